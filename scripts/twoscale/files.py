@@ -1,0 +1,24 @@
+"""Writing files so that a failure never damages what was there before."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def replacing(path: str | os.PathLike) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; on success it takes the place of `path` in one step.
+
+    The temporary name carries the process id, so two processes that write the same file (an orphan
+    and its successor, say) never share one. After an exception the temporary file is removed and
+    `path` is as it was.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,344 @@
+"""The configuration as frozen dataclasses, with the checks that no schema can express.
+
+Types, ranges and unknown keys are the business of workflow/schemas/config.schema.yaml; here stand the
+checks between keys, the derived values, and the schedule of checkpoints. Standard library only: the
+Snakefile imports this module, and `snakemake -n` has to stay quick.
+
+What each key means and which section of the paper it comes from is written once, beside the values,
+in workflow/presets/paper.yaml.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from twoscale.errors import InputError
+
+# Number of token ids of the tokenizers whose size is not a setting.
+GPT2_VOCABULARY = 50257
+BYTES_VOCABULARY = 257  # 256 bytes and the end of text
+# Rows of the embedding are padded to a multiple of this, as in nanoGPT (50257 -> 50304).
+VOCABULARY_MULTIPLE = 64
+
+# What one threshold of each built-in exit rule is; rules of the user take positive numbers.
+THRESHOLD_TYPES: dict[str, type] = {
+    "fixed": int,
+    "step_norm": float,
+    "kl": float,
+    "acceleration": float,
+}
+
+# Keys of `train` that say how far a run goes and how it is cut, watched and spread, not what is computed:
+# they stand in no identity of a checkpoint, so a longer run, or one on more processes, continues another.
+OPERATION_KEYS = frozenset(
+    {"iterations", "checkpoint_every", "early_checkpoints", "save_seconds", "micro_batches", "processes"}
+)
+
+
+@dataclass(frozen=True)
+class Compute:
+    device: str
+
+
+@dataclass(frozen=True)
+class Data:
+    source: str
+    path: str | None
+    repository: str
+    subset: str
+    revision: str
+    characters: int | None
+    text_shards: int
+    held_out_fraction: float
+    held_out_tokens: int
+    tokenizer: str
+    tokenizer_entries: int
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of token ids, the end of text included."""
+        sizes = {"gpt2": GPT2_VOCABULARY, "bytes": BYTES_VOCABULARY, "bpe": self.tokenizer_entries}
+        return sizes[self.tokenizer]
+
+
+@dataclass(frozen=True)
+class Model:
+    layers: int
+    heads: int
+    width: int
+    block: int
+    vocabulary: int
+    groups: tuple[tuple[int, ...], ...]
+    mean_loops: float
+    loops_sigma: float
+    sandwich: str
+    state_init: str
+    loop_noise: float
+    adapter_init: str
+    exit_norm: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "groups", tuple(tuple(group) for group in self.groups))
+        if self.width % self.heads:
+            raise InputError(
+                f"config key model.heads: {self.heads} heads do not divide model.width {self.width}; "
+                "expected a divisor."
+            )
+        seen: set[int] = set()
+        for group in self.groups:
+            if list(group) != list(range(group[0], group[0] + len(group))):
+                raise InputError(
+                    f"config key model.groups: found the group {list(group)}, expected a run of "
+                    "consecutive layers in rising order."
+                )
+            if group[0] < 1 or group[-1] > self.layers:
+                raise InputError(
+                    f"config key model.groups: found the group {list(group)}, expected layers between "
+                    f"1 and model.layers = {self.layers}."
+                )
+            if seen & set(group):
+                raise InputError(
+                    f"config key model.groups: layer {min(seen & set(group))} is in two groups, "
+                    "expected disjoint groups."
+                )
+            if seen and group[0] < max(seen):
+                raise InputError(
+                    f"config key model.groups: the group {list(group)} comes after a deeper one, "
+                    "expected the groups in the order of the layers."
+                )
+            seen |= set(group)
+
+    @property
+    def head_width(self) -> int:
+        return self.width // self.heads
+
+    @property
+    def padded_vocabulary(self) -> int:
+        """Rows of the embedding: the vocabulary rounded up to a multiple of 64."""
+        return math.ceil(self.vocabulary / VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
+
+    @property
+    def group_labels(self) -> tuple[str, ...]:
+        """Names of the groups in tables: "4", "5-6", "7"."""
+        return tuple(group_label(group) for group in self.groups)
+
+    @property
+    def boundary_labels(self) -> tuple[str, ...]:
+        """Names of the hand-offs between successive groups in tables: "4->5-6", "5-6->7"."""
+        labels = self.group_labels
+        return tuple(f"{left}->{right}" for left, right in zip(labels, labels[1:], strict=False))
+
+    @property
+    def effective_depth(self) -> float:
+        """Layers applied per token at the mean loop count: looped layers count `mean_loops` times."""
+        looped = sum(len(group) for group in self.groups)
+        return self.layers - looped + looped * self.mean_loops
+
+
+@dataclass(frozen=True)
+class Train:
+    iterations: int
+    checkpoint_every: int
+    early_checkpoints: tuple[int, ...]
+    save_seconds: float
+    order: str
+    batch: int
+    micro_batches: int
+    processes: int
+    cpu_threads: int
+    learning_rate: float
+    min_learning_rate: float
+    warmup_iterations: int
+    lr_decay_iterations: int | None
+    beta1: float
+    beta2: float
+    weight_decay: float
+    clip: float
+    backprop_depth: int | None
+    held_out_every: int
+    held_out_sequences: int
+    held_out_loops: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "early_checkpoints", tuple(self.early_checkpoints))
+        if self.iterations not in checkpoint_steps(self):
+            raise InputError(
+                f"config key train.iterations: found {self.iterations}, expected a step of the checkpoint "
+                f"schedule (a multiple of train.checkpoint_every = {self.checkpoint_every}), so that a "
+                "longer run continues this one."
+            )
+        if self.batch % (self.micro_batches * self.processes):
+            raise InputError(
+                f"config key train.batch: {self.batch} sequences cannot be divided among train.processes "
+                f"= {self.processes} times train.micro_batches = {self.micro_batches}; expected a multiple."
+            )
+        if self.min_learning_rate > self.learning_rate:
+            raise InputError(
+                f"config key train.min_learning_rate: found {self.min_learning_rate}, expected at most "
+                f"train.learning_rate = {self.learning_rate}."
+            )
+        if self.lr_decay_iterations is not None and self.lr_decay_iterations <= self.warmup_iterations:
+            raise InputError(
+                f"config key train.lr_decay_iterations: found {self.lr_decay_iterations}, expected more "
+                f"than train.warmup_iterations = {self.warmup_iterations}, or null for a constant rate."
+            )
+
+
+@dataclass(frozen=True)
+class Trajectories:
+    budget: int
+    tokens: int
+    batch: int
+    dtype: str
+    states_sequence: int
+
+
+@dataclass(frozen=True)
+class Exits:
+    budget: int
+    rules: dict[str, dict[str, Any]]
+    decoder: str
+    dtype: str
+    quality_tokens: int
+    quality_batch: int
+    latency_tokens: int
+    latency_repeats: int
+
+    def __post_init__(self) -> None:
+        for name, rule in self.rules.items():
+            wanted = THRESHOLD_TYPES.get(name)
+            if wanted is None:
+                raise InputError(
+                    f"config key exits.rules.{name}: unknown rule, expected one of {', '.join(THRESHOLD_TYPES)}."
+                )
+            for threshold in rule["thresholds"]:
+                check_threshold(name, threshold, wanted, self.budget)
+
+
+@dataclass(frozen=True)
+class Figures:
+    fig1_tokens: int
+    dlr_reading: str
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that one run is made of."""
+
+    seed: int
+    compute: Compute
+    data: Data
+    model: Model
+    train: Train
+    trajectories: Trajectories
+    exits: Exits
+    figures: Figures
+
+    def __post_init__(self) -> None:
+        vocabulary = self.data.vocabulary
+        if vocabulary > 2**16:
+            raise InputError(
+                f"config key data.tokenizer_entries: found {vocabulary}, expected at most 65536 "
+                "(token shards are uint16)."
+            )
+        if self.data.source == "parquet" and not self.data.path:
+            raise InputError(
+                "config key data.path: found nothing, expected a parquet file or a folder of parquet "
+                "files, because data.source is 'parquet'."
+            )
+        if self.trajectories.states_sequence >= self.trajectory_sequences:
+            raise InputError(
+                f"config key trajectories.states_sequence: found {self.trajectories.states_sequence}, expected "
+                f"less than {self.trajectory_sequences}, the sequences that trajectories.tokens makes."
+            )
+
+    @property
+    def trajectory_sequences(self) -> int:
+        """Whole blocks in trajectories.tokens, at least one."""
+        return max(1, self.trajectories.tokens // self.model.block)
+
+
+def check_threshold(rule: str, threshold: Any, wanted: type, budget: int) -> None:
+    """Refuse a threshold that is not a positive finite number of the rule's type."""
+    kind = "a whole number of loops" if wanted is int else "a number"
+    good_type = isinstance(threshold, int if wanted is int else (int, float)) and not isinstance(threshold, bool)
+    if not good_type or not math.isfinite(threshold) or threshold <= 0:
+        raise InputError(f"config key exits.rules.{rule}.thresholds: found {threshold!r}, expected {kind} > 0.")
+    if wanted is int and threshold > budget:
+        raise InputError(
+            f"config key exits.rules.{rule}.thresholds: found {threshold}, expected at most exits.budget = {budget}."
+        )
+
+
+def group_label(group: tuple[int, ...]) -> str:
+    return str(group[0]) if len(group) == 1 else f"{group[0]}-{group[-1]}"
+
+
+def checkpoint_steps(train: Train) -> list[int]:
+    """Steps of the trained checkpoints, rising; step 0, the untrained model, is not among them.
+
+    Prefix-stable: a larger `iterations` only appends, because neither the early steps nor the grid
+    depend on it.
+    """
+    grid = range(train.checkpoint_every, train.iterations + 1, train.checkpoint_every)
+    early = (step for step in train.early_checkpoints if 0 < step <= train.iterations)
+    return sorted({*grid, *early})
+
+
+def merge(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with `overlay` on top, mapping by mapping; any other value of the overlay replaces.
+
+    A rule under `exits.rules` that the overlay sets to null is dropped, since a mapping could otherwise
+    only grow.
+    """
+    merged = dict(base)
+    for key, value in overlay.items():
+        if isinstance(value, Mapping) and isinstance(base.get(key), Mapping):
+            merged[key] = merge(base[key], value)
+            if key == "rules":
+                merged[key] = {name: rule for name, rule in merged[key].items() if rule is not None}
+        else:
+            merged[key] = value
+    return merged
+
+
+def from_config(config: Mapping[str, Any]) -> Settings:
+    """Settings from a merged configuration that the schema has accepted."""
+    data = Data(**config["data"])
+    return Settings(
+        seed=config["seed"],
+        compute=Compute(**config["compute"]),
+        data=data,
+        model=Model(vocabulary=data.vocabulary, **config["model"]),
+        train=Train(**config["train"]),
+        trajectories=Trajectories(**config["trajectories"]),
+        exits=Exits(**config["exits"]),
+        figures=Figures(**config["figures"]),
+    )
+
+
+def training_identity(settings: Settings) -> dict[str, Any]:
+    """What the weights of a checkpoint depend on besides its step and its text."""
+    train = {key: value for key, value in asdict(settings.train).items() if key not in OPERATION_KEYS}
+    return {
+        "seed": settings.seed,
+        "compute": asdict(settings.compute),
+        "model": asdict(settings.model),
+        "train": train,
+    }
+
+
+def canonical_json(value: Any) -> str:
+    """One string per value: keys sorted, no spaces that could vary. Tuples become lists."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def section(kind: type, values: Mapping[str, Any], **missing: Any) -> Any:
+    """A dataclass of this module from a slice of settings that came through JSON.
+
+    Keys the slice does not carry (the schedule, in a training job) come from `missing`.
+    """
+    names = {field.name for field in fields(kind)}
+    return kind(**{name: values.get(name, missing.get(name)) for name in names})

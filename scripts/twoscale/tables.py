@@ -1,0 +1,199 @@
+"""Columns, types and units of every parquet table, and the only functions that read or write one.
+
+The columns are plain data and the imports of pandas and pyarrow wait inside the functions, because the
+Snakefile imports this module: a rule that writes a table carries the table's columns in its params, so a
+new column reruns just the rules that write it.
+
+A column whose name ends in `_g*` stands for one column per looped group: `evaluations_g*` becomes
+`evaluations_g4`, `evaluations_g5-6`, `evaluations_g7`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from twoscale.errors import InputError
+from twoscale.files import replacing
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Statistics over tokens that every aggregated measure carries.
+STATISTICS = {
+    "mean": "float64",
+    "std": "float64",  # 1 sigma over tokens
+    "q05": "float64",
+    "q25": "float64",
+    "q50": "float64",
+    "q75": "float64",
+    "q95": "float64",
+    "count": "int64",  # values that entered
+    "nulls": "int64",  # values left out: undefined, or under the rounding floor
+}
+
+# table -> column -> dtype; the keys of a row stand first.
+COLUMNS: dict[str, dict[str, str]] = {
+    # One document a row; `held_out` says which of the two parts it belongs to.
+    "text": {"document": "string", "held_out": "bool", "text": "string"},
+    # One iteration a row. `step` counts finished iterations, so the first row is step 1.
+    "training": {
+        "step": "int64",
+        "tokens_seen": "int64",
+        "loss": "float64",  # nats per token, mean over the batch
+        "held_out_loss": "float64",  # nats per token at train.held_out_loops; null between measurements
+        "learning_rate": "float64",
+        "gradient_norm": "float64",  # before clipping
+        "tokens_per_s": "float64",
+        "loops_g*": "int64",
+    },
+    # One (token, group, loop step) a row; k = 0 is the initial state, k = budget the last one.
+    # A step from x^k to x^{k+1} stands in row k, so the last row has none.
+    "trajectories": {
+        "step": "int64",
+        "sequence": "int32",
+        "position": "int32",
+        "group": "string",
+        "k": "int32",
+        "state_norm": "float64",
+        "step_norm": "float64",
+        "step_norm_relative": "float64",
+        "cosine": "float64",
+        "acceleration": "float64",
+        "acceleration_normalized": "float64",
+        "acceleration_relative": "float64",
+    },
+    # One (token, boundary) a row: the jump over the mean loop step, once per reading of "x^0 of the next
+    # group", and the jump over the summed loop steps, which does not grow with the budget.
+    "token_drift": {
+        "step": "int64",
+        "sequence": "int32",
+        "position": "int32",
+        "boundary": "string",
+        "reading": "string",
+        "jump": "float64",
+        "dlr": "float64",
+        "jump_over_path": "float64",
+    },
+    "loop_metrics": {
+        "run": "string",
+        "step": "int64",
+        "group": "string",
+        "k": "int32",
+        "measure": "string",
+        **STATISTICS,
+    },
+    "drift": {
+        "run": "string",
+        "step": "int64",
+        "boundary": "string",
+        "reading": "string",
+        "measure": "string",
+        **STATISTICS,
+    },
+    # One measured repeat of one setting a row.
+    "exit_latency": {
+        "run": "string",
+        "rule": "string",
+        "threshold": "float64",
+        "repeat": "int32",
+        "tokens": "int64",
+        "latency_ms": "float64",  # per token, under the rule
+        "floor_ms": "float64",  # per token, the same evaluations without any rule
+        "load_average": "float64",
+        "evaluations_g*": "float64",  # mean calls of f per token
+    },
+    # One held-out sequence under one setting a row.
+    "exit_quality": {
+        "run": "string",
+        "rule": "string",
+        "threshold": "float64",
+        "sequence": "int32",
+        "tokens": "int64",
+        "ce": "float64",  # nats per token
+        "ppl": "float64",
+        "share_at_budget": "float64",  # share of (token, group) pairs that never met the rule
+        "steps_g*": "float64",  # mean steps that the returned state took (k of Algorithm 1)
+        "evaluations_g*": "float64",  # mean calls of f per token
+    },
+}
+
+
+def columns(table: str, groups: Sequence[str] = ()) -> dict[str, str]:
+    """Column names and dtypes of `table` for a model with these group labels."""
+    expanded: dict[str, str] = {}
+    for name, dtype in COLUMNS[table].items():
+        if name.endswith("_g*"):
+            expanded |= {f"{name[:-1]}{group}": dtype for group in groups}
+        else:
+            expanded[name] = dtype
+    return expanded
+
+
+def groups_of(frame: pd.DataFrame, prefix: str = "evaluations") -> list[str]:
+    """Group labels in the order in which the columns `{prefix}_g*` of a table stand."""
+    return [name.removeprefix(f"{prefix}_g") for name in frame.columns if name.startswith(f"{prefix}_g")]
+
+
+@contextmanager
+def writing(table: str, path: str | Path, groups: Sequence[str] = ()) -> Iterator:
+    """Yield a function that appends one batch of columns (name -> array) to the table at `path`.
+
+    Batches go to disk as they come, so memory does not grow with the table. The file appears under its
+    name only when the block ends without an exception.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    expected = columns(table, groups)
+    schema = pa.schema([(name, _arrow_type(dtype)) for name, dtype in expected.items()])
+    with replacing(path) as temporary, pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
+
+        def append(batch: Mapping[str, Iterable]) -> None:
+            if set(batch) != set(expected):
+                raise ValueError(f"table {table}: columns {sorted(batch)} given, {sorted(expected)} expected")
+            arrays = [pa.array(batch[name], type=schema.field(name).type, from_pandas=True) for name in expected]
+            writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+
+        yield append
+
+
+def write(table: str, frame: pd.DataFrame, path: str | Path, groups: Sequence[str] = ()) -> None:
+    """Write `frame`, whose columns have to be those of `table`, to `path` in one step."""
+    with writing(table, path, groups) as append:
+        append({name: frame[name] for name in frame.columns})
+
+
+def read(table: str, path: str | Path, groups: Sequence[str] | None = None) -> pd.DataFrame:
+    """Read `path` and refuse a file whose columns are not those of `table`.
+
+    `groups` None accepts whatever groups the file has.
+    """
+    import pandas as pd
+
+    try:
+        frame = pd.read_parquet(path)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read as a parquet table ({_first_line(error)}).") from error
+    if groups is None:
+        star = next((name for name in COLUMNS[table] if name.endswith("_g*")), "")
+        groups = groups_of(frame, star.removesuffix("_g*")) if star else ()
+    expected = list(columns(table, groups))
+    if list(frame.columns) != expected:
+        raise InputError(
+            f"{path}: found the columns {', '.join(frame.columns)}; expected those of the table '{table}': "
+            f"{', '.join(expected)}."
+        )
+    return frame
+
+
+def _arrow_type(dtype: str):
+    import pyarrow as pa
+
+    return {"bool": pa.bool_(), "string": pa.string()}.get(dtype) or pa.type_for_alias(dtype)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
