@@ -5,6 +5,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+# What the user's umask leaves of rw-rw-rw-; some writers make their files private whatever it says.
+_UMASK = os.umask(0o022)
+os.umask(_UMASK)
+_MODE = 0o666 & ~_UMASK
+
 
 @contextmanager
 def replacing(path: str | os.PathLike) -> Iterator[Path]:
@@ -19,6 +24,7 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary
+        temporary.chmod(_MODE)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

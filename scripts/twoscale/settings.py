@@ -11,7 +11,7 @@ in workflow/presets/paper.yaml.
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from twoscale.errors import InputError
@@ -52,15 +52,18 @@ class Data:
     characters: int | None
     text_shards: int
     held_out_fraction: float
-    held_out_tokens: int
+
+
+@dataclass(frozen=True)
+class Tokens:
     tokenizer: str
-    tokenizer_entries: int
+    entries: int
+    held_out: int
 
     @property
     def vocabulary(self) -> int:
         """Number of token ids, the end of text included."""
-        sizes = {"gpt2": GPT2_VOCABULARY, "bytes": BYTES_VOCABULARY, "bpe": self.tokenizer_entries}
-        return sizes[self.tokenizer]
+        return {"gpt2": GPT2_VOCABULARY, "bytes": BYTES_VOCABULARY, "bpe": self.entries}[self.tokenizer]
 
 
 @dataclass(frozen=True)
@@ -230,6 +233,7 @@ class Settings:
     seed: int
     compute: Compute
     data: Data
+    tokens: Tokens
     model: Model
     train: Train
     trajectories: Trajectories
@@ -237,10 +241,9 @@ class Settings:
     figures: Figures
 
     def __post_init__(self) -> None:
-        vocabulary = self.data.vocabulary
-        if vocabulary > 2**16:
+        if self.tokens.vocabulary > 2**16:
             raise InputError(
-                f"config key data.tokenizer_entries: found {vocabulary}, expected at most 65536 "
+                f"config key tokens.entries: found {self.tokens.vocabulary}, expected at most 65536 "
                 "(token shards are uint16)."
             )
         if self.data.source == "parquet" and not self.data.path:
@@ -248,6 +251,7 @@ class Settings:
                 "config key data.path: found nothing, expected a parquet file or a folder of parquet "
                 "files, because data.source is 'parquet'."
             )
+        self._check_held_out()
         if self.trajectories.states_sequence >= self.trajectory_sequences:
             raise InputError(
                 f"config key trajectories.states_sequence: found {self.trajectories.states_sequence}, expected "
@@ -258,6 +262,31 @@ class Settings:
     def trajectory_sequences(self) -> int:
         """Whole blocks in trajectories.tokens, at least one."""
         return max(1, self.trajectories.tokens // self.model.block)
+
+    @property
+    def quality_sequences(self) -> int:
+        """Whole blocks in exits.quality_tokens, at least one."""
+        return max(1, self.exits.quality_tokens // self.model.block)
+
+    def _check_held_out(self) -> None:
+        needs = {
+            "train.held_out_sequences": self.train.held_out_sequences,
+            "trajectories.tokens": self.trajectory_sequences,
+            "exits.quality_tokens": self.quality_sequences,
+            "exits.latency_repeats": self.exits.latency_repeats,
+        }
+        key = max(needs, key=needs.__getitem__)
+        least = needs[key] * self.model.block + 1
+        if self.tokens.held_out < least:
+            raise InputError(
+                f"config key tokens.held_out: found {self.tokens.held_out}, expected at least {least} tokens, which "
+                f"{key} asks for."
+            )
+        if self.exits.latency_tokens > self.model.block:
+            raise InputError(
+                f"config key exits.latency_tokens: found {self.exits.latency_tokens}, expected at most "
+                f"model.block = {self.model.block}."
+            )
 
 
 def check_threshold(rule: str, threshold: Any, wanted: type, budget: int) -> None:
@@ -270,6 +299,17 @@ def check_threshold(rule: str, threshold: Any, wanted: type, budget: int) -> Non
         raise InputError(
             f"config key exits.rules.{rule}.thresholds: found {threshold}, expected at most exits.budget = {budget}."
         )
+
+
+def text_label(data: Data) -> str:
+    """Name of the text in figures and captions."""
+    match data.source:
+        case "fineweb":
+            return f"FineWeb {data.subset}"
+        case "parquet":
+            return f"parquet {data.path.rstrip('/').rpartition('/')[2]}"
+        case _:
+            return "Python documentation"
 
 
 def group_label(group: tuple[int, ...]) -> str:
@@ -306,12 +346,13 @@ def merge(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]
 
 def from_config(config: Mapping[str, Any]) -> Settings:
     """Settings from a merged configuration that the schema has accepted."""
-    data = Data(**config["data"])
+    tokens = Tokens(**config["tokens"])
     return Settings(
         seed=config["seed"],
         compute=Compute(**config["compute"]),
-        data=data,
-        model=Model(vocabulary=data.vocabulary, **config["model"]),
+        data=Data(**config["data"]),
+        tokens=tokens,
+        model=Model(vocabulary=tokens.vocabulary, **config["model"]),
         train=Train(**config["train"]),
         trajectories=Trajectories(**config["trajectories"]),
         exits=Exits(**config["exits"]),
@@ -321,24 +362,19 @@ def from_config(config: Mapping[str, Any]) -> Settings:
 
 def training_identity(settings: Settings) -> dict[str, Any]:
     """What the weights of a checkpoint depend on besides its step and its text."""
-    train = {key: value for key, value in asdict(settings.train).items() if key not in OPERATION_KEYS}
     return {
         "seed": settings.seed,
         "compute": asdict(settings.compute),
         "model": asdict(settings.model),
-        "train": train,
+        "train": {key: value for key, value in asdict(settings.train).items() if key not in OPERATION_KEYS},
     }
+
+
+def operation(settings: Settings) -> dict[str, Any]:
+    """The rest of `train`: how far the run goes and how it is cut, watched and spread."""
+    return {key: value for key, value in asdict(settings.train).items() if key in OPERATION_KEYS}
 
 
 def canonical_json(value: Any) -> str:
     """One string per value: keys sorted, no spaces that could vary. Tuples become lists."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
-
-
-def section(kind: type, values: Mapping[str, Any], **missing: Any) -> Any:
-    """A dataclass of this module from a slice of settings that came through JSON.
-
-    Keys the slice does not carry (the schedule, in a training job) come from `missing`.
-    """
-    names = {field.name for field in fields(kind)}
-    return kind(**{name: values.get(name, missing.get(name)) for name in names})

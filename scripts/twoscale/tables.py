@@ -50,20 +50,21 @@ COLUMNS: dict[str, dict[str, str]] = {
         "loops_g*": "int64",
     },
     # One (token, group, loop step) a row; k = 0 is the initial state, k = budget the last one.
-    # A step from x^k to x^{k+1} stands in row k, so the last row has none.
+    # A step from x^k to x^{k+1} stands in row k, so the last row has none. Measured in
+    # trajectories.dtype, stored in float32.
     "trajectories": {
         "step": "int64",
         "sequence": "int32",
         "position": "int32",
         "group": "string",
         "k": "int32",
-        "state_norm": "float64",
-        "step_norm": "float64",
-        "step_norm_relative": "float64",
-        "cosine": "float64",
-        "acceleration": "float64",
-        "acceleration_normalized": "float64",
-        "acceleration_relative": "float64",
+        "state_norm": "float32",
+        "step_norm": "float32",
+        "step_norm_relative": "float32",
+        "cosine": "float32",
+        "acceleration": "float32",
+        "acceleration_normalized": "float32",
+        "acceleration_relative": "float32",
     },
     # One (token, boundary) a row: the jump over the mean loop step, once per reading of "x^0 of the next
     # group", and the jump over the summed loop steps, which does not grow with the budget.
@@ -73,9 +74,9 @@ COLUMNS: dict[str, dict[str, str]] = {
         "position": "int32",
         "boundary": "string",
         "reading": "string",
-        "jump": "float64",
-        "dlr": "float64",
-        "jump_over_path": "float64",
+        "jump": "float32",
+        "dlr": "float32",
+        "jump_over_path": "float32",
     },
     "loop_metrics": {
         "run": "string",
@@ -114,7 +115,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         "tokens": "int64",
         "ce": "float64",  # nats per token
         "ppl": "float64",
-        "share_at_budget": "float64",  # share of (token, group) pairs that never met the rule
+        "share_at_budget": "float64",  # share of (token, group) pairs that spent the whole budget
         "steps_g*": "float64",  # mean steps that the returned state took (k of Algorithm 1)
         "evaluations_g*": "float64",  # mean calls of f per token
     },

@@ -1,0 +1,22 @@
+"""Rule aggregate_metrics: statistics over tokens of all checkpoints, and the training log in one piece."""
+
+from twoscale import aggregate, command, tables
+
+
+def main(arguments):
+    run = arguments.settings["run"]
+    tables.write("loop_metrics", aggregate.loop_metrics(arguments.trajectories, run), arguments.output_loops)
+    tables.write("drift", aggregate.drift(arguments.drift, run), arguments.output_drift)
+    log = aggregate.training(arguments.training)
+    tables.write("training", log, arguments.output_training, tables.groups_of(log, "loops"))
+
+
+if __name__ == "__main__":
+    parser = command.parser(__doc__)
+    parser.add_argument("--trajectories", nargs="+", required=True, help="parquet, one file per checkpoint")
+    parser.add_argument("--drift", nargs="+", required=True, help="parquet, one file per checkpoint")
+    parser.add_argument("--training", nargs="+", required=True, help="parquet, one file per training segment")
+    parser.add_argument("--output-loops", required=True, help="table loop_metrics")
+    parser.add_argument("--output-drift", required=True, help="table drift")
+    parser.add_argument("--output-training", required=True, help="table training")
+    command.run(main, parser)

@@ -1,0 +1,35 @@
+"""Rule extract_states: every hidden state of one held-out sequence, for Fig. 1."""
+
+from pathlib import Path
+
+import torch
+
+from twoscale import command, settings, tokens
+from twoscale.batches import held_out_sequences
+from twoscale.checkpoints import load_model
+from twoscale.trajectories import save_states
+
+
+def main(arguments) -> None:
+    torch.set_num_threads(1)
+    model_settings = settings.Model(**arguments.settings["model"])
+    chosen = settings.Trajectories(**arguments.settings["trajectories"])
+    model, header = load_model(
+        arguments.checkpoint, model_settings, getattr(torch, chosen.dtype), arguments.settings["device"]
+    )
+    shard = tokens.open_shard(arguments.val, arguments.sidecar)
+    blocks, _ = held_out_sequences(shard, model_settings.block, chosen.states_sequence + 1)
+    block = blocks[chosen.states_sequence]
+    tokenizer = tokens.load_tokenizer(arguments.settings["tokenizer"], arguments.tokenizer)
+    words = [tokenizer.decode([token]) for token in block.tolist()]
+    save_states(model, block, words, header.step, arguments.settings["seed"], chosen, arguments.states)
+
+
+if __name__ == "__main__":
+    parser = command.parser(__doc__)
+    parser.add_argument("--checkpoint", type=Path, required=True)
+    parser.add_argument("--val", type=Path, required=True, help="held-out token shard")
+    parser.add_argument("--sidecar", type=Path, required=True, help="tokens.json of the shard")
+    parser.add_argument("--tokenizer", type=Path, help="tokenizer.json, for data.tokenizer: bpe")
+    parser.add_argument("--states", type=Path, required=True, help="output")
+    command.run(main, parser)

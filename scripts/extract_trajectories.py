@@ -1,0 +1,33 @@
+"""Rule extract_trajectories: the loops of one checkpoint on held-out text, token by token."""
+
+from pathlib import Path
+
+import torch
+
+from twoscale import command, settings, tokens
+from twoscale.batches import held_out_sequences
+from twoscale.checkpoints import load_model
+from twoscale.trajectories import extract
+
+
+def main(arguments) -> None:
+    torch.set_num_threads(1)  # Snakemake runs checkpoints side by side
+    model_settings = settings.Model(**arguments.settings["model"])
+    chosen = settings.Trajectories(**arguments.settings["trajectories"])
+    model, header = load_model(
+        arguments.checkpoint, model_settings, getattr(torch, chosen.dtype), arguments.settings["device"]
+    )
+    count = max(1, chosen.tokens // model_settings.block)
+    shard = tokens.open_shard(arguments.val, arguments.sidecar)
+    blocks, _ = held_out_sequences(shard, model_settings.block, count)
+    extract(model, blocks, header.step, arguments.settings["seed"], chosen, arguments.trajectories, arguments.drift)
+
+
+if __name__ == "__main__":
+    parser = command.parser(__doc__)
+    parser.add_argument("--checkpoint", type=Path, required=True)
+    parser.add_argument("--val", type=Path, required=True, help="held-out token shard")
+    parser.add_argument("--sidecar", type=Path, required=True, help="tokens.json of the shard")
+    parser.add_argument("--trajectories", type=Path, required=True, help="output: one row per token, group and step")
+    parser.add_argument("--drift", type=Path, required=True, help="output: one row per token, boundary and reading")
+    command.run(main, parser)

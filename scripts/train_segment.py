@@ -1,0 +1,57 @@
+"""Rule train_segment: train from one checkpoint to the next."""
+
+import json
+from pathlib import Path
+
+import torch
+
+from twoscale import checkpoints, command, settings, tables, tokens
+from twoscale.batches import held_out_sequences
+from twoscale.training import Trainer, load_partial, restore, run_segment, tensors_of
+
+
+def main(arguments) -> None:
+    chosen = arguments.settings
+    model = settings.Model(**chosen["model"])
+    train = settings.Train(**chosen["train"], **arguments.operation)
+    device = chosen["compute"]["device"]
+    identity = chosen | {"data": json.loads(arguments.sidecar.read_text())["digest"]}
+    torch.set_num_threads(train.cpu_threads)
+
+    weights, header = checkpoints.load(arguments.start[0], "weights", identity, device)
+    moments = checkpoints.load(arguments.start[1], "optimizer", identity, device)[0] if header.step else {}
+    start = (weights, moments, header)
+    resumed = load_partial(arguments.partial, header.step, arguments.until, identity, device)
+    state = restore(model, train, device, *(resumed or start))
+
+    held_out = held_out_sequences(
+        tokens.open_shard(arguments.val, arguments.sidecar), model.block, train.held_out_sequences
+    )
+    shard = tokens.open_shard(arguments.train, arguments.sidecar)
+    trainer = Trainer(chosen["seed"], device, model, train, shard, held_out)
+    run_segment(trainer, state, arguments.until, arguments.partial, identity)
+
+    weights, moments = tensors_of(state)
+    log = {name: [row[name] for row in state.log] for name in state.log[0]}
+    with tables.writing("training", arguments.log, model.group_labels) as append:
+        append(log)
+    for path, kind, tensors in ((arguments.optimizer, "optimizer", moments), (arguments.checkpoint, "weights", weights)):
+        checkpoints.save(path, tensors, checkpoints.Header(kind, state.step, state.tokens_seen, identity, {}))
+    arguments.partial.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    parser = command.parser(__doc__)
+    parser.add_argument("--operation", type=json.loads, required=True, help="how the run is cut, watched and spread")
+    parser.add_argument("--train", type=Path, required=True, help="token shard to train on")
+    parser.add_argument("--val", type=Path, required=True, help="held-out token shard")
+    parser.add_argument("--sidecar", type=Path, required=True, help="tokens.json of both shards")
+    parser.add_argument(
+        "--start", type=Path, nargs="+", required=True, help="checkpoint to start from; beyond step 0 its optimizer state"
+    )
+    parser.add_argument("--until", type=int, required=True, help="step to stop at")
+    parser.add_argument("--partial", type=Path, required=True, help="file for the state of an unfinished segment")
+    parser.add_argument("--checkpoint", type=Path, required=True, help="output: weights")
+    parser.add_argument("--optimizer", type=Path, required=True, help="output: optimizer state")
+    parser.add_argument("--log", type=Path, required=True, help="output: one row an iteration")
+    command.run(main, parser)

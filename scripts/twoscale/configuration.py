@@ -1,0 +1,69 @@
+"""The layers of the configuration: paper.yaml <- preset <- the user's settings, checked and named.
+
+The Snakefile hands over what Snakemake has merged (config.yaml <- --configfile) and gets settings back.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import yaml
+
+from twoscale import settings
+from twoscale.errors import InputError
+
+PROJECT = Path(__file__).resolve().parents[2]
+PRESETS = PROJECT / "workflow" / "presets"
+SCHEMA = PROJECT / "workflow" / "schemas" / "config.schema.yaml"
+DEFAULT_PRESET = "demo"
+RUN_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"  # of a folder, and safe in a shell
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    return yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+
+
+def preset(name: str) -> dict[str, Any]:
+    """Every setting at the values of a preset: paper.yaml with the preset's file over it."""
+    known = sorted(path.stem for path in PRESETS.glob("*.yaml"))
+    if name not in known:
+        raise InputError(f"config key preset: found {name!r}, expected one of {', '.join(known)}.")
+    paper = read_yaml(PRESETS / "paper.yaml")
+    return paper if name == "paper" else settings.merge(paper, read_yaml(PRESETS / f"{name}.yaml"))
+
+
+def checked(merged: Mapping[str, Any]) -> settings.Settings:
+    """Settings from all layers merged; the first wrong key or value is an InputError."""
+    validator = jsonschema.Draft202012Validator(read_yaml(SCHEMA))
+    error = jsonschema.exceptions.best_match(validator.iter_errors(merged))
+    if error is not None:
+        raise InputError(f"config key {_key(error)}: {_complaint(error)}.")
+    return settings.from_config(merged)
+
+
+def _key(error: jsonschema.ValidationError) -> str:
+    return ".".join(map(str, error.absolute_path)) or "(top level)"
+
+
+def _complaint(error: jsonschema.ValidationError) -> str:
+    """The validator's message, with the known keys where an unknown one was found."""
+    if error.validator == "additionalProperties":
+        unknown = sorted(set(error.instance) - set(error.schema.get("properties", {})))
+        return f"unknown key {', '.join(unknown)}, expected one of {', '.join(error.schema['properties'])}"
+    return error.message
+
+
+def runs(config: Mapping[str, Any]) -> dict[str, settings.Settings]:
+    """Run name -> settings: first the one that `run` names, then those under `runs` (name -> overrides)."""
+    user = {key: value for key, value in config.items() if key not in ("preset", "run", "runs")}
+    name = config.get("preset", DEFAULT_PRESET)
+    merged = settings.merge(preset(name), user)
+    layers = {str(config.get("run", name)): merged}
+    for other, overrides in (config.get("runs") or {}).items():
+        layers[str(other)] = settings.merge(merged, overrides or {})
+    for run in layers:
+        if not re.fullmatch(RUN_NAME, run):
+            raise InputError(f"config key run: found {run!r}, expected letters, digits, '.', '_' and '-'.")
+    return {run: checked(layer) for run, layer in layers.items()}

@@ -1,0 +1,105 @@
+"""Quality and latency of exit rules on the same held-out text (paper §4, App. D)."""
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from twoscale import progress, settings
+from twoscale.exits import Rule, make_rule
+from twoscale.inference import Decoder, evaluate
+from twoscale.model import LoopedTransformer
+from twoscale.noise import EvaluationNoise
+
+Row = dict[str, object]
+
+
+def settings_grid(exits: settings.Exits) -> list[tuple[str, float]]:
+    """Every (rule, threshold) of the configuration."""
+    return [(name, threshold) for name, rule in exits.rules.items() for threshold in rule["thresholds"]]
+
+
+def measure_quality(
+    model: LoopedTransformer, inputs: Tensor, targets: Tensor, exits: settings.Exits, seed: int, run: str
+) -> Iterator[Row]:
+    """Rows of the table "exit_quality": each held-out block (N, T) under every rule and threshold."""
+    grid = settings_grid(exits)
+    with progress.meter("quality", len(grid) * inputs.numel(), "tokens") as bar:
+        for name, threshold in grid:
+            rule = make_rule(name, threshold, model.decode)
+            for start in range(0, len(inputs), exits.quality_batch):
+                rows = slice(start, start + exits.quality_batch)
+                for row in _quality_rows(model, rule, inputs[rows], targets[rows], start, exits.budget, seed):
+                    yield {"run": run, "rule": name, "threshold": float(threshold)} | row
+                bar.update(inputs[rows].numel())
+
+
+def _quality_rows(
+    model: LoopedTransformer, rule: Rule, inputs: Tensor, targets: Tensor, first: int, budget: int, seed: int
+) -> Iterator[Row]:
+    device = model.token_embedding.weight.device
+    sequences = range(first, first + len(inputs))
+    noise = EvaluationNoise(seed, sequences, model.settings.block)
+    logits, counts = evaluate(model, inputs.to(device), rule, budget, noise)
+    losses = F.cross_entropy(logits.transpose(1, 2), targets.to(device), reduction="none").mean(1)  # (B,)
+    for i, sequence in enumerate(sequences):
+        row = {"sequence": sequence, "tokens": inputs.shape[1], "ce": losses[i].item()}
+        row["ppl"] = math.exp(row["ce"])
+        row["share_at_budget"] = _share(counts.evaluations[:, i] == budget)
+        for kind in ("steps", "evaluations"):
+            means = getattr(counts, kind)[:, i].float().mean(-1).tolist()
+            row |= {f"{kind}_g{g}": mean for g, mean in zip(model.settings.group_labels, means, strict=True)}
+        yield row
+
+
+def measure_latency(
+    model: LoopedTransformer, prompts: Tensor, exits: settings.Exits, seed: int, run: str
+) -> Iterator[Row]:
+    """Rows of the table "exit_latency": repeat r forces prompt r (R, T) through the cache, token by token.
+
+    All settings take turns within a repeat, each followed at once by its floor, the same evaluations
+    without a rule, so a drift of the machine meets all of them alike. One round before the first is thrown
+    away.
+    """
+    rules = {(name, threshold): make_rule(name, threshold, model.decode) for name, threshold in settings_grid(exits)}
+    decoder = Decoder(model, next(iter(rules.values())), exits.budget, seed)
+    rounds = [(-1, prompts[0]), *enumerate(prompts)]
+    synchronise = torch.cuda.synchronize if model.token_embedding.weight.is_cuda else _nothing
+    with progress.meter("latency", len(rounds) * len(rules), "settings") as bar:
+        for repeat, prompt in rounds:
+            tokens = prompt.tolist()
+            for (name, threshold), rule in rules.items():
+                latency, evaluations = _time_tokens(decoder, rule, tokens, synchronise)
+                floor, _ = _time_tokens(decoder, rule, tokens, synchronise, evaluations)
+                bar.update(1)
+                if repeat < 0:
+                    continue
+                means = torch.tensor(evaluations, dtype=torch.float64).mean(0).tolist()
+                row = {"run": run, "rule": name, "threshold": float(threshold), "repeat": repeat}
+                row |= {"tokens": len(tokens), "latency_ms": latency, "floor_ms": floor}
+                row["load_average"] = os.getloadavg()[0]
+                yield row | {f"evaluations_g{g}": m for g, m in zip(model.settings.group_labels, means, strict=True)}
+
+
+def _share(mask: Tensor) -> float:
+    return mask.double().mean().item() if mask.numel() else 0.0
+
+
+def _time_tokens(
+    decoder: Decoder, rule: Rule, tokens: Sequence[int], synchronise: Callable, evaluations: Sequence | None = None
+) -> tuple[float, list[list[int]]]:
+    """Milliseconds per token, and the evaluations of each token in each group."""
+    decoder.reset(rule)
+    synchronise()
+    started = time.perf_counter()
+    taken = [decoder.feed(token, evaluations[i] if evaluations else None)[1] for i, token in enumerate(tokens)]
+    synchronise()
+    return 1e3 * (time.perf_counter() - started) / len(tokens), taken
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,183 @@
+"""Tables per token become tables of statistics, and segment logs one training log."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from twoscale import aggregate, tables
+from twoscale.errors import InputError
+
+
+def trajectory_rows(step, groups=("4", "5-6"), budget=3, tokens=5, seed=0):
+    """A random "trajectories" frame; cosine is undefined at k = 0 and, like all steps, in the last state."""
+    rng = np.random.default_rng(seed)
+    frame = pd.MultiIndex.from_product(
+        [groups, range(tokens), range(budget + 1)], names=["group", "position", "k"]
+    ).to_frame(index=False)
+    frame = frame.assign(step=step, sequence=0)
+    for measure in aggregate.LOOP_MEASURES:
+        frame[measure] = rng.lognormal(size=len(frame)).astype("float32")
+        if measure != "state_norm":
+            frame.loc[frame["k"] == budget, measure] = np.nan
+    frame.loc[frame["k"] == 0, "cosine"] = np.nan
+    return frame[list(tables.columns("trajectories"))]
+
+
+def write(table, frame, path, groups=()):
+    tables.write(table, frame, path, groups)
+    return path
+
+
+def training_rows(first, last, groups=("4",)):
+    steps = np.arange(first, last + 1)
+    rows = {name: np.ones(len(steps)) for name in tables.columns("training", groups)}
+    return pd.DataFrame(rows | {"step": steps, "tokens_seen": steps * 10} | {f"loops_g{g}": steps for g in groups})
+
+
+def assert_one_sentence(error, *parts):
+    message = str(error.value)
+    assert "\n" not in message
+    assert message.endswith(".")
+    assert all(part in message for part in parts), message
+
+
+def test_statistics_are_those_of_known_values_and_nulls_are_counted(tmp_path):
+    frame = trajectory_rows(10, groups=("4",), budget=1, tokens=5)
+    frame.loc[frame["k"] == 0, "step_norm"] = [1.0, 2.0, 3.0, 4.0, np.nan]
+    metrics = aggregate.loop_metrics([write("trajectories", frame, tmp_path / "a.parquet")], "demo")
+    row = metrics[(metrics["measure"] == "step_norm") & (metrics["k"] == 0)].iloc[0]
+    assert row["mean"] == 2.5
+    assert row["std"] == pytest.approx(np.sqrt(1.25))  # divided by n, not n - 1
+    assert list(row[["q05", "q25", "q50", "q75", "q95"]]) == pytest.approx([1.15, 1.75, 2.5, 3.25, 3.85])
+    assert (row["count"], row["nulls"], row["run"], row["step"]) == (4, 1, "demo", 10)
+
+
+def test_statistics_agree_with_a_plain_group_by(tmp_path):
+    frame = trajectory_rows(10, tokens=40).sample(frac=1, random_state=1)
+    metrics = aggregate.loop_metrics([write("trajectories", frame, tmp_path / "a.parquet")], "demo")
+    for measure in aggregate.LOOP_MEASURES:
+        expected = frame.astype({measure: "float64"}).groupby(["group", "k"])[measure]
+        found = metrics[metrics["measure"] == measure].set_index(["group", "k"]).sort_index()
+        np.testing.assert_allclose(found["mean"], expected.mean(), rtol=1e-12)
+        np.testing.assert_allclose(found["std"], expected.std(ddof=0), rtol=1e-12)
+        np.testing.assert_allclose(found["q95"], expected.quantile(0.95), rtol=1e-12)
+        np.testing.assert_array_equal(found["count"], expected.count())
+
+
+def test_a_measure_that_no_token_has_keeps_its_row_with_null_statistics(tmp_path):
+    path = write("trajectories", trajectory_rows(10, budget=3, tokens=5), tmp_path / "a.parquet")
+    metrics = aggregate.loop_metrics([path], "demo")
+    last = metrics[(metrics["k"] == 3) & (metrics["measure"] == "step_norm") & (metrics["group"] == "4")].iloc[0]
+    assert (last["count"], last["nulls"]) == (0, 5)
+    assert np.isnan(last["mean"])
+    tables.write("loop_metrics", metrics, tmp_path / "metrics.parquet")
+    assert len(tables.read("loop_metrics", tmp_path / "metrics.parquet")) == 2 * 4 * 7
+
+
+def test_steps_rise_groups_keep_the_order_of_the_file_and_k_rises(tmp_path):
+    late = write("trajectories", trajectory_rows(20, groups=("10", "4")), tmp_path / "late.parquet")
+    early = write("trajectories", trajectory_rows(0, groups=("10", "4")), tmp_path / "early.parquet")
+    metrics = aggregate.loop_metrics([late, early], "demo")
+    keys = list(metrics[["step", "group", "k"]].drop_duplicates().itertuples(index=False, name=None))
+    assert keys == [(step, group, k) for step in (0, 20) for group in ("10", "4") for k in range(4)]
+    assert list(metrics["measure"][:7]) == list(aggregate.LOOP_MEASURES)
+
+
+def test_k_rises_even_where_the_file_counts_down(tmp_path):
+    frame = trajectory_rows(5, groups=("4",)).sort_values("k", ascending=False)
+    metrics = aggregate.loop_metrics([write("trajectories", frame, tmp_path / "a.parquet")], "demo")
+    assert list(metrics["k"].unique()) == [0, 1, 2, 3]
+
+
+def test_large_float32_columns_are_averaged_in_double_precision(tmp_path):
+    frame = trajectory_rows(5, groups=("4",), budget=1, tokens=3000)
+    frame["state_norm"] = np.float32(16_777_217 / 1000)
+    metrics = aggregate.loop_metrics([write("trajectories", frame, tmp_path / "a.parquet")], "demo")
+    constant = metrics[metrics["measure"] == "state_norm"].iloc[0]
+    assert constant["mean"] == pytest.approx(float(np.float32(16_777_217 / 1000)), rel=1e-14)
+    assert constant["std"] == pytest.approx(0, abs=1e-10)
+
+
+def test_drift_is_summarised_per_boundary_and_reading(tmp_path):
+    keys = [("4->5-6", "first_state"), ("4->5-6", "initial"), ("5-6->7", "first_state")]
+    frame = pd.DataFrame(
+        [
+            {"step": 3, "sequence": 0, "position": i, "boundary": boundary, "reading": reading}
+            | {"jump": 1.0 * i, "dlr": 10.0 * i + number, "jump_over_path": 0.5}
+            for number, (boundary, reading) in enumerate(keys)
+            for i in range(3)
+        ]
+    )
+    drift = aggregate.drift([write("token_drift", frame, tmp_path / "d.parquet")], "demo")
+    dlr = drift[drift["measure"] == "dlr"]
+    assert list(zip(dlr["boundary"], dlr["reading"], strict=True)) == keys
+    assert list(dlr["mean"]) == [10.0, 11.0, 12.0]
+    assert len(drift) == 9
+
+
+def test_a_model_without_groups_gives_an_empty_table(tmp_path):
+    path = write("trajectories", trajectory_rows(1)[:0], tmp_path / "a.parquet")
+    metrics = aggregate.loop_metrics([path], "demo")
+    tables.write("loop_metrics", metrics, tmp_path / "metrics.parquet")
+    assert tables.read("loop_metrics", tmp_path / "metrics.parquet").empty
+
+
+def test_a_repeated_checkpoint_is_refused(tmp_path):
+    first = write("trajectories", trajectory_rows(10), tmp_path / "a.parquet")
+    again = write("trajectories", trajectory_rows(10), tmp_path / "b.parquet")
+    with pytest.raises(InputError) as error:
+        aggregate.loop_metrics([first, again], "demo")
+    assert_one_sentence(error, "b.parquet", "step 10")
+
+
+def test_two_checkpoints_in_one_file_are_refused(tmp_path):
+    frame = pd.concat([trajectory_rows(10), trajectory_rows(20)])
+    with pytest.raises(InputError) as error:
+        aggregate.loop_metrics([write("trajectories", frame, tmp_path / "a.parquet")], "demo")
+    assert_one_sentence(error, "a.parquet", "[10, 20]")
+
+
+def test_a_file_of_another_table_is_refused(tmp_path):
+    path = write("training", training_rows(1, 2), tmp_path / "t.parquet", ["4"])
+    with pytest.raises(InputError) as error:
+        aggregate.loop_metrics([path], "demo")
+    assert_one_sentence(error, "t.parquet", "'trajectories'")
+
+
+@pytest.mark.parametrize("content", [None, b"no parquet"])
+def test_a_file_that_is_missing_or_no_parquet_is_refused(tmp_path, content):
+    path = tmp_path / "broken.parquet"
+    if content:
+        path.write_bytes(content)
+    with pytest.raises(InputError) as error:
+        aggregate.drift([path], "demo")
+    assert_one_sentence(error, "broken.parquet")
+
+
+def test_training_segments_are_joined_in_the_order_of_steps(tmp_path):
+    second = write("training", training_rows(4, 6), tmp_path / "b.parquet", ["4"])
+    first = write("training", training_rows(1, 3), tmp_path / "a.parquet", ["4"])
+    log = aggregate.training([second, first])
+    assert list(log["step"]) == [1, 2, 3, 4, 5, 6]
+    tables.write("training", log, tmp_path / "log.parquet", ["4"])
+
+
+@pytest.mark.parametrize(("first", "found", "expected"), [(3, 3, 4), (5, 5, 4)], ids=["overlap", "gap"])
+def test_training_segments_that_overlap_or_leave_a_gap_are_refused(tmp_path, first, found, expected):
+    paths = [
+        write("training", training_rows(1, 3), tmp_path / "a.parquet", ["4"]),
+        write("training", training_rows(first, 8), tmp_path / "b.parquet", ["4"]),
+    ]
+    with pytest.raises(InputError) as error:
+        aggregate.training(paths)
+    assert_one_sentence(error, "b.parquet", f"step {found}", f"step {expected}")
+
+
+def test_training_segments_of_models_with_other_groups_are_refused(tmp_path):
+    paths = [
+        write("training", training_rows(1, 3), tmp_path / "a.parquet", ["4"]),
+        write("training", training_rows(4, 6, ("5",)), tmp_path / "b.parquet", ["5"]),
+    ]
+    with pytest.raises(InputError) as error:
+        aggregate.training(paths)
+    assert_one_sentence(error, "b.parquet", "['5']", "['4']")

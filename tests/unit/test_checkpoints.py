@@ -1,0 +1,150 @@
+"""checkpoints: a file says what it is, and is refused where it does not belong."""
+
+import json
+import pickle
+
+import pytest
+import torch
+from conftest import model_settings
+from safetensors.torch import save_file
+
+from twoscale import checkpoints
+from twoscale.checkpoints import Header
+from twoscale.errors import InputError
+from twoscale.model import initialise
+
+IDENTITY = {"seed": 1, "model": {"width": 8, "groups": [[2], [3]]}, "train": {"lr_decay_iterations": None}, "data": "ab"}
+TENSORS = {"b": torch.arange(6.0).reshape(2, 3), "a": torch.tensor([1.5, -2.5], dtype=torch.float64)}
+HEADER = Header("weights", 10, 5120, IDENTITY, {"log": [{"step": 10, "loss": 0.1, "held_out_loss": None}]})
+
+
+@pytest.fixture
+def saved(tmp_path):
+    path = tmp_path / "step_000010.safetensors"
+    checkpoints.save(path, TENSORS, HEADER)
+    return path
+
+
+def refusal(path, kind="weights", identity=IDENTITY) -> str:
+    """The sentence with which `load` refuses the file."""
+    with pytest.raises(InputError) as error:
+        checkpoints.load(path, kind, identity)
+    message = str(error.value)
+    assert message.startswith(str(path))
+    assert "expected" in message
+    return message
+
+
+def test_tensors_and_header_come_back_as_they_were(saved):
+    tensors, header = checkpoints.load(saved, "weights", IDENTITY)
+    assert header == HEADER == checkpoints.read_header(saved)
+    assert tensors.keys() == TENSORS.keys()
+    for name, tensor in tensors.items():
+        assert tensor.dtype == TENSORS[name].dtype
+        assert torch.equal(tensor, TENSORS[name])
+
+
+def test_views_and_parameters_are_saved_by_value(tmp_path):
+    path = tmp_path / "view.safetensors"
+    parameter = torch.nn.Parameter(torch.arange(6.0).reshape(2, 3))
+    checkpoints.save(path, {"turned": parameter.T}, HEADER)
+    tensors, _ = checkpoints.load(path, "weights", IDENTITY)
+    assert torch.equal(tensors["turned"], torch.arange(6.0).reshape(2, 3).T)
+
+
+def test_equal_states_are_equal_files_whatever_the_order_of_their_names(saved, tmp_path):
+    again = tmp_path / "again.safetensors"
+    turned = Header("weights", 10, 5120, dict(reversed(IDENTITY.items())), HEADER.extra)
+    checkpoints.save(again, dict(reversed(TENSORS.items())), turned)
+    assert again.read_bytes() == saved.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "found", "expected"),
+    [
+        ({"seed": 2}, "seed", "1", "2"),
+        ({"model": {"width": 16, "groups": [[2], [3]]}}, "model.width", "8", "16"),
+        ({"model": {"width": 16, "groups": [[2, 3]]}}, "model.groups", "[[2], [3]]", "[[2, 3]]"),
+        ({"train": {"lr_decay_iterations": 20}}, "train.lr_decay_iterations", "None", "20"),
+        ({"data": "cd"}, "data", "ab", "cd"),
+    ],
+)
+def test_a_file_of_another_configuration_is_refused_by_the_first_key_that_differs(
+    change, name, found, expected, saved
+):
+    assert f"{name} is {found} there, expected {expected};" in refusal(saved, identity=IDENTITY | change)
+
+
+def test_an_identity_written_with_tuples_is_the_same_identity(saved):
+    checkpoints.load(saved, "weights", IDENTITY | {"model": {"width": 8, "groups": ((2,), (3,))}})
+
+
+def test_a_reader_may_ask_for_a_part_of_the_identity_only(saved):
+    checkpoints.load(saved, "weights", {"model": IDENTITY["model"]})
+    assert "model.width" in refusal(saved, identity={"model": {"width": 9, "groups": [[2], [3]]}})
+
+
+def test_a_file_of_another_kind_is_refused(saved):
+    assert "kind 'weights', expected 'optimizer'" in refusal(saved, kind="optimizer")
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    assert "no such file" in refusal(tmp_path / "none.safetensors")
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99])
+def test_a_truncated_file_is_refused(share, saved):
+    content = saved.read_bytes()
+    saved.write_bytes(content[: int(share * len(content))])
+    assert "cannot be read" in refusal(saved)
+
+
+@pytest.mark.parametrize(
+    "metadata", [None, {"format": "pt"}, {"twoscale": "not json"}, {"twoscale": json.dumps({"places": []})}], ids=str
+)
+def test_a_safetensors_file_that_is_no_checkpoint_is_refused(metadata, tmp_path):
+    path = tmp_path / "foreign.safetensors"
+    save_file(TENSORS, path, metadata=metadata)
+    refusal(path)
+
+
+def test_nothing_is_unpickled(tmp_path):
+    path, trace = tmp_path / "evil.safetensors", tmp_path / "executed"
+
+    class Evil:
+        def __reduce__(self):
+            return trace.touch, ()
+
+    path.write_bytes(pickle.dumps(Evil()))
+    refusal(path)
+    torch.save({"weights": Evil()}, path)
+    refusal(path)
+    assert not trace.exists()
+
+
+def test_a_failed_save_leaves_the_old_checkpoint(saved):
+    before = saved.read_bytes()
+    with pytest.raises(TypeError):
+        checkpoints.save(saved, TENSORS, Header("weights", 20, 0, {"seed": object()}, {}))
+    assert saved.read_bytes() == before
+    assert [file.name for file in saved.parent.iterdir()] == [saved.name]
+
+
+def test_a_model_for_evaluation_has_the_saved_weights_in_the_precision_asked_for(tmp_path):
+    path, chosen = tmp_path / "model.safetensors", model_settings()
+    made = initialise(chosen, seed=3)
+    checkpoints.save(path, made.state_dict(), Header("weights", 10, 0, {"model": vars(chosen), "seed": 1}, {}))
+    model, header = checkpoints.load_model(path, chosen, torch.float64, "cpu")
+    assert header.step == 10
+    assert not model.training
+    for (name, wanted), found in zip(made.named_parameters(), model.parameters(), strict=True):
+        assert (found.dtype, found.requires_grad) == (torch.float64, False), name
+        assert torch.equal(found, wanted.double()), name
+
+
+def test_a_model_of_other_settings_is_refused_before_its_weights_are_read(tmp_path):
+    path = tmp_path / "model.safetensors"
+    made = initialise(model_settings(), seed=3)
+    checkpoints.save(path, made.state_dict(), Header("weights", 10, 0, {"model": vars(model_settings())}, {}))
+    with pytest.raises(InputError, match="model.sandwich is post_residual there, expected branch"):
+        checkpoints.load_model(path, model_settings(sandwich="branch"), torch.float32, "cpu")

@@ -1,0 +1,271 @@
+"""Exit rules on streams of states whose answer is known."""
+
+import math
+
+import numpy as np
+import pytest
+import reference_engine
+import torch
+
+from twoscale import settings
+from twoscale.errors import InputError
+from twoscale.exits import RULES, keep_rows, make_rule
+
+NEVER = None
+
+
+def leave(name, threshold, states, decode=None):
+    """Ask a rule about the states x^0, x^1, … (K + 1, C) of one token.
+
+    Returns (index of the state that goes on, evaluations), or NEVER.
+    """
+    rule = make_rule(name, threshold, decode)
+    state = rule.start(states[:1])
+    for k in range(len(states) - 1):
+        exits, state = rule.update(state, states[k + 1 : k + 2])
+        if exits.item():
+            return (k if rule.returns == "previous" else k + 1), k + 1
+    return NEVER
+
+
+def stream(updates, start=0.0):
+    """States on a line whose successive differences are `updates`: (K + 1, 1) float64."""
+    return torch.tensor([start, *updates], dtype=torch.float64).cumsum(0)[:, None]
+
+
+def spiral(turn_degrees, speed=1.0, shrink=1.0, steps=30):
+    """States in the plane; each update is the one before turned by the angle and scaled by `shrink`."""
+    k = torch.arange(steps, dtype=torch.float64)
+    angle, size = math.radians(turn_degrees) * k, speed * shrink**k
+    updates = torch.stack([size * angle.cos(), size * angle.sin()], dim=1)
+    return torch.cat([torch.zeros(1, 2, dtype=torch.float64), updates.cumsum(0)])
+
+
+def random_streams(tokens, steps=30, width=3, seed=0):
+    """Shrinking random walks (K + 1, N, C) that meet thresholds at very different steps."""
+    generator = torch.Generator().manual_seed(seed)
+    updates = torch.randn(steps + 1, tokens, width, generator=generator, dtype=torch.float64)
+    rates = torch.linspace(0.6, 1.0, tokens, dtype=torch.float64)[:, None]
+    return (updates * rates ** torch.arange(steps + 1)[:, None, None]).cumsum(0)
+
+
+# --- fixed -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loops", [1, 2, 5])
+def test_fixed_leaves_after_its_number_of_steps_whatever_the_states_do(loops):
+    assert leave("fixed", loops, stream([1.0] * 8)) == (loops, loops)
+    assert leave("fixed", loops, stream([0.0] * 8)) == (loops, loops)
+
+
+# --- geometric contraction: x^k = 2^-k, so |update^k| = 2^-(k+1) and, from k = 1 on, a^k = 2^-(k+1) too ----
+
+
+@pytest.mark.parametrize("first_small", range(1, 9))
+def test_contraction_is_left_where_the_closed_form_says(first_small):
+    states = torch.tensor([2.0**-k for k in range(20)], dtype=torch.float64)[:, None]
+    threshold = 1.5 * 2.0 ** -(first_small + 1)  # above update and acceleration of this k, below those before
+    assert leave("step_norm", threshold, states) == (first_small + 1, first_small + 1)
+    # the second hit comes one step later, and that step is thrown away
+    assert leave("acceleration", threshold, states) == (first_small + 1, first_small + 2)
+
+
+@pytest.mark.parametrize(("contraction", "step_norm_k", "acceleration_k"), [(0.9, 22, 1), (0.25, 2, 3), (-0.5, 4, 6)])
+def test_slow_contraction_is_left_early_by_acceleration_and_a_fast_or_alternating_one_late(
+    contraction, step_norm_k, acceleration_k
+):
+    """|update^k| = |1-c| |c|^k and a^k = (1-c)^2 |c|^(k-1): the first k under tau = 0.0101 / 0.0495 / 0.1."""
+    threshold = {0.9: 0.0101, 0.25: 0.0495, -0.5: 0.1}[contraction]
+    states = torch.tensor([contraction**k for k in range(30)], dtype=torch.float64)[:, None]
+    assert leave("step_norm", threshold, states) == (step_norm_k + 1, step_norm_k + 1)
+    assert leave("acceleration", threshold, states) == (acceleration_k + 1, acceleration_k + 2)
+
+
+# --- streams that fool one rule or the other -----------------------------------------------------------------
+
+
+def test_oscillation_of_period_two_is_left_by_neither_rule_below_its_size():
+    states = stream([2.0, -2.0] * 15, start=-1.0)  # step norm 2, acceleration 4
+    assert leave("step_norm", 1.99, states) is NEVER
+    assert leave("acceleration", 3.99, states) is NEVER
+    assert leave("step_norm", 2.01, states) == (1, 1)
+    assert leave("acceleration", 4.01, states) == (2, 3)
+
+
+@pytest.mark.parametrize("speed", [2.0**-10, 1.0, 2.0**10])
+def test_slider_is_left_at_k_2_by_acceleration_at_any_speed(speed):
+    states = stream([speed] * 30)  # powers of two: the updates are exactly equal
+    assert leave("acceleration", 1e-12, states) == (2, 3)
+    assert leave("step_norm", 0.99 * speed, states) is NEVER
+
+
+def test_stall_of_one_step_is_left_by_step_norm_only():
+    states = stream([1.0, 0.0, 1.0, 0.0, 1.0, 0.0])
+    assert leave("step_norm", 0.5, states) == (2, 2)
+    assert leave("acceleration", 0.5, states) is NEVER
+
+
+def test_stall_of_two_steps_is_a_single_dip_of_the_acceleration_and_not_left():
+    states = stream([1.0, 0.0, 0.0, 1.0, 3.0, 6.0])  # a = 1, 0, 1, 2, 3
+    assert leave("acceleration", 0.5, states) is NEVER
+
+
+def test_stall_of_three_steps_is_left_although_motion_follows():
+    states = stream([1.0, 0.0, 0.0, 0.0, 1.0])  # a = 1, 0, 0
+    assert leave("acceleration", 0.5, states) == (3, 4)
+
+
+def test_two_dips_that_are_not_successive_do_not_add_up():
+    states = stream([1.0, 1.0, 5.0, 5.0, 9.0, 9.0])  # a = 0, 4, 0, 4, 0
+    assert leave("acceleration", 0.5, states) is NEVER
+    assert leave("acceleration", 0.5, stream([1.0, 1.0, 5.0, 5.0, 5.0])) == (4, 5)
+
+
+@pytest.mark.parametrize("turn", [30, 60, 90])
+def test_acceleration_of_a_constant_speed_spiral_is_twice_speed_times_sine_of_half_the_turn(turn):
+    speed = 0.7
+    a = 2 * speed * math.sin(math.radians(turn / 2))
+    states = spiral(turn, speed)
+    assert leave("acceleration", a * (1 + 1e-9), states) == (2, 3)
+    assert leave("acceleration", a * (1 - 1e-9), states) is NEVER
+
+
+def test_constant_speed_spiral_fools_acceleration_below_60_degrees_and_step_norm_above():
+    assert leave("acceleration", 0.9, spiral(30)) == (2, 3)
+    assert leave("step_norm", 0.9, spiral(30)) is NEVER
+    assert leave("acceleration", 1.1, spiral(90)) is NEVER
+    assert leave("step_norm", 1.1, spiral(90)) == (1, 1)
+    for threshold, left in ((0.999, False), (1.001, True)):  # at 60 degrees both measure the same
+        assert (leave("acceleration", threshold, spiral(60)) is not NEVER) == left
+        assert (leave("step_norm", threshold, spiral(60)) is not NEVER) == left
+
+
+def test_shrinking_spiral_is_left_earlier_by_acceleration_at_small_turns_and_later_at_large_ones():
+    def evaluations(rule, turn):
+        return leave(rule, 0.01, spiral(turn, shrink=0.8, steps=60))[1]
+
+    assert evaluations("acceleration", 10) < evaluations("step_norm", 10)
+    assert evaluations("acceleration", 90) > evaluations("step_norm", 90)
+
+
+# --- Algorithm 1 -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("k_max", [1, 2, 3, 30])
+@pytest.mark.parametrize("threshold", [0.01, 0.3, 1.0, 3.0, 100.0])
+def test_acceleration_is_algorithm_1_line_by_line(k_max, threshold):
+    streams = random_streams(tokens=12)
+    for states in streams.unbind(1):
+        expected = reference_engine.two_hit_acceleration(lambda k, x, s=states: s[k + 1], states[0], threshold, k_max)
+        k, evaluations = leave("acceleration", threshold, states[: k_max + 1]) or (k_max, k_max)
+        assert torch.equal(states[k], expected[0])
+        assert (k, evaluations) == expected[1:]
+
+
+def test_acceleration_never_leaves_before_k_2_however_large_the_threshold():
+    assert leave("acceleration", 1e300, random_streams(1)[:, 0]) == (2, 3)
+    assert leave("acceleration", 1e300, random_streams(1)[:3, 0]) is NEVER  # x^0, x^1, x^2: k = 2 is not evaluated
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_first_update_is_compared_with_nothing(dtype):
+    """However the rule marks "no update yet", no dtype may turn that into a hit or a NaN."""
+    states = torch.zeros(4, 2, dtype=dtype)
+    rule = make_rule("acceleration", 1.0, None)
+    _, state = rule.update(rule.start(states[:1]), states[1:2])
+    assert not state["small"].item()
+    assert leave("acceleration", 1.0, states) == (2, 3)
+
+
+@pytest.mark.parametrize(("rule", "exact"), [("step_norm", 0.5), ("acceleration", 0.25)])
+def test_a_statistic_equal_to_the_threshold_is_not_below_it(rule, exact):
+    states = stream([exact] * 6) if rule == "step_norm" else stream([exact * k for k in range(8)])
+    assert leave(rule, exact, states) is NEVER
+    assert leave(rule, exact * 1.001, states) is not NEVER
+
+
+# --- KL ----------------------------------------------------------------------------------------------------------
+
+
+def kl(p, q):
+    """KL(p || q) in nats of two distributions, with NumPy."""
+    p, q = np.asarray(p), np.asarray(q)
+    return float(np.sum(p * np.log(p / q)))
+
+
+def as_logits(*distributions):
+    """States (K, V) that decode to these distributions when the decoder is the identity."""
+    return torch.tensor(distributions, dtype=torch.float64).log() + 0.7  # softmax does not see a constant
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [((0.98, 0.01, 0.01), (0.4, 0.3, 0.3)), ((0.4, 0.3, 0.3), (0.98, 0.01, 0.01))],
+)
+def test_kl_is_that_of_the_new_distribution_from_the_one_before(before, after):
+    divergence, reverse = kl(after, before), kl(before, after)
+    assert abs(divergence - reverse) > 0.1 * divergence  # else the case could not tell the directions apart
+    states = as_logits(before, after)
+    assert leave("kl", divergence * (1 + 1e-9), states, decode=lambda x: x) == (1, 1)
+    assert leave("kl", divergence * (1 - 1e-9), states, decode=lambda x: x) is NEVER
+
+
+def test_kl_compares_successive_distributions_and_not_with_the_first():
+    states = as_logits((0.7, 0.2, 0.1), (0.1, 0.2, 0.7), (0.2, 0.7, 0.1), (0.21, 0.69, 0.1))
+    assert leave("kl", 0.01, states, decode=lambda x: x) == (3, 3)
+
+
+def test_kl_looks_at_the_decoded_state_only():
+    """A motion that the decoder does not see is none: the second coordinate runs away."""
+    states = torch.tensor([[0.3, 10.0**k] for k in range(5)], dtype=torch.float64)
+    head = torch.tensor([[1.0, 0.0], [-1.0, 0.0]], dtype=torch.float64)
+    assert leave("kl", 1e-12, states, decode=lambda x: x @ head.T) == (1, 1)
+    assert leave("step_norm", 1.0, states) is NEVER
+
+
+# --- all rules -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "threshold"), [("fixed", 4), ("step_norm", 0.8), ("kl", 0.05), ("acceleration", 1.2)])
+def test_dropping_tokens_from_the_state_changes_nothing_for_the_others(name, threshold):
+    states = random_streams(tokens=10, steps=12)
+    rule = make_rule(name, threshold, lambda x: x)
+    together, apart = rule.start(states[0]), rule.start(states[0])
+    kept = torch.arange(10)
+    fired = 0
+    for k in range(12):
+        exits, together = rule.update(together, states[k + 1])
+        exits_apart, apart = rule.update(apart, states[k + 1, kept])
+        assert torch.equal(exits_apart, exits[kept])
+        fired += int(exits.sum())
+        stay = ~exits_apart
+        stay[k % len(stay)] = False  # and one that would have stayed
+        kept, apart = kept[stay], keep_rows(apart, stay)
+        if len(kept) < 2:
+            break
+    assert fired
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_rule_holds_no_memory_of_its_own(name):
+    """One object serves all groups: what one token did must not reach the next."""
+    rule = make_rule(name, 2, lambda x: x)
+    states = random_streams(tokens=4, steps=6)
+
+    def answers():
+        state, exits = rule.start(states[0]), []
+        for x in states[1:]:
+            leaves, state = rule.update(state, x)
+            exits.append(leaves)
+        return torch.stack(exits)
+
+    assert torch.equal(answers(), answers())
+
+
+def test_an_unknown_rule_is_refused_with_the_known_names():
+    with pytest.raises(InputError, match=r"'step_nrom'.*fixed, step_norm, kl, acceleration"):
+        make_rule("step_nrom", 1.0, None)
+
+
+def test_settings_and_rules_know_the_same_names():
+    assert list(settings.THRESHOLD_TYPES) == list(RULES)

@@ -1,0 +1,372 @@
+"""Figures: what they show of tables with known content, and what they are as files."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jinja2
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.colors import to_rgb
+from safetensors.numpy import save_file
+
+from twoscale import aggregate, style
+from twoscale.errors import InputError
+from twoscale.figures import fig1, fig2, fig3, fig4, fig5
+
+ROOT = Path(__file__).parents[2]
+BUDGET = 6
+RUN = {"run": "demo", "text": "python_docs"}
+STEPS = (0, 50, 600)
+
+
+def statistics(mean, std=0.1, count=10, nulls=0):
+    return {"mean": mean, "std": std, "count": count, "nulls": nulls}
+
+
+def loop_metrics(groups=("4", "5-6"), steps=STEPS):
+    rows = [
+        {"run": "demo", "step": step, "group": group, "k": k, "measure": measure} | statistics(mean)
+        for step in steps
+        for group in groups
+        for k in range(BUDGET)
+        for measure, mean in (("step_norm", 2.0 ** (3 - k)), ("cosine", 0.6))
+        if not (measure == "cosine" and k == 0)
+    ]
+    return pd.DataFrame(rows, columns=["run", "step", "group", "k", "measure", "mean", "std", "count", "nulls"])
+
+
+def drift_table(boundaries=("4->5-6", "5-6->7")):
+    rows = [
+        {"run": "demo", "step": step, "boundary": boundary, "reading": reading, "measure": measure} | statistics(mean)
+        for step in STEPS
+        for boundary in boundaries
+        for reading, mean in (("first_state", 3.0), ("initial", 9.0))
+        for measure in aggregate.DRIFT_MEASURES
+    ]
+    return pd.DataFrame(rows, columns=["run", "step", "boundary", "reading", "measure", *statistics(0)])
+
+
+def exit_tables(rules=("fixed", "step_norm", "kl", "acceleration")):
+    cases = [
+        (rule, threshold) for rule in rules for threshold in ([3, BUDGET] if rule == "fixed" else [1e-5, 1e-3, 1e-2])
+    ]
+    latency = [
+        {"rule": rule, "threshold": float(threshold), "latency_ms": ms, "floor_ms": ms - 1}
+        for rule, threshold in cases
+        for ms in (10.0, 20.0, 30.0, 40.0, 100.0)
+    ]
+    quality = [
+        {"rule": rule, "threshold": float(threshold), "tokens": tokens, "ce": ce}
+        for rule, threshold in cases
+        for tokens, ce in ((100, 3.0), (300, 4.0))
+    ]
+    columns = (["rule", "threshold", "latency_ms", "floor_ms"], ["rule", "threshold", "tokens", "ce"])
+    return pd.DataFrame(latency, columns=columns[0]), pd.DataFrame(quality, columns=columns[1])
+
+
+def places(groups=("4", "5-6")):
+    loops = [{"stage": "loop", "layer": None, "group": g, "k": k} for g in groups for k in range(BUDGET + 1)]
+    first, last = ({"stage": "layer", "layer": n, "group": None, "k": None} for n in (1, 7))
+    return [{"stage": "embedding", "layer": None, "group": None, "k": None}, first, *loops, last]
+
+
+def saved_states(path, groups=("4", "5-6"), leap=1.0, **changed):
+    """Random states (P, T, 5), the start x^0 of every loop `leap` times as far out."""
+    way = places(groups)
+    values = np.random.default_rng(0).normal(size=(len(way), 4, 5)).astype(np.float32)
+    values[[i for i, place in enumerate(way) if place["k"] == 0]] *= leap
+    described = {"places": way, "tokens": ["a", " b", "\n", "$x"], "step": 600, "sequence": 0} | changed
+    save_file({"states": values}, path, metadata={"twoscale": json.dumps(described)})
+    return path
+
+
+def draw(name, tmp_path):
+    match name:
+        case "fig1":
+            return fig1.draw(fig1.read_states(saved_states(tmp_path / "states.safetensors")), 3, **RUN)
+        case "fig2":
+            return fig2.draw(drift_table(), "first_state", BUDGET, **RUN)
+        case "fig3":
+            return fig3.draw(loop_metrics(), BUDGET, **RUN)
+        case "fig4":
+            return fig4.draw(*exit_tables(), BUDGET, **RUN)
+        case "fig5":
+            return fig5.draw(loop_metrics(), BUDGET, **RUN)
+
+
+def legend_texts(figure):
+    return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+
+
+def one_sentence(error):
+    message = str(error.value)
+    return "\n" not in message and message.endswith(".")
+
+
+def assert_inside(axes, points):
+    """All points (N, 2) lie within the limits of the axes."""
+    low, high = np.transpose([axes.get_xlim(), axes.get_ylim()])
+    assert (low < points.min(axis=0)).all()
+    assert (points.max(axis=0) < high).all()
+
+
+ALL = ("fig1", "fig2", "fig3", "fig4", "fig5")
+
+
+DRAW_ALL = """
+import pathlib, sys
+sys.path[:0] = sys.argv[1:3]
+import test_figures
+from twoscale import style
+folder = pathlib.Path(sys.argv[3])
+for name in test_figures.ALL:
+    style.save(test_figures.draw(name, folder), folder / f"{name}.pdf")
+print("torch" in sys.modules)
+"""
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory):
+    """All figures drawn by another process with another hash seed: its folder, and whether it loaded torch."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    command = [sys.executable, "-c", DRAW_ALL, ROOT / "scripts", ROOT / "tests" / "unit", folder]
+    environment = os.environ | {"PYTHONHASHSEED": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return folder, done.stdout.strip()
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_same_tables_give_the_same_bytes_in_another_process_with_fonts_embedded(name, tmp_path, elsewhere):
+    style.save(draw(name, tmp_path), tmp_path / "again.pdf")
+    written = (tmp_path / "again.pdf").read_bytes()
+    assert written == (elsewhere[0] / f"{name}.pdf").read_bytes()
+    assert b"/FontFile2" in written
+    assert b"/Subtype /Type3" not in written
+    assert b"CreationDate" not in written
+
+
+def test_figures_need_no_torch(elsewhere):
+    assert elsewhere[1] == "False"
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_figure_names_its_run_text_and_budget_and_leaves_no_global_state(name, tmp_path):
+    before = dict(mpl.rcParams)
+    figure = draw(name, tmp_path)
+    assert figure.get_supxlabel() == f"run demo · text python_docs · K = {BUDGET} loop steps"
+    assert dict(mpl.rcParams) == before
+
+
+def test_png_is_written_at_300_dots_per_inch_and_other_kinds_are_refused(tmp_path):
+    figure = draw("fig2", tmp_path)
+    style.save(figure, tmp_path / "f.png")
+    width = int.from_bytes((tmp_path / "f.png").read_bytes()[16:20], "big")
+    assert width == pytest.approx(300 * style.SINGLE, abs=1)
+    with pytest.raises(InputError) as error:
+        style.save(figure, tmp_path / "f.jpg")
+    assert one_sentence(error)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["f.png"]
+
+
+def test_checkpoints_darken_over_training_and_the_untrained_model_is_dashed_grey():
+    styles = style.checkpoint_palette([600, 0, 50, 200])
+    assert list(styles) == [0, 50, 200, 600]
+    luminance = [np.dot(to_rgb(styles[step]["color"]), (0.2126, 0.7152, 0.0722)) for step in (50, 200, 600)]
+    assert luminance == sorted(luminance, reverse=True)
+    assert styles[0]["linestyle"] != "-"
+    assert len(set(to_rgb(styles[0]["color"]))) == 1
+
+
+def test_rules_have_the_colours_of_the_paper_and_no_two_look_alike():
+    others = ["step_norm_relative", "acceleration_normalized", "entropy_diff", "cosine", "argmax_stability", "mine"]
+    styles = style.rule_styles(["acceleration", "fixed", "kl", "step_norm", *others])
+    hues = {rule: np.argmax(to_rgb(styles[rule]["color"])) for rule in ("step_norm", "acceleration", "kl")}
+    assert hues == {"step_norm": 2, "acceleration": 1, "kl": 0}  # blue, green, orange: red leads
+    assert "fixed" not in styles
+    for what in ("color", "marker"):
+        assert len({str(look[what]) for look in styles.values()}) == len(styles)
+
+
+@pytest.mark.parametrize(("number", "written"), [(1, "(i)"), (4, "(iv)"), (9, "(ix)"), (12, "(xii)")])
+def test_panels_are_numbered_in_roman_numerals(number, written):
+    assert style.panel_number(number) == written
+
+
+def test_fig1_principal_plane_is_found_with_fixed_signs():
+    rng = np.random.default_rng(0)
+    first, second = np.array([0.6, -0.8, 0]), np.array([0.8, 0.6, 0])
+    weights = rng.normal(size=(40, 5, 2)) * (10, 1)
+    values = weights @ np.stack([first, second]) + np.array([3, 2, 1])
+    plane, shares = fig1.project(values)
+    weights = weights - weights.mean(axis=(0, 1))
+    np.testing.assert_allclose(np.corrcoef(plane[..., 0].ravel(), -weights[..., 0].ravel())[0, 1], 1, atol=1e-3)
+    np.testing.assert_allclose(np.corrcoef(plane[..., 1].ravel(), weights[..., 1].ravel())[0, 1], 1, atol=0.1)
+    assert shares.sum() == pytest.approx(1)
+    assert shares[0] > 0.98
+
+
+def test_fig1_signs_do_not_change_with_the_order_of_the_tokens():
+    values = np.random.default_rng(1).normal(size=(30, 6, 8))
+    plane, _ = fig1.project(values)
+    shuffled, _ = fig1.project(values[:, ::-1])
+    np.testing.assert_allclose(plane[:, ::-1], shuffled, atol=1e-10)
+
+
+@pytest.mark.parametrize(("length", "number", "expected"), [(100, 4, [12, 37, 62, 87]), (3, 8, [0, 1, 2])])
+def test_fig1_tokens_are_spread_over_the_sequence(length, number, expected):
+    assert fig1.spread(length, number) == expected
+
+
+@pytest.mark.parametrize(
+    ("token", "word"), [(" the", "the"), ("  ", "␣␣"), ("\n", "↵"), ("a\x00", "a\ufffd"), ("-" * 64, "-" * 11 + "…")]
+)
+def test_fig1_tokens_are_printed_as_short_visible_words(token, word):
+    assert fig1.printable(token) == word
+
+
+def test_fig1_leap_from_the_start_of_a_loop_does_not_set_the_limits(tmp_path):
+    states = fig1.read_states(saved_states(tmp_path / "s.safetensors", leap=1000.0))
+    axes = fig1.draw(states, 4, **RUN).axes[0]
+    plane, _ = fig1.project(states.values)
+    visible = plane[[place["k"] != 0 for place in states.places]].reshape(-1, 2)
+    assert_inside(axes, visible)
+    assert np.ptp(axes.get_ylim()) < 0.1 * np.ptp(plane[..., 1])
+
+
+def test_fig1_inset_holds_the_late_states_of_the_last_group(tmp_path):
+    states = fig1.read_states(saved_states(tmp_path / "s.safetensors"))
+    axes = fig1.draw(states, 4, **RUN).axes[0]
+    inset = next(child for child in axes.child_axes if "group 5–6" in child.get_title())
+    plane, _ = fig1.project(states.values)
+    late = plane[[place["group"] == "5-6" and place["k"] >= 1 for place in states.places], 0]
+    assert_inside(inset, late)
+    assert axes.get_xlabel().startswith("PC 1 (")
+    assert [text.get_text() for text in axes.texts] == ["a", "b", "↵", "$x"]
+
+
+@pytest.mark.parametrize("changed", [{"tokens": ["a"]}, {"places": places()[:-1]}])
+def test_fig1_states_that_do_not_fit_their_metadata_are_refused(tmp_path, changed):
+    path = saved_states(tmp_path / "s.safetensors", **changed)
+    with pytest.raises(InputError, match=r"s\.safetensors: found states of shape \(17, 4, 5\)") as error:
+        fig1.read_states(path)
+    assert one_sentence(error)
+
+
+@pytest.mark.parametrize("kind", ["missing", "broken", "other tensor", "no metadata"])
+def test_fig1_a_file_that_holds_no_states_is_refused(tmp_path, kind):
+    path = tmp_path / "s.safetensors"
+    if kind == "broken":
+        path.write_bytes(b"no tensors here")
+    elif kind != "missing":
+        save_file({"states" if kind == "no metadata" else "weights": np.zeros((2, 2, 2), np.float32)}, path)
+    with pytest.raises(InputError, match=r"s\.safetensors: ") as error:
+        fig1.read_states(path)
+    assert one_sentence(error)
+
+
+def test_fig2_shows_the_chosen_reading_at_each_boundary_with_one_sigma(tmp_path):
+    axes = fig2.draw(drift_table(), "initial", BUDGET, **RUN).axes[0]
+    lines = {line.get_label(): line for line in axes.get_lines()}
+    assert list(lines) == ["4 → 5–6", "5–6 → 7", "DLR = 1"]
+    assert list(lines["4 → 5–6"].get_ydata()) == [9.0] * len(STEPS)
+    band = axes.collections[0].get_paths()[0].vertices[:, 1]
+    assert (band.min(), band.max()) == pytest.approx((8.9, 9.1))
+    assert f"K = {BUDGET}" in axes.get_ylabel()
+    assert axes.get_xlim()[0] < 0  # the untrained model is on the axis
+
+
+def test_fig2_refuses_an_unknown_reading():
+    with pytest.raises(InputError, match=r"figures\.dlr_reading: found 'none', .*first_state, initial") as error:
+        fig2.draw(drift_table(), "none", BUDGET, **RUN)
+    assert one_sentence(error)
+
+
+def test_fig3_has_a_row_per_measure_a_column_per_group_and_a_line_per_checkpoint(tmp_path):
+    figure = draw("fig3", tmp_path)
+    top, bottom = figure.axes[:2], figure.axes[2:]
+    assert [axes.get_title() for axes in top] == ["(i)  group 4", "(ii)  group 5–6"]
+    assert top[0].get_yscale() == "log"
+    assert bottom[0].get_yscale() == "linear"
+    assert all(len(axes.get_lines()) == len(STEPS) for axes in figure.axes)
+    assert list(top[0].get_lines()[0].get_ydata()) == [8, 4, 2, 1, 0.5, 0.25]
+    assert list(bottom[0].get_lines()[0].get_xdata()) == [1, 2, 3, 4, 5]
+    assert legend_texts(figure) == ["0 (untrained)", "50", "600"]
+
+
+def test_fig3_bands_stay_positive_on_the_logarithmic_axis():
+    loops = loop_metrics().assign(std=100.0)
+    axes = fig3.draw(loops, BUDGET, **RUN).axes[0]
+    assert all(band.get_paths()[0].vertices[:, 1].min() > 0 for band in axes.collections)
+    assert axes.get_ylim()[0] > 0
+
+
+@pytest.mark.parametrize("module", [fig3, fig5])
+def test_points_that_most_tokens_do_not_have_are_left_out(module):
+    loops = loop_metrics(groups=("4",))
+    loops.loc[(loops["k"] >= 4) & (loops["measure"] == "cosine"), ["count", "nulls"]] = (4, 6)
+    axes = module.draw(loops, BUDGET, **RUN).axes[-1]
+    assert list(axes.get_lines()[0].get_xdata()) == [1, 2, 3]
+
+
+def test_fig4_latency_is_the_median_of_repeats_and_quality_is_weighted_by_tokens():
+    latency, quality = exit_tables(("kl",))
+    times, scores = fig4.summarise_latency(latency), fig4.summarise_quality(quality)
+    assert times.loc[0, ["latency_ms", "low", "high", "floor_ms"]].tolist() == [30.0, 20.0, 40.0, 29.0]
+    assert scores["ce"].tolist() == pytest.approx([3.75] * 3)
+    assert scores["ppl"].tolist() == pytest.approx([np.exp(3.75)] * 3)
+
+
+def test_fig4_has_the_rules_of_the_table_and_the_full_budget_as_a_line(tmp_path):
+    figure = fig4.draw(*exit_tables(("fixed", "kl", "mine")), BUDGET, **RUN)
+    assert legend_texts(figure) == ["KL", "mine", f"full budget, $K = {BUDGET}$", "same loops, no rule"]
+    assert [axes.get_ylabel().split(" ")[0] for axes in figure.axes] == ["latency", "perplexity", "cross-entropy"]
+    for axes in figure.axes:
+        assert axes.get_xscale() == "log"
+        level = [line for line in axes.get_lines() if list(line.get_xdata()) == [0, 1]]
+        assert len(level) == 1  # `fixed` at the budget only, not at 3 loops
+
+
+def test_fig5_covers_the_whole_budget_and_marks_the_range_of_the_paper(tmp_path):
+    figure = draw("fig5", tmp_path)
+    assert len(figure.axes) == 2
+    assert figure.axes[0].get_xlim() == (1, BUDGET - 1)
+    assert "paper: 0.5–0.65" in legend_texts(figure)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_model_without_groups_is_refused_in_one_sentence(name, tmp_path):
+    states = fig1.read_states(saved_states(tmp_path / "s.safetensors", groups=()))
+    empty = {
+        "fig1": lambda: fig1.draw(states, 3, **RUN),
+        "fig2": lambda: fig2.draw(drift_table(boundaries=()), "first_state", BUDGET, **RUN),
+        "fig3": lambda: fig3.draw(loop_metrics(groups=()), BUDGET, **RUN),
+        "fig4": lambda: fig4.draw(*exit_tables(rules=()), BUDGET, **RUN),
+        "fig5": lambda: fig5.draw(loop_metrics(groups=()), BUDGET, **RUN),
+    }
+    with pytest.raises(InputError, match="expected at least") as error:
+        empty[name]()
+    assert one_sentence(error)
+
+
+CAPTIONS = {
+    "fig1": ("budget", "groups", "run", "sequence", "shown_tokens", "step", "text"),
+    "fig2": ("boundaries", "budget", "reading", "run", "text", "tokens"),
+    "fig3": ("budget", "dtype", "groups", "run", "text", "tokens"),
+    "fig4": ("budget", "device", "dtype", "latency_repeats", "latency_tokens", "quality_tokens", "run", "text"),
+    "fig5": ("budget", "dtype", "groups", "run", "text", "tokens"),
+}
+
+
+@pytest.mark.parametrize(("name", "keys"), CAPTIONS.items())
+def test_captions_quote_every_value_they_are_given_and_ask_for_no_other(name, keys):
+    source = (ROOT / "workflow" / "report" / f"{name}.rst").read_text()
+    values = {key: f"<{key}>" for key in keys}
+    template = jinja2.Template(source, undefined=jinja2.StrictUndefined)
+    written = template.render(snakemake={"params": {"caption": values}})
+    assert all(value in written for value in values.values())
+    assert f"(Fig. {name[-1]} of the paper)" in written

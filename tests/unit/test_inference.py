@@ -1,0 +1,318 @@
+"""The exit engine: in parallel, token by token, and by the plain reference it is one function."""
+
+import pytest
+import reference_engine
+import torch
+
+from twoscale import measures, settings
+from twoscale.exits import RULES, Rule, make_rule
+from twoscale.inference import Decoder, evaluate
+from twoscale.model import initialise
+from twoscale.noise import EvaluationNoise
+
+SEED = 3
+BUDGET = 7
+BLOCK = 12
+THREE_GROUPS = [[2], [3, 4], [5]]
+
+READINGS = {
+    "default": {},
+    "one core from its input": {"groups": [[2, 3]], "state_init": "input"},
+    "branch, input plus noise": {"sandwich": "branch", "state_init": "input_plus_noise"},
+    "noise at every step, final norm": {"loop_noise": 0.3, "exit_norm": "final_norm"},
+    "blend from zero, final norm": {"adapter_init": "blend", "state_init": "zero", "exit_norm": "final_norm"},
+    "loops at both ends": {"groups": [[1, 2], [6]], "sandwich": "branch", "loop_noise": 0.05},
+}
+ADAPTIVE = [name for name in RULES if name != "fixed"]
+
+
+def small_model(seed=0, **readings):
+    """An untrained float64 model: 6 layers, 16 wide."""
+    default = {
+        "layers": 6,
+        "heads": 2,
+        "width": 16,
+        "block": BLOCK,
+        "vocabulary": 11,
+        "groups": THREE_GROUPS,
+        "mean_loops": 4,
+        "loops_sigma": 0.5,
+        "sandwich": "post_residual",
+        "state_init": "noise",
+        "loop_noise": 0.0,
+        "adapter_init": "random",
+        "exit_norm": "none",
+    }
+    return initialise(settings.Model(**default | readings), seed).double()
+
+
+def text(batch, length, seed=0):
+    return torch.randint(11, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+def noise_of(*sequences):
+    return EvaluationNoise(SEED, sequences, BLOCK)
+
+
+def statistic(name, model, x, x_new, x_before):
+    """What the rule `name` compares with its threshold at the step from x to x_new."""
+    if name == "step_norm":
+        return measures.norm(x_new - x)
+    if name == "acceleration":
+        return measures.acceleration(x_new - x, x - x_before)
+    log_p, log_p_before = (model.decode(state).log_softmax(-1) for state in (x_new, x))
+    return (log_p.exp() * (log_p - log_p_before)).sum(-1)
+
+
+@torch.no_grad()
+def ragged_threshold(name, model, tokens, noise, share=0.5):
+    """A threshold that about this share of the statistics of full loops is under, and none is near."""
+    if name == "fixed":
+        return 3
+    if not model.groups:
+        return 1.0
+    loops = [BUDGET] * len(model.groups)
+    states = {}
+    for place, hidden in model.walk(tokens, loops, noise):
+        if place.stage == "loop":
+            states.setdefault(place.group, []).append(hidden)
+    values = (
+        torch.cat(
+            [
+                statistic(name, model, x[k], x[k + 1], x[k - 1]).flatten()
+                for x in states.values()
+                for k in range(1, BUDGET)
+            ]
+        )
+        .sort()
+        .values
+    )
+    middle = int(share * len(values))
+    return float(values[middle : middle + 2].mean())
+
+
+def decode_text(decoder, tokens):
+    """Logits (T, V) and evaluations (G, T) of the text (T,), fed token by token."""
+    logits, evaluations = zip(*(decoder.feed(token) for token in tokens.tolist()), strict=True)
+    return torch.stack(logits), torch.tensor(evaluations, dtype=torch.int64).T
+
+
+def assert_close(found, expected):
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+
+
+def rows_through_step(model, run):
+    """Rows (tokens) that the loop block of each group computes while `run` is called: list of G numbers."""
+    rows = [0] * len(model.groups)
+
+    def count(group):
+        def hook(_module, inputs, _output):
+            rows[group] += inputs[0][..., 0].numel()
+
+        return hook
+
+    handles = [module.register_forward_hook(count(group)) for group, module in enumerate(model.groups)]
+    try:
+        run()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return rows
+
+
+# --- one function, three engines -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("readings", READINGS.values(), ids=READINGS)
+def test_parallel_decoding_and_reference_are_the_same_function(readings, name):
+    model = small_model(**readings)
+    sequences, tokens = (4, 1), text(2, 9)
+    threshold = ragged_threshold(name, model, tokens, noise_of(*sequences))
+    rule = make_rule(name, threshold, model.decode)
+    logits, counts = evaluate(model, tokens, rule, BUDGET, noise_of(*sequences))
+
+    if name != "fixed":
+        assert len(counts.evaluations.unique()) > 2, "the thresholds have to make the exits ragged"
+    for row, sequence in enumerate(sequences):
+        expected, steps, evaluations = reference_engine.evaluate(
+            model, tokens[row], name, threshold, BUDGET, noise_of(sequence)
+        )
+        assert_close(logits[row], expected)
+        assert torch.equal(counts.steps[:, row], steps)
+        assert torch.equal(counts.evaluations[:, row], evaluations)
+        decoded, taken = decode_text(Decoder(model, rule, BUDGET, SEED, sequence), tokens[row])
+        assert_close(decoded, expected)
+        assert torch.equal(taken, evaluations)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_plain_gpt_needs_no_exit(name):
+    model, tokens = small_model(groups=[]), text(2, 9)
+    rule = make_rule(name, 3, model.decode)
+    logits, counts = evaluate(model, tokens, rule, BUDGET, noise_of(0, 1))
+    assert counts.steps.shape == counts.evaluations.shape == (0, 2, 9)
+    assert_close(logits, model(tokens, [], noise_of(0, 1)))
+    for row in range(2):
+        decoded, _ = decode_text(Decoder(model, rule, BUDGET, SEED), tokens[row])
+        assert_close(decoded, logits[row])
+        assert_close(reference_engine.evaluate(model, tokens[row], name, 3, BUDGET, noise_of(row))[0], decoded)
+
+
+class LeaveBySign(Rule):
+    """A rule as a user would write it: the sign of x^0 decides for one step or three, the state before is kept."""
+
+    returns = "previous"
+
+    def start(self, x0):
+        return {"left": torch.where(x0[:, 0] > 0, 1, 3)}
+
+    def update(self, state, x_new):
+        left = state["left"] - 1
+        return left == 0, {"left": left}
+
+
+@pytest.mark.parametrize(("batch", "length"), [(1, 1), (7, 1), (3, BLOCK)])
+def test_a_rule_of_the_user_runs_alike_in_parallel_and_decoding(batch, length):
+    """Also where whole sequences leave before others, and where a token keeps x^0."""
+    model, tokens = small_model(), text(batch, length)
+    rule = LeaveBySign(1.0, None)
+    logits, counts = evaluate(model, tokens, rule, BUDGET, noise_of(*range(batch)))
+    assert set(counts.evaluations.unique().tolist()) == {1, 3}
+    assert torch.equal(counts.steps, counts.evaluations - 1)
+    for row in range(batch):
+        decoded, taken = decode_text(Decoder(model, rule, BUDGET, SEED, row), tokens[row])
+        assert_close(decoded, logits[row])
+        assert torch.equal(taken, counts.evaluations[:, row])
+
+
+# --- what the numbers may and may not depend on ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("readings", [{}, {"loop_noise": 0.3}], ids=["start noise", "loop noise"])
+def test_the_batch_size_changes_nothing(readings, name):
+    model, sequences, tokens = small_model(**readings), (8, 0, 5), text(3, 10)
+    rule = make_rule(name, ragged_threshold(name, model, tokens, noise_of(*sequences)), model.decode)
+    logits, counts = evaluate(model, tokens, rule, BUDGET, noise_of(*sequences))
+    for rows in (slice(0, 1), slice(1, 3)):
+        part, part_counts = evaluate(model, tokens[rows], rule, BUDGET, noise_of(*sequences[rows]))
+        assert_close(part, logits[rows])
+        for kind in ("steps", "evaluations"):
+            assert torch.equal(getattr(part_counts, kind), getattr(counts, kind)[:, rows])
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_later_tokens_change_neither_earlier_logits_nor_earlier_exits(name):
+    model, tokens, seen = small_model(), text(2, 10), 6
+    rule = make_rule(name, ragged_threshold(name, model, tokens, noise_of(0, 1)), model.decode)
+    logits, counts = evaluate(model, tokens, rule, BUDGET, noise_of(0, 1))
+    changed = tokens.clone()
+    changed[:, seen:] = (changed[:, seen:] + 1) % 11
+    for other in (changed, tokens[:, :seen]):
+        other_logits, other_counts = evaluate(model, other, rule, BUDGET, noise_of(0, 1))
+        assert_close(other_logits[:, :seen], logits[:, :seen])
+        assert torch.equal(other_counts.steps[..., :seen], counts.steps[..., :seen])
+        assert torch.equal(other_counts.evaluations[..., :seen], counts.evaluations[..., :seen])
+    assert not torch.allclose(logits[:, seen:], evaluate(model, changed, rule, BUDGET, noise_of(0, 1))[0][:, seen:])
+
+
+@pytest.mark.parametrize("loops", [1, 4, BUDGET])
+@pytest.mark.parametrize("readings", READINGS.values(), ids=READINGS)
+def test_fixed_is_the_plain_forward_pass_with_as_many_loops(readings, loops):
+    model, tokens = small_model(**readings), text(2, 9)
+    logits, counts = evaluate(model, tokens, make_rule("fixed", loops, None), BUDGET, noise_of(2, 6))
+    assert_close(logits, model(tokens, [loops] * len(model.groups), noise_of(2, 6)))
+    assert (counts.steps == loops).all()
+    assert (counts.evaluations == loops).all()
+
+
+@pytest.mark.parametrize("name", ADAPTIVE)
+def test_a_threshold_that_is_never_met_spends_the_budget(name):
+    model, tokens = small_model(), text(2, 9)
+    logits, counts = evaluate(model, tokens, make_rule(name, 1e-300, model.decode), BUDGET, noise_of(0, 1))
+    assert_close(logits, model(tokens, [BUDGET] * len(model.groups), noise_of(0, 1)))
+    assert (counts.steps == BUDGET).all()
+    assert (counts.evaluations == BUDGET).all()
+
+
+@pytest.mark.parametrize(("name", "steps", "evaluations"), [("step_norm", 1, 1), ("kl", 1, 1), ("acceleration", 2, 3)])
+def test_a_threshold_that_is_always_met_lets_every_token_go_at_the_first_chance(name, steps, evaluations):
+    model, tokens = small_model(), text(2, 9)
+    logits, counts = evaluate(model, tokens, make_rule(name, 1e300, model.decode), BUDGET, noise_of(0, 1))
+    assert (counts.steps == steps).all()
+    assert (counts.evaluations == evaluations).all()
+    assert logits.isfinite().all()
+    if name != "acceleration":  # whose thrown-away third step later tokens still attend to
+        assert_close(logits, model(tokens, [1] * len(model.groups), noise_of(0, 1)))
+
+
+def test_a_rule_met_at_the_last_step_of_the_budget_still_gives_that_step_back():
+    model, tokens = small_model(), text(2, 9)
+    _, counts = evaluate(model, tokens, make_rule("acceleration", 1e300, model.decode), 3, noise_of(0, 1))
+    assert (counts.evaluations == 3).all()
+    assert (counts.steps == 2).all()
+    _, counts = evaluate(model, tokens, make_rule("acceleration", 1e300, model.decode), 2, noise_of(0, 1))
+    assert (counts.evaluations == 2).all()
+    assert (counts.steps == 2).all()
+
+
+# --- cost --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_only_tokens_that_still_loop_are_computed(name):
+    model, tokens = small_model(), text(3, 10)
+    rule = make_rule(name, ragged_threshold(name, model, tokens, noise_of(0, 1, 2)), model.decode)
+    _, counts = evaluate(model, tokens, rule, BUDGET, noise_of(0, 1, 2))
+    rows = rows_through_step(model, lambda: evaluate(model, tokens, rule, BUDGET, noise_of(0, 1, 2)))
+    assert rows == counts.evaluations.sum((1, 2)).tolist()
+    decoder = Decoder(model, rule, BUDGET, SEED, 0)
+    rows = rows_through_step(model, lambda: decode_text(decoder, tokens[0]))
+    assert rows == counts.evaluations[:, 0].sum(1).tolist()
+
+
+# --- decoding ------------------------------------------------------------------------------------------------------
+
+
+class Unasked(Rule):
+    """A rule that must not be asked."""
+
+    def start(self, x0):
+        raise AssertionError("the rule was asked")
+
+
+def test_the_floor_does_the_evaluations_it_is_given_and_asks_no_rule():
+    model, tokens = small_model(), text(1, 9)[0]
+    wanted = torch.randint(1, BUDGET + 1, (9, 3), generator=torch.Generator().manual_seed(0)).tolist()
+    decoder = Decoder(model, Unasked(1.0, None), BUDGET, SEED)
+    taken = []
+    rows = rows_through_step(
+        model, lambda: taken.extend(decoder.feed(token, n)[1] for token, n in zip(tokens.tolist(), wanted, strict=True))
+    )
+    assert taken == wanted
+    assert rows == [sum(of_group) for of_group in zip(*wanted, strict=True)]
+
+
+@pytest.mark.parametrize("name", ["fixed", "step_norm", "kl"])
+def test_the_floor_of_a_rule_that_keeps_the_new_state_gives_its_logits(name):
+    model, tokens = small_model(loop_noise=0.3), text(1, 9)
+    threshold = ragged_threshold(name, model, tokens, noise_of(0))
+    decoder = Decoder(model, make_rule(name, threshold, model.decode), BUDGET, SEED)
+    logits, evaluations = decode_text(decoder, tokens[0])
+    decoder.reset()
+    replayed = [decoder.feed(*fed)[0] for fed in zip(tokens[0].tolist(), evaluations.T.tolist(), strict=True)]
+    assert_close(torch.stack(replayed), logits)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_decoder_that_was_reset_has_forgotten_the_text_before(name):
+    model, (first, second) = small_model(), text(2, BLOCK)
+    rule = make_rule(name, ragged_threshold(name, model, second[None], noise_of(0)), model.decode)
+    used = Decoder(model, rule, BUDGET, SEED)
+    decode_text(used, first)
+    used.reset()
+    logits, evaluations = decode_text(used, second)
+    fresh, expected = decode_text(Decoder(model, rule, BUDGET, SEED), second)
+    assert torch.equal(logits, fresh)
+    assert torch.equal(evaluations, expected)

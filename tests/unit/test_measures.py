@@ -1,0 +1,132 @@
+"""measures: paths whose geometry is known in closed form."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from twoscale import measures
+
+
+def step_rows(path: Tensor) -> list[dict[str, Tensor]]:
+    """The measures of every step along a path (K + 1, …, C)."""
+    updates = path[1:] - path[:-1]
+    return [
+        measures.step_measures(path[k], updates[k], updates[k - 1] if k else None) for k in range(len(updates))
+    ]
+
+
+def values(rows: list[dict[str, Tensor]], name: str, start: int = 1) -> list[float]:
+    return [row[name].item() for row in rows[start:]]
+
+
+def circle(angle: float, step: float, count: int = 8) -> Tensor:
+    """Points (count + 1, 4) whose updates have the length `step` and turn by `angle`."""
+    turns = torch.arange(count, dtype=torch.float64) * angle
+    updates = step * torch.stack([turns.cos(), turns.sin(), 0 * turns, 0 * turns], dim=1)
+    start = torch.tensor([[1.0, 2.0, 3.0, 4.0]], dtype=torch.float64)
+    return torch.cat([start, start + updates.cumsum(0)])
+
+
+def contraction(ratio: float, count: int = 8) -> Tensor:
+    """Points (count + 1, 3) whose updates keep their direction and shrink by `ratio`."""
+    limit, offset = torch.tensor([[9.0, 9.0, 9.0], [1.0, -2.0, 2.0]], dtype=torch.float64)
+    return limit + offset * ratio ** torch.arange(count + 1, dtype=torch.float64)[:, None]
+
+
+def test_a_straight_line_at_constant_speed_has_cosine_one_and_no_acceleration():
+    rows = step_rows(circle(angle=0.0, step=0.5))
+    assert values(rows, "step_norm", 0) == pytest.approx([0.5] * 8)
+    assert values(rows, "cosine") == pytest.approx([1.0] * 7)
+    assert values(rows, "acceleration") == pytest.approx([0.0] * 7, abs=1e-12)
+
+
+@pytest.mark.parametrize("angle", [0.3, math.pi / 2, 2.0])
+def test_a_circle_has_the_cosine_and_the_acceleration_of_its_angle(angle):
+    rows = step_rows(circle(angle, step=0.5))
+    assert values(rows, "cosine") == pytest.approx([math.cos(angle)] * 7)
+    assert values(rows, "acceleration") == pytest.approx([2 * 0.5 * math.sin(angle / 2)] * 7)
+    assert values(rows, "acceleration_normalized") == pytest.approx([math.sin(angle / 2)] * 7)
+
+
+def test_a_cycle_of_period_two_has_cosine_minus_one_and_the_largest_normalized_acceleration():
+    rows = step_rows(circle(math.pi, step=0.5))
+    assert values(rows, "cosine") == pytest.approx([-1.0] * 7)
+    assert values(rows, "acceleration_normalized") == pytest.approx([1.0] * 7)
+
+
+@pytest.mark.parametrize("ratio", [0.25, 0.5, 0.9])
+def test_a_geometric_contraction_has_the_normalized_acceleration_of_its_ratio(ratio):
+    rows = step_rows(contraction(ratio))
+    assert values(rows, "step_norm", 0) == pytest.approx([3 * (1 - ratio) * ratio**k for k in range(8)])
+    assert values(rows, "acceleration_normalized") == pytest.approx([(1 - ratio) / (1 + ratio)] * 7, rel=1e-3)
+    assert values(rows, "cosine") == pytest.approx([1.0] * 7)
+
+
+def test_relative_forms_are_over_the_norm_of_the_state_that_is_left():
+    state, update, previous = (torch.tensor([x, 0.0], dtype=torch.float64) for x in (5.0, 1.0, 3.0))
+    row = measures.step_measures(state, update, previous)
+    assert row["state_norm"].item() == 5.0
+    assert row["step_norm_relative"].item() == pytest.approx(1 / 5)
+    assert row["acceleration_relative"].item() == pytest.approx(2 / 5)
+
+
+def test_the_normalized_acceleration_never_exceeds_one():
+    updates = torch.randn(2, 1000, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert measures.acceleration_normalized(*updates).max() <= 1
+
+
+def test_measures_scale_with_the_states_or_not_at_all():
+    path = contraction(0.5) + circle(0.7, 0.2)[:, :3]
+    rows, scaled = step_rows(path), step_rows(100 * path)
+    for name in ("state_norm", "step_norm", "acceleration"):
+        assert values(scaled, name) == pytest.approx([100 * value for value in values(rows, name)])
+    for name in ("cosine", "acceleration_normalized", "acceleration_relative", "step_norm_relative"):
+        assert values(scaled, name) == pytest.approx(values(rows, name), rel=1e-5)
+
+
+def test_nothing_is_compared_with_a_step_before_the_first():
+    first = step_rows(circle(0.3, 0.5))[0]
+    undefined = {name for name, value in first.items() if value.isnan()}
+    assert undefined == {"cosine", "acceleration", "acceleration_normalized", "acceleration_relative"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("units", "defined"), [(8, False), (32, True)])
+def test_the_angle_of_steps_under_the_rounding_floor_is_undefined(dtype, units, defined):
+    state = torch.tensor([10.0, 0.0], dtype=dtype)
+    long, short = (torch.tensor([0.0, length], dtype=dtype) for length in (1.0, units * 10 * torch.finfo(dtype).eps))
+    assert measures.step_measures(state, short, long)["cosine"].isfinite().item() is defined
+    assert measures.step_measures(state, long, short)["cosine"].isfinite().item() is defined
+    assert measures.step_measures(state, short, long)["acceleration"].isfinite().item()
+
+
+def test_a_step_of_length_zero_has_no_angle_and_no_infinite_ratio():
+    state, update = torch.ones(2), torch.zeros(2)
+    row = measures.step_measures(state, update, update)
+    assert row["cosine"].isnan()
+    assert row["acceleration_normalized"].item() == 0
+
+
+def test_every_token_is_measured_for_itself():
+    path = torch.randn(4, 2, 3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    for k, row in enumerate(step_rows(path)):
+        for name, value in row.items():
+            assert value.shape == (2, 3)
+            alone = step_rows(path[:, 1, 2])[k][name]
+            torch.testing.assert_close(value[1, 2], alone, equal_nan=True, rtol=1e-12, atol=0)
+
+
+def test_drift_is_the_jump_over_the_mean_and_over_the_sum_of_the_loop_steps():
+    step_norms = torch.tensor([[4.0, 1.0], [2.0, 1.0], [1.0, 1.0], [1.0, 1.0]])  # (K, tokens)
+    over_mean, over_path = measures.drift_to_loop(torch.tensor([6.0, 0.5]), step_norms)
+    assert over_mean.tolist() == [3.0, 0.5]
+    assert over_path.tolist() == [0.75, 0.125]
+
+
+def test_drift_over_the_mean_grows_with_the_budget_of_a_contraction_and_drift_over_the_path_hardly():
+    step_norms = torch.tensor([0.5**k for k in range(32)])[:, None]
+    short, long = (measures.drift_to_loop(torch.tensor([1.0]), step_norms[:count]) for count in (16, 32))
+    assert (long[0] / short[0]).item() == pytest.approx(2, rel=1e-3)
+    assert (long[1] / short[1]).item() == pytest.approx(1, rel=1e-3)

@@ -1,0 +1,119 @@
+"""noise: which number a token gets depends on what it is for and on nothing else."""
+
+import math
+
+import pytest
+import torch
+
+from twoscale.noise import EvaluationNoise, training_noise
+
+BLOCK, WIDTH = 16, 12
+BOUND = 3 * math.sqrt(2 / 5)
+
+
+def like(sequences: int, length: int = BLOCK, dtype: torch.dtype = torch.float64, width: int = WIDTH) -> torch.Tensor:
+    return torch.empty(sequences, length, width, dtype=dtype)
+
+
+def evaluation(seed: int = 1, sequence: int = 3, group: int = 0, k: int = 0) -> torch.Tensor:
+    """The noise (T, C) of one held-out sequence."""
+    return EvaluationNoise(seed, [sequence], BLOCK)(group, k, like(1))[0]
+
+
+def training(seed: int = 1, step: int = 5, sample: int = 2, group: int = 0, k: int = 0) -> torch.Tensor:
+    """The noise (T, C) of one sample of a training batch."""
+    return training_noise(seed, step, sample)(group, k, like(1))[0]
+
+
+# --- evaluation ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [1, 5, BLOCK])
+def test_the_noise_of_a_position_does_not_depend_on_the_length_of_the_text(length):
+    shorter = EvaluationNoise(1, [3], BLOCK)(0, 0, like(1, length))
+    assert shorter.shape == (1, length, WIDTH)
+    assert torch.equal(shorter[0], evaluation()[:length])
+
+
+def test_the_noise_of_a_sequence_does_not_depend_on_its_batch():
+    batch = EvaluationNoise(1, [7, 3, 0], BLOCK)(0, 0, like(3))
+    for row, sequence in enumerate([7, 3, 0]):
+        assert torch.equal(batch[row], evaluation(sequence=sequence))
+
+
+def test_rows_are_the_noise_of_a_whole_block():
+    noise = EvaluationNoise(1, [3, 4], BLOCK)
+    assert torch.equal(noise.rows(0, 0, WIDTH, like(2, 1)), noise(0, 0, like(2)))
+
+
+def test_the_noise_is_the_same_in_every_precision_up_to_rounding():
+    single = EvaluationNoise(1, [3], BLOCK)(0, 0, like(1, dtype=torch.float32))
+    assert single.dtype == torch.float32
+    assert torch.equal(single[0], evaluation().float())
+
+
+@pytest.mark.parametrize("source", [evaluation, training])
+def test_noise_is_drawn_again_bit_for_bit(source):
+    assert torch.equal(source(), source())
+
+
+@pytest.mark.parametrize("change", [{"seed": 2}, {"sequence": 4}, {"group": 1}, {"k": 1}], ids=str)
+def test_every_purpose_in_evaluation_has_noise_of_its_own(change):
+    assert uncorrelated(evaluation(), evaluation(**change))
+
+
+# --- training --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cuts", [[0, 6], [0, 3, 6], [0, 1, 2, 6]])
+def test_the_noise_of_a_sample_does_not_depend_on_how_the_batch_is_cut(cuts):
+    whole = training_noise(1, 5, 0)(1, 2, like(6))
+    pieces = [
+        training_noise(1, 5, first)(1, 2, like(last - first)) for first, last in zip(cuts, cuts[1:], strict=False)
+    ]
+    assert torch.equal(torch.cat(pieces), whole)
+
+
+@pytest.mark.parametrize("change", [{"seed": 2}, {"step": 6}, {"sample": 3}, {"group": 1}, {"k": 1}], ids=str)
+def test_every_purpose_in_training_has_noise_of_its_own(change):
+    assert uncorrelated(training(), training(**change))
+
+
+def test_training_and_evaluation_share_no_noise():
+    assert uncorrelated(training(seed=1, step=3, sample=0), evaluation(seed=1, sequence=3))
+
+
+def test_training_noise_carries_no_gradient_and_keeps_the_precision_of_the_states():
+    hidden = torch.zeros(1, 4, WIDTH, requires_grad=True)
+    drawn = training_noise(1, 5, 0)(0, 0, hidden)
+    assert not drawn.requires_grad
+    assert drawn.dtype == torch.float32
+
+
+# --- distribution ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", ["evaluation", "training"])
+def test_noise_is_a_normal_of_variance_two_fifths_cut_at_three_deviations(source):
+    states = like(2, 200, width=250)
+    noise = EvaluationNoise(1, [0, 1], 200) if source == "evaluation" else training_noise(1, 5, 0)
+    drawn = noise(0, 0, states).flatten()
+    assert drawn.abs().max() <= BOUND
+    assert drawn.abs().max() > 0.97 * BOUND
+    assert drawn.mean().abs() < 0.01
+    assert drawn.std().item() == pytest.approx(0.9866 * math.sqrt(2 / 5), rel=0.01)
+    share = (drawn.abs() < math.sqrt(2 / 5)).double().mean().item()  # within one deviation
+    assert share == pytest.approx(math.erf(1 / math.sqrt(2)) / math.erf(3 / math.sqrt(2)), abs=0.01)
+
+
+def test_drawing_noise_leaves_the_generators_of_others_alone():
+    before = torch.get_rng_state()
+    evaluation()
+    training()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def uncorrelated(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two draws look independent: a correlation within four standard errors."""
+    correlation = torch.corrcoef(torch.stack([one.flatten(), other.flatten()]))[0, 1]
+    return correlation.abs().item() < 4 / math.sqrt(one.numel())

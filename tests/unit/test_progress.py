@@ -1,0 +1,62 @@
+"""progress: whole lines in a log, few of them."""
+
+import re
+
+import pytest
+
+from twoscale import progress
+
+
+@pytest.fixture
+def log(capsys):
+    """What the meter printed so far, line by line; captured standard error is no terminal."""
+    return lambda: capsys.readouterr().err.splitlines()
+
+
+def counts(line: str) -> tuple[float, str]:
+    """How much is done, and of how much, as a line says it."""
+    done, total = re.search(r"([\d.]+)/([\d.]+|\?)", line).groups()
+    return float(done), total
+
+
+def test_a_log_gets_whole_lines_without_carriage_returns(capsys):
+    with progress.meter("train", 3, "it") as bar:
+        for _ in range(3):
+            bar.update()
+    printed = capsys.readouterr().err
+    assert "\r" not in printed
+    assert printed.endswith("\n")
+
+
+def test_quick_work_prints_one_line_that_says_all_is_done(log):
+    with progress.meter("train 0 -> 200", 200, "it") as bar:
+        for _ in range(200):
+            bar.update()
+    (line,) = log()
+    assert line.startswith("train 0 -> 200")
+    assert counts(line) == (200, "200")
+    assert "100%" in line
+
+
+def test_long_work_prints_a_line_whenever_the_interval_is_over(log, monkeypatch):
+    monkeypatch.setattr(progress, "LOG_SECONDS", 0.0)
+    with progress.meter("train", 2, "it") as bar:
+        bar.update()
+        bar.set_postfix_str("loss 1.5")
+        bar.update()
+    lines = log()
+    assert [counts(line)[0] for line in lines] == [1, 2, 2]
+    assert "loss" not in lines[0]
+    assert "loss 1.5" in lines[1]
+
+
+def test_work_that_was_resumed_counts_from_where_it_stood(log):
+    with progress.meter("train", 10, "it", initial=7) as bar:
+        bar.update(3)
+    assert counts(log()[0]) == (10, "10.0")
+
+
+def test_work_of_unknown_length_is_counted_too(log):
+    with progress.meter("documents", None, "documents") as bar:
+        bar.update(5)
+    assert counts(log()[0]) == (5, "?")

@@ -1,0 +1,262 @@
+"""settings: layers of configuration, checks between keys, the schedule of checkpoints, identities."""
+
+import json
+import random
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import PRESETS, TRAIN, model_settings, preset, train_settings
+
+from twoscale import settings
+from twoscale.errors import InputError
+
+
+def changed(config: dict[str, Any], **sections: Any) -> dict[str, Any]:
+    """`config` with some keys of some sections replaced."""
+    return config | {
+        name: config[name] | section if isinstance(section, dict) else section for name, section in sections.items()
+    }
+
+
+# --- merge -----------------------------------------------------------------------------------------------------
+
+
+def test_merge_goes_into_mappings_and_replaces_every_other_value():
+    base = {"seed": 1, "model": {"width": 8, "groups": [[2], [3]]}, "data": {"path": None}}
+    overlay = {"model": {"groups": [[4]]}, "data": {"path": "x.parquet"}}
+    assert settings.merge(base, overlay) == {
+        "seed": 1,
+        "model": {"width": 8, "groups": [[4]]},
+        "data": {"path": "x.parquet"},
+    }
+
+
+def test_merge_leaves_both_layers_as_they_were():
+    base, overlay = {"a": {"b": [1]}}, {"a": {"b": [2], "c": 3}}
+    settings.merge(base, overlay)
+    assert (base, overlay) == ({"a": {"b": [1]}}, {"a": {"b": [2], "c": 3}})
+
+
+def test_merge_drops_an_exit_rule_set_to_null_and_keeps_the_others():
+    base = {"exits": {"rules": {"kl": {"thresholds": [1.0]}, "fixed": {"thresholds": [30]}}}}
+    overlay = {"exits": {"rules": {"kl": None, "step_norm": {"thresholds": [0.1]}}}}
+    rules = settings.merge(base, overlay)["exits"]["rules"]
+    assert rules == {"fixed": {"thresholds": [30]}, "step_norm": {"thresholds": [0.1]}}
+
+
+def test_merge_keeps_null_where_null_is_a_value():
+    assert settings.merge({"train": {"backprop_depth": 8}}, {"train": {"backprop_depth": None}}) == {
+        "train": {"backprop_depth": None}
+    }
+
+
+# --- presets ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in PRESETS.glob("*.yaml")))
+def test_every_preset_laid_over_the_paper_is_a_valid_configuration(name, paper):
+    made = settings.from_config(settings.merge(paper, preset(name)))
+    assert made.train.iterations == settings.checkpoint_steps(made.train)[-1]
+
+
+def test_the_paper_preset_has_the_numbers_of_the_paper(paper):
+    made = settings.from_config(paper)
+    model, train, exits = made.model, made.train, made.exits
+    assert (model.layers, model.heads, model.width, model.block) == (12, 12, 768, 512)
+    assert model.groups == ((4,), (5, 6), (7,))
+    assert (model.vocabulary, model.padded_vocabulary, model.head_width) == (50257, 50304, 64)
+    assert (model.mean_loops, model.effective_depth) == (12, 56)
+    assert train.iterations == 60000
+    assert train.iterations * train.batch * model.block == pytest.approx(300e6, rel=0.03)
+    assert (train.learning_rate, train.min_learning_rate, train.warmup_iterations) == (6e-4, 6e-5, 2000)
+    assert (train.beta1, train.beta2, train.weight_decay, train.clip) == (0.9, 0.95, 0.1, 1.0)
+    assert (exits.budget, made.trajectories.budget) == (30, 30)
+    for rule in ("step_norm", "kl", "acceleration"):
+        assert exits.rules[rule]["thresholds"] == [1e-5, 1e-4, 1e-3, 1e-2]
+
+
+# --- derived values --------------------------------------------------------------------------------------------
+
+
+def test_groups_and_boundaries_are_named_by_their_layers():
+    model = model_settings(layers=12, groups=[[4], [5, 6], [7]])
+    assert model.group_labels == ("4", "5-6", "7")
+    assert model.boundary_labels == ("4->5-6", "5-6->7")
+    assert model_settings(groups=[]).boundary_labels == ()
+
+
+@pytest.mark.parametrize(
+    ("groups", "depth"), [([], 12), ([[4], [5, 6], [7]], 8 + 4 * 12), ([[3, 4, 5, 6]], 8 + 4 * 12), ([[1]], 11 + 12)]
+)
+def test_effective_depth_counts_looped_layers_once_per_mean_loop(groups, depth):
+    assert model_settings(layers=12, groups=groups, mean_loops=12).effective_depth == depth
+
+
+@pytest.mark.parametrize(("vocabulary", "padded"), [(50257, 50304), (257, 320), (64, 64), (65, 128)])
+def test_the_embedding_has_a_multiple_of_64_rows(vocabulary, padded):
+    assert model_settings(vocabulary=vocabulary).padded_vocabulary == padded
+
+
+@pytest.mark.parametrize(("tokenizer", "vocabulary"), [("gpt2", 50257), ("bytes", 257), ("bpe", 4096)])
+def test_the_tokenizer_decides_the_vocabulary(tokenizer, vocabulary, paper):
+    made = settings.from_config(changed(paper, tokens={"tokenizer": tokenizer, "entries": 4096}))
+    assert made.tokens.vocabulary == made.model.vocabulary == vocabulary
+
+
+@pytest.mark.parametrize(("tokens", "sequences"), [(8192, 16), (1023, 1), (1024, 2), (3, 1)])
+def test_trajectories_use_whole_blocks_and_at_least_one(tokens, sequences, paper):
+    assert settings.from_config(changed(paper, trajectories={"tokens": tokens})).trajectory_sequences == sequences
+
+
+@pytest.mark.parametrize(
+    ("data", "label"),
+    [
+        ({"source": "fineweb", "subset": "sample-10BT"}, "FineWeb sample-10BT"),
+        ({"source": "parquet", "path": "texts/mine.parquet"}, "parquet mine.parquet"),
+        ({"source": "parquet", "path": "texts/folder/"}, "parquet folder"),
+        ({"source": "python_docs"}, "Python documentation"),
+    ],
+)
+def test_the_text_has_a_name_for_figures(data, label, paper):
+    assert settings.text_label(settings.from_config(changed(paper, data=data)).data) == label
+
+
+# --- checks between keys ---------------------------------------------------------------------------------------
+
+WRONG = [
+    ("model.heads", {"model": {"heads": 7}}, "7"),
+    ("model.groups", {"model": {"groups": [[4, 6]]}}, "[4, 6]"),
+    ("model.groups", {"model": {"groups": [[6, 5]]}}, "[6, 5]"),
+    ("model.groups", {"model": {"groups": [[12, 13]]}}, "[12, 13]"),
+    ("model.groups", {"model": {"groups": [[0]]}}, "[0]"),
+    ("model.groups", {"model": {"groups": [[4, 5], [5, 6]]}}, "layer 5"),
+    ("model.groups", {"model": {"groups": [[7], [4]]}}, "[4]"),
+    ("train.iterations", {"train": {"iterations": 60001}}, "60001"),
+    ("train.batch", {"train": {"micro_batches": 3}}, "10"),
+    ("train.batch", {"train": {"processes": 4}}, "10"),
+    ("train.min_learning_rate", {"train": {"min_learning_rate": 1.0}}, "1.0"),
+    ("train.lr_decay_iterations", {"train": {"lr_decay_iterations": 2000}}, "2000"),
+    ("tokens.entries", {"tokens": {"tokenizer": "bpe", "entries": 65537}}, "65537"),
+    ("data.path", {"data": {"source": "parquet", "path": None}}, "nothing"),
+    ("trajectories.states_sequence", {"trajectories": {"states_sequence": 16}}, "16"),
+    ("exits.rules.newton", {"exits": {"rules": {"newton": {"thresholds": [1.0]}}}}, "unknown"),
+    ("exits.rules.fixed.thresholds", {"exits": {"rules": {"fixed": {"thresholds": [31]}}}}, "31"),
+    ("exits.rules.fixed.thresholds", {"exits": {"rules": {"fixed": {"thresholds": [1.5]}}}}, "1.5"),
+    ("exits.rules.fixed.thresholds", {"exits": {"rules": {"fixed": {"thresholds": [True]}}}}, "True"),
+    ("exits.rules.kl.thresholds", {"exits": {"rules": {"kl": {"thresholds": [0.1, -1.0]}}}}, "-1.0"),
+    ("exits.rules.kl.thresholds", {"exits": {"rules": {"kl": {"thresholds": [0]}}}}, "0"),
+    ("exits.rules.kl.thresholds", {"exits": {"rules": {"kl": {"thresholds": ["1e-4"]}}}}, "'1e-4'"),
+    ("exits.rules.kl.thresholds", {"exits": {"rules": {"kl": {"thresholds": [float("nan")]}}}}, "nan"),
+    ("exits.rules.kl.thresholds", {"exits": {"rules": {"kl": {"thresholds": [float("inf")]}}}}, "inf"),
+]
+
+
+@pytest.mark.parametrize(("key", "sections", "found"), WRONG)
+def test_a_configuration_that_contradicts_itself_is_refused_in_one_sentence_that_names_the_key(
+    key, sections, found, paper
+):
+    with pytest.raises(InputError) as refusal:
+        settings.from_config(changed(paper, **sections))
+    message = str(refusal.value)
+    assert message.startswith(f"config key {key}:")
+    assert found in message
+    assert "expected" in message
+    assert message.endswith(".")
+    assert "\n" not in message
+
+
+def test_a_learning_rate_that_never_decays_is_accepted():
+    assert train_settings(lr_decay_iterations=None).lr_decay_iterations is None
+
+
+# --- schedule of checkpoints -----------------------------------------------------------------------------------
+
+
+def test_checkpoints_are_the_early_steps_and_the_grid():
+    train = train_settings(iterations=30, checkpoint_every=10, early_checkpoints=(20, 5, 40))
+    assert settings.checkpoint_steps(train) == [5, 10, 20, 30]
+
+
+def test_a_longer_run_only_appends_checkpoints():
+    draw = random.Random(0)
+    for _ in range(300):
+        every = draw.randint(1, 40)
+        early = tuple(draw.randint(1, 120) for _ in range(draw.randint(0, 5)))
+        shorter, longer = sorted((every * draw.randint(1, 9), every * draw.randint(1, 9)))
+        short, long = (
+            settings.checkpoint_steps(
+                train_settings(iterations=iterations, checkpoint_every=every, early_checkpoints=early)
+            )
+            for iterations in (shorter, longer)
+        )
+        assert long[: len(short)] == short
+        assert short[-1] == shorter
+        assert long == sorted(set(long))
+
+
+# --- identity --------------------------------------------------------------------------------------------------
+
+
+def test_identity_and_operation_share_the_keys_of_train_among_them(paper):
+    made = settings.from_config(paper)
+    identity, operation = settings.training_identity(made)["train"], settings.operation(made)
+    assert not identity.keys() & operation.keys()
+    assert identity.keys() | operation.keys() == {field.name for field in fields(settings.Train)} == TRAIN.keys()
+    assert operation.keys() == settings.OPERATION_KEYS
+
+
+OPERATION_CHANGES = {
+    "iterations": 65000,
+    "checkpoint_every": 2500,
+    "early_checkpoints": [7],
+    "save_seconds": 1,
+    "micro_batches": 2,
+    "processes": 5,
+}
+
+
+@pytest.mark.parametrize(("key", "value"), OPERATION_CHANGES.items())
+def test_a_longer_or_differently_cut_run_has_the_same_identity(key, value, paper):
+    identity = settings.training_identity(settings.from_config(paper))
+    assert settings.training_identity(settings.from_config(changed(paper, train={key: value}))) == identity
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"seed": 1},
+        {"compute": {"device": "cpu"}},
+        {"model": {"loop_noise": 0.1}},
+        {"model": {"groups": [[4]]}},
+        {"train": {"learning_rate": 1e-3}},
+        {"train": {"cpu_threads": 2}},
+        {"tokens": {"tokenizer": "bytes"}},
+    ],
+)
+def test_whatever_changes_the_weights_changes_the_identity(sections, paper):
+    identity = settings.training_identity(settings.from_config(paper))
+    assert settings.training_identity(settings.from_config(changed(paper, **sections))) != identity
+
+
+def test_the_identity_survives_the_journey_through_json(paper):
+    identity = settings.training_identity(settings.from_config(paper))
+    again = json.loads(settings.canonical_json(identity))
+    assert settings.Model(**again["model"]) == settings.from_config(paper).model
+
+
+def test_canonical_json_depends_on_values_and_not_on_the_order_of_keys():
+    one = {"b": 1, "a": {"d": (1, 2), "c": None}}
+    other = {"a": {"c": None, "d": [1, 2]}, "b": 1}
+    assert settings.canonical_json(one) == settings.canonical_json(other)
+    assert settings.canonical_json({"a": [1, 2]}) != settings.canonical_json({"a": [2, 1]})
+
+
+def test_reading_settings_imports_no_heavy_library():
+    scripts = Path(settings.__file__).parents[1]
+    code = "import sys, twoscale.settings; print(sorted({'torch', 'numpy', 'pandas', 'yaml'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=scripts, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

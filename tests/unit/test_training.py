@@ -1,0 +1,334 @@
+"""training: the recipe, and the same bits wherever a segment is cut, killed and resumed."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import model_settings, train_settings
+
+from twoscale import checkpoints, tables
+from twoscale.batches import held_out_sequences
+from twoscale.checkpoints import Header
+from twoscale.errors import InputError
+from twoscale.model import initialise
+from twoscale.noise import EvaluationNoise
+from twoscale.training import (
+    Trainer,
+    TrainingState,
+    draw_loops,
+    held_out_loss,
+    learning_rate,
+    load_partial,
+    make_optimizer,
+    restore,
+    run_segment,
+    save_partial,
+    tensors_of,
+)
+
+SEED = 11
+MODEL = model_settings(width=16)
+IDENTITY = {"seed": SEED, "data": "digest"}
+
+# Ten iterations of the default reading at the size above, on CPU. They move when the model, its initial
+# weights, the noise, the loop counts, the batches or the recipe do: then say why, and write the new ones.
+GOLDEN = [3.879793, 3.841785, 3.677527, 3.429098, 3.297175, 3.164551, 2.866278, 2.746636, 2.555113, 2.526907]
+
+
+def text(length: int) -> np.ndarray:
+    """Tokens that can be learned: two interleaved cycles."""
+    numbers = np.arange(length)
+    return np.where(numbers % 2, 20 + numbers % 6, numbers % 10).astype(np.uint16)
+
+
+HELD_OUT = held_out_sequences(text(100)[::-1].copy(), MODEL.block, 3)
+
+
+def trainer(model=MODEL, **changes) -> Trainer:
+    return Trainer(SEED, "cpu", model, train_settings(**changes), text(400), HELD_OUT)
+
+
+def start(model=MODEL, **changes) -> TrainingState:
+    """The untrained state."""
+    return restore(model, train_settings(**changes), "cpu", initialise(model, SEED).state_dict(), {}, HEADER)
+
+
+HEADER = Header("weights", 0, 0, IDENTITY, {})
+
+
+def trained(until: int, partial: Path, **changes) -> TrainingState:
+    """The state after `until` iterations without a stop."""
+    state = start(**changes)
+    run_segment(trainer(**changes), state, until, partial, IDENTITY)
+    return state
+
+
+def untimed(log: list[dict]) -> list[dict]:
+    return [{name: value for name, value in row.items() if name != "tokens_per_s"} for row in log]
+
+
+def assert_same_bits(one: TrainingState, other: TrainingState) -> None:
+    for ours, theirs in zip(tensors_of(one), tensors_of(other), strict=True):
+        assert ours.keys() == theirs.keys()
+        assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == []
+    assert (one.step, one.tokens_seen) == (other.step, other.tokens_seen)
+
+
+class Interrupted(Trainer):
+    """Is killed before iteration `last` + 1."""
+
+    last = 4
+
+    def iterate(self, state: TrainingState) -> None:
+        if state.step == self.last:
+            raise KeyboardInterrupt
+        super().iterate(state)
+
+
+# --- loop counts -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("mean", "sigma"), [(12, 0.5), (4, 0.0), (3, 0.8)])
+def test_loop_counts_have_the_moments_of_the_log_normal_poisson(mean, sigma):
+    chosen = model_settings(mean_loops=mean, loops_sigma=sigma, groups=[[1], [2, 3], [4]])
+    counts = np.array([draw_loops(chosen, SEED, step) for step in range(3000)]).ravel()
+    variance = mean + mean**2 * (math.exp(sigma**2) - 1)
+    assert counts.min() >= 1
+    assert counts.mean() == pytest.approx(mean + 1, abs=4 * math.sqrt(variance / counts.size))
+    assert counts.var() == pytest.approx(variance, rel=0.12)
+
+
+def test_loop_counts_have_the_tail_of_the_log_normal_poisson():
+    chosen = model_settings(mean_loops=12, loops_sigma=0.5)
+    counts = np.array([draw_loops(chosen, SEED, step) for step in range(4000)]).ravel()
+    simulated = np.random.default_rng(0)
+    normal = simulated.standard_normal(400_000)
+    wanted = 1 + simulated.poisson(12 * np.exp(0.5 * normal - 0.5**2 / 2))
+    for count in (5, 10, 20, 30, 40):
+        share = (wanted > count).mean()
+        error = 4 * math.sqrt(share * (1 - share) / counts.size)
+        assert (counts > count).mean() == pytest.approx(share, abs=error)
+
+
+def test_loop_counts_are_one_per_group_and_a_function_of_seed_and_step():
+    chosen = model_settings(layers=12, groups=[[4], [5, 6], [7]], mean_loops=12)
+    counts = np.array([draw_loops(chosen, SEED, step) for step in range(300)])
+    assert counts.shape == (300, 3)
+    assert [tuple(row) for row in counts[:5]] == [draw_loops(chosen, SEED, step) for step in range(5)]
+    assert draw_loops(chosen, SEED + 1, 0) != tuple(counts[0])
+    assert np.abs(np.corrcoef(counts.T)[np.triu_indices(3, 1)]).max() < 4 / math.sqrt(300)
+    assert draw_loops(model_settings(groups=[]), SEED, 0) == ()
+
+
+# --- recipe ----------------------------------------------------------------------------------------------------
+
+
+def test_the_learning_rate_warms_up_follows_a_cosine_and_stays_at_its_minimum():
+    train = train_settings(learning_rate=6e-4, min_learning_rate=6e-5, warmup_iterations=10, lr_decay_iterations=110)
+    landmarks = {
+        0: 6e-4 / 11,  # the first iteration already learns
+        9: 6e-4 * 10 / 11,
+        10: 6e-4,
+        35: 6e-5 + 5.4e-4 * (1 + math.sqrt(0.5)) / 2,  # a quarter of the way
+        60: (6e-4 + 6e-5) / 2,
+        110: 6e-5,
+        111: 6e-5,
+        10**6: 6e-5,
+    }
+    assert {step: learning_rate(train, step) for step in landmarks} == pytest.approx(landmarks)
+
+
+def test_the_learning_rate_can_stay_at_its_peak_and_need_no_warm_up():
+    constant = train_settings(learning_rate=1e-2, warmup_iterations=10, lr_decay_iterations=None)
+    assert [learning_rate(constant, step) for step in (10, 10**6)] == [1e-2, 1e-2]
+    assert learning_rate(train_settings(warmup_iterations=0, learning_rate=1e-2), 0) == pytest.approx(1e-2)
+
+
+def test_the_learning_rate_does_not_depend_on_the_length_of_the_run():
+    short, long = train_settings(iterations=20), train_settings(iterations=200)
+    assert [learning_rate(short, step) for step in range(20)] == [learning_rate(long, step) for step in range(20)]
+
+
+def test_matrices_and_embeddings_decay_and_norms_do_not():
+    model = initialise(MODEL, SEED)
+    decay = {
+        id(parameter): group["weight_decay"]
+        for group in make_optimizer(model, train_settings(weight_decay=0.3)).param_groups
+        for parameter in group["params"]
+    }
+    found = {name: decay.pop(id(parameter)) for name, parameter in model.named_parameters()}
+    assert not decay
+    assert found == {name: 0.0 if "norm" in name else 0.3 for name in found}
+    assert found["token_embedding.weight"] == 0.3
+
+
+def test_one_iteration_is_one_step_of_adamw_with_clipping():
+    changes = {"clip": 0.05, "weight_decay": 0.3, "beta1": 0.8, "beta2": 0.9}
+    state, train = start(**changes), train_settings(**changes)
+    before = {name: value.detach().clone() for name, value in state.model.named_parameters()}
+    trainer(**changes).iterate(state)
+    rate, gradient_norm = train.learning_rate / 6, state.log[0]["gradient_norm"]  # the first of five warm-up steps
+    assert state.log[0]["learning_rate"] == pytest.approx(rate)
+    assert gradient_norm > 0.05
+    _, moments = tensors_of(state)
+    clipped = {name: moments[f"{name}.exp_avg"] / (1 - 0.8) for name in before}
+    assert math.sqrt(sum(value.square().sum().item() for value in clipped.values())) == pytest.approx(0.05, rel=1e-3)
+    for name, value in state.model.named_parameters():
+        decay = 0.3 if value.dim() > 1 else 0.0
+        gradient = clipped[name]  # both moments are unbiased after one step: the update is g / |g|
+        wanted = before[name] * (1 - rate * decay) - rate * gradient / (gradient.abs() + 1e-8)
+        torch.testing.assert_close(value.detach(), wanted, rtol=1e-4, atol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize("micro_batches", [2, 4])
+def test_micro_batches_give_the_gradient_of_the_whole_batch(micro_batches, tmp_path):
+    whole = trained(1, tmp_path / "none")
+    pieces = trained(1, tmp_path / "none", micro_batches=micro_batches)
+    assert pieces.log[0]["loss"] == pytest.approx(whole.log[0]["loss"], rel=1e-6)
+    assert pieces.log[0]["gradient_norm"] == pytest.approx(whole.log[0]["gradient_norm"], rel=1e-5)
+    for name, moment in tensors_of(whole)[1].items():
+        torch.testing.assert_close(tensors_of(pieces)[1][name], moment, rtol=1e-3, atol=1e-8, msg=name)
+
+
+def test_the_first_loss_of_an_untrained_model_is_near_that_of_guessing(tmp_path):
+    assert trained(1, tmp_path / "none").log[0]["loss"] == pytest.approx(math.log(MODEL.vocabulary), rel=0.2)
+
+
+def test_the_loss_goes_down(tmp_path):
+    losses = [row["loss"] for row in trained(30, tmp_path / "none", iterations=30, learning_rate=2e-2).log]
+    assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
+
+
+def test_ten_iterations_give_the_golden_losses(tmp_path):
+    log = trained(10, tmp_path / "none").log
+    assert [row["loss"] for row in log] == pytest.approx(GOLDEN, rel=1e-4)
+
+
+def test_a_loss_that_is_not_finite_stops_with_the_iteration_and_both_numbers(tmp_path):
+    state = trained(2, tmp_path / "none")
+    with torch.no_grad():
+        state.model.single["1"].mlp_in.weight[0, 0] = math.inf
+    with pytest.raises(InputError) as refusal:
+        trainer().iterate(state)
+    assert "iteration 3" in str(refusal.value)
+    assert "loss nan" in str(refusal.value)
+    assert "gradient norm nan" in str(refusal.value)
+    assert state.step == 2
+    assert len(state.log) == 2
+
+
+def test_a_learning_rate_that_blows_the_weights_up_is_reported_too(tmp_path):
+    with pytest.raises(InputError, match=r"iteration \d+ .*train\.learning_rate"):
+        trained(20, tmp_path / "none", learning_rate=1e30, warmup_iterations=0)
+
+
+# --- held-out loss ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3])
+def test_the_held_out_loss_is_the_mean_surprise_at_a_fixed_loop_count(batch):
+    model = initialise(MODEL, SEED)
+    inputs, targets = HELD_OUT
+    surprise = 0.0
+    for sequence in range(3):
+        logits = model(inputs[sequence : sequence + 1], [5, 5], EvaluationNoise(SEED, [sequence], MODEL.block))[0]
+        chances = logits.double().exp() / logits.double().exp().sum(-1, keepdim=True)
+        surprise -= sum(chances[t, targets[sequence, t]].log().item() for t in range(MODEL.block))
+    found = held_out_loss(model, inputs, targets, loops=5, seed=SEED, batch=batch)
+    assert found == pytest.approx(surprise / targets.numel(), rel=1e-5)
+
+
+def test_the_held_out_loss_is_measured_at_its_interval_and_at_the_end_of_a_segment(tmp_path):
+    log = trained(7, tmp_path / "none", held_out_every=3).log
+    assert [row["step"] for row in log if row["held_out_loss"] is not None] == [3, 6, 7]
+
+
+def test_measuring_the_held_out_loss_changes_no_training(tmp_path):
+    often, seldom = (trained(4, tmp_path / "none", held_out_every=every) for every in (1, 100))
+    assert_same_bits(often, seldom)
+
+
+def test_the_log_is_a_training_table(tmp_path):
+    state, path = trained(3, tmp_path / "none"), tmp_path / "training.parquet"
+    with tables.writing("training", path, MODEL.group_labels) as append:
+        append({name: [row[name] for row in state.log] for name in state.log[0]})
+    frame = tables.read("training", path, MODEL.group_labels)
+    assert frame["step"].tolist() == [1, 2, 3]
+    assert frame["tokens_seen"].tolist() == [32, 64, 96]  # four sequences of eight tokens
+    assert [tuple(row) for row in frame[["loops_g2", "loops_g3"]].to_numpy()] == [
+        draw_loops(MODEL, SEED, step) for step in range(3)
+    ]
+
+
+# --- cut and resumed -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory) -> TrainingState:
+    return trained(6, tmp_path_factory.mktemp("uninterrupted") / "none")
+
+
+def test_a_killed_segment_continues_from_its_partial_state_bit_for_bit(uninterrupted, tmp_path):
+    partial, changes = tmp_path / "partial.safetensors", {"save_seconds": 0.0}
+    killed = Interrupted(SEED, "cpu", MODEL, train_settings(**changes), text(400), HELD_OUT)
+    with pytest.raises(KeyboardInterrupt):
+        run_segment(killed, start(), 6, partial, IDENTITY)
+    found = load_partial(partial, 0, 6, IDENTITY, "cpu")
+    assert found is not None
+    resumed = restore(MODEL, train_settings(), "cpu", *found)
+    assert resumed.step == 4
+    run_segment(trainer(), resumed, 6, partial, IDENTITY)
+    assert_same_bits(resumed, uninterrupted)
+    assert untimed(resumed.log) == untimed(uninterrupted.log)
+
+
+@pytest.mark.parametrize("cut", [1, 3, 5])
+def test_two_segments_give_the_bits_of_one(cut, uninterrupted, tmp_path):
+    first = trained(cut, tmp_path / "none")
+    for kind, tensors in zip(("weights", "optimizer"), tensors_of(first), strict=True):
+        checkpoints.save(tmp_path / kind, tensors, Header(kind, first.step, first.tokens_seen, IDENTITY, {}))
+    weights, header = checkpoints.load(tmp_path / "weights", "weights", IDENTITY)
+    moments, _ = checkpoints.load(tmp_path / "optimizer", "optimizer", IDENTITY)
+    second = restore(MODEL, train_settings(), "cpu", weights, moments, header)
+    assert (second.step, second.log) == (cut, [])
+    run_segment(trainer(), second, 6, tmp_path / "none", IDENTITY)
+    assert_same_bits(second, uninterrupted)
+    losses = [row["loss"] for row in [*first.log, *second.log]]
+    assert losses == [row["loss"] for row in uninterrupted.log]
+
+
+def test_a_segment_that_ends_in_time_saves_no_partial_state(uninterrupted, tmp_path):
+    trained(2, tmp_path / "none")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_there_is_no_partial_state_before_the_first(tmp_path, capsys):
+    assert load_partial(tmp_path / "none", 0, 6, IDENTITY, "cpu") is None
+    assert capsys.readouterr().err == ""
+
+
+def test_the_partial_state_of_another_configuration_is_left_alone_with_a_notice(tmp_path, capsys):
+    path = tmp_path / "partial.safetensors"
+    save_partial(path, trained(2, tmp_path / "none"), IDENTITY)
+    capsys.readouterr()
+    assert load_partial(path, 0, 6, IDENTITY | {"seed": 12}, "cpu") is None
+    assert f"seed is {SEED} there, expected 12" in capsys.readouterr().err
+
+
+def test_a_broken_partial_state_is_left_alone_with_a_notice(tmp_path, capsys):
+    path = tmp_path / "partial.safetensors"
+    save_partial(path, trained(2, tmp_path / "none"), IDENTITY)
+    path.write_bytes(path.read_bytes()[:-10])
+    capsys.readouterr()
+    assert load_partial(path, 0, 6, IDENTITY, "cpu") is None
+    assert str(path) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("first", "until"), [(2, 6), (0, 2), (1, 6), (3, 6)])
+def test_the_partial_state_of_another_segment_counts_as_nothing(first, until, tmp_path):
+    path = tmp_path / "partial.safetensors"
+    save_partial(path, trained(2, tmp_path / "none"), IDENTITY)
+    assert load_partial(path, 0, 6, IDENTITY, "cpu") is not None
+    assert load_partial(path, first, until, IDENTITY, "cpu") is None

@@ -1,0 +1,226 @@
+"""trajectories: every row of both tables against the states that the model walks through."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from conftest import model_settings
+from safetensors import safe_open
+
+from twoscale import settings, tables
+from twoscale.model import LoopedTransformer, initialise
+from twoscale.noise import EvaluationNoise
+from twoscale.trajectories import extract, measure_batch, save_states
+
+SEED, STEP, BUDGET = 5, 200, 4
+MODEL = model_settings(layers=6, groups=[[2], [3, 4], [6]])
+BLOCKS = torch.randint(37, (5, 8), generator=torch.Generator().manual_seed(0))
+READINGS = ["first_state", "projected", "final", "initial"]
+
+
+def float64_model(model: settings.Model = MODEL) -> LoopedTransformer:
+    return initialise(model, seed=3).double().requires_grad_(False)
+
+
+def chosen(**changes) -> settings.Trajectories:
+    values = {"budget": BUDGET, "tokens": 40, "batch": 2, "dtype": "float64", "states_sequence": 1}
+    return settings.Trajectories(**(values | changes))
+
+
+def states_of(model: LoopedTransformer, sequences: list[int]) -> dict[str, np.ndarray]:
+    """x^0 … x^K (K + 1, B, T, C) of every group and what enters it (B, T, C), taken from the walk."""
+    labels = model.settings.group_labels
+    noise = EvaluationNoise(SEED, sequences, model.settings.block)
+    states, entered, before = {label: [] for label in labels}, {}, None
+    for place, hidden in model.walk(BLOCKS[sequences], [BUDGET] * len(labels), noise):
+        if place.stage == "loop":
+            if place.k == 0:
+                entered[f"into {labels[place.group]}"] = before.numpy()
+            states[labels[place.group]].append(hidden.numpy())
+        else:
+            before = hidden
+    return {label: np.stack(group) for label, group in states.items()} | entered
+
+
+def measured(model: LoopedTransformer, sequences: list[int]) -> dict[str, pd.DataFrame]:
+    parts = {"trajectories": [], "token_drift": []}
+    for table, columns in measure_batch(model, BLOCKS[sequences], sequences, SEED, STEP, BUDGET):
+        parts[table].append(pd.DataFrame(columns))
+    return {table: pd.concat(frames) for table, frames in parts.items()}
+
+
+def length(vectors: np.ndarray) -> np.ndarray:
+    return np.sqrt((vectors**2).sum(-1))
+
+
+# --- loops -----------------------------------------------------------------------------------------------------
+
+
+def test_every_row_of_a_loop_is_what_the_states_of_the_walk_give():
+    model, sequences = float64_model(), [3, 1]
+    frame = measured(model, sequences)["trajectories"].set_index(["group", "k", "sequence", "position"])
+    for label, states in states_of(model, sequences).items():
+        if label.startswith("into"):
+            continue
+        updates = np.diff(states, axis=0)
+        for k in range(BUDGET + 1):
+            rows = frame.loc[(label, k)]
+            wanted = {"state_norm": length(states[k])}
+            if k < BUDGET:
+                wanted["step_norm"] = length(updates[k])
+                wanted["step_norm_relative"] = length(updates[k]) / length(states[k])
+            if 0 < k < BUDGET:
+                sizes, bend = (length(updates[k]), length(updates[k - 1])), length(updates[k] - updates[k - 1])
+                wanted["cosine"] = (updates[k] * updates[k - 1]).sum(-1) / sizes[0] / sizes[1]
+                wanted["acceleration"] = bend
+                wanted["acceleration_normalized"] = bend / (sizes[0] + sizes[1])
+                wanted["acceleration_relative"] = bend / length(states[k])
+            for name in rows.columns.drop("step"):
+                if name in wanted:
+                    np.testing.assert_allclose(rows[name], wanted[name].ravel(), rtol=1e-5, err_msg=f"{name} at {k}")
+                else:
+                    assert rows[name].isna().all(), f"{name} at {k}"
+
+
+def test_there_is_one_row_for_every_token_group_and_state():
+    frame = measured(float64_model(), [3, 1])["trajectories"]
+    keys = ["step", "group", "k", "sequence", "position"]
+    assert len(frame) == len(frame.drop_duplicates(keys)) == 3 * (BUDGET + 1) * 2 * 8
+    assert frame["group"].unique().tolist() == ["2", "3-4", "6"]
+    assert sorted(frame["k"].unique()) == list(range(BUDGET + 1))
+    assert set(frame["sequence"]) == {1, 3}
+    assert set(frame["position"]) == set(range(8))
+    assert set(frame["step"]) == {STEP}
+
+
+def test_the_noise_of_a_sequence_follows_its_number_and_not_its_place_in_the_batch():
+    model, keys = float64_model(), ["group", "k", "sequence", "position"]
+    together, alone = (measured(model, sequences)["trajectories"].set_index(keys) for sequences in ([3, 1], [1]))
+    own = together.loc[together.index.get_level_values("sequence") == 1]
+    pd.testing.assert_frame_equal(own, alone, rtol=1e-6)
+
+
+# --- drift -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("exit_norm", ["none", "final_norm"])
+def test_every_reading_of_the_drift_is_the_jump_from_the_last_state_of_the_group_before(exit_norm):
+    chosen_model = model_settings(layers=6, groups=[[2], [3, 4], [6]], exit_norm=exit_norm)
+    model, sequences = float64_model(chosen_model), [0, 4]
+    states = states_of(model, sequences)
+    frame = measured(model, sequences)["token_drift"].set_index(["boundary", "reading", "sequence", "position"])
+    for number, (left, right) in enumerate([("2", "3-4"), ("3-4", "6")], start=1):
+        adapter = model.groups[number].adapter.weight.numpy()
+        side_by_side = np.concatenate([states[right][0], states[f"into {right}"]], axis=-1)
+        readings = {
+            "first_state": states[right][1],
+            "projected": side_by_side @ adapter.T,
+            "final": states[right][BUDGET],
+            "initial": states[right][0],
+        }
+        loop_steps = length(np.diff(states[left], axis=0))  # (K, B, T)
+        for reading, state in readings.items():
+            rows, jump = frame.loc[(f"{left}->{right}", reading)], length(state - states[left][BUDGET])
+            wanted = {"jump": jump, "dlr": jump / loop_steps.mean(0), "jump_over_path": jump / loop_steps.sum(0)}
+            for name, value in wanted.items():
+                np.testing.assert_allclose(rows[name], value.ravel(), rtol=1e-5, err_msg=f"{reading} {name}")
+
+
+def test_there_is_one_row_of_drift_for_every_token_boundary_and_reading():
+    frame = measured(float64_model(), [0, 4])["token_drift"]
+    keys = ["step", "boundary", "reading", "sequence", "position"]
+    assert len(frame) == len(frame.drop_duplicates(keys)) == 2 * len(READINGS) * 2 * 8
+    assert frame["boundary"].unique().tolist() == ["2->3-4", "3-4->6"]
+    assert frame["reading"].unique().tolist() == READINGS
+
+
+@pytest.mark.parametrize(("groups", "expected"), [([], set()), ([[2, 3]], {"trajectories"})])
+def test_a_model_without_boundaries_has_no_drift_and_one_without_groups_no_rows(groups, expected):
+    model = float64_model(model_settings(groups=groups))
+    rows = measure_batch(model, BLOCKS[:1], [0], SEED, STEP, BUDGET)
+    assert {table for table, _ in rows} == expected
+
+
+# --- files -----------------------------------------------------------------------------------------------------
+
+
+def extracted(folder, blocks=BLOCKS, **changes) -> tuple[pd.DataFrame, pd.DataFrame]:
+    paths = folder / "trajectories.parquet", folder / "drift.parquet"
+    extract(float64_model(), blocks, STEP, SEED, chosen(**changes), *paths)
+    return tables.read("trajectories", paths[0]), tables.read("token_drift", paths[1])
+
+
+@pytest.mark.parametrize("batch", [1, 3, 5, 100])
+def test_the_number_of_sequences_at_a_time_changes_no_value(batch, tmp_path):
+    tables_of_two = extracted(tmp_path / "two")
+    keys = [["sequence", "group", "k", "position"], ["sequence", "boundary", "reading", "position"]]
+    for frame, wanted, names in zip(extracted(tmp_path / "other", batch=batch), tables_of_two, keys, strict=True):
+        assert len(frame) == len(wanted)
+        sort = {"by": names, "ignore_index": True}
+        pd.testing.assert_frame_equal(frame.sort_values(**sort), wanted.sort_values(**sort), rtol=1e-6)
+
+
+def test_the_tables_hold_what_is_measured(tmp_path):
+    loops, drift = extracted(tmp_path, batch=5)
+    wanted = measured(float64_model(), [0, 1, 2, 3, 4])
+    for frame, name in ((loops, "trajectories"), (drift, "token_drift")):
+        columns = list(tables.columns(name))
+        pd.testing.assert_frame_equal(
+            frame, wanted[name][columns].reset_index(drop=True), check_dtype=False, rtol=1e-7
+        )
+
+
+def test_rows_come_out_group_by_group_so_that_memory_is_that_of_one_batch():
+    model = float64_model()
+    seen = []
+    walk = model.walk
+
+    def watched(*arguments):
+        for place, hidden in walk(*arguments):
+            seen.append((place.stage, place.group))
+            yield place, hidden
+
+    model.walk = watched
+    rows = measure_batch(model, BLOCKS[:2], [0, 1], SEED, STEP, BUDGET)
+    table, columns = next(rows)
+    assert (table, set(columns["group"])) == ("trajectories", {"2"})
+    assert seen[-1] == ("left", 0)  # the next group has not been entered
+    assert [name for name, _ in rows] == ["trajectories", "token_drift"] * 2
+
+
+def test_each_batch_is_written_before_the_next_is_run(tmp_path):
+    import pyarrow.parquet as pq
+
+    extracted(tmp_path, batch=2)
+    assert pq.ParquetFile(tmp_path / "trajectories.parquet").num_row_groups == 3 * 3  # groups, batches of 2, 2 and 1
+    assert pq.ParquetFile(tmp_path / "drift.parquet").num_row_groups == 2 * 3
+
+
+def test_a_failure_halfway_leaves_the_old_tables(tmp_path):
+    extracted(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    blocks = BLOCKS.clone()
+    blocks[4, 3] = 1000  # no such token
+    with pytest.raises(IndexError):
+        extracted(tmp_path, blocks)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_the_states_of_one_sequence_can_be_read_back_with_what_stands_where(tmp_path):
+    path, model, words = tmp_path / "states.safetensors", float64_model(), [f"w{n}" for n in range(8)]
+    save_states(model, BLOCKS[1], words, STEP, SEED, chosen(states_sequence=1), path)
+    with safe_open(path, framework="np") as file:
+        states, header = file.get_tensor("states"), json.loads(file.metadata()["twoscale"])
+    assert states.dtype == np.float32
+    assert states.shape == (1 + 2 + 3 * (BUDGET + 1), 8, 8)  # embedding, layers 1 and 5, three groups
+    assert (header["step"], header["sequence"], header["tokens"]) == (STEP, 1, words)
+    walked = states_of(model, [1])
+    for label in ("2", "3-4", "6"):
+        rows = [row for row, place in enumerate(header["places"]) if place["group"] == label]
+        assert [header["places"][row]["k"] for row in rows] == list(range(BUDGET + 1))
+        np.testing.assert_allclose(states[rows], walked[label][:, 0], rtol=1e-6)
+    others = [(place["stage"], place["layer"]) for place in header["places"] if place["group"] is None]
+    assert others == [("embedding", None), ("layer", 1), ("layer", 5)]
+    np.testing.assert_allclose(states[0], model.embed(BLOCKS[1:2])[0], rtol=1e-6)

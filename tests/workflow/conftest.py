@@ -1,0 +1,103 @@
+"""A copy of the project in a temporary folder, and Snakemake runs in it."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+PARTS = ("Snakefile", "config.yaml", "workflow", "profiles", "scripts", "envs")
+
+
+class Project:
+    """A checkout that a test may edit and run."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def configure(self, **settings) -> None:
+        """Write config.yaml: the tiny preset, with these settings over it."""
+        (self.root / "config.yaml").write_text(yaml.safe_dump({"preset": "tiny"} | settings))
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "snakemake", "--cores", "2", *arguments]
+
+    def start(self, *arguments: str) -> subprocess.Popen:
+        """Snakemake in the background, in a process group of its own."""
+        log = (self.root / "snakemake.log").open("a")
+        return subprocess.Popen(
+            self.command(*arguments), cwd=self.root, stdout=log, stderr=log, env=environment(), start_new_session=True
+        )
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            self.command(*arguments), cwd=self.root, env=environment(), capture_output=True, text=True, check=False
+        )
+
+    def succeed(self, *arguments: str) -> subprocess.CompletedProcess:
+        done = self.run(*arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    def plan(self, *arguments: str) -> dict[str, int]:
+        """Rule -> number of jobs that Snakemake would run, without the target rules."""
+        text = self.succeed("-n", *arguments).stdout
+        stats = re.search(r"^Job stats:\n.*?\n-.*?\n(.*?)\ntotal", text, re.MULTILINE | re.DOTALL)
+        if stats is None:
+            assert "Nothing to be done" in text, text
+            return {}
+        jobs = {line.split()[0]: int(line.split()[1]) for line in stats.group(1).splitlines()}
+        return {rule: count for rule, count in jobs.items() if rule != "all"}
+
+    def copy(self, root: Path) -> "Project":
+        """This project with its results and Snakemake's records; times of files stay."""
+        shutil.copytree(self.root, root, dirs_exist_ok=True)
+        return Project(root)
+
+    def edit(self, path: str, old: str, new: str) -> None:
+        file = self.root / path
+        text = file.read_text()
+        assert old in text, f"{path} does not contain {old!r}"
+        file.write_text(text.replace(old, new, 1))
+
+
+def environment() -> dict[str, str]:
+    """One thread per library, so that two jobs on two cores do not fight."""
+    return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def checkout(root: Path) -> Project:
+    for part in PARTS:
+        source = ROOT / part
+        if source.is_dir():
+            shutil.copytree(source, root / part, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy2(source, root / part)
+    project = Project(root)
+    project.configure()
+    return project
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Project:
+    """A checkout without results."""
+    return checkout(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """The tiny workflow after a full run; tests only look at it."""
+    project = checkout(tmp_path_factory.mktemp("finished"))
+    project.succeed()
+    return project
+
+
+@pytest.fixture
+def editable(finished: Project, tmp_path: Path) -> Project:
+    """A copy of the finished project that a test may change."""
+    return finished.copy(tmp_path)

@@ -1,0 +1,67 @@
+"""Real kills: a cut run, called again, ends with the bits of an uninterrupted one."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+# one long segment; partial states every few iterations
+SETTINGS = {"train": {"iterations": 400, "checkpoint_every": 400, "lr_decay_iterations": 400, "save_seconds": 0.2}}
+TARGET = "results/tiny/checkpoints/step_000400.safetensors"
+PARTIAL = "results/tiny/checkpoints/step_000400.partial.safetensors"
+PATIENCE = 120  # seconds
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(finished, tmp_path_factory) -> bytes:
+    project = finished.copy(tmp_path_factory.mktemp("uninterrupted"))
+    project.configure(**SETTINGS)
+    project.succeed(TARGET)
+    return (project.root / TARGET).read_bytes()
+
+
+def wait_for(path: Path) -> None:
+    end = time.monotonic() + PATIENCE
+    while not path.exists():
+        assert time.monotonic() < end, f"{path} did not appear"
+        time.sleep(0.02)
+
+
+def trainers(snakemake: psutil.Process) -> list[psutil.Process]:
+    return [child for child in snakemake.children(recursive=True) if "scripts/train_segment.py" in child.cmdline()]
+
+
+def test_a_killed_trainer_resumes_from_its_partial_state(editable, uninterrupted):
+    editable.configure(**SETTINGS)
+    snakemake = editable.start(TARGET)
+    wait_for(editable.root / PARTIAL)
+    for trainer in trainers(psutil.Process(snakemake.pid)):
+        trainer.kill()
+    assert snakemake.wait(PATIENCE) != 0
+    assert not (editable.root / TARGET).exists()
+    assert (editable.root / PARTIAL).exists()
+
+    editable.succeed(TARGET)
+    assert (editable.root / TARGET).read_bytes() == uninterrupted
+    assert not (editable.root / PARTIAL).exists()
+    assert "train 0 -> 400" in (editable.root / "results/tiny/logs/train_segment_000400.log").read_text()
+
+
+def test_a_killed_snakemake_is_unlocked_and_repeated_beside_its_orphan(editable, uninterrupted):
+    editable.configure(**SETTINGS)
+    snakemake = editable.start(TARGET)
+    wait_for(editable.root / PARTIAL)
+    orphans = trainers(psutil.Process(snakemake.pid))
+    os.kill(snakemake.pid, signal.SIGKILL)
+    snakemake.wait(PATIENCE)
+    assert any(orphan.is_running() for orphan in orphans)
+
+    assert "--unlock" in editable.run(TARGET).stderr
+    editable.succeed("--unlock")
+    editable.succeed(TARGET)
+    psutil.wait_procs(orphans, timeout=PATIENCE)
+    assert (editable.root / TARGET).read_bytes() == uninterrupted
+    assert editable.plan(TARGET) == {}

@@ -1,0 +1,136 @@
+"""What an edit makes Snakemake do again: what it can change, and nothing else."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+import yaml
+
+FIGURES = {f"fig{number}": 1 for number in range(1, 6)}
+FROM_TRAINING_ON = {
+    "init_model": 1,
+    "train_segment": 1,
+    "train_segment_last": 1,
+    "extract_trajectories": 3,
+    "extract_states": 1,
+    "aggregate_metrics": 1,
+    "benchmark_exits": 1,
+    **FIGURES,
+}
+
+
+def sources(project):
+    return [
+        path
+        for pattern in ("Snakefile", "config.yaml", "scripts/**/*.py", "workflow/**/*.*", "profiles/**/*.yaml", "envs/*")
+        for path in project.root.glob(pattern)
+        if path.is_file()
+    ]
+
+
+def test_a_finished_run_plans_nothing(finished):
+    assert finished.plan() == {}
+
+
+def test_touching_every_source_plans_nothing(editable):
+    for path in sources(editable):
+        path.touch()
+    assert editable.plan() == {}
+
+
+def test_comments_and_docstrings_plan_nothing(editable):
+    for path in sources(editable):
+        text = path.read_text()
+        if path.suffix == ".py":
+            assert text.startswith('"""'), f"{path} has no docstring"
+            text = '"""Edited. ' + text[3:]
+        if path.suffix in {".py", ".smk", ".yaml"} or path.name == "Snakefile":
+            path.write_text(text + "\n# a comment at the end\n")
+    assert editable.plan() == {}
+
+
+def test_the_order_of_keys_plans_nothing(editable):
+    for path in [editable.root / "config.yaml", *editable.root.glob("workflow/presets/*.yaml")]:
+        path.write_text(yaml.safe_dump(reversed_keys(yaml.safe_load(path.read_text())), sort_keys=False))
+    assert editable.plan() == {}
+
+
+def reversed_keys(value):
+    if isinstance(value, dict):
+        return {key: reversed_keys(inner) for key, inner in reversed(value.items())}
+    return value
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_an_edit_of_a_figure_redraws_that_figure(editable, name):
+    append_code(editable, f"scripts/twoscale/figures/{name}.py")
+    assert editable.plan() == {name: 1}
+
+
+def test_an_edit_of_the_style_redraws_the_figures(editable):
+    append_code(editable, "scripts/twoscale/style.py")
+    assert editable.plan() == FIGURES
+
+
+def test_an_edit_of_the_model_repeats_everything_from_training_on(editable):
+    append_code(editable, "scripts/twoscale/model.py")
+    assert editable.plan() == FROM_TRAINING_ON
+
+
+def test_an_edit_of_the_exit_rules_repeats_the_benchmark(editable):
+    append_code(editable, "scripts/twoscale/exits.py")
+    assert editable.plan() == {"benchmark_exits": 1, "fig4": 1}
+
+
+def append_code(project, path):
+    """One more statement, which could change a result."""
+    file = project.root / path
+    file.write_text(file.read_text() + "\nEDITED = True\n")
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"model": {"sandwich": "branch"}}, FROM_TRAINING_ON),
+        ({"train": {"learning_rate": 2.0e-3}}, FROM_TRAINING_ON),
+        ({"train": {"save_seconds": 5}}, {}),
+        ({"figures": {"fig1_tokens": 5}}, {"fig1": 1}),
+        ({"exits": {"latency_repeats": 1}}, {"benchmark_exits": 1, "fig4": 1}),
+    ],
+    ids=["model", "training", "operation", "figure", "exits"],
+)
+def test_a_setting_repeats_what_it_shapes(editable, settings, expected):
+    editable.configure(**settings)
+    assert editable.plan() == expected
+
+
+def test_more_iterations_only_add_segments(editable):
+    editable.configure(train={"iterations": 40})
+    planned = editable.plan()
+    assert planned == {
+        "train_segment": 1,
+        "train_segment_last": 1,
+        "extract_trajectories": 2,
+        "extract_states": 1,
+        "aggregate_metrics": 1,
+        "benchmark_exits": 1,
+        **FIGURES,
+    }
+    kept = (editable.root / "results/tiny/checkpoints/step_000020.safetensors").read_bytes()
+    editable.succeed()
+    assert (editable.root / "results/tiny/checkpoints/step_000020.safetensors").read_bytes() == kept
+    assert editable.plan() == {}
+
+
+def test_a_dry_run_takes_seconds(finished):
+    """Guards the imports of the Snakefile: torch or pandas alone would take longer."""
+    durations = sorted(timed(finished.plan) for _ in range(3))
+    print(f"snakemake -n: {durations[0]:.1f} s at best")
+    done = finished.run("-n", "--debug-dag")
+    assert "Traceback" not in done.stderr
+
+
+def timed(call: Callable) -> float:
+    start = time.monotonic()
+    call()
+    return time.monotonic() - start

@@ -1,0 +1,41 @@
+"""The tiny workflow from text to figures."""
+
+import pandas as pd
+
+FIGURES = [f"fig{number}" for number in range(1, 6)]
+
+
+def test_one_call_draws_the_five_figures(finished):
+    for name in FIGURES:
+        assert (finished.root / f"results/{name}.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_tables_hold_every_checkpoint_group_and_rule(finished):
+    tables = finished.root / "results/tiny/tables"
+    loops = pd.read_parquet(tables / "loop_metrics.parquet")
+    assert sorted(loops["step"].unique()) == [0, 10, 20]
+    assert set(loops["group"]) == {"2", "3"}
+    quality = pd.read_parquet(tables / "exit_quality.parquet")
+    assert set(quality["rule"]) == {"fixed", "step_norm", "kl", "acceleration"}
+    training = pd.read_parquet(tables / "training.parquet")
+    assert training["step"].tolist() == list(range(1, 21))
+
+
+def test_only_the_last_optimizer_state_stays(finished):
+    states = sorted(path.name for path in (finished.root / "results/tiny/checkpoints").glob("*.optimizer.safetensors"))
+    assert states == ["step_000020.optimizer.safetensors"]
+
+
+def test_one_figure_plans_no_other(fresh):
+    planned = fresh.plan("results/fig4.pdf")
+    assert "fig4" in planned
+    assert not {"fig1", "fig2", "fig3", "fig5", "extract_trajectories", "aggregate_metrics"} & set(planned)
+
+
+def test_a_model_without_groups_leaves_the_figures_out(fresh):
+    fresh.configure(model={"groups": []})
+    assert fresh.plan() == {}
+    fresh.configure(model={"groups": [[2]]})
+    planned = fresh.plan()
+    assert "fig3" in planned
+    assert "fig2" not in planned

@@ -1,0 +1,130 @@
+# The configuration, and what the rules ask of it.
+#
+# Settings are layered: paper.yaml <- preset <- config.yaml <- --configfile. A run is a name with settings of
+# its own: the one chosen by `run`, and those under `runs:` (name -> overrides).
+
+import os
+import re
+import sys
+from pathlib import Path
+
+from snakemake.exceptions import WorkflowError
+
+SCRIPTS = Path(workflow.basedir) / "scripts"
+sys.path.insert(0, str(SCRIPTS))
+# jobs call `python`: the one that runs Snakemake, unless a conda environment is put in front
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+
+from twoscale import configuration, tables
+from twoscale import settings as library_settings
+from twoscale.errors import InputError
+from twoscale.fingerprint import fingerprint
+
+
+def load_runs():
+    """Name -> settings: the chosen run first, then those under `runs:`."""
+    try:
+        return configuration.runs(config)
+    except InputError as error:
+        raise WorkflowError(str(error))
+
+
+RUNS = load_runs()
+RUN = next(iter(RUNS))
+
+
+def data_run(run):
+    """The run whose text and tokens `run` trains on: the chosen one, unless its data settings differ."""
+    own, chosen = RUNS[run], RUNS[RUN]
+    return RUN if (own.data, own.tokens) == (chosen.data, chosen.tokens) else run
+
+
+def checkpoint_steps(run):
+    return library_settings.checkpoint_steps(RUNS[run].train)
+
+
+def previous_step(run, step):
+    """The step that the segment ending at `step` starts from."""
+    steps = [0, *checkpoint_steps(run)]
+    if step not in steps[1:]:
+        raise WorkflowError(f"run {run}: no checkpoint at step {step}, expected one of {steps[1:]}.")
+    return steps[steps.index(step) - 1]
+
+
+def checkpoint(run, step):
+    return f"results/{run}/checkpoints/step_{step:06d}.safetensors"
+
+
+def last_checkpoint(wildcards):
+    return checkpoint(wildcards.run, checkpoint_steps(wildcards.run)[-1])
+
+
+def every_step(pattern, untrained=True):
+    """Input function: `pattern` at every checkpoint of the run, with or without the untrained model."""
+    first = [0] if untrained else []
+    return lambda wildcards: [
+        pattern.format(run=wildcards.run, step=step) for step in first + checkpoint_steps(wildcards.run)
+    ]
+
+
+def data_file(name):
+    """Input function: a file of the text and tokens that the run trains on."""
+    return lambda wildcards: f"results/{data_run(wildcards.run)}/data/{name}"
+
+
+def tokenizer_file(wildcards):
+    """Input function: the run's own tokenizer, where it has one."""
+    return data_file("tokenizer.json")(wildcards) if RUNS[wildcards.run].tokens.tokenizer == "bpe" else []
+
+
+def tokenizer_option(wildcards, input):
+    """Param function: the option that hands over the run's own tokenizer, where it has one."""
+    return f"--tokenizer {input.tokenizer}" if input.tokenizer else ""
+
+
+def settings_json(**slices):
+    """Param function: one canonical JSON string of the settings that matter to a rule.
+
+    One string, because Snakemake compares several params as a set. Each value is a function of
+    (run name, settings of the run).
+    """
+    return lambda wildcards: library_settings.canonical_json(
+        {name: take(wildcards.run, RUNS[wildcards.run]) for name, take in slices.items()}
+    )
+
+
+def section(name):
+    return lambda run, settings: vars(getattr(settings, name))
+
+
+def run_name(run, settings):
+    return run
+
+
+def seed(run, settings):
+    return settings.seed
+
+
+def device(run, settings):
+    return settings.compute.device
+
+
+def written(*names):
+    """Param function: the columns of the tables that a rule writes."""
+    return lambda wildcards: library_settings.canonical_json(
+        {name: tables.columns(name, RUNS[wildcards.run].model.group_labels) for name in names}
+    )
+
+
+def code(script):
+    """Param: fingerprint of scripts/`script`.py and of the library behind it."""
+    return fingerprint(SCRIPTS / f"{script}.py")
+
+
+def gpus(wildcards):
+    """Resource function: GPUs of a job that computes with torch."""
+    return int(RUNS[wildcards.run].compute.device == "cuda")
+
+
+def block(run, settings):
+    return settings.model.block

@@ -1,0 +1,37 @@
+# Exit rules on the last checkpoint: quality and latency.
+#
+# in:  the last checkpoint, data/val.bin
+# out: tables/exit_quality.parquet, tables/exit_latency.parquet
+
+
+rule benchmark_exits:
+    input:
+        checkpoint=last_checkpoint,
+        val=data_file("val.bin"),
+        sidecar=data_file("tokens.json"),
+    output:
+        quality="results/{run}/tables/exit_quality.parquet",
+        latency="results/{run}/tables/exit_latency.parquet",
+    params:
+        settings=settings_json(
+            run=run_name, seed=seed, device=device, model=section("model"), exits=section("exits")
+        ),
+        tables=written("exit_quality", "exit_latency"),
+        code=code("benchmark_exits"),
+    log:
+        "results/{run}/logs/benchmark_exits.log",
+    benchmark:
+        "results/{run}/benchmarks/benchmark_exits.tsv"
+    conda:
+        "../../envs/torch.yaml"
+    # all cores, so that nothing else runs beside the timing; torch itself times on one thread
+    threads: workflow.cores or 1
+    resources:
+        mem_mb=8000,
+        runtime=240,
+        gpu=gpus,
+        gpu_slot=gpus,
+    shell:
+        "python scripts/benchmark_exits.py --settings {params.settings:q} --checkpoint {input.checkpoint:q}"
+        " --val {input.val:q} --sidecar {input.sidecar:q} --threads {threads}"
+        " --quality {output.quality:q} --latency {output.latency:q} > {log:q} 2>&1"

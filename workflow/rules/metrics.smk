@@ -1,0 +1,33 @@
+# From per-token tables to tidy ones.
+#
+# in:  trajectories/, drift/ and training/ of every checkpoint
+# out: tables/{loop_metrics,drift,training}.parquet
+
+
+rule aggregate_metrics:
+    input:
+        trajectories=every_step("results/{run}/trajectories/step_{step:06d}.parquet"),
+        drift=every_step("results/{run}/drift/step_{step:06d}.parquet"),
+        training=every_step("results/{run}/training/step_{step:06d}.parquet", untrained=False),
+    output:
+        loops="results/{run}/tables/loop_metrics.parquet",
+        drift="results/{run}/tables/drift.parquet",
+        training="results/{run}/tables/training.parquet",
+    params:
+        settings=settings_json(run=run_name),
+        tables=written("loop_metrics", "drift", "training"),
+        code=code("aggregate_metrics"),
+    log:
+        "results/{run}/logs/aggregate_metrics.log",
+    benchmark:
+        "results/{run}/benchmarks/aggregate_metrics.tsv"
+    conda:
+        "../../envs/analysis.yaml"
+    resources:
+        mem_mb=4000,
+        runtime=30,
+    shell:
+        "python scripts/aggregate_metrics.py --settings {params.settings:q}"
+        " --trajectories {input.trajectories:q} --drift {input.drift:q} --training {input.training:q}"
+        " --output-loops {output.loops:q} --output-drift {output.drift:q}"
+        " --output-training {output.training:q} > {log:q} 2>&1"

@@ -1,0 +1,67 @@
+# The path of held-out tokens through the loops, at every checkpoint.
+#
+# in:  a checkpoint, data/val.bin
+# out: trajectories/step_*.parquet, drift/step_*.parquet; states.safetensors of the last checkpoint
+
+
+rule extract_trajectories:
+    input:
+        checkpoint="results/{run}/checkpoints/step_{step}.safetensors",
+        val=data_file("val.bin"),
+        sidecar=data_file("tokens.json"),
+    output:
+        trajectories="results/{run}/trajectories/step_{step}.parquet",
+        drift="results/{run}/drift/step_{step}.parquet",
+    params:
+        settings=settings_json(seed=seed, device=device, model=section("model"), trajectories=section("trajectories")),
+        tables=written("trajectories", "token_drift"),
+        code=code("extract_trajectories"),
+    log:
+        "results/{run}/logs/extract_trajectories_{step}.log",
+    benchmark:
+        "results/{run}/benchmarks/extract_trajectories_{step}.tsv"
+    conda:
+        "../../envs/torch.yaml"
+    resources:
+        mem_mb=8000,
+        runtime=60,
+        gpu=gpus,
+        gpu_slot=gpus,
+    shell:
+        "python scripts/extract_trajectories.py --settings {params.settings:q} --checkpoint {input.checkpoint:q}"
+        " --val {input.val:q} --sidecar {input.sidecar:q}"
+        " --trajectories {output.trajectories:q} --drift {output.drift:q} > {log:q} 2>&1"
+
+
+rule extract_states:
+    input:
+        checkpoint=last_checkpoint,
+        val=data_file("val.bin"),
+        sidecar=data_file("tokens.json"),
+        tokenizer=tokenizer_file,
+    output:
+        "results/{run}/states.safetensors",
+    params:
+        settings=settings_json(
+            seed=seed,
+            device=device,
+            model=section("model"),
+            trajectories=section("trajectories"),
+            tokenizer=lambda run, settings: settings.tokens.tokenizer,
+        ),
+        tokenizer=tokenizer_option,
+        code=code("extract_states"),
+    log:
+        "results/{run}/logs/extract_states.log",
+    benchmark:
+        "results/{run}/benchmarks/extract_states.tsv"
+    conda:
+        "../../envs/torch.yaml"
+    resources:
+        mem_mb=8000,
+        runtime=30,
+        gpu=gpus,
+        gpu_slot=gpus,
+    shell:
+        "python scripts/extract_states.py --settings {params.settings:q} --checkpoint {input.checkpoint:q}"
+        " --val {input.val:q} --sidecar {input.sidecar:q} {params.tokenizer} --states {output:q} > {log:q} 2>&1"
