@@ -1,8 +1,8 @@
 """Two-Scale Latent Dynamics for Recurrent-Depth Transformers, reproduced (arXiv 2509.23314).
 
-    snakemake --cores all           the five figures of the run chosen in config.yaml
-    snakemake results/fig4.pdf      one figure and what it needs
-    snakemake -n                    what would be done
+snakemake --cores all           the five figures of the run chosen in config.yaml
+snakemake results/fig4.pdf      one figure and what it needs
+snakemake -n                    what would be done
 """
 
 from snakemake.utils import min_version

@@ -35,7 +35,10 @@ def main(arguments) -> None:
     log = {name: [row[name] for row in state.log] for name in state.log[0]}
     with tables.writing("training", arguments.log, model.group_labels) as append:
         append(log)
-    for path, kind, tensors in ((arguments.optimizer, "optimizer", moments), (arguments.checkpoint, "weights", weights)):
+    for path, kind, tensors in (
+        (arguments.optimizer, "optimizer", moments),
+        (arguments.checkpoint, "weights", weights),
+    ):
         checkpoints.save(path, tensors, checkpoints.Header(kind, state.step, state.tokens_seen, identity, {}))
     arguments.partial.unlink(missing_ok=True)
 
@@ -47,7 +50,11 @@ if __name__ == "__main__":
     parser.add_argument("--val", type=Path, required=True, help="held-out token shard")
     parser.add_argument("--sidecar", type=Path, required=True, help="tokens.json of both shards")
     parser.add_argument(
-        "--start", type=Path, nargs="+", required=True, help="checkpoint to start from; beyond step 0 its optimizer state"
+        "--start",
+        type=Path,
+        nargs="+",
+        required=True,
+        help="checkpoint to start from; beyond step 0 its optimizer state",
     )
     parser.add_argument("--until", type=int, required=True, help="step to stop at")
     parser.add_argument("--partial", type=Path, required=True, help="file for the state of an unfinished segment")

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from tqdm import tqdm
 
 LOG_SECONDS = 10.0  # between two lines in a log
+WITH_TOTAL = "{l_bar} {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]"
+WITHOUT_TOTAL = "{desc}: {n_fmt} [{elapsed}, {rate_fmt}{postfix}]"
 
 
 class _LogLines:
@@ -37,7 +39,7 @@ class _LogLines:
             unit_scale=True,
             initial=self.initial,
             postfix=self.note or None,
-            bar_format="{l_bar}{n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]",
+            bar_format=WITH_TOTAL if self.total else WITHOUT_TOTAL,
         )
         print(text, file=sys.stderr, flush=True)
 

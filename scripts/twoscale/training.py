@@ -66,7 +66,9 @@ def learning_rate(train: settings.Train, step: int) -> float:
     if step >= train.lr_decay_iterations:
         return train.min_learning_rate
     done = (step - train.warmup_iterations) / (train.lr_decay_iterations - train.warmup_iterations)
-    return train.min_learning_rate + (train.learning_rate - train.min_learning_rate) * (1 + math.cos(math.pi * done)) / 2
+    return (
+        train.min_learning_rate + (train.learning_rate - train.min_learning_rate) * (1 + math.cos(math.pi * done)) / 2
+    )
 
 
 def make_optimizer(model: LoopedTransformer, train: settings.Train) -> torch.optim.AdamW:
@@ -176,9 +178,7 @@ class Trainer:
         )
 
 
-def run_segment(
-    trainer: Trainer, state: TrainingState, until: int, partial: Path, identity: dict[str, Any]
-) -> None:
+def run_segment(trainer: Trainer, state: TrainingState, until: int, partial: Path, identity: dict[str, Any]) -> None:
     """Iterate until step `until`; every train.save_seconds the state goes to the file `partial`."""
     train, start = trainer.train, state.step - len(state.log)
     saved = time.monotonic()

@@ -13,7 +13,12 @@ from twoscale.checkpoints import Header
 from twoscale.errors import InputError
 from twoscale.model import initialise
 
-IDENTITY = {"seed": 1, "model": {"width": 8, "groups": [[2], [3]]}, "train": {"lr_decay_iterations": None}, "data": "ab"}
+IDENTITY = {
+    "seed": 1,
+    "model": {"width": 8, "groups": [[2], [3]]},
+    "train": {"lr_decay_iterations": None},
+    "data": "ab",
+}
 TENSORS = {"b": torch.arange(6.0).reshape(2, 3), "a": torch.tensor([1.5, -2.5], dtype=torch.float64)}
 HEADER = Header("weights", 10, 5120, IDENTITY, {"log": [{"step": 10, "loss": 0.1, "held_out_loss": None}]})
 
@@ -69,9 +74,7 @@ def test_equal_states_are_equal_files_whatever_the_order_of_their_names(saved, t
         ({"data": "cd"}, "data", "ab", "cd"),
     ],
 )
-def test_a_file_of_another_configuration_is_refused_by_the_first_key_that_differs(
-    change, name, found, expected, saved
-):
+def test_a_file_of_another_configuration_is_refused_by_the_first_key_that_differs(change, name, found, expected, saved):
     assert f"{name} is {found} there, expected {expected};" in refusal(saved, identity=IDENTITY | change)
 
 
@@ -146,5 +149,5 @@ def test_a_model_of_other_settings_is_refused_before_its_weights_are_read(tmp_pa
     path = tmp_path / "model.safetensors"
     made = initialise(model_settings(), seed=3)
     checkpoints.save(path, made.state_dict(), Header("weights", 10, 0, {"model": vars(model_settings())}, {}))
-    with pytest.raises(InputError, match="model.sandwich is post_residual there, expected branch"):
+    with pytest.raises(InputError, match=r"model\.sandwich is post_residual there, expected branch"):
         checkpoints.load_model(path, model_settings(sandwich="branch"), torch.float32, "cpu")

@@ -12,9 +12,7 @@ from twoscale import measures
 def step_rows(path: Tensor) -> list[dict[str, Tensor]]:
     """The measures of every step along a path (K + 1, …, C)."""
     updates = path[1:] - path[:-1]
-    return [
-        measures.step_measures(path[k], updates[k], updates[k - 1] if k else None) for k in range(len(updates))
-    ]
+    return [measures.step_measures(path[k], updates[k], updates[k - 1] if k else None) for k in range(len(updates))]
 
 
 def values(rows: list[dict[str, Tensor]], name: str, start: int = 1) -> list[float]:

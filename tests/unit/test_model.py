@@ -356,5 +356,10 @@ def test_initial_weights_are_a_function_of_the_seed():
 def test_another_reading_changes_no_weight_that_it_does_not_concern():
     one = initialise(model_settings(), 3).state_dict()
     other = initialise(model_settings(groups=[[2]], mean_loops=3), 3).state_dict()
-    for name in ("token_embedding.weight", "position_embedding.weight", "single.1.qkv.weight", "groups.0.adapter.weight"):
+    for name in (
+        "token_embedding.weight",
+        "position_embedding.weight",
+        "single.1.qkv.weight",
+        "groups.0.adapter.weight",
+    ):
         assert torch.equal(one[name], other[name]), name

@@ -108,8 +108,9 @@ def test_the_tokenizer_decides_the_vocabulary(tokenizer, vocabulary, paper):
 
 
 @pytest.mark.parametrize(("tokens", "sequences"), [(8192, 16), (1023, 1), (1024, 2), (3, 1)])
-def test_trajectories_use_whole_blocks_and_at_least_one(tokens, sequences, paper):
-    assert settings.from_config(changed(paper, trajectories={"tokens": tokens})).trajectory_sequences == sequences
+def test_tokens_to_measure_are_whole_blocks_and_at_least_one(tokens, sequences, paper):
+    made = settings.from_config(changed(paper, trajectories={"tokens": tokens}, exits={"quality_tokens": tokens}))
+    assert (made.trajectory_sequences, made.quality_sequences) == (sequences, sequences)
 
 
 @pytest.mark.parametrize(
@@ -143,6 +144,12 @@ WRONG = [
     ("tokens.entries", {"tokens": {"tokenizer": "bpe", "entries": 65537}}, "65537"),
     ("data.path", {"data": {"source": "parquet", "path": None}}, "nothing"),
     ("trajectories.states_sequence", {"trajectories": {"states_sequence": 16}}, "16"),
+    ("tokens.held_out", {"tokens": {"held_out": 32 * 512}}, f"at least {32 * 512 + 1}"),
+    ("tokens.held_out", {"train": {"held_out_sequences": 5000}}, "train.held_out_sequences"),
+    ("tokens.held_out", {"trajectories": {"tokens": 1_000_448}}, "trajectories.tokens"),
+    ("tokens.held_out", {"exits": {"quality_tokens": 1_000_448}}, "exits.quality_tokens"),
+    ("tokens.held_out", {"exits": {"latency_repeats": 5000}}, "exits.latency_repeats"),
+    ("exits.latency_tokens", {"exits": {"latency_tokens": 513}}, "513"),
     ("exits.rules.newton", {"exits": {"rules": {"newton": {"thresholds": [1.0]}}}}, "unknown"),
     ("exits.rules.fixed.thresholds", {"exits": {"rules": {"fixed": {"thresholds": [31]}}}}, "31"),
     ("exits.rules.fixed.thresholds", {"exits": {"rules": {"fixed": {"thresholds": [1.5]}}}}, "1.5"),
@@ -167,6 +174,12 @@ def test_a_configuration_that_contradicts_itself_is_refused_in_one_sentence_that
     assert "expected" in message
     assert message.endswith(".")
     assert "\n" not in message
+
+
+def test_held_out_text_that_is_just_long_enough_is_accepted(paper):
+    enough = 32 * 512 + 1  # the most sequences that a stage asks for, and the target of the last token
+    made = settings.from_config(changed(paper, tokens={"held_out": enough}))
+    assert made.tokens.held_out == enough
 
 
 def test_a_learning_rate_that_never_decays_is_accepted():

@@ -36,6 +36,12 @@ def frame_of(table: str, groups=()) -> pd.DataFrame:
     )
 
 
+def fail_after_a_batch(path) -> None:
+    with tables.writing("training", path, GROUPS) as append:
+        append(training_rows())
+        raise RuntimeError("the machine stops")
+
+
 def test_a_column_per_group_stands_where_the_star_stood():
     names = list(tables.columns("exit_quality", GROUPS))
     assert names[-4:] == ["steps_g4", "steps_g5-6", "evaluations_g4", "evaluations_g5-6"]
@@ -88,9 +94,8 @@ def test_a_failure_between_two_batches_leaves_the_old_table(tmp_path):
     path = tmp_path / "training.parquet"
     tables.write("training", pd.DataFrame(training_rows()), path, GROUPS)
     before = path.read_bytes()
-    with pytest.raises(RuntimeError), tables.writing("training", path, GROUPS) as append:
-        append(training_rows())
-        raise RuntimeError("the machine stops")
+    with pytest.raises(RuntimeError, match="the machine stops"):
+        fail_after_a_batch(path)
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["training.parquet"]
 

@@ -6,7 +6,7 @@ import pytest
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"model": {"widht": 32}}, "config key model: "),
+        ({"model": {"widht": 32}}, "config key model: unknown key widht"),
         ({"model": {"width": "wide"}}, "config key model.width: "),
         ({"model": {"heads": 3}}, "config key model.heads: 3 heads do not divide"),
         ({"model": {"groups": [[2], [2, 3]]}}, "config key model.groups: layer 2 is in two groups"),

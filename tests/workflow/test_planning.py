@@ -22,7 +22,14 @@ FROM_TRAINING_ON = {
 def sources(project):
     return [
         path
-        for pattern in ("Snakefile", "config.yaml", "scripts/**/*.py", "workflow/**/*.*", "profiles/**/*.yaml", "envs/*")
+        for pattern in (
+            "Snakefile",
+            "config.yaml",
+            "scripts/**/*.py",
+            "workflow/**/*.*",
+            "profiles/**/*.yaml",
+            "envs/*",
+        )
         for path in project.root.glob(pattern)
         if path.is_file()
     ]

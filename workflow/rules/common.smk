@@ -13,7 +13,7 @@ from snakemake.exceptions import WorkflowError
 SCRIPTS = Path(workflow.basedir) / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 # jobs call `python`: the one that runs Snakemake, unless a conda environment is put in front
-os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+os.environ.update(PATH=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]))
 
 from twoscale import configuration, tables
 from twoscale import settings as library_settings
@@ -128,3 +128,77 @@ def gpus(wildcards):
 
 def block(run, settings):
     return settings.model.block
+
+
+# --- data
+
+
+def text_shards(wildcards):
+    return [data_file(f"text/{shard}.parquet")(wildcards) for shard in TEXT_SHARDS]
+
+
+# --- training
+
+
+def training_settings(wildcards):
+    return library_settings.canonical_json(library_settings.training_identity(RUNS[wildcards.run]))
+
+
+def operation(wildcards, output):
+    # `output` is asked for so that Snakemake does not track it: how a run is cut, watched and spread
+    # changes no result
+    return library_settings.canonical_json(library_settings.operation(RUNS[wildcards.run]))
+
+
+def segment_start(wildcards):
+    """The checkpoint that a segment starts from, and its optimizer state unless that is the start of all."""
+    step = previous_step(wildcards.run, int(wildcards.step))
+    weights = checkpoint(wildcards.run, step)
+    return [weights, weights.replace(".safetensors", ".optimizer.safetensors")] if step else [weights]
+
+
+# --- figures
+
+
+def drawable_figures():
+    """Figures that the model's groups allow: a drift needs two groups, everything else one."""
+    groups = RUNS[RUN].model.groups
+    names = (
+        (["fig1"] if groups else [])
+        + (["fig2"] if len(groups) > 1 else [])
+        + (["fig3", "fig4", "fig5"] if groups else [])
+    )
+    return [f"results/{name}.pdf" for name in names]
+
+
+def figure_settings(**extra):
+    """Param: what a figure needs to know of its run, as one canonical JSON string."""
+    settings = RUNS[RUN]
+    return library_settings.canonical_json({"run": RUN, "text": library_settings.text_label(settings.data), **extra})
+
+
+def caption(wildcards, output):
+    """Param: the values that captions quote. `output` is asked for so that no value here redraws a figure."""
+    settings = RUNS[RUN]
+    block = settings.model.block
+    return {
+        "run": RUN,
+        "text": library_settings.text_label(settings.data),
+        "step": checkpoint_steps(RUN)[-1],
+        "groups": ", ".join(settings.model.group_labels),
+        "boundaries": ", ".join(settings.model.boundary_labels),
+        "budget": settings.exits.budget if "fig4" in str(output) else settings.trajectories.budget,
+        "dtype": settings.exits.dtype if "fig4" in str(output) else settings.trajectories.dtype,
+        "tokens": settings.trajectory_sequences * block,
+        "sequence": settings.trajectories.states_sequence,
+        "shown_tokens": settings.figures.fig1_tokens,
+        "reading": settings.figures.dlr_reading,
+        "device": settings.compute.device,
+        "latency_tokens": settings.exits.latency_tokens,
+        "latency_repeats": settings.exits.latency_repeats,
+        "quality_tokens": settings.quality_sequences * block,
+    }
+
+
+def in_report(name):
+    return report(f"results/{name}.pdf", caption=f"../report/{name}.rst", category="Figures of the paper")

@@ -6,17 +6,9 @@
 TEXT_SHARDS = [f"shard_{number:03d}" for number in range(RUNS[RUN].data.text_shards)]
 
 
-def text_shards(wildcards):
-    return [data_file(f"text/{shard}.parquet")(wildcards) for shard in TEXT_SHARDS]
-
-
 rule prepare_text:
     output:
         expand("results/{{run}}/data/text/{shard}.parquet", shard=TEXT_SHARDS),
-    params:
-        settings=settings_json(data=section("data")),
-        tables=written("text"),
-        code=code("prepare_text"),
     log:
         "results/{run}/logs/prepare_text.log",
     benchmark:
@@ -26,6 +18,10 @@ rule prepare_text:
     resources:
         mem_mb=2000,
         runtime=600,
+    params:
+        settings=settings_json(data=section("data")),
+        tables=written("text"),
+        code=code("prepare_text"),
     shell:
         "python scripts/prepare_text.py --settings {params.settings:q} --output {output:q} > {log:q} 2>&1"
 
@@ -35,9 +31,6 @@ rule train_tokenizer:
         text=text_shards,
     output:
         "results/{run}/data/tokenizer.json",
-    params:
-        settings=settings_json(tokens=section("tokens")),
-        code=code("train_tokenizer"),
     log:
         "results/{run}/logs/train_tokenizer.log",
     benchmark:
@@ -47,6 +40,9 @@ rule train_tokenizer:
     resources:
         mem_mb=4000,
         runtime=120,
+    params:
+        settings=settings_json(tokens=section("tokens")),
+        code=code("train_tokenizer"),
     shell:
         "python scripts/train_tokenizer.py --settings {params.settings:q} --text {input.text:q} --output {output:q}"
         " > {log:q} 2>&1"
@@ -60,10 +56,6 @@ rule tokenize_text:
         train="results/{run}/data/train.bin",
         val="results/{run}/data/val.bin",
         sidecar="results/{run}/data/tokens.json",
-    params:
-        settings=settings_json(tokens=section("tokens"), block=block),
-        tokenizer=tokenizer_option,
-        code=code("tokenize_text"),
     log:
         "results/{run}/logs/tokenize_text.log",
     benchmark:
@@ -73,6 +65,10 @@ rule tokenize_text:
     resources:
         mem_mb=2000,
         runtime=240,
+    params:
+        settings=settings_json(tokens=section("tokens"), block=block),
+        tokenizer=tokenizer_option,
+        code=code("tokenize_text"),
     shell:
         "python scripts/tokenize_text.py --settings {params.settings:q} --text {input.text:q} {params.tokenizer}"
         " --train {output.train:q} --val {output.val:q} --sidecar {output.sidecar:q} > {log:q} 2>&1"

@@ -12,12 +12,6 @@ rule benchmark_exits:
     output:
         quality="results/{run}/tables/exit_quality.parquet",
         latency="results/{run}/tables/exit_latency.parquet",
-    params:
-        settings=settings_json(
-            run=run_name, seed=seed, device=device, model=section("model"), exits=section("exits")
-        ),
-        tables=written("exit_quality", "exit_latency"),
-        code=code("benchmark_exits"),
     log:
         "results/{run}/logs/benchmark_exits.log",
     benchmark:
@@ -31,6 +25,10 @@ rule benchmark_exits:
         runtime=240,
         gpu=gpus,
         gpu_slot=gpus,
+    params:
+        settings=settings_json(run=run_name, seed=seed, device=device, model=section("model"), exits=section("exits")),
+        tables=written("exit_quality", "exit_latency"),
+        code=code("benchmark_exits"),
     shell:
         "python scripts/benchmark_exits.py --settings {params.settings:q} --checkpoint {input.checkpoint:q}"
         " --val {input.val:q} --sidecar {input.sidecar:q} --threads {threads}"

@@ -13,10 +13,6 @@ rule aggregate_metrics:
         loops="results/{run}/tables/loop_metrics.parquet",
         drift="results/{run}/tables/drift.parquet",
         training="results/{run}/tables/training.parquet",
-    params:
-        settings=settings_json(run=run_name),
-        tables=written("loop_metrics", "drift", "training"),
-        code=code("aggregate_metrics"),
     log:
         "results/{run}/logs/aggregate_metrics.log",
     benchmark:
@@ -26,6 +22,10 @@ rule aggregate_metrics:
     resources:
         mem_mb=4000,
         runtime=30,
+    params:
+        settings=settings_json(run=run_name),
+        tables=written("loop_metrics", "drift", "training"),
+        code=code("aggregate_metrics"),
     shell:
         "python scripts/aggregate_metrics.py --settings {params.settings:q}"
         " --trajectories {input.trajectories:q} --drift {input.drift:q} --training {input.training:q}"

@@ -4,26 +4,10 @@
 # out: checkpoints/step_*.safetensors, training/step_*.parquet; the optimizer state of the last step
 
 
-def training_settings(wildcards):
-    return library_settings.canonical_json(library_settings.training_identity(RUNS[wildcards.run]))
-
-
-def operation(wildcards, output):
-    # `output` is asked for so that Snakemake does not track it: how a run is cut, watched and spread
-    # changes no result
-    return library_settings.canonical_json(library_settings.operation(RUNS[wildcards.run]))
-
-
-def segment_start(wildcards):
-    """The checkpoint that a segment starts from, and its optimizer state unless that is the start of all."""
-    step = previous_step(wildcards.run, int(wildcards.step))
-    weights = checkpoint(wildcards.run, step)
-    return [weights, weights.replace(".safetensors", ".optimizer.safetensors")] if step else [weights]
-
-
 # one alternative a run: its name, if its last step follows
 LAST_STEPS = "|".join(
-    rf"{re.escape(run)}(?=/(?:checkpoints|training|logs|benchmarks)/\D*{checkpoint_steps(run)[-1]:06d}\.)" for run in RUNS
+    rf"{re.escape(run)}(?=/(?:checkpoints|training|logs|benchmarks)/\D*{checkpoint_steps(run)[-1]:06d}\.)"
+    for run in RUNS
 )
 
 
@@ -32,9 +16,6 @@ rule init_model:
         sidecar=data_file("tokens.json"),
     output:
         "results/{run}/checkpoints/step_000000.safetensors",
-    params:
-        settings=training_settings,
-        code=code("init_model"),
     log:
         "results/{run}/logs/init_model.log",
     benchmark:
@@ -44,6 +25,9 @@ rule init_model:
     resources:
         mem_mb=4000,
         runtime=30,
+    params:
+        settings=training_settings,
+        code=code("init_model"),
     shell:
         "python scripts/init_model.py --settings {params.settings:q} --sidecar {input.sidecar:q} --checkpoint {output:q}"
         " > {log:q} 2>&1"
@@ -59,18 +43,12 @@ rule train_segment:
         checkpoint="results/{run}/checkpoints/step_{step}.safetensors",
         optimizer=temp("results/{run}/checkpoints/step_{step}.optimizer.safetensors"),
         log="results/{run}/training/step_{step}.parquet",
-    wildcard_constraints:
-        step=r"(?!000000)\d{6}",
-    params:
-        settings=training_settings,
-        operation=operation,
-        partial=lambda wildcards, output: Path(output.checkpoint).with_suffix(".partial.safetensors"),
-        tables=written("training"),
-        code=code("train_segment"),
     log:
         "results/{run}/logs/train_segment_{step}.log",
     benchmark:
         "results/{run}/benchmarks/train_segment_{step}.tsv"
+    wildcard_constraints:
+        step=r"(?!000000)\d{6}",
     conda:
         "../../envs/torch.yaml"
     threads: lambda wildcards: RUNS[wildcards.run].train.cpu_threads
@@ -79,6 +57,12 @@ rule train_segment:
         runtime=1440,
         gpu=gpus,
         gpu_slot=gpus,
+    params:
+        settings=training_settings,
+        operation=operation,
+        partial=lambda wildcards, output: Path(output.checkpoint).with_suffix(".partial.safetensors"),
+        tables=written("training"),
+        code=code("train_segment"),
     shell:
         "python scripts/train_segment.py --settings {params.settings:q} --operation {params.operation:q}"
         " --train {input.train:q} --val {input.val:q} --sidecar {input.sidecar:q} --start {input.start:q}"

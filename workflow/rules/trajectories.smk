@@ -12,10 +12,6 @@ rule extract_trajectories:
     output:
         trajectories="results/{run}/trajectories/step_{step}.parquet",
         drift="results/{run}/drift/step_{step}.parquet",
-    params:
-        settings=settings_json(seed=seed, device=device, model=section("model"), trajectories=section("trajectories")),
-        tables=written("trajectories", "token_drift"),
-        code=code("extract_trajectories"),
     log:
         "results/{run}/logs/extract_trajectories_{step}.log",
     benchmark:
@@ -27,6 +23,10 @@ rule extract_trajectories:
         runtime=60,
         gpu=gpus,
         gpu_slot=gpus,
+    params:
+        settings=settings_json(seed=seed, device=device, model=section("model"), trajectories=section("trajectories")),
+        tables=written("trajectories", "token_drift"),
+        code=code("extract_trajectories"),
     shell:
         "python scripts/extract_trajectories.py --settings {params.settings:q} --checkpoint {input.checkpoint:q}"
         " --val {input.val:q} --sidecar {input.sidecar:q}"
@@ -41,16 +41,6 @@ rule extract_states:
         tokenizer=tokenizer_file,
     output:
         "results/{run}/states.safetensors",
-    params:
-        settings=settings_json(
-            seed=seed,
-            device=device,
-            model=section("model"),
-            trajectories=section("trajectories"),
-            tokenizer=lambda run, settings: settings.tokens.tokenizer,
-        ),
-        tokenizer=tokenizer_option,
-        code=code("extract_states"),
     log:
         "results/{run}/logs/extract_states.log",
     benchmark:
@@ -62,6 +52,16 @@ rule extract_states:
         runtime=30,
         gpu=gpus,
         gpu_slot=gpus,
+    params:
+        settings=settings_json(
+            seed=seed,
+            device=device,
+            model=section("model"),
+            trajectories=section("trajectories"),
+            tokenizer=lambda run, settings: settings.tokens.tokenizer,
+        ),
+        tokenizer=tokenizer_option,
+        code=code("extract_states"),
     shell:
         "python scripts/extract_states.py --settings {params.settings:q} --checkpoint {input.checkpoint:q}"
         " --val {input.val:q} --sidecar {input.sidecar:q} {params.tokenizer} --states {output:q} > {log:q} 2>&1"

@@ -36,7 +36,7 @@ LEAP = {"color": "0.75", "linewidth": 0.5, "linestyle": (0, (1, 2)), "zorder": 0
 TOKEN = {"xytext": (2, 2), "textcoords": "offset points", "fontsize": 6, "color": "0.2", "parse_math": False}
 LONGEST_WORD = 12
 SIGNS = {" ": "\N{OPEN BOX}", "\n": "\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}"}
-EXIT = {"marker": "o", "markersize": 3.5, "markeredgecolor": "black", "markeredgewidth": 0.4}
+EXIT = {"marker": "o", "markersize": 3.5, "markeredgecolor": "black", "markeredgewidth": 0.4, "zorder": 3}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,72 @@
+"""Layers, presets, the schema, and what the messages name."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import yaml
+
+from twoscale import configuration, settings
+from twoscale.errors import InputError
+
+PRESETS = sorted(path.stem for path in configuration.PRESETS.glob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_is_a_whole_configuration(name):
+    (run,) = configuration.runs({"preset": name})
+    assert run == name
+
+
+def test_the_schema_knows_the_keys_of_the_settings_and_no_others():
+    schema = configuration.read_yaml(configuration.SCHEMA)
+    for field in dataclasses.fields(settings.Settings):
+        section = schema["properties"][field.name]
+        if not dataclasses.is_dataclass(field.type):
+            continue
+        names = {inner.name for inner in dataclasses.fields(field.type)} - {"vocabulary"}  # derived from the tokenizer
+        assert set(section["properties"]) == names == set(section["required"])
+        assert section["additionalProperties"] is False
+
+
+def test_the_users_settings_win_over_the_preset_and_the_preset_over_the_paper():
+    chosen = configuration.runs({"preset": "tiny", "model": {"width": 24}})["tiny"]
+    assert (chosen.model.width, chosen.model.layers, chosen.model.loops_sigma) == (24, 4, 0.5)
+
+
+def test_runs_take_their_overrides_over_the_chosen_run():
+    config = {"preset": "tiny", "run": "base", "seed": 5, "runs": {"branch": {"model": {"sandwich": "branch"}}}}
+    runs = configuration.runs(config)
+    assert list(runs) == ["base", "branch"]
+    assert (runs["base"].model.sandwich, runs["branch"].model.sandwich) == ("post_residual", "branch")
+    assert runs["branch"].seed == 5
+
+
+@pytest.mark.parametrize(
+    ("config", "sentence"),
+    [
+        ({"modle": {}}, r"config key \(top level\): unknown key modle, expected one of seed, "),
+        ({"train": {"lr": 1}}, "config key train: unknown key lr, expected one of iterations, "),
+        ({"model": {"width": "64"}}, "config key model.width: '64' is not of type 'integer'"),
+        ({"train": {"learning_rate": "1e-4"}}, "config key train.learning_rate: '1e-4' is not of type 'number'"),
+        ({"preset": "huge"}, "config key preset: found 'huge', expected one of demo, "),
+        ({"run": "a b"}, "config key run: found 'a b'"),
+        ({"runs": {"x": {"model": {"heads": 3}}}}, "config key model.heads: 3 heads do not divide"),
+    ],
+)
+def test_the_first_wrong_key_or_value_is_named(config, sentence):
+    with pytest.raises(InputError, match=sentence):
+        configuration.runs({"preset": "tiny"} | config)
+
+
+def test_the_environments_pin_what_the_requirements_pin():
+    root = configuration.PROJECT
+    lines = (line.partition("#")[0].strip() for line in (root / "requirements.txt").read_text().splitlines())
+    pinned = dict(line.split("==") for line in lines if line)
+    for path in Path(root, "envs").glob("*.yaml"):
+        (packages,) = (
+            entry["pip"] for entry in yaml.safe_load(path.read_text())["dependencies"] if isinstance(entry, dict)
+        )
+        for package in packages:
+            name, version = package.split("==")
+            assert pinned[name] == version, f"{path.name}: {package}"
