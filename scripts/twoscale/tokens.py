@@ -132,6 +132,11 @@ def train_tokenizer(texts: Iterable[str], entries: int) -> str:
     from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
     from tokenizers import Tokenizer as Trainee
 
+    if entries < BYTES_VOCABULARY:
+        raise InputError(
+            f"config key tokens.entries: found {entries}, expected at least {BYTES_VOCABULARY}, the bytes and the end "
+            "of text."
+        )
     trainee = Trainee(models.BPE())
     trainee.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainee.decoder = decoders.ByteLevel()

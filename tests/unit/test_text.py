@@ -6,6 +6,7 @@ import sysconfig
 from itertools import islice
 from pathlib import Path
 
+import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -219,7 +220,7 @@ def test_unknown_source_is_refused(tmp_path):
 
 def prepare_in_a_process(tmp_path, repository, **changes):
     """Run the entry script offline; returns the finished process and the shard it was to write."""
-    settings = vars(data(None, source="fineweb", repository=str(repository), path=None, **changes))
+    settings = vars(data("", source="fineweb", repository=str(repository), **changes))
     output = tmp_path / "out/shard.parquet"
     finished = subprocess.run(
         [sys.executable, SCRIPTS / "prepare_text.py", "--settings", json.dumps({"data": settings}), "--output", output],
@@ -232,10 +233,11 @@ def prepare_in_a_process(tmp_path, repository, **changes):
     return finished, output
 
 
-@pytest.fixture(scope="module")
-def hub_repository(tmp_path_factory):
+@pytest.fixture
+def hub_repository(tmp_path, monkeypatch):
     """A folder laid out as a data set repository with one subset, two files and columns beside the text."""
-    root = tmp_path_factory.mktemp("repository")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    root = tmp_path / "repository"
     for number in range(2):
         texts = [f"file {number} {text}" for text in TEXTS]
         names = [f"{number}-{row}" for row in range(len(texts))]
@@ -252,8 +254,7 @@ def test_fineweb_stops_early_and_lets_the_interpreter_end_in_order(tmp_path, hub
     assert sum(len(row["text"]) for row in rows[:-1]) < 1000 <= sum(len(row["text"]) for row in rows)
 
 
-def test_fineweb_reads_the_files_of_the_subset_one_after_the_other(hub_repository, monkeypatch, tmp_path):
-    monkeypatch.setenv("HF_HOME", str(tmp_path))
+def test_fineweb_reads_the_files_of_the_subset_one_after_the_other(hub_repository):
     found = list(text.fineweb(str(hub_repository), "sample", "main"))
     assert [document.name for document in found] == [f"{file}-{row}" for file in range(2) for row in range(len(TEXTS))]
 

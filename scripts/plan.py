@@ -1,0 +1,55 @@
+"""What a run would take, before anyone spends it: `make plan PRESET=paper`.
+
+Hours are at --tflops sustained tera-FLOP/s, the causal count; no claim about a machine is made.
+"""
+
+import argparse
+import sys
+
+from twoscale import accounting, configuration
+from twoscale.errors import InputError
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--preset", default=configuration.DEFAULT_PRESET, help="file of workflow/presets/")
+    parser.add_argument("--tflops", type=float, default=100.0, help="sustained tera-FLOP/s (default: %(default)s)")
+    arguments = parser.parse_args()
+    try:
+        runs = configuration.runs({"preset": arguments.preset})
+    except InputError as error:
+        sys.exit(f"error: {error}")
+    for name, settings in runs.items():
+        print(f"run {name}")
+        for label, value in rows(accounting.plan(settings), arguments.tflops):
+            print(f"  {label:<46}{value:>16}")
+
+
+def rows(plan: accounting.Plan, tflops: float) -> list[tuple[str, str]]:
+    """Label and value of every line."""
+    seconds = plan.training_flops / (tflops * 1e12)
+    return [
+        ("parameters", f"{plan.parameters / 1e6:.1f} M"),
+        ("iterations", f"{plan.iterations:,}"),
+        ("tokens trained on", f"{plan.tokens / 1e6:,.1f} M"),
+        ("FLOPs per token, causal attention", f"{plan.flops_per_token / 1e9:.2f} G"),
+        ("training FLOPs, causal attention", f"{plan.training_flops:.3g}"),
+        ("training FLOPs, full attention", f"{plan.training_flops_full_attention:.3g}"),
+        (f"hours of training at {tflops:g} TFLOP/s", f"{seconds / 3600:.2f}"),
+        ("training jobs (one a checkpoint)", str(plan.training_jobs)),
+        ("checkpoints to analyse", str(plan.analysis_jobs)),
+        ("text to collect, characters", "all" if plan.text_characters is None else f"{plan.text_characters:,}"),
+        ("checkpoints on disk", gigabytes(plan.checkpoint_bytes)),
+        ("optimizer states on disk, at most", gigabytes(plan.optimizer_bytes)),
+        ("states for Fig. 1 on disk", gigabytes(plan.states_bytes)),
+        ("per-token tables on disk, at most", gigabytes(plan.table_bytes)),
+        ("cache of one decoded sequence, in memory", gigabytes(plan.cache_bytes)),
+    ]
+
+
+def gigabytes(count: int) -> str:
+    return f"{count / 1e9:.3f} GB"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""What a run costs, counted from its settings before anyone spends it: FLOPs, parameters, bytes, jobs.
+
+FLOPs are those of matrix products, two per multiply-add, as torch's own counter has them; norms,
+activations and softmax are left out. Attention is counted over all pairs of positions ("full"), which is
+what a plain product computes, or over the pairs that a causal mask keeps ("causal"), which is what the task
+needs and what utilisation is stated against.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from twoscale import settings
+
+FLOAT32 = 4  # bytes
+
+
+@dataclass(frozen=True)
+class Flops:
+    """FLOPs per token of one training pass."""
+
+    forward: float
+    backward: float
+
+    @property
+    def total(self) -> float:
+        return self.forward + self.backward
+
+
+def layer_forward(model: settings.Model, causal: bool) -> float:
+    """One layer on one token: projections and MLP 24 C², attention scores and averages over T positions 4 T C."""
+    pairs = (model.block + 1) / 2 if causal else model.block
+    return 24 * model.width**2 + 4 * pairs * model.width
+
+
+def flops_per_token(
+    model: settings.Model,
+    loops: Sequence[float],
+    backprop_depth: int | None = None,
+    recompute: bool = False,
+    causal: bool = True,
+) -> Flops:
+    """FLOPs per token of forward and backward at these loop counts, one per group.
+
+    A backward pass costs two products for each of the forward pass, but no gradient flows into the state
+    before the first step that has one, and steps before it have none at all. `recompute` adds a second
+    forward pass of the steps with gradient.
+    """
+    square = 2 * model.width**2  # one C x C product
+    layer = layer_forward(model, causal)
+    head = 2 * model.width * model.padded_vocabulary
+    looped = sum(len(group) for group in model.groups)
+    forward = (model.layers - looped) * layer + head
+    backward = 2 * forward
+    for group, steps in zip(model.groups, loops, strict=True):
+        step = square + len(group) * layer
+        followed = steps if backprop_depth is None else min(steps, backprop_depth)
+        starts_from_gradient = model.state_init.startswith("input") and followed == steps
+        forward += square + steps * step  # the input's half of the adapter once
+        backward += 2 * square + 2 * followed * step - (0 if starts_from_gradient else square)
+        backward += followed * step if recompute else 0
+    return Flops(forward, backward)
+
+
+def mean_flops_per_token(model: settings.Model, train: settings.Train, causal: bool = True) -> Flops:
+    """At the mean loop count r + 1 of the sampler; with truncation the few draws below its depth are neglected."""
+    loops = [model.mean_loops + 1] * len(model.groups)
+    return flops_per_token(model, loops, train.backprop_depth, train.recompute, causal)
+
+
+def parameters(model: settings.Model) -> int:
+    """Trained numbers, the tied head counted once."""
+    per_layer = 12 * model.width**2 + 4 * model.width
+    embeddings = (model.padded_vocabulary + model.block) * model.width
+    return embeddings + model.layers * per_layer + 2 * len(model.groups) * model.width**2 + model.width
+
+
+def cache_bytes(model: settings.Model, slots: int) -> int:
+    """Keys and values of one sequence of a whole block in decoding, float32, with `slots` per looped layer."""
+    looped = sum(len(group) for group in model.groups)
+    return 2 * (model.layers - looped + looped * slots) * model.block * model.width * FLOAT32
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Quantities of one run, each a number with its unit in the name."""
+
+    parameters: int
+    iterations: int
+    tokens: int
+    flops_per_token: float
+    training_flops: float
+    training_flops_full_attention: float
+    training_jobs: int
+    analysis_jobs: int
+    text_characters: int | None
+    checkpoint_bytes: int
+    optimizer_bytes: int
+    states_bytes: int
+    table_bytes: int
+    cache_bytes: int
+
+
+def plan(run: settings.Settings) -> Plan:
+    """What a run will take, from its settings alone."""
+    model, train = run.model, run.train
+    segments = len(settings.checkpoint_steps(train))
+    tokens = train.iterations * train.batch * model.block
+    flops = mean_flops_per_token(model, train).total
+    looped = len(model.groups)
+    measured = run.trajectory_sequences * model.block  # tokens a checkpoint
+    loop_rows = measured * looped * (run.trajectories.budget + 1)
+    drift_rows = measured * max(0, looped - 1) * 4  # readings
+    places = 1 + model.layers - sum(map(len, model.groups)) + looped * (run.trajectories.budget + 1)
+    return Plan(
+        parameters=parameters(model),
+        iterations=train.iterations,
+        tokens=tokens,
+        flops_per_token=flops,
+        training_flops=flops * tokens,
+        training_flops_full_attention=mean_flops_per_token(model, train, causal=False).total * tokens,
+        training_jobs=segments,
+        analysis_jobs=segments + 1,
+        text_characters=run.data.characters,
+        checkpoint_bytes=(segments + 1) * parameters(model) * FLOAT32,
+        # of the last step, beside those of the one in work and its partial state
+        optimizer_bytes=2 * parameters(model) * FLOAT32 * 2 + 3 * parameters(model) * FLOAT32,
+        states_bytes=places * model.block * model.width * FLOAT32,
+        table_bytes=(segments + 1) * (loop_rows * 7 * FLOAT32 + drift_rows * 3 * FLOAT32),
+        cache_bytes=cache_bytes(model, run.exits.budget),
+    )

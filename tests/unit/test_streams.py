@@ -1,0 +1,102 @@
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from twoscale import streams
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+
+
+def test_a_stream_always_begins_at_the_same_place():
+    np.testing.assert_array_equal(streams.stream(1, "loops", 3).random(5), streams.stream(1, "loops", 3).random(5))
+
+
+@pytest.mark.parametrize("other", [(2, "loops", 3), (1, "batch", 3), (1, "loops", 4), (1, "loops"), (1, "loops", "3")])
+def test_every_part_of_the_name_makes_another_stream(other):
+    assert not np.any(streams.stream(1, "loops", 3).random(5) == streams.stream(*other).random(5))
+    assert streams.integer_key(1, "loops", 3) != streams.integer_key(*other)
+
+
+def test_parts_are_not_run_together():
+    assert streams.integer_key("ab", "c") != streams.integer_key("a", "bc")
+    assert streams.integer_key(1, 23) != streams.integer_key(12, 3)
+
+
+def test_keys_are_the_same_in_every_process():
+    code = "from twoscale import streams; print(streams.integer_key(1, 'loops', 3), streams.stream(1, 'x').random())"
+    printed = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": str(SCRIPTS), "PYTHONHASHSEED": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert printed == f"{streams.integer_key(1, 'loops', 3)} {streams.stream(1, 'x').random()}\n"
+
+
+def test_integer_keys_seed_a_torch_generator():
+    keys = [streams.integer_key(number) for number in range(200)]
+    assert all(0 <= key < 2**64 for key in keys)
+    assert max(keys) >= 2**63  # the upper half is used as well
+    torch.Generator().manual_seed(max(keys))
+
+
+def test_names_that_json_cannot_write_exactly_are_refused():
+    with pytest.raises(TypeError):
+        streams.stream(1, np.int64(3))
+
+
+def test_truncated_normal_stays_within_its_bound_and_has_the_deviation_of_the_cut_normal():
+    std = math.sqrt(2 / 5)
+    values = streams.truncated_normal((1, "noise"), (500, 400), std)
+    assert values.dtype == np.float64
+    assert values.shape == (500, 400)
+    assert np.abs(values).max() <= 3 * std
+    assert np.abs(values).max() > 2.95 * std
+    assert values.mean() == pytest.approx(0, abs=0.01 * std)
+    assert values.std() == pytest.approx(0.98658 * std, rel=0.005)
+
+
+def test_truncated_normal_has_the_distribution_function_of_the_cut_normal():
+    values = streams.truncated_normal((2, "noise"), (100_000,), 2.0, bound=1.5)
+    cut = math.erf(1.5 / math.sqrt(2))
+    for point in (-1.2, -0.5, 0.0, 0.3, 1.0):
+        expected = (math.erf(point / math.sqrt(2)) + cut) / (2 * cut)
+        assert np.mean(values <= 2.0 * point) == pytest.approx(expected, abs=0.006)
+
+
+def test_the_extreme_uniforms_meet_the_bound_and_not_more(monkeypatch):
+    class Extremes:
+        def random(self, shape):
+            return np.array([0.0, 0.5, 1.0 - 2**-53])
+
+    monkeypatch.setattr(streams, "stream", lambda *parts: Extremes())
+    lowest, middle, highest = streams.truncated_normal((1,), (3,), 1.0)
+    assert lowest == pytest.approx(-3.0)
+    assert middle == pytest.approx(0.0, abs=1e-12)
+    assert highest == pytest.approx(3.0)
+    assert max(-lowest, highest) <= 3.0
+
+
+@pytest.mark.parametrize("rows", [1, 7, 64])
+def test_the_first_rows_do_not_depend_on_how_many_follow(rows):
+    whole = streams.truncated_normal((1, "noise"), (100, 33), 1.0)
+    np.testing.assert_array_equal(streams.truncated_normal((1, "noise"), (rows, 33), 1.0), whole[:rows])
+
+
+def test_the_bits_do_not_depend_on_the_number_of_threads():
+    threads = torch.get_num_threads()
+    try:
+        drawn = []
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            drawn.append(streams.truncated_normal((1, "noise"), (300, 301), 1.0))
+    finally:
+        torch.set_num_threads(threads)
+    np.testing.assert_array_equal(*drawn)
