@@ -30,6 +30,6 @@ if __name__ == "__main__":
     parser.add_argument("--checkpoint", type=Path, required=True)
     parser.add_argument("--val", type=Path, required=True, help="held-out token shard")
     parser.add_argument("--sidecar", type=Path, required=True, help="tokens.json of the shard")
-    parser.add_argument("--tokenizer", type=Path, help="tokenizer.json, for data.tokenizer: bpe")
+    parser.add_argument("--tokenizer", type=Path, help="tokenizer.json, for tokens.tokenizer: bpe")
     parser.add_argument("--states", type=Path, required=True, help="output")
     command.run(main, parser)

@@ -1,72 +1,15 @@
-"""Small configurations that the unit tests share: the paper's structure at a size that runs in milliseconds."""
+"""What all unit tests share."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
+import small
 import torch
-import yaml
 
-from twoscale import settings
-
-torch.set_num_threads(1)  # the models are too small to share; bits depend on the number
-
-PRESETS = Path(__file__).parents[2] / "workflow" / "presets"
-
-MODEL = {
-    "layers": 4,
-    "heads": 2,
-    "width": 8,
-    "block": 8,
-    "vocabulary": 37,
-    "groups": ((2,), (3,)),
-    "mean_loops": 3,
-    "loops_sigma": 0.5,
-    "sandwich": "post_residual",
-    "state_init": "noise",
-    "loop_noise": 0.0,
-    "adapter_init": "random",
-    "exit_norm": "none",
-}
-
-TRAIN = {
-    "iterations": 20,
-    "checkpoint_every": 10,
-    "early_checkpoints": (),
-    "save_seconds": 1000.0,
-    "order": "permutation",
-    "batch": 4,
-    "micro_batches": 1,
-    "processes": 1,
-    "cpu_threads": 1,
-    "learning_rate": 1e-2,
-    "min_learning_rate": 1e-3,
-    "warmup_iterations": 5,
-    "lr_decay_iterations": 20,
-    "beta1": 0.9,
-    "beta2": 0.95,
-    "weight_decay": 0.1,
-    "clip": 1.0,
-    "backprop_depth": None,
-    "held_out_every": 5,
-    "held_out_sequences": 2,
-    "held_out_loops": 3,
-}
-
-
-def model_settings(**changes: Any) -> settings.Model:
-    return settings.Model(**(MODEL | changes))
-
-
-def train_settings(**changes: Any) -> settings.Train:
-    return settings.Train(**(TRAIN | changes))
-
-
-def preset(name: str) -> dict[str, Any]:
-    return yaml.safe_load((PRESETS / f"{name}.yaml").read_text())
+torch.set_num_threads(1)  # the models are too small to share, and bits depend on the number
 
 
 @pytest.fixture
 def paper() -> dict[str, Any]:
     """The whole configuration of the paper, to be changed by the test."""
-    return preset("paper")
+    return small.preset("paper")

@@ -2,11 +2,13 @@
 
 import json
 import pickle
+import resource
 
 import pytest
 import torch
-from conftest import model_settings
+from safetensors import SafetensorError
 from safetensors.torch import save_file
+from small import model_settings
 
 from twoscale import checkpoints
 from twoscale.checkpoints import Header
@@ -125,10 +127,19 @@ def test_nothing_is_unpickled(tmp_path):
     assert not trace.exists()
 
 
-def test_a_failed_save_leaves_the_old_checkpoint(saved):
+@pytest.fixture
+def small_disk():
+    """No file may grow beyond 4 kB."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_leaves_the_old_checkpoint(saved, small_disk):
     before = saved.read_bytes()
-    with pytest.raises(TypeError):
-        checkpoints.save(saved, TENSORS, Header("weights", 20, 0, {"seed": object()}, {}))
+    with pytest.raises((OSError, SafetensorError)):
+        checkpoints.save(saved, {"large": torch.zeros(10_000)}, HEADER)
     assert saved.read_bytes() == before
     assert [file.name for file in saved.parent.iterdir()] == [saved.name]
 

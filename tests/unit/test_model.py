@@ -8,7 +8,7 @@ import math
 
 import pytest
 import torch
-from conftest import model_settings
+from small import model_settings
 from torch import Tensor
 
 from twoscale.model import NOISE_STD, LoopedTransformer, Place, causal_attention, initial_std, initialise

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PRESETS, TRAIN, model_settings, preset, train_settings
+from small import PRESETS, TRAIN, model_settings, preset, train_settings
 
 from twoscale import settings
 from twoscale.errors import InputError
@@ -214,14 +214,6 @@ def test_a_longer_run_only_appends_checkpoints():
 # --- identity --------------------------------------------------------------------------------------------------
 
 
-def test_identity_and_operation_share_the_keys_of_train_among_them(paper):
-    made = settings.from_config(paper)
-    identity, operation = settings.training_identity(made)["train"], settings.operation(made)
-    assert not identity.keys() & operation.keys()
-    assert identity.keys() | operation.keys() == {field.name for field in fields(settings.Train)} == TRAIN.keys()
-    assert operation.keys() == settings.OPERATION_KEYS
-
-
 OPERATION_CHANGES = {
     "iterations": 65000,
     "checkpoint_every": 2500,
@@ -230,6 +222,14 @@ OPERATION_CHANGES = {
     "micro_batches": 2,
     "processes": 5,
 }
+
+
+def test_identity_and_operation_share_the_keys_of_train_among_them(paper):
+    made = settings.from_config(paper)
+    identity, operation = settings.training_identity(made)["train"], settings.operation(made)
+    assert not identity.keys() & operation.keys()
+    assert identity.keys() | operation.keys() == {field.name for field in fields(settings.Train)} == TRAIN.keys()
+    assert operation.keys() == OPERATION_CHANGES.keys()
 
 
 @pytest.mark.parametrize(("key", "value"), OPERATION_CHANGES.items())

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import model_settings, train_settings
+from small import model_settings, train_settings
 
 from twoscale import checkpoints, tables
 from twoscale.batches import held_out_sequences
@@ -192,6 +192,12 @@ def test_micro_batches_give_the_gradient_of_the_whole_batch(micro_batches, tmp_p
         torch.testing.assert_close(tensors_of(pieces)[1][name], moment, rtol=1e-3, atol=1e-8, msg=name)
 
 
+def test_truncated_back_propagation_reaches_the_gradient_and_not_the_loss(tmp_path):
+    whole, cut = (trained(1, tmp_path / "none", backprop_depth=depth) for depth in (None, 1))
+    assert cut.log[0]["loss"] == whole.log[0]["loss"]
+    assert cut.log[0]["gradient_norm"] != pytest.approx(whole.log[0]["gradient_norm"], rel=1e-3)
+
+
 def test_the_first_loss_of_an_untrained_model_is_near_that_of_guessing(tmp_path):
     assert trained(1, tmp_path / "none").log[0]["loss"] == pytest.approx(math.log(MODEL.vocabulary), rel=0.2)
 
@@ -299,8 +305,8 @@ def test_two_segments_give_the_bits_of_one(cut, uninterrupted, tmp_path):
     assert losses == [row["loss"] for row in uninterrupted.log]
 
 
-def test_a_segment_that_ends_in_time_saves_no_partial_state(uninterrupted, tmp_path):
-    trained(2, tmp_path / "none")
+def test_a_finished_segment_saves_no_partial_state(tmp_path):
+    trained(1, tmp_path / "none", save_seconds=0.0)
     assert list(tmp_path.iterdir()) == []
 
 
