@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from twoscale import checkpoints, command, settings, tables, tokens
+from twoscale import checkpoints, command, processes, settings, tables, tokens
 from twoscale.batches import held_out_sequences
 from twoscale.training import Trainer, load_partial, restore, run_segment, tensors_of
 
@@ -14,9 +14,10 @@ def main(arguments) -> None:
     chosen = arguments.settings
     model = settings.Model(**chosen["model"])
     train = settings.Train(**chosen["train"], **arguments.operation)
-    device = chosen["compute"]["device"]
+    device = chosen["device"]
     identity = chosen | {"data": json.loads(arguments.sidecar.read_text())["digest"]}
     torch.set_num_threads(train.cpu_threads)
+    team = processes.join(device)
 
     weights, header = checkpoints.load(arguments.start[0], "weights", identity, device)
     moments = checkpoints.load(arguments.start[1], "optimizer", identity, device)[0] if header.step else {}
@@ -28,9 +29,15 @@ def main(arguments) -> None:
         tokens.open_shard(arguments.val, arguments.sidecar), model.block, train.held_out_sequences
     )
     shard = tokens.open_shard(arguments.train, arguments.sidecar)
-    trainer = Trainer(chosen["seed"], device, model, train, shard, held_out)
+    trainer = Trainer(chosen["seed"], device, model, train, shard, held_out, team)
     run_segment(trainer, state, arguments.until, arguments.partial, identity)
+    if team.leads:
+        write(state, identity, model, arguments)
+    processes.leave(team)
 
+
+def write(state, identity, model, arguments) -> None:
+    """The outputs of the segment; the partial state goes last."""
     weights, moments = tensors_of(state)
     log = {name: [row[name] for row in state.log] for name in state.log[0]}
     with tables.writing("training", arguments.log, model.group_labels) as append:

@@ -4,6 +4,7 @@ B sequences of T tokens each; the target of a token is the one after it.
 """
 
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import torch
@@ -58,6 +59,26 @@ class Batches:
             self._permutation = stream(self.seed, "permutation", epoch).permutation(self.blocks)
             self._epoch = epoch
         return self._permutation
+
+
+class Prefetched:
+    """The same batches, the next one read by a thread while the one in hand is computed."""
+
+    def __init__(self, batches: Batches) -> None:
+        self.batches = batches
+        self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
+        self._next: tuple[int, Future] | None = None
+
+    def __getitem__(self, step: int) -> tuple[Tensor, Tensor]:
+        """The batch at `step`, as `Batches` has it; the one after it is on its way."""
+        if self._next is None or self._next[0] != step:
+            self._next = (step, self._read(step))
+        batch = self._next[1].result()
+        self._next = (step + 1, self._read(step + 1))
+        return batch
+
+    def _read(self, step: int) -> Future:
+        return self._reader.submit(self.batches.__getitem__, step)
 
 
 def held_out_sequences(shard: np.ndarray, block: int, count: int) -> tuple[Tensor, Tensor]:

@@ -25,6 +25,13 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
     try:
         yield temporary
         temporary.chmod(_MODE)
+        _to_disk(temporary)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _to_disk(path: Path) -> None:
+    """Wait until the bytes are stored, so that a power cut cannot leave the new name with nothing in it."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())

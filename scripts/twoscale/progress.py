@@ -45,10 +45,14 @@ class _LogLines:
 
 
 @contextmanager
-def meter(label: str, total: int | None, unit: str, initial: int = 0) -> Iterator:
-    """Yield an object with `update(amount)` and `set_postfix_str(note)` that shows how far `label` is."""
-    if sys.stderr.isatty():
-        with tqdm(desc=label, total=total, unit=unit, unit_scale=True, initial=initial, file=sys.stderr) as bar:
+def meter(label: str, total: int | None, unit: str, initial: int = 0, shown: bool = True) -> Iterator:
+    """Yield an object with `update(amount)` and `set_postfix_str(note)` that shows how far `label` is.
+
+    With `shown` false it shows nothing: of several processes that work together, one reports.
+    """
+    if not shown or sys.stderr.isatty():
+        options = {"unit": unit, "unit_scale": True, "initial": initial, "disable": not shown}
+        with tqdm(desc=label, total=total, file=sys.stderr, **options) as bar:
             yield bar
         return
     lines = _LogLines(label, total, unit, initial)

@@ -33,7 +33,18 @@ THRESHOLD_TYPES: dict[str, type] = {
 # Keys of `train` that say how far a run goes and how it is cut, watched and spread, not what is computed:
 # they stand in no identity of a checkpoint, so a longer run, or one on more processes, continues another.
 OPERATION_KEYS = frozenset(
-    {"iterations", "checkpoint_every", "early_checkpoints", "save_seconds", "micro_batches", "processes"}
+    {
+        "iterations",
+        "checkpoint_every",
+        "early_checkpoints",
+        "save_seconds",
+        "micro_batches",
+        "processes",
+        "compile",
+        "recompute",
+        "prefetch",
+        "peak_tflops",
+    }
 )
 
 
@@ -150,6 +161,10 @@ class Train:
     batch: int
     micro_batches: int
     processes: int
+    compile: bool
+    recompute: bool
+    prefetch: bool
+    peak_tflops: float | None
     cpu_threads: int
     learning_rate: float
     min_learning_rate: float
@@ -364,7 +379,7 @@ def training_identity(settings: Settings) -> dict[str, Any]:
     """What the weights of a checkpoint depend on besides its step and its text."""
     return {
         "seed": settings.seed,
-        "compute": asdict(settings.compute),
+        "device": settings.compute.device,
         "model": asdict(settings.model),
         "train": {key: value for key, value in asdict(settings.train).items() if key not in OPERATION_KEYS},
     }

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from twoscale.errors import InputError
+from twoscale.errors import InputError, first_line
 from twoscale.files import replacing
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ COLUMNS: dict[str, dict[str, str]] = {
         "learning_rate": "float64",
         "gradient_norm": "float64",  # before clipping
         "tokens_per_s": "float64",
+        "tflops": "float64",  # model FLOP/s of the iteration in 1e12, causal count, all processes
+        "utilisation": "float64",  # of train.peak_tflops times the processes; null where that is not set
         "loops_g*": "int64",
     },
     # One (token, group, loop step) a row; k = 0 is the initial state, k = budget the last one.
@@ -177,7 +179,7 @@ def read(table: str, path: str | Path, groups: Sequence[str] | None = None) -> p
     try:
         frame = pd.read_parquet(path)
     except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read as a parquet table ({_first_line(error)}).") from error
+        raise InputError(f"{path}: cannot be read as a parquet table ({first_line(error)}).") from error
     if groups is None:
         star = next((name for name in COLUMNS[table] if name.endswith("_g*")), "")
         groups = groups_of(frame, star.removesuffix("_g*")) if star else ()
@@ -194,7 +196,3 @@ def _arrow_type(dtype: str):
     import pyarrow as pa
 
     return {"bool": pa.bool_(), "string": pa.string()}.get(dtype) or pa.type_for_alias(dtype)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from twoscale import progress, tables
-from twoscale.errors import InputError
+from twoscale.errors import InputError, first_line
 from twoscale.settings import Data
 
 # Rows read from a parquet file at a time, and characters held back before a row group is written.
@@ -109,7 +109,7 @@ def parquet(path: Path) -> Iterator[Document]:
             try:
                 yield from _rows(opened, str(file), file.relative_to(root).as_posix())
             except (OSError, ValueError, pa.ArrowException) as error:
-                raise InputError(f"{file}: cannot be read as a parquet file ({_first_line(error)}).") from error
+                raise InputError(f"{file}: cannot be read as a parquet file ({first_line(error)}).") from error
 
 
 def fineweb(repository: str, subset: str, revision: str) -> Iterator[Document]:
@@ -131,7 +131,7 @@ def fineweb(repository: str, subset: str, revision: str) -> Iterator[Document]:
     except Exception as error:  # of the Hub's client, its HTTP library, fsspec or Arrow
         raise InputError(
             f"{repository}: could not be read from the Hugging Face Hub at subset {subset!r}, revision {revision!r} "
-            f"({type(error).__name__}: {_first_line(error)}); expected a parquet data set within reach of the "
+            f"({type(error).__name__}: {first_line(error)}); expected a parquet data set within reach of the "
             "network, or data.source: parquet for local files."
         ) from error
 
@@ -246,14 +246,10 @@ def stored(shards: Iterable[Path]) -> Iterator[tuple[list[bool], list[str]]]:
                 for batch in table.iter_batches(ROWS, columns=["held_out", "text"]):
                     yield batch["held_out"].to_pylist(), batch["text"].to_pylist()
         except (OSError, ValueError, pa.ArrowException) as error:
-            raise InputError(f"{shard}: cannot be read as a shard of text ({_first_line(error)}).") from error
+            raise InputError(f"{shard}: cannot be read as a shard of text ({first_line(error)}).") from error
 
 
 def training_texts(shards: Iterable[Path]) -> Iterator[str]:
     """Texts that are not held out."""
     for held_out, texts in stored(shards):
         yield from (text for text, out in zip(texts, held_out, strict=True) if not out)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__

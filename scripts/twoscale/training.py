@@ -19,13 +19,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from twoscale import checkpoints, progress, settings, streams
-from twoscale.batches import Batches
+from twoscale.accounting import flops_per_token
+from twoscale.batches import Batches, Prefetched
 from twoscale.checkpoints import Header
 from twoscale.errors import InputError
 from twoscale.model import LoopedTransformer
 from twoscale.noise import EvaluationNoise, training_noise
+from twoscale.processes import Team
 
 ADAM_EPSILON = 1e-8
+ALONE = Team()
 MOMENTS = ("exp_avg", "exp_avg_sq")  # what AdamW keeps of each parameter
 
 
@@ -119,9 +122,11 @@ class Trainer:
         train: settings.Train,
         tokens: np.ndarray,
         held_out: tuple[Tensor, Tensor],
+        team: Team = ALONE,
     ) -> None:
-        self.seed, self.device, self.model, self.train = seed, device, model, train
-        self.batches = Batches(tokens, model.block, train.batch, train.order, seed)
+        self.seed, self.device, self.model, self.train, self.team = seed, device, model, train, team
+        batches = Batches(tokens, model.block, train.batch, train.order, seed)
+        self.batches = Prefetched(batches) if train.prefetch else batches
         self.held_out = held_out
 
     def iterate(self, state: TrainingState) -> None:
@@ -140,9 +145,8 @@ class Trainer:
             )
         state.optimizer.step()
         state.optimizer.zero_grad(set_to_none=True)
-        tokens = self.train.batch * self.model.block
         state.step += 1
-        state.tokens_seen += tokens
+        state.tokens_seen += self.train.batch * self.model.block
         state.log.append(
             {
                 "step": state.step,
@@ -151,28 +155,48 @@ class Trainer:
                 "held_out_loss": None,
                 "learning_rate": rate,
                 "gradient_norm": gradient_norm,
-                "tokens_per_s": tokens / (time.perf_counter() - started),
             }
+            | self._speed(loops, time.perf_counter() - started)
             | {f"loops_g{label}": count for label, count in zip(self.model.group_labels, loops, strict=True)}
         )
 
+    def _speed(self, loops: Sequence[int], seconds: float) -> dict[str, float | None]:
+        """Tokens and model FLOPs per second of one iteration, and their share of the GPU's peak."""
+        tokens_per_s = self.train.batch * self.model.block / seconds
+        tflops = tokens_per_s * flops_per_token(self.model, loops, self.train.backprop_depth).total / 1e12
+        peak = self.train.peak_tflops
+        utilisation = tflops / (peak * self.team.size) if peak else None
+        return {"tokens_per_s": tokens_per_s, "tflops": tflops, "utilisation": utilisation}
+
     def _accumulate_gradient(self, state: TrainingState, loops: Sequence[int]) -> float:
-        """Mean loss of the batch of the next iteration; its gradient is left in the parameters."""
-        inputs, targets = (part.to(self.device) for part in self.batches[state.step])
-        size = self.train.batch // self.train.micro_batches
-        loss = 0.0
-        for first in range(0, self.train.batch, size):
+        """Mean loss of the batch of the next iteration; its gradient is left in the parameters.
+
+        The batch is cut into micro-batches, each of which the processes share out; noise goes by the number
+        of a sample in the batch, so the cuts change nothing but the order of sums.
+        """
+        train = self.train
+        inputs, targets = (part.to(self.device, non_blocking=True) for part in self.batches[state.step])
+        size = train.batch // (train.micro_batches * self.team.size)
+        loss = torch.zeros((), device=self.device)
+        for micro_batch in range(train.micro_batches):
+            first = (micro_batch * self.team.size + self.team.rank) * size
             rows = slice(first, first + size)
             noise = training_noise(self.seed, state.step, first)
             with autocast(self.device):
-                logits = state.model(inputs[rows], loops, noise, self.train.backprop_depth)
+                logits = state.model(inputs[rows], loops, noise, train.backprop_depth, train.recompute)
                 part = F.cross_entropy(logits.flatten(0, 1).float(), targets[rows].flatten())
-            (part / self.train.micro_batches).backward()
-            loss += part.item() / self.train.micro_batches
-        return loss
+            (part / train.micro_batches).backward()
+            loss += part.detach() / train.micro_batches
+        self.team.average([loss, *(p.grad for p in state.model.parameters() if p.grad is not None)])
+        return loss.item()
 
     def measure_held_out(self, state: TrainingState) -> None:
-        """Note the held-out loss at the fixed loop count in the row of the last iteration."""
+        """Note the held-out loss at the fixed loop count in the row of the last iteration.
+
+        One process is enough for it; the others wait at their next average.
+        """
+        if not self.team.leads:
+            return
         state.log[-1]["held_out_loss"] = held_out_loss(
             state.model, *self.held_out, self.train.held_out_loops, self.seed, self.train.batch
         )
@@ -180,9 +204,10 @@ class Trainer:
 
 def run_segment(trainer: Trainer, state: TrainingState, until: int, partial: Path, identity: dict[str, Any]) -> None:
     """Iterate until step `until`; every train.save_seconds the state goes to the file `partial`."""
-    train, start = trainer.train, state.step - len(state.log)
+    train, start, leads = trainer.train, state.step - len(state.log), trainer.team.leads
     saved = time.monotonic()
-    with progress.meter(f"train {start} -> {until}", until - start, "it", initial=len(state.log)) as bar:
+    label, done = f"train {start} -> {until}", len(state.log)
+    with progress.meter(label, until - start, "it", initial=done, shown=leads) as bar:
         while state.step < until:
             trainer.iterate(state)
             if state.step % train.held_out_every == 0 or state.step == until:
@@ -190,7 +215,7 @@ def run_segment(trainer: Trainer, state: TrainingState, until: int, partial: Pat
             row = state.log[-1]
             bar.set_postfix_str(f"loss {row['loss']:.3f}, {row['tokens_per_s']:.0f} tokens/s", refresh=False)
             bar.update(1)
-            if time.monotonic() - saved >= train.save_seconds and state.step < until:
+            if leads and time.monotonic() - saved >= train.save_seconds and state.step < until:
                 save_partial(partial, state, identity)
                 saved = time.monotonic()
 
@@ -217,12 +242,20 @@ def restore(
     """The state that the tensors were taken from; without moments, the start of training."""
     made = LoopedTransformer(model).to(device)
     made.load_state_dict(weights)
+    if device == "cuda" and train.compile:
+        compile_steps(made)
     optimizer = make_optimizer(made, train)
     if moments:
         for name, parameter in made.named_parameters():
             taken = torch.tensor(float(header.step), device=parameter.device)
             optimizer.state[parameter] = {"step": taken} | {m: moments[f"{name}.{m}"] for m in MOMENTS}
     return TrainingState(made, optimizer, header.step, header.tokens_seen, list(header.extra.get("log", ())))
+
+
+def compile_steps(model: LoopedTransformer, **options: Any) -> None:
+    """Compile the step of every group and every single-pass layer, each once whatever the loop counts."""
+    for module in (*model.groups, *model.single.values()):
+        module.compile(dynamic=False, **options)
 
 
 def save_partial(path: Path, state: TrainingState, identity: dict[str, Any]) -> None:

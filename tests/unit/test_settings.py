@@ -221,6 +221,10 @@ OPERATION_CHANGES = {
     "save_seconds": 1,
     "micro_batches": 2,
     "processes": 5,
+    "compile": False,
+    "recompute": True,
+    "prefetch": False,
+    "peak_tflops": 100.0,
 }
 
 

@@ -20,6 +20,8 @@ def training_rows(count: int = 3) -> dict:
         "learning_rate": [1e-3] * count,
         "gradient_norm": [1.0] * count,
         "tokens_per_s": [10.0] * count,
+        "tflops": [0.1] * count,
+        "utilisation": [None] * count,
         "loops_g4": [3] * count,
         "loops_g5-6": [4] * count,
     }
@@ -46,7 +48,7 @@ def test_a_column_per_group_stands_where_the_star_stood():
     names = list(tables.columns("exit_quality", GROUPS))
     assert names[-4:] == ["steps_g4", "steps_g5-6", "evaluations_g4", "evaluations_g5-6"]
     assert not any("*" in name for name in names)
-    assert list(tables.columns("training"))[-1] == "tokens_per_s"
+    assert list(tables.columns("training"))[-1] == "utilisation"
 
 
 def test_groups_are_read_back_from_the_columns_in_their_order():

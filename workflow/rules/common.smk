@@ -150,6 +150,12 @@ def operation(wildcards, output):
     return library_settings.canonical_json(library_settings.operation(RUNS[wildcards.run]))
 
 
+def launch(wildcards, output):
+    """Param function, untracked as `operation` is: what starts the trainer, one process or several."""
+    processes = RUNS[wildcards.run].train.processes
+    return "python" if processes == 1 else f"torchrun --standalone --nproc-per-node {processes}"
+
+
 def segment_start(wildcards):
     """The checkpoint that a segment starts from, and its optimizer state unless that is the start of all."""
     step = previous_step(wildcards.run, int(wildcards.step))

@@ -51,20 +51,21 @@ rule train_segment:
         step=r"(?!000000)\d{6}",
     conda:
         "../../envs/torch.yaml"
-    threads: lambda wildcards: RUNS[wildcards.run].train.cpu_threads
+    threads: lambda wildcards: RUNS[wildcards.run].train.cpu_threads * RUNS[wildcards.run].train.processes
     resources:
         mem_mb=16000,
         runtime=1440,
-        gpu=gpus,
+        gpu=lambda wildcards: gpus(wildcards) * RUNS[wildcards.run].train.processes,
         gpu_slot=gpus,
     params:
         settings=training_settings,
         operation=operation,
+        launch=launch,
         partial=lambda wildcards, output: Path(output.checkpoint).with_suffix(".partial.safetensors"),
         tables=written("training"),
         code=code("train_segment"),
     shell:
-        "python scripts/train_segment.py --settings {params.settings:q} --operation {params.operation:q}"
+        "{params.launch} scripts/train_segment.py --settings {params.settings:q} --operation {params.operation:q}"
         " --train {input.train:q} --val {input.val:q} --sidecar {input.sidecar:q} --start {input.start:q}"
         " --until $((10#{wildcards.step})) --partial {params.partial:q}"
         " --checkpoint {output.checkpoint:q} --optimizer {output.optimizer:q} --log {output.log:q}"
