@@ -47,7 +47,7 @@ def test_a_missing_text_folder_is_named_on_the_terminal(fresh):
     fresh.configure(data={"source": "parquet", "path": "nowhere"})
     done = fresh.run("results/fig4.pdf")
     assert done.returncode != 0
-    assert "error: nowhere: " in done.stdout + done.stderr
+    assert "error: config key data.path: found nothing at nowhere" in done.stdout + done.stderr
 
 
 def test_a_checkpoint_of_another_configuration_is_refused(editable):
