@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 from twoscale.errors import InputError
@@ -142,7 +143,7 @@ class Model:
     def boundary_labels(self) -> tuple[str, ...]:
         """Names of the hand-offs between successive groups in tables: "4->5-6", "5-6->7"."""
         labels = self.group_labels
-        return tuple(f"{left}->{right}" for left, right in zip(labels, labels[1:], strict=False))
+        return tuple(f"{left}->{right}" for left, right in pairwise(labels))
 
     @property
     def effective_depth(self) -> float:

@@ -38,7 +38,7 @@ def scripts(tmp_path: Path) -> Path:
 
 def digest(scripts: Path) -> str:
     """In a new process, because parsed files are kept."""
-    code = "import sys, pathlib; from twoscale.fingerprint import fingerprint; print(fingerprint(pathlib.Path(sys.argv[1])))"
+    code = "import pathlib, sys; from twoscale import fingerprint as f; print(f.fingerprint(pathlib.Path(sys.argv[1])))"
     return subprocess.run(
         [sys.executable, "-c", code, str(scripts / "job.py")],
         env=os.environ | {"PYTHONPATH": str(SCRIPTS)},
@@ -68,7 +68,8 @@ def test_comments_docstrings_and_layout_do_not_count(scripts):
     before = digest(scripts)
     (scripts / "job.py").write_text(
         '"""Another text."""\n# a comment\nfrom twoscale import (\n    near,\n)\n\n\n'
-        'def main():\n    """New."""\n    from twoscale.inner import deep  # here\n    return (near.value, deep.value)\n'
+        'def main():\n    """New."""\n    from twoscale.inner import deep  # here\n'
+        "    return (near.value, deep.value)\n"
     )
     assert digest(scripts) == before
 
