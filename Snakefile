@@ -1,6 +1,7 @@
 """Two-Scale Latent Dynamics for Recurrent-Depth Transformers, reproduced (arXiv 2509.23314).
 
 snakemake --cores all           the five figures of the run chosen in config.yaml
+snakemake supplementary         the figures that the paper does not have
 snakemake results/fig4.pdf      one figure and what it needs
 snakemake -n                    what would be done
 """
@@ -20,6 +21,7 @@ include: "workflow/rules/trajectories.smk"
 include: "workflow/rules/metrics.smk"
 include: "workflow/rules/exits.smk"
 include: "workflow/rules/figures.smk"
+include: "workflow/rules/supplementary.smk"
 
 
 report: "workflow/report/workflow.rst"
@@ -39,3 +41,8 @@ rule all:
     default_target: True
     input:
         FIGURES,
+
+
+rule supplementary:
+    input:
+        SUPPLEMENTARY,

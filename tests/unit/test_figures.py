@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 
 from twoscale import aggregate, style
 from twoscale.errors import InputError
-from twoscale.figures import fig1, fig2, fig3, fig4, fig5
+from twoscale.figures import fig1, fig2, fig3, fig4, fig5, training
 
 ROOT = Path(__file__).parents[2]
 BUDGET = 6
@@ -85,6 +85,27 @@ def saved_states(path, groups=("4", "5-6"), leap=1.0, **changed):
     return path
 
 
+def training_log(groups=("4", "5-6"), iterations=100, **changed):
+    """Loss falling by 0.01 an iteration, measured on held-out text every 50; a lone draw of 40 loops in group 5-6."""
+    step = np.arange(1, iterations + 1)
+    log = {
+        "step": step,
+        "tokens_seen": step * 20,
+        "loss": 6 - 0.01 * step,
+        "held_out_loss": np.where(step % 50 == 0, 5.5, np.nan),
+        "learning_rate": np.minimum(step, 10) * 6e-5,
+        "gradient_norm": np.full(iterations, 0.5),
+    }
+    log |= {f"loops_g{group}": 1 + step % 5 for group in groups}
+    if "5-6" in groups:
+        log["loops_g5-6"] = np.where(step == 1, 40, 1 + step % 5)
+    return pd.DataFrame(log | changed)
+
+
+def draw_training(log):
+    return training.draw(log, mean_loops=2, held_out_loops=4, clip=1.0, **RUN)
+
+
 def draw(name, tmp_path):
     match name:
         case "fig1":
@@ -97,6 +118,8 @@ def draw(name, tmp_path):
             return fig4.draw(*exit_tables(), BUDGET, **RUN)
         case "fig5":
             return fig5.draw(loop_metrics(), BUDGET, **RUN)
+        case "training":
+            return draw_training(training_log())
 
 
 def legend_texts(figure):
@@ -115,10 +138,12 @@ def assert_inside(axes, points):
     assert (points.max(axis=0) < high).all()
 
 
-ALL = ("fig1", "fig2", "fig3", "fig4", "fig5")
+PAPER = ("fig1", "fig2", "fig3", "fig4", "fig5")
+ALL = (*PAPER, "training")
 
 
-KINDS = ("fig1", "fig3", "fig4")  # every kind of mark; Figures 2 and 5 are made of those of Figure 3
+# every kind of mark; Figures 2 and 5 are made of those of Figure 3
+KINDS = ("fig1", "fig3", "fig4", "training")
 
 DRAW_KINDS = """
 import pathlib, sys
@@ -128,7 +153,7 @@ from twoscale import style
 folder = pathlib.Path(sys.argv[3])
 for name in test_figures.KINDS:
     style.save(test_figures.draw(name, folder), folder / f"{name}.pdf")
-print("torch" in sys.modules)  # all five figure modules are imported by now
+print("torch" in sys.modules)  # all figure modules are imported by now
 """
 
 
@@ -157,10 +182,11 @@ def test_figures_need_no_torch(elsewhere):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_every_figure_names_its_run_text_and_budget_and_leaves_no_global_state(name, tmp_path):
+def test_every_figure_names_its_run_text_and_loops_and_leaves_no_global_state(name, tmp_path):
     before = dict(mpl.rcParams)
     figure = draw(name, tmp_path)
-    assert figure.get_supxlabel() == f"run demo · text python_docs · K = {BUDGET} loop steps"
+    loops = "r = 2 mean loop steps" if name == "training" else f"K = {BUDGET} loop steps"
+    assert figure.get_supxlabel() == f"run demo · text python_docs · {loops}"
     assert dict(mpl.rcParams) == before
 
 
@@ -340,7 +366,69 @@ def test_fig5_covers_the_whole_budget_and_marks_the_range_of_the_paper(tmp_path)
     assert "paper: 0.5–0.65" in legend_texts(figure)
 
 
-@pytest.mark.parametrize("name", ALL)
+def test_training_shows_every_iteration_its_running_mean_and_the_held_out_loss():
+    each, mean, held_out = draw_training(training_log()).axes[0].get_lines()
+    assert list(each.get_ydata()) == list(6 - 0.01 * np.arange(1, 101))
+    known = np.isfinite(mean.get_ydata())
+    assert 0 < known.sum() < 100  # no mean where the window reaches over an end
+    np.testing.assert_allclose(mean.get_ydata()[known], 6 - 0.01 * mean.get_xdata()[known])
+    measured = np.isfinite(held_out.get_ydata())
+    assert list(held_out.get_xdata()[measured]) == [50, 100]
+
+
+@pytest.mark.parametrize(("iterations", "width"), [(3, 5), (1000, 20), (60_000, 1200)])
+def test_training_smooths_over_a_fiftieth_of_the_run_and_no_fewer_than_five_iterations(iterations, width):
+    assert training.window(iterations) == width
+    figure = draw_training(training_log(iterations=iterations))
+    assert f"mean of {style.grouped(width)} iterations" in legend_texts(figure)
+
+
+def test_training_has_a_second_axis_of_tokens_seen():
+    figure = draw_training(training_log())
+    figure.draw_without_rendering()
+    (top,) = figure.axes[0].child_axes
+    assert top.get_xlabel() == "tokens seen"
+    assert top.get_xlim() == pytest.approx((0, 2000))
+
+
+def test_training_shows_all_loop_counts_of_each_group_around_their_expectation(tmp_path):
+    figure = draw("training", tmp_path)
+    panels = figure.axes[3:5]
+    assert [axes.get_title(loc="left") for axes in panels] == [
+        "(iv)  loop steps, group 4",
+        "(v)  loop steps, group 5–6",
+    ]
+    for axes, group in zip(panels, ("4", "5-6"), strict=True):
+        drawn = training_log()[f"loops_g{group}"]
+        assert list(axes.collections[0].get_offsets()[:, 1]) == list(drawn)
+        assert axes.get_ylim()[0] == 0
+        assert axes.get_ylim()[1] > 40  # the panels share an axis that reaches the largest count of any group
+        assert list(axes.get_lines()[-1].get_ydata()) == [3, 3]
+        (beside,) = axes.child_axes
+        assert sum(bar.get_width() for bar in beside.patches) == len(drawn)
+    assert "$r + 1 = 3$ loops" in legend_texts(figure)
+
+
+def test_training_of_a_plain_model_says_nothing_of_loops():
+    figure = draw_training(training_log(groups=()))
+    assert [axes.get_title(loc="left") for axes in figure.axes] == [
+        "(i)  loss",
+        "(ii)  learning rate",
+        "(iii)  gradient norm",
+    ]
+    assert not any("loop" in words for words in (*legend_texts(figure), figure.get_supxlabel()))
+
+
+@pytest.mark.parametrize(("first", "scale"), [(0.6, "linear"), (50.0, "log")])
+def test_training_gradient_norm_is_logarithmic_only_where_it_spans_more_than_a_decade(first, scale):
+    norms = np.r_[first, np.full(99, 0.5)]
+    axes = draw_training(training_log(gradient_norm=norms)).axes[2]
+    assert axes.get_yscale() == scale
+    low, high = axes.get_ylim()
+    assert low < 1.0 < high  # where gradients are cut
+
+
+@pytest.mark.parametrize("name", PAPER)
 def test_a_model_without_groups_is_refused_in_one_sentence(name, tmp_path):
     states = fig1.read_states(saved_states(tmp_path / "s.safetensors", groups=()))
     empty = {
@@ -355,20 +443,37 @@ def test_a_model_without_groups_is_refused_in_one_sentence(name, tmp_path):
     assert one_sentence(error)
 
 
+def test_training_without_an_iteration_is_refused_in_one_sentence():
+    with pytest.raises(InputError, match=r"table training: .*expected at least") as error:
+        draw_training(training_log(iterations=0))
+    assert one_sentence(error)
+
+
+TRAINING_KEYS = ("batch_tokens", "clip", "held_out_tokens", "run", "text")
 CAPTIONS = {
     "fig1": ("budget", "groups", "run", "sequence", "shown_tokens", "step", "text"),
     "fig2": ("boundaries", "budget", "reading", "run", "text", "tokens"),
     "fig3": ("budget", "dtype", "groups", "run", "text", "tokens"),
     "fig4": ("budget", "device", "dtype", "latency_repeats", "latency_tokens", "quality_tokens", "run", "text"),
     "fig5": ("budget", "dtype", "groups", "run", "text", "tokens"),
+    "training": (*TRAINING_KEYS, "groups", "held_out_loops", "mean_loops"),
 }
+
+
+def render_caption(name, values):
+    source = (ROOT / "workflow" / "report" / f"{name}.rst").read_text()
+    template = jinja2.Template(source, undefined=jinja2.StrictUndefined)
+    return template.render(snakemake={"params": {"caption": values}})
 
 
 @pytest.mark.parametrize(("name", "keys"), CAPTIONS.items())
 def test_captions_quote_every_value_they_are_given_and_ask_for_no_other(name, keys):
-    source = (ROOT / "workflow" / "report" / f"{name}.rst").read_text()
     values = {key: f"<{key}>" for key in keys}
-    template = jinja2.Template(source, undefined=jinja2.StrictUndefined)
-    written = template.render(snakemake={"params": {"caption": values}})
+    written = render_caption(name, values)
     assert all(value in written for value in values.values())
-    assert f"(Fig. {name[-1]} of the paper)" in written
+    assert (f"(Fig. {name[-1]} of the paper)" in written) == (name in PAPER)
+
+
+def test_training_caption_of_a_plain_model_says_nothing_of_loops():
+    written = render_caption("training", {key: f"<{key}>" for key in TRAINING_KEYS} | {"groups": ""})
+    assert "loop" not in written

@@ -203,8 +203,13 @@ def caption(wildcards, output):
         "latency_tokens": settings.exits.latency_tokens,
         "latency_repeats": settings.exits.latency_repeats,
         "quality_tokens": settings.quality_sequences * block,
+        "batch_tokens": settings.train.batch * block,
+        "held_out_tokens": settings.train.held_out_sequences * block,
+        "held_out_loops": settings.train.held_out_loops,
+        "mean_loops": f"{settings.model.mean_loops:g}",
+        "clip": f"{settings.train.clip:g}",
     }
 
 
-def in_report(name):
-    return report(f"results/{name}.pdf", caption=f"../report/{name}.rst", category="Figures of the paper")
+def in_report(name, category="Figures of the paper"):
+    return report(f"results/{name}.pdf", caption=f"../report/{name}.rst", category=category)
