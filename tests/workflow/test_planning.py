@@ -78,6 +78,14 @@ def test_an_edit_of_the_style_redraws_the_figures(editable):
     assert editable.plan() == FIGURES
 
 
+def test_a_supplementary_figure_is_drawn_on_demand_and_redrawn_alone(editable):
+    assert editable.plan("supplementary") == {"training": 1}
+    editable.succeed("supplementary")
+    append_code(editable, "scripts/twoscale/figures/training.py")
+    assert editable.plan("supplementary") == {"training": 1}
+    assert editable.plan() == {}
+
+
 def test_an_edit_of_the_model_repeats_everything_from_training_on(editable):
     append_code(editable, "scripts/twoscale/model.py")
     assert editable.plan() == FROM_TRAINING_ON
