@@ -1,11 +1,14 @@
 # make          environment, then every figure of the run chosen in config.yaml
 # make test     environment, then the tests (not the demo)
+# make plan     what a run will take: make plan PRESET=paper TFLOPS=100
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+PRESET ?= paper
+TFLOPS ?= 100
 
 .DEFAULT_GOAL := all
-.PHONY: all env test bench lint format report clean-env
+.PHONY: all env test bench plan lint format report clean-env
 
 all: env
 	$(BIN)/snakemake --cores all
@@ -23,6 +26,9 @@ test: env
 
 bench: env
 	for script in tests/benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
+
+plan: env
+	$(BIN)/python scripts/plan.py --preset $(PRESET) --tflops $(TFLOPS)
 
 lint: env
 	$(BIN)/ruff check .

@@ -4,6 +4,7 @@ Hours are at --tflops sustained tera-FLOP/s, the causal count; no claim about a 
 """
 
 import argparse
+import math
 import sys
 
 from twoscale import accounting, configuration
@@ -16,6 +17,8 @@ def main() -> None:
     parser.add_argument("--tflops", type=float, default=100.0, help="sustained tera-FLOP/s (default: %(default)s)")
     arguments = parser.parse_args()
     try:
+        if not 0 < arguments.tflops < math.inf:
+            raise InputError(f"option --tflops: found {arguments.tflops:g}, expected a finite number > 0.")
         runs = configuration.runs({"preset": arguments.preset})
     except InputError as error:
         sys.exit(f"error: {error}")
@@ -40,7 +43,7 @@ def rows(plan: accounting.Plan, tflops: float) -> list[tuple[str, str]]:
         ("checkpoints to analyse", str(plan.analysis_jobs)),
         ("text to collect, characters", "all" if plan.text_characters is None else f"{plan.text_characters:,}"),
         ("checkpoints on disk", gigabytes(plan.checkpoint_bytes)),
-        ("optimizer states on disk, at most", gigabytes(plan.optimizer_bytes)),
+        ("optimizer and partial states on disk, at most", gigabytes(plan.optimizer_bytes)),
         ("states for Fig. 1 on disk", gigabytes(plan.states_bytes)),
         ("per-token tables on disk, at most", gigabytes(plan.table_bytes)),
         ("cache of one decoded sequence, in memory", gigabytes(plan.cache_bytes)),

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from twoscale import settings
@@ -60,6 +61,12 @@ def model_settings(**changes: Any) -> settings.Model:
 
 def train_settings(**changes: Any) -> settings.Train:
     return settings.Train(**(TRAIN | changes))
+
+
+def learnable_tokens(length: int) -> np.ndarray:
+    """Two interleaved cycles of ids: uint16 (length,)."""
+    numbers = np.arange(length)
+    return np.where(numbers % 2, 20 + numbers % 6, numbers % 10).astype("<u2")
 
 
 def preset(name: str) -> dict[str, Any]:

@@ -9,9 +9,9 @@ needs and what utilisation is stated against.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from twoscale import settings
+from twoscale import settings, tables
 
-FLOAT32 = 4  # bytes
+BYTES = {"bool": 1, "int32": 4, "float32": 4, "int64": 8, "float64": 8, "string": 4}  # a text is a dictionary's key
 
 
 @dataclass(frozen=True)
@@ -74,10 +74,15 @@ def parameters(model: settings.Model) -> int:
     return embeddings + model.layers * per_layer + 2 * len(model.groups) * model.width**2 + model.width
 
 
-def cache_bytes(model: settings.Model, slots: int) -> int:
-    """Keys and values of one sequence of a whole block in decoding, float32, with `slots` per looped layer."""
+def cache_bytes(model: settings.Model, slots: int, dtype: str) -> int:
+    """Keys and values of one sequence of a whole block in decoding, with `slots` per looped layer."""
     looped = sum(len(group) for group in model.groups)
-    return 2 * (model.layers - looped + looped * slots) * model.block * model.width * FLOAT32
+    return 2 * (model.layers - looped + looped * slots) * model.block * model.width * BYTES[dtype]
+
+
+def row_bytes(table: str) -> int:
+    """One row of a table in memory; on disk parquet packs repeated keys closer."""
+    return sum(BYTES[dtype] for dtype in tables.columns(table).values())
 
 
 @dataclass(frozen=True)
@@ -107,9 +112,10 @@ def plan(run: settings.Settings) -> Plan:
     tokens = train.iterations * train.batch * model.block
     flops = mean_flops_per_token(model, train).total
     looped = len(model.groups)
+    weight_bytes = parameters(model) * BYTES["float32"]
     measured = run.trajectory_sequences * model.block  # tokens a checkpoint
     loop_rows = measured * looped * (run.trajectories.budget + 1)
-    drift_rows = measured * max(0, looped - 1) * 4  # readings
+    drift_rows = measured * len(model.boundary_labels) * 4  # readings of the next group's x^0
     places = 1 + model.layers - sum(map(len, model.groups)) + looped * (run.trajectories.budget + 1)
     return Plan(
         parameters=parameters(model),
@@ -121,10 +127,10 @@ def plan(run: settings.Settings) -> Plan:
         training_jobs=segments,
         analysis_jobs=segments + 1,
         text_characters=run.data.characters,
-        checkpoint_bytes=(segments + 1) * parameters(model) * FLOAT32,
-        # of the last step, beside those of the one in work and its partial state
-        optimizer_bytes=2 * parameters(model) * FLOAT32 * 2 + 3 * parameters(model) * FLOAT32,
-        states_bytes=places * model.block * model.width * FLOAT32,
-        table_bytes=(segments + 1) * (loop_rows * 7 * FLOAT32 + drift_rows * 3 * FLOAT32),
-        cache_bytes=cache_bytes(model, run.exits.budget),
+        checkpoint_bytes=(segments + 1) * weight_bytes,
+        # two moments to start from, and a partial state of weights and moments beside the one it replaces
+        optimizer_bytes=(2 + 3 + 3) * weight_bytes,
+        states_bytes=places * model.block * model.width * BYTES["float32"],
+        table_bytes=(segments + 1) * (loop_rows * row_bytes("trajectories") + drift_rows * row_bytes("token_drift")),
+        cache_bytes=cache_bytes(model, run.exits.budget, run.exits.dtype),
     )

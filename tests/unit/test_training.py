@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small import model_settings, train_settings
+from small import learnable_tokens, model_settings, train_settings
 
 from twoscale import checkpoints, tables
 from twoscale.batches import held_out_sequences
@@ -37,17 +37,11 @@ IDENTITY = {"seed": SEED, "data": "digest"}
 GOLDEN = [3.879793, 3.841785, 3.677527, 3.429098, 3.297175, 3.164551, 2.866278, 2.746636, 2.555113, 2.526907]
 
 
-def text(length: int) -> np.ndarray:
-    """Tokens that can be learned: two interleaved cycles."""
-    numbers = np.arange(length)
-    return np.where(numbers % 2, 20 + numbers % 6, numbers % 10).astype(np.uint16)
-
-
-HELD_OUT = held_out_sequences(text(100)[::-1].copy(), MODEL.block, 3)
+HELD_OUT = held_out_sequences(learnable_tokens(100)[::-1].copy(), MODEL.block, 3)
 
 
 def trainer(model=MODEL, **changes) -> Trainer:
-    return Trainer(SEED, "cpu", model, train_settings(**changes), text(400), HELD_OUT)
+    return Trainer(SEED, "cpu", model, train_settings(**changes), learnable_tokens(400), HELD_OUT)
 
 
 def start(model=MODEL, **changes) -> TrainingState:
@@ -278,7 +272,7 @@ def uninterrupted(tmp_path_factory) -> TrainingState:
 
 def test_a_killed_segment_continues_from_its_partial_state_bit_for_bit(uninterrupted, tmp_path):
     partial, changes = tmp_path / "partial.safetensors", {"save_seconds": 0.0}
-    killed = Interrupted(SEED, "cpu", MODEL, train_settings(**changes), text(400), HELD_OUT)
+    killed = Interrupted(SEED, "cpu", MODEL, train_settings(**changes), learnable_tokens(400), HELD_OUT)
     with pytest.raises(KeyboardInterrupt):
         run_segment(killed, start(), 6, partial, IDENTITY)
     found = load_partial(partial, 0, 6, IDENTITY, "cpu")

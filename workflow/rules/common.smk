@@ -153,7 +153,8 @@ def operation(wildcards, output):
 def launch(wildcards, output):
     """Param function, untracked as `operation` is: what starts the trainer, one process or several."""
     processes = RUNS[wildcards.run].train.processes
-    return "python" if processes == 1 else f"torchrun --standalone --nproc-per-node {processes}"
+    # after "--" torchrun takes no option of the trainer for an ambiguous one of its own
+    return "python" if processes == 1 else f"torchrun --standalone --nproc-per-node {processes} --"
 
 
 def segment_start(wildcards):

@@ -1,0 +1,163 @@
+"""accounting: what a run costs, against torch's own counter, the model's tensors and the files it leaves."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import small
+import torch
+import torch.nn.functional as F
+from small import model_settings, train_settings
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from twoscale import accounting, configuration, settings, tables
+from twoscale.exits import make_rule
+from twoscale.inference import Decoder
+from twoscale.model import LoopedTransformer, initialise
+from twoscale.noise import EvaluationNoise
+from twoscale.training import draw_loops
+
+PROJECT = Path(__file__).parents[2]
+BATCH = 2
+
+# model settings, loop counts, back-propagation depth, recompute
+READINGS = {
+    "default": ({}, (3, 2), None, False),
+    "from the input": ({"state_init": "input"}, (3, 2), None, False),
+    "from the input and noise": ({"state_init": "input_plus_noise"}, (3, 2), None, False),
+    "from zero, branch": ({"state_init": "zero", "sandwich": "branch"}, (3, 2), None, False),
+    "from the input, truncated": ({"state_init": "input"}, (3, 2), 2, False),
+    "noise at every step, normed exit": ({"loop_noise": 0.1, "exit_norm": "final_norm"}, (3, 2), None, False),
+    "truncated": ({}, (5, 1), 2, False),
+    "recomputed": ({}, (3, 2), None, True),
+    "branch, recomputed": ({"sandwich": "branch"}, (3, 2), None, True),
+    "truncated and recomputed": ({}, (5, 1), 2, True),
+    "one core": ({"groups": [[2, 3]]}, (4,), None, False),
+    "loops at both ends": ({"groups": [[1], [3, 4]]}, (2, 3), 1, False),
+    "no groups": ({"groups": []}, (), None, False),
+}
+
+
+def counted(model: settings.Model, loops, depth, recompute) -> tuple[float, float]:
+    """FLOPs per token of forward and backward that torch counts when the model runs."""
+    made = initialise(model, seed=1)
+    tokens = torch.arange(BATCH * model.block).reshape(BATCH, -1) % model.vocabulary
+    noise = EvaluationNoise(1, range(BATCH), model.block)
+    with sdpa_kernel(SDPBackend.MATH):  # its products are those that the counter knows on every device
+        with FlopCounterMode(display=False) as forward:
+            loss = F.cross_entropy(made(tokens, loops, noise, depth, recompute).flatten(0, 1), tokens.flatten())
+        with FlopCounterMode(display=False) as backward:
+            loss.backward()
+    return forward.get_total_flops() / tokens.numel(), backward.get_total_flops() / tokens.numel()
+
+
+@pytest.mark.parametrize("reading", READINGS)
+def test_flops_are_those_that_torch_counts(reading):
+    changes, loops, depth, recompute = READINGS[reading]
+    model = model_settings(width=16, block=12, **changes)
+    flops = accounting.flops_per_token(model, loops, depth, recompute, causal=False)
+    assert (flops.forward, flops.backward) == counted(model, loops, depth, recompute)
+
+
+def test_the_causal_count_leaves_out_the_pairs_behind_the_mask():
+    model = model_settings(width=16, block=12, groups=[])
+    full, causal = (accounting.flops_per_token(model, (), causal=causal) for causal in (False, True))
+    pairs = sum(range(1, 13))  # position p attends to p + 1 of 12
+    left_out = 4 * 16 * (12 * 12 - pairs) * model.layers / 12  # scores and averages, per token
+    assert full.forward - causal.forward == pytest.approx(left_out)
+    assert full.backward - causal.backward == pytest.approx(2 * left_out)
+
+
+def test_the_mean_cost_is_that_of_the_loop_counts_drawn():
+    model, train = model_settings(mean_loops=12), train_settings()
+    drawn = [accounting.flops_per_token(model, draw_loops(model, 1, step)).total for step in range(2000)]
+    error = 4 * np.std(drawn) / np.sqrt(len(drawn))
+    assert accounting.mean_flops_per_token(model, train).total == pytest.approx(np.mean(drawn), abs=error)
+
+
+@pytest.mark.parametrize("groups", [[[2], [3]], [[2, 3]], []], ids=str)
+def test_parameters_are_those_of_the_model(groups):
+    model = model_settings(groups=groups)
+    assert accounting.parameters(model) == sum(p.numel() for p in LoopedTransformer(model).parameters())
+
+
+def test_parameters_of_the_paper_are_those_of_the_model():
+    model = configuration.runs({"preset": "paper"})["paper"].model
+    with torch.device("meta"):
+        made = LoopedTransformer(model)
+    assert accounting.parameters(model) == sum(p.numel() for p in made.parameters())
+    # a GPT-2 small without biases, and three adapters of 2C x C
+    assert accounting.parameters(model) == pytest.approx(124e6 + 3 * 2 * 768**2, rel=0.01)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_cache_is_as_large_as_the_decoder_makes_it(dtype):
+    model = model_settings(groups=[[2, 3]])
+    made = initialise(model, seed=1).to(getattr(torch, dtype))
+    decoder = Decoder(made, make_rule("fixed", 5, made.decode), budget=5, seed=1)
+    allocated = sum(tensor.nbytes for tensor in decoder.cache.values())
+    assert accounting.cache_bytes(model, slots=5, dtype=dtype) == allocated
+
+
+def test_the_paper_takes_what_its_appendix_says():
+    plan = accounting.plan(configuration.runs({"preset": "paper"})["paper"])
+    assert (plan.iterations, plan.tokens) == (60_000, 307_200_000)
+    assert (plan.training_jobs, plan.analysis_jobs) == (15, 16)  # every 5000, and 500, 1000, 2000; the untrained one
+    assert plan.text_characters == 1_500_000_000
+    assert plan.training_flops == pytest.approx(plan.tokens * plan.flops_per_token)
+    # six FLOPs per parameter and token, each layer's as often as it is applied: 8 + 4 x 13 of 12 C², the head once
+    applied = 60 * 12 * 768**2 + 3 * 13 * 768**2 + 768 * 50304
+    assert plan.flops_per_token == pytest.approx(6 * applied, rel=0.06)  # attention is the rest
+    assert plan.training_flops < plan.training_flops_full_attention < 1.06 * plan.training_flops
+    assert plan.checkpoint_bytes == 16 * 4 * plan.parameters
+
+
+def test_a_row_of_a_table_takes_what_arrow_takes_for_it():
+    """The bound of the tables on disk, against a table in memory; parquet packs it closer."""
+    import pyarrow as pa
+
+    kinds = {"string": pa.dictionary(pa.int32(), pa.string()), "float32": pa.float32(), "float64": pa.float64()}
+    for table in ("trajectories", "token_drift"):
+        columns = tables.columns(table)
+        schema = pa.schema([(name, kinds.get(dtype) or getattr(pa, dtype)()) for name, dtype in columns.items()])
+        assert accounting.row_bytes(table) == sum(kind.bit_width for kind in schema.types) / 8
+
+
+def plan_text(*options: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, str(PROJECT / "scripts" / "plan.py"), *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("preset", sorted(path.stem for path in small.PRESETS.glob("*.yaml")))
+def test_every_preset_has_a_plan(preset):
+    (run,) = configuration.runs({"preset": preset}).values()
+    plan = accounting.plan(run)
+    assert all(value > 0 for name, value in vars(plan).items() if name != "text_characters")
+
+
+def test_the_plan_prints_every_quantity_with_its_unit():
+    printed = plan_text("--preset", "paper", "--tflops", "200")
+    assert printed.returncode == 0, printed.stderr
+    for line in ("307.2 M", "60,000", "127.5 M", "hours of training at 200 TFLOP/s"):
+        assert line in printed.stdout
+    hours = [line.split()[-1] for line in printed.stdout.splitlines() if "hours" in line]
+    plan = accounting.plan(configuration.runs({"preset": "paper"})["paper"])
+    assert [float(value) for value in hours] == pytest.approx([plan.training_flops / 200e12 / 3600], abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--preset", "no such"), "config key preset: found 'no such', expected one of"),
+        (("--tflops", "0"), "option --tflops: found 0"),
+    ],
+)
+def test_a_plan_that_cannot_be_made_is_refused_in_one_sentence(options, sentence):
+    printed = plan_text(*options)
+    assert printed.returncode == 1
+    assert printed.stdout == ""
+    assert sentence in printed.stderr
+    assert len(printed.stderr.splitlines()) == 1

@@ -1,0 +1,38 @@
+"""train_segment: what the script leaves on disk when training cannot go on."""
+
+import re
+
+import pytest
+from segment import Run
+
+from twoscale import checkpoints
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory) -> tuple[Run, bytes, str]:
+    """A run whose weights blow up, its first checkpoint before that, and what it said."""
+    run = Run(tmp_path_factory.mktemp("stopped"), learning_rate=1e30, warmup_iterations=0)
+    before = run.checkpoint(0).read_bytes()
+    done = run.train(0, 6, save_seconds=0.0)
+    assert done.returncode == 1
+    return run, before, done.stderr
+
+
+def test_a_loss_that_is_not_finite_ends_the_job_in_one_sentence(stopped):
+    said = stopped[2].splitlines()
+    assert "Traceback" not in stopped[2]
+    assert re.match(r"error: training: iteration \d gave the loss \S+ and the gradient norm \S+, expected", said[-1])
+
+
+def test_a_loss_that_is_not_finite_leaves_the_last_checkpoint_and_the_partial_state(stopped):
+    run, before, said = stopped
+    assert run.checkpoint(0).read_bytes() == before
+    failed = int(re.search(r"iteration (\d)", said).group(1))
+    assert checkpoints.read_header(run.partial(6)).step == failed - 1
+    assert {path.name for path in run.folder.iterdir()} == {
+        "train.bin",
+        "val.bin",
+        "tokens.json",
+        run.checkpoint(0).name,
+        run.partial(6).name,
+    }
