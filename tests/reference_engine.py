@@ -12,18 +12,20 @@ import torch
 
 
 @torch.no_grad()
-def evaluate(model, tokens, rule, threshold, budget, noise):
+def evaluate(model, tokens, rule, threshold, budget, noise, kv_slots=None, warm_from=None):
     """Read the text `tokens` (T,) under an exit rule; `noise` is that of a batch of this one sequence.
 
-    Returns logits (T, V), steps and evaluations (G, T).
+    kv_slots: how many keys of a token are kept, if not all. warm_from: from this token on a group starts from
+    the state with which the token before left it. Returns logits (T, V), steps and evaluations (G, T).
     """
     embedded = model.embed(tokens[None])[0]  # (T, C)
     memory = defaultdict(lambda: defaultdict(list))  # layer -> token -> its (key, value), one per evaluation
+    left = {}  # group -> state of the token before
     logits, spent = [], []
     for token in range(len(tokens)):
 
         def attend(k, token=token):
-            return lambda layer, q, key, value: attention(memory[layer], token, k, q, key, value)
+            return lambda layer, q, key, value: attention(memory[layer], token, k, kv_slots or budget, q, key, value)
 
         def own_noise(group, k, like, token=token):
             return noise(group, k, embedded[None])[:, token]
@@ -34,8 +36,10 @@ def evaluate(model, tokens, rule, threshold, budget, noise):
                 hidden = model.single_layer(index, hidden, attend(0))
                 continue
             f = block_map(model, index, hidden, attend, own_noise)
-            x0 = model.enter(index, hidden, own_noise)
+            warm = warm_from is not None and token >= max(warm_from, 1)
+            x0 = left[index] if warm else model.enter(index, hidden, own_noise)
             x, steps, evaluations = loop(f, x0, rule, threshold, budget, model.decode)
+            left[index] = x
             hidden = model.leave(index, x)
             spent.append((steps, evaluations))
         logits.append(model.decode(hidden)[0])
@@ -49,13 +53,14 @@ def block_map(model, group, entered, attend, noise):
     return lambda k, x: model.step(group, model.disturb(group, k, x, noise), injected, attend(k))
 
 
-def attention(memory, token, k, q, key, value):
+def attention(memory, token, k, slots, q, key, value):
     """softmax(q keys / sqrt(D)) values for one token at loop step k; q, key, value (1, H, D).
 
-    An earlier token is seen as it was at its own step k, or at its last one if it left before.
+    An earlier token is seen as it was at the last of its steps that fell on the slot of step k; with a slot
+    for every step that is its own step k. If none did, it left before: then at its last step.
     """
     memory[token].append((key[0], value[0]))
-    seen = [memory[earlier][min(k, len(memory[earlier]) - 1)] for earlier in range(token + 1)]
+    seen = [(memory[earlier][k % slots :: slots] or memory[earlier])[-1] for earlier in range(token + 1)]
     keys, values = (torch.stack(rows) for rows in zip(*seen, strict=True))  # (T, H, D) each
     scores = torch.einsum("hd,thd->ht", q[0], keys) / math.sqrt(q.shape[-1])
     return torch.einsum("ht,thd->hd", scores.softmax(-1), values)[None]

@@ -11,13 +11,16 @@ Algorithm 1), and `evaluations`, how often f was computed; they differ by one wh
 that triggered away. Cost is evaluations.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from twoscale import settings
+from twoscale.errors import InputError
 from twoscale.exits import Rule, keep_rows
 from twoscale.model import Attend, LoopedTransformer, Noise, causal_attention
 from twoscale.noise import EvaluationNoise
@@ -29,6 +32,16 @@ class Counts:
 
     steps: Tensor
     evaluations: Tensor
+
+
+class Memory(Protocol):
+    """Keys and values that the tokens of a group, rows 0 … N - 1, see while they loop together."""
+
+    def attend(self, k: int, active: Tensor) -> Attend:
+        """Attention at loop step k for the rows `active`, rising, which bring new keys and values."""
+
+    def leave(self, rows: Tensor, evaluations: int) -> None:
+        """These rows were computed for the last time, at their evaluation number `evaluations`."""
 
 
 class ParallelMemory:
@@ -43,13 +56,20 @@ class ParallelMemory:
         self.keys: dict[int, Tensor] = {}  # layer -> (B * T, H, D)
         self.values: dict[int, Tensor] = {}
 
-    def attend_all(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(self, k: int, active: Tensor) -> Attend:
+        everyone = len(active) == self.batch * self.length
+        return self._attend_all if everyone else self._attend_some(active)
+
+    def leave(self, rows: Tensor, evaluations: int) -> None:
+        """Nothing to do: their rows stay as they are."""
+
+    def _attend_all(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attention while every token loops: q, k, v (B * T, H, D)."""
         self.keys[layer], self.values[layer] = k.contiguous(), v.contiguous()
         rows = (z.unflatten(0, (self.batch, self.length)) for z in (q, k, v))
         return causal_attention(layer, *rows).flatten(0, 1)
 
-    def attend_some(self, active: Tensor) -> Attend:
+    def _attend_some(self, active: Tensor) -> Attend:
         """Attention for the tokens `active` (N,), rising indices into B * T.
 
         The queries are laid out as (B, A) with A the most active tokens of a sequence; the projections
@@ -78,7 +98,7 @@ class ParallelMemory:
 
 
 def loop_in_parallel(
-    model: LoopedTransformer, group: int, entered: Tensor, rule: Rule, budget: int, noise: Noise
+    model: LoopedTransformer, group: int, entered: Tensor, rule: Rule, budget: int, noise: Noise, memory: Memory
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Loop the tokens (B, T, C) that enter a group, each until its rule fires.
 
@@ -86,7 +106,6 @@ def loop_in_parallel(
     still loop are computed.
     """
     batch, length, _ = entered.shape
-    memory = ParallelMemory(batch, length)
     active = torch.arange(batch * length, device=entered.device)
     injected = model.inject(group, entered).flatten(0, 1)
     x = model.enter(group, entered, noise).flatten(0, 1)
@@ -99,15 +118,15 @@ def loop_in_parallel(
         return noise(group, k, entered).flatten(0, 1)[active]
 
     for k in range(budget):
-        everyone = len(active) == batch * length
-        attend = memory.attend_all if everyone else memory.attend_some(active)
-        x_new = model.step(group, model.disturb(group, k, x, active_noise), injected, attend)
+        disturbed = model.disturb(group, k, x, active_noise)
+        x_new = model.step(group, disturbed, injected, memory.attend(k, active))
         leaves, state = rule.update(state, x_new)
         if leaves.any():
             leaving, stays = active[leaves], ~leaves
             returned[leaving] = (x if rule.returns == "previous" else x_new)[leaves]
             evaluations[leaving] = k + 1
             steps[leaving] = k if rule.returns == "previous" else k + 1
+            memory.leave(leaving, k + 1)
             active, injected, x_new = active[stays], injected[stays], x_new[stays]
             state = keep_rows(state, stays)
         x = x_new
@@ -127,7 +146,8 @@ def evaluate(model: LoopedTransformer, tokens: Tensor, rule: Rule, budget: int, 
         if stage == "layer":
             hidden = model.single_layer(index, hidden)
             continue
-        left, *counts = loop_in_parallel(model, index, hidden, rule, budget, noise)
+        memory = ParallelMemory(*tokens.shape)
+        left, *counts = loop_in_parallel(model, index, hidden, rule, budget, noise, memory)
         hidden = model.leave(index, left)
         spent.append(counts)
     return model.decode(hidden), stack_counts(spent, tokens)
@@ -140,32 +160,124 @@ def stack_counts(spent: Sequence[Sequence[Tensor]], tokens: Tensor) -> Counts:
     return Counts(*(torch.stack(parts) for parts in zip(*spent, strict=True)))
 
 
-class Decoder:
-    """Decodes one sequence token by token under a rule, with keys and values kept per (loop step, layer).
+class Cache:
+    """Keys and values of one sequence, a slot per (loop step, layer), allocated once.
 
-    The cache is allocated once. At loop step k a token reads and writes slot k; when it leaves, the slots
-    that it never reached are filled with its last keys and values.
+    Step k reads and writes slot k modulo `slots`; a layer outside the groups has the slot 0 alone. With
+    fewer slots than the budget (Geiping's cache sharing) later tokens see, in place of step k, the last of
+    a token's steps that fell on the same slot.
     """
 
-    def __init__(self, model: LoopedTransformer, rule: Rule, budget: int, seed: int, sequence: int = 0) -> None:
-        """sequence: number of the held-out sequence whose noise is read; 0 outside of that text."""
-        self.model, self.rule, self.budget = model, rule, budget
-        like = model.token_embedding.weight
-        shape = (model.settings.heads, model.settings.block, model.settings.head_width)
-        looped = {number for numbers in model.settings.groups for number in numbers}
-        # layer -> keys and values (2, slots, H, block, D)
-        self.cache = {
-            number: like.new_zeros(2, budget if number in looped else 1, *shape)
-            for number in range(1, model.settings.layers + 1)
+    def __init__(self, model: settings.Model, slots: int, like: Tensor) -> None:
+        self.slots = slots
+        looped = {number for group in model.groups for number in group}
+        shape = (1, model.heads, model.block, model.head_width)
+        self.stored = {  # layer -> (slots, 2, 1, H, block, D): keys and values
+            number: like.new_zeros(slots if number in looped else 1, 2, *shape) for number in range(1, model.layers + 1)
         }
+        # layer -> slot -> keys and values (1, H, block, D): making these views costs as much as attention does
+        self._views = {number: [tuple(slot) for slot in stored] for number, stored in self.stored.items()}
+
+    def attend(self, k: int, position: int) -> Attend:
+        """Attention at loop step k for the one token at `position`: q, k, v (1, H, D)."""
+        slot, end = k % self.slots, position + 1
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            keys, values = self._views[layer][slot]
+            keys.select(2, position).copy_(k)
+            values.select(2, position).copy_(v)
+            # four axes, and no mask: otherwise torch leaves its fused kernel
+            out = F.scaled_dot_product_attention(q.unsqueeze(2), keys[:, :, :end], values[:, :, :end])
+            return out.squeeze(2)
+
+        return attend
+
+    def attend_together(self, k: int, positions: Tensor, end: int) -> Attend:
+        """Attention at loop step k for the tokens at `positions` (N,), all below `end`: q, k, v (N, H, D)."""
+        slot = k % self.slots
+        mask = torch.arange(end, device=positions.device) <= positions[:, None]
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            keys, values = self._views[layer][slot]
+            keys[0].index_copy_(1, positions, k.transpose(0, 1))
+            values[0].index_copy_(1, positions, v.transpose(0, 1))
+            queries = q.transpose(0, 1)[None]
+            out = F.scaled_dot_product_attention(queries, keys[:, :, :end], values[:, :, :end], attn_mask=mask)
+            return out[0].transpose(0, 1)
+
+        return attend
+
+    def fill(self, layers: Sequence[int], positions: int | Tensor, evaluations: int) -> None:
+        """Give later tokens the last evaluation of these at the slots that they never reached."""
+        if evaluations >= self.slots:
+            return
+        for number in layers:
+            stored = self.stored[number]
+            stored[evaluations:, :, :, :, positions] = stored[evaluations - 1, :, :, :, positions]
+
+
+class CachedMemory:
+    """What loops together are positions start … start + length - 1 of a cache that keeps every step."""
+
+    def __init__(self, cache: Cache, layers: Sequence[int], start: int, length: int) -> None:
+        self.cache, self.layers, self.start, self.end = cache, layers, start, start + length
+
+    def attend(self, k: int, active: Tensor) -> Attend:
+        return self.cache.attend_together(k, self.start + active, self.end)
+
+    def leave(self, rows: Tensor, evaluations: int) -> None:
+        self.cache.fill(self.layers, self.start + rows, evaluations)
+
+
+class Decoder:
+    """Decodes one sequence under a rule on top of a cache that is allocated once.
+
+    Tokens come one by one (`feed`) or several at once (`feed_together`), with the same result; `rewind`
+    takes the last ones back.
+    """
+
+    def __init__(
+        self,
+        model: LoopedTransformer,
+        rule: Rule,
+        budget: int,
+        seed: int,
+        sequence: int = 0,
+        kv_slots: int | None = None,
+        warm_start: bool = False,
+    ) -> None:
+        """sequence: number of the held-out sequence whose noise is read; 0 outside of that text.
+
+        kv_slots: loop steps share this many slots of the cache (None: each has its own). warm_start: a
+        token that is fed starts each group from the state with which the token before left it (Geiping et
+        al.); those of a prompt still start as in training.
+        """
+        if kv_slots is not None and kv_slots < 1:
+            raise InputError(f"kv_slots: found {kv_slots}, expected at least 1.")
+        self.model, self.rule, self.budget = model, rule, budget
+        self.warm_start = warm_start
+        like = model.token_embedding.weight
+        self.cache = Cache(model.settings, min(kv_slots or budget, budget), like)
         self.noise = EvaluationNoise(seed, [sequence], model.settings.block)
         self._drawn: dict[tuple[int, int], Tensor] = {}  # (group, k) -> (block, C)
+        # group -> the states (block, C) that tokens left it with: the next one's start if that is warm
+        self._left = [like.new_zeros(model.settings.block, model.settings.width) for _ in model.groups]
         self.position = 0
+
+    @property
+    def shares_slots(self) -> bool:
+        return self.cache.slots < self.budget
 
     def reset(self, rule: Rule | None = None) -> None:
         """Start a new text, under another rule if one is given; the cache is overwritten as it goes."""
         self.position = 0
         self.rule = rule or self.rule
+
+    def rewind(self, position: int) -> None:
+        """Forget the tokens from `position` on: no later token sees what the cache still holds of them."""
+        if not 0 <= position <= self.position:
+            raise ValueError(f"{position} is not a position between 0 and {self.position}")
+        self.position = position
 
     @torch.no_grad()
     def feed(self, token: int, evaluations: Sequence[int] | None = None) -> tuple[Tensor, list[int]]:
@@ -174,67 +286,135 @@ class Decoder:
         With `evaluations` no rule is asked: each group runs as often as told. That is the floor of the
         benchmark, the loops without the price of deciding.
         """
-        taken = []
-        hidden = self.model.embed(self._as_tensor(token), self.position)[0]
+        logits, counts = self._feed_one(token, self.warm_start, evaluations)
+        return logits, [taken for _, taken in counts]
+
+    @torch.no_grad()
+    def feed_together(self, tokens: Sequence[int]) -> tuple[Tensor, Counts]:
+        """Logits (N, V) after each of N more tokens, computed in parallel, and what they spent (G, 1, N)."""
+        if self.shares_slots:
+            raise InputError(
+                f"kv_slots: found {self.cache.slots} slots for a budget of {self.budget} loops, expected a slot for "
+                "each loop where positions are computed together; feed them one by one."
+            )
+        self._check_room(len(tokens))
+        batch = self._as_tensor(tokens)
+        everyone = torch.arange(len(tokens), device=batch.device)
+        hidden = self.model.embed(batch, self.position)  # (1, N, C)
+        spent = []
+        for stage, index in self.model.stages:
+            memory = self._memory(stage, index, len(tokens))
+            if stage == "layer":
+                hidden = self.model.single_layer(index, hidden[0], memory.attend(0, everyone))[None]
+                continue
+            left, *counts = loop_in_parallel(
+                self.model, index, hidden, self.rule, self.budget, self._noise_rows, memory
+            )
+            self._left[index][self.position : self.position + len(tokens)] = left[0]
+            hidden = self.model.leave(index, left)
+            spent.append(counts)
+        self.position += len(tokens)
+        return self.model.decode(hidden)[0], stack_counts(spent, batch)
+
+    @torch.no_grad()
+    def prefill(self, tokens: Sequence[int]) -> tuple[Tensor, Counts]:
+        """Read a prompt of N tokens: logits (N, V) after each and what they spent (G, 1, N).
+
+        In parallel where every loop step has a slot of its own, else position by position.
+        """
+        if not self.shares_slots:
+            return self.feed_together(tokens)
+        logits, counts = zip(*(self._feed_one(token, warm=False) for token in tokens), strict=True)
+        spent = torch.tensor(counts, dtype=torch.int64).reshape(len(tokens), len(self.model.groups), 2)
+        return torch.stack(logits), Counts(*spent.permute(2, 1, 0)[:, :, None])
+
+    def _feed_one(
+        self, token: int, warm: bool, evaluations: Sequence[int] | None = None
+    ) -> tuple[Tensor, list[tuple[int, int]]]:
+        """Logits (V,) after one more token, and per group its steps and evaluations."""
+        self._check_room(1)
+        counts = []
+        hidden = self.model.embed(self._as_tensor([token]), self.position)[0]
         for stage, index in self.model.stages:
             if stage == "layer":
-                hidden = self.model.single_layer(index, hidden, self._attend(0))
+                hidden = self.model.single_layer(index, hidden, self.cache.attend(0, self.position))
                 continue
-            if evaluations is None:
-                hidden, count = self._loop(index, hidden)
-            else:
-                count = evaluations[index]
-                hidden = self._replay(index, hidden, count)
-            self._fill(index, count)
-            hidden = self.model.leave(index, hidden)
-            taken.append(count)
+            told = None if evaluations is None else evaluations[index]
+            left, *count = self._loop(index, hidden, warm) if told is None else self._replay(index, hidden, warm, told)
+            self.cache.fill(self.model.settings.groups[index], self.position, count[1])
+            if self.warm_start:
+                self._left[index][self.position] = left[0]
+            hidden = self.model.leave(index, left)
+            counts.append(tuple(count))
         self.position += 1
-        return self.model.decode(hidden)[0], taken
+        return self.model.decode(hidden)[0], counts
 
-    def _loop(self, group: int, entered: Tensor) -> tuple[Tensor, int]:
-        """State (1, C) that the token leaves the group with, and its evaluations."""
-        injected = self.model.inject(group, entered)
-        x = self.model.enter(group, entered, self._noise_row)
-        state = self.rule.start(x)
-        for k in range(self.budget):
-            disturbed = self.model.disturb(group, k, x, self._noise_row)
-            x_new = self.model.step(group, disturbed, injected, self._attend(k))
-            leaves, state = self.rule.update(state, x_new)
+    def _loop(self, group: int, entered: Tensor, warm: bool) -> tuple[Tensor, int, int]:
+        """State (1, C) that the token leaves the group with, its steps and its evaluations."""
+        rule = self.rule
+        x = self._start(group, entered, warm)
+        state = rule.start(x)
+        for k, x_new in self._states(group, entered, x, self.budget):
+            leaves, state = rule.update(state, x_new)
             if leaves:
-                return (x if self.rule.returns == "previous" else x_new), k + 1
+                return (x, k, k + 1) if rule.returns == "previous" else (x_new, k + 1, k + 1)
             x = x_new
-        return x, self.budget
+        return x, self.budget, self.budget
 
-    def _replay(self, group: int, entered: Tensor, count: int) -> Tensor:
+    def _replay(self, group: int, entered: Tensor, warm: bool, count: int) -> tuple[Tensor, int, int]:
+        """The same after `count` evaluations, with no rule asked."""
+        for _, x in self._states(group, entered, self._start(group, entered, warm), count):  # noqa: B007
+            pass
+        return x, count, count
+
+    def _states(self, group: int, entered: Tensor, x: Tensor, most: int) -> Iterator[tuple[int, Tensor]]:
+        """k and x^{k+1} (1, C) for k = 0 … most - 1."""
         injected = self.model.inject(group, entered)
-        x = self.model.enter(group, entered, self._noise_row)
-        for k in range(count):
-            x = self.model.step(group, self.model.disturb(group, k, x, self._noise_row), injected, self._attend(k))
-        return x
+        for k in range(most):
+            disturbed = self.model.disturb(group, k, x, self._noise_rows)
+            x = self.model.step(group, disturbed, injected, self.cache.attend(k, self.position))
+            yield k, x
 
-    def _attend(self, slot: int) -> Attend:
-        position = self.position
+    def _start(self, group: int, entered: Tensor, warm: bool) -> Tensor:
+        if warm and self.position:
+            return self._left[group][self.position - 1, None]
+        return self.model.enter(group, entered, self._noise_rows)
 
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            keys, values = self.cache[layer][:, slot]  # (H, block, D) each
-            keys[:, position], values[:, position] = k[0], v[0]
-            seen = slice(0, position + 1)
-            out = F.scaled_dot_product_attention(q.transpose(0, 1), keys[:, seen], values[:, seen])
-            return out.transpose(0, 1)
+    def _memory(self, stage: str, index: int, length: int) -> CachedMemory:
+        layers = self.model.settings.groups[index] if stage == "loop" else ()
+        return CachedMemory(self.cache, layers, self.position, length)
 
-        return attend
-
-    def _fill(self, group: int, count: int) -> None:
-        """Give later tokens the last evaluation of this one at the steps that it did not reach."""
-        for number in self.model.settings.groups[group]:
-            rows = self.cache[number][:, :, :, self.position]  # (2, slots, H, D)
-            rows[:, count:] = rows[:, count - 1 : count]
-
-    def _noise_row(self, group: int, k: int, like: Tensor) -> Tensor:
-        """The row (1, C) of this position; each array is drawn once."""
+    def _noise_rows(self, group: int, k: int, like: Tensor) -> Tensor:
+        """Rows of the positions that are being fed, shaped like `like` (…, N, C); each array is drawn once."""
         if (group, k) not in self._drawn:
             self._drawn[group, k] = self.noise.rows(group, k, like.shape[-1], like)[0]
-        return self._drawn[group, k][self.position, None]
+        return self._drawn[group, k][self.position : self.position + like.shape[-2]].view_as(like)
 
-    def _as_tensor(self, token: int) -> Tensor:
-        return torch.tensor([[token]], device=self.model.token_embedding.weight.device)
+    def _check_room(self, count: int) -> None:
+        block = self.model.settings.block
+        if self.position + count > block:
+            raise InputError(
+                f"text: found {self.position + count} tokens, expected at most model.block = {block}, the positions "
+                "that the model knows."
+            )
+
+    def _as_tensor(self, tokens: Sequence[int]) -> Tensor:
+        return torch.tensor([tokens], device=self.model.token_embedding.weight.device)
+
+
+@torch.no_grad()
+def evaluate_by_position(
+    model: LoopedTransformer,
+    tokens: Tensor,
+    rule: Rule,
+    budget: int,
+    seed: int,
+    sequences: Sequence[int],
+    kv_slots: int | None,
+) -> tuple[Tensor, Counts]:
+    """`evaluate`, one of the `sequences` (B) after the other through the cache, whose slots loop steps may share."""
+    decoders = (Decoder(model, rule, budget, seed, sequence, kv_slots) for sequence in sequences)
+    read = [decoder.prefill(row.tolist()) for decoder, row in zip(decoders, tokens, strict=True)]
+    logits, counts = zip(*read, strict=True)
+    parts = [torch.cat([getattr(count, kind) for count in counts], dim=1) for kind in ("steps", "evaluations")]
+    return torch.stack(logits), Counts(*parts)

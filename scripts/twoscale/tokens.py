@@ -57,6 +57,10 @@ class Tokenizer:
         """The text of `ids`; bytes that are not UTF-8 become replacement characters."""
         return self.encoding.decode(ids)
 
+    def bytes_of(self, token: int) -> bytes:
+        """The bytes of one id; a character may be spread over several."""
+        return self.encoding.decode_single_token_bytes(token)
+
     def encode_document(self, text: str) -> np.ndarray:
         """Ids of one document and the end of text, as a shard stores them."""
         # the one call of tiktoken that makes no Python list; releases the interpreter lock

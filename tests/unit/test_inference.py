@@ -1,12 +1,15 @@
 """The exit engine: in parallel, token by token, and by the plain reference it is one function."""
 
+import random
+
 import pytest
 import reference_engine
 import torch
 
 from twoscale import measures, settings
+from twoscale.errors import InputError
 from twoscale.exits import RULES, Rule, make_rule
-from twoscale.inference import Decoder, evaluate
+from twoscale.inference import Decoder, evaluate, evaluate_by_position
 from twoscale.model import initialise
 from twoscale.noise import EvaluationNoise
 
@@ -316,3 +319,172 @@ def test_a_decoder_that_was_reset_has_forgotten_the_text_before(name):
     fresh, expected = decode_text(Decoder(model, rule, BUDGET, SEED), second)
     assert torch.equal(logits, fresh)
     assert torch.equal(evaluations, expected)
+
+
+# --- several tokens at once on top of the cache ---------------------------------------------------------------------
+
+
+def feed_in_pieces(decoder, tokens, sizes):
+    """Logits (T, V) and evaluations (G, T) of the text (T,), fed in pieces; those of size 0 by `feed`."""
+    logits, evaluations, tokens = [], [], tokens.tolist()
+    for size in sizes:
+        if size == 0:
+            one, taken = decoder.feed(tokens[decoder.position])
+            logits.append(one[None])
+            evaluations.append(torch.tensor(taken, dtype=torch.int64)[:, None])
+        else:
+            several, counts = decoder.feed_together(tokens[decoder.position : decoder.position + size])
+            logits.append(several)
+            evaluations.append(counts.evaluations[:, 0])
+    return torch.cat(logits), torch.cat(evaluations, dim=1)
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("readings", READINGS.values(), ids=READINGS)
+def test_tokens_fed_together_are_the_same_as_tokens_fed_one_by_one(readings, name):
+    model, tokens = small_model(**readings), text(1, 11)
+    rule = make_rule(name, ragged_threshold(name, model, tokens, noise_of(0)), model.decode)
+    expected, taken = decode_text(Decoder(model, rule, BUDGET, SEED), tokens[0])
+    for sizes in ([11], [3, 0, 4, 0, 2], [0, 0, 1, 8]):
+        logits, evaluations = feed_in_pieces(Decoder(model, rule, BUDGET, SEED), tokens[0], sizes)
+        assert_close(logits, expected)
+        assert torch.equal(evaluations, taken)
+
+
+def random_model(draw):
+    """A float64 model of random depth, random groups and random readings, from the generator `draw`."""
+    layers = draw.randint(2, 6)
+    ends = sorted(draw.sample(range(1, layers + 2), 2 * draw.randint(1, (layers + 1) // 2)))
+    groups = [list(range(first, last)) for first, last in zip(ends[::2], ends[1::2], strict=True)]
+    return small_model(
+        draw.randrange(1000),
+        layers=layers,
+        groups=groups,
+        sandwich=draw.choice(["post_residual", "branch"]),
+        state_init=draw.choice(["noise", "input", "input_plus_noise", "zero"]),
+        loop_noise=draw.choice([0.0, 0.2]),
+        adapter_init=draw.choice(["random", "blend"]),
+        exit_norm=draw.choice(["none", "final_norm"]),
+    )
+
+
+@pytest.mark.parametrize("case", range(12))
+def test_random_models_agree_in_parallel_in_pieces_and_with_the_reference(case):
+    draw = random.Random(case)
+    model, tokens = random_model(draw), text(1, BLOCK, case)
+    name = draw.choice(list(RULES))
+    threshold = ragged_threshold(name, model, tokens, noise_of(0), share=draw.uniform(0.1, 0.9))
+    rule = make_rule(name, threshold, model.decode)
+    expected, steps, taken = reference_engine.evaluate(model, tokens[0], name, threshold, BUDGET, noise_of(0))
+    logits, counts = evaluate(model, tokens, rule, BUDGET, noise_of(0))
+    assert_close(logits[0], expected)
+    assert torch.equal(counts.steps[:, 0], steps)
+    sizes = []
+    while (fed := sum(max(size, 1) for size in sizes)) < BLOCK:
+        sizes.append(draw.randint(0, BLOCK - fed))
+    logits, evaluations = feed_in_pieces(Decoder(model, rule, BUDGET, SEED), tokens[0], sizes)
+    assert_close(logits, expected)
+    assert torch.equal(evaluations, taken)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_what_was_fed_after_a_position_is_forgotten_by_rewinding_to_it(name):
+    model, tokens, other = small_model(), text(1, 9)[0], text(1, 6, seed=1)[0].tolist()
+    rule = make_rule(name, ragged_threshold(name, model, tokens[None], noise_of(0)), model.decode)
+    expected, taken = decode_text(Decoder(model, rule, BUDGET, SEED), tokens)
+    decoder = Decoder(model, rule, BUDGET, SEED)
+    decode_text(decoder, tokens[:4])
+    decoder.feed_together(other[:3])
+    decoder.feed(other[3])
+    decoder.rewind(4)
+    logits, evaluations = decode_text(decoder, tokens[4:])
+    assert_close(logits, expected[4:])
+    assert torch.equal(evaluations, taken[:, 4:])
+
+
+def test_a_decoder_rewinds_only_to_where_it_has_been():
+    decoder = Decoder(small_model(), Unasked(1.0, None), BUDGET, SEED)
+    for position in (-1, 1):
+        with pytest.raises(ValueError, match="not a position"):
+            decoder.rewind(position)
+
+
+def test_more_tokens_than_the_block_are_refused():
+    model = small_model()
+    decoder = Decoder(model, make_rule("fixed", 1, model.decode), BUDGET, SEED)
+    with pytest.raises(InputError, match=f"found {BLOCK + 1} tokens, expected at most model.block = {BLOCK}"):
+        decoder.feed_together([0] * (BLOCK + 1))
+    decoder.feed_together([0] * BLOCK)
+    with pytest.raises(InputError, match=f"found {BLOCK + 1} tokens, expected at most model.block = {BLOCK}"):
+        decoder.feed(0)
+
+
+# --- shared slots and warm starts --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3, BUDGET, 2 * BUDGET])
+@pytest.mark.parametrize("name", RULES)
+def test_shared_slots_are_those_of_the_explicit_reference(name, slots):
+    model, sequences, tokens = small_model(), (4, 1), text(2, 9)
+    threshold = ragged_threshold(name, model, tokens, noise_of(*sequences))
+    rule = make_rule(name, threshold, model.decode)
+    logits, counts = evaluate_by_position(model, tokens, rule, BUDGET, SEED, sequences, slots)
+    for row, sequence in enumerate(sequences):
+        expected, steps, evaluations = reference_engine.evaluate(
+            model, tokens[row], name, threshold, BUDGET, noise_of(sequence), kv_slots=slots
+        )
+        assert_close(logits[row], expected)
+        assert torch.equal(counts.steps[:, row], steps)
+        assert torch.equal(counts.evaluations[:, row], evaluations)
+        decoded, taken = decode_text(Decoder(model, rule, BUDGET, SEED, sequence, kv_slots=slots), tokens[row])
+        assert_close(decoded, expected)
+        assert torch.equal(taken, evaluations)
+
+
+def test_slots_that_are_shared_change_the_function_and_slots_enough_do_not():
+    model, tokens = small_model(), text(1, 9)
+    rule = make_rule("fixed", BUDGET, model.decode)
+    expected, _ = evaluate(model, tokens, rule, BUDGET, noise_of(0))
+    assert_close(evaluate_by_position(model, tokens, rule, BUDGET, SEED, [0], BUDGET)[0], expected)
+    shared, _ = evaluate_by_position(model, tokens, rule, BUDGET, SEED, [0], 2)
+    assert not torch.allclose(shared, expected)
+
+
+def test_fewer_slots_take_less_memory():
+    model = small_model()
+    sizes = [
+        sum(stored.numel() for stored in Decoder(model, None, BUDGET, SEED, kv_slots=slots).cache.stored.values())
+        for slots in (1, 2, None)
+    ]
+    of_slot = 2 * model.settings.width * BLOCK  # of one layer
+    assert sizes == [of_slot * (2 + 4 * slots) for slots in (1, 2, BUDGET)]
+
+
+def test_positions_that_share_slots_are_not_computed_together():
+    model = small_model()
+    decoder = Decoder(model, make_rule("fixed", 3, model.decode), BUDGET, SEED, kv_slots=2)
+    with pytest.raises(InputError, match="kv_slots: found 2 slots for a budget of 7 loops"):
+        decoder.feed_together([1, 2])
+    with pytest.raises(InputError, match="kv_slots: found 0, expected at least 1"):
+        Decoder(model, None, BUDGET, SEED, kv_slots=0)
+
+
+@pytest.mark.parametrize("slots", [None, 2])
+@pytest.mark.parametrize("prompt", [1, 4])
+@pytest.mark.parametrize("name", RULES)
+def test_a_warm_start_is_the_state_that_the_token_before_left_with(name, prompt, slots):
+    model, tokens = small_model(exit_norm="final_norm"), text(1, 9)[0]
+    threshold = ragged_threshold(name, model, tokens[None], noise_of(0))
+    expected, _, evaluations = reference_engine.evaluate(
+        model, tokens, name, threshold, BUDGET, noise_of(0), kv_slots=slots, warm_from=prompt
+    )
+    rule = make_rule(name, threshold, model.decode)
+    decoder = Decoder(model, rule, BUDGET, SEED, kv_slots=slots, warm_start=True)
+    read, counts = decoder.prefill(tokens[:prompt].tolist())
+    decoder.feed(0)
+    decoder.rewind(prompt)
+    decoded, taken = decode_text(decoder, tokens[prompt:])
+    assert_close(torch.cat([read, decoded]), expected)
+    assert torch.equal(torch.cat([counts.evaluations[:, 0], taken], dim=1), evaluations)
+    cold, _, _ = reference_engine.evaluate(model, tokens, name, threshold, BUDGET, noise_of(0), kv_slots=slots)
+    assert not torch.allclose(cold[prompt:], expected[prompt:])

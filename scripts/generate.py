@@ -1,0 +1,179 @@
+"""Generate text with the last checkpoint of a run, every token looping as long as an exit rule says.
+
+    python scripts/generate.py --run demo --prompt "The loop" --rule acceleration --tau 1e-3
+
+The text goes to standard output as it is made; speed and loops go to standard error. Decoding is greedy unless
+a temperature is given. The configuration is not read: what the model is stands in its checkpoint.
+"""
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+
+from twoscale import command, loop_colours, settings
+from twoscale.errors import InputError
+from twoscale.exits import Rule, make_rule
+from twoscale.files import replacing
+from twoscale.finished_run import FinishedRun, open_run
+from twoscale.generation import NewToken, Sampling, Speculation, generate
+from twoscale.inference import Decoder
+from twoscale.model import LoopedTransformer
+
+
+def main(arguments: argparse.Namespace) -> None:
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    if arguments.tokens < 1:
+        raise InputError(f"option --tokens: found {arguments.tokens}, expected at least 1.")
+    run = open_run(arguments.results, arguments.run, arguments.device, getattr(torch, arguments.dtype))
+    prompt = run.tokenizer.encode(arguments.prompt)
+    decoder = Decoder(
+        run.model,
+        chosen_rule(run.model, arguments.rule, arguments.tau, arguments.budget),
+        arguments.budget,
+        run.seed,
+        kv_slots=arguments.kv_slots,
+        warm_start=arguments.warm_start,
+    )
+    sampling = Sampling(arguments.temperature, arguments.top_k, arguments.top_p, arguments.seed)
+    speculation = None
+    if arguments.speculative is not None:
+        speculation = Speculation(make_rule("fixed", arguments.draft_loops, run.model.decode), arguments.speculative)
+
+    started = time.perf_counter()
+    new_tokens = generate(decoder, prompt, arguments.tokens, sampling, run.tokenizer.end_of_text, speculation)
+    in_colour = arguments.show_loops == "always" or (arguments.show_loops == "auto" and sys.stdout.isatty())
+    shown = Shown(run, arguments.budget, in_colour)
+    shown.text(arguments.prompt)
+    made, times = [], []
+    for token in new_tokens:
+        times.append(time.perf_counter() - started)
+        made.append(token)
+        shown.token(token)
+    shown.end()
+
+    facts = {"stopped": reason(made, len(prompt), run, arguments.tokens)}
+    facts |= summary(len(prompt), made, times, run.model.settings, speculation)
+    for name, value in facts.items():
+        print(f"{name}: {value}", file=sys.stderr)
+    if arguments.html is not None:
+        about = {
+            "checkpoint": f"{arguments.run}, step {run.step}",
+            "exit rule": f"{arguments.rule} {decoder.rule.threshold:g}",
+        }
+        labels = run.model.settings.group_labels
+        page = loop_colours.page("Loops per token", about | facts, arguments.prompt, shown.pieces, labels)
+        with replacing(arguments.html) as temporary:
+            temporary.write_text(page, encoding="utf-8")
+
+
+def chosen_rule(model: LoopedTransformer, name: str, tau: float | None, budget: int) -> Rule:
+    """The exit rule of the command line; `fixed` runs the whole budget unless told otherwise."""
+    if budget < 1:
+        raise InputError(f"option --budget: found {budget}, expected at least 1 loop.")
+    if tau is None and name == "fixed":
+        tau = budget
+    if tau is None:
+        raise InputError(f"option --tau: found nothing, expected the threshold of the rule {name}.")
+    if not math.isfinite(tau) or tau <= 0:
+        raise InputError(f"option --tau: found {tau}, expected a number > 0.")
+    if settings.THRESHOLD_TYPES.get(name) is int:
+        if tau != int(tau):
+            raise InputError(f"option --tau: found {tau}, expected a whole number for the rule {name}.")
+        tau = int(tau)
+    return make_rule(name, tau, model.decode)
+
+
+class Shown:
+    """The text on standard output, in colours or plain, and its pieces for the page."""
+
+    def __init__(self, run: FinishedRun, budget: int, in_colour: bool) -> None:
+        self.run, self.budget, self.in_colour = run, budget, in_colour
+        self.pieces: list[loop_colours.Piece] = []
+        self._characters = loop_colours.Pieces()
+        sys.stdout.reconfigure(errors="replace")  # a terminal without UTF-8 shows question marks
+
+    def text(self, text: str) -> None:
+        print(loop_colours.harmless(text) if sys.stdout.isatty() else text, end="", flush=True)
+
+    def token(self, token: NewToken) -> None:
+        if token.id != self.run.tokenizer.end_of_text:
+            self._piece(self._characters.next(self.run.tokenizer.bytes_of(token.id)), token.evaluations)
+
+    def end(self) -> None:
+        if rest := self._characters.rest():  # the last character was cut off
+            self._piece(rest, self.pieces[-1].loops)
+        print(flush=True)
+
+    def _piece(self, text: str, loops: tuple[int, ...]) -> None:
+        self.pieces.append(loop_colours.Piece(text, loops))
+        if self.in_colour:
+            print(loop_colours.terminal(self.pieces[-1], self.budget), end="", flush=True)
+        else:
+            self.text(text)
+
+
+def reason(made: list[NewToken], prompt: int, run: FinishedRun, wanted: int) -> str:
+    """Why the text ends where it does."""
+    if made[-1].id == run.tokenizer.end_of_text:
+        return "at the end of the text, which the model chose"
+    if len(made) < wanted:
+        block = run.model.settings.block
+        return f"after {len(made)} of {wanted} tokens, because the text fills the model's block of {block}"
+    return f"after {wanted} tokens, as asked for"
+
+
+def summary(
+    prompt: int, made: list[NewToken], times: list[float], model: settings.Model, speculation: Speculation | None
+) -> dict[str, str]:
+    """Speed and loops; the first token's time is that of reading the prompt."""
+    facts = {"prompt": f"{prompt} tokens read in {times[0]:.2f} s"}
+    if len(made) > 1:
+        facts["speed"] = f"{(len(made) - 1) / (times[-1] - times[0]):.1f} tokens/s"
+    if model.groups:
+        facts["mean loops"] = loops_of_groups(made, model.group_labels)
+    if speculation is not None:
+        facts["drafts"] = f"{speculation.accepted} of {speculation.drafted} accepted ({speculation.acceptance:.0%})"
+    return facts
+
+
+def loops_of_groups(made: list[NewToken], labels: Iterable[str]) -> str:
+    groups = zip(*(token.evaluations for token in made), strict=True)
+    return ", ".join(f"{sum(taken) / len(made):.2f} in {label}" for label, taken in zip(labels, groups, strict=True))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", required=True, help="name of a trained run")
+    parser.add_argument("--results", type=Path, default=Path("results"), help="folder of the runs (default: results)")
+    parser.add_argument("--prompt", required=True, help="text to go on from")
+    parser.add_argument("--tokens", type=int, default=100, help="tokens to generate at most (default: 100)")
+    exit_rule = parser.add_argument_group("exit rule")
+    exit_rule.add_argument("--rule", default="fixed", help="exit rule (default: fixed, all loops of the budget)")
+    exit_rule.add_argument("--tau", type=float, help="threshold of the rule")
+    exit_rule.add_argument("--budget", type=int, default=30, help="loops of a group at most (default: 30)")
+    choice = parser.add_argument_group("choice of tokens")
+    choice.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")
+    choice.add_argument("--top-k", type=int, metavar="K", help="sample among the K likeliest tokens")
+    choice.add_argument("--top-p", type=float, metavar="P", help="sample among the likeliest tokens that sum to P")
+    choice.add_argument("--seed", type=int, default=0, help="of the sampling; the same seed gives the same text")
+    decoding = parser.add_argument_group("decoding")
+    decoding.add_argument("--kv-slots", type=int, metavar="M", help="loop steps share M slots of the cache")
+    decoding.add_argument("--warm-start", action="store_true", help="start a token from the state of the one before")
+    decoding.add_argument("--speculative", type=int, metavar="N", help="draft N tokens, then verify them in one pass")
+    decoding.add_argument("--draft-loops", type=int, default=4, help="loops of a drafted token (default: 4)")
+    decoding.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    decoding.add_argument("--dtype", choices=["float32", "float64"], default="float32")
+    decoding.add_argument("--threads", type=int, help="threads of PyTorch (default: its own choice)")
+    display = parser.add_argument_group("display")
+    display.add_argument(
+        "--show-loops", nargs="?", const="auto", choices=["auto", "always"],
+        help="colour each token by its loops: on a terminal, or always",
+    )  # fmt: skip
+    display.add_argument("--html", type=Path, metavar="FILE", help="write the coloured text as a page, too")
+    command.run(main, parser)

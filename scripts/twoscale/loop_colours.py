@@ -1,0 +1,110 @@
+"""Generated text with every piece coloured by its loops, on a terminal and as a page.
+
+Few loops are pale and many are red, on a logarithmic scale, as a background under black text; so one ramp
+serves dark terminals, light ones and paper. A terminal gets its text as it is made, so its scale goes from one
+loop to the budget; a page's goes from its fewest to its most.
+"""
+
+import codecs
+import html
+import math
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+# RGB from pale yellow to red, all of them legible under black (YlOrRd of ColorBrewer, but its darkest)
+RAMP = ((255, 255, 204), (255, 237, 160), (254, 217, 118), (254, 178, 76), (253, 141, 60), (252, 78, 42))
+SCALE_MARKS = 6
+
+PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<title>{title}</title>
+<style>
+body {{ font: 14px/1.5 system-ui, sans-serif; max-width: 52em; margin: 3em auto; padding: 0 1em }}
+body {{ color: #111; background: #fff }}
+h1 {{ font-size: 1.3em }}
+th {{ text-align: left; font-weight: normal; color: #555; padding-right: 1.5em; vertical-align: top }}
+pre {{ font: 15px/1.9 ui-monospace, monospace; white-space: pre-wrap; overflow-wrap: anywhere }}
+pre span, p.scale span {{ border-radius: 2px; padding: 2px 0 }}
+p.scale span {{ padding: 2px 8px }}
+.prompt {{ color: #666 }}
+</style>
+<h1>{title}</h1>
+<table>
+{rows}
+</table>
+<p class="scale">loops per token, mean over the groups: {scale}</p>
+<pre><span class="prompt">{prompt}</span>{pieces}</pre>
+</html>
+"""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The text that one token completed, which may be none, and the loops of each group."""
+
+    text: str
+    loops: tuple[int, ...]
+
+    @property
+    def mean(self) -> float:
+        return sum(self.loops) / len(self.loops) if self.loops else 1.0
+
+
+class Pieces:
+    """Turns the bytes of one token after another into text; a character that is cut waits for its end."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def next(self, raw: bytes) -> str:
+        return self._decoder.decode(raw)
+
+    def rest(self) -> str:
+        return self._decoder.decode(b"", final=True)
+
+
+def colour(loops: float, fewest: float, most: float) -> tuple[int, int, int]:
+    """RGB of a number of loops on the scale from `fewest` (at least 1) to `most`."""
+    share = math.log(loops / fewest) / math.log(most / fewest) if most > fewest else 0.0
+    place = min(max(share, 0.0), 1.0) * (len(RAMP) - 1)
+    low = min(int(place), len(RAMP) - 2)
+    return tuple(round(a + (place - low) * (b - a)) for a, b in zip(RAMP[low], RAMP[low + 1], strict=True))
+
+
+def harmless(text: str) -> str:
+    """Text for a terminal: control characters other than line ends and tabs, which could steer it, replaced."""
+    return "".join(c if c in "\n\t" or unicodedata.category(c) != "Cc" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def terminal(piece: Piece, budget: int) -> str:
+    """A piece in ANSI colours; a line end stays outside of them, so that no bar is drawn to the edge."""
+    red, green, blue = colour(piece.mean, 1, budget)
+    style = f"\x1b[30;48;2;{red};{green};{blue}m"
+    lines = harmless(piece.text).split("\n")
+    return "\n".join(f"{style}{line}\x1b[0m" if line else "" for line in lines)
+
+
+def page(title: str, facts: Mapping[str, str], prompt: str, pieces: Sequence[Piece], labels: Sequence[str]) -> str:
+    """An HTML page of the text; `facts` stand above it, the loops of each group show when pointed at."""
+    means = [piece.mean for piece in pieces] or [1.0]
+    ends = min(means), max(means)
+    marks = [ends[0] * (ends[1] / ends[0]) ** (i / (SCALE_MARKS - 1)) for i in range(SCALE_MARKS)]
+    spans = (
+        _span(piece.text, piece.mean, ends, ", ".join(f"{g}: {n}" for g, n in zip(labels, piece.loops, strict=True)))
+        for piece in pieces
+    )
+    return PAGE.format(
+        title=html.escape(title),
+        rows="\n".join(f"<tr><th>{html.escape(name)}<td>{html.escape(value)}" for name, value in facts.items()),
+        scale=" ".join(_span(f"{loops:.1f}", loops, ends) for loops in dict.fromkeys(marks)),
+        prompt=html.escape(prompt),
+        pieces="".join(spans),
+    )
+
+
+def _span(text: str, loops: float, ends: tuple[float, float], hint: str = "") -> str:
+    shade = "#{:02x}{:02x}{:02x}".format(*colour(loops, *ends))
+    shown = f' title="{html.escape(hint)}"' if hint else ""
+    return f'<span style="background:{shade}"{shown}>{html.escape(text)}</span>'
