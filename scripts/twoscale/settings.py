@@ -26,8 +26,15 @@ VOCABULARY_MULTIPLE = 64
 THRESHOLD_TYPES: dict[str, type] = {
     "fixed": int,
     "step_norm": float,
+    "step_norm_relative": float,
     "kl": float,
     "acceleration": float,
+    "acceleration_normalized": float,
+    "acceleration_relative": float,
+    "entropy_diff": float,
+    "argmax_stability": int,
+    "cosine": float,
+    "minp_kl": float,
 }
 
 # Keys of `train` that say how far a run goes and how it is cut, watched and spread, not what is computed:
