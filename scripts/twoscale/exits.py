@@ -284,7 +284,8 @@ def load_rule(file: str, name: str) -> type[Rule]:
             raise InputError(f"exit rule file {file}: class '{name}' lacks the method {method}, expected one.")
     if made.returns not in RETURNS:
         raise InputError(
-            f"exit rule file {file}: class '{name}' has returns = {made.returns!r}, expected one of {', '.join(RETURNS)}."
+            f"exit rule file {file}: class '{name}' has returns = {made.returns!r}, expected one of "
+            f"{', '.join(RETURNS)}."
         )
     return made
 
@@ -300,8 +301,8 @@ def _load_module(file: str) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:  # whatever the user's code may raise
         raise InputError(
-            f"exit rule file {file}: does not import ({type(error).__name__}: {first_line(error)}), expected Python code "
-            "that does."
+            f"exit rule file {file}: does not import ({type(error).__name__}: {first_line(error)}), expected Python "
+            "code that does."
         ) from error
     return module
 
