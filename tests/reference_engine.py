@@ -10,6 +10,8 @@ from collections import defaultdict
 
 import torch
 
+EPSILON = 1e-8  # of Eq. 6
+
 
 @torch.no_grad()
 def evaluate(model, tokens, rule, threshold, budget, noise, kv_slots=None, warm_from=None):
@@ -68,27 +70,79 @@ def attention(memory, token, k, slots, q, key, value):
 
 def loop(f, x0, rule, threshold, budget, decode):
     """(state that goes on, its steps, calls of f) for one token in one group."""
-    if rule == "acceleration":
-        return two_hit_acceleration(f, x0, threshold, budget)
-    x = x0
+    if rule in ACCELERATIONS:
+        return two_hit_acceleration(f, x0, threshold, budget, ACCELERATIONS[rule])
+    states = [x0]
     for k in range(budget):
-        x_new = f(k, x)
-        if rule == "fixed":
-            leaves = k + 1 == threshold
-        elif rule == "step_norm":
-            leaves = length(x_new - x) < threshold
-        elif rule == "kl":
-            p, p_before = (torch.softmax(decode(state), -1) for state in (x_new, x))
-            leaves = (p * torch.log(p / p_before)).sum() < threshold
-        else:
-            raise ValueError(rule)
-        x = x_new
-        if leaves:
-            return x, k + 1, k + 1
-    return x, budget, budget
+        states.append(f(k, states[-1]))
+        if leaves(rule, threshold, states, decode):
+            break
+    return states[-1], len(states) - 1, len(states) - 1
 
 
-def two_hit_acceleration(f, x0, threshold, k_max):
+def leaves(rule, threshold, states, decode):
+    """Whether a token with the states x^0 … x^{k+1}, (1, C) each, leaves after its last step."""
+    x, x_new = states[-2:]
+    match rule:
+        case "fixed":
+            return len(states) - 1 == threshold
+        case "step_norm":
+            return length(x_new - x) < threshold
+        case "step_norm_relative":
+            return length(x_new - x) / (length(x) + EPSILON) < threshold
+        case "cosine":
+            lengths = length(x) * length(x_new)  # a state of length zero has no angle
+            return lengths > 0 and 1 - float((x * x_new).sum()) / lengths < threshold
+        case "kl":
+            return divergence(predicted(x_new, decode), predicted(x, decode)) < threshold
+        case "minp_kl":
+            before, after = (min_p_filtered(predicted(state, decode)) for state in (x, x_new))
+            if len(states) == 2:
+                before = [1 / len(after)] * len(after)
+            return divergence(before, after) < threshold
+        case "entropy_diff":
+            before, after = (entropy(predicted(state, decode)) for state in (x, x_new))
+            return abs(after - (100 if len(states) == 2 else before)) < threshold
+        case "argmax_stability":
+            tokens = [int(decode(state).argmax()) for state in states[1:]][-threshold - 1 :]
+            return len(tokens) == threshold + 1 and len(set(tokens)) == 1
+    raise ValueError(rule)
+
+
+def predicted(state, decode):
+    return torch.softmax(decode(state), -1)[0].tolist()
+
+
+def divergence(p, q):
+    return sum(a * math.log(a / b) for a, b in zip(p, q, strict=True))
+
+
+def min_p_filtered(p):
+    """What is less than a tenth as likely as the likeliest token gets 1 / V; then everything is normalised."""
+    kept = [a if a >= 0.1 * max(p) else 1 / len(p) for a in p]
+    return [a / sum(kept) for a in kept]
+
+
+def entropy(p):
+    return -sum(a * math.log(a + 1e-10) for a in p)
+
+
+def acceleration(x, d_cur, d_prev):
+    return length(d_cur - d_prev)
+
+
+def acceleration_normalized(x, d_cur, d_prev):
+    return length(d_cur - d_prev) / (length(d_cur) + length(d_prev) + EPSILON)
+
+
+def acceleration_relative(x, d_cur, d_prev):
+    return length(d_cur - d_prev) / (length(x) + EPSILON)
+
+
+ACCELERATIONS = {made.__name__: made for made in (acceleration, acceleration_normalized, acceleration_relative)}
+
+
+def two_hit_acceleration(f, x0, threshold, k_max, size=acceleration):
     """Algorithm 1 of the paper, line by line: (x*, k, calls of f)."""
     k, calls = 0, 0
     d_prev, prev_small = None, False
@@ -97,7 +151,7 @@ def two_hit_acceleration(f, x0, threshold, k_max):
         calls += 1
         d_cur = x1 - x0
         if d_prev is not None:
-            a = length(d_cur - d_prev)
+            a = size(x0, d_cur, d_prev)
             small = a < threshold
             if small and prev_small:
                 break

@@ -14,17 +14,24 @@ triggered ("previous") or the one after ("new"); `hits` how many steps in a row 
 `needs_decoder` whether the rule looks at predictions.
 """
 
-from collections.abc import Callable
-from typing import ClassVar
+import importlib.util
+import math
+from collections.abc import Callable, Mapping
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from twoscale import measures
-from twoscale.errors import InputError
+from twoscale.errors import InputError, first_line
 
 State = dict[str, Tensor]
 Decode = Callable[[Tensor], Tensor]  # states (N, C) -> logits (N, V)
+
+RETURNS = ("previous", "new")
 
 
 class Rule:
@@ -46,7 +53,10 @@ class Rule:
 
 
 class Fixed(Rule):
-    """Leaves after a fixed number of loop steps, its threshold; at the budget, the full-compute reference."""
+    """Leaves after a fixed number of loop steps, its threshold; at the budget, the full-compute reference.
+
+    O(1) per token and step; keeps the number of steps.
+    """
 
     def start(self, x0: Tensor) -> State:
         return {"steps": torch.zeros(len(x0), dtype=torch.int64, device=x0.device)}
@@ -57,33 +67,125 @@ class Fixed(Rule):
 
 
 class StepNorm(Rule):
-    """||x^{k+1} - x^k|| < tau (Eq. 3). O(C) per token and step; keeps the last state."""
+    """||x^{k+1} - x^k|| < tau (Eq. 3). One hit, O(C) per token and step; keeps the last state."""
 
     def start(self, x0: Tensor) -> State:
         return {"x": x0}
 
     def update(self, state: State, x_new: Tensor) -> tuple[Tensor, State]:
-        return measures.norm(x_new - state["x"]) < self.threshold, {"x": x_new}
+        return self.size(state["x"], x_new) < self.threshold, {"x": x_new}
+
+    def size(self, x: Tensor, x_new: Tensor) -> Tensor:
+        """What is compared with the threshold, for states before and after a step: (N, C) twice -> (N,)."""
+        return measures.norm(x_new - x)
+
+
+class StepNormRelative(StepNorm):
+    """||x^{k+1} - x^k|| / (||x^k|| + eps) < tau (§4, the normalized variant of the step norm).
+
+    One hit, O(C), keeps the last state. Geiping's `latent-diff` (default 0.03) divides by the new state.
+    """
+
+    def size(self, x: Tensor, x_new: Tensor) -> Tensor:
+        return measures.relative(super().size(x, x_new), x)
+
+
+class Cosine(StepNorm):
+    """1 - cos(x^{k+1}, x^k) < tau: the angle between states, not between updates (Geiping's code, default 1e-3).
+
+    One hit, O(C), keeps the last state. A state of norm zero has no angle and never meets the threshold.
+    """
+
+    def size(self, x: Tensor, x_new: Tensor) -> Tensor:
+        return 1 - measures.cosine(x_new, x)
 
 
 class KL(Rule):
     """KL(p^k || p^{k-1}) < tau with p^k decoded from x^k (Eq. 4), from k = 1 on; p^0 is decoded from x^0.
 
-    O(V C) per token and step for the head; keeps the last log-probabilities, without the padded vocabulary.
+    One hit, O(V C) per token and step for the head; keeps the last log-probabilities, without the padded
+    vocabulary. Geiping's code has the other direction and starts from the uniform distribution (default 1e-3);
+    the paper's equation is what stands here.
     """
 
     needs_decoder = True
 
     def start(self, x0: Tensor) -> State:
-        return {"log_p": self._log_probabilities(x0)}
+        return {"log_p": self.log_probabilities(x0)}
 
     def update(self, state: State, x_new: Tensor) -> tuple[Tensor, State]:
-        log_p = self._log_probabilities(x_new)
-        divergence = (log_p.exp() * (log_p - state["log_p"])).sum(-1)
-        return divergence < self.threshold, {"log_p": log_p}
+        log_p = self.log_probabilities(x_new)
+        return divergence(log_p, state["log_p"]) < self.threshold, {"log_p": log_p}
 
-    def _log_probabilities(self, x: Tensor) -> Tensor:
+    def log_probabilities(self, x: Tensor) -> Tensor:
         return self.decode(x).log_softmax(-1)
+
+
+class MinPKL(Rule):
+    """KL(q^{k-1} || q^k) < tau with q^k the min-p filtered prediction of x^k (Geiping's code, default 1e-5).
+
+    Probabilities below a tenth of the largest are set to 1 / V, then all are normalised; q^0 is uniform. One
+    hit, O(V C) per token and step and one more decoded state at the start, which tells V; keeps log q.
+    """
+
+    needs_decoder = True
+    KEPT_SHARE = 0.1
+
+    def start(self, x0: Tensor) -> State:
+        vocabulary = self.decode(x0[:1]).shape[-1]
+        return {"log_q": x0.new_full((1, 1), -math.log(vocabulary)).expand(len(x0), vocabulary)}
+
+    def update(self, state: State, x_new: Tensor) -> tuple[Tensor, State]:
+        log_q = self.filtered(self.decode(x_new))
+        return divergence(state["log_q"], log_q) < self.threshold, {"log_q": log_q}
+
+    def filtered(self, logits: Tensor) -> Tensor:
+        """Logits (N, V) -> log-probabilities (N, V) after the filter."""
+        p = logits.softmax(-1)
+        q = p.masked_fill(p < self.KEPT_SHARE * p.amax(-1, keepdim=True), 1 / p.shape[-1])
+        return (q / q.sum(-1, keepdim=True)).log()
+
+
+class EntropyDiff(Rule):
+    """|H(p^k) - H(p^{k-1})| < tau, entropies in nats (Geiping's code, default 1e-3).
+
+    One hit, O(V C) per token and step; keeps the last entropy. It starts from 100, which no distribution
+    over a vocabulary has, so at an ordinary threshold the earliest exit is after the second step.
+    """
+
+    needs_decoder = True
+    START = 100.0
+    INSIDE_LOG = 1e-10
+
+    def start(self, x0: Tensor) -> State:
+        return {"entropy": x0.new_full((len(x0),), self.START)}
+
+    def update(self, state: State, x_new: Tensor) -> tuple[Tensor, State]:
+        entropy = self.entropy(x_new)
+        return (entropy - state["entropy"]).abs() < self.threshold, {"entropy": entropy}
+
+    def entropy(self, x: Tensor) -> Tensor:
+        p = self.decode(x).softmax(-1)
+        return -torch.linalg.vecdot(p, (p + self.INSIDE_LOG).log())
+
+
+class ArgmaxStability(Rule):
+    """The predicted token stayed the same at tau steps in a row, tau a whole number (Geiping's code, default 5).
+
+    O(V C) per token and step; keeps the last prediction and how often it was repeated. The first step has
+    nothing to repeat, so the earliest exit is after tau + 1 steps.
+    """
+
+    needs_decoder = True
+
+    def start(self, x0: Tensor) -> State:
+        count = torch.zeros(len(x0), dtype=torch.int64, device=x0.device)
+        return {"token": count - 1, "repeats": count}
+
+    def update(self, state: State, x_new: Tensor) -> tuple[Tensor, State]:
+        token = self.decode(x_new).argmax(-1)
+        repeats = torch.where(token == state["token"], state["repeats"] + 1, 0)
+        return repeats >= self.threshold, {"token": token, "repeats": repeats}
 
 
 class Acceleration(Rule):
@@ -98,7 +200,7 @@ class Acceleration(Rule):
     hits = 2
 
     def start(self, x0: Tensor) -> State:
-        # an infinite update before the first one makes the first a^k infinite, never small
+        # an infinite update before the first one makes the first size infinite or NaN, never small
         return {
             "x": x0,
             "update": torch.full_like(x0, torch.inf),
@@ -107,23 +209,102 @@ class Acceleration(Rule):
 
     def update(self, state: State, x_new: Tensor) -> tuple[Tensor, State]:
         update = x_new - state["x"]
-        small = measures.acceleration(update, state["update"]) < self.threshold
+        small = self.size(state["x"], update, state["update"]) < self.threshold
         return small & state["small"], {"x": x_new, "update": update, "small": small}
+
+    def size(self, x: Tensor, update: Tensor, previous: Tensor) -> Tensor:
+        """What is compared with the threshold, for a state, the update from it and the one before: (N,)."""
+        return measures.acceleration(update, previous)
+
+
+class AccelerationNormalized(Acceleration):
+    """a^k over the sum of both step norms < tau at two successive steps (Eq. 6). Else as `acceleration`.
+
+    It measures how straight and even the steps are, not how small: a geometric contraction by c keeps it at
+    (1 - c) / (1 + c) for ever.
+    """
+
+    def size(self, x: Tensor, update: Tensor, previous: Tensor) -> Tensor:
+        return measures.acceleration_normalized(update, previous)
+
+
+class AccelerationRelative(Acceleration):
+    """a^k / (||x^k|| + eps) < tau at two successive steps (the other denominator named below Eq. 6).
+
+    Else as `acceleration`.
+    """
+
+    def size(self, x: Tensor, update: Tensor, previous: Tensor) -> Tensor:
+        return measures.relative(super().size(x, update, previous), x)
+
+
+def divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """KL(p || q) in nats of two sets of distributions given by their logarithms: (N, V) twice -> (N,)."""
+    return torch.linalg.vecdot(log_p.exp(), log_p - log_q)
 
 
 RULES: dict[str, type[Rule]] = {
     "fixed": Fixed,
     "step_norm": StepNorm,
+    "step_norm_relative": StepNormRelative,
     "kl": KL,
     "acceleration": Acceleration,
+    "acceleration_normalized": AccelerationNormalized,
+    "acceleration_relative": AccelerationRelative,
+    "entropy_diff": EntropyDiff,
+    "argmax_stability": ArgmaxStability,
+    "cosine": Cosine,
+    "minp_kl": MinPKL,
 }
 
 
-def make_rule(name: str, threshold: float, decode: Decode) -> Rule:
-    """The rule `name` at `threshold`; an unknown name is an InputError."""
-    if name not in RULES:
-        raise InputError(f"exit rule '{name}': unknown, expected one of {', '.join(RULES)}.")
-    return RULES[name](threshold, decode)
+def make_rule(name: str, threshold: float, decode: Decode, rules: Mapping[str, type[Rule]] = RULES) -> Rule:
+    """The rule `name` of `rules` at `threshold`; an unknown name is an InputError."""
+    if name not in rules:
+        raise InputError(f"exit rule '{name}': unknown, expected one of {', '.join(rules)}.")
+    return rules[name](threshold, decode)
+
+
+def configured_rules(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, type[Rule]]:
+    """The built-in rules, and those of the user: entries of `exits.rules` that name a file and a class."""
+    return RULES | {
+        name: load_rule(entry["file"], entry["class"]) for name, entry in entries.items() if "file" in entry
+    }
+
+
+def load_rule(file: str, name: str) -> type[Rule]:
+    """The class `name` of a Python file, refused with an InputError where it is no exit rule."""
+    made = getattr(_load_module(file), name, None)
+    if made is None:
+        raise InputError(f"exit rule file {file}: found no class '{name}', expected the one that the config names.")
+    if not (isinstance(made, type) and issubclass(made, Rule)):
+        raise InputError(f"exit rule file {file}: '{name}' is no exit rule, expected a class that inherits from Rule.")
+    for method in ("start", "update"):
+        if getattr(made, method) is getattr(Rule, method):
+            raise InputError(f"exit rule file {file}: class '{name}' lacks the method {method}, expected one.")
+    if made.returns not in RETURNS:
+        raise InputError(
+            f"exit rule file {file}: class '{name}' has returns = {made.returns!r}, expected one of "
+            f"{', '.join(RETURNS)}."
+        )
+    return made
+
+
+def _load_module(file: str) -> ModuleType:
+    if not Path(file).is_file():
+        raise InputError(f"exit rule file {file}: found no such file, expected Python code with the rule's class.")
+    spec = importlib.util.spec_from_file_location(
+        "users_exit_rule", file, loader=SourceFileLoader("users_exit_rule", file)
+    )
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # whatever the user's code may raise
+        raise InputError(
+            f"exit rule file {file}: does not import ({type(error).__name__}: {first_line(error)}), expected Python "
+            "code that does."
+        ) from error
+    return module
 
 
 def keep_rows(state: State, rows: Tensor) -> State:

@@ -28,6 +28,11 @@ def fingerprint(script: Path) -> str:
     return digest.hexdigest()[:16]
 
 
+def of_file(path: Path) -> str:
+    """Hexadecimal digest of one file on its own, such as an exit rule of the user."""
+    return hashlib.sha256(normalised(path).encode()).hexdigest()[:16]
+
+
 @cache
 def normalised(path: Path) -> str:
     """The syntax tree of a file as text, without docstrings and positions.

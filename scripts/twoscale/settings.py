@@ -11,7 +11,7 @@ in workflow/presets/paper.yaml.
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -27,8 +27,15 @@ VOCABULARY_MULTIPLE = 64
 THRESHOLD_TYPES: dict[str, type] = {
     "fixed": int,
     "step_norm": float,
+    "step_norm_relative": float,
     "kl": float,
     "acceleration": float,
+    "acceleration_normalized": float,
+    "acceleration_relative": float,
+    "entropy_diff": float,
+    "argmax_stability": int,
+    "cosine": float,
+    "minp_kl": float,
 }
 
 # Keys of `train` that say how far a run goes and how it is cut, watched and spread, not what is computed:
@@ -226,20 +233,32 @@ class Exits:
     latency_repeats: int
 
     def __post_init__(self) -> None:
-        for name, rule in self.rules.items():
-            wanted = THRESHOLD_TYPES.get(name)
-            if wanted is None:
-                raise InputError(
-                    f"config key exits.rules.{name}: unknown rule, expected one of {', '.join(THRESHOLD_TYPES)}."
-                )
-            for threshold in rule["thresholds"]:
-                check_threshold(name, threshold, wanted, self.budget)
+        check_rules("exits.rules", self.rules, self.budget)
 
 
 @dataclass(frozen=True)
 class Figures:
     fig1_tokens: int
     dlr_reading: str
+
+
+@dataclass(frozen=True)
+class Scaling:
+    loops: tuple[int, ...]
+    tokens: int
+    batch: int
+    dtype: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "loops", tuple(sorted(set(self.loops))))
+
+
+@dataclass(frozen=True)
+class Pareto:
+    rules: dict[str, dict[str, Any]]
+    quality_tokens: int
+    latency_tokens: int
+    latency_repeats: int
 
 
 @dataclass(frozen=True)
@@ -255,6 +274,8 @@ class Settings:
     trajectories: Trajectories
     exits: Exits
     figures: Figures
+    scaling: Scaling
+    pareto: Pareto
 
     def __post_init__(self) -> None:
         if self.tokens.vocabulary > 2**16:
@@ -267,6 +288,7 @@ class Settings:
                 "config key data.path: found nothing, expected a parquet file or a folder of parquet "
                 "files, because data.source is 'parquet'."
             )
+        check_rules("pareto.rules", self.pareto.rules, self.exits.budget)
         self._check_held_out()
         if self.trajectories.states_sequence >= self.trajectory_sequences:
             raise InputError(
@@ -284,12 +306,36 @@ class Settings:
         """Whole blocks in exits.quality_tokens, at least one."""
         return max(1, self.exits.quality_tokens // self.model.block)
 
+    @property
+    def scaling_sequences(self) -> int:
+        """Whole blocks in scaling.tokens, at least one."""
+        return max(1, self.scaling.tokens // self.model.block)
+
+    @property
+    def pareto_sequences(self) -> int:
+        """Whole blocks in pareto.quality_tokens, at least one."""
+        return max(1, self.pareto.quality_tokens // self.model.block)
+
+    @property
+    def loop_grid(self) -> tuple[int, ...]:
+        """The fixed loop counts of scaling.loops that exits.budget allows, and that budget."""
+        return (*(loops for loops in self.scaling.loops if loops < self.exits.budget), self.exits.budget)
+
+    @property
+    def dense_exits(self) -> Exits:
+        """The exit benchmark of the Pareto figure: pareto.rules over exits.rules, `fixed` at every loop count."""
+        rules = {**self.exits.rules, **self.pareto.rules, "fixed": {"thresholds": list(self.loop_grid)}}
+        return replace(self.exits, **{**vars(self.pareto), "rules": rules})
+
     def _check_held_out(self) -> None:
         needs = {
             "train.held_out_sequences": self.train.held_out_sequences,
             "trajectories.tokens": self.trajectory_sequences,
             "exits.quality_tokens": self.quality_sequences,
             "exits.latency_repeats": self.exits.latency_repeats,
+            "scaling.tokens": self.scaling_sequences,
+            "pareto.quality_tokens": self.pareto_sequences,
+            "pareto.latency_repeats": self.pareto.latency_repeats,
         }
         key = max(needs, key=needs.__getitem__)
         least = needs[key] * self.model.block + 1
@@ -298,22 +344,42 @@ class Settings:
                 f"config key tokens.held_out: found {self.tokens.held_out}, expected at least {least} tokens, which "
                 f"{key} asks for."
             )
-        if self.exits.latency_tokens > self.model.block:
+        for section in ("exits", "pareto"):
+            tokens = getattr(self, section).latency_tokens
+            if tokens > self.model.block:
+                raise InputError(
+                    f"config key {section}.latency_tokens: found {tokens}, expected at most "
+                    f"model.block = {self.model.block}."
+                )
+
+
+def check_rules(key: str, rules: Mapping[str, Mapping[str, Any]], budget: int) -> None:
+    """Refuse a rule that is neither built in nor names a file, and thresholds that do not fit their rule."""
+    for name, rule in rules.items():
+        builtin = name in THRESHOLD_TYPES
+        if builtin and "file" in rule:
             raise InputError(
-                f"config key exits.latency_tokens: found {self.exits.latency_tokens}, expected at most "
-                f"model.block = {self.model.block}."
+                f"config key {key}.{name}.file: found {rule['file']!r}, expected another name for a rule of your own: "
+                "this one is built in."
             )
+        if not builtin and "file" not in rule:
+            raise InputError(
+                f"config key {key}.{name}: unknown rule, expected one of {', '.join(THRESHOLD_TYPES)}, or a file and "
+                "a class."
+            )
+        for threshold in rule["thresholds"]:
+            check_threshold(name, threshold, THRESHOLD_TYPES.get(name, float), budget, key)
 
 
-def check_threshold(rule: str, threshold: Any, wanted: type, budget: int) -> None:
+def check_threshold(rule: str, threshold: Any, wanted: type, budget: int, key: str = "exits.rules") -> None:
     """Refuse a threshold that is not a positive finite number of the rule's type."""
     kind = "a whole number of loops" if wanted is int else "a number"
     good_type = isinstance(threshold, int if wanted is int else (int, float)) and not isinstance(threshold, bool)
     if not good_type or not math.isfinite(threshold) or threshold <= 0:
-        raise InputError(f"config key exits.rules.{rule}.thresholds: found {threshold!r}, expected {kind} > 0.")
-    if wanted is int and threshold > budget:
+        raise InputError(f"config key {key}.{rule}.thresholds: found {threshold!r}, expected {kind} > 0.")
+    if rule == "fixed" and threshold > budget:
         raise InputError(
-            f"config key exits.rules.{rule}.thresholds: found {threshold}, expected at most exits.budget = {budget}."
+            f"config key {key}.{rule}.thresholds: found {threshold}, expected at most exits.budget = {budget}."
         )
 
 
@@ -373,6 +439,8 @@ def from_config(config: Mapping[str, Any]) -> Settings:
         trajectories=Trajectories(**config["trajectories"]),
         exits=Exits(**config["exits"]),
         figures=Figures(**config["figures"]),
+        scaling=Scaling(**config["scaling"]),
+        pareto=Pareto(**config["pareto"]),
     )
 
 

@@ -9,7 +9,7 @@ import torch
 
 from twoscale import settings
 from twoscale.errors import InputError
-from twoscale.exits import RULES, keep_rows, make_rule
+from twoscale.exits import RULES, configured_rules, keep_rows, make_rule
 
 NEVER = None
 
@@ -148,6 +148,84 @@ def test_shrinking_spiral_is_left_earlier_by_acceleration_at_small_turns_and_lat
     assert evaluations("acceleration", 90) > evaluations("step_norm", 90)
 
 
+# --- scale-free forms ----------------------------------------------------------------------------------------------
+
+SCALED = {"step_norm_relative": 0.2, "acceleration_normalized": 0.4, "acceleration_relative": 0.2, "cosine": 0.02}
+
+
+@pytest.mark.parametrize(("name", "threshold"), SCALED.items())
+def test_a_scale_free_rule_leaves_where_it_did_when_all_states_are_scaled(name, threshold):
+    states = random_streams(tokens=8).transpose(0, 1) + 3.0
+    left = [leave(name, threshold, rows) for rows in states]
+    assert left == [leave(name, threshold, 2.0**20 * rows) for rows in states]
+    assert len(set(left)) > 2
+
+
+@pytest.mark.parametrize("contraction", [0.25, 0.5, 0.9])
+def test_acceleration_normalized_of_a_contraction_is_one_constant_however_small_the_steps(contraction):
+    """Eq. 6 on x^k = c^k: (1 - c) / (1 + c) at every k."""
+    constant = (1 - contraction) / (1 + contraction)
+    states = torch.tensor([contraction**k for k in range(12)], dtype=torch.float64)[:, None]
+    assert leave("acceleration_normalized", constant * (1 - 1e-3), states[:8]) is NEVER
+    assert leave("acceleration_normalized", constant * (1 + 1e-6), states) == (2, 3)
+
+
+def test_acceleration_normalized_of_a_reversal_is_one_the_largest_it_can_be():
+    states = stream([2.0, -2.0] * 15)
+    assert leave("acceleration_normalized", 1 - 1e-6, states) is NEVER
+    assert leave("acceleration_normalized", 1 + 1e-6, states) == (2, 3)
+
+
+@pytest.mark.parametrize("turn", [30, 60, 90])
+def test_acceleration_normalized_of_a_constant_speed_spiral_is_the_sine_of_half_the_turn(turn):
+    sine = math.sin(math.radians(turn / 2))
+    for speed in (0.01, 100.0):
+        assert leave("acceleration_normalized", sine * (1 + 1e-5), spiral(turn, speed)) == (2, 3)
+        assert leave("acceleration_normalized", sine * (1 - 1e-5), spiral(turn, speed)) is NEVER
+
+
+def test_relative_forms_divide_by_the_state_that_the_step_starts_from():
+    """x = 1, 2, 4, 8, …: each step is as long as the state it starts from, the acceleration half of that."""
+    states = torch.tensor([2.0**k for k in range(12)], dtype=torch.float64)[:, None]
+    for name, size, left in (("step_norm_relative", 1.0, (1, 1)), ("acceleration_relative", 0.5, (2, 3))):
+        assert leave(name, size * 1.001, states) == left
+        assert leave(name, size * 0.999, states) is NEVER
+
+
+def test_slider_slows_down_relative_to_its_growing_state():
+    """x^k = k: step k is 1 / k of its state, below 0.11 first at k = 10."""
+    states = stream([1.0] * 30)
+    assert leave("step_norm_relative", 0.11, states) == (11, 11)
+    assert leave("acceleration_relative", 1e-12, states[1:]) == (2, 3)
+
+
+def test_cosine_sees_the_angle_between_states_and_not_the_one_between_updates():
+    growing = torch.tensor([[2.0**k, 0.0] for k in range(6)], dtype=torch.float64)
+    assert leave("cosine", 1e-9, growing) == (1, 1)
+    turning = torch.tensor(
+        [[math.cos(k * math.pi / 3), math.sin(k * math.pi / 3)] for k in range(6)], dtype=torch.float64
+    )
+    assert leave("cosine", 0.5 * (1 + 1e-9), turning) == (1, 1)  # 1 - cos 60°
+    assert leave("cosine", 0.5 * (1 - 1e-9), turning) is NEVER
+
+
+def test_cosine_does_not_leave_from_a_start_at_zero():
+    states = torch.cat([torch.zeros(1, 2), torch.ones(4, 2)]).double()
+    assert leave("cosine", 0.1, states) == (2, 2)
+
+
+@pytest.mark.parametrize("size", ["acceleration", "acceleration_normalized", "acceleration_relative"])
+@pytest.mark.parametrize("threshold", [0.1, 0.4, 0.8, 100.0])
+def test_every_acceleration_waits_for_two_hits_as_algorithm_1_does(size, threshold):
+    for states in random_streams(tokens=12, seed=1).unbind(1):
+        expected = reference_engine.two_hit_acceleration(
+            lambda k, x, s=states: s[k + 1], states[0], threshold, 30, reference_engine.ACCELERATIONS[size]
+        )
+        k, evaluations = leave(size, threshold, states) or (30, 30)
+        assert torch.equal(states[k], expected[0])
+        assert (k, evaluations) == expected[1:]
+
+
 # --- Algorithm 1 -----------------------------------------------------------------------------------------------
 
 
@@ -223,10 +301,98 @@ def test_kl_looks_at_the_decoded_state_only():
     assert leave("step_norm", 1.0, states) is NEVER
 
 
+# --- the parent's rules on predictions -----------------------------------------------------------------------------
+
+
+def same(x):
+    """A decoder whose logits are the states."""
+    return x
+
+
+def filtered(p):
+    """Min-p filter of a distribution, with NumPy."""
+    p = np.asarray(p)
+    q = np.where(p < 0.1 * p.max(), 1 / len(p), p)
+    return q / q.sum()
+
+
+def test_minp_kl_is_that_of_the_distribution_before_from_the_new_one_after_the_filter():
+    before, after = (0.9, 0.06, 0.04), (0.5, 0.46, 0.04)  # 0.06 and 0.04, then 0.04 are under a tenth of the largest
+    expected = kl(filtered(before), filtered(after))
+    assert abs(expected - kl(filtered(after), filtered(before))) > 0.01 * expected
+    assert abs(expected - kl(before, after)) > 0.01 * expected
+    states = as_logits((1, 1, 1), before, after)  # the first step is far from uniform
+    assert kl([1 / 3] * 3, filtered(before)) > expected
+    assert leave("minp_kl", expected * (1 + 1e-9), states, same) == (2, 2)
+    assert leave("minp_kl", expected * (1 - 1e-9), states, same) is NEVER
+
+
+def test_minp_kl_starts_from_the_uniform_distribution_and_not_from_the_first_state():
+    states = as_logits((0.7, 0.2, 0.1), (0.7, 0.2, 0.1), (0.7, 0.2, 0.1))
+    assert leave("minp_kl", 1e-9, states, same) == (2, 2)
+    flat = as_logits((0.7, 0.2, 0.1), (1 / 3, 1 / 3, 1 / 3))
+    assert leave("minp_kl", 1e-9, flat, same) == (1, 1)
+
+
+def test_minp_kl_does_not_see_a_change_among_unlikely_tokens():
+    states = as_logits((1, 1, 1), (0.9, 0.06, 0.04), (0.9, 0.04, 0.06))
+    assert leave("minp_kl", 1e-9, states, same) == (2, 2)
+    assert leave("kl", 1e-3, states, same) is NEVER
+
+
+def test_entropy_diff_compares_entropies_and_not_distributions():
+    states = as_logits((1, 1, 1), (0.7, 0.2, 0.1), (0.1, 0.7, 0.2))
+    assert leave("entropy_diff", 1e-9, states, same) == (2, 2)
+    assert leave("kl", 0.1, states, same) is NEVER
+
+
+def test_entropy_diff_takes_the_absolute_difference_in_nats():
+    entropies = [-sum(a * math.log(a) for a in p) for p in ((0.5, 0.3, 0.2), (0.4, 0.3, 0.3))]
+    step = entropies[1] - entropies[0]
+    for order in (1, -1):
+        states = as_logits((1, 1, 1), *((0.5, 0.3, 0.2), (0.4, 0.3, 0.3))[::order])
+        assert leave("entropy_diff", step * (1 + 1e-6), states, same) == (2, 2)
+        assert leave("entropy_diff", step * (1 - 1e-6), states, same) is NEVER
+
+
+def test_entropy_diff_has_nothing_to_compare_at_the_first_step():
+    still = as_logits(*[(0.5, 0.3, 0.2)] * 4)
+    assert leave("entropy_diff", 1.0, still, same) == (2, 2)
+
+
+@pytest.mark.parametrize("stable", [1, 2, 3])
+def test_argmax_stability_counts_repeats_of_the_prediction_in_a_row(stable):
+    likeliest = [0, 0, 1, 1, 2, 2, 2, 1, 1, 1, 1]  # of x^0, x^1, …
+    states = torch.nn.functional.one_hot(torch.tensor(likeliest), 3).double()
+    left = {1: 3, 2: 6, 3: 10}[stable]
+    assert leave("argmax_stability", stable, states, same) == (left, left)
+    assert leave("argmax_stability", 4, states, same) is NEVER
+
+
+def test_argmax_stability_does_not_count_the_prediction_of_the_first_state():
+    states = torch.tensor([[1.0, 0.0]] * 4)
+    assert leave("argmax_stability", 1, states, same) == (2, 2)
+
+
 # --- all rules -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "threshold"), [("fixed", 4), ("step_norm", 0.8), ("kl", 0.05), ("acceleration", 1.2)])
+MET_BY_SOME = {
+    "fixed": 4,
+    "step_norm": 0.8,
+    "step_norm_relative": 0.3,
+    "kl": 0.05,
+    "acceleration": 1.2,
+    "acceleration_normalized": 0.7,
+    "acceleration_relative": 0.4,
+    "entropy_diff": 0.05,
+    "argmax_stability": 3,
+    "cosine": 0.05,
+    "minp_kl": 0.05,
+}
+
+
+@pytest.mark.parametrize(("name", "threshold"), [(name, MET_BY_SOME[name]) for name in RULES])
 def test_dropping_tokens_from_the_state_changes_nothing_for_the_others(name, threshold):
     states = random_streams(tokens=10, steps=12)
     rule = make_rule(name, threshold, lambda x: x)
@@ -263,9 +429,76 @@ def test_a_rule_holds_no_memory_of_its_own(name):
 
 
 def test_an_unknown_rule_is_refused_with_the_known_names():
-    with pytest.raises(InputError, match=r"'step_nrom'.*fixed, step_norm, kl, acceleration"):
+    with pytest.raises(InputError, match=r"'step_nrom'.*fixed, step_norm, .*kl, acceleration"):
         make_rule("step_nrom", 1.0, None)
 
 
 def test_settings_and_rules_know_the_same_names():
     assert list(settings.THRESHOLD_TYPES) == list(RULES)
+
+
+# --- a rule of the user ----------------------------------------------------------------------------------------------
+
+USERS_RULE = """
+from twoscale.exits import Rule
+
+
+class Patience(Rule):
+    returns = "previous"
+
+    def start(self, x0):
+        return {"left": x0[:, 0] * 0 + self.threshold}
+
+    def update(self, state, x_new):
+        left = state["left"] - 1
+        return left <= 0, {"left": left}
+"""
+
+
+def configured(tmp_path, source, name="Patience"):
+    """The rules of a configuration that adds the class `name` of a file with this source as `mine`."""
+    file = tmp_path / "mine.py"
+    file.write_text(source)
+    return configured_rules(
+        {"kl": {"thresholds": [1.0]}, "mine": {"thresholds": [1.0], "file": str(file), "class": name}}
+    )
+
+
+def test_a_users_rule_stands_beside_the_built_in_ones(tmp_path):
+    rules = configured(tmp_path, USERS_RULE)
+    assert list(rules) == [*RULES, "mine"]
+    rule = make_rule("mine", 2.0, None, rules)
+    state = rule.start(torch.zeros(3, 2))
+    answers = []
+    for _ in range(2):
+        exits, state = rule.update(state, torch.zeros(3, 2))
+        answers.append(exits.tolist())
+    assert answers == [[False] * 3, [True] * 3]
+    assert rule.returns == "previous"
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "sentence"),
+    [
+        (USERS_RULE, "Patients", "found no class 'Patients'"),
+        ("class Patience(Rule): pass", "Patience", "does not import .NameError: name 'Rule' is not defined."),
+        ("def broken(:", "Patience", "does not import .SyntaxError: "),
+        ("class Patience: pass", "Patience", "'Patience' is no exit rule, expected a class that inherits from Rule"),
+        ("Patience = 3", "Patience", "'Patience' is no exit rule"),
+        (USERS_RULE.replace("def start", "def begin"), "Patience", "lacks the method start"),
+        (USERS_RULE.replace("def update", "def next"), "Patience", "lacks the method update"),
+        (USERS_RULE.replace('"previous"', '"best"'), "Patience", "has returns = 'best', expected one of previous, new"),
+    ],
+)
+def test_a_file_that_holds_no_such_rule_is_refused_in_one_sentence(source, name, sentence, tmp_path):
+    with pytest.raises(InputError, match=sentence) as refusal:
+        configured(tmp_path, source, name)
+    message = str(refusal.value)
+    assert message.startswith(f"exit rule file {tmp_path / 'mine.py'}: ")
+    assert message.endswith(".")
+    assert "\n" not in message
+
+
+def test_a_rule_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"exit rule file .*nowhere\.py: found no such file"):
+        configured_rules({"mine": {"file": str(tmp_path / "nowhere.py"), "class": "Mine"}})
