@@ -242,6 +242,22 @@ class Figures:
 
 
 @dataclass(frozen=True)
+class Kinds:
+    window: int
+    converging_rate: float
+    longest_period: int
+    return_tolerance: float
+    straightness: float
+
+    def __post_init__(self) -> None:
+        if self.longest_period > self.window:
+            raise InputError(
+                f"config key kinds.longest_period: found {self.longest_period}, expected at most kinds.window = "
+                f"{self.window}."
+            )
+
+
+@dataclass(frozen=True)
 class Settings:
     """Everything that one run is made of."""
 
@@ -254,6 +270,7 @@ class Settings:
     trajectories: Trajectories
     exits: Exits
     figures: Figures
+    kinds: Kinds
 
     def __post_init__(self) -> None:
         if self.tokens.vocabulary > 2**16:
@@ -271,6 +288,11 @@ class Settings:
             raise InputError(
                 f"config key trajectories.states_sequence: found {self.trajectories.states_sequence}, expected "
                 f"less than {self.trajectory_sequences}, the sequences that trajectories.tokens makes."
+            )
+        if self.kinds.window > self.trajectories.budget:
+            raise InputError(
+                f"config key kinds.window: found {self.kinds.window}, expected at most trajectories.budget = "
+                f"{self.trajectories.budget} loop steps."
             )
 
     @property
@@ -372,6 +394,7 @@ def from_config(config: Mapping[str, Any]) -> Settings:
         trajectories=Trajectories(**config["trajectories"]),
         exits=Exits(**config["exits"]),
         figures=Figures(**config["figures"]),
+        kinds=Kinds(**config["kinds"]),
     )
 
 
