@@ -7,20 +7,22 @@ import torch
 from twoscale import command, settings, tokens
 from twoscale.batches import held_out_sequences
 from twoscale.checkpoints import load_model
-from twoscale.trajectories import extract
+from twoscale.trajectories import TABLES, extract
 
 
 def main(arguments) -> None:
     torch.set_num_threads(1)  # Snakemake runs checkpoints side by side
     model_settings = settings.Model(**arguments.settings["model"])
     chosen = settings.Trajectories(**arguments.settings["trajectories"])
+    criteria = settings.Kinds(**arguments.settings["kinds"])
     model, header = load_model(
         arguments.checkpoint, model_settings, getattr(torch, chosen.dtype), arguments.settings["device"]
     )
     count = max(1, chosen.tokens // model_settings.block)
     shard = tokens.open_shard(arguments.val, arguments.sidecar)
     blocks, _ = held_out_sequences(shard, model_settings.block, count)
-    extract(model, blocks, header.step, arguments.settings["seed"], chosen, arguments.trajectories, arguments.drift)
+    outputs = dict(zip(TABLES, (arguments.trajectories, arguments.paths, arguments.drift), strict=True))
+    extract(model, blocks, header.step, arguments.settings["seed"], chosen, criteria, outputs)
 
 
 if __name__ == "__main__":
@@ -29,5 +31,6 @@ if __name__ == "__main__":
     parser.add_argument("--val", type=Path, required=True, help="held-out token shard")
     parser.add_argument("--sidecar", type=Path, required=True, help="tokens.json of the shard")
     parser.add_argument("--trajectories", type=Path, required=True, help="output: one row per token, group and step")
+    parser.add_argument("--paths", type=Path, required=True, help="output: one row per token and group")
     parser.add_argument("--drift", type=Path, required=True, help="output: one row per token, boundary and reading")
     command.run(main, parser)

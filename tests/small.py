@@ -54,6 +54,14 @@ TRAIN = {
     "held_out_loops": 3,
 }
 
+KINDS = {
+    "window": 16,
+    "converging_rate": 0.95,
+    "longest_period": 8,
+    "return_tolerance": 0.25,
+    "straightness": 0.5,
+}
+
 
 def model_settings(**changes: Any) -> settings.Model:
     return settings.Model(**(MODEL | changes))

@@ -23,6 +23,7 @@ LOOP_MEASURES = (
     "acceleration",
     "acceleration_normalized",
     "acceleration_relative",
+    "distance_to_final",
 )
 DRIFT_MEASURES = ("jump", "dlr", "jump_over_path")
 

@@ -262,6 +262,22 @@ class Pareto:
 
 
 @dataclass(frozen=True)
+class Kinds:
+    window: int
+    converging_rate: float
+    longest_period: int
+    return_tolerance: float
+    straightness: float
+
+    def __post_init__(self) -> None:
+        if self.longest_period > self.window:
+            raise InputError(
+                f"config key kinds.longest_period: found {self.longest_period}, expected at most kinds.window = "
+                f"{self.window}."
+            )
+
+
+@dataclass(frozen=True)
 class Settings:
     """Everything that one run is made of."""
 
@@ -276,6 +292,7 @@ class Settings:
     figures: Figures
     scaling: Scaling
     pareto: Pareto
+    kinds: Kinds
 
     def __post_init__(self) -> None:
         if self.tokens.vocabulary > 2**16:
@@ -294,6 +311,11 @@ class Settings:
             raise InputError(
                 f"config key trajectories.states_sequence: found {self.trajectories.states_sequence}, expected "
                 f"less than {self.trajectory_sequences}, the sequences that trajectories.tokens makes."
+            )
+        if self.kinds.window > self.trajectories.budget:
+            raise InputError(
+                f"config key kinds.window: found {self.kinds.window}, expected at most trajectories.budget = "
+                f"{self.trajectories.budget} loop steps."
             )
 
     @property
@@ -441,6 +463,7 @@ def from_config(config: Mapping[str, Any]) -> Settings:
         figures=Figures(**config["figures"]),
         scaling=Scaling(**config["scaling"]),
         pareto=Pareto(**config["pareto"]),
+        kinds=Kinds(**config["kinds"]),
     )
 
 

@@ -67,6 +67,21 @@ COLUMNS: dict[str, dict[str, str]] = {
         "acceleration": "float32",
         "acceleration_normalized": "float32",
         "acceleration_relative": "float32",
+        "distance_to_final": "float32",
+    },
+    # One (token, group) a row: what is said of a whole path (`measures`) and of its end (`kinds`).
+    "token_paths": {
+        "step": "int64",
+        "sequence": "int32",
+        "position": "int32",
+        "group": "string",
+        "contraction_rate": "float32",  # after the leap from x^0; null where the steps are rounding
+        "effective_dimension": "float32",
+        "settling_rate": "float32",
+        "return_ratio": "float32",
+        "straightness": "float32",
+        "kind": "string",
+        "period": "int32",  # loop steps of an orbit, 0 for other kinds
     },
     # One (token, boundary) a row: the jump over the mean loop step, once per reading of "x^0 of the next
     # group", and the jump over the summed loop steps, which does not grow with the budget.
@@ -152,7 +167,10 @@ def writing(table: str, path: str | Path, groups: Sequence[str] = ()) -> Iterato
 
     expected = columns(table, groups)
     schema = pa.schema([(name, _arrow_type(dtype)) for name, dtype in expected.items()])
-    with replacing(path) as temporary, pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
+    # measured floats rarely repeat: looking for a dictionary of them costs ten times the writing itself
+    repeating = [name for name, dtype in expected.items() if not dtype.startswith("float")]
+    options = {"compression": "zstd", "use_dictionary": repeating}
+    with replacing(path) as temporary, pq.ParquetWriter(temporary, schema, **options) as writer:
 
         def append(batch: Mapping[str, Iterable]) -> None:
             if set(batch) != set(expected):

@@ -1,44 +1,67 @@
 """The path of held-out tokens through the loops at a fixed budget, measured as it goes by.
 
-States are dropped as soon as they are measured, so memory does not grow with the number of tokens.
+What compares states far apart needs the whole loop, so the states of one group and one batch are kept until it
+is left; memory does not grow with the number of tokens.
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from twoscale import measures, progress, settings, tables
+from twoscale import kinds, measures, progress, settings, tables
 from twoscale.files import replacing
 from twoscale.model import LoopedTransformer, Place
 from twoscale.noise import EvaluationNoise
 
 Columns = dict[str, np.ndarray]
+TABLES = ("trajectories", "token_paths", "token_drift")
 
 
 class GroupRecorder:
     """Measures the states x^0 … x^K of one group as they come; all tensors are (B, T, …)."""
 
     def __init__(self) -> None:
+        self.states: list[Tensor] = []
         self.rows: list[dict[str, Tensor]] = []
-        self.state: Tensor | None = None
         self.update: Tensor | None = None
 
     def add(self, state: Tensor) -> None:
-        if self.state is not None:
-            update = state - self.state
-            self.rows.append(measures.step_measures(self.state, update, self.update))
+        if self.states:
+            update = state - self.states[-1]
+            self.rows.append(measures.step_measures(self.states[-1], update, self.update))
             self.update = update
-        self.state = state
+        self.states.append(state)
 
-    def finish(self) -> tuple[list[dict[str, Tensor]], Tensor]:
-        """One dict of (B, T) measures per k = 0 … K, and the step norms (K, B, T)."""
+    def finish(self, criteria: settings.Kinds) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Measures per state, (K + 1, B, T), and per path, (B, T); the states are dropped."""
         undefined = dict.fromkeys(self.rows[0], torch.full_like(self.rows[0]["step_norm"], torch.nan))
-        last = undefined | {"state_norm": measures.norm(self.state)}
-        return [*self.rows, last], torch.stack([row["step_norm"] for row in self.rows])
+        self.rows.append(undefined | {"state_norm": measures.norm(self.states[-1])})
+        rows = {name: torch.stack([row[name] for row in self.rows]) for name in undefined}
+        distances = measures.path_distances(torch.stack(self.states, dim=-2))
+        self.states.clear()
+        rows["distance_to_final"] = distances[..., -1].movedim(-1, 0)
+        return rows, path_measures(rows["step_norm"], rows["state_norm"], distances, criteria)
+
+
+def path_measures(
+    step_norms: Tensor, state_norms: Tensor, distances: Tensor, criteria: settings.Kinds
+) -> dict[str, Tensor]:
+    """What is said of a whole path: norms (K + 1, B, T), distances (B, T, K + 1, K + 1) -> (B, T) each.
+
+    The contraction rate leaves out the first step, the leap from x^0 (noise under the default reading).
+    """
+    floor = measures.rounding_floor(state_norms).movedim(0, -1)
+    steps = step_norms[1:-1].movedim(0, -1)
+    return {
+        "contraction_rate": measures.contraction_rate(steps, steps > floor[..., 1:-1]),
+        "effective_dimension": measures.effective_dimension(distances),
+        **kinds.classify(distances, floor[..., -1], criteria),
+    }
 
 
 def drift_readings(model: LoopedTransformer, group: int, entered: Tensor, states: dict[int, Tensor], budget: int):
@@ -63,8 +86,9 @@ def measure_batch(
     seed: int,
     step: int,
     budget: int,
+    criteria: settings.Kinds,
 ) -> Iterator[tuple[str, Columns]]:
-    """Rows of the tables "trajectories" and "token_drift" for held-out blocks (B, T), group by group."""
+    """Rows of the tables TABLES for held-out blocks (B, T), group by group."""
     labels = model.settings.group_labels
     keys = token_keys(sequences, tokens.shape[1], step)
     recorder = entered = before = None  # before: last state and step norms of the previous group
@@ -79,13 +103,14 @@ def measure_batch(
                 ends[place.k] = hidden
             continue
         if place.stage == "left":
-            rows, step_norms = recorder.finish()
+            rows, paths = recorder.finish(criteria)
             yield "trajectories", loop_columns(keys, labels[place.group], rows)
+            yield "token_paths", path_columns(keys, labels[place.group], paths)
             if before is not None:
                 boundary = model.settings.boundary_labels[place.group - 1]
                 readings = drift_readings(model, place.group, entered, ends, budget)
                 yield "token_drift", drift_columns(keys, boundary, readings, *before)
-            before = (ends[budget], step_norms)
+            before = (ends[budget], rows["step_norm"][:-1])
         entered = hidden
 
 
@@ -98,12 +123,20 @@ def token_keys(sequences: Sequence[int], length: int, step: int) -> Columns:
     }
 
 
-def loop_columns(keys: Columns, label: str, rows: list[dict[str, Tensor]]) -> Columns:
-    """One row per (k, token) of a group, from one dict of (B, T) measures per k."""
-    count = len(keys["step"])
-    columns = {name: np.tile(values, len(rows)) for name, values in keys.items()}
-    columns |= {"group": np.full(count * len(rows), label), "k": np.repeat(np.arange(len(rows)), count)}
-    return columns | {name: flat(torch.stack([row[name] for row in rows])) for name in rows[0]}
+def loop_columns(keys: Columns, label: str, rows: dict[str, Tensor]) -> Columns:
+    """One row per (k, token) of a group, from measures (K + 1, B, T)."""
+    count, states = len(keys["step"]), len(rows["state_norm"])
+    columns = {name: np.tile(values, states) for name, values in keys.items()}
+    columns |= {"group": np.full(count * states, label), "k": np.repeat(np.arange(states), count)}
+    return columns | {name: flat(values) for name, values in rows.items()}
+
+
+def path_columns(keys: Columns, label: str, paths: dict[str, Tensor]) -> Columns:
+    """One row per token of a group, from measures (B, T)."""
+    columns = keys | {"group": np.full(len(keys["step"]), label)}
+    columns |= {name: flat(values) for name, values in paths.items()}
+    kind, period = (paths[name].flatten().cpu().numpy() for name in ("kind", "period"))
+    return columns | {"kind": np.array(kinds.KINDS)[kind], "period": period}
 
 
 def drift_columns(
@@ -132,21 +165,22 @@ def extract(
     step: int,
     seed: int,
     chosen: settings.Trajectories,
-    trajectories_path: Path,
-    drift_path: Path,
+    criteria: settings.Kinds,
+    outputs: Mapping[str, Path],
 ) -> None:
-    """Measure held-out blocks (N, T) and write both tables; memory is that of one batch."""
+    """Measure held-out blocks (N, T) and write each of TABLES to its path; memory is that of one batch."""
     device = next(model.parameters()).device
     with (
-        tables.writing("trajectories", trajectories_path) as append_loops,
-        tables.writing("token_drift", drift_path) as append_drift,
+        ExitStack() as files,
         progress.meter(f"trajectories of step {step}", blocks.numel(), "tokens") as bar,
     ):
-        append: dict[str, Callable] = {"trajectories": append_loops, "token_drift": append_drift}
+        append: dict[str, Callable] = {
+            table: files.enter_context(tables.writing(table, outputs[table])) for table in TABLES
+        }
         for start in range(0, len(blocks), chosen.batch):
             batch = blocks[start : start + chosen.batch].to(device)
             sequences = range(start, start + len(batch))
-            for table, columns in measure_batch(model, batch, sequences, seed, step, chosen.budget):
+            for table, columns in measure_batch(model, batch, sequences, seed, step, chosen.budget, criteria):
                 append[table](columns)
             bar.update(batch.numel())
 

@@ -128,3 +128,82 @@ def test_drift_over_the_mean_grows_with_the_budget_of_a_contraction_and_drift_ov
     short, long = (measures.drift_to_loop(torch.tensor([1.0]), step_norms[:count]) for count in (16, 32))
     assert (long[0] / short[0]).item() == pytest.approx(2, rel=1e-3)
     assert (long[1] / short[1]).item() == pytest.approx(1, rel=1e-3)
+
+
+# --- whole paths -----------------------------------------------------------------------------------------------
+
+
+def line(dtype=torch.float64) -> Tensor:
+    """Points (9, 3) on a straight line, unevenly spread."""
+    return torch.tensor([0.0, 1, 2, 4, 5, 7, 8, 9, 20], dtype=dtype)[:, None] * torch.tensor([1.0, -2.0, 2.0])
+
+
+def closed_circle(count: int = 12) -> Tensor:
+    turns = torch.arange(count, dtype=torch.float64) * 2 * math.pi / count
+    return 5 + torch.stack([turns.cos(), turns.sin(), 0 * turns], dim=-1)
+
+
+def simplex(count: int) -> Tensor:
+    """Points whose variance is shared alike by count - 1 directions."""
+    return 3 * torch.eye(count, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("path", "dimension"),
+    [(line(), 1), (closed_circle(), 2), (simplex(5), 4), (circle(math.pi, step=0.5), 1)],
+    ids=["line", "circle", "simplex", "cycle of two"],
+)
+def test_the_effective_dimension_of_a_known_shape(path, dimension):
+    assert measures.effective_dimension(measures.path_distances(path)).item() == pytest.approx(dimension, rel=1e-9)
+
+
+def test_the_effective_dimension_of_an_ellipse_weighs_its_axes():
+    ellipse = closed_circle() * torch.tensor([3.0, 1.0, 1.0])
+    wanted = (9 + 1) ** 2 / (81 + 1)
+    assert measures.effective_dimension(measures.path_distances(ellipse)).item() == pytest.approx(wanted)
+
+
+def test_the_effective_dimension_is_that_of_the_spectrum_of_the_covariance():
+    paths = torch.randn(4, 31, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    eigenvalues = torch.stack([torch.linalg.eigvalsh(path.T.cov()) for path in paths])
+    wanted = eigenvalues.sum(-1) ** 2 / eigenvalues.square().sum(-1)
+    torch.testing.assert_close(measures.effective_dimension(measures.path_distances(paths)), wanted)
+
+
+def test_a_path_that_rests_has_no_effective_dimension():
+    assert measures.effective_dimension(measures.path_distances(torch.ones(5, 3))).isnan()
+
+
+def test_path_distances_hold_the_steps_and_the_way_to_the_end_also_far_from_the_origin():
+    path = 1e6 + contraction(0.5)
+    distances = measures.path_distances(path)
+    torch.testing.assert_close(distances.diagonal(1), measures.norm(path.diff(dim=0)))
+    torch.testing.assert_close(distances[:, -1], measures.norm(path - path[-1]))
+
+
+@pytest.mark.parametrize("ratio", [0.25, 0.9, 1.0, 1.1])
+def test_the_contraction_rate_of_a_geometric_decay_is_its_ratio(ratio):
+    steps = 7 * ratio ** torch.arange(20, dtype=torch.float64)
+    assert measures.contraction_rate(steps, steps > 0).item() == pytest.approx(ratio)
+
+
+def test_the_contraction_rate_takes_no_step_under_the_floor():
+    steps = 0.5 ** torch.arange(20, dtype=torch.float64)
+    rounded = steps.clamp_min(1e-3)
+    assert measures.contraction_rate(rounded, rounded > 1e-3).item() == pytest.approx(0.5)
+    assert measures.contraction_rate(rounded, rounded > 0).item() > 0.6
+
+
+@pytest.mark.parametrize("sound", [0, 1])
+def test_fewer_than_two_steps_have_no_contraction_rate(sound):
+    assert measures.contraction_rate(torch.ones(5), torch.arange(5) < sound).isnan()
+
+
+def test_the_contraction_rate_is_the_fit_of_least_squares_for_each_token():
+    steps = torch.rand(3, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    sound = steps > 0.2
+    for row, kept, rate in zip(steps, sound, measures.contraction_rate(steps, sound), strict=True):
+        k = torch.arange(12, dtype=torch.float64)[kept]
+        design = torch.stack([k, torch.ones_like(k)], dim=1)
+        slope = torch.linalg.lstsq(design, row[kept].log()[:, None]).solution[0, 0]
+        torch.testing.assert_close(rate, slope.exp())

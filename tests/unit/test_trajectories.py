@@ -8,16 +8,17 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors import safe_open
-from small import model_settings
+from small import KINDS, model_settings
 
-from twoscale import settings, tables
+from twoscale import kinds, measures, settings, tables
 from twoscale.model import LoopedTransformer, initialise
 from twoscale.noise import EvaluationNoise
-from twoscale.trajectories import extract, measure_batch, save_states
+from twoscale.trajectories import TABLES, extract, measure_batch, save_states
 
 SEED, STEP, BUDGET = 5, 200, 4
 MODEL = model_settings(layers=6, groups=[[2], [3, 4], [6]])
 BLOCKS = torch.randint(37, (5, 8), generator=torch.Generator().manual_seed(0))
+CRITERIA = settings.Kinds(**(KINDS | {"window": 3, "longest_period": 2}))
 READINGS = ["first_state", "projected", "final", "initial"]
 
 
@@ -46,8 +47,8 @@ def states_of(model: LoopedTransformer, sequences: list[int]) -> dict[str, np.nd
 
 
 def measured(model: LoopedTransformer, sequences: list[int]) -> dict[str, pd.DataFrame]:
-    parts = {"trajectories": [], "token_drift": []}
-    for table, columns in measure_batch(model, BLOCKS[sequences], sequences, SEED, STEP, BUDGET):
+    parts = {table: [] for table in TABLES}
+    for table, columns in measure_batch(model, BLOCKS[sequences], sequences, SEED, STEP, BUDGET, CRITERIA):
         parts[table].append(pd.DataFrame(columns))
     return {table: pd.concat(frames) for table, frames in parts.items()}
 
@@ -68,7 +69,7 @@ def test_every_row_of_a_loop_is_what_the_states_of_the_walk_give():
         updates = np.diff(states, axis=0)
         for k in range(BUDGET + 1):
             rows = frame.loc[(label, k)]
-            wanted = {"state_norm": length(states[k])}
+            wanted = {"state_norm": length(states[k]), "distance_to_final": length(states[k] - states[-1])}
             if k < BUDGET:
                 wanted["step_norm"] = length(updates[k])
                 wanted["step_norm_relative"] = length(updates[k]) / length(states[k])
@@ -83,6 +84,25 @@ def test_every_row_of_a_loop_is_what_the_states_of_the_walk_give():
                     np.testing.assert_allclose(rows[name], wanted[name].ravel(), rtol=1e-5, err_msg=f"{name} at {k}")
                 else:
                     assert rows[name].isna().all(), f"{name} at {k}"
+
+
+def test_every_row_of_a_path_is_what_the_states_of_the_walk_give():
+    model, sequences = float64_model(), [3, 1]
+    frame = measured(model, sequences)["token_paths"].set_index(["group", "sequence", "position"])
+    assert len(frame) == len(frame.index.unique()) == 3 * 2 * 8
+    for label, states in states_of(model, sequences).items():
+        if label.startswith("into"):
+            continue
+        paths = torch.from_numpy(states).movedim(0, -2).flatten(0, 1)  # (tokens, K + 1, C)
+        for (_, row), path in zip(frame.loc[label].iterrows(), paths, strict=True):
+            distances, floor = measures.path_distances(path), measures.rounding_floor(measures.norm(path[-1]))
+            steps = measures.norm(path.diff(dim=0))[1:]  # without the leap from x^0
+            rate = measures.contraction_rate(steps, steps > floor)
+            assert row["contraction_rate"] == pytest.approx(rate.item(), rel=1e-5)
+            dimension = measures.effective_dimension(distances)
+            assert row["effective_dimension"] == pytest.approx(dimension.item(), rel=1e-5)
+            found = kinds.classify(distances, floor, CRITERIA)
+            assert (row["kind"], row["period"]) == (kinds.KINDS[found["kind"]], found["period"])
 
 
 def test_there_is_one_row_for_every_token_group_and_state():
@@ -142,36 +162,36 @@ def test_there_is_one_row_of_drift_for_every_token_boundary_and_reading():
     assert frame["reading"].unique().tolist() == READINGS
 
 
-@pytest.mark.parametrize(("groups", "expected"), [([], set()), ([[2, 3]], {"trajectories"})])
+@pytest.mark.parametrize(("groups", "expected"), [([], set()), ([[2, 3]], {"trajectories", "token_paths"})])
 def test_a_model_without_boundaries_has_no_drift_and_one_without_groups_no_rows(groups, expected):
     model = float64_model(model_settings(groups=groups))
-    rows = measure_batch(model, BLOCKS[:1], [0], SEED, STEP, BUDGET)
+    rows = measure_batch(model, BLOCKS[:1], [0], SEED, STEP, BUDGET, CRITERIA)
     assert {table for table, _ in rows} == expected
 
 
 # --- files -----------------------------------------------------------------------------------------------------
 
 
-def extracted(folder, blocks=BLOCKS, **changes) -> tuple[pd.DataFrame, pd.DataFrame]:
-    paths = folder / "trajectories.parquet", folder / "drift.parquet"
-    extract(float64_model(), blocks, STEP, SEED, chosen(**changes), *paths)
-    return tables.read("trajectories", paths[0]), tables.read("token_drift", paths[1])
+def extracted(folder, blocks=BLOCKS, **changes) -> dict[str, pd.DataFrame]:
+    paths = {table: folder / f"{table}.parquet" for table in TABLES}
+    extract(float64_model(), blocks, STEP, SEED, chosen(**changes), CRITERIA, paths)
+    return {table: tables.read(table, path) for table, path in paths.items()}
 
 
 @pytest.mark.parametrize("batch", [1, 3, 5, 100])
 def test_the_number_of_sequences_at_a_time_changes_no_value(batch, tmp_path):
     tables_of_two = extracted(tmp_path / "two")
-    keys = [["sequence", "group", "k", "position"], ["sequence", "boundary", "reading", "position"]]
-    for frame, wanted, names in zip(extracted(tmp_path / "other", batch=batch), tables_of_two, keys, strict=True):
+    for table, frame in extracted(tmp_path / "other", batch=batch).items():
+        wanted = tables_of_two[table]
         assert len(frame) == len(wanted)
+        names = [name for name in ("sequence", "group", "boundary", "k", "reading", "position") if name in frame]
         sort = {"by": names, "ignore_index": True}
         pd.testing.assert_frame_equal(frame.sort_values(**sort), wanted.sort_values(**sort), rtol=1e-6)
 
 
 def test_the_tables_hold_what_is_measured(tmp_path):
-    loops, drift = extracted(tmp_path, batch=5)
     wanted = measured(float64_model(), [0, 1, 2, 3, 4])
-    for frame, name in ((loops, "trajectories"), (drift, "token_drift")):
+    for name, frame in extracted(tmp_path, batch=5).items():
         columns = list(tables.columns(name))
         pd.testing.assert_frame_equal(frame, wanted[name][columns].reset_index(drop=True), check_dtype=False, rtol=1e-7)
 
@@ -179,17 +199,17 @@ def test_the_tables_hold_what_is_measured(tmp_path):
 def test_rows_come_out_group_by_group_so_that_memory_is_that_of_one_group():
     model, entered = float64_model(), []
     model.groups[1].register_forward_pre_hook(lambda *_: entered.append(True))
-    rows = measure_batch(model, BLOCKS[:2], [0, 1], SEED, STEP, BUDGET)
+    rows = measure_batch(model, BLOCKS[:2], [0, 1], SEED, STEP, BUDGET, CRITERIA)
     table, columns = next(rows)
     assert (table, set(columns["group"])) == ("trajectories", {"2"})
     assert not entered
-    assert [name for name, _ in rows] == ["trajectories", "token_drift"] * 2
+    assert [name for name, _ in rows] == ["token_paths"] + ["trajectories", "token_paths", "token_drift"] * 2
 
 
 def test_each_batch_is_written_before_the_next_is_run(tmp_path):
     extracted(tmp_path, batch=2)
     assert pq.ParquetFile(tmp_path / "trajectories.parquet").num_row_groups == 3 * 3  # groups, batches of 2, 2 and 1
-    assert pq.ParquetFile(tmp_path / "drift.parquet").num_row_groups == 2 * 3
+    assert pq.ParquetFile(tmp_path / "token_drift.parquet").num_row_groups == 2 * 3
 
 
 def test_a_failure_halfway_leaves_the_old_tables(tmp_path):

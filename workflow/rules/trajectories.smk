@@ -1,7 +1,7 @@
 # The path of held-out tokens through the loops, at every checkpoint.
 #
 # in:  a checkpoint, data/val.bin
-# out: trajectories/step_*.parquet, drift/step_*.parquet; states.safetensors of the last checkpoint
+# out: trajectories/step_*.parquet, paths/step_*.parquet, drift/step_*.parquet; states.safetensors of the last checkpoint
 
 
 rule extract_trajectories:
@@ -11,6 +11,7 @@ rule extract_trajectories:
         sidecar=data_file("tokens.json"),
     output:
         trajectories="results/{run}/trajectories/step_{step}.parquet",
+        paths="results/{run}/paths/step_{step}.parquet",
         drift="results/{run}/drift/step_{step}.parquet",
     log:
         "results/{run}/logs/extract_trajectories_{step}.log",
@@ -24,13 +25,19 @@ rule extract_trajectories:
         gpu=gpus,
         gpu_slot=gpus,
     params:
-        settings=settings_json(seed=seed, device=device, model=section("model"), trajectories=section("trajectories")),
-        tables=written("trajectories", "token_drift"),
+        settings=settings_json(
+            seed=seed,
+            device=device,
+            model=section("model"),
+            trajectories=section("trajectories"),
+            kinds=section("kinds"),
+        ),
+        tables=written("trajectories", "token_paths", "token_drift"),
         code=code("extract_trajectories"),
     shell:
         "python scripts/extract_trajectories.py --settings {params.settings:q} --checkpoint {input.checkpoint:q}"
         " --val {input.val:q} --sidecar {input.sidecar:q}"
-        " --trajectories {output.trajectories:q} --drift {output.drift:q} > {log:q} 2>&1"
+        " --trajectories {output.trajectories:q} --paths {output.paths:q} --drift {output.drift:q} > {log:q} 2>&1"
 
 
 rule extract_states:
