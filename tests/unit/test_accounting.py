@@ -98,7 +98,7 @@ def test_the_cache_is_as_large_as_the_decoder_makes_it(dtype):
     model = model_settings(groups=[[2, 3]])
     made = initialise(model, seed=1).to(getattr(torch, dtype))
     decoder = Decoder(made, make_rule("fixed", 5, made.decode), budget=5, seed=1)
-    allocated = sum(tensor.nbytes for tensor in decoder.cache.values())
+    allocated = sum(tensor.nbytes for tensor in decoder.cache.stored.values())
     assert accounting.cache_bytes(model, slots=5, dtype=dtype) == allocated
 
 
