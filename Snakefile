@@ -22,6 +22,7 @@ include: "workflow/rules/metrics.smk"
 include: "workflow/rules/exits.smk"
 include: "workflow/rules/figures.smk"
 include: "workflow/rules/supplementary.smk"
+include: "workflow/rules/scaling.smk"
 
 
 report: "workflow/report/workflow.rst"
@@ -45,4 +46,4 @@ rule all:
 
 rule supplementary:
     input:
-        SUPPLEMENTARY,
+        SUPPLEMENTARY + SCALING_FIGURES,

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from twoscale import progress, settings
-from twoscale.exits import Rule, make_rule
-from twoscale.inference import Decoder, evaluate
+from twoscale.exits import Rule, configured_rules, make_rule
+from twoscale.inference import Counts, Decoder, evaluate
 from twoscale.model import LoopedTransformer
 from twoscale.noise import EvaluationNoise
 
@@ -23,14 +23,19 @@ def settings_grid(exits: settings.Exits) -> list[tuple[str, float]]:
     return [(name, threshold) for name, rule in exits.rules.items() for threshold in rule["thresholds"]]
 
 
+def make_rules(model: LoopedTransformer, exits: settings.Exits) -> dict[tuple[str, float], Rule]:
+    """The rule of every (rule, threshold) of the configuration, the user's own among them."""
+    known = configured_rules(exits.rules)
+    return {(name, tau): make_rule(name, tau, model.decode, known) for name, tau in settings_grid(exits)}
+
+
 def measure_quality(
     model: LoopedTransformer, inputs: Tensor, targets: Tensor, exits: settings.Exits, seed: int, run: str
 ) -> Iterator[Row]:
     """Rows of the table "exit_quality": each held-out block (N, T) under every rule and threshold."""
-    grid = settings_grid(exits)
-    with progress.meter("quality", len(grid) * inputs.numel(), "tokens") as bar:
-        for name, threshold in grid:
-            rule = make_rule(name, threshold, model.decode)
+    rules = make_rules(model, exits)
+    with progress.meter("quality", len(rules) * inputs.numel(), "tokens") as bar:
+        for (name, threshold), rule in rules.items():
             for start in range(0, len(inputs), exits.quality_batch):
                 rows = slice(start, start + exits.quality_batch)
                 for row in _quality_rows(model, rule, inputs[rows], targets[rows], start, exits.budget, seed):
@@ -41,19 +46,27 @@ def measure_quality(
 def _quality_rows(
     model: LoopedTransformer, rule: Rule, inputs: Tensor, targets: Tensor, first: int, budget: int, seed: int
 ) -> Iterator[Row]:
-    device = model.token_embedding.weight.device
-    sequences = range(first, first + len(inputs))
-    noise = EvaluationNoise(seed, sequences, model.settings.block)
-    logits, counts = evaluate(model, inputs.to(device), rule, budget, noise)
-    losses = F.cross_entropy(logits.transpose(1, 2), targets.to(device), reduction="none").mean(1)  # (B,)
-    for i, sequence in enumerate(sequences):
-        row = {"sequence": sequence, "tokens": inputs.shape[1], "ce": losses[i].item()}
+    _, losses, counts = read_text(model, rule, inputs, targets, first, budget, seed)
+    ce = losses.mean(1).tolist()
+    for i in range(len(inputs)):
+        row = {"sequence": first + i, "tokens": inputs.shape[1], "ce": ce[i]}
         row["ppl"] = math.exp(row["ce"])
         row["share_at_budget"] = _share(counts.evaluations[:, i] == budget)
         for kind in ("steps", "evaluations"):
             means = getattr(counts, kind)[:, i].float().mean(-1).tolist()
             row |= {f"{kind}_g{g}": mean for g, mean in zip(model.settings.group_labels, means, strict=True)}
         yield row
+
+
+def read_text(
+    model: LoopedTransformer, rule: Rule, inputs: Tensor, targets: Tensor, first: int, budget: int, seed: int
+) -> tuple[Tensor, Tensor, Counts]:
+    """Held-out blocks `first`, `first` + 1, … (B, T) under a rule: logits (B, T, V), cross-entropies (B, T), counts."""
+    device = model.token_embedding.weight.device
+    noise = EvaluationNoise(seed, range(first, first + len(inputs)), model.settings.block)
+    logits, counts = evaluate(model, inputs.to(device), rule, budget, noise)
+    losses = F.cross_entropy(logits.transpose(1, 2), targets.to(device), reduction="none")
+    return logits, losses, counts
 
 
 def measure_latency(
@@ -65,7 +78,7 @@ def measure_latency(
     without a rule, so a drift of the machine meets all of them alike. One round before the first is thrown
     away.
     """
-    rules = {(name, threshold): make_rule(name, threshold, model.decode) for name, threshold in settings_grid(exits)}
+    rules = make_rules(model, exits)
     decoder = Decoder(model, next(iter(rules.values())), exits.budget, seed)
     rounds = [(-1, prompts[0]), *enumerate(prompts)]
     synchronise = torch.cuda.synchronize if model.token_embedding.weight.is_cuda else _nothing

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from twoscale.errors import InputError, first_line
+
 PACKAGE = "twoscale"
 
 # Modules left out. What `settings` and `tables` say reaches a rule as values in its params; the others move
@@ -28,9 +30,14 @@ def fingerprint(script: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def of_file(path: Path) -> str:
-    """Hexadecimal digest of one file on its own, such as an exit rule of the user."""
-    return hashlib.sha256(normalised(path).encode()).hexdigest()[:16]
+def of_rule_file(path: str) -> str:
+    """Hexadecimal digest of a file with an exit rule of the user; one that is not Python code is an InputError."""
+    try:
+        return hashlib.sha256(normalised(Path(path)).encode()).hexdigest()[:16]
+    except (OSError, SyntaxError, ValueError) as error:
+        raise InputError(
+            f"exit rule file {path}: cannot be read ({first_line(error)}), expected Python code with the rule's class."
+        ) from error
 
 
 @cache

@@ -136,6 +136,38 @@ COLUMNS: dict[str, dict[str, str]] = {
         "steps_g*": "float64",  # mean steps that the returned state took (k of Algorithm 1)
         "evaluations_g*": "float64",  # mean calls of f per token
     },
+    # One held-out sequence at one checkpoint and fixed loop count a row.
+    "scaling_quality": {
+        "step": "int64",
+        "loops": "int32",  # of every group
+        "sequence": "int32",
+        "tokens": "int64",
+        "ce": "float64",  # nats per token
+        "ppl": "float64",
+    },
+    # The same over sequences: one checkpoint and loop count a row, with 95 % intervals over sequences.
+    "scaling": {
+        "run": "string",
+        "step": "int64",
+        "loops": "int32",
+        "tokens": "int64",
+        "ce": "float64",
+        "ce_low": "float64",
+        "ce_high": "float64",
+        "ppl": "float64",  # exp of ce
+        "ppl_low": "float64",
+        "ppl_high": "float64",
+    },
+    # One held-out sequence a row, each token at the least fixed loop count that settles its prediction.
+    "uniform_budget": {
+        "run": "string",
+        "sequence": "int32",
+        "tokens": "int64",
+        "loops": "float64",  # mean over tokens, of every group
+        "ce": "float64",
+        "ppl": "float64",
+        "share_at_budget": "float64",  # share of tokens whose prediction settles at the full budget only
+    },
 }
 
 

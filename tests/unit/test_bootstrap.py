@@ -53,7 +53,12 @@ def test_the_same_seed_gives_the_same_interval_and_the_order_of_rows_none_of_it(
 
 @pytest.mark.parametrize(
     ("values", "weights", "expected"),
-    [([1, 2, 3], [1, 1, 1], 2), ([1, 2, 3, 4], [1, 1, 1, 1], 2.5), ([1, 2, 9], [1, 1, 3], 9), ([1, 2, 9], [3, 1, 0], 1)],
+    [
+        ([1, 2, 3], [1, 1, 1], 2),
+        ([1, 2, 3, 4], [1, 1, 1, 1], 2.5),
+        ([1, 2, 9], [1, 1, 3], 9),
+        ([1, 2, 9], [3, 1, 0], 1),
+    ],
 )
 def test_the_weighted_median_is_that_of_the_copied_values(values, weights, expected):
     found = bootstrap.median(np.array(values, float), np.array([weights], float))

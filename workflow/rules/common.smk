@@ -18,7 +18,7 @@ os.environ.update(PATH=os.pathsep.join([str(Path(sys.executable).parent), os.env
 from twoscale import configuration, tables
 from twoscale import settings as library_settings
 from twoscale.errors import InputError
-from twoscale.fingerprint import fingerprint
+from twoscale.fingerprint import fingerprint, of_rule_file
 
 
 def load_runs():
@@ -214,3 +214,50 @@ def caption(wildcards, output):
 
 def in_report(name, category="Figures of the paper"):
     return report(f"results/{name}.pdf", caption=f"../report/{name}.rst", category=category)
+def in_supplement(name):
+    return in_report(name, category="Supplementary figures")
+
+
+# --- exit rules of the user, quality against loops
+
+
+def rule_files(take):
+    """Slice of settings: fingerprints of the files with exit rules of the user among those that `take` returns."""
+
+    def digests(run, settings):
+        try:
+            return {name: of_rule_file(rule["file"]) for name, rule in take(settings).items() if "file" in rule}
+        except InputError as error:
+            raise WorkflowError(str(error))
+
+    return digests
+
+
+exit_rule_files = rule_files(lambda settings: settings.exits.rules)
+dense_rule_files = rule_files(lambda settings: settings.dense_exits.rules)
+
+
+def dense_exits(run, settings):
+    return vars(settings.dense_exits)
+
+
+def scaling_caption(wildcards, output):
+    settings = RUNS[RUN]
+    return caption(wildcards, output) | {
+        "loops": ", ".join(map(str, settings.scaling.loops)),
+        "tokens": settings.scaling_sequences * settings.model.block,
+        "mean_loops": settings.model.mean_loops,
+        "dtype": settings.scaling.dtype,
+    }
+
+
+def pareto_caption(wildcards, output):
+    settings = RUNS[RUN]
+    return caption(wildcards, output) | {
+        "loops": ", ".join(map(str, settings.loop_grid)),
+        "budget": settings.exits.budget,
+        "dtype": settings.exits.dtype,
+        "latency_tokens": settings.pareto.latency_tokens,
+        "latency_repeats": settings.pareto.latency_repeats,
+        "quality_tokens": settings.pareto_sequences * settings.model.block,
+    }

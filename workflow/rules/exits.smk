@@ -26,7 +26,14 @@ rule benchmark_exits:
         gpu=gpus,
         gpu_slot=gpus,
     params:
-        settings=settings_json(run=run_name, seed=seed, device=device, model=section("model"), exits=section("exits")),
+        settings=settings_json(
+            run=run_name,
+            seed=seed,
+            device=device,
+            model=section("model"),
+            exits=section("exits"),
+            rule_files=exit_rule_files,
+        ),
         tables=written("exit_quality", "exit_latency"),
         code=code("benchmark_exits"),
     shell:

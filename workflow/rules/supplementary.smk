@@ -11,7 +11,7 @@ rule training:
     input:
         training=f"results/{RUN}/tables/training.parquet",
     output:
-        in_report("training", category="Supplementary figures"),
+        in_supplement("training"),
     log:
         "results/logs/training.log",
     conda:

@@ -8,6 +8,7 @@ from matplotlib.lines import Line2D
 
 from twoscale import style
 from twoscale.errors import InputError
+from twoscale.summaries import summarise_latency, summarise_quality
 
 FULL_BUDGET = {"color": style.GREY, "linestyle": (0, (5, 2)), "linewidth": 0.9}
 FLOOR = {"linewidth": 0.6, "linestyle": "-"}
@@ -25,13 +26,14 @@ def draw(latency: pd.DataFrame, quality: pd.DataFrame, budget: int, run: str, te
 
     `latency` and `quality` are the tables "exit_latency" and "exit_quality"; `budget` is the most loop steps a
     token may take: the rule `fixed` at that threshold is the dashed horizontal line. Latency is the median of
-    the repeats with quartile bars; the thin line of the same colour is the time of the same loop steps without
-    a rule. Raises InputError where a table has no rows.
+    the repeats; the thin line of the same colour is the time of the same loop steps without a rule. Bars are
+    95 % intervals: of the latency over repeats, of the quality those of its change from the full budget on the
+    same sequences. Raises InputError where a table has no rows.
     """
     for name, table in (("exit_latency", latency), ("exit_quality", quality)):
         if table.empty:
             raise InputError(f"table {name}: found no row, expected at least one exit rule for Figure 4.")
-    times, scores = summarise_latency(latency), summarise_quality(quality)
+    times, scores = summarise_latency(latency), summarise_quality(quality, budget)
     styles = style.rule_styles([*times["rule"], *scores["rule"]])
     figure = style.new_figure(style.DOUBLE, 2.6, run, text, budget)
     panels = figure.subplots(1, len(PANELS))
@@ -54,39 +56,15 @@ def draw(latency: pd.DataFrame, quality: pd.DataFrame, budget: int, run: str, te
     return figure
 
 
-def summarise_latency(latency: pd.DataFrame) -> pd.DataFrame:
-    """Median over repeats per (rule, threshold) of `latency_ms` and `floor_ms`, and quartiles of the first.
-
-    Columns: rule, threshold, latency_ms, low, high, floor_ms; rules in the order of the table.
-    """
-    repeats = latency.groupby(["rule", "threshold"], sort=False)
-    return pd.DataFrame(
-        {
-            "latency_ms": repeats["latency_ms"].median(),
-            "low": repeats["latency_ms"].quantile(0.25),
-            "high": repeats["latency_ms"].quantile(0.75),
-            "floor_ms": repeats["floor_ms"].median(),
-        }
-    ).reset_index()
-
-
-def summarise_quality(quality: pd.DataFrame) -> pd.DataFrame:
-    """Cross-entropy per (rule, threshold), each sequence weighted by its tokens, and PPL = exp(CE)."""
-    weighted = quality.assign(nats=quality["ce"] * quality["tokens"])
-    totals = weighted.groupby(["rule", "threshold"], sort=False)[["nats", "tokens"]].sum()
-    ce = totals["nats"] / totals["tokens"]
-    return pd.DataFrame({"ce": ce, "ppl": np.exp(ce)}).reset_index()
-
-
 def _draw_rules(axes: Axes, table: pd.DataFrame, column: str, styles: dict[str, dict]) -> None:
     for rule, looks in styles.items():
         rows = table[table["rule"] == rule].sort_values("threshold")
+        low, high = (np.exp(rows[bound]) if column == "ppl" else rows[bound] for bound in ("low", "high"))
+        # an interval of resampled medians or means need not hold the value itself
+        bars = np.maximum([rows[column] - low, high - rows[column]], 0)
+        axes.errorbar(rows["threshold"], rows[column], yerr=bars, elinewidth=0.8, capsize=1.5, **looks, **MARKER)
         if column == "latency_ms":
-            bars = (rows["latency_ms"] - rows["low"], rows["high"] - rows["latency_ms"])
-            axes.errorbar(rows["threshold"], rows[column], yerr=bars, elinewidth=0.8, capsize=1.5, **looks, **MARKER)
             axes.plot(rows["threshold"], rows["floor_ms"], color=looks["color"], zorder=1, **FLOOR)
-        else:
-            axes.plot(rows["threshold"], rows[column], **looks, **MARKER)
 
 
 def _widen(axes: Axes) -> None:

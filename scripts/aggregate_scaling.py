@@ -1,0 +1,16 @@
+"""Rule aggregate_scaling: quality at fixed loop counts of all checkpoints, with intervals over sequences."""
+
+from twoscale import command, summaries, tables
+
+
+def main(arguments):
+    chosen = arguments.settings
+    scaling = summaries.summarise_scaling(arguments.quality, chosen["run"], chosen["seed"])
+    tables.write("scaling", scaling, arguments.output)
+
+
+if __name__ == "__main__":
+    parser = command.parser(__doc__)
+    parser.add_argument("--quality", nargs="+", required=True, help="table scaling_quality, one file per checkpoint")
+    parser.add_argument("--output", required=True, help="table scaling")
+    command.run(main, parser)

@@ -1,0 +1,48 @@
+"""Rule benchmark_pareto: the exit benchmark on a dense grid, and the uniform-budget reference beside it."""
+
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from twoscale import command, settings, tables, tokens
+from twoscale.batches import held_out_sequences
+from twoscale.checkpoints import load_model
+from twoscale.exit_benchmark import measure_latency, measure_quality
+from twoscale.scaling import measure_uniform_budget
+
+
+def main(arguments) -> None:
+    model_settings = settings.Model(**arguments.settings["model"])
+    exits = settings.Exits(**arguments.settings["exits"])
+    torch.set_num_threads(arguments.threads)
+    seed, run = arguments.settings["seed"], arguments.settings["run"]
+    model, _ = load_model(
+        arguments.checkpoint, model_settings, getattr(torch, exits.dtype), arguments.settings["device"]
+    )
+    shard = tokens.open_shard(arguments.val, arguments.sidecar)
+    blocks = max(1, exits.quality_tokens // model_settings.block)
+    inputs, targets = held_out_sequences(shard, model_settings.block, max(blocks, exits.latency_repeats))
+    text = inputs[:blocks], targets[:blocks]
+
+    loops = exits.rules["fixed"]["thresholds"]
+    reference = pd.DataFrame(measure_uniform_budget(model, *text, loops, exits.quality_batch, seed, run))
+    quality = pd.DataFrame(measure_quality(model, *text, exits, seed, run))
+    torch.set_num_threads(1)
+    prompts = inputs[: exits.latency_repeats, : exits.latency_tokens]
+    latency = pd.DataFrame(measure_latency(model, prompts, exits, seed, run))
+    tables.write("uniform_budget", reference, arguments.reference)
+    tables.write("exit_quality", quality, arguments.quality, model_settings.group_labels)
+    tables.write("exit_latency", latency, arguments.latency, model_settings.group_labels)
+
+
+if __name__ == "__main__":
+    parser = command.parser(__doc__)
+    parser.add_argument("--checkpoint", type=Path, required=True)
+    parser.add_argument("--val", type=Path, required=True, help="held-out token shard")
+    parser.add_argument("--sidecar", type=Path, required=True, help="tokens.json of the shard")
+    parser.add_argument("--threads", type=int, required=True, help="torch threads for quality; latency takes one")
+    parser.add_argument("--quality", type=Path, required=True, help="output: table exit_quality on the dense grid")
+    parser.add_argument("--latency", type=Path, required=True, help="output: table exit_latency on the dense grid")
+    parser.add_argument("--reference", type=Path, required=True, help="output: table uniform_budget")
+    command.run(main, parser)

@@ -1,0 +1,34 @@
+"""Rule scaling_quality: cross-entropy and perplexity of one checkpoint at fixed loop counts."""
+
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from twoscale import command, settings, tables, tokens
+from twoscale.batches import held_out_sequences
+from twoscale.checkpoints import load_model
+from twoscale.scaling import measure_scaling
+
+
+def main(arguments) -> None:
+    torch.set_num_threads(1)  # Snakemake runs checkpoints side by side
+    model_settings = settings.Model(**arguments.settings["model"])
+    chosen = settings.Scaling(**arguments.settings["scaling"])
+    model, header = load_model(
+        arguments.checkpoint, model_settings, getattr(torch, chosen.dtype), arguments.settings["device"]
+    )
+    shard = tokens.open_shard(arguments.val, arguments.sidecar)
+    blocks = held_out_sequences(shard, model_settings.block, max(1, chosen.tokens // model_settings.block))
+    seed = arguments.settings["seed"]
+    rows = measure_scaling(model, *blocks, chosen.loops, chosen.batch, seed, header.step)
+    tables.write("scaling_quality", pd.DataFrame(rows), arguments.quality)
+
+
+if __name__ == "__main__":
+    parser = command.parser(__doc__)
+    parser.add_argument("--checkpoint", type=Path, required=True)
+    parser.add_argument("--val", type=Path, required=True, help="held-out token shard")
+    parser.add_argument("--sidecar", type=Path, required=True, help="tokens.json of the shard")
+    parser.add_argument("--quality", type=Path, required=True, help="output: CE and PPL per loop count and sequence")
+    command.run(main, parser)

@@ -1,0 +1,69 @@
+"""From rows per repeat or sequence to one row per setting, with 95 % bootstrap intervals; NumPy and pandas only."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from twoscale import bootstrap, tables
+
+SETTING = ["rule", "threshold"]
+
+
+def summarise_latency(latency: pd.DataFrame) -> pd.DataFrame:
+    """Median over repeats per (rule, threshold) of `latency_ms` and `floor_ms`, and the interval of the first.
+
+    Columns: rule, threshold, latency_ms, low, high, floor_ms; rules in the order of the table. The repeats are
+    prompts, so the interval is over prompts; few repeats make it their whole range.
+    """
+    repeats = latency.groupby(SETTING, sort=False)
+    medians = repeats[["latency_ms", "floor_ms"]].median()
+    return medians.join(_intervals(repeats, "latency_ms", statistic=bootstrap.median)).reset_index()
+
+
+def summarise_quality(quality: pd.DataFrame, budget: int | None = None) -> pd.DataFrame:
+    """Cross-entropy per (rule, threshold), each sequence weighted by its tokens, PPL = exp(CE), and mean loops.
+
+    Columns: rule, threshold, ce, ppl, low, high, and the mean evaluations over groups as `loops`. low and high
+    bound the cross-entropy: that of the full budget, the rule `fixed` at `budget`, plus the interval of the
+    difference from it on the same sequences. So they show what the rule changed, not how the sequences differ;
+    without that rule in the table they are NaN.
+    """
+    evaluations = [f"evaluations_g{group}" for group in tables.groups_of(quality)]
+    measured = quality.assign(loops=quality[evaluations].mean(axis="columns"))
+    full = measured[(measured["rule"] == "fixed") & (measured["threshold"] == budget)].set_index("sequence")["ce"]
+    measured["change"] = measured["ce"] - measured["sequence"].map(full)
+    settings = measured.groupby(SETTING, sort=False)
+    means = settings[["ce", "change", "loops", "tokens"]].apply(
+        lambda rows: (
+            rows[["ce", "change", "loops"]].mul(rows["tokens"], axis="index").sum(skipna=False) / rows["tokens"].sum()
+        )
+    )
+    bounds = _intervals(settings, "change", weights="tokens").add(means["ce"] - means["change"], axis="index")
+    summary = means.drop(columns="change").join(bounds).assign(ppl=np.exp(means["ce"]))
+    return summary.reset_index()
+
+
+def summarise_scaling(paths: Iterable[str | Path], run: str, seed: int) -> pd.DataFrame:
+    """The table "scaling" from the tables "scaling_quality" of all checkpoints, steps and loops rising."""
+    rows = pd.concat([tables.read("scaling_quality", path) for path in paths])
+    settings = rows.assign(nats=rows["ce"] * rows["tokens"]).groupby(["step", "loops"])
+    totals = settings[["nats", "tokens"]].sum()
+    bounds = _intervals(settings, "ce", weights="tokens", seed=seed).add_prefix("ce_")
+    scaling = bounds.assign(ce=totals["nats"] / totals["tokens"], tokens=totals["tokens"], run=run).reset_index()
+    for column in ("ce", "ce_low", "ce_high"):
+        scaling[column.replace("ce", "ppl")] = np.exp(scaling[column])
+    return scaling[list(tables.columns("scaling"))]
+
+
+def _intervals(
+    settings: pd.api.typing.DataFrameGroupBy, values: str, weights: str | None = None, **options
+) -> pd.DataFrame:
+    """Columns low and high: the interval of the column `values` in each group of rows."""
+    bounds = {
+        key: bootstrap.interval(rows[values], rows[weights] if weights else None, **options) for key, rows in settings
+    }
+    return pd.DataFrame.from_dict(bounds, orient="index", columns=["low", "high"]).set_axis(
+        pd.MultiIndex.from_tuples(bounds, names=settings.keys)
+    )

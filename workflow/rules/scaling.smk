@@ -1,0 +1,130 @@
+# Quality against loops: fixed loop counts at every checkpoint, and all exit rules on a dense grid at the last one.
+#
+# in:  checkpoints, data/val.bin
+# out: scaling/step_*.parquet, tables/scaling.parquet, results/scaling.pdf;
+#      tables/pareto_{quality,latency}.parquet, tables/uniform_budget.parquet, results/pareto.pdf
+
+
+SCALING_FIGURES = ["results/scaling.pdf", "results/pareto.pdf"] if RUNS[RUN].model.groups else []
+
+
+rule scaling_quality:
+    input:
+        checkpoint="results/{run}/checkpoints/step_{step}.safetensors",
+        val=data_file("val.bin"),
+        sidecar=data_file("tokens.json"),
+    output:
+        "results/{run}/scaling/step_{step}.parquet",
+    log:
+        "results/{run}/logs/scaling_quality_{step}.log",
+    benchmark:
+        "results/{run}/benchmarks/scaling_quality_{step}.tsv"
+    conda:
+        "../../envs/torch.yaml"
+    resources:
+        mem_mb=8000,
+        runtime=60,
+        gpu=gpus,
+        gpu_slot=gpus,
+    params:
+        settings=settings_json(seed=seed, device=device, model=section("model"), scaling=section("scaling")),
+        tables=written("scaling_quality"),
+        code=code("scaling_quality"),
+    shell:
+        "python scripts/scaling_quality.py --settings {params.settings:q} --checkpoint {input.checkpoint:q}"
+        " --val {input.val:q} --sidecar {input.sidecar:q} --quality {output:q} > {log:q} 2>&1"
+
+
+rule aggregate_scaling:
+    input:
+        quality=every_step("results/{run}/scaling/step_{step:06d}.parquet"),
+    output:
+        "results/{run}/tables/scaling.parquet",
+    log:
+        "results/{run}/logs/aggregate_scaling.log",
+    conda:
+        "../../envs/analysis.yaml"
+    params:
+        settings=settings_json(run=run_name, seed=seed),
+        tables=written("scaling"),
+        code=code("aggregate_scaling"),
+    shell:
+        "python scripts/aggregate_scaling.py --settings {params.settings:q} --quality {input.quality:q}"
+        " --output {output:q} > {log:q} 2>&1"
+
+
+rule benchmark_pareto:
+    input:
+        checkpoint=last_checkpoint,
+        val=data_file("val.bin"),
+        sidecar=data_file("tokens.json"),
+    output:
+        quality="results/{run}/tables/pareto_quality.parquet",
+        latency="results/{run}/tables/pareto_latency.parquet",
+        reference="results/{run}/tables/uniform_budget.parquet",
+    log:
+        "results/{run}/logs/benchmark_pareto.log",
+    benchmark:
+        "results/{run}/benchmarks/benchmark_pareto.tsv"
+    conda:
+        "../../envs/torch.yaml"
+    # all cores, so that nothing else runs beside the timing; torch itself times on one thread
+    threads: workflow.cores or 1
+    resources:
+        mem_mb=8000,
+        runtime=480,
+        gpu=gpus,
+        gpu_slot=gpus,
+    params:
+        settings=settings_json(
+            run=run_name,
+            seed=seed,
+            device=device,
+            model=section("model"),
+            exits=dense_exits,
+            rule_files=dense_rule_files,
+        ),
+        tables=written("exit_quality", "exit_latency", "uniform_budget"),
+        code=code("benchmark_pareto"),
+    shell:
+        "python scripts/benchmark_pareto.py --settings {params.settings:q} --checkpoint {input.checkpoint:q}"
+        " --val {input.val:q} --sidecar {input.sidecar:q} --threads {threads} --quality {output.quality:q}"
+        " --latency {output.latency:q} --reference {output.reference:q} > {log:q} 2>&1"
+
+
+rule scaling:
+    input:
+        scaling=f"results/{RUN}/tables/scaling.parquet",
+    output:
+        in_supplement("scaling"),
+    log:
+        "results/logs/scaling.log",
+    conda:
+        "../../envs/analysis.yaml"
+    params:
+        settings=figure_settings(mean_loops=RUNS[RUN].model.mean_loops),
+        code=code("scaling"),
+        caption=scaling_caption,
+    shell:
+        "python scripts/scaling.py --settings {params.settings:q} --scaling {input.scaling:q} --output {output:q}"
+        " > {log:q} 2>&1"
+
+
+rule pareto:
+    input:
+        latency=f"results/{RUN}/tables/pareto_latency.parquet",
+        quality=f"results/{RUN}/tables/pareto_quality.parquet",
+        reference=f"results/{RUN}/tables/uniform_budget.parquet",
+    output:
+        in_supplement("pareto"),
+    log:
+        "results/logs/pareto.log",
+    conda:
+        "../../envs/analysis.yaml"
+    params:
+        settings=figure_settings(budget=RUNS[RUN].exits.budget),
+        code=code("pareto"),
+        caption=pareto_caption,
+    shell:
+        "python scripts/pareto.py --settings {params.settings:q} --latency {input.latency:q} --quality {input.quality:q}"
+        " --reference {input.reference:q} --output {output:q} > {log:q} 2>&1"
