@@ -20,6 +20,7 @@ include: "workflow/rules/trajectories.smk"
 include: "workflow/rules/metrics.smk"
 include: "workflow/rules/exits.smk"
 include: "workflow/rules/figures.smk"
+include: "workflow/rules/kinds.smk"
 
 
 report: "workflow/report/workflow.rst"

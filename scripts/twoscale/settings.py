@@ -258,6 +258,12 @@ class Kinds:
 
 
 @dataclass(frozen=True)
+class PathIndependence:
+    draws: int
+    tokens: int
+
+
+@dataclass(frozen=True)
 class Settings:
     """Everything that one run is made of."""
 
@@ -271,6 +277,7 @@ class Settings:
     exits: Exits
     figures: Figures
     kinds: Kinds
+    path_independence: PathIndependence
 
     def __post_init__(self) -> None:
         if self.tokens.vocabulary > 2**16:
@@ -305,10 +312,16 @@ class Settings:
         """Whole blocks in exits.quality_tokens, at least one."""
         return max(1, self.exits.quality_tokens // self.model.block)
 
+    @property
+    def independence_sequences(self) -> int:
+        """Whole blocks in path_independence.tokens, at least one."""
+        return max(1, self.path_independence.tokens // self.model.block)
+
     def _check_held_out(self) -> None:
         needs = {
             "train.held_out_sequences": self.train.held_out_sequences,
             "trajectories.tokens": self.trajectory_sequences,
+            "path_independence.tokens": self.independence_sequences,
             "exits.quality_tokens": self.quality_sequences,
             "exits.latency_repeats": self.exits.latency_repeats,
         }
@@ -395,6 +408,7 @@ def from_config(config: Mapping[str, Any]) -> Settings:
         exits=Exits(**config["exits"]),
         figures=Figures(**config["figures"]),
         kinds=Kinds(**config["kinds"]),
+        path_independence=PathIndependence(**config["path_independence"]),
     )
 
 

@@ -208,3 +208,16 @@ def caption(wildcards, output):
 
 def in_report(name):
     return report(f"results/{name}.pdf", caption=f"../report/{name}.rst", category="Figures of the paper")
+
+
+# --- kinds of trajectories
+
+
+def kinds_caption(wildcards, output):
+    """Param: what the captions of kinds and path independence quote besides `caption`."""
+    settings = RUNS[RUN]
+    return caption(wildcards, output) | {
+        "kinds": vars(settings.kinds),
+        "draws": settings.path_independence.draws,
+        "independence_tokens": settings.independence_sequences * settings.model.block,
+    }
