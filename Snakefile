@@ -23,6 +23,7 @@ include: "workflow/rules/exits.smk"
 include: "workflow/rules/figures.smk"
 include: "workflow/rules/supplementary.smk"
 include: "workflow/rules/scaling.smk"
+include: "workflow/rules/kinds.smk"
 
 
 report: "workflow/report/workflow.rst"
@@ -46,4 +47,4 @@ rule all:
 
 rule supplementary:
     input:
-        SUPPLEMENTARY + SCALING_FIGURES,
+        SUPPLEMENTARY + SCALING_FIGURES + KIND_FIGURES,

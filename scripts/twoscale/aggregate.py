@@ -26,6 +26,8 @@ LOOP_MEASURES = (
     "distance_to_final",
 )
 DRIFT_MEASURES = ("jump", "dlr", "jump_over_path")
+PATH_MEASURES = ("contraction_rate", "effective_dimension", "settling_rate", "return_ratio", "straightness")
+INDEPENDENCE_MEASURES = ("distance", "distance_relative", "kl", "agreement")
 
 QUANTILES = {name: int(name[1:]) / 100 for name in tables.STATISTICS if name.startswith("q")}
 
@@ -48,6 +50,39 @@ def drift(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
     Equation 2 of the paper is the measure `dlr`. Order and errors as in `loop_metrics`.
     """
     return _aggregate("token_drift", paths, run, keys=("boundary", "reading"), measures=DRIFT_MEASURES)
+
+
+def path_metrics(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
+    """Statistics over tokens of what is said of whole paths, per (step, group), of tables "token_paths".
+
+    Order and errors as in `loop_metrics`.
+    """
+    return _aggregate("token_paths", paths, run, keys=("group",), measures=PATH_MEASURES)
+
+
+def path_independence(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
+    """Statistics over tokens and draws of the noise, per (step, varied group), of "token_independence".
+
+    The mean of `agreement` is the share of tokens with the same most probable successor. Order and errors as
+    in `loop_metrics`.
+    """
+    return _aggregate("token_independence", paths, run, keys=("group",), measures=INDEPENDENCE_MEASURES)
+
+
+def kinds(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
+    """Tokens of each kind of trajectory and orbits' period that occur, per (step, group), of "token_paths".
+
+    The shares of a (step, group) add up to one. Steps rise, groups keep the order of the file.
+    """
+    parts = []
+    for path in paths:
+        frame = tables.read("token_paths", path)
+        frame["group"] = pd.Categorical(frame["group"], frame["group"].unique())
+        counts = frame.groupby(["step", "group", "kind", "period"], observed=True).size()
+        share = counts / counts.groupby(["step", "group"], observed=True).transform("sum")
+        parts.append(pd.DataFrame({"tokens": counts, "share": share}).reset_index().astype({"group": "string"}))
+    found = pd.concat(parts).assign(run=run).sort_values("step", kind="stable", ignore_index=True)
+    return found[list(tables.columns("kinds"))]
 
 
 def training(paths: Iterable[str | Path]) -> pd.DataFrame:

@@ -278,6 +278,12 @@ class Kinds:
 
 
 @dataclass(frozen=True)
+class PathIndependence:
+    draws: int
+    tokens: int
+
+
+@dataclass(frozen=True)
 class Settings:
     """Everything that one run is made of."""
 
@@ -293,6 +299,7 @@ class Settings:
     scaling: Scaling
     pareto: Pareto
     kinds: Kinds
+    path_independence: PathIndependence
 
     def __post_init__(self) -> None:
         if self.tokens.vocabulary > 2**16:
@@ -349,10 +356,16 @@ class Settings:
         rules = {**self.exits.rules, **self.pareto.rules, "fixed": {"thresholds": list(self.loop_grid)}}
         return replace(self.exits, **{**vars(self.pareto), "rules": rules})
 
+    @property
+    def independence_sequences(self) -> int:
+        """Whole blocks in path_independence.tokens, at least one."""
+        return max(1, self.path_independence.tokens // self.model.block)
+
     def _check_held_out(self) -> None:
         needs = {
             "train.held_out_sequences": self.train.held_out_sequences,
             "trajectories.tokens": self.trajectory_sequences,
+            "path_independence.tokens": self.independence_sequences,
             "exits.quality_tokens": self.quality_sequences,
             "exits.latency_repeats": self.exits.latency_repeats,
             "scaling.tokens": self.scaling_sequences,
@@ -464,6 +477,7 @@ def from_config(config: Mapping[str, Any]) -> Settings:
         scaling=Scaling(**config["scaling"]),
         pareto=Pareto(**config["pareto"]),
         kinds=Kinds(**config["kinds"]),
+        path_independence=PathIndependence(**config["path_independence"]),
     )
 
 

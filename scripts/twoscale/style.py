@@ -4,7 +4,7 @@ Figures are built from `matplotlib.figure.Figure` under `look()`, never through 
 leaves no global state behind and does not depend on the matplotlibrc of the user.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -197,3 +197,11 @@ def checkpoint_legend(
     row_wise = [name for column in range(columns) for name in names[column::columns]]
     handles = [entries[name] for name in row_wise]
     figure.legend(handles, row_wise, loc="outside upper center", ncols=columns, title="training step")
+
+
+def step_categories(axes: Axes, steps: Sequence[int]) -> np.ndarray:
+    """One place after the other on the x axis for each training step, labelled; returns the places."""
+    places = np.arange(len(steps))
+    axes.set_xticks(places, [grouped(step) for step in steps], rotation=45, rotation_mode="anchor", ha="right")
+    axes.set_xlim(-0.6, len(steps) - 0.4)
+    return places

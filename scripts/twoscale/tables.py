@@ -95,6 +95,41 @@ COLUMNS: dict[str, dict[str, str]] = {
         "dlr": "float32",
         "jump_over_path": "float32",
     },
+    # One (token, varied group, draw of the noise) a row, each compared with the run's own draw.
+    "token_independence": {
+        "step": "int64",
+        "sequence": "int32",
+        "position": "int32",
+        "group": "string",  # whose noise is varied, or "all"
+        "draw": "int32",
+        "distance": "float32",  # between the last states of the varied group
+        "distance_relative": "float32",  # over the norm of that state
+        "kl": "float32",  # nats, from the run's own prediction to that of the draw
+        "agreement": "float32",  # 1 where both predict the same token, else 0
+    },
+    "kinds": {
+        "run": "string",
+        "step": "int64",
+        "group": "string",
+        "kind": "string",
+        "period": "int32",  # loop steps of an orbit, 0 for other kinds
+        "tokens": "int64",
+        "share": "float64",  # of the tokens of this step and group
+    },
+    "path_metrics": {
+        "run": "string",
+        "step": "int64",
+        "group": "string",
+        "measure": "string",
+        **STATISTICS,
+    },
+    "path_independence": {
+        "run": "string",
+        "step": "int64",
+        "group": "string",
+        "measure": "string",
+        **STATISTICS,
+    },
     "loop_metrics": {
         "run": "string",
         "step": "int64",

@@ -214,6 +214,8 @@ def caption(wildcards, output):
 
 def in_report(name, category="Figures of the paper"):
     return report(f"results/{name}.pdf", caption=f"../report/{name}.rst", category=category)
+
+
 def in_supplement(name):
     return in_report(name, category="Supplementary figures")
 
@@ -260,4 +262,17 @@ def pareto_caption(wildcards, output):
         "latency_tokens": settings.pareto.latency_tokens,
         "latency_repeats": settings.pareto.latency_repeats,
         "quality_tokens": settings.pareto_sequences * settings.model.block,
+    }
+
+
+# --- kinds of trajectories
+
+
+def kinds_caption(wildcards, output):
+    """Param: what the captions of kinds and path independence quote besides `caption`."""
+    settings = RUNS[RUN]
+    return caption(wildcards, output) | {
+        "kinds": vars(settings.kinds),
+        "draws": settings.path_independence.draws,
+        "independence_tokens": settings.independence_sequences * settings.model.block,
     }

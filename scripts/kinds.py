@@ -1,0 +1,19 @@
+"""Rule kinds: shares of the kinds of trajectories, contraction rate and effective dimension over training."""
+
+from twoscale import command, style, tables
+from twoscale.figures import kinds
+
+
+def main(arguments):
+    chosen = arguments.settings
+    shares = tables.read("kinds", arguments.kinds)
+    metrics = tables.read("path_metrics", arguments.metrics)
+    style.save(kinds.draw(shares, metrics, chosen["budget"], chosen["run"], chosen["text"]), arguments.output)
+
+
+if __name__ == "__main__":
+    parser = command.parser(__doc__)
+    parser.add_argument("--kinds", required=True, help="table kinds")
+    parser.add_argument("--metrics", required=True, help="table path_metrics")
+    parser.add_argument("--output", required=True, help="figure, .pdf or .png")
+    command.run(main, parser)
