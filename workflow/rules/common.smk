@@ -126,6 +126,27 @@ def gpus(wildcards):
     return int(RUNS[wildcards.run].compute.device == "cuda")
 
 
+def training_gpus(wildcards):
+    """Resource function: GPUs of a training job, one a process."""
+    return gpus(wildcards) * RUNS[wildcards.run].train.processes
+
+
+def training_threads(wildcards):
+    """Threads of a training job, all processes together."""
+    train = RUNS[wildcards.run].train
+    return train.cpu_threads * train.processes
+
+
+def growing(amount):
+    """Resource function: more with every attempt, for a job that may have ended for want of it."""
+    return lambda wildcards, attempt: amount * attempt
+
+
+def last_analyses(wildcards):
+    """The group of jobs that analyse the last checkpoint, as `analyses_{run}_{step}` names it."""
+    return f"analyses_{wildcards.run}_{checkpoint_steps(wildcards.run)[-1]:06d}"
+
+
 def block(run, settings):
     return settings.model.block
 

@@ -21,8 +21,10 @@ rule benchmark_exits:
     # all cores, so that nothing else runs beside the timing; torch itself times on one thread
     threads: workflow.cores or 1
     resources:
-        mem_mb=8000,
-        runtime=240,
+        mem_mb=growing(8000),
+        runtime=growing(240),
+        # `threads` counts the cores of the machine that runs Snakemake; a cluster job asks for these
+        cpus_per_task=4,
         gpu=gpus,
         gpu_slot=gpus,
     params:

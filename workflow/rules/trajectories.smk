@@ -12,6 +12,8 @@ rule extract_trajectories:
     output:
         trajectories="results/{run}/trajectories/step_{step}.parquet",
         drift="results/{run}/drift/step_{step}.parquet",
+    group:
+        "analyses_{run}_{step}"
     log:
         "results/{run}/logs/extract_trajectories_{step}.log",
     benchmark:
@@ -19,8 +21,8 @@ rule extract_trajectories:
     conda:
         "../../envs/torch.yaml"
     resources:
-        mem_mb=8000,
-        runtime=60,
+        mem_mb=growing(8000),
+        runtime=growing(60),
         gpu=gpus,
         gpu_slot=gpus,
     params:
@@ -41,6 +43,8 @@ rule extract_states:
         tokenizer=tokenizer_file,
     output:
         "results/{run}/states.safetensors",
+    group:
+        last_analyses
     log:
         "results/{run}/logs/extract_states.log",
     benchmark:
@@ -48,8 +52,8 @@ rule extract_states:
     conda:
         "../../envs/torch.yaml"
     resources:
-        mem_mb=8000,
-        runtime=30,
+        mem_mb=growing(8000),
+        runtime=growing(30),
         gpu=gpus,
         gpu_slot=gpus,
     params:
