@@ -137,6 +137,11 @@ def training_threads(wildcards):
     return train.cpu_threads * train.processes
 
 
+def training_cpus(wildcards):
+    """Resource function: CPUs of a training job; beside each GPU also for reading ahead and compiling."""
+    return max(training_threads(wildcards), 4 * training_gpus(wildcards))
+
+
 def growing(amount):
     """Resource function: more with every attempt, for a job that may have ended for want of it."""
     return lambda wildcards, attempt: amount * attempt
@@ -174,7 +179,17 @@ def operation(wildcards, output):
 def launch(wildcards, output):
     """Param function, untracked as `operation` is: what starts the trainer, one process or several."""
     processes = RUNS[wildcards.run].train.processes
-    return "python" if processes == 1 else f"torchrun --standalone --nproc-per-node {processes}"
+    interpreter = "python" if processes == 1 else f"torchrun --standalone --nproc-per-node {processes}"
+    return with_gpus(training_gpus(wildcards)) + interpreter
+
+
+def launch_alone(wildcards, output):
+    """Param function, untracked: what starts a script that computes with torch in one process."""
+    return with_gpus(gpus(wildcards)) + "python"
+
+
+def with_gpus(count):
+    return f"python scripts/with_gpus.py {count} " if count else ""
 
 
 def segment_start(wildcards):

@@ -30,8 +30,9 @@ rule benchmark_exits:
     params:
         settings=settings_json(run=run_name, seed=seed, device=device, model=section("model"), exits=section("exits")),
         tables=written("exit_quality", "exit_latency"),
+        launch=launch_alone,
         code=code("benchmark_exits"),
     shell:
-        "python scripts/benchmark_exits.py --settings {params.settings:q} --checkpoint {input.checkpoint:q}"
+        "{params.launch} scripts/benchmark_exits.py --settings {params.settings:q} --checkpoint {input.checkpoint:q}"
         " --val {input.val:q} --sidecar {input.sidecar:q} --threads {threads}"
         " --quality {output.quality:q} --latency {output.latency:q} > {log:q} 2>&1"

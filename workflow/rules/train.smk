@@ -57,7 +57,7 @@ rule train_segment:
         # never more: the next attempt goes on from the partial state
         runtime=1440,
         # `threads` is cut to the cores of the machine that runs Snakemake, this is not
-        cpus_per_task=training_threads,
+        cpus_per_task=training_cpus,
         gpu=training_gpus,
         gpu_slot=training_gpus,
     params:

@@ -12,12 +12,12 @@ rule extract_trajectories:
     output:
         trajectories="results/{run}/trajectories/step_{step}.parquet",
         drift="results/{run}/drift/step_{step}.parquet",
-    group:
-        "analyses_{run}_{step}"
     log:
         "results/{run}/logs/extract_trajectories_{step}.log",
     benchmark:
         "results/{run}/benchmarks/extract_trajectories_{step}.tsv"
+    group:
+        "analyses_{run}_{step}"
     conda:
         "../../envs/torch.yaml"
     resources:
@@ -28,9 +28,10 @@ rule extract_trajectories:
     params:
         settings=settings_json(seed=seed, device=device, model=section("model"), trajectories=section("trajectories")),
         tables=written("trajectories", "token_drift"),
+        launch=launch_alone,
         code=code("extract_trajectories"),
     shell:
-        "python scripts/extract_trajectories.py --settings {params.settings:q} --checkpoint {input.checkpoint:q}"
+        "{params.launch} scripts/extract_trajectories.py --settings {params.settings:q} --checkpoint {input.checkpoint:q}"
         " --val {input.val:q} --sidecar {input.sidecar:q}"
         " --trajectories {output.trajectories:q} --drift {output.drift:q} > {log:q} 2>&1"
 
@@ -43,12 +44,12 @@ rule extract_states:
         tokenizer=tokenizer_file,
     output:
         "results/{run}/states.safetensors",
-    group:
-        last_analyses
     log:
         "results/{run}/logs/extract_states.log",
     benchmark:
         "results/{run}/benchmarks/extract_states.tsv"
+    group:
+        last_analyses
     conda:
         "../../envs/torch.yaml"
     resources:
@@ -65,7 +66,8 @@ rule extract_states:
             tokenizer=lambda run, settings: settings.tokens.tokenizer,
         ),
         tokenizer=tokenizer_option,
+        launch=launch_alone,
         code=code("extract_states"),
     shell:
-        "python scripts/extract_states.py --settings {params.settings:q} --checkpoint {input.checkpoint:q}"
+        "{params.launch} scripts/extract_states.py --settings {params.settings:q} --checkpoint {input.checkpoint:q}"
         " --val {input.val:q} --sidecar {input.sidecar:q} {params.tokenizer} --states {output:q} > {log:q} 2>&1"
