@@ -40,6 +40,14 @@ class Cluster:
 class SlurmProject(Project):
     """A checkout whose jobs go to SLURM."""
 
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.started: list[subprocess.Popen] = []
+
+    def start(self, *arguments: str) -> subprocess.Popen:
+        self.started.append(super().start(*arguments))
+        return self.started[-1]
+
     def command(self, *arguments: str) -> list[str]:
         return [
             *(sys.executable, "-m", "snakemake", "--profile", "profiles/slurm"),
@@ -117,6 +125,10 @@ def finished_on_slurm(slurm: Cluster, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture
-def project(finished_on_slurm: SlurmProject, tmp_path: Path) -> SlurmProject:
-    """A copy of the finished project that a test may change."""
-    return finished_on_slurm.copy(tmp_path)
+def project(finished_on_slurm: SlurmProject, tmp_path: Path) -> Iterator[SlurmProject]:
+    """A copy of the finished project that a test may change; no Snakemake in it outlives the test."""
+    copied = finished_on_slurm.copy(tmp_path)
+    yield copied
+    for snakemake in copied.started:
+        snakemake.kill()
+        snakemake.wait()

@@ -11,14 +11,7 @@ from twoscale import tables
 
 # one segment, long enough to be killed in; partial states every few iterations
 ITERATIONS = 400
-SEGMENT = {
-    "train": {
-        "iterations": ITERATIONS,
-        "checkpoint_every": ITERATIONS,
-        "lr_decay_iterations": ITERATIONS,
-        "save_seconds": 0.2,
-    }
-}
+SEGMENT = {"train": {"iterations": ITERATIONS, "checkpoint_every": ITERATIONS, "save_seconds": 0.2}}
 TARGET = f"results/tiny/checkpoints/step_{ITERATIONS:06d}.safetensors"
 PARTIAL = f"results/tiny/checkpoints/step_{ITERATIONS:06d}.partial.safetensors"
 LOG = f"results/tiny/training/step_{ITERATIONS:06d}.parquet"
