@@ -1,6 +1,7 @@
 # make          environment, then every figure of the run chosen in config.yaml
 # make test     environment, then the tests (not the demo)
 # make plan     what a run will take: make plan PRESET=paper TFLOPS=100
+# make test-slurm   environment, then the tests on a SLURM of one node, which is installed where it is missing
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -8,7 +9,7 @@ PRESET ?= paper
 TFLOPS ?= 100
 
 .DEFAULT_GOAL := all
-.PHONY: all env test bench plan lint format report clean-env
+.PHONY: all env test test-slurm bench plan lint format report clean-env
 
 all: env
 	$(BIN)/snakemake --cores all
@@ -23,6 +24,9 @@ $(VENV)/.installed: requirements.txt
 
 test: env
 	$(BIN)/python -m pytest -n 2
+
+test-slurm: env
+	$(BIN)/python -m pytest tests/slurm
 
 bench: env
 	for script in tests/benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done

@@ -15,13 +15,13 @@ _MODE = 0o666 & ~_UMASK
 def replacing(path: str | os.PathLike) -> Iterator[Path]:
     """Yield a temporary path beside `path`; on success it takes the place of `path` in one step.
 
-    The temporary name carries the process id, so two processes that write the same file (an orphan
-    and its successor, say) never share one. After an exception the temporary file is removed and
+    The temporary name carries host and process id, so two processes that write the same file (an orphan
+    and its successor, say, on two nodes of a cluster) never share one. After an exception the temporary file is removed and
     `path` is as it was.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}.tmp")
     try:
         yield temporary
         temporary.chmod(_MODE)

@@ -126,6 +126,32 @@ def gpus(wildcards):
     return int(RUNS[wildcards.run].compute.device == "cuda")
 
 
+def training_gpus(wildcards):
+    """Resource function: GPUs of a training job, one a process."""
+    return gpus(wildcards) * RUNS[wildcards.run].train.processes
+
+
+def training_threads(wildcards):
+    """Threads of a training job, all processes together."""
+    train = RUNS[wildcards.run].train
+    return train.cpu_threads * train.processes
+
+
+def training_cpus(wildcards):
+    """Resource function: CPUs of a training job; beside each GPU also for reading ahead and compiling."""
+    return max(training_threads(wildcards), 4 * training_gpus(wildcards))
+
+
+def growing(amount):
+    """Resource function: more with every attempt, for a job that may have ended for want of it."""
+    return lambda wildcards, attempt: amount * attempt
+
+
+def last_analyses(wildcards):
+    """The group of jobs that analyse the last checkpoint, as `analyses_{run}_{step}` names it."""
+    return f"analyses_{wildcards.run}_{checkpoint_steps(wildcards.run)[-1]:06d}"
+
+
 def block(run, settings):
     return settings.model.block
 
@@ -154,7 +180,17 @@ def launch(wildcards, output):
     """Param function, untracked as `operation` is: what starts the trainer, one process or several."""
     processes = RUNS[wildcards.run].train.processes
     # after "--" torchrun takes no option of the trainer for an ambiguous one of its own
-    return "python" if processes == 1 else f"torchrun --standalone --nproc-per-node {processes} --"
+    interpreter = "python" if processes == 1 else f"torchrun --standalone --nproc-per-node {processes} --"
+    return with_gpus(training_gpus(wildcards)) + interpreter
+
+
+def launch_alone(wildcards, output):
+    """Param function, untracked: what starts a script that computes with torch in one process."""
+    return with_gpus(gpus(wildcards)) + "python"
+
+
+def with_gpus(count):
+    return f"python scripts/with_gpus.py {count} " if count else ""
 
 
 def segment_start(wildcards):

@@ -16,8 +16,8 @@ rule prepare_text:
     conda:
         "../../envs/analysis.yaml"
     resources:
-        mem_mb=2000,
-        runtime=600,
+        mem_mb=growing(2000),
+        runtime=growing(600),
     params:
         settings=settings_json(data=section("data")),
         tables=written("text"),
@@ -38,8 +38,8 @@ rule train_tokenizer:
     conda:
         "../../envs/analysis.yaml"
     resources:
-        mem_mb=4000,
-        runtime=120,
+        mem_mb=growing(4000),
+        runtime=growing(120),
     params:
         settings=settings_json(tokens=section("tokens")),
         code=code("train_tokenizer"),
@@ -63,8 +63,8 @@ rule tokenize_text:
     conda:
         "../../envs/analysis.yaml"
     resources:
-        mem_mb=2000,
-        runtime=240,
+        mem_mb=growing(2000),
+        runtime=growing(240),
     params:
         settings=settings_json(tokens=section("tokens"), block=block),
         tokenizer=tokenizer_option,

@@ -21,8 +21,10 @@ rule benchmark_exits:
     # all cores, so that nothing else runs beside the timing; torch itself times on one thread
     threads: workflow.cores or 1
     resources:
-        mem_mb=8000,
-        runtime=240,
+        mem_mb=growing(8000),
+        runtime=growing(240),
+        # `threads` counts the cores of the machine that runs Snakemake; a cluster job asks for these
+        cpus_per_task=4,
         gpu=gpus,
         gpu_slot=gpus,
     params:
@@ -35,8 +37,9 @@ rule benchmark_exits:
             rule_files=exit_rule_files,
         ),
         tables=written("exit_quality", "exit_latency"),
+        launch=launch_alone,
         code=code("benchmark_exits"),
     shell:
-        "python scripts/benchmark_exits.py --settings {params.settings:q} --checkpoint {input.checkpoint:q}"
+        "{params.launch} scripts/benchmark_exits.py --settings {params.settings:q} --checkpoint {input.checkpoint:q}"
         " --val {input.val:q} --sidecar {input.sidecar:q} --threads {threads}"
         " --quality {output.quality:q} --latency {output.latency:q} > {log:q} 2>&1"

@@ -34,9 +34,10 @@ rule measure_path_independence:
             path_independence=section("path_independence"),
         ),
         tables=written("token_independence"),
+        launch=launch_alone,
         code=code("measure_path_independence"),
     shell:
-        "python scripts/measure_path_independence.py --settings {params.settings:q} --checkpoint {input.checkpoint:q}"
+        "{params.launch} scripts/measure_path_independence.py --settings {params.settings:q} --checkpoint {input.checkpoint:q}"
         " --val {input.val:q} --sidecar {input.sidecar:q} --output {output:q} > {log:q} 2>&1"
 
 
@@ -73,7 +74,7 @@ rule kinds:
         kinds=f"results/{RUN}/tables/kinds.parquet",
         metrics=f"results/{RUN}/tables/path_metrics.parquet",
     output:
-        report("results/kinds.pdf", caption="../report/kinds.rst", category="Supplementary figures"),
+        in_supplement("kinds"),
     log:
         "results/logs/kinds.log",
     conda:
@@ -91,11 +92,7 @@ rule path_independence:
     input:
         independence=f"results/{RUN}/tables/path_independence.parquet",
     output:
-        report(
-            "results/path_independence.pdf",
-            caption="../report/path_independence.rst",
-            category="Supplementary figures",
-        ),
+        in_supplement("path_independence"),
     log:
         "results/logs/path_independence.log",
     conda:

@@ -20,7 +20,7 @@ rule aggregate_metrics:
     conda:
         "../../envs/analysis.yaml"
     resources:
-        mem_mb=4000,
+        mem_mb=growing(4000),
         runtime=30,
     params:
         settings=settings_json(run=run_name),

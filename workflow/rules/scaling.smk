@@ -29,9 +29,10 @@ rule scaling_quality:
     params:
         settings=settings_json(seed=seed, device=device, model=section("model"), scaling=section("scaling")),
         tables=written("scaling_quality"),
+        launch=launch_alone,
         code=code("scaling_quality"),
     shell:
-        "python scripts/scaling_quality.py --settings {params.settings:q} --checkpoint {input.checkpoint:q}"
+        "{params.launch} scripts/scaling_quality.py --settings {params.settings:q} --checkpoint {input.checkpoint:q}"
         " --val {input.val:q} --sidecar {input.sidecar:q} --quality {output:q} > {log:q} 2>&1"
 
 
@@ -85,9 +86,10 @@ rule benchmark_pareto:
             rule_files=dense_rule_files,
         ),
         tables=written("exit_quality", "exit_latency", "uniform_budget"),
+        launch=launch_alone,
         code=code("benchmark_pareto"),
     shell:
-        "python scripts/benchmark_pareto.py --settings {params.settings:q} --checkpoint {input.checkpoint:q}"
+        "{params.launch} scripts/benchmark_pareto.py --settings {params.settings:q} --checkpoint {input.checkpoint:q}"
         " --val {input.val:q} --sidecar {input.sidecar:q} --threads {threads} --quality {output.quality:q}"
         " --latency {output.latency:q} --reference {output.reference:q} > {log:q} 2>&1"
 

@@ -23,7 +23,7 @@ rule init_model:
     conda:
         "../../envs/torch.yaml"
     resources:
-        mem_mb=4000,
+        mem_mb=growing(4000),
         runtime=30,
     params:
         settings=training_settings,
@@ -51,12 +51,15 @@ rule train_segment:
         step=r"(?!000000)\d{6}",
     conda:
         "../../envs/torch.yaml"
-    threads: lambda wildcards: RUNS[wildcards.run].train.cpu_threads * RUNS[wildcards.run].train.processes
+    threads: training_threads
     resources:
-        mem_mb=16000,
+        mem_mb=growing(16000),
+        # never more: the next attempt goes on from the partial state
         runtime=1440,
-        gpu=lambda wildcards: gpus(wildcards) * RUNS[wildcards.run].train.processes,
-        gpu_slot=gpus,
+        # `threads` is cut to the cores of the machine that runs Snakemake, this is not
+        cpus_per_task=training_cpus,
+        gpu=training_gpus,
+        gpu_slot=training_gpus,
     params:
         settings=training_settings,
         operation=operation,

@@ -17,11 +17,13 @@ rule extract_trajectories:
         "results/{run}/logs/extract_trajectories_{step}.log",
     benchmark:
         "results/{run}/benchmarks/extract_trajectories_{step}.tsv"
+    group:
+        "analyses_{run}_{step}"
     conda:
         "../../envs/torch.yaml"
     resources:
-        mem_mb=8000,
-        runtime=60,
+        mem_mb=growing(8000),
+        runtime=growing(60),
         gpu=gpus,
         gpu_slot=gpus,
     params:
@@ -33,9 +35,10 @@ rule extract_trajectories:
             kinds=section("kinds"),
         ),
         tables=written("trajectories", "token_paths", "token_drift"),
+        launch=launch_alone,
         code=code("extract_trajectories"),
     shell:
-        "python scripts/extract_trajectories.py --settings {params.settings:q} --checkpoint {input.checkpoint:q}"
+        "{params.launch} scripts/extract_trajectories.py --settings {params.settings:q} --checkpoint {input.checkpoint:q}"
         " --val {input.val:q} --sidecar {input.sidecar:q}"
         " --trajectories {output.trajectories:q} --paths {output.paths:q} --drift {output.drift:q} > {log:q} 2>&1"
 
@@ -52,11 +55,13 @@ rule extract_states:
         "results/{run}/logs/extract_states.log",
     benchmark:
         "results/{run}/benchmarks/extract_states.tsv"
+    group:
+        last_analyses
     conda:
         "../../envs/torch.yaml"
     resources:
-        mem_mb=8000,
-        runtime=30,
+        mem_mb=growing(8000),
+        runtime=growing(30),
         gpu=gpus,
         gpu_slot=gpus,
     params:
@@ -68,7 +73,8 @@ rule extract_states:
             tokenizer=lambda run, settings: settings.tokens.tokenizer,
         ),
         tokenizer=tokenizer_option,
+        launch=launch_alone,
         code=code("extract_states"),
     shell:
-        "python scripts/extract_states.py --settings {params.settings:q} --checkpoint {input.checkpoint:q}"
+        "{params.launch} scripts/extract_states.py --settings {params.settings:q} --checkpoint {input.checkpoint:q}"
         " --val {input.val:q} --sidecar {input.sidecar:q} {params.tokenizer} --states {output:q} > {log:q} 2>&1"

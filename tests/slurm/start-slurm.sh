@@ -1,0 +1,112 @@
+#!/usr/bin/env bash
+# A SLURM of one node for the tests: on loopback, without systemd, cgroups and accounting, all in one folder.
+#
+#   start-slurm.sh FOLDER     installs slurm-wlm and munge where they are missing (Debian, root), starts
+#                             munged, slurmctld and slurmd, and returns when the node takes jobs;
+#                             `. FOLDER/env.sh` then makes sbatch, squeue and srun talk to it
+#   stop-slurm.sh FOLDER      ends its jobs and the daemons, by pid
+#
+# CTLD_PORT, SLURMD_PORT: ports on loopback. Exit status 77: there is no SLURM here and none can be installed.
+# CPUs, memory and GPU are pretended, so that what jobs ask for does not depend on the machine; nothing is
+# enforced but the wall time.
+set -euo pipefail
+BASE=${1:?folder for configuration, state and logs}
+CTLD_PORT=${CTLD_PORT:-16817}
+SLURMD_PORT=${SLURMD_PORT:-16818}
+CPUS=4
+MEMORY_MB=64000
+PATIENCE=120 # seconds
+export PATH=$PATH:/usr/sbin:/sbin
+
+cannot() { echo "no SLURM for the tests: $*" >&2; exit 77; }
+
+install_packages() {
+  [ "$(id -u)" = 0 ] || cannot "slurm-wlm and munge are not installed, and only root can install them"
+  command -v apt-get >/dev/null || cannot "slurm-wlm and munge are not installed, and there is no apt-get"
+  # keeps the packages' own scripts from starting daemons
+  if [ ! -e /usr/sbin/policy-rc.d ]; then
+    trap 'rm -f /usr/sbin/policy-rc.d' EXIT
+    printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d
+    chmod 755 /usr/sbin/policy-rc.d
+  fi
+  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends slurm-wlm munge; } \
+    >"$BASE/log/apt.log" 2>&1 || cannot "apt-get could not install slurm-wlm and munge ($(tail -n 1 "$BASE/log/apt.log"))"
+}
+
+mkdir -p "$BASE"/{etc,run,log,state,spool,bin}
+chmod 755 "$BASE" "$BASE/run" # munged refuses a socket that not everyone can reach
+for program in munged slurmctld slurmd sbatch; do
+  command -v "$program" >/dev/null || { install_packages; break; }
+done
+[ "$(id -u)" = 0 ] || cannot "slurmd runs jobs as root only"
+
+HOST=$(hostname -s)
+cat >"$BASE/etc/slurm.conf" <<CONF
+ClusterName=test
+SlurmctldHost=$HOST(127.0.0.1)
+SlurmctldPort=$CTLD_PORT
+SlurmdPort=$SLURMD_PORT
+# loopback only
+CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket=$BASE/run/munge.socket
+CredType=cred/munge
+StateSaveLocation=$BASE/state
+SlurmdSpoolDir=$BASE/spool
+SlurmctldPidFile=$BASE/run/slurmctld.pid
+SlurmdPidFile=$BASE/run/slurmd.pid
+SlurmctldLogFile=$BASE/log/slurmctld.log
+SlurmdLogFile=$BASE/log/slurmd.log
+MailProg=/bin/true
+# no cgroups: processes of a job are found by their ancestry
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+# believe the node line below instead of the hardware
+SlurmdParameters=config_overrides
+MpiDefault=none
+SwitchType=switch/none
+ReturnToService=2
+# finished jobs stay visible to squeue and scontrol: there is no accounting
+MinJobAge=3600
+AccountingStorageType=accounting_storage/none
+JobCompType=jobcomp/none
+KillWait=5
+GresTypes=gpu
+NodeName=$HOST NodeAddr=127.0.0.1 CPUs=$CPUS Sockets=1 CoresPerSocket=$CPUS ThreadsPerCore=1 RealMemory=$MEMORY_MB Gres=gpu:pretended:1 State=UNKNOWN
+PartitionName=test Nodes=$HOST Default=YES DefaultTime=10 MaxTime=INFINITE State=UP
+CONF
+# a GPU without a file behind it is refused
+echo "Name=gpu Type=pretended File=/dev/null" >"$BASE/etc/gres.conf"
+
+export SLURM_CONF=$BASE/etc/slurm.conf
+# Snakemake's executor for job steps hides SLURM_CONF from its srun
+cat >"$BASE/bin/srun" <<SRUN
+#!/bin/sh
+SLURM_CONF=$SLURM_CONF exec $(command -v srun) "\$@"
+SRUN
+chmod 755 "$BASE/bin/srun"
+cat >"$BASE/env.sh" <<ENV
+export SLURM_CONF=$SLURM_CONF
+export PATH=$BASE/bin:\$PATH
+ENV
+
+( umask 077; dd if=/dev/urandom of="$BASE/etc/munge.key" bs=128 count=1 status=none )
+munged --key-file="$BASE/etc/munge.key" --socket="$BASE/run/munge.socket" --pid-file="$BASE/run/munged.pid" \
+       --log-file="$BASE/log/munged.log" --seed-file="$BASE/state/munged.seed"
+slurmctld -f "$SLURM_CONF"
+slurmd -f "$SLURM_CONF"
+
+end=$((SECONDS + PATIENCE))
+until [ "$(timeout 10 sinfo -h -n "$HOST" -o %T 2>/dev/null)" = idle ]; do
+  if [ $SECONDS -ge $end ]; then
+    echo "SLURM did not start within $PATIENCE s" >&2
+    tail -n 20 "$BASE"/log/*.log >&2
+    exit 1
+  fi
+  sleep 0.2
+done

@@ -1,0 +1,150 @@
+"""The tiny workflow on a real scheduler: what jobs ask for, and what survives when they are killed."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+from conftest import PATIENCE, SlurmProject, trainers, wait_until
+
+from twoscale import tables
+
+# one segment, long enough to be killed in; partial states every few iterations
+ITERATIONS = 400
+SEGMENT = {"train": {"iterations": ITERATIONS, "checkpoint_every": ITERATIONS, "save_seconds": 0.2}}
+TARGET = f"results/tiny/checkpoints/step_{ITERATIONS:06d}.safetensors"
+PARTIAL = f"results/tiny/checkpoints/step_{ITERATIONS:06d}.partial.safetensors"
+LOG = f"results/tiny/training/step_{ITERATIONS:06d}.parquet"
+LOG_10 = "training/step_000010.parquet"
+RULE = f"rule_train_segment_last_wildcards_tiny_{ITERATIONS:06d}"  # SLURM's comment of its job
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(finished_on_slurm, tmp_path_factory) -> bytes:
+    """The segment's checkpoint from a run without SLURM and without a kill."""
+    project = finished_on_slurm.copy(tmp_path_factory.mktemp("uninterrupted")).local()
+    project.configure(**SEGMENT)
+    project.succeed(TARGET)
+    return (project.root / TARGET).read_bytes()
+
+
+@pytest.fixture
+def segment(project, slurm):
+    """Snakemake with the segment as a cluster job, and the jobs submitted since."""
+    project.configure(**SEGMENT)
+    first = slurm.newest()
+
+    def jobs() -> list[dict[str, str]]:
+        return [job for job in slurm.jobs() if int(job["JobId"]) > first]
+
+    return project, jobs
+
+
+def partial_state(project: SlurmProject) -> None:
+    wait_until("a partial state", (project.root / PARTIAL).exists)
+
+
+def iterations(project: SlurmProject) -> list[int]:
+    return tables.read("training", project.root / LOG)["step"].tolist()
+
+
+def test_every_slow_rule_is_a_job_with_what_it_asks_for(finished_on_slurm, slurm):
+    asked = {
+        job["Comment"]: {
+            "state": job["JobState"],
+            "cpus": job["CPUs/Task"],
+            "memory": job["MinMemoryNode"],
+            "minutes": job["TimeLimit"],
+            "gpu": job.get("JOB_GRES", "(null)"),
+        }
+        for job in slurm.jobs()
+        if job["WorkDir"] == str(finished_on_slurm.root)
+    }
+
+    def need(cpus: int, memory: str, minutes: str, gpu: str = "(null)") -> dict[str, str]:
+        return {"state": "COMPLETED", "cpus": str(cpus), "memory": memory, "minutes": minutes, "gpu": gpu}
+
+    groups = [asked.pop(comment) for comment in list(asked) if comment.startswith("rule_analyses_tiny_")]
+    assert asked == {
+        "rule_prepare_text_wildcards_tiny": need(1, "2000M", "10:00:00"),
+        "rule_tokenize_text_wildcards_tiny": need(1, "2000M", "04:00:00"),
+        "rule_init_model_wildcards_tiny": need(1, "4000M", "00:30:00"),
+        "rule_train_segment_wildcards_tiny_000010": need(1, "16000M", "1-00:00:00"),
+        "rule_train_segment_last_wildcards_tiny_000020": need(1, "16000M", "01:17:00", gpu="gpu:pretended:1"),
+        "rule_benchmark_exits_wildcards_tiny": need(4, "8000M", "04:00:00"),
+    }
+    # one job a checkpoint, the last one with two analyses side by side
+    one, two = need(1, "8000M", "01:00:00"), need(2, "16000M", "01:00:00")
+    assert sorted(groups, key=lambda group: group["cpus"]) == [one, one, two]
+
+
+def test_the_run_on_the_cluster_is_complete_and_nothing_is_left_to_do(finished_on_slurm):
+    for number in range(1, 6):
+        assert (finished_on_slurm.root / f"results/fig{number}.pdf").read_bytes().startswith(b"%PDF")
+    assert finished_on_slurm.plan() == {}
+    assert finished_on_slurm.local().plan() == {}
+
+
+def test_a_cancelled_segment_is_submitted_again_and_ends_with_the_same_bits(segment, slurm, uninterrupted):
+    project, jobs = segment
+    snakemake = project.start(TARGET)
+    partial_state(project)
+    slurm.cancel(jobs()[0])
+    assert snakemake.wait(PATIENCE) == 0
+    assert [(job["Comment"], job["JobState"]) for job in jobs()] == [(RULE, "CANCELLED"), (RULE, "COMPLETED")]
+    assert (project.root / TARGET).read_bytes() == uninterrupted
+    assert iterations(project) == list(range(1, ITERATIONS + 1))
+
+
+def test_a_segment_that_outlives_its_wall_time_goes_on_in_the_next_attempt(segment, uninterrupted):
+    """The trainer is stopped, as by a hung file system, so that the minute passes on every machine."""
+    project, jobs = segment
+    snakemake = project.start(TARGET, "--set-resources", "train_segment_last:runtime=1")
+    partial_state(project)
+    for trainer in trainers(project.root):
+        trainer.suspend()
+    assert snakemake.wait(PATIENCE) == 0
+    assert [(job["Comment"], job["JobState"]) for job in jobs()] == [(RULE, "TIMEOUT"), (RULE, "COMPLETED")]
+    assert (project.root / TARGET).read_bytes() == uninterrupted
+    assert iterations(project) == list(range(1, ITERATIONS + 1))
+    assert not (project.root / PARTIAL).exists()
+
+
+def test_a_killed_snakemake_is_unlocked_and_repeated_beside_its_job(segment, uninterrupted):
+    project, jobs = segment
+    snakemake = project.start(TARGET)
+    partial_state(project)
+    orphans = trainers(project.root)
+    os.kill(snakemake.pid, signal.SIGKILL)
+    snakemake.wait(PATIENCE)
+    for orphan in orphans:
+        orphan.suspend()  # still running when the same command comes
+    assert "--unlock" in project.run(TARGET).stderr
+    project.succeed("--unlock")
+
+    again = project.start(TARGET)
+    wait_until("the second job", lambda: len(trainers(project.root)) > len(orphans))
+    for orphan in orphans:
+        orphan.resume()
+    assert again.wait(PATIENCE) == 0
+    wait_until("the end of both jobs", lambda: {job["JobState"] for job in jobs()} == {"COMPLETED"})
+    assert len(jobs()) == 2
+    assert (project.root / TARGET).read_bytes() == uninterrupted
+    assert iterations(project) == list(range(1, ITERATIONS + 1))
+    assert project.plan(TARGET) == {}
+
+
+def test_two_processes_train_inside_one_allocation(project, slurm):
+    """The first ten iterations again, in a run of its own that starts from the same tokens and weights."""
+    for name in ("data", "checkpoints/step_000000.safetensors"):
+        target = project.root / "results/pair" / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        (project.root / "results/tiny" / name).rename(target)
+    project.configure(run="pair", train={"processes": 2})
+    snakemake = project.start("results/pair/checkpoints/step_000010.safetensors")
+    wait_until("torchrun and two trainers", lambda: len(trainers(project.root)) == 3)
+    assert snakemake.wait(PATIENCE) == 0
+    job = slurm.jobs()[-1]
+    assert (job["Comment"], job["CPUs/Task"]) == ("rule_train_segment_wildcards_pair_000010", "2")
+    pair, alone = (tables.read("training", project.root / f"results/{run}/{LOG_10}") for run in ("pair", "tiny"))
+    np.testing.assert_allclose(pair["loss"], alone["loss"], rtol=1e-4)

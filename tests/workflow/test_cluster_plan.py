@@ -1,0 +1,50 @@
+"""What the cluster profile makes of the workflow, seen in dry runs: no SLURM needed."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+PROFILES = Path(__file__).parents[2] / "profiles"
+CALLS = [("--profile", "profiles/slurm"), ("--workflow-profile", "profiles/slurm")]
+WITH_TORCH = {"train_segment", "train_segment_last", "extract_trajectories", "extract_states", "benchmark_exits"}
+
+
+def resources(text: str) -> dict[str, dict[str, str]]:
+    """Rule -> resources of its last job in the output of a dry run."""
+    jobs = re.findall(r"^ *rule (\w+):\n(?: +\w+: .*\n)*? +resources: (.*)", text, re.MULTILINE)
+    return {rule: dict(re.findall(r"(\w+)=([^,]*)", found)) for rule, found in jobs}
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call[0])
+def test_the_paper_is_less_than_sixty_cluster_jobs(fresh, call):
+    fresh.configure(preset="paper")
+    text = fresh.succeed("-n", *call).stdout
+    groups = re.findall(r"Group job (analyses_paper_\d+) ", text)
+    jobs = len(groups) + len(re.findall(r"^rule ", text, re.MULTILINE))
+    print(f"paper: at most {jobs} cluster jobs, {len(groups)} of them the analyses of one checkpoint each")
+    assert len(set(groups)) == len(groups) == 16
+    assert jobs < 60
+
+
+def test_jobs_with_torch_ask_for_the_gpus_they_use_and_no_other_does(fresh):
+    fresh.configure(preset="paper", train={"processes": 5})
+    asked = resources(fresh.succeed("-n", *CALLS[0]).stdout)
+    gpus = {rule: found["gpu"] for rule, found in asked.items() if "gpu" in found}
+    assert gpus == dict.fromkeys(WITH_TORCH, "1") | {"train_segment": "5", "train_segment_last": "5"}
+    # not cut to the two cores that this call of Snakemake has
+    assert asked["train_segment"]["cpus_per_task"] == "20"
+
+
+def test_a_run_on_the_cpu_asks_for_no_gpu(fresh):
+    asked = resources(fresh.succeed("-n", *CALLS[0]).stdout)
+    assert {found["gpu"] for found in asked.values() if "gpu" in found} == {"0"}
+
+
+def test_the_default_profile_overrides_nothing_of_the_cluster_profile():
+    """Snakemake reads profiles/default beside `--profile profiles/slurm`, and it wins."""
+    default, slurm = (yaml.safe_load((PROFILES / name / "config.yaml").read_text()) for name in ("default", "slurm"))
+    assert {key: default[key] for key in default.keys() & slurm.keys()} == {
+        key: slurm[key] for key in default.keys() & slurm.keys()
+    }
