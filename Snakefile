@@ -47,6 +47,13 @@ localrules:
     fig3,
     fig4,
     fig5,
+    training,
+    aggregate_scaling,
+    scaling,
+    pareto,
+    aggregate_paths,
+    kinds,
+    path_independence,
 
 
 rule all:

@@ -20,6 +20,9 @@ from twoscale.errors import InputError
 # Number of token ids of the tokenizers whose size is not a setting.
 GPT2_VOCABULARY = 50257
 BYTES_VOCABULARY = 257  # 256 bytes and the end of text
+# Characters to collect for one held-out token of an own BPE, whose tokens cannot be counted before it is trained:
+# twice what GPT-2's tokenizer takes in English.
+CHARACTERS_PER_TOKEN = 9
 # Rows of the embedding are padded to a multiple of this, as in nanoGPT (50257 -> 50304).
 VOCABULARY_MULTIPLE = 64
 
@@ -71,6 +74,16 @@ class Data:
     characters: int | None
     text_shards: int
     held_out_fraction: float
+    tokens: int | None
+
+
+@dataclass(frozen=True)
+class Download:
+    retries: int
+    delay: float
+    longest_delay: float
+    timeout: float
+    part_characters: int
 
 
 @dataclass(frozen=True)
@@ -300,6 +313,7 @@ class Settings:
     pareto: Pareto
     kinds: Kinds
     path_independence: PathIndependence
+    download: Download
 
     def __post_init__(self) -> None:
         if self.tokens.vocabulary > 2**16:
@@ -429,6 +443,23 @@ def text_label(data: Data) -> str:
             return "Python documentation"
 
 
+@dataclass(frozen=True)
+class Budget:
+    """How much text to collect of each part, in `unit`; None: no end."""
+
+    unit: str
+    training: int | None
+    held_out: int | None
+
+
+def budget(data: Data, tokens: Tokens) -> Budget:
+    """The budget in tokens for GPT-2's tokenizer, which is there before the text, else in characters."""
+    if tokens.tokenizer == "gpt2":
+        return Budget("tokens", data.tokens, tokens.held_out)
+    most = {"bytes": 1, "bpe": CHARACTERS_PER_TOKEN}[tokens.tokenizer]
+    return Budget("characters", data.characters, most * tokens.held_out)
+
+
 def group_label(group: tuple[int, ...]) -> str:
     return str(group[0]) if len(group) == 1 else f"{group[0]}-{group[-1]}"
 
@@ -478,6 +509,7 @@ def from_config(config: Mapping[str, Any]) -> Settings:
         pareto=Pareto(**config["pareto"]),
         kinds=Kinds(**config["kinds"]),
         path_independence=PathIndependence(**config["path_independence"]),
+        download=Download(**config["download"]),
     )
 
 

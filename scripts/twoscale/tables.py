@@ -38,6 +38,8 @@ STATISTICS = {
 COLUMNS: dict[str, dict[str, str]] = {
     # One document a row; `held_out` says which of the two parts it belongs to.
     "text": {"document": "string", "held_out": "bool", "text": "string"},
+    # The same while it is collected; `size` counts tokens of GPT-2 or characters, as the budget does.
+    "part": {"document": "string", "text": "string", "size": "int64"},
     # One iteration a row. `step` counts finished iterations, so the first row is step 1.
     "training": {
         "step": "int64",

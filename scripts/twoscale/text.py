@@ -1,28 +1,25 @@
-"""Text: three sources behind one interface, and the shards of documents that everything else reads.
+"""Text: documents of local sources in a fixed order, and the shards of documents that everything else reads.
 
-A source is a generator of documents in a fixed order. Whether a document is held out is a function of its
-text alone, so two copies of one document never stand on both sides.
+Whether a document is held out is a function of its text alone, so two copies of one document never stand on
+both sides.
 """
 
 import ast
 import hashlib
 import os
 import sysconfig
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from twoscale import progress, tables
+from twoscale import tables
 from twoscale.errors import InputError, first_line
 from twoscale.settings import Data
 
-# Rows read from a parquet file at a time, and characters held back before a row group is written.
-ROWS = 256
-ROW_GROUP_CHARACTERS = 2**22
+ROWS = 256  # read from a parquet file at a time
 
 # Packages of the standard library whose docstrings are fixtures, or that not every installation has.
 SKIPPED_PACKAGES = frozenset({"test", "tests", "idlelib", "lib2to3", "turtledemo", "__pycache__"})
@@ -34,20 +31,19 @@ BLOCKS = (ast.stmt, ast.excepthandler, ast.match_case)  # what a definition can 
 class Document(NamedTuple):
     name: str
     text: str
+    row: int  # in its file, empty documents counted
 
 
-def documents(data: Data) -> Iterator[Document]:
-    """Documents of `data.source` in their order, none of them empty.
+def local_files(data: Data) -> Iterator[tuple[str, Iterator[Document]]]:
+    """Name and documents of each file of a source on this machine, in order; no document is empty.
 
-    Close the generator after an early stop: it may hold a file or a connection.
+    Close an iterator of documents after an early stop: it may hold a file.
     """
     match data.source:
         case "python_docs":
-            return python_docs()
+            yield "python", python_docs()
         case "parquet":
-            return parquet(Path(data.path))
-        case "fineweb":
-            return fineweb(data.repository, data.subset, data.revision)
+            yield from parquet(Path(data.path))
         case _:
             raise InputError(
                 f"config key data.source: found {data.source!r}, expected python_docs, parquet or fineweb."
@@ -60,14 +56,19 @@ def python_docs() -> Iterator[Document]:
     The sources are parsed, never imported. The text depends on the version of Python and on which modules
     it was built with, not on where it is installed.
     """
+    for row, (name, text) in enumerate(_documentation()):
+        yield Document(name, text, row)
+
+
+def _documentation() -> Iterator[tuple[str, str]]:
     from pydoc_data.topics import topics
 
     for topic in sorted(topics):
-        yield Document(f"topic {topic}", topics[topic])
+        yield f"topic {topic}", topics[topic]
     for module, path in _standard_library():
         sections = [f"{name}\n\n{docstring}" for name, docstring in _docstrings(ast.parse(path.read_bytes()), module)]
         if sections:
-            yield Document(module, "\n\n\n".join(sections))
+            yield module, "\n\n\n".join(sections)
 
 
 def _standard_library() -> list[tuple[str, Path]]:
@@ -93,8 +94,8 @@ def _docstrings(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
             yield from _docstrings(child, f"{name}.{child.name}" if isinstance(child, DOCUMENTED) else name)
 
 
-def parquet(path: Path) -> Iterator[Document]:
-    """Documents of a parquet file, or of every *.parquet file under a folder, sorted by path."""
+def parquet(path: Path) -> Iterator[tuple[str, Iterator[Document]]]:
+    """Name and documents of a parquet file, or of every *.parquet file under a folder, sorted by path."""
     if path.is_dir():
         files = sorted(path.rglob("*.parquet"))
         if not files:
@@ -105,54 +106,47 @@ def parquet(path: Path) -> Iterator[Document]:
         raise InputError(f"config key data.path: found nothing at {path}, expected a parquet file or a folder of them.")
     root = path if path.is_dir() else path.parent
     for file in files:
-        with file.open("rb") as opened:
-            try:
-                yield from _rows(opened, str(file), file.relative_to(root).as_posix())
-            except (OSError, ValueError, pa.ArrowException) as error:
-                raise InputError(f"{file}: cannot be read as a parquet file ({first_line(error)}).") from error
+        yield file.relative_to(root).as_posix(), _local_rows(file, file.relative_to(root).as_posix())
 
 
-def fineweb(repository: str, subset: str, revision: str) -> Iterator[Document]:
-    """Documents of a parquet data set on the Hugging Face Hub, streamed.
+def _local_rows(file: Path, short_name: str) -> Iterator[Document]:
+    with file.open("rb") as opened:
+        yield from rows(opened, str(file), short_name)
 
-    `datasets` resolves subset and revision to files; they are read as local ones are, because its own
-    parquet stream leaves Arrow threads behind that can abort the interpreter at exit, closed or not.
+
+def rows(opened: BinaryIO, file: str, short_name: str, first: int = 0) -> Iterator[Document]:
+    """Rows of one parquet file, from `first` on, whose `text` is neither null nor empty.
+
+    A row is named by its `id`, else "file:row". Memory does not grow with the file, and row groups before
+    `first` are not read. Raises InputError where the file is damaged or holds no text.
     """
-    import fsspec
-    from datasets import load_dataset_builder
-
     try:
-        builder = load_dataset_builder(repository, subset, revision=revision)
-        for url in builder.config.data_files["train"]:
-            with fsspec.open(url, "rb") as opened:
-                yield from _rows(opened, url, url.rpartition("/")[2])
-    except InputError:
-        raise
-    except Exception as error:  # of the Hub's client, its HTTP library, fsspec or Arrow
-        raise InputError(
-            f"{repository}: could not be read from the Hugging Face Hub at subset {subset!r}, revision {revision!r} "
-            f"({type(error).__name__}: {first_line(error)}); expected a parquet data set within reach of the "
-            "network, or data.source: parquet for local files."
-        ) from error
+        table = pq.ParquetFile(opened)
+        names = table.schema_arrow.names
+        if "text" not in names:
+            raise InputError(f"{file}: found the columns {', '.join(names)}; expected one named text.")
+        groups, row = _groups_from(table.metadata, first)
+        wanted = [name for name in ("id", "text") if name in names]
+        for batch in table.iter_batches(ROWS, row_groups=groups, columns=wanted):
+            identifiers = batch["id"] if "id" in names else pa.nulls(len(batch))
+            for identifier, value in zip(identifiers, batch["text"], strict=True):
+                text = _checked_text(value, file, row)
+                if text and row >= first:
+                    yield Document(f"{short_name}:{row}" if identifier.as_py() is None else str(identifier), text, row)
+                row += 1
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise InputError(f"{file}: cannot be read as a parquet file ({first_line(error)}).") from error
 
 
-def _rows(opened: BinaryIO, file: str, short_name: str) -> Iterator[Document]:
-    """Rows of one parquet file whose `text` is neither null nor empty; memory does not grow with the file.
-
-    A row is named by its `id`, else "file:row".
-    """
-    table = pq.ParquetFile(opened)
-    names = table.schema_arrow.names
-    if "text" not in names:
-        raise InputError(f"{file}: found the columns {', '.join(names)}; expected one named text.")
-    row = -1
-    for batch in table.iter_batches(ROWS, columns=[name for name in ("id", "text") if name in names]):
-        identifiers = batch["id"] if "id" in names else pa.nulls(len(batch))
-        for identifier, value in zip(identifiers, batch["text"], strict=True):
-            row += 1
-            text = _checked_text(value, file, row)
-            if text:
-                yield Document(f"{short_name}:{row}" if identifier.as_py() is None else str(identifier), text)
+def _groups_from(metadata: pq.FileMetaData, first: int) -> tuple[list[int], int]:
+    """The row groups that hold row `first` and all after it, and the row that they begin with."""
+    begin = 0
+    for group in range(metadata.num_row_groups):
+        end = begin + metadata.row_group(group).num_rows
+        if end > first:
+            return list(range(group, metadata.num_row_groups)), begin
+        begin = end
+    return [], begin
 
 
 def _checked_text(value: pa.Scalar, file: str, row: int) -> str | None:
@@ -168,68 +162,6 @@ def _checked_text(value: pa.Scalar, file: str, row: int) -> str | None:
 def is_held_out(text: str, fraction: float) -> bool:
     """Whether a document belongs to the held-out part, which takes `fraction` of all documents."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) < fraction * 2**64
-
-
-def up_to(source: Iterable[Document], characters: int | None) -> Iterator[Document]:
-    """Whole documents until they hold `characters` characters together; None takes all."""
-    collected = 0
-    for document in source:
-        yield document
-        collected += len(document.text)
-        if characters is not None and collected >= characters:
-            return
-
-
-def prepare_text(data: Data, shards: Sequence[Path]) -> None:
-    """Collect `data.characters` of the source into parquet shards of the table `text`.
-
-    Documents are dealt out one by one, so the shards are balanced whatever the source holds; the order
-    from here on is that of shard 0, then shard 1, … All shards appear together, after the last document.
-    Raises InputError where the source is wrong, or leaves the training or the held-out part empty.
-    """
-    found = {"training": 0, "held-out": 0}
-    with ExitStack() as stack:
-        writers = [_ShardWriter(stack.enter_context(tables.writing("text", path))) for path in shards]
-        source = stack.enter_context(closing(documents(data)))
-        shown = stack.enter_context(progress.meter("text", data.characters, "char"))
-        for number, document in enumerate(up_to(source, data.characters)):
-            held_out = is_held_out(document.text, data.held_out_fraction)
-            writers[number % len(writers)].add(document, held_out)
-            found["held-out" if held_out else "training"] += 1
-            shown.set_postfix_str(f"{number + 1} documents", refresh=False)
-            shown.update(len(document.text))
-        for writer in writers:
-            writer.flush()
-        for part, count in found.items():
-            if not count:
-                raise InputError(
-                    f"config key data.held_out_fraction: found no {part} document among {sum(found.values())} at "
-                    f"{data.held_out_fraction}, expected at least one; take more text or another fraction."
-                )
-
-
-class _ShardWriter:
-    """Gathers documents into row groups; `append` is the function that `tables.writing` yields."""
-
-    def __init__(self, append) -> None:
-        self.append = append
-        self._clear()
-
-    def _clear(self) -> None:
-        self.rows: dict[str, list] = {"document": [], "held_out": [], "text": []}
-        self.characters = 0
-
-    def add(self, document: Document, held_out: bool) -> None:
-        for column, value in zip(self.rows.values(), (document.name, held_out, document.text), strict=True):
-            column.append(value)
-        self.characters += len(document.text)
-        if self.characters >= ROW_GROUP_CHARACTERS:
-            self.flush()
-
-    def flush(self) -> None:
-        if self.characters:
-            self.append(self.rows)
-            self._clear()
 
 
 def stored(shards: Iterable[Path]) -> Iterator[tuple[list[bool], list[str]]]:

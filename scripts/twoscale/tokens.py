@@ -4,6 +4,7 @@ A token shard is a file of little-endian uint16 ids and nothing else; what they 
 sidecar beside it, one for the training and the held-out part of a text.
 """
 
+import base64
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,21 +12,24 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import tiktoken
 from tiktoken_ext.openai_public import r50k_pat_str as GPT2_PATTERN
 
 from twoscale import progress
-from twoscale.errors import InputError
+from twoscale.errors import InputError, first_line
 from twoscale.files import replacing
 from twoscale.settings import BYTES_VOCABULARY, canonical_json
 from twoscale.text import stored
 
 END_OF_TEXT = "<|endoftext|>"
 DTYPE = np.dtype("<u2")
-THREADS = 8  # tiktoken's own default for a batch
+COUNTING_THREADS = 4
+CHUNK = 2**22  # ids held in memory when pieces are joined
+# of the file that the rule fetch_gpt2 makes of the two files whose hashes tiktoken knows
+GPT2_SHA256 = "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"
 
 # GPT-2's way to write bytes as text: a printable byte as its Latin-1 character, the others from U+0100 on.
 PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
@@ -68,16 +72,16 @@ class Tokenizer:
         return np.append(ids, np.uint32(self.end_of_text)).astype(DTYPE)
 
 
-def gpt2() -> Tokenizer:
-    """GPT-2's tokenizer, from tiktoken's cache or the network."""
+def gpt2(path: Path) -> Tokenizer:
+    """GPT-2's tokenizer, from the file that the rule fetch_gpt2 writes."""
     try:
-        return Tokenizer("gpt2", tiktoken.get_encoding("gpt2"))
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"config key tokens.tokenizer: gpt2 is not in tiktoken's cache and cannot be downloaded "
-            f"({type(error).__name__}); expected a network connection once, or TIKTOKEN_CACHE_DIR set to a folder "
-            "that holds it."
-        ) from error
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({first_line(error)}), expected GPT-2's tokenizer.") from error
+    if hashlib.sha256(content).hexdigest() != GPT2_SHA256:
+        raise InputError(f"{path}: found other bytes than GPT-2's tokenizer has, expected what fetch_gpt2 writes.")
+    pairs = (line.split() for line in content.splitlines())
+    return Tokenizer("gpt2", _encoding("gpt2", {base64.b64decode(token): int(rank) for token, rank in pairs}))
 
 
 def byte_level() -> Tokenizer:
@@ -104,17 +108,15 @@ def own(path: Path) -> Tokenizer:
 
 
 def load_tokenizer(name: str, path: Path | None = None) -> Tokenizer:
-    """The tokenizer of `tokens.tokenizer`; `path` is the file of the run's own one."""
+    """The tokenizer of `tokens.tokenizer`; `path` is its file, where it has one."""
+    if path is None and name in ("gpt2", "bpe"):
+        raise InputError(f"option --tokenizer: found nothing, expected the file of tokens.tokenizer: {name}.")
     match name:
         case "gpt2":
-            return gpt2()
+            return gpt2(path)
         case "bytes":
             return byte_level()
         case "bpe":
-            if path is None:
-                raise InputError(
-                    "option --tokenizer: found nothing, expected tokenizer.json for tokens.tokenizer: bpe."
-                )
             return own(path)
         case _:
             raise InputError(f"config key tokens.tokenizer: found {name!r}, expected gpt2, bpe or bytes.")
@@ -168,88 +170,126 @@ def _counted(texts: Iterable[str]) -> Iterator[str]:
             shown.update(len(text))
 
 
-def tokenize_text(
-    shards: Sequence[Path],
-    tokenizer: Tokenizer,
-    train_path: Path,
-    val_path: Path,
-    sidecar_path: Path,
-    held_out_tokens: int,
-    block: int,
-) -> None:
-    """Write the documents of `shards` as two token shards and their sidecar.
+def count_tokens(tokenizer: Tokenizer, texts: Sequence[str]) -> list[int]:
+    """Number of ids that each document takes in a shard, its end of text included."""
+    with ThreadPoolExecutor(COUNTING_THREADS) as pool:
+        return list(pool.map(lambda text: len(tokenizer.encode_document(text)), texts))
 
-    Documents keep their order, each followed by the end of text; the held-out part ends after
-    `held_out_tokens` ids. The three files appear together, after the last document. Raises InputError
-    where a part is shorter than one block and a target.
+
+class Piece(NamedTuple):
+    """The files that the tokens of one text shard become."""
+
+    train: Path
+    val: Path
+    sidecar: Path
+
+
+def tokenize_text(shard: Path, tokenizer: Tokenizer, piece: Piece) -> None:
+    """Write the documents of a text shard as ids, training and held-out ones apart, on one thread.
+
+    Documents keep their order, each followed by the end of text. The files appear together.
     """
     if tokenizer.vocabulary > np.iinfo(DTYPE).max + 1:
         raise InputError(
             f"tokenizer {tokenizer.name}: found {tokenizer.vocabulary} ids, expected at most 65536 (shards are uint16)."
         )
     with ExitStack() as stack:
-        sidecar = stack.enter_context(replacing(sidecar_path))  # entered first, so renamed last
-        train = stack.enter_context(_writing_part(train_path))
-        val = stack.enter_context(_writing_part(val_path, held_out_tokens))
-        _encode(stored(shards), tokenizer, train, val)
-        for part, keys in ((train, "data.characters"), (val, "tokens.held_out or data.held_out_fraction")):
+        sidecar = stack.enter_context(replacing(piece.sidecar))  # entered first, so renamed last
+        train = stack.enter_context(_writing_part(piece.train, tokenizer.end_of_text))
+        val = stack.enter_context(_writing_part(piece.val, tokenizer.end_of_text))
+        shown = stack.enter_context(progress.meter(f"tokens {shard.stem}", None, "tok"))
+        for held_out, texts in stored([shard]):
+            for out, text in zip(held_out, texts, strict=True):
+                ids = tokenizer.encode_document(text)
+                (val if out else train).append(ids)
+                shown.update(len(ids))
+        sidecar.write_text(json.dumps(_meaning(tokenizer)) + "\n", encoding="utf-8")
+
+
+def join_tokens(pieces: Sequence[Piece], joined: Piece, held_out_tokens: int, block: int) -> None:
+    """Join the pieces of all text shards in their order: the two token shards and the sidecar that describes them.
+
+    The held-out shard ends after `held_out_tokens` ids. The files appear together. Raises InputError where
+    one of the two is shorter than one block and a target, or pieces are of different tokenizers.
+    """
+    meaning = _common_meaning([piece.sidecar for piece in pieces])
+    with ExitStack() as stack:
+        sidecar = stack.enter_context(replacing(joined.sidecar))  # entered first, so renamed last
+        train = stack.enter_context(_writing_part(joined.train, meaning["end_of_text"]))
+        val = stack.enter_context(_writing_part(joined.val, meaning["end_of_text"], held_out_tokens))
+        for part, paths in ((train, [p.train for p in pieces]), (val, [p.val for p in pieces])):
+            for ids in _chunks(paths):
+                part.append(ids)
+        for part, keys in (
+            (train, "data.tokens or data.characters"),
+            (val, "tokens.held_out or data.held_out_fraction"),
+        ):
             if part.count < block + 1:
                 raise InputError(
                     f"{part.path.name}: found {part.count} tokens, expected at least {block + 1}, one block of "
                     f"model.block tokens and a target; take more text, or raise {keys}."
                 )
-        sidecar.write_text(json.dumps(_sidecar(tokenizer, train, val), indent=2) + "\n", encoding="utf-8")
+        sidecar.write_text(json.dumps(_sidecar(meaning, train, val), indent=2) + "\n", encoding="utf-8")
+
+
+def _chunks(paths: Iterable[Path]) -> Iterator[np.ndarray]:
+    """The ids in the files, CHUNK of them at a time."""
+    for path in paths:
+        with path.open("rb") as file:
+            while len(ids := np.fromfile(file, DTYPE, CHUNK)):
+                yield ids
+
+
+def _common_meaning(sidecars: Iterable[Path]) -> dict[str, Any]:
+    meanings = {path.read_text(encoding="utf-8") for path in sidecars}
+    if len(meanings) != 1:
+        raise InputError(f"pieces of the token shards: found {len(meanings)} kinds of ids, expected one tokenizer.")
+    return json.loads(meanings.pop())
 
 
 class _Part:
     """A token shard that is being written: its file, its length, and the running hash."""
 
-    def __init__(self, path: Path, file: BinaryIO, limit: int | None) -> None:
-        self.path, self.file, self.limit = path, file, limit
-        self.count = self.documents = 0
+    def __init__(self, path: Path, file: BinaryIO, end_of_text: int, limit: int | None) -> None:
+        self.path, self.file, self.end_of_text, self.limit = path, file, end_of_text, limit
+        self.count = self._ends = 0
+        self._cut = False  # inside a document
         self.hash = hashlib.sha256()
 
     @property
-    def full(self) -> bool:
-        return self.limit is not None and self.count >= self.limit
+    def documents(self) -> int:
+        """Documents begun."""
+        return self._ends + self._cut
 
     def append(self, ids: np.ndarray) -> None:
-        """Append one document, as far as it fits."""
-        if self.full:
-            return
+        """Append ids as far as they fit."""
         kept = ids if self.limit is None else ids[: self.limit - self.count]
+        if not len(kept):
+            return
         self.file.write(kept)
         self.hash.update(kept)
         self.count += len(kept)
-        self.documents += 1
+        self._ends += int(np.count_nonzero(kept == self.end_of_text))
+        self._cut = bool(kept[-1] != self.end_of_text)
 
 
 @contextmanager
-def _writing_part(path: Path, limit: int | None = None) -> Iterator[_Part]:
+def _writing_part(path: Path, end_of_text: int, limit: int | None = None) -> Iterator[_Part]:
     with replacing(path) as temporary, temporary.open("wb") as file:
-        yield _Part(path, file, limit)
+        yield _Part(path, file, end_of_text, limit)
 
 
-def _encode(batches: Iterable[tuple[list[bool], list[str]]], tokenizer: Tokenizer, train: _Part, val: _Part) -> None:
-    """Append every document to its part, encoding in parallel and writing in order."""
-    with ThreadPoolExecutor(THREADS) as pool, progress.meter("tokens", None, "tok") as shown:
-        for held_out, texts in batches:
-            wanted = [(val if out else train, text) for out, text in zip(held_out, texts, strict=True)]
-            wanted = [(part, text) for part, text in wanted if not part.full]
-            encoded = pool.map(tokenizer.encode_document, (text for _, text in wanted))
-            for (part, _), ids in zip(wanted, encoded, strict=True):
-                part.append(ids)
-                shown.update(len(ids))
-
-
-def _sidecar(tokenizer: Tokenizer, train: _Part, val: _Part) -> dict[str, Any]:
-    """What the ids mean, and for each part its length and hash; `digest` names what a model is trained on."""
-    meaning = {
+def _meaning(tokenizer: Tokenizer) -> dict[str, Any]:
+    return {
         "dtype": DTYPE.name,
         "tokenizer": tokenizer.name,
         "vocabulary": tokenizer.vocabulary,
         "end_of_text": tokenizer.end_of_text,
     }
+
+
+def _sidecar(meaning: dict[str, Any], train: _Part, val: _Part) -> dict[str, Any]:
+    """What the ids mean, and for each part its length and hash; `digest` names what a model is trained on."""
     parts = {
         part.path.name: {"count": part.count, "documents": part.documents, "sha256": part.hash.hexdigest()}
         for part in (train, val)

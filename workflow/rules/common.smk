@@ -73,12 +73,18 @@ def data_file(name):
 
 
 def tokenizer_file(wildcards):
-    """Input function: the run's own tokenizer, where it has one."""
-    return data_file("tokenizer.json")(wildcards) if RUNS[wildcards.run].tokens.tokenizer == "bpe" else []
+    """Input function: the file of the run's tokenizer, where it has one."""
+    match RUNS[wildcards.run].tokens.tokenizer:
+        case "gpt2":
+            return GPT2
+        case "bpe":
+            return data_file("tokenizer.json")(wildcards)
+        case _:
+            return []
 
 
 def tokenizer_option(wildcards, input):
-    """Param function: the option that hands over the run's own tokenizer, where it has one."""
+    """Param function: the option that hands over the file of a tokenizer, where there is one."""
     return f"--tokenizer {input.tokenizer}" if input.tokenizer else ""
 
 
@@ -159,8 +165,45 @@ def block(run, settings):
 # --- data
 
 
+GPT2 = "results/gpt2.tiktoken"
+
+
 def text_shards(wildcards):
     return [data_file(f"text/{shard}.parquet")(wildcards) for shard in TEXT_SHARDS]
+
+
+def counting_tokenizer(wildcards):
+    """Input function: the tokenizer that text is counted with, where that is not done in characters."""
+    return GPT2 if RUNS[wildcards.run].tokens.tokenizer == "gpt2" else []
+
+
+def text_of(run):
+    """What the later jobs of `run` cannot make without a network."""
+    folder = f"results/{data_run(run)}/data/text"
+    gpt2 = [GPT2] if RUNS[run].tokens.tokenizer == "gpt2" else []
+    return [f"{folder}/{shard}.parquet" for shard in TEXT_SHARDS] + gpt2
+
+
+def text_source(run, settings):
+    """`data` without its budgets, of which only one counts."""
+    return vars(settings.data) | {"tokens": None, "characters": None}
+
+
+def text_budget(run, settings):
+    return vars(library_settings.budget(settings.data, settings.tokens))
+
+
+def tokenizer_name(run, settings):
+    return settings.tokens.tokenizer
+
+
+def held_out_tokens(run, settings):
+    return settings.tokens.held_out
+
+
+def download(wildcards, output):
+    # `output` is asked for so that Snakemake does not track it: how text is downloaded changes no text
+    return library_settings.canonical_json(vars(RUNS[wildcards.get("run", RUN)].download))
 
 
 # --- training

@@ -1,29 +1,57 @@
 # From text to tokens.
 #
 # in:  the source of data.source
-# out: data/text/shard_*.parquet, data/tokenizer.json (own BPE only), data/{train,val}.bin, data/tokens.json
+# out: gpt2.tiktoken (tokenizer gpt2 only), data/text/shard_*.parquet, data/tokenizer.json (own BPE only),
+#      data/{train,val}.bin, data/tokens.json
+#
+# Only fetch_gpt2 and prepare_text use the network; they run where Snakemake runs, also on a cluster.
 
 TEXT_SHARDS = [f"shard_{number:03d}" for number in range(RUNS[RUN].data.text_shards)]
 
 
+rule text:
+    input:
+        [needed for run in RUNS for needed in text_of(run)],
+
+
+rule fetch_gpt2:
+    output:
+        "results/gpt2.tiktoken",
+    log:
+        "results/logs/fetch_gpt2.log",
+    localrule: True
+    conda:
+        "../../envs/analysis.yaml"
+    params:
+        download=download,
+        code=code("fetch_gpt2"),
+    shell:
+        "python scripts/fetch_gpt2.py --settings {params.download:q} --output {output:q} > {log:q} 2>&1"
+
+
 rule prepare_text:
+    input:
+        tokenizer=counting_tokenizer,
     output:
         expand("results/{{run}}/data/text/{shard}.parquet", shard=TEXT_SHARDS),
     log:
         "results/{run}/logs/prepare_text.log",
     benchmark:
         "results/{run}/benchmarks/prepare_text.tsv"
+    localrule: True
     conda:
         "../../envs/analysis.yaml"
-    resources:
-        mem_mb=growing(2000),
-        runtime=growing(600),
+    threads: 4
     params:
-        settings=settings_json(data=section("data")),
-        tables=written("text"),
+        settings=settings_json(data=text_source, budget=text_budget),
+        download=download,
+        tokenizer=tokenizer_option,
+        parts=lambda wildcards, output: Path(output[0]).parents[1] / "parts",
+        tables=written("part", "text"),
         code=code("prepare_text"),
     shell:
-        "python scripts/prepare_text.py --settings {params.settings:q} --output {output:q} > {log:q} 2>&1"
+        "python scripts/prepare_text.py --settings {params.settings:q} --download {params.download:q}"
+        " {params.tokenizer} --parts {params.parts:q} --output {output:q} > {log:q} 2>&1"
 
 
 rule train_tokenizer:
@@ -50,25 +78,52 @@ rule train_tokenizer:
 
 rule tokenize_text:
     input:
-        text=text_shards,
+        text=data_file("text/{shard}.parquet"),
         tokenizer=tokenizer_file,
     output:
-        train="results/{run}/data/train.bin",
-        val="results/{run}/data/val.bin",
-        sidecar="results/{run}/data/tokens.json",
+        train=temp("results/{run}/data/tokens/{shard}.train.bin"),
+        val=temp("results/{run}/data/tokens/{shard}.val.bin"),
+        sidecar=temp("results/{run}/data/tokens/{shard}.json"),
     log:
-        "results/{run}/logs/tokenize_text.log",
+        "results/{run}/logs/tokenize_text_{shard}.log",
     benchmark:
-        "results/{run}/benchmarks/tokenize_text.tsv"
+        "results/{run}/benchmarks/tokenize_text_{shard}.tsv"
     conda:
         "../../envs/analysis.yaml"
     resources:
-        mem_mb=growing(2000),
+        mem_mb=growing(1000),
         runtime=growing(240),
     params:
-        settings=settings_json(tokens=section("tokens"), block=block),
+        settings=settings_json(tokenizer=tokenizer_name),
         tokenizer=tokenizer_option,
         code=code("tokenize_text"),
     shell:
         "python scripts/tokenize_text.py --settings {params.settings:q} --text {input.text:q} {params.tokenizer}"
         " --train {output.train:q} --val {output.val:q} --sidecar {output.sidecar:q} > {log:q} 2>&1"
+
+
+rule join_tokens:
+    input:
+        train=expand("results/{{run}}/data/tokens/{shard}.train.bin", shard=TEXT_SHARDS),
+        val=expand("results/{{run}}/data/tokens/{shard}.val.bin", shard=TEXT_SHARDS),
+        sidecar=expand("results/{{run}}/data/tokens/{shard}.json", shard=TEXT_SHARDS),
+    output:
+        train="results/{run}/data/train.bin",
+        val="results/{run}/data/val.bin",
+        sidecar="results/{run}/data/tokens.json",
+    log:
+        "results/{run}/logs/join_tokens.log",
+    benchmark:
+        "results/{run}/benchmarks/join_tokens.tsv"
+    conda:
+        "../../envs/analysis.yaml"
+    resources:
+        mem_mb=1000,
+        runtime=60,
+    params:
+        settings=settings_json(held_out=held_out_tokens, block=block),
+        code=code("join_tokens"),
+    shell:
+        "python scripts/join_tokens.py --settings {params.settings:q} --trains {input.train:q} --vals {input.val:q}"
+        " --sidecars {input.sidecar:q} --train {output.train:q} --val {output.val:q} --sidecar {output.sidecar:q}"
+        " > {log:q} 2>&1"

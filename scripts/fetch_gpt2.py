@@ -1,0 +1,18 @@
+"""Rule fetch_gpt2: GPT-2's tokenizer, once, so that later jobs need no network."""
+
+from pathlib import Path
+
+from twoscale import command, files, gpt2
+from twoscale.settings import Download
+
+
+def main(arguments) -> None:
+    fetched = gpt2.fetch(Download(**arguments.settings))
+    with files.replacing(arguments.output) as temporary:
+        temporary.write_bytes(fetched)
+
+
+if __name__ == "__main__":
+    parser = command.parser(__doc__)
+    parser.add_argument("--output", type=Path, required=True, help="gpt2.tiktoken to write")
+    command.run(main, parser)
