@@ -29,6 +29,7 @@ from twoscale.processes import Team
 
 ADAM_EPSILON = 1e-8
 ALONE = Team()
+GRAPHS_PER_GROUP = 3  # a step before the gradient, the first one with it, and those whose state has one too
 MOMENTS = ("exp_avg", "exp_avg_sq")  # what AdamW keeps of each parameter
 
 
@@ -98,10 +99,13 @@ def autocast(device: str) -> contextlib.AbstractContextManager:
 def held_out_loss(
     model: LoopedTransformer, inputs: Tensor, targets: Tensor, loops: int, seed: int, batch: int
 ) -> float:
-    """Mean cross-entropy in nats per token over held-out blocks (N, T) at a fixed loop count."""
+    """Mean cross-entropy in nats per token over held-out blocks (N, T) at a fixed loop count.
+
+    Never compiled: a measurement that is seldom made would cost graphs of its own for each of its shapes.
+    """
     device = next(model.parameters()).device
     total = 0.0
-    with torch.no_grad(), autocast(device.type):
+    with torch.no_grad(), autocast(device.type), torch.compiler.set_stance("force_eager"):
         for start in range(0, len(inputs), batch):
             rows = range(start, min(start + batch, len(inputs)))
             noise = EvaluationNoise(seed, rows, model.settings.block)
@@ -253,9 +257,13 @@ def restore(
 
 
 def compile_steps(model: LoopedTransformer, **options: Any) -> None:
-    """Compile the step of every group and every single-pass layer, each once whatever the loop counts."""
+    """Compile the step of every group and every single-pass layer, each once whatever the loop counts.
+
+    `options` are those of torch.compile. Beyond its limit torch would run the rest uncompiled without a word.
+    """
+    limit = GRAPHS_PER_GROUP * max(1, len(model.groups))
     for module in (*model.groups, *model.single.values()):
-        module.compile(dynamic=False, **options)
+        module.compile(dynamic=False, recompile_limit=limit, **options)
 
 
 def save_partial(path: Path, state: TrainingState, identity: dict[str, Any]) -> None:

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from twoscale.batches import Batches, held_out_sequences
+from twoscale.batches import Batches, Prefetched, held_out_sequences
 from twoscale.errors import InputError
 
 BLOCK = 8
@@ -42,6 +42,15 @@ def test_a_batch_is_a_function_of_seed_and_step(shard, order):
         assert torch.equal(shuffled[step][0], forwards[step])
     other = Batches(shard, BLOCK, 3, order, seed=2)
     assert any(not torch.equal(other[step][0], forwards[step]) for step in range(12))
+
+
+@pytest.mark.parametrize("order", ["permutation", "offsets"])
+def test_reading_ahead_gives_the_same_batches_in_any_order(shard, order):
+    direct = Batches(shard, BLOCK, 3, order, seed=1)
+    ahead = Prefetched(Batches(shard, BLOCK, 3, order, seed=1))
+    for step in (0, 1, 2, 3, 7, 8, 2, 2, 11):  # in a row, over an epoch's border, and with jumps
+        for found, wanted in zip(ahead[step], direct[step], strict=True):
+            assert torch.equal(found, wanted)
 
 
 def test_permutation_reads_every_block_once_an_epoch(shard):

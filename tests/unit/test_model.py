@@ -283,26 +283,45 @@ def test_truncation_changes_no_value_and_some_gradient():
 
 
 @pytest.mark.parametrize("depth", [None, 2])
-def test_recomputing_saves_memory_and_changes_no_gradient(depth):
+def test_recomputing_changes_no_gradient(depth):
     model = random_model(loop_noise=0.1)
     kept = gradients(model, model(TOKENS, [4, 2], noise, depth))
     again = gradients(model, model(TOKENS, [4, 2], noise, depth, recompute=True))
     for name, gradient in kept.items():
         torch.testing.assert_close(again[name], gradient, msg=name)
-    assert kept_bytes(model, recompute=True) < 0.6 * kept_bytes(model, recompute=False)
 
 
-def kept_bytes(model: LoopedTransformer, recompute: bool) -> int:
-    """Bytes that the graph of one forward pass holds for the backward pass."""
-    kept = []
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("reading", [{}, {"state_init": "input", "loop_noise": 0.1}], ids=str)
+def test_steps_without_gradient_take_no_memory(reading, recompute):
+    model = random_model(**reading)
+    held = [bytes_for_backward(model, steps, backprop_depth=2, recompute=recompute) for steps in (4, 5, 8, 16)]
+    assert len(set(held)) == 1
+
+
+@pytest.mark.parametrize("reading", [{}, {"loop_noise": 0.1}, {"sandwich": "branch", "groups": [[2, 3]]}], ids=str)
+def test_a_recomputed_step_takes_the_memory_of_one_state(reading):
+    model = random_model(**reading)
+    state = TOKENS.numel() * 8 * 8 * len(model.groups)  # a float64 state of each group
+    kept, again = (
+        [bytes_for_backward(model, steps, recompute=recompute) for steps in (4, 5, 8, 16)]
+        for recompute in (False, True)
+    )
+    assert [later - again[0] for later in again] == [0, state, 4 * state, 12 * state]
+    assert kept[1] - kept[0] > 10 * state
+
+
+def bytes_for_backward(model: LoopedTransformer, steps: int, **options) -> int:
+    """Bytes of the different tensors that the graph of one forward pass holds for the backward pass."""
+    held = {}  # the storages are kept too, so that no two have one address
 
     def pack(tensor):
-        kept.append(tensor.nbytes)
+        held[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        model(TOKENS, [8, 8], noise, recompute=recompute)
-    return sum(kept)
+        model(TOKENS, [steps] * len(model.groups), noise, **options)
+    return sum(storage.nbytes() for storage in held.values())
 
 
 # --- initial weights -------------------------------------------------------------------------------------------

@@ -1,0 +1,68 @@
+"""compile_steps: one compilation for all loop counts, and the numbers of the model as it is written."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from small import model_settings
+from torch._dynamo.testing import CompileCounter
+
+from twoscale.model import LoopedTransformer, initialise
+from twoscale.noise import training_noise
+from twoscale.training import compile_steps, held_out_loss
+
+SEED = 11
+PAPER_GROUPS = {"layers": 12, "groups": [[4], [5, 6], [7]]}
+THREE_SIZES = {"layers": 7, "groups": [[1], [2, 3], [4, 5, 6]]}
+
+
+@pytest.fixture
+def compiler():
+    """A compiler that counts graphs and runs them as they are; too many are an error, not a fall back."""
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+        yield CompileCounter()
+    torch._dynamo.reset()
+
+
+def gradient_of(model: LoopedTransformer, loops: int, depth: int | None, recompute=False) -> dict[str, torch.Tensor]:
+    """Gradients of one batch, and its loss under the name "loss"."""
+    tokens = torch.arange(16).reshape(2, 8)
+    model.zero_grad()
+    logits = model(tokens, [loops] * len(model.groups), training_noise(SEED, 0, 0), depth, recompute)
+    loss = F.cross_entropy(logits.flatten(0, 1), tokens.flatten())
+    loss.backward()
+    return {"loss": loss.detach()} | {name: p.grad.clone() for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize(
+    ("groups", "depth", "recompute"),
+    [(PAPER_GROUPS, None, False), (PAPER_GROUPS, 2, True), (THREE_SIZES, 2, False)],
+    ids=["paper", "paper, truncated and recomputed", "three sizes, truncated"],
+)
+def test_graphs_are_compiled_per_group_and_not_per_loop_count(groups, recompute, depth, compiler):
+    model = initialise(model_settings(**groups), SEED)
+    compile_steps(model, backend=compiler)
+    for loops in (4, 1):  # with and without steps that have no gradient
+        gradient_of(model, loops, depth, recompute)
+    graphs = compiler.frame_count
+    for loops in (2, 3, 7, 19):
+        gradient_of(model, loops, depth, recompute)
+    assert compiler.frame_count == graphs <= 3 * len(model.groups) + 1  # one for all single-pass layers
+
+
+def test_measuring_the_held_out_loss_compiles_nothing(compiler):
+    model = initialise(model_settings(), SEED)
+    compile_steps(model, backend=compiler)
+    tokens = torch.arange(24).reshape(3, 8)
+    held_out_loss(model, tokens, tokens, loops=3, seed=SEED, batch=2)
+    assert compiler.frame_count == 0
+
+
+@pytest.mark.parametrize("depth", [None, 2])
+def test_compiled_steps_compute_what_the_model_does(depth, compiler):
+    model = initialise(model_settings(), SEED)
+    eager = gradient_of(model, 4, depth)
+    compile_steps(model, backend=compiler)
+    for name, compiled in gradient_of(model, 4, depth).items():
+        torch.testing.assert_close(compiled, eager[name], msg=name)
+    assert compiler.frame_count
