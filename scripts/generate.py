@@ -26,25 +26,23 @@ from twoscale.model import LoopedTransformer
 
 
 def main(arguments: argparse.Namespace) -> None:
+    for option in ("tokens", "budget", "draft_loops"):
+        if (found := getattr(arguments, option)) < 1:
+            raise InputError(f"option --{option.replace('_', '-')}: found {found}, expected at least 1.")
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
-    if arguments.tokens < 1:
-        raise InputError(f"option --tokens: found {arguments.tokens}, expected at least 1.")
     run = open_run(arguments.results, arguments.run, arguments.device, getattr(torch, arguments.dtype))
     prompt = run.tokenizer.encode(arguments.prompt)
+    speculation = drafts(run.model, arguments)
     decoder = Decoder(
         run.model,
-        chosen_rule(run.model, arguments.rule, arguments.tau, arguments.budget),
+        chosen_rule(run.model, arguments.rule, "tau", arguments.tau, arguments.budget),
         arguments.budget,
         run.seed,
         kv_slots=arguments.kv_slots,
         warm_start=arguments.warm_start,
     )
     sampling = Sampling(arguments.temperature, arguments.top_k, arguments.top_p, arguments.seed)
-    speculation = None
-    if arguments.speculative is not None:
-        speculation = Speculation(make_rule("fixed", arguments.draft_loops, run.model.decode), arguments.speculative)
-
     started = time.perf_counter()
     new_tokens = generate(decoder, prompt, arguments.tokens, sampling, run.tokenizer.end_of_text, speculation)
     in_colour = arguments.show_loops == "always" or (arguments.show_loops == "auto" and sys.stdout.isatty())
@@ -57,36 +55,38 @@ def main(arguments: argparse.Namespace) -> None:
         shown.token(token)
     shown.end()
 
-    facts = {"stopped": reason(made, len(prompt), run, arguments.tokens)}
+    facts = {"stopped": reason(made, run, arguments.tokens)}
     facts |= summary(len(prompt), made, times, run.model.settings, speculation)
     for name, value in facts.items():
         print(f"{name}: {value}", file=sys.stderr)
     if arguments.html is not None:
-        about = {
-            "checkpoint": f"{arguments.run}, step {run.step}",
-            "exit rule": f"{arguments.rule} {decoder.rule.threshold:g}",
-        }
-        labels = run.model.settings.group_labels
-        page = loop_colours.page("Loops per token", about | facts, arguments.prompt, shown.pieces, labels)
-        with replacing(arguments.html) as temporary:
-            temporary.write_text(page, encoding="utf-8")
+        write_page(arguments, run, facts, shown.pieces)
 
 
-def chosen_rule(model: LoopedTransformer, name: str, tau: float | None, budget: int) -> Rule:
-    """The exit rule of the command line; `fixed` runs the whole budget unless told otherwise."""
-    if budget < 1:
-        raise InputError(f"option --budget: found {budget}, expected at least 1 loop.")
+def chosen_rule(model: LoopedTransformer, name: str, option: str, tau: float | None, budget: int) -> Rule:
+    """The exit rule `name` at the threshold of an option; `fixed` runs the whole budget unless told otherwise."""
     if tau is None and name == "fixed":
         tau = budget
     if tau is None:
-        raise InputError(f"option --tau: found nothing, expected the threshold of the rule {name}.")
+        raise InputError(f"option --{option}: found nothing, expected the threshold of the rule {name}.")
     if not math.isfinite(tau) or tau <= 0:
-        raise InputError(f"option --tau: found {tau}, expected a number > 0.")
+        raise InputError(f"option --{option}: found {tau}, expected a number > 0.")
     if settings.THRESHOLD_TYPES.get(name) is int:
         if tau != int(tau):
-            raise InputError(f"option --tau: found {tau}, expected a whole number for the rule {name}.")
+            raise InputError(f"option --{option}: found {tau}, expected a whole number for the rule {name}.")
         tau = int(tau)
     return make_rule(name, tau, model.decode)
+
+
+def drafts(model: LoopedTransformer, arguments: argparse.Namespace) -> Speculation | None:
+    """How tokens are drafted, if they are: under the rule at another threshold, or with a fixed number of loops."""
+    if arguments.speculative is None:
+        return None
+    if arguments.draft_tau is None:
+        rule = chosen_rule(model, "fixed", "draft-loops", arguments.draft_loops, arguments.budget)
+    else:
+        rule = chosen_rule(model, arguments.rule, "draft-tau", arguments.draft_tau, arguments.budget)
+    return Speculation(rule, arguments.speculative)
 
 
 class Shown:
@@ -118,7 +118,7 @@ class Shown:
             self.text(text)
 
 
-def reason(made: list[NewToken], prompt: int, run: FinishedRun, wanted: int) -> str:
+def reason(made: list[NewToken], run: FinishedRun, wanted: int) -> str:
     """Why the text ends where it does."""
     if made[-1].id == run.tokenizer.end_of_text:
         return "at the end of the text, which the model chose"
@@ -147,33 +147,51 @@ def loops_of_groups(made: list[NewToken], labels: Iterable[str]) -> str:
     return ", ".join(f"{sum(taken) / len(made):.2f} in {label}" for label, taken in zip(labels, groups, strict=True))
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run", required=True, help="name of a trained run")
-    parser.add_argument("--results", type=Path, default=Path("results"), help="folder of the runs (default: results)")
-    parser.add_argument("--prompt", required=True, help="text to go on from")
-    parser.add_argument("--tokens", type=int, default=100, help="tokens to generate at most (default: 100)")
-    exit_rule = parser.add_argument_group("exit rule")
+def write_page(
+    arguments: argparse.Namespace, run: FinishedRun, facts: dict[str, str], pieces: list[loop_colours.Piece]
+) -> None:
+    tau = "" if arguments.tau is None else f" {arguments.tau:g}"
+    about = {"checkpoint": f"{arguments.run}, step {run.step}", "exit rule": f"{arguments.rule}{tau}"}
+    labels = run.model.settings.group_labels
+    page = loop_colours.page("Loops per token", about | facts, arguments.prompt, pieces, labels)
+    with replacing(arguments.html) as temporary:
+        temporary.write_text(page, encoding="utf-8")
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--run", required=True, help="name of a trained run")
+    made.add_argument("--results", type=Path, default=Path("results"), help="folder of the runs (default: results)")
+    made.add_argument("--prompt", required=True, help="text to go on from")
+    made.add_argument("--tokens", type=int, default=100, help="tokens to generate at most (default: 100)")
+    exit_rule = made.add_argument_group("exit rule")
     exit_rule.add_argument("--rule", default="fixed", help="exit rule (default: fixed, all loops of the budget)")
     exit_rule.add_argument("--tau", type=float, help="threshold of the rule")
     exit_rule.add_argument("--budget", type=int, default=30, help="loops of a group at most (default: 30)")
-    choice = parser.add_argument_group("choice of tokens")
+    choice = made.add_argument_group("choice of tokens")
     choice.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")
     choice.add_argument("--top-k", type=int, metavar="K", help="sample among the K likeliest tokens")
     choice.add_argument("--top-p", type=float, metavar="P", help="sample among the likeliest tokens that sum to P")
     choice.add_argument("--seed", type=int, default=0, help="of the sampling; the same seed gives the same text")
-    decoding = parser.add_argument_group("decoding")
+    decoding = made.add_argument_group("decoding")
     decoding.add_argument("--kv-slots", type=int, metavar="M", help="loop steps share M slots of the cache")
     decoding.add_argument("--warm-start", action="store_true", help="start a token from the state of the one before")
     decoding.add_argument("--speculative", type=int, metavar="N", help="draft N tokens, then verify them in one pass")
     decoding.add_argument("--draft-loops", type=int, default=4, help="loops of a drafted token (default: 4)")
+    decoding.add_argument(
+        "--draft-tau", type=float, metavar="TAU", help="draft under the rule at this threshold instead"
+    )
     decoding.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     decoding.add_argument("--dtype", choices=["float32", "float64"], default="float32")
     decoding.add_argument("--threads", type=int, help="threads of PyTorch (default: its own choice)")
-    display = parser.add_argument_group("display")
+    display = made.add_argument_group("display")
     display.add_argument(
         "--show-loops", nargs="?", const="auto", choices=["auto", "always"],
         help="colour each token by its loops: on a terminal, or always",
     )  # fmt: skip
     display.add_argument("--html", type=Path, metavar="FILE", help="write the coloured text as a page, too")
-    command.run(main, parser)
+    return made
+
+
+if __name__ == "__main__":
+    command.run(main, parser())

@@ -1,0 +1,199 @@
+"""generation: tokens chosen by position, texts that end where they should, drafts that change nothing."""
+
+import random
+
+import pytest
+import torch
+from test_inference import BLOCK, BUDGET, SEED, noise_of, ragged_threshold, random_model, small_model, text
+
+from twoscale.errors import InputError
+from twoscale.exits import RULES, make_rule
+from twoscale.generation import Sampling, Speculation, generate
+from twoscale.inference import Decoder, evaluate
+
+PROMPT = [3, 1, 4]
+GREEDY = Sampling()
+RANDOM = Sampling(temperature=1.0, seed=5)
+LOGITS = torch.tensor([2.0, 0.5, 1.0, -1.0, 1.5])
+
+
+def decoder_of(model, name="fixed", threshold=3, **options):
+    return Decoder(model, make_rule(name, threshold, model.decode), BUDGET, SEED, **options)
+
+
+def ids(new_tokens):
+    return [token.id for token in new_tokens]
+
+
+def frequencies(sampling, draws=20_000):
+    chosen = [sampling.choose(LOGITS, position) for position in range(draws)]
+    return torch.bincount(torch.tensor(chosen), minlength=len(LOGITS)) / draws
+
+
+# --- the choice of a token ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_sampling_follows_the_probabilities_at_a_temperature(temperature):
+    expected = (LOGITS / temperature).softmax(0)
+    assert frequencies(Sampling(temperature, seed=1)) == pytest.approx(expected, abs=0.015)  # 4 standard errors
+
+
+def test_top_k_keeps_the_likeliest_and_their_proportions():
+    expected = torch.zeros(5)
+    expected[[0, 4]] = LOGITS[[0, 4]].softmax(0)
+    assert frequencies(Sampling(1.0, top_k=2)) == pytest.approx(expected, abs=0.015)
+
+
+@pytest.mark.parametrize(
+    ("top_p", "kept"), [(1e-9, [0]), (0.4, [0]), (0.5, [0, 4]), (0.8, [0, 2, 4]), (1.0, [0, 1, 2, 3, 4])]
+)
+def test_top_p_keeps_the_fewest_that_reach_it(top_p, kept):
+    """The probabilities are 0.44, 0.10, 0.16, 0.02 and 0.27."""
+    expected = torch.zeros(5)
+    expected[kept] = LOGITS[kept].softmax(0)
+    assert frequencies(Sampling(1.0, top_p=top_p)) == pytest.approx(expected, abs=0.015)
+
+
+def test_top_p_counts_the_probability_of_what_top_k_left():
+    """Of the two likeliest the first has 0.62."""
+    assert frequencies(Sampling(1.0, top_k=2, top_p=0.6), 2000).tolist() == [1, 0, 0, 0, 0]
+    assert (frequencies(Sampling(1.0, top_k=2, top_p=0.7), 2000) > 0).tolist() == [True, False, False, False, True]
+
+
+def test_a_choice_is_a_function_of_seed_and_position():
+    first = [RANDOM.choose(LOGITS, position) for position in range(50)]
+    assert first == [RANDOM.choose(LOGITS, position) for position in reversed(range(50))][::-1]
+    assert first != [Sampling(1.0, seed=6).choose(LOGITS, position) for position in range(50)]
+
+
+def test_temperature_zero_and_a_single_candidate_are_greedy():
+    assert GREEDY.choose(LOGITS, 0) == 0
+    assert frequencies(Sampling(5.0, top_k=1), 100)[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"temperature": -1.0}, "temperature: found -1.0"),
+        ({"temperature": float("nan")}, "temperature: found nan"),
+        ({"temperature": float("inf")}, "temperature: found inf"),
+        ({"top_k": 0}, "top_k: found 0"),
+        ({"top_p": 0.0}, "top_p: found 0.0"),
+        ({"top_p": 1.5}, "top_p: found 1.5"),
+        ({"top_p": float("nan")}, "top_p: found nan"),
+    ],
+)
+def test_sampling_that_cannot_be_is_refused(options, named):
+    with pytest.raises(InputError, match=named):
+        Sampling(**options)
+
+
+# --- texts ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_greedy_text_is_the_likeliest_token_after_each_prefix(name):
+    model = small_model()
+    threshold = ragged_threshold(name, model, text(1, 9), noise_of(0))
+    rule = make_rule(name, threshold, model.decode)
+    made = list(generate(decoder_of(model, name, threshold), PROMPT, 6, GREEDY))
+    whole = torch.tensor([PROMPT + ids(made)])
+    logits, counts = evaluate(model, whole, rule, BUDGET, noise_of(0))
+    assert ids(made) == logits[0, len(PROMPT) - 1 : -1].argmax(-1).tolist()
+    spent = counts.evaluations[:, 0, len(PROMPT) - 1 : -1].T.tolist()
+    assert [list(token.evaluations) for token in made] == spent
+
+
+@pytest.mark.parametrize("options", [{}, {"kv_slots": 2}])
+def test_a_text_goes_on_from_itself(options):
+    """Because a choice depends on the position and the cache on nothing but the text."""
+    decoder = decoder_of(small_model(), **options)
+    whole = ids(generate(decoder, PROMPT, 8, RANDOM))
+    start = ids(generate(decoder, PROMPT, 3, RANDOM))
+    assert start + ids(generate(decoder, PROMPT + start, 5, RANDOM)) == whole
+    assert len(set(whole)) > 1
+
+
+def test_a_text_ends_with_the_end_of_text():
+    model = small_model()
+    free = ids(generate(decoder_of(model), PROMPT, 9, RANDOM))
+    end = free[4]
+    assert ids(generate(decoder_of(model), PROMPT, 9, RANDOM, end)) == free[: free.index(end) + 1]
+    speculation = Speculation(make_rule("fixed", 3, None), 3)
+    assert ids(generate(decoder_of(model), PROMPT, 9, RANDOM, end, speculation)) == free[: free.index(end) + 1]
+
+
+@pytest.mark.parametrize("length", [1, BLOCK - 1])
+@pytest.mark.parametrize("drafts", [0, 1, 50])
+def test_a_text_ends_where_it_fills_the_block(length, drafts):
+    speculation = Speculation(make_rule("fixed", 2, None), drafts) if drafts else None
+    made = ids(generate(decoder_of(small_model()), [0] * length, 100, GREEDY, speculation=speculation))
+    assert len(made) == BLOCK - length
+
+
+@pytest.mark.parametrize(
+    ("prompt", "complaint"),
+    [([], "found no token"), ([0] * BLOCK, f"found {BLOCK} tokens, expected at most {BLOCK - 1}")],
+)
+def test_a_prompt_that_leaves_nothing_to_do_is_refused_before_the_first_token(prompt, complaint):
+    with pytest.raises(InputError, match=f"prompt: {complaint}"):
+        generate(decoder_of(small_model()), prompt, 5, GREEDY)
+
+
+# --- drafts -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", range(16))
+def test_drafts_change_no_token_and_no_count(case):
+    draw = random.Random(case)
+    model = random_model(draw)
+    name, sampling = draw.choice(list(RULES)), draw.choice([GREEDY, RANDOM])
+    threshold = ragged_threshold(name, model, text(1, BLOCK), noise_of(0), share=0.3)
+    prompt = text(1, draw.randint(1, 4), case)[0].tolist()
+    most = draw.randint(1, BLOCK)
+    plain = list(generate(decoder_of(model, name, threshold), prompt, most, sampling))
+    drafting = draw.choice([("fixed", draw.randint(1, BUDGET)), ("step_norm", 10 ** draw.uniform(-2, 1))])
+    speculation = Speculation(make_rule(*drafting, model.decode), draw.randint(1, 6))
+    assert list(generate(decoder_of(model, name, threshold), prompt, most, sampling, speculation=speculation)) == plain
+
+
+def test_some_drafts_stay_and_some_do_not():
+    """So that the test above has seen both."""
+    model = small_model()
+    shares = []
+    for loops in (1, BUDGET - 1, BUDGET):
+        speculation = Speculation(make_rule("fixed", loops, None), 3)
+        list(generate(decoder_of(model, "fixed", BUDGET), [2], BLOCK - 1, RANDOM, speculation=speculation))
+        shares.append(speculation.acceptance)
+    assert shares[0] < 1
+    assert shares[1] > 0
+    assert shares[2] == 1
+
+
+def test_drafts_under_the_decoders_own_rule_all_stay():
+    speculation = Speculation(make_rule("fixed", 3, None), 3)
+    made = list(generate(decoder_of(small_model()), [2], 9, GREEDY, speculation=speculation))
+    # one token from the prompt, then 3 drafts and one more a pass
+    assert len(made) == 9
+    assert (speculation.passes, speculation.drafted, speculation.accepted) == (2, 6, 6)
+
+
+def test_drafting_leaves_the_decoder_its_rule_and_its_place():
+    decoder = decoder_of(small_model())
+    rule = decoder.rule
+    decoder.prefill(PROMPT)
+    new = Speculation(make_rule("fixed", 1, None), 4).next_tokens(decoder, 5, 5, GREEDY)
+    assert decoder.rule is rule
+    assert decoder.position == len(PROMPT) + len(new)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"), [({"warm_start": True}, "warm_start"), ({"kv_slots": 2}, "kv_slots: found 2")]
+)
+def test_drafts_need_positions_that_can_be_read_together(options, named):
+    speculation = Speculation(make_rule("fixed", 1, None), 3)
+    with pytest.raises(InputError, match=f"{named}.* expected one of them"):
+        generate(decoder_of(small_model(), **options), PROMPT, 3, GREEDY, speculation=speculation)
+    with pytest.raises(InputError, match="drafts: found 0"):
+        Speculation(make_rule("fixed", 1, None), 0)
