@@ -36,6 +36,10 @@ class Cluster:
     def cancel(self, record: dict[str, str]) -> None:
         command("scancel", record["JobId"])
 
+    def limit(self, record: dict[str, str], minutes: int) -> None:
+        """Another wall-time limit for a job that runs."""
+        command("scontrol", "update", f"JobId={record['JobId']}", f"TimeLimit={minutes}")
+
 
 class SlurmProject(Project):
     """A checkout whose jobs go to SLURM."""

@@ -76,6 +76,8 @@ MinJobAge=3600
 AccountingStorageType=accounting_storage/none
 JobCompType=jobcomp/none
 KillWait=5
+TaskProlog=$BASE/bin/task-prolog
+Epilog=$BASE/bin/epilog
 GresTypes=gpu
 NodeName=$HOST NodeAddr=127.0.0.1 CPUs=$CPUS Sockets=1 CoresPerSocket=$CPUS ThreadsPerCore=1 RealMemory=$MEMORY_MB Gres=gpu:pretended:1 State=UNKNOWN
 PartitionName=test Nodes=$HOST Default=YES DefaultTime=10 MaxTime=INFINITE State=UP
@@ -90,6 +92,18 @@ cat >"$BASE/bin/srun" <<SRUN
 SLURM_CONF=$SLURM_CONF exec $(command -v srun) "\$@"
 SRUN
 chmod 755 "$BASE/bin/srun"
+# as on a cluster with node-local scratch: a job's temporary folder and home are its own and vanish with it
+cat >"$BASE/bin/task-prolog" <<PROLOG
+#!/bin/sh
+scratch=$BASE/scratch/\$SLURM_JOB_ID
+mkdir -p "\$scratch"
+for name in TMPDIR HOME XDG_CACHE_HOME; do echo "export \$name=\$scratch"; done
+PROLOG
+cat >"$BASE/bin/epilog" <<EPILOG
+#!/bin/sh
+rm -rf "$BASE/scratch/\$SLURM_JOB_ID"
+EPILOG
+chmod 755 "$BASE/bin/task-prolog" "$BASE/bin/epilog"
 cat >"$BASE/env.sh" <<ENV
 export SLURM_CONF=$SLURM_CONF
 export PATH=$BASE/bin:\$PATH

@@ -2,10 +2,11 @@
 
 import os
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import PATIENCE, SlurmProject, trainers, wait_until
+from conftest import PATIENCE, SlurmProject, command, trainers, wait_until
 
 from twoscale import tables
 
@@ -85,6 +86,17 @@ def test_the_run_on_the_cluster_is_complete_and_nothing_is_left_to_do(finished_o
     assert finished_on_slurm.local().plan() == {}
 
 
+def test_jobs_have_a_home_and_scratch_of_their_own_that_vanish(slurm, tmp_path):
+    """So the tests of this file show that nothing passes from job to job outside the project's folder."""
+    printed = tmp_path / "job.log"
+    command(
+        "sbatch", "--wait", "--output", str(printed), "--wrap", 'touch "$TMPDIR/here" && echo "$TMPDIR"; echo "$HOME"'
+    )
+    scratch, home = printed.read_text().split()
+    assert scratch == home
+    wait_until("the job's epilog", lambda: not Path(scratch).exists())
+
+
 def test_a_cancelled_segment_is_submitted_again_and_ends_with_the_same_bits(segment, slurm, uninterrupted):
     project, jobs = segment
     snakemake = project.start(TARGET)
@@ -96,13 +108,14 @@ def test_a_cancelled_segment_is_submitted_again_and_ends_with_the_same_bits(segm
     assert iterations(project) == list(range(1, ITERATIONS + 1))
 
 
-def test_a_segment_that_outlives_its_wall_time_goes_on_in_the_next_attempt(segment, uninterrupted):
-    """The trainer is stopped, as by a hung file system, so that the minute passes on every machine."""
+def test_a_segment_that_outlives_its_wall_time_goes_on_in_the_next_attempt(segment, slurm, uninterrupted):
+    """The trainer stands still, as in front of a hung file system, until its minute is over on any machine."""
     project, jobs = segment
-    snakemake = project.start(TARGET, "--set-resources", "train_segment_last:runtime=1")
+    snakemake = project.start(TARGET)
     partial_state(project)
     for trainer in trainers(project.root):
         trainer.suspend()
+    slurm.limit(jobs()[0], minutes=1)
     assert snakemake.wait(PATIENCE) == 0
     assert [(job["Comment"], job["JobState"]) for job in jobs()] == [(RULE, "TIMEOUT"), (RULE, "COMPLETED")]
     assert (project.root / TARGET).read_bytes() == uninterrupted
