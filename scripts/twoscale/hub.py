@@ -188,8 +188,8 @@ class RemoteFile(io.RawIOBase):
 
     def _check_version(self, answer) -> None:
         """Compare what the Hub says of the content, in its own answer and not in that of its store, with before."""
-        headers = (answer.history[0] if answer.history else answer).headers
-        version = headers.get("x-linked-etag") or headers.get("etag")
+        linked = (response.headers.get("x-linked-etag") for response in [*answer.history, answer])
+        version = next(filter(None, linked), None) or answer.headers.get("etag")
         size = int(answer.headers.get("content-range", "/-1").rpartition("/")[2])
         expected = (self.version or version, self.size if self.size is not None else size)
         if (version, size) != expected:

@@ -36,14 +36,6 @@ def trained(tmp_path_factory):
 
 
 @pytest.fixture
-def no_network(monkeypatch):
-    """Every download fails at once, and tiktoken has read nothing yet."""
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")
-    monkeypatch.delitem(tiktoken.registry.ENCODINGS, "gpt2", raising=False)
-
-
-@pytest.fixture
 def shards(tmp_path):
     """Two shards of text; documents are named by their number, every fourth one is held out."""
     paths = [tmp_path / "shard_0.parquet", tmp_path / "shard_1.parquet"]
@@ -69,10 +61,20 @@ def outputs(tmp_path):
     return tmp_path / "data/train.bin", tmp_path / "data/val.bin", tmp_path / "data/tokens.json"
 
 
+def pieces_of(shards, tmp_path, tokenizer):
+    """Tokenize each shard by itself."""
+    folder = tmp_path / "pieces"
+    pieces = [tokens.Piece(*(folder / f"{s.stem}{end}" for end in (".train", ".val", ".json"))) for s in shards]
+    for shard, piece in zip(shards, pieces, strict=True):
+        tokens.tokenize_text(shard, tokenizer, piece)
+    return pieces
+
+
 def tokenize(shards, tmp_path, tokenizer=None, held_out_tokens=200):
-    paths = outputs(tmp_path)
-    tokens.tokenize_text(shards, tokenizer or tokens.byte_level(), *paths, held_out_tokens, BLOCK)
-    return paths
+    pieces = pieces_of(shards, tmp_path, tokenizer or tokens.byte_level())
+    joined = tokens.Piece(*outputs(tmp_path))
+    tokens.join_tokens(pieces, joined, held_out_tokens, BLOCK)
+    return joined
 
 
 def strange_texts(count):
@@ -125,24 +127,19 @@ def test_special_tokens_in_a_document_are_ordinary_text(name, trained):
     assert tokenizer.decode(ids) == text
 
 
-def test_gpt2_has_the_ids_of_the_paper(no_network):
-    try:
-        tokenizer = tokens.gpt2()
-    except InputError:
-        pytest.skip("GPT-2's files are not in tiktoken's cache")
-    assert tokenizer.encode("hello world") == [31373, 995]
-    assert (tokenizer.end_of_text, tokenizer.vocabulary) == (50256, 50257)
+@pytest.mark.parametrize("content", [None, b"", b"IQ== 0\n"])
+def test_another_file_than_gpt2s_is_refused(tmp_path, content):
+    path = tmp_path / "gpt2.tiktoken"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InputError, match=r"gpt2\.tiktoken: (cannot be read|found other bytes)"):
+        tokens.load_tokenizer("gpt2", path)
 
 
-def test_gpt2_without_cache_and_network_says_what_to_do(no_network, tmp_path, monkeypatch):
-    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
-    with pytest.raises(InputError, match=r"tokens\.tokenizer: gpt2 .* network connection once, or TIKTOKEN_CACHE_DIR"):
-        tokens.load_tokenizer("gpt2")
-
-
-def test_own_tokenizer_without_a_file_is_refused():
-    with pytest.raises(InputError, match=r"--tokenizer: found nothing, expected tokenizer\.json"):
-        tokens.load_tokenizer("bpe")
+@pytest.mark.parametrize("name", ["bpe", "gpt2"])
+def test_tokenizer_without_its_file_is_refused(name):
+    with pytest.raises(InputError, match=rf"--tokenizer: found nothing, expected the file of .*: {name}"):
+        tokens.load_tokenizer(name)
 
 
 def test_unknown_tokenizer_is_refused():
@@ -319,6 +316,26 @@ def test_a_part_shorter_than_a_block_and_a_target_is_refused(shards, tmp_path, k
     with pytest.raises(InputError, match=message):
         tokenize(shards, tmp_path, held_out_tokens=held_out_tokens)
     assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_joining_in_chunks_of_any_size_gives_the_same_files(shards, tmp_path, monkeypatch):
+    first = [path.read_bytes() for path in tokenize(shards, tmp_path)]
+    for chunk in (1, 7, 100):
+        monkeypatch.setattr(tokens, "CHUNK", chunk)
+        assert [path.read_bytes() for path in tokenize(shards, tmp_path)] == first
+
+
+def test_pieces_of_different_tokenizers_are_refused(shards, tmp_path, trained):
+    pieces = pieces_of(shards, tmp_path, tokens.byte_level())
+    tokens.tokenize_text(shards[1], tokens.own(trained), pieces[1])
+    with pytest.raises(InputError, match="found 2 kinds of ids, expected one tokenizer"):
+        tokens.join_tokens(pieces, tokens.Piece(*outputs(tmp_path)), 200, BLOCK)
+
+
+def test_counting_gives_the_length_in_a_shard(trained):
+    tokenizer = tokens.own(trained)
+    texts = ["", *CORPUS, *strange_texts(50)]
+    assert tokens.count_tokens(tokenizer, texts) == [len(tokenizer.encode(text)) + 1 for text in texts]
 
 
 def test_a_shard_of_text_that_breaks_late_leaves_the_files_of_before(shards, tmp_path):

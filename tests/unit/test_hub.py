@@ -1,0 +1,301 @@
+"""Collecting text from a hub that fails, by the entry script and the real client in a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import hub as loopback
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from twoscale import ingestion
+from twoscale.settings import Budget, Data, Download
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+FILES = [f"sample/10/{number:03d}.parquet" for number in range(3)]
+CARD = """---
+configs:
+- config_name: default
+  data_files:
+  - split: train
+    path: data/*/*
+- config_name: sample
+  data_files:
+  - split: train
+    path: sample/10/*
+---
+"""
+BUDGET = Budget("characters", None, 10**9)
+RETRIES = 3
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """A data set of two subsets; that of the tests has three files of 40 documents in row groups of 10."""
+    root = tmp_path / "repository"
+    for name in (*FILES, "data/other/000.parquet"):
+        ids = [f"{name}-{row}" for row in range(40)]
+        table = pa.table(
+            {"text": [f"text of {i} " + "word " * (len(i) % 5) for i in ids], "id": ids, "score": [0.5] * 40}
+        )
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, root / name, row_group_size=10)
+    (root / "README.md").write_text(CARD)
+    return root
+
+
+@pytest.fixture
+def hub(repository):
+    with loopback.serving(repository) as served:
+        yield served
+
+
+@pytest.fixture
+def expected(repository, tmp_path):
+    """The shards that the same files give as a local folder."""
+    shards = [tmp_path / f"expected/shard_{number}.parquet" for number in range(2)]
+    data = Data("parquet", str(repository / "sample"), "", "", "", None, 2, 0.2, None)
+    ingestion.prepare_text(data, BUDGET, shards, tmp_path / "expected/parts", Download(0, 0, 0, 1, 10**6))
+    return [shard.read_bytes() for shard in shards]
+
+
+class Run(NamedTuple):
+    """One call of prepare_text."""
+
+    command: list
+    environment: dict[str, str]
+    shards: list[Path]
+    parts: Path
+
+    def start(self) -> subprocess.Popen:
+        return subprocess.Popen(self.command, env=self.environment, stderr=subprocess.PIPE, text=True)
+
+    def finish(self) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            self.command, env=self.environment, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    def succeed(self) -> list[bytes]:
+        """Contents of the shards."""
+        finished = self.finish()
+        assert finished.returncode == 0, finished.stderr
+        return [shard.read_bytes() for shard in self.shards]
+
+    def fail(self) -> str:
+        """The one sentence; no shard is written, and no traceback."""
+        finished = self.finish()
+        assert finished.returncode == 1, finished.stderr
+        assert "Traceback" not in finished.stderr
+        assert not any(shard.exists() for shard in self.shards)
+        return finished.stderr.splitlines()[-1]
+
+    def complete(self) -> list[dict]:
+        manifest = self.parts / ingestion.MANIFEST
+        return json.loads(manifest.read_text())["parts"] if manifest.exists() else []
+
+
+@pytest.fixture
+def run(hub, tmp_path):
+    """A function that makes a run with some settings changed; runs share the folder of parts."""
+
+    def make(budget=BUDGET, revision="main", subset="sample", variables=None) -> Run:
+        data = Data("fineweb", None, loopback.REPOSITORY, subset, revision, None, 2, 0.2, None)
+        download = Download(retries=RETRIES, delay=0.05, longest_delay=0.1, timeout=0.5, part_characters=300)
+        shards, parts = [tmp_path / f"out/shard_{number}.parquet" for number in range(2)], tmp_path / "parts"
+        command = [sys.executable, SCRIPTS / "prepare_text.py"]
+        command += ["--settings", json.dumps({"data": vars(data), "budget": vars(budget)})]
+        command += ["--download", json.dumps(vars(download)), "--parts", parts, "--output", *shards]
+        variables = hub.environment(tmp_path / "home") | (variables or {})
+        return Run(command, os.environ | variables, shards, parts)
+
+    return make
+
+
+# --- what is read
+
+
+def test_a_hub_gives_the_bytes_that_the_same_files_give_as_a_folder(hub, run, expected):
+    assert run().succeed() == expected
+    assert {path for path, _ in hub.content_requests()} == {f"/store/{name}" for name in FILES}
+
+
+def test_datasets_reads_the_same_documents(hub, run, tmp_path):
+    code = (
+        "import datasets, json; data = datasets.load_dataset('somebody/text', 'sample', split='train', streaming=True);"
+        "print(json.dumps([row['text'] for row in data]))"
+    )
+    environment = os.environ | hub.environment(tmp_path / "home")
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    ours = run()
+    ours.succeed()
+    assert json.loads(done.stdout) == [row["text"] for shard in ours.shards for row in pq.read_table(shard).to_pylist()]
+
+
+def test_only_the_files_that_the_budget_needs_are_asked_for(hub, run):
+    run(Budget("characters", 300, 50)).succeed()
+    assert {path for path, _ in hub.content_requests()} == {f"/store/{FILES[0]}"}
+
+
+def test_a_larger_budget_goes_on_from_the_parts_and_a_smaller_one_asks_for_nothing(hub, run, expected):
+    run(Budget("characters", 2000, 50)).succeed()
+    hub.requests.clear()
+    assert run().succeed() == expected
+    assert f"/store/{FILES[0]}" not in {path for path, _ in hub.content_requests()}
+    hub.requests.clear()
+    run(Budget("characters", 300, 50)).succeed()
+    assert hub.requests == []
+
+
+def test_the_token_of_the_user_goes_to_the_hub(hub, run):
+    run(Budget("characters", 300, 50), variables={"HF_TOKEN": "hf_abc"}).succeed()
+    assert "Bearer hf_abc" in hub.authorizations
+
+
+# --- what passes
+
+PASSING = {
+    "too many requests": [loopback.status(429, Retry_After="1")],
+    "burst of server errors": [loopback.status(500), loopback.status(503), loopback.status(502)],
+    "reset in mid-range": [loopback.nothing, loopback.nothing, loopback.reset],
+    "truncated body": [loopback.nothing, loopback.truncate, loopback.nothing, loopback.truncate],
+    "short answer that claims to be complete": [loopback.nothing, loopback.nothing, loopback.short],
+    "stall": [loopback.nothing, loopback.nothing, loopback.stall(1.0)],
+}
+
+
+@pytest.mark.parametrize("faults", PASSING.values(), ids=PASSING.keys())
+def test_faults_that_pass_change_no_byte(hub, run, expected, faults):
+    hub.faults += faults
+    finished = run().finish()
+    assert finished.returncode == 0, finished.stderr
+    assert [shard.read_bytes() for shard in run().shards] == expected
+    assert "next attempt in" in finished.stderr
+    assert hub.faults == []
+
+
+def test_the_hub_is_not_asked_again_before_it_wants_to_be(hub, run):
+    moments = []
+    hub.faults += [loopback.status(429, Retry_After="1"), loopback.calling(lambda: moments.append(time.monotonic()))]
+    hub.faults.insert(0, loopback.calling(lambda: moments.append(time.monotonic())))
+    run(Budget("characters", 300, 50)).succeed()
+    assert moments[1] - moments[0] >= 1.0
+
+
+def test_faults_of_the_first_request_pass_too(hub, run, expected):
+    hub.api_faults += [loopback.status(503), loopback.status(429, Retry_After="0")]
+    assert run().succeed() == expected
+
+
+# --- what stays
+
+
+def test_a_fault_that_stays_ends_in_one_sentence_and_the_next_call_goes_on(hub, run, expected):
+    hub.faults += [loopback.nothing] * 4 + [loopback.status(500)] * (RETRIES + 1)
+    assert "001.parquet: could not be read from the Hugging Face Hub, with 3 retries" in run().fail()
+    kept = run().complete()
+    assert {part["file"] for part in kept} == {FILES[0]}
+    assert kept[-1]["end"] == 40
+    hub.requests.clear()
+    assert run().succeed() == expected
+    assert run().complete()[: len(kept)] == kept
+    assert len([1 for path, _ in hub.content_requests() if path.endswith("000.parquet")]) <= 2  # size and footer
+
+
+@pytest.mark.parametrize("request_number", [2, 4, 7])
+def test_killed_anywhere_it_loses_and_repeats_no_document(hub, run, expected, request_number):
+    cut = run()
+    hub.faults += [loopback.nothing] * request_number + [loopback.calling(lambda: process.kill())]
+    process = cut.start()
+    process.communicate(timeout=60)
+    assert process.returncode == -9
+    kept = cut.complete()
+    assert run().succeed() == expected
+    assert run().complete()[: len(kept)] == kept
+
+
+def test_killed_again_and_again_while_parts_are_written_it_comes_to_the_same_end(run, expected):
+    for number in range(1, 4):
+        process = run().start()
+        deadline = time.monotonic() + 30
+        while len(list(run().parts.glob("part_*.parquet"))) < 4 * number and time.monotonic() < deadline:
+            if process.poll() is not None:
+                break
+        process.kill()
+        process.communicate()
+    assert run().succeed() == expected
+
+
+def test_a_file_that_is_replaced_while_it_is_read_is_refused(hub, run, repository):
+    def replace() -> None:
+        path = repository / FILES[1]
+        path.write_bytes(path.read_bytes().replace(b"word", b"WORD"))
+
+    hub.faults += [loopback.nothing] * 4 + [loopback.calling(replace)]
+    sentence = run().fail()
+    assert "001.parquet: found version" in sentence
+    assert "the file was replaced" in sentence
+    assert {part["file"] for part in run().complete()} == {FILES[0]}
+
+
+def test_a_file_that_is_replaced_between_two_calls_is_refused(run, repository):
+    run(Budget("characters", 300, 50)).succeed()
+    for shard in run().shards:
+        shard.unlink()
+    path = repository / FILES[0]
+    path.write_bytes(path.read_bytes().replace(b"word", b"WORD"))
+    assert "000.parquet: found version" in run().fail()
+    assert run().complete()
+
+
+def test_a_branch_that_moves_between_two_calls_is_read_at_its_first_commit(hub, run, expected):
+    run(Budget("characters", 300, 50)).succeed()
+    hub.revisions["main"] = "f" * 40
+    assert run().succeed() == expected
+    assert not any("f" * 40 in path for path, _ in hub.requests)
+
+
+def test_a_damaged_file_is_named_and_what_came_before_is_kept(run, repository):
+    content = bytearray((repository / FILES[2]).read_bytes())
+    content[20:200] = bytes(180)
+    (repository / FILES[2]).write_bytes(content)
+    assert "002.parquet: cannot be read as a parquet file" in run().fail()
+    assert {part["file"] for part in run().complete()} == set(FILES[:2])
+
+
+def test_a_damaged_part_is_collected_again(run, expected):
+    run().succeed()
+    part = run().parts / "part_00002.parquet"
+    part.write_bytes(part.read_bytes()[:-1])
+    assert run().succeed() == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"revision": "gone"}, "RevisionNotFoundError"),
+        (
+            {"subset": "other"},
+            "data.subset: found 'other', expected one of the subsets of somebody/text: default, sample",
+        ),
+    ],
+)
+def test_what_is_not_there_is_said_after_one_request(hub, run, changes, message):
+    assert message in run(**changes).fail()
+    assert len(hub.requests) == 1
+
+
+def test_offline_mode_is_respected(hub, run):
+    assert "OfflineModeIsEnabled" in run(variables={"HF_HUB_OFFLINE": "1"}).fail()
+    assert hub.requests == []
+
+
+def test_nothing_is_written_beside_parts_and_shards(run, tmp_path):
+    run().succeed()
+    assert {path.name for path in tmp_path.iterdir()} - {"repository"} == {"parts", "out"}

@@ -1,0 +1,238 @@
+"""Parts, budgets and shards, from files on this machine; the network is the business of test_hub."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from twoscale import ingestion, text
+from twoscale.errors import InputError
+from twoscale.settings import Budget, Data, Download
+
+TEXTS = [f"document {number} " + "word " * (number % 7) for number in range(200)]
+FRACTION = 0.2
+EVERYTHING = Budget("characters", None, 10**9)
+
+
+def settings(path, fraction=FRACTION):
+    return Data("parquet", str(path), "", "", "", None, 3, fraction, None)
+
+
+def limits(part_characters=700):
+    return Download(0, 0.0, 0.0, 1.0, part_characters)
+
+
+def prepare(source, shards, wanted=EVERYTHING, fraction=FRACTION, **arguments):
+    folder = shards[0].parent.parent / "parts"
+    part_characters = arguments.pop("part_characters", 700)
+    ingestion.prepare_text(settings(source, fraction), wanted, shards, folder, limits(part_characters), **arguments)
+
+
+def rows_of(shards):
+    return [row for shard in shards for row in pq.read_table(shard).to_pylist()]
+
+
+def side(shards, held_out):
+    return [row["text"] for row in rows_of(shards) if row["held_out"] == held_out]
+
+
+def write_parquet(path, texts):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"text": texts}), path)
+    return path
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A folder of two files."""
+    write_parquet(tmp_path / "source/a.parquet", TEXTS[:120])
+    write_parquet(tmp_path / "source/b.parquet", TEXTS[120:])
+    return tmp_path / "source"
+
+
+@pytest.fixture
+def shards(tmp_path):
+    return [tmp_path / f"text/shard_{number}.parquet" for number in range(3)]
+
+
+# --- shards
+
+
+def test_shards_hold_every_document_once_in_the_order_of_the_source(source, shards):
+    prepare(source, shards)
+    assert [row["text"] for row in rows_of(shards)] == TEXTS
+
+
+def test_shards_hold_about_equally_many_characters(source, shards):
+    prepare(source, shards)
+    characters = [sum(len(row["text"]) for row in rows_of([shard])) for shard in shards]
+    assert max(characters) - min(characters) <= 2 * max(map(len, TEXTS))
+
+
+def test_the_size_of_parts_changes_no_byte(source, shards):
+    contents = set()
+    for part_characters in (1, 100, 10**9):
+        prepare(source, shards, part_characters=part_characters)
+        contents.add(tuple(shard.read_bytes() for shard in shards))
+    assert len(contents) == 1
+
+
+def test_the_held_out_column_is_the_function_of_the_text(source, shards):
+    prepare(source, shards)
+    assert all(row["held_out"] == text.is_held_out(row["text"], FRACTION) for row in rows_of(shards))
+
+
+def test_copies_of_a_document_stand_on_one_side(tmp_path, shards):
+    prepare(write_parquet(tmp_path / "s.parquet", TEXTS * 2), shards)
+    sides = {(row["text"], row["held_out"]) for row in rows_of(shards)}
+    assert len(sides) == len(TEXTS)
+
+
+def test_more_text_than_a_row_group_holds_is_written_whole(source, shards, monkeypatch):
+    monkeypatch.setattr(ingestion, "ROW_GROUP_CHARACTERS", 300)
+    prepare(source, shards)
+    assert pq.ParquetFile(shards[0]).num_row_groups > 3
+    assert [row["text"] for row in rows_of(shards)] == TEXTS
+
+
+def test_more_shards_than_documents_leaves_empty_shards_that_can_be_read(tmp_path):
+    few = write_parquet(tmp_path / "few.parquet", TEXTS[:10])
+    shards = [tmp_path / f"text/shard_{number}.parquet" for number in range(20)]
+    prepare(few, shards)
+    assert [found for _, texts in text.stored(shards) for found in texts] == TEXTS[:10]
+
+
+@pytest.mark.parametrize(("fraction", "part"), [(0.0, "held-out"), (1.0, "training")])
+def test_a_part_without_documents_is_refused_and_no_shard_is_written(source, shards, fraction, part):
+    with pytest.raises(InputError, match=f"found no {part} document among 200"):
+        prepare(source, shards, fraction=fraction)
+    assert not shards[0].parent.exists()
+
+
+def test_a_source_that_fails_late_leaves_the_shards_of_before(source, shards):
+    prepare(source, shards)
+    before = [shard.read_bytes() for shard in shards]
+    content = bytearray((source / "b.parquet").read_bytes())
+    content[20:200] = bytes(180)
+    (source / "b.parquet").write_bytes(content)
+    with pytest.raises(InputError, match=r"b\.parquet: cannot be read as a parquet file"):
+        prepare(source, shards)
+    assert [shard.read_bytes() for shard in shards] == before
+    assert sorted(shards[0].parent.iterdir()) == shards
+
+
+def test_parts_of_local_files_are_removed_and_never_taken_up(source, shards):
+    folder = shards[0].parent.parent / "parts"
+    folder.mkdir()
+    (folder / "part_00000.parquet").write_bytes(b"left by a cut")
+    prepare(source, shards)
+    assert [row["text"] for row in rows_of(shards)] == TEXTS
+    assert not folder.exists()
+
+
+def test_unknown_source_is_refused(tmp_path, shards):
+    data = Data("web", None, "", "", "", None, 3, FRACTION, None)
+    with pytest.raises(InputError, match=r"data\.source: found 'web', expected python_docs, parquet or fineweb"):
+        ingestion.prepare_text(data, EVERYTHING, shards, tmp_path / "parts", limits())
+
+
+# --- budgets
+
+
+@pytest.mark.parametrize("sizes", [ingestion.lengths, lambda texts: [len(found.split()) for found in texts]])
+def test_whole_documents_are_taken_until_each_budget_is_full_and_no_more(source, shards, sizes):
+    wanted = Budget("units", 300, 90)
+    prepare(source, shards, wanted=Budget("characters", wanted.training, wanted.held_out), sizes=sizes)
+    for held_out, budget in ((False, wanted.training), (True, wanted.held_out)):
+        found = side(shards, held_out)
+        assert found == [t for t in TEXTS if text.is_held_out(t, FRACTION) == held_out][: len(found)]
+        assert sum(sizes(found[:-1])) < budget <= sum(sizes(found))
+
+
+def test_the_held_out_documents_are_the_same_for_every_training_budget(source, shards):
+    found = []
+    for training in (50, 500, 3000):
+        prepare(source, shards, wanted=Budget("characters", training, 400))
+        found.append((side(shards, held_out=True), side(shards, held_out=False)))
+    assert found[0][0] == found[1][0] == found[2][0]
+    assert sum(map(len, found[0][0])) >= 400
+    assert found[2][1][: len(found[1][1])] == found[1][1]  # a larger budget only appends
+
+
+def test_a_source_smaller_than_the_budget_is_taken_whole_and_said(source, shards, capfd):
+    prepare(source, shards, wanted=Budget("characters", 10**6, 10))
+    assert len(side(shards, held_out=False)) == sum(not text.is_held_out(t, FRACTION) for t in TEXTS)
+    assert "the source ended after" in capfd.readouterr().err
+
+
+# --- the folder of parts
+
+
+def batch(first, count, file="a"):
+    return ingestion.Batch(
+        file, "v", [text.Document(f"n{row}", TEXTS[row], row) for row in range(first, first + count)]
+    )
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Three parts: rows 0 to 9 and 12 to 19 of one file, rows 3 to 5 of the next."""
+    parts = ingestion.Parts(tmp_path / "parts", {"source": "here"})
+    for piece in (batch(0, 10), batch(12, 8), batch(3, 3, "b")):
+        parts.append(piece, [1] * len(piece.documents))
+    return tmp_path / "parts"
+
+
+def test_manifest_says_what_each_part_holds(folder):
+    parts = json.loads((folder / ingestion.MANIFEST).read_text())["parts"]
+    assert [(part["file"], part["first"], part["end"]) for part in parts] == [("a", 0, 10), ("a", 10, 20), ("b", 0, 6)]
+    assert [part["documents"] for part in parts] == [10, 8, 3]
+    assert [part["characters"] for part in parts] == [
+        sum(map(len, TEXTS[0:10])),
+        sum(map(len, TEXTS[12:20])),
+        sum(map(len, TEXTS[3:6])),
+    ]
+
+
+def test_parts_are_taken_up_where_the_folder_holds_the_same(folder):
+    parts = ingestion.Parts(folder, {"source": "here"})
+    assert [name for name, _, _ in parts.documents()] == [f"n{row}" for row in (*range(10), *range(12, 20), 3, 4, 5)]
+
+
+def test_a_folder_of_something_else_is_emptied_of_parts_alone(folder):
+    (folder / "notes.txt").write_text("mine")
+    parts = ingestion.Parts(folder, {"source": "there"})
+    assert parts.parts == []
+    assert [path.name for path in folder.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize("damage", ["remove", "cut", "flip"])
+def test_parts_are_taken_up_to_the_first_that_is_missing_or_damaged(folder, damage):
+    path = folder / "part_00001.parquet"
+    content = path.read_bytes()
+    match damage:
+        case "remove":
+            path.unlink()
+        case "cut":
+            path.write_bytes(content[:-1])
+        case "flip":
+            path.write_bytes(content[:50] + bytes([content[50] ^ 1]) + content[51:])
+    parts = ingestion.Parts(folder, {"source": "here"})
+    assert [part.name for part in parts.parts] == ["part_00000.parquet"]
+
+
+def test_a_part_that_no_manifest_names_is_written_again(folder):
+    saved = json.loads((folder / ingestion.MANIFEST).read_text())
+    saved["parts"].pop()  # as a cut between part and manifest leaves it
+    (folder / ingestion.MANIFEST).write_text(json.dumps(saved))
+    parts = ingestion.Parts(folder, {"source": "here"})
+    parts.append(batch(0, 2, "b"), [1, 1])
+    assert len(list(ingestion.Parts(folder, {"source": "here"}).documents())) == 20
+
+
+def test_a_manifest_that_is_no_json_is_refused_and_the_parts_stay(folder):
+    (folder / ingestion.MANIFEST).write_text('{"identity":')
+    with pytest.raises(InputError, match=r"manifest\.json: cannot be read as JSON"):
+        ingestion.Parts(folder, {"source": "here"})
+    assert len(list(folder.glob("part_*.parquet"))) == 3
