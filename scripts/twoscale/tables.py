@@ -194,6 +194,9 @@ COLUMNS: dict[str, dict[str, str]] = {
         "ppl": "float64",  # exp of ce
         "ppl_low": "float64",
         "ppl_high": "float64",
+        "excess": "float64",  # ce less that of the most loops, on the same sequences
+        "excess_low": "float64",
+        "excess_high": "float64",
     },
     # One held-out sequence a row, each token at the least fixed loop count that settles its prediction.
     "uniform_budget": {

@@ -49,6 +49,10 @@ def test_runs_take_their_overrides_over_the_chosen_run():
         ({"train": {"lr": 1}}, "config key train: unknown key lr, expected one of iterations, "),
         ({"model": {"width": "64"}}, "config key model.width: '64' is not of type 'integer'"),
         ({"train": {"learning_rate": "1e-4"}}, "config key train.learning_rate: '1e-4' is not of type 'number'"),
+        (
+            {"exits": {"rules": {"mine": {"thresholds": [1], "file": "my.py"}}}},
+            "exits.rules.mine: 'class' is a dependency",
+        ),
         ({"preset": "huge"}, "config key preset: found 'huge', expected one of demo, "),
         ({"run": "a b"}, "config key run: found 'a b'"),
         ({"runs": {"x": {"model": {"heads": 3}}}}, "config key model.heads: 3 heads do not divide"),

@@ -141,6 +141,26 @@ def test_quality_does_not_depend_on_the_batch():
     pd.testing.assert_frame_equal(quality(model, quality_batch=1), quality(model, quality_batch=3), rtol=1e-9)
 
 
+USERS_RULE = """
+from twoscale.exits import StepNorm
+
+
+class Twice(StepNorm):
+    def size(self, x, x_new):
+        return 2 * super().size(x, x_new)
+"""
+
+
+def test_a_users_rule_is_measured_beside_the_others(tmp_path):
+    (tmp_path / "twice.py").write_text(USERS_RULE)
+    twice = {"thresholds": [3.0], "file": str(tmp_path / "twice.py"), "class": "Twice"}
+    rules = {"step_norm": {"thresholds": [1.5]}, "twice": twice}
+    model = small_model()
+    frame = quality(model, rules=rules).set_index("rule")
+    assert frame.loc["twice", "ce"].tolist() == frame.loc["step_norm", "ce"].tolist()
+    assert set(latency(model, repeats=1, rules=rules)["rule"]) == {"step_norm", "twice"}
+
+
 def test_latency_has_one_row_per_setting_and_repeat_and_the_settings_take_turns():
     frame = latency(small_model())
     keys = list(zip(frame["repeat"], frame["rule"], frame["threshold"], strict=True))

@@ -151,6 +151,25 @@ WRONG = [
     ("tokens.held_out", {"exits": {"latency_repeats": 5000}}, "exits.latency_repeats"),
     ("exits.latency_tokens", {"exits": {"latency_tokens": 513}}, "513"),
     ("exits.rules.newton", {"exits": {"rules": {"newton": {"thresholds": [1.0]}}}}, "unknown"),
+    (
+        "exits.rules.kl.file",
+        {"exits": {"rules": {"kl": {"thresholds": [1.0], "file": "my.py", "class": "My"}}}},
+        "'my.py', expected another name",
+    ),
+    (
+        "exits.rules.mine.thresholds",
+        {"exits": {"rules": {"mine": {"thresholds": [-1.0], "file": "my.py", "class": "My"}}}},
+        "-1.0",
+    ),
+    (
+        "exits.rules.argmax_stability.thresholds",
+        {"exits": {"rules": {"argmax_stability": {"thresholds": [0.5]}}}},
+        "0.5",
+    ),
+    ("pareto.rules.newton", {"pareto": {"rules": {"newton": {"thresholds": [1.0]}}}}, "unknown"),
+    ("pareto.latency_tokens", {"pareto": {"latency_tokens": 513}}, "513"),
+    ("tokens.held_out", {"scaling": {"tokens": 1_000_448}}, "scaling.tokens"),
+    ("tokens.held_out", {"pareto": {"quality_tokens": 1_000_448}}, "pareto.quality_tokens"),
     ("exits.rules.fixed.thresholds", {"exits": {"rules": {"fixed": {"thresholds": [31]}}}}, "31"),
     ("exits.rules.fixed.thresholds", {"exits": {"rules": {"fixed": {"thresholds": [1.5]}}}}, "1.5"),
     ("exits.rules.fixed.thresholds", {"exits": {"rules": {"fixed": {"thresholds": [True]}}}}, "True"),
@@ -174,6 +193,15 @@ def test_a_configuration_that_contradicts_itself_is_refused_in_one_sentence_that
     assert "expected" in message
     assert message.endswith(".")
     assert "\n" not in message
+
+
+def test_the_dense_benchmark_has_every_rule_and_the_loop_counts_that_the_budget_allows(paper):
+    mine = {"thresholds": [1.0], "file": "my.py", "class": "My"}
+    sections = {"exits": paper["exits"] | {"budget": 10, "rules": {"fixed": {"thresholds": [10]}, "mine": mine}}}
+    sections["scaling"] = {"loops": [4, 1, 64, 2, 1]}
+    dense = settings.from_config(changed(paper, **sections)).dense_exits
+    assert dense.rules == paper["pareto"]["rules"] | {"mine": mine, "fixed": {"thresholds": [1, 2, 4, 10]}}
+    assert (dense.budget, dense.latency_repeats) == (10, paper["pareto"]["latency_repeats"])
 
 
 def test_held_out_text_that_is_just_long_enough_is_accepted(paper):

@@ -74,3 +74,5 @@ def test_scaling_joins_checkpoints_and_bounds_the_mean_over_sequences(tmp_path):
     assert (scaling["ce_low"] < scaling["ce"]).all()
     assert (scaling["ce"] < scaling["ce_high"]).all()
     np.testing.assert_allclose(scaling["ppl_high"], np.exp(scaling["ce_high"]))
+    for column in ("excess", "excess_low", "excess_high"):  # the same for every sequence
+        np.testing.assert_allclose(scaling[column], [-3, 0, -3, 0], atol=1e-12)

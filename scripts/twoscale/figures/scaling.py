@@ -3,21 +3,20 @@
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
+from matplotlib.ticker import FixedLocator, LogLocator, NullLocator, StrMethodFormatter
 
 from twoscale import style
 from twoscale.errors import InputError
 
-PANELS = {"ce": "cross-entropy (nats/token)", "ppl": "perplexity"}
+PANELS = {"ppl": "perplexity", "excess": "cross-entropy above\nthat of the most loops (nats/token)"}
 TRAINED = {"color": style.GREY, "linewidth": 0.8, "linestyle": (0, (1, 1.5))}
-WIDE = 10  # a perplexity axis whose ends differ by more than this factor is logarithmic
 
 
 @style.look()
 def draw(scaling: pd.DataFrame, mean_loops: float, run: str, text: str) -> Figure:
-    """Two panels against the loops of every group: (i) cross-entropy, (ii) perplexity; one line per checkpoint.
+    """Two panels against the loops of every group: (i) perplexity, (ii) what fewer loops cost in nats.
 
-    `scaling` is the table of that name; bands are its 95 % intervals over sequences. `mean_loops`, the mean of
+    One line per checkpoint. `scaling` is the table of that name; bands are its 95 % intervals over sequences. `mean_loops`, the mean of
     the loop counts in training, is the dotted vertical line. Raises InputError for a table without rows.
     """
     if scaling.empty:
@@ -34,8 +33,11 @@ def draw(scaling: pd.DataFrame, mean_loops: float, run: str, text: str) -> Figur
         _scale_loops(axes, scaling["loops"])
         axes.set_ylabel(label)
         axes.set_title(style.panel_number(number), loc="left")
-    if scaling["ppl"].max() > WIDE * scaling["ppl"].min():
-        panels[1].set_yscale("log")
+    panels[0].set_yscale("log")
+    panels[0].yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    panels[0].yaxis.set_major_formatter(lambda value, _: style.grouped(round(value)))
+    panels[0].yaxis.set_minor_locator(NullLocator())
+    panels[1].axhline(0, color=style.GREY, linewidth=0.6, zorder=0)
     style.checkpoint_legend(figure, styles, {f"{mean_loops:g} loops": trained})
     return figure
 

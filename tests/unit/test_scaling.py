@@ -1,0 +1,68 @@
+"""Quality at fixed loop counts, and the uniform-budget reference, against the plain forward pass."""
+
+import pandas as pd
+import pytest
+import torch
+from test_exit_benchmark import BLOCK, SEED, cross_entropy, held_out, small_model
+
+from twoscale import tables
+from twoscale.noise import EvaluationNoise
+from twoscale.scaling import measure_scaling, measure_uniform_budget, settled_from
+
+LOOPS = (1, 2, 4, 6)
+
+
+@torch.no_grad()
+def logits_at(model, loops):
+    inputs, _ = held_out()
+    return model(inputs, [loops] * len(model.groups), EvaluationNoise(SEED, range(len(inputs)), BLOCK))
+
+
+def scaling(model, batch=2):
+    return pd.DataFrame(measure_scaling(model, *held_out(), LOOPS, batch, SEED, step=30))
+
+
+def reference(model, batch=2):
+    return pd.DataFrame(measure_uniform_budget(model, *held_out(), LOOPS, batch, SEED, "trial"))
+
+
+def test_scaling_is_the_cross_entropy_of_the_forward_pass_at_each_loop_count():
+    model, (_, targets) = small_model(), held_out()
+    rows = scaling(model)
+    assert list(zip(rows["loops"], rows["sequence"], strict=True)) == [(n, i) for n in LOOPS for i in range(3)]
+    expected = [cross_entropy(logits_at(model, n)[i], targets[i]) for n in LOOPS for i in range(3)]
+    assert rows["ce"].tolist() == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("measure", [scaling, reference])
+def test_the_batch_changes_nothing(measure):
+    model = small_model()
+    pd.testing.assert_frame_equal(measure(model, batch=1), measure(model, batch=3), rtol=1e-9)
+
+
+def test_rows_fit_their_tables(tmp_path):
+    tables.write("scaling_quality", scaling(small_model()), tmp_path / "scaling.parquet")
+    tables.write("uniform_budget", reference(small_model()), tmp_path / "reference.parquet")
+
+
+def test_a_prediction_is_settled_from_the_first_count_after_its_last_change():
+    predicted = torch.tensor([[1, 2, 3, 1], [1, 1, 3, 3], [1, 2, 2, 3], [1, 2, 3, 3]])  # (counts, tokens)
+    assert settled_from(predicted).tolist() == [0, 2, 3, 1]
+
+
+def test_the_reference_counts_every_token_at_the_least_loops_that_settle_its_prediction():
+    """Token by token with a loop over the counts, from the last one down."""
+    model, (_, targets) = small_model(), held_out()
+    logits = [logits_at(model, n) for n in LOOPS]
+    for i, row in enumerate(reference(model).to_dict("records")):
+        loops, losses = [], []
+        for t in range(BLOCK):
+            least = len(LOOPS) - 1
+            while least and logits[least - 1][i, t].argmax() == logits[-1][i, t].argmax():
+                least -= 1
+            loops.append(LOOPS[least])
+            losses.append(cross_entropy(logits[least][i, t : t + 1], targets[i, t : t + 1]))
+        assert row["loops"] == pytest.approx(sum(loops) / BLOCK)
+        assert row["ce"] == pytest.approx(sum(losses) / BLOCK, rel=1e-9)
+        assert row["share_at_budget"] == pytest.approx(loops.count(LOOPS[-1]) / BLOCK)
+        assert len(set(loops)) > 1, "the case has to have tokens that settle at different counts"
