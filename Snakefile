@@ -2,6 +2,7 @@
 
 snakemake --cores all           the five figures of the run chosen in config.yaml
 snakemake results/fig4.pdf      one figure and what it needs
+snakemake readings              the model under several readings of the paper, side by side
 snakemake -n                    what would be done
 """
 
@@ -21,6 +22,7 @@ include: "workflow/rules/metrics.smk"
 include: "workflow/rules/exits.smk"
 include: "workflow/rules/figures.smk"
 include: "workflow/rules/kinds.smk"
+include: "workflow/rules/readings.smk"
 
 
 report: "workflow/report/workflow.rst"

@@ -264,6 +264,14 @@ class PathIndependence:
 
 
 @dataclass(frozen=True)
+class Readings:
+    sandwich: tuple[str, ...]
+    adapter_init: tuple[str, ...]
+    state_init: tuple[str, ...]
+    overrides: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class Settings:
     """Everything that one run is made of."""
 
@@ -278,6 +286,7 @@ class Settings:
     figures: Figures
     kinds: Kinds
     path_independence: PathIndependence
+    readings: Readings
 
     def __post_init__(self) -> None:
         if self.tokens.vocabulary > 2**16:
@@ -409,6 +418,7 @@ def from_config(config: Mapping[str, Any]) -> Settings:
         figures=Figures(**config["figures"]),
         kinds=Kinds(**config["kinds"]),
         path_independence=PathIndependence(**config["path_independence"]),
+        readings=Readings(**config["readings"]),
     )
 
 
