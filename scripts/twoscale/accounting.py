@@ -109,6 +109,7 @@ def plan(run: settings.Settings) -> Plan:
     looped = len(model.groups)
     measured = run.trajectory_sequences * model.block  # tokens a checkpoint
     loop_rows = measured * looped * (run.trajectories.budget + 1)
+    path_rows = measured * looped
     drift_rows = measured * max(0, looped - 1) * 4  # readings
     places = 1 + model.layers - sum(map(len, model.groups)) + looped * (run.trajectories.budget + 1)
     return Plan(
@@ -125,6 +126,6 @@ def plan(run: settings.Settings) -> Plan:
         # of the last step, beside those of the one in work and its partial state
         optimizer_bytes=2 * parameters(model) * FLOAT32 * 2 + 3 * parameters(model) * FLOAT32,
         states_bytes=places * model.block * model.width * FLOAT32,
-        table_bytes=(segments + 1) * (loop_rows * 7 * FLOAT32 + drift_rows * 3 * FLOAT32),
+        table_bytes=(segments + 1) * (loop_rows * 8 + path_rows * 6 + drift_rows * 3) * FLOAT32,
         cache_bytes=cache_bytes(model, run.exits.budget),
     )

@@ -50,16 +50,15 @@ def draw(
         for axes in row[1:]:
             axes.sharey(row[0])
             axes.tick_params(labelleft=False)
+    for number, (axes, group) in enumerate(zip(panels[0], groups, strict=True), start=1):
+        axes.axhspan(*REPORTED, color=BAND, linewidth=0, zorder=0)
+        axes.set_title(f"{style.panel_number(number)}  group {style.group_name(group)}")
     last = _last_checkpoint(loops)
-    for row, (measure, label) in zip(panels, MEASURES.items(), strict=True):
+    for row, (measure, label) in zip(panels[:-1], MEASURES.items(), strict=True):
         for axes, group in zip(row, groups, strict=True):
             _curves(axes, last[(last["group"] == group) & (last["measure"] == measure)], looks, budget)
         row[0].set_ylabel(label)
     panels[1, 0].set_yscale("log", nonpositive="mask")
-    style.limit_cosine(panels[0, 0])
-    for number, (axes, group) in enumerate(zip(panels[0], groups, strict=True), start=1):
-        axes.axhspan(*REPORTED, color=BAND, linewidth=0, zorder=0)
-        axes.set_title(f"{style.panel_number(number)}  group {style.group_name(group)}")
     ratios = _last_checkpoint(drift[(drift["measure"] == "dlr") & (drift["reading"] == dlr_reading)])
     for axes, (boundary, rows) in zip(panels[-1], ratios.groupby("boundary", sort=False), strict=False):
         _ratios(axes, rows.set_index("run"), looks)
