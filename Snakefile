@@ -3,6 +3,7 @@
 snakemake --cores all           the five figures of the run chosen in config.yaml
 snakemake supplementary         the figures that the paper does not have
 snakemake results/fig4.pdf      one figure and what it needs
+snakemake readings              the model under several readings of the paper, side by side
 snakemake -n                    what would be done
 """
 
@@ -24,6 +25,7 @@ include: "workflow/rules/figures.smk"
 include: "workflow/rules/supplementary.smk"
 include: "workflow/rules/scaling.smk"
 include: "workflow/rules/kinds.smk"
+include: "workflow/rules/readings.smk"
 
 
 report: "workflow/report/workflow.rst"

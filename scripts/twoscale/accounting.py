@@ -115,6 +115,7 @@ def plan(run: settings.Settings) -> Plan:
     weight_bytes = parameters(model) * BYTES["float32"]
     measured = run.trajectory_sequences * model.block  # tokens a checkpoint
     loop_rows = measured * looped * (run.trajectories.budget + 1)
+    path_rows = measured * looped
     drift_rows = measured * len(model.boundary_labels) * 4  # readings of the next group's x^0
     places = 1 + model.layers - sum(map(len, model.groups)) + looped * (run.trajectories.budget + 1)
     return Plan(
@@ -131,6 +132,11 @@ def plan(run: settings.Settings) -> Plan:
         # two moments to start from, and a partial state of weights and moments beside the one it replaces
         optimizer_bytes=(2 + 3 + 3) * weight_bytes,
         states_bytes=places * model.block * model.width * BYTES["float32"],
-        table_bytes=(segments + 1) * (loop_rows * row_bytes("trajectories") + drift_rows * row_bytes("token_drift")),
+        table_bytes=(segments + 1)
+        * (
+            loop_rows * row_bytes("trajectories")
+            + path_rows * row_bytes("token_paths")
+            + drift_rows * row_bytes("token_drift")
+        ),
         cache_bytes=cache_bytes(model, run.exits.budget, run.exits.dtype),
     )

@@ -3,6 +3,7 @@
 The Snakefile hands over what Snakemake has merged (config.yaml <- --configfile) and gets settings back.
 """
 
+import itertools
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 PRESETS = PROJECT / "workflow" / "presets"
 SCHEMA = PROJECT / "workflow" / "schemas" / "config.schema.yaml"
 DEFAULT_PRESET = "demo"
+READINGS = ("sandwich", "adapter_init", "state_init")  # keys of `model` that the readings study combines
 RUN_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"  # of a folder, and safe in a shell
 
 
@@ -57,13 +59,35 @@ def _complaint(error: jsonschema.ValidationError) -> str:
 
 def runs(config: Mapping[str, Any]) -> dict[str, settings.Settings]:
     """Run name -> settings: first the one that `run` names, then those under `runs` (name -> overrides)."""
-    user = {key: value for key, value in config.items() if key not in ("preset", "run", "runs")}
-    name = config.get("preset", DEFAULT_PRESET)
-    merged = settings.merge(preset(name), user)
-    layers = {str(config.get("run", name)): merged}
+    merged = _chosen(config)
+    layers = {str(config.get("run", config.get("preset", DEFAULT_PRESET))): merged}
     for other, overrides in (config.get("runs") or {}).items():
         layers[str(other)] = settings.merge(merged, overrides or {})
     for run in layers:
         if not re.fullmatch(RUN_NAME, run):
             raise InputError(f"config key run: found {run!r}, expected letters, digits, '.', '_' and '-'.")
     return {run: checked(layer) for run, layer in layers.items()}
+
+
+def readings(config: Mapping[str, Any]) -> dict[str, settings.Settings]:
+    """Run name -> settings of the readings study: the chosen run under each combination of `readings`.
+
+    Names are readings/<sandwich>-<adapter_init>-<state_init>; `readings.overrides` lies over all of them.
+    """
+    merged = _chosen(config)
+    study = checked(merged).readings
+    base = settings.merge(merged, study.overrides)
+    runs = {}
+    for values in itertools.product(*(getattr(study, key) for key in READINGS)):
+        name = "readings/" + "-".join(values)
+        try:
+            runs[name] = checked(settings.merge(base, {"model": dict(zip(READINGS, values, strict=True))}))
+        except InputError as error:
+            raise InputError(f"run {name} (readings.overrides): {error}") from error
+    return runs
+
+
+def _chosen(config: Mapping[str, Any]) -> dict[str, Any]:
+    """All layers of the chosen run: paper.yaml <- preset <- the user's settings."""
+    user = {key: value for key, value in config.items() if key not in ("preset", "run", "runs")}
+    return settings.merge(preset(config.get("preset", DEFAULT_PRESET)), user)

@@ -297,6 +297,14 @@ class PathIndependence:
 
 
 @dataclass(frozen=True)
+class Readings:
+    sandwich: tuple[str, ...]
+    adapter_init: tuple[str, ...]
+    state_init: tuple[str, ...]
+    overrides: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class Settings:
     """Everything that one run is made of."""
 
@@ -314,6 +322,7 @@ class Settings:
     kinds: Kinds
     path_independence: PathIndependence
     download: Download
+    readings: Readings
 
     def __post_init__(self) -> None:
         if self.tokens.vocabulary > 2**16:
@@ -510,6 +519,7 @@ def from_config(config: Mapping[str, Any]) -> Settings:
         kinds=Kinds(**config["kinds"]),
         path_independence=PathIndependence(**config["path_independence"]),
         download=Download(**config["download"]),
+        readings=Readings(**config["readings"]),
     )
 
 

@@ -181,3 +181,60 @@ def test_training_segments_of_models_with_other_groups_are_refused(tmp_path):
     with pytest.raises(InputError) as error:
         aggregate.training(paths)
     assert_one_sentence(error, "b.parquet", "['5']", "['4']")
+
+
+# --- whole paths -----------------------------------------------------------------------------------------------
+
+
+def path_rows(step, kinds_of_groups):
+    """Table "token_paths": kinds_of_groups maps a group to (kind, period) of its tokens."""
+    frames = []
+    for group, found in kinds_of_groups.items():
+        frame = pd.DataFrame(found, columns=["kind", "period"]).assign(group=group, step=step, sequence=0)
+        frames.append(frame.assign(position=range(len(frame))))
+    frame = pd.concat(frames, ignore_index=True)
+    for number, name in enumerate(aggregate.PATH_MEASURES):
+        frame[name] = frame["position"] + 10.0 * number
+    return frame[list(tables.columns("token_paths"))]
+
+
+FOUND = {
+    "10": [("orbiting", 3), ("converging", 0), ("orbiting", 2), ("orbiting", 3)],
+    "4": [("sliding", 0)] * 4,
+}
+
+
+def test_kinds_are_counted_per_checkpoint_group_and_period_with_shares_that_add_up(tmp_path):
+    paths = [write("token_paths", path_rows(step, FOUND), tmp_path / f"{step}.parquet") for step in (20, 0)]
+    found = aggregate.kinds(paths, "demo")
+    assert list(found.columns) == list(tables.columns("kinds"))
+    assert found["step"].tolist() == [0] * 4 + [20] * 4
+    first = found[found["step"] == 0].drop(columns=["run", "step"])
+    assert first.to_numpy().tolist() == [
+        ["10", "converging", 0, 1, 0.25],
+        ["10", "orbiting", 2, 1, 0.25],
+        ["10", "orbiting", 3, 2, 0.5],
+        ["4", "sliding", 0, 4, 1.0],
+    ]
+    tables.write("kinds", found, tmp_path / "kinds.parquet")
+
+
+def test_a_model_without_groups_has_no_kinds(tmp_path):
+    path = write("token_paths", path_rows(0, {"4": []}), tmp_path / "empty.parquet")
+    assert aggregate.kinds([path], "demo").empty
+
+
+def test_path_metrics_are_statistics_over_the_tokens_of_a_group(tmp_path):
+    path = write("token_paths", path_rows(20, FOUND), tmp_path / "a.parquet")
+    metrics = aggregate.path_metrics([path], "demo").set_index(["group", "measure"])
+    assert metrics.loc[("10", "contraction_rate"), ["mean", "q50", "count"]].tolist() == [1.5, 1.5, 4]
+    assert metrics.loc[("4", "effective_dimension"), "q50"] == 11.5
+    assert metrics.index.get_level_values("group").unique().tolist() == ["10", "4"]
+
+
+def test_path_independence_is_over_tokens_and_draws(tmp_path):
+    values = {name: [0.0, 1.0, 1.0, 0.0] for name in aggregate.INDEPENDENCE_MEASURES}
+    keys = {"step": 20, "sequence": 0, "position": [0, 1, 0, 1], "group": "all", "draw": [1, 1, 2, 2]}
+    path = write("token_independence", pd.DataFrame(keys | values), tmp_path / "a.parquet")
+    found = aggregate.path_independence([path], "demo").set_index("measure")
+    assert found.loc["agreement", ["mean", "count"]].tolist() == [0.5, 4]

@@ -26,9 +26,9 @@ from twoscale.fingerprint import fingerprint, of_rule_file
 
 
 def load_runs():
-    """Name -> settings: the chosen run first, then those under `runs:`."""
+    """Name -> settings: the chosen run first, then those under `runs:`, then those of the readings study."""
     try:
-        return configuration.runs(config)
+        return configuration.runs(config) | configuration.readings(config)
     except InputError as error:
         raise WorkflowError(str(error))
 
@@ -358,4 +358,33 @@ def kinds_caption(wildcards, output):
         "kinds": vars(settings.kinds),
         "draws": settings.path_independence.draws,
         "independence_tokens": settings.independence_sequences * settings.model.block,
+    }
+
+
+# --- readings
+
+
+def reading_names():
+    """Run of the readings study -> the values that tell it from the others."""
+    return {
+        run: [getattr(settings.model, key) for key in configuration.READINGS]
+        for run, settings in RUNS.items()
+        if run.startswith("readings/")
+    }
+
+
+def readings_caption(wildcards, output):
+    """Param: what the caption of the readings quotes."""
+    settings = RUNS[next(iter(reading_names()))]
+    model = settings.model
+    return caption(wildcards, output) | {
+        "runs": len(reading_names()),
+        "iterations": settings.train.iterations,
+        "training_tokens": settings.train.iterations * settings.train.batch * model.block,
+        "layers": model.layers,
+        "width": model.width,
+        "budget": settings.trajectories.budget,
+        "dtype": settings.trajectories.dtype,
+        "tokens": settings.trajectory_sequences * model.block,
+        "held_out_loops": settings.train.held_out_loops,
     }

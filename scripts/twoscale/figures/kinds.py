@@ -15,7 +15,7 @@ _COLOURS = sns.color_palette("colorblind")
 PARTS = {
     "converging": ("converging", lambda period: period >= 0, _COLOURS[0]),
     "orbiting, period 2": ("orbiting", lambda period: period == 2, _COLOURS[1]),
-    "orbiting, longer period": ("orbiting", lambda period: period > 2, _COLOURS[8]),
+    "orbiting, longer period": ("orbiting", lambda period: period > 2, _COLOURS[4]),
     "sliding": ("sliding", lambda period: period >= 0, _COLOURS[2]),
     "undecided": ("undecided", lambda period: period >= 0, "0.75"),
 }
@@ -31,7 +31,9 @@ def draw(kinds: pd.DataFrame, metrics: pd.DataFrame, budget: int, run: str, text
     """
     groups = list(kinds["group"].unique())
     if not groups:
-        raise InputError("config key model.groups: found no looped group, expected at least one for the kinds of paths.")
+        raise InputError(
+            "config key model.groups: found no looped group, expected at least one for the kinds of paths."
+        )
     figure = style.new_figure(style.DOUBLE if len(groups) > 1 else style.SINGLE, 4.6, run, text, budget)
     panels = figure.subplots(1 + len(ROWS), len(groups), sharex=True, sharey="row", squeeze=False)
     steps = sorted(kinds["step"].unique())
@@ -47,6 +49,7 @@ def draw(kinds: pd.DataFrame, metrics: pd.DataFrame, budget: int, run: str, text
     panels[0, 0].set_ylim(0, 1)
     for axes, label in zip(panels[1:, 0], ROWS.values(), strict=True):
         axes.set_ylabel(label)
+    figure.align_ylabels(panels[:, 0])
     panels[1, 0].set_ylim(bottom=0)
     panels[2, 0].set_ylim(bottom=1)  # that of a straight line
     handles = [Patch(color=colour, label=name) for name, (_, _, colour) in PARTS.items()]

@@ -1,0 +1,85 @@
+"""independence: what other noise changes, group by group, against runs done by hand."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from small import model_settings
+
+from twoscale import independence, settings, tables
+from twoscale.model import LoopedTransformer, initialise
+from twoscale.noise import EvaluationNoise
+
+SEED, STEP, BUDGET = 5, 200, 4
+BLOCKS = torch.randint(37, (3, 8), generator=torch.Generator().manual_seed(0))
+KEYS = ["group", "draw", "sequence", "position"]
+
+
+def made(**changes) -> LoopedTransformer:
+    return initialise(model_settings(**changes), seed=3).double().requires_grad_(False)
+
+
+def measured(model: LoopedTransformer, draws: int = 2, budget: int = BUDGET) -> pd.DataFrame:
+    batches = independence.measure_batch(model, BLOCKS[:2], [0, 1], SEED, STEP, budget, draws)
+    return pd.concat([pd.DataFrame(columns) for columns in batches])
+
+
+def test_there_is_one_row_for_every_token_group_and_draw():
+    frame = measured(made())
+    assert len(frame) == len(frame.drop_duplicates(KEYS)) == 3 * 2 * 2 * 8
+    assert frame["group"].unique().tolist() == ["2", "3", "all"]
+    assert sorted(frame["draw"].unique()) == [1, 2]
+    assert set(frame["step"]) == {STEP}
+
+
+def test_all_groups_varied_is_a_run_from_the_noise_of_another_seed():
+    model = made()
+    runs = [independence.run(model, BLOCKS[:2], BUDGET, EvaluationNoise(SEED + n, [0, 1], 8)) for n in (0, 1)]
+    (states, log_p), (others, log_q) = runs
+    rows = measured(model).query("group == 'all' and draw == 1")
+    difference = (others[-1] - states[-1]).norm(dim=-1).flatten()
+    np.testing.assert_allclose(rows["distance"], difference, rtol=1e-5)
+    np.testing.assert_allclose(rows["distance_relative"], difference / states[-1].norm(dim=-1).flatten(), rtol=1e-5)
+    np.testing.assert_allclose(rows["kl"], (log_p.exp() * (log_p - log_q)).sum(-1).flatten(), rtol=1e-4)
+    assert rows["agreement"].tolist() == (log_p.argmax(-1) == log_q.argmax(-1)).flatten().tolist()
+
+
+def test_the_noise_of_one_group_leaves_the_groups_before_it_alone():
+    model, own, other = made(), EvaluationNoise(SEED, [0], 8), EvaluationNoise(SEED + 1, [0], 8)
+    states, _ = independence.run(model, BLOCKS[:1], BUDGET, own)
+    varied, _ = independence.run(model, BLOCKS[:1], BUDGET, independence.mixed(own, other, [1]))
+    assert torch.equal(varied[0], states[0])
+    assert not torch.equal(varied[1], states[1])
+
+
+def test_a_loop_that_forgets_its_start_is_path_independent_and_one_that_keeps_it_is_not():
+    forgetful, keeping = made(), made(sandwich="branch")
+    for model in (forgetful, keeping):
+        for group in model.groups:
+            group.adapter.weight[:, :8] = 0 if model is forgetful else 2 * torch.eye(8)
+    forgotten, kept = measured(forgetful), measured(keeping)
+    assert forgotten["distance"].max() == 0
+    assert forgotten["kl"].max() < 1e-12
+    assert forgotten["agreement"].min() == 1
+    assert kept["distance_relative"].median() > 0.1
+    assert kept["kl"].max() > 1e-3
+
+
+@pytest.mark.parametrize("start", ["input", "zero"])
+def test_a_start_without_noise_has_nothing_to_vary(start):
+    frame = measured(made(state_init=start))
+    assert frame["distance"].max() == 0
+
+
+def test_a_model_without_groups_has_no_rows():
+    assert list(independence.measure_batch(made(groups=[]), BLOCKS[:1], [0], SEED, STEP, BUDGET, 1)) == []
+
+
+def test_the_table_does_not_depend_on_the_sequences_at_a_time(tmp_path):
+    frames = []
+    for batch in (1, 2):
+        chosen = settings.Trajectories(budget=BUDGET, tokens=24, batch=batch, dtype="float64", states_sequence=0)
+        independence.measure(made(), BLOCKS, STEP, SEED, chosen, 1, tmp_path / "independence.parquet")
+        frame = tables.read("token_independence", tmp_path / "independence.parquet")
+        frames.append(frame.sort_values(KEYS, ignore_index=True))
+    pd.testing.assert_frame_equal(*frames, rtol=1e-5, atol=1e-12)

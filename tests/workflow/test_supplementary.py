@@ -1,0 +1,43 @@
+"""Kinds of trajectories, path independence and the readings study: planned and made by the rules of every run."""
+
+import pandas as pd
+import pytest
+
+
+def test_kinds_and_path_independence_are_made_from_the_checkpoints_alone(editable):
+    figures = ["results/kinds.pdf", "results/path_independence.pdf"]
+    planned = editable.plan(*figures)
+    assert planned == {"measure_path_independence": 3, "aggregate_paths": 1, "kinds": 1, "path_independence": 1}
+    editable.succeed(*figures)
+    kinds = pd.read_parquet(editable.root / "results/tiny/tables/kinds.parquet")
+    shares = kinds.groupby(["step", "group"])["share"].sum()
+    assert shares.index.tolist() == [(step, group) for step in (0, 10, 20) for group in ("2", "3")]
+    assert shares.tolist() == pytest.approx([1.0] * 6)
+    for figure in figures:
+        assert (editable.root / figure).read_bytes().startswith(b"%PDF")
+    assert editable.plan(*figures) == {}
+
+
+def test_criteria_of_kinds_repeat_the_extraction_and_no_training(editable):
+    editable.configure(kinds={"straightness": 0.6})
+    assert "train_segment" not in editable.plan("results/kinds.pdf")
+    assert editable.plan("results/kinds.pdf")["extract_trajectories"] == 3
+
+
+def test_the_readings_are_runs_of_the_same_rules_on_the_text_of_the_chosen_run(editable):
+    planned = editable.plan("readings")
+    assert planned == {
+        "init_model": 2,
+        "train_segment_last": 2,
+        "extract_trajectories": 4,
+        "aggregate_metrics": 2,
+        "readings": 1,
+    }
+    editable.succeed("readings")
+    assert (editable.root / "results/readings.pdf").read_bytes().startswith(b"%PDF")
+    assert editable.plan("readings") == {}
+    assert editable.plan() == {}
+
+
+def test_the_readings_have_no_part_in_all(fresh):
+    assert fresh.plan()["init_model"] == 1
