@@ -1,6 +1,6 @@
 """Two-Scale Latent Dynamics for Recurrent-Depth Transformers, reproduced (arXiv 2509.23314).
 
-snakemake --cores all           the five figures of the run chosen in config.yaml
+snakemake --cores all           the five figures and the claims of the run chosen in config.yaml
 snakemake results/fig4.pdf      one figure and what it needs
 snakemake -n                    what would be done
 """
@@ -20,6 +20,7 @@ include: "workflow/rules/trajectories.smk"
 include: "workflow/rules/metrics.smk"
 include: "workflow/rules/exits.smk"
 include: "workflow/rules/figures.smk"
+include: "workflow/rules/claims.smk"
 
 
 report: "workflow/report/workflow.rst"
@@ -39,3 +40,4 @@ rule all:
     default_target: True
     input:
         FIGURES,
+        CLAIMS,

@@ -1,7 +1,7 @@
 # Exit rules on the last checkpoint: quality and latency.
 #
 # in:  the last checkpoint, data/val.bin
-# out: tables/exit_quality.parquet, tables/exit_latency.parquet
+# out: tables/exit_quality.parquet, tables/exit_latency.parquet, tables/check_cost.parquet
 
 
 rule benchmark_exits:
@@ -12,6 +12,7 @@ rule benchmark_exits:
     output:
         quality="results/{run}/tables/exit_quality.parquet",
         latency="results/{run}/tables/exit_latency.parquet",
+        checks="results/{run}/tables/check_cost.parquet",
     log:
         "results/{run}/logs/benchmark_exits.log",
     benchmark:
@@ -27,9 +28,9 @@ rule benchmark_exits:
         gpu_slot=gpus,
     params:
         settings=settings_json(run=run_name, seed=seed, device=device, model=section("model"), exits=section("exits")),
-        tables=written("exit_quality", "exit_latency"),
+        tables=written("exit_quality", "exit_latency", "check_cost"),
         code=code("benchmark_exits"),
     shell:
         "python scripts/benchmark_exits.py --settings {params.settings:q} --checkpoint {input.checkpoint:q}"
         " --val {input.val:q} --sidecar {input.sidecar:q} --threads {threads}"
-        " --quality {output.quality:q} --latency {output.latency:q} > {log:q} 2>&1"
+        " --quality {output.quality:q} --latency {output.latency:q} --checks {output.checks:q} > {log:q} 2>&1"
