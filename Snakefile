@@ -1,6 +1,6 @@
 """Two-Scale Latent Dynamics for Recurrent-Depth Transformers, reproduced (arXiv 2509.23314).
 
-snakemake --cores all           the five figures of the run chosen in config.yaml
+snakemake --cores all           the five figures and the claims of the run chosen in config.yaml
 snakemake supplementary         the figures that the paper does not have
 snakemake results/fig4.pdf      one figure and what it needs
 snakemake readings              the model under several readings of the paper, side by side
@@ -26,6 +26,7 @@ include: "workflow/rules/supplementary.smk"
 include: "workflow/rules/scaling.smk"
 include: "workflow/rules/kinds.smk"
 include: "workflow/rules/readings.smk"
+include: "workflow/rules/claims.smk"
 
 
 report: "workflow/report/workflow.rst"
@@ -62,6 +63,7 @@ rule all:
     default_target: True
     input:
         FIGURES,
+        CLAIMS,
 
 
 rule supplementary:

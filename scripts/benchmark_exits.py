@@ -8,7 +8,7 @@ import torch
 from twoscale import command, settings, tables, tokens
 from twoscale.batches import held_out_sequences
 from twoscale.checkpoints import load_model
-from twoscale.exit_benchmark import measure_latency, measure_quality
+from twoscale.exit_benchmark import measure_check_cost, measure_latency, measure_quality
 
 
 def main(arguments) -> None:
@@ -28,6 +28,9 @@ def main(arguments) -> None:
     torch.set_num_threads(1)
     prompts = inputs[: exits.latency_repeats, : exits.latency_tokens]
     latency = pd.DataFrame(measure_latency(model, prompts, exits, seed, run))
+    checks = measure_check_cost(model, prompts, seed, run)
+    check_columns = list(tables.columns("check_cost"))
+    tables.write("check_cost", pd.DataFrame(checks, columns=check_columns), arguments.checks)
     tables.write("exit_quality", quality, arguments.quality, model_settings.group_labels)
     tables.write("exit_latency", latency, arguments.latency, model_settings.group_labels)
 
@@ -40,4 +43,5 @@ if __name__ == "__main__":
     parser.add_argument("--threads", type=int, required=True, help="torch threads for quality; latency takes one")
     parser.add_argument("--quality", type=Path, required=True, help="output: CE and PPL per sequence")
     parser.add_argument("--latency", type=Path, required=True, help="output: ms per token per repeat")
+    parser.add_argument("--checks", type=Path, required=True, help="output: ms of a KL decision and of a loop step")
     command.run(main, parser)

@@ -8,7 +8,8 @@ import yaml
 
 from twoscale import settings
 
-PRESETS = Path(__file__).parents[1] / "workflow" / "presets"
+ROOT = Path(__file__).parents[1]
+PRESETS = ROOT / "workflow" / "presets"
 
 MODEL = {
     "layers": 4,

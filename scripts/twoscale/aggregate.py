@@ -4,7 +4,7 @@ Checkpoint files are read one at a time and column by column, so memory is bound
 largest file (10 million rows: well under 1 GB) whatever the number of checkpoints.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +28,9 @@ LOOP_MEASURES = (
 DRIFT_MEASURES = ("jump", "dlr", "jump_over_path")
 PATH_MEASURES = ("contraction_rate", "effective_dimension", "settling_rate", "return_ratio", "straightness")
 INDEPENDENCE_MEASURES = ("distance", "distance_relative", "kl", "agreement")
+# Those whose interval a claim asks for.
+LOOP_SEQUENCE_MEASURES = ("step_norm", "cosine")
+DRIFT_SEQUENCE_MEASURES = ("dlr",)
 
 QUANTILES = {name: int(name[1:]) / 100 for name in tables.STATISTICS if name.startswith("q")}
 
@@ -41,7 +44,7 @@ def loop_metrics(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
 
     Raises InputError for a file that is not such a table, holds two checkpoints, or repeats one.
     """
-    return _aggregate("trajectories", paths, run, keys=("group", "k"), measures=LOOP_MEASURES)
+    return _aggregate("trajectories", "loop_metrics", paths, run, ("group", "k"), LOOP_MEASURES, _statistics)
 
 
 def drift(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
@@ -49,7 +52,23 @@ def drift(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
 
     Equation 2 of the paper is the measure `dlr`. Order and errors as in `loop_metrics`.
     """
-    return _aggregate("token_drift", paths, run, keys=("boundary", "reading"), measures=DRIFT_MEASURES)
+    return _aggregate("token_drift", "drift", paths, run, ("boundary", "reading"), DRIFT_MEASURES, _statistics)
+
+
+def loop_sequences(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
+    """Means of LOOP_SEQUENCE_MEASURES over the tokens of each sequence, per (step, group, k, sequence).
+
+    They are the units of a bootstrap over sequences: tokens of one sequence are not independent. Order and
+    errors as in `loop_metrics`.
+    """
+    keys = ("group", "k", "sequence")
+    return _aggregate("trajectories", "loop_sequences", paths, run, keys, LOOP_SEQUENCE_MEASURES, _mean)
+
+
+def drift_sequences(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
+    """Means of DRIFT_SEQUENCE_MEASURES over the tokens of each sequence, per (step, boundary, reading, sequence)."""
+    keys = ("boundary", "reading", "sequence")
+    return _aggregate("token_drift", "drift_sequences", paths, run, keys, DRIFT_SEQUENCE_MEASURES, _mean)
 
 
 def path_metrics(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
@@ -57,7 +76,7 @@ def path_metrics(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
 
     Order and errors as in `loop_metrics`.
     """
-    return _aggregate("token_paths", paths, run, keys=("group",), measures=PATH_MEASURES)
+    return _aggregate("token_paths", "path_metrics", paths, run, ("group",), PATH_MEASURES, _statistics)
 
 
 def path_independence(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
@@ -66,7 +85,9 @@ def path_independence(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
     The mean of `agreement` is the share of tokens with the same most probable successor. Order and errors as
     in `loop_metrics`.
     """
-    return _aggregate("token_independence", paths, run, keys=("group",), measures=INDEPENDENCE_MEASURES)
+    return _aggregate(
+        "token_independence", "path_independence", paths, run, ("group",), INDEPENDENCE_MEASURES, _statistics
+    )
 
 
 def kinds(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
@@ -115,25 +136,32 @@ def training(paths: Iterable[str | Path]) -> pd.DataFrame:
 
 
 def _aggregate(
-    table: str, paths: Iterable[str | Path], run: str, keys: Sequence[str], measures: Sequence[str]
+    source: str,
+    table: str,
+    paths: Iterable[str | Path],
+    run: str,
+    keys: Sequence[str],
+    measures: Sequence[str],
+    reduce: Callable[[np.ndarray], dict[str, float]],
 ) -> pd.DataFrame:
+    """The frame of `table` from files of the table `source`; `reduce` turns the values of one cell into columns."""
     by_step: dict[int, pd.DataFrame] = {}
     for path in paths:
-        file = _open(table, path)
+        file = _open(source, path)
         if file.metadata.num_rows == 0:  # a model without groups or boundaries
             continue
         step = _only_step(file, path)
         if step in by_step:
             raise InputError(f"{path}: found step {step} a second time, expected one file per checkpoint.")
-        by_step[step] = _summarise(file, keys, measures)
-    columns = ["run", "step", *keys, "measure", *tables.STATISTICS]
+        by_step[step] = _summarise(file, keys, measures, reduce)
+    columns = list(tables.columns(table))
     if not by_step:
         return pd.DataFrame(columns=columns)
     frame = pd.concat({step: by_step[step] for step in sorted(by_step)}, names=["step"]).reset_index("step")
     return frame.assign(run=run)[columns].reset_index(drop=True)
 
 
-def _summarise(file: pq.ParquetFile, keys: Sequence[str], measures: Sequence[str]) -> pd.DataFrame:
+def _summarise(file: pq.ParquetFile, keys: Sequence[str], measures: Sequence[str], reduce: Callable) -> pd.DataFrame:
     """One row per combination of keys and measure, the measures of a combination together."""
     labels, cells = _cells(file, keys)
     # Rows are sorted into cells once; each measure is then read, gathered and reduced on its own.
@@ -143,7 +171,7 @@ def _summarise(file: pq.ParquetFile, keys: Sequence[str], measures: Sequence[str
     blocks = []
     for measure in measures:
         values = _column(file, measure).to_numpy()[order]
-        statistics = pd.DataFrame([_statistics(part) for part in np.split(values, starts)])
+        statistics = pd.DataFrame([reduce(part) for part in np.split(values, starts)])
         blocks.append(pd.concat([labels.assign(measure=measure), statistics], axis="columns"))
     return pd.concat(blocks).sort_index(kind="stable")
 
@@ -174,6 +202,13 @@ def _statistics(values: np.ndarray) -> dict[str, float]:
         return dict.fromkeys(tables.STATISTICS, np.nan) | counts
     quantiles = zip(QUANTILES, np.quantile(known, list(QUANTILES.values())), strict=True)
     return {"mean": known.mean(), "std": known.std(), **dict(quantiles), **counts}
+
+
+def _mean(values: np.ndarray) -> dict[str, float]:
+    """tables.SEQUENCE_STATISTICS of one cell."""
+    known = values[~np.isnan(values)]
+    mean = known.mean(dtype=np.float64) if known.size else np.nan
+    return {"mean": mean, "count": known.size, "nulls": values.size - known.size}
 
 
 def _open(table: str, path: str | Path) -> pq.ParquetFile:

@@ -1,54 +1,53 @@
-"""Bootstrap intervals: how far a statistic would move with another draw of held-out sequences or repeats.
+"""Percentile intervals from resampled units: whole sequences, or whole prompts, never tokens.
 
-What is drawn again are whole groups of rows (sequences, prompts), never tokens, whose values hang together.
+The tokens of a sequence and the timings of a prompt depend on one another; the units do not. Everything that
+was measured on one unit is drawn with it, so a difference of two checkpoints or settings is a paired one.
 """
 
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
-# rising values (n,) and the weights of their rows in each of R draws (R, n) -> one number per draw (R,)
-Statistic = Callable[[np.ndarray, np.ndarray], np.ndarray]
+from twoscale import streams
 
+REPEATS = 1000
+LEVEL = 0.95
+_LARGEST = 2**24  # values gathered at once; bounds the memory
 
-def mean(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    return weights @ values / weights.sum(-1)
-
-
-def median(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """The value with half of the weight on either side; the middle of two where they share the border."""
-    cumulated = weights.cumsum(-1)
-    half = cumulated[:, -1:] / 2
-    lower, upper = (cumulated >= half).argmax(-1), (cumulated > half).argmax(-1)
-    return (values[lower] + values[upper]) / 2
+# (R, units, ...) -> (R,): one number for each of R samples of the units.
+Statistic = Callable[[np.ndarray], np.ndarray]
 
 
-def interval(
-    values: npt.ArrayLike,
-    weights: npt.ArrayLike | None = None,
-    groups: npt.ArrayLike | None = None,
-    seed: int = 0,
-    statistic: Statistic = mean,
-    level: float = 0.95,
-    draws: int = 2000,
-) -> tuple[float, float]:
-    """Percentile interval (low, high) of a statistic of `values` (n,) over draws of groups with replacement.
+def replicates(statistic: Statistic, units: np.ndarray, seed: int, repeats: int = REPEATS) -> np.ndarray:
+    """`statistic` of `repeats` samples of the units (units, ...), drawn with replacement: (repeats, ...).
 
-    weights (n,): of each value, such as its tokens; None: all one. groups (n,): label of the group that each
-    value is drawn with; None: each value on its own. A difference of two settings measured on the same
-    sequences is an interval of their row-wise differences. Fewer than two groups have none: (nan, nan).
+    The draws are a function of the seed and the number of units.
     """
-    values = np.asarray(values, dtype=np.float64)
-    weights = np.ones_like(values) if weights is None else np.asarray(weights, dtype=np.float64)
-    codes = np.arange(len(values)) if groups is None else np.unique(groups, return_inverse=True)[1]
-    count = codes.max(initial=-1) + 1
-    if count < 2:
-        return np.nan, np.nan
-    order = np.argsort(values, kind="stable")
-    values, weights, codes = values[order], weights[order], codes[order]
-    generator = np.random.Generator(np.random.Philox(seed))
-    times_drawn = generator.multinomial(count, np.full(count, 1 / count), size=draws)  # (draws, groups)
-    drawn = statistic(values, times_drawn[:, codes] * weights)
-    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    number = len(units)
+    draws = streams.stream(seed, "bootstrap").integers(number, size=(repeats, number))
+    pieces = np.array_split(draws, np.ceil(repeats * units.size / _LARGEST))
+    return np.concatenate([statistic(units[piece]) for piece in pieces])
+
+
+def percentiles(values: np.ndarray, level: float = LEVEL) -> tuple[float, float]:
+    """The middle `level` of the values (R,), both ends being values themselves; NaN if one of them is NaN."""
+    outside = (1 - level) / 2
+    # no interpolation: the length of something that never ends is infinite, and infinities have no mean
+    low, high = np.quantile(values, [outside, 1 - outside], method="inverted_cdf")
     return float(low), float(high)
+
+
+def interval(statistic: Statistic, units: np.ndarray, seed: int, repeats: int = REPEATS) -> tuple[float, float]:
+    """95 % percentile interval of `statistic` over the units (units, ...)."""
+    return percentiles(replicates(statistic, units, seed, repeats))
+
+
+def median(samples: np.ndarray) -> np.ndarray:
+    """Statistic: the median of each sample (R, units)."""
+    return np.median(samples, axis=1)
+
+
+def weighted_mean(samples: np.ndarray) -> np.ndarray:
+    """Statistic: the mean of values by their weights, units being pairs of both (R, units, 2)."""
+    values, weights = samples[..., 0], samples[..., 1]
+    return (values * weights).sum(axis=1) / weights.sum(axis=1)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.benchmark import Timer
 
 from twoscale import progress, settings
 from twoscale.exits import Rule, configured_rules, make_rule
@@ -16,6 +17,7 @@ from twoscale.model import LoopedTransformer
 from twoscale.noise import EvaluationNoise
 
 Row = dict[str, object]
+CHECK_SECONDS = 0.05  # least time that one timing of a check or a step lasts
 
 
 def settings_grid(exits: settings.Exits) -> list[tuple[str, float]]:
@@ -96,6 +98,31 @@ def measure_latency(
                 row |= {"tokens": len(tokens), "latency_ms": latency, "floor_ms": floor}
                 row["load_average"] = os.getloadavg()[0]
                 yield row | {f"evaluations_g{g}": m for g, m in zip(model.settings.group_labels, means, strict=True)}
+
+
+@torch.no_grad()
+def measure_check_cost(model: LoopedTransformer, prompts: Tensor, seed: int, run: str) -> Iterator[Row]:
+    """Rows of the table "check_cost": a KL decision and a loop step, timed in turn on the same state (1, C).
+
+    One token, as in decoding, the first of each prompt (R, T); one thread on CPU.
+    """
+    rule = make_rule("kl", 1.0, model.decode)
+    for repeat, prompt in enumerate(prompts):
+        entered = model.embed(prompt[None, :1].to(model.token_embedding.weight.device))  # (1, 1, C)
+        noise = EvaluationNoise(seed, [repeat], model.settings.block)
+        for group, label in enumerate(model.settings.group_labels):
+            x, injected = model.enter(group, entered, noise), model.inject(group, entered)
+            names = {"model": model, "rule": rule, "group": group, "x": x, "injected": injected}
+            names["state"] = rule.start(x[0])
+            times = {
+                "check_ms": _median_ms("rule.update(state, x[0])", names),
+                "step_ms": _median_ms("model.step(group, x, injected)", names),
+            }
+            yield {"run": run, "group": label, "repeat": repeat} | times
+
+
+def _median_ms(statement: str, names: dict) -> float:
+    return 1e3 * Timer(statement, globals=names).blocked_autorange(min_run_time=CHECK_SECONDS).median
 
 
 def _share(mask: Tensor) -> float:

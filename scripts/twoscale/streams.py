@@ -3,12 +3,13 @@
 A stream is named by a tuple such as (seed, "loops", step). Its key is a SHA-256 of that tuple, never
 Python's `hash`, which differs between processes; its generator is Philox, which is counter-based, so
 streams of different keys do not overlap and none has to be advanced to reach another.
+
+torch is imported where it is needed, because the claims draw their bootstraps without it.
 """
 
 import hashlib
 
 import numpy as np
-import torch
 
 from twoscale.settings import canonical_json
 
@@ -34,6 +35,8 @@ def truncated_normal(key_parts: tuple, shape: tuple[int, ...], std: float, bound
     0.9866 std. Drawn by the inverse of the distribution function, one uniform a value in C order, so the
     first rows do not depend on how many rows follow.
     """
+    import torch
+
     uniforms = torch.from_numpy(stream(*key_parts).random(shape))
     lowest, highest = torch.special.ndtr(torch.tensor([-bound, bound], dtype=torch.float64)).tolist()
     normals = torch.special.ndtri(lowest + (highest - lowest) * uniforms)

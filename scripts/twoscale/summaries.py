@@ -19,7 +19,7 @@ def summarise_latency(latency: pd.DataFrame) -> pd.DataFrame:
     """
     repeats = latency.groupby(SETTING, sort=False)
     medians = repeats[["latency_ms", "floor_ms"]].median()
-    return medians.join(_intervals(repeats, "latency_ms", statistic=bootstrap.median)).reset_index()
+    return medians.join(_intervals(repeats, "latency_ms")).reset_index()
 
 
 def summarise_quality(quality: pd.DataFrame, budget: int | None = None) -> pd.DataFrame:
@@ -68,12 +68,18 @@ def _weighted(settings: pd.api.typing.DataFrameGroupBy, values: str) -> pd.Serie
 
 
 def _intervals(
-    settings: pd.api.typing.DataFrameGroupBy, values: str, weights: str | None = None, **options
+    settings: pd.api.typing.DataFrameGroupBy, values: str, weights: str | None = None, seed: int = 0
 ) -> pd.DataFrame:
-    """Columns low and high: the interval of the column `values` in each group of rows."""
-    bounds = {
-        key: bootstrap.interval(rows[values], rows[weights] if weights else None, **options) for key, rows in settings
-    }
+    """Columns low and high: the interval of the median, or with weights of the mean, in each group of rows."""
+    bounds = {key: _interval(rows, values, weights, seed) for key, rows in settings}
     return pd.DataFrame.from_dict(bounds, orient="index", columns=["low", "high"]).set_axis(
         pd.MultiIndex.from_tuples(bounds, names=settings.keys)
     )
+
+
+def _interval(rows: pd.DataFrame, values: str, weights: str | None, seed: int) -> tuple[float, float]:
+    if len(rows) < 2:  # one unit says nothing of another draw
+        return np.nan, np.nan
+    if weights is None:
+        return bootstrap.interval(bootstrap.median, rows[values].to_numpy(), seed)
+    return bootstrap.interval(bootstrap.weighted_mean, rows[[values, weights]].to_numpy(np.float64), seed)

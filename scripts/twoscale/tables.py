@@ -34,6 +34,9 @@ STATISTICS = {
     "nulls": "int64",  # values left out: undefined, or under the rounding floor
 }
 
+# The same over the tokens of one sequence.
+SEQUENCE_STATISTICS = {name: STATISTICS[name] for name in ("mean", "count", "nulls")}
+
 # table -> column -> dtype; the keys of a row stand first.
 COLUMNS: dict[str, dict[str, str]] = {
     # One document a row; `held_out` says which of the two parts it belongs to.
@@ -148,6 +151,25 @@ COLUMNS: dict[str, dict[str, str]] = {
         "measure": "string",
         **STATISTICS,
     },
+    # One held-out sequence a row: what bootstraps over sequences need.
+    "loop_sequences": {
+        "run": "string",
+        "step": "int64",
+        "group": "string",
+        "k": "int32",
+        "sequence": "int32",
+        "measure": "string",
+        **SEQUENCE_STATISTICS,
+    },
+    "drift_sequences": {
+        "run": "string",
+        "step": "int64",
+        "boundary": "string",
+        "reading": "string",
+        "sequence": "int32",
+        "measure": "string",
+        **SEQUENCE_STATISTICS,
+    },
     # One measured repeat of one setting a row.
     "exit_latency": {
         "run": "string",
@@ -207,6 +229,29 @@ COLUMNS: dict[str, dict[str, str]] = {
         "ce": "float64",
         "ppl": "float64",
         "share_at_budget": "float64",  # share of tokens whose prediction settles at the full budget only
+    },
+    # One (repeat, group) a row: the price of one KL decision beside that of one loop step, for one token.
+    "check_cost": {
+        "run": "string",
+        "group": "string",
+        "repeat": "int32",
+        "check_ms": "float64",
+        "step_ms": "float64",
+    },
+    # One measured quantity a row; the last row of a claim, part "all", is the verdict on the claim.
+    "claims": {
+        "run": "string",
+        "claim": "int32",
+        "part": "string",  # group, boundary, reading or rule
+        "statement": "string",
+        "where": "string",  # in the paper
+        "quantity": "string",
+        "value": "float64",  # infinite where a length is not reached, null where nothing was measured
+        "low": "float64",  # 95 % bootstrap interval
+        "high": "float64",
+        "criterion": "string",  # empty for a number that stands beside, unjudged
+        "verdict": "string",
+        "reason": "string",
     },
 }
 

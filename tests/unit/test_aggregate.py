@@ -115,6 +115,35 @@ def test_drift_is_summarised_per_boundary_and_reading(tmp_path):
     assert len(drift) == 9
 
 
+def test_means_of_sequences_average_to_the_mean_over_tokens(tmp_path):
+    frame = trajectory_rows(10, tokens=40)
+    frame["sequence"] = frame["position"] % 3
+    frame.loc[frame["position"] == 3, "cosine"] = np.nan
+    path = write("trajectories", frame, tmp_path / "a.parquet")
+    sequences, metrics = aggregate.loop_sequences([path], "demo"), aggregate.loop_metrics([path], "demo")
+    assert set(sequences["measure"]) == {"step_norm", "cosine"}
+    keys = ["step", "group", "k", "measure"]
+    total = sequences.assign(total=sequences["mean"].fillna(0) * sequences["count"]).groupby(keys)
+    summed = total[["total", "count", "nulls"]].sum()
+    expected = metrics.set_index(keys).loc[summed.index]
+    np.testing.assert_array_equal(summed[["count", "nulls"]], expected[["count", "nulls"]])
+    known = summed["count"] > 0
+    np.testing.assert_allclose((summed["total"] / summed["count"])[known], expected["mean"][known], rtol=1e-12)
+    tables.write("loop_sequences", sequences, tmp_path / "sequences.parquet")
+    assert len(sequences) == 2 * 4 * 3 * 2  # groups, k, sequences, measures
+
+
+def test_drift_has_a_mean_per_sequence(tmp_path):
+    frame = pd.DataFrame(
+        {"step": 3, "sequence": [0, 0, 1], "position": [0, 1, 0], "boundary": "4->5-6", "reading": "final"}
+        | {"jump": 1.0, "dlr": [1.0, 2.0, 7.0], "jump_over_path": 0.5}
+    )
+    drift = aggregate.drift_sequences([write("token_drift", frame, tmp_path / "d.parquet")], "demo")
+    assert list(drift["mean"]) == [1.5, 7.0]
+    assert list(drift["count"]) == [2, 1]
+    tables.write("drift_sequences", drift, tmp_path / "sequences.parquet")
+
+
 def test_a_model_without_groups_gives_an_empty_table(tmp_path):
     path = write("trajectories", trajectory_rows(1)[:0], tmp_path / "a.parquet")
     metrics = aggregate.loop_metrics([path], "demo")

@@ -8,8 +8,8 @@ import pytest
 import reference_engine
 import torch
 
-from twoscale import settings, tables
-from twoscale.exit_benchmark import measure_latency, measure_quality, settings_grid
+from twoscale import exit_benchmark, settings, tables
+from twoscale.exit_benchmark import measure_check_cost, measure_latency, measure_quality, settings_grid
 from twoscale.model import initialise
 from twoscale.noise import EvaluationNoise
 
@@ -24,13 +24,13 @@ RULES = {
 GRID = [("fixed", 2), ("fixed", 6), ("step_norm", 1.5), ("kl", 0.02), ("acceleration", 1e-300), ("acceleration", 4)]
 
 
-def small_model(groups=((2,), (3, 4))):
+def small_model(groups=((2,), (3, 4)), vocabulary=11):
     model = settings.Model(
         layers=4,
         heads=2,
         width=16,
         block=BLOCK,
-        vocabulary=11,
+        vocabulary=vocabulary,
         groups=groups,
         mean_loops=4,
         loops_sigma=0.5,
@@ -214,3 +214,25 @@ def test_latency_grows_with_the_loops():
     frame = latency(small_model(), rules={"fixed": {"thresholds": [1, 6]}}, repeats=3)
     total = frame.groupby("threshold")[["latency_ms", "floor_ms"]].sum()
     assert (total.loc[6.0] > total.loc[1.0]).all()
+
+
+def check_cost(model):
+    return pd.DataFrame(measure_check_cost(model, held_out()[0][:2, :5], SEED, "trial"))
+
+
+def test_a_check_and_a_step_are_timed_per_repeat_and_group(tmp_path, monkeypatch):
+    monkeypatch.setattr(exit_benchmark, "CHECK_SECONDS", 1e-3)
+    frame = check_cost(small_model())
+    tables.write("check_cost", frame, tmp_path / "table.parquet")
+    assert list(zip(frame["repeat"], frame["group"], strict=True)) == [(r, g) for r in (0, 1) for g in ("2", "3-4")]
+    assert frame[["check_ms", "step_ms"]].gt(0).all(axis=None)
+
+
+def test_a_check_costs_more_the_larger_the_vocabulary(monkeypatch):
+    monkeypatch.setattr(exit_benchmark, "CHECK_SECONDS", 1e-3)
+    costs = [check_cost(small_model(vocabulary=size))["check_ms"].sum() for size in (11, 100_000)]
+    assert costs[1] > costs[0]
+
+
+def test_a_plain_gpt_has_no_step_to_compare_a_check_with():
+    assert check_cost(small_model(groups=())).empty

@@ -14,6 +14,7 @@ FROM_TRAINING_ON = {
     "extract_states": 1,
     "aggregate_metrics": 1,
     "benchmark_exits": 1,
+    "claims": 1,
     **FIGURES,
 }
 
@@ -93,7 +94,12 @@ def test_an_edit_of_the_model_repeats_everything_from_training_on(editable):
 
 def test_an_edit_of_the_exit_rules_repeats_the_benchmark(editable):
     append_code(editable, "scripts/twoscale/exits.py")
-    assert editable.plan() == {"benchmark_exits": 1, "fig4": 1}
+    assert editable.plan() == {"benchmark_exits": 1, "claims": 1, "fig4": 1}
+
+
+def test_an_edit_of_the_claims_judges_them_again(editable):
+    append_code(editable, "scripts/twoscale/claims.py")
+    assert editable.plan() == {"claims": 1}
 
 
 def append_code(project, path):
@@ -109,7 +115,7 @@ def append_code(project, path):
         ({"train": {"learning_rate": 2.0e-3}}, FROM_TRAINING_ON),
         ({"train": {"save_seconds": 5}}, {}),
         ({"figures": {"fig1_tokens": 5}}, {"fig1": 1}),
-        ({"exits": {"latency_repeats": 1}}, {"benchmark_exits": 1, "fig4": 1}),
+        ({"exits": {"latency_repeats": 1}}, {"benchmark_exits": 1, "claims": 1, "fig4": 1}),
     ],
     ids=["model", "training", "operation", "figure", "exits"],
 )
@@ -128,6 +134,7 @@ def test_more_iterations_only_add_segments(editable):
         "extract_states": 1,
         "aggregate_metrics": 1,
         "benchmark_exits": 1,
+        "claims": 1,
         **FIGURES,
     }
     kept = (editable.root / "results/tiny/checkpoints/step_000020.safetensors").read_bytes()

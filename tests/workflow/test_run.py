@@ -21,6 +21,17 @@ def test_tables_hold_every_checkpoint_group_and_rule(finished):
     assert training["step"].tolist() == list(range(1, 21))
 
 
+def test_one_call_judges_the_claims(finished):
+    """The tiny budget of 6 loop steps has no settled angles (claim 4)."""
+    claims = pd.read_parquet(finished.root / "results/tiny/tables/claims.parquet")
+    verdicts = claims[claims["part"] == "all"].set_index("claim")["verdict"]
+    assert list(verdicts.index) == list(range(1, 12))
+    assert verdicts[4] == "cannot be judged"
+    page = (finished.root / "results/claims.md").read_text()
+    assert "**tiny**" in page
+    assert "0 (untrained), 10, 20" in page
+
+
 def test_only_the_last_optimizer_state_stays(finished):
     states = sorted(path.name for path in (finished.root / "results/tiny/checkpoints").glob("*.optimizer.safetensors"))
     assert states == ["step_000020.optimizer.safetensors"]

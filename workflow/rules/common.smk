@@ -120,9 +120,9 @@ def device(run, settings):
 
 
 def written(*names):
-    """Param function: the columns of the tables that a rule writes."""
+    """Param function: the columns of the tables that a rule writes, of the chosen run unless it has a wildcard."""
     return lambda wildcards: library_settings.canonical_json(
-        {name: tables.columns(name, RUNS[wildcards.run].model.group_labels) for name in names}
+        {name: tables.columns(name, RUNS[wildcards.get("run", RUN)].model.group_labels) for name in names}
     )
 
 
@@ -259,6 +259,11 @@ def drawable_figures():
         + (["fig3", "fig4", "fig5"] if groups else [])
     )
     return [f"results/{name}.pdf" for name in names]
+
+
+def judged_claims():
+    """The claims are about loops: a model without groups has none to judge."""
+    return ["results/claims.md"] if RUNS[RUN].model.groups else []
 
 
 def figure_settings(**extra):

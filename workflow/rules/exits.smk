@@ -1,7 +1,7 @@
 # Exit rules on the last checkpoint: quality and latency.
 #
 # in:  the last checkpoint, data/val.bin
-# out: tables/exit_quality.parquet, tables/exit_latency.parquet
+# out: tables/exit_quality.parquet, tables/exit_latency.parquet, tables/check_cost.parquet
 
 
 rule benchmark_exits:
@@ -12,6 +12,7 @@ rule benchmark_exits:
     output:
         quality="results/{run}/tables/exit_quality.parquet",
         latency="results/{run}/tables/exit_latency.parquet",
+        checks="results/{run}/tables/check_cost.parquet",
     log:
         "results/{run}/logs/benchmark_exits.log",
     benchmark:
@@ -36,10 +37,10 @@ rule benchmark_exits:
             exits=section("exits"),
             rule_files=exit_rule_files,
         ),
-        tables=written("exit_quality", "exit_latency"),
+        tables=written("exit_quality", "exit_latency", "check_cost"),
         launch=launch_alone,
         code=code("benchmark_exits"),
     shell:
         "{params.launch} scripts/benchmark_exits.py --settings {params.settings:q} --checkpoint {input.checkpoint:q}"
         " --val {input.val:q} --sidecar {input.sidecar:q} --threads {threads}"
-        " --quality {output.quality:q} --latency {output.latency:q} > {log:q} 2>&1"
+        " --quality {output.quality:q} --latency {output.latency:q} --checks {output.checks:q} > {log:q} 2>&1"

@@ -1,7 +1,7 @@
 # From per-token tables to tidy ones.
 #
 # in:  trajectories/, drift/ and training/ of every checkpoint
-# out: tables/{loop_metrics,drift,training}.parquet
+# out: tables/{loop_metrics,drift,loop_sequences,drift_sequences,training}.parquet
 
 
 rule aggregate_metrics:
@@ -12,6 +12,8 @@ rule aggregate_metrics:
     output:
         loops="results/{run}/tables/loop_metrics.parquet",
         drift="results/{run}/tables/drift.parquet",
+        loop_sequences="results/{run}/tables/loop_sequences.parquet",
+        drift_sequences="results/{run}/tables/drift_sequences.parquet",
         training="results/{run}/tables/training.parquet",
     log:
         "results/{run}/logs/aggregate_metrics.log",
@@ -24,10 +26,11 @@ rule aggregate_metrics:
         runtime=30,
     params:
         settings=settings_json(run=run_name),
-        tables=written("loop_metrics", "drift", "training"),
+        tables=written("loop_metrics", "drift", "loop_sequences", "drift_sequences", "training"),
         code=code("aggregate_metrics"),
     shell:
         "python scripts/aggregate_metrics.py --settings {params.settings:q}"
         " --trajectories {input.trajectories:q} --drift {input.drift:q} --training {input.training:q}"
         " --output-loops {output.loops:q} --output-drift {output.drift:q}"
+        " --output-loop-sequences {output.loop_sequences:q} --output-drift-sequences {output.drift_sequences:q}"
         " --output-training {output.training:q} > {log:q} 2>&1"
