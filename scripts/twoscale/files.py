@@ -16,8 +16,8 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
     """Yield a temporary path beside `path`; on success it takes the place of `path` in one step.
 
     The temporary name carries host and process id, so two processes that write the same file (an orphan
-    and its successor, say, on two nodes of a cluster) never share one. After an exception the temporary file is removed and
-    `path` is as it was.
+    and its successor, say, on two nodes of a cluster) never share one. After an
+    exception the temporary file is removed and `path` is as it was.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -6,10 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import generate as generate_script
 import pytest
 from small import model_settings
 
+import generate as generate_script
 from twoscale import checkpoints, finished_run, tokens
 from twoscale.checkpoints import Header
 from twoscale.errors import InputError
@@ -66,7 +66,7 @@ def test_the_runs_own_bpe_is_read_from_its_file(tmp_path):
 
 
 def test_a_run_that_is_not_there_is_refused_with_the_names_of_those_that_are(results, tmp_path):
-    with pytest.raises(InputError, match="run 'other': found no folder .*, expected one of the runs small"):
+    with pytest.raises(InputError, match=r"run 'other': found no folder .*, expected one of the runs small"):
         finished_run.open_run(results, "other")
     with pytest.raises(InputError, match=r"expected one of the runs \(none\)"):
         finished_run.open_run(tmp_path, "other")
@@ -97,7 +97,7 @@ def test_a_checkpoint_and_a_tokenizer_that_do_not_belong_together_are_refused(tm
 def test_a_run_that_does_not_describe_its_tokens_is_refused(tmp_path):
     folder = write_run(tmp_path / "bare")
     (folder / "data" / "tokens.json").write_text("{}")
-    with pytest.raises(InputError, match="tokens.json: found no description"):
+    with pytest.raises(InputError, match=r"tokens.json: found no description"):
         finished_run.open_run(tmp_path, "bare")
 
 

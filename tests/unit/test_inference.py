@@ -6,7 +6,7 @@ import pytest
 import reference_engine
 import torch
 
-from twoscale import measures, settings
+from twoscale import settings
 from twoscale.errors import InputError
 from twoscale.exits import RULES, Rule, divergence, make_rule
 from twoscale.inference import Decoder, evaluate, evaluate_by_position
