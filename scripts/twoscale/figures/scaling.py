@@ -17,7 +17,8 @@ def draw(scaling: pd.DataFrame, mean_loops: float, run: str, text: str) -> Figur
     """Two panels against the loops of every group: (i) perplexity, (ii) what fewer loops cost in nats.
 
     One line per checkpoint. `scaling` is the table of that name; bands are its 95 % intervals over sequences.
-    `mean_loops`, the mean of the loop counts in training, is the dotted vertical line. Raises InputError for a table without rows.
+    `mean_loops`, the mean of the loop counts in training, is the dotted vertical line. Raises InputError for a
+    table without rows.
     """
     if scaling.empty:
         raise InputError("table scaling: found no row, expected at least one checkpoint for the figure.")
