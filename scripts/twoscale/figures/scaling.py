@@ -8,7 +8,7 @@ from matplotlib.ticker import FixedLocator, LogLocator, NullLocator, StrMethodFo
 from twoscale import style
 from twoscale.errors import InputError
 
-PANELS = {"ppl": "perplexity", "excess": "cross-entropy above\nthat of the most loops (nats/token)"}
+PANELS = {"ppl": "perplexity", "excess": "excess cross-entropy (nats/token)"}
 TRAINED = {"color": style.GREY, "linewidth": 0.8, "linestyle": (0, (1, 1.5))}
 
 
@@ -39,7 +39,7 @@ def draw(scaling: pd.DataFrame, mean_loops: float, run: str, text: str) -> Figur
     panels[0].yaxis.set_major_formatter(lambda value, _: style.grouped(round(value)))
     panels[0].yaxis.set_minor_locator(NullLocator())
     panels[1].axhline(0, color=style.GREY, linewidth=0.6, zorder=0)
-    style.checkpoint_legend(figure, styles, {f"{mean_loops:g} loops": trained})
+    style.checkpoint_legend(figure, styles, {f"trained: {mean_loops:g} loops": trained})
     return figure
 
 
