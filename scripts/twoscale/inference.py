@@ -137,7 +137,7 @@ def loop_in_parallel(
     return returned.unflatten(0, shape), *(z.unflatten(0, shape) for z in (steps, evaluations))
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def evaluate(model: LoopedTransformer, tokens: Tensor, rule: Rule, budget: int, noise: Noise) -> tuple[Tensor, Counts]:
     """Teacher-forced logits (B, T, V) of `tokens` (B, T) under a rule, and what each token spent."""
     hidden = model.embed(tokens)
@@ -279,7 +279,7 @@ class Decoder:
             raise ValueError(f"{position} is not a position between 0 and {self.position}")
         self.position = position
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def feed(self, token: int, evaluations: Sequence[int] | None = None) -> tuple[Tensor, list[int]]:
         """Logits (V,) after one more token, and the evaluations that each group took.
 
@@ -289,7 +289,7 @@ class Decoder:
         logits, counts = self._feed_one(token, self.warm_start, evaluations)
         return logits, [taken for _, taken in counts]
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def feed_together(self, tokens: Sequence[int]) -> tuple[Tensor, Counts]:
         """Logits (N, V) after each of N more tokens, computed in parallel, and what they spent (G, 1, N)."""
         if self.shares_slots:
@@ -316,7 +316,7 @@ class Decoder:
         self.position += len(tokens)
         return self.model.decode(hidden)[0], stack_counts(spent, batch)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def prefill(self, tokens: Sequence[int]) -> tuple[Tensor, Counts]:
         """Read a prompt of N tokens: logits (N, V) after each and what they spent (G, 1, N).
 
@@ -402,7 +402,7 @@ class Decoder:
         return torch.tensor([tokens], device=self.model.token_embedding.weight.device)
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def evaluate_by_position(
     model: LoopedTransformer,
     tokens: Tensor,
