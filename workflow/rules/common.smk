@@ -183,7 +183,7 @@ def operation(wildcards, output):
 def launch(wildcards, output):
     """Param function, untracked as `operation` is: what starts the trainer, one process or several."""
     processes = RUNS[wildcards.run].train.processes
-    interpreter = "python" if processes == 1 else f"torchrun --standalone --nproc-per-node {processes}"
+    interpreter = "python" if processes == 1 else f"torchrun --standalone --nproc-per-node {processes} --"
     return with_gpus(training_gpus(wildcards)) + interpreter
 
 
