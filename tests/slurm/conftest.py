@@ -71,9 +71,11 @@ def command(*arguments: str) -> str:
     return subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
-def wait_until(what: str, found: Callable[[], bool]) -> None:
+def wait_until(what: str, found: Callable[[], bool], snakemake: subprocess.Popen | None = None) -> None:
+    """Wait for what a `snakemake` that still runs, if one is named, is about to bring about."""
     end = time.monotonic() + PATIENCE
     while not found():
+        assert snakemake is None or snakemake.poll() is None, f"Snakemake ended before {what} came"
         assert time.monotonic() < end, f"{what} did not come"
         time.sleep(0.1)
 

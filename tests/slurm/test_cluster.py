@@ -42,7 +42,7 @@ def segment(project, slurm):
 
 
 def partial_state(project: SlurmProject) -> None:
-    wait_until("a partial state", (project.root / PARTIAL).exists)
+    wait_until("a partial state", (project.root / PARTIAL).exists, project.started[-1])
 
 
 def iterations(project: SlurmProject) -> list[int]:
@@ -136,7 +136,7 @@ def test_a_killed_snakemake_is_unlocked_and_repeated_beside_its_job(segment, uni
     project.succeed("--unlock")
 
     again = project.start(TARGET)
-    wait_until("the second job", lambda: len(trainers(project.root)) > len(orphans))
+    wait_until("the second job", lambda: len(trainers(project.root)) > len(orphans), again)
     for orphan in orphans:
         orphan.resume()
     assert again.wait(PATIENCE) == 0
@@ -155,7 +155,7 @@ def test_two_processes_train_inside_one_allocation(project, slurm):
         (project.root / "results/tiny" / name).rename(target)
     project.configure(run="pair", train={"processes": 2})
     snakemake = project.start("results/pair/checkpoints/step_000010.safetensors")
-    wait_until("torchrun and two trainers", lambda: len(trainers(project.root)) == 3)
+    wait_until("torchrun and two trainers", lambda: len(trainers(project.root)) == 3, snakemake)
     assert snakemake.wait(PATIENCE) == 0
     job = slurm.jobs()[-1]
     assert (job["Comment"], job["CPUs/Task"]) == ("rule_train_segment_wildcards_pair_000010", "2")

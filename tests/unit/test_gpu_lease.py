@@ -89,3 +89,10 @@ def test_more_gpus_than_there_are_is_one_sentence(start):
     process = start(3)
     assert process.wait(PATIENCE) == 1
     assert process.stderr.read().startswith("error: CUDA_VISIBLE_DEVICES: found 2 GPUs, expected at least 3")
+
+
+def test_the_command_gets_its_arguments_as_they_are():
+    command = [sys.executable, "-c", "import sys; print(sys.argv[1:])", "--start", "--", "--help"]
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "a"}
+    done = subprocess.run([sys.executable, SCRIPT, "1", *command], env=environment, stdout=subprocess.PIPE, check=True)
+    assert done.stdout.decode().strip() == "['--start', '--', '--help']"
