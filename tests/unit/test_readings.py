@@ -126,20 +126,8 @@ def test_the_same_tables_give_the_same_bytes(tmp_path):
 
 def test_the_caption_quotes_every_value():
     keys = [
-        "run",
-        "text",
-        "runs",
-        "iterations",
-        "training_tokens",
-        "layers",
-        "width",
-        "budget",
-        "groups",
-        "tokens",
-        "dtype",
-        "boundaries",
-        "reading",
-        "held_out_loops",
+        *("run", "text", "runs", "iterations", "training_tokens", "layers", "width", "held_out_loops"),
+        *("budget", "groups", "boundaries", "reading", "tokens", "dtype"),
     ]
     values = {key: f"<{key}>" for key in keys}
     template = jinja2.Template(
