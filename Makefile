@@ -1,4 +1,5 @@
 # make          environment, then every figure of the run chosen in config.yaml
+# make report   that run as one web page, report.html
 # make test     environment, then the tests (not the demo)
 PYTHON ?= python3
 VENV   ?= .venv
@@ -36,7 +37,8 @@ format: env
 	$(BIN)/snakefmt Snakefile workflow
 
 report: env
-	$(BIN)/snakemake --report report.html
+	$(BIN)/snakemake --cores all report_pages
+	$(BIN)/snakemake report_pages --report report.html
 
 clean-env:
 	rm -rf $(VENV)

@@ -21,6 +21,7 @@ include: "workflow/rules/metrics.smk"
 include: "workflow/rules/exits.smk"
 include: "workflow/rules/figures.smk"
 include: "workflow/rules/claims.smk"
+include: "workflow/rules/report.smk"
 
 
 report: "workflow/report/workflow.rst"

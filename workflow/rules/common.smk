@@ -213,3 +213,14 @@ def caption(wildcards, output):
 
 def in_report(name):
     return report(f"results/{name}.pdf", caption=f"../report/{name}.rst", category="Figures of the paper")
+
+
+# --- report
+
+
+def page_category(wildcards):
+    return "Claims" if wildcards.table == "claims" else "Tables"
+
+
+def table_page_settings(wildcards):
+    return library_settings.canonical_json({"run": RUN, "table": wildcards.table})
