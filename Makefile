@@ -1,4 +1,5 @@
 # make          environment, then every figure of the run chosen in config.yaml
+# make report   that run as one web page, report.html
 # make test     environment, then the tests (not the demo)
 # make plan     what a run will take: make plan PRESET=paper TFLOPS=100
 # make test-slurm   environment, then the tests on a SLURM of one node, which is installed where it is missing
@@ -46,7 +47,8 @@ format: env
 	$(BIN)/snakefmt Snakefile workflow
 
 report: env
-	$(BIN)/snakemake --report report.html
+	$(BIN)/snakemake --cores all report_pages
+	$(BIN)/snakemake report_pages --report report.html
 
 clean-env:
 	rm -rf $(VENV)

@@ -27,6 +27,7 @@ include: "workflow/rules/scaling.smk"
 include: "workflow/rules/kinds.smk"
 include: "workflow/rules/readings.smk"
 include: "workflow/rules/claims.smk"
+include: "workflow/rules/report.smk"
 
 
 report: "workflow/report/workflow.rst"

@@ -50,3 +50,12 @@ def test_a_model_without_groups_leaves_the_figures_out(fresh):
     planned = fresh.plan()
     assert "fig3" in planned
     assert "fig2" not in planned
+
+
+def test_the_report_holds_claims_figures_tables_and_runtimes(editable):
+    editable.succeed("report_pages")
+    editable.succeed("report_pages", "--report", "report.html")
+    report = (editable.root / "report.html").read_text()
+    for category in ("Claims", "Figures of the paper", "Runtime", "Tables"):  # the page sorts them by name
+        assert f'"{category}"' in report
+    assert "train_segment" in (editable.root / "results/report/runtimes.html").read_text()

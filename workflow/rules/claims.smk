@@ -16,7 +16,7 @@ rule claims:
         checks=f"results/{RUN}/tables/check_cost.parquet",
     output:
         table=f"results/{RUN}/tables/claims.parquet",
-        page="results/claims.md",
+        page=report("results/claims.md", caption="../report/claims.rst", category="Claims"),
     log:
         "results/logs/claims.log",
     conda:

@@ -393,3 +393,14 @@ def readings_caption(wildcards, output):
         "tokens": settings.trajectory_sequences * model.block,
         "held_out_loops": settings.train.held_out_loops,
     }
+
+
+# --- report
+
+
+def page_category(wildcards):
+    return "Claims" if wildcards.table == "claims" else "Tables"
+
+
+def table_page_settings(wildcards):
+    return library_settings.canonical_json({"run": RUN, "table": wildcards.table})

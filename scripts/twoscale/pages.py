@@ -1,0 +1,71 @@
+"""Tables as web pages for the report: sortable and searchable, in one file that needs no network.
+
+The widget is DataTables, brought along by itables.
+"""
+
+from collections.abc import Iterable
+from html import escape
+from pathlib import Path
+
+import itables.options
+import pandas as pd
+from itables.javascript import generate_init_offline_itables_html
+
+from twoscale.errors import InputError
+
+PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head><meta charset="utf-8"><title>{title}</title></head>
+<body style="font-family: sans-serif; margin: 1.5em">
+<h2>{title}</h2>
+{bundle}
+{table}
+</body>
+</html>
+"""
+
+
+def sortable(frame: pd.DataFrame, title: str) -> str:
+    """A page that shows `frame`; the same frame gives the same bytes. Numbers are shown with four digits."""
+    with pd.option_context("display.float_format", "{:.4g}".format):
+        table = itables.to_html_datatable(
+            frame,
+            connected=False,
+            table_id="table",
+            showIndex=False,
+            maxBytes=0,  # all rows
+            allow_html=False,
+            lengthMenu=[25, 100, 1000],
+            classes="display compact",
+        )
+    bundle = generate_init_offline_itables_html(itables.options.dt_bundle)
+    return PAGE.format(title=escape(title), bundle=bundle, table=table)
+
+
+def runtimes(benchmarks: Iterable[Path]) -> pd.DataFrame:
+    """What each rule took, from the files of Snakemake's `benchmark:`; one row per rule, the longest first.
+
+    A file is named after its rule, with the training step of the job behind it where there is one.
+    """
+    jobs = [_job(path) for path in sorted(benchmarks)]
+    if not jobs:
+        return pd.DataFrame(columns=["rule", "jobs", "total_s", "longest_s", "cpu_s", "peak_memory_mb"])
+    rules = pd.DataFrame(jobs).groupby("rule")
+    table = rules.agg(
+        jobs=("s", "size"),
+        total_s=("s", "sum"),
+        longest_s=("s", "max"),
+        cpu_s=("cpu_time", "sum"),
+        peak_memory_mb=("max_rss", "max"),
+    )
+    return table.sort_values("total_s", ascending=False).reset_index()
+
+
+def _job(path: Path) -> dict[str, object]:
+    rule, _, step = path.stem.rpartition("_")
+    # Snakemake writes NA or - for a job that was over before it could look
+    frame = pd.read_csv(path, sep="\t", na_values=["NA", "-"])
+    missing = {"s", "cpu_time", "max_rss"} - set(frame.columns)
+    if missing or frame.empty:
+        raise InputError(f"{path}: found {', '.join(frame.columns)}, expected a benchmark file of Snakemake.")
+    return {"rule": rule if step.isdigit() else path.stem} | frame.iloc[0].to_dict()
