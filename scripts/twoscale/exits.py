@@ -44,6 +44,17 @@ class Rule:
     def __init__(self, threshold: float, decode: Decode) -> None:
         self.threshold = threshold
         self.decode = decode
+        self._limit: Tensor | None = None  # the threshold as a tensor like what is compared with it
+
+    def below(self, statistic: Tensor) -> Tensor:
+        """Whether a statistic (N,) of each token is less than the threshold: (N,) bool.
+
+        For a single token, making a tensor of the threshold costs as much as comparing, so it is kept.
+        """
+        limit = self._limit
+        if limit is None or limit.dtype != statistic.dtype or limit.device != statistic.device:
+            limit = self._limit = statistic.new_tensor([self.threshold])
+        return statistic < limit
 
     def start(self, x0: Tensor) -> State:
         raise NotImplementedError
@@ -73,7 +84,7 @@ class StepNorm(Rule):
         return {"x": x0}
 
     def update(self, state: State, x_new: Tensor) -> tuple[Tensor, State]:
-        return self.size(state["x"], x_new) < self.threshold, {"x": x_new}
+        return self.below(self.size(state["x"], x_new)), {"x": x_new}
 
     def size(self, x: Tensor, x_new: Tensor) -> Tensor:
         """What is compared with the threshold, for states before and after a step: (N, C) twice -> (N,)."""
@@ -115,7 +126,7 @@ class KL(Rule):
 
     def update(self, state: State, x_new: Tensor) -> tuple[Tensor, State]:
         log_p = self.log_probabilities(x_new)
-        return divergence(log_p, state["log_p"]) < self.threshold, {"log_p": log_p}
+        return self.below(divergence(log_p, state["log_p"])), {"log_p": log_p}
 
     def log_probabilities(self, x: Tensor) -> Tensor:
         return self.decode(x).log_softmax(-1)
@@ -137,7 +148,7 @@ class MinPKL(Rule):
 
     def update(self, state: State, x_new: Tensor) -> tuple[Tensor, State]:
         log_q = self.filtered(self.decode(x_new))
-        return divergence(state["log_q"], log_q) < self.threshold, {"log_q": log_q}
+        return self.below(divergence(state["log_q"], log_q)), {"log_q": log_q}
 
     def filtered(self, logits: Tensor) -> Tensor:
         """Logits (N, V) -> log-probabilities (N, V) after the filter."""
@@ -162,7 +173,7 @@ class EntropyDiff(Rule):
 
     def update(self, state: State, x_new: Tensor) -> tuple[Tensor, State]:
         entropy = self.entropy(x_new)
-        return (entropy - state["entropy"]).abs() < self.threshold, {"entropy": entropy}
+        return self.below((entropy - state["entropy"]).abs()), {"entropy": entropy}
 
     def entropy(self, x: Tensor) -> Tensor:
         p = self.decode(x).softmax(-1)
@@ -209,7 +220,7 @@ class Acceleration(Rule):
 
     def update(self, state: State, x_new: Tensor) -> tuple[Tensor, State]:
         update = x_new - state["x"]
-        small = self.size(state["x"], update, state["update"]) < self.threshold
+        small = self.below(self.size(state["x"], update, state["update"]))
         return small & state["small"], {"x": x_new, "update": update, "small": small}
 
     def size(self, x: Tensor, update: Tensor, previous: Tensor) -> Tensor:
