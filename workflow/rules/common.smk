@@ -15,10 +15,6 @@ sys.path.insert(0, str(SCRIPTS))
 # jobs call `python`: the one that runs Snakemake, unless a conda environment is put in front
 os.environ.update(PATH=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]))
 
-# tiktoken keeps GPT-2's tokenizer in the machine's temporary folder, where the nodes of a cluster, which may have
-# no network, would not find it
-os.environ.setdefault("TIKTOKEN_CACHE_DIR", str(Path("results/tiktoken").resolve()))
-
 from twoscale import configuration, tables
 from twoscale import settings as library_settings
 from twoscale.errors import InputError
