@@ -16,8 +16,9 @@ TRAINED = {"color": style.GREY, "linewidth": 0.8, "linestyle": (0, (1, 1.5))}
 def draw(scaling: pd.DataFrame, mean_loops: float, run: str, text: str) -> Figure:
     """Two panels against the loops of every group: (i) perplexity, (ii) what fewer loops cost in nats.
 
-    One line per checkpoint. `scaling` is the table of that name; bands are its 95 % intervals over sequences. `mean_loops`, the mean of
-    the loop counts in training, is the dotted vertical line. Raises InputError for a table without rows.
+    One line per checkpoint. `scaling` is the table of that name; bands are its 95 % intervals over sequences.
+    `mean_loops`, the mean of the loop counts in training, is the dotted vertical line. Raises InputError for a
+    table without rows.
     """
     if scaling.empty:
         raise InputError("table scaling: found no row, expected at least one checkpoint for the figure.")
