@@ -28,10 +28,10 @@ def with_rule(editable):
 def test_a_users_rule_is_in_the_tables_and_only_an_edit_of_its_code_repeats_the_benchmark(with_rule):
     with_rule.succeed("results/fig4.pdf")
     for table in ("exit_quality", "exit_latency"):
-        rows = (
-            pd.read_parquet(with_rule.root / f"results/tiny/tables/{table}.parquet").set_index("rule").loc["patience"]
-        )
-        assert (rows["evaluations_g2"] == 2).all()
+        rows = pd.read_parquet(with_rule.root / f"results/tiny/tables/{table}.parquet")
+        mine = rows[rows["rule"] == "patience"]
+        assert len(mine)
+        assert (mine["evaluations_g2"] == 2).all()
     assert with_rule.plan("results/fig4.pdf") == {}
     (with_rule.root / "patience.py").write_text(RULE + "# a comment\n")
     assert with_rule.plan("results/fig4.pdf") == {}
