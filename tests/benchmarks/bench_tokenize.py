@@ -7,9 +7,9 @@
 2. Two `tokenize_text` jobs on two shards, side by side against one after the other. Aim: at least 1.6 times.
 3. Peak memory of collecting and of tokenizing the text once and ten times over. Aim: below 1 GB, and the same.
 
-What is compared is timed in turns. The first pair is timed in seconds of a core and compared at its fastest, which
-other work on the machine disturbs least; the second in seconds on the clock, so it wants two free cores. GPT-2's tokenizer is used where
-TIKTOKEN_CACHE_DIR or the network has it, else bytes.
+What is compared is timed in turns. The first pair is timed in seconds of a core and compared at its fastest,
+which other work on the machine disturbs least; the second in seconds on the clock, so it wants two free cores.
+GPT-2's tokenizer is used where TIKTOKEN_CACHE_DIR or the network has it, else bytes.
 """
 
 import argparse
