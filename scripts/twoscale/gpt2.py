@@ -13,6 +13,7 @@ from operator import itemgetter
 from pathlib import Path
 
 import tiktoken
+from httpx2 import HTTPError
 from huggingface_hub.utils import get_session, hf_raise_for_status
 
 from twoscale.errors import InputError, first_line
@@ -36,7 +37,7 @@ def fetch(limits: Download) -> bytes:
                 if not path.is_file():
                     path.write_bytes(persistently(lambda url=url: _download(url, limits), limits))
             ranks = tiktoken.get_encoding("gpt2")._mergeable_ranks
-    except (OSError, ValueError) as error:
+    except (HTTPError, OSError, ValueError) as error:
         raise InputError(
             f"config key tokens.tokenizer: gpt2 is not in tiktoken's cache and could not be downloaded "
             f"({type(error).__name__}: {first_line(error)}); expected a network connection once, or TIKTOKEN_CACHE_DIR "

@@ -69,6 +69,11 @@ class Tally:
     def full(self) -> bool:
         return self.is_full(False) and self.is_full(True)
 
+    @property
+    def progress(self) -> int:
+        """Training text found, as far as it is wanted."""
+        return self.found[False] if self.wanted[False] is None else min(self.found[False], self.wanted[False])
+
     def is_full(self, held_out: bool) -> bool:
         wanted = self.wanted[held_out]
         return wanted is not None and self.found[held_out] >= wanted
@@ -226,18 +231,18 @@ def _collect(parts: Parts, files: Files, taken: Tally, part_characters: int, siz
     for _, text, size in parts.documents():
         taken.take(text, size)
     unit = {"tokens": "tok", "characters": "char"}[taken.unit]
-    with progress.meter("text", taken.wanted[False], unit, initial=taken.found[False]) as shown, closing(files):
+    with progress.meter("text", taken.wanted[False], unit, initial=taken.progress) as shown, closing(files):
         started, resumed = time.monotonic(), sum(taken.documents.values())
         for batch in () if taken.full else _batches(files, part_characters):
             measured = sizes([document.text for document in batch.documents])
             parts.append(batch, measured)
-            before = taken.found[False]
+            before = taken.progress
             for document, size in zip(batch.documents, measured, strict=True):
                 taken.take(document.text, size)
             documents = sum(taken.documents.values())
             speed = (documents - resumed) / (time.monotonic() - started)
             shown.set_postfix_str(f"{documents} documents, {speed:.0f} documents/s", refresh=False)
-            shown.update(taken.found[False] - before)
+            shown.update(taken.progress - before)
             if taken.full:
                 return taken
     for held_out, side in ((False, "training"), (True, "held-out")):

@@ -1,0 +1,56 @@
+"""Text from the network first, everything else without it; and the same tokens on any number of cores."""
+
+import os
+import subprocess
+
+import hub as loopback
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import Project, environment
+
+FINEWEB = {"source": "fineweb", "repository": loopback.REPOSITORY, "subset": "sample", "revision": "main"}
+TOKENS = "results/tiny/data/tokens.json"
+NOWHERE = dict.fromkeys(("HF_ENDPOINT", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
+
+
+@pytest.fixture
+def repository(tmp_path):
+    root = tmp_path / "repository"
+    root.mkdir()
+    for number in range(2):
+        texts = [f"file {number}, document {row}: " + "word " * (row % 9) for row in range(400)]
+        pq.write_table(pa.table({"text": texts}), root / f"{number}.parquet")
+    (root / "README.md").write_text("---\nconfigs:\n- config_name: sample\n  data_files: '*.parquet'\n---\n")
+    return root
+
+
+def snakemake(project: Project, variables: dict[str, str], *arguments: str) -> str:
+    done = subprocess.run(
+        project.command(*arguments), cwd=project.root, env=environment() | variables, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stderr
+
+
+def test_after_the_target_text_nothing_needs_the_network(fresh, repository, tmp_path):
+    fresh.configure(data=FINEWEB)
+    with loopback.serving(repository) as hub:
+        snakemake(fresh, hub.environment(tmp_path / "home"), "text")
+    assert not (fresh.root / TOKENS).exists()
+    assert "rule prepare_text" not in snakemake(fresh, NOWHERE, TOKENS)
+
+
+def test_how_text_is_downloaded_plans_nothing(editable):
+    editable.configure(download={"retries": 1, "timeout": 3.0})
+    assert editable.plan() == {}
+
+
+def test_tokens_do_not_depend_on_the_number_of_cores_and_shards(fresh):
+    contents = set()
+    for cores, shards in (("1", 1), ("2", 3)):
+        fresh.configure(data={"characters": 50000, "text_shards": shards})
+        snakemake(fresh, dict(os.environ), "--cores", cores, TOKENS)
+        contents.add(tuple((fresh.root / f"results/tiny/data/{part}.bin").read_bytes() for part in ("train", "val")))
+    assert len(contents) == 1
