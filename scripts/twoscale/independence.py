@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from twoscale import measures, progress, settings, tables
+from twoscale.exits import divergence
 from twoscale.model import LoopedTransformer, Noise
 from twoscale.noise import EvaluationNoise
 from twoscale.trajectories import Columns, flat, token_keys
@@ -70,7 +70,7 @@ def measure_batch(
                 "distance": distance,
                 "distance_relative": measures.relative(distance, states[last]),
                 # never negative but for rounding
-                "kl": F.kl_div(log_q, log_p, reduction="none", log_target=True).sum(-1).clamp_min(0),
+                "kl": divergence(log_p.flatten(0, -2), log_q.flatten(0, -2)).clamp_min(0),
                 "agreement": log_p.argmax(-1) == log_q.argmax(-1),
             }
             constants = {"group": [label] * len(keys["step"]), "draw": [draw] * len(keys["step"])}
