@@ -9,11 +9,12 @@ growth per extra step in states (batch x block x width float32, one for each of 
 - truncated to the last 4 steps. Aim: no growth;
 - recomputed (activation checkpointing). Aim: at most 1.
 
-On CPU the peak is the resident set, which the allocator rounds; on CUDA that of torch's allocator.
+On CPU the peak is the resident set, with every tensor in pages of its own; on CUDA that of torch's allocator.
 """
 
 import argparse
 import multiprocessing
+import os
 import resource
 import sys
 from pathlib import Path
@@ -66,6 +67,7 @@ def main() -> None:
         groups=((4,), (5, 6), (7,)), mean_loops=12, loops_sigma=0.5, sandwich="post_residual", state_init="noise",
         loop_noise=0.0, adapter_init="random", exit_norm="none",
     )  # fmt: skip
+    os.environ["MALLOC_MMAP_THRESHOLD_"] = "65536"  # of glibc in the new processes: freed tensors leave the set
     states = len(model.groups) * arguments.batch * model.block * model.width * 4
     print(f"{arguments.device}, width {model.width}, {arguments.batch} x {model.block} tokens, steps {STEPS}")
     for way, options in WAYS.items():
