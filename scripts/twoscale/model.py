@@ -226,7 +226,7 @@ class LoopedTransformer(nn.Module):
             with torch.set_grad_enabled(follows):
                 state = self.disturb(group, k, state if follows else state.detach(), noise)
                 if follows and recompute:
-                    state = checkpoint(self.step, group, state, injected, use_reentrant=False)
+                    state = checkpoint(self.step, group, state, injected, use_reentrant=False, preserve_rng_state=False)
                 else:
                     state = self.step(group, state, injected)
             yield state
