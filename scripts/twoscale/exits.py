@@ -255,7 +255,9 @@ def divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
 
     On the CPU a few rows at a time, whose intermediate results stay in the cache: three times as fast.
     """
-    rows = len(log_p) if log_p.is_cuda else max(1, CACHED_NUMBERS // log_p.shape[-1])
+    rows = max(1, CACHED_NUMBERS // log_p.shape[-1])
+    if log_p.is_cuda or len(log_p) <= rows:
+        return torch.linalg.vecdot(log_p.exp(), log_p - log_q)
     pairs = zip(log_p.split(rows), log_q.split(rows), strict=True)
     return torch.cat([torch.linalg.vecdot(p.exp(), p - q) for p, q in pairs])
 
