@@ -134,7 +134,7 @@ class Parts:
     def documents(self) -> Iterator[tuple[str, str, int]]:
         """Name, text and size of every document, in order and in constant memory."""
         for part in self.parts:
-            with pq.ParquetFile(self.folder / part.name) as table:
+            with pq.ParquetFile(self.folder / part.name, pre_buffer=False) as table:
                 for batch in table.iter_batches(ROWS):
                     yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 

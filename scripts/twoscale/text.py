@@ -19,7 +19,9 @@ from twoscale import tables
 from twoscale.errors import InputError, first_line
 from twoscale.settings import Data
 
-ROWS = 256  # read from a parquet file at a time
+# Rows read from a parquet file at a time. Files are opened with `pre_buffer=False`: else reading ahead fetches all
+# of a file, and keeps it in memory.
+ROWS = 256
 
 # Packages of the standard library whose docstrings are fixtures, or that not every installation has.
 SKIPPED_PACKAGES = frozenset({"test", "tests", "idlelib", "lib2to3", "turtledemo", "__pycache__"})
@@ -121,7 +123,7 @@ def rows(opened: BinaryIO, file: str, short_name: str, first: int = 0) -> Iterat
     `first` are not read. Raises InputError where the file is damaged or holds no text.
     """
     try:
-        table = pq.ParquetFile(opened)
+        table = pq.ParquetFile(opened, pre_buffer=False)
         names = table.schema_arrow.names
         if "text" not in names:
             raise InputError(f"{file}: found the columns {', '.join(names)}; expected one named text.")
@@ -169,7 +171,7 @@ def stored(shards: Iterable[Path]) -> Iterator[tuple[list[bool], list[str]]]:
     expected = list(tables.columns("text"))
     for shard in shards:
         try:
-            with pq.ParquetFile(shard) as table:
+            with pq.ParquetFile(shard, pre_buffer=False) as table:
                 if table.schema_arrow.names != expected:
                     raise InputError(
                         f"{shard}: found the columns {', '.join(table.schema_arrow.names)}; expected "

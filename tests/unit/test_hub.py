@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import subprocess
 import sys
 import time
@@ -141,6 +142,16 @@ def test_datasets_reads_the_same_documents(hub, run, tmp_path):
 def test_only_the_files_that_the_budget_needs_are_asked_for(hub, run):
     run(Budget("characters", 300, 50)).succeed()
     assert {path for path, _ in hub.content_requests()} == {f"/store/{FILES[0]}"}
+
+
+def test_of_a_large_file_only_the_beginning_is_asked_for(hub, run, repository):
+    draw = random.Random(0)
+    table = pa.table({"text": [draw.randbytes(50_000).hex() for _ in range(600)]})
+    pq.write_table(table, repository / FILES[0], row_group_size=20)
+    size = (repository / FILES[0]).stat().st_size
+    run(Budget("characters", 2_000_000, 50)).succeed()
+    ranges = [asked.removeprefix("bytes=").split("-") for _, asked in hub.content_requests()]
+    assert sum(int(last) - int(first) + 1 for first, last in ranges) < size / 2
 
 
 def test_a_larger_budget_goes_on_from_the_parts_and_a_smaller_one_asks_for_nothing(hub, run, expected):
