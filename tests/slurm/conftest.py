@@ -44,6 +44,8 @@ class Cluster:
 class SlurmProject(Project):
     """A checkout whose jobs go to SLURM."""
 
+    profile = "--profile"
+
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self.started: list[subprocess.Popen] = []
@@ -54,7 +56,7 @@ class SlurmProject(Project):
 
     def command(self, *arguments: str) -> list[str]:
         return [
-            *(sys.executable, "-m", "snakemake", "--profile", "profiles/slurm"),
+            *(sys.executable, "-m", "snakemake", self.profile, "profiles/slurm"),
             *("--slurm-init-seconds-before-status-checks", "3"),  # default 40
             *arguments,
         ]

@@ -148,7 +148,11 @@ def test_a_killed_snakemake_is_unlocked_and_repeated_beside_its_job(segment, uni
 
 
 def test_two_processes_train_inside_one_allocation(project, slurm):
-    """The first ten iterations again, in a run of its own that starts from the same tokens and weights."""
+    """The first ten iterations again, in a run of its own that starts from the same tokens and weights.
+
+    Called with the profile in its other place, where profiles/default is not read.
+    """
+    project.profile = "--workflow-profile"
     for name in ("data", "checkpoints/step_000000.safetensors"):
         target = project.root / "results/pair" / name
         target.parent.mkdir(parents=True, exist_ok=True)
