@@ -1,6 +1,9 @@
 """Layers, presets, the schema, and what the messages name."""
 
 import dataclasses
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -74,3 +77,14 @@ def test_the_environments_pin_what_the_requirements_pin():
         for package in packages:
             name, version = package.split("==")
             assert pinned[name] == version, f"{path.name}: {package}"
+
+
+def test_what_the_snakefile_imports_is_quick_to_import():
+    """`snakemake -n` reads the configuration; pandas, pyarrow and torch would take longer than that."""
+    code = (
+        "import sys; from twoscale import configuration, fingerprint, settings, tables;"
+        "print({'pandas', 'pyarrow', 'torch'} & set(sys.modules))"
+    )
+    environment = os.environ | {"PYTHONPATH": str(configuration.PROJECT / "scripts")}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
