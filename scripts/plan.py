@@ -41,7 +41,7 @@ def rows(plan: accounting.Plan, tflops: float) -> list[tuple[str, str]]:
         (f"hours of training at {tflops:g} TFLOP/s", f"{seconds / 3600:.2f}"),
         ("training jobs (one a checkpoint)", str(plan.training_jobs)),
         ("checkpoints to analyse", str(plan.analysis_jobs)),
-        ("text to collect, characters", "all" if plan.text_characters is None else f"{plan.text_characters:,}"),
+        (f"text to collect, {plan.text_unit}", "all" if plan.text is None else f"{plan.text:,}"),
         ("checkpoints on disk", gigabytes(plan.checkpoint_bytes)),
         ("optimizer and partial states on disk, at most", gigabytes(plan.optimizer_bytes)),
         ("states for Fig. 1 on disk", gigabytes(plan.states_bytes)),

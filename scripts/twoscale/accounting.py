@@ -97,7 +97,8 @@ class Plan:
     training_flops_full_attention: float
     training_jobs: int
     analysis_jobs: int
-    text_characters: int | None
+    text: int | None
+    text_unit: str
     checkpoint_bytes: int
     optimizer_bytes: int
     states_bytes: int
@@ -127,7 +128,9 @@ def plan(run: settings.Settings) -> Plan:
         training_flops_full_attention=mean_flops_per_token(model, train, causal=False).total * tokens,
         training_jobs=segments,
         analysis_jobs=segments + 1,
-        text_characters=run.data.characters,
+        # GPT-2's tokens can be counted while text is collected, those of an own tokenizer not
+        text=run.data.tokens if run.tokens.tokenizer == "gpt2" else run.data.characters,
+        text_unit="tokens" if run.tokens.tokenizer == "gpt2" else "characters",
         checkpoint_bytes=(segments + 1) * weight_bytes,
         # two moments to start from, and a partial state of weights and moments beside the one it replaces
         optimizer_bytes=(2 + 3 + 3) * weight_bytes,
