@@ -241,7 +241,10 @@ def _draw_inset(
     for k, offset in ((first, (3, 3)), (budget, (3, -7))):
         place = path[loop.places[k]]
         inset.annotate(f"$x^{{({k})}}$", place, xytext=offset, textcoords="offset points", fontsize=6.5)
-    axes.indicate_inset_zoom(inset, edgecolor="0.4", linewidth=0.6)
+    indicator = axes.indicate_inset_zoom(inset, edgecolor="0.4", linewidth=0.6)
+    # to the left corners (lower, upper): lines to the right ones may cross the legend
+    for connector, shown in zip(indicator.connectors, (True, True, False, False), strict=True):
+        connector.set_visible(shown)
 
 
 def _draw_key(axes: Axes, loops: Sequence[Stretch], shades: dict[str, np.ndarray]) -> None:
