@@ -51,6 +51,7 @@ localrules:
     fig3,
     fig4,
     fig5,
+    claims,
     training,
     aggregate_scaling,
     scaling,

@@ -67,8 +67,9 @@ def test_every_slow_rule_is_a_job_with_what_it_asks_for(finished_on_slurm, slurm
 
     groups = [asked.pop(comment) for comment in list(asked) if comment.startswith("rule_analyses_tiny_")]
     assert asked == {
-        "rule_prepare_text_wildcards_tiny": need(1, "2000M", "10:00:00"),
-        "rule_tokenize_text_wildcards_tiny": need(1, "2000M", "04:00:00"),
+        "rule_tokenize_text_wildcards_tiny_shard_000": need(1, "1000M", "04:00:00"),
+        "rule_tokenize_text_wildcards_tiny_shard_001": need(1, "1000M", "04:00:00"),
+        "rule_join_tokens_wildcards_tiny": need(1, "1000M", "01:00:00"),
         "rule_init_model_wildcards_tiny": need(1, "4000M", "00:30:00"),
         "rule_train_segment_wildcards_tiny_000010": need(1, "16000M", "1-00:00:00"),
         "rule_train_segment_last_wildcards_tiny_000020": need(1, "16000M", "01:17:00", gpu="gpu:pretended:1"),
