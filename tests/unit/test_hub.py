@@ -14,7 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from twoscale import hub as client
 from twoscale import ingestion
+from twoscale.errors import InputError
 from twoscale.settings import Budget, Data, Download
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -137,6 +139,26 @@ def test_datasets_reads_the_same_documents(hub, run, tmp_path):
     ours = run()
     ours.succeed()
     assert json.loads(done.stdout) == [row["text"] for shard in ours.shards for row in pq.read_table(shard).to_pylist()]
+
+
+@pytest.mark.parametrize(
+    "data_files",
+    [
+        "a/*",
+        ["a/*"],
+        [{"split": "test", "path": "b/*"}, {"split": "train", "path": "a/*"}],
+        [{"split": "train", "path": ["a/*"]}],
+        {"split": "train", "path": "a/*"},
+    ],
+)
+def test_every_form_of_a_card_names_the_files_of_the_split_train(data_files):
+    assert client.train_patterns({"config_name": "x", "data_files": data_files}) == ["a/*"]
+
+
+@pytest.mark.parametrize("data_files", [[], [{"split": "test", "path": "b/*"}]])
+def test_a_subset_without_a_split_train_is_refused(data_files):
+    with pytest.raises(InputError, match=r"data\.subset: 'x' names no data files of the split train"):
+        client.train_patterns({"config_name": "x", "data_files": data_files})
 
 
 def test_only_the_files_that_the_budget_needs_are_asked_for(hub, run):

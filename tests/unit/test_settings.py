@@ -305,3 +305,14 @@ def test_reading_settings_imports_no_heavy_library():
     code = "import sys, twoscale.settings; print(sorted({'torch', 'numpy', 'pandas', 'yaml'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], cwd=scripts, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_budget_counts_what_can_be_counted_before_the_text_is_there(paper):
+    def budget(tokenizer):
+        paper["tokens"]["tokenizer"] = tokenizer
+        chosen = settings.from_config(paper)
+        return settings.budget(chosen.data, chosen.tokens)
+
+    assert budget("gpt2") == settings.Budget("tokens", 300_000_000, 1_000_000)
+    assert budget("bytes") == settings.Budget("characters", 1_500_000_000, 1_000_000)
+    assert budget("bpe") == settings.Budget("characters", 1_500_000_000, 9_000_000)
