@@ -28,7 +28,7 @@ def main(arguments) -> None:
     torch.set_num_threads(1)
     prompts = inputs[: exits.latency_repeats, : exits.latency_tokens]
     latency = pd.DataFrame(measure_latency(model, prompts, exits, seed, run))
-    checks = measure_check_cost(model, prompts, seed, run)
+    checks = measure_check_cost(model, prompts, exits, seed, run)
     check_columns = list(tables.columns("check_cost"))
     tables.write("check_cost", pd.DataFrame(checks, columns=check_columns), arguments.checks)
     tables.write("exit_quality", quality, arguments.quality, model_settings.group_labels)

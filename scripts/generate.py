@@ -17,11 +17,11 @@ import torch
 
 from twoscale import command, loop_colours, settings
 from twoscale.errors import InputError
-from twoscale.exits import Rule, make_rule
+from twoscale.exits import RULES, Rule, load_rule, make_rule
 from twoscale.files import replacing
 from twoscale.finished_run import FinishedRun, open_run
 from twoscale.generation import NewToken, Sampling, Speculation, generate
-from twoscale.inference import Decoder
+from twoscale.inference import Decoder, state_decoder
 from twoscale.model import LoopedTransformer
 
 
@@ -36,11 +36,12 @@ def main(arguments: argparse.Namespace) -> None:
     speculation = drafts(run.model, arguments)
     decoder = Decoder(
         run.model,
-        chosen_rule(run.model, arguments.rule, "tau", arguments.tau, arguments.budget),
+        chosen_rule(run.model, arguments, "tau", arguments.tau),
         arguments.budget,
         run.seed,
         kv_slots=arguments.kv_slots,
         warm_start=arguments.warm_start,
+        replay=None if arguments.cuda_graphs else False,
     )
     sampling = Sampling(arguments.temperature, arguments.top_k, arguments.top_p, arguments.seed)
     started = time.perf_counter()
@@ -63,10 +64,12 @@ def main(arguments: argparse.Namespace) -> None:
         write_page(arguments, run, facts, shown.pieces)
 
 
-def chosen_rule(model: LoopedTransformer, name: str, option: str, tau: float | None, budget: int) -> Rule:
-    """The exit rule `name` at the threshold of an option; `fixed` runs the whole budget unless told otherwise."""
+def chosen_rule(model: LoopedTransformer, arguments: argparse.Namespace, option: str, tau: float | None) -> Rule:
+    """The exit rule asked for at the threshold of an option; `fixed` runs the whole budget unless told otherwise."""
+    name = arguments.rule
+    rules = RULES if arguments.rule_file is None else {name: load_rule(arguments.rule_file, name)}
     if tau is None and name == "fixed":
-        tau = budget
+        tau = arguments.budget
     if tau is None:
         raise InputError(f"option --{option}: found nothing, expected the threshold of the rule {name}.")
     if not math.isfinite(tau) or tau <= 0:
@@ -75,7 +78,7 @@ def chosen_rule(model: LoopedTransformer, name: str, option: str, tau: float | N
         if tau != int(tau):
             raise InputError(f"option --{option}: found {tau}, expected a whole number for the rule {name}.")
         tau = int(tau)
-    return make_rule(name, tau, model.decode)
+    return make_rule(name, tau, state_decoder(model, arguments.decoder), rules)
 
 
 def drafts(model: LoopedTransformer, arguments: argparse.Namespace) -> Speculation | None:
@@ -83,9 +86,9 @@ def drafts(model: LoopedTransformer, arguments: argparse.Namespace) -> Speculati
     if arguments.speculative is None:
         return None
     if arguments.draft_tau is None:
-        rule = chosen_rule(model, "fixed", "draft-loops", arguments.draft_loops, arguments.budget)
+        rule = make_rule("fixed", arguments.draft_loops, model.decode)
     else:
-        rule = chosen_rule(model, arguments.rule, "draft-tau", arguments.draft_tau, arguments.budget)
+        rule = chosen_rule(model, arguments, "draft-tau", arguments.draft_tau)
     return Speculation(rule, arguments.speculative)
 
 
@@ -166,8 +169,17 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--tokens", type=int, default=100, help="tokens to generate at most (default: 100)")
     exit_rule = made.add_argument_group("exit rule")
     exit_rule.add_argument("--rule", default="fixed", help="exit rule (default: fixed, all loops of the budget)")
+    exit_rule.add_argument(
+        "--rule-file", metavar="FILE", help="Python file with a rule of your own; --rule then names its class"
+    )
     exit_rule.add_argument("--tau", type=float, help="threshold of the rule")
     exit_rule.add_argument("--budget", type=int, default=30, help="loops of a group at most (default: 30)")
+    exit_rule.add_argument(
+        "--decoder",
+        choices=["head", "remaining_layers"],
+        default="head",
+        help="what a rule that looks at predictions reads them through (default: head)",
+    )
     choice = made.add_argument_group("choice of tokens")
     choice.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")
     choice.add_argument("--top-k", type=int, metavar="K", help="sample among the K likeliest tokens")
@@ -184,6 +196,9 @@ def parser() -> argparse.ArgumentParser:
     decoding.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     decoding.add_argument("--dtype", choices=["float32", "float64"], default="float32")
     decoding.add_argument("--threads", type=int, help="threads of PyTorch (default: its own choice)")
+    decoding.add_argument(
+        "--cuda-graphs", action=argparse.BooleanOptionalAction, default=True, help="replay captured loop steps on CUDA"
+    )
     display = made.add_argument_group("display")
     display.add_argument(
         "--show-loops", nargs="?", const="auto", choices=["auto", "always"],

@@ -14,11 +14,12 @@ EPSILON = 1e-8  # of Eq. 6
 
 
 @torch.no_grad()
-def evaluate(model, tokens, rule, threshold, budget, noise, kv_slots=None, warm_from=None):
+def evaluate(model, tokens, rule, threshold, budget, noise, kv_slots=None, warm_from=None, decoder="head"):
     """Read the text `tokens` (T,) under an exit rule; `noise` is that of a batch of this one sequence.
 
     kv_slots: how many keys of a token are kept, if not all. warm_from: from this token on a group starts from
-    the state with which the token before left it. Returns logits (T, V), steps and evaluations (G, T).
+    the state with which the token before left it. decoder: as the key of `exits`. Returns logits (T, V), steps and
+    evaluations (G, T).
     """
     embedded = model.embed(tokens[None])[0]  # (T, C)
     memory = defaultdict(lambda: defaultdict(list))  # layer -> token -> its (key, value), one per evaluation
@@ -40,7 +41,10 @@ def evaluate(model, tokens, rule, threshold, budget, noise, kv_slots=None, warm_
             f = block_map(model, index, hidden, attend, own_noise)
             warm = warm_from is not None and token >= max(warm_from, 1)
             x0 = left[index] if warm else model.enter(index, hidden, own_noise)
-            x, steps, evaluations = loop(f, x0, rule, threshold, budget, model.decode)
+            decode = model.decode
+            if decoder == "remaining_layers" and index == len(model.groups) - 1:
+                decode = through_remaining_layers(model, memory, token)
+            x, steps, evaluations = loop(f, x0, rule, threshold, budget, decode)
             left[index] = x
             hidden = model.leave(index, x)
             spent.append((steps, evaluations))
@@ -53,6 +57,22 @@ def block_map(model, group, entered, attend, noise):
     """The f of Algorithm 1 for one token: x^{k+1} = f(k, x^k). It knows k because the memory is read by it."""
     injected = model.inject(group, entered)
     return lambda k, x: model.step(group, model.disturb(group, k, x, noise), injected, attend(k))
+
+
+def through_remaining_layers(model, memory, token):
+    """Decodes a state of the last group as if the token left with it; what its keys would be is forgotten."""
+    last = len(model.groups) - 1
+    behind = range(model.settings.groups[last][-1] + 1, model.settings.layers + 1)
+
+    def decode(x):
+        hidden = model.leave(last, x)
+        for number in behind:
+            seen = {earlier: list(memory[number][earlier]) for earlier in range(token)} | {token: []}
+            attend = lambda layer, q, key, value, seen=seen: attention(seen, token, 0, 1, q, key, value)  # noqa: E731
+            hidden = model.single_layer(number, hidden, attend)
+        return model.decode(hidden)
+
+    return decode
 
 
 def attention(memory, token, k, slots, q, key, value):

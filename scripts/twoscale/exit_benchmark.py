@@ -12,7 +12,7 @@ from torch.utils.benchmark import Timer
 
 from twoscale import progress, settings
 from twoscale.exits import Rule, configured_rules, make_rule
-from twoscale.inference import Counts, Decoder, evaluate
+from twoscale.inference import Cache, Counts, Decoder, evaluate, evaluate_by_position, reads_one_by_one, state_decoder
 from twoscale.model import LoopedTransformer
 from twoscale.noise import EvaluationNoise
 
@@ -28,7 +28,30 @@ def settings_grid(exits: settings.Exits) -> list[tuple[str, float]]:
 def make_rules(model: LoopedTransformer, exits: settings.Exits) -> dict[tuple[str, float], Rule]:
     """The rule of every (rule, threshold) of the configuration, the user's own among them."""
     known = configured_rules(exits.rules)
-    return {(name, tau): make_rule(name, tau, model.decode, known) for name, tau in settings_grid(exits)}
+    return {
+        (name, tau): make_rule(name, tau, state_decoder(model, exits.decoder), known)
+        for name, tau in settings_grid(exits)
+    }
+
+
+def make_decoder(model: LoopedTransformer, exits: settings.Exits, seed: int) -> Decoder:
+    """A decoder with the cache and the loop steps of the configuration; it waits for its first rule."""
+    full = make_rule("fixed", exits.budget, model.decode)
+    replay = exits.cuda_graphs and model.token_embedding.weight.is_cuda
+    return Decoder(model, full, exits.budget, seed, kv_slots=exits.kv_slots, replay=replay)
+
+
+def read_at_once(
+    model: LoopedTransformer, rule: Rule, inputs: Tensor, first: int, budget: int, seed: int
+) -> tuple[Tensor, Counts]:
+    """Held-out blocks `first`, `first` + 1, … (B, T) under a rule, in parallel: logits (B, T, V) and counts."""
+    noise = EvaluationNoise(seed, range(first, first + len(inputs)), model.settings.block)
+    return evaluate(model, inputs.to(model.token_embedding.weight.device), rule, budget, noise)
+
+
+def cross_entropies(logits: Tensor, targets: Tensor) -> Tensor:
+    """Nats (B, T) of each next token, from logits (B, T, V) and targets (B, T)."""
+    return F.cross_entropy(logits.transpose(1, 2), targets.to(logits.device), reduction="none")
 
 
 def measure_quality(
@@ -36,39 +59,34 @@ def measure_quality(
 ) -> Iterator[Row]:
     """Rows of the table "exit_quality": each held-out block (N, T) under every rule and threshold."""
     rules = make_rules(model, exits)
+    shares_slots = exits.kv_slots is not None and exits.kv_slots < exits.budget
+    by_position = [rule for rule in rules.values() if shares_slots or reads_one_by_one(rule)]
+    decoder = make_decoder(model, exits, seed) if by_position else None
     with progress.meter("quality", len(rules) * inputs.numel(), "tokens") as bar:
         for (name, threshold), rule in rules.items():
-            for start in range(0, len(inputs), exits.quality_batch):
-                rows = slice(start, start + exits.quality_batch)
-                for row in _quality_rows(model, rule, inputs[rows], targets[rows], start, exits.budget, seed):
+            batch = 1 if rule in by_position else exits.quality_batch
+            for start in range(0, len(inputs), batch):
+                rows = slice(start, start + batch)
+                if rule in by_position:
+                    logits, counts = evaluate_by_position(decoder, inputs[rows], rule, [start])
+                else:
+                    logits, counts = read_at_once(model, rule, inputs[rows], start, exits.budget, seed)
+                ce = cross_entropies(logits, targets[rows]).mean(1).tolist()
+                for row in _quality_rows(ce, counts, start, inputs.shape[1], exits.budget, model.settings.group_labels):
                     yield {"run": run, "rule": name, "threshold": float(threshold)} | row
                 bar.update(inputs[rows].numel())
 
 
 def _quality_rows(
-    model: LoopedTransformer, rule: Rule, inputs: Tensor, targets: Tensor, first: int, budget: int, seed: int
+    ce: Sequence[float], counts: Counts, first: int, tokens: int, budget: int, labels: Sequence[str]
 ) -> Iterator[Row]:
-    _, losses, counts = read_text(model, rule, inputs, targets, first, budget, seed)
-    ce = losses.mean(1).tolist()
-    for i in range(len(inputs)):
-        row = {"sequence": first + i, "tokens": inputs.shape[1], "ce": ce[i]}
-        row["ppl"] = math.exp(row["ce"])
+    for i in range(len(ce)):
+        row = {"sequence": first + i, "tokens": tokens, "ce": ce[i], "ppl": math.exp(ce[i])}
         row["share_at_budget"] = _share(counts.evaluations[:, i] == budget)
         for kind in ("steps", "evaluations"):
             means = getattr(counts, kind)[:, i].float().mean(-1).tolist()
-            row |= {f"{kind}_g{g}": mean for g, mean in zip(model.settings.group_labels, means, strict=True)}
+            row |= {f"{kind}_g{g}": mean for g, mean in zip(labels, means, strict=True)}
         yield row
-
-
-def read_text(
-    model: LoopedTransformer, rule: Rule, inputs: Tensor, targets: Tensor, first: int, budget: int, seed: int
-) -> tuple[Tensor, Tensor, Counts]:
-    """Held-out blocks `first`, `first` + 1, … (B, T) under a rule: logits (B, T, V), cross-entropies (B, T), counts."""
-    device = model.token_embedding.weight.device
-    noise = EvaluationNoise(seed, range(first, first + len(inputs)), model.settings.block)
-    logits, counts = evaluate(model, inputs.to(device), rule, budget, noise)
-    losses = F.cross_entropy(logits.transpose(1, 2), targets.to(device), reduction="none")
-    return logits, losses, counts
 
 
 def measure_latency(
@@ -81,7 +99,7 @@ def measure_latency(
     away.
     """
     rules = make_rules(model, exits)
-    decoder = Decoder(model, next(iter(rules.values())), exits.budget, seed)
+    decoder = make_decoder(model, exits, seed)
     rounds = [(-1, prompts[0]), *enumerate(prompts)]
     synchronise = torch.cuda.synchronize if model.token_embedding.weight.is_cuda else _nothing
     with progress.meter("latency", len(rounds) * len(rules), "settings") as bar:
@@ -100,19 +118,24 @@ def measure_latency(
                 yield row | {f"evaluations_g{g}": m for g, m in zip(model.settings.group_labels, means, strict=True)}
 
 
-@torch.no_grad()
-def measure_check_cost(model: LoopedTransformer, prompts: Tensor, seed: int, run: str) -> Iterator[Row]:
+@torch.inference_mode()
+def measure_check_cost(
+    model: LoopedTransformer, prompts: Tensor, exits: settings.Exits, seed: int, run: str
+) -> Iterator[Row]:
     """Rows of the table "check_cost": a KL decision and a loop step, timed in turn on the same state (1, C).
 
     One token, as in decoding, the first of each prompt (R, T); one thread on CPU.
     """
-    rule = make_rule("kl", 1.0, model.decode)
+    rule = make_rule("kl", 1.0, state_decoder(model, exits.decoder))
+    cache = Cache(model.settings, slots=1, like=model.token_embedding.weight)
     for repeat, prompt in enumerate(prompts):
         entered = model.embed(prompt[None, :1].to(model.token_embedding.weight.device))  # (1, 1, C)
         noise = EvaluationNoise(seed, [repeat], model.settings.block)
         for group, label in enumerate(model.settings.group_labels):
             x, injected = model.enter(group, entered, noise), model.inject(group, entered)
             names = {"model": model, "rule": rule, "group": group, "x": x, "injected": injected}
+            if reads_one_by_one(rule):
+                rule.decode.enter(group, cache.attend(0, position=0))
             names["state"] = rule.start(x[0])
             times = {
                 "check_ms": _median_ms("rule.update(state, x[0])", names),

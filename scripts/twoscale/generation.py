@@ -16,7 +16,7 @@ from torch import Tensor
 from twoscale import streams
 from twoscale.errors import InputError
 from twoscale.exits import Rule
-from twoscale.inference import Decoder
+from twoscale.inference import Decoder, check_read_together
 
 
 @dataclass(frozen=True)
@@ -145,6 +145,7 @@ def check_parallel(decoder: Decoder) -> None:
             f"kv_slots: found {decoder.cache.slots} together with drafts, expected one of them; positions that share "
             "slots are computed one by one, and drafts are verified in parallel."
         )
+    check_read_together(decoder.rule)
 
 
 def check_prompt(decoder: Decoder, prompt: Sequence[int]) -> None:

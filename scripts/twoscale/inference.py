@@ -11,8 +11,9 @@ Algorithm 1), and `evaluations`, how often f was computed; they differ by one wh
 that triggered away. Cost is evaluations.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from twoscale import settings
 from twoscale.errors import InputError
-from twoscale.exits import Rule, keep_rows
+from twoscale.exits import Decode, Rule, keep_rows
 from twoscale.model import Attend, LoopedTransformer, Noise, causal_attention
 from twoscale.noise import EvaluationNoise
 
@@ -32,6 +33,56 @@ class Counts:
 
     steps: Tensor
     evaluations: Tensor
+
+
+class RemainingLayers:
+    """Decodes a state of the last group as the model would go on with it, through the layers behind the group.
+
+    So the parent's code looks at predictions (Geiping et al., `predict_from_latents`). What earlier tokens left
+    behind in those layers comes from the states that they left the group with, so positions are read one after
+    another. States of earlier groups, behind which tokens loop again, go to the head directly.
+    """
+
+    def __init__(self, model: LoopedTransformer) -> None:
+        self.model = model
+        self._last = len(model.groups) - 1
+        behind = model.stages.index(("loop", self._last)) + 1 if model.groups else 0
+        self._layers = [number for _stage, number in model.stages[behind:]]
+        self._group = 0
+        self._attend: Attend | None = None
+
+    def enter(self, group: int, attend: Attend) -> None:
+        """From now on states are those of `group`; `attend` is the attention of single-pass layers at their place."""
+        self._group, self._attend = group, attend
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Logits (1, V) of the state x (1, C) of the one token that loops."""
+        if self._attend is None:
+            raise InputError("exit rule: found one that decodes states, expected needs_decoder = True in its class.")
+        if self._group != self._last:
+            return self.model.decode(x)
+        hidden = self.model.leave(self._group, x)
+        for number in self._layers:
+            hidden = self.model.single_layer(number, hidden, self._attend)
+        return self.model.decode(hidden)
+
+
+def state_decoder(model: LoopedTransformer, name: str) -> Decode:
+    """What a rule sees predictions through: the `head` on the state itself (§4), or the `remaining_layers` first."""
+    return RemainingLayers(model) if name == "remaining_layers" else model.decode
+
+
+def reads_one_by_one(rule: Rule) -> bool:
+    """Whether a text can be read under the rule only position by position."""
+    return rule.needs_decoder and isinstance(rule.decode, RemainingLayers)
+
+
+def check_read_together(rule: Rule) -> None:
+    if reads_one_by_one(rule):
+        raise InputError(
+            "exits.decoder: found remaining_layers, expected head where positions are computed together; with the "
+            "remaining layers a prediction needs the states that earlier tokens left with."
+        )
 
 
 class Memory(Protocol):
@@ -140,6 +191,7 @@ def loop_in_parallel(
 @torch.inference_mode()
 def evaluate(model: LoopedTransformer, tokens: Tensor, rule: Rule, budget: int, noise: Noise) -> tuple[Tensor, Counts]:
     """Teacher-forced logits (B, T, V) of `tokens` (B, T) under a rule, and what each token spent."""
+    check_read_together(rule)
     hidden = model.embed(tokens)
     spent = []
     for stage, index in model.stages:
@@ -229,6 +281,70 @@ class CachedMemory:
         self.cache.fill(self.layers, self.start + rows, evaluations)
 
 
+class LoopSteps:
+    """Loop steps of the one token at `position` of a cache, (1, C) -> (1, C).
+
+    Where they are captured, a step is the replay of a CUDA graph that was recorded when this object was made,
+    one a group and loop step: a single call for the host in place of the twenty kernels of a layer. A graph has
+    fixed addresses and shapes, so state, input and position are copied to where it reads them, and attention
+    covers the whole block under a mask. What computes a step is the same function, captured or not.
+    """
+
+    def __init__(self, model: LoopedTransformer, cache: Cache, budget: int) -> None:
+        like = model.token_embedding.weight
+        self.model, self.cache = model, cache
+        self.position = torch.zeros(1, dtype=torch.int64, device=like.device)
+        self.state, self.injected = (like.new_zeros(1, model.settings.width) for _ in range(2))
+        self._pool = torch.cuda.graph_pool_handle() if like.is_cuda else None  # the graphs' memory, of all together
+        self._replays = {
+            (group, k): self._captured(group, k) if like.is_cuda else partial(self._compute, group, k)
+            for group in range(len(model.groups))
+            for k in range(budget)
+        }
+
+    def __call__(self, group: int, k: int, state: Tensor, injected: Tensor, position: int) -> Tensor:
+        self.position.fill_(position)
+        self.state.copy_(state)
+        self.injected.copy_(injected)
+        return self._replays[group, k]()
+
+    def _compute(self, group: int, k: int) -> Tensor:
+        attend = self.cache.attend_together(k, self.position, self.model.settings.block)
+        return self.model.step(group, self.state, self.injected, attend)
+
+    def _captured(self, group: int, k: int) -> Callable[[], Tensor]:
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):  # libraries set themselves up at a first call, which no graph may hold
+            self._compute(group, k)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            made = self._compute(group, k)
+
+        def replay() -> Tensor:
+            graph.replay()
+            return made.clone()  # the next replay of this graph overwrites it
+
+        return replay
+
+
+def sent_to_host(flag: Tensor) -> Callable[[], bool]:
+    """Start to fetch the one boolean of a tensor; calling what is returned waits for it."""
+    if not flag.is_cuda:
+        return partial(bool, flag)
+    host = torch.empty(flag.shape, dtype=torch.bool, pin_memory=True)
+    host.copy_(flag, non_blocking=True)
+    arrived = torch.cuda.Event()
+    arrived.record()
+
+    def read() -> bool:
+        arrived.synchronize()
+        return bool(host)
+
+    return read
+
+
 class Decoder:
     """Decodes one sequence under a rule on top of a cache that is allocated once.
 
@@ -245,12 +361,14 @@ class Decoder:
         sequence: int = 0,
         kv_slots: int | None = None,
         warm_start: bool = False,
+        replay: bool | None = None,
     ) -> None:
         """sequence: number of the held-out sequence whose noise is read; 0 outside of that text.
 
         kv_slots: loop steps share this many slots of the cache (None: each has its own). warm_start: a
         token that is fed starts each group from the state with which the token before left it (Geiping et
-        al.); those of a prompt still start as in training.
+        al.); those of a prompt still start as in training. replay (None: on CUDA only): tokens that are fed one
+        by one loop through `LoopSteps`, and the next step begins before a rule's decision has arrived.
         """
         if kv_slots is not None and kv_slots < 1:
             raise InputError(f"kv_slots: found {kv_slots}, expected at least 1.")
@@ -263,15 +381,24 @@ class Decoder:
         # group -> the states (block, C) that tokens left it with: the next one's start if that is warm
         self._left = [like.new_zeros(model.settings.block, model.settings.width) for _ in model.groups]
         self.position = 0
+        with torch.inference_mode():
+            replays = like.is_cuda if replay is None else replay
+            self._replayed = LoopSteps(model, self.cache, budget) if replays else None
 
     @property
     def shares_slots(self) -> bool:
         return self.cache.slots < self.budget
 
-    def reset(self, rule: Rule | None = None) -> None:
-        """Start a new text, under another rule if one is given; the cache is overwritten as it goes."""
+    def reset(self, rule: Rule | None = None, sequence: int | None = None) -> None:
+        """Start a new text, under another rule and with another sequence's noise if they are given.
+
+        The cache is overwritten as it goes.
+        """
         self.position = 0
         self.rule = rule or self.rule
+        if sequence is not None:
+            self.noise = EvaluationNoise(self.noise.seed, [sequence], self.noise.block)
+            self._drawn.clear()
 
     def rewind(self, position: int) -> None:
         """Forget the tokens from `position` on: no later token sees what the cache still holds of them."""
@@ -297,6 +424,7 @@ class Decoder:
                 f"kv_slots: found {self.cache.slots} slots for a budget of {self.budget} loops, expected a slot for "
                 "each loop where positions are computed together; feed them one by one."
             )
+        check_read_together(self.rule)
         self._check_room(len(tokens))
         batch = self._as_tensor(tokens)
         everyone = torch.arange(len(tokens), device=batch.device)
@@ -320,9 +448,9 @@ class Decoder:
     def prefill(self, tokens: Sequence[int]) -> tuple[Tensor, Counts]:
         """Read a prompt of N tokens: logits (N, V) after each and what they spent (G, 1, N).
 
-        In parallel where every loop step has a slot of its own, else position by position.
+        In parallel where every loop step has a slot of its own and the rule allows it, else position by position.
         """
-        if not self.shares_slots:
+        if not (self.shares_slots or reads_one_by_one(self.rule)):
             return self.feed_together(tokens)
         logits, counts = zip(*(self._feed_one(token, warm=False) for token in tokens), strict=True)
         spent = torch.tensor(counts, dtype=torch.int64).reshape(len(tokens), len(self.model.groups), 2)
@@ -352,14 +480,31 @@ class Decoder:
     def _loop(self, group: int, entered: Tensor, warm: bool) -> tuple[Tensor, int, int]:
         """State (1, C) that the token leaves the group with, its steps and its evaluations."""
         rule = self.rule
+        if reads_one_by_one(rule):
+            rule.decode.enter(group, self.cache.attend(0, self.position))
         x = self._start(group, entered, warm)
         state = rule.start(x)
+        ahead = self._runs_ahead
+        undecided = None  # the step whose decision is still on its way
         for k, x_new in self._states(group, entered, x, self.budget):
+            if undecided is not None and undecided[0]():
+                return undecided[1]  # the step just taken was one too many
             leaves, state = rule.update(state, x_new)
-            if leaves:
-                return (x, k, k + 1) if rule.returns == "previous" else (x_new, k + 1, k + 1)
+            left = (x, k, k + 1) if rule.returns == "previous" else (x_new, k + 1, k + 1)
+            if ahead:
+                undecided = sent_to_host(leaves), left
+            elif leaves:
+                return left
             x = x_new
-        return x, self.budget, self.budget
+        return undecided[1] if undecided is not None and undecided[0]() else (x, self.budget, self.budget)
+
+    @property
+    def _runs_ahead(self) -> bool:
+        """Whether a step may be taken that turns out to be one too many: `fill` overwrites what it left behind.
+
+        It would not where the slot that such a step writes held an earlier one's keys and values.
+        """
+        return self._replayed is not None and not self.shares_slots
 
     def _replay(self, group: int, entered: Tensor, warm: bool, count: int) -> tuple[Tensor, int, int]:
         """The same after `count` evaluations, with no rule asked."""
@@ -372,7 +517,10 @@ class Decoder:
         injected = self.model.inject(group, entered)
         for k in range(most):
             disturbed = self.model.disturb(group, k, x, self._noise_rows)
-            x = self.model.step(group, disturbed, injected, self.cache.attend(k, self.position))
+            if self._replayed is not None:
+                x = self._replayed(group, k, disturbed, injected, self.position)
+            else:
+                x = self.model.step(group, disturbed, injected, self.cache.attend(k, self.position))
             yield k, x
 
     def _start(self, group: int, entered: Tensor, warm: bool) -> Tensor:
@@ -404,17 +552,16 @@ class Decoder:
 
 @torch.inference_mode()
 def evaluate_by_position(
-    model: LoopedTransformer,
-    tokens: Tensor,
-    rule: Rule,
-    budget: int,
-    seed: int,
-    sequences: Sequence[int],
-    kv_slots: int | None,
+    decoder: Decoder, tokens: Tensor, rule: Rule, sequences: Sequence[int]
 ) -> tuple[Tensor, Counts]:
-    """`evaluate`, one of the `sequences` (B) after the other through the cache, whose slots loop steps may share."""
-    decoders = (Decoder(model, rule, budget, seed, sequence, kv_slots) for sequence in sequences)
-    read = [decoder.prefill(row.tolist()) for decoder, row in zip(decoders, tokens, strict=True)]
+    """`evaluate`, one of the `sequences` (B) after the other through the cache of `decoder`.
+
+    It takes longer, and it can be had where loop steps share slots or rules look through the remaining layers.
+    """
+    read = []
+    for row, sequence in zip(tokens, sequences, strict=True):
+        decoder.reset(rule, sequence)
+        read.append(decoder.prefill(row.tolist()))
     logits, counts = zip(*read, strict=True)
     parts = [torch.cat([getattr(count, kind) for count in counts], dim=1) for kind in ("steps", "evaluations")]
     return torch.stack(logits), Counts(*parts)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from twoscale import progress
-from twoscale.exit_benchmark import Row, read_text
+from twoscale.exit_benchmark import Row, cross_entropies, read_at_once
 from twoscale.exits import Fixed
 from twoscale.model import LoopedTransformer
 
@@ -64,5 +64,5 @@ def read_at_fixed_loops(
     model: LoopedTransformer, inputs: Tensor, targets: Tensor, first: int, loops: int, seed: int
 ) -> tuple[Tensor, Tensor]:
     """Logits (B, T, V) and cross-entropies (B, T) of held-out blocks with every group at `loops` steps."""
-    logits, losses, _ = read_text(model, Fixed(loops, model.decode), inputs, targets, first, loops, seed)
-    return logits, losses
+    logits, _ = read_at_once(model, Fixed(loops, model.decode), inputs, first, loops, seed)
+    return logits, cross_entropies(logits, targets)

@@ -239,6 +239,8 @@ class Exits:
     budget: int
     rules: dict[str, dict[str, Any]]
     decoder: str
+    kv_slots: int | None
+    cuda_graphs: bool
     dtype: str
     quality_tokens: int
     quality_batch: int

@@ -48,6 +48,8 @@ def exits(**changes):
         "budget": 6,
         "rules": RULES,
         "decoder": "head",
+        "kv_slots": None,
+        "cuda_graphs": True,
         "dtype": "float64",
         "quality_tokens": 3 * BLOCK,
         "quality_batch": 2,
@@ -102,19 +104,33 @@ def test_quality_has_one_row_per_setting_and_sequence():
     assert (frame["tokens"] == BLOCK).all()
 
 
-def test_quality_is_the_cross_entropy_and_cost_of_the_reference_engine():
+@pytest.mark.parametrize("changes", [{}, {"decoder": "remaining_layers"}, {"kv_slots": 2}, {"kv_slots": 6}], ids=str)
+def test_quality_is_the_cross_entropy_and_cost_of_the_reference_engine(changes):
     model = small_model()
     inputs, targets = held_out()
-    for row in quality(model).to_dict("records"):
+    for row in quality(model, **changes).to_dict("records"):
         name, threshold, i = row["rule"], row["threshold"], row["sequence"]
         logits, steps, evaluations = reference_engine.evaluate(
-            model, inputs[i], name, threshold, 6, EvaluationNoise(SEED, [i], BLOCK)
+            model, inputs[i], name, threshold, 6, EvaluationNoise(SEED, [i], BLOCK), **changes
         )
         assert row["ce"] == pytest.approx(cross_entropy(logits, targets[i]), rel=1e-9)
         assert row["ppl"] == pytest.approx(math.exp(row["ce"]), rel=1e-12)
         for group, label in enumerate(("2", "3-4")):
             assert row[f"steps_g{label}"] == pytest.approx(steps[group].double().mean().item(), rel=1e-6)
             assert row[f"evaluations_g{label}"] == pytest.approx(evaluations[group].double().mean().item(), rel=1e-6)
+
+
+def test_latency_times_the_function_that_quality_reads():
+    model = small_model()
+    for changes in ({"decoder": "remaining_layers"}, {"kv_slots": 2}):
+        rows = latency(model, **changes)
+        for row in rows.to_dict("records"):
+            _, _, evaluations = reference_engine.evaluate(
+                model, held_out()[0][row["repeat"], :5], row["rule"], row["threshold"], 6,
+                EvaluationNoise(SEED, [0], BLOCK), **changes,
+            )  # fmt: skip
+            for group, label in enumerate(("2", "3-4")):
+                assert row[f"evaluations_g{label}"] == pytest.approx(evaluations[group].double().mean().item())
 
 
 def test_cross_entropy_at_fixed_loops_is_that_of_the_forward_pass():
@@ -217,7 +233,7 @@ def test_latency_grows_with_the_loops():
 
 
 def check_cost(model):
-    return pd.DataFrame(measure_check_cost(model, held_out()[0][:2, :5], SEED, "trial"))
+    return pd.DataFrame(measure_check_cost(model, held_out()[0][:2, :5], exits(), SEED, "trial"))
 
 
 def test_a_check_and_a_step_are_timed_per_repeat_and_group(tmp_path, monkeypatch):

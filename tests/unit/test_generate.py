@@ -137,6 +137,25 @@ def test_loops_are_coloured_off_a_terminal_only_when_forced_and_drafts_change_no
     assert re.search(rb"drafts: \d+ of \d+ accepted", drafted.stderr)
 
 
+def test_a_rule_of_the_user_generates_text(results, tmp_path):
+    file = tmp_path / "three.py"
+    file.write_text(
+        "from twoscale.exits import Fixed\n\n\n"
+        "class Three(Fixed):\n"
+        "    def __init__(self, threshold, decode):\n"
+        "        super().__init__(3, decode)\n"
+    )
+    done = generate(results, "--tokens", "4", "--rule", "Three", "--rule-file", file, "--tau", "1")
+    assert done.returncode == 0, done.stderr.decode()
+    assert b"mean loops: 3.00 in 2, 3.00 in 3" in done.stderr
+
+
+def test_predictions_through_the_remaining_layers_are_an_option(results):
+    done = generate(results, "--tokens", "4", "--rule", "kl", "--tau", "0.01", "--decoder", "remaining_layers")
+    assert done.returncode == 0, done.stderr.decode()
+    assert b"mean loops" in done.stderr
+
+
 def test_wrong_input_ends_in_one_sentence(results):
     done = generate(results, "--rule", "speed", "--tau", "1")
     assert done.returncode == 1
@@ -164,6 +183,11 @@ def test_wrong_input_ends_in_one_sentence(results):
         (["--speculative", "2", "--draft-loops", "0"], "option --draft-loops: found 0"),
         (["--speculative", "2", "--draft-tau", "-1"], "option --draft-tau: found -1.0"),
         (["--speculative", "2", "--warm-start"], "warm_start: found it together with drafts"),
+        (["--rule-file", "gone.py", "--tau", "1"], "exit rule file gone.py: found no such file"),
+        (
+            ["--rule", "kl", "--tau", "1", "--decoder", "remaining_layers", "--speculative", "2"],
+            "exits.decoder: found remaining_layers, expected head",
+        ),
     ],
     ids=lambda value: " ".join(value)[:24] if isinstance(value, list) else "",
 )

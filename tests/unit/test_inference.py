@@ -9,7 +9,7 @@ import torch
 from twoscale import settings
 from twoscale.errors import InputError
 from twoscale.exits import RULES, Rule, divergence, make_rule
-from twoscale.inference import Decoder, evaluate, evaluate_by_position
+from twoscale.inference import Decoder, evaluate, evaluate_by_position, state_decoder
 from twoscale.model import initialise
 from twoscale.noise import EvaluationNoise
 
@@ -441,7 +441,7 @@ def test_shared_slots_are_those_of_the_explicit_reference(name, slots):
     model, sequences, tokens = small_model(), (4, 1), text(2, 9)
     threshold = ragged_threshold(name, model, tokens, noise_of(*sequences))
     rule = make_rule(name, threshold, model.decode)
-    logits, counts = evaluate_by_position(model, tokens, rule, BUDGET, SEED, sequences, slots)
+    logits, counts = evaluate_by_position(Decoder(model, rule, BUDGET, SEED, kv_slots=slots), tokens, rule, sequences)
     for row, sequence in enumerate(sequences):
         expected, steps, evaluations = reference_engine.evaluate(
             model, tokens[row], name, threshold, BUDGET, noise_of(sequence), kv_slots=slots
@@ -458,8 +458,11 @@ def test_slots_that_are_shared_change_the_function_and_slots_enough_do_not():
     model, tokens = small_model(), text(1, 9)
     rule = make_rule("fixed", BUDGET, model.decode)
     expected, _ = evaluate(model, tokens, rule, BUDGET, noise_of(0))
-    assert_close(evaluate_by_position(model, tokens, rule, BUDGET, SEED, [0], BUDGET)[0], expected)
-    shared, _ = evaluate_by_position(model, tokens, rule, BUDGET, SEED, [0], 2)
+    own, shared = (
+        evaluate_by_position(Decoder(model, rule, BUDGET, SEED, kv_slots=slots), tokens, rule, [0])[0]
+        for slots in (BUDGET, 2)
+    )
+    assert_close(own, expected)
     assert not torch.allclose(shared, expected)
 
 
@@ -501,3 +504,135 @@ def test_a_warm_start_is_the_state_that_the_token_before_left_with(name, prompt,
     assert torch.equal(torch.cat([counts.evaluations[:, 0], taken], dim=1), evaluations)
     cold, _, _ = reference_engine.evaluate(model, tokens, name, threshold, BUDGET, noise_of(0), kv_slots=slots)
     assert not torch.allclose(cold[prompt:], expected[prompt:])
+
+
+# --- predictions through the remaining layers --------------------------------------------------------------------
+
+DECODING = [name for name, made in RULES.items() if made.needs_decoder]
+
+
+@pytest.mark.parametrize("name", DECODING)
+@pytest.mark.parametrize("readings", READINGS.values(), ids=READINGS)
+def test_predictions_through_the_remaining_layers_are_those_of_the_reference(readings, name):
+    model, sequences, tokens = small_model(**readings), (4, 1), text(2, 9)
+    threshold = ragged_threshold(name, model, tokens, noise_of(*sequences))
+    rule = make_rule(name, threshold, state_decoder(model, "remaining_layers"))
+    logits, counts = evaluate_by_position(Decoder(model, rule, BUDGET, SEED), tokens, rule, sequences)
+    for row, sequence in enumerate(sequences):
+        expected, steps, evaluations = reference_engine.evaluate(
+            model, tokens[row], name, threshold, BUDGET, noise_of(sequence), decoder="remaining_layers"
+        )
+        assert_close(logits[row], expected)
+        assert torch.equal(counts.steps[:, row], steps)
+        assert torch.equal(counts.evaluations[:, row], evaluations)
+
+
+def test_the_remaining_layers_decide_otherwise_than_the_head():
+    model, tokens = small_model(), text(6, 9)
+    threshold = ragged_threshold("kl", model, tokens, noise_of(*range(6)))
+    by_head, by_layers = (
+        evaluate_by_position(Decoder(model, rule, BUDGET, SEED), tokens, rule, range(6))[1].evaluations
+        for rule in (make_rule("kl", threshold, state_decoder(model, name)) for name in ("head", "remaining_layers"))
+    )
+    assert torch.equal(by_head[:2], by_layers[:2])  # no state of an earlier group has only layers behind it
+    assert not torch.equal(by_head[2], by_layers[2])
+
+
+def test_positions_are_not_read_together_through_the_remaining_layers():
+    model, tokens = small_model(), text(1, 3)
+    rule = make_rule("kl", 1.0, state_decoder(model, "remaining_layers"))
+    with pytest.raises(InputError, match=r"exits\.decoder: found remaining_layers, expected head"):
+        evaluate(model, tokens, rule, BUDGET, noise_of(0))
+    with pytest.raises(InputError, match=r"exits\.decoder: found remaining_layers, expected head"):
+        Decoder(model, rule, BUDGET, SEED).feed_together([1, 2])
+    norm = make_rule("step_norm", 1.0, state_decoder(model, "remaining_layers"))
+    evaluate(model, tokens, norm, BUDGET, noise_of(0))  # looks at no prediction
+
+
+def test_a_rule_that_decodes_has_to_say_so():
+    class Undeclared(Rule):
+        def start(self, x0):
+            return {"logits": self.decode(x0)}
+
+    model = small_model()
+    rule = Undeclared(1.0, state_decoder(model, "remaining_layers"))
+    with pytest.raises(InputError, match="expected needs_decoder = True"):
+        evaluate(model, text(1, 3), rule, BUDGET, noise_of(0))
+
+
+# --- loop steps that are replayed, ahead of the decisions --------------------------------------------------------
+
+
+@pytest.mark.parametrize("slots", [None, 2])
+@pytest.mark.parametrize("name", RULES)
+def test_steps_replayed_ahead_of_decisions_are_the_same_function(name, slots):
+    model, tokens = small_model(loop_noise=0.3, exit_norm="final_norm"), text(1, 9)[0]
+    rule = make_rule(name, ragged_threshold(name, model, tokens[None], noise_of(0)), model.decode)
+    plain, replayed = (Decoder(model, rule, BUDGET, SEED, kv_slots=slots, replay=replay) for replay in (False, True))
+    expected, taken = decode_text(plain, tokens)
+    logits, evaluations = decode_text(replayed, tokens)
+    assert_close(logits, expected)
+    assert torch.equal(evaluations, taken)
+    for layer, stored in plain.cache.stored.items():  # what was run ahead is overwritten
+        assert_close(replayed.cache.stored[layer], stored)
+
+
+def test_a_replaying_decoder_computes_at_most_one_step_more_per_exit():
+    model, tokens = small_model(), text(1, 9)[0]
+    rule = make_rule("step_norm", ragged_threshold("step_norm", model, tokens[None], noise_of(0)), model.decode)
+    decoder = Decoder(model, rule, BUDGET, SEED, replay=True)
+    taken = []
+    rows = rows_through_step(model, lambda: taken.append(decode_text(decoder, tokens)[1]))
+    exits = (taken[0] < BUDGET).sum(1)
+    assert exits.sum() > 0
+    assert rows == (taken[0].sum(1) + exits).tolist()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize("name", RULES)
+def test_captured_graphs_on_a_gpu_are_the_same_function(name):
+    model, tokens = small_model(exit_norm="final_norm"), text(1, 9)[0]
+    threshold = ragged_threshold(name, model, tokens[None], noise_of(0))
+    expected, taken = decode_text(Decoder(model, make_rule(name, threshold, model.decode), BUDGET, SEED), tokens)
+    model = model.cuda()
+    logits, evaluations = decode_text(Decoder(model, make_rule(name, threshold, model.decode), BUDGET, SEED), tokens)
+    assert_close(logits.cpu(), expected)
+    assert torch.equal(evaluations, taken)
+
+
+# --- float32 -----------------------------------------------------------------------------------------------------
+
+NEAR = 1e-4  # relative distance from the threshold at which rounding may decide
+
+
+@pytest.mark.parametrize("name", [name for name in RULES if name not in ("fixed", "argmax_stability")])
+def test_in_float32_only_tokens_near_the_threshold_leave_at_another_step(name):
+    agreed = left_out = 0
+    for seed in range(8):
+        model, tokens = small_model(seed), text(1, BLOCK, seed)
+        threshold = ragged_threshold(name, model, tokens, noise_of(0))
+        model = model.float()
+        rule = make_rule(name, threshold, model.decode)
+        _, counts = evaluate(model, tokens, rule, BUDGET, noise_of(0))
+        closest = []
+        rule.below = watched(rule, closest)
+        decoder = Decoder(model, rule, BUDGET, SEED)
+        for position, token in enumerate(tokens[0].tolist()):
+            closest.clear()
+            _, taken = decoder.feed(token)
+            if min(closest) < NEAR:
+                left_out += 1
+                continue
+            assert counts.evaluations[:, 0, position].tolist() == taken
+            agreed += 1
+    assert agreed > 10 * left_out
+
+
+def watched(rule, closest):
+    """`rule.below` that notes how near, relative to the threshold, each statistic came to it."""
+
+    def below(statistic):
+        closest.append(float((statistic / rule.threshold - 1).abs().min()))
+        return Rule.below(rule, statistic)
+
+    return below
