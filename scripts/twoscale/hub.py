@@ -11,6 +11,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple, TypeVar
 
 import huggingface_hub
@@ -60,9 +61,15 @@ def _may_pass(error: Exception) -> bool:
 
 
 def _retry_after(error: Exception) -> float:
-    """Seconds that the server asks to wait, 0 where it asks for none."""
+    """Seconds that the server asks to wait, as a number or until a date; 0 where it asks for none."""
     asked = error.response.headers.get("retry-after", "") if isinstance(error, HfHubHTTPError) else ""
-    return float(asked) if asked.isdigit() else 0.0
+    if asked.isdigit():
+        return float(asked)
+    try:
+        until = parsedate_to_datetime(asked)
+    except ValueError:
+        return 0.0
+    return max(0.0, until.timestamp() - time.time())
 
 
 def _said(error: Exception) -> str:

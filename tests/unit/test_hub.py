@@ -1,5 +1,6 @@
 """Collecting text from a hub that fails, by the entry script and the real client in a process of its own."""
 
+import email.utils
 import json
 import os
 import random
@@ -213,12 +214,24 @@ def test_faults_that_pass_change_no_byte(hub, run, expected, faults):
     assert hub.faults == []
 
 
-def test_the_hub_is_not_asked_again_before_it_wants_to_be(hub, run):
+def for_a_second(handler):
+    """Asks to wait until a date, written in whole seconds, that is at least one second away."""
+    until = email.utils.formatdate(time.time() + 2, usegmt=True)
+    loopback.status(429, Retry_After=until)(handler)
+
+
+@pytest.mark.parametrize("fault", [loopback.status(429, Retry_After="1"), for_a_second], ids=["seconds", "date"])
+def test_the_hub_is_not_asked_again_before_it_wants_to_be(hub, run, fault):
     moments = []
-    hub.faults += [loopback.status(429, Retry_After="1"), loopback.calling(lambda: moments.append(time.monotonic()))]
-    hub.faults.insert(0, loopback.calling(lambda: moments.append(time.monotonic())))
+    note = loopback.calling(lambda: moments.append(time.monotonic()))
+    hub.faults += [note, fault, note]
     run(Budget("characters", 300, 50)).succeed()
     assert moments[1] - moments[0] >= 1.0
+
+
+def test_a_wish_that_cannot_be_read_is_none(hub, run, expected):
+    hub.faults += [loopback.nothing, loopback.status(503, Retry_After="soon")]
+    assert run().succeed() == expected
 
 
 def test_faults_of_the_first_request_pass_too(hub, run, expected):
