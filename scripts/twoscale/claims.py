@@ -242,7 +242,8 @@ def _orthogonality(run: Evidence, group: str) -> Iterator[Finding]:
     turned = find(group, "|settled mean cosine|, last − first trained", at_most(-0.05), _turning, run, group)
     if settled.estimate.high < 0:
         # a modulus can fall on the way from 0.6 to -0.5 as well
-        reason = f"successive steps are anti-parallel, not orthogonal; {turned.estimate.remark}"
+        remark = turned.estimate.remark or turned.reason
+        reason = f"successive steps are anti-parallel, not orthogonal; {remark}"
         turned = replace(turned, verdict=FAILS, reason=reason)
     yield turned
     yield settled

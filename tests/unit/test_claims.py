@@ -223,6 +223,11 @@ def test_a_negative_settled_mean_is_anti_parallel_though_its_modulus_fell():
     assert "anti-parallel" in found.reason
 
 
+def test_an_anti_parallel_group_says_what_its_first_checkpoint_lacks():
+    rows = loops(first={"nulls": 0.5}, last={"level": -0.5})
+    assert "anti-parallel, not orthogonal; 50% of the values" in verdict(5, run(loops=rows)).reason
+
+
 def test_a_settled_mean_around_zero_is_orthogonal():
     assert verdict(5, run(loops=loops(last={"level": 0.0, "level_spread": 0.05}))).verdict == HOLDS
 
