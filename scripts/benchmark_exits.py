@@ -6,9 +6,8 @@ import pandas as pd
 import torch
 
 from twoscale import command, settings, tables, tokens
-from twoscale.batches import held_out_sequences
 from twoscale.checkpoints import load_model
-from twoscale.exit_benchmark import measure_check_cost, measure_latency, measure_quality
+from twoscale.exit_benchmark import held_out_text, measure_check_cost, measure_latency, measure_quality
 
 
 def main(arguments) -> None:
@@ -20,13 +19,10 @@ def main(arguments) -> None:
         arguments.checkpoint, model_settings, getattr(torch, exits.dtype), arguments.settings["device"]
     )
     shard = tokens.open_shard(arguments.val, arguments.sidecar)
-    count = max(exits.quality_tokens // model_settings.block, exits.latency_repeats)
-    inputs, targets = held_out_sequences(shard, model_settings.block, count)
-    blocks = max(1, exits.quality_tokens // model_settings.block)
+    text, prompts = held_out_text(shard, model_settings.block, exits)
 
-    quality = pd.DataFrame(measure_quality(model, inputs[:blocks], targets[:blocks], exits, seed, run))
+    quality = pd.DataFrame(measure_quality(model, *text, exits, seed, run))
     torch.set_num_threads(1)
-    prompts = inputs[: exits.latency_repeats, : exits.latency_tokens]
     latency = pd.DataFrame(measure_latency(model, prompts, exits, seed, run))
     checks = measure_check_cost(model, prompts, exits, seed, run)
     check_columns = list(tables.columns("check_cost"))

@@ -6,9 +6,8 @@ import pandas as pd
 import torch
 
 from twoscale import command, settings, tables, tokens
-from twoscale.batches import held_out_sequences
 from twoscale.checkpoints import load_model
-from twoscale.exit_benchmark import measure_latency, measure_quality
+from twoscale.exit_benchmark import held_out_text, measure_latency, measure_quality
 from twoscale.scaling import measure_uniform_budget
 
 
@@ -21,15 +20,12 @@ def main(arguments) -> None:
         arguments.checkpoint, model_settings, getattr(torch, exits.dtype), arguments.settings["device"]
     )
     shard = tokens.open_shard(arguments.val, arguments.sidecar)
-    blocks = max(1, exits.quality_tokens // model_settings.block)
-    inputs, targets = held_out_sequences(shard, model_settings.block, max(blocks, exits.latency_repeats))
-    text = inputs[:blocks], targets[:blocks]
+    text, prompts = held_out_text(shard, model_settings.block, exits)
 
     loops = exits.rules["fixed"]["thresholds"]
     reference = pd.DataFrame(measure_uniform_budget(model, *text, loops, exits.quality_batch, seed, run))
     quality = pd.DataFrame(measure_quality(model, *text, exits, seed, run))
     torch.set_num_threads(1)
-    prompts = inputs[: exits.latency_repeats, : exits.latency_tokens]
     latency = pd.DataFrame(measure_latency(model, prompts, exits, seed, run))
     tables.write("uniform_budget", reference, arguments.reference)
     tables.write("exit_quality", quality, arguments.quality, model_settings.group_labels)

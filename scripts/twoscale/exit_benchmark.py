@@ -5,12 +5,14 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.benchmark import Timer
 
 from twoscale import progress, settings
+from twoscale.batches import held_out_sequences
 from twoscale.exits import Rule, configured_rules, make_rule
 from twoscale.inference import Cache, Counts, Decoder, evaluate, evaluate_by_position, reads_one_by_one, state_decoder
 from twoscale.model import LoopedTransformer
@@ -39,6 +41,13 @@ def make_decoder(model: LoopedTransformer, exits: settings.Exits, seed: int) -> 
     full = make_rule("fixed", exits.budget, model.decode)
     replay = exits.cuda_graphs and model.token_embedding.weight.is_cuda
     return Decoder(model, full, exits.budget, seed, kv_slots=exits.kv_slots, replay=replay)
+
+
+def held_out_text(shard: np.ndarray, block: int, exits: settings.Exits) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    """Inputs and targets (N, T) for quality, and the prompts (R, T) for latency."""
+    blocks = max(1, exits.quality_tokens // block)
+    inputs, targets = held_out_sequences(shard, block, max(blocks, exits.latency_repeats))
+    return (inputs[:blocks], targets[:blocks]), inputs[: exits.latency_repeats, : exits.latency_tokens]
 
 
 def read_at_once(
