@@ -22,8 +22,7 @@ def main(arguments) -> None:
     shard = tokens.open_shard(arguments.val, arguments.sidecar)
     text, prompts = held_out_text(shard, model_settings.block, exits)
 
-    loops = exits.rules["fixed"]["thresholds"]
-    reference = pd.DataFrame(measure_uniform_budget(model, *text, loops, exits.quality_batch, seed, run))
+    reference = pd.DataFrame(measure_uniform_budget(model, *text, exits, seed, run))
     quality = pd.DataFrame(measure_quality(model, *text, exits, seed, run))
     torch.set_num_threads(1)
     latency = pd.DataFrame(measure_latency(model, prompts, exits, seed, run))

@@ -17,7 +17,7 @@ import torch
 
 from twoscale import command, loop_colours, settings
 from twoscale.errors import InputError
-from twoscale.exits import RULES, Rule, load_rule, make_rule
+from twoscale.exits import RULES, Rule, check_name, load_rule, make_rule
 from twoscale.files import replacing
 from twoscale.finished_run import FinishedRun, open_run
 from twoscale.generation import NewToken, Sampling, Speculation, generate
@@ -68,6 +68,7 @@ def chosen_rule(model: LoopedTransformer, arguments: argparse.Namespace, option:
     """The exit rule asked for at the threshold of an option; `fixed` runs the whole budget unless told otherwise."""
     name = arguments.rule
     rules = RULES if arguments.rule_file is None else {name: load_rule(arguments.rule_file, name)}
+    check_name(name, rules)
     if tau is None and name == "fixed":
         tau = arguments.budget
     if tau is None:
@@ -84,6 +85,8 @@ def chosen_rule(model: LoopedTransformer, arguments: argparse.Namespace, option:
 def drafts(model: LoopedTransformer, arguments: argparse.Namespace) -> Speculation | None:
     """How tokens are drafted, if they are: under the rule at another threshold, or with a fixed number of loops."""
     if arguments.speculative is None:
+        if arguments.draft_tau is not None:
+            raise InputError("option --draft-tau: found without --speculative, expected how many tokens to draft.")
         return None
     if arguments.draft_tau is None:
         rule = make_rule("fixed", arguments.draft_loops, model.decode)

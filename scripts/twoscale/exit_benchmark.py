@@ -4,6 +4,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -14,7 +15,16 @@ from torch.utils.benchmark import Timer
 from twoscale import progress, settings
 from twoscale.batches import held_out_sequences
 from twoscale.exits import Rule, configured_rules, make_rule
-from twoscale.inference import Cache, Counts, Decoder, evaluate, evaluate_by_position, reads_one_by_one, state_decoder
+from twoscale.inference import (
+    Cache,
+    Counts,
+    Decoder,
+    LoopSteps,
+    evaluate,
+    evaluate_by_position,
+    reads_one_by_one,
+    state_decoder,
+)
 from twoscale.model import LoopedTransformer
 from twoscale.noise import EvaluationNoise
 
@@ -38,9 +48,13 @@ def make_rules(model: LoopedTransformer, exits: settings.Exits) -> dict[tuple[st
 
 def make_decoder(model: LoopedTransformer, exits: settings.Exits, seed: int) -> Decoder:
     """A decoder with the cache and the loop steps of the configuration; it waits for its first rule."""
-    full = make_rule("fixed", exits.budget, model.decode)
-    replay = exits.cuda_graphs and model.token_embedding.weight.is_cuda
+    full, replay = make_rule("fixed", exits.budget, model.decode), replays_steps(model, exits)
     return Decoder(model, full, exits.budget, seed, kv_slots=exits.kv_slots, replay=replay)
+
+
+def replays_steps(model: LoopedTransformer, exits: settings.Exits) -> bool:
+    """Whether tokens that are fed one by one loop through captured steps."""
+    return exits.cuda_graphs and model.token_embedding.weight.is_cuda
 
 
 def held_out_text(shard: np.ndarray, block: int, exits: settings.Exits) -> tuple[tuple[Tensor, Tensor], Tensor]:
@@ -50,10 +64,28 @@ def held_out_text(shard: np.ndarray, block: int, exits: settings.Exits) -> tuple
     return (inputs[:blocks], targets[:blocks]), inputs[: exits.latency_repeats, : exits.latency_tokens]
 
 
-def read_at_once(
+class Reader:
+    """Reads held-out blocks under exit rules, in parallel where the configuration leaves that possible."""
+
+    def __init__(self, model: LoopedTransformer, exits: settings.Exits, seed: int) -> None:
+        self.model, self.exits, self.seed = model, exits, seed
+        self._decoder = make_decoder(model, exits, seed)
+
+    def batch(self, rule: Rule) -> int:
+        """Blocks to read at a time."""
+        return self.exits.quality_batch if self._decoder.reads_together(rule) else 1
+
+    def read(self, rule: Rule, inputs: Tensor, first: int) -> tuple[Tensor, Counts]:
+        """Logits (B, T, V) of blocks `first`, `first` + 1, … (B, T), and what each token spent."""
+        if self._decoder.reads_together(rule):
+            return read_together(self.model, rule, inputs, first, self.exits.budget, self.seed)
+        return evaluate_by_position(self._decoder, inputs, rule, range(first, first + len(inputs)))
+
+
+def read_together(
     model: LoopedTransformer, rule: Rule, inputs: Tensor, first: int, budget: int, seed: int
 ) -> tuple[Tensor, Counts]:
-    """Held-out blocks `first`, `first` + 1, … (B, T) under a rule, in parallel: logits (B, T, V) and counts."""
+    """`Reader.read` in parallel, where every loop step has keys and values of its own."""
     noise = EvaluationNoise(seed, range(first, first + len(inputs)), model.settings.block)
     return evaluate(model, inputs.to(model.token_embedding.weight.device), rule, budget, noise)
 
@@ -68,18 +100,12 @@ def measure_quality(
 ) -> Iterator[Row]:
     """Rows of the table "exit_quality": each held-out block (N, T) under every rule and threshold."""
     rules = make_rules(model, exits)
-    shares_slots = exits.kv_slots is not None and exits.kv_slots < exits.budget
-    by_position = [rule for rule in rules.values() if shares_slots or reads_one_by_one(rule)]
-    decoder = make_decoder(model, exits, seed) if by_position else None
+    reader = Reader(model, exits, seed)
     with progress.meter("quality", len(rules) * inputs.numel(), "tokens") as bar:
         for (name, threshold), rule in rules.items():
-            batch = 1 if rule in by_position else exits.quality_batch
-            for start in range(0, len(inputs), batch):
-                rows = slice(start, start + batch)
-                if rule in by_position:
-                    logits, counts = evaluate_by_position(decoder, inputs[rows], rule, [start])
-                else:
-                    logits, counts = read_at_once(model, rule, inputs[rows], start, exits.budget, seed)
+            for start in range(0, len(inputs), reader.batch(rule)):
+                rows = slice(start, start + reader.batch(rule))
+                logits, counts = reader.read(rule, inputs[rows], start)
                 ce = cross_entropies(logits, targets[rows]).mean(1).tolist()
                 for row in _quality_rows(ce, counts, start, inputs.shape[1], exits.budget, model.settings.group_labels):
                     yield {"run": run, "rule": name, "threshold": float(threshold)} | row
@@ -137,24 +163,25 @@ def measure_check_cost(
     """
     rule = make_rule("kl", 1.0, state_decoder(model, exits.decoder))
     cache = Cache(model.settings, slots=1, like=model.token_embedding.weight)
+    replayed = LoopSteps(model, cache, budget=1) if replays_steps(model, exits) else None
     for repeat, prompt in enumerate(prompts):
         entered = model.embed(prompt[None, :1].to(model.token_embedding.weight.device))  # (1, 1, C)
         noise = EvaluationNoise(seed, [repeat], model.settings.block)
         for group, label in enumerate(model.settings.group_labels):
-            x, injected = model.enter(group, entered, noise), model.inject(group, entered)
-            names = {"model": model, "rule": rule, "group": group, "x": x, "injected": injected}
+            x, injected = model.enter(group, entered, noise)[0], model.inject(group, entered)[0]
+            step = partial(model.step, group, x, injected, cache.attend(0, position=0))
+            if replayed is not None:
+                replayed.begin(0, injected)
+                step = partial(replayed, group, 0, x)
             if reads_one_by_one(rule):
                 rule.decode.enter(group, cache.attend(0, position=0))
-            names["state"] = rule.start(x[0])
-            times = {
-                "check_ms": _median_ms("rule.update(state, x[0])", names),
-                "step_ms": _median_ms("model.step(group, x, injected)", names),
-            }
+            check = partial(rule.update, rule.start(x), x)
+            times = {"check_ms": _median_ms(check), "step_ms": _median_ms(step)}
             yield {"run": run, "group": label, "repeat": repeat} | times
 
 
-def _median_ms(statement: str, names: dict) -> float:
-    return 1e3 * Timer(statement, globals=names).blocked_autorange(min_run_time=CHECK_SECONDS).median
+def _median_ms(call: Callable[[], object]) -> float:
+    return 1e3 * Timer("call()", globals={"call": call}).blocked_autorange(min_run_time=CHECK_SECONDS).median
 
 
 def _share(mask: Tensor) -> float:

@@ -4,14 +4,14 @@ A rule is a small class. It sees the states of one token after another loop step
 leaves:
 
     start(x0) -> state               x0 (N, C): the N tokens that enter a group
-    update(state, x_new) -> (exit, state)   x_new (N, C): their states after one more step; exit (N,) bool
+    update(state, x_new) -> (met, state)   x_new (N, C): their states after one more step; met (N,) bool
 
 `state` is a dict of tensors whose first axis is the tokens, so an engine can keep the rows of those that
-still loop. The rule object itself never changes; one serves all groups.
+still loop. What tokens did is in there alone, never in the rule; one object serves all groups.
 
-Class attributes: `returns` says which state a leaving token keeps, the one from before the step that
-triggered ("previous") or the one after ("new"); `hits` how many steps in a row have to meet the threshold;
-`needs_decoder` whether the rule looks at predictions.
+Class attributes: `hits` says at how many steps in a row the threshold has to be met before a token leaves;
+`returns` which state it keeps, the one from before the step that triggered ("previous") or the one after
+("new"); `needs_decoder` whether the rule looks at predictions.
 """
 
 import importlib.util
@@ -45,17 +45,17 @@ class Rule:
     def __init__(self, threshold: float, decode: Decode) -> None:
         self.threshold = threshold
         self.decode = decode
-        self._limit: Tensor | None = None  # the threshold as a tensor like what is compared with it
+        self._limit: Tensor | None = None  # the threshold, as a tensor like what is compared with it
 
     def below(self, statistic: Tensor) -> Tensor:
         """Whether a statistic (N,) of each token is less than the threshold: (N,) bool.
 
-        For a single token, making a tensor of the threshold costs as much as comparing, so it is kept.
+        For a single token, making a tensor of the threshold costs as much as comparing, so it is kept: a rule
+        serves one model, in one dtype and on one device.
         """
-        limit = self._limit
-        if limit is None or limit.dtype != statistic.dtype or limit.device != statistic.device:
-            limit = self._limit = statistic.new_tensor([self.threshold])
-        return statistic < limit
+        if self._limit is None:
+            self._limit = statistic.new_tensor([self.threshold])
+        return statistic < self._limit
 
     def start(self, x0: Tensor) -> State:
         raise NotImplementedError
@@ -203,9 +203,9 @@ class ArgmaxStability(Rule):
 class Acceleration(Rule):
     """a^k = ||update^k - update^{k-1}|| < tau at two successive steps (Eq. 5, Algorithm 1).
 
-    O(C) per token and step; keeps the last state, the last update and whether the last a^k was small. The
-    first a^k exists at k = 1, so the earliest exit is at k = 2, after three evaluations. As in Algorithm 1
-    the step that triggers is thrown away: the token keeps x^k.
+    O(C) per token and step; keeps the last state and the last update. The first a^k exists at k = 1, so the
+    earliest exit is at k = 2, after three evaluations. As in Algorithm 1 the step that triggers is thrown
+    away: the token keeps x^k.
     """
 
     returns = "previous"
@@ -213,16 +213,11 @@ class Acceleration(Rule):
 
     def start(self, x0: Tensor) -> State:
         # an infinite update before the first one makes the first size infinite or NaN, never small
-        return {
-            "x": x0,
-            "update": torch.full_like(x0, torch.inf),
-            "small": torch.zeros(len(x0), dtype=torch.bool, device=x0.device),
-        }
+        return {"x": x0, "update": torch.full_like(x0, torch.inf)}
 
     def update(self, state: State, x_new: Tensor) -> tuple[Tensor, State]:
         update = x_new - state["x"]
-        small = self.below(self.size(state["x"], update, state["update"]))
-        return small & state["small"], {"x": x_new, "update": update, "small": small}
+        return self.below(self.size(state["x"], update, state["update"])), {"x": x_new, "update": update}
 
     def size(self, x: Tensor, update: Tensor, previous: Tensor) -> Tensor:
         """What is compared with the threshold, for a state, the update from it and the one before: (N,)."""
@@ -279,9 +274,13 @@ RULES: dict[str, type[Rule]] = {
 
 def make_rule(name: str, threshold: float, decode: Decode, rules: Mapping[str, type[Rule]] = RULES) -> Rule:
     """The rule `name` of `rules` at `threshold`; an unknown name is an InputError."""
+    check_name(name, rules)
+    return rules[name](threshold, decode)
+
+
+def check_name(name: str, rules: Mapping[str, type[Rule]]) -> None:
     if name not in rules:
         raise InputError(f"exit rule '{name}': unknown, expected one of {', '.join(rules)}.")
-    return rules[name](threshold, decode)
 
 
 def configured_rules(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, type[Rule]]:
@@ -295,7 +294,7 @@ def load_rule(file: str, name: str) -> type[Rule]:
     """The class `name` of a Python file, refused with an InputError where it is no exit rule."""
     made = getattr(_load_module(file), name, None)
     if made is None:
-        raise InputError(f"exit rule file {file}: found no class '{name}', expected the one that the config names.")
+        raise InputError(f"exit rule file {file}: found no class '{name}', expected the one that is asked for.")
     if not (isinstance(made, type) and issubclass(made, Rule)):
         raise InputError(f"exit rule file {file}: '{name}' is no exit rule, expected a class that inherits from Rule.")
     for method in ("start", "update"):
@@ -329,3 +328,15 @@ def _load_module(file: str) -> ModuleType:
 def keep_rows(state: State, rows: Tensor) -> State:
     """The state of the tokens that `rows` (indices or a mask over tokens) selects."""
     return {name: values[rows] for name, values in state.items()}
+
+
+class InARow:
+    """Counts for one token at how many steps in a row the threshold was met."""
+
+    def __init__(self, wanted: int) -> None:
+        self.wanted, self.found = wanted, 0
+
+    def reached(self, met: bool) -> bool:
+        """Whether the token leaves after one more step, which met the threshold or did not."""
+        self.found = self.found + 1 if met else 0
+        return self.found == self.wanted

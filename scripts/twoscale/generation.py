@@ -16,7 +16,7 @@ from torch import Tensor
 from twoscale import streams
 from twoscale.errors import InputError
 from twoscale.exits import Rule
-from twoscale.inference import Decoder, check_read_together
+from twoscale.inference import Decoder, reads_one_by_one
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,11 @@ def check_parallel(decoder: Decoder) -> None:
             f"kv_slots: found {decoder.cache.slots} together with drafts, expected one of them; positions that share "
             "slots are computed one by one, and drafts are verified in parallel."
         )
-    check_read_together(decoder.rule)
+    if reads_one_by_one(decoder.rule):
+        raise InputError(
+            "decoder: found remaining_layers together with drafts, expected head; predictions through the remaining "
+            "layers are made one position after another, and drafts are verified in parallel."
+        )
 
 
 def check_prompt(decoder: Decoder, prompt: Sequence[int]) -> None:

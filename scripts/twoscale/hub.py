@@ -25,6 +25,7 @@ from twoscale.settings import Download
 
 BUFFER = 2**22  # bytes read ahead of what the parquet reader asks for
 LARGEST_RANGE = 2**23  # bytes of one request, so that a failure repeats little
+LONGEST_WISH = 3600.0  # seconds
 TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 Answer = TypeVar("Answer")
@@ -61,15 +62,18 @@ def _may_pass(error: Exception) -> bool:
 
 
 def _retry_after(error: Exception) -> float:
-    """Seconds that the server asks to wait, as a number or until a date; 0 where it asks for none."""
+    """Seconds that the server asks to wait, as a number or until a date; 0 where it asks for none.
+
+    A date against a clock that is wrong may be far away: no more than an hour is believed.
+    """
     asked = error.response.headers.get("retry-after", "") if isinstance(error, HfHubHTTPError) else ""
     if asked.isdigit():
-        return float(asked)
+        return min(float(asked), LONGEST_WISH)
     try:
         until = parsedate_to_datetime(asked)
     except ValueError:
         return 0.0
-    return max(0.0, until.timestamp() - time.time())
+    return min(max(0.0, until.timestamp() - time.time()), LONGEST_WISH)
 
 
 def _said(error: Exception) -> str:

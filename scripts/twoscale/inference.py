@@ -22,7 +22,7 @@ from torch import Tensor
 
 from twoscale import settings
 from twoscale.errors import InputError
-from twoscale.exits import Decode, Rule, keep_rows
+from twoscale.exits import Decode, InARow, Rule, keep_rows
 from twoscale.model import Attend, LoopedTransformer, Noise, causal_attention
 from twoscale.noise import EvaluationNoise
 
@@ -163,6 +163,7 @@ def loop_in_parallel(
     returned = torch.empty_like(x)
     steps = torch.full_like(active, budget)
     evaluations = torch.full_like(active, budget)
+    in_a_row = torch.zeros_like(active)
     state = rule.start(x)
 
     def active_noise(group: int, k: int, like: Tensor) -> Tensor:
@@ -171,7 +172,9 @@ def loop_in_parallel(
     for k in range(budget):
         disturbed = model.disturb(group, k, x, active_noise)
         x_new = model.step(group, disturbed, injected, memory.attend(k, active))
-        leaves, state = rule.update(state, x_new)
+        met, state = rule.update(state, x_new)
+        in_a_row = (in_a_row + 1) * met
+        leaves = in_a_row == rule.hits
         if leaves.any():
             leaving, stays = active[leaves], ~leaves
             returned[leaving] = (x if rule.returns == "previous" else x_new)[leaves]
@@ -179,7 +182,7 @@ def loop_in_parallel(
             steps[leaving] = k if rule.returns == "previous" else k + 1
             memory.leave(leaving, k + 1)
             active, injected, x_new = active[stays], injected[stays], x_new[stays]
-            state = keep_rows(state, stays)
+            state, in_a_row = keep_rows(state, stays), in_a_row[stays]
         x = x_new
         if not len(active):
             break
@@ -229,6 +232,10 @@ class Cache:
         }
         # layer -> slot -> keys and values (1, H, block, D): making these views costs as much as attention does
         self._views = {number: [tuple(slot) for slot in stored] for number, stored in self.stored.items()}
+
+    def clear(self) -> None:
+        for stored in self.stored.values():
+            stored.zero_()
 
     def attend(self, k: int, position: int) -> Attend:
         """Attention at loop step k for the one token at `position`: q, k, v (1, H, D)."""
@@ -284,10 +291,11 @@ class CachedMemory:
 class LoopSteps:
     """Loop steps of the one token at `position` of a cache, (1, C) -> (1, C).
 
-    Where they are captured, a step is the replay of a CUDA graph that was recorded when this object was made,
-    one a group and loop step: a single call for the host in place of the twenty kernels of a layer. A graph has
-    fixed addresses and shapes, so state, input and position are copied to where it reads them, and attention
-    covers the whole block under a mask. What computes a step is the same function, captured or not.
+    On CUDA a step is the replay of a graph that was captured when this object was made, one a group and loop
+    step: a single call for the host in place of the twenty kernels of a layer. A graph has fixed addresses and
+    shapes, so state, input and position are copied to where it reads them, and attention covers the whole block
+    under a mask, so what stands in the cache behind the position has to be finite. What computes a step is the
+    same function, captured or not.
     """
 
     def __init__(self, model: LoopedTransformer, cache: Cache, budget: int) -> None:
@@ -295,54 +303,64 @@ class LoopSteps:
         self.model, self.cache = model, cache
         self.position = torch.zeros(1, dtype=torch.int64, device=like.device)
         self.state, self.injected = (like.new_zeros(1, model.settings.width) for _ in range(2))
-        self._pool = torch.cuda.graph_pool_handle() if like.is_cuda else None  # the graphs' memory, of all together
-        self._replays = {
-            (group, k): self._captured(group, k) if like.is_cuda else partial(self._compute, group, k)
-            for group in range(len(model.groups))
-            for k in range(budget)
-        }
+        every = [(group, k) for group in range(len(model.groups)) for k in range(budget)]
+        if like.is_cuda:
+            self._steps = self._captured(every)
+        else:
+            self._steps = {which: partial(self._compute, *which) for which in every}
 
-    def __call__(self, group: int, k: int, state: Tensor, injected: Tensor, position: int) -> Tensor:
+    def begin(self, position: int, injected: Tensor) -> None:
+        """What stays the same while a token loops in a group."""
         self.position.fill_(position)
-        self.state.copy_(state)
         self.injected.copy_(injected)
-        return self._replays[group, k]()
+
+    def __call__(self, group: int, k: int, state: Tensor) -> Tensor:
+        self.state.copy_(state)
+        return self._steps[group, k]()
 
     def _compute(self, group: int, k: int) -> Tensor:
         attend = self.cache.attend_together(k, self.position, self.model.settings.block)
         return self.model.step(group, self.state, self.injected, attend)
 
-    def _captured(self, group: int, k: int) -> Callable[[], Tensor]:
-        side = torch.cuda.Stream()
+    def _captured(self, every: Sequence[tuple[int, int]]) -> dict[tuple[int, int], Callable[[], Tensor]]:
+        side, pool = torch.cuda.Stream(), torch.cuda.graph_pool_handle()  # shared by all graphs
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):  # libraries set themselves up at a first call, which no graph may hold
-            self._compute(group, k)
+            for group in range(len(self.model.groups)):
+                self._compute(group, 0)
         torch.cuda.current_stream().wait_stream(side)
+        return {which: self._capture(*which, side, pool) for which in every}
+
+    def _capture(self, group: int, k: int, side: "torch.cuda.Stream", pool: tuple[int, int]) -> Callable[[], Tensor]:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        with torch.cuda.graph(graph, pool=pool, stream=side):
             made = self._compute(group, k)
 
         def replay() -> Tensor:
             graph.replay()
-            return made.clone()  # the next replay of this graph overwrites it
+            return made.clone()  # the graphs share their memory: the next replay of any may overwrite it
 
         return replay
 
 
-def sent_to_host(flag: Tensor) -> Callable[[], bool]:
-    """Start to fetch the one boolean of a tensor; calling what is returned waits for it."""
-    if not flag.is_cuda:
-        return partial(bool, flag)
-    host = torch.empty(flag.shape, dtype=torch.bool, pin_memory=True)
-    host.copy_(flag, non_blocking=True)
-    arrived = torch.cuda.Event()
-    arrived.record()
+class Verdicts:
+    """Booleans on their way from the device to the host, at most two at a time."""
 
-    def read() -> bool:
-        arrived.synchronize()
-        return bool(host)
+    def __init__(self) -> None:
+        self._buffers = [(torch.empty(1, dtype=torch.bool, pin_memory=True), torch.cuda.Event()) for _ in range(2)]
 
-    return read
+    def send(self, flag: Tensor) -> Callable[[], bool]:
+        """Start to fetch the one boolean of a tensor (1,); calling what is returned waits for it."""
+        host, arrived = self._buffers[0]
+        self._buffers.reverse()
+        host.copy_(flag, non_blocking=True)
+        arrived.record()
+
+        def read() -> bool:
+            arrived.synchronize()
+            return bool(host)
+
+        return read
 
 
 class Decoder:
@@ -368,7 +386,8 @@ class Decoder:
         kv_slots: loop steps share this many slots of the cache (None: each has its own). warm_start: a
         token that is fed starts each group from the state with which the token before left it (Geiping et
         al.); those of a prompt still start as in training. replay (None: on CUDA only): tokens that are fed one
-        by one loop through `LoopSteps`, and the next step begins before a rule's decision has arrived.
+        by one loop through `LoopSteps`, and unless slots are shared the next step begins before the decision
+        on the last one has arrived.
         """
         if kv_slots is not None and kv_slots < 1:
             raise InputError(f"kv_slots: found {kv_slots}, expected at least 1.")
@@ -383,7 +402,8 @@ class Decoder:
         self.position = 0
         with torch.inference_mode():
             replays = like.is_cuda if replay is None else replay
-            self._replayed = LoopSteps(model, self.cache, budget) if replays else None
+            self._loop_steps = LoopSteps(model, self.cache, budget) if replays else None
+        self._verdicts = Verdicts() if like.is_cuda else None
 
     @property
     def shares_slots(self) -> bool:
@@ -395,10 +415,16 @@ class Decoder:
         The cache is overwritten as it goes.
         """
         self.position = 0
+        if self._loop_steps is not None:
+            self.cache.clear()
         self.rule = rule or self.rule
         if sequence is not None:
             self.noise = EvaluationNoise(self.noise.seed, [sequence], self.noise.block)
             self._drawn.clear()
+
+    def reads_together(self, rule: Rule) -> bool:
+        """Whether several positions can be computed at once under a rule."""
+        return not (self.shares_slots or reads_one_by_one(rule))
 
     def rewind(self, position: int) -> None:
         """Forget the tokens from `position` on: no later token sees what the cache still holds of them."""
@@ -410,8 +436,8 @@ class Decoder:
     def feed(self, token: int, evaluations: Sequence[int] | None = None) -> tuple[Tensor, list[int]]:
         """Logits (V,) after one more token, and the evaluations that each group took.
 
-        With `evaluations` no rule is asked: each group runs as often as told. That is the floor of the
-        benchmark, the loops without the price of deciding.
+        With `evaluations`, at least 1 each, no rule is asked: each group runs as often as told. That is the
+        floor of the benchmark, the loops without the price of deciding.
         """
         logits, counts = self._feed_one(token, self.warm_start, evaluations)
         return logits, [taken for _, taken in counts]
@@ -450,7 +476,7 @@ class Decoder:
 
         In parallel where every loop step has a slot of its own and the rule allows it, else position by position.
         """
-        if not (self.shares_slots or reads_one_by_one(self.rule)):
+        if self.reads_together(self.rule):
             return self.feed_together(tokens)
         logits, counts = zip(*(self._feed_one(token, warm=False) for token in tokens), strict=True)
         spent = torch.tensor(counts, dtype=torch.int64).reshape(len(tokens), len(self.model.groups), 2)
@@ -467,8 +493,10 @@ class Decoder:
             if stage == "layer":
                 hidden = self.model.single_layer(index, hidden, self.cache.attend(0, self.position))
                 continue
-            told = None if evaluations is None else evaluations[index]
-            left, *count = self._loop(index, hidden, warm) if told is None else self._replay(index, hidden, warm, told)
+            if evaluations is None:
+                left, *count = self._loop(index, hidden, warm)
+            else:
+                left, *count = self._loop_as_told(index, hidden, warm, evaluations[index])
             self.cache.fill(self.model.settings.groups[index], self.position, count[1])
             if self.warm_start:
                 self._left[index][self.position] = left[0]
@@ -483,20 +511,25 @@ class Decoder:
         if reads_one_by_one(rule):
             rule.decode.enter(group, self.cache.attend(0, self.position))
         x = self._start(group, entered, warm)
-        state = rule.start(x)
+        state, in_a_row = rule.start(x), InARow(rule.hits)
         ahead = self._runs_ahead
-        undecided = None  # the step whose decision is still on its way
+        undecided = None  # whether the last step met the threshold, on its way, and what the token leaves with if so
         for k, x_new in self._states(group, entered, x, self.budget):
-            if undecided is not None and undecided[0]():
+            if undecided is not None and in_a_row.reached(undecided[0]()):
                 return undecided[1]  # the step just taken was one too many
-            leaves, state = rule.update(state, x_new)
+            met, state = rule.update(state, x_new)
             left = (x, k, k + 1) if rule.returns == "previous" else (x_new, k + 1, k + 1)
             if ahead:
-                undecided = sent_to_host(leaves), left
-            elif leaves:
+                undecided = self._fetched(met), left
+            elif in_a_row.reached(met):
                 return left
             x = x_new
-        return undecided[1] if undecided is not None and undecided[0]() else (x, self.budget, self.budget)
+        if undecided is not None and in_a_row.reached(undecided[0]()):
+            return undecided[1]
+        return x, self.budget, self.budget
+
+    def _fetched(self, met: Tensor) -> Callable[[], bool]:
+        return partial(bool, met) if self._verdicts is None else self._verdicts.send(met)
 
     @property
     def _runs_ahead(self) -> bool:
@@ -504,9 +537,9 @@ class Decoder:
 
         It would not where the slot that such a step writes held an earlier one's keys and values.
         """
-        return self._replayed is not None and not self.shares_slots
+        return self._loop_steps is not None and not self.shares_slots
 
-    def _replay(self, group: int, entered: Tensor, warm: bool, count: int) -> tuple[Tensor, int, int]:
+    def _loop_as_told(self, group: int, entered: Tensor, warm: bool, count: int) -> tuple[Tensor, int, int]:
         """The same after `count` evaluations, with no rule asked."""
         for _, x in self._states(group, entered, self._start(group, entered, warm), count):  # noqa: B007
             pass
@@ -514,11 +547,13 @@ class Decoder:
 
     def _states(self, group: int, entered: Tensor, x: Tensor, most: int) -> Iterator[tuple[int, Tensor]]:
         """k and x^{k+1} (1, C) for k = 0 … most - 1."""
-        injected = self.model.inject(group, entered)
+        injected, replayed = self.model.inject(group, entered), self._loop_steps
+        if replayed is not None:
+            replayed.begin(self.position, injected)
         for k in range(most):
             disturbed = self.model.disturb(group, k, x, self._noise_rows)
-            if self._replayed is not None:
-                x = self._replayed(group, k, disturbed, injected, self.position)
+            if replayed is not None:
+                x = replayed(group, k, disturbed)
             else:
                 x = self.model.step(group, disturbed, injected, self.cache.attend(k, self.position))
             yield k, x

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from twoscale import progress
-from twoscale.exit_benchmark import Row, cross_entropies, read_at_once
+from twoscale import progress, settings
+from twoscale.exit_benchmark import Reader, Row, cross_entropies, read_together
 from twoscale.exits import Fixed
 from twoscale.model import LoopedTransformer
 
@@ -20,30 +20,34 @@ def measure_scaling(
         for count in loops:
             for start in range(0, len(inputs), batch):
                 rows = slice(start, start + batch)
-                _, losses = read_at_fixed_loops(model, inputs[rows], targets[rows], start, count, seed)
-                for i, ce in enumerate(losses.mean(1).tolist()):
+                logits, _ = read_together(model, Fixed(count, model.decode), inputs[rows], start, count, seed)
+                for i, ce in enumerate(cross_entropies(logits, targets[rows]).mean(1).tolist()):
                     key = {"step": step, "loops": count, "sequence": start + i, "tokens": inputs.shape[1]}
                     yield key | {"ce": ce, "ppl": math.exp(ce)}
                 bar.update(inputs[rows].numel())
 
 
 def measure_uniform_budget(
-    model: LoopedTransformer, inputs: Tensor, targets: Tensor, loops: Sequence[int], batch: int, seed: int, run: str
+    model: LoopedTransformer, inputs: Tensor, targets: Tensor, exits: settings.Exits, seed: int, run: str
 ) -> Iterator[Row]:
     """Rows of the table "uniform_budget": the reference of the Pareto figure, on held-out blocks (N, T).
 
-    The text is read at each of the rising loop counts, all tokens and groups alike. A token is then counted at
-    the least of them from which on its likeliest next token stays that of the last count, the full budget. No
-    rule knows that, so it bounds what exits per token can save without changing a prediction.
+    The text is read at each of the loop counts of the rule `fixed`, which rise, all tokens and groups alike. A
+    token is then counted at the least of them from which on its likeliest next token stays that of the last
+    count, the full budget. No rule knows that, so it bounds what exits per token can save without changing a
+    prediction.
     """
+    loops, reader = exits.rules["fixed"]["thresholds"], Reader(model, exits, seed)
+    rules = [Fixed(count, model.decode) for count in loops]
+    batch = reader.batch(rules[0])
     with progress.meter("uniform budget", len(loops) * inputs.numel(), "tokens") as bar:
         for start in range(0, len(inputs), batch):
             rows = slice(start, start + batch)
             predicted, losses = [], []
-            for count in loops:
-                logits, loss = read_at_fixed_loops(model, inputs[rows], targets[rows], start, count, seed)
+            for rule in rules:
+                logits, _ = reader.read(rule, inputs[rows], start)
                 predicted.append(logits.argmax(-1))
-                losses.append(loss)
+                losses.append(cross_entropies(logits, targets[rows]))
                 bar.update(inputs[rows].numel())
             least = settled_from(torch.stack(predicted))  # (B, T)
             ce = torch.stack(losses).gather(0, least[None])[0].mean(1).tolist()
@@ -58,11 +62,3 @@ def settled_from(predicted: Tensor) -> Tensor:
     """First index along the first axis from which a value stays that of the last one: (L, …) -> (…) int64."""
     agrees = predicted == predicted[-1]
     return len(predicted) - agrees.flip(0).cumprod(0).sum(0)
-
-
-def read_at_fixed_loops(
-    model: LoopedTransformer, inputs: Tensor, targets: Tensor, first: int, loops: int, seed: int
-) -> tuple[Tensor, Tensor]:
-    """Logits (B, T, V) and cross-entropies (B, T) of held-out blocks with every group at `loops` steps."""
-    logits, _ = read_at_once(model, Fixed(loops, model.decode), inputs, first, loops, seed)
-    return logits, cross_entropies(logits, targets)

@@ -232,13 +232,14 @@ def test_latency_grows_with_the_loops():
     assert (total.loc[6.0] > total.loc[1.0]).all()
 
 
-def check_cost(model):
-    return pd.DataFrame(measure_check_cost(model, held_out()[0][:2, :5], exits(), SEED, "trial"))
+def check_cost(model, **changes):
+    return pd.DataFrame(measure_check_cost(model, held_out()[0][:2, :5], exits(**changes), SEED, "trial"))
 
 
-def test_a_check_and_a_step_are_timed_per_repeat_and_group(tmp_path, monkeypatch):
+@pytest.mark.parametrize("decoder", ["head", "remaining_layers"])
+def test_a_check_and_a_step_are_timed_per_repeat_and_group(tmp_path, monkeypatch, decoder):
     monkeypatch.setattr(exit_benchmark, "CHECK_SECONDS", 1e-3)
-    frame = check_cost(small_model())
+    frame = check_cost(small_model(), decoder=decoder)
     tables.write("check_cost", frame, tmp_path / "table.parquet")
     assert list(zip(frame["repeat"], frame["group"], strict=True)) == [(r, g) for r in (0, 1) for g in ("2", "3-4")]
     assert frame[["check_ms", "step_ms"]].gt(0).all(axis=None)

@@ -9,7 +9,7 @@ import torch
 
 from twoscale import settings
 from twoscale.errors import InputError
-from twoscale.exits import RULES, configured_rules, keep_rows, make_rule
+from twoscale.exits import RULES, InARow, configured_rules, keep_rows, make_rule
 
 NEVER = None
 
@@ -20,10 +20,10 @@ def leave(name, threshold, states, decode=None):
     Returns (index of the state that goes on, evaluations), or NEVER.
     """
     rule = make_rule(name, threshold, decode)
-    state = rule.start(states[:1])
+    state, in_a_row = rule.start(states[:1]), InARow(rule.hits)
     for k in range(len(states) - 1):
-        exits, state = rule.update(state, states[k + 1 : k + 2])
-        if exits.item():
+        met, state = rule.update(state, states[k + 1 : k + 2])
+        if in_a_row.reached(met.item()):
             return (k if rule.returns == "previous" else k + 1), k + 1
     return NEVER
 
@@ -250,8 +250,8 @@ def test_the_first_update_is_compared_with_nothing(dtype):
     """However the rule marks "no update yet", no dtype may turn that into a hit or a NaN."""
     states = torch.zeros(4, 2, dtype=dtype)
     rule = make_rule("acceleration", 1.0, None)
-    _, state = rule.update(rule.start(states[:1]), states[1:2])
-    assert not state["small"].item()
+    met, _ = rule.update(rule.start(states[:1]), states[1:2])
+    assert not met.item()
     assert leave("acceleration", 1.0, states) == (2, 3)
 
 

@@ -151,9 +151,10 @@ def test_a_rule_of_the_user_generates_text(results, tmp_path):
 
 
 def test_predictions_through_the_remaining_layers_are_an_option(results):
-    done = generate(results, "--tokens", "4", "--rule", "kl", "--tau", "0.01", "--decoder", "remaining_layers")
-    assert done.returncode == 0, done.stderr.decode()
-    assert b"mean loops" in done.stderr
+    options = ["--tokens", "8", "--rule", "kl", "--tau", "0.03", "--budget", "20"]
+    said = [generate(results, *options, "--decoder", name).stderr for name in ("head", "remaining_layers")]
+    loops = [re.search(rb"mean loops: ([\d.]+) in 2, ([\d.]+) in 3", text).groups() for text in said]
+    assert loops[0][1] != loops[1][1]  # the last group
 
 
 def test_wrong_input_ends_in_one_sentence(results):
@@ -186,8 +187,10 @@ def test_wrong_input_ends_in_one_sentence(results):
         (["--rule-file", "gone.py", "--tau", "1"], "exit rule file gone.py: found no such file"),
         (
             ["--rule", "kl", "--tau", "1", "--decoder", "remaining_layers", "--speculative", "2"],
-            "exits.decoder: found remaining_layers, expected head",
+            "decoder: found remaining_layers together with drafts, expected head",
         ),
+        (["--rule", "speed"], "exit rule 'speed': unknown"),
+        (["--draft-tau", "1"], "option --draft-tau: found without --speculative"),
     ],
     ids=lambda value: " ".join(value)[:24] if isinstance(value, list) else "",
 )

@@ -2,8 +2,9 @@
 
 import pandas as pd
 import pytest
+import reference_engine
 import torch
-from test_exit_benchmark import BLOCK, SEED, cross_entropy, held_out, small_model
+from test_exit_benchmark import BLOCK, SEED, cross_entropy, exits, held_out, small_model
 
 from twoscale import tables
 from twoscale.noise import EvaluationNoise
@@ -22,8 +23,9 @@ def scaling(model, batch=2):
     return pd.DataFrame(measure_scaling(model, *held_out(), LOOPS, batch, SEED, step=30))
 
 
-def reference(model, batch=2):
-    return pd.DataFrame(measure_uniform_budget(model, *held_out(), LOOPS, batch, SEED, "trial"))
+def reference(model, batch=2, **changes):
+    chosen = exits(rules={"fixed": {"thresholds": LOOPS}}, budget=LOOPS[-1], quality_batch=batch, **changes)
+    return pd.DataFrame(measure_uniform_budget(model, *held_out(), chosen, SEED, "trial"))
 
 
 def test_scaling_is_the_cross_entropy_of_the_forward_pass_at_each_loop_count():
@@ -66,3 +68,20 @@ def test_the_reference_counts_every_token_at_the_least_loops_that_settle_its_pre
         assert row["ce"] == pytest.approx(sum(losses) / BLOCK, rel=1e-9)
         assert row["share_at_budget"] == pytest.approx(loops.count(LOOPS[-1]) / BLOCK)
         assert len(set(loops)) > 1, "the case has to have tokens that settle at different counts"
+
+
+def test_the_reference_shares_slots_as_the_rules_beside_it_do():
+    model, (inputs, targets) = small_model(), held_out()
+    shared = reference(model, kv_slots=2)
+    pd.testing.assert_frame_equal(reference(model, kv_slots=LOOPS[-1]), reference(model))
+    for i, row in enumerate(shared.to_dict("records")):
+        read = [
+            reference_engine.evaluate(
+                model, inputs[i], "fixed", n, LOOPS[-1], EvaluationNoise(SEED, [i], BLOCK), kv_slots=2
+            )[0]
+            for n in LOOPS
+        ]
+        least = settled_from(torch.stack(read).argmax(-1)).tolist()
+        assert row["loops"] == pytest.approx(sum(LOOPS[j] for j in least) / BLOCK)
+        losses = [cross_entropy(read[j][t : t + 1], targets[i, t : t + 1]) for t, j in enumerate(least)]
+        assert row["ce"] == pytest.approx(sum(losses) / BLOCK, rel=1e-9)
