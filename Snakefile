@@ -59,6 +59,9 @@ localrules:
     aggregate_paths,
     kinds,
     path_independence,
+    readings,
+    table_page,
+    runtimes,
 
 
 rule all:

@@ -21,8 +21,8 @@ rule measure_path_independence:
     conda:
         "../../envs/torch.yaml"
     resources:
-        mem_mb=8000,
-        runtime=60,
+        mem_mb=growing(8000),
+        runtime=growing(60),
         gpu=gpus,
         gpu_slot=gpus,
     params:

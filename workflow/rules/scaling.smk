@@ -22,8 +22,8 @@ rule scaling_quality:
     conda:
         "../../envs/torch.yaml"
     resources:
-        mem_mb=8000,
-        runtime=60,
+        mem_mb=growing(8000),
+        runtime=growing(60),
         gpu=gpus,
         gpu_slot=gpus,
     params:
@@ -72,8 +72,8 @@ rule benchmark_pareto:
     # all cores, so that nothing else runs beside the timing; torch itself times on one thread
     threads: workflow.cores or 1
     resources:
-        mem_mb=8000,
-        runtime=480,
+        mem_mb=growing(8000),
+        runtime=growing(480),
         gpu=gpus,
         gpu_slot=gpus,
     params:

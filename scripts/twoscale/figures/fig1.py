@@ -238,9 +238,11 @@ def _draw_inset(
     word = printable(token).replace("$", r"\$")
     steps = f"group {style.group_name(loop.group)}, $k$ = {first} … {budget}"
     inset.set_title(f"“{word}”, {steps}, × {magnification:.0f}", fontsize=6.5, pad=3)
-    for k, offset in ((first, (3, 3)), (budget, (3, -7))):
+    for k, height in ((first, 3), (budget, -7)):
         place = path[loop.places[k]]
-        inset.annotate(f"$x^{{({k})}}$", place, xytext=offset, textcoords="offset points", fontsize=6.5)
+        side, offset = ("right", -3) if place[0] > middle[0] else ("left", 3)  # towards the middle of the inset
+        away = {"xytext": (offset, height), "textcoords": "offset points", "ha": side}
+        inset.annotate(f"$x^{{({k})}}$", place, **away, fontsize=6.5)
     indicator = axes.indicate_inset_zoom(inset, edgecolor="0.4", linewidth=0.6)
     # to the left corners (lower, upper): lines to the right ones may cross the legend
     for connector, shown in zip(indicator.connectors, (True, True, False, False), strict=True):

@@ -51,7 +51,7 @@ def draw(latency: pd.DataFrame, quality: pd.DataFrame, budget: int, run: str, te
     panels[0].set_ylim(bottom=0)
     handles = {style.rule_name(rule): Line2D([], [], **looks, **MARKER) for rule, looks in styles.items()}
     handles[f"full budget, $K = {budget}$"] = Line2D([], [], **FULL_BUDGET)
-    handles["same loops, no rule"] = Line2D([], [], color=style.GREY, **FLOOR)
+    handles["thin: same loops, no rule"] = Line2D([], [], color=style.GREY, **FLOOR)
     figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=min(len(handles), 5))
     return figure
 
