@@ -347,7 +347,7 @@ def test_points_that_most_tokens_do_not_have_are_left_out(module):
 
 def test_fig4_has_the_rules_of_the_table_and_the_full_budget_as_a_line(tmp_path):
     figure = fig4.draw(*exit_tables(("fixed", "kl", "mine")), BUDGET, **RUN)
-    assert legend_texts(figure) == ["KL", "mine", f"full budget, $K = {BUDGET}$", "same loops, no rule"]
+    assert legend_texts(figure) == ["KL", "mine", f"full budget, $K = {BUDGET}$", "thin: same loops, no rule"]
     assert [axes.get_ylabel().split(" ")[0] for axes in figure.axes] == ["latency", "perplexity", "cross-entropy"]
     for axes in figure.axes:
         assert axes.get_xscale() == "log"
