@@ -285,6 +285,8 @@ def caption(wildcards, output):
         "shown_tokens": settings.figures.fig1_tokens,
         "reading": settings.figures.dlr_reading,
         "device": settings.compute.device,
+        "decoder": settings.exits.decoder.replace("_", " "),
+        "kv_slots": settings.exits.kv_slots,
         "latency_tokens": settings.exits.latency_tokens,
         "latency_repeats": settings.exits.latency_repeats,
         "quality_tokens": settings.quality_sequences * block,
