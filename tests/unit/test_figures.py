@@ -446,11 +446,12 @@ def test_training_without_an_iteration_is_refused_in_one_sentence():
 
 
 TRAINING_KEYS = ("batch_tokens", "clip", "held_out_tokens", "run", "text")
+EXIT_KEYS = ("budget", "decoder", "device", "dtype", "kv_slots", "latency_repeats", "latency_tokens", "quality_tokens")
 CAPTIONS = {
     "fig1": ("budget", "groups", "run", "sequence", "shown_tokens", "step", "text"),
     "fig2": ("boundaries", "budget", "reading", "run", "text", "tokens"),
     "fig3": ("budget", "dtype", "groups", "run", "text", "tokens"),
-    "fig4": ("budget", "device", "dtype", "latency_repeats", "latency_tokens", "quality_tokens", "run", "text"),
+    "fig4": (*EXIT_KEYS, "run", "text"),
     "fig5": ("budget", "dtype", "groups", "run", "text", "tokens"),
     "training": (*TRAINING_KEYS, "groups", "held_out_loops", "mean_loops"),
 }
@@ -468,6 +469,12 @@ def test_captions_quote_every_value_they_are_given_and_ask_for_no_other(name, ke
     written = render_caption(name, values)
     assert all(value in written for value in values.values())
     assert (f"(Fig. {name[-1]} of the paper)" in written) == (name in PAPER)
+
+
+def test_exit_caption_says_nothing_of_slots_where_none_are_shared():
+    values = {key: f"<{key}>" for key in CAPTIONS["fig4"]}
+    assert "share" in render_caption("fig4", values)
+    assert "share" not in render_caption("fig4", values | {"kv_slots": None})
 
 
 def test_training_caption_of_a_plain_model_says_nothing_of_loops():

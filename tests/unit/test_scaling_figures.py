@@ -79,8 +79,10 @@ CAPTIONS = {
     "scaling": ("dtype", "loops", "mean_loops", "run", "text", "tokens"),
     "pareto": (
         "budget",
+        "decoder",
         "device",
         "dtype",
+        "kv_slots",
         "latency_repeats",
         "latency_tokens",
         "loops",
