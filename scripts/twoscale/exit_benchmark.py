@@ -4,7 +4,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from twoscale.inference import (
     Counts,
     Decoder,
     LoopSteps,
+    distinct_slots,
     evaluate,
     evaluate_by_position,
     reads_one_by_one,
@@ -69,15 +70,23 @@ class Reader:
 
     def __init__(self, model: LoopedTransformer, exits: settings.Exits, seed: int) -> None:
         self.model, self.exits, self.seed = model, exits, seed
-        self._decoder = make_decoder(model, exits, seed)
+
+    @cached_property
+    def _decoder(self) -> Decoder:
+        """Made when it is needed: it holds a cache, and on CUDA captures every loop step."""
+        return make_decoder(self.model, self.exits, self.seed)
+
+    def reads_together(self, rule: Rule) -> bool:
+        shares_slots = distinct_slots(self.exits.kv_slots, self.exits.budget) < self.exits.budget
+        return not (shares_slots or reads_one_by_one(rule))
 
     def batch(self, rule: Rule) -> int:
         """Blocks to read at a time."""
-        return self.exits.quality_batch if self._decoder.reads_together(rule) else 1
+        return self.exits.quality_batch if self.reads_together(rule) else 1
 
     def read(self, rule: Rule, inputs: Tensor, first: int) -> tuple[Tensor, Counts]:
         """Logits (B, T, V) of blocks `first`, `first` + 1, … (B, T), and what each token spent."""
-        if self._decoder.reads_together(rule):
+        if self.reads_together(rule):
             return read_together(self.model, rule, inputs, first, self.exits.budget, self.seed)
         return evaluate_by_position(self._decoder, inputs, rule, range(first, first + len(inputs)))
 

@@ -215,6 +215,11 @@ def stack_counts(spent: Sequence[Sequence[Tensor]], tokens: Tensor) -> Counts:
     return Counts(*(torch.stack(parts) for parts in zip(*spent, strict=True)))
 
 
+def distinct_slots(kv_slots: int | None, budget: int) -> int:
+    """Slots of the cache that `budget` loop steps use where `kv_slots` are asked for (None: one each)."""
+    return min(kv_slots or budget, budget)
+
+
 class Cache:
     """Keys and values of one sequence, a slot per (loop step, layer), allocated once.
 
@@ -394,7 +399,7 @@ class Decoder:
         self.model, self.rule, self.budget = model, rule, budget
         self.warm_start = warm_start
         like = model.token_embedding.weight
-        self.cache = Cache(model.settings, min(kv_slots or budget, budget), like)
+        self.cache = Cache(model.settings, distinct_slots(kv_slots, budget), like)
         self.noise = EvaluationNoise(seed, [sequence], model.settings.block)
         self._drawn: dict[tuple[int, int], Tensor] = {}  # (group, k) -> (block, C)
         # group -> the states (block, C) that tokens left it with: the next one's start if that is warm
@@ -421,10 +426,6 @@ class Decoder:
         if sequence is not None:
             self.noise = EvaluationNoise(self.noise.seed, [sequence], self.noise.block)
             self._drawn.clear()
-
-    def reads_together(self, rule: Rule) -> bool:
-        """Whether several positions can be computed at once under a rule."""
-        return not (self.shares_slots or reads_one_by_one(rule))
 
     def rewind(self, position: int) -> None:
         """Forget the tokens from `position` on: no later token sees what the cache still holds of them."""
@@ -476,7 +477,7 @@ class Decoder:
 
         In parallel where every loop step has a slot of its own and the rule allows it, else position by position.
         """
-        if self.reads_together(self.rule):
+        if not (self.shares_slots or reads_one_by_one(self.rule)):
             return self.feed_together(tokens)
         logits, counts = zip(*(self._feed_one(token, warm=False) for token in tokens), strict=True)
         spent = torch.tensor(counts, dtype=torch.int64).reshape(len(tokens), len(self.model.groups), 2)
