@@ -1,6 +1,7 @@
 """Rule aggregate_metrics: statistics over tokens of all checkpoints, and the training log in one piece."""
 
-from twoscale import aggregate, command, tables
+from twoscale.analysis import aggregate
+from twoscale import command, tables
 
 
 def main(arguments):

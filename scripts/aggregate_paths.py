@@ -1,6 +1,7 @@
 """Rule aggregate_paths: shares of the kinds of trajectories, statistics of whole paths and of path independence."""
 
-from twoscale import aggregate, command, tables
+from twoscale.analysis import aggregate
+from twoscale import command, tables
 
 
 def main(arguments):

@@ -1,6 +1,7 @@
 """Rule aggregate_scaling: quality at fixed loop counts of all checkpoints, with intervals over sequences."""
 
-from twoscale import command, summaries, tables
+from twoscale import command, tables
+from twoscale.analysis import summaries
 
 
 def main(arguments):

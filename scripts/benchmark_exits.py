@@ -5,14 +5,16 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from twoscale import command, settings, tables, tokens
-from twoscale.checkpoints import load_model
-from twoscale.exit_benchmark import held_out_text, measure_check_cost, measure_latency, measure_quality
+from twoscale import command, tables
+from twoscale.config import sections
+from twoscale.data import tokens
+from twoscale.model.checkpoints import load_model
+from twoscale.exits.benchmark import held_out_text, measure_check_cost, measure_latency, measure_quality
 
 
 def main(arguments) -> None:
-    model_settings = settings.Model(**arguments.settings["model"])
-    exits = settings.Exits(**arguments.settings["exits"])
+    model_settings = sections.Model(**arguments.settings["model"])
+    exits = sections.Exits(**arguments.settings["exits"])
     torch.set_num_threads(arguments.threads)
     seed, run = arguments.settings["seed"], arguments.settings["run"]
     model, _ = load_model(

@@ -5,15 +5,17 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from twoscale import command, settings, tables, tokens
-from twoscale.checkpoints import load_model
-from twoscale.exit_benchmark import held_out_text, measure_latency, measure_quality
-from twoscale.scaling import measure_uniform_budget
+from twoscale import command, tables
+from twoscale.config import sections
+from twoscale.data import tokens
+from twoscale.model.checkpoints import load_model
+from twoscale.exits.benchmark import held_out_text, measure_latency, measure_quality
+from twoscale.exits.scaling import measure_uniform_budget
 
 
 def main(arguments) -> None:
-    model_settings = settings.Model(**arguments.settings["model"])
-    exits = settings.Exits(**arguments.settings["exits"])
+    model_settings = sections.Model(**arguments.settings["model"])
+    exits = sections.Exits(**arguments.settings["exits"])
     torch.set_num_threads(arguments.threads)
     seed, run = arguments.settings["seed"], arguments.settings["run"]
     model, _ = load_model(

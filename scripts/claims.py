@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from twoscale import claims, claims_page, command, tables
-from twoscale.evidence import Evidence
+from twoscale.analysis import claims, claims_page
+from twoscale import command, tables
+from twoscale.analysis.evidence import Evidence
 from twoscale.files import replacing
 
 

@@ -4,16 +4,18 @@ from pathlib import Path
 
 import torch
 
-from twoscale import command, settings, tokens
-from twoscale.batches import held_out_sequences
-from twoscale.checkpoints import load_model
-from twoscale.trajectories import save_states
+from twoscale import command
+from twoscale.config import sections
+from twoscale.data import tokens
+from twoscale.data.batches import held_out_sequences
+from twoscale.model.checkpoints import load_model
+from twoscale.dynamics.trajectories import save_states
 
 
 def main(arguments) -> None:
     torch.set_num_threads(1)
-    model_settings = settings.Model(**arguments.settings["model"])
-    chosen = settings.Trajectories(**arguments.settings["trajectories"])
+    model_settings = sections.Model(**arguments.settings["model"])
+    chosen = sections.Trajectories(**arguments.settings["trajectories"])
     model, header = load_model(
         arguments.checkpoint, model_settings, getattr(torch, chosen.dtype), arguments.settings["device"]
     )

@@ -4,17 +4,19 @@ from pathlib import Path
 
 import torch
 
-from twoscale import command, settings, tokens
-from twoscale.batches import held_out_sequences
-from twoscale.checkpoints import load_model
-from twoscale.trajectories import TABLES, extract
+from twoscale import command
+from twoscale.config import sections
+from twoscale.data import tokens
+from twoscale.data.batches import held_out_sequences
+from twoscale.model.checkpoints import load_model
+from twoscale.dynamics.trajectories import TABLES, extract
 
 
 def main(arguments) -> None:
     torch.set_num_threads(1)  # Snakemake runs checkpoints side by side
-    model_settings = settings.Model(**arguments.settings["model"])
-    chosen = settings.Trajectories(**arguments.settings["trajectories"])
-    criteria = settings.Kinds(**arguments.settings["kinds"])
+    model_settings = sections.Model(**arguments.settings["model"])
+    chosen = sections.Trajectories(**arguments.settings["trajectories"])
+    criteria = sections.Kinds(**arguments.settings["kinds"])
     model, header = load_model(
         arguments.checkpoint, model_settings, getattr(torch, chosen.dtype), arguments.settings["device"]
     )

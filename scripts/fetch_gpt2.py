@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from twoscale import command, files, gpt2
-from twoscale.settings import Download
+from twoscale import command, files
+from twoscale.data import gpt2
+from twoscale.config.sections import Download
 
 
 def main(arguments) -> None:

@@ -1,6 +1,7 @@
 """Rule fig1: trajectories of tokens through the model in two principal components, one loop enlarged."""
 
-from twoscale import command, style
+from twoscale import command
+from twoscale.figures import style
 from twoscale.figures import fig1
 
 

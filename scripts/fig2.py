@@ -1,6 +1,7 @@
 """Rule fig2: the drift-to-loop ratio at each boundary between groups over training."""
 
-from twoscale import command, style, tables
+from twoscale import command, tables
+from twoscale.figures import style
 from twoscale.figures import fig2
 
 

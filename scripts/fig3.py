@@ -1,6 +1,7 @@
 """Rule fig3: step norms and step angles of the first loop steps at every checkpoint."""
 
-from twoscale import command, style, tables
+from twoscale import command, tables
+from twoscale.figures import style
 from twoscale.figures import fig3
 
 

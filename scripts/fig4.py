@@ -1,6 +1,7 @@
 """Rule fig4: latency, perplexity and cross-entropy of each exit rule over its threshold."""
 
-from twoscale import command, style, tables
+from twoscale import command, tables
+from twoscale.figures import style
 from twoscale.figures import fig4
 
 

@@ -1,6 +1,7 @@
 """Rule fig5: the cosine between consecutive steps over the whole budget at every checkpoint."""
 
-from twoscale import command, style, tables
+from twoscale import command, tables
+from twoscale.figures import style
 from twoscale.figures import fig5
 
 

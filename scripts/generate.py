@@ -15,14 +15,16 @@ from pathlib import Path
 
 import torch
 
-from twoscale import command, loop_colours, settings
+from twoscale import command
+from twoscale.exits import loop_heatmap
+from twoscale.config import sections
 from twoscale.errors import InputError
-from twoscale.exits import RULES, Rule, check_name, load_rule, make_rule
+from twoscale.exits.criteria import RULES, Rule, check_name, load_rule, make_rule
 from twoscale.files import replacing
-from twoscale.finished_run import FinishedRun, open_run
-from twoscale.generation import NewToken, Sampling, Speculation, generate
-from twoscale.inference import Decoder, state_decoder
-from twoscale.model import LoopedTransformer
+from twoscale.model.trained_run import FinishedRun, open_run
+from twoscale.exits.generation import NewToken, Sampling, Speculation, generate
+from twoscale.exits.inference import Decoder, state_decoder
+from twoscale.model.transformer import LoopedTransformer
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -75,7 +77,7 @@ def chosen_rule(model: LoopedTransformer, arguments: argparse.Namespace, option:
         raise InputError(f"option --{option}: found nothing, expected the threshold of the rule {name}.")
     if not math.isfinite(tau) or tau <= 0:
         raise InputError(f"option --{option}: found {tau}, expected a number > 0.")
-    if settings.THRESHOLD_TYPES.get(name) is int:
+    if sections.THRESHOLD_TYPES.get(name) is int:
         if tau != int(tau):
             raise InputError(f"option --{option}: found {tau}, expected a whole number for the rule {name}.")
         tau = int(tau)
@@ -100,12 +102,12 @@ class Shown:
 
     def __init__(self, run: FinishedRun, budget: int, in_colour: bool) -> None:
         self.run, self.budget, self.in_colour = run, budget, in_colour
-        self.pieces: list[loop_colours.Piece] = []
-        self._characters = loop_colours.Pieces()
+        self.pieces: list[loop_heatmap.Piece] = []
+        self._characters = loop_heatmap.Pieces()
         sys.stdout.reconfigure(errors="replace")  # a terminal without UTF-8 shows question marks
 
     def text(self, text: str) -> None:
-        print(loop_colours.harmless(text) if sys.stdout.isatty() else text, end="", flush=True)
+        print(loop_heatmap.harmless(text) if sys.stdout.isatty() else text, end="", flush=True)
 
     def token(self, token: NewToken) -> None:
         if token.id != self.run.tokenizer.end_of_text:
@@ -117,9 +119,9 @@ class Shown:
         print(flush=True)
 
     def _piece(self, text: str, loops: tuple[int, ...]) -> None:
-        self.pieces.append(loop_colours.Piece(text, loops))
+        self.pieces.append(loop_heatmap.Piece(text, loops))
         if self.in_colour:
-            print(loop_colours.terminal(self.pieces[-1], self.budget), end="", flush=True)
+            print(loop_heatmap.terminal(self.pieces[-1], self.budget), end="", flush=True)
         else:
             self.text(text)
 
@@ -135,7 +137,7 @@ def reason(made: list[NewToken], run: FinishedRun, wanted: int) -> str:
 
 
 def summary(
-    prompt: int, made: list[NewToken], times: list[float], model: settings.Model, speculation: Speculation | None
+    prompt: int, made: list[NewToken], times: list[float], model: sections.Model, speculation: Speculation | None
 ) -> dict[str, str]:
     """Speed and loops; the first token's time is that of reading the prompt."""
     facts = {"prompt": f"{prompt} tokens read in {times[0]:.2f} s"}
@@ -154,12 +156,12 @@ def loops_of_groups(made: list[NewToken], labels: Iterable[str]) -> str:
 
 
 def write_page(
-    arguments: argparse.Namespace, run: FinishedRun, facts: dict[str, str], pieces: list[loop_colours.Piece]
+    arguments: argparse.Namespace, run: FinishedRun, facts: dict[str, str], pieces: list[loop_heatmap.Piece]
 ) -> None:
     tau = "" if arguments.tau is None else f" {arguments.tau:g}"
     about = {"checkpoint": f"{arguments.run}, step {run.step}", "exit rule": f"{arguments.rule}{tau}"}
     labels = run.model.settings.group_labels
-    page = loop_colours.page("Loops per token", about | facts, arguments.prompt, pieces, labels)
+    page = loop_heatmap.page("Loops per token", about | facts, arguments.prompt, pieces, labels)
     with replacing(arguments.html) as temporary:
         temporary.write_text(page, encoding="utf-8")
 

@@ -3,12 +3,14 @@
 import json
 from pathlib import Path
 
-from twoscale import checkpoints, command, settings
-from twoscale.model import initialise
+from twoscale.model import checkpoints
+from twoscale import command
+from twoscale.config import sections
+from twoscale.model.transformer import initialise
 
 
 def main(arguments) -> None:
-    model = settings.Model(**arguments.settings["model"])
+    model = sections.Model(**arguments.settings["model"])
     data = json.loads(arguments.sidecar.read_text())["digest"]
     made = initialise(model, arguments.settings["seed"])
     header = checkpoints.Header("weights", 0, 0, arguments.settings | {"data": data}, {})

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from twoscale import command
-from twoscale.tokens import Piece, join_tokens
+from twoscale.data.tokens import Piece, join_tokens
 
 
 def main(arguments) -> None:

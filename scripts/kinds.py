@@ -1,14 +1,15 @@
 """Rule kinds: shares of the kinds of trajectories, contraction rate and effective dimension over training."""
 
-from twoscale import command, style, tables
-from twoscale.figures import kinds
+from twoscale import command, tables
+from twoscale.figures import style
+from twoscale.figures import path_types
 
 
 def main(arguments):
     chosen = arguments.settings
     shares = tables.read("kinds", arguments.kinds)
     metrics = tables.read("path_metrics", arguments.metrics)
-    style.save(kinds.draw(shares, metrics, chosen["budget"], chosen["run"], chosen["text"]), arguments.output)
+    style.save(path_types.draw(shares, metrics, chosen["budget"], chosen["run"], chosen["text"]), arguments.output)
 
 
 if __name__ == "__main__":

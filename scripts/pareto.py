@@ -1,6 +1,7 @@
 """Rule pareto: quality of every exit rule against latency and against loops."""
 
-from twoscale import command, style, tables
+from twoscale import command, tables
+from twoscale.figures import style
 from twoscale.figures import pareto
 
 

@@ -1,6 +1,7 @@
 """Rule path_independence: what other noise changes in the last states and the predictions, over training."""
 
-from twoscale import command, style, tables
+from twoscale import command, tables
+from twoscale.figures import style
 from twoscale.figures import path_independence
 
 

@@ -7,28 +7,29 @@ import argparse
 import math
 import sys
 
-from twoscale import accounting, configuration
+from twoscale.training import flops
+from twoscale.config import loading
 from twoscale.errors import InputError
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--preset", default=configuration.DEFAULT_PRESET, help="file of workflow/presets/")
+    parser.add_argument("--preset", default=loading.DEFAULT_PRESET, help="file of workflow/presets/")
     parser.add_argument("--tflops", type=float, default=100.0, help="sustained tera-FLOP/s (default: %(default)s)")
     arguments = parser.parse_args()
     try:
         if not 0 < arguments.tflops < math.inf:
             raise InputError(f"option --tflops: found {arguments.tflops:g}, expected a finite number > 0.")
-        runs = configuration.runs({"preset": arguments.preset})
+        runs = loading.runs({"preset": arguments.preset})
     except InputError as error:
         sys.exit(f"error: {error}")
     for name, settings in runs.items():
         print(f"run {name}")
-        for label, value in rows(accounting.plan(settings), arguments.tflops):
+        for label, value in rows(flops.plan(settings), arguments.tflops):
             print(f"  {label:<46}{value:>16}")
 
 
-def rows(plan: accounting.Plan, tflops: float) -> list[tuple[str, str]]:
+def rows(plan: flops.Plan, tflops: float) -> list[tuple[str, str]]:
     """Label and value of every line."""
     seconds = plan.training_flops / (tflops * 1e12)
     return [

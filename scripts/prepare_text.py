@@ -5,9 +5,9 @@ from functools import partial
 from pathlib import Path
 
 from twoscale import command
-from twoscale.ingestion import lengths, prepare_text
-from twoscale.settings import Budget, Data, Download
-from twoscale.tokens import count_tokens, gpt2
+from twoscale.data.ingestion import lengths, prepare_text
+from twoscale.config.sections import Budget, Data, Download
+from twoscale.data.tokens import count_tokens, gpt2
 
 
 def main(arguments) -> None:

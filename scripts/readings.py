@@ -2,8 +2,9 @@
 
 import pandas as pd
 
-from twoscale import command, style, tables
-from twoscale.figures import readings
+from twoscale import command, tables
+from twoscale.figures import style
+from twoscale.figures import variants
 
 
 def main(arguments):
@@ -13,7 +14,7 @@ def main(arguments):
     drift = pd.concat([tables.read("drift", path) for path in arguments.drift])
     logs = [tables.read("training", path) for path in arguments.training]
     training = pd.concat(dict(zip(arguments.runs, logs, strict=True)), names=["run"]).reset_index("run")
-    figure = readings.draw(
+    figure = variants.draw(
         loops, drift, training, readings_of, chosen["reading"], chosen["budget"], chosen["run"], chosen["text"]
     )
     style.save(figure, arguments.output)

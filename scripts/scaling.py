@@ -1,6 +1,7 @@
 """Rule scaling: quality at fixed loop counts over training."""
 
-from twoscale import command, style, tables
+from twoscale import command, tables
+from twoscale.figures import style
 from twoscale.figures import scaling
 
 

@@ -5,16 +5,18 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from twoscale import command, settings, tables, tokens
-from twoscale.batches import held_out_sequences
-from twoscale.checkpoints import load_model
-from twoscale.scaling import measure_scaling
+from twoscale import command, tables
+from twoscale.config import sections
+from twoscale.data import tokens
+from twoscale.data.batches import held_out_sequences
+from twoscale.model.checkpoints import load_model
+from twoscale.exits.scaling import measure_scaling
 
 
 def main(arguments) -> None:
     torch.set_num_threads(1)  # Snakemake runs checkpoints side by side
-    model_settings = settings.Model(**arguments.settings["model"])
-    chosen = settings.Scaling(**arguments.settings["scaling"])
+    model_settings = sections.Model(**arguments.settings["model"])
+    chosen = sections.Scaling(**arguments.settings["scaling"])
     model, header = load_model(
         arguments.checkpoint, model_settings, getattr(torch, chosen.dtype), arguments.settings["device"]
     )

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from twoscale import command, pages, tables
+from twoscale import command, tables
+from twoscale.analysis import pages
 from twoscale.files import replacing
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from twoscale import command
-from twoscale.tokens import Piece, load_tokenizer, tokenize_text
+from twoscale.data.tokens import Piece, load_tokenizer, tokenize_text
 
 
 def main(arguments) -> None:

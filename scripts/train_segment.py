@@ -5,15 +5,19 @@ from pathlib import Path
 
 import torch
 
-from twoscale import checkpoints, command, processes, settings, tables, tokens
-from twoscale.batches import held_out_sequences
-from twoscale.training import Trainer, load_partial, restore, run_segment, tensors_of
+from twoscale.model import checkpoints
+from twoscale import command, tables
+from twoscale.training import processes
+from twoscale.config import sections
+from twoscale.data import tokens
+from twoscale.data.batches import held_out_sequences
+from twoscale.training.trainer import Trainer, load_partial, restore, run_segment, tensors_of
 
 
 def main(arguments) -> None:
     chosen = arguments.settings
-    model = settings.Model(**chosen["model"])
-    train = settings.Train(**chosen["train"], **arguments.operation)
+    model = sections.Model(**chosen["model"])
+    train = sections.Train(**chosen["train"], **arguments.operation)
     device = chosen["device"]
     identity = chosen | {"data": json.loads(arguments.sidecar.read_text())["digest"]}
     torch.set_num_threads(train.cpu_threads)

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from twoscale import command, files
-from twoscale.settings import Tokens
-from twoscale.text import training_texts
-from twoscale.tokens import train_tokenizer
+from twoscale.config.sections import Tokens
+from twoscale.data.text import training_texts
+from twoscale.data.tokens import train_tokenizer
 
 
 def main(arguments) -> None:

@@ -1,6 +1,7 @@
 """Rule training: loss, learning rate, gradient norm and loops drawn at every training iteration."""
 
-from twoscale import command, style, tables
+from twoscale import command, tables
+from twoscale.figures import style
 from twoscale.figures import training
 
 

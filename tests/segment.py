@@ -10,9 +10,11 @@ from typing import Any
 import pandas as pd
 from small import learnable_tokens, model_settings, train_settings
 
-from twoscale import checkpoints, settings, tables
-from twoscale.checkpoints import Header
-from twoscale.model import initialise
+from twoscale.model import checkpoints
+from twoscale.config import sections
+from twoscale import tables
+from twoscale.model.checkpoints import Header
+from twoscale.model.transformer import initialise
 
 TRAINER = Path(__file__).parents[1] / "scripts" / "train_segment.py"
 PATIENCE = 240  # seconds; far more than a segment takes
@@ -30,7 +32,7 @@ class Run:
         self.folder = folder
         self.model = model_settings(width=16, **(readings or {}))
         train = vars(train_settings(**recipe))
-        self.recipe = {key: value for key, value in train.items() if key not in settings.OPERATION_KEYS}
+        self.recipe = {key: value for key, value in train.items() if key not in sections.OPERATION_KEYS}
         self.write_tokens()
         header = Header("weights", 0, 0, self.chosen() | {"data": DIGEST}, {})
         checkpoints.save(self.checkpoint(0), initialise(self.model, SEED).state_dict(), header)
@@ -65,8 +67,8 @@ class Run:
         if train.processes > 1:
             launch += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(train.processes), "--"]
         options = {
-            "settings": settings.canonical_json(self.chosen()),
-            "operation": settings.canonical_json({key: getattr(train, key) for key in settings.OPERATION_KEYS}),
+            "settings": sections.canonical_json(self.chosen()),
+            "operation": sections.canonical_json({key: getattr(train, key) for key in sections.OPERATION_KEYS}),
             "train": self.folder / "train.bin",
             "val": self.folder / "val.bin",
             "sidecar": self.folder / "tokens.json",

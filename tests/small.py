@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from twoscale import settings
+from twoscale.config import sections
 
 ROOT = Path(__file__).parents[1]
 PRESETS = ROOT / "workflow" / "presets"
@@ -64,12 +64,12 @@ KINDS = {
 }
 
 
-def model_settings(**changes: Any) -> settings.Model:
-    return settings.Model(**(MODEL | changes))
+def model_settings(**changes: Any) -> sections.Model:
+    return sections.Model(**(MODEL | changes))
 
 
-def train_settings(**changes: Any) -> settings.Train:
-    return settings.Train(**(TRAIN | changes))
+def train_settings(**changes: Any) -> sections.Train:
+    return sections.Train(**(TRAIN | changes))
 
 
 def learnable_tokens(length: int) -> np.ndarray:

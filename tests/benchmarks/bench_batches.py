@@ -20,7 +20,7 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-from twoscale.batches import ORDERS, Batches
+from twoscale.data.batches import ORDERS, Batches
 
 CONSUMED = 100_000  # tokens/s
 CHUNK = 2**24

@@ -22,10 +22,10 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-from twoscale import configuration
-from twoscale.exits import make_rule
-from twoscale.inference import Decoder
-from twoscale.model import LoopedTransformer, initialise
+from twoscale.config import loading
+from twoscale.exits.criteria import make_rule
+from twoscale.exits.inference import Decoder
+from twoscale.model.transformer import LoopedTransformer, initialise
 
 BUDGET = 30
 RULES = ("step_norm", "acceleration")
@@ -33,7 +33,7 @@ SEED = 0
 
 
 def of_preset(name: str) -> LoopedTransformer:
-    return initialise(configuration.checked(configuration.preset(name)).model, SEED).eval().requires_grad_(False)
+    return initialise(loading.checked(loading.preset(name)).model, SEED).eval().requires_grad_(False)
 
 
 def seconds(run: Callable[[], object]) -> float:

@@ -25,10 +25,11 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-from twoscale import measures, settings
-from twoscale.exits import Fixed, Rule, make_rule
-from twoscale.inference import Decoder, ParallelMemory, evaluate
-from twoscale.model import LoopedTransformer, initialise
+from twoscale.dynamics import measures
+from twoscale.config import sections
+from twoscale.exits.criteria import Fixed, Rule, make_rule
+from twoscale.exits.inference import Decoder, ParallelMemory, evaluate
+from twoscale.model.transformer import LoopedTransformer, initialise
 
 NEVER = 1e-30
 
@@ -182,7 +183,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    chosen = settings.Model(
+    chosen = sections.Model(
         layers=8, heads=arguments.heads, width=arguments.width, block=arguments.block,
         vocabulary=arguments.vocabulary, groups=((4,), (5, 6), (7,)), mean_loops=12, loops_sigma=0.5,
         sandwich="post_residual", state_init="noise", loop_noise=0.0, adapter_init="random", exit_norm="none",

@@ -20,10 +20,10 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-from twoscale import configuration
-from twoscale.model import initialise
-from twoscale.noise import EvaluationNoise
-from twoscale.trajectories import TABLES, extract
+from twoscale.config import loading
+from twoscale.model.transformer import initialise
+from twoscale.model.noise import EvaluationNoise
+from twoscale.dynamics.trajectories import TABLES, extract
 
 
 def seconds(run, synchronise) -> float:
@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    (chosen,) = configuration.runs({"preset": arguments.preset}).values()
+    (chosen,) = loading.runs({"preset": arguments.preset}).values()
     model = initialise(chosen.model, 0).to(arguments.device, getattr(torch, chosen.trajectories.dtype))
     model.requires_grad_(False)
     budget, batch, block = chosen.trajectories.budget, chosen.trajectories.batch, chosen.model.block

@@ -23,8 +23,8 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-from twoscale import settings
-from twoscale.model import NOISE_STD, LoopedTransformer, initialise
+from twoscale.config import sections
+from twoscale.model.transformer import NOISE_STD, LoopedTransformer, initialise
 
 
 class PlainLayer(nn.Module):
@@ -52,7 +52,7 @@ class PlainLayer(nn.Module):
 class PlainStack(nn.Module):
     """The looped model unrolled: every application of a layer and of an adapter has weights of its own."""
 
-    def __init__(self, model: settings.Model, loops: list[int]) -> None:
+    def __init__(self, model: sections.Model, loops: list[int]) -> None:
         super().__init__()
         self.width = model.width
         self.tokens = nn.Embedding(model.padded_vocabulary, model.width)
@@ -127,7 +127,7 @@ def main() -> None:
     device = arguments.device
     synchronise = torch.cuda.synchronize if device == "cuda" else (lambda: None)
     clock = time.process_time if device == "cpu" and arguments.threads == 1 else time.perf_counter
-    model = settings.Model(
+    model = sections.Model(
         layers=8, heads=arguments.heads, width=arguments.width, block=arguments.block, vocabulary=arguments.vocabulary,
         groups=((4,), (5, 6), (7,)), mean_loops=12, loops_sigma=0.5, sandwich="post_residual", state_init="noise",
         loop_noise=0.0, adapter_init="random", exit_norm="none",
@@ -155,7 +155,7 @@ def main() -> None:
         synchronise,
         clock,
     )
-    plain = settings.Model(**vars(model) | {"groups": ()})
+    plain = sections.Model(**vars(model) | {"groups": ()})
     compare(
         "groups [] against plain stack",
         both_ways(initialise(plain, 0).to(device), tokens, [], None),

@@ -24,8 +24,8 @@ import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-from twoscale import settings
-from twoscale.model import NOISE_STD, initialise
+from twoscale.config import sections
+from twoscale.model.transformer import NOISE_STD, initialise
 
 FEWEST = 4
 STEPS = (FEWEST, 8, 16)
@@ -36,7 +36,7 @@ WAYS = {
 }
 
 
-def peak_bytes(model: settings.Model, batch: int, steps: int, options: dict, device: str) -> int:
+def peak_bytes(model: sections.Model, batch: int, steps: int, options: dict, device: str) -> int:
     """Most memory held at once during one forward and backward pass."""
     torch.set_num_threads(1)
     made = initialise(model, 0).to(device)
@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     arguments = parser.parse_args()
-    model = settings.Model(
+    model = sections.Model(
         layers=8, heads=arguments.heads, width=arguments.width, block=arguments.block, vocabulary=512,
         groups=((4,), (5, 6), (7,)), mean_loops=12, loops_sigma=0.5, sandwich="post_residual", state_init="noise",
         loop_noise=0.0, adapter_init="random", exit_norm="none",

@@ -20,13 +20,14 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-from twoscale import configuration, tokens
-from twoscale.batches import held_out_sequences
-from twoscale.exits import make_rule
-from twoscale.finished_run import open_run
-from twoscale.generation import Sampling, Speculation, generate
-from twoscale.inference import Decoder
-from twoscale.model import LoopedTransformer, initialise
+from twoscale.config import loading
+from twoscale.data import tokens
+from twoscale.data.batches import held_out_sequences
+from twoscale.exits.criteria import make_rule
+from twoscale.model.trained_run import open_run
+from twoscale.exits.generation import Sampling, Speculation, generate
+from twoscale.exits.inference import Decoder
+from twoscale.model.transformer import LoopedTransformer, initialise
 
 GREEDY = Sampling()
 SEED = 0
@@ -41,7 +42,7 @@ def trained(results: Path, run: str, count: int, length: int) -> tuple[LoopedTra
 
 
 def untrained(count: int, length: int) -> tuple[LoopedTransformer, list[list[int]]]:
-    settings = configuration.checked(configuration.preset("demo")).model
+    settings = loading.checked(loading.preset("demo")).model
     prompts = torch.randint(settings.vocabulary, (count, length), generator=torch.Generator().manual_seed(SEED))
     return initialise(settings, SEED).eval().requires_grad_(False), prompts.tolist()
 

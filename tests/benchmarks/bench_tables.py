@@ -23,12 +23,13 @@ import pandas as pd
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-from twoscale import configuration, tables
+from twoscale.config import loading
+from twoscale import tables
 
 ROOT = Path(__file__).resolve().parents[2]
 SEQUENCES, BLOCK, BUDGET = 16, 512, 30
 READINGS = ("first_state", "projected", "final", "initial")
-MODEL = configuration.checked(configuration.preset("paper")).model
+MODEL = loading.checked(loading.preset("paper")).model
 READ_ONLY = """
 import sys
 import pyarrow.parquet as pq

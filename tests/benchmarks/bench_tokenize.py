@@ -25,12 +25,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-from twoscale import gpt2, tables
+from twoscale.data import gpt2
+from twoscale import tables
 from twoscale.errors import InputError
-from twoscale.ingestion import prepare_text
-from twoscale.settings import Budget, Data, Download
-from twoscale.text import stored
-from twoscale.tokens import Piece, load_tokenizer, tokenize_text
+from twoscale.data.ingestion import prepare_text
+from twoscale.config.sections import Budget, Data, Download
+from twoscale.data.text import stored
+from twoscale.data.tokens import Piece, load_tokenizer, tokenize_text
 
 SCRIPTS = Path(sys.path[0])
 DOWNLOAD = Download(retries=1, delay=1.0, longest_delay=1.0, timeout=10.0, part_characters=16_000_000)

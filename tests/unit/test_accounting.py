@@ -13,12 +13,14 @@ from small import model_settings, train_settings
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from twoscale import accounting, configuration, settings, tables
-from twoscale.exits import make_rule
-from twoscale.inference import Decoder
-from twoscale.model import LoopedTransformer, initialise
-from twoscale.noise import EvaluationNoise
-from twoscale.training import draw_loops
+from twoscale.training import flops
+from twoscale.config import loading, sections
+from twoscale import tables
+from twoscale.exits.criteria import make_rule
+from twoscale.exits.inference import Decoder
+from twoscale.model.transformer import LoopedTransformer, initialise
+from twoscale.model.noise import EvaluationNoise
+from twoscale.training.trainer import draw_loops
 
 PROJECT = Path(__file__).parents[2]
 BATCH = 2
@@ -41,7 +43,7 @@ READINGS = {
 }
 
 
-def counted(model: settings.Model, loops, depth, recompute) -> tuple[float, float]:
+def counted(model: sections.Model, loops, depth, recompute) -> tuple[float, float]:
     """FLOPs per token of forward and backward that torch counts when the model runs."""
     made = initialise(model, seed=1)
     tokens = torch.arange(BATCH * model.block).reshape(BATCH, -1) % model.vocabulary
@@ -58,13 +60,13 @@ def counted(model: settings.Model, loops, depth, recompute) -> tuple[float, floa
 def test_flops_are_those_that_torch_counts(reading):
     changes, loops, depth, recompute = READINGS[reading]
     model = model_settings(width=16, block=12, **changes)
-    flops = accounting.flops_per_token(model, loops, depth, recompute, causal=False)
+    flops = flops.flops_per_token(model, loops, depth, recompute, causal=False)
     assert (flops.forward, flops.backward) == counted(model, loops, depth, recompute)
 
 
 def test_the_causal_count_leaves_out_the_pairs_behind_the_mask():
     model = model_settings(width=16, block=12, groups=[])
-    full, causal = (accounting.flops_per_token(model, (), causal=causal) for causal in (False, True))
+    full, causal = (flops.flops_per_token(model, (), causal=causal) for causal in (False, True))
     pairs = sum(range(1, 13))  # position p attends to p + 1 of 12
     left_out = 4 * 16 * (12 * 12 - pairs) * model.layers / 12  # scores and averages, per token
     assert full.forward - causal.forward == pytest.approx(left_out)
@@ -73,24 +75,24 @@ def test_the_causal_count_leaves_out_the_pairs_behind_the_mask():
 
 def test_the_mean_cost_is_that_of_the_loop_counts_drawn():
     model, train = model_settings(mean_loops=12), train_settings()
-    drawn = [accounting.flops_per_token(model, draw_loops(model, 1, step)).total for step in range(2000)]
+    drawn = [flops.flops_per_token(model, draw_loops(model, 1, step)).total for step in range(2000)]
     error = 4 * np.std(drawn) / np.sqrt(len(drawn))
-    assert accounting.mean_flops_per_token(model, train).total == pytest.approx(np.mean(drawn), abs=error)
+    assert flops.mean_flops_per_token(model, train).total == pytest.approx(np.mean(drawn), abs=error)
 
 
 @pytest.mark.parametrize("groups", [[[2], [3]], [[2, 3]], []], ids=str)
 def test_parameters_are_those_of_the_model(groups):
     model = model_settings(groups=groups)
-    assert accounting.parameters(model) == sum(p.numel() for p in LoopedTransformer(model).parameters())
+    assert flops.parameters(model) == sum(p.numel() for p in LoopedTransformer(model).parameters())
 
 
 def test_parameters_of_the_paper_are_those_of_the_model():
-    model = configuration.runs({"preset": "paper"})["paper"].model
+    model = loading.runs({"preset": "paper"})["paper"].model
     with torch.device("meta"):
         made = LoopedTransformer(model)
-    assert accounting.parameters(model) == sum(p.numel() for p in made.parameters())
+    assert flops.parameters(model) == sum(p.numel() for p in made.parameters())
     # a GPT-2 small without biases, and three adapters of 2C x C
-    assert accounting.parameters(model) == pytest.approx(124e6 + 3 * 2 * 768**2, rel=0.01)
+    assert flops.parameters(model) == pytest.approx(124e6 + 3 * 2 * 768**2, rel=0.01)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -99,11 +101,11 @@ def test_the_cache_is_as_large_as_the_decoder_makes_it(dtype):
     made = initialise(model, seed=1).to(getattr(torch, dtype))
     decoder = Decoder(made, make_rule("fixed", 5, made.decode), budget=5, seed=1)
     allocated = sum(tensor.nbytes for tensor in decoder.cache.stored.values())
-    assert accounting.cache_bytes(model, slots=5, dtype=dtype) == allocated
+    assert flops.cache_bytes(model, slots=5, dtype=dtype) == allocated
 
 
 def test_the_paper_takes_what_its_appendix_says():
-    plan = accounting.plan(configuration.runs({"preset": "paper"})["paper"])
+    plan = flops.plan(loading.runs({"preset": "paper"})["paper"])
     assert (plan.iterations, plan.tokens) == (60_000, 307_200_000)
     assert (plan.training_jobs, plan.analysis_jobs) == (15, 16)  # every 5000, and 500, 1000, 2000; the untrained one
     assert (plan.text, plan.text_unit) == (300_000_000, "tokens")
@@ -123,7 +125,7 @@ def test_a_row_of_a_table_takes_what_arrow_takes_for_it():
     for table in ("trajectories", "token_drift"):
         columns = tables.columns(table)
         schema = pa.schema([(name, kinds.get(dtype) or getattr(pa, dtype)()) for name, dtype in columns.items()])
-        assert accounting.row_bytes(table) == sum(kind.bit_width for kind in schema.types) / 8
+        assert flops.row_bytes(table) == sum(kind.bit_width for kind in schema.types) / 8
 
 
 def plan_text(*options: str) -> subprocess.CompletedProcess:
@@ -133,8 +135,8 @@ def plan_text(*options: str) -> subprocess.CompletedProcess:
 
 @pytest.mark.parametrize("preset", sorted(path.stem for path in small.PRESETS.glob("*.yaml")))
 def test_every_preset_has_a_plan(preset):
-    (run,) = configuration.runs({"preset": preset}).values()
-    plan = accounting.plan(run)
+    (run,) = loading.runs({"preset": preset}).values()
+    plan = flops.plan(run)
     assert all(value > 0 for name, value in vars(plan).items() if not name.startswith("text"))
 
 
@@ -144,7 +146,7 @@ def test_the_plan_prints_every_quantity_with_its_unit():
     for line in ("307.2 M", "60,000", "127.5 M", "hours of training at 200 TFLOP/s"):
         assert line in printed.stdout
     hours = [line.split()[-1] for line in printed.stdout.splitlines() if "hours" in line]
-    plan = accounting.plan(configuration.runs({"preset": "paper"})["paper"])
+    plan = flops.plan(loading.runs({"preset": "paper"})["paper"])
     assert [float(value) for value in hours] == pytest.approx([plan.training_flops / 200e12 / 3600], abs=0.01)
 
 

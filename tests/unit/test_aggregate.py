@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from twoscale import aggregate, tables
+from twoscale.analysis import aggregate
+from twoscale import tables
 from twoscale.errors import InputError
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from twoscale.batches import Batches, Prefetched, held_out_sequences
+from twoscale.data.batches import Batches, Prefetched, held_out_sequences
 from twoscale.errors import InputError
 
 BLOCK = 8

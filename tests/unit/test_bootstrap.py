@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from twoscale import bootstrap
+from twoscale.analysis import bootstrap
 
 RNG = np.random.default_rng(3)
 

@@ -10,10 +10,10 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from small import model_settings
 
-from twoscale import checkpoints
-from twoscale.checkpoints import Header
+from twoscale.model import checkpoints
+from twoscale.model.checkpoints import Header
 from twoscale.errors import InputError
-from twoscale.model import initialise
+from twoscale.model.transformer import initialise
 
 IDENTITY = {
     "seed": 1,

@@ -9,8 +9,9 @@ import pandas as pd
 import pytest
 from small import ROOT
 
-from twoscale import claims, claims_page, evidence, tables
-from twoscale.claims import FAILS, HOLDS, OPEN
+from twoscale.analysis import claims, claims_page, evidence
+from twoscale import tables
+from twoscale.analysis.claims import FAILS, HOLDS, OPEN
 
 GROUPS = ("4", "5-6")
 BOUNDARY = "4->5-6"

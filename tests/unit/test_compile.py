@@ -6,9 +6,9 @@ import torch.nn.functional as F
 from small import model_settings
 from torch._dynamo.testing import CompileCounter
 
-from twoscale.model import LoopedTransformer, initialise
-from twoscale.noise import training_noise
-from twoscale.training import compile_steps, held_out_loss
+from twoscale.model.transformer import LoopedTransformer, initialise
+from twoscale.model.noise import training_noise
+from twoscale.training.trainer import compile_steps, held_out_loss
 
 SEED = 11
 PAPER_GROUPS = {"layers": 12, "groups": [[4], [5, 6], [7]]}

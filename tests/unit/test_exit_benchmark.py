@@ -8,10 +8,12 @@ import pytest
 import reference_engine
 import torch
 
-from twoscale import exit_benchmark, settings, tables
-from twoscale.exit_benchmark import measure_check_cost, measure_latency, measure_quality, settings_grid
-from twoscale.model import initialise
-from twoscale.noise import EvaluationNoise
+from twoscale.exits import benchmark
+from twoscale.config import sections
+from twoscale import tables
+from twoscale.exits.benchmark import measure_check_cost, measure_latency, measure_quality, settings_grid
+from twoscale.model.transformer import initialise
+from twoscale.model.noise import EvaluationNoise
 
 SEED = 11
 BLOCK = 8
@@ -25,7 +27,7 @@ GRID = [("fixed", 2), ("fixed", 6), ("step_norm", 1.5), ("kl", 0.02), ("accelera
 
 
 def small_model(groups=((2,), (3, 4)), vocabulary=11):
-    model = settings.Model(
+    model = sections.Model(
         layers=4,
         heads=2,
         width=16,
@@ -56,7 +58,7 @@ def exits(**changes):
         "latency_tokens": 5,
         "latency_repeats": 2,
     }
-    return settings.Exits(**default | changes)
+    return sections.Exits(**default | changes)
 
 
 def held_out(sequences=3):

@@ -7,9 +7,9 @@ import pytest
 import reference_engine
 import torch
 
-from twoscale import settings
+from twoscale.config import sections
 from twoscale.errors import InputError
-from twoscale.exits import RULES, InARow, configured_rules, keep_rows, make_rule
+from twoscale.exits.criteria import RULES, InARow, configured_rules, keep_rows, make_rule
 
 NEVER = None
 
@@ -434,7 +434,7 @@ def test_an_unknown_rule_is_refused_with_the_known_names():
 
 
 def test_settings_and_rules_know_the_same_names():
-    assert list(settings.THRESHOLD_TYPES) == list(RULES)
+    assert list(sections.THRESHOLD_TYPES) == list(RULES)
 
 
 # --- a rule of the user ----------------------------------------------------------------------------------------------

@@ -14,7 +14,8 @@ import pytest
 from matplotlib.colors import to_rgb
 from safetensors.numpy import save_file
 
-from twoscale import aggregate, style
+from twoscale.analysis import aggregate
+from twoscale.figures import style
 from twoscale.errors import InputError
 from twoscale.figures import fig1, fig2, fig3, fig4, fig5, training
 

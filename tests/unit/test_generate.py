@@ -10,12 +10,13 @@ import pytest
 from small import model_settings
 
 import generate as generate_script
-from twoscale import checkpoints, finished_run, tokens
-from twoscale.checkpoints import Header
+from twoscale.model import checkpoints, trained_run
+from twoscale.data import tokens
+from twoscale.model.checkpoints import Header
 from twoscale.errors import InputError
-from twoscale.loop_colours import harmless
-from twoscale.model import initialise
-from twoscale.settings import BYTES_VOCABULARY
+from twoscale.exits.loop_heatmap import harmless
+from twoscale.model.transformer import initialise
+from twoscale.config.sections import BYTES_VOCABULARY
 
 SCRIPT = Path(generate_script.__file__)
 DIGEST = "ab" * 32
@@ -53,7 +54,7 @@ def generate(results, *arguments, run="small", prompt="loop"):
 
 def test_the_last_checkpoint_is_opened_with_its_tokenizer_and_seed(results):
     (results / "small" / "checkpoints" / "step_000100.optimizer.safetensors").write_bytes(b"no weights")
-    run = finished_run.open_run(results, "small")
+    run = trained_run.open_run(results, "small")
     assert (run.step, run.seed, run.tokenizer.name) == (100, SEED, "bytes")
     assert run.model.settings.block == 16
 
@@ -62,21 +63,21 @@ def test_the_runs_own_bpe_is_read_from_its_file(tmp_path):
     folder = write_run(tmp_path / "own", vocabulary=260, tokenizer="bpe")
     trained = tokens.train_tokenizer(["the loop and the state of the loop"] * 4, 260)
     (folder / "data" / "tokenizer.json").write_text(trained, encoding="utf-8")
-    assert finished_run.open_run(tmp_path, "own").tokenizer.vocabulary == 260
+    assert trained_run.open_run(tmp_path, "own").tokenizer.vocabulary == 260
 
 
 def test_a_run_that_is_not_there_is_refused_with_the_names_of_those_that_are(results, tmp_path):
     with pytest.raises(InputError, match=r"run 'other': found no folder .*, expected one of the runs small"):
-        finished_run.open_run(results, "other")
+        trained_run.open_run(results, "other")
     with pytest.raises(InputError, match=r"expected one of the runs \(none\)"):
-        finished_run.open_run(tmp_path, "other")
+        trained_run.open_run(tmp_path, "other")
 
 
 def test_a_run_without_a_checkpoint_is_refused(tmp_path):
     write_run(tmp_path / "new", steps=())
     (tmp_path / "new" / "checkpoints").mkdir()
     with pytest.raises(InputError, match="found no checkpoint"):
-        finished_run.open_run(tmp_path, "new")
+        trained_run.open_run(tmp_path, "new")
 
 
 @pytest.mark.parametrize(
@@ -91,21 +92,21 @@ def test_a_run_without_a_checkpoint_is_refused(tmp_path):
 def test_a_checkpoint_and_a_tokenizer_that_do_not_belong_together_are_refused(tmp_path, changes, said):
     write_run(tmp_path / "mixed", **changes)
     with pytest.raises(InputError, match=said):
-        finished_run.open_run(tmp_path, "mixed")
+        trained_run.open_run(tmp_path, "mixed")
 
 
 def test_a_run_that_does_not_describe_its_tokens_is_refused(tmp_path):
     folder = write_run(tmp_path / "bare")
     (folder / "data" / "tokens.json").write_text("{}")
     with pytest.raises(InputError, match=r"tokens.json: found no description"):
-        finished_run.open_run(tmp_path, "bare")
+        trained_run.open_run(tmp_path, "bare")
 
 
 def test_a_header_of_another_version_is_refused(tmp_path):
     path = tmp_path / "old" / "checkpoints" / "step_000000.safetensors"
     checkpoints.save(path, {}, Header("weights", 0, 0, {"seed": 1, "model": {"depth": 3}, "data": DIGEST}, {}))
     with pytest.raises(InputError, match="found a header of another version"):
-        finished_run.open_run(tmp_path, "old")
+        trained_run.open_run(tmp_path, "old")
 
 
 # --- the command ------------------------------------------------------------------------------------------------

@@ -7,9 +7,9 @@ import torch
 from test_inference import BLOCK, BUDGET, SEED, noise_of, ragged_threshold, random_model, small_model, text
 
 from twoscale.errors import InputError
-from twoscale.exits import RULES, make_rule
-from twoscale.generation import Sampling, Speculation, generate
-from twoscale.inference import Decoder, evaluate
+from twoscale.exits.criteria import RULES, make_rule
+from twoscale.exits.generation import Sampling, Speculation, generate
+from twoscale.exits.inference import Decoder, evaluate
 
 PROMPT = [3, 1, 4]
 GREEDY = Sampling()

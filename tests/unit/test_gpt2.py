@@ -6,9 +6,9 @@ import os
 import pytest
 import tiktoken
 
-from twoscale import gpt2, tokens
+from twoscale.data import gpt2, tokens
 from twoscale.errors import InputError
-from twoscale.settings import Download
+from twoscale.config.sections import Download
 
 LIMITS = Download(retries=1, delay=0.01, longest_delay=0.01, timeout=1.0, part_characters=1)
 

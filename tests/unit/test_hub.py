@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from twoscale import hub as client
-from twoscale import ingestion
+from twoscale.data import hub as client
+from twoscale.data import ingestion
 from twoscale.errors import InputError
-from twoscale.settings import Budget, Data, Download
+from twoscale.config.sections import Budget, Data, Download
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 FILES = [f"sample/10/{number:03d}.parquet" for number in range(3)]

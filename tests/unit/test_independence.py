@@ -6,9 +6,11 @@ import pytest
 import torch
 from small import model_settings
 
-from twoscale import independence, settings, tables
-from twoscale.model import LoopedTransformer, initialise
-from twoscale.noise import EvaluationNoise
+from twoscale.dynamics import independence
+from twoscale.config import sections
+from twoscale import tables
+from twoscale.model.transformer import LoopedTransformer, initialise
+from twoscale.model.noise import EvaluationNoise
 
 SEED, STEP, BUDGET = 5, 200, 4
 BLOCKS = torch.randint(37, (3, 8), generator=torch.Generator().manual_seed(0))
@@ -78,7 +80,7 @@ def test_a_model_without_groups_has_no_rows():
 def test_the_table_does_not_depend_on_the_sequences_at_a_time(tmp_path):
     frames = []
     for batch in (1, 2):
-        chosen = settings.Trajectories(budget=BUDGET, tokens=24, batch=batch, dtype="float64", states_sequence=0)
+        chosen = sections.Trajectories(budget=BUDGET, tokens=24, batch=batch, dtype="float64", states_sequence=0)
         independence.measure(made(), BLOCKS, STEP, SEED, chosen, 1, tmp_path / "independence.parquet")
         frame = tables.read("token_independence", tmp_path / "independence.parquet")
         frames.append(frame.sort_values(KEYS, ignore_index=True))

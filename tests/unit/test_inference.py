@@ -6,12 +6,12 @@ import pytest
 import reference_engine
 import torch
 
-from twoscale import settings
+from twoscale.config import sections
 from twoscale.errors import InputError
-from twoscale.exits import RULES, Rule, divergence, make_rule
-from twoscale.inference import Decoder, evaluate, evaluate_by_position, state_decoder
-from twoscale.model import initialise
-from twoscale.noise import EvaluationNoise
+from twoscale.exits.criteria import RULES, Rule, divergence, make_rule
+from twoscale.exits.inference import Decoder, evaluate, evaluate_by_position, state_decoder
+from twoscale.model.transformer import initialise
+from twoscale.model.noise import EvaluationNoise
 
 SEED = 3
 BUDGET = 7
@@ -46,7 +46,7 @@ def small_model(seed=0, **readings):
         "adapter_init": "random",
         "exit_norm": "none",
     }
-    return initialise(settings.Model(**default | readings), seed).double()
+    return initialise(sections.Model(**default | readings), seed).double()
 
 
 def text(batch, length, seed=0):

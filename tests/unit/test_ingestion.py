@@ -6,9 +6,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from twoscale import ingestion, text
+from twoscale.data import ingestion, text
 from twoscale.errors import InputError
-from twoscale.settings import Budget, Data, Download
+from twoscale.config.sections import Budget, Data, Download
 
 TEXTS = [f"document {number} " + "word " * (number % 7) for number in range(200)]
 FRACTION = 0.2

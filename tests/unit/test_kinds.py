@@ -7,14 +7,15 @@ import torch
 from small import KINDS
 from torch import Tensor
 
-from twoscale import kinds, measures, settings
+from twoscale.dynamics import path_types, measures
+from twoscale.config import sections
 from twoscale.errors import InputError
 
 STEPS, WIDTH = 30, 6
 
 
-def criteria(**changes) -> settings.Kinds:
-    return settings.Kinds(**(KINDS | changes))
+def criteria(**changes) -> sections.Kinds:
+    return sections.Kinds(**(KINDS | changes))
 
 
 def noise(scale: float, seed: int = 0) -> Tensor:
@@ -45,8 +46,8 @@ def walk(seed: int = 3) -> Tensor:
 def kind_of(path: Tensor, **changes) -> tuple[str, int]:
     """Kind and period of a path (K + 1, C)."""
     floor = measures.rounding_floor(measures.norm(path[-1]))
-    found = kinds.classify(measures.path_distances(path), floor, criteria(**changes))
-    return kinds.KINDS[found["kind"].item()], found["period"].item()
+    found = path_types.classify(measures.path_distances(path), floor, criteria(**changes))
+    return path_types.KINDS[found["kind"].item()], found["period"].item()
 
 
 PATHS = {
@@ -88,14 +89,14 @@ def test_a_path_that_arrived_converges_whatever_its_rounding_does():
 def test_noise_is_hardly_ever_taken_for_something():
     generator = torch.Generator().manual_seed(4)
     paths = torch.randn(500, STEPS + 1, 64, dtype=torch.float64, generator=generator)
-    found = kinds.classify(measures.path_distances(paths), torch.zeros(500), criteria())
-    assert (found["kind"] == kinds.KINDS.index("undecided")).double().mean() > 0.99
+    found = path_types.classify(measures.path_distances(paths), torch.zeros(500), criteria())
+    assert (found["kind"] == path_types.KINDS.index("undecided")).double().mean() > 0.99
 
 
 def test_each_token_is_judged_by_itself_with_the_numbers_that_decided():
     paths = torch.stack([turning(2.0, ratio=0.8), cycle(3), drift(), noise(1.0)])
-    found = kinds.classify(measures.path_distances(paths), torch.full((4,), 1e-12), criteria())
-    assert [kinds.KINDS[kind] for kind in found["kind"]] == list(kinds.KINDS)
+    found = path_types.classify(measures.path_distances(paths), torch.full((4,), 1e-12), criteria())
+    assert [path_types.KINDS[kind] for kind in found["kind"]] == list(path_types.KINDS)
     assert found["period"].tolist() == [0, 3, 0, 0]
     assert found["settling_rate"][0].item() == pytest.approx(0.8)
     assert found["return_ratio"][1].item() == pytest.approx(0, abs=1e-9)

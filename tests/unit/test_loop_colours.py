@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from twoscale.loop_colours import RAMP, Piece, Pieces, colour, harmless, page, terminal
+from twoscale.exits.loop_heatmap import RAMP, Piece, Pieces, colour, harmless, page, terminal
 
 NASTY = "<b>&\"'</b>\x1b[2J\r\n\ttail"
 

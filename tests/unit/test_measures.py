@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from twoscale import measures
+from twoscale.dynamics import measures
 
 
 def step_rows(path: Tensor) -> list[dict[str, Tensor]]:

@@ -11,7 +11,7 @@ import torch
 from small import model_settings
 from torch import Tensor
 
-from twoscale.model import NOISE_STD, LoopedTransformer, Place, causal_attention, initial_std, initialise
+from twoscale.model.transformer import NOISE_STD, LoopedTransformer, Place, causal_attention, initial_std, initialise
 
 LOOPS = [3, 2]
 TOKENS = torch.tensor([[5, 1, 30, 36, 0, 2], [7, 7, 8, 9, 21, 4]])

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from twoscale.noise import EvaluationNoise, training_noise
+from twoscale.model.noise import EvaluationNoise, training_noise
 
 BLOCK, WIDTH = 16, 12
 BOUND = 3 * math.sqrt(2 / 5)

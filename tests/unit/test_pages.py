@@ -6,7 +6,7 @@ import re
 import pandas as pd
 import pytest
 
-from twoscale import pages
+from twoscale.analysis import pages
 from twoscale.errors import InputError
 
 FRAME = pd.DataFrame({"rule": ["kl", "<b>"], "ms": [1.23456789, float("nan")], "n": [3, 4]})

@@ -6,10 +6,10 @@ import jinja2
 import pandas as pd
 import pytest
 
-from twoscale import kinds as criteria
-from twoscale import style
+from twoscale.dynamics import path_types as criteria
+from twoscale.figures import style
 from twoscale.errors import InputError
-from twoscale.figures import kinds, path_independence
+from twoscale.figures import path_types, path_independence
 
 ROOT = Path(__file__).parents[2]
 RUN = {"budget": 6, "run": "demo", "text": "python_docs"}
@@ -36,7 +36,7 @@ def metrics_table(measures, groups=("4", "5-6")):
 
 
 def draw_kinds():
-    return kinds.draw(kinds_table(), metrics_table(kinds.ROWS), **RUN)
+    return path_types.draw(kinds_table(), metrics_table(path_types.ROWS), **RUN)
 
 
 def draw_independence(**changes):
@@ -45,7 +45,7 @@ def draw_independence(**changes):
 
 
 def test_every_kind_has_a_part_of_the_bars():
-    assert {kind for kind, _, _ in kinds.PARTS.values()} == set(criteria.KINDS)
+    assert {kind for kind, _, _ in path_types.PARTS.values()} == set(criteria.KINDS)
 
 
 def test_bars_stack_the_shares_of_a_checkpoint_to_one_with_orbits_by_period():
@@ -88,7 +88,7 @@ def test_the_same_tables_give_the_same_bytes_and_name_their_run(draw, tmp_path):
 
 def test_a_model_without_groups_is_refused_in_one_sentence():
     with pytest.raises(InputError, match="expected at least one"):
-        kinds.draw(kinds_table(()), metrics_table(kinds.ROWS, ()), **RUN)
+        path_types.draw(kinds_table(()), metrics_table(path_types.ROWS, ()), **RUN)
     with pytest.raises(InputError, match="expected at least one"):
         path_independence.draw(metrics_table(path_independence.LABELS, ()), **RUN)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from segment import Run
 
-from twoscale import checkpoints
+from twoscale.model import checkpoints
 
 STEPS = 6
 NOISY = {"loop_noise": 0.1}  # noise at every step, so that each has to find that of its own samples

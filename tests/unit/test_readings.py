@@ -7,9 +7,10 @@ import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
 
-from twoscale import configuration, style
+from twoscale.config import loading
+from twoscale.figures import style
 from twoscale.errors import InputError
-from twoscale.figures import readings
+from twoscale.figures import variants
 from twoscale.figures.fig5 import REPORTED
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +26,7 @@ STUDY = {
 
 
 def test_every_combination_is_a_run_named_after_it():
-    runs = configuration.readings({"preset": "demo"})
+    runs = loading.readings({"preset": "demo"})
     assert len(runs) == 8
     chosen = runs["readings/branch-blend-input"].model
     assert (chosen.sandwich, chosen.adapter_init, chosen.state_init) == ("branch", "blend", "input")
@@ -35,8 +36,8 @@ def test_every_combination_is_a_run_named_after_it():
 
 def test_readings_differ_from_the_chosen_run_in_their_reading_and_the_overrides_alone():
     config = {"preset": "tiny", "seed": 5, "readings": {"overrides": {"train": {"batch": 2}}}}
-    (chosen,) = configuration.runs(config).values()
-    for run in configuration.readings(config).values():
+    (chosen,) = loading.runs(config).values()
+    for run in loading.readings(config).values():
         assert (run.seed, run.train.batch, run.train.iterations) == (5, 2, 10)
         assert (run.data, run.tokens) == (chosen.data, chosen.tokens)
         assert run.model.width == chosen.model.width
@@ -45,13 +46,13 @@ def test_readings_differ_from_the_chosen_run_in_their_reading_and_the_overrides_
 def test_a_wrong_override_names_the_run_and_the_key():
     config = {"preset": "tiny", "readings": {"overrides": {"train": {"lr": 1}}}}
     with pytest.raises(InputError, match=r"readings/post_residual-random-noise .*train: unknown key lr"):
-        configuration.readings(config)
+        loading.readings(config)
 
 
 @pytest.mark.parametrize("value", [[], ["none"], ["branch", "branch"]])
 def test_a_reading_that_does_not_exist_is_refused(value):
     with pytest.raises(InputError, match=r"config key readings\.sandwich"):
-        configuration.readings({"preset": "tiny", "readings": {"sandwich": value}})
+        loading.readings({"preset": "tiny", "readings": {"sandwich": value}})
 
 
 # --- figure ----------------------------------------------------------------------------------------------------
@@ -65,7 +66,7 @@ def draw(groups=("4", "5-6"), boundaries=("4->5-6",)):
         for step in STEPS
         for group in groups
         for k in range(BUDGET)
-        for measure in readings.MEASURES
+        for measure in variants.MEASURES
     ]
     drift = [
         {"run": run, "step": step, "boundary": boundary, "reading": name, "measure": "dlr", "mean": mean} | statistics
@@ -82,7 +83,7 @@ def draw(groups=("4", "5-6"), boundaries=("4->5-6",)):
     columns = ["run", "step", "group", "k", "measure", "mean", "count", "nulls"]
     of_loops = pd.DataFrame(loops, columns=[*columns, "q05", "q95"])
     of_drift = pd.DataFrame(drift, columns=["run", "step", "boundary", "reading", "measure", "mean", "q05", "q95"])
-    return readings.draw(
+    return variants.draw(
         of_loops, of_drift, pd.DataFrame(training), STUDY, "first_state", BUDGET, "demo", "python_docs"
     )
 
@@ -102,7 +103,7 @@ def test_the_drift_is_that_of_the_chosen_reading_of_equation_2():
 
 
 def test_sandwich_and_adapter_share_a_colour_and_the_initial_state_a_dash():
-    looks = list(readings.styles(STUDY).values())
+    looks = list(variants.styles(STUDY).values())
     assert to_rgb(looks[0]["color"]) == to_rgb(looks[1]["color"]) != to_rgb(looks[2]["color"])
     assert looks[0]["linestyle"] == looks[2]["linestyle"] != looks[1]["linestyle"]
 

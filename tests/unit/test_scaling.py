@@ -7,8 +7,8 @@ import torch
 from test_exit_benchmark import BLOCK, SEED, cross_entropy, exits, held_out, small_model
 
 from twoscale import tables
-from twoscale.noise import EvaluationNoise
-from twoscale.scaling import measure_scaling, measure_uniform_budget, settled_from
+from twoscale.model.noise import EvaluationNoise
+from twoscale.exits.scaling import measure_scaling, measure_uniform_budget, settled_from
 
 LOOPS = (1, 2, 4, 6)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from small import PRESETS, TRAIN, model_settings, preset, train_settings
 
-from twoscale import settings
+from twoscale.config import sections
 from twoscale.errors import InputError
 
 
@@ -28,7 +28,7 @@ def changed(config: dict[str, Any], **sections: Any) -> dict[str, Any]:
 def test_merge_goes_into_mappings_and_replaces_every_other_value():
     base = {"seed": 1, "model": {"width": 8, "groups": [[2], [3]]}, "data": {"path": None}}
     overlay = {"model": {"groups": [[4]]}, "data": {"path": "x.parquet"}}
-    assert settings.merge(base, overlay) == {
+    assert sections.merge(base, overlay) == {
         "seed": 1,
         "model": {"width": 8, "groups": [[4]]},
         "data": {"path": "x.parquet"},
@@ -37,19 +37,19 @@ def test_merge_goes_into_mappings_and_replaces_every_other_value():
 
 def test_merge_leaves_both_layers_as_they_were():
     base, overlay = {"a": {"b": [1]}}, {"a": {"b": [2], "c": 3}}
-    settings.merge(base, overlay)
+    sections.merge(base, overlay)
     assert (base, overlay) == ({"a": {"b": [1]}}, {"a": {"b": [2], "c": 3}})
 
 
 def test_merge_drops_an_exit_rule_set_to_null_and_keeps_the_others():
     base = {"exits": {"rules": {"kl": {"thresholds": [1.0]}, "fixed": {"thresholds": [30]}}}}
     overlay = {"exits": {"rules": {"kl": None, "step_norm": {"thresholds": [0.1]}}}}
-    rules = settings.merge(base, overlay)["exits"]["rules"]
+    rules = sections.merge(base, overlay)["exits"]["rules"]
     assert rules == {"fixed": {"thresholds": [30]}, "step_norm": {"thresholds": [0.1]}}
 
 
 def test_merge_keeps_null_where_null_is_a_value():
-    assert settings.merge({"train": {"backprop_depth": 8}}, {"train": {"backprop_depth": None}}) == {
+    assert sections.merge({"train": {"backprop_depth": 8}}, {"train": {"backprop_depth": None}}) == {
         "train": {"backprop_depth": None}
     }
 
@@ -59,12 +59,12 @@ def test_merge_keeps_null_where_null_is_a_value():
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in PRESETS.glob("*.yaml")))
 def test_every_preset_laid_over_the_paper_is_a_valid_configuration(name, paper):
-    made = settings.from_config(settings.merge(paper, preset(name)))
-    assert made.train.iterations == settings.checkpoint_steps(made.train)[-1]
+    made = sections.from_config(sections.merge(paper, preset(name)))
+    assert made.train.iterations == sections.checkpoint_steps(made.train)[-1]
 
 
 def test_the_paper_preset_has_the_numbers_of_the_paper(paper):
-    made = settings.from_config(paper)
+    made = sections.from_config(paper)
     model, train, exits = made.model, made.train, made.exits
     assert (model.layers, model.heads, model.width, model.block) == (12, 12, 768, 512)
     assert model.groups == ((4,), (5, 6), (7,))
@@ -103,13 +103,13 @@ def test_the_embedding_has_a_multiple_of_64_rows(vocabulary, padded):
 
 @pytest.mark.parametrize(("tokenizer", "vocabulary"), [("gpt2", 50257), ("bytes", 257), ("bpe", 4096)])
 def test_the_tokenizer_decides_the_vocabulary(tokenizer, vocabulary, paper):
-    made = settings.from_config(changed(paper, tokens={"tokenizer": tokenizer, "entries": 4096}))
+    made = sections.from_config(changed(paper, tokens={"tokenizer": tokenizer, "entries": 4096}))
     assert made.tokens.vocabulary == made.model.vocabulary == vocabulary
 
 
 @pytest.mark.parametrize(("tokens", "sequences"), [(8192, 16), (1023, 1), (1024, 2), (3, 1)])
 def test_tokens_to_measure_are_whole_blocks_and_at_least_one(tokens, sequences, paper):
-    made = settings.from_config(changed(paper, trajectories={"tokens": tokens}, exits={"quality_tokens": tokens}))
+    made = sections.from_config(changed(paper, trajectories={"tokens": tokens}, exits={"quality_tokens": tokens}))
     assert (made.trajectory_sequences, made.quality_sequences) == (sequences, sequences)
 
 
@@ -123,7 +123,7 @@ def test_tokens_to_measure_are_whole_blocks_and_at_least_one(tokens, sequences, 
     ],
 )
 def test_the_text_has_a_name_for_figures(data, label, paper):
-    assert settings.text_label(settings.from_config(changed(paper, data=data)).data) == label
+    assert sections.text_label(sections.from_config(changed(paper, data=data)).data) == label
 
 
 # --- checks between keys ---------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ def test_a_configuration_that_contradicts_itself_is_refused_in_one_sentence_that
     key, sections, found, paper
 ):
     with pytest.raises(InputError) as refusal:
-        settings.from_config(changed(paper, **sections))
+        sections.from_config(changed(paper, **sections))
     message = str(refusal.value)
     assert message.startswith(f"config key {key}:")
     assert found in message
@@ -199,14 +199,14 @@ def test_the_dense_benchmark_has_every_rule_and_the_loop_counts_that_the_budget_
     mine = {"thresholds": [1.0], "file": "my.py", "class": "My"}
     sections = {"exits": paper["exits"] | {"budget": 10, "rules": {"fixed": {"thresholds": [10]}, "mine": mine}}}
     sections["scaling"] = {"loops": [4, 1, 64, 2, 1]}
-    dense = settings.from_config(changed(paper, **sections)).dense_exits
+    dense = sections.from_config(changed(paper, **sections)).dense_exits
     assert dense.rules == paper["pareto"]["rules"] | {"mine": mine, "fixed": {"thresholds": [1, 2, 4, 10]}}
     assert (dense.budget, dense.latency_repeats) == (10, paper["pareto"]["latency_repeats"])
 
 
 def test_held_out_text_that_is_just_long_enough_is_accepted(paper):
     enough = 32 * 512 + 1  # the most sequences that a stage asks for, and the target of the last token
-    made = settings.from_config(changed(paper, tokens={"held_out": enough}))
+    made = sections.from_config(changed(paper, tokens={"held_out": enough}))
     assert made.tokens.held_out == enough
 
 
@@ -219,7 +219,7 @@ def test_a_learning_rate_that_never_decays_is_accepted():
 
 def test_checkpoints_are_the_early_steps_and_the_grid():
     train = train_settings(iterations=30, checkpoint_every=10, early_checkpoints=(20, 5, 40))
-    assert settings.checkpoint_steps(train) == [5, 10, 20, 30]
+    assert sections.checkpoint_steps(train) == [5, 10, 20, 30]
 
 
 def test_a_longer_run_only_appends_checkpoints():
@@ -229,7 +229,7 @@ def test_a_longer_run_only_appends_checkpoints():
         early = tuple(draw.randint(1, 120) for _ in range(draw.randint(0, 5)))
         shorter, longer = sorted((every * draw.randint(1, 9), every * draw.randint(1, 9)))
         short, long = (
-            settings.checkpoint_steps(
+            sections.checkpoint_steps(
                 train_settings(iterations=iterations, checkpoint_every=every, early_checkpoints=early)
             )
             for iterations in (shorter, longer)
@@ -257,17 +257,17 @@ OPERATION_CHANGES = {
 
 
 def test_identity_and_operation_share_the_keys_of_train_among_them(paper):
-    made = settings.from_config(paper)
-    identity, operation = settings.training_identity(made)["train"], settings.operation(made)
+    made = sections.from_config(paper)
+    identity, operation = sections.training_identity(made)["train"], sections.operation(made)
     assert not identity.keys() & operation.keys()
-    assert identity.keys() | operation.keys() == {field.name for field in fields(settings.Train)} == TRAIN.keys()
+    assert identity.keys() | operation.keys() == {field.name for field in fields(sections.Train)} == TRAIN.keys()
     assert operation.keys() == OPERATION_CHANGES.keys()
 
 
 @pytest.mark.parametrize(("key", "value"), OPERATION_CHANGES.items())
 def test_a_longer_or_differently_cut_run_has_the_same_identity(key, value, paper):
-    identity = settings.training_identity(settings.from_config(paper))
-    assert settings.training_identity(settings.from_config(changed(paper, train={key: value}))) == identity
+    identity = sections.training_identity(sections.from_config(paper))
+    assert sections.training_identity(sections.from_config(changed(paper, train={key: value}))) == identity
 
 
 @pytest.mark.parametrize(
@@ -283,25 +283,25 @@ def test_a_longer_or_differently_cut_run_has_the_same_identity(key, value, paper
     ],
 )
 def test_whatever_changes_the_weights_changes_the_identity(sections, paper):
-    identity = settings.training_identity(settings.from_config(paper))
-    assert settings.training_identity(settings.from_config(changed(paper, **sections))) != identity
+    identity = sections.training_identity(sections.from_config(paper))
+    assert sections.training_identity(sections.from_config(changed(paper, **sections))) != identity
 
 
 def test_the_identity_survives_the_journey_through_json(paper):
-    identity = settings.training_identity(settings.from_config(paper))
-    again = json.loads(settings.canonical_json(identity))
-    assert settings.Model(**again["model"]) == settings.from_config(paper).model
+    identity = sections.training_identity(sections.from_config(paper))
+    again = json.loads(sections.canonical_json(identity))
+    assert sections.Model(**again["model"]) == sections.from_config(paper).model
 
 
 def test_canonical_json_depends_on_values_and_not_on_the_order_of_keys():
     one = {"b": 1, "a": {"d": (1, 2), "c": None}}
     other = {"a": {"c": None, "d": [1, 2]}, "b": 1}
-    assert settings.canonical_json(one) == settings.canonical_json(other)
-    assert settings.canonical_json({"a": [1, 2]}) != settings.canonical_json({"a": [2, 1]})
+    assert sections.canonical_json(one) == sections.canonical_json(other)
+    assert sections.canonical_json({"a": [1, 2]}) != sections.canonical_json({"a": [2, 1]})
 
 
 def test_reading_settings_imports_no_heavy_library():
-    scripts = Path(settings.__file__).parents[1]
+    scripts = Path(sections.__file__).parents[1]
     code = "import sys, twoscale.settings; print(sorted({'torch', 'numpy', 'pandas', 'yaml'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], cwd=scripts, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
@@ -310,9 +310,9 @@ def test_reading_settings_imports_no_heavy_library():
 def test_the_budget_counts_what_can_be_counted_before_the_text_is_there(paper):
     def budget(tokenizer):
         paper["tokens"]["tokenizer"] = tokenizer
-        chosen = settings.from_config(paper)
-        return settings.budget(chosen.data, chosen.tokens)
+        chosen = sections.from_config(paper)
+        return sections.budget(chosen.data, chosen.tokens)
 
-    assert budget("gpt2") == settings.Budget("tokens", 300_000_000, 1_000_000)
-    assert budget("bytes") == settings.Budget("characters", 1_500_000_000, 1_000_000)
-    assert budget("bpe") == settings.Budget("characters", 1_500_000_000, 9_000_000)
+    assert budget("gpt2") == sections.Budget("tokens", 300_000_000, 1_000_000)
+    assert budget("bytes") == sections.Budget("characters", 1_500_000_000, 1_000_000)
+    assert budget("bpe") == sections.Budget("characters", 1_500_000_000, 9_000_000)

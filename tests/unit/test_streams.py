@@ -8,28 +8,28 @@ import numpy as np
 import pytest
 import torch
 
-from twoscale import streams
+from twoscale import rng
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
 def test_a_stream_always_begins_at_the_same_place():
-    np.testing.assert_array_equal(streams.stream(1, "loops", 3).random(5), streams.stream(1, "loops", 3).random(5))
+    np.testing.assert_array_equal(rng.stream(1, "loops", 3).random(5), rng.stream(1, "loops", 3).random(5))
 
 
 @pytest.mark.parametrize("other", [(2, "loops", 3), (1, "batch", 3), (1, "loops", 4), (1, "loops"), (1, "loops", "3")])
 def test_every_part_of_the_name_makes_another_stream(other):
-    assert not np.any(streams.stream(1, "loops", 3).random(5) == streams.stream(*other).random(5))
-    assert streams.integer_key(1, "loops", 3) != streams.integer_key(*other)
+    assert not np.any(rng.stream(1, "loops", 3).random(5) == rng.stream(*other).random(5))
+    assert rng.integer_key(1, "loops", 3) != rng.integer_key(*other)
 
 
 def test_parts_are_not_run_together():
-    assert streams.integer_key("ab", "c") != streams.integer_key("a", "bc")
-    assert streams.integer_key(1, 23) != streams.integer_key(12, 3)
+    assert rng.integer_key("ab", "c") != rng.integer_key("a", "bc")
+    assert rng.integer_key(1, 23) != rng.integer_key(12, 3)
 
 
 def test_keys_are_the_same_in_every_process():
-    code = "from twoscale import streams; print(streams.integer_key(1, 'loops', 3), streams.stream(1, 'x').random())"
+    code = "from twoscale import streams; print(rng.integer_key(1, 'loops', 3), rng.stream(1, 'x').random())"
     printed = subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | {"PYTHONPATH": str(SCRIPTS), "PYTHONHASHSEED": "1"},
@@ -37,11 +37,11 @@ def test_keys_are_the_same_in_every_process():
         text=True,
         check=True,
     ).stdout
-    assert printed == f"{streams.integer_key(1, 'loops', 3)} {streams.stream(1, 'x').random()}\n"
+    assert printed == f"{rng.integer_key(1, 'loops', 3)} {rng.stream(1, 'x').random()}\n"
 
 
 def test_integer_keys_seed_a_torch_generator():
-    keys = [streams.integer_key(number) for number in range(200)]
+    keys = [rng.integer_key(number) for number in range(200)]
     assert all(0 <= key < 2**64 for key in keys)
     assert max(keys) >= 2**63  # the upper half is used as well
     torch.Generator().manual_seed(max(keys))
@@ -49,12 +49,12 @@ def test_integer_keys_seed_a_torch_generator():
 
 def test_names_that_json_cannot_write_exactly_are_refused():
     with pytest.raises(TypeError):
-        streams.stream(1, np.int64(3))
+        rng.stream(1, np.int64(3))
 
 
 def test_truncated_normal_stays_within_its_bound_and_has_the_deviation_of_the_cut_normal():
     std = math.sqrt(2 / 5)
-    values = streams.truncated_normal((1, "noise"), (500, 400), std)
+    values = rng.truncated_normal((1, "noise"), (500, 400), std)
     assert values.dtype == np.float64
     assert values.shape == (500, 400)
     assert np.abs(values).max() <= 3 * std
@@ -64,7 +64,7 @@ def test_truncated_normal_stays_within_its_bound_and_has_the_deviation_of_the_cu
 
 
 def test_truncated_normal_has_the_distribution_function_of_the_cut_normal():
-    values = streams.truncated_normal((2, "noise"), (100_000,), 2.0, bound=1.5)
+    values = rng.truncated_normal((2, "noise"), (100_000,), 2.0, bound=1.5)
     cut = math.erf(1.5 / math.sqrt(2))
     for point in (-1.2, -0.5, 0.0, 0.3, 1.0):
         expected = (math.erf(point / math.sqrt(2)) + cut) / (2 * cut)
@@ -77,7 +77,7 @@ def test_the_extreme_uniforms_meet_the_bound_and_not_more(monkeypatch):
             return np.array([0.0, 0.5, 1.0 - 2**-53])
 
     monkeypatch.setattr(streams, "stream", lambda *parts: Extremes())
-    lowest, middle, highest = streams.truncated_normal((1,), (3,), 1.0)
+    lowest, middle, highest = rng.truncated_normal((1,), (3,), 1.0)
     assert lowest == pytest.approx(-3.0)
     assert middle == pytest.approx(0.0, abs=1e-12)
     assert highest == pytest.approx(3.0)
@@ -86,8 +86,8 @@ def test_the_extreme_uniforms_meet_the_bound_and_not_more(monkeypatch):
 
 @pytest.mark.parametrize("rows", [1, 7, 64])
 def test_the_first_rows_do_not_depend_on_how_many_follow(rows):
-    whole = streams.truncated_normal((1, "noise"), (100, 33), 1.0)
-    np.testing.assert_array_equal(streams.truncated_normal((1, "noise"), (rows, 33), 1.0), whole[:rows])
+    whole = rng.truncated_normal((1, "noise"), (100, 33), 1.0)
+    np.testing.assert_array_equal(rng.truncated_normal((1, "noise"), (rows, 33), 1.0), whole[:rows])
 
 
 def test_the_bits_do_not_depend_on_the_number_of_threads():
@@ -96,7 +96,7 @@ def test_the_bits_do_not_depend_on_the_number_of_threads():
         drawn = []
         for count in (1, 2):
             torch.set_num_threads(count)
-            drawn.append(streams.truncated_normal((1, "noise"), (300, 301), 1.0))
+            drawn.append(rng.truncated_normal((1, "noise"), (300, 301), 1.0))
     finally:
         torch.set_num_threads(threads)
     np.testing.assert_array_equal(*drawn)

@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from twoscale import bootstrap, tables
-from twoscale.summaries import summarise_latency, summarise_quality, summarise_scaling
+from twoscale.analysis import bootstrap
+from twoscale import tables
+from twoscale.analysis.summaries import summarise_latency, summarise_quality, summarise_scaling
 
 
 def quality_table(changes):

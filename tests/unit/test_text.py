@@ -5,9 +5,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from twoscale import tables, text
+from twoscale import tables
+from twoscale.data import text
 from twoscale.errors import InputError
-from twoscale.settings import Data
+from twoscale.config.sections import Data
 
 TEXTS = [f"document {number} " + "word " * (number % 7) for number in range(200)]
 

@@ -13,7 +13,8 @@ import pytest
 import tiktoken
 import tokenizers
 
-from twoscale import tables, tokens
+from twoscale import tables
+from twoscale.data import tokens
 from twoscale.errors import InputError
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"

@@ -5,7 +5,7 @@ import re
 import pytest
 from segment import Run
 
-from twoscale import checkpoints
+from twoscale.model import checkpoints
 
 
 @pytest.fixture(scope="module")

@@ -8,25 +8,14 @@ import pytest
 import torch
 from small import learnable_tokens, model_settings, train_settings
 
-from twoscale import checkpoints, tables
-from twoscale.batches import held_out_sequences
-from twoscale.checkpoints import Header
+from twoscale.model import checkpoints
+from twoscale import tables
+from twoscale.data.batches import held_out_sequences
+from twoscale.model.checkpoints import Header
 from twoscale.errors import InputError
-from twoscale.model import initialise
-from twoscale.noise import EvaluationNoise
-from twoscale.training import (
-    Trainer,
-    TrainingState,
-    draw_loops,
-    held_out_loss,
-    learning_rate,
-    load_partial,
-    make_optimizer,
-    restore,
-    run_segment,
-    save_partial,
-    tensors_of,
-)
+from twoscale.model.transformer import initialise
+from twoscale.model.noise import EvaluationNoise
+from twoscale.training.trainer import Trainer, TrainingState, draw_loops, held_out_loss, learning_rate, load_partial, make_optimizer, restore, run_segment, save_partial, tensors_of
 
 SEED = 11
 MODEL = model_settings(width=16)

@@ -10,25 +10,27 @@ import torch
 from safetensors import safe_open
 from small import KINDS, model_settings
 
-from twoscale import kinds, measures, settings, tables
-from twoscale.model import LoopedTransformer, initialise
-from twoscale.noise import EvaluationNoise
-from twoscale.trajectories import TABLES, extract, measure_batch, save_states
+from twoscale.dynamics import path_types, measures
+from twoscale.config import sections
+from twoscale import tables
+from twoscale.model.transformer import LoopedTransformer, initialise
+from twoscale.model.noise import EvaluationNoise
+from twoscale.dynamics.trajectories import TABLES, extract, measure_batch, save_states
 
 SEED, STEP, BUDGET = 5, 200, 4
 MODEL = model_settings(layers=6, groups=[[2], [3, 4], [6]])
 BLOCKS = torch.randint(37, (5, 8), generator=torch.Generator().manual_seed(0))
-CRITERIA = settings.Kinds(**(KINDS | {"window": 3, "longest_period": 2}))
+CRITERIA = sections.Kinds(**(KINDS | {"window": 3, "longest_period": 2}))
 READINGS = ["first_state", "projected", "final", "initial"]
 
 
-def float64_model(model: settings.Model = MODEL) -> LoopedTransformer:
+def float64_model(model: sections.Model = MODEL) -> LoopedTransformer:
     return initialise(model, seed=3).double().requires_grad_(False)
 
 
-def chosen(**changes) -> settings.Trajectories:
+def chosen(**changes) -> sections.Trajectories:
     values = {"budget": BUDGET, "tokens": 40, "batch": 2, "dtype": "float64", "states_sequence": 1}
-    return settings.Trajectories(**(values | changes))
+    return sections.Trajectories(**(values | changes))
 
 
 def states_of(model: LoopedTransformer, sequences: list[int]) -> dict[str, np.ndarray]:
@@ -101,8 +103,8 @@ def test_every_row_of_a_path_is_what_the_states_of_the_walk_give():
             assert row["contraction_rate"] == pytest.approx(rate.item(), rel=1e-5)
             dimension = measures.effective_dimension(distances)
             assert row["effective_dimension"] == pytest.approx(dimension.item(), rel=1e-5)
-            found = kinds.classify(distances, floor, CRITERIA)
-            assert (row["kind"], row["period"]) == (kinds.KINDS[found["kind"]], found["period"])
+            found = path_types.classify(distances, floor, CRITERIA)
+            assert (row["kind"], row["period"]) == (path_types.KINDS[found["kind"]], found["period"])
 
 
 def test_there_is_one_row_for_every_token_group_and_state():

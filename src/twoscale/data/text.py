@@ -1,0 +1,189 @@
+"""Text: documents of local sources in a fixed order, and the shards of documents that everything else reads.
+
+Whether a document is held out is a function of its text alone, so two copies of one document never stand on
+both sides.
+"""
+
+import ast
+import hashlib
+import os
+import sysconfig
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from twoscale import tables
+from twoscale.errors import InputError, first_line
+from twoscale.config.sections import Data
+
+# Rows read from a parquet file at a time. Files are opened with `pre_buffer=False`: else reading ahead fetches all
+# of a file, and keeps it in memory.
+ROWS = 256
+
+# Packages of the standard library whose docstrings are fixtures, or that not every installation has.
+SKIPPED_PACKAGES = frozenset({"test", "tests", "idlelib", "lib2to3", "turtledemo", "__pycache__"})
+
+DOCUMENTED = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+BLOCKS = (ast.stmt, ast.excepthandler, ast.match_case)  # what a definition can stand in
+
+
+class Document(NamedTuple):
+    name: str
+    text: str
+    row: int  # in its file, empty documents counted
+
+
+def local_files(data: Data) -> Iterator[tuple[str, Iterator[Document]]]:
+    """Name and documents of each file of a source on this machine, in order; no document is empty.
+
+    Close an iterator of documents after an early stop: it may hold a file.
+    """
+    match data.source:
+        case "python_docs":
+            yield "python", python_docs()
+        case "parquet":
+            yield from parquet(Path(data.path))
+        case _:
+            raise InputError(
+                f"config key data.source: found {data.source!r}, expected python_docs, parquet or fineweb."
+            )
+
+
+def python_docs() -> Iterator[Document]:
+    """The documentation inside the running Python: help topics, then docstrings, a document a module.
+
+    The sources are parsed, never imported. The text depends on the version of Python and on which modules
+    it was built with, not on where it is installed.
+    """
+    for row, (name, text) in enumerate(_documentation()):
+        yield Document(name, text, row)
+
+
+def _documentation() -> Iterator[tuple[str, str]]:
+    from pydoc_data.topics import topics
+
+    for topic in sorted(topics):
+        yield f"topic {topic}", topics[topic]
+    for module, path in _standard_library():
+        sections = [f"{name}\n\n{docstring}" for name, docstring in _docstrings(ast.parse(path.read_bytes()), module)]
+        if sections:
+            yield module, "\n\n\n".join(sections)
+
+
+def _standard_library() -> list[tuple[str, Path]]:
+    """Dotted name and path of the modules of the standard library, sorted by name."""
+    root = Path(sysconfig.get_path("stdlib"))
+    modules = []
+    for folder, subfolders, files in os.walk(root):
+        # site-packages, lib-dynload and config-3.x are no identifiers
+        subfolders[:] = [name for name in subfolders if name.isidentifier() and name not in SKIPPED_PACKAGES]
+        for path in (Path(folder, name) for name in files):
+            if path.suffix == ".py" and path.stem.isidentifier():
+                parts = path.relative_to(root).with_suffix("").parts
+                modules.append((".".join(parts).removesuffix(".__init__"), path))
+    return sorted(modules)
+
+
+def _docstrings(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
+    """Qualified name and docstring of a module, class or function and of all inside it, in source order."""
+    if isinstance(node, (ast.Module, *DOCUMENTED)) and (docstring := ast.get_docstring(node)):
+        yield name, docstring
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, BLOCKS):
+            yield from _docstrings(child, f"{name}.{child.name}" if isinstance(child, DOCUMENTED) else name)
+
+
+def parquet(path: Path) -> Iterator[tuple[str, Iterator[Document]]]:
+    """Name and documents of a parquet file, or of every *.parquet file under a folder, sorted by path."""
+    if path.is_dir():
+        files = sorted(path.rglob("*.parquet"))
+        if not files:
+            raise InputError(f"config key data.path: found no *.parquet file under {path}, expected at least one.")
+    elif path.is_file():
+        files = [path]
+    else:
+        raise InputError(f"config key data.path: found nothing at {path}, expected a parquet file or a folder of them.")
+    root = path if path.is_dir() else path.parent
+    for file in files:
+        yield file.relative_to(root).as_posix(), _local_rows(file, file.relative_to(root).as_posix())
+
+
+def _local_rows(file: Path, short_name: str) -> Iterator[Document]:
+    with file.open("rb") as opened:
+        yield from rows(opened, str(file), short_name)
+
+
+def rows(opened: BinaryIO, file: str, short_name: str, first: int = 0) -> Iterator[Document]:
+    """Rows of one parquet file, from `first` on, whose `text` is neither null nor empty.
+
+    A row is named by its `id`, else "file:row". Memory does not grow with the file, and row groups before
+    `first` are not read. Raises InputError where the file is damaged or holds no text.
+    """
+    try:
+        table = pq.ParquetFile(opened, pre_buffer=False)
+        names = table.schema_arrow.names
+        if "text" not in names:
+            raise InputError(f"{file}: found the columns {', '.join(names)}; expected one named text.")
+        groups, row = _groups_from(table.metadata, first)
+        wanted = [name for name in ("id", "text") if name in names]
+        for batch in table.iter_batches(ROWS, row_groups=groups, columns=wanted):
+            identifiers = batch["id"] if "id" in names else pa.nulls(len(batch))
+            for identifier, value in zip(identifiers, batch["text"], strict=True):
+                text = _checked_text(value, file, row)
+                if text and row >= first:
+                    yield Document(f"{short_name}:{row}" if identifier.as_py() is None else str(identifier), text, row)
+                row += 1
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise InputError(f"{file}: cannot be read as a parquet file ({first_line(error)}).") from error
+
+
+def _groups_from(metadata: pq.FileMetaData, first: int) -> tuple[list[int], int]:
+    """The row groups that hold row `first` and all after it, and the row that they begin with."""
+    begin = 0
+    for group in range(metadata.num_row_groups):
+        end = begin + metadata.row_group(group).num_rows
+        if end > first:
+            return list(range(group, metadata.num_row_groups)), begin
+        begin = end
+    return [], begin
+
+
+def _checked_text(value: pa.Scalar, file: str, row: int) -> str | None:
+    try:
+        text: Any = value.as_py()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file}: found bytes that are not UTF-8 ({error}) as text in row {row}.") from error
+    if text is not None and not isinstance(text, str):
+        raise InputError(f"{file}: found a value of type {value.type} in row {row}, expected text to be a string.")
+    return text
+
+
+def is_held_out(text: str, fraction: float) -> bool:
+    """Whether a document belongs to the held-out part, which takes `fraction` of all documents."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) < fraction * 2**64
+
+
+def stored(shards: Iterable[Path]) -> Iterator[tuple[list[bool], list[str]]]:
+    """Batches of (held out, text) from shards of `prepare_text`, in order and in constant memory."""
+    expected = list(tables.columns("text"))
+    for shard in shards:
+        try:
+            with pq.ParquetFile(shard, pre_buffer=False) as table:
+                if table.schema_arrow.names != expected:
+                    raise InputError(
+                        f"{shard}: found the columns {', '.join(table.schema_arrow.names)}; expected "
+                        f"{', '.join(expected)}, as prepare_text writes them."
+                    )
+                for batch in table.iter_batches(ROWS, columns=["held_out", "text"]):
+                    yield batch["held_out"].to_pylist(), batch["text"].to_pylist()
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise InputError(f"{shard}: cannot be read as a shard of text ({first_line(error)}).") from error
+
+
+def training_texts(shards: Iterable[Path]) -> Iterator[str]:
+    """Texts that are not held out."""
+    for held_out, texts in stored(shards):
+        yield from (text for text, out in zip(texts, held_out, strict=True) if not out)

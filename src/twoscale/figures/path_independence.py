@@ -1,0 +1,56 @@
+"""Path independence (supplementary): how much of a loop's start is left in its end and in the prediction."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from twoscale.figures import style
+from twoscale.errors import InputError
+
+LOWEST = 1e-16  # what lies below is rounding in float64, and is drawn here
+LABELS = {
+    "distance_relative": r"$\Vert x^{(K)} - \tilde{x}^{(K)}\Vert_2 \,/\, \Vert x^{(K)}\Vert_2$",
+    "kl": r"KL$(p\,\Vert\,\tilde{p})$, nats",
+    "agreement": "tokens with another prediction",
+}
+
+
+@style.look()
+def draw(independence: pd.DataFrame, budget: int, run: str, text: str) -> Figure:
+    """Distance of last states, KL and changed predictions over the checkpoints, one line per varied group.
+
+    `independence` is the table "path_independence"; lines are medians over tokens and draws with bands of nine
+    tenths of them, for the predictions shares. Raises InputError for a model without looped groups.
+    """
+    groups = list(independence["group"].unique())
+    if not groups:
+        raise InputError("config key model.groups: found no looped group, expected at least one for path independence.")
+    figure = style.new_figure(style.DOUBLE, 2.5, run, text, budget)
+    panels = figure.subplots(1, len(LABELS))
+    steps = sorted(independence["step"].unique())
+    looks = dict(zip(groups, style.series_styles(len(groups)), strict=True))
+    for number, (axes, (measure, label)) in enumerate(zip(panels, LABELS.items(), strict=True), start=1):
+        places = style.step_categories(axes, steps)
+        for group, look in looks.items():
+            rows = independence[(independence["group"] == group) & (independence["measure"] == measure)]
+            _line(axes, places, rows.set_index("step").reindex(steps), measure, look)
+        axes.set_title(f"{style.panel_number(number)}  {label}")
+        axes.set_xlabel("training step")
+    panels[-1].yaxis.set_major_formatter(PercentFormatter(1, decimals=1))
+    panels[-1].set_ylim(bottom=0)
+    names = ["all groups" if group == "all" else f"group {style.group_name(group)}" for group in groups]
+    handles = panels[0].get_lines()
+    figure.legend(handles, names, loc="outside upper center", ncols=len(groups), title="noise varied in")
+    return figure
+
+
+def _line(axes: Axes, places: np.ndarray, rows: pd.DataFrame, measure: str, look: dict) -> None:
+    if measure == "agreement":
+        axes.plot(places, 1 - rows["mean"], **look)
+        return
+    axes.set_yscale("log")
+    low, median, high = (rows[name].clip(lower=LOWEST) for name in ("q05", "q50", "q95"))
+    axes.fill_between(places, low, high, color=look["color"], alpha=0.12, linewidth=0)
+    axes.plot(places, median, **look)

@@ -1,0 +1,53 @@
+"""Supplementary figure, scaling: quality at fixed loop counts over training."""
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, LogLocator, NullLocator, StrMethodFormatter
+
+from twoscale.figures import style
+from twoscale.errors import InputError
+
+PANELS = {"ppl": "perplexity", "excess": "excess cross-entropy (nats/token)"}
+TRAINED = {"color": style.GREY, "linewidth": 0.8, "linestyle": (0, (1, 1.5))}
+
+
+@style.look()
+def draw(scaling: pd.DataFrame, mean_loops: float, run: str, text: str) -> Figure:
+    """Two panels against the loops of every group: (i) perplexity, (ii) what fewer loops cost in nats.
+
+    One line per checkpoint. `scaling` is the table of that name; bands are its 95 % intervals over sequences.
+    `mean_loops`, the mean of the loop counts in training, is the dotted vertical line. Raises InputError for a
+    table without rows.
+    """
+    if scaling.empty:
+        raise InputError("table scaling: found no row, expected at least one checkpoint for the figure.")
+    styles = style.checkpoint_palette(scaling["step"])
+    figure = style.new_figure(style.DOUBLE, 2.7, run, text, int(scaling["loops"].max()))
+    panels = figure.subplots(1, len(PANELS))
+    for number, (axes, (column, label)) in enumerate(zip(panels, PANELS.items(), strict=True), start=1):
+        for step, rows in scaling.groupby("step"):
+            axes.plot(rows["loops"], rows[column], **styles[step])
+            bounds = (rows[f"{column}_low"], rows[f"{column}_high"])
+            axes.fill_between(rows["loops"], *bounds, color=styles[step]["color"], alpha=0.12, linewidth=0)
+        trained = axes.axvline(mean_loops, zorder=0, **TRAINED)
+        _scale_loops(axes, scaling["loops"])
+        axes.set_ylabel(label)
+        axes.set_title(style.panel_number(number), loc="left")
+    panels[0].set_yscale("log")
+    panels[0].yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    panels[0].yaxis.set_major_formatter(lambda value, _: style.grouped(round(value)))
+    panels[0].yaxis.set_minor_locator(NullLocator())
+    panels[1].axhline(0, color=style.GREY, linewidth=0.6, zorder=0)
+    style.checkpoint_legend(figure, styles, {f"trained: {mean_loops:g} loops": trained})
+    return figure
+
+
+def _scale_loops(axes: Axes, loops: pd.Series) -> None:
+    """A logarithmic axis labelled at the powers of two."""
+    axes.set_xscale("log", base=2)
+    axes.set_xlabel("loops in every group")
+    powers = [2**n for n in range(int(loops.max()).bit_length()) if loops.min() <= 2**n <= loops.max()]
+    axes.xaxis.set_major_locator(FixedLocator(powers))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:.0f}"))
+    axes.xaxis.set_minor_locator(NullLocator())
