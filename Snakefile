@@ -73,4 +73,4 @@ rule all:
 
 rule supplementary:
     input:
-        SUPPLEMENTARY + SCALING_FIGURES + KIND_FIGURES,
+        SUPPLEMENTARY + SCALING_FIGURES + PATH_TYPE_FIGURES,

@@ -5,7 +5,7 @@ from twoscale import command, tables
 
 
 def main(arguments):
-    run = arguments.settings["run"]
+    run = arguments.config["run"]
     tables.write("loop_metrics", aggregate.loop_metrics(arguments.trajectories, run), arguments.output_loops)
     tables.write("drift", aggregate.drift(arguments.drift, run), arguments.output_drift)
     loop_sequences = aggregate.loop_sequences(arguments.trajectories, run)

@@ -5,7 +5,7 @@ from twoscale.analysis import summaries
 
 
 def main(arguments):
-    chosen = arguments.settings
+    chosen = arguments.config
     scaling = summaries.summarise_scaling(arguments.quality, chosen["run"], chosen["seed"])
     tables.write("scaling", scaling, arguments.output)
 

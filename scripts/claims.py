@@ -9,7 +9,7 @@ from twoscale.files import replacing
 
 
 def main(arguments):
-    chosen = arguments.settings
+    chosen = arguments.config
     run = Evidence(
         loops=tables.read("loop_sequences", arguments.loops),
         drift=tables.read("drift_sequences", arguments.drift),

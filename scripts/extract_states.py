@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from twoscale import command
-from twoscale.config import sections
+from twoscale import config
 from twoscale.data import tokens
 from twoscale.data.batches import held_out_sequences
 from twoscale.model.checkpoints import load_model
@@ -14,24 +14,24 @@ from twoscale.dynamics.trajectories import save_states
 
 def main(arguments) -> None:
     torch.set_num_threads(1)
-    model_settings = sections.Model(**arguments.settings["model"])
-    chosen = sections.Trajectories(**arguments.settings["trajectories"])
+    model_config = config.ModelConfig(**arguments.config["model"])
+    chosen = config.TrajectoriesConfig(**arguments.config["trajectories"])
     model, header = load_model(
-        arguments.checkpoint, model_settings, getattr(torch, chosen.dtype), arguments.settings["device"]
+        arguments.checkpoint, model_config, getattr(torch, chosen.dtype), arguments.config["device"]
     )
-    shard = tokens.open_shard(arguments.val, arguments.sidecar)
-    blocks, _ = held_out_sequences(shard, model_settings.block, chosen.states_sequence + 1)
+    shard = tokens.open_shard(arguments.val, arguments.metadata)
+    blocks, _ = held_out_sequences(shard, model_config.context_length, chosen.states_sequence + 1)
     block = blocks[chosen.states_sequence]
-    tokenizer = tokens.load_tokenizer(arguments.settings["tokenizer"], arguments.tokenizer)
+    tokenizer = tokens.load_tokenizer(arguments.config["tokenizer"], arguments.tokenizer)
     words = [tokenizer.decode([token]) for token in block.tolist()]
-    save_states(model, block, words, header.step, arguments.settings["seed"], chosen, arguments.states)
+    save_states(model, block, words, header.iteration, arguments.config["seed"], chosen, arguments.states)
 
 
 if __name__ == "__main__":
     parser = command.parser(__doc__)
     parser.add_argument("--checkpoint", type=Path, required=True)
     parser.add_argument("--val", type=Path, required=True, help="held-out token shard")
-    parser.add_argument("--sidecar", type=Path, required=True, help="tokens.json of the shard")
-    parser.add_argument("--tokenizer", type=Path, help="tokenizer.json, for tokens.tokenizer: bpe")
+    parser.add_argument("--metadata", type=Path, required=True, help="tokens.json of the shard")
+    parser.add_argument("--tokenizer", type=Path, help="tokenizer.json, for tokenizer.name: bpe")
     parser.add_argument("--states", type=Path, required=True, help="output")
     command.run(main, parser)

@@ -4,11 +4,11 @@ from pathlib import Path
 
 from twoscale import command, files
 from twoscale.data import gpt2
-from twoscale.config.sections import Download
+from twoscale.config import DownloadConfig
 
 
 def main(arguments) -> None:
-    fetched = gpt2.fetch(Download(**arguments.settings))
+    fetched = gpt2.fetch(DownloadConfig(**arguments.config))
     with files.replacing(arguments.output) as temporary:
         temporary.write_bytes(fetched)
 

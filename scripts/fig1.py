@@ -6,7 +6,7 @@ from twoscale.figures import fig1
 
 
 def main(arguments):
-    chosen = arguments.settings
+    chosen = arguments.config
     states = fig1.read_states(arguments.states)
     figure = fig1.draw(states, chosen["tokens"], chosen["run"], chosen["text"])
     style.save(figure, arguments.output)

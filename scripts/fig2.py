@@ -6,7 +6,7 @@ from twoscale.figures import fig2
 
 
 def main(arguments):
-    chosen = arguments.settings
+    chosen = arguments.config
     drift = tables.read("drift", arguments.drift)
     figure = fig2.draw(drift, chosen["reading"], chosen["budget"], chosen["run"], chosen["text"])
     style.save(figure, arguments.output)

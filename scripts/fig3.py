@@ -6,7 +6,7 @@ from twoscale.figures import fig3
 
 
 def main(arguments):
-    chosen = arguments.settings
+    chosen = arguments.config
     loops = tables.read("loop_metrics", arguments.loops)
     figure = fig3.draw(loops, chosen["budget"], chosen["run"], chosen["text"])
     style.save(figure, arguments.output)

@@ -6,7 +6,7 @@ from twoscale.figures import fig4
 
 
 def main(arguments):
-    chosen = arguments.settings
+    chosen = arguments.config
     latency = tables.read("exit_latency", arguments.latency)
     quality = tables.read("exit_quality", arguments.quality)
     figure = fig4.draw(latency, quality, chosen["budget"], chosen["run"], chosen["text"])

@@ -6,7 +6,7 @@ from twoscale.figures import fig5
 
 
 def main(arguments):
-    chosen = arguments.settings
+    chosen = arguments.config
     loops = tables.read("loop_metrics", arguments.loops)
     figure = fig5.draw(loops, chosen["budget"], chosen["run"], chosen["text"])
     style.save(figure, arguments.output)

@@ -1,6 +1,6 @@
 """Generate text with the last checkpoint of a run, every token looping as long as an exit rule says.
 
-    python scripts/generate.py --run demo --prompt "The loop" --rule acceleration --tau 1e-3
+    python scripts/generate.py --run demo --prompt "The loop" --criterion acceleration --tau 1e-3
 
 The text goes to standard output as it is made; speed and loops go to standard error. Decoding is greedy unless
 a temperature is given. The configuration is not read: what the model is stands in its checkpoint.
@@ -17,11 +17,11 @@ import torch
 
 from twoscale import command
 from twoscale.exits import loop_heatmap
-from twoscale.config import sections
+from twoscale import config
 from twoscale.errors import InputError
-from twoscale.exits.criteria import RULES, Rule, check_name, load_rule, make_rule
+from twoscale.exits.criteria import CRITERIA, ExitCriterion, check_name, load_criterion, make_criterion
 from twoscale.files import replacing
-from twoscale.model.trained_run import FinishedRun, open_run
+from twoscale.model.trained_run import TrainedRun, open_run
 from twoscale.exits.generation import NewToken, Sampling, Speculation, generate
 from twoscale.exits.inference import Decoder, state_decoder
 from twoscale.model.transformer import LoopedTransformer
@@ -39,7 +39,7 @@ def main(arguments: argparse.Namespace) -> None:
     decoder = Decoder(
         run.model,
         chosen_rule(run.model, arguments, "tau", arguments.tau),
-        arguments.budget,
+        arguments.max_loops,
         run.seed,
         kv_slots=arguments.kv_slots,
         warm_start=arguments.warm_start,
@@ -49,7 +49,7 @@ def main(arguments: argparse.Namespace) -> None:
     started = time.perf_counter()
     new_tokens = generate(decoder, prompt, arguments.tokens, sampling, run.tokenizer.end_of_text, speculation)
     in_colour = arguments.show_loops == "always" or (arguments.show_loops == "auto" and sys.stdout.isatty())
-    shown = Shown(run, arguments.budget, in_colour)
+    shown = Shown(run, arguments.max_loops, in_colour)
     shown.text(arguments.prompt)
     made, times = [], []
     for token in new_tokens:
@@ -59,29 +59,29 @@ def main(arguments: argparse.Namespace) -> None:
     shown.end()
 
     facts = {"stopped": reason(made, run, arguments.tokens)}
-    facts |= summary(len(prompt), made, times, run.model.settings, speculation)
+    facts |= summary(len(prompt), made, times, run.model.config, speculation)
     for name, value in facts.items():
         print(f"{name}: {value}", file=sys.stderr)
     if arguments.html is not None:
         write_page(arguments, run, facts, shown.pieces)
 
 
-def chosen_rule(model: LoopedTransformer, arguments: argparse.Namespace, option: str, tau: float | None) -> Rule:
+def chosen_rule(model: LoopedTransformer, arguments: argparse.Namespace, option: str, tau: float | None) -> ExitCriterion:
     """The exit rule asked for at the threshold of an option; `fixed` runs the whole budget unless told otherwise."""
-    name = arguments.rule
-    rules = RULES if arguments.rule_file is None else {name: load_rule(arguments.rule_file, name)}
-    check_name(name, rules)
+    name = arguments.criterion
+    criteria = CRITERIA if arguments.criterion_file is None else {name: load_criterion(arguments.criterion_file, name)}
+    check_name(name, criteria)
     if tau is None and name == "fixed":
-        tau = arguments.budget
+        tau = arguments.max_loops
     if tau is None:
         raise InputError(f"option --{option}: found nothing, expected the threshold of the rule {name}.")
     if not math.isfinite(tau) or tau <= 0:
         raise InputError(f"option --{option}: found {tau}, expected a number > 0.")
-    if sections.THRESHOLD_TYPES.get(name) is int:
+    if config.THRESHOLD_TYPES.get(name) is int:
         if tau != int(tau):
             raise InputError(f"option --{option}: found {tau}, expected a whole number for the rule {name}.")
         tau = int(tau)
-    return make_rule(name, tau, state_decoder(model, arguments.decoder), rules)
+    return make_criterion(name, tau, state_decoder(model, arguments.readout), criteria)
 
 
 def drafts(model: LoopedTransformer, arguments: argparse.Namespace) -> Speculation | None:
@@ -91,16 +91,16 @@ def drafts(model: LoopedTransformer, arguments: argparse.Namespace) -> Speculati
             raise InputError("option --draft-tau: found without --speculative, expected how many tokens to draft.")
         return None
     if arguments.draft_tau is None:
-        rule = make_rule("fixed", arguments.draft_loops, model.decode)
+        criterion = make_criterion("fixed", arguments.draft_loops, model.readout)
     else:
-        rule = chosen_rule(model, arguments, "draft-tau", arguments.draft_tau)
-    return Speculation(rule, arguments.speculative)
+        criterion = chosen_rule(model, arguments, "draft-tau", arguments.draft_tau)
+    return Speculation(criterion, arguments.speculative)
 
 
 class Shown:
     """The text on standard output, in colours or plain, and its pieces for the page."""
 
-    def __init__(self, run: FinishedRun, budget: int, in_colour: bool) -> None:
+    def __init__(self, run: TrainedRun, budget: int, in_colour: bool) -> None:
         self.run, self.budget, self.in_colour = run, budget, in_colour
         self.pieces: list[loop_heatmap.Piece] = []
         self._characters = loop_heatmap.Pieces()
@@ -126,18 +126,18 @@ class Shown:
             self.text(text)
 
 
-def reason(made: list[NewToken], run: FinishedRun, wanted: int) -> str:
+def reason(made: list[NewToken], run: TrainedRun, wanted: int) -> str:
     """Why the text ends where it does."""
     if made[-1].id == run.tokenizer.end_of_text:
         return "at the end of the text, which the model chose"
     if len(made) < wanted:
-        block = run.model.settings.block
+        block = run.model.config.context_length
         return f"after {len(made)} of {wanted} tokens, because the text fills the model's block of {block}"
     return f"after {wanted} tokens, as asked for"
 
 
 def summary(
-    prompt: int, made: list[NewToken], times: list[float], model: sections.Model, speculation: Speculation | None
+    prompt: int, made: list[NewToken], times: list[float], model: config.ModelConfig, speculation: Speculation | None
 ) -> dict[str, str]:
     """Speed and loops; the first token's time is that of reading the prompt."""
     facts = {"prompt": f"{prompt} tokens read in {times[0]:.2f} s"}
@@ -156,11 +156,11 @@ def loops_of_groups(made: list[NewToken], labels: Iterable[str]) -> str:
 
 
 def write_page(
-    arguments: argparse.Namespace, run: FinishedRun, facts: dict[str, str], pieces: list[loop_heatmap.Piece]
+    arguments: argparse.Namespace, run: TrainedRun, facts: dict[str, str], pieces: list[loop_heatmap.Piece]
 ) -> None:
     tau = "" if arguments.tau is None else f" {arguments.tau:g}"
-    about = {"checkpoint": f"{arguments.run}, step {run.step}", "exit rule": f"{arguments.rule}{tau}"}
-    labels = run.model.settings.group_labels
+    about = {"checkpoint": f"{arguments.run}, step {run.step}", "exit rule": f"{arguments.criterion}{tau}"}
+    labels = run.model.config.group_labels
     page = loop_heatmap.page("Loops per token", about | facts, arguments.prompt, pieces, labels)
     with replacing(arguments.html) as temporary:
         temporary.write_text(page, encoding="utf-8")
@@ -173,14 +173,14 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--prompt", required=True, help="text to go on from")
     made.add_argument("--tokens", type=int, default=100, help="tokens to generate at most (default: 100)")
     exit_rule = made.add_argument_group("exit rule")
-    exit_rule.add_argument("--rule", default="fixed", help="exit rule (default: fixed, all loops of the budget)")
+    exit_rule.add_argument("--criterion", default="fixed", help="exit rule (default: fixed, all loops of the budget)")
     exit_rule.add_argument(
-        "--rule-file", metavar="FILE", help="Python file with a rule of your own; --rule then names its class"
+        "--criterion-file", metavar="FILE", help="Python file with a rule of your own; --criterion then names its class"
     )
     exit_rule.add_argument("--tau", type=float, help="threshold of the rule")
-    exit_rule.add_argument("--budget", type=int, default=30, help="loops of a group at most (default: 30)")
+    exit_rule.add_argument("--max-loops", type=int, default=30, help="loops of a group at most (default: 30)")
     exit_rule.add_argument(
-        "--decoder",
+        "--readout",
         choices=["head", "remaining_layers"],
         default="head",
         help="what a rule that looks at predictions reads them through (default: head)",

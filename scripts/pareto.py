@@ -6,10 +6,10 @@ from twoscale.figures import pareto
 
 
 def main(arguments):
-    chosen = arguments.settings
+    chosen = arguments.config
     latency = tables.read("exit_latency", arguments.latency)
     quality = tables.read("exit_quality", arguments.quality)
-    reference = tables.read("uniform_budget", arguments.reference)
+    reference = tables.read("uniform_loops", arguments.reference)
     figure = pareto.draw(latency, quality, reference, chosen["budget"], chosen["run"], chosen["text"])
     style.save(figure, arguments.output)
 
@@ -18,6 +18,6 @@ if __name__ == "__main__":
     parser = command.parser(__doc__)
     parser.add_argument("--latency", required=True, help="table exit_latency on the dense grid")
     parser.add_argument("--quality", required=True, help="table exit_quality on the dense grid")
-    parser.add_argument("--reference", required=True, help="table uniform_budget")
+    parser.add_argument("--reference", required=True, help="table uniform_loops")
     parser.add_argument("--output", required=True, help="figure, .pdf or .png")
     command.run(main, parser)

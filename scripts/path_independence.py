@@ -6,7 +6,7 @@ from twoscale.figures import path_independence
 
 
 def main(arguments):
-    chosen = arguments.settings
+    chosen = arguments.config
     independence = tables.read("path_independence", arguments.independence)
     figure = path_independence.draw(independence, chosen["budget"], chosen["run"], chosen["text"])
     style.save(figure, arguments.output)

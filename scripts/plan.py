@@ -8,19 +8,19 @@ import math
 import sys
 
 from twoscale.training import flops
-from twoscale.config import loading
+from twoscale import config
 from twoscale.errors import InputError
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--preset", default=loading.DEFAULT_PRESET, help="file of workflow/presets/")
+    parser.add_argument("--preset", default=config.DEFAULT_PRESET, help="file of workflow/presets/")
     parser.add_argument("--tflops", type=float, default=100.0, help="sustained tera-FLOP/s (default: %(default)s)")
     arguments = parser.parse_args()
     try:
         if not 0 < arguments.tflops < math.inf:
             raise InputError(f"option --tflops: found {arguments.tflops:g}, expected a finite number > 0.")
-        runs = loading.runs({"preset": arguments.preset})
+        runs = config.runs({"preset": arguments.preset})
     except InputError as error:
         sys.exit(f"error: {error}")
     for name, settings in runs.items():

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from twoscale import command
 from twoscale.data.ingestion import lengths, prepare_text
-from twoscale.config.sections import Budget, Data, Download
+from twoscale.config import TextQuota, DataConfig, DownloadConfig
 from twoscale.data.tokens import count_tokens, gpt2
 
 
 def main(arguments) -> None:
-    budget = Budget(**arguments.settings["budget"])
+    budget = TextQuota(**arguments.config["budget"])
     sizes = partial(count_tokens, gpt2(arguments.tokenizer)) if budget.unit == "tokens" else lengths
-    data, download = Data(**arguments.settings["data"]), Download(**arguments.download)
+    data, download = DataConfig(**arguments.config["data"]), DownloadConfig(**arguments.download)
     prepare_text(data, budget, arguments.output, arguments.parts, download, sizes)
 
 

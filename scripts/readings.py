@@ -8,7 +8,7 @@ from twoscale.figures import variants
 
 
 def main(arguments):
-    chosen = arguments.settings
+    chosen = arguments.config
     readings_of = {run: chosen["readings"][run] for run in arguments.runs}
     loops = pd.concat([tables.read("loop_metrics", path) for path in arguments.loops])
     drift = pd.concat([tables.read("drift", path) for path in arguments.drift])

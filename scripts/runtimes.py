@@ -9,7 +9,7 @@ from twoscale.files import replacing
 
 def main(arguments):
     measured = pages.runtimes(arguments.benchmarks.glob("*.tsv"))
-    page = pages.sortable(measured, f"Runtime and memory per rule of the run {arguments.settings['run']}")
+    page = pages.sortable(measured, f"Runtime and memory per rule of the run {arguments.config['run']}")
     with replacing(arguments.output) as temporary:
         temporary.write_text(page, encoding="utf-8")
 

@@ -6,7 +6,7 @@ from twoscale.figures import scaling
 
 
 def main(arguments):
-    chosen = arguments.settings
+    chosen = arguments.config
     table = tables.read("scaling", arguments.scaling)
     figure = scaling.draw(table, chosen["mean_loops"], chosen["run"], chosen["text"])
     style.save(figure, arguments.output)

@@ -6,7 +6,7 @@ import pandas as pd
 import torch
 
 from twoscale import command, tables
-from twoscale.config import sections
+from twoscale import config
 from twoscale.data import tokens
 from twoscale.data.batches import held_out_sequences
 from twoscale.model.checkpoints import load_model
@@ -15,15 +15,15 @@ from twoscale.exits.scaling import measure_scaling
 
 def main(arguments) -> None:
     torch.set_num_threads(1)  # Snakemake runs checkpoints side by side
-    model_settings = sections.Model(**arguments.settings["model"])
-    chosen = sections.Scaling(**arguments.settings["scaling"])
+    model_config = config.ModelConfig(**arguments.config["model"])
+    chosen = config.ScalingConfig(**arguments.config["scaling"])
     model, header = load_model(
-        arguments.checkpoint, model_settings, getattr(torch, chosen.dtype), arguments.settings["device"]
+        arguments.checkpoint, model_config, getattr(torch, chosen.dtype), arguments.config["device"]
     )
-    shard = tokens.open_shard(arguments.val, arguments.sidecar)
-    blocks = held_out_sequences(shard, model_settings.block, max(1, chosen.tokens // model_settings.block))
-    seed = arguments.settings["seed"]
-    rows = measure_scaling(model, *blocks, chosen.loops, chosen.batch, seed, header.step)
+    shard = tokens.open_shard(arguments.val, arguments.metadata)
+    blocks = held_out_sequences(shard, model_config.context_length, max(1, chosen.tokens // model_config.context_length))
+    seed = arguments.config["seed"]
+    rows = measure_scaling(model, *blocks, chosen.loops, chosen.batch, seed, header.iteration)
     tables.write("scaling_quality", pd.DataFrame(rows), arguments.quality)
 
 
@@ -31,6 +31,6 @@ if __name__ == "__main__":
     parser = command.parser(__doc__)
     parser.add_argument("--checkpoint", type=Path, required=True)
     parser.add_argument("--val", type=Path, required=True, help="held-out token shard")
-    parser.add_argument("--sidecar", type=Path, required=True, help="tokens.json of the shard")
+    parser.add_argument("--metadata", type=Path, required=True, help="tokens.json of the shard")
     parser.add_argument("--quality", type=Path, required=True, help="output: CE and PPL per loop count and sequence")
     command.run(main, parser)

@@ -8,7 +8,7 @@ from twoscale.files import replacing
 
 
 def main(arguments):
-    name, run = arguments.settings["table"], arguments.settings["run"]
+    name, run = arguments.config["table"], arguments.config["run"]
     frame = tables.read(name, arguments.input).drop(columns="run")
     page = pages.sortable(frame, f"Table {name} of the run {run}")
     with replacing(arguments.output) as temporary:

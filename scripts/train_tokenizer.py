@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from twoscale import command, files
-from twoscale.config.sections import Tokens
+from twoscale.config import TokenizerConfig
 from twoscale.data.text import training_texts
 from twoscale.data.tokens import train_tokenizer
 
 
 def main(arguments) -> None:
-    trained = train_tokenizer(training_texts(arguments.text), Tokens(**arguments.settings["tokens"]).entries)
+    trained = train_tokenizer(training_texts(arguments.text), TokenizerConfig(**arguments.config["tokens"]).entries)
     with files.replacing(arguments.output) as temporary:
         temporary.write_text(trained, encoding="utf-8")
 

@@ -6,7 +6,7 @@ from twoscale.figures import training
 
 
 def main(arguments):
-    chosen = arguments.settings
+    chosen = arguments.config
     log = tables.read("training", arguments.training)
     figure = training.draw(
         log, chosen["mean_loops"], chosen["held_out_loops"], chosen["clip"], chosen["run"], chosen["text"]

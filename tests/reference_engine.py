@@ -14,7 +14,7 @@ EPSILON = 1e-8  # of Eq. 6
 
 
 @torch.no_grad()
-def evaluate(model, tokens, rule, threshold, budget, noise, kv_slots=None, warm_from=None, decoder="head"):
+def evaluate(model, tokens, criterion, threshold, budget, noise, kv_slots=None, warm_from=None, decoder="head"):
     """Read the text `tokens` (T,) under an exit rule; `noise` is that of a batch of this one sequence.
 
     kv_slots: how many keys of a token are kept, if not all. warm_from: from this token on a group starts from
@@ -36,41 +36,41 @@ def evaluate(model, tokens, rule, threshold, budget, noise, kv_slots=None, warm_
         hidden = embedded[token, None]  # (1, C)
         for stage, index in model.stages:
             if stage == "layer":
-                hidden = model.single_layer(index, hidden, attend(0))
+                hidden = model.unlooped_layer(index, hidden, attend(0))
                 continue
             f = block_map(model, index, hidden, attend, own_noise)
             warm = warm_from is not None and token >= max(warm_from, 1)
-            x0 = left[index] if warm else model.enter(index, hidden, own_noise)
-            decode = model.decode
+            x0 = left[index] if warm else model.init_state(index, hidden, own_noise)
+            decode = model.readout
             if decoder == "remaining_layers" and index == len(model.groups) - 1:
                 decode = through_remaining_layers(model, memory, token)
-            x, steps, evaluations = loop(f, x0, rule, threshold, budget, decode)
+            x, steps, evaluations = loop(f, x0, criterion, threshold, budget, decode)
             left[index] = x
-            hidden = model.leave(index, x)
+            hidden = model.finish(index, x)
             spent.append((steps, evaluations))
-        logits.append(model.decode(hidden)[0])
+        logits.append(model.readout(hidden)[0])
     steps, evaluations = torch.tensor(spent, dtype=torch.int64).reshape(len(tokens), len(model.groups), 2).unbind(-1)
     return torch.stack(logits), steps.T, evaluations.T
 
 
 def block_map(model, group, entered, attend, noise):
     """The f of Algorithm 1 for one token: x^{k+1} = f(k, x^k). It knows k because the memory is read by it."""
-    injected = model.inject(group, entered)
-    return lambda k, x: model.step(group, model.disturb(group, k, x, noise), injected, attend(k))
+    injected = model.project_input(group, entered)
+    return lambda k, x: model.recur(group, model.add_noise(group, k, x, noise), injected, attend(k))
 
 
 def through_remaining_layers(model, memory, token):
     """Decodes a state of the last group as if the token left with it; what its keys would be is forgotten."""
     last = len(model.groups) - 1
-    behind = range(model.settings.groups[last][-1] + 1, model.settings.layers + 1)
+    behind = range(model.config.groups[last][-1] + 1, model.config.num_layers + 1)
 
     def decode(x):
-        hidden = model.leave(last, x)
+        hidden = model.finish(last, x)
         for number in behind:
             seen = {earlier: list(memory[number][earlier]) for earlier in range(token)} | {token: []}
             attend = lambda layer, q, key, value, seen=seen: attention(seen, token, 0, 1, q, key, value)  # noqa: E731
-            hidden = model.single_layer(number, hidden, attend)
-        return model.decode(hidden)
+            hidden = model.unlooped_layer(number, hidden, attend)
+        return model.readout(hidden)
 
     return decode
 
@@ -88,22 +88,22 @@ def attention(memory, token, k, slots, q, key, value):
     return torch.einsum("ht,thd->hd", scores.softmax(-1), values)[None]
 
 
-def loop(f, x0, rule, threshold, budget, decode):
+def loop(f, x0, criterion, threshold, budget, decode):
     """(state that goes on, its steps, calls of f) for one token in one group."""
-    if rule in ACCELERATIONS:
-        return two_hit_acceleration(f, x0, threshold, budget, ACCELERATIONS[rule])
+    if criterion in ACCELERATIONS:
+        return two_hit_acceleration(f, x0, threshold, budget, ACCELERATIONS[criterion])
     states = [x0]
     for k in range(budget):
         states.append(f(k, states[-1]))
-        if leaves(rule, threshold, states, decode):
+        if leaves(criterion, threshold, states, decode):
             break
     return states[-1], len(states) - 1, len(states) - 1
 
 
-def leaves(rule, threshold, states, decode):
+def leaves(criterion, threshold, states, decode):
     """Whether a token with the states x^0 … x^{k+1}, (1, C) each, leaves after its last step."""
     x, x_new = states[-2:]
-    match rule:
+    match criterion:
         case "fixed":
             return len(states) - 1 == threshold
         case "step_norm":
@@ -126,7 +126,7 @@ def leaves(rule, threshold, states, decode):
         case "argmax_stability":
             tokens = [int(decode(state).argmax()) for state in states[1:]][-threshold - 1 :]
             return len(tokens) == threshold + 1 and len(set(tokens)) == 1
-    raise ValueError(rule)
+    raise ValueError(criterion)
 
 
 def predicted(state, decode):

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from small import learnable_tokens, model_settings, train_settings
+from small import learnable_tokens, model_config, train_config
 
 from twoscale.model import checkpoints
-from twoscale.config import sections
+from twoscale import config
 from twoscale import tables
 from twoscale.model.checkpoints import Header
 from twoscale.model.transformer import initialise
@@ -30,9 +30,9 @@ class Run:
 
     def __init__(self, folder: Path, readings: dict[str, Any] | None = None, **recipe: Any) -> None:
         self.folder = folder
-        self.model = model_settings(width=16, **(readings or {}))
-        train = vars(train_settings(**recipe))
-        self.recipe = {key: value for key, value in train.items() if key not in sections.OPERATION_KEYS}
+        self.model = model_config(width=16, **(readings or {}))
+        train = vars(train_config(**recipe))
+        self.recipe = {key: value for key, value in train.items() if key not in config.RUNTIME_KEYS}
         self.write_tokens()
         header = Header("weights", 0, 0, self.chosen() | {"data": DIGEST}, {})
         checkpoints.save(self.checkpoint(0), initialise(self.model, SEED).state_dict(), header)
@@ -45,11 +45,11 @@ class Run:
         (self.folder / "tokens.json").write_text(json.dumps({"dtype": "uint16", "parts": counts, "digest": DIGEST}))
 
     def chosen(self) -> dict[str, Any]:
-        """What the rule hands over as --settings."""
+        """What the rule hands over as --config."""
         return {"seed": SEED, "device": "cpu", "model": vars(self.model), "train": self.recipe}
 
     def checkpoint(self, step: int) -> Path:
-        return self.folder / f"step_{step:06d}.safetensors"
+        return self.folder / f"iteration_{iteration:06d}.safetensors"
 
     def optimizer(self, step: int) -> Path:
         return self.checkpoint(step).with_suffix(".optimizer.safetensors")
@@ -58,20 +58,20 @@ class Run:
         return self.checkpoint(until).with_suffix(".partial.safetensors")
 
     def log(self, step: int) -> pd.DataFrame:
-        return tables.read("training", self.folder / f"log_{step}.parquet", self.model.group_labels)
+        return tables.read("training", self.folder / f"log_{iteration}.parquet", self.model.group_labels)
 
     def command(self, start: int, until: int, **operation: Any) -> list[str]:
         """The shell line of the rule, for the segment from `start` to `until`."""
-        train = train_settings(**self.recipe, **operation)
+        train = train_config(**self.recipe, **operation)
         launch = [sys.executable]
         if train.processes > 1:
             launch += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(train.processes), "--"]
         options = {
-            "settings": sections.canonical_json(self.chosen()),
-            "operation": sections.canonical_json({key: getattr(train, key) for key in sections.OPERATION_KEYS}),
+            "settings": canonical_json(self.chosen()),
+            "operation": canonical_json({key: getattr(train, key) for key in config.RUNTIME_KEYS}),
             "train": self.folder / "train.bin",
             "val": self.folder / "val.bin",
-            "sidecar": self.folder / "tokens.json",
+            "metadata": self.folder / "tokens.json",
             "until": until,
             "partial": self.partial(until),
             "checkpoint": self.checkpoint(until),

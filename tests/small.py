@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from twoscale.config import sections
+from twoscale import config
 
 ROOT = Path(__file__).parents[1]
 PRESETS = ROOT / "workflow" / "presets"
@@ -58,18 +58,18 @@ TRAIN = {
 KINDS = {
     "window": 16,
     "converging_rate": 0.95,
-    "longest_period": 8,
+    "max_period": 8,
     "return_tolerance": 0.25,
     "straightness": 0.5,
 }
 
 
-def model_settings(**changes: Any) -> sections.Model:
-    return sections.Model(**(MODEL | changes))
+def model_config(**changes: Any) -> config.ModelConfig:
+    return config.ModelConfig(**(MODEL | changes))
 
 
-def train_settings(**changes: Any) -> sections.Train:
-    return sections.Train(**(TRAIN | changes))
+def train_config(**changes: Any) -> config.TrainConfig:
+    return config.TrainConfig(**(TRAIN | changes))
 
 
 def learnable_tokens(length: int) -> np.ndarray:

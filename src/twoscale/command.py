@@ -1,23 +1,40 @@
-"""What every entry script shares: its arguments, and one sentence instead of a traceback."""
+"""What all entry scripts share: their options, and one sentence instead of a traceback for wrong input."""
 
 import argparse
-import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
+from twoscale.config import ConfigSlice
 from twoscale.errors import InputError
 
 
-def parser(doc: str) -> argparse.ArgumentParser:
-    """A parser with the script's docstring as help and the settings that Snakemake hands over."""
+def parser(doc: str, files: Sequence[str] = (), lists: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """A parser with the script's docstring as help, and the options that the rules of the workflow pass.
+
+    Args:
+        doc: The script's docstring.
+        files: Names of inputs and outputs that are one file each; `arguments.NAME` is a `Path`.
+        lists: Names of inputs and outputs that are one file or several; `arguments.NAME` is a list of `Path`.
+
+    The rules pass every named input and output as ``--NAME PATH ...``, see `twoscale.workflow.file_options`.
+    """
     made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--settings", type=json.loads, required=True, help="settings of the rule as one JSON object")
+    made.add_argument("--config", type=ConfigSlice.from_json, required=True, help="config of the job, as JSON")
+    for name in files:
+        made.add_argument(_option(name), type=Path, required=True)
+    for name in lists:
+        made.add_argument(_option(name), type=Path, nargs="*", required=True)
     return made
 
 
-def run(main: Callable[[argparse.Namespace], None], arguments: argparse.ArgumentParser) -> None:
-    """Run `main`; wrong input ends with one sentence on standard error and exit status 1."""
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def run(main: Callable[[argparse.Namespace], None], parser: argparse.ArgumentParser) -> None:
+    """Run `main` on the parsed arguments; an `InputError` ends as one sentence on stderr with exit status 1."""
     try:
-        main(arguments.parse_args())
+        main(parser.parse_args())
     except InputError as error:
         sys.exit(f"error: {error}")

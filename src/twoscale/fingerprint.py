@@ -30,7 +30,7 @@ def fingerprint(script: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def of_rule_file(path: str) -> str:
+def of_criterion_file(path: str) -> str:
     """Hexadecimal digest of a file with an exit rule of the user; one that is not Python code is an InputError."""
     try:
         return hashlib.sha256(normalised(Path(path)).encode()).hexdigest()[:16]

@@ -42,10 +42,10 @@ COLUMNS: dict[str, dict[str, str]] = {
     # One document a row; `held_out` says which of the two parts it belongs to.
     "text": {"document": "string", "held_out": "bool", "text": "string"},
     # The same while it is collected; `size` counts tokens of GPT-2 or characters, as the budget does.
-    "part": {"document": "string", "text": "string", "size": "int64"},
+    "text_part": {"document": "string", "text": "string", "size": "int64"},
     # One iteration a row. `step` counts finished iterations, so the first row is step 1.
     "training": {
-        "step": "int64",
+        "iteration": "int64",
         "tokens_seen": "int64",
         "loss": "float64",  # nats per token, mean over the batch
         "held_out_loss": "float64",  # nats per token at train.held_out_loops; null between measurements
@@ -60,7 +60,7 @@ COLUMNS: dict[str, dict[str, str]] = {
     # A step from x^k to x^{k+1} stands in row k, so the last row has none. Measured in
     # trajectories.dtype, stored in float32.
     "trajectories": {
-        "step": "int64",
+        "iteration": "int64",
         "sequence": "int32",
         "position": "int32",
         "group": "string",
@@ -76,7 +76,7 @@ COLUMNS: dict[str, dict[str, str]] = {
     },
     # One (token, group) a row: what is said of a whole path (`measures`) and of its end (`kinds`).
     "token_paths": {
-        "step": "int64",
+        "iteration": "int64",
         "sequence": "int32",
         "position": "int32",
         "group": "string",
@@ -85,24 +85,24 @@ COLUMNS: dict[str, dict[str, str]] = {
         "settling_rate": "float32",
         "return_ratio": "float32",
         "straightness": "float32",
-        "kind": "string",
+        "path_type": "string",
         "period": "int32",  # loop steps of an orbit, 0 for other kinds
     },
     # One (token, boundary) a row: the jump over the mean loop step, once per reading of "x^0 of the next
     # group", and the jump over the summed loop steps, which does not grow with the budget.
     "token_drift": {
-        "step": "int64",
+        "iteration": "int64",
         "sequence": "int32",
         "position": "int32",
         "boundary": "string",
-        "reading": "string",
+        "reference_state": "string",
         "jump": "float32",
         "dlr": "float32",
         "jump_over_path": "float32",
     },
     # One (token, varied group, draw of the noise) a row, each compared with the run's own draw.
     "token_independence": {
-        "step": "int64",
+        "iteration": "int64",
         "sequence": "int32",
         "position": "int32",
         "group": "string",  # whose noise is varied, or "all"
@@ -112,32 +112,32 @@ COLUMNS: dict[str, dict[str, str]] = {
         "kl": "float32",  # nats, from the run's own prediction to that of the draw
         "agreement": "float32",  # 1 where both predict the same token, else 0
     },
-    "kinds": {
+    "path_types": {
         "run": "string",
-        "step": "int64",
+        "iteration": "int64",
         "group": "string",
-        "kind": "string",
+        "path_type": "string",
         "period": "int32",  # loop steps of an orbit, 0 for other kinds
         "tokens": "int64",
         "share": "float64",  # of the tokens of this step and group
     },
     "path_metrics": {
         "run": "string",
-        "step": "int64",
+        "iteration": "int64",
         "group": "string",
         "measure": "string",
         **STATISTICS,
     },
     "path_independence": {
         "run": "string",
-        "step": "int64",
+        "iteration": "int64",
         "group": "string",
         "measure": "string",
         **STATISTICS,
     },
     "loop_metrics": {
         "run": "string",
-        "step": "int64",
+        "iteration": "int64",
         "group": "string",
         "k": "int32",
         "measure": "string",
@@ -145,16 +145,16 @@ COLUMNS: dict[str, dict[str, str]] = {
     },
     "drift": {
         "run": "string",
-        "step": "int64",
+        "iteration": "int64",
         "boundary": "string",
-        "reading": "string",
+        "reference_state": "string",
         "measure": "string",
         **STATISTICS,
     },
     # One held-out sequence a row: what bootstraps over sequences need.
     "loop_sequences": {
         "run": "string",
-        "step": "int64",
+        "iteration": "int64",
         "group": "string",
         "k": "int32",
         "sequence": "int32",
@@ -163,9 +163,9 @@ COLUMNS: dict[str, dict[str, str]] = {
     },
     "drift_sequences": {
         "run": "string",
-        "step": "int64",
+        "iteration": "int64",
         "boundary": "string",
-        "reading": "string",
+        "reference_state": "string",
         "sequence": "int32",
         "measure": "string",
         **SEQUENCE_STATISTICS,
@@ -173,31 +173,31 @@ COLUMNS: dict[str, dict[str, str]] = {
     # One measured repeat of one setting a row.
     "exit_latency": {
         "run": "string",
-        "rule": "string",
+        "criterion": "string",
         "threshold": "float64",
         "repeat": "int32",
         "tokens": "int64",
         "latency_ms": "float64",  # per token, under the rule
-        "floor_ms": "float64",  # per token, the same evaluations without any rule
+        "baseline_ms": "float64",  # per token, the same evaluations without any rule
         "load_average": "float64",
         "evaluations_g*": "float64",  # mean calls of f per token
     },
     # One held-out sequence under one setting a row.
     "exit_quality": {
         "run": "string",
-        "rule": "string",
+        "criterion": "string",
         "threshold": "float64",
         "sequence": "int32",
         "tokens": "int64",
         "ce": "float64",  # nats per token
         "ppl": "float64",
-        "share_at_budget": "float64",  # share of (token, group) pairs that spent the whole budget
+        "share_at_max_loops": "float64",  # share of (token, group) pairs that spent the whole budget
         "steps_g*": "float64",  # mean steps that the returned state took (k of Algorithm 1)
         "evaluations_g*": "float64",  # mean calls of f per token
     },
     # One held-out sequence at one checkpoint and fixed loop count a row.
     "scaling_quality": {
-        "step": "int64",
+        "iteration": "int64",
         "loops": "int32",  # of every group
         "sequence": "int32",
         "tokens": "int64",
@@ -207,7 +207,7 @@ COLUMNS: dict[str, dict[str, str]] = {
     # The same over sequences: one checkpoint and loop count a row, with 95 % intervals over sequences.
     "scaling": {
         "run": "string",
-        "step": "int64",
+        "iteration": "int64",
         "loops": "int32",
         "tokens": "int64",
         "ce": "float64",
@@ -221,14 +221,14 @@ COLUMNS: dict[str, dict[str, str]] = {
         "excess_high": "float64",
     },
     # One held-out sequence a row, each token at the least fixed loop count that settles its prediction.
-    "uniform_budget": {
+    "uniform_loops": {
         "run": "string",
         "sequence": "int32",
         "tokens": "int64",
         "loops": "float64",  # mean over tokens, of every group
         "ce": "float64",
         "ppl": "float64",
-        "share_at_budget": "float64",  # share of tokens whose prediction settles at the full budget only
+        "share_at_max_loops": "float64",  # share of tokens whose prediction settles at the full budget only
     },
     # One (repeat, group) a row: the price of one KL decision beside that of one loop step, for one token.
     "check_cost": {
@@ -236,13 +236,13 @@ COLUMNS: dict[str, dict[str, str]] = {
         "group": "string",
         "repeat": "int32",
         "check_ms": "float64",
-        "step_ms": "float64",
+        "loop_step_ms": "float64",
     },
     # One measured quantity a row; the last row of a claim, part "all", is the verdict on the claim.
     "claims": {
         "run": "string",
         "claim": "int32",
-        "part": "string",  # group, boundary, reading or rule
+        "text_part": "string",  # group, boundary, reading or rule
         "statement": "string",
         "where": "string",  # in the paper
         "quantity": "string",

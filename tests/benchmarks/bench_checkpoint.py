@@ -22,7 +22,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
 from twoscale.model import checkpoints
-from twoscale.config import loading
+from twoscale import config
 from twoscale.model.checkpoints import Header
 from twoscale.model.transformer import LoopedTransformer
 from twoscale.training.trainer import MOMENTS
@@ -33,7 +33,7 @@ PIECE = 2**24  # bytes a call of plain I/O moves
 def paper_state() -> dict[str, torch.Tensor]:
     """Random tensors of the names and shapes of the paper's weights and their moments."""
     with torch.device("meta"):
-        made = LoopedTransformer(loading.runs({"preset": "paper"})["paper"].model)
+        made = LoopedTransformer(config.runs({"preset": "paper"})["paper"].model)
     shapes = {name: parameter.shape for name, parameter in made.named_parameters()}
     names = [(f"weights/{name}", shape) for name, shape in shapes.items()]
     names += [(f"optimizer/{name}.{moment}", shape) for name, shape in shapes.items() for moment in MOMENTS]

@@ -2,7 +2,7 @@
 
     python tests/benchmarks/bench_decode.py [--repeats 15]
 
-1. Decoding under a rule against the same evaluations without any rule, at the demo's size (aim: at most 1.10)
+1. Decoding under a rule against the same evaluations without any criterion, at the demo's size (aim: at most 1.10)
    and at d = 768 (aim: at most 1.05).
 2. A token at position 500 against one at position 50, d = 768, block 512 (aim: at most 1.30).
 
@@ -22,18 +22,18 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-from twoscale.config import loading
-from twoscale.exits.criteria import make_rule
+from twoscale import config
+from twoscale.exits.criteria import make_criterion
 from twoscale.exits.inference import Decoder
 from twoscale.model.transformer import LoopedTransformer, initialise
 
 BUDGET = 30
-RULES = ("step_norm", "acceleration")
+CRITERIA = ("step_norm", "acceleration")
 SEED = 0
 
 
 def of_preset(name: str) -> LoopedTransformer:
-    return initialise(loading.checked(loading.preset(name)).model, SEED).eval().requires_grad_(False)
+    return initialise(config.checked(config.preset(name)).model, SEED).eval().requires_grad_(False)
 
 
 def seconds(run: Callable[[], object]) -> float:
@@ -74,19 +74,19 @@ def token_at(decoder: Decoder, position: int, told: list[int] | None = None) -> 
 def deciding(model: LoopedTransformer, turns: int) -> None:
     """Every rule at a threshold that no step meets, so that it decides as often as it can."""
     told = [BUDGET] * len(model.groups)
-    for name in RULES:
-        decoder = Decoder(model, make_rule(name, 1e-30, model.decode), BUDGET, SEED)
-        position = model.settings.block // 4
+    for name in CRITERIA:
+        decoder = Decoder(model, make_criterion(name, 1e-30, model.readout), BUDGET, SEED)
+        position = model.config.context_length // 4
         decoder.prefill([0] * position)
-        label = f"d = {model.settings.width}, {name} against no rule"
+        label = f"d = {model.config.hidden_size}, {name} against no rule"
         compare(label, token_at(decoder, position), token_at(decoder, position, told), turns)
 
 
 def positions(model: LoopedTransformer, early: int, late: int, turns: int) -> None:
-    decoder = Decoder(model, make_rule("fixed", BUDGET, model.decode), BUDGET, SEED)
+    decoder = Decoder(model, make_criterion("fixed", BUDGET, model.readout), BUDGET, SEED)
     told = [BUDGET] * len(model.groups)
     decoder.prefill([0] * late)
-    label = f"d = {model.settings.width}, position {late} against {early}"
+    label = f"d = {model.config.hidden_size}, position {late} against {early}"
     compare(label, token_at(decoder, late, told), token_at(decoder, early, told), turns)
 
 

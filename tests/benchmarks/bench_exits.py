@@ -4,7 +4,7 @@
 
 1. Teacher-forced evaluation under a rule against the full budget B, beside what the evaluations alone would
    give, (F + sum_g E_g c_g) / (F + sum_g B c_g): F the time of single-pass layers and head, c_g that of one
-   evaluation of group g on the whole batch, E_g its mean evaluations under the rule. Aim: at most 1.25 times that.
+   evaluation of group g on the whole batch, E_g its mean evaluations under the criterion. Aim: at most 1.25 times that.
 2. The rule `kl`, at a threshold that it never meets, against the same loops without a rule plus the head and
    softmax that it asks for: teacher-forced measured apart, in decoding as calls between the steps, because a
    head measured apart would find its weights in the cache. Aim: at most 1.15.
@@ -26,9 +26,9 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
 from twoscale.dynamics import measures
-from twoscale.config import sections
-from twoscale.exits.criteria import Fixed, Rule, make_rule
-from twoscale.exits.inference import Decoder, ParallelMemory, evaluate
+from twoscale import config
+from twoscale.exits.criteria import Fixed, ExitCriterion, make_criterion
+from twoscale.exits.inference import Decoder, ParallelKV, evaluate
 from twoscale.model.transformer import LoopedTransformer, initialise
 
 NEVER = 1e-30
@@ -65,24 +65,24 @@ def fixed_part(model: LoopedTransformer, tokens: Tensor) -> Tensor:
     hidden = model.embed(tokens)
     for stage, index in model.stages:
         if stage == "layer":
-            hidden = model.single_layer(index, hidden)
-    return model.decode(hidden)
+            hidden = model.unlooped_layer(index, hidden)
+    return model.readout(hidden)
 
 
 def one_evaluation(model: LoopedTransformer, group: int, tokens: Tensor) -> Callable:
-    state = torch.randn(tokens.numel(), model.settings.width, device=tokens.device)
-    attend = ParallelMemory(*tokens.shape).attend(0, torch.arange(tokens.numel(), device=tokens.device))
+    state = torch.randn(tokens.numel(), model.config.hidden_size, device=tokens.device)
+    attend = ParallelKV(*tokens.shape).attend(0, torch.arange(tokens.numel(), device=tokens.device))
 
     @torch.no_grad()
     def call() -> Tensor:
-        return model.step(group, state, state, attend)
+        return model.recur(group, state, state, attend)
 
     return call
 
 
 @torch.no_grad()
 def thresholds(model: LoopedTransformer, tokens: Tensor, noise, budget: int, shares: list[float]) -> dict:
-    """(rule, share) -> a threshold that this share of the statistics of full loops is under."""
+    """(criterion, share) -> a threshold that this share of the statistics of full loops is under."""
     states = {}
     for place, hidden in model.walk(tokens[:1], [budget] * len(model.groups), noise):
         if place.stage == "loop":
@@ -100,13 +100,13 @@ def thresholds(model: LoopedTransformer, tokens: Tensor, noise, budget: int, sha
 
 
 def cost_follows_evaluations(model, tokens, noise, budget, rounds, device) -> None:
-    full = Fixed(budget, model.decode)
+    full = Fixed(budget, model.readout)
     for (name, _), tau in thresholds(model, tokens, noise, budget, [0.4, 0.8]).items():
-        rule = make_rule(name, tau, model.decode)
-        _, counts = evaluate(model, tokens, rule, budget, noise)
+        criterion = make_criterion(name, tau, model.readout)
+        _, counts = evaluate(model, tokens, criterion, budget, noise)
         evaluations = counts.evaluations.double().mean((1, 2)).tolist()
         calls = {
-            "rule": lambda rule=rule: evaluate(model, tokens, rule, budget, noise),
+            "criterion": lambda criterion=criterion: evaluate(model, tokens, criterion, budget, noise),
             "full": lambda: evaluate(model, tokens, full, budget, noise),
             "fixed": lambda: fixed_part(model, tokens),
         }
@@ -115,7 +115,7 @@ def cost_follows_evaluations(model, tokens, noise, budget, rounds, device) -> No
         def excess(t, evaluations=evaluations):
             owed = t["fixed"] + sum(e * t[str(group)] for group, e in enumerate(evaluations))
             whole = t["fixed"] + sum(budget * t[str(group)] for group in range(len(evaluations)))
-            return t["rule"] / t["full"] / (owed / whole)
+            return t["criterion"] / t["full"] / (owed / whole)
 
         watch = Stopwatch(calls, rounds, device)
         spent = ", ".join(f"{e:.1f}" for e in evaluations)
@@ -125,13 +125,13 @@ def cost_follows_evaluations(model, tokens, noise, budget, rounds, device) -> No
 
 def kl_pays_for_its_decoder(model, tokens, noise, budget, rounds, device) -> None:
     groups = len(model.groups)
-    states = torch.randn(tokens.numel(), model.settings.width, device=device)
+    states = torch.randn(tokens.numel(), model.config.hidden_size, device=device)
 
     @torch.no_grad()
     def decoded(rows: int) -> Tensor:
-        return model.decode(states[:rows]).softmax(-1)
+        return model.readout(states[:rows]).softmax(-1)
 
-    kl, full = make_rule("kl", NEVER, model.decode), Fixed(budget, model.decode)
+    kl, full = make_criterion("kl", NEVER, model.readout), Fixed(budget, model.readout)
     watch = Stopwatch(
         {
             "kl": lambda: evaluate(model, tokens, kl, budget, noise),
@@ -148,8 +148,8 @@ def kl_pays_for_its_decoder(model, tokens, noise, budget, rounds, device) -> Non
     text = tokens[0, :16].tolist()
     decoder = Decoder(model, full, budget, seed=0, replay=False)  # a replay calls no hooks
 
-    def decode(rule: Rule, evaluations=None) -> None:
-        decoder.reset(rule)
+    def decode(criterion: ExitCriterion, evaluations=None) -> None:
+        decoder.reset(criterion)
         for token in text:
             decoder.feed(token, evaluations)
 
@@ -176,32 +176,32 @@ def main() -> None:
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--block", type=int, default=256)
     parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--budget", type=int, default=8)
+    parser.add_argument("--max-loops", type=int, default=8)
     parser.add_argument("--vocabulary", type=int, default=4096)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    chosen = sections.Model(
+    chosen = config.ModelConfig(
         layers=8, heads=arguments.heads, width=arguments.width, block=arguments.block,
         vocabulary=arguments.vocabulary, groups=((4,), (5, 6), (7,)), mean_loops=12, loops_sigma=0.5,
         sandwich="post_residual", state_init="noise", loop_noise=0.0, adapter_init="random", exit_norm="none",
     )  # fmt: skip
     model = initialise(chosen, 0).to(arguments.device)
     generator = torch.Generator().manual_seed(0)
-    tokens = torch.randint(chosen.vocabulary, (arguments.batch, chosen.block), generator=generator).to(arguments.device)
-    drawn = torch.randn(arguments.batch, chosen.block, chosen.width, generator=generator).to(arguments.device)
+    tokens = torch.randint(chosen.vocab_size, (arguments.batch, chosen.context_length), generator=generator).to(arguments.device)
+    drawn = torch.randn(arguments.batch, chosen.context_length, chosen.hidden_size, generator=generator).to(arguments.device)
 
     def noise(group: int, k: int, like: Tensor) -> Tensor:
         """Drawn before the clock starts."""
         return drawn[: like.shape[0], : like.shape[1]]
 
     print(
-        f"{arguments.device}, width {chosen.width}, {arguments.batch} x {chosen.block} tokens, "
-        f"vocabulary {chosen.vocabulary}, budget {arguments.budget}"
+        f"{arguments.device}, width {chosen.hidden_size}, {arguments.batch} x {chosen.context_length} tokens, "
+        f"vocabulary {chosen.vocab_size}, budget {arguments.max_loops}"
     )
-    common = (model, tokens, noise, arguments.budget, arguments.rounds, arguments.device)
+    common = (model, tokens, noise, arguments.max_loops, arguments.rounds, arguments.device)
     cost_follows_evaluations(*common)
     kl_pays_for_its_decoder(*common)
 

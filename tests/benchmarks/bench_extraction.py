@@ -20,7 +20,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-from twoscale.config import loading
+from twoscale import config
 from twoscale.model.transformer import initialise
 from twoscale.model.noise import EvaluationNoise
 from twoscale.dynamics.trajectories import TABLES, extract
@@ -43,11 +43,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    (chosen,) = loading.runs({"preset": arguments.preset}).values()
+    (chosen,) = config.runs({"preset": arguments.preset}).values()
     model = initialise(chosen.model, 0).to(arguments.device, getattr(torch, chosen.trajectories.dtype))
     model.requires_grad_(False)
-    budget, batch, block = chosen.trajectories.budget, chosen.trajectories.batch, chosen.model.block
-    blocks = torch.randint(chosen.model.vocabulary, (arguments.sequences, block))
+    budget, batch, block = chosen.trajectories.loops, chosen.trajectories.batch_size, chosen.model.context_length
+    blocks = torch.randint(chosen.model.vocab_size, (arguments.sequences, block))
 
     @torch.no_grad()
     def walk() -> None:
@@ -60,7 +60,7 @@ def main() -> None:
     def measured(tokens: torch.Tensor) -> None:
         with tempfile.TemporaryDirectory() as folder:
             outputs = {table: Path(folder) / f"{table}.parquet" for table in TABLES}
-            extract(model, tokens, 0, 0, chosen.trajectories, chosen.kinds, outputs)
+            extract(model, tokens, 0, 0, chosen.trajectories, chosen.path_types, outputs)
 
     synchronise = torch.cuda.synchronize if arguments.device == "cuda" else (lambda: None)
     runs = (lambda: measured(blocks), walk)

@@ -23,7 +23,7 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-from twoscale.config import sections
+from twoscale import config
 from twoscale.model.transformer import NOISE_STD, LoopedTransformer, initialise
 
 
@@ -52,32 +52,32 @@ class PlainLayer(nn.Module):
 class PlainStack(nn.Module):
     """The looped model unrolled: every application of a layer and of an adapter has weights of its own."""
 
-    def __init__(self, model: sections.Model, loops: list[int]) -> None:
+    def __init__(self, model: config.ModelConfig, loops: list[int]) -> None:
         super().__init__()
-        self.width = model.width
-        self.tokens = nn.Embedding(model.padded_vocabulary, model.width)
-        self.positions = nn.Embedding(model.block, model.width)
-        self.norm = nn.RMSNorm(model.width, eps=1e-6)
+        self.width = model.hidden_size
+        self.tokens = nn.Embedding(model.padded_vocab_size, model.hidden_size)
+        self.positions = nn.Embedding(model.context_length, model.hidden_size)
+        self.norm = nn.RMSNorm(model.hidden_size, eps=1e-6)
         nn.init.normal_(self.tokens.weight, std=0.02)
         group_of = {group[0]: number for number, group in enumerate(model.groups)}
         looped = {layer for group in model.groups for layer in group}
         self.blocks = nn.ModuleList()
-        for layer in range(1, model.layers + 1):
+        for layer in range(1, model.num_layers + 1):
             if layer in group_of:
                 number = group_of[layer]
                 self.blocks.append(
                     nn.ModuleList(
                         nn.ModuleList(
                             [
-                                nn.Linear(2 * model.width, model.width, bias=False),
-                                *(PlainLayer(model.width, model.heads) for _ in model.groups[number]),
+                                nn.Linear(2 * model.hidden_size, model.hidden_size, bias=False),
+                                *(PlainLayer(model.hidden_size, model.num_heads) for _ in model.groups[number]),
                             ]
                         )
                         for _ in range(loops[number])
                     )
                 )
             elif layer not in looped:
-                self.blocks.append(PlainLayer(model.width, model.heads))
+                self.blocks.append(PlainLayer(model.hidden_size, model.num_heads))
 
     def forward(self, tokens, noise):
         x = (self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]) * self.width**0.5
@@ -127,14 +127,14 @@ def main() -> None:
     device = arguments.device
     synchronise = torch.cuda.synchronize if device == "cuda" else (lambda: None)
     clock = time.process_time if device == "cpu" and arguments.threads == 1 else time.perf_counter
-    model = sections.Model(
+    model = config.ModelConfig(
         layers=8, heads=arguments.heads, width=arguments.width, block=arguments.block, vocabulary=arguments.vocabulary,
         groups=((4,), (5, 6), (7,)), mean_loops=12, loops_sigma=0.5, sandwich="post_residual", state_init="noise",
         loop_noise=0.0, adapter_init="random", exit_norm="none",
     )  # fmt: skip
-    tokens = torch.randint(model.vocabulary, (arguments.batch, model.block), device=device)
-    noise = NOISE_STD * torch.randn(arguments.batch, model.block, model.width, device=device)
-    print(f"{device}, width {model.width}, {arguments.batch} x {model.block} tokens, {arguments.loops} loops a group")
+    tokens = torch.randint(model.vocab_size, (arguments.batch, model.context_length), device=device)
+    noise = NOISE_STD * torch.randn(arguments.batch, model.context_length, model.hidden_size, device=device)
+    print(f"{device}, width {model.hidden_size}, {arguments.batch} x {model.context_length} tokens, {arguments.loops} loops a group")
 
     def both_ways(module: nn.Module, *inputs):
         def run():
@@ -155,7 +155,7 @@ def main() -> None:
         synchronise,
         clock,
     )
-    plain = sections.Model(**vars(model) | {"groups": ()})
+    plain = config.ModelConfig(**vars(model) | {"groups": ()})
     compare(
         "groups [] against plain stack",
         both_ways(initialise(plain, 0).to(device), tokens, [], None),

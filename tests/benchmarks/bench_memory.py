@@ -24,7 +24,7 @@ import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-from twoscale.config import sections
+from twoscale import config
 from twoscale.model.transformer import NOISE_STD, initialise
 
 FEWEST = 4
@@ -36,12 +36,12 @@ WAYS = {
 }
 
 
-def peak_bytes(model: sections.Model, batch: int, steps: int, options: dict, device: str) -> int:
+def peak_bytes(model: config.ModelConfig, batch: int, steps: int, options: dict, device: str) -> int:
     """Most memory held at once during one forward and backward pass."""
     torch.set_num_threads(1)
     made = initialise(model, 0).to(device)
-    tokens = torch.randint(model.vocabulary, (batch, model.block), device=device)
-    noise = NOISE_STD * torch.randn(batch, model.block, model.width, device=device)
+    tokens = torch.randint(model.vocab_size, (batch, model.context_length), device=device)
+    noise = NOISE_STD * torch.randn(batch, model.context_length, model.hidden_size, device=device)
     logits = made(tokens, [steps] * len(model.groups), lambda group, k, like: noise, **options)
     F.cross_entropy(logits.flatten(0, 1), tokens.flatten()).backward()
     if device == "cuda":
@@ -62,14 +62,14 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     arguments = parser.parse_args()
-    model = sections.Model(
+    model = config.ModelConfig(
         layers=8, heads=arguments.heads, width=arguments.width, block=arguments.block, vocabulary=512,
         groups=((4,), (5, 6), (7,)), mean_loops=12, loops_sigma=0.5, sandwich="post_residual", state_init="noise",
         loop_noise=0.0, adapter_init="random", exit_norm="none",
     )  # fmt: skip
     os.environ["MALLOC_MMAP_THRESHOLD_"] = "65536"  # of glibc in the new processes: freed tensors leave the set
-    states = len(model.groups) * arguments.batch * model.block * model.width * 4
-    print(f"{arguments.device}, width {model.width}, {arguments.batch} x {model.block} tokens, steps {STEPS}")
+    states = len(model.groups) * arguments.batch * model.context_length * model.hidden_size * 4
+    print(f"{arguments.device}, width {model.hidden_size}, {arguments.batch} x {model.context_length} tokens, steps {STEPS}")
     for way, options in WAYS.items():
         peaks = [in_new_process(model, arguments.batch, steps, options, arguments.device) for steps in STEPS]
         growth = (peaks[-1] - peaks[0]) / (STEPS[-1] - STEPS[0]) / states

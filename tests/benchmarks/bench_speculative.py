@@ -20,10 +20,10 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-from twoscale.config import loading
+from twoscale import config
 from twoscale.data import tokens
 from twoscale.data.batches import held_out_sequences
-from twoscale.exits.criteria import make_rule
+from twoscale.exits.criteria import make_criterion
 from twoscale.model.trained_run import open_run
 from twoscale.exits.generation import Sampling, Speculation, generate
 from twoscale.exits.inference import Decoder
@@ -37,13 +37,13 @@ def trained(results: Path, run: str, count: int, length: int) -> tuple[LoopedTra
     """The model of a run, and prompts from its held-out text."""
     model = open_run(results, run).model
     shard = tokens.open_shard(results / run / "data" / "val.bin", results / run / "data" / "tokens.json")
-    inputs, _ = held_out_sequences(shard, model.settings.block, count)
+    inputs, _ = held_out_sequences(shard, model.config.context_length, count)
     return model, inputs[:, :length].tolist()
 
 
 def untrained(count: int, length: int) -> tuple[LoopedTransformer, list[list[int]]]:
-    settings = loading.checked(loading.preset("demo")).model
-    prompts = torch.randint(settings.vocabulary, (count, length), generator=torch.Generator().manual_seed(SEED))
+    settings = config.checked(config.preset("demo")).model
+    prompts = torch.randint(settings.vocab_size, (count, length), generator=torch.Generator().manual_seed(SEED))
     return initialise(settings, SEED).eval().requires_grad_(False), prompts.tolist()
 
 
@@ -69,8 +69,8 @@ def gap_where_they_part(decoder: Decoder, prompt: list[int], plain: list[int], d
 def measure(
     model: LoopedTransformer, prompts: Sequence[list[int]], most: int, budget: int, grid: Sequence[tuple[int, int]]
 ) -> None:
-    decoder = Decoder(model, make_rule("fixed", budget, model.decode), budget, SEED)
-    totals = {(loops, length): Speculation(make_rule("fixed", loops, model.decode), length) for loops, length in grid}
+    decoder = Decoder(model, make_criterion("fixed", budget, model.readout), budget, SEED)
+    totals = {(loops, length): Speculation(make_criterion("fixed", loops, model.readout), length) for loops, length in grid}
     speed_ups, gaps = {setting: [] for setting in grid}, {setting: [] for setting in grid}
     timed(decoder, prompts[0], most, None)  # warm up
     for prompt in prompts:
@@ -98,7 +98,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=4)
     parser.add_argument("--prompt-tokens", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=48)
-    parser.add_argument("--budget", type=int, default=30)
+    parser.add_argument("--max-loops", type=int, default=30)
     parser.add_argument("--draft-loops", type=int, nargs="+", default=[1, 2, 4, 8, 16])
     parser.add_argument("--draft-tokens", type=int, nargs="+", default=[2, 4])
     arguments = parser.parse_args()
@@ -110,9 +110,9 @@ def main() -> None:
     else:
         model, prompts = untrained(*sizes)
         print("untrained model of the demo's size", end=", ")
-    print(f"budget {arguments.budget}, {arguments.prompts} texts of {arguments.tokens} tokens", flush=True)
+    print(f"budget {arguments.max_loops}, {arguments.prompts} texts of {arguments.tokens} tokens", flush=True)
     grid = [(loops, length) for loops in arguments.draft_loops for length in arguments.draft_tokens]
-    measure(model, prompts, arguments.tokens, arguments.budget, grid)
+    measure(model, prompts, arguments.tokens, arguments.max_loops, grid)
 
 
 if __name__ == "__main__":

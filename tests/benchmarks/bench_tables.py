@@ -23,13 +23,13 @@ import pandas as pd
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-from twoscale.config import loading
+from twoscale import config
 from twoscale import tables
 
 ROOT = Path(__file__).resolve().parents[2]
 SEQUENCES, BLOCK, BUDGET = 16, 512, 30
 READINGS = ("first_state", "projected", "final", "initial")
-MODEL = loading.checked(loading.preset("paper")).model
+MODEL = config.checked(config.preset("paper")).model
 READ_ONLY = """
 import sys
 import pyarrow.parquet as pq
@@ -43,7 +43,7 @@ for path in sys.argv[1:]:
 def random_table(name: str, step: int, keys: dict[str, Sequence], generator: np.random.Generator) -> pd.DataFrame:
     """A table of every combination of the keys, with random measures."""
     rows = pd.MultiIndex.from_product(keys.values(), names=keys.keys()).to_frame(index=False)
-    rows.insert(0, "step", step)
+    rows.insert(0, "iteration", step)
     measures = [column for column in tables.columns(name) if column not in rows]
     return rows.assign(**{column: generator.random(len(rows), dtype=np.float32) for column in measures})
 
@@ -55,10 +55,10 @@ def write_checkpoint(folder: Path, step: int) -> int:
     loops = {**tokens, "group": MODEL.group_labels, "k": range(BUDGET + 1)}
     trajectories = random_table("trajectories", step, loops, generator)
     jumps = {**tokens, "boundary": MODEL.boundary_labels, "reading": READINGS}
-    log = {column: [1.0] for column in tables.columns("training", MODEL.group_labels)} | {"step": [step]}
-    tables.write("trajectories", trajectories, folder / f"trajectories_{step}.parquet")
-    tables.write("token_drift", random_table("token_drift", step, jumps, generator), folder / f"drift_{step}.parquet")
-    tables.write("training", pd.DataFrame(log), folder / f"training_{step}.parquet", MODEL.group_labels)
+    log = {column: [1.0] for column in tables.columns("training", MODEL.group_labels)} | {"iteration": [step]}
+    tables.write("trajectories", trajectories, folder / f"trajectories_{iteration}.parquet")
+    tables.write("token_drift", random_table("token_drift", step, jumps, generator), folder / f"drift_{iteration}.parquet")
+    tables.write("training", pd.DataFrame(log), folder / f"training_{iteration}.parquet", MODEL.group_labels)
     return len(trajectories)
 
 
@@ -80,7 +80,7 @@ def aggregation(rows: int) -> None:
             step += 1
             made += write_checkpoint(folder, step)
         inputs = {kind: sorted(folder.glob(f"{kind}_*.parquet")) for kind in ("trajectories", "drift", "training")}
-        command = [sys.executable, "scripts/aggregate_metrics.py", "--settings", json.dumps({"run": "trial"})]
+        command = [sys.executable, "scripts/aggregate_metrics.py", "--config", json.dumps({"run": "trial"})]
         for kind, paths in inputs.items():
             command += [f"--{kind}", *paths]
         for output in ("loops", "drift", "loop-sequences", "drift-sequences", "training"):
@@ -88,7 +88,7 @@ def aggregation(rows: int) -> None:
         seconds, memory = measured(command)
         floor, _ = measured([sys.executable, "-c", READ_ONLY, *inputs["trajectories"], *inputs["drift"]])
     print(
-        f"aggregation of {made / 1e6:.1f} million rows in {step} files: {seconds:.1f} s, peak {memory:.0f} MB; "
+        f"aggregation of {made / 1e6:.1f} million rows in {iteration} files: {seconds:.1f} s, peak {memory:.0f} MB; "
         f"{seconds / floor:.2f} times reading them ({floor:.1f} s); aims 20 s, 1000 MB",
         flush=True,
     )

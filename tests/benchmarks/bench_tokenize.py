@@ -29,12 +29,12 @@ from twoscale.data import gpt2
 from twoscale import tables
 from twoscale.errors import InputError
 from twoscale.data.ingestion import prepare_text
-from twoscale.config.sections import Budget, Data, Download
-from twoscale.data.text import stored
-from twoscale.data.tokens import Piece, load_tokenizer, tokenize_text
+from twoscale.config import Budget, Data, Download
+from twoscale.data.text import iter_shards
+from twoscale.data.tokens import TokenShard, load_tokenizer, tokenize_text
 
 SCRIPTS = Path(sys.path[0])
-DOWNLOAD = Download(retries=1, delay=1.0, longest_delay=1.0, timeout=10.0, part_characters=16_000_000)
+DOWNLOAD = Download(retries=1, delay=1.0, max_delay=1.0, timeout=10.0, part_characters=16_000_000)
 
 
 def best_tokenizer(folder: Path) -> tuple[str, Path | None]:
@@ -55,8 +55,8 @@ def write_shards(parquet: str | None, characters: int, folder: Path, count: int)
     return shards
 
 
-def piece(folder: Path, name: str) -> Piece:
-    return Piece(*(folder / f"{name}.{end}" for end in ("train.bin", "val.bin", "json")))
+def piece(folder: Path, name: str) -> TokenShard:
+    return TokenShard(*(folder / f"{name}.{end}" for end in ("train.bin", "val.bin", "json")))
 
 
 def seconds(function, *arguments, clock=time.perf_counter) -> float:
@@ -65,12 +65,12 @@ def seconds(function, *arguments, clock=time.perf_counter) -> float:
     return clock() - started
 
 
-def job(shard: Path, tokenizer: tuple[str, Path | None], to: Piece) -> list:
+def job(shard: Path, tokenizer: tuple[str, Path | None], to: TokenShard) -> list:
     """Command of the rule tokenize_text."""
     name, path = tokenizer
-    command = [sys.executable, SCRIPTS / "tokenize_text.py", "--settings", json.dumps({"tokenizer": name})]
+    command = [sys.executable, SCRIPTS / "tokenize_text.py", "--config", json.dumps({"tokenizer": name})]
     command += ["--tokenizer", path] if path else []
-    return [*command, "--text", shard, "--train", to.train, "--val", to.val, "--sidecar", to.sidecar]
+    return [*command, "--text", shard, "--train", to.train, "--val", to.val, "--metadata", to.metadata]
 
 
 def run_jobs(jobs: list[list], side_by_side: bool) -> None:
@@ -156,7 +156,7 @@ def measure_memory(shard: Path, chosen: tuple[str, Path | None], folder: Path) -
         data = Data("parquet", str(source), "", "", "", None, 2, 0.02, None)
         budget = Budget("tokens" if name == "gpt2" else "characters", 2**62, 2**62)
         command = [sys.executable, SCRIPTS / "prepare_text.py"]
-        command += ["--settings", json.dumps({"data": vars(data), "budget": vars(budget)})]
+        command += ["--config", json.dumps({"data": vars(data), "budget": vars(budget)})]
         command += ["--download", json.dumps(vars(DOWNLOAD)), "--parts", folder / "memory_parts"]
         command += ["--output", folder / "memory_0.parquet", folder / "memory_1.parquet"]
         collecting = peak_memory(command + (["--tokenizer", path] if path else []))

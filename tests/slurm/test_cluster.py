@@ -16,7 +16,7 @@ SEGMENT = {"train": {"iterations": ITERATIONS, "checkpoint_every": ITERATIONS, "
 TARGET = f"results/tiny/checkpoints/step_{ITERATIONS:06d}.safetensors"
 PARTIAL = f"results/tiny/checkpoints/step_{ITERATIONS:06d}.partial.safetensors"
 LOG = f"results/tiny/training/step_{ITERATIONS:06d}.parquet"
-LOG_10 = "training/step_000010.parquet"
+LOG_10 = "training/iteration_000010.parquet"
 RULE = f"rule_train_segment_last_wildcards_tiny_{ITERATIONS:06d}"  # SLURM's comment of its job
 
 
@@ -46,7 +46,7 @@ def partial_state(project: SlurmProject) -> None:
 
 
 def iterations(project: SlurmProject) -> list[int]:
-    return tables.read("training", project.root / LOG)["step"].tolist()
+    return tables.read("training", project.root / LOG)["iteration"].tolist()
 
 
 def test_every_slow_rule_is_a_job_with_what_it_asks_for(finished_on_slurm, slurm):
@@ -154,12 +154,12 @@ def test_two_processes_train_inside_one_allocation(project, slurm):
     Called with the profile in its other place, where profiles/default is not read.
     """
     project.profile = "--workflow-profile"
-    for name in ("data", "checkpoints/step_000000.safetensors"):
+    for name in ("data", "checkpoints/iteration_000000.safetensors"):
         target = project.root / "results/pair" / name
         target.parent.mkdir(parents=True, exist_ok=True)
         (project.root / "results/tiny" / name).rename(target)
     project.configure(run="pair", train={"processes": 2})
-    snakemake = project.start("results/pair/checkpoints/step_000010.safetensors")
+    snakemake = project.start("results/pair/checkpoints/iteration_000010.safetensors")
     wait_until("torchrun and two trainers", lambda: len(trainers(project.root)) == 3, snakemake)
     assert snakemake.wait(PATIENCE) == 0
     job = slurm.jobs()[-1]

@@ -9,14 +9,14 @@ import pytest
 import small
 import torch
 import torch.nn.functional as F
-from small import model_settings, train_settings
+from small import model_config, train_config
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from twoscale.training import flops
-from twoscale.config import loading, sections
+from twoscale import config, sections
 from twoscale import tables
-from twoscale.exits.criteria import make_rule
+from twoscale.exits.criteria import make_criterion
 from twoscale.exits.inference import Decoder
 from twoscale.model.transformer import LoopedTransformer, initialise
 from twoscale.model.noise import EvaluationNoise
@@ -43,11 +43,11 @@ READINGS = {
 }
 
 
-def counted(model: sections.Model, loops, depth, recompute) -> tuple[float, float]:
+def counted(model: config.ModelConfig, loops, depth, recompute) -> tuple[float, float]:
     """FLOPs per token of forward and backward that torch counts when the model runs."""
     made = initialise(model, seed=1)
-    tokens = torch.arange(BATCH * model.block).reshape(BATCH, -1) % model.vocabulary
-    noise = EvaluationNoise(1, range(BATCH), model.block)
+    tokens = torch.arange(BATCH * model.context_length).reshape(BATCH, -1) % model.vocab_size
+    noise = EvaluationNoise(1, range(BATCH), model.context_length)
     with sdpa_kernel(SDPBackend.MATH):  # its products are those that the counter knows on every device
         with FlopCounterMode(display=False) as forward:
             loss = F.cross_entropy(made(tokens, loops, noise, depth, recompute).flatten(0, 1), tokens.flatten())
@@ -56,25 +56,25 @@ def counted(model: sections.Model, loops, depth, recompute) -> tuple[float, floa
     return forward.get_total_flops() / tokens.numel(), backward.get_total_flops() / tokens.numel()
 
 
-@pytest.mark.parametrize("reading", READINGS)
+@pytest.mark.parametrize("reference_state", READINGS)
 def test_flops_are_those_that_torch_counts(reading):
     changes, loops, depth, recompute = READINGS[reading]
-    model = model_settings(width=16, block=12, **changes)
+    model = model_config(width=16, block=12, **changes)
     flops = flops.flops_per_token(model, loops, depth, recompute, causal=False)
     assert (flops.forward, flops.backward) == counted(model, loops, depth, recompute)
 
 
 def test_the_causal_count_leaves_out_the_pairs_behind_the_mask():
-    model = model_settings(width=16, block=12, groups=[])
+    model = model_config(width=16, block=12, groups=[])
     full, causal = (flops.flops_per_token(model, (), causal=causal) for causal in (False, True))
     pairs = sum(range(1, 13))  # position p attends to p + 1 of 12
-    left_out = 4 * 16 * (12 * 12 - pairs) * model.layers / 12  # scores and averages, per token
+    left_out = 4 * 16 * (12 * 12 - pairs) * model.num_layers / 12  # scores and averages, per token
     assert full.forward - causal.forward == pytest.approx(left_out)
     assert full.backward - causal.backward == pytest.approx(2 * left_out)
 
 
 def test_the_mean_cost_is_that_of_the_loop_counts_drawn():
-    model, train = model_settings(mean_loops=12), train_settings()
+    model, train = model_config(mean_loops=12), train_config()
     drawn = [flops.flops_per_token(model, draw_loops(model, 1, step)).total for step in range(2000)]
     error = 4 * np.std(drawn) / np.sqrt(len(drawn))
     assert flops.mean_flops_per_token(model, train).total == pytest.approx(np.mean(drawn), abs=error)
@@ -82,12 +82,12 @@ def test_the_mean_cost_is_that_of_the_loop_counts_drawn():
 
 @pytest.mark.parametrize("groups", [[[2], [3]], [[2, 3]], []], ids=str)
 def test_parameters_are_those_of_the_model(groups):
-    model = model_settings(groups=groups)
+    model = model_config(groups=groups)
     assert flops.parameters(model) == sum(p.numel() for p in LoopedTransformer(model).parameters())
 
 
 def test_parameters_of_the_paper_are_those_of_the_model():
-    model = loading.runs({"preset": "paper"})["paper"].model
+    model = config.runs({"preset": "paper"})["paper"].model
     with torch.device("meta"):
         made = LoopedTransformer(model)
     assert flops.parameters(model) == sum(p.numel() for p in made.parameters())
@@ -97,15 +97,15 @@ def test_parameters_of_the_paper_are_those_of_the_model():
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_cache_is_as_large_as_the_decoder_makes_it(dtype):
-    model = model_settings(groups=[[2, 3]])
+    model = model_config(groups=[[2, 3]])
     made = initialise(model, seed=1).to(getattr(torch, dtype))
-    decoder = Decoder(made, make_rule("fixed", 5, made.decode), budget=5, seed=1)
+    decoder = Decoder(made, make_criterion("fixed", 5, made.readout), budget=5, seed=1)
     allocated = sum(tensor.nbytes for tensor in decoder.cache.stored.values())
     assert flops.cache_bytes(model, slots=5, dtype=dtype) == allocated
 
 
 def test_the_paper_takes_what_its_appendix_says():
-    plan = flops.plan(loading.runs({"preset": "paper"})["paper"])
+    plan = flops.plan(config.runs({"preset": "paper"})["paper"])
     assert (plan.iterations, plan.tokens) == (60_000, 307_200_000)
     assert (plan.training_jobs, plan.analysis_jobs) == (15, 16)  # every 5000, and 500, 1000, 2000; the untrained one
     assert (plan.text, plan.text_unit) == (300_000_000, "tokens")
@@ -135,7 +135,7 @@ def plan_text(*options: str) -> subprocess.CompletedProcess:
 
 @pytest.mark.parametrize("preset", sorted(path.stem for path in small.PRESETS.glob("*.yaml")))
 def test_every_preset_has_a_plan(preset):
-    (run,) = loading.runs({"preset": preset}).values()
+    (run,) = config.runs({"preset": preset}).values()
     plan = flops.plan(run)
     assert all(value > 0 for name, value in vars(plan).items() if not name.startswith("text"))
 
@@ -146,7 +146,7 @@ def test_the_plan_prints_every_quantity_with_its_unit():
     for line in ("307.2 M", "60,000", "127.5 M", "hours of training at 200 TFLOP/s"):
         assert line in printed.stdout
     hours = [line.split()[-1] for line in printed.stdout.splitlines() if "hours" in line]
-    plan = flops.plan(loading.runs({"preset": "paper"})["paper"])
+    plan = flops.plan(config.runs({"preset": "paper"})["paper"])
     assert [float(value) for value in hours] == pytest.approx([plan.training_flops / 200e12 / 3600], abs=0.01)
 
 

@@ -15,7 +15,7 @@ def trajectory_rows(step, groups=("4", "5-6"), budget=3, tokens=5, seed=0):
     frame = pd.MultiIndex.from_product(
         [groups, range(tokens), range(budget + 1)], names=["group", "position", "k"]
     ).to_frame(index=False)
-    frame = frame.assign(step=step, sequence=0)
+    frame = frame.assign(iteration=iteration, sequence=0)
     for measure in aggregate.LOOP_MEASURES:
         frame[measure] = rng.lognormal(size=len(frame)).astype("float32")
         if measure != "state_norm":
@@ -32,7 +32,7 @@ def write(table, frame, path, groups=()):
 def training_rows(first, last, groups=("4",)):
     steps = np.arange(first, last + 1)
     rows = {name: np.ones(len(steps)) for name in tables.columns("training", groups)}
-    return pd.DataFrame(rows | {"step": steps, "tokens_seen": steps * 10} | {f"loops_g{g}": steps for g in groups})
+    return pd.DataFrame(rows | {"iteration": steps, "tokens_seen": steps * 10} | {f"loops_g{g}": steps for g in groups})
 
 
 def assert_one_sentence(error, *parts):
@@ -50,7 +50,7 @@ def test_statistics_are_those_of_known_values_and_nulls_are_counted(tmp_path):
     assert row["mean"] == 2.5
     assert row["std"] == pytest.approx(np.sqrt(1.25))  # divided by n, not n - 1
     assert list(row[["q05", "q25", "q50", "q75", "q95"]]) == pytest.approx([1.15, 1.75, 2.5, 3.25, 3.85])
-    assert (row["count"], row["nulls"], row["run"], row["step"]) == (4, 1, "demo", 10)
+    assert (row["count"], row["nulls"], row["run"], row["iteration"]) == (4, 1, "demo", 10)
 
 
 def test_statistics_agree_with_a_plain_group_by(tmp_path):
@@ -79,7 +79,7 @@ def test_steps_rise_groups_keep_the_order_of_the_file_and_k_rises(tmp_path):
     late = write("trajectories", trajectory_rows(20, groups=("10", "4")), tmp_path / "late.parquet")
     early = write("trajectories", trajectory_rows(0, groups=("10", "4")), tmp_path / "early.parquet")
     metrics = aggregate.loop_metrics([late, early], "demo")
-    keys = list(metrics[["step", "group", "k"]].drop_duplicates().itertuples(index=False, name=None))
+    keys = list(metrics[["iteration", "group", "k"]].drop_duplicates().itertuples(index=False, name=None))
     assert keys == [(step, group, k) for step in (0, 20) for group in ("10", "4") for k in range(4)]
     assert list(metrics["measure"][: len(aggregate.LOOP_MEASURES)]) == list(aggregate.LOOP_MEASURES)
 
@@ -103,7 +103,7 @@ def test_drift_is_summarised_per_boundary_and_reading(tmp_path):
     keys = [("4->5-6", "first_state"), ("4->5-6", "initial"), ("5-6->7", "first_state")]
     frame = pd.DataFrame(
         [
-            {"step": 3, "sequence": 0, "position": i, "boundary": boundary, "reading": reading}
+            {"iteration": 3, "sequence": 0, "position": i, "boundary": boundary, "reference_state": reading}
             | {"jump": 1.0 * i, "dlr": 10.0 * i + number, "jump_over_path": 0.5}
             for number, (boundary, reading) in enumerate(keys)
             for i in range(3)
@@ -111,7 +111,7 @@ def test_drift_is_summarised_per_boundary_and_reading(tmp_path):
     )
     drift = aggregate.drift([write("token_drift", frame, tmp_path / "d.parquet")], "demo")
     dlr = drift[drift["measure"] == "dlr"]
-    assert list(zip(dlr["boundary"], dlr["reading"], strict=True)) == keys
+    assert list(zip(dlr["boundary"], dlr["reference_state"], strict=True)) == keys
     assert list(dlr["mean"]) == [10.0, 11.0, 12.0]
     assert len(drift) == 9
 
@@ -123,7 +123,7 @@ def test_means_of_sequences_average_to_the_mean_over_tokens(tmp_path):
     path = write("trajectories", frame, tmp_path / "a.parquet")
     sequences, metrics = aggregate.loop_sequences([path], "demo"), aggregate.loop_metrics([path], "demo")
     assert set(sequences["measure"]) == {"step_norm", "cosine"}
-    keys = ["step", "group", "k", "measure"]
+    keys = ["iteration", "group", "k", "measure"]
     total = sequences.assign(total=sequences["mean"].fillna(0) * sequences["count"]).groupby(keys)
     summed = total[["total", "count", "nulls"]].sum()
     expected = metrics.set_index(keys).loc[summed.index]
@@ -136,7 +136,7 @@ def test_means_of_sequences_average_to_the_mean_over_tokens(tmp_path):
 
 def test_drift_has_a_mean_per_sequence(tmp_path):
     frame = pd.DataFrame(
-        {"step": 3, "sequence": [0, 0, 1], "position": [0, 1, 0], "boundary": "4->5-6", "reading": "final"}
+        {"iteration": 3, "sequence": [0, 0, 1], "position": [0, 1, 0], "boundary": "4->5-6", "reference_state": "final"}
         | {"jump": 1.0, "dlr": [1.0, 2.0, 7.0], "jump_over_path": 0.5}
     )
     drift = aggregate.drift_sequences([write("token_drift", frame, tmp_path / "d.parquet")], "demo")
@@ -188,7 +188,7 @@ def test_training_segments_are_joined_in_the_order_of_steps(tmp_path):
     second = write("training", training_rows(4, 6), tmp_path / "b.parquet", ["4"])
     first = write("training", training_rows(1, 3), tmp_path / "a.parquet", ["4"])
     log = aggregate.training([second, first])
-    assert list(log["step"]) == [1, 2, 3, 4, 5, 6]
+    assert list(log["iteration"]) == [1, 2, 3, 4, 5, 6]
     tables.write("training", log, tmp_path / "log.parquet", ["4"])
 
 
@@ -220,7 +220,7 @@ def path_rows(step, kinds_of_groups):
     """Table "token_paths": kinds_of_groups maps a group to (kind, period) of its tokens."""
     frames = []
     for group, found in kinds_of_groups.items():
-        frame = pd.DataFrame(found, columns=["kind", "period"]).assign(group=group, step=step, sequence=0)
+        frame = pd.DataFrame(found, columns=["path_type", "period"]).assign(group=group, iteration=iteration, sequence=0)
         frames.append(frame.assign(position=range(len(frame))))
     frame = pd.concat(frames, ignore_index=True)
     for number, name in enumerate(aggregate.PATH_MEASURES):
@@ -235,23 +235,23 @@ FOUND = {
 
 
 def test_kinds_are_counted_per_checkpoint_group_and_period_with_shares_that_add_up(tmp_path):
-    paths = [write("token_paths", path_rows(step, FOUND), tmp_path / f"{step}.parquet") for step in (20, 0)]
-    found = aggregate.kinds(paths, "demo")
-    assert list(found.columns) == list(tables.columns("kinds"))
-    assert found["step"].tolist() == [0] * 4 + [20] * 4
-    first = found[found["step"] == 0].drop(columns=["run", "step"])
+    paths = [write("token_paths", path_rows(step, FOUND), tmp_path / f"{iteration}.parquet") for step in (20, 0)]
+    found = aggregate.path_types(paths, "demo")
+    assert list(found.columns) == list(tables.columns("path_types"))
+    assert found["iteration"].tolist() == [0] * 4 + [20] * 4
+    first = found[found["iteration"] == 0].drop(columns=["run", "iteration"])
     assert first.to_numpy().tolist() == [
         ["10", "converging", 0, 1, 0.25],
         ["10", "orbiting", 2, 1, 0.25],
         ["10", "orbiting", 3, 2, 0.5],
         ["4", "sliding", 0, 4, 1.0],
     ]
-    tables.write("kinds", found, tmp_path / "kinds.parquet")
+    tables.write("path_types", found, tmp_path / "kinds.parquet")
 
 
 def test_a_model_without_groups_has_no_kinds(tmp_path):
     path = write("token_paths", path_rows(0, {"4": []}), tmp_path / "empty.parquet")
-    assert aggregate.kinds([path], "demo").empty
+    assert aggregate.path_types([path], "demo").empty
 
 
 def test_path_metrics_are_statistics_over_the_tokens_of_a_group(tmp_path):
@@ -264,7 +264,7 @@ def test_path_metrics_are_statistics_over_the_tokens_of_a_group(tmp_path):
 
 def test_path_independence_is_over_tokens_and_draws(tmp_path):
     values = {name: [0.0, 1.0, 1.0, 0.0] for name in aggregate.INDEPENDENCE_MEASURES}
-    keys = {"step": 20, "sequence": 0, "position": [0, 1, 0, 1], "group": "all", "draw": [1, 1, 2, 2]}
+    keys = {"iteration": 20, "sequence": 0, "position": [0, 1, 0, 1], "group": "all", "draw": [1, 1, 2, 2]}
     path = write("token_independence", pd.DataFrame(keys | values), tmp_path / "a.parquet")
     found = aggregate.path_independence([path], "demo").set_index("measure")
     assert found.loc["agreement", ["mean", "count"]].tolist() == [0.5, 4]

@@ -29,12 +29,12 @@ def test_the_width_is_that_of_the_standard_error():
 
 
 def test_intervals_cover_the_true_mean_about_as_often_as_they_say():
-    hits = 0
+    patience = 0
     for trial in range(200):
         units = RNG.normal(size=40)
         low, high = bootstrap.interval(mean, units, seed=trial, repeats=400)
-        hits += low <= 0 <= high
-    assert 180 <= hits <= 199
+        patience += low <= 0 <= high
+    assert 180 <= patience <= 199
 
 
 def test_what_belongs_to_one_unit_is_drawn_together():

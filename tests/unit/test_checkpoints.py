@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
-from small import model_settings
+from small import model_config
 
 from twoscale.model import checkpoints
 from twoscale.model.checkpoints import Header
@@ -22,12 +22,12 @@ IDENTITY = {
     "data": "ab",
 }
 TENSORS = {"b": torch.arange(6.0).reshape(2, 3), "a": torch.tensor([1.5, -2.5], dtype=torch.float64)}
-HEADER = Header("weights", 10, 5120, IDENTITY, {"log": [{"step": 10, "loss": 0.1, "held_out_loss": None}]})
+HEADER = Header("weights", 10, 5120, IDENTITY, {"log": [{"iteration": 10, "loss": 0.1, "held_out_loss": None}]})
 
 
 @pytest.fixture
 def saved(tmp_path):
-    path = tmp_path / "step_000010.safetensors"
+    path = tmp_path / "iteration_000010.safetensors"
     checkpoints.save(path, TENSORS, HEADER)
     return path
 
@@ -70,7 +70,7 @@ def test_equal_states_are_equal_files_whatever_the_order_of_their_names(saved, t
     ("change", "name", "found", "expected"),
     [
         ({"seed": 2}, "seed", "1", "2"),
-        ({"model": {"width": 16, "groups": [[2], [3]]}}, "model.width", "8", "16"),
+        ({"model": {"width": 16, "groups": [[2], [3]]}}, "model.hidden_size", "8", "16"),
         ({"model": {"width": 16, "groups": [[2, 3]]}}, "model.groups", "[[2], [3]]", "[[2, 3]]"),
         ({"train": {"lr_decay_iterations": 20}}, "train.lr_decay_iterations", "None", "20"),
         ({"data": "cd"}, "data", "ab", "cd"),
@@ -86,7 +86,7 @@ def test_an_identity_written_with_tuples_is_the_same_identity(saved):
 
 def test_a_reader_may_ask_for_a_part_of_the_identity_only(saved):
     checkpoints.load(saved, "weights", {"model": IDENTITY["model"]})
-    assert "model.width" in refusal(saved, identity={"model": {"width": 9, "groups": [[2], [3]]}})
+    assert "model.hidden_size" in refusal(saved, identity={"model": {"width": 9, "groups": [[2], [3]]}})
 
 
 def test_a_file_of_another_kind_is_refused(saved):
@@ -145,11 +145,11 @@ def test_a_full_disk_leaves_the_old_checkpoint(saved, small_disk):
 
 
 def test_a_model_for_evaluation_has_the_saved_weights_in_the_precision_asked_for(tmp_path):
-    path, chosen = tmp_path / "model.safetensors", model_settings()
+    path, chosen = tmp_path / "model.safetensors", model_config()
     made = initialise(chosen, seed=3)
     checkpoints.save(path, made.state_dict(), Header("weights", 10, 0, {"model": vars(chosen), "seed": 1}, {}))
     model, header = checkpoints.load_model(path, chosen, torch.float64, "cpu")
-    assert header.step == 10
+    assert header.iteration == 10
     assert not model.training
     for (name, wanted), found in zip(made.named_parameters(), model.parameters(), strict=True):
         assert (found.dtype, found.requires_grad) == (torch.float64, False), name
@@ -158,7 +158,7 @@ def test_a_model_for_evaluation_has_the_saved_weights_in_the_precision_asked_for
 
 def test_a_model_of_other_settings_is_refused_before_its_weights_are_read(tmp_path):
     path = tmp_path / "model.safetensors"
-    made = initialise(model_settings(), seed=3)
-    checkpoints.save(path, made.state_dict(), Header("weights", 10, 0, {"model": vars(model_settings())}, {}))
+    made = initialise(model_config(), seed=3)
+    checkpoints.save(path, made.state_dict(), Header("weights", 10, 0, {"model": vars(model_config())}, {}))
     with pytest.raises(InputError, match=r"model\.sandwich is post_residual there, expected branch"):
-        checkpoints.load_model(path, model_settings(sandwich="branch"), torch.float32, "cpu")
+        checkpoints.load_model(path, model_config(sandwich="branch"), torch.float32, "cpu")

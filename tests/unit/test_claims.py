@@ -35,7 +35,7 @@ def loop_rows(step, group="4", rate=0.6, spread=0.0, level=0.55, level_spread=0.
             defined = (k >= first) & (k < budget)
             missing = round(TOKENS * nulls) if measure == "cosine" else 0
             counts = np.where(defined, TOKENS - missing, 0)
-            rows = {"run": "trial", "step": step, "group": group, "k": k, "sequence": sequence, "measure": measure}
+            rows = {"run": "trial", "iteration": step, "group": group, "k": k, "sequence": sequence, "measure": measure}
             rows |= {"mean": np.where(counts > 0, values, np.nan), "count": counts, "nulls": TOKENS - counts}
             frames.append(pd.DataFrame(rows))
     return pd.concat(frames)
@@ -52,7 +52,7 @@ def drift(steps=(0, 10, 100), spread=0.1, **ratios):
     """DLR 12 everywhere, but 0.5 under the reading `initial`, and whatever a reading is given."""
     means = {"first_state": 12.0, "projected": 12.0, "final": 12.0, "initial": 0.5} | ratios
     rows = [
-        {"run": "trial", "step": step, "boundary": BOUNDARY, "reading": reading, "sequence": sequence}
+        {"run": "trial", "iteration": step, "boundary": BOUNDARY, "reference_state": reading, "sequence": sequence}
         | {"measure": "dlr", "mean": value + spread * unit, "count": TOKENS, "nulls": 0}
         for step in steps
         for reading, value in means.items()
@@ -68,37 +68,37 @@ def quality(spread=0.0, **changes):
     """
     added = {"step_norm": {3.16e-3: 0.05, 1e-2: 0.3}} | changes
     rows = []
-    for rule in ("fixed", "step_norm", "kl", "acceleration"):
-        for threshold in [30] if rule == "fixed" else HALF_DECADES:
-            nats = added.get(rule, {}).get(threshold, 0.0)
+    for criterion in ("fixed", "step_norm", "kl", "acceleration"):
+        for threshold in [30] if criterion == "fixed" else HALF_DECADES:
+            nats = added.get(criterion, {}).get(threshold, 0.0)
             for sequence, unit in enumerate(SPREAD):
                 ce = 5 + 0.5 * unit + nats * (1 + spread * unit)
                 rows.append(
-                    {"run": "trial", "rule": rule, "threshold": float(threshold), "sequence": sequence}
+                    {"run": "trial", "criterion": criterion, "threshold": float(threshold), "sequence": sequence}
                     | {"tokens": TOKENS, "ce": ce, "ppl": np.exp(ce)}
                 )
     return pd.DataFrame(rows)
 
 
 def latency(spread=0.02, **factors):
-    """From 14 ms down to 8 under acceleration, less under step norm, more under KL; `factors` scale a rule."""
+    """From 14 ms down to 8 under acceleration, less under step norm, more under KL; `factors` scale a criterion."""
     scale = {"fixed": 1.2, "acceleration": 1.0, "kl": 1.5, "step_norm": 0.9} | factors
     rows = []
-    for rule, factor in scale.items():
-        thresholds = [30] if rule == "fixed" else HALF_DECADES
+    for criterion, factor in scale.items():
+        thresholds = [30] if criterion == "fixed" else HALF_DECADES
         for number, threshold in enumerate(thresholds):
             for repeat, unit in enumerate(np.linspace(-1, 1, PROMPTS)):
                 # the rules' spreads run against one another, or nothing would be left of it in a ratio
-                noise = 1 + spread * unit * (-1 if rule == "acceleration" else 1)
+                noise = 1 + spread * unit * (-1 if criterion == "acceleration" else 1)
                 rows.append(
-                    {"run": "trial", "rule": rule, "threshold": float(threshold), "repeat": repeat}
+                    {"run": "trial", "criterion": criterion, "threshold": float(threshold), "repeat": repeat}
                     | {"latency_ms": (14 - number) * factor * noise}
                 )
     return pd.DataFrame(rows)
 
 
 CHECKS = pd.DataFrame(
-    {"run": "trial", "group": "4", "repeat": range(3), "check_ms": [3.0, 3.1, 2.9], "step_ms": [2.0, 2.0, 2.0]}
+    {"run": "trial", "group": "4", "repeat": range(3), "check_ms": [3.0, 3.1, 2.9], "loop_step_ms": [2.0, 2.0, 2.0]}
 )
 
 
@@ -107,8 +107,8 @@ def run(**changes):
     return evidence.Evidence(**(tables_of_run | {"budget": 30, "seed": 1} | changes))
 
 
-def without(frame, rule, threshold):
-    return frame[(frame["rule"] != rule) | (frame["threshold"] != threshold)]
+def without(frame, criterion, threshold):
+    return frame[(frame["criterion"] != criterion) | (frame["threshold"] != threshold)]
 
 
 def verdict(number, evidence):
@@ -138,19 +138,19 @@ CASES = [
     (6, OPEN, {"drift": drift(projected=5.0)}, "crosses"),
     (7, HOLDS, {}, "every part"),
     (7, FAILS, {"latency": latency().assign(latency_ms=10.0)}, "outside"),
-    (7, OPEN, {"latency": without(latency(), rule="acceleration", threshold=1e-2)}, "rows missing: acceleration"),
+    (7, OPEN, {"latency": without(latency(), criterion="acceleration", threshold=1e-2)}, "rows missing: acceleration"),
     (8, HOLDS, {}, "every part"),
     (8, FAILS, {"quality": quality(kl={1e-3: -0.1})}, "-0.1 at τ = 0.001"),
     (8, OPEN, {"quality": quality(spread=3, acceleration={1e-2: 0.01})}, "crosses"),
     (9, HOLDS, {}, "every part"),
     (9, FAILS, {"quality": quality(step_norm={})}, "outside"),
-    (9, OPEN, {"quality": without(quality(), rule="step_norm", threshold=1e-3)}, "rows missing: step_norm at 0.001"),
+    (9, OPEN, {"quality": without(quality(), criterion="step_norm", threshold=1e-3)}, "rows missing: step_norm at 0.001"),
     (10, HOLDS, {}, "every part"),
     (10, FAILS, {"latency": latency(kl=0.5)}, "kl 4 ms at τ = 0.01"),
     (10, OPEN, {"latency": latency(spread=0.3, kl=1.05)}, "crosses"),
     (11, HOLDS, {}, "every part"),
     (11, FAILS, {"latency": latency(kl=0.9)}, "outside"),
-    (11, OPEN, {"latency": without(latency(), rule="kl", threshold=3.16e-4)}, "rows missing: kl at 0.000316"),
+    (11, OPEN, {"latency": without(latency(), criterion="kl", threshold=3.16e-4)}, "rows missing: kl at 0.000316"),
 ]
 
 
@@ -244,7 +244,7 @@ def test_each_reading_of_the_drift_has_a_verdict_and_the_initial_one_does_not_co
 
 def test_the_drift_of_every_trained_checkpoint_counts():
     early = drift()
-    early.loc[(early["step"] == 10) & (early["reading"] == "final"), "mean"] = 0.8
+    early.loc[(early["iteration"] == 10) & (early["reference_state"] == "final"), "mean"] = 0.8
     found = verdict(6, run(drift=early))
     assert found.verdict == FAILS
     (least,) = (f for f in found.findings if f.part == f"{BOUNDARY}, final" and f.verdict == FAILS)
@@ -338,7 +338,7 @@ def test_the_table_holds_every_finding_and_one_verdict_a_claim(tmp_path):
     tables.write("claims", frame, tmp_path / "claims.parquet")
     read = tables.read("claims", tmp_path / "claims.parquet")
     assert len(read) == sum(len(v.findings) + 1 for v in found)
-    whole = read[read["part"] == claims.ALL]
+    whole = read[read["text_part"] == claims.ALL]
     assert list(whole["claim"]) == list(range(1, 12))
     assert list(whole["verdict"]) == [v.verdict for v in found]
 

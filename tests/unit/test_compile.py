@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from small import model_settings
+from small import model_config
 from torch._dynamo.testing import CompileCounter
 
 from twoscale.model.transformer import LoopedTransformer, initialise
@@ -40,7 +40,7 @@ def gradient_of(model: LoopedTransformer, loops: int, depth: int | None, recompu
     ids=["paper", "paper, truncated and recomputed", "three sizes, truncated"],
 )
 def test_graphs_are_compiled_per_group_and_not_per_loop_count(groups, recompute, depth, compiler):
-    model = initialise(model_settings(**groups), SEED)
+    model = initialise(model_config(**groups), SEED)
     compile_steps(model, backend=compiler)
     for loops in (4, 1):  # with and without steps that have no gradient
         gradient_of(model, loops, depth, recompute)
@@ -51,7 +51,7 @@ def test_graphs_are_compiled_per_group_and_not_per_loop_count(groups, recompute,
 
 
 def test_measuring_the_held_out_loss_compiles_nothing(compiler):
-    model = initialise(model_settings(), SEED)
+    model = initialise(model_config(), SEED)
     compile_steps(model, backend=compiler)
     tokens = torch.arange(24).reshape(3, 8)
     held_out_loss(model, tokens, tokens, loops=3, seed=SEED, batch=2)
@@ -60,7 +60,7 @@ def test_measuring_the_held_out_loss_compiles_nothing(compiler):
 
 @pytest.mark.parametrize("depth", [None, 2])
 def test_compiled_steps_compute_what_the_model_does(depth, compiler):
-    model = initialise(model_settings(), SEED)
+    model = initialise(model_config(), SEED)
     eager = gradient_of(model, 4, depth)
     compile_steps(model, backend=compiler)
     for name, compiled in gradient_of(model, 4, depth).items():

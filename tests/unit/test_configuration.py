@@ -9,21 +9,21 @@ from pathlib import Path
 import pytest
 import yaml
 
-from twoscale.config import loading, sections
+from twoscale import config, sections
 from twoscale.errors import InputError
 
-PRESETS = sorted(path.stem for path in loading.PRESETS.glob("*.yaml"))
+PRESETS = sorted(path.stem for path in config.PRESETS.glob("*.yaml"))
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_is_a_whole_configuration(name):
-    (run,) = loading.runs({"preset": name})
+    (run,) = config.runs({"preset": name})
     assert run == name
 
 
 def test_the_schema_knows_the_keys_of_the_settings_and_no_others():
-    schema = loading.read_yaml(loading.SCHEMA)
-    for field in dataclasses.fields(sections.Settings):
+    schema = config.read_yaml(config.SCHEMA)
+    for field in dataclasses.fields(config.Config):
         section = schema["properties"][field.name]
         if not dataclasses.is_dataclass(field.type):
             continue
@@ -33,13 +33,13 @@ def test_the_schema_knows_the_keys_of_the_settings_and_no_others():
 
 
 def test_the_users_settings_win_over_the_preset_and_the_preset_over_the_paper():
-    chosen = loading.runs({"preset": "tiny", "model": {"width": 24}})["tiny"]
-    assert (chosen.model.width, chosen.model.layers, chosen.model.loops_sigma) == (24, 4, 0.5)
+    chosen = config.runs({"preset": "tiny", "model": {"width": 24}})["tiny"]
+    assert (chosen.model.hidden_size, chosen.model.num_layers, chosen.model.loops_sigma) == (24, 4, 0.5)
 
 
 def test_runs_take_their_overrides_over_the_chosen_run():
     config = {"preset": "tiny", "run": "base", "seed": 5, "runs": {"branch": {"model": {"sandwich": "branch"}}}}
-    runs = loading.runs(config)
+    runs = config.runs(config)
     assert list(runs) == ["base", "branch"]
     assert (runs["base"].model.sandwich, runs["branch"].model.sandwich) == ("post_residual", "branch")
     assert runs["branch"].seed == 5
@@ -50,24 +50,24 @@ def test_runs_take_their_overrides_over_the_chosen_run():
     [
         ({"modle": {}}, r"config key \(top level\): unknown key modle, expected one of seed, "),
         ({"train": {"lr": 1}}, "config key train: unknown key lr, expected one of iterations, "),
-        ({"model": {"width": "64"}}, "config key model.width: '64' is not of type 'integer'"),
+        ({"model": {"width": "64"}}, "config key model.hidden_size: '64' is not of type 'integer'"),
         ({"train": {"learning_rate": "1e-4"}}, "config key train.learning_rate: '1e-4' is not of type 'number'"),
         (
-            {"exits": {"rules": {"mine": {"thresholds": [1], "file": "my.py"}}}},
-            "exits.rules.mine: 'class' is a dependency",
+            {"exits": {"criteria": {"mine": {"thresholds": [1], "file": "my.py"}}}},
+            "exits.criteria.mine: 'class' is a dependency",
         ),
         ({"preset": "huge"}, "config key preset: found 'huge', expected one of demo, "),
         ({"run": "a b"}, "config key run: found 'a b'"),
-        ({"runs": {"x": {"model": {"heads": 3}}}}, "config key model.heads: 3 heads do not divide"),
+        ({"runs": {"x": {"model": {"heads": 3}}}}, "config key model.num_heads: 3 heads do not divide"),
     ],
 )
 def test_the_first_wrong_key_or_value_is_named(config, sentence):
     with pytest.raises(InputError, match=sentence):
-        loading.runs({"preset": "tiny"} | config)
+        config.runs({"preset": "tiny"} | config)
 
 
 def test_the_environments_pin_what_the_requirements_pin():
-    root = loading.PROJECT
+    root = config.PROJECT
     lines = (line.partition("#")[0].strip() for line in (root / "requirements.txt").read_text().splitlines())
     pinned = dict(line.split("==") for line in lines if line)
     for path in Path(root, "envs").glob("*.yaml"):
@@ -85,6 +85,6 @@ def test_what_the_snakefile_imports_is_quick_to_import():
         "import sys; from twoscale import configuration, fingerprint, settings, tables;"
         "print({'pandas', 'pyarrow', 'torch'} & set(sys.modules))"
     )
-    environment = os.environ | {"PYTHONPATH": str(loading.PROJECT / "scripts")}
+    environment = os.environ | {"PYTHONPATH": str(config.PROJECT / "scripts")}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

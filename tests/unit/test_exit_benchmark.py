@@ -1,4 +1,4 @@
-"""The benchmark of the exit rules: what its rows hold, and that they hold the truth."""
+"""The benchmark of the exit criteria: what its rows hold, and that they hold the truth."""
 
 import math
 
@@ -9,7 +9,7 @@ import reference_engine
 import torch
 
 from twoscale.exits import benchmark
-from twoscale.config import sections
+from twoscale import config
 from twoscale import tables
 from twoscale.exits.benchmark import measure_check_cost, measure_latency, measure_quality, settings_grid
 from twoscale.model.transformer import initialise
@@ -17,7 +17,7 @@ from twoscale.model.noise import EvaluationNoise
 
 SEED = 11
 BLOCK = 8
-RULES = {
+CRITERIA = {
     "fixed": {"thresholds": [2, 6]},
     "step_norm": {"thresholds": [1.5]},
     "kl": {"thresholds": [0.02]},
@@ -27,7 +27,7 @@ GRID = [("fixed", 2), ("fixed", 6), ("step_norm", 1.5), ("kl", 0.02), ("accelera
 
 
 def small_model(groups=((2,), (3, 4)), vocabulary=11):
-    model = sections.Model(
+    model = config.ModelConfig(
         layers=4,
         heads=2,
         width=16,
@@ -48,17 +48,17 @@ def small_model(groups=((2,), (3, 4)), vocabulary=11):
 def exits(**changes):
     default = {
         "budget": 6,
-        "rules": RULES,
+        "criteria": CRITERIA,
         "decoder": "head",
         "kv_slots": None,
         "cuda_graphs": True,
         "dtype": "float64",
         "quality_tokens": 3 * BLOCK,
-        "quality_batch": 2,
+        "quality_batch_size": 2,
         "latency_tokens": 5,
         "latency_repeats": 2,
     }
-    return sections.Exits(**default | changes)
+    return config.ExitsConfig(**default | changes)
 
 
 def held_out(sequences=3):
@@ -91,7 +91,7 @@ def test_the_grid_is_every_rule_at_every_threshold():
 def test_rows_fit_their_table(table, measure, groups, tmp_path):
     model = small_model(groups)
     frame = measure(model)
-    labels = model.settings.group_labels
+    labels = model.config.group_labels
     tables.write(table, frame, tmp_path / "table.parquet", labels)
     stored = tables.read(table, tmp_path / "table.parquet", labels)
     assert len(stored) == len(frame)
@@ -101,7 +101,7 @@ def test_rows_fit_their_table(table, measure, groups, tmp_path):
 
 def test_quality_has_one_row_per_setting_and_sequence():
     frame = quality(small_model())
-    keys = list(zip(frame["rule"], frame["threshold"], frame["sequence"], strict=True))
+    keys = list(zip(frame["criterion"], frame["threshold"], frame["sequence"], strict=True))
     assert keys == [(name, threshold, sequence) for name, threshold in GRID for sequence in range(3)]
     assert (frame["tokens"] == BLOCK).all()
 
@@ -111,7 +111,7 @@ def test_quality_is_the_cross_entropy_and_cost_of_the_reference_engine(changes):
     model = small_model()
     inputs, targets = held_out()
     for row in quality(model, **changes).to_dict("records"):
-        name, threshold, i = row["rule"], row["threshold"], row["sequence"]
+        name, threshold, i = row["criterion"], row["threshold"], row["sequence"]
         logits, steps, evaluations = reference_engine.evaluate(
             model, inputs[i], name, threshold, 6, EvaluationNoise(SEED, [i], BLOCK), **changes
         )
@@ -128,7 +128,7 @@ def test_latency_times_the_function_that_quality_reads():
         rows = latency(model, **changes)
         for row in rows.to_dict("records"):
             _, _, evaluations = reference_engine.evaluate(
-                model, held_out()[0][row["repeat"], :5], row["rule"], row["threshold"], 6,
+                model, held_out()[0][row["repeat"], :5], row["criterion"], row["threshold"], 6,
                 EvaluationNoise(SEED, [0], BLOCK), **changes,
             )  # fmt: skip
             for group, label in enumerate(("2", "3-4")):
@@ -140,23 +140,23 @@ def test_cross_entropy_at_fixed_loops_is_that_of_the_forward_pass():
     inputs, targets = held_out()
     with torch.no_grad():
         logits = model(inputs, [2, 2], EvaluationNoise(SEED, range(3), BLOCK))
-    frame = quality(model, rules={"fixed": {"thresholds": [2]}})
+    frame = quality(model, criteria={"fixed": {"thresholds": [2]}})
     expected = [cross_entropy(logits[i], targets[i]) for i in range(3)]
     np.testing.assert_allclose(frame["ce"], expected, rtol=1e-9)
 
 
 def test_share_at_budget_counts_the_tokens_that_spent_all_of_it():
-    frame = quality(small_model()).set_index(["rule", "threshold"])
-    assert (frame.loc[("acceleration", 1e-300), "share_at_budget"] == 1).all()
+    frame = quality(small_model()).set_index(["criterion", "threshold"])
+    assert (frame.loc[("acceleration", 1e-300), "share_at_max_loops"] == 1).all()
     assert (frame.loc[("acceleration", 1e-300), "evaluations_g2"] == 6).all()
-    assert (frame.loc[("fixed", 2.0), "share_at_budget"] == 0).all()
-    often = frame.loc[("acceleration", 4.0), "share_at_budget"]
+    assert (frame.loc[("fixed", 2.0), "share_at_max_loops"] == 0).all()
+    often = frame.loc[("acceleration", 4.0), "share_at_max_loops"]
     assert often.between(0, 1, inclusive="left").all()
 
 
 def test_quality_does_not_depend_on_the_batch():
     model = small_model()
-    pd.testing.assert_frame_equal(quality(model, quality_batch=1), quality(model, quality_batch=3), rtol=1e-9)
+    pd.testing.assert_frame_equal(quality(model, quality_batch_size=1), quality(model, quality_batch_size=3), rtol=1e-9)
 
 
 USERS_RULE = """
@@ -172,23 +172,23 @@ class Twice(StepNorm):
 def test_a_users_rule_is_measured_beside_the_others(tmp_path):
     (tmp_path / "twice.py").write_text(USERS_RULE)
     twice = {"thresholds": [3.0], "file": str(tmp_path / "twice.py"), "class": "Twice"}
-    rules = {"step_norm": {"thresholds": [1.5]}, "twice": twice}
+    criteria = {"step_norm": {"thresholds": [1.5]}, "twice": twice}
     model = small_model()
-    frame = quality(model, rules=rules).set_index("rule")
+    frame = quality(model, criteria=criteria).set_index("criterion")
     assert frame.loc["twice", "ce"].tolist() == frame.loc["step_norm", "ce"].tolist()
-    assert set(latency(model, repeats=1, rules=rules)["rule"]) == {"step_norm", "twice"}
+    assert set(latency(model, repeats=1, criteria=criteria)["criterion"]) == {"step_norm", "twice"}
 
 
 def test_latency_has_one_row_per_setting_and_repeat_and_the_settings_take_turns():
     frame = latency(small_model())
-    keys = list(zip(frame["repeat"], frame["rule"], frame["threshold"], strict=True))
+    keys = list(zip(frame["repeat"], frame["criterion"], frame["threshold"], strict=True))
     assert keys == [(repeat, name, threshold) for repeat in range(2) for name, threshold in GRID]
     assert (frame["tokens"] == 5).all()
 
 
 def test_latency_and_its_floor_are_positive_milliseconds():
     frame = latency(small_model())
-    for column in ("latency_ms", "floor_ms"):
+    for column in ("latency_ms", "baseline_ms"):
         assert (frame[column] > 0).all()
         assert (frame[column] < 1e4).all()
     assert (frame["load_average"] >= 0).all()
@@ -199,7 +199,7 @@ def test_latency_times_the_evaluations_that_the_rule_asks_for():
     inputs, _ = held_out()
     for row in latency(model).to_dict("records"):
         _, _, evaluations = reference_engine.evaluate(
-            model, inputs[row["repeat"], :5], row["rule"], row["threshold"], 6, EvaluationNoise(SEED, [0], BLOCK)
+            model, inputs[row["repeat"], :5], row["criterion"], row["threshold"], 6, EvaluationNoise(SEED, [0], BLOCK)
         )
         means = [row["evaluations_g2"], row["evaluations_g3-4"]]
         np.testing.assert_allclose(means, evaluations.double().mean(1), rtol=1e-12)
@@ -208,7 +208,7 @@ def test_latency_times_the_evaluations_that_the_rule_asks_for():
 def test_the_floor_repeats_the_evaluations_and_asks_no_rule():
     """Counted by calls: of final norm, once per decoded state, and of the loop blocks."""
     model = small_model()
-    calls = {"decode": 0, "step": 0}
+    calls = {"decode": 0, "iteration": 0}
 
     def count(kind):
         def hook(*_):
@@ -218,19 +218,19 @@ def test_the_floor_repeats_the_evaluations_and_asks_no_rule():
 
     model.final_norm.register_forward_hook(count("decode"))
     for group in model.groups:
-        group.register_forward_hook(count("step"))
-    (row,) = latency(model, repeats=1, rules={"kl": {"thresholds": [0.02]}}).to_dict("records")
+        group.register_forward_hook(count("iteration"))
+    (row,) = latency(model, repeats=1, criteria={"kl": {"thresholds": [0.02]}}).to_dict("records")
     tokens, rounds = 5, 2  # the first round, of the same prompt, warms up
     evaluations = round(tokens * (row["evaluations_g2"] + row["evaluations_g3-4"]))
-    assert calls["step"] == rounds * 2 * evaluations
+    assert calls["iteration"] == rounds * 2 * evaluations
     decoded_by_the_rule = evaluations + 2 * tokens  # each new state, and x^0 of both groups
     assert calls["decode"] == rounds * (2 * tokens + decoded_by_the_rule)
 
 
 def test_latency_grows_with_the_loops():
     """Six loops against one, in sums over repeats, so that a hiccup of the machine does not decide."""
-    frame = latency(small_model(), rules={"fixed": {"thresholds": [1, 6]}}, repeats=3)
-    total = frame.groupby("threshold")[["latency_ms", "floor_ms"]].sum()
+    frame = latency(small_model(), criteria={"fixed": {"thresholds": [1, 6]}}, repeats=3)
+    total = frame.groupby("threshold")[["latency_ms", "baseline_ms"]].sum()
     assert (total.loc[6.0] > total.loc[1.0]).all()
 
 
@@ -244,7 +244,7 @@ def test_a_check_and_a_step_are_timed_per_repeat_and_group(tmp_path, monkeypatch
     frame = check_cost(small_model(), decoder=decoder)
     tables.write("check_cost", frame, tmp_path / "table.parquet")
     assert list(zip(frame["repeat"], frame["group"], strict=True)) == [(r, g) for r in (0, 1) for g in ("2", "3-4")]
-    assert frame[["check_ms", "step_ms"]].gt(0).all(axis=None)
+    assert frame[["check_ms", "loop_step_ms"]].gt(0).all(axis=None)
 
 
 def test_a_check_costs_more_the_larger_the_vocabulary(monkeypatch):

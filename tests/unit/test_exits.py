@@ -7,9 +7,9 @@ import pytest
 import reference_engine
 import torch
 
-from twoscale.config import sections
+from twoscale import config
 from twoscale.errors import InputError
-from twoscale.exits.criteria import RULES, InARow, configured_rules, keep_rows, make_rule
+from twoscale.exits.criteria import CRITERIA, PatienceCounter, configured_criteria, keep_rows, make_criterion
 
 NEVER = None
 
@@ -19,12 +19,12 @@ def leave(name, threshold, states, decode=None):
 
     Returns (index of the state that goes on, evaluations), or NEVER.
     """
-    rule = make_rule(name, threshold, decode)
-    state, in_a_row = rule.start(states[:1]), InARow(rule.hits)
+    criterion = make_criterion(name, threshold, decode)
+    state, in_a_row = criterion.start(states[:1]), PatienceCounter(criterion.patience)
     for k in range(len(states) - 1):
-        met, state = rule.update(state, states[k + 1 : k + 2])
+        met, state = criterion.update(state, states[k + 1 : k + 2])
         if in_a_row.reached(met.item()):
-            return (k if rule.returns == "previous" else k + 1), k + 1
+            return (k if criterion.keeps == "previous" else k + 1), k + 1
     return NEVER
 
 
@@ -141,8 +141,8 @@ def test_constant_speed_spiral_fools_acceleration_below_60_degrees_and_step_norm
 
 
 def test_shrinking_spiral_is_left_earlier_by_acceleration_at_small_turns_and_later_at_large_ones():
-    def evaluations(rule, turn):
-        return leave(rule, 0.01, spiral(turn, shrink=0.8, steps=60))[1]
+    def evaluations(criterion, turn):
+        return leave(criterion, 0.01, spiral(turn, shrink=0.8, steps=60))[1]
 
     assert evaluations("acceleration", 10) < evaluations("step_norm", 10)
     assert evaluations("acceleration", 90) > evaluations("step_norm", 90)
@@ -249,17 +249,17 @@ def test_acceleration_never_leaves_before_k_2_however_large_the_threshold():
 def test_the_first_update_is_compared_with_nothing(dtype):
     """However the rule marks "no update yet", no dtype may turn that into a hit or a NaN."""
     states = torch.zeros(4, 2, dtype=dtype)
-    rule = make_rule("acceleration", 1.0, None)
-    met, _ = rule.update(rule.start(states[:1]), states[1:2])
+    criterion = make_criterion("acceleration", 1.0, None)
+    met, _ = criterion.update(criterion.start(states[:1]), states[1:2])
     assert not met.item()
     assert leave("acceleration", 1.0, states) == (2, 3)
 
 
-@pytest.mark.parametrize(("rule", "exact"), [("step_norm", 0.5), ("acceleration", 0.25)])
-def test_a_statistic_equal_to_the_threshold_is_not_below_it(rule, exact):
-    states = stream([exact] * 6) if rule == "step_norm" else stream([exact * k for k in range(8)])
-    assert leave(rule, exact, states) is NEVER
-    assert leave(rule, exact * 1.001, states) is not NEVER
+@pytest.mark.parametrize(("criterion", "exact"), [("step_norm", 0.5), ("acceleration", 0.25)])
+def test_a_statistic_equal_to_the_threshold_is_not_below_it(criterion, exact):
+    states = stream([exact] * 6) if criterion == "step_norm" else stream([exact * k for k in range(8)])
+    assert leave(criterion, exact, states) is NEVER
+    assert leave(criterion, exact * 1.001, states) is not NEVER
 
 
 # --- KL ----------------------------------------------------------------------------------------------------------
@@ -392,16 +392,16 @@ MET_BY_SOME = {
 }
 
 
-@pytest.mark.parametrize(("name", "threshold"), [(name, MET_BY_SOME[name]) for name in RULES])
+@pytest.mark.parametrize(("name", "threshold"), [(name, MET_BY_SOME[name]) for name in CRITERIA])
 def test_dropping_tokens_from_the_state_changes_nothing_for_the_others(name, threshold):
     states = random_streams(tokens=10, steps=12)
-    rule = make_rule(name, threshold, lambda x: x)
-    together, apart = rule.start(states[0]), rule.start(states[0])
+    criterion = make_criterion(name, threshold, lambda x: x)
+    together, apart = criterion.start(states[0]), criterion.start(states[0])
     kept = torch.arange(10)
     fired = 0
     for k in range(12):
-        exits, together = rule.update(together, states[k + 1])
-        exits_apart, apart = rule.update(apart, states[k + 1, kept])
+        exits, together = criterion.update(together, states[k + 1])
+        exits_apart, apart = criterion.update(apart, states[k + 1, kept])
         assert torch.equal(exits_apart, exits[kept])
         fired += int(exits.sum())
         stay = ~exits_apart
@@ -412,16 +412,16 @@ def test_dropping_tokens_from_the_state_changes_nothing_for_the_others(name, thr
     assert fired
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", CRITERIA)
 def test_a_rule_holds_no_memory_of_its_own(name):
     """One object serves all groups: what one token did must not reach the next."""
-    rule = make_rule(name, 2, lambda x: x)
+    criterion = make_criterion(name, 2, lambda x: x)
     states = random_streams(tokens=4, steps=6)
 
     def answers():
-        state, exits = rule.start(states[0]), []
+        state, exits = criterion.start(states[0]), []
         for x in states[1:]:
-            leaves, state = rule.update(state, x)
+            leaves, state = criterion.update(state, x)
             exits.append(leaves)
         return torch.stack(exits)
 
@@ -430,21 +430,21 @@ def test_a_rule_holds_no_memory_of_its_own(name):
 
 def test_an_unknown_rule_is_refused_with_the_known_names():
     with pytest.raises(InputError, match=r"'step_nrom'.*fixed, step_norm, .*kl, acceleration"):
-        make_rule("step_nrom", 1.0, None)
+        make_criterion("step_nrom", 1.0, None)
 
 
 def test_settings_and_rules_know_the_same_names():
-    assert list(sections.THRESHOLD_TYPES) == list(RULES)
+    assert list(config.THRESHOLD_TYPES) == list(CRITERIA)
 
 
 # --- a rule of the user ----------------------------------------------------------------------------------------------
 
 USERS_RULE = """
-from twoscale.exits import Rule
+from twoscale.exits import ExitCriterion
 
 
-class Patience(Rule):
-    returns = "previous"
+class Patience(ExitCriterion):
+    keeps = "previous"
 
     def start(self, x0):
         return {"left": x0[:, 0] * 0 + self.threshold}
@@ -459,35 +459,35 @@ def configured(tmp_path, source, name="Patience"):
     """The rules of a configuration that adds the class `name` of a file with this source as `mine`."""
     file = tmp_path / "mine.py"
     file.write_text(source)
-    return configured_rules(
+    return configured_criteria(
         {"kl": {"thresholds": [1.0]}, "mine": {"thresholds": [1.0], "file": str(file), "class": name}}
     )
 
 
 def test_a_users_rule_stands_beside_the_built_in_ones(tmp_path):
-    rules = configured(tmp_path, USERS_RULE)
-    assert list(rules) == [*RULES, "mine"]
-    rule = make_rule("mine", 2.0, None, rules)
-    state = rule.start(torch.zeros(3, 2))
+    criteria = configured(tmp_path, USERS_RULE)
+    assert list(criteria) == [*CRITERIA, "mine"]
+    criterion = make_criterion("mine", 2.0, None, criteria)
+    state = criterion.start(torch.zeros(3, 2))
     answers = []
     for _ in range(2):
-        exits, state = rule.update(state, torch.zeros(3, 2))
+        exits, state = criterion.update(state, torch.zeros(3, 2))
         answers.append(exits.tolist())
     assert answers == [[False] * 3, [True] * 3]
-    assert rule.returns == "previous"
+    assert criterion.keeps == "previous"
 
 
 @pytest.mark.parametrize(
     ("source", "name", "sentence"),
     [
         (USERS_RULE, "Patients", "found no class 'Patients'"),
-        ("class Patience(Rule): pass", "Patience", "does not import .NameError: name 'Rule' is not defined."),
+        ("class Patience(ExitCriterion): pass", "Patience", "does not import .NameError: name 'Rule' is not defined."),
         ("def broken(:", "Patience", "does not import .SyntaxError: "),
-        ("class Patience: pass", "Patience", "'Patience' is no exit rule, expected a class that inherits from Rule"),
+        ("class Patience: pass", "Patience", "'Patience' is no exit criterion, expected a class that inherits from Rule"),
         ("Patience = 3", "Patience", "'Patience' is no exit rule"),
         (USERS_RULE.replace("def start", "def begin"), "Patience", "lacks the method start"),
         (USERS_RULE.replace("def update", "def next"), "Patience", "lacks the method update"),
-        (USERS_RULE.replace('"previous"', '"best"'), "Patience", "has returns = 'best', expected one of previous, new"),
+        (USERS_RULE.replace('"previous"', '"best"'), "Patience", "has keeps = 'best', expected one of previous, new"),
     ],
 )
 def test_a_file_that_holds_no_such_rule_is_refused_in_one_sentence(source, name, sentence, tmp_path):
@@ -501,4 +501,4 @@ def test_a_file_that_holds_no_such_rule_is_refused_in_one_sentence(source, name,
 
 def test_a_rule_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(InputError, match=r"exit rule file .*nowhere\.py: found no such file"):
-        configured_rules({"mine": {"file": str(tmp_path / "nowhere.py"), "class": "Mine"}})
+        configured_criteria({"mine": {"file": str(tmp_path / "nowhere.py"), "class": "Mine"}})

@@ -31,45 +31,45 @@ def statistics(mean, std=0.1, count=10, nulls=0):
 
 def loop_metrics(groups=("4", "5-6"), steps=STEPS):
     rows = [
-        {"run": "demo", "step": step, "group": group, "k": k, "measure": measure} | statistics(mean)
+        {"run": "demo", "iteration": step, "group": group, "k": k, "measure": measure} | statistics(mean)
         for step in steps
         for group in groups
         for k in range(BUDGET)
         for measure, mean in (("step_norm", 2.0 ** (3 - k)), ("cosine", 0.6))
         if not (measure == "cosine" and k == 0)
     ]
-    return pd.DataFrame(rows, columns=["run", "step", "group", "k", "measure", "mean", "std", "count", "nulls"])
+    return pd.DataFrame(rows, columns=["run", "iteration", "group", "k", "measure", "mean", "std", "count", "nulls"])
 
 
 def drift_table(boundaries=("4->5-6", "5-6->7")):
     rows = [
-        {"run": "demo", "step": step, "boundary": boundary, "reading": reading, "measure": measure} | statistics(mean)
+        {"run": "demo", "iteration": step, "boundary": boundary, "reference_state": reading, "measure": measure} | statistics(mean)
         for step in STEPS
         for boundary in boundaries
         for reading, mean in (("first_state", 3.0), ("initial", 9.0))
         for measure in aggregate.DRIFT_MEASURES
     ]
-    return pd.DataFrame(rows, columns=["run", "step", "boundary", "reading", "measure", *statistics(0)])
+    return pd.DataFrame(rows, columns=["run", "iteration", "boundary", "reference_state", "measure", *statistics(0)])
 
 
-def exit_tables(rules=("fixed", "step_norm", "kl", "acceleration")):
+def exit_tables(criteria=("fixed", "step_norm", "kl", "acceleration")):
     cases = [
         (rule, threshold) for rule in rules for threshold in ([3, BUDGET] if rule == "fixed" else [1e-5, 1e-3, 1e-2])
     ]
     latency = [
-        {"rule": rule, "threshold": float(threshold), "latency_ms": ms, "floor_ms": ms - 1}
+        {"criterion": rule, "threshold": float(threshold), "latency_ms": ms, "baseline_ms": ms - 1}
         for rule, threshold in cases
         for ms in (10.0, 20.0, 30.0, 40.0, 100.0)
     ]
     quality = [
-        {"rule": rule, "threshold": float(threshold), "sequence": sequence, "tokens": tokens, "ce": ce}
+        {"criterion": rule, "threshold": float(threshold), "sequence": sequence, "tokens": tokens, "ce": ce}
         | {"evaluations_g4": 3.0, "evaluations_g5-6": sequence + 4.0}
         for rule, threshold in cases
         for sequence, (tokens, ce) in enumerate(((100, 3.0), (300, 4.0)))
     ]
     columns = (
-        ["rule", "threshold", "latency_ms", "floor_ms"],
-        ["rule", "threshold", "sequence", "tokens", "ce", "evaluations_g4", "evaluations_g5-6"],
+        ["criterion", "threshold", "latency_ms", "baseline_ms"],
+        ["criterion", "threshold", "sequence", "tokens", "ce", "evaluations_g4", "evaluations_g5-6"],
     )
     return pd.DataFrame(latency, columns=columns[0]), pd.DataFrame(quality, columns=columns[1])
 
@@ -85,7 +85,7 @@ def saved_states(path, groups=("4", "5-6"), leap=1.0, **changed):
     way = places(groups)
     values = np.random.default_rng(0).normal(size=(len(way), 4, 5)).astype(np.float32)
     values[[i for i, place in enumerate(way) if place["k"] == 0]] *= leap
-    described = {"places": way, "tokens": ["a", " b", "\n", "$x"], "step": 600, "sequence": 0} | changed
+    described = {"places": way, "tokens": ["a", " b", "\n", "$x"], "iteration": 600, "sequence": 0} | changed
     save_file({"states": values}, path, metadata={"twoscale": json.dumps(described)})
     return path
 
@@ -94,7 +94,7 @@ def training_log(groups=("4", "5-6"), iterations=100, **changed):
     """Loss falling by 0.01 an iteration, measured on held-out text every 50; a lone draw of 40 loops in group 5-6."""
     step = np.arange(1, iterations + 1)
     log = {
-        "step": step,
+        "iteration": step,
         "tokens_seen": step * 20,
         "loss": 6 - 0.01 * step,
         "held_out_loss": np.where(step % 50 == 0, 5.5, np.nan),
@@ -217,7 +217,7 @@ def test_checkpoints_darken_over_training_and_the_untrained_model_is_dashed_grey
 
 def test_rules_have_the_colours_of_the_paper_and_no_two_look_alike():
     others = ["step_norm_relative", "acceleration_normalized", "entropy_diff", "cosine", "argmax_stability", "mine"]
-    styles = style.rule_styles(["acceleration", "fixed", "kl", "step_norm", *others])
+    styles = style.criterion_styles(["acceleration", "fixed", "kl", "step_norm", *others])
     hues = {rule: np.argmax(to_rgb(styles[rule]["color"])) for rule in ("step_norm", "acceleration", "kl")}
     assert hues == {"step_norm": 2, "acceleration": 1, "kl": 0}  # blue, green, orange: red leads
     assert "fixed" not in styles
@@ -314,7 +314,7 @@ def test_fig2_shows_the_chosen_reading_at_each_boundary_with_one_sigma(tmp_path)
 
 
 def test_fig2_refuses_an_unknown_reading():
-    with pytest.raises(InputError, match=r"figures\.dlr_reading: found 'none', .*first_state, initial") as error:
+    with pytest.raises(InputError, match=r"figures\.dlr_reference_state: found 'none', .*first_state, initial") as error:
         fig2.draw(drift_table(), "none", BUDGET, **RUN)
     assert one_sentence(error)
 
@@ -432,7 +432,7 @@ def test_a_model_without_groups_is_refused_in_one_sentence(name, tmp_path):
         "fig1": lambda: fig1.draw(states, 3, **RUN),
         "fig2": lambda: fig2.draw(drift_table(boundaries=()), "first_state", BUDGET, **RUN),
         "fig3": lambda: fig3.draw(loop_metrics(groups=()), BUDGET, **RUN),
-        "fig4": lambda: fig4.draw(*exit_tables(rules=()), BUDGET, **RUN),
+        "fig4": lambda: fig4.draw(*exit_tables(criteria=()), BUDGET, **RUN),
         "fig5": lambda: fig5.draw(loop_metrics(groups=()), BUDGET, **RUN),
     }
     with pytest.raises(InputError, match="expected at least") as error:
@@ -449,8 +449,8 @@ def test_training_without_an_iteration_is_refused_in_one_sentence():
 TRAINING_KEYS = ("batch_tokens", "clip", "held_out_tokens", "run", "text")
 EXIT_KEYS = ("budget", "decoder", "device", "dtype", "kv_slots", "latency_repeats", "latency_tokens", "quality_tokens")
 CAPTIONS = {
-    "fig1": ("budget", "groups", "run", "sequence", "shown_tokens", "step", "text"),
-    "fig2": ("boundaries", "budget", "reading", "run", "text", "tokens"),
+    "fig1": ("budget", "groups", "run", "sequence", "shown_tokens", "iteration", "text"),
+    "fig2": ("boundaries", "budget", "reference_state", "run", "text", "tokens"),
     "fig3": ("budget", "dtype", "groups", "run", "text", "tokens"),
     "fig4": (*EXIT_KEYS, "run", "text"),
     "fig5": ("budget", "dtype", "groups", "run", "text", "tokens"),

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from small import model_settings
+from small import model_config
 
 import generate as generate_script
 from twoscale.model import checkpoints, trained_run
@@ -16,7 +16,7 @@ from twoscale.model.checkpoints import Header
 from twoscale.errors import InputError
 from twoscale.exits.loop_heatmap import harmless
 from twoscale.model.transformer import initialise
-from twoscale.config.sections import BYTES_VOCABULARY
+from twoscale.config import BYTES_VOCABULARY
 
 SCRIPT = Path(generate_script.__file__)
 DIGEST = "ab" * 32
@@ -25,12 +25,12 @@ SEED = 11
 
 def write_run(folder, vocabulary=BYTES_VOCABULARY, tokenizer="bytes", digest=DIGEST, steps=(0, 20, 100)):
     """The files of a run that `open_run` reads: untrained weights at several steps, and what its tokens are."""
-    model = model_settings(vocabulary=vocabulary, block=16)
+    model = model_config(vocabulary=vocabulary, block=16)
     identity = {"seed": SEED, "model": vars(model), "train": {}, "data": DIGEST}
     weights = initialise(model, 0).state_dict()
     for step in steps:
         header = Header("weights", step, step * 64, identity, {})
-        checkpoints.save(folder / "checkpoints" / f"step_{step:06d}.safetensors", weights, header)
+        checkpoints.save(folder / "checkpoints" / f"iteration_{iteration:06d}.safetensors", weights, header)
     data = folder / "data"
     data.mkdir(parents=True, exist_ok=True)
     (data / "tokens.json").write_text(json.dumps({"tokenizer": tokenizer, "digest": digest}))
@@ -53,10 +53,10 @@ def generate(results, *arguments, run="small", prompt="loop"):
 
 
 def test_the_last_checkpoint_is_opened_with_its_tokenizer_and_seed(results):
-    (results / "small" / "checkpoints" / "step_000100.optimizer.safetensors").write_bytes(b"no weights")
+    (results / "small" / "checkpoints" / "iteration_000100.optimizer.safetensors").write_bytes(b"no weights")
     run = trained_run.open_run(results, "small")
     assert (run.step, run.seed, run.tokenizer.name) == (100, SEED, "bytes")
-    assert run.model.settings.block == 16
+    assert run.model.config.context_length == 16
 
 
 def test_the_runs_own_bpe_is_read_from_its_file(tmp_path):
@@ -103,7 +103,7 @@ def test_a_run_that_does_not_describe_its_tokens_is_refused(tmp_path):
 
 
 def test_a_header_of_another_version_is_refused(tmp_path):
-    path = tmp_path / "old" / "checkpoints" / "step_000000.safetensors"
+    path = tmp_path / "old" / "checkpoints" / "iteration_000000.safetensors"
     checkpoints.save(path, {}, Header("weights", 0, 0, {"seed": 1, "model": {"depth": 3}, "data": DIGEST}, {}))
     with pytest.raises(InputError, match="found a header of another version"):
         trained_run.open_run(tmp_path, "old")
@@ -115,7 +115,7 @@ def test_a_header_of_another_version_is_refused(tmp_path):
 def test_the_text_goes_to_standard_output_and_its_speed_to_standard_error(results, tmp_path):
     page = tmp_path / "page.html"
     done = generate(
-        results, "--tokens", "8", "--rule", "acceleration", "--tau", "0.5", "--html", page, "--budget", "6"
+        results, "--tokens", "8", "--criterion", "acceleration", "--tau", "0.5", "--html", page, "--max-loops", "6"
     )  # fmt: skip
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout.startswith(b"loop")
@@ -128,7 +128,7 @@ def test_the_text_goes_to_standard_output_and_its_speed_to_standard_error(result
 
 
 def test_loops_are_coloured_off_a_terminal_only_when_forced_and_drafts_change_no_byte(results):
-    options = ["--tokens", "50", "--temperature", "1", "--top-k", "200", "--seed", "3", "--budget", "6"]
+    options = ["--tokens", "50", "--temperature", "1", "--top-k", "200", "--seed", "3", "--max-loops", "6"]
     plain = generate(results, *options, "--show-loops")
     assert b"\x1b[" not in plain.stdout
     assert b"12 of 50 tokens, because the text fills the model's block of 16" in plain.stderr
@@ -146,20 +146,20 @@ def test_a_rule_of_the_user_generates_text(results, tmp_path):
         "    def __init__(self, threshold, decode):\n"
         "        super().__init__(3, decode)\n"
     )
-    done = generate(results, "--tokens", "4", "--rule", "Three", "--rule-file", file, "--tau", "1")
+    done = generate(results, "--tokens", "4", "--criterion", "Three", "--criterion-file", file, "--tau", "1")
     assert done.returncode == 0, done.stderr.decode()
     assert b"mean loops: 3.00 in 2, 3.00 in 3" in done.stderr
 
 
 def test_predictions_through_the_remaining_layers_are_an_option(results):
-    options = ["--tokens", "8", "--rule", "kl", "--tau", "0.03", "--budget", "20"]
-    said = [generate(results, *options, "--decoder", name).stderr for name in ("head", "remaining_layers")]
+    options = ["--tokens", "8", "--criterion", "kl", "--tau", "0.03", "--max-loops", "20"]
+    said = [generate(results, *options, "--readout", name).stderr for name in ("head", "remaining_layers")]
     loops = [re.search(rb"mean loops: ([\d.]+) in 2, ([\d.]+) in 3", text).groups() for text in said]
     assert loops[0][1] != loops[1][1]  # the last group
 
 
 def test_wrong_input_ends_in_one_sentence(results):
-    done = generate(results, "--rule", "speed", "--tau", "1")
+    done = generate(results, "--criterion", "speed", "--tau", "1")
     assert done.returncode == 1
     assert done.stdout == b""
     (line,) = done.stderr.decode().splitlines()
@@ -170,27 +170,27 @@ def test_wrong_input_ends_in_one_sentence(results):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--rule", "kl", "--tau", "nan"], "option --tau: found nan, expected a number > 0"),
-        (["--rule", "kl", "--tau", "inf"], "option --tau: found inf, expected a number > 0"),
-        (["--rule", "kl", "--tau", "0"], "option --tau: found 0.0, expected a number > 0"),
-        (["--rule", "kl"], "option --tau: found nothing, expected the threshold of the rule kl"),
+        (["--criterion", "kl", "--tau", "nan"], "option --tau: found nan, expected a number > 0"),
+        (["--criterion", "kl", "--tau", "inf"], "option --tau: found inf, expected a number > 0"),
+        (["--criterion", "kl", "--tau", "0"], "option --tau: found 0.0, expected a number > 0"),
+        (["--criterion", "kl"], "option --tau: found nothing, expected the threshold of the rule kl"),
         (["--tau", "2.5"], "option --tau: found 2.5, expected a whole number"),
         (["--prompt", ""], "prompt: found no token"),
         (["--prompt", "x" * 16], "prompt: found 16 tokens, expected at most 15"),
         (["--run", "other"], "run 'other': found no folder"),
         (["--tokens", "0"], "option --tokens: found 0"),
-        (["--budget", "0"], "option --budget: found 0"),
+        (["--max-loops", "0"], "option --max-loops: found 0"),
         (["--kv-slots", "0"], "kv_slots: found 0"),
         (["--speculative", "0"], "drafts: found 0"),
         (["--speculative", "2", "--draft-loops", "0"], "option --draft-loops: found 0"),
         (["--speculative", "2", "--draft-tau", "-1"], "option --draft-tau: found -1.0"),
         (["--speculative", "2", "--warm-start"], "warm_start: found it together with drafts"),
-        (["--rule-file", "gone.py", "--tau", "1"], "exit rule file gone.py: found no such file"),
+        (["--criterion-file", "gone.py", "--tau", "1"], "exit rule file gone.py: found no such file"),
         (
-            ["--rule", "kl", "--tau", "1", "--decoder", "remaining_layers", "--speculative", "2"],
+            ["--criterion", "kl", "--tau", "1", "--readout", "remaining_layers", "--speculative", "2"],
             "decoder: found remaining_layers together with drafts, expected head",
         ),
-        (["--rule", "speed"], "exit rule 'speed': unknown"),
+        (["--criterion", "speed"], "exit rule 'speed': unknown"),
         (["--draft-tau", "1"], "option --draft-tau: found without --speculative"),
     ],
     ids=lambda value: " ".join(value)[:24] if isinstance(value, list) else "",

@@ -7,7 +7,7 @@ import torch
 from test_inference import BLOCK, BUDGET, SEED, noise_of, ragged_threshold, random_model, small_model, text
 
 from twoscale.errors import InputError
-from twoscale.exits.criteria import RULES, make_rule
+from twoscale.exits.criteria import CRITERIA, make_criterion
 from twoscale.exits.generation import Sampling, Speculation, generate
 from twoscale.exits.inference import Decoder, evaluate
 
@@ -18,7 +18,7 @@ LOGITS = torch.tensor([2.0, 0.5, 1.0, -1.0, 1.5])
 
 
 def decoder_of(model, name="fixed", threshold=3, **options):
-    return Decoder(model, make_rule(name, threshold, model.decode), BUDGET, SEED, **options)
+    return Decoder(model, make_criterion(name, threshold, model.readout), BUDGET, SEED, **options)
 
 
 def ids(new_tokens):
@@ -92,14 +92,14 @@ def test_sampling_that_cannot_be_is_refused(options, named):
 # --- texts ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", CRITERIA)
 def test_greedy_text_is_the_likeliest_token_after_each_prefix(name):
     model = small_model()
     threshold = ragged_threshold(name, model, text(1, 9), noise_of(0))
-    rule = make_rule(name, threshold, model.decode)
+    criterion = make_criterion(name, threshold, model.readout)
     made = list(generate(decoder_of(model, name, threshold), PROMPT, 6, GREEDY))
     whole = torch.tensor([PROMPT + ids(made)])
-    logits, counts = evaluate(model, whole, rule, BUDGET, noise_of(0))
+    logits, counts = evaluate(model, whole, criterion, BUDGET, noise_of(0))
     assert ids(made) == logits[0, len(PROMPT) - 1 : -1].argmax(-1).tolist()
     spent = counts.evaluations[:, 0, len(PROMPT) - 1 : -1].T.tolist()
     assert [list(token.evaluations) for token in made] == spent
@@ -120,14 +120,14 @@ def test_a_text_ends_with_the_end_of_text():
     free = ids(generate(decoder_of(model), PROMPT, 9, RANDOM))
     end = free[4]
     assert ids(generate(decoder_of(model), PROMPT, 9, RANDOM, end)) == free[: free.index(end) + 1]
-    speculation = Speculation(make_rule("fixed", 3, None), 3)
+    speculation = Speculation(make_criterion("fixed", 3, None), 3)
     assert ids(generate(decoder_of(model), PROMPT, 9, RANDOM, end, speculation)) == free[: free.index(end) + 1]
 
 
 @pytest.mark.parametrize("length", [1, BLOCK - 1])
 @pytest.mark.parametrize("drafts", [0, 1, 50])
 def test_a_text_ends_where_it_fills_the_block(length, drafts):
-    speculation = Speculation(make_rule("fixed", 2, None), drafts) if drafts else None
+    speculation = Speculation(make_criterion("fixed", 2, None), drafts) if drafts else None
     made = ids(generate(decoder_of(small_model()), [0] * length, 100, GREEDY, speculation=speculation))
     assert len(made) == BLOCK - length
 
@@ -148,13 +148,13 @@ def test_a_prompt_that_leaves_nothing_to_do_is_refused_before_the_first_token(pr
 def test_drafts_change_no_token_and_no_count(case):
     draw = random.Random(case)
     model = random_model(draw)
-    name, sampling = draw.choice(list(RULES)), draw.choice([GREEDY, RANDOM])
+    name, sampling = draw.choice(list(CRITERIA)), draw.choice([GREEDY, RANDOM])
     threshold = ragged_threshold(name, model, text(1, BLOCK), noise_of(0), share=0.3)
     prompt = text(1, draw.randint(1, 4), case)[0].tolist()
     most = draw.randint(1, BLOCK)
     plain = list(generate(decoder_of(model, name, threshold), prompt, most, sampling))
     drafting = draw.choice([("fixed", draw.randint(1, BUDGET)), ("step_norm", 10 ** draw.uniform(-2, 1))])
-    speculation = Speculation(make_rule(*drafting, model.decode), draw.randint(1, 6))
+    speculation = Speculation(make_criterion(*drafting, model.readout), draw.randint(1, 6))
     assert list(generate(decoder_of(model, name, threshold), prompt, most, sampling, speculation=speculation)) == plain
 
 
@@ -163,7 +163,7 @@ def test_some_drafts_stay_and_some_do_not():
     model = small_model()
     shares = []
     for loops in (1, BUDGET - 1, BUDGET):
-        speculation = Speculation(make_rule("fixed", loops, None), 3)
+        speculation = Speculation(make_criterion("fixed", loops, None), 3)
         list(generate(decoder_of(model, "fixed", BUDGET), [2], BLOCK - 1, RANDOM, speculation=speculation))
         shares.append(speculation.acceptance)
     assert shares[0] < 1
@@ -172,7 +172,7 @@ def test_some_drafts_stay_and_some_do_not():
 
 
 def test_drafts_under_the_decoders_own_rule_all_stay():
-    speculation = Speculation(make_rule("fixed", 3, None), 3)
+    speculation = Speculation(make_criterion("fixed", 3, None), 3)
     made = list(generate(decoder_of(small_model()), [2], 9, GREEDY, speculation=speculation))
     # one token from the prompt, then 3 drafts and one more a pass
     assert len(made) == 9
@@ -181,10 +181,10 @@ def test_drafts_under_the_decoders_own_rule_all_stay():
 
 def test_drafting_leaves_the_decoder_its_rule_and_its_place():
     decoder = decoder_of(small_model())
-    rule = decoder.rule
+    criterion = decoder.criterion
     decoder.prefill(PROMPT)
-    new = Speculation(make_rule("fixed", 1, None), 4).next_tokens(decoder, 5, 5, GREEDY)
-    assert decoder.rule is rule
+    new = Speculation(make_criterion("fixed", 1, None), 4).next_tokens(decoder, 5, 5, GREEDY)
+    assert decoder.criterion is rule
     assert decoder.position == len(PROMPT) + len(new)
 
 
@@ -192,8 +192,8 @@ def test_drafting_leaves_the_decoder_its_rule_and_its_place():
     ("options", "named"), [({"warm_start": True}, "warm_start"), ({"kv_slots": 2}, "kv_slots: found 2")]
 )
 def test_drafts_need_positions_that_can_be_read_together(options, named):
-    speculation = Speculation(make_rule("fixed", 1, None), 3)
+    speculation = Speculation(make_criterion("fixed", 1, None), 3)
     with pytest.raises(InputError, match=f"{named}.* expected one of them"):
         generate(decoder_of(small_model(), **options), PROMPT, 3, GREEDY, speculation=speculation)
     with pytest.raises(InputError, match="drafts: found 0"):
-        Speculation(make_rule("fixed", 1, None), 0)
+        Speculation(make_criterion("fixed", 1, None), 0)

@@ -8,9 +8,9 @@ import tiktoken
 
 from twoscale.data import gpt2, tokens
 from twoscale.errors import InputError
-from twoscale.config.sections import Download
+from twoscale.config import DownloadConfig
 
-LIMITS = Download(retries=1, delay=0.01, longest_delay=0.01, timeout=1.0, part_characters=1)
+LIMITS = DownloadConfig(retries=1, delay=0.01, max_delay=0.01, timeout=1.0, part_characters=1)
 
 
 @pytest.fixture

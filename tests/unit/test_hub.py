@@ -18,7 +18,7 @@ import pytest
 from twoscale.data import hub as client
 from twoscale.data import ingestion
 from twoscale.errors import InputError
-from twoscale.config.sections import Budget, Data, Download
+from twoscale.config import TextQuota, DataConfig, DownloadConfig
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 FILES = [f"sample/10/{number:03d}.parquet" for number in range(3)]
@@ -34,7 +34,7 @@ configs:
     path: sample/10/*
 ---
 """
-BUDGET = Budget("characters", None, 10**9)
+BUDGET = TextQuota("characters", None, 10**9)
 RETRIES = 3
 
 
@@ -63,8 +63,8 @@ def hub(repository):
 def expected(repository, tmp_path):
     """The shards that the same files give as a local folder."""
     shards = [tmp_path / f"expected/shard_{number}.parquet" for number in range(2)]
-    data = Data("parquet", str(repository / "sample"), "", "", "", None, 2, 0.2, None)
-    ingestion.prepare_text(data, BUDGET, shards, tmp_path / "expected/parts", Download(0, 0, 0, 1, 10**6))
+    data = DataConfig("parquet", str(repository / "sample"), "", "", "", None, 2, 0.2, None)
+    ingestion.prepare_text(data, BUDGET, shards, tmp_path / "expected/parts", DownloadConfig(0, 0, 0, 1, 10**6))
     return [shard.read_bytes() for shard in shards]
 
 
@@ -108,11 +108,11 @@ def run(hub, tmp_path):
     """A function that makes a run with some settings changed; runs share the folder of parts."""
 
     def make(budget=BUDGET, revision="main", subset="sample", variables=None) -> Run:
-        data = Data("fineweb", None, loopback.REPOSITORY, subset, revision, None, 2, 0.2, None)
-        download = Download(retries=RETRIES, delay=0.05, longest_delay=0.1, timeout=0.5, part_characters=300)
+        data = DataConfig("fineweb", None, loopback.REPOSITORY, subset, revision, None, 2, 0.2, None)
+        download = DownloadConfig(retries=RETRIES, delay=0.05, max_delay=0.1, timeout=0.5, part_characters=300)
         shards, parts = [tmp_path / f"out/shard_{number}.parquet" for number in range(2)], tmp_path / "parts"
         command = [sys.executable, SCRIPTS / "prepare_text.py"]
-        command += ["--settings", json.dumps({"data": vars(data), "budget": vars(budget)})]
+        command += ["--config", json.dumps({"data": vars(data), "budget": vars(budget)})]
         command += ["--download", json.dumps(vars(download)), "--parts", parts, "--output", *shards]
         variables = hub.environment(tmp_path / "home") | (variables or {})
         return Run(command, os.environ | variables, shards, parts)
@@ -163,7 +163,7 @@ def test_a_subset_without_a_split_train_is_refused(data_files):
 
 
 def test_only_the_files_that_the_budget_needs_are_asked_for(hub, run):
-    run(Budget("characters", 300, 50)).succeed()
+    run(TextQuota("characters", 300, 50)).succeed()
     assert {path for path, _ in hub.content_requests()} == {f"/store/{FILES[0]}"}
 
 
@@ -172,23 +172,23 @@ def test_of_a_large_file_only_the_beginning_is_asked_for(hub, run, repository):
     table = pa.table({"text": [draw.randbytes(50_000).hex() for _ in range(600)]})
     pq.write_table(table, repository / FILES[0], row_group_size=20)
     size = (repository / FILES[0]).stat().st_size
-    run(Budget("characters", 2_000_000, 50)).succeed()
+    run(TextQuota("characters", 2_000_000, 50)).succeed()
     ranges = [asked.removeprefix("bytes=").split("-") for _, asked in hub.content_requests()]
     assert sum(int(last) - int(first) + 1 for first, last in ranges) < size / 2
 
 
 def test_a_larger_budget_goes_on_from_the_parts_and_a_smaller_one_asks_for_nothing(hub, run, expected):
-    run(Budget("characters", 2000, 50)).succeed()
+    run(TextQuota("characters", 2000, 50)).succeed()
     hub.requests.clear()
     assert run().succeed() == expected
     assert f"/store/{FILES[0]}" not in {path for path, _ in hub.content_requests()}
     hub.requests.clear()
-    run(Budget("characters", 300, 50)).succeed()
+    run(TextQuota("characters", 300, 50)).succeed()
     assert hub.requests == []
 
 
 def test_the_token_of_the_user_goes_to_the_hub(hub, run):
-    run(Budget("characters", 300, 50), variables={"HF_TOKEN": "hf_abc"}).succeed()
+    run(TextQuota("characters", 300, 50), variables={"HF_TOKEN": "hf_abc"}).succeed()
     assert "Bearer hf_abc" in hub.authorizations
 
 
@@ -225,7 +225,7 @@ def test_the_hub_is_not_asked_again_before_it_wants_to_be(hub, run, fault):
     moments = []
     note = loopback.calling(lambda: moments.append(time.monotonic()))
     hub.faults += [note, fault, note]
-    run(Budget("characters", 300, 50)).succeed()
+    run(TextQuota("characters", 300, 50)).succeed()
     assert moments[1] - moments[0] >= 1.0
 
 
@@ -291,7 +291,7 @@ def test_a_file_that_is_replaced_while_it_is_read_is_refused(hub, run, repositor
 
 
 def test_a_file_that_is_replaced_between_two_calls_is_refused(run, repository):
-    run(Budget("characters", 300, 50)).succeed()
+    run(TextQuota("characters", 300, 50)).succeed()
     for shard in run().shards:
         shard.unlink()
     path = repository / FILES[0]
@@ -301,7 +301,7 @@ def test_a_file_that_is_replaced_between_two_calls_is_refused(run, repository):
 
 
 def test_a_branch_that_moves_between_two_calls_is_read_at_its_first_commit(hub, run, expected):
-    run(Budget("characters", 300, 50)).succeed()
+    run(TextQuota("characters", 300, 50)).succeed()
     hub.revisions["main"] = "f" * 40
     assert run().succeed() == expected
     assert not any("f" * 40 in path for path, _ in hub.requests)

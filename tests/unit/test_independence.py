@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from small import model_settings
+from small import model_config
 
 from twoscale.dynamics import independence
-from twoscale.config import sections
+from twoscale import config
 from twoscale import tables
 from twoscale.model.transformer import LoopedTransformer, initialise
 from twoscale.model.noise import EvaluationNoise
@@ -18,7 +18,7 @@ KEYS = ["group", "draw", "sequence", "position"]
 
 
 def made(**changes) -> LoopedTransformer:
-    return initialise(model_settings(**changes), seed=3).double().requires_grad_(False)
+    return initialise(model_config(**changes), seed=3).double().requires_grad_(False)
 
 
 def measured(model: LoopedTransformer, draws: int = 2, budget: int = BUDGET) -> pd.DataFrame:
@@ -31,7 +31,7 @@ def test_there_is_one_row_for_every_token_group_and_draw():
     assert len(frame) == len(frame.drop_duplicates(KEYS)) == 3 * 2 * 2 * 8
     assert frame["group"].unique().tolist() == ["2", "3", "all"]
     assert sorted(frame["draw"].unique()) == [1, 2]
-    assert set(frame["step"]) == {STEP}
+    assert set(frame["iteration"]) == {STEP}
 
 
 def test_all_groups_varied_is_a_run_from_the_noise_of_another_seed():
@@ -80,7 +80,7 @@ def test_a_model_without_groups_has_no_rows():
 def test_the_table_does_not_depend_on_the_sequences_at_a_time(tmp_path):
     frames = []
     for batch in (1, 2):
-        chosen = sections.Trajectories(budget=BUDGET, tokens=24, batch=batch, dtype="float64", states_sequence=0)
+        chosen = config.TrajectoriesConfig(budget=BUDGET, tokens=24, batch=batch, dtype="float64", states_sequence=0)
         independence.measure(made(), BLOCKS, STEP, SEED, chosen, 1, tmp_path / "independence.parquet")
         frame = tables.read("token_independence", tmp_path / "independence.parquet")
         frames.append(frame.sort_values(KEYS, ignore_index=True))

@@ -6,9 +6,9 @@ import pytest
 import reference_engine
 import torch
 
-from twoscale.config import sections
+from twoscale import config
 from twoscale.errors import InputError
-from twoscale.exits.criteria import RULES, Rule, divergence, make_rule
+from twoscale.exits.criteria import CRITERIA, ExitCriterion, divergence, make_criterion
 from twoscale.exits.inference import Decoder, evaluate, evaluate_by_position, state_decoder
 from twoscale.model.transformer import initialise
 from twoscale.model.noise import EvaluationNoise
@@ -26,7 +26,7 @@ READINGS = {
     "blend from zero, final norm": {"adapter_init": "blend", "state_init": "zero", "exit_norm": "final_norm"},
     "loops at both ends": {"groups": [[1, 2], [6]], "sandwich": "branch", "loop_noise": 0.05},
 }
-ADAPTIVE = [name for name in RULES if name != "fixed"]
+ADAPTIVE = [name for name in CRITERIA if name != "fixed"]
 
 
 def small_model(seed=0, **readings):
@@ -46,7 +46,7 @@ def small_model(seed=0, **readings):
         "adapter_init": "random",
         "exit_norm": "none",
     }
-    return initialise(sections.Model(**default | readings), seed).double()
+    return initialise(config.ModelConfig(**default | readings), seed).double()
 
 
 def text(batch, length, seed=0):
@@ -59,18 +59,18 @@ def noise_of(*sequences):
 
 def statistic(name, model, x, x_new, x_before):
     """What the rule `name` compares with its threshold at the step from x to x_new, all (B, T, C)."""
-    rule = make_rule(name, 0.0, model.decode)
+    criterion = make_criterion(name, 0.0, model.readout)
     match name:
         case "step_norm" | "step_norm_relative" | "cosine":
-            return rule.size(x, x_new)
+            return criterion.size(x, x_new)
         case "acceleration" | "acceleration_normalized" | "acceleration_relative":
-            return rule.size(x, x_new - x, x - x_before)
+            return criterion.size(x, x_new - x, x - x_before)
         case "kl":
-            return divergence(rule.log_probabilities(x_new), rule.log_probabilities(x))
+            return divergence(criterion.log_probabilities(x_new), criterion.log_probabilities(x))
         case "minp_kl":
-            return divergence(*(rule.filtered(model.decode(state)) for state in (x, x_new)))
+            return divergence(*(criterion.filtered(model.readout(state)) for state in (x, x_new)))
         case "entropy_diff":
-            before, after = (rule.entropy(state) for state in (x, x_new))
+            before, after = (criterion.entropy(state) for state in (x, x_new))
             return (after - before).abs()
     raise ValueError(name)
 
@@ -134,14 +134,14 @@ def rows_through_step(model, run):
 # --- one function, three engines -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", CRITERIA)
 @pytest.mark.parametrize("readings", READINGS.values(), ids=READINGS)
 def test_parallel_decoding_and_reference_are_the_same_function(readings, name):
     model = small_model(**readings)
     sequences, tokens = (4, 1), text(2, 9)
     threshold = ragged_threshold(name, model, tokens, noise_of(*sequences))
-    rule = make_rule(name, threshold, model.decode)
-    logits, counts = evaluate(model, tokens, rule, BUDGET, noise_of(*sequences))
+    criterion = make_criterion(name, threshold, model.readout)
+    logits, counts = evaluate(model, tokens, criterion, BUDGET, noise_of(*sequences))
 
     if name != "fixed":
         assert len(counts.evaluations.unique()) > 2, "the thresholds have to make the exits ragged"
@@ -150,30 +150,30 @@ def test_parallel_decoding_and_reference_are_the_same_function(readings, name):
             model, tokens[row], name, threshold, BUDGET, noise_of(sequence)
         )
         assert_close(logits[row], expected)
-        assert torch.equal(counts.steps[:, row], steps)
+        assert torch.equal(counts.loop_steps[:, row], steps)
         assert torch.equal(counts.evaluations[:, row], evaluations)
-        decoded, taken = decode_text(Decoder(model, rule, BUDGET, SEED, sequence), tokens[row])
+        decoded, taken = decode_text(Decoder(model, criterion, BUDGET, SEED, sequence), tokens[row])
         assert_close(decoded, expected)
         assert torch.equal(taken, evaluations)
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", CRITERIA)
 def test_a_plain_gpt_needs_no_exit(name):
     model, tokens = small_model(groups=[]), text(2, 9)
-    rule = make_rule(name, 3, model.decode)
-    logits, counts = evaluate(model, tokens, rule, BUDGET, noise_of(0, 1))
-    assert counts.steps.shape == counts.evaluations.shape == (0, 2, 9)
+    criterion = make_criterion(name, 3, model.readout)
+    logits, counts = evaluate(model, tokens, criterion, BUDGET, noise_of(0, 1))
+    assert counts.loop_steps.shape == counts.evaluations.shape == (0, 2, 9)
     assert_close(logits, model(tokens, [], noise_of(0, 1)))
     for row in range(2):
-        decoded, _ = decode_text(Decoder(model, rule, BUDGET, SEED), tokens[row])
+        decoded, _ = decode_text(Decoder(model, criterion, BUDGET, SEED), tokens[row])
         assert_close(decoded, logits[row])
         assert_close(reference_engine.evaluate(model, tokens[row], name, 3, BUDGET, noise_of(row))[0], decoded)
 
 
-class LeaveBySign(Rule):
+class LeaveBySign(ExitCriterion):
     """A rule as a user would write it: the sign of x^0 decides for one step or three, the state before is kept."""
 
-    returns = "previous"
+    keeps = "previous"
 
     def start(self, x0):
         return {"left": torch.where(x0[:, 0] > 0, 1, 3)}
@@ -187,12 +187,12 @@ class LeaveBySign(Rule):
 def test_a_rule_of_the_user_runs_alike_in_parallel_and_decoding(batch, length):
     """Also where whole sequences leave before others, and where a token keeps x^0."""
     model, tokens = small_model(), text(batch, length)
-    rule = LeaveBySign(1.0, None)
-    logits, counts = evaluate(model, tokens, rule, BUDGET, noise_of(*range(batch)))
+    criterion = LeaveBySign(1.0, None)
+    logits, counts = evaluate(model, tokens, criterion, BUDGET, noise_of(*range(batch)))
     assert set(counts.evaluations.unique().tolist()) == {1, 3}
-    assert torch.equal(counts.steps, counts.evaluations - 1)
+    assert torch.equal(counts.loop_steps, counts.evaluations - 1)
     for row in range(batch):
-        decoded, taken = decode_text(Decoder(model, rule, BUDGET, SEED, row), tokens[row])
+        decoded, taken = decode_text(Decoder(model, criterion, BUDGET, SEED, row), tokens[row])
         assert_close(decoded, logits[row])
         assert torch.equal(taken, counts.evaluations[:, row])
 
@@ -200,41 +200,41 @@ def test_a_rule_of_the_user_runs_alike_in_parallel_and_decoding(batch, length):
 # --- what the numbers may and may not depend on ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", CRITERIA)
 @pytest.mark.parametrize("readings", [{}, {"loop_noise": 0.3}], ids=["start noise", "loop noise"])
 def test_the_batch_size_changes_nothing(readings, name):
     model, sequences, tokens = small_model(**readings), (8, 0, 5), text(3, 10)
-    rule = make_rule(name, ragged_threshold(name, model, tokens, noise_of(*sequences)), model.decode)
-    logits, counts = evaluate(model, tokens, rule, BUDGET, noise_of(*sequences))
+    criterion = make_criterion(name, ragged_threshold(name, model, tokens, noise_of(*sequences)), model.readout)
+    logits, counts = evaluate(model, tokens, criterion, BUDGET, noise_of(*sequences))
     for rows in (slice(0, 1), slice(1, 3)):
-        part, part_counts = evaluate(model, tokens[rows], rule, BUDGET, noise_of(*sequences[rows]))
+        part, part_counts = evaluate(model, tokens[rows], criterion, BUDGET, noise_of(*sequences[rows]))
         assert_close(part, logits[rows])
         for kind in ("steps", "evaluations"):
             assert torch.equal(getattr(part_counts, kind), getattr(counts, kind)[:, rows])
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", CRITERIA)
 def test_later_tokens_change_neither_earlier_logits_nor_earlier_exits(name):
     model, tokens, seen = small_model(), text(2, 10), 6
-    rule = make_rule(name, ragged_threshold(name, model, tokens, noise_of(0, 1)), model.decode)
-    logits, counts = evaluate(model, tokens, rule, BUDGET, noise_of(0, 1))
+    criterion = make_criterion(name, ragged_threshold(name, model, tokens, noise_of(0, 1)), model.readout)
+    logits, counts = evaluate(model, tokens, criterion, BUDGET, noise_of(0, 1))
     changed = tokens.clone()
     changed[:, seen:] = (changed[:, seen:] + 1) % 11
     for other in (changed, tokens[:, :seen]):
-        other_logits, other_counts = evaluate(model, other, rule, BUDGET, noise_of(0, 1))
+        other_logits, other_counts = evaluate(model, other, criterion, BUDGET, noise_of(0, 1))
         assert_close(other_logits[:, :seen], logits[:, :seen])
-        assert torch.equal(other_counts.steps[..., :seen], counts.steps[..., :seen])
+        assert torch.equal(other_counts.loop_steps[..., :seen], counts.loop_steps[..., :seen])
         assert torch.equal(other_counts.evaluations[..., :seen], counts.evaluations[..., :seen])
-    assert not torch.allclose(logits[:, seen:], evaluate(model, changed, rule, BUDGET, noise_of(0, 1))[0][:, seen:])
+    assert not torch.allclose(logits[:, seen:], evaluate(model, changed, criterion, BUDGET, noise_of(0, 1))[0][:, seen:])
 
 
 @pytest.mark.parametrize("loops", [1, 4, BUDGET])
 @pytest.mark.parametrize("readings", READINGS.values(), ids=READINGS)
 def test_fixed_is_the_plain_forward_pass_with_as_many_loops(readings, loops):
     model, tokens = small_model(**readings), text(2, 9)
-    logits, counts = evaluate(model, tokens, make_rule("fixed", loops, None), BUDGET, noise_of(2, 6))
+    logits, counts = evaluate(model, tokens, make_criterion("fixed", loops, None), BUDGET, noise_of(2, 6))
     assert_close(logits, model(tokens, [loops] * len(model.groups), noise_of(2, 6)))
-    assert (counts.steps == loops).all()
+    assert (counts.loop_steps == loops).all()
     assert (counts.evaluations == loops).all()
 
 
@@ -242,9 +242,9 @@ def test_fixed_is_the_plain_forward_pass_with_as_many_loops(readings, loops):
 def test_a_threshold_that_is_never_met_spends_the_budget(name):
     model, tokens = small_model(), text(2, 9)
     never = 1000 if name == "argmax_stability" else 1e-300
-    logits, counts = evaluate(model, tokens, make_rule(name, never, model.decode), BUDGET, noise_of(0, 1))
+    logits, counts = evaluate(model, tokens, make_criterion(name, never, model.readout), BUDGET, noise_of(0, 1))
     assert_close(logits, model(tokens, [BUDGET] * len(model.groups), noise_of(0, 1)))
-    assert (counts.steps == BUDGET).all()
+    assert (counts.loop_steps == BUDGET).all()
     assert (counts.evaluations == BUDGET).all()
 
 
@@ -255,8 +255,8 @@ ALWAYS_MEETABLE = [name for name in ADAPTIVE if name != "argmax_stability"]
 def test_a_threshold_that_is_always_met_lets_every_token_go_at_the_first_chance(name):
     steps, evaluations = (2, 3) if name.startswith("acceleration") else (1, 1)
     model, tokens = small_model(), text(2, 9)
-    logits, counts = evaluate(model, tokens, make_rule(name, 1e300, model.decode), BUDGET, noise_of(0, 1))
-    assert (counts.steps == steps).all()
+    logits, counts = evaluate(model, tokens, make_criterion(name, 1e300, model.readout), BUDGET, noise_of(0, 1))
+    assert (counts.loop_steps == steps).all()
     assert (counts.evaluations == evaluations).all()
     assert logits.isfinite().all()
     if steps == evaluations:  # later tokens still attend to a step that was thrown away
@@ -265,25 +265,25 @@ def test_a_threshold_that_is_always_met_lets_every_token_go_at_the_first_chance(
 
 def test_a_rule_met_at_the_last_step_of_the_budget_still_gives_that_step_back():
     model, tokens = small_model(), text(2, 9)
-    _, counts = evaluate(model, tokens, make_rule("acceleration", 1e300, model.decode), 3, noise_of(0, 1))
+    _, counts = evaluate(model, tokens, make_criterion("acceleration", 1e300, model.readout), 3, noise_of(0, 1))
     assert (counts.evaluations == 3).all()
-    assert (counts.steps == 2).all()
-    _, counts = evaluate(model, tokens, make_rule("acceleration", 1e300, model.decode), 2, noise_of(0, 1))
+    assert (counts.loop_steps == 2).all()
+    _, counts = evaluate(model, tokens, make_criterion("acceleration", 1e300, model.readout), 2, noise_of(0, 1))
     assert (counts.evaluations == 2).all()
-    assert (counts.steps == 2).all()
+    assert (counts.loop_steps == 2).all()
 
 
 # --- cost --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", CRITERIA)
 def test_only_tokens_that_still_loop_are_computed(name):
     model, tokens = small_model(), text(3, 10)
-    rule = make_rule(name, ragged_threshold(name, model, tokens, noise_of(0, 1, 2)), model.decode)
-    _, counts = evaluate(model, tokens, rule, BUDGET, noise_of(0, 1, 2))
-    rows = rows_through_step(model, lambda: evaluate(model, tokens, rule, BUDGET, noise_of(0, 1, 2)))
+    criterion = make_criterion(name, ragged_threshold(name, model, tokens, noise_of(0, 1, 2)), model.readout)
+    _, counts = evaluate(model, tokens, criterion, BUDGET, noise_of(0, 1, 2))
+    rows = rows_through_step(model, lambda: evaluate(model, tokens, criterion, BUDGET, noise_of(0, 1, 2)))
     assert rows == counts.evaluations.sum((1, 2)).tolist()
-    decoder = Decoder(model, rule, BUDGET, SEED, 0)
+    decoder = Decoder(model, criterion, BUDGET, SEED, 0)
     rows = rows_through_step(model, lambda: decode_text(decoder, tokens[0]))
     assert rows == counts.evaluations[:, 0].sum(1).tolist()
 
@@ -291,7 +291,7 @@ def test_only_tokens_that_still_loop_are_computed(name):
 # --- decoding ------------------------------------------------------------------------------------------------------
 
 
-class Unasked(Rule):
+class Unasked(ExitCriterion):
     """A rule that must not be asked."""
 
     def start(self, x0):
@@ -310,26 +310,26 @@ def test_the_floor_does_the_evaluations_it_is_given_and_asks_no_rule():
     assert rows == [sum(of_group) for of_group in zip(*wanted, strict=True)]
 
 
-@pytest.mark.parametrize("name", [name for name, rule in RULES.items() if rule.returns == "new"])
+@pytest.mark.parametrize("name", [name for name, criterion in CRITERIA.items() if criterion.keeps == "new"])
 def test_the_floor_of_a_rule_that_keeps_the_new_state_gives_its_logits(name):
     model, tokens = small_model(loop_noise=0.3), text(1, 9)
     threshold = ragged_threshold(name, model, tokens, noise_of(0))
-    decoder = Decoder(model, make_rule(name, threshold, model.decode), BUDGET, SEED)
+    decoder = Decoder(model, make_criterion(name, threshold, model.readout), BUDGET, SEED)
     logits, evaluations = decode_text(decoder, tokens[0])
     decoder.reset()
     replayed = [decoder.feed(*fed)[0] for fed in zip(tokens[0].tolist(), evaluations.T.tolist(), strict=True)]
     assert_close(torch.stack(replayed), logits)
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", CRITERIA)
 def test_a_decoder_that_was_reset_has_forgotten_the_text_before(name):
     model, (first, second) = small_model(), text(2, BLOCK)
-    rule = make_rule(name, ragged_threshold(name, model, second[None], noise_of(0)), model.decode)
-    used = Decoder(model, rule, BUDGET, SEED)
+    criterion = make_criterion(name, ragged_threshold(name, model, second[None], noise_of(0)), model.readout)
+    used = Decoder(model, criterion, BUDGET, SEED)
     decode_text(used, first)
     used.reset()
     logits, evaluations = decode_text(used, second)
-    fresh, expected = decode_text(Decoder(model, rule, BUDGET, SEED), second)
+    fresh, expected = decode_text(Decoder(model, criterion, BUDGET, SEED), second)
     assert torch.equal(logits, fresh)
     assert torch.equal(evaluations, expected)
 
@@ -346,20 +346,20 @@ def feed_in_pieces(decoder, tokens, sizes):
             logits.append(one[None])
             evaluations.append(torch.tensor(taken, dtype=torch.int64)[:, None])
         else:
-            several, counts = decoder.feed_together(tokens[decoder.position : decoder.position + size])
+            several, counts = decoder.feed_parallel(tokens[decoder.position : decoder.position + size])
             logits.append(several)
             evaluations.append(counts.evaluations[:, 0])
     return torch.cat(logits), torch.cat(evaluations, dim=1)
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", CRITERIA)
 @pytest.mark.parametrize("readings", READINGS.values(), ids=READINGS)
 def test_tokens_fed_together_are_the_same_as_tokens_fed_one_by_one(readings, name):
     model, tokens = small_model(**readings), text(1, 11)
-    rule = make_rule(name, ragged_threshold(name, model, tokens, noise_of(0)), model.decode)
-    expected, taken = decode_text(Decoder(model, rule, BUDGET, SEED), tokens[0])
+    criterion = make_criterion(name, ragged_threshold(name, model, tokens, noise_of(0)), model.readout)
+    expected, taken = decode_text(Decoder(model, criterion, BUDGET, SEED), tokens[0])
     for sizes in ([11], [3, 0, 4, 0, 2], [0, 0, 1, 8]):
-        logits, evaluations = feed_in_pieces(Decoder(model, rule, BUDGET, SEED), tokens[0], sizes)
+        logits, evaluations = feed_in_pieces(Decoder(model, criterion, BUDGET, SEED), tokens[0], sizes)
         assert_close(logits, expected)
         assert torch.equal(evaluations, taken)
 
@@ -385,29 +385,29 @@ def random_model(draw):
 def test_random_models_agree_in_parallel_in_pieces_and_with_the_reference(case):
     draw = random.Random(case)
     model, tokens = random_model(draw), text(1, BLOCK, case)
-    name = draw.choice(list(RULES))
+    name = draw.choice(list(CRITERIA))
     threshold = ragged_threshold(name, model, tokens, noise_of(0), share=draw.uniform(0.1, 0.9))
-    rule = make_rule(name, threshold, model.decode)
+    criterion = make_criterion(name, threshold, model.readout)
     expected, steps, taken = reference_engine.evaluate(model, tokens[0], name, threshold, BUDGET, noise_of(0))
-    logits, counts = evaluate(model, tokens, rule, BUDGET, noise_of(0))
+    logits, counts = evaluate(model, tokens, criterion, BUDGET, noise_of(0))
     assert_close(logits[0], expected)
-    assert torch.equal(counts.steps[:, 0], steps)
+    assert torch.equal(counts.loop_steps[:, 0], steps)
     sizes = []
     while (fed := sum(max(size, 1) for size in sizes)) < BLOCK:
         sizes.append(draw.randint(0, BLOCK - fed))
-    logits, evaluations = feed_in_pieces(Decoder(model, rule, BUDGET, SEED), tokens[0], sizes)
+    logits, evaluations = feed_in_pieces(Decoder(model, criterion, BUDGET, SEED), tokens[0], sizes)
     assert_close(logits, expected)
     assert torch.equal(evaluations, taken)
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", CRITERIA)
 def test_what_was_fed_after_a_position_is_forgotten_by_rewinding_to_it(name):
     model, tokens, other = small_model(), text(1, 9)[0], text(1, 6, seed=1)[0].tolist()
-    rule = make_rule(name, ragged_threshold(name, model, tokens[None], noise_of(0)), model.decode)
-    expected, taken = decode_text(Decoder(model, rule, BUDGET, SEED), tokens)
-    decoder = Decoder(model, rule, BUDGET, SEED)
+    criterion = make_criterion(name, ragged_threshold(name, model, tokens[None], noise_of(0)), model.readout)
+    expected, taken = decode_text(Decoder(model, criterion, BUDGET, SEED), tokens)
+    decoder = Decoder(model, criterion, BUDGET, SEED)
     decode_text(decoder, tokens[:4])
-    decoder.feed_together(other[:3])
+    decoder.feed_parallel(other[:3])
     decoder.feed(other[3])
     decoder.rewind(4)
     logits, evaluations = decode_text(decoder, tokens[4:])
@@ -424,11 +424,11 @@ def test_a_decoder_rewinds_only_to_where_it_has_been():
 
 def test_more_tokens_than_the_block_are_refused():
     model = small_model()
-    decoder = Decoder(model, make_rule("fixed", 1, model.decode), BUDGET, SEED)
-    with pytest.raises(InputError, match=f"found {BLOCK + 1} tokens, expected at most model.block = {BLOCK}"):
-        decoder.feed_together([0] * (BLOCK + 1))
-    decoder.feed_together([0] * BLOCK)
-    with pytest.raises(InputError, match=f"found {BLOCK + 1} tokens, expected at most model.block = {BLOCK}"):
+    decoder = Decoder(model, make_criterion("fixed", 1, model.readout), BUDGET, SEED)
+    with pytest.raises(InputError, match=f"found {BLOCK + 1} tokens, expected at most model.context_length = {BLOCK}"):
+        decoder.feed_parallel([0] * (BLOCK + 1))
+    decoder.feed_parallel([0] * BLOCK)
+    with pytest.raises(InputError, match=f"found {BLOCK + 1} tokens, expected at most model.context_length = {BLOCK}"):
         decoder.feed(0)
 
 
@@ -436,30 +436,30 @@ def test_more_tokens_than_the_block_are_refused():
 
 
 @pytest.mark.parametrize("slots", [1, 2, 3, BUDGET, 2 * BUDGET])
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", CRITERIA)
 def test_shared_slots_are_those_of_the_explicit_reference(name, slots):
     model, sequences, tokens = small_model(), (4, 1), text(2, 9)
     threshold = ragged_threshold(name, model, tokens, noise_of(*sequences))
-    rule = make_rule(name, threshold, model.decode)
-    logits, counts = evaluate_by_position(Decoder(model, rule, BUDGET, SEED, kv_slots=slots), tokens, rule, sequences)
+    criterion = make_criterion(name, threshold, model.readout)
+    logits, counts = evaluate_by_position(Decoder(model, criterion, BUDGET, SEED, kv_slots=slots), tokens, criterion, sequences)
     for row, sequence in enumerate(sequences):
         expected, steps, evaluations = reference_engine.evaluate(
             model, tokens[row], name, threshold, BUDGET, noise_of(sequence), kv_slots=slots
         )
         assert_close(logits[row], expected)
-        assert torch.equal(counts.steps[:, row], steps)
+        assert torch.equal(counts.loop_steps[:, row], steps)
         assert torch.equal(counts.evaluations[:, row], evaluations)
-        decoded, taken = decode_text(Decoder(model, rule, BUDGET, SEED, sequence, kv_slots=slots), tokens[row])
+        decoded, taken = decode_text(Decoder(model, criterion, BUDGET, SEED, sequence, kv_slots=slots), tokens[row])
         assert_close(decoded, expected)
         assert torch.equal(taken, evaluations)
 
 
 def test_slots_that_are_shared_change_the_function_and_slots_enough_do_not():
     model, tokens = small_model(), text(1, 9)
-    rule = make_rule("fixed", BUDGET, model.decode)
-    expected, _ = evaluate(model, tokens, rule, BUDGET, noise_of(0))
+    criterion = make_criterion("fixed", BUDGET, model.readout)
+    expected, _ = evaluate(model, tokens, criterion, BUDGET, noise_of(0))
     own, shared = (
-        evaluate_by_position(Decoder(model, rule, BUDGET, SEED, kv_slots=slots), tokens, rule, [0])[0]
+        evaluate_by_position(Decoder(model, criterion, BUDGET, SEED, kv_slots=slots), tokens, criterion, [0])[0]
         for slots in (BUDGET, 2)
     )
     assert_close(own, expected)
@@ -472,30 +472,30 @@ def test_fewer_slots_take_less_memory():
         sum(stored.numel() for stored in Decoder(model, None, BUDGET, SEED, kv_slots=slots).cache.stored.values())
         for slots in (1, 2, None)
     ]
-    of_slot = 2 * model.settings.width * BLOCK  # of one layer
+    of_slot = 2 * model.config.hidden_size * BLOCK  # of one layer
     assert sizes == [of_slot * (2 + 4 * slots) for slots in (1, 2, BUDGET)]
 
 
 def test_positions_that_share_slots_are_not_computed_together():
     model = small_model()
-    decoder = Decoder(model, make_rule("fixed", 3, model.decode), BUDGET, SEED, kv_slots=2)
+    decoder = Decoder(model, make_criterion("fixed", 3, model.readout), BUDGET, SEED, kv_slots=2)
     with pytest.raises(InputError, match="kv_slots: found 2 slots for a budget of 7 loops"):
-        decoder.feed_together([1, 2])
+        decoder.feed_parallel([1, 2])
     with pytest.raises(InputError, match="kv_slots: found 0, expected at least 1"):
         Decoder(model, None, BUDGET, SEED, kv_slots=0)
 
 
 @pytest.mark.parametrize("slots", [None, 2])
 @pytest.mark.parametrize("prompt", [1, 4])
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", CRITERIA)
 def test_a_warm_start_is_the_state_that_the_token_before_left_with(name, prompt, slots):
     model, tokens = small_model(exit_norm="final_norm"), text(1, 9)[0]
     threshold = ragged_threshold(name, model, tokens[None], noise_of(0))
     expected, _, evaluations = reference_engine.evaluate(
         model, tokens, name, threshold, BUDGET, noise_of(0), kv_slots=slots, warm_from=prompt
     )
-    rule = make_rule(name, threshold, model.decode)
-    decoder = Decoder(model, rule, BUDGET, SEED, kv_slots=slots, warm_start=True)
+    criterion = make_criterion(name, threshold, model.readout)
+    decoder = Decoder(model, criterion, BUDGET, SEED, kv_slots=slots, warm_start=True)
     read, counts = decoder.prefill(tokens[:prompt].tolist())
     decoder.feed(0)
     decoder.rewind(prompt)
@@ -508,7 +508,7 @@ def test_a_warm_start_is_the_state_that_the_token_before_left_with(name, prompt,
 
 # --- predictions through the remaining layers --------------------------------------------------------------------
 
-DECODING = [name for name, made in RULES.items() if made.needs_decoder]
+DECODING = [name for name, made in CRITERIA.items() if made.needs_readout]
 
 
 @pytest.mark.parametrize("name", DECODING)
@@ -516,14 +516,14 @@ DECODING = [name for name, made in RULES.items() if made.needs_decoder]
 def test_predictions_through_the_remaining_layers_are_those_of_the_reference(readings, name):
     model, sequences, tokens = small_model(**readings), (4, 1), text(2, 9)
     threshold = ragged_threshold(name, model, tokens, noise_of(*sequences))
-    rule = make_rule(name, threshold, state_decoder(model, "remaining_layers"))
-    logits, counts = evaluate_by_position(Decoder(model, rule, BUDGET, SEED), tokens, rule, sequences)
+    criterion = make_criterion(name, threshold, state_decoder(model, "remaining_layers"))
+    logits, counts = evaluate_by_position(Decoder(model, criterion, BUDGET, SEED), tokens, criterion, sequences)
     for row, sequence in enumerate(sequences):
         expected, steps, evaluations = reference_engine.evaluate(
             model, tokens[row], name, threshold, BUDGET, noise_of(sequence), decoder="remaining_layers"
         )
         assert_close(logits[row], expected)
-        assert torch.equal(counts.steps[:, row], steps)
+        assert torch.equal(counts.loop_steps[:, row], steps)
         assert torch.equal(counts.evaluations[:, row], evaluations)
 
 
@@ -531,8 +531,8 @@ def test_the_remaining_layers_decide_otherwise_than_the_head():
     model, tokens = small_model(), text(6, 9)
     threshold = ragged_threshold("kl", model, tokens, noise_of(*range(6)))
     by_head, by_layers = (
-        evaluate_by_position(Decoder(model, rule, BUDGET, SEED), tokens, rule, range(6))[1].evaluations
-        for rule in (make_rule("kl", threshold, state_decoder(model, name)) for name in ("head", "remaining_layers"))
+        evaluate_by_position(Decoder(model, criterion, BUDGET, SEED), tokens, criterion, range(6))[1].evaluations
+        for criterion in (make_criterion("kl", threshold, state_decoder(model, name)) for name in ("head", "remaining_layers"))
     )
     assert torch.equal(by_head[:2], by_layers[:2])  # no state of an earlier group has only layers behind it
     assert not torch.equal(by_head[2], by_layers[2])
@@ -540,24 +540,24 @@ def test_the_remaining_layers_decide_otherwise_than_the_head():
 
 def test_positions_are_not_read_together_through_the_remaining_layers():
     model, tokens = small_model(), text(1, 3)
-    rule = make_rule("kl", 1.0, state_decoder(model, "remaining_layers"))
+    criterion = make_criterion("kl", 1.0, state_decoder(model, "remaining_layers"))
     with pytest.raises(InputError, match=r"exits\.decoder: found remaining_layers, expected head"):
-        evaluate(model, tokens, rule, BUDGET, noise_of(0))
+        evaluate(model, tokens, criterion, BUDGET, noise_of(0))
     with pytest.raises(InputError, match=r"exits\.decoder: found remaining_layers, expected head"):
-        Decoder(model, rule, BUDGET, SEED).feed_together([1, 2])
-    norm = make_rule("step_norm", 1.0, state_decoder(model, "remaining_layers"))
+        Decoder(model, criterion, BUDGET, SEED).feed_parallel([1, 2])
+    norm = make_criterion("step_norm", 1.0, state_decoder(model, "remaining_layers"))
     evaluate(model, tokens, norm, BUDGET, noise_of(0))  # looks at no prediction
 
 
 def test_a_rule_that_decodes_has_to_say_so():
-    class Undeclared(Rule):
+    class Undeclared(ExitCriterion):
         def start(self, x0):
             return {"logits": self.decode(x0)}
 
     model = small_model()
-    rule = Undeclared(1.0, state_decoder(model, "remaining_layers"))
-    with pytest.raises(InputError, match="expected needs_decoder = True"):
-        evaluate(model, text(1, 3), rule, BUDGET, noise_of(0))
+    criterion = Undeclared(1.0, state_decoder(model, "remaining_layers"))
+    with pytest.raises(InputError, match="expected needs_readout = True"):
+        evaluate(model, text(1, 3), criterion, BUDGET, noise_of(0))
 
 
 # --- loop steps that are replayed, ahead of the decisions --------------------------------------------------------
@@ -565,12 +565,12 @@ def test_a_rule_that_decodes_has_to_say_so():
 
 @pytest.mark.parametrize("options", [{}, {"kv_slots": 2}, {"warm_start": True}], ids=str)
 @pytest.mark.parametrize("decoder", ["head", "remaining_layers"])
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", CRITERIA)
 def test_steps_replayed_ahead_of_decisions_are_the_same_function(name, decoder, options):
     model, tokens = small_model(loop_noise=0.3, exit_norm="final_norm"), text(1, 9)[0]
     threshold = ragged_threshold(name, model, tokens[None], noise_of(0))
-    rule = make_rule(name, threshold, state_decoder(model, decoder))
-    plain, replayed = (Decoder(model, rule, BUDGET, SEED, replay=replay, **options) for replay in (False, True))
+    criterion = make_criterion(name, threshold, state_decoder(model, decoder))
+    plain, replayed = (Decoder(model, criterion, BUDGET, SEED, replay=replay, **options) for replay in (False, True))
     expected, taken = decode_text(plain, tokens)
     logits, evaluations = decode_text(replayed, tokens)
     assert_close(logits, expected)
@@ -581,8 +581,8 @@ def test_steps_replayed_ahead_of_decisions_are_the_same_function(name, decoder, 
 
 def test_a_replaying_decoder_computes_at_most_one_step_more_per_exit():
     model, tokens = small_model(), text(1, 9)[0]
-    rule = make_rule("step_norm", ragged_threshold("step_norm", model, tokens[None], noise_of(0)), model.decode)
-    decoder = Decoder(model, rule, BUDGET, SEED, replay=True)
+    criterion = make_criterion("step_norm", ragged_threshold("step_norm", model, tokens[None], noise_of(0)), model.readout)
+    decoder = Decoder(model, criterion, BUDGET, SEED, replay=True)
     taken = []
     rows = rows_through_step(model, lambda: taken.append(decode_text(decoder, tokens)[1]))
     exits = (taken[0] < BUDGET).sum(1)
@@ -590,12 +590,12 @@ def test_a_replaying_decoder_computes_at_most_one_step_more_per_exit():
     assert rows == (taken[0].sum(1) + exits).tolist()
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", CRITERIA)
 def test_a_replaying_decoder_has_forgotten_what_overflowed(name):
     model, tokens = small_model(), text(1, 9)[0]
-    rule = make_rule(name, ragged_threshold(name, model, tokens[None], noise_of(0)), model.decode)
-    expected, _ = decode_text(Decoder(model, rule, BUDGET, SEED), tokens)
-    decoder = Decoder(model, rule, BUDGET, SEED, replay=True)
+    criterion = make_criterion(name, ragged_threshold(name, model, tokens[None], noise_of(0)), model.readout)
+    expected, _ = decode_text(Decoder(model, criterion, BUDGET, SEED), tokens)
+    decoder = Decoder(model, criterion, BUDGET, SEED, replay=True)
     for stored in decoder.cache.stored.values():
         stored.fill_(torch.inf)
     decoder.reset()
@@ -605,20 +605,20 @@ def test_a_replaying_decoder_has_forgotten_what_overflowed(name):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 @pytest.mark.parametrize("options", [{}, {"kv_slots": 2}, {"warm_start": True}], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", CRITERIA)
 def test_captured_graphs_on_a_gpu_are_the_same_function(name, dtype, options):
     model, tokens = small_model(loop_noise=0.3, exit_norm="final_norm"), text(1, 9)[0]
     threshold = ragged_threshold(name, model, tokens[None], noise_of(0))
     model = model.to("cuda", dtype)
-    rule = make_rule(name, threshold, model.decode)
+    criterion = make_criterion(name, threshold, model.readout)
     plain, captured, freed = (
-        Decoder(model, rule, BUDGET, SEED, replay=replay, **options) for replay in (False, None, None)
+        Decoder(model, criterion, BUDGET, SEED, replay=replay, **options) for replay in (False, None, None)
     )
     decode_text(freed, tokens)
     del freed
     expected, taken = decode_text(plain, tokens)
     if not options:
-        captured.feed_together(tokens[:3].tolist())
+        captured.feed_parallel(tokens[:3].tolist())
         captured.rewind(0)
     logits, evaluations = decode_text(captured, tokens)
     tolerance = 1e-9 if dtype == torch.float64 else 1e-4
@@ -631,18 +631,18 @@ def test_captured_graphs_on_a_gpu_are_the_same_function(name, dtype, options):
 NEAR = 1e-4  # relative distance from the threshold at which rounding may decide
 
 
-@pytest.mark.parametrize("name", [name for name in RULES if name not in ("fixed", "argmax_stability")])
+@pytest.mark.parametrize("name", [name for name in CRITERIA if name not in ("fixed", "argmax_stability")])
 def test_in_float32_only_tokens_near_the_threshold_leave_at_another_step(name):
     agreed = left_out = 0
     for seed in range(8):
         model, tokens = small_model(seed), text(1, BLOCK, seed)
         threshold = ragged_threshold(name, model, tokens, noise_of(0))
         model = model.float()
-        rule = make_rule(name, threshold, model.decode)
-        _, counts = evaluate(model, tokens, rule, BUDGET, noise_of(0))
+        criterion = make_criterion(name, threshold, model.readout)
+        _, counts = evaluate(model, tokens, criterion, BUDGET, noise_of(0))
         closest = []
-        rule.below = watched(rule, closest)
-        decoder = Decoder(model, rule, BUDGET, SEED)
+        criterion.below = watched(criterion, closest)
+        decoder = Decoder(model, criterion, BUDGET, SEED)
         for position, token in enumerate(tokens[0].tolist()):
             closest.clear()
             _, taken = decoder.feed(token)
@@ -657,31 +657,31 @@ def test_in_float32_only_tokens_near_the_threshold_leave_at_another_step(name):
     assert agreed > 10 * left_out
 
 
-def watched(rule, closest):
-    """`rule.below` that notes how near, relative to the threshold, each statistic came to it."""
+def watched(criterion, closest):
+    """`criterion.below` that notes how near, relative to the threshold, each statistic came to it."""
 
     def below(statistic):
-        closest.append(float((statistic / rule.threshold - 1).abs().nan_to_num(torch.inf).min()))
-        return Rule.below(rule, statistic)
+        closest.append(float((statistic / criterion.threshold - 1).abs().nan_to_num(torch.inf).min()))
+        return Rule.below(criterion, statistic)
 
     return below
 
 
 def test_any_rule_can_ask_for_several_hits_in_a_row():
-    """Two hits of a rule in a row: at the first step of the reference after which two in a row were met."""
+    """Two patience of a criterion in a row: at the first step of the reference after which two in a row were met."""
 
-    class Twice(RULES["step_norm"]):
-        hits = 2
+    class Twice(CRITERIA["step_norm"]):
+        patience = 2
 
     model, tokens = small_model(), text(2, 9)
     threshold = ragged_threshold("step_norm", model, tokens, noise_of(0, 1), share=0.6)
-    rule = Twice(threshold, model.decode)
-    logits, counts = evaluate(model, tokens, rule, BUDGET, noise_of(0, 1))
-    once = evaluate(model, tokens, make_rule("step_norm", threshold, None), BUDGET, noise_of(0, 1))[1]
+    criterion = Twice(threshold, model.readout)
+    logits, counts = evaluate(model, tokens, criterion, BUDGET, noise_of(0, 1))
+    once = evaluate(model, tokens, make_criterion("step_norm", threshold, None), BUDGET, noise_of(0, 1))[1]
     assert (counts.evaluations[0] >= 2).all()  # the first group, where both have seen the same
     assert (counts.evaluations[0] > once.evaluations[0]).any()
     for row in range(2):
-        decoder = Decoder(model, rule, BUDGET, SEED, row)
+        decoder = Decoder(model, criterion, BUDGET, SEED, row)
         decoded, taken = decode_text(decoder, tokens[row])
         assert_close(decoded, logits[row])
         assert torch.equal(taken, counts.evaluations[:, row])

@@ -8,19 +8,19 @@ import pytest
 
 from twoscale.data import ingestion, text
 from twoscale.errors import InputError
-from twoscale.config.sections import Budget, Data, Download
+from twoscale.config import TextQuota, DataConfig, DownloadConfig
 
 TEXTS = [f"document {number} " + "word " * (number % 7) for number in range(200)]
 FRACTION = 0.2
-EVERYTHING = Budget("characters", None, 10**9)
+EVERYTHING = TextQuota("characters", None, 10**9)
 
 
 def settings(path, fraction=FRACTION):
-    return Data("parquet", str(path), "", "", "", None, 3, fraction, None)
+    return DataConfig("parquet", str(path), "", "", "", None, 3, fraction, None)
 
 
 def limits(part_characters=700):
-    return Download(0, 0.0, 0.0, 1.0, part_characters)
+    return DownloadConfig(0, 0.0, 0.0, 1.0, part_characters)
 
 
 def prepare(source, shards, wanted=EVERYTHING, fraction=FRACTION, **arguments):
@@ -103,7 +103,7 @@ def test_more_shards_than_documents_leaves_empty_shards_that_can_be_read(tmp_pat
     assert [found for _, texts in text.stored(shards) for found in texts] == TEXTS[:10]
 
 
-@pytest.mark.parametrize(("fraction", "part"), [(0.0, "held-out"), (1.0, "training")])
+@pytest.mark.parametrize(("fraction", "text_part"), [(0.0, "held-out"), (1.0, "training")])
 def test_a_part_without_documents_is_refused_and_no_shard_is_written(source, shards, fraction, part):
     with pytest.raises(InputError, match=f"found no {part} document among 200"):
         prepare(source, shards, fraction=fraction)
@@ -132,7 +132,7 @@ def test_parts_of_local_files_are_removed_and_never_taken_up(source, shards):
 
 
 def test_unknown_source_is_refused(tmp_path, shards):
-    data = Data("web", None, "", "", "", None, 3, FRACTION, None)
+    data = DataConfig("web", None, "", "", "", None, 3, FRACTION, None)
     with pytest.raises(InputError, match=r"data\.source: found 'web', expected python_docs, parquet or fineweb"):
         ingestion.prepare_text(data, EVERYTHING, shards, tmp_path / "parts", limits())
 
@@ -142,7 +142,7 @@ def test_unknown_source_is_refused(tmp_path, shards):
 
 @pytest.mark.parametrize("sizes", [ingestion.lengths, lambda texts: [len(found.split()) for found in texts]])
 def test_whole_documents_are_taken_until_each_budget_is_full_and_no_more(source, shards, sizes):
-    wanted = Budget("units", 300, 90)
+    wanted = TextQuota("units", 300, 90)
     prepare(source, shards, wanted=Budget("characters", wanted.training, wanted.held_out), sizes=sizes)
     for held_out, budget in ((False, wanted.training), (True, wanted.held_out)):
         found = side(shards, held_out)

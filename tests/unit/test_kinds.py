@@ -4,18 +4,18 @@ import math
 
 import pytest
 import torch
-from small import KINDS
+from small import PATH_TYPES
 from torch import Tensor
 
 from twoscale.dynamics import path_types, measures
-from twoscale.config import sections
+from twoscale import config
 from twoscale.errors import InputError
 
 STEPS, WIDTH = 30, 6
 
 
-def criteria(**changes) -> sections.Kinds:
-    return sections.Kinds(**(KINDS | changes))
+def criteria(**changes) -> config.PathTypesConfig:
+    return config.PathTypesConfig(**(PATH_TYPES | changes))
 
 
 def noise(scale: float, seed: int = 0) -> Tensor:
@@ -47,7 +47,7 @@ def kind_of(path: Tensor, **changes) -> tuple[str, int]:
     """Kind and period of a path (K + 1, C)."""
     floor = measures.rounding_floor(measures.norm(path[-1]))
     found = path_types.classify(measures.path_distances(path), floor, criteria(**changes))
-    return path_types.KINDS[found["kind"].item()], found["period"].item()
+    return path_types.PATH_TYPES[found["path_type"].item()], found["period"].item()
 
 
 PATHS = {
@@ -75,7 +75,7 @@ PATHS = {
 }
 
 
-@pytest.mark.parametrize(("path", "kind", "period"), PATHS.values(), ids=PATHS)
+@pytest.mark.parametrize(("path", "path_type", "period"), PATHS.values(), ids=PATHS)
 def test_a_path_of_known_kind_is_called_so(path, kind, period):
     assert kind_of(path) == (kind, period)
 
@@ -90,13 +90,13 @@ def test_noise_is_hardly_ever_taken_for_something():
     generator = torch.Generator().manual_seed(4)
     paths = torch.randn(500, STEPS + 1, 64, dtype=torch.float64, generator=generator)
     found = path_types.classify(measures.path_distances(paths), torch.zeros(500), criteria())
-    assert (found["kind"] == path_types.KINDS.index("undecided")).double().mean() > 0.99
+    assert (found["path_type"] == path_types.PATH_TYPES.index("undecided")).double().mean() > 0.99
 
 
 def test_each_token_is_judged_by_itself_with_the_numbers_that_decided():
     paths = torch.stack([turning(2.0, ratio=0.8), cycle(3), drift(), noise(1.0)])
     found = path_types.classify(measures.path_distances(paths), torch.full((4,), 1e-12), criteria())
-    assert [path_types.KINDS[kind] for kind in found["kind"]] == list(path_types.KINDS)
+    assert [path_types.PATH_TYPES[kind] for kind in found["path_type"]] == list(path_types.PATH_TYPES)
     assert found["period"].tolist() == [0, 3, 0, 0]
     assert found["settling_rate"][0].item() == pytest.approx(0.8)
     assert found["return_ratio"][1].item() == pytest.approx(0, abs=1e-9)
@@ -105,10 +105,10 @@ def test_each_token_is_judged_by_itself_with_the_numbers_that_decided():
 
 
 @pytest.mark.parametrize(
-    ("path", "changes", "kind"),
+    ("path", "changes", "path_type"),
     [
         (turning(2.0, ratio=0.8), {"converging_rate": 0.7}, "undecided"),
-        (cycle(5), {"longest_period": 4}, "undecided"),
+        (cycle(5), {"max_period": 4}, "undecided"),
         (cycle(3) + noise(0.05), {"return_tolerance": 0.01}, "undecided"),
         (turning(0.1), {"straightness": 0.99}, "undecided"),
         (torch.cat([drift()[:15], drift()[14:15].expand(16, -1) + noise(1.0)[:16]]), {"window": 30}, "undecided"),
@@ -120,5 +120,5 @@ def test_every_criterion_can_be_set(path, changes, kind):
 
 
 def test_a_period_that_the_window_cannot_show_is_refused():
-    with pytest.raises(InputError, match=r"kinds\.longest_period: found 9, .* kinds\.window = 8\.$"):
-        criteria(window=8, longest_period=9)
+    with pytest.raises(InputError, match=r"kinds\.max_period: found 9, .* kinds\.window = 8\.$"):
+        criteria(window=8, max_period=9)

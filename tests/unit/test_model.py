@@ -8,7 +8,7 @@ import math
 
 import pytest
 import torch
-from small import model_settings
+from small import model_config
 from torch import Tensor
 
 from twoscale.model.transformer import NOISE_STD, LoopedTransformer, Place, causal_attention, initial_std, initialise
@@ -19,7 +19,7 @@ TOKENS = torch.tensor([[5, 1, 30, 36, 0, 2], [7, 7, 8, 9, 21, 4]])
 
 def random_model(**changes) -> LoopedTransformer:
     """A float64 model in which no weight, norms included, has a special value."""
-    made = LoopedTransformer(model_settings(**changes)).double()
+    made = LoopedTransformer(model_config(**changes)).double()
     source = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in made.parameters():
@@ -76,8 +76,8 @@ def layer_formula(x: Tensor, layer, sandwich: str) -> Tensor:
 def step_formula(model: LoopedTransformer, group: int, state: Tensor, entered: Tensor) -> Tensor:
     looped = model.groups[group]
     x = torch.cat([state, entered], dim=-1) @ looped.adapter.weight.T
-    for layer in looped.layers:
-        x = layer_formula(x, layer, model.settings.sandwich)
+    for layer in looped.num_layers:
+        x = layer_formula(x, layer, model.config.sandwich)
     return x
 
 
@@ -87,34 +87,34 @@ def start_formula(model: LoopedTransformer, group: int, entered: Tensor) -> Tens
         "input": entered,
         "input_plus_noise": entered + noise(group, 0, entered),
         "zero": 0 * entered,
-    }[model.settings.state_init]
+    }[model.config.state_init]
 
 
 def embedding_formula(model: LoopedTransformer, tokens: Tensor) -> Tensor:
     positions = model.position_embedding.weight[: tokens.shape[1]]
-    return (model.token_embedding.weight[tokens] + positions) * math.sqrt(model.settings.width)
+    return (model.token_embedding.weight[tokens] + positions) * math.sqrt(model.config.hidden_size)
 
 
 def logits_formula(model: LoopedTransformer, hidden: Tensor) -> Tensor:
-    head = model.token_embedding.weight[: model.settings.vocabulary]
+    head = model.token_embedding.weight[: model.config.vocab_size]
     return rms_norm(hidden, model.final_norm.weight) @ head.T
 
 
 def forward_formula(model: LoopedTransformer, tokens: Tensor, loops, backprop_depth: int | None = None) -> Tensor:
     """Logits of a model of four layers whose groups are (2,) and (3,)."""
-    sandwich = model.settings.sandwich
-    hidden = layer_formula(embedding_formula(model, tokens), model.single["1"], sandwich)
+    sandwich = model.config.sandwich
+    hidden = layer_formula(embedding_formula(model, tokens), model.unlooped["1"], sandwich)
     for group, steps in enumerate(loops):
         state = start_formula(model, group, hidden)
         for k in range(steps):
             if k:
-                state = state + model.settings.loop_noise / NOISE_STD * noise(group, k, state)
+                state = state + model.config.loop_noise / NOISE_STD * noise(group, k, state)
             state = step_formula(model, group, state, hidden)
             if backprop_depth is not None and k < steps - backprop_depth:
                 state = state.detach()
         final = rms_norm(state, model.final_norm.weight)
-        hidden = final if model.settings.exit_norm == "final_norm" else state
-    return logits_formula(model, layer_formula(hidden, model.single["4"], sandwich))
+        hidden = final if model.config.exit_norm == "final_norm" else state
+    return logits_formula(model, layer_formula(hidden, model.unlooped["4"], sandwich))
 
 
 # --- the verbs -------------------------------------------------------------------------------------------------
@@ -124,26 +124,26 @@ def forward_formula(model: LoopedTransformer, tokens: Tensor, loops, backprop_de
 def test_a_layer_normalises_where_its_reading_says(sandwich):
     model = random_model(sandwich=sandwich)
     x = noise(0, 1, torch.empty(2, 6, 8))
-    torch.testing.assert_close(model.single_layer(1, x), layer_formula(x, model.single["1"], sandwich))
+    torch.testing.assert_close(model.unlooped_layer(1, x), layer_formula(x, model.unlooped["1"], sandwich))
 
 
 def test_the_two_readings_of_the_sandwich_are_different_models():
     x = noise(0, 1, torch.empty(2, 6, 8))
-    one, other = (random_model(sandwich=sandwich).single_layer(1, x) for sandwich in ("post_residual", "branch"))
+    one, other = (random_model(sandwich=sandwich).unlooped_layer(1, x) for sandwich in ("post_residual", "branch"))
     assert (one - other).abs().max() > 0.1
 
 
 def test_the_two_halves_of_the_adapter_are_the_projection_of_state_and_input_side_by_side():
     model = random_model()
     state, entered = noise(0, 1, torch.empty(2, 6, 8)), noise(0, 2, torch.empty(2, 6, 8))
-    projected = model.project(1, state, model.inject(1, entered))
+    projected = model.project(1, state, model.project_input(1, entered))
     torch.testing.assert_close(projected, torch.cat([state, entered], dim=-1) @ model.groups[1].adapter.weight.T)
 
 
 def test_a_step_runs_all_layers_of_its_group_on_the_projection():
     model = random_model(groups=[[2, 3]])
     state, entered = noise(0, 1, torch.empty(2, 6, 8)), noise(0, 2, torch.empty(2, 6, 8))
-    stepped = model.step(0, state, model.inject(0, entered))
+    stepped = model.recur(0, state, model.project_input(0, entered))
     torch.testing.assert_close(stepped, step_formula(model, 0, state, entered))
 
 
@@ -151,7 +151,7 @@ def test_a_step_runs_all_layers_of_its_group_on_the_projection():
 def test_a_group_starts_from_the_state_of_its_reading(state_init):
     model = random_model(state_init=state_init)
     entered = noise(1, 5, torch.empty(2, 6, 8))
-    assert torch.equal(model.enter(1, entered, noise), start_formula(model, 1, entered))
+    assert torch.equal(model.init_state(1, entered, noise), start_formula(model, 1, entered))
 
 
 def test_embeddings_are_summed_and_multiplied_by_the_root_of_the_width():
@@ -167,7 +167,7 @@ def test_embedding_the_rest_of_a_text_continues_its_positions():
 def test_the_head_is_the_embedding_without_the_rows_that_pad():
     model = random_model()
     hidden = noise(0, 1, torch.empty(2, 6, 8))
-    logits = model.decode(hidden)
+    logits = model.readout(hidden)
     assert model.token_embedding.weight.shape == (64, 8)
     assert logits.shape == (2, 6, 37)
     torch.testing.assert_close(logits, logits_formula(model, hidden))
@@ -183,8 +183,8 @@ def test_attention_is_asked_by_layer_number_with_heads_apart():
 
     model = random_model(groups=[[2, 3]])
     hidden = noise(0, 1, torch.empty(2, 6, 8))
-    model.step(0, hidden, model.inject(0, hidden), attend)
-    model.single_layer(4, hidden, attend)
+    model.recur(0, hidden, model.project_input(0, hidden), attend)
+    model.unlooped_layer(4, hidden, attend)
     assert asked == [(number, (2, 6, 2, 4)) for number in (2, 3, 4)]
 
 
@@ -192,7 +192,7 @@ def test_attention_is_asked_by_layer_number_with_heads_apart():
 
 
 @pytest.mark.parametrize(
-    "reading",
+    "reference_state",
     [
         {},
         {"sandwich": "branch"},
@@ -212,7 +212,7 @@ def test_without_groups_the_model_is_a_plain_stack_of_layers():
     model = random_model(groups=[])
     hidden = embedding_formula(model, TOKENS)
     for number in range(1, 5):
-        hidden = layer_formula(hidden, model.single[str(number)], "post_residual")
+        hidden = layer_formula(hidden, model.unlooped[str(number)], "post_residual")
     torch.testing.assert_close(model(TOKENS, [], noise), logits_formula(model, hidden))
 
 
@@ -233,14 +233,14 @@ def test_the_walk_passes_every_place_in_the_order_of_the_layers():
 def test_the_walk_shows_the_states_as_they_are_before_they_are_disturbed():
     model = random_model(loop_noise=0.3)
     states = [hidden for place, hidden in model.walk(TOKENS, [3, 1], noise) if place.group == 0]
-    entered = layer_formula(embedding_formula(model, TOKENS), model.single["1"], "post_residual")
+    entered = layer_formula(embedding_formula(model, TOKENS), model.unlooped["1"], "post_residual")
     assert torch.equal(states[0], noise(0, 0, entered))
     torch.testing.assert_close(states[1], step_formula(model, 0, states[0], entered))
     disturbed = states[1] + 0.3 / math.sqrt(2 / 5) * noise(0, 1, entered)
     torch.testing.assert_close(states[2], step_formula(model, 0, disturbed, entered))
 
 
-@pytest.mark.parametrize("reading", [{}, {"groups": [[2, 3]], "state_init": "input_plus_noise", "loop_noise": 0.1}])
+@pytest.mark.parametrize("reference_state", [{}, {"groups": [[2, 3]], "state_init": "input_plus_noise", "loop_noise": 0.1}])
 def test_later_tokens_change_no_earlier_state(reading):
     model = random_model(**reading)
     loops = LOOPS[: len(model.groups)]
@@ -292,14 +292,14 @@ def test_recomputing_changes_no_gradient(depth):
 
 
 @pytest.mark.parametrize("recompute", [False, True])
-@pytest.mark.parametrize("reading", [{}, {"state_init": "input", "loop_noise": 0.1}], ids=str)
+@pytest.mark.parametrize("reference_state", [{}, {"state_init": "input", "loop_noise": 0.1}], ids=str)
 def test_steps_without_gradient_take_no_memory(reading, recompute):
     model = random_model(**reading)
     held = [bytes_for_backward(model, steps, backprop_depth=2, recompute=recompute) for steps in (4, 5, 8, 16)]
     assert len(set(held)) == 1
 
 
-@pytest.mark.parametrize("reading", [{}, {"loop_noise": 0.1}, {"sandwich": "branch", "groups": [[2, 3]]}], ids=str)
+@pytest.mark.parametrize("reference_state", [{}, {"loop_noise": 0.1}, {"sandwich": "branch", "groups": [[2, 3]]}], ids=str)
 def test_a_recomputed_step_takes_the_memory_of_one_state(reading):
     model = random_model(**reading)
     state = TOKENS.numel() * 8 * 8 * len(model.groups)  # a float64 state of each group
@@ -329,7 +329,7 @@ def bytes_for_backward(model: LoopedTransformer, steps: int, **options) -> int:
 
 def test_initial_weights_have_the_deviation_of_the_formula_and_no_tails():
     width, layers, mean_loops = 128, 3, 5
-    chosen = model_settings(width=width, layers=layers, mean_loops=mean_loops, groups=[[2]], vocabulary=500)
+    chosen = model_config(width=width, layers=layers, mean_loops=mean_loops, groups=[[2]], vocabulary=500)
     depth = 2 + 1 * mean_loops  # two single layers, one looped five times
     sigma = math.sqrt(2 / (5 * width))
     kept = math.sqrt(1 - 6 * math.exp(-4.5) / math.sqrt(2 * math.pi) / math.erf(3 / math.sqrt(2)))
@@ -350,31 +350,31 @@ def test_initial_weights_have_the_deviation_of_the_formula_and_no_tails():
 
 
 def test_output_projections_of_the_paper_are_divided_by_the_root_of_112():
-    paper = model_settings(layers=12, heads=12, width=768, groups=[[4], [5, 6], [7]], mean_loops=12)
+    paper = model_config(layers=12, heads=12, width=768, groups=[[4], [5, 6], [7]], mean_loops=12)
     assert initial_std(paper, "single.1.qkv.weight") == pytest.approx(math.sqrt(2 / 3840))
     for name in ("groups.0.layers.0.attention_out.weight", "single.1.mlp_out.weight"):
         assert initial_std(paper, name) == pytest.approx(math.sqrt(2 / 3840 / 112))
 
 
 def test_the_blend_adapter_starts_as_half_the_state_and_half_the_input():
-    random, blend = (initialise(model_settings(adapter_init=reading), 3) for reading in ("random", "blend"))
+    random, blend = (initialise(model_config(adapter_init=reading), 3) for reading in ("random", "blend"))
     half = torch.eye(8) / 2
     for group in range(2):
         wanted = torch.cat([half, half], dim=1) + 0.02 * random.groups[group].adapter.weight
         torch.testing.assert_close(blend.groups[group].adapter.weight, wanted)
-    assert torch.equal(blend.single["1"].qkv.weight, random.single["1"].qkv.weight)
+    assert torch.equal(blend.unlooped["1"].qkv.weight, random.unlooped["1"].qkv.weight)
 
 
 def test_initial_weights_are_a_function_of_the_seed():
-    one, same, other = (initialise(model_settings(), seed).state_dict() for seed in (3, 3, 4))
+    one, same, other = (initialise(model_config(), seed).state_dict() for seed in (3, 3, 4))
     assert all(torch.equal(one[name], same[name]) for name in one)
     assert not torch.equal(one["token_embedding.weight"], other["token_embedding.weight"])
     assert not torch.equal(one["single.1.qkv.weight"], one["single.4.qkv.weight"])
 
 
 def test_another_reading_changes_no_weight_that_it_does_not_concern():
-    one = initialise(model_settings(), 3).state_dict()
-    other = initialise(model_settings(groups=[[2]], mean_loops=3), 3).state_dict()
+    one = initialise(model_config(), 3).state_dict()
+    other = initialise(model_config(groups=[[2]], mean_loops=3), 3).state_dict()
     for name in (
         "token_embedding.weight",
         "position_embedding.weight",

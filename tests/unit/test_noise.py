@@ -73,7 +73,7 @@ def test_the_noise_of_a_sample_does_not_depend_on_how_the_batch_is_cut(cuts):
     assert torch.equal(torch.cat(pieces), whole)
 
 
-@pytest.mark.parametrize("change", [{"seed": 2}, {"step": 6}, {"sample": 3}, {"group": 1}, {"k": 1}], ids=str)
+@pytest.mark.parametrize("change", [{"seed": 2}, {"iteration": 6}, {"sample": 3}, {"group": 1}, {"k": 1}], ids=str)
 def test_every_purpose_in_training_has_noise_of_its_own(change):
     assert uncorrelated(training(), training(**change))
 

@@ -20,18 +20,18 @@ QUANTILES = {"q05": 1.0, "q25": 2.0, "q50": 3.0, "q75": 4.0, "q95": 5.0, "mean":
 def kinds_table(groups=("4", "5-6")):
     found = [("converging", 0, 0.4), ("orbiting", 2, 0.3), ("orbiting", 5, 0.1), ("orbiting", 3, 0.1)]
     rows = [(step, group, *part) for step in STEPS for group in groups for part in [*found, ("undecided", 0, 0.1)]]
-    return pd.DataFrame(rows, columns=["step", "group", "kind", "period", "share"])
+    return pd.DataFrame(rows, columns=["iteration", "group", "path_type", "period", "share"])
 
 
 def metrics_table(measures, groups=("4", "5-6")):
     return pd.DataFrame(
         [
-            {"step": step, "group": group, "measure": measure} | QUANTILES
+            {"iteration": step, "group": group, "measure": measure} | QUANTILES
             for step in STEPS
             for group in groups
             for measure in measures
         ],
-        columns=["step", "group", "measure", *QUANTILES],
+        columns=["iteration", "group", "measure", *QUANTILES],
     )
 
 
@@ -94,7 +94,7 @@ def test_a_model_without_groups_is_refused_in_one_sentence():
 
 
 CAPTIONS = {
-    "kinds": ("groups", "run", "text", "tokens", "budget", "dtype"),
+    "path_types": ("groups", "run", "text", "tokens", "budget", "dtype"),
     "path_independence": ("groups", "run", "text", "budget", "dtype", "draws", "independence_tokens"),
 }
 
@@ -104,9 +104,9 @@ def test_captions_quote_every_value_they_are_given_and_ask_for_no_other(name, ke
     source = (ROOT / "workflow" / "report" / f"{name}.rst").read_text()
     values = {key: f"<{key}>" for key in keys}
     chosen = {
-        key: f"<{key}>" for key in ("window", "converging_rate", "longest_period", "return_tolerance", "straightness")
+        key: f"<{key}>" for key in ("window", "converging_rate", "max_period", "return_tolerance", "straightness")
     }
-    nested = {"kinds": chosen} if name == "kinds" else {}
+    nested = {"path_types": chosen} if name == "path_types" else {}
     template = jinja2.Template(source, undefined=jinja2.StrictUndefined)
     written = template.render(snakemake={"params": {"caption": values | nested}})
     assert all(value in written for value in [*values.values(), *(chosen.values() if nested else ())])

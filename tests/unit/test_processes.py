@@ -16,7 +16,7 @@ def weights(run: Run) -> dict[str, torch.Tensor]:
 
 def assert_same_run(one: Run, other: Run) -> None:
     """Equal but for the order of sums: the loss curve, the loop counts and the weights."""
-    ours, theirs = (run.log(STEPS).set_index("step") for run in (one, other))
+    ours, theirs = (run.log(STEPS).set_index("iteration") for run in (one, other))
     assert ours["loops_g2"].tolist() == theirs.loc[ours.index, "loops_g2"].tolist()
     for measure in ("loss", "gradient_norm", "learning_rate"):
         assert ours[measure].tolist() == pytest.approx(theirs.loc[ours.index, measure].tolist(), rel=1e-4), measure

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
 
-from twoscale.config import loading
+from twoscale import config
 from twoscale.figures import style
 from twoscale.errors import InputError
 from twoscale.figures import variants
@@ -26,7 +26,7 @@ STUDY = {
 
 
 def test_every_combination_is_a_run_named_after_it():
-    runs = loading.readings({"preset": "demo"})
+    runs = config.variants({"preset": "demo"})
     assert len(runs) == 8
     chosen = runs["readings/branch-blend-input"].model
     assert (chosen.sandwich, chosen.adapter_init, chosen.state_init) == ("branch", "blend", "input")
@@ -36,23 +36,23 @@ def test_every_combination_is_a_run_named_after_it():
 
 def test_readings_differ_from_the_chosen_run_in_their_reading_and_the_overrides_alone():
     config = {"preset": "tiny", "seed": 5, "readings": {"overrides": {"train": {"batch": 2}}}}
-    (chosen,) = loading.runs(config).values()
-    for run in loading.readings(config).values():
-        assert (run.seed, run.train.batch, run.train.iterations) == (5, 2, 10)
+    (chosen,) = config.runs(config).values()
+    for run in config.variants(config).values():
+        assert (run.seed, run.train.batch_size, run.train.iterations) == (5, 2, 10)
         assert (run.data, run.tokens) == (chosen.data, chosen.tokens)
-        assert run.model.width == chosen.model.width
+        assert run.model.hidden_size == chosen.model.hidden_size
 
 
 def test_a_wrong_override_names_the_run_and_the_key():
     config = {"preset": "tiny", "readings": {"overrides": {"train": {"lr": 1}}}}
     with pytest.raises(InputError, match=r"readings/post_residual-random-noise .*train: unknown key lr"):
-        loading.readings(config)
+        config.variants(config)
 
 
 @pytest.mark.parametrize("value", [[], ["none"], ["branch", "branch"]])
 def test_a_reading_that_does_not_exist_is_refused(value):
     with pytest.raises(InputError, match=r"config key readings\.sandwich"):
-        loading.readings({"preset": "tiny", "readings": {"sandwich": value}})
+        config.variants({"preset": "tiny", "readings": {"sandwich": value}})
 
 
 # --- figure ----------------------------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ def test_a_reading_that_does_not_exist_is_refused(value):
 def draw(groups=("4", "5-6"), boundaries=("4->5-6",)):
     statistics = {"q05": 1.0, "q95": 9.0, "count": 10, "nulls": 0}
     loops = [
-        {"run": run, "step": step, "group": group, "k": k, "measure": measure, "mean": step + place + k} | statistics
+        {"run": run, "iteration": step, "group": group, "k": k, "measure": measure, "mean": step + place + k} | statistics
         for place, run in enumerate(STUDY)
         for step in STEPS
         for group in groups
@@ -69,20 +69,20 @@ def draw(groups=("4", "5-6"), boundaries=("4->5-6",)):
         for measure in variants.MEASURES
     ]
     drift = [
-        {"run": run, "step": step, "boundary": boundary, "reading": name, "measure": "dlr", "mean": mean} | statistics
+        {"run": run, "iteration": step, "boundary": boundary, "reference_state": name, "measure": "dlr", "mean": mean} | statistics
         for run in STUDY
         for step in STEPS
         for boundary in boundaries
         for name, mean in (("first_state", 3.0), ("final", 5.0))
     ]
     training = [
-        {"run": run, "step": step, "held_out_loss": 7.0 - step if step % 2 else None}
+        {"run": run, "iteration": step, "held_out_loss": 7.0 - step if step % 2 else None}
         for run in STUDY
         for step in range(1, 6)
     ]
-    columns = ["run", "step", "group", "k", "measure", "mean", "count", "nulls"]
+    columns = ["run", "iteration", "group", "k", "measure", "mean", "count", "nulls"]
     of_loops = pd.DataFrame(loops, columns=[*columns, "q05", "q95"])
-    of_drift = pd.DataFrame(drift, columns=["run", "step", "boundary", "reading", "measure", "mean", "q05", "q95"])
+    of_drift = pd.DataFrame(drift, columns=["run", "iteration", "boundary", "reference_state", "measure", "mean", "q05", "q95"])
     return variants.draw(
         of_loops, of_drift, pd.DataFrame(training), STUDY, "first_state", BUDGET, "demo", "python_docs"
     )
@@ -128,7 +128,7 @@ def test_the_same_tables_give_the_same_bytes(tmp_path):
 def test_the_caption_quotes_every_value():
     keys = [
         *("run", "text", "runs", "iterations", "training_tokens", "layers", "width", "held_out_loops"),
-        *("budget", "groups", "boundaries", "reading", "tokens", "dtype"),
+        *("budget", "groups", "boundaries", "reference_state", "tokens", "dtype"),
     ]
     values = {key: f"<{key}>" for key in keys}
     template = jinja2.Template(

@@ -8,7 +8,7 @@ from test_exit_benchmark import BLOCK, SEED, cross_entropy, exits, held_out, sma
 
 from twoscale import tables
 from twoscale.model.noise import EvaluationNoise
-from twoscale.exits.scaling import measure_scaling, measure_uniform_budget, settled_from
+from twoscale.exits.scaling import measure_scaling, measure_uniform_loops, settled_from
 
 LOOPS = (1, 2, 4, 6)
 
@@ -24,8 +24,8 @@ def scaling(model, batch=2):
 
 
 def reference(model, batch=2, **changes):
-    chosen = exits(rules={"fixed": {"thresholds": LOOPS}}, budget=LOOPS[-1], quality_batch=batch, **changes)
-    return pd.DataFrame(measure_uniform_budget(model, *held_out(), chosen, SEED, "trial"))
+    chosen = exits(criteria={"fixed": {"thresholds": LOOPS}}, budget=LOOPS[-1], quality_batch_size=batch, **changes)
+    return pd.DataFrame(measure_uniform_loops(model, *held_out(), chosen, SEED, "trial"))
 
 
 def test_scaling_is_the_cross_entropy_of_the_forward_pass_at_each_loop_count():
@@ -44,7 +44,7 @@ def test_the_batch_changes_nothing(measure):
 
 def test_rows_fit_their_tables(tmp_path):
     tables.write("scaling_quality", scaling(small_model()), tmp_path / "scaling.parquet")
-    tables.write("uniform_budget", reference(small_model()), tmp_path / "reference.parquet")
+    tables.write("uniform_loops", reference(small_model()), tmp_path / "reference.parquet")
 
 
 def test_a_prediction_is_settled_from_the_first_count_after_its_last_change():
@@ -66,7 +66,7 @@ def test_the_reference_counts_every_token_at_the_least_loops_that_settle_its_pre
             losses.append(cross_entropy(logits[least][i, t : t + 1], targets[i, t : t + 1]))
         assert row["loops"] == pytest.approx(sum(loops) / BLOCK)
         assert row["ce"] == pytest.approx(sum(losses) / BLOCK, rel=1e-9)
-        assert row["share_at_budget"] == pytest.approx(loops.count(LOOPS[-1]) / BLOCK)
+        assert row["share_at_max_loops"] == pytest.approx(loops.count(LOOPS[-1]) / BLOCK)
         assert len(set(loops)) > 1, "the case has to have tokens that settle at different counts"
 
 

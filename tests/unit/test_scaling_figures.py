@@ -17,7 +17,7 @@ REPORT = Path(__file__).parents[2] / "workflow" / "report"
 
 def scaling_table(steps=(0, 50, 600), loops=(1, 2, 6)):
     rows = [
-        {"step": step, "loops": n, "ppl": 9.0 + 1 / n, "ppl_low": 8.0, "ppl_high": 11.0}
+        {"iteration": step, "loops": n, "ppl": 9.0 + 1 / n, "ppl_low": 8.0, "ppl_high": 11.0}
         | {"excess": 0.1 / n, "excess_low": 0.0, "excess_high": 0.2}
         for step in steps
         for n in loops
@@ -29,8 +29,8 @@ def reference_table():
     return pd.DataFrame({"tokens": [100, 300], "loops": [2.0, 4.0], "ce": [3.0, 5.0]})
 
 
-def pareto_figure(rules=("fixed", "kl", "mine")):
-    return pareto.draw(*exit_tables(rules), reference_table(), BUDGET, **RUN)
+def pareto_figure(criteria=("fixed", "kl", "mine")):
+    return pareto.draw(*exit_tables(criteria), reference_table(), BUDGET, **RUN)
 
 
 def test_scaling_has_a_line_with_band_per_checkpoint_and_marks_the_loops_of_training():
@@ -88,7 +88,7 @@ CAPTIONS = {
         "loops",
         "quality_tokens",
         "run",
-        "step",
+        "iteration",
         "text",
     ),
 }

@@ -18,24 +18,24 @@ def quality_table(changes):
     return pd.concat(
         [
             pd.DataFrame({"sequence": range(4), "tokens": tokens, "ce": ce})
-            .assign(rule=rule, threshold=threshold)
+            .assign(criterion=criterion, threshold=threshold)
             .assign(**{"evaluations_g4": loops, "evaluations_g5-6": loops + 1})
-            for rule, threshold, ce, loops in rows
+            for criterion, threshold, ce, loops in rows
         ]
     )
 
 
 def test_latency_is_the_median_of_repeats_with_its_bootstrap_interval():
     times = [10.0, 20.0, 30.0, 40.0, 100.0]
-    latency = pd.DataFrame({"rule": "kl", "threshold": 0.1, "latency_ms": times, "floor_ms": np.array(times) - 1})
+    latency = pd.DataFrame({"criterion": "kl", "threshold": 0.1, "latency_ms": times, "baseline_ms": np.array(times) - 1})
     (row,) = summarise_latency(latency).to_dict("records")
-    assert (row["latency_ms"], row["floor_ms"]) == (30.0, 29.0)
+    assert (row["latency_ms"], row["baseline_ms"]) == (30.0, 29.0)
     assert (row["low"], row["high"]) == bootstrap.interval(bootstrap.median, np.array(times), seed=0)
     assert row["low"] < 30 < row["high"]
 
 
 def test_quality_weighs_sequences_by_their_tokens_and_loops_groups_alike():
-    kl = summarise_quality(quality_table(0.0), 6).set_index("rule").loc["kl"]
+    kl = summarise_quality(quality_table(0.0), 6).set_index("criterion").loc["kl"]
     assert kl["ce"] == pytest.approx((2 + 3 * 3 + 4 + 9) / 6)
     assert kl["ppl"] == pytest.approx(math.exp(kl["ce"]))
     assert kl["loops"] == pytest.approx(2.5)
@@ -43,12 +43,12 @@ def test_quality_weighs_sequences_by_their_tokens_and_loops_groups_alike():
 
 def test_the_interval_of_quality_is_that_of_the_change_and_not_of_the_text():
     """Sequences differ by nats, the rule adds the same to each: there is nothing uncertain about the change."""
-    summary = summarise_quality(quality_table(0.25), 6).set_index("rule")
-    for rule, change in (("fixed", 0.0), ("kl", 0.25)):
-        bounds = summary.loc[rule, ["low", "high"]].to_numpy(float)
+    summary = summarise_quality(quality_table(0.25), 6).set_index("criterion")
+    for criterion, change in (("fixed", 0.0), ("kl", 0.25)):
+        bounds = summary.loc[criterion, ["low", "high"]].to_numpy(float)
         np.testing.assert_allclose(bounds, summary.loc["fixed", "ce"] + change, rtol=1e-12)
     changes = np.array([0.0, 0.3, 0.1, 0.2])
-    uneven = summarise_quality(quality_table(changes), 6).set_index("rule")
+    uneven = summarise_quality(quality_table(changes), 6).set_index("criterion")
     expected = uneven.loc["fixed", "ce"] + np.array(
         bootstrap.interval(bootstrap.weighted_mean, np.stack([changes, [100, 300, 100, 100]], axis=1), seed=0)
     )
@@ -56,7 +56,7 @@ def test_the_interval_of_quality_is_that_of_the_change_and_not_of_the_text():
 
 
 def test_without_the_full_budget_quality_has_no_interval():
-    summary = summarise_quality(quality_table(0.25)[lambda rows: rows["rule"] == "kl"], 6)
+    summary = summarise_quality(quality_table(0.25)[lambda rows: rows["criterion"] == "kl"], 6)
     assert summary["ce"].notna().all()
     assert summary[["low", "high"]].isna().all(axis=None)
 
@@ -64,14 +64,14 @@ def test_without_the_full_budget_quality_has_no_interval():
 def test_scaling_joins_checkpoints_and_bounds_the_mean_over_sequences(tmp_path):
     for step in (20, 0):
         rows = [
-            {"step": step, "loops": loops, "sequence": i, "tokens": 8, "ce": step + loops + i, "ppl": 1.0}
+            {"iteration": step, "loops": loops, "sequence": i, "tokens": 8, "ce": step + loops + i, "ppl": 1.0}
             for loops in (4, 1)
             for i in range(3)
         ]
-        tables.write("scaling_quality", pd.DataFrame(rows), tmp_path / f"{step}.parquet")
+        tables.write("scaling_quality", pd.DataFrame(rows), tmp_path / f"{iteration}.parquet")
     scaling = summarise_scaling([tmp_path / "20.parquet", tmp_path / "0.parquet"], "trial", seed=3)
     tables.write("scaling", scaling, tmp_path / "scaling.parquet")
-    assert scaling[["step", "loops"]].to_numpy().tolist() == [[0, 1], [0, 4], [20, 1], [20, 4]]
+    assert scaling[["iteration", "loops"]].to_numpy().tolist() == [[0, 1], [0, 4], [20, 1], [20, 4]]
     assert scaling["ce"].tolist() == [2, 5, 22, 25]
     assert scaling["tokens"].tolist() == [24] * 4
     assert (scaling["ce_low"] < scaling["ce"]).all()

@@ -13,7 +13,7 @@ GROUPS = ("4", "5-6")
 
 def training_rows(count: int = 3) -> dict:
     return {
-        "step": np.arange(1, count + 1),
+        "iteration": np.arange(1, count + 1),
         "tokens_seen": np.arange(count) * 100,
         "loss": np.linspace(5, 4, count),
         "held_out_loss": [None] * (count - 1) + [4.5],
@@ -88,7 +88,7 @@ def test_batches_are_appended_in_order_and_go_to_disk_as_they_come(tmp_path):
         append(training_rows(2))
         append(training_rows(3))
         assert not path.exists()
-    assert tables.read("training", path)["step"].tolist() == [1, 2, 1, 2, 3]
+    assert tables.read("training", path)["iteration"].tolist() == [1, 2, 1, 2, 3]
     assert pq.ParquetFile(path).num_row_groups == 2
 
 

@@ -8,7 +8,7 @@ import pytest
 from twoscale import tables
 from twoscale.data import text
 from twoscale.errors import InputError
-from twoscale.config.sections import Data
+from twoscale.config import DataConfig
 
 TEXTS = [f"document {number} " + "word " * (number % 7) for number in range(200)]
 
@@ -25,7 +25,7 @@ def data(path, **changes):
         "held_out_fraction": 0.2,
         "tokens": None,
     }
-    return Data(**values | changes)
+    return DataConfig(**values | changes)
 
 
 def write_parquet(path, compression="zstd", **columns):
@@ -257,7 +257,7 @@ def write_shards(tmp_path, sides):
 
 def test_stored_text_comes_shard_by_shard(tmp_path):
     shards = write_shards(tmp_path, [[(True, "a"), (False, "b")], [], [(True, "c")]])
-    assert [t for _, texts in text.stored(shards) for t in texts] == ["a", "b", "c"]
+    assert [t for _, texts in text.iter_shards(shards) for t in texts] == ["a", "b", "c"]
 
 
 def test_training_texts_are_those_not_held_out(tmp_path):
@@ -270,7 +270,7 @@ def test_shards_that_prepare_text_did_not_write_are_refused(tmp_path):
     corrupt = tmp_path / "corrupt.parquet"
     corrupt.write_bytes(b"PAR1")
     with pytest.raises(InputError, match=r"source\.parquet: found the columns text; expected document, held_out, text"):
-        list(text.stored([source]))
+        list(text.iter_shards([source]))
     for path in (corrupt, tmp_path / "gone.parquet"):
         with pytest.raises(InputError, match=f"{path.name}: cannot be read as a shard of text"):
-            list(text.stored([path]))
+            list(text.iter_shards([path]))

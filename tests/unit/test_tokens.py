@@ -65,7 +65,7 @@ def outputs(tmp_path):
 def pieces_of(shards, tmp_path, tokenizer):
     """Tokenize each shard by itself."""
     folder = tmp_path / "pieces"
-    pieces = [tokens.Piece(*(folder / f"{s.stem}{end}" for end in (".train", ".val", ".json"))) for s in shards]
+    pieces = [tokens.TokenShard(*(folder / f"{s.stem}{end}" for end in (".train", ".val", ".json"))) for s in shards]
     for shard, piece in zip(shards, pieces, strict=True):
         tokens.tokenize_text(shard, tokenizer, piece)
     return pieces
@@ -73,7 +73,7 @@ def pieces_of(shards, tmp_path, tokenizer):
 
 def tokenize(shards, tmp_path, tokenizer=None, held_out_tokens=200):
     pieces = pieces_of(shards, tmp_path, tokenizer or tokens.byte_level())
-    joined = tokens.Piece(*outputs(tmp_path))
+    joined = tokens.TokenShard(*outputs(tmp_path))
     tokens.join_tokens(pieces, joined, held_out_tokens, BLOCK)
     return joined
 
@@ -152,19 +152,19 @@ def test_unknown_tokenizer_is_refused():
 
 
 def test_own_tokenizer_has_all_its_entries_and_the_end_of_text_last(trained):
-    tokenizer = tokens.own(trained)
+    tokenizer = tokens.load_bpe(trained)
     assert (tokenizer.vocabulary, tokenizer.end_of_text) == (300, 299)
     assert tokenizer.decode([299]) == tokens.END_OF_TEXT
 
 
 def test_tiktoken_gives_the_ids_of_the_library_that_trained(trained):
-    ours, theirs = tokens.own(trained), tokenizers.Tokenizer.from_file(str(trained))
+    ours, theirs = tokens.load_bpe(trained), tokenizers.Tokenizer.from_file(str(trained))
     for text in [*CORPUS, *strange_texts(2000)]:
         assert ours.encode(text) == theirs.encode(text).ids
 
 
 def test_frequent_words_become_one_token(trained):
-    tokenizer = tokens.own(trained)
+    tokenizer = tokens.load_bpe(trained)
     assert len(tokenizer.encode(" state")) == 1
     assert len(tokenizer.encode(" zqxj")) == 5
 
@@ -221,7 +221,7 @@ def test_tokenizer_files_of_another_make_are_refused(tmp_path, trained, change):
     path = tmp_path / "other.json"
     path.write_text(json.dumps(spoil(json.loads(trained.read_text()), change)))
     with pytest.raises(InputError, match=r"other\.json: found no tokenizer that can be used"):
-        tokens.own(path)
+        tokens.load_bpe(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", None])
@@ -230,7 +230,7 @@ def test_unreadable_tokenizer_files_are_refused(tmp_path, content):
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(InputError, match=r"other\.json: found no tokenizer that can be used"):
-        tokens.own(path)
+        tokens.load_bpe(path)
 
 
 # --- token shards
@@ -239,8 +239,8 @@ def test_unreadable_tokenizer_files_are_refused(tmp_path, content):
 @pytest.mark.parametrize("name", ["bytes", "bpe"])
 def test_training_shard_is_the_documents_in_order_each_with_an_end_of_text(shards, tmp_path, trained, name):
     tokenizer = tokens.load_tokenizer(name, trained)
-    train, _, sidecar = tokenize(shards, tmp_path, tokenizer)
-    ids = tokens.open_shard(train, sidecar)
+    train, _, metadata = tokenize(shards, tmp_path, tokenizer)
+    ids = tokens.open_shard(train, metadata)
     assert ids.dtype == np.uint16
     expected = "".join(text + tokens.END_OF_TEXT for text in documents(shards, held_out=False))
     assert tokenizer.decode(ids.tolist()) == expected
@@ -250,27 +250,27 @@ def test_training_shard_is_the_documents_in_order_each_with_an_end_of_text(shard
 @pytest.mark.parametrize("wanted", [BLOCK + 1, 200])
 def test_held_out_shard_is_the_first_tokens_of_the_held_out_documents(shards, tmp_path, wanted):
     tokenizer = tokens.byte_level()
-    _, val, sidecar = tokenize(shards, tmp_path, held_out_tokens=wanted)
+    _, val, metadata = tokenize(shards, tmp_path, held_out_tokens=wanted)
     expected = [i for text in documents(shards, held_out=True) for i in [*tokenizer.encode(text), 256]]
-    assert tokens.open_shard(val, sidecar).tolist() == expected[:wanted]
+    assert tokens.open_shard(val, metadata).tolist() == expected[:wanted]
 
 
 def test_held_out_shard_is_shorter_where_there_is_less_text(shards, tmp_path):
-    _, val, sidecar = tokenize(shards, tmp_path, held_out_tokens=10**9)
+    _, val, metadata = tokenize(shards, tmp_path, held_out_tokens=10**9)
     expected = sum(len(text.encode()) + 1 for text in documents(shards, held_out=True))
-    assert len(tokens.open_shard(val, sidecar)) == expected
+    assert len(tokens.open_shard(val, metadata)) == expected
 
 
 def test_shards_are_little_endian_uint16(shards, tmp_path):
-    train, _, sidecar = tokenize(shards, tmp_path)
+    train, _, metadata = tokenize(shards, tmp_path)
     content = train.read_bytes()
-    ids = tokens.open_shard(train, sidecar)
+    ids = tokens.open_shard(train, metadata)
     assert [low + 256 * high for low, high in zip(content[::2], content[1::2], strict=True)] == ids.tolist()
 
 
 def test_sidecar_says_what_the_shards_hold(shards, tmp_path):
-    train, val, sidecar = tokenize(shards, tmp_path)
-    said = json.loads(sidecar.read_text())
+    train, val, metadata = tokenize(shards, tmp_path)
+    said = json.loads(metadata.read_text())
     assert {key: said[key] for key in ("dtype", "tokenizer", "vocabulary", "end_of_text")} == {
         "dtype": "uint16",
         "tokenizer": "bytes",
@@ -291,7 +291,7 @@ def test_digest_names_the_training_tokens_and_their_meaning(shards, tmp_path, tr
 
     first = digest()
     assert digest(None, 100) == first  # the held-out part trains nothing
-    assert digest(tokens.own(trained)) != first
+    assert digest(tokens.load_bpe(trained)) != first
     shards.pop()
     assert digest() != first
 
@@ -328,13 +328,13 @@ def test_joining_in_chunks_of_any_size_gives_the_same_files(shards, tmp_path, mo
 
 def test_pieces_of_different_tokenizers_are_refused(shards, tmp_path, trained):
     pieces = pieces_of(shards, tmp_path, tokens.byte_level())
-    tokens.tokenize_text(shards[1], tokens.own(trained), pieces[1])
+    tokens.tokenize_text(shards[1], tokens.load_bpe(trained), pieces[1])
     with pytest.raises(InputError, match="found 2 kinds of ids, expected one tokenizer"):
-        tokens.join_tokens(pieces, tokens.Piece(*outputs(tmp_path)), 200, BLOCK)
+        tokens.join_tokens(pieces, tokens.TokenShard(*outputs(tmp_path)), 200, BLOCK)
 
 
 def test_counting_gives_the_length_in_a_shard(trained):
-    tokenizer = tokens.own(trained)
+    tokenizer = tokens.load_bpe(trained)
     texts = ["", *CORPUS, *strange_texts(50)]
     assert tokens.count_tokens(tokenizer, texts) == [len(tokenizer.encode(text)) + 1 for text in texts]
 
@@ -359,39 +359,39 @@ def test_more_ids_than_uint16_holds_is_refused(shards, tmp_path):
 
 
 def test_open_shard_refuses_another_length_than_the_sidecar_says(shards, tmp_path):
-    train, _, sidecar = tokenize(shards, tmp_path)
+    train, _, metadata = tokenize(shards, tmp_path)
     count = train.stat().st_size // 2
     for content, found in ((train.read_bytes()[:-2], count - 1), (b"", 0), (train.read_bytes()[:-1], f"{count - 0.5}")):
         train.write_bytes(content)
         with pytest.raises(InputError, match=rf"train\.bin: found \d+ bytes, {found} tokens, expected {count} tokens"):
-            tokens.open_shard(train, sidecar)
+            tokens.open_shard(train, metadata)
 
 
 def test_open_shard_refuses_a_missing_shard(shards, tmp_path):
-    train, _, sidecar = tokenize(shards, tmp_path)
+    train, _, metadata = tokenize(shards, tmp_path)
     train.unlink()
     with pytest.raises(InputError, match=r"train\.bin: found no file, expected a token shard of \d+ tokens"):
-        tokens.open_shard(train, sidecar)
+        tokens.open_shard(train, metadata)
 
 
 def test_open_shard_refuses_another_dtype(shards, tmp_path):
-    train, _, sidecar = tokenize(shards, tmp_path)
-    sidecar.write_text(json.dumps(json.loads(sidecar.read_text()) | {"dtype": "uint32"}))
+    train, _, metadata = tokenize(shards, tmp_path)
+    metadata.write_text(json.dumps(json.loads(metadata.read_text()) | {"dtype": "uint32"}))
     with pytest.raises(InputError, match="found the dtype 'uint32', expected 'uint16'"):
-        tokens.open_shard(train, sidecar)
+        tokens.open_shard(train, metadata)
 
 
 @pytest.mark.parametrize("content", [None, "", "[]", '{"dtype": "uint16", "parts": {}}', '{"dtype": "uint16"}'])
 def test_open_shard_refuses_a_sidecar_without_the_shard(shards, tmp_path, content):
-    train, _, sidecar = tokenize(shards, tmp_path)
-    sidecar.unlink()
+    train, _, metadata = tokenize(shards, tmp_path)
+    metadata.unlink()
     if content is not None:
-        sidecar.write_text(content)
+        metadata.write_text(content)
     with pytest.raises(InputError, match=r"tokens\.json: found no description of train\.bin"):
-        tokens.open_shard(train, sidecar)
+        tokens.open_shard(train, metadata)
 
 
 def test_open_shard_cannot_be_written_to(shards, tmp_path):
-    train, _, sidecar = tokenize(shards, tmp_path)
+    train, _, metadata = tokenize(shards, tmp_path)
     with pytest.raises(ValueError, match="read-only"):
-        tokens.open_shard(train, sidecar)[0] = 1
+        tokens.open_shard(train, metadata)[0] = 1

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small import learnable_tokens, model_settings, train_settings
+from small import learnable_tokens, model_config, train_config
 
 from twoscale.model import checkpoints
 from twoscale import tables
@@ -18,7 +18,7 @@ from twoscale.model.noise import EvaluationNoise
 from twoscale.training.trainer import Trainer, TrainingState, draw_loops, held_out_loss, learning_rate, load_partial, make_optimizer, restore, run_segment, save_partial, tensors_of
 
 SEED = 11
-MODEL = model_settings(width=16)
+MODEL = model_config(width=16)
 IDENTITY = {"seed": SEED, "data": "digest"}
 
 # reading -> what it changes in the model and in the recipe
@@ -53,16 +53,16 @@ GOLDEN = {
 }
 
 
-HELD_OUT = held_out_sequences(learnable_tokens(100)[::-1].copy(), MODEL.block, 3)
+HELD_OUT = held_out_sequences(learnable_tokens(100)[::-1].copy(), MODEL.context_length, 3)
 
 
 def trainer(model=MODEL, **changes) -> Trainer:
-    return Trainer(SEED, "cpu", model, train_settings(**changes), learnable_tokens(400), HELD_OUT)
+    return Trainer(SEED, "cpu", model, train_config(**changes), learnable_tokens(400), HELD_OUT)
 
 
 def start(model=MODEL, **changes) -> TrainingState:
     """The untrained state."""
-    return restore(model, train_settings(**changes), "cpu", initialise(model, SEED).state_dict(), {}, HEADER)
+    return restore(model, train_config(**changes), "cpu", initialise(model, SEED).state_dict(), {}, HEADER)
 
 
 HEADER = Header("weights", 0, 0, IDENTITY, {})
@@ -92,7 +92,7 @@ class Interrupted(Trainer):
     last = 4
 
     def iterate(self, state: TrainingState) -> None:
-        if state.step == self.last:
+        if state.iteration == self.last:
             raise KeyboardInterrupt
         super().iterate(state)
 
@@ -102,7 +102,7 @@ class Interrupted(Trainer):
 
 @pytest.mark.parametrize(("mean", "sigma"), [(12, 0.5), (4, 0.0), (3, 0.8)])
 def test_loop_counts_have_the_moments_of_the_log_normal_poisson(mean, sigma):
-    chosen = model_settings(mean_loops=mean, loops_sigma=sigma, groups=[[1], [2, 3], [4]])
+    chosen = model_config(mean_loops=mean, loops_sigma=sigma, groups=[[1], [2, 3], [4]])
     counts = np.array([draw_loops(chosen, SEED, step) for step in range(3000)]).ravel()
     variance = mean + mean**2 * (math.exp(sigma**2) - 1)
     assert counts.min() >= 1
@@ -111,7 +111,7 @@ def test_loop_counts_have_the_moments_of_the_log_normal_poisson(mean, sigma):
 
 
 def test_loop_counts_have_the_tail_of_the_log_normal_poisson():
-    chosen = model_settings(mean_loops=12, loops_sigma=0.5)
+    chosen = model_config(mean_loops=12, loops_sigma=0.5)
     counts = np.array([draw_loops(chosen, SEED, step) for step in range(4000)]).ravel()
     simulated = np.random.default_rng(0)
     normal = simulated.standard_normal(400_000)
@@ -123,20 +123,20 @@ def test_loop_counts_have_the_tail_of_the_log_normal_poisson():
 
 
 def test_loop_counts_are_one_per_group_and_a_function_of_seed_and_step():
-    chosen = model_settings(layers=12, groups=[[4], [5, 6], [7]], mean_loops=12)
+    chosen = model_config(layers=12, groups=[[4], [5, 6], [7]], mean_loops=12)
     counts = np.array([draw_loops(chosen, SEED, step) for step in range(300)])
     assert counts.shape == (300, 3)
     assert [tuple(row) for row in counts[:5]] == [draw_loops(chosen, SEED, step) for step in range(5)]
     assert draw_loops(chosen, SEED + 1, 0) != tuple(counts[0])
     assert np.abs(np.corrcoef(counts.T)[np.triu_indices(3, 1)]).max() < 4 / math.sqrt(300)
-    assert draw_loops(model_settings(groups=[]), SEED, 0) == ()
+    assert draw_loops(model_config(groups=[]), SEED, 0) == ()
 
 
 # --- recipe ----------------------------------------------------------------------------------------------------
 
 
 def test_the_learning_rate_warms_up_follows_a_cosine_and_stays_at_its_minimum():
-    train = train_settings(learning_rate=6e-4, min_learning_rate=6e-5, warmup_iterations=10, lr_decay_iterations=110)
+    train = train_config(learning_rate=6e-4, min_learning_rate=6e-5, warmup_iterations=10, lr_decay_iterations=110)
     landmarks = {
         0: 6e-4 / 11,  # the first iteration already learns
         9: 6e-4 * 10 / 11,
@@ -151,13 +151,13 @@ def test_the_learning_rate_warms_up_follows_a_cosine_and_stays_at_its_minimum():
 
 
 def test_the_learning_rate_can_stay_at_its_peak_and_need_no_warm_up():
-    constant = train_settings(learning_rate=1e-2, warmup_iterations=10, lr_decay_iterations=None)
+    constant = train_config(learning_rate=1e-2, warmup_iterations=10, lr_decay_iterations=None)
     assert [learning_rate(constant, step) for step in (10, 10**6)] == [1e-2, 1e-2]
-    assert learning_rate(train_settings(warmup_iterations=0, learning_rate=1e-2), 0) == pytest.approx(1e-2)
+    assert learning_rate(train_config(warmup_iterations=0, learning_rate=1e-2), 0) == pytest.approx(1e-2)
 
 
 def test_the_learning_rate_does_not_depend_on_the_length_of_the_run():
-    short, long = train_settings(iterations=20), train_settings(iterations=200)
+    short, long = train_config(iterations=20), train_config(iterations=200)
     assert [learning_rate(short, step) for step in range(20)] == [learning_rate(long, step) for step in range(20)]
 
 
@@ -165,7 +165,7 @@ def test_matrices_and_embeddings_decay_and_norms_do_not():
     model = initialise(MODEL, SEED)
     decay = {
         id(parameter): group["weight_decay"]
-        for group in make_optimizer(model, train_settings(weight_decay=0.3)).param_groups
+        for group in make_optimizer(model, train_config(weight_decay=0.3)).param_groups
         for parameter in group["params"]
     }
     found = {name: decay.pop(id(parameter)) for name, parameter in model.named_parameters()}
@@ -176,7 +176,7 @@ def test_matrices_and_embeddings_decay_and_norms_do_not():
 
 def test_one_iteration_is_one_step_of_adamw_with_clipping():
     changes = {"clip": 0.05, "weight_decay": 0.3, "beta1": 0.8, "beta2": 0.9}
-    state, train = start(**changes), train_settings(**changes)
+    state, train = start(**changes), train_config(**changes)
     before = {name: value.detach().clone() for name, value in state.model.named_parameters()}
     trainer(**changes).iterate(state)
     rate, gradient_norm = train.learning_rate / 6, state.log[0]["gradient_norm"]  # the first of five warm-up steps
@@ -209,7 +209,7 @@ def test_truncated_back_propagation_reaches_the_gradient_and_not_the_loss(tmp_pa
 
 
 def test_the_first_loss_of_an_untrained_model_is_near_that_of_guessing(tmp_path):
-    assert trained(1, tmp_path / "none").log[0]["loss"] == pytest.approx(math.log(MODEL.vocabulary), rel=0.2)
+    assert trained(1, tmp_path / "none").log[0]["loss"] == pytest.approx(math.log(MODEL.vocab_size), rel=0.2)
 
 
 def test_the_loss_goes_down(tmp_path):
@@ -217,10 +217,10 @@ def test_the_loss_goes_down(tmp_path):
     assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
 
 
-@pytest.mark.parametrize("reading", READINGS)
+@pytest.mark.parametrize("reference_state", READINGS)
 def test_ten_iterations_give_the_golden_losses(reading, tmp_path):
     changes, recipe = READINGS[reading]
-    log = trained(10, tmp_path / "none", model_settings(width=16, **changes), **recipe).log
+    log = trained(10, tmp_path / "none", model_config(width=16, **changes), **recipe).log
     assert [row["loss"] for row in log] == pytest.approx(GOLDEN[reading], rel=1e-4)
 
 
@@ -238,13 +238,13 @@ def test_recomputing_changes_no_loss_beyond_rounding(uninterrupted, tmp_path):
 def test_a_loss_that_is_not_finite_stops_with_the_iteration_and_both_numbers(tmp_path):
     state = trained(2, tmp_path / "none")
     with torch.no_grad():
-        state.model.single["1"].mlp_in.weight[0, 0] = math.inf
+        state.model.unlooped["1"].mlp_in.weight[0, 0] = math.inf
     with pytest.raises(InputError) as refusal:
         trainer().iterate(state)
     assert "iteration 3" in str(refusal.value)
     assert "loss nan" in str(refusal.value)
     assert "gradient norm nan" in str(refusal.value)
-    assert state.step == 2
+    assert state.iteration == 2
     assert len(state.log) == 2
 
 
@@ -262,16 +262,16 @@ def test_the_held_out_loss_is_the_mean_surprise_at_a_fixed_loop_count(batch):
     inputs, targets = HELD_OUT
     surprise = 0.0
     for sequence in range(3):
-        logits = model(inputs[sequence : sequence + 1], [5, 5], EvaluationNoise(SEED, [sequence], MODEL.block))[0]
+        logits = model(inputs[sequence : sequence + 1], [5, 5], EvaluationNoise(SEED, [sequence], MODEL.context_length))[0]
         chances = logits.double().exp() / logits.double().exp().sum(-1, keepdim=True)
-        surprise -= sum(chances[t, targets[sequence, t]].log().item() for t in range(MODEL.block))
+        surprise -= sum(chances[t, targets[sequence, t]].log().item() for t in range(MODEL.context_length))
     found = held_out_loss(model, inputs, targets, loops=5, seed=SEED, batch=batch)
     assert found == pytest.approx(surprise / targets.numel(), rel=1e-5)
 
 
 def test_the_held_out_loss_is_measured_at_its_interval_and_at_the_end_of_a_segment(tmp_path):
     log = trained(7, tmp_path / "none", held_out_every=3).log
-    assert [row["step"] for row in log if row["held_out_loss"] is not None] == [3, 6, 7]
+    assert [row["iteration"] for row in log if row["held_out_loss"] is not None] == [3, 6, 7]
 
 
 def test_measuring_the_held_out_loss_changes_no_training(tmp_path):
@@ -284,7 +284,7 @@ def test_the_log_is_a_training_table(tmp_path):
     with tables.writing("training", path, MODEL.group_labels) as append:
         append({name: [row[name] for row in state.log] for name in state.log[0]})
     frame = tables.read("training", path, MODEL.group_labels)
-    assert frame["step"].tolist() == [1, 2, 3]
+    assert frame["iteration"].tolist() == [1, 2, 3]
     assert frame["tokens_seen"].tolist() == [32, 64, 96]  # four sequences of eight tokens
     assert [tuple(row) for row in frame[["loops_g2", "loops_g3"]].to_numpy()] == [
         draw_loops(MODEL, SEED, step) for step in range(3)
@@ -301,12 +301,12 @@ def uninterrupted(tmp_path_factory) -> TrainingState:
 
 def test_a_killed_segment_continues_from_its_partial_state_bit_for_bit(uninterrupted, tmp_path):
     partial, changes = tmp_path / "partial.safetensors", {"save_seconds": 0.0}
-    killed = Interrupted(SEED, "cpu", MODEL, train_settings(**changes), learnable_tokens(400), HELD_OUT)
+    killed = Interrupted(SEED, "cpu", MODEL, train_config(**changes), learnable_tokens(400), HELD_OUT)
     with pytest.raises(KeyboardInterrupt):
         run_segment(killed, start(), 6, partial, IDENTITY)
     found = load_partial(partial, 0, 6, IDENTITY, "cpu")
     assert found is not None
-    resumed = restore(MODEL, train_settings(), "cpu", *found)
+    resumed = restore(MODEL, train_config(), "cpu", *found)
     assert resumed.step == 4
     run_segment(trainer(), resumed, 6, partial, IDENTITY)
     assert_same_bits(resumed, uninterrupted)
@@ -320,7 +320,7 @@ def test_two_segments_give_the_bits_of_one(cut, uninterrupted, tmp_path):
         checkpoints.save(tmp_path / kind, tensors, Header(kind, first.step, first.tokens_seen, IDENTITY, {}))
     weights, header = checkpoints.load(tmp_path / "weights", "weights", IDENTITY)
     moments, _ = checkpoints.load(tmp_path / "optimizer", "optimizer", IDENTITY)
-    second = restore(MODEL, train_settings(), "cpu", weights, moments, header)
+    second = restore(MODEL, train_config(), "cpu", weights, moments, header)
     assert (second.step, second.log) == (cut, [])
     run_segment(trainer(), second, 6, tmp_path / "none", IDENTITY)
     assert_same_bits(second, uninterrupted)

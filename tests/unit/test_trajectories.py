@@ -8,35 +8,35 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors import safe_open
-from small import KINDS, model_settings
+from small import PATH_TYPES, model_config
 
 from twoscale.dynamics import path_types, measures
-from twoscale.config import sections
+from twoscale import config
 from twoscale import tables
 from twoscale.model.transformer import LoopedTransformer, initialise
 from twoscale.model.noise import EvaluationNoise
 from twoscale.dynamics.trajectories import TABLES, extract, measure_batch, save_states
 
 SEED, STEP, BUDGET = 5, 200, 4
-MODEL = model_settings(layers=6, groups=[[2], [3, 4], [6]])
+MODEL = model_config(layers=6, groups=[[2], [3, 4], [6]])
 BLOCKS = torch.randint(37, (5, 8), generator=torch.Generator().manual_seed(0))
-CRITERIA = sections.Kinds(**(KINDS | {"window": 3, "longest_period": 2}))
+CRITERIA = config.PathTypesConfig(**(PATH_TYPES | {"window": 3, "max_period": 2}))
 READINGS = ["first_state", "projected", "final", "initial"]
 
 
-def float64_model(model: sections.Model = MODEL) -> LoopedTransformer:
+def float64_model(model: config.ModelConfig = MODEL) -> LoopedTransformer:
     return initialise(model, seed=3).double().requires_grad_(False)
 
 
-def chosen(**changes) -> sections.Trajectories:
+def chosen(**changes) -> config.TrajectoriesConfig:
     values = {"budget": BUDGET, "tokens": 40, "batch": 2, "dtype": "float64", "states_sequence": 1}
-    return sections.Trajectories(**(values | changes))
+    return config.TrajectoriesConfig(**(values | changes))
 
 
 def states_of(model: LoopedTransformer, sequences: list[int]) -> dict[str, np.ndarray]:
     """x^0 … x^K (K + 1, B, T, C) of every group and what enters it (B, T, C), taken from the walk."""
-    labels = model.settings.group_labels
-    noise = EvaluationNoise(SEED, sequences, model.settings.block)
+    labels = model.config.group_labels
+    noise = EvaluationNoise(SEED, sequences, model.config.context_length)
     states, entered, before = {label: [] for label in labels}, {}, None
     for place, hidden in model.walk(BLOCKS[sequences], [BUDGET] * len(labels), noise):
         if place.stage == "loop":
@@ -81,7 +81,7 @@ def test_every_row_of_a_loop_is_what_the_states_of_the_walk_give():
                 wanted["acceleration"] = bend
                 wanted["acceleration_normalized"] = bend / (sizes[0] + sizes[1])
                 wanted["acceleration_relative"] = bend / length(states[k])
-            for name in rows.columns.drop("step"):
+            for name in rows.columns.drop("iteration"):
                 if name in wanted:
                     np.testing.assert_allclose(rows[name], wanted[name].ravel(), rtol=1e-5, err_msg=f"{name} at {k}")
                 else:
@@ -104,18 +104,18 @@ def test_every_row_of_a_path_is_what_the_states_of_the_walk_give():
             dimension = measures.effective_dimension(distances)
             assert row["effective_dimension"] == pytest.approx(dimension.item(), rel=1e-5)
             found = path_types.classify(distances, floor, CRITERIA)
-            assert (row["kind"], row["period"]) == (path_types.KINDS[found["kind"]], found["period"])
+            assert (row["path_type"], row["period"]) == (path_types.PATH_TYPES[found["path_type"]], found["period"])
 
 
 def test_there_is_one_row_for_every_token_group_and_state():
     frame = measured(float64_model(), [3, 1])["trajectories"]
-    keys = ["step", "group", "k", "sequence", "position"]
+    keys = ["iteration", "group", "k", "sequence", "position"]
     assert len(frame) == len(frame.drop_duplicates(keys)) == 3 * (BUDGET + 1) * 2 * 8
     assert frame["group"].unique().tolist() == ["2", "3-4", "6"]
     assert sorted(frame["k"].unique()) == list(range(BUDGET + 1))
     assert set(frame["sequence"]) == {1, 3}
     assert set(frame["position"]) == set(range(8))
-    assert set(frame["step"]) == {STEP}
+    assert set(frame["iteration"]) == {STEP}
 
 
 def test_the_noise_of_a_sequence_follows_its_number_and_not_its_place_in_the_batch():
@@ -131,12 +131,12 @@ def test_the_noise_of_a_sequence_follows_its_number_and_not_its_place_in_the_bat
 @pytest.mark.parametrize("exit_norm", ["none", "final_norm"])
 def test_every_reading_of_the_drift_is_the_jump_from_the_last_state_of_the_group_before(exit_norm):
     # in this sandwich a state is not normalised already, so what leaves a group differs from its last state
-    chosen_model = model_settings(layers=6, groups=[[2], [3, 4], [6]], exit_norm=exit_norm, sandwich="branch")
+    chosen_model = model_config(layers=6, groups=[[2], [3, 4], [6]], exit_norm=exit_norm, sandwich="branch")
     model, sequences = float64_model(chosen_model), [0, 4]
     states = states_of(model, sequences)
     frame = (
         measured(model, sequences)["token_drift"]
-        .set_index(["boundary", "reading", "sequence", "position"])
+        .set_index(["boundary", "reference_state", "sequence", "position"])
         .sort_index()
     )
     for number, (left, right) in enumerate([("2", "3-4"), ("3-4", "6")], start=1):
@@ -158,15 +158,15 @@ def test_every_reading_of_the_drift_is_the_jump_from_the_last_state_of_the_group
 
 def test_there_is_one_row_of_drift_for_every_token_boundary_and_reading():
     frame = measured(float64_model(), [0, 4])["token_drift"]
-    keys = ["step", "boundary", "reading", "sequence", "position"]
+    keys = ["iteration", "boundary", "reference_state", "sequence", "position"]
     assert len(frame) == len(frame.drop_duplicates(keys)) == 2 * len(READINGS) * 2 * 8
     assert frame["boundary"].unique().tolist() == ["2->3-4", "3-4->6"]
-    assert frame["reading"].unique().tolist() == READINGS
+    assert frame["reference_state"].unique().tolist() == READINGS
 
 
 @pytest.mark.parametrize(("groups", "expected"), [([], set()), ([[2, 3]], {"trajectories", "token_paths"})])
 def test_a_model_without_boundaries_has_no_drift_and_one_without_groups_no_rows(groups, expected):
-    model = float64_model(model_settings(groups=groups))
+    model = float64_model(model_config(groups=groups))
     rows = measure_batch(model, BLOCKS[:1], [0], SEED, STEP, BUDGET, CRITERIA)
     assert {table for table, _ in rows} == expected
 
@@ -186,7 +186,7 @@ def test_the_number_of_sequences_at_a_time_changes_no_value(batch, tmp_path):
     for table, frame in extracted(tmp_path / "other", batch=batch).items():
         wanted = tables_of_two[table]
         assert len(frame) == len(wanted)
-        names = [name for name in ("sequence", "group", "boundary", "k", "reading", "position") if name in frame]
+        names = [name for name in ("sequence", "group", "boundary", "k", "reference_state", "position") if name in frame]
         sort = {"by": names, "ignore_index": True}
         pd.testing.assert_frame_equal(frame.sort_values(**sort), wanted.sort_values(**sort), rtol=1e-6)
 
@@ -231,7 +231,7 @@ def test_the_states_of_one_sequence_can_be_read_back_with_what_stands_where(tmp_
         states, header = file.get_tensor("states"), json.loads(file.metadata()["twoscale"])
     assert states.dtype == np.float32
     assert states.shape == (1 + 2 + 3 * (BUDGET + 1), 8, 8)  # embedding, layers 1 and 5, three groups
-    assert (header["step"], header["sequence"], header["tokens"]) == (STEP, 1, words)
+    assert (header["iteration"], header["sequence"], header["tokens"]) == (STEP, 1, words)
     walked = states_of(model, [1])
     for label in ("2", "3-4", "6"):
         rows = [row for row, place in enumerate(header["places"]) if place["group"] == label]

@@ -7,18 +7,18 @@ import pytest
     ("settings", "sentence"),
     [
         ({"model": {"widht": 32}}, "config key model: unknown key widht"),
-        ({"model": {"width": "wide"}}, "config key model.width: "),
-        ({"model": {"heads": 3}}, "config key model.heads: 3 heads do not divide"),
+        ({"model": {"width": "wide"}}, "config key model.hidden_size: "),
+        ({"model": {"heads": 3}}, "config key model.num_heads: 3 heads do not divide"),
         ({"model": {"groups": [[2], [2, 3]]}}, "config key model.groups: layer 2 is in two groups"),
         ({"model": {"groups": [[2, 4]]}}, "config key model.groups: found the group [2, 4]"),
         ({"train": {"iterations": 15}}, "config key train.iterations: found 15"),
-        ({"train": {"processes": 3}}, "config key train.batch: 4 sequences cannot be divided"),
-        ({"tokens": {"tokenizer": "bpe", "entries": 70000}}, "config key tokens.entries: found 70000"),
+        ({"train": {"processes": 3}}, "config key train.batch_size: 4 sequences cannot be divided"),
+        ({"tokens": {"tokenizer": "bpe", "entries": 70000}}, "config key tokenizer.vocab_size: found 70000"),
         ({"data": {"source": "parquet"}}, "config key data.path: found nothing"),
         ({"data": {"source": "gutenberg"}}, "config key data.source: 'gutenberg'"),
-        ({"exits": {"rules": {"patience": {"thresholds": [1.0]}}}}, "config key exits.rules.patience: unknown rule"),
-        ({"exits": {"rules": {"kl": {"thresholds": [0.0]}}}}, "config key exits.rules.kl.thresholds: found 0.0"),
-        ({"exits": {"rules": {"fixed": {"thresholds": [2.5]}}}}, "config key exits.rules.fixed.thresholds: found 2.5"),
+        ({"exits": {"criteria": {"patience": {"thresholds": [1.0]}}}}, "config key exits.criteria.patience: unknown rule"),
+        ({"exits": {"criteria": {"kl": {"thresholds": [0.0]}}}}, "config key exits.criteria.kl.thresholds: found 0.0"),
+        ({"exits": {"criteria": {"fixed": {"thresholds": [2.5]}}}}, "config key exits.criteria.fixed.thresholds: found 2.5"),
         ({"preset": "huge"}, "config key preset: found 'huge'"),
         ({"run": "../up"}, "config key run: found '../up'"),
     ],
@@ -38,7 +38,7 @@ def test_an_unknown_key_at_the_top_is_named(fresh):
 
 
 def test_a_checkpoint_off_the_schedule_is_refused(fresh):
-    done = fresh.run("-n", "results/tiny/checkpoints/step_000015.safetensors")
+    done = fresh.run("-n", "results/tiny/checkpoints/iteration_000015.safetensors")
     assert done.returncode != 0
     assert "no checkpoint at step 15, expected one of [10, 20]" in done.stdout + done.stderr
 
@@ -53,11 +53,11 @@ def test_a_missing_text_folder_is_named_on_the_terminal(fresh):
 def test_a_checkpoint_of_another_configuration_is_refused(editable):
     """Files brought from elsewhere have no record; only the identity inside them can tell."""
     folder = editable.root / "results/tiny/checkpoints"
-    stranger = (folder / "step_000010.safetensors").read_bytes()
+    stranger = (folder / "iteration_000010.safetensors").read_bytes()
     editable.configure(run="other", seed=7)
-    editable.succeed("results/other/checkpoints/step_000000.safetensors")
-    target = editable.root / "results/other/checkpoints/step_000000.safetensors"
+    editable.succeed("results/other/checkpoints/iteration_000000.safetensors")
+    target = editable.root / "results/other/checkpoints/iteration_000000.safetensors"
     target.write_bytes(stranger)
-    done = editable.run("results/other/checkpoints/step_000010.safetensors", "--rerun-triggers", "input")
+    done = editable.run("results/other/checkpoints/iteration_000010.safetensors", "--rerun-triggers", "input")
     assert done.returncode != 0
     assert "belongs to another configuration: seed is 1337 there, expected 7" in done.stdout + done.stderr

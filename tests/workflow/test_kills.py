@@ -10,8 +10,8 @@ import pytest
 
 # one long segment; partial states every few iterations
 SETTINGS = {"train": {"iterations": 400, "checkpoint_every": 400, "lr_decay_iterations": 400, "save_seconds": 0.2}}
-TARGET = "results/tiny/checkpoints/step_000400.safetensors"
-PARTIAL = "results/tiny/checkpoints/step_000400.partial.safetensors"
+TARGET = "results/tiny/checkpoints/iteration_000400.safetensors"
+PARTIAL = "results/tiny/checkpoints/iteration_000400.partial.safetensors"
 PATIENCE = 120  # seconds
 
 

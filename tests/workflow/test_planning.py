@@ -137,9 +137,9 @@ def test_more_iterations_only_add_segments(editable):
         "claims": 1,
         **FIGURES,
     }
-    kept = (editable.root / "results/tiny/checkpoints/step_000020.safetensors").read_bytes()
+    kept = (editable.root / "results/tiny/checkpoints/iteration_000020.safetensors").read_bytes()
     editable.succeed()
-    assert (editable.root / "results/tiny/checkpoints/step_000020.safetensors").read_bytes() == kept
+    assert (editable.root / "results/tiny/checkpoints/iteration_000020.safetensors").read_bytes() == kept
     assert editable.plan() == {}
 
 

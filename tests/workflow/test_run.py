@@ -13,18 +13,18 @@ def test_one_call_draws_the_five_figures(finished):
 def test_tables_hold_every_checkpoint_group_and_rule(finished):
     tables = finished.root / "results/tiny/tables"
     loops = pd.read_parquet(tables / "loop_metrics.parquet")
-    assert sorted(loops["step"].unique()) == [0, 10, 20]
+    assert sorted(loops["iteration"].unique()) == [0, 10, 20]
     assert set(loops["group"]) == {"2", "3"}
     quality = pd.read_parquet(tables / "exit_quality.parquet")
     assert set(quality["rule"]) == {"fixed", "step_norm", "kl", "acceleration"}
     training = pd.read_parquet(tables / "training.parquet")
-    assert training["step"].tolist() == list(range(1, 21))
+    assert training["iteration"].tolist() == list(range(1, 21))
 
 
 def test_one_call_judges_the_claims(finished):
     """The tiny budget of 6 loop steps has no settled angles (claim 4)."""
     claims = pd.read_parquet(finished.root / "results/tiny/tables/claims.parquet")
-    verdicts = claims[claims["part"] == "all"].set_index("claim")["verdict"]
+    verdicts = claims[claims["text_part"] == "all"].set_index("claim")["verdict"]
     assert list(verdicts.index) == list(range(1, 12))
     assert verdicts[4] == "cannot be judged"
     page = (finished.root / "results/claims.md").read_text()
@@ -34,7 +34,7 @@ def test_one_call_judges_the_claims(finished):
 
 def test_only_the_last_optimizer_state_stays(finished):
     states = sorted(path.name for path in (finished.root / "results/tiny/checkpoints").glob("*.optimizer.safetensors"))
-    assert states == ["step_000020.optimizer.safetensors"]
+    assert states == ["iteration_000020.optimizer.safetensors"]
 
 
 def test_one_figure_plans_no_other(fresh):

@@ -5,12 +5,12 @@ import pytest
 
 
 def test_kinds_and_path_independence_are_made_from_the_checkpoints_alone(editable):
-    figures = ["results/kinds.pdf", "results/path_independence.pdf"]
+    figures = ["results/path_types.pdf", "results/path_independence.pdf"]
     planned = editable.plan(*figures)
-    assert planned == {"measure_path_independence": 3, "aggregate_paths": 1, "kinds": 1, "path_independence": 1}
+    assert planned == {"measure_path_independence": 3, "aggregate_paths": 1, "path_types": 1, "path_independence": 1}
     editable.succeed(*figures)
-    kinds = pd.read_parquet(editable.root / "results/tiny/tables/kinds.parquet")
-    shares = kinds.groupby(["step", "group"])["share"].sum()
+    path_types = pd.read_parquet(editable.root / "results/tiny/tables/path_types.parquet")
+    shares = path_types.groupby(["iteration", "group"])["share"].sum()
     assert shares.index.tolist() == [(step, group) for step in (0, 10, 20) for group in ("2", "3")]
     assert shares.tolist() == pytest.approx([1.0] * 6)
     for figure in figures:
@@ -19,9 +19,9 @@ def test_kinds_and_path_independence_are_made_from_the_checkpoints_alone(editabl
 
 
 def test_criteria_of_kinds_repeat_the_extraction_and_no_training(editable):
-    editable.configure(kinds={"straightness": 0.6})
-    assert "train_segment" not in editable.plan("results/kinds.pdf")
-    assert editable.plan("results/kinds.pdf")["extract_trajectories"] == 3
+    editable.configure(path_types={"straightness": 0.6})
+    assert "train_segment" not in editable.plan("results/path_types.pdf")
+    assert editable.plan("results/path_types.pdf")["extract_trajectories"] == 3
 
 
 def test_the_readings_are_runs_of_the_same_rules_on_the_text_of_the_chosen_run(editable):

@@ -4,10 +4,10 @@ import pandas as pd
 import pytest
 
 RULE = '''"""A rule."""
-from twoscale.exits import Rule
+from twoscale.exits import ExitCriterion
 
 
-class Patience(Rule):
+class Patience(ExitCriterion):
     def start(self, x0):
         return {"left": x0[:, 0] * 0 + self.threshold}
 
@@ -15,7 +15,7 @@ class Patience(Rule):
         left = state["left"] - 1
         return left <= 0, {"left": left}
 '''
-SETTINGS = {"exits": {"rules": {"patience": {"thresholds": [2.0], "file": "patience.py", "class": "Patience"}}}}
+SETTINGS = {"exits": {"criteria": {"patience": {"thresholds": [2.0], "file": "patience.py", "class": "Patience"}}}}
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def test_a_users_rule_is_in_the_tables_and_only_an_edit_of_its_code_repeats_the_
     with_rule.succeed("results/fig4.pdf")
     for table in ("exit_quality", "exit_latency"):
         rows = pd.read_parquet(with_rule.root / f"results/tiny/tables/{table}.parquet")
-        mine = rows[rows["rule"] == "patience"]
+        mine = rows[rows["criterion"] == "patience"]
         assert len(mine)
         assert (mine["evaluations_g2"] == 2).all()
     assert with_rule.plan("results/fig4.pdf") == {}

@@ -22,11 +22,11 @@ rule claims:
     conda:
         "../../envs/analysis.yaml"
     params:
-        settings=figure_settings(seed=RUNS[RUN].seed, exit_budget=RUNS[RUN].exits.budget),
+        config=figure_config(seed=RUNS[RUN].seed, exit_budget=RUNS[RUN].exits.max_loops),
         tables=written("claims"),
         code=code("claims"),
         caption=caption,
     shell:
-        "python scripts/claims.py --settings {params.settings:q} --loops {input.loops:q} --drift {input.drift:q}"
+        "python scripts/claims.py --config {params.config:q} --loops {input.loops:q} --drift {input.drift:q}"
         " --quality {input.quality:q} --latency {input.latency:q} --checks {input.checks:q}"
         " --table {output.table:q} --page {output.page:q} > {log:q} 2>&1"

@@ -18,7 +18,7 @@ os.environ.update(PATH=os.pathsep.join([str(Path(sys.executable).parent), os.env
 from twoscale import configuration, tables
 from twoscale import settings as library_settings
 from twoscale.errors import InputError
-from twoscale.fingerprint import fingerprint, of_rule_file
+from twoscale.fingerprint import fingerprint, of_criterion_file
 
 
 def load_runs():
@@ -39,31 +39,31 @@ def data_run(run):
     return RUN if (own.data, own.tokens) == (chosen.data, chosen.tokens) else run
 
 
-def checkpoint_steps(run):
-    return library_settings.checkpoint_steps(RUNS[run].train)
+def checkpoint_iterations(run):
+    return library_settings.checkpoint_iterations(RUNS[run].train)
 
 
-def previous_step(run, step):
+def previous_iteration(run, step):
     """The step that the segment ending at `step` starts from."""
-    steps = [0, *checkpoint_steps(run)]
+    steps = [0, *checkpoint_iterations(run)]
     if step not in steps[1:]:
-        raise WorkflowError(f"run {run}: no checkpoint at step {step}, expected one of {steps[1:]}.")
+        raise WorkflowError(f"run {run}: no checkpoint at step {iteration}, expected one of {steps[1:]}.")
     return steps[steps.index(step) - 1]
 
 
 def checkpoint(run, step):
-    return f"results/{run}/checkpoints/step_{step:06d}.safetensors"
+    return f"results/{run}/checkpoints/iteration_{iteration:06d}.safetensors"
 
 
 def last_checkpoint(wildcards):
-    return checkpoint(wildcards.run, checkpoint_steps(wildcards.run)[-1])
+    return checkpoint(wildcards.run, checkpoint_iterations(wildcards.run)[-1])
 
 
-def every_step(pattern, untrained=True):
+def every_checkpoint(pattern, untrained=True):
     """Input function: `pattern` at every checkpoint of the run, with or without the untrained model."""
     first = [0] if untrained else []
     return lambda wildcards: [
-        pattern.format(run=wildcards.run, step=step) for step in first + checkpoint_steps(wildcards.run)
+        pattern.format(run=wildcards.run, iteration=iteration) for step in first + checkpoint_iterations(wildcards.run)
     ]
 
 
@@ -74,7 +74,7 @@ def data_file(name):
 
 def tokenizer_file(wildcards):
     """Input function: the file of the run's tokenizer, where it has one."""
-    match RUNS[wildcards.run].tokens.tokenizer:
+    match RUNS[wildcards.run].tokenizer.name:
         case "gpt2":
             return GPT2
         case "bpe":
@@ -88,7 +88,7 @@ def tokenizer_option(wildcards, input):
     return f"--tokenizer {input.tokenizer}" if input.tokenizer else ""
 
 
-def settings_json(**slices):
+def config_json(**slices):
     """Param function: one canonical JSON string of the settings that matter to a rule.
 
     One string, because Snakemake compares several params as a set. Each value is a function of
@@ -154,12 +154,12 @@ def growing(amount):
 
 
 def last_analyses(wildcards):
-    """The group of jobs that analyse the last checkpoint, as `analyses_{run}_{step}` names it."""
-    return f"analyses_{wildcards.run}_{checkpoint_steps(wildcards.run)[-1]:06d}"
+    """The group of jobs that analyse the last checkpoint, as `analyses_{run}_{iteration}` names it."""
+    return f"analyses_{wildcards.run}_{checkpoint_iterations(wildcards.run)[-1]:06d}"
 
 
 def block(run, settings):
-    return settings.model.block
+    return settings.model.context_length
 
 
 # --- data
@@ -174,13 +174,13 @@ def text_shards(wildcards):
 
 def counting_tokenizer(wildcards):
     """Input function: the tokenizer that text is counted with, where that is not done in characters."""
-    return GPT2 if RUNS[wildcards.run].tokens.tokenizer == "gpt2" else []
+    return GPT2 if RUNS[wildcards.run].tokenizer.name == "gpt2" else []
 
 
 def text_of(run):
     """What the later jobs of `run` cannot make without a network."""
     folder = f"results/{data_run(run)}/data/text"
-    gpt2 = [GPT2] if RUNS[run].tokens.tokenizer == "gpt2" else []
+    gpt2 = [GPT2] if RUNS[run].tokenizer.name == "gpt2" else []
     return [f"{folder}/{shard}.parquet" for shard in TEXT_SHARDS] + gpt2
 
 
@@ -194,11 +194,11 @@ def text_budget(run, settings):
 
 
 def tokenizer_name(run, settings):
-    return settings.tokens.tokenizer
+    return settings.tokenizer.name
 
 
 def held_out_tokens(run, settings):
-    return settings.tokens.held_out
+    return settings.data.held_out_tokens
 
 
 def download(wildcards, output):
@@ -209,14 +209,14 @@ def download(wildcards, output):
 # --- training
 
 
-def training_settings(wildcards):
+def training_config(wildcards):
     return library_settings.canonical_json(library_settings.training_identity(RUNS[wildcards.run]))
 
 
-def operation(wildcards, output):
+def runtime(wildcards, output):
     # `output` is asked for so that Snakemake does not track it: how a run is cut, watched and spread
     # changes no result
-    return library_settings.canonical_json(library_settings.operation(RUNS[wildcards.run]))
+    return library_settings.canonical_json(config.runtime(RUNS[wildcards.run]))
 
 
 def launch(wildcards, output):
@@ -238,7 +238,7 @@ def with_gpus(count):
 
 def segment_start(wildcards):
     """The checkpoint that a segment starts from, and its optimizer state unless that is the start of all."""
-    step = previous_step(wildcards.run, int(wildcards.step))
+    step = previous_iteration(wildcards.run, int(wildcards.iteration))
     weights = checkpoint(wildcards.run, step)
     return [weights, weights.replace(".safetensors", ".optimizer.safetensors")] if step else [weights]
 
@@ -262,7 +262,7 @@ def judged_claims():
     return ["results/claims.md"] if RUNS[RUN].model.groups else []
 
 
-def figure_settings(**extra):
+def figure_config(**extra):
     """Param: what a figure needs to know of its run, as one canonical JSON string."""
     settings = RUNS[RUN]
     return library_settings.canonical_json({"run": RUN, "text": library_settings.text_label(settings.data), **extra})
@@ -271,30 +271,30 @@ def figure_settings(**extra):
 def caption(wildcards, output):
     """Param: the values that captions quote. `output` is asked for so that no value here redraws a figure."""
     settings = RUNS[RUN]
-    block = settings.model.block
+    block = settings.model.context_length
     return {
         "run": RUN,
         "text": library_settings.text_label(settings.data),
-        "step": checkpoint_steps(RUN)[-1],
+        "iteration": checkpoint_iterations(RUN)[-1],
         "groups": ", ".join(settings.model.group_labels).replace("-", "–"),
         "boundaries": ", ".join(settings.model.boundary_labels).replace("->", " → ").replace("-", "–"),
-        "budget": settings.exits.budget if "fig4" in str(output) else settings.trajectories.budget,
+        "budget": settings.exits.max_loops if "fig4" in str(output) else settings.trajectories.loops,
         "dtype": settings.exits.dtype if "fig4" in str(output) else settings.trajectories.dtype,
         "tokens": settings.trajectory_sequences * block,
         "sequence": settings.trajectories.states_sequence,
         "shown_tokens": settings.figures.fig1_tokens,
-        "reading": settings.figures.dlr_reading,
+        "reading": settings.figures.dlr_reference_state,
         "device": settings.compute.device,
-        "decoder": settings.exits.decoder.replace("_", " "),
+        "decoder": settings.exits.readout.replace("_", " "),
         "kv_slots": settings.exits.kv_slots,
         "latency_tokens": settings.exits.latency_tokens,
         "latency_repeats": settings.exits.latency_repeats,
         "quality_tokens": settings.quality_sequences * block,
-        "batch_tokens": settings.train.batch * block,
+        "batch_tokens": settings.train.batch_size * block,
         "held_out_tokens": settings.train.held_out_sequences * block,
         "held_out_loops": settings.train.held_out_loops,
         "mean_loops": f"{settings.model.mean_loops:g}",
-        "clip": f"{settings.train.clip:g}",
+        "clip": f"{settings.train.grad_clip:g}",
     }
 
 
@@ -309,20 +309,20 @@ def in_supplement(name):
 # --- exit rules of the user, quality against loops
 
 
-def rule_files(take):
+def criterion_files(take):
     """Slice of settings: fingerprints of the files with exit rules of the user among those that `take` returns."""
 
     def digests(run, settings):
         try:
-            return {name: of_rule_file(rule["file"]) for name, rule in take(settings).items() if "file" in rule}
+            return {name: of_criterion_file(rule["file"]) for name, rule in take(settings).items() if "file" in rule}
         except InputError as error:
             raise WorkflowError(str(error))
 
     return digests
 
 
-exit_rule_files = rule_files(lambda settings: settings.exits.rules)
-dense_rule_files = rule_files(lambda settings: settings.dense_exits.rules)
+exit_criterion_files = criterion_files(lambda settings: settings.exits.criteria)
+dense_criterion_files = criterion_files(lambda settings: settings.dense_exits.rules)
 
 
 def dense_exits(run, settings):
@@ -333,7 +333,7 @@ def scaling_caption(wildcards, output):
     settings = RUNS[RUN]
     return caption(wildcards, output) | {
         "loops": ", ".join(map(str, settings.scaling.loops)),
-        "tokens": settings.scaling_sequences * settings.model.block,
+        "tokens": settings.scaling_sequences * settings.model.context_length,
         "mean_loops": settings.model.mean_loops,
         "dtype": settings.scaling.dtype,
     }
@@ -343,24 +343,24 @@ def pareto_caption(wildcards, output):
     settings = RUNS[RUN]
     return caption(wildcards, output) | {
         "loops": ", ".join(map(str, settings.loop_grid)),
-        "budget": settings.exits.budget,
+        "budget": settings.exits.max_loops,
         "dtype": settings.exits.dtype,
         "latency_tokens": settings.pareto.latency_tokens,
         "latency_repeats": settings.pareto.latency_repeats,
-        "quality_tokens": settings.pareto_sequences * settings.model.block,
+        "quality_tokens": settings.pareto_sequences * settings.model.context_length,
     }
 
 
-# --- kinds of trajectories
+# --- path_types of trajectories
 
 
-def kinds_caption(wildcards, output):
-    """Param: what the captions of kinds and path independence quote besides `caption`."""
+def path_types_caption(wildcards, output):
+    """Param: what the captions of path_types and path independence quote besides `caption`."""
     settings = RUNS[RUN]
     return caption(wildcards, output) | {
-        "kinds": vars(settings.kinds),
+        "path_types": vars(settings.path_types),
         "draws": settings.path_independence.draws,
-        "independence_tokens": settings.independence_sequences * settings.model.block,
+        "independence_tokens": settings.independence_sequences * settings.model.context_length,
     }
 
 
@@ -383,12 +383,12 @@ def readings_caption(wildcards, output):
     return caption(wildcards, output) | {
         "runs": len(reading_names()),
         "iterations": settings.train.iterations,
-        "training_tokens": settings.train.iterations * settings.train.batch * model.block,
-        "layers": model.layers,
-        "width": model.width,
-        "budget": settings.trajectories.budget,
+        "training_tokens": settings.train.iterations * settings.train.batch_size * model.context_length,
+        "layers": model.num_layers,
+        "width": model.hidden_size,
+        "budget": settings.trajectories.loops,
         "dtype": settings.trajectories.dtype,
-        "tokens": settings.trajectory_sequences * model.block,
+        "tokens": settings.trajectory_sequences * model.context_length,
         "held_out_loops": settings.train.held_out_loops,
     }
 
@@ -400,5 +400,5 @@ def page_category(wildcards):
     return "Claims" if wildcards.table == "claims" else "Tables"
 
 
-def table_page_settings(wildcards):
+def table_page_config(wildcards):
     return library_settings.canonical_json({"run": RUN, "table": wildcards.table})

@@ -26,7 +26,7 @@ rule fetch_gpt2:
         download=download,
         code=code("fetch_gpt2"),
     shell:
-        "python scripts/fetch_gpt2.py --settings {params.download:q} --output {output:q} > {log:q} 2>&1"
+        "python scripts/fetch_gpt2.py --config {params.download:q} --output {output:q} > {log:q} 2>&1"
 
 
 rule prepare_text:
@@ -43,14 +43,14 @@ rule prepare_text:
         "../../envs/analysis.yaml"
     threads: 4
     params:
-        settings=settings_json(data=text_source, budget=text_budget),
+        config=config_json(data=text_source, budget=text_budget),
         download=download,
         tokenizer=tokenizer_option,
         parts=lambda wildcards, output: Path(output[0]).parents[1] / "parts",
-        tables=written("part", "text"),
+        tables=written("text_part", "text"),
         code=code("prepare_text"),
     shell:
-        "python scripts/prepare_text.py --settings {params.settings:q} --download {params.download:q}"
+        "python scripts/prepare_text.py --config {params.config:q} --download {params.download:q}"
         " {params.tokenizer} --parts {params.parts:q} --output {output:q} > {log:q} 2>&1"
 
 
@@ -69,10 +69,10 @@ rule train_tokenizer:
         mem_mb=growing(4000),
         runtime=growing(120),
     params:
-        settings=settings_json(tokens=section("tokens")),
+        config=config_json(tokens=section("tokens")),
         code=code("train_tokenizer"),
     shell:
-        "python scripts/train_tokenizer.py --settings {params.settings:q} --text {input.text:q} --output {output:q}"
+        "python scripts/train_tokenizer.py --config {params.config:q} --text {input.text:q} --output {output:q}"
         " > {log:q} 2>&1"
 
 
@@ -83,7 +83,7 @@ rule tokenize_text:
     output:
         train=temp("results/{run}/data/tokens/{shard}.train.bin"),
         val=temp("results/{run}/data/tokens/{shard}.val.bin"),
-        sidecar=temp("results/{run}/data/tokens/{shard}.json"),
+        metadata=temp("results/{run}/data/tokens/{shard}.json"),
     log:
         "results/{run}/logs/tokenize_text_{shard}.log",
     benchmark:
@@ -94,23 +94,23 @@ rule tokenize_text:
         mem_mb=growing(1000),
         runtime=growing(240),
     params:
-        settings=settings_json(tokenizer=tokenizer_name),
+        config=config_json(tokenizer=tokenizer_name),
         tokenizer=tokenizer_option,
         code=code("tokenize_text"),
     shell:
-        "python scripts/tokenize_text.py --settings {params.settings:q} --text {input.text:q} {params.tokenizer}"
-        " --train {output.train:q} --val {output.val:q} --sidecar {output.sidecar:q} > {log:q} 2>&1"
+        "python scripts/tokenize_text.py --config {params.config:q} --text {input.text:q} {params.tokenizer}"
+        " --train {output.train:q} --val {output.val:q} --metadata {output.metadata:q} > {log:q} 2>&1"
 
 
 rule join_tokens:
     input:
         train=expand("results/{{run}}/data/tokens/{shard}.train.bin", shard=TEXT_SHARDS),
         val=expand("results/{{run}}/data/tokens/{shard}.val.bin", shard=TEXT_SHARDS),
-        sidecar=expand("results/{{run}}/data/tokens/{shard}.json", shard=TEXT_SHARDS),
+        metadata=expand("results/{{run}}/data/tokens/{shard}.json", shard=TEXT_SHARDS),
     output:
         train="results/{run}/data/train.bin",
         val="results/{run}/data/val.bin",
-        sidecar="results/{run}/data/tokens.json",
+        metadata="results/{run}/data/tokens.json",
     log:
         "results/{run}/logs/join_tokens.log",
     benchmark:
@@ -121,9 +121,9 @@ rule join_tokens:
         mem_mb=1000,
         runtime=60,
     params:
-        settings=settings_json(held_out=held_out_tokens, block=block),
+        config=config_json(held_out=held_out_tokens, block=block),
         code=code("join_tokens"),
     shell:
-        "python scripts/join_tokens.py --settings {params.settings:q} --trains {input.train:q} --vals {input.val:q}"
-        " --sidecars {input.sidecar:q} --train {output.train:q} --val {output.val:q} --sidecar {output.sidecar:q}"
+        "python scripts/join_tokens.py --config {params.config:q} --trains {input.train:q} --vals {input.val:q}"
+        " --metadata_files {input.metadata:q} --train {output.train:q} --val {output.val:q} --metadata {output.metadata:q}"
         " > {log:q} 2>&1"

@@ -8,7 +8,7 @@ rule benchmark_exits:
     input:
         checkpoint=last_checkpoint,
         val=data_file("val.bin"),
-        sidecar=data_file("tokens.json"),
+        metadata=data_file("tokens.json"),
     output:
         quality="results/{run}/tables/exit_quality.parquet",
         latency="results/{run}/tables/exit_latency.parquet",
@@ -29,18 +29,18 @@ rule benchmark_exits:
         gpu=gpus,
         gpu_slot=gpus,
     params:
-        settings=settings_json(
+        config=config_json(
             run=run_name,
             seed=seed,
             device=device,
             model=section("model"),
             exits=section("exits"),
-            rule_files=exit_rule_files,
+            criterion_files=exit_criterion_files,
         ),
         tables=written("exit_quality", "exit_latency", "check_cost"),
         launch=launch_alone,
         code=code("benchmark_exits"),
     shell:
-        "{params.launch} scripts/benchmark_exits.py --settings {params.settings:q} --checkpoint {input.checkpoint:q}"
-        " --val {input.val:q} --sidecar {input.sidecar:q} --threads {threads}"
+        "{params.launch} scripts/benchmark_exits.py --config {params.config:q} --checkpoint {input.checkpoint:q}"
+        " --val {input.val:q} --metadata {input.metadata:q} --threads {threads}"
         " --quality {output.quality:q} --latency {output.latency:q} --checks {output.checks:q} > {log:q} 2>&1"

@@ -17,11 +17,11 @@ rule fig1:
     conda:
         "../../envs/analysis.yaml"
     params:
-        settings=figure_settings(tokens=RUNS[RUN].figures.fig1_tokens),
+        config=figure_config(tokens=RUNS[RUN].figures.fig1_tokens),
         code=code("fig1"),
         caption=caption,
     shell:
-        "python scripts/fig1.py --settings {params.settings:q} --states {input.states:q} --output {output:q} > {log:q} 2>&1"
+        "python scripts/fig1.py --config {params.config:q} --states {input.states:q} --output {output:q} > {log:q} 2>&1"
 
 
 rule fig2:
@@ -34,11 +34,11 @@ rule fig2:
     conda:
         "../../envs/analysis.yaml"
     params:
-        settings=figure_settings(budget=RUNS[RUN].trajectories.budget, reading=RUNS[RUN].figures.dlr_reading),
+        config=figure_config(budget=RUNS[RUN].trajectories.loops, reading=RUNS[RUN].figures.dlr_reference_state),
         code=code("fig2"),
         caption=caption,
     shell:
-        "python scripts/fig2.py --settings {params.settings:q} --drift {input.drift:q} --output {output:q} > {log:q} 2>&1"
+        "python scripts/fig2.py --config {params.config:q} --drift {input.drift:q} --output {output:q} > {log:q} 2>&1"
 
 
 rule fig3:
@@ -51,11 +51,11 @@ rule fig3:
     conda:
         "../../envs/analysis.yaml"
     params:
-        settings=figure_settings(budget=RUNS[RUN].trajectories.budget),
+        config=figure_config(budget=RUNS[RUN].trajectories.loops),
         code=code("fig3"),
         caption=caption,
     shell:
-        "python scripts/fig3.py --settings {params.settings:q} --loops {input.loops:q} --output {output:q} > {log:q} 2>&1"
+        "python scripts/fig3.py --config {params.config:q} --loops {input.loops:q} --output {output:q} > {log:q} 2>&1"
 
 
 rule fig4:
@@ -69,11 +69,11 @@ rule fig4:
     conda:
         "../../envs/analysis.yaml"
     params:
-        settings=figure_settings(budget=RUNS[RUN].exits.budget),
+        config=figure_config(budget=RUNS[RUN].exits.max_loops),
         code=code("fig4"),
         caption=caption,
     shell:
-        "python scripts/fig4.py --settings {params.settings:q} --latency {input.latency:q} --quality {input.quality:q}"
+        "python scripts/fig4.py --config {params.config:q} --latency {input.latency:q} --quality {input.quality:q}"
         " --output {output:q} > {log:q} 2>&1"
 
 
@@ -87,8 +87,8 @@ rule fig5:
     conda:
         "../../envs/analysis.yaml"
     params:
-        settings=figure_settings(budget=RUNS[RUN].trajectories.budget),
+        config=figure_config(budget=RUNS[RUN].trajectories.loops),
         code=code("fig5"),
         caption=caption,
     shell:
-        "python scripts/fig5.py --settings {params.settings:q} --loops {input.loops:q} --output {output:q} > {log:q} 2>&1"
+        "python scripts/fig5.py --config {params.config:q} --loops {input.loops:q} --output {output:q} > {log:q} 2>&1"

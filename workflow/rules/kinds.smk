@@ -1,23 +1,23 @@
 # Kinds of trajectories and path independence, for supplementary figures.
 #
 # in:  paths/ of every checkpoint; every checkpoint, data/val.bin
-# out: tables/{kinds,path_metrics,path_independence}.parquet; results/kinds.pdf, results/path_independence.pdf
+# out: tables/{path_types,path_metrics,path_independence}.parquet; results/path_types.pdf, results/path_independence.pdf
 
 
-KIND_FIGURES = ["results/kinds.pdf", "results/path_independence.pdf"] if RUNS[RUN].model.groups else []
+PATH_TYPE_FIGURES = ["results/path_types.pdf", "results/path_independence.pdf"] if RUNS[RUN].model.groups else []
 
 
 rule measure_path_independence:
     input:
-        checkpoint="results/{run}/checkpoints/step_{step}.safetensors",
+        checkpoint="results/{run}/checkpoints/iteration_{iteration}.safetensors",
         val=data_file("val.bin"),
-        sidecar=data_file("tokens.json"),
+        metadata=data_file("tokens.json"),
     output:
-        "results/{run}/path_independence/step_{step}.parquet",
+        "results/{run}/path_independence/iteration_{iteration}.parquet",
     log:
-        "results/{run}/logs/measure_path_independence_{step}.log",
+        "results/{run}/logs/measure_path_independence_{iteration}.log",
     benchmark:
-        "results/{run}/benchmarks/measure_path_independence_{step}.tsv"
+        "results/{run}/benchmarks/measure_path_independence_{iteration}.tsv"
     conda:
         "../../envs/torch.yaml"
     resources:
@@ -26,7 +26,7 @@ rule measure_path_independence:
         gpu=gpus,
         gpu_slot=gpus,
     params:
-        settings=settings_json(
+        config=config_json(
             seed=seed,
             device=device,
             model=section("model"),
@@ -37,16 +37,16 @@ rule measure_path_independence:
         launch=launch_alone,
         code=code("measure_path_independence"),
     shell:
-        "{params.launch} scripts/measure_path_independence.py --settings {params.settings:q} --checkpoint {input.checkpoint:q}"
-        " --val {input.val:q} --sidecar {input.sidecar:q} --output {output:q} > {log:q} 2>&1"
+        "{params.launch} scripts/measure_path_independence.py --config {params.config:q} --checkpoint {input.checkpoint:q}"
+        " --val {input.val:q} --metadata {input.metadata:q} --output {output:q} > {log:q} 2>&1"
 
 
 rule aggregate_paths:
     input:
-        paths=every_step("results/{run}/paths/step_{step:06d}.parquet"),
-        independence=every_step("results/{run}/path_independence/step_{step:06d}.parquet"),
+        paths=every_checkpoint("results/{run}/paths/iteration_{iteration:06d}.parquet"),
+        independence=every_checkpoint("results/{run}/path_independence/iteration_{iteration:06d}.parquet"),
     output:
-        kinds="results/{run}/tables/kinds.parquet",
+        path_types="results/{run}/tables/path_types.parquet",
         metrics="results/{run}/tables/path_metrics.parquet",
         independence="results/{run}/tables/path_independence.parquet",
     log:
@@ -59,32 +59,32 @@ rule aggregate_paths:
         mem_mb=2000,
         runtime=30,
     params:
-        settings=settings_json(run=run_name),
-        tables=written("kinds", "path_metrics", "path_independence"),
+        config=config_json(run=run_name),
+        tables=written("path_types", "path_metrics", "path_independence"),
         code=code("aggregate_paths"),
     shell:
-        "python scripts/aggregate_paths.py --settings {params.settings:q}"
+        "python scripts/aggregate_paths.py --config {params.config:q}"
         " --paths {input.paths:q} --independence {input.independence:q}"
-        " --output-kinds {output.kinds:q} --output-metrics {output.metrics:q}"
+        " --output-path_types {output.path_types:q} --output-metrics {output.metrics:q}"
         " --output-independence {output.independence:q} > {log:q} 2>&1"
 
 
-rule kinds:
+rule path_types:
     input:
-        kinds=f"results/{RUN}/tables/kinds.parquet",
+        path_types=f"results/{RUN}/tables/path_types.parquet",
         metrics=f"results/{RUN}/tables/path_metrics.parquet",
     output:
-        in_supplement("kinds"),
+        in_supplement("path_types"),
     log:
-        "results/logs/kinds.log",
+        "results/logs/path_types.log",
     conda:
         "../../envs/analysis.yaml"
     params:
-        settings=figure_settings(budget=RUNS[RUN].trajectories.budget),
-        code=code("kinds"),
-        caption=kinds_caption,
+        config=figure_config(budget=RUNS[RUN].trajectories.loops),
+        code=code("path_types"),
+        caption=path_types_caption,
     shell:
-        "python scripts/kinds.py --settings {params.settings:q} --kinds {input.kinds:q} --metrics {input.metrics:q}"
+        "python scripts/path_types.py --config {params.config:q} --path_types {input.path_types:q} --metrics {input.metrics:q}"
         " --output {output:q} > {log:q} 2>&1"
 
 
@@ -98,9 +98,9 @@ rule path_independence:
     conda:
         "../../envs/analysis.yaml"
     params:
-        settings=figure_settings(budget=RUNS[RUN].trajectories.budget),
+        config=figure_config(budget=RUNS[RUN].trajectories.loops),
         code=code("path_independence"),
-        caption=kinds_caption,
+        caption=path_types_caption,
     shell:
-        "python scripts/path_independence.py --settings {params.settings:q} --independence {input.independence:q}"
+        "python scripts/path_independence.py --config {params.config:q} --independence {input.independence:q}"
         " --output {output:q} > {log:q} 2>&1"

@@ -6,9 +6,9 @@
 
 rule aggregate_metrics:
     input:
-        trajectories=every_step("results/{run}/trajectories/step_{step:06d}.parquet"),
-        drift=every_step("results/{run}/drift/step_{step:06d}.parquet"),
-        training=every_step("results/{run}/training/step_{step:06d}.parquet", untrained=False),
+        trajectories=every_checkpoint("results/{run}/trajectories/iteration_{iteration:06d}.parquet"),
+        drift=every_checkpoint("results/{run}/drift/iteration_{iteration:06d}.parquet"),
+        training=every_checkpoint("results/{run}/training/iteration_{iteration:06d}.parquet", untrained=False),
     output:
         loops="results/{run}/tables/loop_metrics.parquet",
         drift="results/{run}/tables/drift.parquet",
@@ -25,11 +25,11 @@ rule aggregate_metrics:
         mem_mb=growing(4000),
         runtime=30,
     params:
-        settings=settings_json(run=run_name),
+        config=config_json(run=run_name),
         tables=written("loop_metrics", "drift", "loop_sequences", "drift_sequences", "training"),
         code=code("aggregate_metrics"),
     shell:
-        "python scripts/aggregate_metrics.py --settings {params.settings:q}"
+        "python scripts/aggregate_metrics.py --config {params.config:q}"
         " --trajectories {input.trajectories:q} --drift {input.drift:q} --training {input.training:q}"
         " --output-loops {output.loops:q} --output-drift {output.drift:q}"
         " --output-loop-sequences {output.loop_sequences:q} --output-drift-sequences {output.drift_sequences:q}"

@@ -1,4 +1,4 @@
-# The readings study: the chosen model, smaller or shorter as `readings.overrides` says, under several readings.
+# The readings study: the chosen model, smaller or shorter as `variants.overrides` says, under several readings.
 #
 # in:  tables/{loop_metrics,drift,training}.parquet of each run results/readings/*
 # out: results/readings.pdf
@@ -18,14 +18,14 @@ rule readings:
     conda:
         "../../envs/analysis.yaml"
     params:
-        settings=figure_settings(
-            budget=RUNS[next(iter(READINGS))].trajectories.budget,
-            reading=RUNS[RUN].figures.dlr_reading,
+        config=figure_config(
+            budget=RUNS[next(iter(READINGS))].trajectories.loops,
+            reading=RUNS[RUN].figures.dlr_reference_state,
             readings=READINGS,
         ),
         runs=list(READINGS),
         code=code("readings"),
         caption=readings_caption,
     shell:
-        "python scripts/readings.py --settings {params.settings:q} --runs {params.runs:q} --loops {input.loops:q}"
+        "python scripts/readings.py --config {params.config:q} --runs {params.runs:q} --loops {input.loops:q}"
         " --drift {input.drift:q} --training {input.training:q} --output {output:q} > {log:q} 2>&1"

@@ -24,11 +24,11 @@ rule table_page:
     conda:
         "../../envs/analysis.yaml"
     params:
-        settings=table_page_settings,
+        config=table_page_config,
         code=code("table_page"),
         caption=caption,
     shell:
-        "python scripts/table_page.py --settings {params.settings:q} --input {input:q} --output {output:q} > {log:q} 2>&1"
+        "python scripts/table_page.py --config {params.config:q} --input {input:q} --output {output:q} > {log:q} 2>&1"
 
 
 # The benchmark files are no inputs, since no rule declares them as outputs: they lie there once the figures do.
@@ -43,12 +43,12 @@ rule runtimes:
     conda:
         "../../envs/analysis.yaml"
     params:
-        settings=figure_settings(),
+        config=figure_config(),
         benchmarks=f"results/{RUN}/benchmarks",
         code=code("runtimes"),
         caption=caption,
     shell:
-        "python scripts/runtimes.py --settings {params.settings:q} --benchmarks {params.benchmarks:q} --output {output:q}"
+        "python scripts/runtimes.py --config {params.config:q} --benchmarks {params.benchmarks:q} --output {output:q}"
         " > {log:q} 2>&1"
 
 

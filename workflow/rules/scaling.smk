@@ -2,7 +2,7 @@
 #
 # in:  checkpoints, data/val.bin
 # out: scaling/step_*.parquet, tables/scaling.parquet, results/scaling.pdf;
-#      tables/pareto_{quality,latency}.parquet, tables/uniform_budget.parquet, results/pareto.pdf
+#      tables/pareto_{quality,latency}.parquet, tables/uniform_loops.parquet, results/pareto.pdf
 
 
 SCALING_FIGURES = ["results/scaling.pdf", "results/pareto.pdf"] if RUNS[RUN].model.groups else []
@@ -10,15 +10,15 @@ SCALING_FIGURES = ["results/scaling.pdf", "results/pareto.pdf"] if RUNS[RUN].mod
 
 rule scaling_quality:
     input:
-        checkpoint="results/{run}/checkpoints/step_{step}.safetensors",
+        checkpoint="results/{run}/checkpoints/iteration_{iteration}.safetensors",
         val=data_file("val.bin"),
-        sidecar=data_file("tokens.json"),
+        metadata=data_file("tokens.json"),
     output:
-        "results/{run}/scaling/step_{step}.parquet",
+        "results/{run}/scaling/iteration_{iteration}.parquet",
     log:
-        "results/{run}/logs/scaling_quality_{step}.log",
+        "results/{run}/logs/scaling_quality_{iteration}.log",
     benchmark:
-        "results/{run}/benchmarks/scaling_quality_{step}.tsv"
+        "results/{run}/benchmarks/scaling_quality_{iteration}.tsv"
     conda:
         "../../envs/torch.yaml"
     resources:
@@ -27,18 +27,18 @@ rule scaling_quality:
         gpu=gpus,
         gpu_slot=gpus,
     params:
-        settings=settings_json(seed=seed, device=device, model=section("model"), scaling=section("scaling")),
+        config=config_json(seed=seed, device=device, model=section("model"), scaling=section("scaling")),
         tables=written("scaling_quality"),
         launch=launch_alone,
         code=code("scaling_quality"),
     shell:
-        "{params.launch} scripts/scaling_quality.py --settings {params.settings:q} --checkpoint {input.checkpoint:q}"
-        " --val {input.val:q} --sidecar {input.sidecar:q} --quality {output:q} > {log:q} 2>&1"
+        "{params.launch} scripts/scaling_quality.py --config {params.config:q} --checkpoint {input.checkpoint:q}"
+        " --val {input.val:q} --metadata {input.metadata:q} --quality {output:q} > {log:q} 2>&1"
 
 
 rule aggregate_scaling:
     input:
-        quality=every_step("results/{run}/scaling/step_{step:06d}.parquet"),
+        quality=every_checkpoint("results/{run}/scaling/iteration_{iteration:06d}.parquet"),
     output:
         "results/{run}/tables/scaling.parquet",
     log:
@@ -46,11 +46,11 @@ rule aggregate_scaling:
     conda:
         "../../envs/analysis.yaml"
     params:
-        settings=settings_json(run=run_name, seed=seed),
+        config=config_json(run=run_name, seed=seed),
         tables=written("scaling"),
         code=code("aggregate_scaling"),
     shell:
-        "python scripts/aggregate_scaling.py --settings {params.settings:q} --quality {input.quality:q}"
+        "python scripts/aggregate_scaling.py --config {params.config:q} --quality {input.quality:q}"
         " --output {output:q} > {log:q} 2>&1"
 
 
@@ -58,11 +58,11 @@ rule benchmark_pareto:
     input:
         checkpoint=last_checkpoint,
         val=data_file("val.bin"),
-        sidecar=data_file("tokens.json"),
+        metadata=data_file("tokens.json"),
     output:
         quality="results/{run}/tables/pareto_quality.parquet",
         latency="results/{run}/tables/pareto_latency.parquet",
-        reference="results/{run}/tables/uniform_budget.parquet",
+        reference="results/{run}/tables/uniform_loops.parquet",
     log:
         "results/{run}/logs/benchmark_pareto.log",
     benchmark:
@@ -77,20 +77,20 @@ rule benchmark_pareto:
         gpu=gpus,
         gpu_slot=gpus,
     params:
-        settings=settings_json(
+        config=config_json(
             run=run_name,
             seed=seed,
             device=device,
             model=section("model"),
             exits=dense_exits,
-            rule_files=dense_rule_files,
+            criterion_files=dense_criterion_files,
         ),
-        tables=written("exit_quality", "exit_latency", "uniform_budget"),
+        tables=written("exit_quality", "exit_latency", "uniform_loops"),
         launch=launch_alone,
         code=code("benchmark_pareto"),
     shell:
-        "{params.launch} scripts/benchmark_pareto.py --settings {params.settings:q} --checkpoint {input.checkpoint:q}"
-        " --val {input.val:q} --sidecar {input.sidecar:q} --threads {threads} --quality {output.quality:q}"
+        "{params.launch} scripts/benchmark_pareto.py --config {params.config:q} --checkpoint {input.checkpoint:q}"
+        " --val {input.val:q} --metadata {input.metadata:q} --threads {threads} --quality {output.quality:q}"
         " --latency {output.latency:q} --reference {output.reference:q} > {log:q} 2>&1"
 
 
@@ -104,11 +104,11 @@ rule scaling:
     conda:
         "../../envs/analysis.yaml"
     params:
-        settings=figure_settings(mean_loops=RUNS[RUN].model.mean_loops),
+        config=figure_config(mean_loops=RUNS[RUN].model.mean_loops),
         code=code("scaling"),
         caption=scaling_caption,
     shell:
-        "python scripts/scaling.py --settings {params.settings:q} --scaling {input.scaling:q} --output {output:q}"
+        "python scripts/scaling.py --config {params.config:q} --scaling {input.scaling:q} --output {output:q}"
         " > {log:q} 2>&1"
 
 
@@ -116,7 +116,7 @@ rule pareto:
     input:
         latency=f"results/{RUN}/tables/pareto_latency.parquet",
         quality=f"results/{RUN}/tables/pareto_quality.parquet",
-        reference=f"results/{RUN}/tables/uniform_budget.parquet",
+        reference=f"results/{RUN}/tables/uniform_loops.parquet",
     output:
         in_supplement("pareto"),
     log:
@@ -124,9 +124,9 @@ rule pareto:
     conda:
         "../../envs/analysis.yaml"
     params:
-        settings=figure_settings(budget=RUNS[RUN].exits.budget),
+        config=figure_config(budget=RUNS[RUN].exits.max_loops),
         code=code("pareto"),
         caption=pareto_caption,
     shell:
-        "python scripts/pareto.py --settings {params.settings:q} --latency {input.latency:q} --quality {input.quality:q}"
+        "python scripts/pareto.py --config {params.config:q} --latency {input.latency:q} --quality {input.quality:q}"
         " --reference {input.reference:q} --output {output:q} > {log:q} 2>&1"

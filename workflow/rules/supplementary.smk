@@ -17,13 +17,13 @@ rule training:
     conda:
         "../../envs/analysis.yaml"
     params:
-        settings=figure_settings(
+        config=figure_config(
             mean_loops=RUNS[RUN].model.mean_loops,
             held_out_loops=RUNS[RUN].train.held_out_loops,
-            clip=RUNS[RUN].train.clip,
+            clip=RUNS[RUN].train.grad_clip,
         ),
         code=code("training"),
         caption=caption,
     shell:
-        "python scripts/training.py --settings {params.settings:q} --training {input.training:q} --output {output:q}"
+        "python scripts/training.py --config {params.config:q} --training {input.training:q} --output {output:q}"
         " > {log:q} 2>&1"

@@ -5,17 +5,17 @@
 
 
 # one alternative a run: its name, if its last step follows
-LAST_STEPS = "|".join(
-    rf"{re.escape(run)}(?=/(?:checkpoints|training|logs|benchmarks)/\D*{checkpoint_steps(run)[-1]:06d}\.)"
+LAST_ITERATIONS = "|".join(
+    rf"{re.escape(run)}(?=/(?:checkpoints|training|logs|benchmarks)/\D*{checkpoint_iterations(run)[-1]:06d}\.)"
     for run in RUNS
 )
 
 
 rule init_model:
     input:
-        sidecar=data_file("tokens.json"),
+        metadata=data_file("tokens.json"),
     output:
-        "results/{run}/checkpoints/step_000000.safetensors",
+        "results/{run}/checkpoints/iteration_000000.safetensors",
     log:
         "results/{run}/logs/init_model.log",
     benchmark:
@@ -26,10 +26,10 @@ rule init_model:
         mem_mb=growing(4000),
         runtime=30,
     params:
-        settings=training_settings,
+        config=training_config,
         code=code("init_model"),
     shell:
-        "python scripts/init_model.py --settings {params.settings:q} --sidecar {input.sidecar:q} --checkpoint {output:q}"
+        "python scripts/init_model.py --config {params.config:q} --metadata {input.metadata:q} --checkpoint {output:q}"
         " > {log:q} 2>&1"
 
 
@@ -38,15 +38,15 @@ rule train_segment:
         start=segment_start,
         train=data_file("train.bin"),
         val=data_file("val.bin"),
-        sidecar=data_file("tokens.json"),
+        metadata=data_file("tokens.json"),
     output:
-        checkpoint="results/{run}/checkpoints/step_{step}.safetensors",
-        optimizer=temp("results/{run}/checkpoints/step_{step}.optimizer.safetensors"),
-        log="results/{run}/training/step_{step}.parquet",
+        checkpoint="results/{run}/checkpoints/iteration_{iteration}.safetensors",
+        optimizer=temp("results/{run}/checkpoints/iteration_{iteration}.optimizer.safetensors"),
+        log="results/{run}/training/iteration_{iteration}.parquet",
     log:
-        "results/{run}/logs/train_segment_{step}.log",
+        "results/{run}/logs/train_segment_{iteration}.log",
     benchmark:
-        "results/{run}/benchmarks/train_segment_{step}.tsv"
+        "results/{run}/benchmarks/train_segment_{iteration}.tsv"
     wildcard_constraints:
         step=r"(?!000000)\d{6}",
     conda:
@@ -61,16 +61,16 @@ rule train_segment:
         gpu=training_gpus,
         gpu_slot=training_gpus,
     params:
-        settings=training_settings,
-        operation=operation,
+        config=training_config,
+        runtime=runtime,
         launch=launch,
         partial=lambda wildcards, output: Path(output.checkpoint).with_suffix(".partial.safetensors"),
         tables=written("training"),
         code=code("train_segment"),
     shell:
-        "{params.launch} scripts/train_segment.py --settings {params.settings:q} --operation {params.operation:q}"
-        " --train {input.train:q} --val {input.val:q} --sidecar {input.sidecar:q} --start {input.start:q}"
-        " --until $((10#{wildcards.step})) --partial {params.partial:q}"
+        "{params.launch} scripts/train_segment.py --config {params.config:q} --runtime {params.runtime:q}"
+        " --train {input.train:q} --val {input.val:q} --metadata {input.metadata:q} --start {input.start:q}"
+        " --until $((10#{wildcards.iteration})) --partial {params.partial:q}"
         " --checkpoint {output.checkpoint:q} --optimizer {output.optimizer:q} --log {output.log:q}"
         " > {log:q} 2>&1"
 
@@ -78,11 +78,11 @@ rule train_segment:
 # The optimizer state of the last step stays, so that a longer schedule continues the run instead of repeating it.
 use rule train_segment as train_segment_last with:
     output:
-        checkpoint="results/{run}/checkpoints/step_{step}.safetensors",
-        optimizer="results/{run}/checkpoints/step_{step}.optimizer.safetensors",
-        log="results/{run}/training/step_{step}.parquet",
+        checkpoint="results/{run}/checkpoints/iteration_{iteration}.safetensors",
+        optimizer="results/{run}/checkpoints/iteration_{iteration}.optimizer.safetensors",
+        log="results/{run}/training/iteration_{iteration}.parquet",
     wildcard_constraints:
-        run=LAST_STEPS,
+        run=LAST_ITERATIONS,
 
 
 ruleorder: train_segment_last > train_segment

@@ -6,19 +6,19 @@
 
 rule extract_trajectories:
     input:
-        checkpoint="results/{run}/checkpoints/step_{step}.safetensors",
+        checkpoint="results/{run}/checkpoints/iteration_{iteration}.safetensors",
         val=data_file("val.bin"),
-        sidecar=data_file("tokens.json"),
+        metadata=data_file("tokens.json"),
     output:
-        trajectories="results/{run}/trajectories/step_{step}.parquet",
-        paths="results/{run}/paths/step_{step}.parquet",
-        drift="results/{run}/drift/step_{step}.parquet",
+        trajectories="results/{run}/trajectories/iteration_{iteration}.parquet",
+        paths="results/{run}/paths/iteration_{iteration}.parquet",
+        drift="results/{run}/drift/iteration_{iteration}.parquet",
     log:
-        "results/{run}/logs/extract_trajectories_{step}.log",
+        "results/{run}/logs/extract_trajectories_{iteration}.log",
     benchmark:
-        "results/{run}/benchmarks/extract_trajectories_{step}.tsv"
+        "results/{run}/benchmarks/extract_trajectories_{iteration}.tsv"
     group:
-        "analyses_{run}_{step}"
+        "analyses_{run}_{iteration}"
     conda:
         "../../envs/torch.yaml"
     resources:
@@ -27,19 +27,19 @@ rule extract_trajectories:
         gpu=gpus,
         gpu_slot=gpus,
     params:
-        settings=settings_json(
+        config=config_json(
             seed=seed,
             device=device,
             model=section("model"),
             trajectories=section("trajectories"),
-            kinds=section("kinds"),
+            path_types=section("path_types"),
         ),
         tables=written("trajectories", "token_paths", "token_drift"),
         launch=launch_alone,
         code=code("extract_trajectories"),
     shell:
-        "{params.launch} scripts/extract_trajectories.py --settings {params.settings:q} --checkpoint {input.checkpoint:q}"
-        " --val {input.val:q} --sidecar {input.sidecar:q}"
+        "{params.launch} scripts/extract_trajectories.py --config {params.config:q} --checkpoint {input.checkpoint:q}"
+        " --val {input.val:q} --metadata {input.metadata:q}"
         " --trajectories {output.trajectories:q} --paths {output.paths:q} --drift {output.drift:q} > {log:q} 2>&1"
 
 
@@ -47,7 +47,7 @@ rule extract_states:
     input:
         checkpoint=last_checkpoint,
         val=data_file("val.bin"),
-        sidecar=data_file("tokens.json"),
+        metadata=data_file("tokens.json"),
         tokenizer=tokenizer_file,
     output:
         "results/{run}/states.safetensors",
@@ -65,16 +65,16 @@ rule extract_states:
         gpu=gpus,
         gpu_slot=gpus,
     params:
-        settings=settings_json(
+        config=config_json(
             seed=seed,
             device=device,
             model=section("model"),
             trajectories=section("trajectories"),
-            tokenizer=lambda run, settings: settings.tokens.tokenizer,
+            tokenizer=lambda run, settings: settings.tokenizer.name,
         ),
         tokenizer=tokenizer_option,
         launch=launch_alone,
         code=code("extract_states"),
     shell:
-        "{params.launch} scripts/extract_states.py --settings {params.settings:q} --checkpoint {input.checkpoint:q}"
-        " --val {input.val:q} --sidecar {input.sidecar:q} {params.tokenizer} --states {output:q} > {log:q} 2>&1"
+        "{params.launch} scripts/extract_states.py --config {params.config:q} --checkpoint {input.checkpoint:q}"
+        " --val {input.val:q} --metadata {input.metadata:q} {params.tokenizer} --states {output:q} > {log:q} 2>&1"

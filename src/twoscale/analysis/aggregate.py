@@ -52,7 +52,7 @@ def drift(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
 
     Equation 2 of the paper is the measure `dlr`. Order and errors as in `loop_metrics`.
     """
-    return _aggregate("token_drift", "drift", paths, run, ("boundary", "reading"), DRIFT_MEASURES, _statistics)
+    return _aggregate("token_drift", "drift", paths, run, ("boundary", "reference_state"), DRIFT_MEASURES, _statistics)
 
 
 def loop_sequences(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
@@ -67,7 +67,7 @@ def loop_sequences(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
 
 def drift_sequences(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
     """Means of DRIFT_SEQUENCE_MEASURES over the tokens of each sequence, per (step, boundary, reading, sequence)."""
-    keys = ("boundary", "reading", "sequence")
+    keys = ("boundary", "reference_state", "sequence")
     return _aggregate("token_drift", "drift_sequences", paths, run, keys, DRIFT_SEQUENCE_MEASURES, _mean)
 
 
@@ -99,11 +99,11 @@ def kinds(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
     for path in paths:
         frame = tables.read("token_paths", path)
         frame["group"] = pd.Categorical(frame["group"], frame["group"].unique())
-        counts = frame.groupby(["step", "group", "kind", "period"], observed=True).size()
-        share = counts / counts.groupby(["step", "group"], observed=True).transform("sum")
+        counts = frame.groupby(["iteration", "group", "path_type", "period"], observed=True).size()
+        share = counts / counts.groupby(["iteration", "group"], observed=True).transform("sum")
         parts.append(pd.DataFrame({"tokens": counts, "share": share}).reset_index().astype({"group": "string"}))
-    found = pd.concat(parts).assign(run=run).sort_values("step", kind="stable", ignore_index=True)
-    return found[list(tables.columns("kinds"))]
+    found = pd.concat(parts).assign(run=run).sort_values("iteration", kind="stable", ignore_index=True)
+    return found[list(tables.columns("path_types"))]
 
 
 def training(paths: Iterable[str | Path]) -> pd.DataFrame:
@@ -115,10 +115,10 @@ def training(paths: Iterable[str | Path]) -> pd.DataFrame:
     for path, segment in segments:
         if segment.empty:
             raise InputError(f"{path}: found no training step, expected at least one.")
-    segments.sort(key=lambda named: named[1]["step"].iloc[0])
+    segments.sort(key=lambda named: named[1]["iteration"].iloc[0])
     expected, columns = 1, segments[0][1].columns
     for path, segment in segments:
-        steps = segment["step"].to_numpy()
+        steps = segment["iteration"].to_numpy()
         wrong = np.flatnonzero(steps != np.arange(expected, expected + len(steps)))
         if wrong.size:
             raise InputError(
@@ -152,12 +152,12 @@ def _aggregate(
             continue
         step = _only_step(file, path)
         if step in by_step:
-            raise InputError(f"{path}: found step {step} a second time, expected one file per checkpoint.")
+            raise InputError(f"{path}: found step {iteration} a second time, expected one file per checkpoint.")
         by_step[step] = _summarise(file, keys, measures, reduce)
     columns = list(tables.columns(table))
     if not by_step:
         return pd.DataFrame(columns=columns)
-    frame = pd.concat({step: by_step[step] for step in sorted(by_step)}, names=["step"]).reset_index("step")
+    frame = pd.concat({step: by_step[step] for step in sorted(by_step)}, names=["iteration"]).reset_index("iteration")
     return frame.assign(run=run)[columns].reset_index(drop=True)
 
 
@@ -231,7 +231,7 @@ def _column(file: pq.ParquetFile, name: str) -> pa.ChunkedArray:
 
 
 def _only_step(file: pq.ParquetFile, path: str | Path) -> int:
-    steps = _column(file, "step").unique().to_pylist()
+    steps = _column(file, "iteration").unique().to_pylist()
     if len(steps) > 1:
         raise InputError(f"{path}: found the steps {sorted(steps)}, expected those of one checkpoint.")
     return steps[0]

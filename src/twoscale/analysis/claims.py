@@ -1,7 +1,7 @@
 """What the paper claims, measured on one run, and a verdict on each.
 
 A claim is judged on findings: one number with its interval against one criterion, for one group, boundary,
-reading or rule. A finding *holds* if its whole interval meets the criterion, *does not hold* if its whole
+reading or criterion. A finding *holds* if its whole interval meets the criterion, *does not hold* if its whole
 interval misses it, and otherwise *cannot be judged*. A claim does not hold if one finding does not; else it
 cannot be judged if one finding cannot; else it holds. The criteria were fixed before any run was looked at.
 
@@ -16,7 +16,7 @@ import pandas as pd
 
 from twoscale.analysis import bootstrap
 from twoscale import tables
-from twoscale.analysis.evidence import SETTLED, CannotJudgeError, Estimate, Evidence, decay_step, decay_time, mean, ratios_of_medians, settled_deviation, settled_mean
+from twoscale.analysis.evidence import SETTLED, InconclusiveError, Estimate, Evidence, decay_step, decay_time, mean, ratios_of_medians, settled_deviation, settled_mean
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "cannot be judged"
 ALL = "all"  # the part of a claim's last row
@@ -25,7 +25,7 @@ PAPER_GRID = (1e-5, 1e-4, 1e-3, 1e-2)  # App. D
 HALF_DECADES = tuple(10 ** (exponent / 2) for exponent in range(-10, -3))
 PAPER_BUDGET = 30
 EQUAL_QUALITY = 0.01  # nats
-UNCOUNTED_READINGS = ("initial",)  # Eq. 2 to the letter measures the noise that a group starts from
+UNCOUNTED_STATES = ("initial",)  # Eq. 2 to the letter measures the noise that a group starts from
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def find(part: str, quantity: str, criterion: Criterion, measure: Callable[..., 
     """The finding of `measure(*asked)`, or why there is none."""
     try:
         estimate = measure(*asked)
-    except CannotJudgeError as reason:
+    except InconclusiveError as reason:
         return Finding(part, quantity, Estimate(), criterion.text, OPEN, str(reason))
     verdict, reason = judge(criterion, estimate)
     reason = f"{reason}; {estimate.remark}" if estimate.remark else reason
@@ -112,7 +112,7 @@ def beside(part: str, quantity: str, measure: Callable[..., Estimate], *asked) -
     """A number for comparison, without a verdict."""
     try:
         return Finding(part, quantity, measure(*asked), counts=False)
-    except CannotJudgeError as reason:
+    except InconclusiveError as reason:
         return Finding(part, quantity, Estimate(), reason=str(reason), counts=False)
 
 
@@ -166,7 +166,7 @@ def _quickening(run: Evidence, group: str) -> Estimate:
     units = run.curves("step_norm", group, ends, until=2)
     times = [decay_time(mean(units[None, :, i]))[0] for i in (0, 1)]
     if not np.isfinite(times).any():
-        raise CannotJudgeError("neither checkpoint reaches a tenth within the budget")
+        raise InconclusiveError("neither checkpoint reaches a tenth within the budget")
     for i, step in enumerate(ends):
         _check_decay(run, group, step, units[:, i], times[i])
     remark = " → ".join(f"{time:.3g}" if np.isfinite(time) else "never" for time in times)
@@ -247,12 +247,12 @@ def _turning(run: Evidence, group: str) -> Estimate:
 
 
 def drift_is_larger(run: Evidence) -> Iterator[Finding]:
-    boundaries, readings = (run.drift[name].unique() for name in ("boundary", "reading"))
+    boundaries, readings = (run.drift[name].unique() for name in ("boundary", "reference_state"))
     for reading in readings:
         findings = [finding for boundary in boundaries for finding in _drift_findings(run, boundary, reading)]
         yield from (replace(finding, counts=False) for finding in findings)
         verdict, reason = combine(findings)
-        counts = reading not in UNCOUNTED_READINGS
+        counts = reading not in UNCOUNTED_STATES
         yield Finding(reading, "both criteria at every boundary", Estimate(), "as above", verdict, reason, counts)
 
 
@@ -284,7 +284,7 @@ def acceleration_gains(run: Evidence) -> Iterator[Finding]:
 
 def _gain(run: Evidence) -> Estimate:
     if run.budget != PAPER_BUDGET:
-        raise CannotJudgeError(f"rows missing: the budget is {run.budget}, the claim is about {PAPER_BUDGET}")
+        raise InconclusiveError(f"rows missing: the budget is {run.budget}, the claim is about {PAPER_BUDGET}")
     units = run.latencies([("acceleration", 1e-2), ("acceleration", 1e-5)])
     return run.estimate(ratios_of_medians, units, _milliseconds(units))
 
@@ -295,12 +295,12 @@ def _milliseconds(units: np.ndarray) -> str:
 
 
 def quality_is_flat(run: Evidence) -> Iterator[Finding]:
-    for rule in ("acceleration", "kl"):
-        yield find(rule, "largest |CE(τ) − CE(1e-5)| in nats", at_most(0.01), _unevenness, run, rule)
+    for criterion in ("acceleration", "kl"):
+        yield find(criterion, "largest |CE(τ) − CE(1e-5)| in nats", at_most(0.01), _unevenness, run, criterion)
 
 
-def _unevenness(run: Evidence, rule: str) -> Estimate:
-    units = run.entropies([(rule, threshold) for threshold in PAPER_GRID])
+def _unevenness(run: Evidence, criterion: str) -> Estimate:
+    units = run.entropies([(criterion, threshold) for threshold in PAPER_GRID])
     changes = mean(units[None])[0, 1:] - mean(units[None])[0, 0]
     widest = np.abs(changes).argmax()
     remark = f"{changes[widest]:+.3g} at τ = {PAPER_GRID[1:][widest]:g}"
@@ -328,18 +328,18 @@ def _race(run: Evidence, ours: str, theirs: str) -> Estimate:
     """Ratio of the fastest settings; sequences and prompts are drawn apart, and both decide which setting that is."""
     full = run.entropies([("fixed", run.budget)])
     fastest, replicates, remarks = {}, {}, []
-    for rule in (ours, theirs):
-        grid = [(rule, threshold) for threshold in HALF_DECADES]
+    for criterion in (ours, theirs):
+        grid = [(criterion, threshold) for threshold in HALF_DECADES]
         entropies, latencies = np.concatenate([run.entropies(grid), full], axis=1), run.latencies(grid)
         times = np.where(_equal(entropies[None]), np.median(latencies, axis=0), np.inf)[0]
         equal = bootstrap.replicates(_equal, entropies, run.seed)
         medians = bootstrap.replicates(lambda sample: np.median(sample, axis=1), latencies, run.seed)
-        fastest[rule], replicates[rule] = times.min(), np.where(equal, medians, np.inf).min(axis=1)
-        remarks.append(_setting(rule, times))
+        fastest[criterion], replicates[criterion] = times.min(), np.where(equal, medians, np.inf).min(axis=1)
+        remarks.append(_setting(criterion, times))
     with np.errstate(invalid="ignore"):
         value, ratios = fastest[ours] / fastest[theirs], replicates[ours] / replicates[theirs]
     if np.isnan(value):
-        raise CannotJudgeError("neither rule has a setting of equal quality")
+        raise InconclusiveError("neither rule has a setting of equal quality")
     return Estimate(float(value), *bootstrap.percentiles(ratios), ", ".join(remarks)).checked()
 
 
@@ -349,10 +349,10 @@ def _equal(sample: np.ndarray) -> np.ndarray:
     return np.abs(entropies[:, :-1] - entropies[:, -1:]) <= EQUAL_QUALITY
 
 
-def _setting(rule: str, times: np.ndarray) -> str:
+def _setting(criterion: str, times: np.ndarray) -> str:
     if np.isinf(times).all():
-        return f"{rule} has no setting of equal quality"
-    return f"{rule} {times.min():.3g} ms at τ = {HALF_DECADES[times.argmin()]:.3g}"
+        return f"{criterion} has no setting of equal quality"
+    return f"{criterion} {times.min():.3g} ms at τ = {HALF_DECADES[times.argmin()]:.3g}"
 
 
 def kl_is_slower(run: Evidence) -> Iterator[Finding]:
@@ -362,7 +362,7 @@ def kl_is_slower(run: Evidence) -> Iterator[Finding]:
 
 
 def _slowness(run: Evidence) -> Estimate:
-    pairs = [run.latencies([(rule, threshold) for threshold in HALF_DECADES]) for rule in ("kl", "acceleration")]
+    pairs = [run.latencies([(criterion, threshold) for threshold in HALF_DECADES]) for criterion in ("kl", "acceleration")]
     units = np.stack(pairs, axis=-1)  # (prompts, thresholds, 2)
     least = ratios_of_medians(units[None])[0].argmin()
     remark = f"at τ = {HALF_DECADES[least]:.3g}: {_milliseconds(units[:, least])}"

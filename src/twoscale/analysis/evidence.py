@@ -19,7 +19,7 @@ MOST_UNDER_FLOOR = 0.1  # share of values
 SAME_THRESHOLD = 0.01  # relative: 3.16e-5 stands for the half decade
 
 
-class CannotJudgeError(Exception):
+class InconclusiveError(Exception):
     """A finding has no verdict; the message is the reason."""
 
 
@@ -34,7 +34,7 @@ class Estimate:
 
     def checked(self) -> "Estimate":
         if np.isnan([self.value, self.low, self.high]).any():
-            raise CannotJudgeError("the quantity or its interval is undefined")
+            raise InconclusiveError("the quantity or its interval is undefined")
         return self
 
 
@@ -46,7 +46,7 @@ class Evidence:
     """The tables of one run, as units to resample.
 
     `loops` is "loop_sequences", `drift` "drift_sequences", `quality` "exit_quality", `latency` "exit_latency",
-    `checks` "check_cost"; `budget` is the most loop steps a token may take under an exit rule.
+    `checks` "check_cost"; `budget` is the most loop steps a token may take under an exit criterion.
     """
 
     loops: pd.DataFrame
@@ -64,7 +64,7 @@ class Evidence:
     @property
     def steps(self) -> list[int]:
         """Training steps of all checkpoints, the untrained model's 0 among them."""
-        return sorted({*self.loops["step"], *self.drift["step"]})
+        return sorted({*self.loops["iteration"], *self.drift["iteration"]})
 
     @property
     def trained(self) -> list[int]:
@@ -72,12 +72,12 @@ class Evidence:
 
     def last(self) -> int:
         if not self.trained:
-            raise CannotJudgeError("rows missing: no trained checkpoint")
+            raise InconclusiveError("rows missing: no trained checkpoint")
         return self.trained[-1]
 
     def first_and_last(self) -> tuple[int, int]:
         if len(self.trained) < 2:
-            raise CannotJudgeError(f"fewer than two trained checkpoints (found {len(self.trained)})")
+            raise InconclusiveError(f"fewer than two trained checkpoints (found {len(self.trained)})")
         return self.trained[0], self.trained[-1]
 
     def curves(self, measure: str, group: str, steps: Sequence[int], until: int = 0) -> np.ndarray:
@@ -88,43 +88,43 @@ class Evidence:
         rows = self.loops[(self.loops["group"] == group) & (self.loops["measure"] == measure)]
         last = int(rows["k"].max()) - 1 if len(rows) else -1  # no step leads out of the last state
         if last < until:
-            raise CannotJudgeError(f"rows missing: loop steps up to k = {until}, found k ≤ {last}")
+            raise InconclusiveError(f"rows missing: loop steps up to k = {until}, found k ≤ {last}")
         return _sums(rows, "sequence", step=steps, k=range(last + 1))
 
     def ratios(self, boundary: str, reading: str, steps: Sequence[int]) -> np.ndarray:
         """Units (sequences, steps, 2): sum and count of the drift-to-loop ratio."""
         rows = self.drift[
-            (self.drift["boundary"] == boundary) & (self.drift["reading"] == reading) & (self.drift["measure"] == "dlr")
+            (self.drift["boundary"] == boundary) & (self.drift["reference_state"] == reading) & (self.drift["measure"] == "dlr")
         ]
         units = _sums(rows, "sequence", step=steps)
-        self._check_floor(rows[rows["step"].isin(steps)])
+        self._check_floor(rows[rows["iteration"].isin(steps)])
         return units
 
     def check_angles(self, group: str, steps: Sequence[int], loop_steps: Iterable[int]) -> None:
         """Refuse loop steps of which too many are so short that rounding decides their direction."""
         rows = self.loops
         chosen = (rows["group"] == group) & (rows["measure"] == "cosine")
-        self._check_floor(rows[chosen & rows["step"].isin(steps) & rows["k"].isin(list(loop_steps))])
+        self._check_floor(rows[chosen & rows["iteration"].isin(steps) & rows["k"].isin(list(loop_steps))])
 
     @staticmethod
     def _check_floor(rows: pd.DataFrame) -> None:
         nulls = rows["nulls"].sum()
         share = nulls / max(1, nulls + rows["count"].sum())
         if share > MOST_UNDER_FLOOR:
-            raise CannotJudgeError(f"{share:.0%} of the values are under the rounding floor")
+            raise InconclusiveError(f"{share:.0%} of the values are under the rounding floor")
 
     def entropies(self, settings: Sequence[tuple[str, float]]) -> np.ndarray:
-        """Units (sequences, settings, 2): nats and tokens under each (rule, threshold)."""
+        """Units (sequences, settings, 2): nats and tokens under each (criterion, threshold)."""
         rows = self.quality.assign(nats=self.quality["ce"] * self.quality["tokens"])
         return _table(rows, settings, "sequence", ["nats", "tokens"])
 
     def latencies(self, settings: Sequence[tuple[str, float]]) -> np.ndarray:
-        """Units (prompts, settings): milliseconds per token under each (rule, threshold)."""
+        """Units (prompts, settings): milliseconds per token under each (criterion, threshold)."""
         return _table(self.latency, settings, "repeat", ["latency_ms"])[..., 0]
 
     def check_times(self) -> np.ndarray:
         """Units (repeats, 2): milliseconds of a KL check and of a loop step, each summed over groups."""
-        times = self.checks.groupby("repeat")[["check_ms", "step_ms"]].sum().to_numpy()
+        times = self.checks.groupby("repeat")[["check_ms", "loop_step_ms"]].sum().to_numpy()
         _check_units("repeat", len(times))
         return times
 
@@ -142,7 +142,7 @@ def _sums(rows: pd.DataFrame, unit: str, **axes: Iterable[int]) -> np.ndarray:
     found = rows.set_index(index.names)[["mean", "count"]].reindex(index)
     if found["count"].isna().any():
         missing = ", ".join(f"{name} {value}" for name, value in zip(index.names, _first_missing(found), strict=True))
-        raise CannotJudgeError(f"rows missing: {missing}")
+        raise InconclusiveError(f"rows missing: {missing}")
     sums = np.stack([found["mean"].fillna(0) * found["count"], found["count"]], axis=-1)
     return sums.reshape(*(len(level) for level in index.levels), 2)
 
@@ -152,22 +152,22 @@ def _first_missing(found: pd.DataFrame) -> tuple:
 
 
 def _table(rows: pd.DataFrame, settings: Sequence[tuple[str, float]], unit: str, values: list[str]) -> np.ndarray:
-    """(units, settings, values) of one exit table, its columns `values` picked by (rule, threshold)."""
+    """(units, settings, values) of one exit table, its columns `values` picked by (criterion, threshold)."""
     units = sorted(rows[unit].unique())
     _check_units(unit, len(units))
     columns = []
-    for rule, threshold in settings:
-        same = (rows["rule"] == rule) & np.isclose(rows["threshold"], threshold, rtol=SAME_THRESHOLD, atol=0)
+    for criterion, threshold in settings:
+        same = (rows["criterion"] == criterion) & np.isclose(rows["threshold"], threshold, rtol=SAME_THRESHOLD, atol=0)
         column = rows[same].set_index(unit)[values].reindex(units)
         if column.isna().any(axis=None):
-            raise CannotJudgeError(f"rows missing: {rule} at {threshold:.3g}")
+            raise InconclusiveError(f"rows missing: {criterion} at {threshold:.3g}")
         columns.append(column.to_numpy())
     return np.stack(columns, axis=1)
 
 
 def _check_units(unit: str, number: int) -> None:
     if number < 2:
-        raise CannotJudgeError(f"rows missing: an interval needs at least 2 values of {unit}, found {number}")
+        raise InconclusiveError(f"rows missing: an interval needs at least 2 values of {unit}, found {number}")
 
 
 # --- statistics of samples (R, units, …) -----------------------------------------------------------------------

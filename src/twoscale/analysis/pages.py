@@ -43,14 +43,14 @@ def sortable(frame: pd.DataFrame, title: str) -> str:
 
 
 def runtimes(benchmarks: Iterable[Path]) -> pd.DataFrame:
-    """What each rule took, from the files of Snakemake's `benchmark:`; one row per rule, the longest first.
+    """What each rule took, from the files of Snakemake's `benchmark:`; one row per criterion, the longest first.
 
-    A file is named after its rule, with the training step of the job behind it where there is one.
+    A file is named after its criterion, with the training step of the job behind it where there is one.
     """
     jobs = [_job(path) for path in sorted(benchmarks)]
     if not jobs:
-        return pd.DataFrame(columns=["rule", "jobs", "total_s", "longest_s", "cpu_s", "peak_memory_mb"])
-    rules = pd.DataFrame(jobs).groupby("rule")
+        return pd.DataFrame(columns=["criterion", "jobs", "total_s", "longest_s", "cpu_s", "peak_memory_mb"])
+    rules = pd.DataFrame(jobs).groupby("criterion")
     table = rules.agg(
         jobs=("s", "size"),
         total_s=("s", "sum"),
@@ -62,10 +62,10 @@ def runtimes(benchmarks: Iterable[Path]) -> pd.DataFrame:
 
 
 def _job(path: Path) -> dict[str, object]:
-    rule, _, step = path.stem.rpartition("_")
+    criterion, _, step = path.stem.rpartition("_")
     # Snakemake writes NA or - for a job that was over before it could look
     frame = pd.read_csv(path, sep="\t", na_values=["NA", "-"])
     missing = {"s", "cpu_time", "max_rss"} - set(frame.columns)
     if missing or frame.empty:
         raise InputError(f"{path}: found {', '.join(frame.columns)}, expected a benchmark file of Snakemake.")
-    return {"rule": rule if step.isdigit() else path.stem} | frame.iloc[0].to_dict()
+    return {"criterion": rule if step.isdigit() else path.stem} | frame.iloc[0].to_dict()

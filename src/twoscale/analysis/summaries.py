@@ -9,31 +9,31 @@ import pandas as pd
 from twoscale.analysis import bootstrap
 from twoscale import tables
 
-SETTING = ["rule", "threshold"]
+SETTING = ["criterion", "threshold"]
 
 
 def summarise_latency(latency: pd.DataFrame) -> pd.DataFrame:
-    """Median over repeats per (rule, threshold) of `latency_ms` and `floor_ms`, and the interval of the first.
+    """Median over repeats per (criterion, threshold) of `latency_ms` and `baseline_ms`, and the interval of the first.
 
-    Columns: rule, threshold, latency_ms, low, high, floor_ms; rules in the order of the table. The repeats are
+    Columns: criterion, threshold, latency_ms, low, high, baseline_ms; rules in the order of the table. The repeats are
     prompts, so the interval is over prompts; few repeats make it their whole range.
     """
     repeats = latency.groupby(SETTING, sort=False)
-    medians = repeats[["latency_ms", "floor_ms"]].median()
+    medians = repeats[["latency_ms", "baseline_ms"]].median()
     return medians.join(_intervals(repeats, "latency_ms")).reset_index()
 
 
 def summarise_quality(quality: pd.DataFrame, budget: int | None = None) -> pd.DataFrame:
-    """Cross-entropy per (rule, threshold), each sequence weighted by its tokens, PPL = exp(CE), and mean loops.
+    """Cross-entropy per (criterion, threshold), each sequence weighted by its tokens, PPL = exp(CE), and mean loops.
 
-    Columns: rule, threshold, ce, ppl, low, high, and the mean evaluations over groups as `loops`. low and high
+    Columns: criterion, threshold, ce, ppl, low, high, and the mean evaluations over groups as `loops`. low and high
     bound the cross-entropy: that of the full budget, the rule `fixed` at `budget`, plus the interval of the
     difference from it on the same sequences. So they show what the rule changed, not how the sequences differ;
-    without that rule in the table they are NaN.
+    without that criterion in the table they are NaN.
     """
     evaluations = [f"evaluations_g{group}" for group in tables.groups_of(quality)]
     measured = quality.assign(loops=quality[evaluations].mean(axis="columns"))
-    full = measured[(measured["rule"] == "fixed") & (measured["threshold"] == budget)].set_index("sequence")["ce"]
+    full = measured[(measured["criterion"] == "fixed") & (measured["threshold"] == budget)].set_index("sequence")["ce"]
     measured["change"] = measured["ce"] - measured["sequence"].map(full)
     settings = measured.groupby(SETTING, sort=False)
     means = pd.DataFrame({column: _weighted(settings, column) for column in ("ce", "change", "loops")})
@@ -49,9 +49,9 @@ def summarise_scaling(paths: Iterable[str | Path], run: str, seed: int) -> pd.Da
     narrower than that of the cross-entropy itself.
     """
     rows = pd.concat([tables.read("scaling_quality", path) for path in paths])
-    most = rows[rows["loops"] == rows["loops"].max()].set_index(["step", "sequence"])["ce"]
-    rows = rows.join(most.rename("most"), on=["step", "sequence"])
-    settings = rows.assign(excess=rows["ce"] - rows["most"]).groupby(["step", "loops"])
+    most = rows[rows["loops"] == rows["loops"].max()].set_index(["iteration", "sequence"])["ce"]
+    rows = rows.join(most.rename("most"), on=["iteration", "sequence"])
+    settings = rows.assign(excess=rows["ce"] - rows["most"]).groupby(["iteration", "loops"])
     parts = {"tokens": settings["tokens"].sum()}
     for column in ("ce", "excess"):
         bounds = _intervals(settings, column, weights="tokens", seed=seed)

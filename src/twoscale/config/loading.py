@@ -12,14 +12,14 @@ from typing import Any
 import jsonschema
 import yaml
 
-from twoscale.config import sections
+from twoscale import config
 from twoscale.errors import InputError
 
 PROJECT = Path(__file__).resolve().parents[2]
 PRESETS = PROJECT / "workflow" / "presets"
 SCHEMA = PROJECT / "workflow" / "schemas" / "config.schema.yaml"
 DEFAULT_PRESET = "demo"
-READINGS = ("sandwich", "adapter_init", "state_init")  # keys of `model` that the readings study combines
+VARIANT_KEYS = ("sandwich", "adapter_init", "state_init")  # keys of `model` that the readings study combines
 RUN_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"  # of a folder, and safe in a shell
 
 
@@ -33,16 +33,16 @@ def preset(name: str) -> dict[str, Any]:
     if name not in known:
         raise InputError(f"config key preset: found {name!r}, expected one of {', '.join(known)}.")
     paper = read_yaml(PRESETS / "paper.yaml")
-    return paper if name == "paper" else sections.merge(paper, read_yaml(PRESETS / f"{name}.yaml"))
+    return paper if name == "paper" else config.merge(paper, read_yaml(PRESETS / f"{name}.yaml"))
 
 
-def checked(merged: Mapping[str, Any]) -> sections.Settings:
+def checked(merged: Mapping[str, Any]) -> config.Config:
     """Settings from all layers merged; the first wrong key or value is an InputError."""
     validator = jsonschema.Draft202012Validator(read_yaml(SCHEMA))
     error = jsonschema.exceptions.best_match(validator.iter_errors(merged))
     if error is not None:
         raise InputError(f"config key {_key(error)}: {_complaint(error)}.")
-    return sections.from_config(merged)
+    return config.from_config(merged)
 
 
 def _key(error: jsonschema.ValidationError) -> str:
@@ -57,37 +57,37 @@ def _complaint(error: jsonschema.ValidationError) -> str:
     return error.message
 
 
-def runs(config: Mapping[str, Any]) -> dict[str, sections.Settings]:
+def runs(config: Mapping[str, Any]) -> dict[str, config.Config]:
     """Run name -> settings: first the one that `run` names, then those under `runs` (name -> overrides)."""
     merged = _chosen(config)
     layers = {str(config.get("run", config.get("preset", DEFAULT_PRESET))): merged}
     for other, overrides in (config.get("runs") or {}).items():
-        layers[str(other)] = sections.merge(merged, overrides or {})
+        layers[str(other)] = config.merge(merged, overrides or {})
     for run in layers:
         if not re.fullmatch(RUN_NAME, run):
             raise InputError(f"config key run: found {run!r}, expected letters, digits, '.', '_' and '-'.")
     return {run: checked(layer) for run, layer in layers.items()}
 
 
-def readings(config: Mapping[str, Any]) -> dict[str, sections.Settings]:
+def readings(config: Mapping[str, Any]) -> dict[str, config.Config]:
     """Run name -> settings of the readings study: the chosen run under each combination of `readings`.
 
-    Names are readings/<sandwich>-<adapter_init>-<state_init>; `readings.overrides` lies over all of them.
+    Names are readings/<sandwich>-<adapter_init>-<state_init>; `variants.overrides` lies over all of them.
     """
     merged = _chosen(config)
     study = checked(merged).readings
-    base = sections.merge(merged, study.overrides)
+    base = config.merge(merged, study.overrides)
     runs = {}
     for values in itertools.product(*(getattr(study, key) for key in READINGS)):
         name = "readings/" + "-".join(values)
         try:
-            runs[name] = checked(sections.merge(base, {"model": dict(zip(READINGS, values, strict=True))}))
+            runs[name] = checked(config.merge(base, {"model": dict(zip(READINGS, values, strict=True))}))
         except InputError as error:
-            raise InputError(f"run {name} (readings.overrides): {error}") from error
+            raise InputError(f"run {name} (variants.overrides): {error}") from error
     return runs
 
 
 def _chosen(config: Mapping[str, Any]) -> dict[str, Any]:
     """All layers of the chosen run: paper.yaml <- preset <- the user's settings."""
     user = {key: value for key, value in config.items() if key not in ("preset", "run", "runs")}
-    return sections.merge(preset(config.get("preset", DEFAULT_PRESET)), user)
+    return config.merge(preset(config.get("preset", DEFAULT_PRESET)), user)

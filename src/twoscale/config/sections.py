@@ -43,7 +43,7 @@ THRESHOLD_TYPES: dict[str, type] = {
 
 # Keys of `train` that say how far a run goes and how it is cut, watched and spread, not what is computed:
 # they stand in no identity of a checkpoint, so a longer run, or one on more processes, continues another.
-OPERATION_KEYS = frozenset(
+RUNTIME_KEYS = frozenset(
     {
         "iterations",
         "checkpoint_every",
@@ -81,7 +81,7 @@ class Data:
 class Download:
     retries: int
     delay: float
-    longest_delay: float
+    max_delay: float
     timeout: float
     part_characters: int
 
@@ -118,7 +118,7 @@ class Model:
         object.__setattr__(self, "groups", tuple(tuple(group) for group in self.groups))
         if self.width % self.heads:
             raise InputError(
-                f"config key model.heads: {self.heads} heads do not divide model.width {self.width}; "
+                f"config key model.num_heads: {self.heads} heads do not divide model.hidden_size {self.width}; "
                 "expected a divisor."
             )
         seen: set[int] = set()
@@ -131,7 +131,7 @@ class Model:
             if group[0] < 1 or group[-1] > self.layers:
                 raise InputError(
                     f"config key model.groups: found the group {list(group)}, expected layers between "
-                    f"1 and model.layers = {self.layers}."
+                    f"1 and model.num_layers = {self.layers}."
                 )
             if seen & set(group):
                 raise InputError(
@@ -146,13 +146,13 @@ class Model:
             seen |= set(group)
 
     @property
-    def head_width(self) -> int:
-        return self.width // self.heads
+    def head_dim(self) -> int:
+        return self.hidden_size // self.num_heads
 
     @property
-    def padded_vocabulary(self) -> int:
+    def padded_vocab_size(self) -> int:
         """Rows of the embedding: the vocabulary rounded up to a multiple of 64."""
-        return math.ceil(self.vocabulary / VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
+        return math.ceil(self.vocab_size / VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
 
     @property
     def group_labels(self) -> tuple[str, ...]:
@@ -202,7 +202,7 @@ class Train:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "early_checkpoints", tuple(self.early_checkpoints))
-        if self.iterations not in checkpoint_steps(self):
+        if self.iterations not in checkpoint_iterations(self):
             raise InputError(
                 f"config key train.iterations: found {self.iterations}, expected a step of the checkpoint "
                 f"schedule (a multiple of train.checkpoint_every = {self.checkpoint_every}), so that a "
@@ -210,7 +210,7 @@ class Train:
             )
         if self.batch % (self.micro_batches * self.processes):
             raise InputError(
-                f"config key train.batch: {self.batch} sequences cannot be divided among train.processes "
+                f"config key train.batch_size: {self.batch} sequences cannot be divided among train.processes "
                 f"= {self.processes} times train.micro_batches = {self.micro_batches}; expected a multiple."
             )
         if self.min_learning_rate > self.learning_rate:
@@ -237,24 +237,24 @@ class Trajectories:
 @dataclass(frozen=True)
 class Exits:
     budget: int
-    rules: dict[str, dict[str, Any]]
+    criteria: dict[str, dict[str, Any]]
     decoder: str
     kv_slots: int | None
     cuda_graphs: bool
     dtype: str
     quality_tokens: int
-    quality_batch: int
+    quality_batch_size: int
     latency_tokens: int
     latency_repeats: int
 
     def __post_init__(self) -> None:
-        check_rules("exits.rules", self.rules, self.budget)
+        check_criteria("exits.criteria", self.rules, self.budget)
 
 
 @dataclass(frozen=True)
 class Figures:
     fig1_tokens: int
-    dlr_reading: str
+    dlr_reference_state: str
 
 
 @dataclass(frozen=True)
@@ -270,7 +270,7 @@ class Scaling:
 
 @dataclass(frozen=True)
 class Pareto:
-    rules: dict[str, dict[str, Any]]
+    criteria: dict[str, dict[str, Any]]
     quality_tokens: int
     latency_tokens: int
     latency_repeats: int
@@ -280,14 +280,14 @@ class Pareto:
 class Kinds:
     window: int
     converging_rate: float
-    longest_period: int
+    max_period: int
     return_tolerance: float
     straightness: float
 
     def __post_init__(self) -> None:
-        if self.longest_period > self.window:
+        if self.max_period > self.window:
             raise InputError(
-                f"config key kinds.longest_period: found {self.longest_period}, expected at most kinds.window = "
+                f"config key path_types.max_period: found {self.max_period}, expected at most path_types.window = "
                 f"{self.window}."
             )
 
@@ -329,7 +329,7 @@ class Settings:
     def __post_init__(self) -> None:
         if self.tokens.vocabulary > 2**16:
             raise InputError(
-                f"config key tokens.entries: found {self.tokens.vocabulary}, expected at most 65536 "
+                f"config key tokenizer.vocab_size: found {self.tokens.vocabulary}, expected at most 65536 "
                 "(token shards are uint16)."
             )
         if self.data.source == "parquet" and not self.data.path:
@@ -337,54 +337,54 @@ class Settings:
                 "config key data.path: found nothing, expected a parquet file or a folder of parquet "
                 "files, because data.source is 'parquet'."
             )
-        check_rules("pareto.rules", self.pareto.rules, self.exits.budget)
+        check_criteria("pareto.criteria", self.pareto.criteria, self.exits.max_loops)
         self._check_held_out()
         if self.trajectories.states_sequence >= self.trajectory_sequences:
             raise InputError(
                 f"config key trajectories.states_sequence: found {self.trajectories.states_sequence}, expected "
                 f"less than {self.trajectory_sequences}, the sequences that trajectories.tokens makes."
             )
-        if self.kinds.window > self.trajectories.budget:
+        if self.path_types.window > self.trajectories.loops:
             raise InputError(
-                f"config key kinds.window: found {self.kinds.window}, expected at most trajectories.budget = "
-                f"{self.trajectories.budget} loop steps."
+                f"config key path_types.window: found {self.path_types.window}, expected at most trajectories.loops = "
+                f"{self.trajectories.loops} loop steps."
             )
 
     @property
     def trajectory_sequences(self) -> int:
         """Whole blocks in trajectories.tokens, at least one."""
-        return max(1, self.trajectories.tokens // self.model.block)
+        return max(1, self.trajectories.tokens // self.model.context_length)
 
     @property
     def quality_sequences(self) -> int:
         """Whole blocks in exits.quality_tokens, at least one."""
-        return max(1, self.exits.quality_tokens // self.model.block)
+        return max(1, self.exits.quality_tokens // self.model.context_length)
 
     @property
     def scaling_sequences(self) -> int:
         """Whole blocks in scaling.tokens, at least one."""
-        return max(1, self.scaling.tokens // self.model.block)
+        return max(1, self.scaling.tokens // self.model.context_length)
 
     @property
     def pareto_sequences(self) -> int:
         """Whole blocks in pareto.quality_tokens, at least one."""
-        return max(1, self.pareto.quality_tokens // self.model.block)
+        return max(1, self.pareto.quality_tokens // self.model.context_length)
 
     @property
     def loop_grid(self) -> tuple[int, ...]:
-        """The fixed loop counts of scaling.loops that exits.budget allows, and that budget."""
-        return (*(loops for loops in self.scaling.loops if loops < self.exits.budget), self.exits.budget)
+        """The fixed loop counts of scaling.loops that exits.max_loops allows, and that budget."""
+        return (*(loops for loops in self.scaling.loops if loops < self.exits.max_loops), self.exits.max_loops)
 
     @property
     def dense_exits(self) -> Exits:
-        """The exit benchmark of the Pareto figure: pareto.rules over exits.rules, `fixed` at every loop count."""
-        rules = {**self.exits.rules, **self.pareto.rules, "fixed": {"thresholds": list(self.loop_grid)}}
-        return replace(self.exits, **{**vars(self.pareto), "rules": rules})
+        """The exit benchmark of the Pareto figure: pareto.criteria over exits.criteria, `fixed` at every loop count."""
+        criteria = {**self.exits.criteria, **self.pareto.criteria, "fixed": {"thresholds": list(self.loop_grid)}}
+        return replace(self.exits, **{**vars(self.pareto), "criteria": criteria})
 
     @property
     def independence_sequences(self) -> int:
         """Whole blocks in path_independence.tokens, at least one."""
-        return max(1, self.path_independence.tokens // self.model.block)
+        return max(1, self.path_independence.tokens // self.model.context_length)
 
     def _check_held_out(self) -> None:
         needs = {
@@ -398,24 +398,24 @@ class Settings:
             "pareto.latency_repeats": self.pareto.latency_repeats,
         }
         key = max(needs, key=needs.__getitem__)
-        least = needs[key] * self.model.block + 1
-        if self.tokens.held_out < least:
+        least = needs[key] * self.model.context_length + 1
+        if self.data.held_out_tokens < least:
             raise InputError(
-                f"config key tokens.held_out: found {self.tokens.held_out}, expected at least {least} tokens, which "
+                f"config key data.held_out_tokens: found {self.data.held_out_tokens}, expected at least {least} tokens, which "
                 f"{key} asks for."
             )
         for section in ("exits", "pareto"):
             tokens = getattr(self, section).latency_tokens
-            if tokens > self.model.block:
+            if tokens > self.model.context_length:
                 raise InputError(
                     f"config key {section}.latency_tokens: found {tokens}, expected at most "
-                    f"model.block = {self.model.block}."
+                    f"model.context_length = {self.model.context_length}."
                 )
 
 
-def check_rules(key: str, rules: Mapping[str, Mapping[str, Any]], budget: int) -> None:
+def check_criteria(key: str, criteria: Mapping[str, Mapping[str, Any]], budget: int) -> None:
     """Refuse a rule that is neither built in nor names a file, and thresholds that do not fit their rule."""
-    for name, rule in rules.items():
+    for name, rule in criteria.items():
         builtin = name in THRESHOLD_TYPES
         if builtin and "file" in rule:
             raise InputError(
@@ -431,7 +431,7 @@ def check_rules(key: str, rules: Mapping[str, Mapping[str, Any]], budget: int) -
             check_threshold(name, threshold, THRESHOLD_TYPES.get(name, float), budget, key)
 
 
-def check_threshold(rule: str, threshold: Any, wanted: type, budget: int, key: str = "exits.rules") -> None:
+def check_threshold(rule: str, threshold: Any, wanted: type, budget: int, key: str = "exits.criteria") -> None:
     """Refuse a threshold that is not a positive finite number of the rule's type."""
     kind = "a whole number of loops" if wanted is int else "a number"
     good_type = isinstance(threshold, int if wanted is int else (int, float)) and not isinstance(threshold, bool)
@@ -439,7 +439,7 @@ def check_threshold(rule: str, threshold: Any, wanted: type, budget: int, key: s
         raise InputError(f"config key {key}.{rule}.thresholds: found {threshold!r}, expected {kind} > 0.")
     if rule == "fixed" and threshold > budget:
         raise InputError(
-            f"config key {key}.{rule}.thresholds: found {threshold}, expected at most exits.budget = {budget}."
+            f"config key {key}.{rule}.thresholds: found {threshold}, expected at most exits.max_loops = {budget}."
         )
 
 
@@ -465,17 +465,17 @@ class Budget:
 
 def budget(data: Data, tokens: Tokens) -> Budget:
     """The budget in tokens for GPT-2's tokenizer, which is there before the text, else in characters."""
-    if tokens.tokenizer == "gpt2":
-        return Budget("tokens", data.tokens, tokens.held_out)
-    most = {"bytes": 1, "bpe": CHARACTERS_PER_TOKEN}[tokens.tokenizer]
-    return Budget("characters", data.characters, most * tokens.held_out)
+    if tokenizer.name == "gpt2":
+        return Budget("tokens", data.train_tokens, data.held_out_tokens)
+    most = {"bytes": 1, "bpe": CHARACTERS_PER_TOKEN}[tokenizer.name]
+    return Budget("characters", data.train_characters, most * data.held_out_tokens)
 
 
 def group_label(group: tuple[int, ...]) -> str:
     return str(group[0]) if len(group) == 1 else f"{group[0]}-{group[-1]}"
 
 
-def checkpoint_steps(train: Train) -> list[int]:
+def checkpoint_iterations(train: Train) -> list[int]:
     """Steps of the trained checkpoints, rising; step 0, the untrained model, is not among them.
 
     Prefix-stable: a larger `iterations` only appends, because neither the early steps nor the grid
@@ -489,14 +489,14 @@ def checkpoint_steps(train: Train) -> list[int]:
 def merge(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
     """`base` with `overlay` on top, mapping by mapping; any other value of the overlay replaces.
 
-    A rule under `exits.rules` that the overlay sets to null is dropped, since a mapping could otherwise
+    A rule under `exits.criteria` that the overlay sets to null is dropped, since a mapping could otherwise
     only grow.
     """
     merged = dict(base)
     for key, value in overlay.items():
         if isinstance(value, Mapping) and isinstance(base.get(key), Mapping):
             merged[key] = merge(base[key], value)
-            if key == "rules":
+            if key == "criteria":
                 merged[key] = {name: rule for name, rule in merged[key].items() if rule is not None}
         else:
             merged[key] = value
@@ -518,7 +518,7 @@ def from_config(config: Mapping[str, Any]) -> Settings:
         figures=Figures(**config["figures"]),
         scaling=Scaling(**config["scaling"]),
         pareto=Pareto(**config["pareto"]),
-        kinds=Kinds(**config["kinds"]),
+        kinds=Kinds(**config["path_types"]),
         path_independence=PathIndependence(**config["path_independence"]),
         download=Download(**config["download"]),
         readings=Readings(**config["readings"]),
@@ -531,13 +531,13 @@ def training_identity(settings: Settings) -> dict[str, Any]:
         "seed": settings.seed,
         "device": settings.compute.device,
         "model": asdict(settings.model),
-        "train": {key: value for key, value in asdict(settings.train).items() if key not in OPERATION_KEYS},
+        "train": {key: value for key, value in asdict(settings.train).items() if key not in RUNTIME_KEYS},
     }
 
 
 def operation(settings: Settings) -> dict[str, Any]:
     """The rest of `train`: how far the run goes and how it is cut, watched and spread."""
-    return {key: value for key, value in asdict(settings.train).items() if key in OPERATION_KEYS}
+    return {key: value for key, value in asdict(settings.train).items() if key in RUNTIME_KEYS}
 
 
 def canonical_json(value: Any) -> str:

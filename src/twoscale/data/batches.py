@@ -30,7 +30,7 @@ class Batches:
         self.blocks = _whole_blocks(shard, block)
         if not self.blocks:
             raise InputError(
-                f"training tokens: found {len(shard)}, expected at least {block + 1}, one block of model.block "
+                f"training tokens: found {len(shard)}, expected at least {block + 1}, one block of model.context_length "
                 "tokens and a target."
             )
         self._epoch, self._permutation = -1, np.empty(0, dtype=np.int64)
@@ -86,8 +86,8 @@ def held_out_sequences(shard: np.ndarray, block: int, count: int) -> tuple[Tenso
     blocks = _whole_blocks(shard, block)
     if blocks < count:
         raise InputError(
-            f"held-out tokens: found {len(shard)}, {blocks} sequences of model.block = {block}, expected {count} "
-            "sequences; raise tokens.held_out or data.held_out_fraction, or ask for fewer."
+            f"held-out tokens: found {len(shard)}, {blocks} sequences of model.context_length = {block}, expected {count} "
+            "sequences; raise data.held_out_tokens or data.held_out_fraction, or ask for fewer."
         )
     return _gather(shard, np.arange(count) * block, block)
 

@@ -18,14 +18,14 @@ from huggingface_hub.utils import get_session, hf_raise_for_status
 
 from twoscale.errors import InputError, first_line
 from twoscale.data.hub import persistently
-from twoscale.config.sections import Download
+from twoscale.config import DownloadConfig
 
 URLS = tuple(
     f"https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/{name}" for name in ("vocab.bpe", "encoder.json")
 )
 
 
-def fetch(limits: Download) -> bytes:
+def fetch(limits: DownloadConfig) -> bytes:
     """The merges in tiktoken's own format: in each line a token in Base64 and its rank.
 
     They come from the folder that TIKTOKEN_CACHE_DIR names where it holds them, else from the network.
@@ -39,7 +39,7 @@ def fetch(limits: Download) -> bytes:
             ranks = tiktoken.get_encoding("gpt2")._mergeable_ranks
     except (HTTPError, OSError, ValueError) as error:
         raise InputError(
-            f"config key tokens.tokenizer: gpt2 is not in tiktoken's cache and could not be downloaded "
+            f"config key tokenizer.name: gpt2 is not in tiktoken's cache and could not be downloaded "
             f"({type(error).__name__}: {first_line(error)}); expected a network connection once, or TIKTOKEN_CACHE_DIR "
             "set to a folder that holds it."
         ) from error
@@ -47,7 +47,7 @@ def fetch(limits: Download) -> bytes:
     return b"".join(lines)
 
 
-def _download(url: str, limits: Download) -> bytes:
+def _download(url: str, limits: DownloadConfig) -> bytes:
     answer = get_session().get(url, timeout=limits.timeout)
     hf_raise_for_status(answer)
     return answer.content

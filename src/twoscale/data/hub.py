@@ -21,7 +21,7 @@ from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
 from twoscale.errors import InputError, first_line
-from twoscale.config.sections import Download
+from twoscale.config import DownloadConfig
 
 BUFFER = 2**22  # bytes read ahead of what the parquet reader asks for
 LARGEST_RANGE = 2**23  # bytes of one request, so that a failure repeats little
@@ -35,10 +35,10 @@ class ShortAnswerError(Exception):
     """The server sent another number of bytes than it was asked for, and called that complete."""
 
 
-def persistently(request: Callable[[], Answer], limits: Download) -> Answer:
+def persistently(request: Callable[[], Answer], limits: DownloadConfig) -> Answer:
     """The answer to `request`, which is tried again while what goes wrong may pass.
 
-    The delay doubles from `limits.delay` to `limits.longest_delay`, and is never shorter than what the server
+    The delay doubles from `limits.delay` to `limits.max_delay`, and is never shorter than what the server
     asks for. Raises the error of the last attempt.
     """
     delay = limits.delay
@@ -51,7 +51,7 @@ def persistently(request: Callable[[], Answer], limits: Download) -> Answer:
             wait = max(delay, _retry_after(error))
             print(f"{_said(error)}: next attempt in {wait:g} s, {left} left", file=sys.stderr, flush=True)
         time.sleep(wait)
-        delay = min(2 * delay, limits.longest_delay)
+        delay = min(2 * delay, limits.max_delay)
     raise AssertionError("the last attempt returns or raises")
 
 
@@ -88,7 +88,7 @@ class Subset(NamedTuple):
     files: tuple[str, ...]
 
 
-def resolve(repository: str, subset: str, revision: str, limits: Download) -> Subset:
+def resolve(repository: str, subset: str, revision: str, limits: DownloadConfig) -> Subset:
     """The training files of a subset at a branch, tag or commit.
 
     Raises InputError where the Hub cannot be reached, or has no such data set, revision or subset.
@@ -133,7 +133,7 @@ def train_patterns(configuration: Mapping[str, Any]) -> Sequence[str]:
     return patterns
 
 
-def reading(what: str, request: Callable[[], Answer], limits: Download) -> Answer:
+def reading(what: str, request: Callable[[], Answer], limits: DownloadConfig) -> Answer:
     """The answer to `request`; a failure that stays is an InputError about `what`."""
     try:
         return persistently(request, limits)
@@ -152,7 +152,7 @@ class RemoteFile(io.RawIOBase):
     ranges is refused, and so is one whose tag is not `expected`.
     """
 
-    def __init__(self, subset: Subset, name: str, limits: Download, expected: str | None = None) -> None:
+    def __init__(self, subset: Subset, name: str, limits: DownloadConfig, expected: str | None = None) -> None:
         self.what = f"{subset.repository}/{name}"
         self.url = huggingface_hub.hf_hub_url(subset.repository, name, repo_type="dataset", revision=subset.commit)
         self.limits = limits
@@ -211,6 +211,6 @@ class RemoteFile(io.RawIOBase):
         self.version, self.size = expected
 
 
-def open_file(subset: Subset, name: str, limits: Download, expected: str | None = None) -> io.BufferedReader:
+def open_file(subset: Subset, name: str, limits: DownloadConfig, expected: str | None = None) -> io.BufferedReader:
     """A file of the subset for the parquet reader; its `raw` is a RemoteFile."""
     return io.BufferedReader(RemoteFile(subset, name, limits, expected), BUFFER)

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from twoscale import progress, tables
 from twoscale.errors import InputError
 from twoscale.files import replacing
-from twoscale.config.sections import Budget, Data, Download
+from twoscale.config import TextQuota, DataConfig, DownloadConfig
 from twoscale.data.text import ROWS, Document, is_held_out, local_files, rows
 
 ROW_GROUP_CHARACTERS = 2**22  # held back before a row group of a shard is written
@@ -48,7 +48,7 @@ def lengths(texts: Sequence[str]) -> list[int]:
 class Tally:
     """What has been taken of the budget; a document is taken while its part, training or held-out, is not full."""
 
-    def __init__(self, wanted: Budget, fraction: float) -> None:
+    def __init__(self, wanted: TextQuota, fraction: float) -> None:
         self.fraction, self.unit = fraction, wanted.unit
         self.wanted = {False: wanted.training, True: wanted.held_out}
         self.found = {False: 0, True: 0}
@@ -80,7 +80,7 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Part:
+class DownloadPart:
     """One entry of the manifest: rows `first` … `end` - 1 of a file, without the empty ones."""
 
     name: str
@@ -103,12 +103,12 @@ class Parts:
     def __init__(self, folder: Path, identity: dict[str, Any]) -> None:
         self.folder, self.identity = folder, identity
         self.commit: str | None = None
-        self.parts: list[Part] = []
+        self.parts: list[DownloadPart] = []
         folder.mkdir(parents=True, exist_ok=True)
         saved = self._saved()
         if saved.get("identity") == identity:
             self.commit = saved["commit"]
-            self.parts = list(self._intact(Part(**entry) for entry in saved["parts"]))
+            self.parts = list(self._intact(DownloadPart(**entry) for entry in saved["parts"]))
         else:
             self.clear()
 
@@ -117,13 +117,13 @@ class Parts:
         name = f"part_{len(self.parts):05d}.parquet"
         columns = {"document": [document.name for document in batch.documents]}
         columns["text"] = texts = [document.text for document in batch.documents]
-        with tables.writing("part", self.folder / name) as append:
+        with tables.writing("text_part", self.folder / name) as append:
             append(columns | {"size": sizes})
         digest = _digest(self.folder / name)
         end = batch.documents[-1].row + 1
         characters = sum(map(len, texts))
         self.parts.append(
-            Part(name, batch.file, batch.version, self._end_of(batch.file), end, len(texts), characters, digest)
+            DownloadPart(name, batch.file, batch.version, self._end_of(batch.file), end, len(texts), characters, digest)
         )
         self._save()
 
@@ -161,7 +161,7 @@ class Parts:
         with replacing(self.folder / MANIFEST) as temporary:
             temporary.write_text(json.dumps(saved, indent=1) + "\n", encoding="utf-8")
 
-    def _intact(self, parts: Iterable[Part]) -> Iterator[Part]:
+    def _intact(self, parts: Iterable[DownloadPart]) -> Iterator[DownloadPart]:
         for part in parts:
             path = self.folder / part.name
             if not path.is_file() or _digest(path) != part.sha256:
@@ -175,7 +175,7 @@ def _digest(path: Path) -> str:
 
 
 def prepare_text(
-    data: Data, wanted: Budget, shards: Sequence[Path], folder: Path, limits: Download, sizes: Sizes = lengths
+    data: DataConfig, wanted: TextQuota, shards: Sequence[Path], folder: Path, limits: DownloadConfig, sizes: Sizes = lengths
 ) -> None:
     """Collect documents until both budgets are full, or the source ends, and write them as shards of the table `text`.
 
@@ -208,11 +208,11 @@ def prepare_text(
         folder.rmdir()
 
 
-def _local_files(data: Data) -> Files:
+def _local_files(data: DataConfig) -> Files:
     return ((name, None, documents) for name, documents in local_files(data))
 
 
-def _hub_files(data: Data, parts: Parts, limits: Download) -> Files:
+def _hub_files(data: DataConfig, parts: Parts, limits: DownloadConfig) -> Files:
     """The files of a data set on the Hub, from where the parts end; asks the Hub for nothing before it is asked."""
     from twoscale.data import hub
 

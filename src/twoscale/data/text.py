@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from twoscale import tables
 from twoscale.errors import InputError, first_line
-from twoscale.config.sections import Data
+from twoscale.config import DataConfig
 
 # Rows read from a parquet file at a time. Files are opened with `pre_buffer=False`: else reading ahead fetches all
 # of a file, and keeps it in memory.
@@ -36,7 +36,7 @@ class Document(NamedTuple):
     row: int  # in its file, empty documents counted
 
 
-def local_files(data: Data) -> Iterator[tuple[str, Iterator[Document]]]:
+def local_files(data: DataConfig) -> Iterator[tuple[str, Iterator[Document]]]:
     """Name and documents of each file of a source on this machine, in order; no document is empty.
 
     Close an iterator of documents after an early stop: it may hold a file.
@@ -166,7 +166,7 @@ def is_held_out(text: str, fraction: float) -> bool:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) < fraction * 2**64
 
 
-def stored(shards: Iterable[Path]) -> Iterator[tuple[list[bool], list[str]]]:
+def iter_shards(shards: Iterable[Path]) -> Iterator[tuple[list[bool], list[str]]]:
     """Batches of (held out, text) from shards of `prepare_text`, in order and in constant memory."""
     expected = list(tables.columns("text"))
     for shard in shards:
@@ -185,5 +185,5 @@ def stored(shards: Iterable[Path]) -> Iterator[tuple[list[bool], list[str]]]:
 
 def training_texts(shards: Iterable[Path]) -> Iterator[str]:
     """Texts that are not held out."""
-    for held_out, texts in stored(shards):
+    for held_out, texts in iter_shards(shards):
         yield from (text for text, out in zip(texts, held_out, strict=True) if not out)

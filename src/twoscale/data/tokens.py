@@ -1,7 +1,7 @@
 """Tokenizers, all run by tiktoken's engine, and the token shards that training reads.
 
 A token shard is a file of little-endian uint16 ids and nothing else; what they mean stands in a JSON
-sidecar beside it, one for the training and the held-out part of a text.
+metadata beside it, one for the training and the held-out part of a text.
 """
 
 import base64
@@ -21,14 +21,14 @@ from tiktoken_ext.openai_public import r50k_pat_str as GPT2_PATTERN
 from twoscale import progress
 from twoscale.errors import InputError, first_line
 from twoscale.files import replacing
-from twoscale.config.sections import BYTES_VOCABULARY
+from twoscale.config import BYTES_VOCABULARY
 from twoscale.json import canonical_json
-from twoscale.data.text import stored
+from twoscale.data.text import iter_shards
 
 END_OF_TEXT = "<|endoftext|>"
 DTYPE = np.dtype("<u2")
 COUNTING_THREADS = 4
-CHUNK = 2**22  # ids held in memory when pieces are joined
+CHUNK = 2**22  # ids held in memory when shards are joined
 # of the file that the rule fetch_gpt2 makes of the two files whose hashes tiktoken knows
 GPT2_SHA256 = "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"
 
@@ -90,7 +90,7 @@ def byte_level() -> Tokenizer:
     return Tokenizer("bytes", _encoding("bytes", {bytes([byte]): byte for byte in range(BYTES_VOCABULARY - 1)}))
 
 
-def own(path: Path) -> Tokenizer:
+def load_bpe(path: Path) -> Tokenizer:
     """A byte-level BPE that `train_tokenizer` made, from a file in the format of the `tokenizers` library."""
     try:
         saved = json.loads(path.read_text(encoding="utf-8"))
@@ -109,18 +109,18 @@ def own(path: Path) -> Tokenizer:
 
 
 def load_tokenizer(name: str, path: Path | None = None) -> Tokenizer:
-    """The tokenizer of `tokens.tokenizer`; `path` is its file, where it has one."""
+    """The tokenizer of `tokenizer.name`; `path` is its file, where it has one."""
     if path is None and name in ("gpt2", "bpe"):
-        raise InputError(f"option --tokenizer: found nothing, expected the file of tokens.tokenizer: {name}.")
+        raise InputError(f"option --tokenizer: found nothing, expected the file of tokenizer.name: {name}.")
     match name:
         case "gpt2":
             return gpt2(path)
         case "bytes":
             return byte_level()
         case "bpe":
-            return own(path)
+            return load_bpe(path)
         case _:
-            raise InputError(f"config key tokens.tokenizer: found {name!r}, expected gpt2, bpe or bytes.")
+            raise InputError(f"config key tokenizer.name: found {name!r}, expected gpt2, bpe or bytes.")
 
 
 def _encoding(name: str, ranks: dict[bytes, int]) -> tiktoken.Encoding:
@@ -141,7 +141,7 @@ def train_tokenizer(texts: Iterable[str], entries: int) -> str:
 
     if entries < BYTES_VOCABULARY:
         raise InputError(
-            f"config key tokens.entries: found {entries}, expected at least {BYTES_VOCABULARY}, the bytes and the end "
+            f"config key tokenizer.vocab_size: found {entries}, expected at least {BYTES_VOCABULARY}, the bytes and the end "
             "of text."
         )
     trainee = Trainee(models.BPE())
@@ -158,7 +158,7 @@ def train_tokenizer(texts: Iterable[str], entries: int) -> str:
     trainee.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])
     if trainee.get_vocab_size() != entries:
         raise InputError(
-            f"config key tokens.entries: found {entries}, expected at most {trainee.get_vocab_size()}, "
+            f"config key tokenizer.vocab_size: found {entries}, expected at most {trainee.get_vocab_size()}, "
             "the number of ids that the training text yields; take more text or fewer entries."
         )
     return trainee.to_str(pretty=True)
@@ -177,15 +177,15 @@ def count_tokens(tokenizer: Tokenizer, texts: Sequence[str]) -> list[int]:
         return list(pool.map(lambda text: len(tokenizer.encode_document(text)), texts))
 
 
-class Piece(NamedTuple):
+class TokenShard(NamedTuple):
     """The files that the tokens of one text shard become."""
 
     train: Path
     val: Path
-    sidecar: Path
+    metadata: Path
 
 
-def tokenize_text(shard: Path, tokenizer: Tokenizer, piece: Piece) -> None:
+def tokenize_text(shard: Path, tokenizer: Tokenizer, shard_files: TokenShard) -> None:
     """Write the documents of a text shard as ids, training and held-out ones apart, on one thread.
 
     Documents keep their order, each followed by the end of text. The files appear together.
@@ -195,42 +195,42 @@ def tokenize_text(shard: Path, tokenizer: Tokenizer, piece: Piece) -> None:
             f"tokenizer {tokenizer.name}: found {tokenizer.vocabulary} ids, expected at most 65536 (shards are uint16)."
         )
     with ExitStack() as stack:
-        sidecar = stack.enter_context(replacing(piece.sidecar))  # entered first, so renamed last
-        train = stack.enter_context(_writing_part(piece.train, tokenizer.end_of_text))
-        val = stack.enter_context(_writing_part(piece.val, tokenizer.end_of_text))
+        metadata = stack.enter_context(replacing(shard_files.metadata))  # entered first, so renamed last
+        train = stack.enter_context(_writing_part(shard_files.train, tokenizer.end_of_text))
+        val = stack.enter_context(_writing_part(shard_files.val, tokenizer.end_of_text))
         shown = stack.enter_context(progress.meter(f"tokens {shard.stem}", None, "tok"))
-        for held_out, texts in stored([shard]):
+        for held_out, texts in iter_shards([shard]):
             for out, text in zip(held_out, texts, strict=True):
                 ids = tokenizer.encode_document(text)
                 (val if out else train).append(ids)
                 shown.update(len(ids))
-        sidecar.write_text(json.dumps(_meaning(tokenizer)) + "\n", encoding="utf-8")
+        metadata.write_text(json.dumps(_vocabulary_metadata(tokenizer)) + "\n", encoding="utf-8")
 
 
-def join_tokens(pieces: Sequence[Piece], joined: Piece, held_out_tokens: int, block: int) -> None:
-    """Join the pieces of all text shards in their order: the two token shards and the sidecar that describes them.
+def join_tokens(shards: Sequence[TokenShard], joined: TokenShard, held_out_tokens: int, block: int) -> None:
+    """Join the shards of all text shards in their order: the two token shards and the metadata that describes them.
 
     The held-out shard ends after `held_out_tokens` ids. The files appear together. Raises InputError where
-    one of the two is shorter than one block and a target, or pieces are of different tokenizers.
+    one of the two is shorter than one block and a target, or shards are of different tokenizers.
     """
-    meaning = _common_meaning([piece.sidecar for piece in pieces])
+    meaning = _common_vocabulary_metadata([shard_files.metadata for shard_files in shards])
     with ExitStack() as stack:
-        sidecar = stack.enter_context(replacing(joined.sidecar))  # entered first, so renamed last
+        metadata = stack.enter_context(replacing(joined.metadata))  # entered first, so renamed last
         train = stack.enter_context(_writing_part(joined.train, meaning["end_of_text"]))
         val = stack.enter_context(_writing_part(joined.val, meaning["end_of_text"], held_out_tokens))
-        for part, paths in ((train, [p.train for p in pieces]), (val, [p.val for p in pieces])):
+        for part, paths in ((train, [p.train for p in shards]), (val, [p.val for p in shards])):
             for ids in _chunks(paths):
                 part.append(ids)
         for part, keys in (
-            (train, "data.tokens or data.characters"),
-            (val, "tokens.held_out or data.held_out_fraction"),
+            (train, "data.train_tokens or data.train_characters"),
+            (val, "data.held_out_tokens or data.held_out_fraction"),
         ):
             if part.count < block + 1:
                 raise InputError(
                     f"{part.path.name}: found {part.count} tokens, expected at least {block + 1}, one block of "
-                    f"model.block tokens and a target; take more text, or raise {keys}."
+                    f"model.context_length tokens and a target; take more text, or raise {keys}."
                 )
-        sidecar.write_text(json.dumps(_sidecar(meaning, train, val), indent=2) + "\n", encoding="utf-8")
+        metadata.write_text(json.dumps(_metadata(meaning, train, val), indent=2) + "\n", encoding="utf-8")
 
 
 def _chunks(paths: Iterable[Path]) -> Iterator[np.ndarray]:
@@ -241,14 +241,14 @@ def _chunks(paths: Iterable[Path]) -> Iterator[np.ndarray]:
                 yield ids
 
 
-def _common_meaning(sidecars: Iterable[Path]) -> dict[str, Any]:
-    meanings = {path.read_text(encoding="utf-8") for path in sidecars}
+def _common_vocabulary_metadata(metadata_files: Iterable[Path]) -> dict[str, Any]:
+    meanings = {path.read_text(encoding="utf-8") for path in metadata_files}
     if len(meanings) != 1:
-        raise InputError(f"pieces of the token shards: found {len(meanings)} kinds of ids, expected one tokenizer.")
+        raise InputError(f"shards of the token shards: found {len(meanings)} kinds of ids, expected one tokenizer.")
     return json.loads(meanings.pop())
 
 
-class _Part:
+class ShardWriter:
     """A token shard that is being written: its file, its length, and the running hash."""
 
     def __init__(self, path: Path, file: BinaryIO, end_of_text: int, limit: int | None) -> None:
@@ -275,12 +275,12 @@ class _Part:
 
 
 @contextmanager
-def _writing_part(path: Path, end_of_text: int, limit: int | None = None) -> Iterator[_Part]:
+def _writing_part(path: Path, end_of_text: int, limit: int | None = None) -> Iterator[ShardWriter]:
     with replacing(path) as temporary, temporary.open("wb") as file:
-        yield _Part(path, file, end_of_text, limit)
+        yield ShardWriter(path, file, end_of_text, limit)
 
 
-def _meaning(tokenizer: Tokenizer) -> dict[str, Any]:
+def _vocabulary_metadata(tokenizer: Tokenizer) -> dict[str, Any]:
     return {
         "dtype": DTYPE.name,
         "tokenizer": tokenizer.name,
@@ -289,7 +289,7 @@ def _meaning(tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
-def _sidecar(meaning: dict[str, Any], train: _Part, val: _Part) -> dict[str, Any]:
+def _metadata(meaning: dict[str, Any], train: ShardWriter, val: ShardWriter) -> dict[str, Any]:
     """What the ids mean, and for each part its length and hash; `digest` names what a model is trained on."""
     parts = {
         part.path.name: {"count": part.count, "documents": part.documents, "sha256": part.hash.hexdigest()}
@@ -299,26 +299,26 @@ def _sidecar(meaning: dict[str, Any], train: _Part, val: _Part) -> dict[str, Any
     return meaning | {"parts": parts, "digest": hashlib.sha256(trained_on.encode()).hexdigest()}
 
 
-def open_shard(path: Path, sidecar_path: Path) -> np.ndarray:
+def open_shard(path: Path, metadata_path: Path) -> np.ndarray:
     """Ids of a token shard as a read-only memory map: uint16 (tokens,).
 
-    The length is checked against the sidecar; the hash is not, so that a large shard opens at once.
+    The length is checked against the metadata; the hash is not, so that a large shard opens at once.
     """
     try:
-        sidecar = json.loads(sidecar_path.read_text(encoding="utf-8"))
-        dtype, expected = sidecar["dtype"], int(sidecar["parts"][path.name]["count"])
+        metadata = json.loads(metadata_path.read_text(encoding="utf-8"))
+        dtype, expected = metadata["dtype"], int(metadata["parts"][path.name]["count"])
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise InputError(
-            f"{sidecar_path}: found no description of {path.name} ({type(error).__name__}: {error}), expected the "
-            "sidecar that tokenize_text writes."
+            f"{metadata_path}: found no description of {path.name} ({type(error).__name__}: {error}), expected the "
+            "metadata that tokenize_text writes."
         ) from error
     if dtype != DTYPE.name:
-        raise InputError(f"{sidecar_path}: found the dtype {dtype!r}, expected {DTYPE.name!r}.")
+        raise InputError(f"{metadata_path}: found the dtype {dtype!r}, expected {DTYPE.name!r}.")
     if not path.is_file():
         raise InputError(f"{path}: found no file, expected a token shard of {expected} tokens.")
     if path.stat().st_size != expected * DTYPE.itemsize:
         raise InputError(
             f"{path}: found {path.stat().st_size} bytes, {path.stat().st_size / DTYPE.itemsize:g} tokens, expected "
-            f"{expected} tokens, as {sidecar_path.name} says."
+            f"{expected} tokens, as {metadata_path.name} says."
         )
     return np.memmap(path, dtype=DTYPE, mode="r")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from twoscale.dynamics import measures
 from twoscale import progress, tables
-from twoscale.config import sections
+from twoscale import config
 from twoscale.exits.criteria import divergence
 from twoscale.model.transformer import LoopedTransformer, Noise
 from twoscale.model.noise import EvaluationNoise
@@ -28,7 +28,7 @@ def measure(
     blocks: Tensor,
     step: int,
     seed: int,
-    chosen: sections.Trajectories,
+    chosen: config.TrajectoriesConfig,
     draws: int,
     path: Path,
 ) -> None:
@@ -36,7 +36,7 @@ def measure(
     device = next(model.parameters()).device
     with (
         tables.writing("token_independence", path) as append,
-        progress.meter(f"path independence of step {step}", blocks.numel(), "tokens") as bar,
+        progress.meter(f"path independence of step {iteration}", blocks.numel(), "tokens") as bar,
     ):
         for start in range(0, len(blocks), chosen.batch):
             batch = blocks[start : start + chosen.batch].to(device)
@@ -53,11 +53,11 @@ def measure_batch(
 
     The distance is that of the last states x^K of the varied group; of the last group where all are varied.
     """
-    labels = model.settings.group_labels
+    labels = model.config.group_labels
     if not labels:
         return
     keys = token_keys(sequences, tokens.shape[1], step)
-    block = model.settings.block
+    block = model.config.context_length
     own = EvaluationNoise(seed, sequences, block)
     states, log_p = run(model, tokens, budget, own)
     groups = range(len(labels))
@@ -75,7 +75,7 @@ def measure_batch(
                 "kl": divergence(log_p.flatten(0, -2), log_q.flatten(0, -2)).clamp_min(0),
                 "agreement": log_p.argmax(-1) == log_q.argmax(-1),
             }
-            constants = {"group": [label] * len(keys["step"]), "draw": [draw] * len(keys["step"])}
+            constants = {"group": [label] * len(keys["iteration"]), "draw": [draw] * len(keys["iteration"])}
             yield keys | constants | {name: flat(values) for name, values in compared.items()}
 
 
@@ -85,7 +85,7 @@ def run(model: LoopedTransformer, tokens: Tensor, budget: int, noise: Noise) -> 
     for place, hidden in model.walk(tokens, [budget] * len(model.groups), noise):
         if place.stage == "loop" and place.k == budget:
             states.append(hidden)
-    return states, model.decode(hidden).log_softmax(-1)
+    return states, model.readout(hidden).log_softmax(-1)
 
 
 def mixed(own: Noise, other: Noise, groups: Sequence[int]) -> Noise:

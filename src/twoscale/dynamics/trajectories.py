@@ -15,7 +15,7 @@ from torch import Tensor
 
 from twoscale.dynamics import path_types, measures
 from twoscale import progress, tables
-from twoscale.config import sections
+from twoscale import config
 from twoscale.files import replacing
 from twoscale.model.transformer import LoopedTransformer, Place
 from twoscale.model.noise import EvaluationNoise
@@ -39,7 +39,7 @@ class GroupRecorder:
             self.update = update
         self.states.append(state)
 
-    def finish(self, criteria: sections.Kinds) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def finish(self, criteria: config.PathTypesConfig) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Measures per state, (K + 1, B, T), and per path, (B, T); the states are dropped."""
         undefined = dict.fromkeys(self.rows[0], torch.full_like(self.rows[0]["step_norm"], torch.nan))
         self.rows.append(undefined | {"state_norm": measures.norm(self.states[-1])})
@@ -51,7 +51,7 @@ class GroupRecorder:
 
 
 def path_measures(
-    step_norms: Tensor, state_norms: Tensor, distances: Tensor, criteria: sections.Kinds
+    step_norms: Tensor, state_norms: Tensor, distances: Tensor, criteria: config.PathTypesConfig
 ) -> dict[str, Tensor]:
     """What is said of a whole path: norms (K + 1, B, T), distances (B, T, K + 1, K + 1) -> (B, T) each.
 
@@ -66,7 +66,7 @@ def path_measures(
     }
 
 
-def drift_readings(model: LoopedTransformer, group: int, entered: Tensor, states: dict[int, Tensor], budget: int):
+def reference_states(model: LoopedTransformer, group: int, entered: Tensor, states: dict[int, Tensor], budget: int):
     """The readings of "x^0 of the next group" in Eq. 2, for the group that is entered: name -> (B, T, C).
 
     Adjacent groups leave open what the first state after the hand-off is: the first computed one, the
@@ -75,7 +75,7 @@ def drift_readings(model: LoopedTransformer, group: int, entered: Tensor, states
     """
     return {
         "first_state": states[1],
-        "projected": model.project(group, states[0], model.inject(group, entered)),
+        "projected": model.project(group, states[0], model.project_input(group, entered)),
         "final": states[budget],
         "initial": states[0],
     }
@@ -88,14 +88,14 @@ def measure_batch(
     seed: int,
     step: int,
     budget: int,
-    criteria: sections.Kinds,
+    criteria: config.PathTypesConfig,
 ) -> Iterator[tuple[str, Columns]]:
     """Rows of the tables TABLES for held-out blocks (B, T), group by group."""
-    labels = model.settings.group_labels
+    labels = model.config.group_labels
     keys = token_keys(sequences, tokens.shape[1], step)
     recorder = entered = before = None  # before: last state and step norms of the previous group
     ends: dict[int, Tensor] = {}
-    walk = model.walk(tokens, [budget] * len(labels), EvaluationNoise(seed, sequences, model.settings.block))
+    walk = model.walk(tokens, [budget] * len(labels), EvaluationNoise(seed, sequences, model.config.context_length))
     for place, hidden in walk:
         if place.stage == "loop":
             if place.k == 0:
@@ -109,8 +109,8 @@ def measure_batch(
             yield "trajectories", loop_columns(keys, labels[place.group], rows)
             yield "token_paths", path_columns(keys, labels[place.group], paths)
             if before is not None:
-                boundary = model.settings.boundary_labels[place.group - 1]
-                readings = drift_readings(model, place.group, entered, ends, budget)
+                boundary = model.config.boundary_labels[place.group - 1]
+                readings = reference_states(model, place.group, entered, ends, budget)
                 yield "token_drift", drift_columns(keys, boundary, readings, *before)
             before = (ends[budget], rows["step_norm"][:-1])
         entered = hidden
@@ -119,7 +119,7 @@ def measure_batch(
 def token_keys(sequences: Sequence[int], length: int, step: int) -> Columns:
     """The key columns of B * T tokens, sequence by sequence."""
     return {
-        "step": np.full(len(sequences) * length, step),
+        "iteration": np.full(len(sequences) * length, step),
         "sequence": np.repeat(np.asarray(sequences, dtype=np.int32), length),
         "position": np.tile(np.arange(length, dtype=np.int32), len(sequences)),
     }
@@ -127,7 +127,7 @@ def token_keys(sequences: Sequence[int], length: int, step: int) -> Columns:
 
 def loop_columns(keys: Columns, label: str, rows: dict[str, Tensor]) -> Columns:
     """One row per (k, token) of a group, from measures (K + 1, B, T)."""
-    count, states = len(keys["step"]), len(rows["state_norm"])
+    count, states = len(keys["iteration"]), len(rows["state_norm"])
     columns = {name: np.tile(values, states) for name, values in keys.items()}
     columns |= {"group": np.full(count * states, label), "k": np.repeat(np.arange(states), count)}
     return columns | {name: flat(values) for name, values in rows.items()}
@@ -135,10 +135,10 @@ def loop_columns(keys: Columns, label: str, rows: dict[str, Tensor]) -> Columns:
 
 def path_columns(keys: Columns, label: str, paths: dict[str, Tensor]) -> Columns:
     """One row per token of a group, from measures (B, T)."""
-    columns = keys | {"group": np.full(len(keys["step"]), label)}
+    columns = keys | {"group": np.full(len(keys["iteration"]), label)}
     columns |= {name: flat(values) for name, values in paths.items()}
-    kind, period = (paths[name].flatten().cpu().numpy() for name in ("kind", "period"))
-    return columns | {"kind": np.array(path_types.KINDS)[kind], "period": period}
+    kind, period = (paths[name].flatten().cpu().numpy() for name in ("path_type", "period"))
+    return columns | {"path_type": np.array(path_types.PATH_TYPES)[kind], "period": period}
 
 
 def drift_columns(
@@ -147,11 +147,11 @@ def drift_columns(
     """One row per (reading, token) of a boundary; left (B, T, C) is x^K of the group before it."""
     jumps = torch.stack([measures.norm(state - left) for state in readings.values()])  # (readings, B, T)
     over_mean, over_path = measures.drift_to_loop(jumps, step_norms)
-    count = len(keys["step"])
+    count = len(keys["iteration"])
     columns = {name: np.tile(values, len(readings)) for name, values in keys.items()}
     columns |= {
         "boundary": np.full(count * len(readings), boundary),
-        "reading": np.repeat(np.array(list(readings)), count),
+        "reference_state": np.repeat(np.array(list(readings)), count),
     }
     return columns | {"jump": flat(jumps), "dlr": flat(over_mean), "jump_over_path": flat(over_path)}
 
@@ -166,15 +166,15 @@ def extract(
     blocks: Tensor,
     step: int,
     seed: int,
-    chosen: sections.Trajectories,
-    criteria: sections.Kinds,
+    chosen: config.TrajectoriesConfig,
+    criteria: config.PathTypesConfig,
     outputs: Mapping[str, Path],
 ) -> None:
     """Measure held-out blocks (N, T) and write each of TABLES to its path; memory is that of one batch."""
     device = next(model.parameters()).device
     with (
         ExitStack() as files,
-        progress.meter(f"trajectories of step {step}", blocks.numel(), "tokens") as bar,
+        progress.meter(f"trajectories of step {iteration}", blocks.numel(), "tokens") as bar,
     ):
         append: dict[str, Callable] = {
             table: files.enter_context(tables.writing(table, outputs[table])) for table in TABLES
@@ -194,7 +194,7 @@ def save_states(
     words: Sequence[str],
     step: int,
     seed: int,
-    chosen: sections.Trajectories,
+    chosen: config.TrajectoriesConfig,
     path: Path,
 ) -> None:
     """Write every hidden state of one held-out block (T,) as float32 (P, T, C), with what stands where.
@@ -203,13 +203,13 @@ def save_states(
     """
     from safetensors.torch import save_file
 
-    labels = model.settings.group_labels
-    noise = EvaluationNoise(seed, [chosen.states_sequence], model.settings.block)
+    labels = model.config.group_labels
+    noise = EvaluationNoise(seed, [chosen.states_sequence], model.config.context_length)
     tokens = block[None].to(next(model.parameters()).device)
     walk = model.walk(tokens, [chosen.budget] * len(labels), noise)
     kept = [(place, hidden[0].float().cpu()) for place, hidden in walk if place.stage != "left"]
     header = {
-        "step": step,
+        "iteration": step,
         "sequence": chosen.states_sequence,
         "tokens": list(words),
         "places": [describe(place, labels) for place, _ in kept],

@@ -1,4 +1,4 @@
-"""Exit rules: when a token stops looping (paper §4; Geiping et al. for the baselines).
+"""Exit criteria: when a token stops looping (paper §4; Geiping et al. for the baselines).
 
 A rule is a small class. It sees the states of one token after another loop step and says whether the token
 leaves:
@@ -9,9 +9,9 @@ leaves:
 `state` is a dict of tensors whose first axis is the tokens, so an engine can keep the rows of those that
 still loop. What tokens did is in there alone, never in the rule; one object serves all groups.
 
-Class attributes: `hits` says at how many steps in a row the threshold has to be met before a token leaves;
+Class attributes: `patience` says at how many steps in a row the threshold has to be met before a token leaves;
 `returns` which state it keeps, the one from before the step that triggered ("previous") or the one after
-("new"); `needs_decoder` whether the rule looks at predictions.
+("new"); `needs_readout` whether the rule looks at predictions.
 """
 
 import importlib.util
@@ -31,16 +31,16 @@ from twoscale.errors import InputError, first_line
 State = dict[str, Tensor]
 Decode = Callable[[Tensor], Tensor]  # states (N, C) -> logits (N, V)
 
-RETURNS = ("previous", "new")
+KEEPS = ("previous", "new")
 CACHED_NUMBERS = 2**18  # floats that stay in a core's cache
 
 
-class Rule:
-    """Base of the rules: a threshold tau > 0, and the model's decoder for those that need it."""
+class ExitCriterion:
+    """Base of the criteria: a threshold tau > 0, and the model's decoder for those that need it."""
 
-    returns: ClassVar[str] = "new"
-    hits: ClassVar[int] = 1
-    needs_decoder: ClassVar[bool] = False
+    keeps: ClassVar[str] = "new"
+    patience: ClassVar[int] = 1
+    needs_readout: ClassVar[bool] = False
 
     def __init__(self, threshold: float, decode: Decode) -> None:
         self.threshold = threshold
@@ -64,7 +64,7 @@ class Rule:
         raise NotImplementedError
 
 
-class Fixed(Rule):
+class Fixed(ExitCriterion):
     """Leaves after a fixed number of loop steps, its threshold; at the budget, the full-compute reference.
 
     O(1) per token and step; keeps the number of steps.
@@ -78,7 +78,7 @@ class Fixed(Rule):
         return steps >= self.threshold, {"steps": steps}
 
 
-class StepNorm(Rule):
+class StepNorm(ExitCriterion):
     """||x^{k+1} - x^k|| < tau (Eq. 3). One hit, O(C) per token and step; keeps the last state."""
 
     def start(self, x0: Tensor) -> State:
@@ -112,7 +112,7 @@ class Cosine(StepNorm):
         return 1 - measures.cosine(x_new, x)
 
 
-class KL(Rule):
+class KL(ExitCriterion):
     """KL(p^k || p^{k-1}) < tau with p^k decoded from x^k (Eq. 4), from k = 1 on; p^0 is decoded from x^0.
 
     One hit, O(V C) per token and step for the head; keeps the last log-probabilities, without the padded
@@ -120,7 +120,7 @@ class KL(Rule):
     the paper's equation is what stands here.
     """
 
-    needs_decoder = True
+    needs_readout = True
 
     def start(self, x0: Tensor) -> State:
         return {"log_p": self.log_probabilities(x0)}
@@ -133,14 +133,14 @@ class KL(Rule):
         return self.decode(x).log_softmax(-1)
 
 
-class MinPKL(Rule):
+class MinPKL(ExitCriterion):
     """KL(q^{k-1} || q^k) < tau with q^k the min-p filtered prediction of x^k (Geiping's code, default 1e-5).
 
     Probabilities below a tenth of the largest are set to 1 / V, then all are normalised; q^0 is uniform. One
     hit, O(V C) per token and step and one more decoded state at the start, which tells V; keeps log q.
     """
 
-    needs_decoder = True
+    needs_readout = True
     KEPT_SHARE = 0.1
 
     def start(self, x0: Tensor) -> State:
@@ -158,14 +158,14 @@ class MinPKL(Rule):
         return (q / q.sum(-1, keepdim=True)).log()
 
 
-class EntropyDiff(Rule):
+class EntropyDiff(ExitCriterion):
     """|H(p^k) - H(p^{k-1})| < tau, entropies in nats (Geiping's code, default 1e-3).
 
     One hit, O(V C) per token and step; keeps the last entropy. It starts from 100, which no distribution
     over a vocabulary has, so at an ordinary threshold the earliest exit is after the second step.
     """
 
-    needs_decoder = True
+    needs_readout = True
     START = 100.0
     INSIDE_LOG = 1e-10
 
@@ -181,14 +181,14 @@ class EntropyDiff(Rule):
         return -torch.linalg.vecdot(p, (p + self.INSIDE_LOG).log())
 
 
-class ArgmaxStability(Rule):
+class ArgmaxStability(ExitCriterion):
     """The predicted token stayed the same at tau steps in a row, tau a whole number (Geiping's code, default 5).
 
     O(V C) per token and step; keeps the last prediction and how often it was repeated. The first step has
     nothing to repeat, so the earliest exit is after tau + 1 steps.
     """
 
-    needs_decoder = True
+    needs_readout = True
 
     def start(self, x0: Tensor) -> State:
         count = torch.zeros(len(x0), dtype=torch.int64, device=x0.device)
@@ -200,7 +200,7 @@ class ArgmaxStability(Rule):
         return repeats >= self.threshold, {"token": token, "repeats": repeats}
 
 
-class Acceleration(Rule):
+class Acceleration(ExitCriterion):
     """a^k = ||update^k - update^{k-1}|| < tau at two successive steps (Eq. 5, Algorithm 1).
 
     O(C) per token and step; keeps the last state and the last update. The first a^k exists at k = 1, so the
@@ -208,8 +208,8 @@ class Acceleration(Rule):
     away: the token keeps x^k.
     """
 
-    returns = "previous"
-    hits = 2
+    keeps = "previous"
+    patience = 2
 
     def start(self, x0: Tensor) -> State:
         # an infinite update before the first one makes the first size infinite or NaN, never small
@@ -257,7 +257,7 @@ def divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
     return torch.cat([torch.linalg.vecdot(p.exp(), p - q) for p, q in pairs])
 
 
-RULES: dict[str, type[Rule]] = {
+CRITERIA: dict[str, type[ExitCriterion]] = {
     "fixed": Fixed,
     "step_norm": StepNorm,
     "step_norm_relative": StepNormRelative,
@@ -272,38 +272,38 @@ RULES: dict[str, type[Rule]] = {
 }
 
 
-def make_rule(name: str, threshold: float, decode: Decode, rules: Mapping[str, type[Rule]] = RULES) -> Rule:
+def make_criterion(name: str, threshold: float, decode: Decode, criteria: Mapping[str, type[ExitCriterion]] = CRITERIA) -> ExitCriterion:
     """The rule `name` of `rules` at `threshold`; an unknown name is an InputError."""
-    check_name(name, rules)
+    check_name(name, criteria)
     return rules[name](threshold, decode)
 
 
-def check_name(name: str, rules: Mapping[str, type[Rule]]) -> None:
-    if name not in rules:
-        raise InputError(f"exit rule '{name}': unknown, expected one of {', '.join(rules)}.")
+def check_name(name: str, criteria: Mapping[str, type[ExitCriterion]]) -> None:
+    if name not in criteria:
+        raise InputError(f"exit rule '{name}': unknown, expected one of {', '.join(criteria)}.")
 
 
-def configured_rules(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, type[Rule]]:
-    """The built-in rules, and those of the user: entries of `exits.rules` that name a file and a class."""
-    return RULES | {
-        name: load_rule(entry["file"], entry["class"]) for name, entry in entries.items() if "file" in entry
+def configured_criteria(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, type[ExitCriterion]]:
+    """The built-in criteria, and those of the user: entries of `exits.criteria` that name a file and a class."""
+    return CRITERIA | {
+        name: load_criterion(entry["file"], entry["class"]) for name, entry in entries.items() if "file" in entry
     }
 
 
-def load_rule(file: str, name: str) -> type[Rule]:
-    """The class `name` of a Python file, refused with an InputError where it is no exit rule."""
+def load_criterion(file: str, name: str) -> type[ExitCriterion]:
+    """The class `name` of a Python file, refused with an InputError where it is no exit criterion."""
     made = getattr(_load_module(file), name, None)
     if made is None:
         raise InputError(f"exit rule file {file}: found no class '{name}', expected the one that is asked for.")
-    if not (isinstance(made, type) and issubclass(made, Rule)):
-        raise InputError(f"exit rule file {file}: '{name}' is no exit rule, expected a class that inherits from Rule.")
+    if not (isinstance(made, type) and issubclass(made, ExitCriterion)):
+        raise InputError(f"exit rule file {file}: '{name}' is no exit criterion, expected a class that inherits from Rule.")
     for method in ("start", "update"):
-        if getattr(made, method) is getattr(Rule, method):
+        if getattr(made, method) is getattr(ExitCriterion, method):
             raise InputError(f"exit rule file {file}: class '{name}' lacks the method {method}, expected one.")
-    if made.returns not in RETURNS:
+    if made.keeps not in KEEPS:
         raise InputError(
-            f"exit rule file {file}: class '{name}' has returns = {made.returns!r}, expected one of "
-            f"{', '.join(RETURNS)}."
+            f"exit rule file {file}: class '{name}' has keeps = {made.keeps!r}, expected one of "
+            f"{', '.join(KEEPS)}."
         )
     return made
 
@@ -330,8 +330,8 @@ def keep_rows(state: State, rows: Tensor) -> State:
     return {name: values[rows] for name, values in state.items()}
 
 
-class InARow:
-    """Counts for one token at how many steps in a row the threshold was met."""
+class PatienceCounter:
+    """LoopCounts for one token at how many steps in a row the threshold was met."""
 
     def __init__(self, wanted: int) -> None:
         self.wanted, self.found = wanted, 0

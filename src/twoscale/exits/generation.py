@@ -1,6 +1,6 @@
 """Text from a model: the next token chosen, greedy or sampled, plainly or with drafts of the model itself.
 
-Self-speculative decoding: some tokens are drafted under a cheap exit rule, then all of them are read again
+Self-speculative decoding: some tokens are drafted under a cheap exit criterion, then all of them are read again
 under the rule of the decoder in one parallel pass, and the drafts that it would have chosen itself stay. The
 draft shares weights and cache with the full model, since a token with few loops reads the keys and values
 that earlier tokens had after as few (Geiping et al., their §6). What comes out is what decoding without
@@ -15,8 +15,8 @@ from torch import Tensor
 
 from twoscale import rng
 from twoscale.errors import InputError
-from twoscale.exits.criteria import Rule
-from twoscale.exits.inference import Decoder, reads_one_by_one
+from twoscale.exits.criteria import ExitCriterion
+from twoscale.exits.inference import Decoder, is_sequential
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,12 @@ class NewToken:
 
 @dataclass
 class Speculation:
-    """Drafts of `length` tokens under a cheap rule, and what has become of them so far.
+    """Drafts of `length` tokens under a cheap criterion, and what has become of them so far.
 
     passes: parallel passes that verified drafts; each gives its accepted drafts and one token more.
     """
 
-    rule: Rule
+    criterion: ExitCriterion
     length: int
     drafted: int = 0
     accepted: int = 0
@@ -93,7 +93,7 @@ class Speculation:
         start = decoder.position
         drafts = self._draft(decoder, pending, min(self.length, most - 1), sampling)
         decoder.rewind(start)
-        logits, counts = decoder.feed_together([pending, *drafts])
+        logits, counts = decoder.feed_parallel([pending, *drafts])
         new: list[NewToken] = []
         for row, evaluations in zip(logits, counts.evaluations[:, 0].T.tolist(), strict=True):
             new.append(NewToken(sampling.choose(row, start + 1 + len(new)), tuple(evaluations)))
@@ -106,12 +106,12 @@ class Speculation:
         return new
 
     def _draft(self, decoder: Decoder, pending: int, length: int, sampling: Sampling) -> list[int]:
-        verifying, decoder.rule = decoder.rule, self.rule
+        verifying, decoder.criterion = decoder.criterion, self.criterion
         drafts: list[int] = []
         for _ in range(length):
             logits, _ = decoder.feed(drafts[-1] if drafts else pending)
             drafts.append(sampling.choose(logits, decoder.position))
-        decoder.rule = verifying
+        decoder.criterion = verifying
         return drafts
 
 
@@ -145,7 +145,7 @@ def check_parallel(decoder: Decoder) -> None:
             f"kv_slots: found {decoder.cache.slots} together with drafts, expected one of them; positions that share "
             "slots are computed one by one, and drafts are verified in parallel."
         )
-    if reads_one_by_one(decoder.rule):
+    if is_sequential(decoder.criterion):
         raise InputError(
             "decoder: found remaining_layers together with drafts, expected head; predictions through the remaining "
             "layers are made one position after another, and drafts are verified in parallel."
@@ -153,7 +153,7 @@ def check_parallel(decoder: Decoder) -> None:
 
 
 def check_prompt(decoder: Decoder, prompt: Sequence[int]) -> None:
-    block = decoder.model.settings.block
+    block = decoder.model.config.context_length
     if not prompt:
         raise InputError("prompt: found no token, expected at least one.")
     if len(prompt) >= block:
@@ -172,7 +172,7 @@ def _generate(
     speculation: Speculation | None,
 ) -> Iterator[NewToken]:
     decoder.reset()
-    left = min(most, decoder.model.settings.block - len(prompt))
+    left = min(most, decoder.model.config.context_length - len(prompt))
     logits, counts = decoder.prefill(prompt)
     new = [NewToken(sampling.choose(logits[-1], len(prompt)), tuple(counts.evaluations[:, 0, -1].tolist()))]
     while left:

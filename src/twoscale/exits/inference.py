@@ -20,15 +20,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from twoscale.config import sections
+from twoscale import config
 from twoscale.errors import InputError
-from twoscale.exits.criteria import Decode, InARow, Rule, keep_rows
+from twoscale.exits.criteria import Decode, PatienceCounter, ExitCriterion, keep_rows
 from twoscale.model.transformer import Attend, LoopedTransformer, Noise, causal_attention
 from twoscale.model.noise import EvaluationNoise
 
 
 @dataclass
-class Counts:
+class LoopCounts:
     """What each token spent, per group: integer tensors (G, B, T)."""
 
     steps: Tensor
@@ -58,34 +58,34 @@ class RemainingLayers:
     def __call__(self, x: Tensor) -> Tensor:
         """Logits (1, V) of the state x (1, C) of the one token that loops."""
         if self._attend is None:
-            raise InputError("exit rule: found one that decodes states, expected needs_decoder = True in its class.")
+            raise InputError("exit criterion: found one that decodes states, expected needs_readout = True in its class.")
         if self._group != self._last:
-            return self.model.decode(x)
-        hidden = self.model.leave(self._group, x)
+            return self.model.readout(x)
+        hidden = self.model.finish(self._group, x)
         for number in self._layers:
-            hidden = self.model.single_layer(number, hidden, self._attend)
-        return self.model.decode(hidden)
+            hidden = self.model.unlooped_layer(number, hidden, self._attend)
+        return self.model.readout(hidden)
 
 
 def state_decoder(model: LoopedTransformer, name: str) -> Decode:
     """What a rule sees predictions through: the `head` on the state itself (§4), or the `remaining_layers` first."""
-    return RemainingLayers(model) if name == "remaining_layers" else model.decode
+    return RemainingLayers(model) if name == "remaining_layers" else model.readout
 
 
-def reads_one_by_one(rule: Rule) -> bool:
+def is_sequential(criterion: ExitCriterion) -> bool:
     """Whether a text can be read under the rule only position by position."""
-    return rule.needs_decoder and isinstance(rule.decode, RemainingLayers)
+    return criterion.needs_readout and isinstance(criterion.decode, RemainingLayers)
 
 
-def check_read_together(rule: Rule) -> None:
-    if reads_one_by_one(rule):
+def require_parallel(criterion: ExitCriterion) -> None:
+    if is_sequential(criterion):
         raise InputError(
-            "exits.decoder: found remaining_layers, expected head where positions are computed together; with the "
+            "exits.readout: found remaining_layers, expected head where positions are computed together; with the "
             "remaining layers a prediction needs the states that earlier tokens left with."
         )
 
 
-class Memory(Protocol):
+class KVStore(Protocol):
     """Keys and values that the tokens of a group, rows 0 … N - 1, see while they loop together."""
 
     def attend(self, k: int, active: Tensor) -> Attend:
@@ -95,7 +95,7 @@ class Memory(Protocol):
         """These rows were computed for the last time, at their evaluation number `evaluations`."""
 
 
-class ParallelMemory:
+class ParallelKV:
     """Keys and values of one group while a whole text loops: per layer the latest of every token.
 
     That is all the semantics need in parallel: at step k the row of a token that still loops has just been
@@ -149,7 +149,7 @@ class ParallelMemory:
 
 
 def loop_in_parallel(
-    model: LoopedTransformer, group: int, entered: Tensor, rule: Rule, budget: int, noise: Noise, memory: Memory
+    model: LoopedTransformer, group: int, entered: Tensor, criterion: ExitCriterion, budget: int, noise: Noise, memory: KVStore
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Loop the tokens (B, T, C) that enter a group, each until its rule fires.
 
@@ -158,28 +158,28 @@ def loop_in_parallel(
     """
     batch, length, _ = entered.shape
     active = torch.arange(batch * length, device=entered.device)
-    injected = model.inject(group, entered).flatten(0, 1)
-    x = model.enter(group, entered, noise).flatten(0, 1)
+    injected = model.project_input(group, entered).flatten(0, 1)
+    x = model.init_state(group, entered, noise).flatten(0, 1)
     returned = torch.empty_like(x)
     steps = torch.full_like(active, budget)
     evaluations = torch.full_like(active, budget)
     in_a_row = torch.zeros_like(active)
-    state = rule.start(x)
+    state = criterion.start(x)
 
     def active_noise(group: int, k: int, like: Tensor) -> Tensor:
         return noise(group, k, entered).flatten(0, 1)[active]
 
     for k in range(budget):
-        disturbed = model.disturb(group, k, x, active_noise)
-        x_new = model.step(group, disturbed, injected, memory.attend(k, active))
-        met, state = rule.update(state, x_new)
+        disturbed = model.add_noise(group, k, x, active_noise)
+        x_new = model.recur(group, disturbed, injected, memory.attend(k, active))
+        met, state = criterion.update(state, x_new)
         in_a_row = (in_a_row + 1) * met
-        leaves = in_a_row == rule.hits
+        leaves = in_a_row == criterion.patience
         if leaves.any():
             leaving, stays = active[leaves], ~leaves
-            returned[leaving] = (x if rule.returns == "previous" else x_new)[leaves]
+            returned[leaving] = (x if criterion.keeps == "previous" else x_new)[leaves]
             evaluations[leaving] = k + 1
-            steps[leaving] = k if rule.returns == "previous" else k + 1
+            steps[leaving] = k if criterion.keeps == "previous" else k + 1
             memory.leave(leaving, k + 1)
             active, injected, x_new = active[stays], injected[stays], x_new[stays]
             state, in_a_row = keep_rows(state, stays), in_a_row[stays]
@@ -192,27 +192,27 @@ def loop_in_parallel(
 
 
 @torch.inference_mode()
-def evaluate(model: LoopedTransformer, tokens: Tensor, rule: Rule, budget: int, noise: Noise) -> tuple[Tensor, Counts]:
-    """Teacher-forced logits (B, T, V) of `tokens` (B, T) under a rule, and what each token spent."""
-    check_read_together(rule)
+def evaluate(model: LoopedTransformer, tokens: Tensor, criterion: ExitCriterion, budget: int, noise: Noise) -> tuple[Tensor, LoopCounts]:
+    """Teacher-forced logits (B, T, V) of `tokens` (B, T) under a criterion, and what each token spent."""
+    require_parallel(criterion)
     hidden = model.embed(tokens)
     spent = []
     for stage, index in model.stages:
         if stage == "layer":
-            hidden = model.single_layer(index, hidden)
+            hidden = model.unlooped_layer(index, hidden)
             continue
-        memory = ParallelMemory(*tokens.shape)
-        left, *counts = loop_in_parallel(model, index, hidden, rule, budget, noise, memory)
-        hidden = model.leave(index, left)
+        memory = ParallelKV(*tokens.shape)
+        left, *counts = loop_in_parallel(model, index, hidden, criterion, budget, noise, memory)
+        hidden = model.finish(index, left)
         spent.append(counts)
-    return model.decode(hidden), stack_counts(spent, tokens)
+    return model.readout(hidden), stack_counts(spent, tokens)
 
 
-def stack_counts(spent: Sequence[Sequence[Tensor]], tokens: Tensor) -> Counts:
+def stack_counts(spent: Sequence[Sequence[Tensor]], tokens: Tensor) -> LoopCounts:
     if not spent:
         none = tokens.new_zeros(0, *tokens.shape)
-        return Counts(none, none)
-    return Counts(*(torch.stack(parts) for parts in zip(*spent, strict=True)))
+        return LoopCounts(none, none)
+    return LoopCounts(*(torch.stack(parts) for parts in zip(*spent, strict=True)))
 
 
 def distinct_slots(kv_slots: int | None, budget: int) -> int:
@@ -220,7 +220,7 @@ def distinct_slots(kv_slots: int | None, budget: int) -> int:
     return min(kv_slots or budget, budget)
 
 
-class Cache:
+class KVCache:
     """Keys and values of one sequence, a slot per (loop step, layer), allocated once.
 
     Step k reads and writes slot k modulo `slots`; a layer outside the groups has the slot 0 alone. With
@@ -228,12 +228,12 @@ class Cache:
     a token's steps that fell on the same slot.
     """
 
-    def __init__(self, model: sections.Model, slots: int, like: Tensor) -> None:
+    def __init__(self, model: config.ModelConfig, slots: int, like: Tensor) -> None:
         self.slots = slots
         looped = {number for group in model.groups for number in group}
-        shape = (1, model.heads, model.block, model.head_width)
+        shape = (1, model.num_heads, model.context_length, model.head_dim)
         self.stored = {  # layer -> (slots, 2, 1, H, block, D): keys and values
-            number: like.new_zeros(slots if number in looped else 1, 2, *shape) for number in range(1, model.layers + 1)
+            number: like.new_zeros(slots if number in looped else 1, 2, *shape) for number in range(1, model.num_layers + 1)
         }
         # layer -> slot -> keys and values (1, H, block, D): making these views costs as much as attention does
         self._views = {number: [tuple(slot) for slot in stored] for number, stored in self.stored.items()}
@@ -256,7 +256,7 @@ class Cache:
 
         return attend
 
-    def attend_together(self, k: int, positions: Tensor, end: int) -> Attend:
+    def attend_parallel(self, k: int, positions: Tensor, end: int) -> Attend:
         """Attention at loop step k for the tokens at `positions` (N,), all below `end`: q, k, v (N, H, D)."""
         slot = k % self.slots
         mask = torch.arange(end, device=positions.device) <= positions[:, None]
@@ -280,20 +280,20 @@ class Cache:
             stored[evaluations:, :, :, :, positions] = stored[evaluations - 1, :, :, :, positions]
 
 
-class CachedMemory:
+class CachedKV:
     """What loops together are positions start … start + length - 1 of a cache that keeps every step."""
 
-    def __init__(self, cache: Cache, layers: Sequence[int], start: int, length: int) -> None:
+    def __init__(self, cache: KVCache, layers: Sequence[int], start: int, length: int) -> None:
         self.cache, self.layers, self.start, self.end = cache, layers, start, start + length
 
     def attend(self, k: int, active: Tensor) -> Attend:
-        return self.cache.attend_together(k, self.start + active, self.end)
+        return self.cache.attend_parallel(k, self.start + active, self.end)
 
     def leave(self, rows: Tensor, evaluations: int) -> None:
         self.cache.fill(self.layers, self.start + rows, evaluations)
 
 
-class LoopSteps:
+class CapturedSteps:
     """Loop steps of the one token at `position` of a cache, (1, C) -> (1, C).
 
     On CUDA a step is the replay of a graph that was captured when this object was made, one a group and loop
@@ -303,11 +303,11 @@ class LoopSteps:
     same function, captured or not.
     """
 
-    def __init__(self, model: LoopedTransformer, cache: Cache, budget: int) -> None:
+    def __init__(self, model: LoopedTransformer, cache: KVCache, budget: int) -> None:
         like = model.token_embedding.weight
         self.model, self.cache = model, cache
         self.position = torch.zeros(1, dtype=torch.int64, device=like.device)
-        self.state, self.injected = (like.new_zeros(1, model.settings.width) for _ in range(2))
+        self.state, self.injected = (like.new_zeros(1, model.config.hidden_size) for _ in range(2))
         every = [(group, k) for group in range(len(model.groups)) for k in range(budget)]
         if like.is_cuda:
             self._steps = self._captured(every)
@@ -324,8 +324,8 @@ class LoopSteps:
         return self._steps[group, k]()
 
     def _compute(self, group: int, k: int) -> Tensor:
-        attend = self.cache.attend_together(k, self.position, self.model.settings.block)
-        return self.model.step(group, self.state, self.injected, attend)
+        attend = self.cache.attend_parallel(k, self.position, self.model.config.context_length)
+        return self.model.recur(group, self.state, self.injected, attend)
 
     def _captured(self, every: Sequence[tuple[int, int]]) -> dict[tuple[int, int], Callable[[], Tensor]]:
         side, pool = torch.cuda.Stream(), torch.cuda.graph_pool_handle()  # shared by all graphs
@@ -348,7 +348,7 @@ class LoopSteps:
         return replay
 
 
-class Verdicts:
+class AsyncFlags:
     """Booleans on their way from the device to the host, at most two at a time."""
 
     def __init__(self) -> None:
@@ -371,14 +371,14 @@ class Verdicts:
 class Decoder:
     """Decodes one sequence under a rule on top of a cache that is allocated once.
 
-    Tokens come one by one (`feed`) or several at once (`feed_together`), with the same result; `rewind`
+    Tokens come one by one (`feed`) or several at once (`feed_parallel`), with the same result; `rewind`
     takes the last ones back.
     """
 
     def __init__(
         self,
         model: LoopedTransformer,
-        rule: Rule,
+        criterion: ExitCriterion,
         budget: int,
         seed: int,
         sequence: int = 0,
@@ -391,38 +391,38 @@ class Decoder:
         kv_slots: loop steps share this many slots of the cache (None: each has its own). warm_start: a
         token that is fed starts each group from the state with which the token before left it (Geiping et
         al.); those of a prompt still start as in training. replay (None: on CUDA only): tokens that are fed one
-        by one loop through `LoopSteps`, and unless slots are shared the next step begins before the decision
+        by one loop through `CapturedSteps`, and unless slots are shared the next step begins before the decision
         on the last one has arrived.
         """
         if kv_slots is not None and kv_slots < 1:
             raise InputError(f"kv_slots: found {kv_slots}, expected at least 1.")
-        self.model, self.rule, self.budget = model, rule, budget
+        self.model, self.criterion, self.budget = model, criterion, budget
         self.warm_start = warm_start
         like = model.token_embedding.weight
-        self.cache = Cache(model.settings, distinct_slots(kv_slots, budget), like)
-        self.noise = EvaluationNoise(seed, [sequence], model.settings.block)
+        self.cache = KVCache(model.config, distinct_slots(kv_slots, budget), like)
+        self.noise = EvaluationNoise(seed, [sequence], model.config.context_length)
         self._drawn: dict[tuple[int, int], Tensor] = {}  # (group, k) -> (block, C)
         # group -> the states (block, C) that tokens left it with: the next one's start if that is warm
-        self._left = [like.new_zeros(model.settings.block, model.settings.width) for _ in model.groups]
+        self._left = [like.new_zeros(model.config.context_length, model.config.hidden_size) for _ in model.groups]
         self.position = 0
         with torch.inference_mode():
             replays = like.is_cuda if replay is None else replay
-            self._loop_steps = LoopSteps(model, self.cache, budget) if replays else None
-        self._verdicts = Verdicts() if like.is_cuda else None
+            self._captured_steps = CapturedSteps(model, self.cache, budget) if replays else None
+        self._flags = AsyncFlags() if like.is_cuda else None
 
     @property
     def shares_slots(self) -> bool:
         return self.cache.slots < self.budget
 
-    def reset(self, rule: Rule | None = None, sequence: int | None = None) -> None:
+    def reset(self, criterion: ExitCriterion | None = None, sequence: int | None = None) -> None:
         """Start a new text, under another rule and with another sequence's noise if they are given.
 
         The cache is overwritten as it goes.
         """
         self.position = 0
-        if self._loop_steps is not None:
+        if self._captured_steps is not None:
             self.cache.clear()
-        self.rule = rule or self.rule
+        self.criterion = rule or self.criterion
         if sequence is not None:
             self.noise = EvaluationNoise(self.noise.seed, [sequence], self.noise.block)
             self._drawn.clear()
@@ -444,14 +444,14 @@ class Decoder:
         return logits, [taken for _, taken in counts]
 
     @torch.inference_mode()
-    def feed_together(self, tokens: Sequence[int]) -> tuple[Tensor, Counts]:
+    def feed_parallel(self, tokens: Sequence[int]) -> tuple[Tensor, LoopCounts]:
         """Logits (N, V) after each of N more tokens, computed in parallel, and what they spent (G, 1, N)."""
         if self.shares_slots:
             raise InputError(
                 f"kv_slots: found {self.cache.slots} slots for a budget of {self.budget} loops, expected a slot for "
                 "each loop where positions are computed together; feed them one by one."
             )
-        check_read_together(self.rule)
+        require_parallel(self.criterion)
         self._check_room(len(tokens))
         batch = self._as_tensor(tokens)
         everyone = torch.arange(len(tokens), device=batch.device)
@@ -460,28 +460,28 @@ class Decoder:
         for stage, index in self.model.stages:
             memory = self._memory(stage, index, len(tokens))
             if stage == "layer":
-                hidden = self.model.single_layer(index, hidden[0], memory.attend(0, everyone))[None]
+                hidden = self.model.unlooped_layer(index, hidden[0], memory.attend(0, everyone))[None]
                 continue
             left, *counts = loop_in_parallel(
-                self.model, index, hidden, self.rule, self.budget, self._noise_rows, memory
+                self.model, index, hidden, self.criterion, self.budget, self._noise_rows, memory
             )
             self._left[index][self.position : self.position + len(tokens)] = left[0]
-            hidden = self.model.leave(index, left)
+            hidden = self.model.finish(index, left)
             spent.append(counts)
         self.position += len(tokens)
-        return self.model.decode(hidden)[0], stack_counts(spent, batch)
+        return self.model.readout(hidden)[0], stack_counts(spent, batch)
 
     @torch.inference_mode()
-    def prefill(self, tokens: Sequence[int]) -> tuple[Tensor, Counts]:
+    def prefill(self, tokens: Sequence[int]) -> tuple[Tensor, LoopCounts]:
         """Read a prompt of N tokens: logits (N, V) after each and what they spent (G, 1, N).
 
         In parallel where every loop step has a slot of its own and the rule allows it, else position by position.
         """
-        if not (self.shares_slots or reads_one_by_one(self.rule)):
-            return self.feed_together(tokens)
+        if not (self.shares_slots or is_sequential(self.criterion)):
+            return self.feed_parallel(tokens)
         logits, counts = zip(*(self._feed_one(token, warm=False) for token in tokens), strict=True)
         spent = torch.tensor(counts, dtype=torch.int64).reshape(len(tokens), len(self.model.groups), 2)
-        return torch.stack(logits), Counts(*spent.permute(2, 1, 0)[:, :, None])
+        return torch.stack(logits), LoopCounts(*spent.permute(2, 1, 0)[:, :, None])
 
     def _feed_one(
         self, token: int, warm: bool, evaluations: Sequence[int] | None = None
@@ -492,34 +492,34 @@ class Decoder:
         hidden = self.model.embed(self._as_tensor([token]), self.position)[0]
         for stage, index in self.model.stages:
             if stage == "layer":
-                hidden = self.model.single_layer(index, hidden, self.cache.attend(0, self.position))
+                hidden = self.model.unlooped_layer(index, hidden, self.cache.attend(0, self.position))
                 continue
             if evaluations is None:
                 left, *count = self._loop(index, hidden, warm)
             else:
-                left, *count = self._loop_as_told(index, hidden, warm, evaluations[index])
-            self.cache.fill(self.model.settings.groups[index], self.position, count[1])
+                left, *count = self._loop_fixed(index, hidden, warm, evaluations[index])
+            self.cache.fill(self.model.config.groups[index], self.position, count[1])
             if self.warm_start:
                 self._left[index][self.position] = left[0]
-            hidden = self.model.leave(index, left)
+            hidden = self.model.finish(index, left)
             counts.append(tuple(count))
         self.position += 1
-        return self.model.decode(hidden)[0], counts
+        return self.model.readout(hidden)[0], counts
 
     def _loop(self, group: int, entered: Tensor, warm: bool) -> tuple[Tensor, int, int]:
         """State (1, C) that the token leaves the group with, its steps and its evaluations."""
-        rule = self.rule
-        if reads_one_by_one(rule):
-            rule.decode.enter(group, self.cache.attend(0, self.position))
+        criterion = self.criterion
+        if is_sequential(criterion):
+            criterion.decode.enter(group, self.cache.attend(0, self.position))
         x = self._start(group, entered, warm)
-        state, in_a_row = rule.start(x), InARow(rule.hits)
+        state, in_a_row = criterion.start(x), PatienceCounter(criterion.patience)
         ahead = self._runs_ahead
         undecided = None  # whether the last step met the threshold, on its way, and what the token leaves with if so
         for k, x_new in self._states(group, entered, x, self.budget):
             if undecided is not None and in_a_row.reached(undecided[0]()):
                 return undecided[1]  # the step just taken was one too many
-            met, state = rule.update(state, x_new)
-            left = (x, k, k + 1) if rule.returns == "previous" else (x_new, k + 1, k + 1)
+            met, state = criterion.update(state, x_new)
+            left = (x, k, k + 1) if criterion.keeps == "previous" else (x_new, k + 1, k + 1)
             if ahead:
                 undecided = self._fetched(met), left
             elif in_a_row.reached(met):
@@ -530,7 +530,7 @@ class Decoder:
         return x, self.budget, self.budget
 
     def _fetched(self, met: Tensor) -> Callable[[], bool]:
-        return partial(bool, met) if self._verdicts is None else self._verdicts.send(met)
+        return partial(bool, met) if self._flags is None else self._flags.send(met)
 
     @property
     def _runs_ahead(self) -> bool:
@@ -538,9 +538,9 @@ class Decoder:
 
         It would not where the slot that such a step writes held an earlier one's keys and values.
         """
-        return self._loop_steps is not None and not self.shares_slots
+        return self._captured_steps is not None and not self.shares_slots
 
-    def _loop_as_told(self, group: int, entered: Tensor, warm: bool, count: int) -> tuple[Tensor, int, int]:
+    def _loop_fixed(self, group: int, entered: Tensor, warm: bool, count: int) -> tuple[Tensor, int, int]:
         """The same after `count` evaluations, with no rule asked."""
         for _, x in self._states(group, entered, self._start(group, entered, warm), count):  # noqa: B007
             pass
@@ -548,25 +548,25 @@ class Decoder:
 
     def _states(self, group: int, entered: Tensor, x: Tensor, most: int) -> Iterator[tuple[int, Tensor]]:
         """k and x^{k+1} (1, C) for k = 0 … most - 1."""
-        injected, replayed = self.model.inject(group, entered), self._loop_steps
+        injected, replayed = self.model.project_input(group, entered), self._captured_steps
         if replayed is not None:
             replayed.begin(self.position, injected)
         for k in range(most):
-            disturbed = self.model.disturb(group, k, x, self._noise_rows)
+            disturbed = self.model.add_noise(group, k, x, self._noise_rows)
             if replayed is not None:
                 x = replayed(group, k, disturbed)
             else:
-                x = self.model.step(group, disturbed, injected, self.cache.attend(k, self.position))
+                x = self.model.recur(group, disturbed, injected, self.cache.attend(k, self.position))
             yield k, x
 
     def _start(self, group: int, entered: Tensor, warm: bool) -> Tensor:
         if warm and self.position:
             return self._left[group][self.position - 1, None]
-        return self.model.enter(group, entered, self._noise_rows)
+        return self.model.init_state(group, entered, self._noise_rows)
 
-    def _memory(self, stage: str, index: int, length: int) -> CachedMemory:
-        layers = self.model.settings.groups[index] if stage == "loop" else ()
-        return CachedMemory(self.cache, layers, self.position, length)
+    def _memory(self, stage: str, index: int, length: int) -> CachedKV:
+        layers = self.model.config.groups[index] if stage == "loop" else ()
+        return CachedKV(self.cache, layers, self.position, length)
 
     def _noise_rows(self, group: int, k: int, like: Tensor) -> Tensor:
         """Rows of the positions that are being fed, shaped like `like` (…, N, C); each array is drawn once."""
@@ -575,10 +575,10 @@ class Decoder:
         return self._drawn[group, k][self.position : self.position + like.shape[-2]].view_as(like)
 
     def _check_room(self, count: int) -> None:
-        block = self.model.settings.block
+        block = self.model.config.context_length
         if self.position + count > block:
             raise InputError(
-                f"text: found {self.position + count} tokens, expected at most model.block = {block}, the positions "
+                f"text: found {self.position + count} tokens, expected at most model.context_length = {block}, the positions "
                 "that the model knows."
             )
 
@@ -588,16 +588,16 @@ class Decoder:
 
 @torch.inference_mode()
 def evaluate_by_position(
-    decoder: Decoder, tokens: Tensor, rule: Rule, sequences: Sequence[int]
-) -> tuple[Tensor, Counts]:
+    decoder: Decoder, tokens: Tensor, criterion: ExitCriterion, sequences: Sequence[int]
+) -> tuple[Tensor, LoopCounts]:
     """`evaluate`, one of the `sequences` (B) after the other through the cache of `decoder`.
 
     It takes longer, and it can be had where loop steps share slots or rules look through the remaining layers.
     """
     read = []
     for row, sequence in zip(tokens, sequences, strict=True):
-        decoder.reset(rule, sequence)
+        decoder.reset(criterion, sequence)
         read.append(decoder.prefill(row.tolist()))
     logits, counts = zip(*read, strict=True)
     parts = [torch.cat([getattr(count, kind) for count in counts], dim=1) for kind in ("steps", "evaluations")]
-    return torch.stack(logits), Counts(*parts)
+    return torch.stack(logits), LoopCounts(*parts)

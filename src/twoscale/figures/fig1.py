@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from twoscale.figures import style
 from twoscale.errors import InputError
 
-METADATA_KEYS = ("places", "tokens", "step", "sequence")
+METADATA_KEYS = ("places", "tokens", "iteration", "sequence")
 # One colour map per group in turn, light to dark over the loop steps.
 COLOUR_MAPS = ("Blues", "Oranges", "Greens", "Purples", "Reds")
 # The panel in units of its width and height: the trajectories keep to its left part, and to the right of them

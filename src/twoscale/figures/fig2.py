@@ -10,7 +10,7 @@ from twoscale.figures import style
 from twoscale.errors import InputError
 
 LABEL_ROOM = 0.15  # between two labels of the step axis, as a share of its length
-READING_NAMES = {
+REFERENCE_STATE_NAMES = {
     "first_state": r"next group's $x^{(1)}$",
     "projected": r"next group's projected start",
     "final": r"next group's $x^{(K)}$",
@@ -29,25 +29,25 @@ def draw(drift: pd.DataFrame, reading: str, budget: int, run: str, text: str) ->
     if drift.empty:
         raise InputError("config key model.groups: found no two looped groups, expected at least two for Figure 2.")
     measured = drift[(drift["measure"] == "dlr") & (drift["count"] > 0)]
-    known = list(measured["reading"].unique())
+    known = list(measured["reference_state"].unique())
     if reading not in known:
-        raise InputError(f"config key figures.dlr_reading: found '{reading}', expected one of {', '.join(known)}.")
-    ratios = measured[measured["reading"] == reading]
+        raise InputError(f"config key figures.dlr_reference_state: found '{reading}', expected one of {', '.join(known)}.")
+    ratios = measured[measured["reference_state"] == reading]
     figure = style.new_figure(style.SINGLE, 2.6, run, text, budget)
     axes = figure.subplots()
     wide = ratios["mean"].max() > 10 * ratios["mean"].min()
     axes.set_yscale("log" if wide else "linear")
     boundaries = ratios.groupby("boundary", sort=False)
     for (boundary, rows), looks in zip(boundaries, style.series_styles(len(boundaries)), strict=True):
-        numbers = (rows[name].to_numpy() for name in ("step", "mean", "std"))
+        numbers = (rows[name].to_numpy() for name in ("iteration", "mean", "std"))
         style.line_with_band(axes, *numbers, label=style.group_name(boundary), **looks)
     axes.axhline(1, color=style.GREY, linewidth=0.8, linestyle=(0, (1, 1.5)), label="DLR = 1")
     if not wide:
         axes.set_ylim(bottom=0)
-    _scale_steps(axes, np.sort(ratios["step"].unique()))
+    _scale_steps(axes, np.sort(ratios["iteration"].unique()))
     axes.set_xlabel("training step")
     axes.set_ylabel(f"drift-to-loop ratio, $K = {budget}$ loops")
-    axes.legend(title=f"jump to the {READING_NAMES.get(reading, reading)}", alignment="left")
+    axes.legend(title=f"jump to the {REFERENCE_STATE_NAMES.get(reading, reading)}", alignment="left")
     return figure
 
 

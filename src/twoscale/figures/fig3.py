@@ -26,7 +26,7 @@ def draw(loops: pd.DataFrame, budget: int, run: str, text: str) -> Figure:
     groups = list(loops["group"].unique())
     if not groups:
         raise InputError("config key model.groups: found no looped group, expected at least one for Figure 3.")
-    styles = style.checkpoint_palette(loops["step"])
+    styles = style.checkpoint_palette(loops["iteration"])
     figure = style.new_figure(style.DOUBLE if len(groups) > 1 else style.SINGLE, 4.0, run, text, budget)
     panels = figure.subplots(len(ROWS), len(groups), sharex=True, sharey="row", squeeze=False)
     panels[0, 0].set_yscale("log", nonpositive="mask")

@@ -22,11 +22,11 @@ PANELS = {"latency_ms": "latency (ms/token)", "ppl": "perplexity", "ce": "cross-
 
 @style.look()
 def draw(latency: pd.DataFrame, quality: pd.DataFrame, budget: int, run: str, text: str) -> Figure:
-    """Three panels over tau: (i) latency, (ii) perplexity, (iii) cross-entropy, one line per exit rule.
+    """Three panels over tau: (i) latency, (ii) perplexity, (iii) cross-entropy, one line per exit criterion.
 
     `latency` and `quality` are the tables "exit_latency" and "exit_quality"; `budget` is the most loop steps a
     token may take: the rule `fixed` at that threshold is the dashed horizontal line. Latency is the median of
-    the repeats; the thin line of the same colour is the time of the same loop steps without a rule. Bars are
+    the repeats; the thin line of the same colour is the time of the same loop steps without a criterion. Bars are
     95 % intervals: of the latency over repeats, of the quality those of its change from the full budget on the
     same sequences. Raises InputError where a table has no rows.
     """
@@ -34,13 +34,13 @@ def draw(latency: pd.DataFrame, quality: pd.DataFrame, budget: int, run: str, te
         if table.empty:
             raise InputError(f"table {name}: found no row, expected at least one exit rule for Figure 4.")
     times, scores = summarise_latency(latency), summarise_quality(quality, budget)
-    styles = style.rule_styles([*times["rule"], *scores["rule"]])
+    styles = style.criterion_styles([*times["criterion"], *scores["criterion"]])
     figure = style.new_figure(style.DOUBLE, 2.6, run, text, budget)
     panels = figure.subplots(1, len(PANELS))
     for number, (axes, (column, label)) in enumerate(zip(panels, PANELS.items(), strict=True), start=1):
         table = times if column == "latency_ms" else scores
-        _draw_rules(axes, table, column, styles)
-        for full in table.loc[(table["rule"] == "fixed") & (table["threshold"] == budget), column]:
+        _draw_criteria(axes, table, column, styles)
+        for full in table.loc[(table["criterion"] == "fixed") & (table["threshold"] == budget), column]:
             axes.axhline(full, zorder=1, **FULL_BUDGET)
         axes.set_xscale("log")
         axes.set_xlabel(r"exit threshold $\tau$")
@@ -49,22 +49,22 @@ def draw(latency: pd.DataFrame, quality: pd.DataFrame, budget: int, run: str, te
     for axes in panels[1:]:
         _widen(axes)
     panels[0].set_ylim(bottom=0)
-    handles = {style.rule_name(rule): Line2D([], [], **looks, **MARKER) for rule, looks in styles.items()}
+    handles = {style.criterion_name(criterion): Line2D([], [], **looks, **MARKER) for criterion, looks in styles.items()}
     handles[f"full budget, $K = {budget}$"] = Line2D([], [], **FULL_BUDGET)
     handles["thin: same loops, no rule"] = Line2D([], [], color=style.GREY, **FLOOR)
     figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=min(len(handles), 5))
     return figure
 
 
-def _draw_rules(axes: Axes, table: pd.DataFrame, column: str, styles: dict[str, dict]) -> None:
-    for rule, looks in styles.items():
-        rows = table[table["rule"] == rule].sort_values("threshold")
+def _draw_criteria(axes: Axes, table: pd.DataFrame, column: str, styles: dict[str, dict]) -> None:
+    for criterion, looks in styles.items():
+        rows = table[table["criterion"] == criterion].sort_values("threshold")
         low, high = (np.exp(rows[bound]) if column == "ppl" else rows[bound] for bound in ("low", "high"))
         # an interval of resampled medians or means need not hold the value itself
         bars = np.maximum([rows[column] - low, high - rows[column]], 0)
         axes.errorbar(rows["threshold"], rows[column], yerr=bars, elinewidth=0.8, capsize=1.5, **looks, **MARKER)
         if column == "latency_ms":
-            axes.plot(rows["threshold"], rows["floor_ms"], color=looks["color"], zorder=1, **FLOOR)
+            axes.plot(rows["threshold"], rows["baseline_ms"], color=looks["color"], zorder=1, **FLOOR)
 
 
 def _widen(axes: Axes) -> None:

@@ -21,7 +21,7 @@ def draw(loops: pd.DataFrame, budget: int, run: str, text: str) -> Figure:
     groups = list(loops["group"].unique())
     if not groups:
         raise InputError("config key model.groups: found no looped group, expected at least one for Figure 5.")
-    styles = style.checkpoint_palette(loops["step"])
+    styles = style.checkpoint_palette(loops["iteration"])
     figure = style.new_figure(style.DOUBLE if len(groups) > 1 else style.SINGLE, 2.7, run, text, budget)
     panels = figure.subplots(1, len(groups), sharex=True, sharey=True, squeeze=False)[0]
     for number, (axes, group) in enumerate(zip(panels, groups, strict=True), start=1):

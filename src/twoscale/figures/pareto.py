@@ -1,4 +1,4 @@
-"""Supplementary figure, Pareto: quality against latency and against loops, for every exit rule."""
+"""Supplementary figure, Pareto: quality against latency and against loops, for every exit criterion."""
 
 import numpy as np
 import pandas as pd
@@ -28,21 +28,21 @@ def draw(
     Quality is the cross-entropy less that of the full budget, `fixed` at `budget`, which has to be in the table.
 
     `latency`, `quality` and `reference` are the tables "exit_latency" and "exit_quality" of the dense grid and
-    "uniform_budget". Fixed loop counts are the dashed line; the star is the reference, which has no latency
+    "uniform_loops". Fixed loop counts are the dashed line; the star is the reference, which has no latency
     because no decoder could run it. Bars are 95 % intervals over sequences. Raises InputError for a table without rows.
     """
-    for name, table in (("exit_latency", latency), ("exit_quality", quality), ("uniform_budget", reference)):
+    for name, table in (("exit_latency", latency), ("exit_quality", quality), ("uniform_loops", reference)):
         if table.empty:
             raise InputError(f"table {name}: found no row, expected at least one exit rule for the figure.")
     times = summarise_latency(latency)[[*SETTING, "latency_ms"]]
     points = summarise_quality(quality, budget).merge(times, on=SETTING).sort_values("threshold")
-    styles = style.rule_styles(quality["rule"])
-    full = points.loc[(points["rule"] == "fixed") & (points["threshold"] == budget), "ce"].item()
+    styles = style.criterion_styles(quality["criterion"])
+    full = points.loc[(points["criterion"] == "fixed") & (points["threshold"] == budget), "ce"].item()
     figure = style.new_figure(style.DOUBLE, 3.3, run, text, budget)
     panels = figure.subplots(1, len(PANELS), sharey=True)
     for number, (axes, (column, label)) in enumerate(zip(panels, PANELS.items(), strict=True), start=1):
-        for rule, looks in {"fixed": FIXED, **{rule: looks | MARKER for rule, looks in styles.items()}}.items():
-            rows = points[points["rule"] == rule]
+        for criterion, looks in {"fixed": FIXED, **{criterion: looks | MARKER for criterion, looks in styles.items()}}.items():
+            rows = points[points["criterion"] == criterion]
             bars = np.maximum([rows["ce"] - rows["low"], rows["high"] - rows["ce"]], 0)
             axes.errorbar(rows[column], rows["ce"] - full, yerr=bars, elinewidth=0.4, **looks)
         axes.axhline(0, color=style.GREY, linewidth=0.6, zorder=0)
@@ -56,7 +56,7 @@ def draw(
     ideal = np.average(reference[["loops", "ce"]], axis=0, weights=reference["tokens"])
     panels[1].plot(ideal[0], ideal[1] - full, zorder=3, **REFERENCE)
     panels[0].set_ylabel("excess cross-entropy (nats/token)")
-    handles = {style.rule_name(rule): Line2D([], [], **looks | MARKER) for rule, looks in styles.items()}
+    handles = {style.criterion_name(criterion): Line2D([], [], **looks | MARKER) for criterion, looks in styles.items()}
     handles["fixed loops"] = Line2D([], [], **FIXED)
     handles["least budget that settles the token"] = Line2D([], [], **REFERENCE)
     figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=4)

@@ -29,13 +29,13 @@ def draw(independence: pd.DataFrame, budget: int, run: str, text: str) -> Figure
         raise InputError("config key model.groups: found no looped group, expected at least one for path independence.")
     figure = style.new_figure(style.DOUBLE, 2.5, run, text, budget)
     panels = figure.subplots(1, len(LABELS))
-    steps = sorted(independence["step"].unique())
+    steps = sorted(independence["iteration"].unique())
     looks = dict(zip(groups, style.series_styles(len(groups)), strict=True))
     for number, (axes, (measure, label)) in enumerate(zip(panels, LABELS.items(), strict=True), start=1):
         places = style.step_categories(axes, steps)
         for group, look in looks.items():
             rows = independence[(independence["group"] == group) & (independence["measure"] == measure)]
-            _line(axes, places, rows.set_index("step").reindex(steps), measure, look)
+            _line(axes, places, rows.set_index("iteration").reindex(steps), measure, look)
         axes.set_title(f"{style.panel_number(number)}  {label}")
         axes.set_xlabel("training step")
     panels[-1].yaxis.set_major_formatter(PercentFormatter(1, decimals=1))

@@ -26,7 +26,7 @@ ROWS = {"contraction_rate": "(b)  contraction rate", "effective_dimension": "(c)
 def draw(kinds: pd.DataFrame, metrics: pd.DataFrame, budget: int, run: str, text: str) -> Figure:
     """One column per group over the checkpoints: shares of the kinds, contraction rate, effective dimension.
 
-    `kinds` and `metrics` are the tables "kinds" and "path_metrics"; lines are medians over tokens, bands hold half
+    `kinds` and `metrics` are the tables "path_types" and "path_metrics"; lines are medians over tokens, bands hold half
     and nine tenths of the tokens. Raises InputError for a model without looped groups.
     """
     groups = list(kinds["group"].unique())
@@ -36,7 +36,7 @@ def draw(kinds: pd.DataFrame, metrics: pd.DataFrame, budget: int, run: str, text
         )
     figure = style.new_figure(style.DOUBLE if len(groups) > 1 else style.SINGLE, 4.6, run, text, budget)
     panels = figure.subplots(1 + len(ROWS), len(groups), sharex=True, sharey="row", squeeze=False)
-    steps = sorted(kinds["step"].unique())
+    steps = sorted(kinds["iteration"].unique())
     for number, (column, group) in enumerate(zip(panels.T, groups, strict=True), start=1):
         places = pd.Series(style.step_categories(column[-1], steps), index=steps)
         _stack(column[0], kinds[kinds["group"] == group], places)
@@ -61,15 +61,15 @@ def _stack(axes: Axes, kinds: pd.DataFrame, places: pd.Series) -> None:
     """One bar a checkpoint, its parts in the order of PARTS."""
     bottom = pd.Series(0.0, index=places.index)
     for kind, belongs, colour in PARTS.values():
-        rows = kinds[(kinds["kind"] == kind) & belongs(kinds["period"])]
-        shares = rows.groupby("step")["share"].sum().reindex(places.index, fill_value=0)
+        rows = kinds[(kinds["path_type"] == kind) & belongs(kinds["period"])]
+        shares = rows.groupby("iteration")["share"].sum().reindex(places.index, fill_value=0)
         axes.bar(places, shares, bottom=bottom, width=0.8, color=colour, linewidth=0)
         bottom += shares
 
 
 def _quantiles(axes: Axes, metrics: pd.DataFrame, places: pd.Series) -> None:
     """The median over tokens, in bands of the middle half and of nine tenths."""
-    known = metrics[metrics["count"] > 0].set_index("step").reindex(places.index)
+    known = metrics[metrics["count"] > 0].set_index("iteration").reindex(places.index)
     for low, high, alpha in (("q05", "q95", 0.15), ("q25", "q75", 0.25)):
         axes.fill_between(places, known[low], known[high], color=_COLOURS[0], alpha=alpha, linewidth=0)
     axes.plot(places, known["q50"], color=_COLOURS[0], marker="o")

@@ -22,11 +22,11 @@ def draw(scaling: pd.DataFrame, mean_loops: float, run: str, text: str) -> Figur
     """
     if scaling.empty:
         raise InputError("table scaling: found no row, expected at least one checkpoint for the figure.")
-    styles = style.checkpoint_palette(scaling["step"])
+    styles = style.checkpoint_palette(scaling["iteration"])
     figure = style.new_figure(style.DOUBLE, 2.7, run, text, int(scaling["loops"].max()))
     panels = figure.subplots(1, len(PANELS))
     for number, (axes, (column, label)) in enumerate(zip(panels, PANELS.items(), strict=True), start=1):
-        for step, rows in scaling.groupby("step"):
+        for step, rows in scaling.groupby("iteration"):
             axes.plot(rows["loops"], rows[column], **styles[step])
             bounds = (rows[f"{column}_low"], rows[f"{column}_high"])
             axes.fill_between(rows["loops"], *bounds, color=styles[step]["color"], alpha=0.12, linewidth=0)

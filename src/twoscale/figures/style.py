@@ -59,11 +59,11 @@ LOOK = {
 
 _COLOURS = sns.color_palette("colorblind")
 # Figure 4 of the paper: step norm blue, KL orange, acceleration green. Other rules take what is left.
-RULE_COLOURS = {"step_norm": _COLOURS[0], "kl": _COLOURS[1], "acceleration": _COLOURS[2]}
+CRITERION_COLOURS = {"step_norm": _COLOURS[0], "kl": _COLOURS[1], "acceleration": _COLOURS[2]}
 _FURTHER_COLOURS = [*(_COLOURS[i] for i in (3, 4, 5, 9, 6, 8)), (0.1, 0.1, 0.1)]
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
 _DASHES = ("-", (0, (4, 1.2)), (0, (6, 1, 1, 1)), (0, (1, 1)))
-RULE_NAMES = {"kl": "KL", "minp_kl": "min-p KL"}
+CRITERION_NAMES = {"kl": "KL", "minp_kl": "min-p KL"}
 
 
 def look():
@@ -116,8 +116,8 @@ def panel_number(number: int) -> str:
     return f"({roman})"
 
 
-def rule_name(rule: str) -> str:
-    return RULE_NAMES.get(rule, rule.replace("_", " "))
+def criterion_name(criterion: str) -> str:
+    return CRITERION_NAMES.get(criterion, criterion.replace("_", " "))
 
 
 def checkpoint_palette(steps: Iterable[int]) -> dict[int, dict[str, Any]]:
@@ -143,14 +143,14 @@ def series_styles(number: int) -> list[dict[str, Any]]:
     ]
 
 
-def rule_styles(rules: Iterable[str]) -> dict[str, dict[str, Any]]:
+def criterion_styles(criteria: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Colour, marker and dashes of each exit rule but `fixed`, in the order given; no two share all three."""
-    rules = [rule for rule in dict.fromkeys(rules) if rule != "fixed"]
-    others = [rule for rule in rules if rule not in RULE_COLOURS]
-    colours = RULE_COLOURS | {rule: _FURTHER_COLOURS[i % len(_FURTHER_COLOURS)] for i, rule in enumerate(others)}
+    criteria = [rule for criterion in dict.fromkeys(criteria) if rule != "fixed"]
+    others = [rule for criterion in rules if rule not in CRITERION_COLOURS]
+    colours = CRITERION_COLOURS | {criterion: _FURTHER_COLOURS[i % len(_FURTHER_COLOURS)] for i, criterion in enumerate(others)}
     # Every rule named in the paper keeps its look, also where another of them is missing.
-    looks = dict(zip([*RULE_COLOURS, *others], series_styles(len(RULE_COLOURS) + len(others)), strict=True))
-    return {rule: looks[rule] | {"color": colours[rule]} for rule in rules}
+    looks = dict(zip([*CRITERION_COLOURS, *others], series_styles(len(CRITERION_COLOURS) + len(others)), strict=True))
+    return {criterion: looks[criterion] | {"color": colours[criterion]} for criterion in criteria}
 
 
 def line_with_band(
@@ -180,7 +180,7 @@ def checkpoint_lines(axes: Axes, metrics: pd.DataFrame, styles: Mapping[int, Map
     """
     known = metrics[(metrics["count"] >= metrics["nulls"]) & (metrics["count"] > 0)]
     alpha = min(0.15, 0.9 / len(styles))  # many bands on top of one another would hide the lines
-    for step, rows in known.groupby("step"):
+    for step, rows in known.groupby("iteration"):
         numbers = (rows[name].to_numpy() for name in ("k", "mean", "std"))
         line_with_band(axes, *numbers, alpha=alpha, **styles[step])
 

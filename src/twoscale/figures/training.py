@@ -88,7 +88,7 @@ def _draw_lower_row(row: SubplotSpec, log: pd.DataFrame, groups: list[str], expe
     """The loop counts of each group, panels (iv) and on."""
     panels = row.subgridspec(1, len(groups)).subplots(sharey=True, squeeze=False)[0]
     for number, (axes, group) in enumerate(zip(panels, groups, strict=True), start=4):
-        _draw_counts(axes, log["step"], log[f"loops_g{group}"], expected)
+        _draw_counts(axes, log["iteration"], log[f"loops_g{group}"], expected)
         _scale_iterations(axes, log)
         axes.set_title(f"{style.panel_number(number)}  loop steps, group {style.group_name(group)}", loc="left")
     panels[0].set_ylim(bottom=0)  # after the last panel: the axis they share no longer grows from here on
@@ -115,10 +115,10 @@ def _draw_each_and_mean(axes: Axes, steps: pd.Series, values: pd.Series) -> None
 
 def _draw_loss(axes: Axes, log: pd.DataFrame) -> None:
     """Loss and held-out loss, with a second axis for the tokens seen, of which every iteration has as many."""
-    _draw_each_and_mean(axes, log["step"], log["loss"])
-    axes.plot(log["step"], log["held_out_loss"], **HELD_OUT)
+    _draw_each_and_mean(axes, log["iteration"], log["loss"])
+    axes.plot(log["iteration"], log["held_out_loss"], **HELD_OUT)
     axes.set_ylabel("nats/token")
-    per_iteration = log["tokens_seen"].iloc[-1] / log["step"].iloc[-1]
+    per_iteration = log["tokens_seen"].iloc[-1] / log["iteration"].iloc[-1]
     top = axes.secondary_xaxis("top", functions=(lambda step: step * per_iteration, lambda seen: seen / per_iteration))
     top.xaxis.set_major_locator(MaxNLocator(nbins=4, steps=ROUND))
     top.xaxis.set_major_formatter(EngFormatter(sep="\N{THIN SPACE}"))
@@ -129,7 +129,7 @@ def _draw_loss(axes: Axes, log: pd.DataFrame) -> None:
 def _draw_rate(axes: Axes, log: pd.DataFrame) -> None:
     """The learning rate in units of its power of ten, which would else stand where the title is."""
     power = math.floor(math.log10(log["learning_rate"].max()))
-    axes.plot(log["step"], log["learning_rate"] / 10.0**power, color=_MEAN)
+    axes.plot(log["iteration"], log["learning_rate"] / 10.0**power, color=_MEAN)
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=4, steps=ROUND))
     axes.set_ylabel(rf"$\times\,10^{{{power}}}$")
@@ -138,7 +138,7 @@ def _draw_rate(axes: Axes, log: pd.DataFrame) -> None:
 
 def _draw_gradient(axes: Axes, log: pd.DataFrame, clip: float) -> None:
     norm = log["gradient_norm"]
-    _draw_each_and_mean(axes, log["step"], norm)
+    _draw_each_and_mean(axes, log["iteration"], norm)
     axes.axhline(clip, **CLIP)
     if norm.max() > 10 * norm.min() > 0:
         axes.set_yscale("log")
@@ -163,7 +163,7 @@ def _draw_counts(axes: Axes, steps: pd.Series, counts: pd.Series, expected: floa
 
 
 def _scale_iterations(axes: Axes, log: pd.DataFrame) -> None:
-    axes.set_xlim(0, log["step"].iloc[-1])
+    axes.set_xlim(0, log["iteration"].iloc[-1])
     axes.set_xlabel("iteration")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=4, steps=ROUND, integer=True))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: style.grouped(round(step))))

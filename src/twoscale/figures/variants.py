@@ -29,7 +29,7 @@ def draw(
     drift: pd.DataFrame,
     training: pd.DataFrame,
     readings: Mapping[str, Sequence[str]],
-    dlr_reading: str,
+    dlr_reference_state: str,
     budget: int,
     run: str,
     text: str,
@@ -59,7 +59,7 @@ def draw(
             _curves(axes, last[(last["group"] == group) & (last["measure"] == measure)], looks, budget)
         row[0].set_ylabel(label)
     panels[1, 0].set_yscale("log", nonpositive="mask")
-    ratios = _last_checkpoint(drift[(drift["measure"] == "dlr") & (drift["reading"] == dlr_reading)])
+    ratios = _last_checkpoint(drift[(drift["measure"] == "dlr") & (drift["reference_state"] == dlr_reference_state)])
     for axes, (boundary, rows) in zip(panels[-1], ratios.groupby("boundary", sort=False), strict=False):
         _ratios(axes, rows.set_index("run"), looks)
         axes.set_title(f"boundary {style.group_name(boundary)}")
@@ -82,7 +82,7 @@ def styles(readings: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Any]]:
 
 
 def _last_checkpoint(metrics: pd.DataFrame) -> pd.DataFrame:
-    return metrics[metrics["step"] == metrics.groupby("run")["step"].transform("max")]
+    return metrics[metrics["iteration"] == metrics.groupby("run")["iteration"].transform("max")]
 
 
 def _curves(axes: Axes, metrics: pd.DataFrame, looks: Mapping[str, Mapping[str, Any]], budget: int) -> None:
@@ -111,7 +111,7 @@ def _losses(axes: Axes, training: pd.DataFrame, looks: Mapping[str, Mapping[str,
     measured = training.dropna(subset="held_out_loss")
     for run, look in looks.items():
         rows = measured[measured["run"] == run]
-        axes.plot(rows["step"], rows["held_out_loss"], **look | {"marker": ""})
+        axes.plot(rows["iteration"], rows["held_out_loss"], **look | {"marker": ""})
     axes.set_title("held-out loss")
     axes.set_xlabel("training step")
     axes.set_ylabel("nats per token")

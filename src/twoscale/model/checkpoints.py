@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from twoscale.config import sections
+from twoscale import config
 from twoscale.errors import InputError
 from twoscale.files import replacing
 from twoscale.model.transformer import LoopedTransformer
@@ -41,7 +41,7 @@ class Header:
 
 def save(path: Path, tensors: Mapping[str, Tensor], header: Header) -> None:
     """Write `tensors` and their header to `path` in one step."""
-    text = sections.canonical_json(vars(header))
+    text = canonical_json(vars(header))
     contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
     with replacing(path) as temporary:
         save_file(contiguous, temporary, metadata={METADATA_KEY: text})
@@ -72,7 +72,7 @@ def load(path: Path, kind: str, identity: Mapping[str, Any], device: str = "cpu"
     header = read_header(path)
     if header.kind != kind:
         raise InputError(f"{path}: found a file of kind '{header.kind}', expected '{kind}'.")
-    wanted = json.loads(sections.canonical_json(identity))
+    wanted = json.loads(canonical_json(identity))
     difference = first_difference({key: header.identity.get(key) for key in wanted}, wanted)
     if difference is not None:
         name, found, expected = difference
@@ -96,7 +96,7 @@ def first_difference(found: Any, expected: Any, name: str = "") -> tuple[str, An
     return None if found == expected else (name, found, expected)
 
 
-def load_model(path: Path, model: sections.Model, dtype: torch.dtype, device: str) -> tuple[LoopedTransformer, Header]:
+def load_model(path: Path, model: config.ModelConfig, dtype: torch.dtype, device: str) -> tuple[LoopedTransformer, Header]:
     """The model of a checkpoint for evaluation, in `dtype` on `device`."""
     tensors, header = load(path, "weights", {"model": vars(model)}, device)
     made = LoopedTransformer(model)

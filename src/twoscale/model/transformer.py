@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from twoscale.config import sections
+from twoscale import config
 from twoscale import rng
 
 # (layer number, q, k, v), each (..., H, D) -> (..., H, D)
@@ -54,18 +54,18 @@ def causal_attention(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
 
 
-class Layer(nn.Module):
+class TransformerBlock(nn.Module):
     """One transformer layer with sandwich normalisation (App. B), without biases, SiLU in the MLP.
 
     `post_residual` normalises the sum, x <- n2(attention(n1 x) + x), as Geiping's code does; `branch`
     normalises only what is added, x <- x + n2(attention(n1 x)).
     """
 
-    def __init__(self, number: int, model: sections.Model) -> None:
+    def __init__(self, number: int, model: config.ModelConfig) -> None:
         super().__init__()
-        width = model.width
+        width = model.hidden_size
         self.number = number
-        self.heads = model.heads
+        self.heads = model.num_heads
         self.normalise_sum = model.sandwich == "post_residual"
         self.norm1, self.norm2, self.norm3, self.norm4 = (nn.RMSNorm(width, eps=NORM_EPSILON) for _ in range(4))
         self.qkv = nn.Linear(width, 3 * width, bias=False)
@@ -86,15 +86,15 @@ class Layer(nn.Module):
         return norm(x + branch) if self.normalise_sum else x + norm(branch)
 
 
-class Group(nn.Module):
+class LoopedGroup(nn.Module):
     """A run of layers that is looped, and the adapter that feeds it [state ; input] from 2C to C."""
 
-    def __init__(self, numbers: Sequence[int], model: sections.Model) -> None:
+    def __init__(self, numbers: Sequence[int], model: config.ModelConfig) -> None:
         super().__init__()
-        self.adapter = nn.Linear(2 * model.width, model.width, bias=False)
-        self.layers = nn.ModuleList(Layer(number, model) for number in numbers)
+        self.adapter = nn.Linear(2 * model.hidden_size, model.hidden_size, bias=False)
+        self.layers = nn.ModuleList(TransformerBlock(number, model) for number in numbers)
 
-    def inject(self, entered: Tensor) -> Tensor:
+    def project_input(self, entered: Tensor) -> Tensor:
         """The input's half of the adapter; it is the same at every step of a loop, so it is computed once."""
         return F.linear(entered, self.adapter.weight[:, entered.shape[-1] :])
 
@@ -113,27 +113,27 @@ class Group(nn.Module):
 class LoopedTransformer(nn.Module):
     """The model of the paper; its weights come from `initialise` or a checkpoint."""
 
-    def __init__(self, model: sections.Model) -> None:
+    def __init__(self, model: config.ModelConfig) -> None:
         super().__init__()
-        self.settings = model
-        self.token_embedding = nn.Embedding(model.padded_vocabulary, model.width)
-        self.position_embedding = nn.Embedding(model.block, model.width)
-        self.final_norm = nn.RMSNorm(model.width, eps=NORM_EPSILON)
-        self.groups = nn.ModuleList(Group(numbers, model) for numbers in model.groups)
+        self.config = model
+        self.token_embedding = nn.Embedding(model.padded_vocab_size, model.hidden_size)
+        self.position_embedding = nn.Embedding(model.context_length, model.hidden_size)
+        self.final_norm = nn.RMSNorm(model.hidden_size, eps=NORM_EPSILON)
+        self.groups = nn.ModuleList(LoopedGroup(numbers, model) for numbers in model.groups)
         looped = {number for group in model.groups for number in group}
-        self.single = nn.ModuleDict(
-            {str(number): Layer(number, model) for number in range(1, model.layers + 1) if number not in looped}
+        self.unlooped = nn.ModuleDict(
+            {str(number): TransformerBlock(number, model) for number in range(1, model.num_layers + 1) if number not in looped}
         )
         self.stages = self._stages()
 
     def _stages(self) -> list[tuple[str, int]]:
         """("layer", number) or ("loop", group), in the order of the layers."""
-        first_of = {numbers[0]: group for group, numbers in enumerate(self.settings.groups)}
+        first_of = {numbers[0]: group for group, numbers in enumerate(self.config.groups)}
         stages = []
-        for number in range(1, self.settings.layers + 1):
+        for number in range(1, self.config.num_layers + 1):
             if number in first_of:
                 stages.append(("loop", first_of[number]))
-            elif str(number) in self.single:
+            elif str(number) in self.unlooped:
                 stages.append(("layer", number))
         return stages
 
@@ -143,22 +143,22 @@ class LoopedTransformer(nn.Module):
         The sum of the two embeddings is multiplied by sqrt(C) (Geiping's embedding scale).
         """
         positions = torch.arange(start, start + tokens.shape[-1], device=tokens.device)
-        return (self.token_embedding(tokens) + self.position_embedding(positions)) * math.sqrt(self.settings.width)
+        return (self.token_embedding(tokens) + self.position_embedding(positions)) * math.sqrt(self.config.hidden_size)
 
-    def single_layer(self, number: int, hidden: Tensor, attend: Attend = causal_attention) -> Tensor:
-        return self.single[str(number)](hidden, attend)
+    def unlooped_layer(self, number: int, hidden: Tensor, attend: Attend = causal_attention) -> Tensor:
+        return self.unlooped[str(number)](hidden, attend)
 
-    def inject(self, group: int, entered: Tensor) -> Tensor:
+    def project_input(self, group: int, entered: Tensor) -> Tensor:
         """What each step of the group gets besides its state, for the hidden states (..., C) that enter."""
-        return self.groups[group].inject(entered)
+        return self.groups[group].project_input(entered)
 
     def project(self, group: int, state: Tensor, injected: Tensor) -> Tensor:
         """What the first layer of the group sees in place of the state: the adapter's output (..., C)."""
         return self.groups[group].project(state, injected)
 
-    def enter(self, group: int, entered: Tensor, noise: Noise) -> Tensor:
+    def init_state(self, group: int, entered: Tensor, noise: Noise) -> Tensor:
         """The initial state x^0 of a group under the reading `state_init`, like `entered` (..., C)."""
-        match self.settings.state_init:
+        match self.config.state_init:
             case "noise":
                 return noise(group, 0, entered)
             case "input":
@@ -168,25 +168,25 @@ class LoopedTransformer(nn.Module):
             case _:
                 return torch.zeros_like(entered)
 
-    def step(self, group: int, state: Tensor, injected: Tensor, attend: Attend = causal_attention) -> Tensor:
+    def recur(self, group: int, state: Tensor, injected: Tensor, attend: Attend = causal_attention) -> Tensor:
         """The recurrence x^{k+1} = f_g(x^k, e): (..., C) -> (..., C)."""
         return self.groups[group](state, injected, attend)
 
-    def disturb(self, group: int, k: int, state: Tensor, noise: Noise) -> Tensor:
+    def add_noise(self, group: int, k: int, state: Tensor, noise: Noise) -> Tensor:
         """x^k with the fresh noise of the reading `loop_noise`, or as it is.
 
         x^0 is never disturbed: it is noise already, or is meant to be none.
         """
-        scale = self.settings.loop_noise
+        scale = self.config.loop_noise
         return state + (scale / NOISE_STD) * noise(group, k, state) if scale and k else state
 
-    def leave(self, group: int, state: Tensor) -> Tensor:
+    def finish(self, group: int, state: Tensor) -> Tensor:
         """What the layers after a group see of its last state (reading `exit_norm`)."""
-        return self.final_norm(state) if self.settings.exit_norm == "final_norm" else state
+        return self.final_norm(state) if self.config.exit_norm == "final_norm" else state
 
-    def decode(self, hidden: Tensor) -> Tensor:
+    def readout(self, hidden: Tensor) -> Tensor:
         """Final norm and tied head: (..., C) -> logits (..., V), without the rows that only pad."""
-        return F.linear(self.final_norm(hidden), self.token_embedding.weight)[..., : self.settings.vocabulary]
+        return F.linear(self.final_norm(hidden), self.token_embedding.weight)[..., : self.config.vocab_size]
 
     def walk(
         self,
@@ -206,30 +206,30 @@ class LoopedTransformer(nn.Module):
         yield Place("embedding"), hidden
         for stage, index in self.stages:
             if stage == "layer":
-                hidden = self.single_layer(index, hidden)
+                hidden = self.unlooped_layer(index, hidden)
                 yield Place("layer", layer=index), hidden
                 continue
             for k, state in enumerate(self._loop(index, hidden, loops[index], noise, backprop_depth, recompute)):
                 yield Place("loop", group=index, k=k), state
-            hidden = self.leave(index, state)
+            hidden = self.finish(index, state)
             yield Place("left", group=index), hidden
 
     def _loop(
         self, group: int, entered: Tensor, steps: int, noise: Noise, backprop_depth: int | None, recompute: bool
     ) -> Iterator[Tensor]:
         """x^0 … x^steps of one group."""
-        injected = self.inject(group, entered)
-        state = self.enter(group, entered, noise)
+        injected = self.project_input(group, entered)
+        state = self.init_state(group, entered, noise)
         yield state
         first_with_gradient = 0 if backprop_depth is None else max(0, steps - backprop_depth)
         for k in range(steps):
             follows = torch.is_grad_enabled() and k >= first_with_gradient
             with torch.set_grad_enabled(follows):
-                state = self.disturb(group, k, state if follows else state.detach(), noise)
+                state = self.add_noise(group, k, state if follows else state.detach(), noise)
                 if follows and recompute:
-                    state = checkpoint(self.step, group, state, injected, use_reentrant=False, preserve_rng_state=False)
+                    state = checkpoint(self.recur, group, state, injected, use_reentrant=False, preserve_rng_state=False)
                 else:
-                    state = self.step(group, state, injected)
+                    state = self.recur(group, state, injected)
             yield state
 
     def forward(
@@ -243,23 +243,23 @@ class LoopedTransformer(nn.Module):
         """Logits (B, T, V) of `tokens` (B, T) after `loops` steps of each group."""
         for _place, hidden in self.walk(tokens, loops, noise, backprop_depth, recompute):  # noqa: B007
             pass
-        return self.decode(hidden)
+        return self.readout(hidden)
 
 
-def initial_std(model: sections.Model, name: str) -> float:
+def initial_std(model: config.ModelConfig, name: str) -> float:
     """Standard deviation, before truncation, of the parameter `name` (Geiping's code, after Takase et al.).
 
     sqrt(2 / 5C) for matrices and both embeddings; the output projections of attention and MLP are divided
     by sqrt(2 L) with L the layers applied per token at the mean loop count.
     """
-    std = math.sqrt(2 / (5 * model.width))
+    std = math.sqrt(2 / (5 * model.hidden_size))
     if name.endswith(("attention_out.weight", "mlp_out.weight")):
         return std / math.sqrt(2 * model.effective_depth)
     return std
 
 
 @torch.no_grad()
-def initialise(model: sections.Model, seed: int) -> LoopedTransformer:
+def initialise(model: config.ModelConfig, seed: int) -> LoopedTransformer:
     """An untrained model: every matrix from a truncated normal (±3 deviations), every norm at one.
 
     Each parameter draws from a stream of its own, (seed, "init", name), so that adding one changes no other.
@@ -272,6 +272,6 @@ def initialise(model: sections.Model, seed: int) -> LoopedTransformer:
         drawn = rng.truncated_normal((seed, "init", name), tuple(parameter.shape), initial_std(model, name))
         parameter.copy_(torch.from_numpy(drawn))
         if name.endswith("adapter.weight") and model.adapter_init == "blend":
-            half = torch.eye(model.width) / 2
+            half = torch.eye(model.hidden_size) / 2
             parameter.mul_(BLEND_NOISE).add_(torch.cat([half, half], dim=1))
     return made

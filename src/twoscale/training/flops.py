@@ -9,7 +9,7 @@ needs and what utilisation is stated against.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from twoscale.config import sections
+from twoscale import config
 from twoscale import tables
 
 BYTES = {"bool": 1, "int32": 4, "float32": 4, "int64": 8, "float64": 8, "string": 4}  # a text is a dictionary's key
@@ -27,14 +27,14 @@ class Flops:
         return self.forward + self.backward
 
 
-def layer_forward(model: sections.Model, causal: bool) -> float:
+def layer_forward(model: config.ModelConfig, causal: bool) -> float:
     """One layer on one token: projections and MLP 24 C², attention scores and averages over T positions 4 T C."""
-    pairs = (model.block + 1) / 2 if causal else model.block
-    return 24 * model.width**2 + 4 * pairs * model.width
+    pairs = (model.context_length + 1) / 2 if causal else model.context_length
+    return 24 * model.hidden_size**2 + 4 * pairs * model.hidden_size
 
 
 def flops_per_token(
-    model: sections.Model,
+    model: config.ModelConfig,
     loops: Sequence[float],
     backprop_depth: int | None = None,
     recompute: bool = False,
@@ -46,11 +46,11 @@ def flops_per_token(
     before the first step that has one, and steps before it have none at all. `recompute` adds a second
     forward pass of the steps with gradient.
     """
-    square = 2 * model.width**2  # one C x C product
+    square = 2 * model.hidden_size**2  # one C x C product
     layer = layer_forward(model, causal)
-    head = 2 * model.width * model.padded_vocabulary
+    head = 2 * model.hidden_size * model.padded_vocab_size
     looped = sum(len(group) for group in model.groups)
-    forward = (model.layers - looped) * layer + head
+    forward = (model.num_layers - looped) * layer + head
     backward = 2 * forward
     for group, steps in zip(model.groups, loops, strict=True):
         step = square + len(group) * layer
@@ -62,23 +62,23 @@ def flops_per_token(
     return Flops(forward, backward)
 
 
-def mean_flops_per_token(model: sections.Model, train: sections.Train, causal: bool = True) -> Flops:
+def mean_flops_per_token(model: config.ModelConfig, train: config.TrainConfig, causal: bool = True) -> Flops:
     """At the mean loop count r + 1 of the sampler; with truncation the few draws below its depth are neglected."""
     loops = [model.mean_loops + 1] * len(model.groups)
     return flops_per_token(model, loops, train.backprop_depth, train.recompute, causal)
 
 
-def parameters(model: sections.Model) -> int:
+def parameters(model: config.ModelConfig) -> int:
     """Trained numbers, the tied head counted once."""
-    per_layer = 12 * model.width**2 + 4 * model.width
-    embeddings = (model.padded_vocabulary + model.block) * model.width
-    return embeddings + model.layers * per_layer + 2 * len(model.groups) * model.width**2 + model.width
+    per_layer = 12 * model.hidden_size**2 + 4 * model.hidden_size
+    embeddings = (model.padded_vocab_size + model.context_length) * model.hidden_size
+    return embeddings + model.num_layers * per_layer + 2 * len(model.groups) * model.hidden_size**2 + model.hidden_size
 
 
-def cache_bytes(model: sections.Model, slots: int, dtype: str) -> int:
+def cache_bytes(model: config.ModelConfig, slots: int, dtype: str) -> int:
     """Keys and values of one sequence of a whole block in decoding, with `slots` per looped layer."""
     looped = sum(len(group) for group in model.groups)
-    return 2 * (model.layers - looped + looped * slots) * model.block * model.width * BYTES[dtype]
+    return 2 * (model.num_layers - looped + looped * slots) * model.context_length * model.hidden_size * BYTES[dtype]
 
 
 def row_bytes(table: str) -> int:
@@ -107,19 +107,19 @@ class Plan:
     cache_bytes: int
 
 
-def plan(run: sections.Settings) -> Plan:
+def plan(run: config.Config) -> Plan:
     """What a run will take, from its settings alone."""
     model, train = run.model, run.train
-    segments = len(sections.checkpoint_steps(train))
-    tokens = train.iterations * train.batch * model.block
+    segments = len(config.checkpoint_iterations(train))
+    tokens = train.iterations * train.batch_size * model.context_length
     flops = mean_flops_per_token(model, train).total
     looped = len(model.groups)
     weight_bytes = parameters(model) * BYTES["float32"]
-    measured = run.trajectory_sequences * model.block  # tokens a checkpoint
-    loop_rows = measured * looped * (run.trajectories.budget + 1)
+    measured = run.trajectory_sequences * model.context_length  # tokens a checkpoint
+    loop_rows = measured * looped * (run.trajectories.loops + 1)
     path_rows = measured * looped
     drift_rows = measured * len(model.boundary_labels) * 4  # readings of the next group's x^0
-    places = 1 + model.layers - sum(map(len, model.groups)) + looped * (run.trajectories.budget + 1)
+    places = 1 + model.num_layers - sum(map(len, model.groups)) + looped * (run.trajectories.loops + 1)
     return Plan(
         parameters=parameters(model),
         iterations=train.iterations,
@@ -130,17 +130,17 @@ def plan(run: sections.Settings) -> Plan:
         training_jobs=segments,
         analysis_jobs=segments + 1,
         # GPT-2's tokens can be counted while text is collected, those of an own tokenizer not
-        text=run.data.tokens if run.tokens.tokenizer == "gpt2" else run.data.characters,
-        text_unit="tokens" if run.tokens.tokenizer == "gpt2" else "characters",
+        text=run.data.train_tokens if run.tokenizer.name == "gpt2" else run.data.train_characters,
+        text_unit="tokens" if run.tokenizer.name == "gpt2" else "characters",
         checkpoint_bytes=(segments + 1) * weight_bytes,
         # two moments to start from, and a partial state of weights and moments beside the one it replaces
         optimizer_bytes=(2 + 3 + 3) * weight_bytes,
-        states_bytes=places * model.block * model.width * BYTES["float32"],
+        states_bytes=places * model.context_length * model.hidden_size * BYTES["float32"],
         table_bytes=(segments + 1)
         * (
             loop_rows * row_bytes("trajectories")
             + path_rows * row_bytes("token_paths")
             + drift_rows * row_bytes("token_drift")
         ),
-        cache_bytes=cache_bytes(model, run.exits.budget, run.exits.dtype),
+        cache_bytes=cache_bytes(model, run.exits.max_loops, run.exits.dtype),
     )

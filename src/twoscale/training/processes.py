@@ -10,14 +10,14 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Team:
+class World:
     """This process among those that train together: `rank` of `size`."""
 
     rank: int = 0
     size: int = 1
 
     @property
-    def leads(self) -> bool:
+    def is_main(self) -> bool:
         """Whether this is the process that shows progress and writes files."""
         return self.rank == 0
 
@@ -32,19 +32,19 @@ class Team:
             tensor /= self.size
 
 
-def join(device: str) -> Team:
-    """The team that torchrun's environment describes; on CUDA each process takes the GPU of its rank."""
+def init_distributed(device: str) -> World:
+    """The world that torchrun's environment describes; on CUDA each process takes the GPU of its rank."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
-        return Team()
+        return World()
     if device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl" if device == "cuda" else "gloo")
-    return Team(dist.get_rank(), size)
+    return World(dist.get_rank(), size)
 
 
-def leave(team: Team) -> None:
+def destroy_distributed(world: World) -> None:
     """Wait for the others, then part."""
-    if team.size > 1:
+    if world.size > 1:
         dist.barrier()
         dist.destroy_process_group()

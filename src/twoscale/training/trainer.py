@@ -20,17 +20,17 @@ from torch import Tensor
 
 from twoscale.model import checkpoints
 from twoscale import progress, rng
-from twoscale.config import sections
+from twoscale import config
 from twoscale.training.flops import flops_per_token
 from twoscale.data.batches import Batches, Prefetched
 from twoscale.model.checkpoints import Header
 from twoscale.errors import InputError
 from twoscale.model.transformer import LoopedTransformer
 from twoscale.model.noise import EvaluationNoise, training_noise
-from twoscale.training.processes import Team
+from twoscale.training.processes import World
 
 ADAM_EPSILON = 1e-8
-ALONE = Team()
+ALONE = World()
 GRAPHS_PER_GROUP = 3  # a step before the gradient, the first one with it, and those whose state has one too
 MOMENTS = ("exp_avg", "exp_avg_sq")  # what AdamW keeps of each parameter
 
@@ -46,7 +46,7 @@ class TrainingState:
     log: list[dict[str, Any]] = field(default_factory=list)
 
 
-def draw_loops(model: sections.Model, seed: int, step: int) -> tuple[int, ...]:
+def draw_loops(model: config.ModelConfig, seed: int, step: int) -> tuple[int, ...]:
     """Loop counts of iteration `step`, one per group (log-normal Poisson of Geiping et al., App. B).
 
     rate ~ LogNormal(ln r - sigma^2 / 2, sigma), so that its mean is r; K ~ Poisson(rate) + 1. One draw per
@@ -60,7 +60,7 @@ def draw_loops(model: sections.Model, seed: int, step: int) -> tuple[int, ...]:
     return tuple(counts)
 
 
-def learning_rate(train: sections.Train, step: int) -> float:
+def learning_rate(train: config.TrainConfig, step: int) -> float:
     """Rate of iteration `step`, counted from 0: linear warm-up, then a cosine to the minimum, as in nanoGPT.
 
     With lr_decay_iterations null it stays at its peak after the warm-up (Geiping et al.).
@@ -77,7 +77,7 @@ def learning_rate(train: sections.Train, step: int) -> float:
     )
 
 
-def make_optimizer(model: LoopedTransformer, train: sections.Train) -> torch.optim.AdamW:
+def make_optimizer(model: LoopedTransformer, train: config.TrainConfig) -> torch.optim.AdamW:
     """AdamW with decay on matrices and embeddings and none on the norms' vectors, as in nanoGPT."""
     parameters = list(model.parameters())
     groups = [
@@ -110,7 +110,7 @@ def held_out_loss(
     with torch.no_grad(), autocast(device.type), torch.compiler.set_stance("force_eager"):
         for start in range(0, len(inputs), batch):
             rows = range(start, min(start + batch, len(inputs)))
-            noise = EvaluationNoise(seed, rows, model.settings.block)
+            noise = EvaluationNoise(seed, rows, model.config.context_length)
             logits = model(inputs[rows.start : rows.stop].to(device), [loops] * len(model.groups), noise)
             wanted = targets[rows.start : rows.stop].to(device)
             total += F.cross_entropy(logits.flatten(0, 1).float(), wanted.flatten(), reduction="sum").item()
@@ -124,38 +124,38 @@ class Trainer:
         self,
         seed: int,
         device: str,
-        model: sections.Model,
-        train: sections.Train,
+        model: config.ModelConfig,
+        train: config.TrainConfig,
         tokens: np.ndarray,
         held_out: tuple[Tensor, Tensor],
-        team: Team = ALONE,
+        world: World = ALONE,
     ) -> None:
-        self.seed, self.device, self.model, self.train, self.team = seed, device, model, train, team
-        batches = Batches(tokens, model.block, train.batch, train.order, seed)
+        self.seed, self.device, self.model, self.train, self.world = seed, device, model, train, world
+        batches = Batches(tokens, model.context_length, train.batch_size, train.order, seed)
         self.batches = Prefetched(batches) if train.prefetch else batches
         self.held_out = held_out
 
     def iterate(self, state: TrainingState) -> None:
         """One optimizer step, and its row in the log."""
         started = time.perf_counter()
-        loops = draw_loops(self.model, self.seed, state.step)
-        rate = learning_rate(self.train, state.step)
+        loops = draw_loops(self.model, self.seed, state.iteration)
+        rate = learning_rate(self.train, state.iteration)
         for group in state.optimizer.param_groups:
             group["lr"] = rate
         loss = self._accumulate_gradient(state, loops)
-        gradient_norm = torch.nn.utils.clip_grad_norm_(state.model.parameters(), self.train.clip).item()
+        gradient_norm = torch.nn.utils.clip_grad_norm_(state.model.parameters(), self.train.grad_clip).item()
         if not math.isfinite(loss) or not math.isfinite(gradient_norm):
             raise InputError(
-                f"training: iteration {state.step + 1} gave the loss {loss} and the gradient norm {gradient_norm}, "
+                f"training: iteration {state.iteration + 1} gave the loss {loss} and the gradient norm {gradient_norm}, "
                 "expected finite numbers; the last checkpoint stays (a lower train.learning_rate may help)."
             )
         state.optimizer.step()
         state.optimizer.zero_grad(set_to_none=True)
-        state.step += 1
-        state.tokens_seen += self.train.batch * self.model.block
+        state.iteration += 1
+        state.tokens_seen += self.train.batch_size * self.model.context_length
         state.log.append(
             {
-                "step": state.step,
+                "iteration": state.iteration,
                 "tokens_seen": state.tokens_seen,
                 "loss": loss,
                 "held_out_loss": None,
@@ -168,10 +168,10 @@ class Trainer:
 
     def _speed(self, loops: Sequence[int], seconds: float) -> dict[str, float | None]:
         """Tokens and model FLOPs per second of one iteration, and their share of the GPU's peak."""
-        tokens_per_s = self.train.batch * self.model.block / seconds
+        tokens_per_s = self.train.batch_size * self.model.context_length / seconds
         tflops = tokens_per_s * flops_per_token(self.model, loops, self.train.backprop_depth).total / 1e12
         peak = self.train.peak_tflops
-        utilisation = tflops / (peak * self.team.size) if peak else None
+        utilisation = tflops / (peak * self.world.size) if peak else None
         return {"tokens_per_s": tokens_per_s, "tflops": tflops, "utilisation": utilisation}
 
     def _accumulate_gradient(self, state: TrainingState, loops: Sequence[int]) -> float:
@@ -181,19 +181,19 @@ class Trainer:
         of a sample in the batch, so the cuts change nothing but the order of sums.
         """
         train = self.train
-        inputs, targets = (part.to(self.device, non_blocking=True) for part in self.batches[state.step])
-        size = train.batch // (train.micro_batches * self.team.size)
+        inputs, targets = (part.to(self.device, non_blocking=True) for part in self.batches[state.iteration])
+        size = train.batch_size // (train.micro_batches * self.world.size)
         loss = torch.zeros((), device=self.device)
         for micro_batch in range(train.micro_batches):
-            first = (micro_batch * self.team.size + self.team.rank) * size
+            first = (micro_batch * self.world.size + self.world.rank) * size
             rows = slice(first, first + size)
-            noise = training_noise(self.seed, state.step, first)
+            noise = training_noise(self.seed, state.iteration, first)
             with autocast(self.device):
                 logits = state.model(inputs[rows], loops, noise, train.backprop_depth, train.recompute)
                 part = F.cross_entropy(logits.flatten(0, 1).float(), targets[rows].flatten())
             (part / train.micro_batches).backward()
             loss += part.detach() / train.micro_batches
-        self.team.average([loss, *(p.grad for p in state.model.parameters() if p.grad is not None)])
+        self.world.average([loss, *(p.grad for p in state.model.parameters() if p.grad is not None)])
         return loss.item()
 
     def measure_held_out(self, state: TrainingState) -> None:
@@ -201,27 +201,27 @@ class Trainer:
 
         One process is enough for it; the others wait at their next average.
         """
-        if not self.team.leads:
+        if not self.world.is_main:
             return
         state.log[-1]["held_out_loss"] = held_out_loss(
-            state.model, *self.held_out, self.train.held_out_loops, self.seed, self.train.batch
+            state.model, *self.held_out, self.train.held_out_loops, self.seed, self.train.batch_size
         )
 
 
 def run_segment(trainer: Trainer, state: TrainingState, until: int, partial: Path, identity: dict[str, Any]) -> None:
     """Iterate until step `until`; every train.save_seconds the state goes to the file `partial`."""
-    train, start, leads = trainer.train, state.step - len(state.log), trainer.team.leads
+    train, start, is_main = trainer.train, state.iteration - len(state.log), trainer.world.is_main
     saved = time.monotonic()
     label, done = f"train {start} -> {until}", len(state.log)
-    with progress.meter(label, until - start, "it", initial=done, shown=leads) as bar:
-        while state.step < until:
+    with progress.meter(label, until - start, "it", initial=done, shown=is_main) as bar:
+        while state.iteration < until:
             trainer.iterate(state)
-            if state.step % train.held_out_every == 0 or state.step == until:
+            if state.iteration % train.held_out_every == 0 or state.iteration == until:
                 trainer.measure_held_out(state)
             row = state.log[-1]
             bar.set_postfix_str(f"loss {row['loss']:.3f}, {row['tokens_per_s']:.0f} tokens/s", refresh=False)
             bar.update(1)
-            if leads and time.monotonic() - saved >= train.save_seconds and state.step < until:
+            if is_main and time.monotonic() - saved >= train.save_seconds and state.iteration < until:
                 save_partial(partial, state, identity)
                 saved = time.monotonic()
 
@@ -238,8 +238,8 @@ def tensors_of(state: TrainingState) -> tuple[dict[str, Tensor], dict[str, Tenso
 
 
 def restore(
-    model: sections.Model,
-    train: sections.Train,
+    model: config.ModelConfig,
+    train: config.TrainConfig,
     device: str,
     weights: dict[str, Tensor],
     moments: dict[str, Tensor],
@@ -253,9 +253,9 @@ def restore(
     optimizer = make_optimizer(made, train)
     if moments:
         for name, parameter in made.named_parameters():
-            taken = torch.tensor(float(header.step), device=parameter.device)
-            optimizer.state[parameter] = {"step": taken} | {m: moments[f"{name}.{m}"] for m in MOMENTS}
-    return TrainingState(made, optimizer, header.step, header.tokens_seen, list(header.extra.get("log", ())))
+            taken = torch.tensor(float(header.iteration), device=parameter.device)
+            optimizer.state[parameter] = {"iteration": taken} | {m: moments[f"{name}.{m}"] for m in MOMENTS}
+    return TrainingState(made, optimizer, header.iteration, header.tokens_seen, list(header.extra.get("log", ())))
 
 
 def compile_steps(model: LoopedTransformer, **options: Any) -> None:
@@ -264,7 +264,7 @@ def compile_steps(model: LoopedTransformer, **options: Any) -> None:
     `options` are those of torch.compile. Beyond its limit torch would run the rest uncompiled without a word.
     """
     limit = GRAPHS_PER_GROUP * max(1, len(model.groups))
-    for module in (*model.groups, *model.single.values()):
+    for module in (*model.groups, *model.unlooped.values()):
         module.compile(dynamic=False, recompile_limit=limit, **options)
 
 
@@ -273,7 +273,7 @@ def save_partial(path: Path, state: TrainingState, identity: dict[str, Any]) -> 
     weights, moments = tensors_of(state)
     tensors = {f"weights/{name}": tensor for name, tensor in weights.items()}
     tensors |= {f"optimizer/{name}": tensor for name, tensor in moments.items()}
-    checkpoints.save(path, tensors, Header("partial", state.step, state.tokens_seen, identity, {"log": state.log}))
+    checkpoints.save(path, tensors, Header("partial", state.iteration, state.tokens_seen, identity, {"log": state.log}))
 
 
 def load_partial(
@@ -290,7 +290,7 @@ def load_partial(
     except InputError as error:
         print(f"starting the segment anew: {error}", file=sys.stderr)
         return None
-    if not start < header.step < until or len(header.extra["log"]) != header.step - start:
+    if not start < header.iteration < until or len(header.extra["log"]) != header.iteration - start:
         return None
     parts: dict[str, dict[str, Tensor]] = {"weights": {}, "optimizer": {}}
     for name, tensor in tensors.items():
