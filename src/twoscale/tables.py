@@ -272,11 +272,6 @@ def columns(table: str) -> dict[str, str]:
     return dict(COLUMNS[table])
 
 
-def measures(table: str, names: Iterable[str]) -> list[str]:
-    """The measures among the column names of a table in `MEASURED`, in their order."""
-    return [name for name in names if name not in COLUMNS[table]]
-
-
 @contextmanager
 def writing(table: str, path: str | Path, units: Mapping[str, str] | None = None) -> Iterator:
     """Yield a function that appends one batch of columns (name -> array) to the table at `path`.
@@ -316,8 +311,8 @@ def write(table: str, frame: pd.DataFrame, path: str | Path) -> None:
 
     Further columns of a table in `MEASURED` are measures, in the order of the frame and without units.
     """
-    further = dict.fromkeys(measures(table, frame.columns), "") if table in MEASURED else None
-    with writing(table, path, further) as append:
+    measures = [name for name in frame.columns if name not in COLUMNS[table]] if table in MEASURED else ()
+    with writing(table, path, dict.fromkeys(measures, "")) as append:
         append({name: frame[name] for name in frame.columns})
 
 
