@@ -152,9 +152,7 @@ def main() -> None:
     shape = (arguments.batch_size, config.context_length)
     tokens = torch.randint(config.vocab_size, shape, device=device)
     noise = NOISE_STD * torch.randn(*shape, config.hidden_size, device=device)
-    print(
-        f"{device}, hidden size {config.hidden_size}, {shape[0]} x {shape[1]} tokens, {arguments.loops} loops a group"
-    )
+    print(f"{device}, hidden size {config.hidden_size}, {shape[0]} x {shape[1]} tokens, {arguments.loops} loops")
 
     timer, loops = make_timer(arguments), [arguments.loops] * len(config.groups)
     looped, stack = initialise(config, 0).to(device), PlainStack(config, loops).to(device)

@@ -67,11 +67,8 @@ def main() -> None:
     # of glibc in the new processes: freed tensors leave the resident set
     os.environ["MALLOC_MMAP_THRESHOLD_"] = "65536"
     state_bytes = len(config.groups) * arguments.batch_size * config.context_length * config.hidden_size * 4
-    print(
-        f"{arguments.device}, hidden size {config.hidden_size}, {arguments.batch_size} x {config.context_length} tokens,",
-        end=" ",
-    )
-    print(f"loops {LOOPS}")
+    tokens = f"{arguments.batch_size} x {config.context_length} tokens"
+    print(f"{arguments.device}, hidden size {config.hidden_size}, {tokens}, loops {LOOPS}")
     for gradient, options in GRADIENTS.items():
         peaks = [in_new_process(config, arguments.batch_size, loops, options, arguments.device) for loops in LOOPS]
         growth = (peaks[-1] - peaks[0]) / (LOOPS[-1] - LOOPS[0]) / state_bytes
