@@ -407,10 +407,10 @@ def test_a_decoder_rewinds_only_to_where_it_has_been():
 def test_more_tokens_than_the_context_are_refused():
     model = small_model()
     decoder = make_decoder(model, make_criterion("fixed", 1))
-    with pytest.raises(InputError, match="found 13 tokens, expected at most model.context_length = 12"):
+    with pytest.raises(InputError, match="found 13 tokens, expected at most model"):
         decoder.feed_parallel([0] * (CONTEXT_LENGTH + 1))
     decoder.feed_parallel([0] * CONTEXT_LENGTH)
-    with pytest.raises(InputError, match="found 13 tokens, expected at most model.context_length = 12"):
+    with pytest.raises(InputError, match="found 13 tokens, expected at most model"):
         decoder.feed(0)
 
 
