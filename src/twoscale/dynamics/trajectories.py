@@ -204,9 +204,7 @@ def save_states(
         "places": places,
     }
     with replacing(path) as temporary:
-        save_file(
-            {"states": torch.stack(states)}, temporary, metadata={"twoscale": json.dumps(header, sort_keys=True)}
-        )
+        save_file({"states": torch.stack(states)}, temporary, metadata={"twoscale": json.dumps(header, sort_keys=True)})
 
 
 def describe(stage: StageTrace, labels: Sequence[str]) -> list[dict]:
