@@ -160,3 +160,8 @@ def run_stages(
     for stage in model.stages:
         hidden = group(stage.group, hidden) if stage.is_group else layer(stage.layer, hidden)
     return hidden
+
+
+def any_weight(model: LoopedModel) -> Tensor:
+    """One weight of the model, for its dtype and device."""
+    return next(model.parameters())

@@ -9,6 +9,7 @@ from 1 as in the paper, groups from 0 in the order of their layers.
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -78,6 +79,16 @@ class LoopedGroup(nn.Module):
         for layer in self.layers:
             x = layer(x, attend)
         return x
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """What all loops of one pass share; backprop_depth and recompute as in `LoopedTransformer.forward`."""
+
+    noise: Noise
+    attend: Attend
+    backprop_depth: int | None = None
+    recompute: bool = False
 
 
 class LoopedTransformer(nn.Module):
@@ -157,38 +168,29 @@ class LoopedTransformer(nn.Module):
         for stage in self.stages:
             entered = hidden
             if stage.is_group:
-                states = list(self._loop(stage.group, entered, loops[stage.group], noise, attend))
+                states = list(self._loop(stage.group, entered, loops[stage.group], _Pass(noise, attend)))
                 hidden = self.finish(stage.group, states[-1])
             else:
                 hidden = self.unlooped_layer(stage.layer, entered, attend)
                 states = [hidden]
             yield StageTrace(stage, entered, states, hidden)
 
-    def _loop(
-        self,
-        group: int,
-        entered: Tensor,
-        loops: int,
-        noise: Noise,
-        attend: Attend,
-        backprop_depth: int | None = None,
-        recompute: bool = False,
-    ) -> Iterator[Tensor]:
+    def _loop(self, group: int, entered: Tensor, loops: int, of: _Pass) -> Iterator[Tensor]:
         """x^0 … x^loops of one group, each (B, T, C)."""
         injected = self.project_input(group, entered)
-        state = self.init_state(group, entered, noise)
+        state = self.init_state(group, entered, of.noise)
         yield state
-        first_with_gradient = 0 if backprop_depth is None else max(0, loops - backprop_depth)
+        first_with_gradient = 0 if of.backprop_depth is None else max(0, loops - of.backprop_depth)
         for k in range(loops):
             with_gradient = torch.is_grad_enabled() and k >= first_with_gradient
             with torch.set_grad_enabled(with_gradient):
                 # detached before the first step with gradient, so that none flows into the steps before it
-                state = self.add_noise(group, k, state if with_gradient else state.detach(), noise)
-                if with_gradient and recompute:
-                    step = (group, k, state, injected, attend)
+                state = self.add_noise(group, k, state if with_gradient else state.detach(), of.noise)
+                step = (group, k, state, injected, of.attend)
+                if with_gradient and of.recompute:
                     state = checkpoint(self.recur, *step, use_reentrant=False, preserve_rng_state=False)
                 else:
-                    state = self.recur(group, k, state, injected, attend)
+                    state = self.recur(*step)
             yield state
 
     def forward(
@@ -206,12 +208,13 @@ class LoopedTransformer(nn.Module):
         rest again.
         """
         attend = CausalAttention.of(tokens)
+        of = _Pass(noise, attend, backprop_depth, recompute)
 
         def layer(number: int, hidden: Tensor) -> Tensor:
             return self.unlooped_layer(number, hidden, attend)
 
         def group(index: int, hidden: Tensor) -> Tensor:
-            for state in self._loop(index, hidden, loops[index], noise, attend, backprop_depth, recompute):  # noqa: B007
+            for state in self._loop(index, hidden, loops[index], of):  # noqa: B007
                 pass  # only the last state is kept
             return self.finish(index, state)
 
