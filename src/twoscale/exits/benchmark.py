@@ -31,7 +31,7 @@ MIN_TIMING_SECONDS = 0.05  # of one timing of a check or a loop step
 
 def operating_points(exits: ExitsConfig) -> list[OperatingPoint]:
     """Every (criterion, threshold) of the config."""
-    return [(name, threshold) for name, entry in exits.criteria.items() for threshold in entry["thresholds"]]
+    return [(name, threshold) for name, entry in exits.criteria.items() for threshold in entry.thresholds]
 
 
 def make_criteria(exits: ExitsConfig) -> dict[OperatingPoint, ExitCriterion]:

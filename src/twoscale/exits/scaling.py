@@ -39,7 +39,7 @@ def measure_uniform_loops(
     last count, `max_loops`. No criterion can know that, so it bounds what exits per token can save without
     changing a prediction.
     """
-    counts = exits.criteria["fixed"]["thresholds"]
+    counts = exits.criteria["fixed"].thresholds
     evaluator = TextEvaluator(checkpoint, exits)
     criteria = [Fixed(count) for count in counts]
     size = evaluator.batch_size(criteria[0])
