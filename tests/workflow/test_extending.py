@@ -96,21 +96,12 @@ def test_a_measure_is_a_column_of_trajectories_and_a_row_of_loop_metrics(editabl
     assert set(metrics.loc[metrics["measure"] == "step_ratio", "group"]) == {"2", "3"}
 
 
-def test_a_measure_has_a_test_that_passes(editable):
-    apply_with_tests("A measure per loop step", editable)
+def test_a_measure_has_a_test_that_passes(fresh):
+    apply_with_tests("A measure per loop step", fresh)
+    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "step_ratio", "tests/unit/test_measures.py"]
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "-k",
-            "step_ratio",
-            "tests/unit/test_measures.py",
-        ],
-        cwd=editable.root,
+        [sys.executable, *command],
+        cwd=fresh.root,
         env=environment() | {"PYTHONPATH": "src"},
         capture_output=True,
         text=True,
@@ -151,9 +142,9 @@ def test_a_model_trains_a_segment_and_gives_the_table_of_fig3(fresh):
 
 def test_a_stage_draws_its_figure_and_belongs_to_the_supplement(editable):
     apply("A stage with a figure", editable)
+    assert editable.plan("supplementary")["plot_agreement"] == 1
     editable.succeed("results/agreement.pdf")
     assert (editable.root / "results/agreement.pdf").read_bytes().startswith(b"%PDF")
     shares = table(editable, "tiny/tables/agreement.parquet")
     assert (shares.loc[shares["k"] == 6, "agreement"] == 1).all()
     assert editable.plan("results/agreement.pdf") == {}
-    assert "plot_agreement" not in editable.plan("supplementary")
