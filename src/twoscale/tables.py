@@ -5,8 +5,8 @@ imports this module: a rule that writes a table has the table's columns in its p
 only the rules that write it.
 
 Tables are long: quantities per looped group have one row per group, with its label in the column `group`, and
-groups are never part of a column's name. The tables in `MEASURED` declare only their key columns. Their further columns are measures, float32
-each, and follow from the registries in `twoscale.dynamics.measures`.
+groups are never part of a column's name. The tables in `MEASURED` declare only their key columns. Their further
+columns are measures, float32 each, and follow from the registries in `twoscale.dynamics.measures`.
 """
 
 from __future__ import annotations

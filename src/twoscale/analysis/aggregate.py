@@ -142,8 +142,8 @@ def _joined(segments: list[tuple[str | Path, pd.DataFrame]], rows_per_iteration:
         wrong = np.flatnonzero(iterations != expected)
         if wrong.size:
             raise InputError(
-                f"{path}: found training iteration {iterations[wrong[0]]}, expected iteration {expected[wrong[0]]}; the "
-                "logs of the segments have to follow one another without overlap or gap."
+                f"{path}: found training iteration {iterations[wrong[0]]}, expected iteration {expected[wrong[0]]}; "
+                "the logs of the segments have to follow one another without overlap or gap."
             )
         rows += len(iterations)
     return pd.concat([segment for _, segment in segments], ignore_index=True)
