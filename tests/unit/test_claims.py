@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from tests.small import ROOT
 
+from tests.small import ROOT
 from twoscale import tables
 from twoscale.analysis import claims, claims_page, evidence
 from twoscale.analysis.claims import FAILS, HOLDS, OPEN

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from tests.small import checkpoint, model_config
 
+from tests.small import checkpoint, model_config
 from twoscale import tables
 from twoscale.config import TrajectoriesConfig
 from twoscale.dynamics import independence

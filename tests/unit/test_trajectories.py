@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors import safe_open
-from tests.small import checkpoint, model_config
 
+from tests.small import checkpoint, model_config
 from twoscale import tables
 from twoscale.config import ModelConfig, PathTypesConfig, TrajectoriesConfig
 from twoscale.dynamics import measures, path_types
