@@ -1,24 +1,19 @@
-"""Rule init_model: the untrained model, step 0 of the checkpoints."""
+"""Rule init_model: the untrained model, iteration 0 of the checkpoints."""
 
 import json
-from pathlib import Path
 
-from twoscale.model import checkpoints
 from twoscale import command
-from twoscale import config
-from twoscale.model.transformer import initialise
+from twoscale.config import ConfigSlice
+from twoscale.model import checkpoints, registry
 
 
 def main(arguments) -> None:
-    model = config.ModelConfig(**arguments.config["model"])
-    data = json.loads(arguments.metadata.read_text())["digest"]
-    made = initialise(model, arguments.config["seed"])
-    header = checkpoints.Header("weights", 0, 0, arguments.config | {"data": data}, {})
-    checkpoints.save(arguments.checkpoint, made.state_dict(), header)
+    identity, config = arguments.config, ConfigSlice.from_mapping(arguments.config)
+    digest = json.loads(arguments.metadata.read_text())["digest"]
+    model = registry.architecture(config.model.architecture).initialise(config.model, config.seed)
+    header = checkpoints.Header("weights", 0, 0, identity | {"data": digest}, {})
+    checkpoints.save(arguments.checkpoint, model.state_dict(), header)
 
 
 if __name__ == "__main__":
-    parser = command.parser(__doc__)
-    parser.add_argument("--metadata", type=Path, required=True, help="tokens.json, whose digest names the text")
-    parser.add_argument("--checkpoint", type=Path, required=True, help="output")
-    command.run(main, parser)
+    command.run(main, command.parser(__doc__, files=("metadata", "checkpoint"), config=json.loads))

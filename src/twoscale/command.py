@@ -4,23 +4,30 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from twoscale.config import ConfigSlice
 from twoscale.errors import InputError
 
 
-def parser(doc: str, files: Sequence[str] = (), lists: Sequence[str] = ()) -> argparse.ArgumentParser:
+def parser(
+    doc: str,
+    files: Sequence[str] = (),
+    lists: Sequence[str] = (),
+    config: Callable[[str], Any] = ConfigSlice.from_json,
+) -> argparse.ArgumentParser:
     """A parser with the script's docstring as help, and the options that the rules of the workflow pass.
 
     Args:
         doc: The script's docstring.
         files: Names of inputs and outputs that are one file each; `arguments.NAME` is a `Path`.
         lists: Names of inputs and outputs that are one file or several; `arguments.NAME` is a list of `Path`.
+        config: Parses the JSON of ``--config``.
 
     The rules pass every named input and output as ``--NAME PATH ...``, see `twoscale.workflow.file_options`.
     """
     made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--config", type=ConfigSlice.from_json, required=True, help="config of the job, as JSON")
+    made.add_argument("--config", type=config, required=True, help="config of the job, as JSON")
     for name in files:
         made.add_argument(_option(name), type=Path, required=True)
     for name in lists:

@@ -1,17 +1,20 @@
 """Exit criteria: when a token stops looping (paper §4; Geiping et al. for the baselines).
 
-A rule is a small class. It sees the states of one token after another loop step and says whether the token
-leaves:
+A criterion is a small class. It sees the states of the tokens that still loop, one row a token, and decides
+which of them exit:
 
-    start(x0) -> state               x0 (N, C): the N tokens that enter a group
-    update(state, x_new) -> (met, state)   x_new (N, C): their states after one more step; met (N,) bool
+    start(x0) -> state                                     x0 (N, C): the N tokens that enter a group
+    update(state, x_new, readout) -> (should_exit, state)  x_new (N, C): their states after one more loop step
 
-`state` is a dict of tensors whose first axis is the tokens, so an engine can keep the rows of those that
-still loop. What tokens did is in there alone, never in the rule; one object serves all groups.
+`should_exit` is a bool tensor (N,). `state` is a dict of tensors whose first axis is the tokens, so an engine
+can keep the rows of those that still loop. All per-token state is in this dict; criteria hold none, so one
+object serves all groups. `readout` turns states (N, C) into logits (N, V); the engine passes it, and it costs
+nothing unless it is called.
 
-Class attributes: `patience` says at how many steps in a row the threshold has to be met before a token leaves;
-`returns` which state it keeps, the one from before the step that triggered ("previous") or the one after
-("new"); `needs_readout` whether the rule looks at predictions.
+Class attributes: `patience` is the number of loop steps in a row at which `update` has to say exit before a
+token exits; the engine counts them. `keeps` says which state the token keeps, the one before the step that
+triggered the exit ("previous") or the one after it ("new"). `needs_readout` says whether the criterion calls
+`readout`.
 """
 
 import importlib.util
@@ -25,167 +28,191 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from twoscale.config import THRESHOLD_TYPES
 from twoscale.dynamics import measures
 from twoscale.errors import InputError, first_line
+from twoscale.model.interface import Readout
 
 State = dict[str, Tensor]
-Decode = Callable[[Tensor], Tensor]  # states (N, C) -> logits (N, V)
 
 KEEPS = ("previous", "new")
-CACHED_NUMBERS = 2**18  # floats that stay in a core's cache
 
 
 class ExitCriterion:
-    """Base of the criteria: a threshold tau > 0, and the model's decoder for those that need it."""
+    """Base class of the criteria, with a threshold tau > 0."""
 
     keeps: ClassVar[str] = "new"
     patience: ClassVar[int] = 1
     needs_readout: ClassVar[bool] = False
 
-    def __init__(self, threshold: float, decode: Decode) -> None:
+    def __init__(self, threshold: float) -> None:
         self.threshold = threshold
-        self.decode = decode
-        self._limit: Tensor | None = None  # the threshold, as a tensor like what is compared with it
+        self._limit: Tensor | None = None  # the threshold, as a tensor like the statistic
 
     def below(self, statistic: Tensor) -> Tensor:
-        """Whether a statistic (N,) of each token is less than the threshold: (N,) bool.
-
-        For a single token, making a tensor of the threshold costs as much as comparing, so it is kept: a rule
-        serves one model, in one dtype and on one device.
-        """
+        """Whether the statistic (N,) of each token is less than the threshold: (N,) bool."""
+        # For one token, making a tensor of the threshold costs as much as the comparison, so it is kept: a
+        # criterion serves one model, in one dtype and on one device.
         if self._limit is None:
             self._limit = statistic.new_tensor([self.threshold])
         return statistic < self._limit
 
     def start(self, x0: Tensor) -> State:
+        """The per-token state before the first loop step, for the initial states x0 (N, C)."""
         raise NotImplementedError
 
-    def update(self, state: State, x_new: Tensor) -> tuple[Tensor, State]:
+    def update(self, state: State, x_new: Tensor, readout: Readout) -> tuple[Tensor, State]:
+        """Which tokens exit (N,) bool after one more loop step, and the new per-token state."""
         raise NotImplementedError
 
 
+CRITERIA: dict[str, type[ExitCriterion]] = {}
+
+
+def register(name: str) -> Callable[[type[ExitCriterion]], type[ExitCriterion]]:
+    """Class decorator: a built-in criterion under the name that `exits.criteria` gives it.
+
+    The type of its thresholds is in `twoscale.config.THRESHOLD_TYPES`, which has to be read without torch.
+    """
+    if name not in THRESHOLD_TYPES:
+        raise ValueError(f"{name}: expected a name of twoscale.config.THRESHOLD_TYPES")
+
+    def add(criterion: type[ExitCriterion]) -> type[ExitCriterion]:
+        CRITERIA[name] = criterion
+        return criterion
+
+    return add
+
+
+@register("fixed")
 class Fixed(ExitCriterion):
-    """Leaves after a fixed number of loop steps, its threshold; at the budget, the full-compute reference.
+    """Exits after a fixed number of loop steps, its threshold; at `max_loops` it is the full-compute reference.
 
-    O(1) per token and step; keeps the number of steps.
+    O(1) per token and loop step; remembers the number of loop steps.
     """
 
     def start(self, x0: Tensor) -> State:
-        return {"steps": torch.zeros(len(x0), dtype=torch.int64, device=x0.device)}
+        return {"loop_steps": torch.zeros(len(x0), dtype=torch.int64, device=x0.device)}
 
-    def update(self, state: State, x_new: Tensor) -> tuple[Tensor, State]:
-        steps = state["steps"] + 1
-        return steps >= self.threshold, {"steps": steps}
+    def update(self, state: State, x_new: Tensor, readout: Readout) -> tuple[Tensor, State]:
+        loop_steps = state["loop_steps"] + 1
+        return loop_steps >= self.threshold, {"loop_steps": loop_steps}
 
 
+@register("step_norm")
 class StepNorm(ExitCriterion):
-    """||x^{k+1} - x^k|| < tau (Eq. 3). One hit, O(C) per token and step; keeps the last state."""
+    """||x^{k+1} - x^k|| < tau (Eq. 3). O(C) per token and loop step; remembers the last state."""
 
     def start(self, x0: Tensor) -> State:
         return {"x": x0}
 
-    def update(self, state: State, x_new: Tensor) -> tuple[Tensor, State]:
-        return self.below(self.size(state["x"], x_new)), {"x": x_new}
+    def update(self, state: State, x_new: Tensor, readout: Readout) -> tuple[Tensor, State]:
+        return self.below(self.statistic(state["x"], x_new)), {"x": x_new}
 
-    def size(self, x: Tensor, x_new: Tensor) -> Tensor:
-        """What is compared with the threshold, for states before and after a step: (N, C) twice -> (N,)."""
+    def statistic(self, x: Tensor, x_new: Tensor) -> Tensor:
+        """The statistic below tau, from the states before and after a loop step: (N, C) twice -> (N,)."""
         return measures.norm(x_new - x)
 
 
+@register("step_norm_relative")
 class StepNormRelative(StepNorm):
     """||x^{k+1} - x^k|| / (||x^k|| + eps) < tau (§4, the normalized variant of the step norm).
 
-    One hit, O(C), keeps the last state. Geiping's `latent-diff` (default 0.03) divides by the new state.
+    Geiping's `latent-diff` (default 0.03) divides by the new state.
     """
 
-    def size(self, x: Tensor, x_new: Tensor) -> Tensor:
-        return measures.relative(super().size(x, x_new), x)
+    def statistic(self, x: Tensor, x_new: Tensor) -> Tensor:
+        return measures.relative(super().statistic(x, x_new), x)
 
 
+@register("cosine")
 class Cosine(StepNorm):
     """1 - cos(x^{k+1}, x^k) < tau: the angle between states, not between updates (Geiping's code, default 1e-3).
 
-    One hit, O(C), keeps the last state. A state of norm zero has no angle and never meets the threshold.
+    A state of norm zero has no angle and never exits.
     """
 
-    def size(self, x: Tensor, x_new: Tensor) -> Tensor:
+    def statistic(self, x: Tensor, x_new: Tensor) -> Tensor:
         return 1 - measures.cosine(x_new, x)
 
 
+@register("kl")
 class KL(ExitCriterion):
-    """KL(p^k || p^{k-1}) < tau with p^k decoded from x^k (Eq. 4), from k = 1 on; p^0 is decoded from x^0.
+    """KL(p^k || p^{k-1}) < tau with p^k read out from x^k (Eq. 4), from k = 1 on; p^0 is read out from x^0.
 
-    One hit, O(V C) per token and step for the head; keeps the last log-probabilities, without the padded
-    vocabulary. Geiping's code has the other direction and starts from the uniform distribution (default 1e-3);
-    the paper's equation is what stands here.
+    O(V C) per token and loop step for the head; remembers the last log-probabilities, without the padded
+    vocabulary. The equation is the paper's; Geiping's code takes the other direction and starts from the
+    uniform distribution (default 1e-3).
     """
 
     needs_readout = True
 
     def start(self, x0: Tensor) -> State:
-        return {"log_p": self.log_probabilities(x0)}
+        return {"x0": x0}  # p^0 follows at the first update, which has the readout
 
-    def update(self, state: State, x_new: Tensor) -> tuple[Tensor, State]:
-        log_p = self.log_probabilities(x_new)
-        return self.below(divergence(log_p, state["log_p"])), {"log_p": log_p}
-
-    def log_probabilities(self, x: Tensor) -> Tensor:
-        return self.decode(x).log_softmax(-1)
+    def update(self, state: State, x_new: Tensor, readout: Readout) -> tuple[Tensor, State]:
+        previous = readout(state["x0"]).log_softmax(-1) if "x0" in state else state["log_p"]
+        log_p = readout(x_new).log_softmax(-1)
+        return self.below(measures.kl_divergence(log_p, previous)), {"log_p": log_p}
 
 
+@register("minp_kl")
 class MinPKL(ExitCriterion):
     """KL(q^{k-1} || q^k) < tau with q^k the min-p filtered prediction of x^k (Geiping's code, default 1e-5).
 
-    Probabilities below a tenth of the largest are set to 1 / V, then all are normalised; q^0 is uniform. One
-    hit, O(V C) per token and step and one more decoded state at the start, which tells V; keeps log q.
+    Probabilities below a tenth of the largest are set to 1 / V, then all are normalised; q^0 is uniform.
+    O(V C) per token and loop step; remembers log q.
     """
 
     needs_readout = True
-    KEPT_SHARE = 0.1
+    MIN_P = 0.1
 
     def start(self, x0: Tensor) -> State:
-        vocabulary = self.decode(x0[:1]).shape[-1]
-        return {"log_q": x0.new_full((1, 1), -math.log(vocabulary)).expand(len(x0), vocabulary)}
+        return {}  # q^0 needs V, which the first readout tells
 
-    def update(self, state: State, x_new: Tensor) -> tuple[Tensor, State]:
-        log_q = self.filtered(self.decode(x_new))
-        return self.below(divergence(state["log_q"], log_q)), {"log_q": log_q}
+    def update(self, state: State, x_new: Tensor, readout: Readout) -> tuple[Tensor, State]:
+        log_q = self.filtered(readout(x_new))
+        previous = state["log_q"] if state else torch.full_like(log_q, -math.log(log_q.shape[-1]))
+        return self.below(measures.kl_divergence(previous, log_q)), {"log_q": log_q}
 
     def filtered(self, logits: Tensor) -> Tensor:
         """Logits (N, V) -> log-probabilities (N, V) after the filter."""
         p = logits.softmax(-1)
-        q = p.masked_fill(p < self.KEPT_SHARE * p.amax(-1, keepdim=True), 1 / p.shape[-1])
+        q = p.masked_fill(p < self.MIN_P * p.amax(-1, keepdim=True), 1 / p.shape[-1])
         return (q / q.sum(-1, keepdim=True)).log()
 
 
+@register("entropy_diff")
 class EntropyDiff(ExitCriterion):
     """|H(p^k) - H(p^{k-1})| < tau, entropies in nats (Geiping's code, default 1e-3).
 
-    One hit, O(V C) per token and step; keeps the last entropy. It starts from 100, which no distribution
-    over a vocabulary has, so at an ordinary threshold the earliest exit is after the second step.
+    O(V C) per token and loop step; remembers the last entropy. It starts from 100, an entropy that no
+    distribution over a vocabulary has, so at an ordinary threshold the earliest exit is after the second step.
     """
 
     needs_readout = True
     START = 100.0
-    INSIDE_LOG = 1e-10
+    EPSILON = 1e-10
 
     def start(self, x0: Tensor) -> State:
         return {"entropy": x0.new_full((len(x0),), self.START)}
 
-    def update(self, state: State, x_new: Tensor) -> tuple[Tensor, State]:
-        entropy = self.entropy(x_new)
+    def update(self, state: State, x_new: Tensor, readout: Readout) -> tuple[Tensor, State]:
+        entropy = self.entropy(readout(x_new))
         return self.below((entropy - state["entropy"]).abs()), {"entropy": entropy}
 
-    def entropy(self, x: Tensor) -> Tensor:
-        p = self.decode(x).softmax(-1)
-        return -torch.linalg.vecdot(p, (p + self.INSIDE_LOG).log())
+    def entropy(self, logits: Tensor) -> Tensor:
+        """Entropy in nats of the prediction: logits (N, V) -> (N,)."""
+        p = logits.softmax(-1)
+        return -torch.linalg.vecdot(p, (p + self.EPSILON).log())
 
 
+@register("argmax_stability")
 class ArgmaxStability(ExitCriterion):
-    """The predicted token stayed the same at tau steps in a row, tau a whole number (Geiping's code, default 5).
+    """The predicted token is the same at tau loop steps in a row, tau an integer (Geiping's code, default 5).
 
-    O(V C) per token and step; keeps the last prediction and how often it was repeated. The first step has
-    nothing to repeat, so the earliest exit is after tau + 1 steps.
+    O(V C) per token and loop step; remembers the last prediction and the number of its repeats. The first
+    step has nothing to repeat, so the earliest exit is after tau + 1 steps.
     """
 
     needs_readout = True
@@ -194,149 +221,111 @@ class ArgmaxStability(ExitCriterion):
         count = torch.zeros(len(x0), dtype=torch.int64, device=x0.device)
         return {"token": count - 1, "repeats": count}
 
-    def update(self, state: State, x_new: Tensor) -> tuple[Tensor, State]:
-        token = self.decode(x_new).argmax(-1)
+    def update(self, state: State, x_new: Tensor, readout: Readout) -> tuple[Tensor, State]:
+        token = readout(x_new).argmax(-1)
         repeats = torch.where(token == state["token"], state["repeats"] + 1, 0)
         return repeats >= self.threshold, {"token": token, "repeats": repeats}
 
 
+@register("acceleration")
 class Acceleration(ExitCriterion):
     """a^k = ||update^k - update^{k-1}|| < tau at two successive steps (Eq. 5, Algorithm 1).
 
-    O(C) per token and step; keeps the last state and the last update. The first a^k exists at k = 1, so the
-    earliest exit is at k = 2, after three evaluations. As in Algorithm 1 the step that triggers is thrown
-    away: the token keeps x^k.
+    O(C) per token and loop step; remembers the last state and the last update. The first a^k exists at k = 1,
+    so the earliest exit is at k = 2, after three evaluations. As in Algorithm 1 the step that triggers the exit
+    is discarded: the token keeps x^k.
     """
 
     keeps = "previous"
     patience = 2
 
     def start(self, x0: Tensor) -> State:
-        # an infinite update before the first one makes the first size infinite or NaN, never small
+        # an infinite update before the first one makes the first a^k infinite or NaN, never small
         return {"x": x0, "update": torch.full_like(x0, torch.inf)}
 
-    def update(self, state: State, x_new: Tensor) -> tuple[Tensor, State]:
+    def update(self, state: State, x_new: Tensor, readout: Readout) -> tuple[Tensor, State]:
         update = x_new - state["x"]
-        return self.below(self.size(state["x"], update, state["update"])), {"x": x_new, "update": update}
+        return self.below(self.statistic(state["x"], update, state["update"])), {"x": x_new, "update": update}
 
-    def size(self, x: Tensor, update: Tensor, previous: Tensor) -> Tensor:
-        """What is compared with the threshold, for a state, the update from it and the one before: (N,)."""
+    def statistic(self, x: Tensor, update: Tensor, previous: Tensor) -> Tensor:
+        """The statistic below tau, from a state, the update from it and the update before: (N, C) thrice -> (N,)."""
         return measures.acceleration(update, previous)
 
 
+@register("acceleration_normalized")
 class AccelerationNormalized(Acceleration):
-    """a^k over the sum of both step norms < tau at two successive steps (Eq. 6). Else as `acceleration`.
+    """a^k over the sum of both step norms < tau at two successive steps (Eq. 6). Otherwise as `acceleration`.
 
-    It measures how straight and even the steps are, not how small: a geometric contraction by c keeps it at
-    (1 - c) / (1 + c) for ever.
+    It measures how straight and even the steps are, not how small: under a geometric contraction by c it is
+    constant at (1 - c) / (1 + c).
     """
 
-    def size(self, x: Tensor, update: Tensor, previous: Tensor) -> Tensor:
+    def statistic(self, x: Tensor, update: Tensor, previous: Tensor) -> Tensor:
         return measures.acceleration_normalized(update, previous)
 
 
+@register("acceleration_relative")
 class AccelerationRelative(Acceleration):
     """a^k / (||x^k|| + eps) < tau at two successive steps (the other denominator named below Eq. 6).
 
-    Else as `acceleration`.
+    Otherwise as `acceleration`.
     """
 
-    def size(self, x: Tensor, update: Tensor, previous: Tensor) -> Tensor:
-        return measures.relative(super().size(x, update, previous), x)
+    def statistic(self, x: Tensor, update: Tensor, previous: Tensor) -> Tensor:
+        return measures.relative(super().statistic(x, update, previous), x)
 
 
-def divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """KL(p || q) in nats of two sets of distributions given by their logarithms: (N, V) twice -> (N,).
-
-    On the CPU a few rows at a time, whose intermediate results stay in the cache: three times as fast.
-    """
-    rows = max(1, CACHED_NUMBERS // log_p.shape[-1])
-    if log_p.is_cuda or len(log_p) <= rows:
-        return torch.linalg.vecdot(log_p.exp(), log_p - log_q)
-    pairs = zip(log_p.split(rows), log_q.split(rows), strict=True)
-    return torch.cat([torch.linalg.vecdot(p.exp(), p - q) for p, q in pairs])
-
-
-CRITERIA: dict[str, type[ExitCriterion]] = {
-    "fixed": Fixed,
-    "step_norm": StepNorm,
-    "step_norm_relative": StepNormRelative,
-    "kl": KL,
-    "acceleration": Acceleration,
-    "acceleration_normalized": AccelerationNormalized,
-    "acceleration_relative": AccelerationRelative,
-    "entropy_diff": EntropyDiff,
-    "argmax_stability": ArgmaxStability,
-    "cosine": Cosine,
-    "minp_kl": MinPKL,
-}
-
-
-def make_criterion(name: str, threshold: float, decode: Decode, criteria: Mapping[str, type[ExitCriterion]] = CRITERIA) -> ExitCriterion:
-    """The rule `name` of `rules` at `threshold`; an unknown name is an InputError."""
-    check_name(name, criteria)
-    return rules[name](threshold, decode)
-
-
-def check_name(name: str, criteria: Mapping[str, type[ExitCriterion]]) -> None:
+def make_criterion(
+    name: str, threshold: float, criteria: Mapping[str, type[ExitCriterion]] = CRITERIA
+) -> ExitCriterion:
+    """The criterion `name` of `criteria` at `threshold`; an unknown name is an InputError."""
     if name not in criteria:
-        raise InputError(f"exit rule '{name}': unknown, expected one of {', '.join(criteria)}.")
+        raise InputError(f"exit criterion '{name}': unknown, expected one of {', '.join(criteria)}.")
+    return criteria[name](threshold)
 
 
 def configured_criteria(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, type[ExitCriterion]]:
-    """The built-in criteria, and those of the user: entries of `exits.criteria` that name a file and a class."""
+    """The built-in criteria, and those of the user: entries of `exits.criteria` with a file and a class."""
     return CRITERIA | {
-        name: load_criterion(entry["file"], entry["class"]) for name, entry in entries.items() if "file" in entry
+        name: load_criterion(entry["file"], entry["class"]) for name, entry in entries.items() if entry.get("file")
     }
 
 
 def load_criterion(file: str, name: str) -> type[ExitCriterion]:
-    """The class `name` of a Python file, refused with an InputError where it is no exit criterion."""
-    made = getattr(_load_module(file), name, None)
-    if made is None:
-        raise InputError(f"exit rule file {file}: found no class '{name}', expected the one that is asked for.")
-    if not (isinstance(made, type) and issubclass(made, ExitCriterion)):
-        raise InputError(f"exit rule file {file}: '{name}' is no exit criterion, expected a class that inherits from Rule.")
+    """The class `name` of a Python file; an InputError if it is not an exit criterion."""
+    criterion = getattr(_load_module(file), name, None)
+    where = f"exit criterion file {file}"
+    if criterion is None:
+        raise InputError(f"{where}: found no class '{name}', expected one.")
+    if not (isinstance(criterion, type) and issubclass(criterion, ExitCriterion)):
+        raise InputError(f"{where}: '{name}' is no exit criterion, expected a subclass of ExitCriterion.")
     for method in ("start", "update"):
-        if getattr(made, method) is getattr(ExitCriterion, method):
-            raise InputError(f"exit rule file {file}: class '{name}' lacks the method {method}, expected one.")
-    if made.keeps not in KEEPS:
+        if getattr(criterion, method) is getattr(ExitCriterion, method):
+            raise InputError(f"{where}: class '{name}' lacks the method {method}, expected one.")
+    if criterion.keeps not in KEEPS:
         raise InputError(
-            f"exit rule file {file}: class '{name}' has keeps = {made.keeps!r}, expected one of "
-            f"{', '.join(KEEPS)}."
+            f"{where}: class '{name}' has keeps = {criterion.keeps!r}, expected one of {', '.join(KEEPS)}."
         )
-    return made
+    return criterion
 
 
 def _load_module(file: str) -> ModuleType:
     if not Path(file).is_file():
-        raise InputError(f"exit rule file {file}: found no such file, expected Python code with the rule's class.")
+        raise InputError(f"exit criterion file {file}: found no such file, expected Python code with the criterion's class.")
     spec = importlib.util.spec_from_file_location(
-        "users_exit_rule", file, loader=SourceFileLoader("users_exit_rule", file)
+        "users_exit_criterion", file, loader=SourceFileLoader("users_exit_criterion", file)
     )
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # whatever the user's code may raise
+    except Exception as error:  # the user's code may raise anything
         raise InputError(
-            f"exit rule file {file}: does not import ({type(error).__name__}: {first_line(error)}), expected Python "
+            f"exit criterion file {file}: does not import ({type(error).__name__}: {first_line(error)}), expected Python "
             "code that does."
         ) from error
     return module
 
 
 def keep_rows(state: State, rows: Tensor) -> State:
-    """The state of the tokens that `rows` (indices or a mask over tokens) selects."""
+    """The per-token state of the tokens that `rows` (indices or a mask) selects."""
     return {name: values[rows] for name, values in state.items()}
-
-
-class PatienceCounter:
-    """LoopCounts for one token at how many steps in a row the threshold was met."""
-
-    def __init__(self, wanted: int) -> None:
-        self.wanted, self.found = wanted, 0
-
-    def reached(self, met: bool) -> bool:
-        """Whether the token leaves after one more step, which met the threshold or did not."""
-        self.found = self.found + 1 if met else 0
-        return self.found == self.wanted

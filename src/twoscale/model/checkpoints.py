@@ -1,12 +1,12 @@
-"""Weights and optimizer states as safetensors that carry their own identity.
+"""Weights and optimizer states as safetensors files that carry their identity.
 
-One metadata key holds canonical JSON: what the tensors are, the step, the tokens seen and the identity of
-the run (seed, model, training settings, digest of the text). One key because safetensors writes several in
-random order; no time and no host, so equal states are equal files. Nothing is unpickled.
+One metadata key holds canonical JSON: the kind of the tensors, the iteration, the tokens seen and the identity
+of the run (seed, model, training config, digest of the text). It is one key because safetensors writes several
+in random order. Time and host are left out, so equal states give equal files. Nothing is unpickled.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,24 +16,27 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from twoscale import config
+from twoscale.config import ConfigSlice, ModelConfig, plain
 from twoscale.errors import InputError
 from twoscale.files import replacing
-from twoscale.model.transformer import LoopedTransformer
+from twoscale.json import canonical_json
+from twoscale.model.interface import LoopedModel
+from twoscale.model.noise import EvaluationNoise
+from twoscale.model.registry import build
 
 METADATA_KEY = "twoscale"
 
 
 @dataclass(frozen=True)
 class Header:
-    """What a file says of itself.
+    """The description of a file inside it.
 
-    kind: "weights", "optimizer" or "partial". step: finished iterations. identity: everything that the
-    tensors depend on besides the step.
+    kind: "weights", "optimizer" or "partial". iteration: finished iterations. identity: everything that the
+    tensors depend on besides the iteration.
     """
 
     kind: str
-    step: int
+    iteration: int
     tokens_seen: int
     identity: dict[str, Any]
     extra: dict[str, Any]
@@ -96,9 +99,35 @@ def first_difference(found: Any, expected: Any, name: str = "") -> tuple[str, An
     return None if found == expected else (name, found, expected)
 
 
-def load_model(path: Path, model: config.ModelConfig, dtype: torch.dtype, device: str) -> tuple[LoopedTransformer, Header]:
+@dataclass(frozen=True)
+class LoadedCheckpoint:
+    """A model to measure, with what its measurements are a function of."""
+
+    model: LoopedModel
+    iteration: int
+    seed: int
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    def noise(self, sequences: Sequence[int]) -> EvaluationNoise:
+        """The noise of held-out sequences with these numbers."""
+        return EvaluationNoise(self.seed, sequences, self.model.config.context_length)
+
+
+def open_checkpoint(path: Path, config: ConfigSlice, dtype: str) -> LoadedCheckpoint:
+    """The model of the checkpoint at `path` for evaluation, in `dtype`, on the device of the config.
+
+    `config` has the section `model`, `device` and `seed`. Raises InputError for another model's checkpoint.
+    """
+    model, header = load_model(path, config.model, getattr(torch, dtype), config.device)
+    return LoadedCheckpoint(model, header.iteration, config.seed)
+
+
+def load_model(path: Path, config: ModelConfig, dtype: torch.dtype, device: str) -> tuple[LoopedModel, Header]:
     """The model of a checkpoint for evaluation, in `dtype` on `device`."""
-    tensors, header = load(path, "weights", {"model": vars(model)}, device)
-    made = LoopedTransformer(model)
-    made.load_state_dict(tensors)
-    return made.to(device=device, dtype=dtype).eval().requires_grad_(False), header
+    tensors, header = load(path, "weights", {"model": plain(config)}, device)
+    model = build(config)
+    model.load_state_dict(tensors)
+    return model.to(device=device, dtype=dtype).eval().requires_grad_(False), header

@@ -1,4 +1,4 @@
-"""One segment of training: from checkpoint a to checkpoint b, the same bits wherever it is cut.
+"""One segment of training, from one checkpoint to the next; the bits do not depend on interruptions.
 
 The recipe is nanoGPT's (App. B): AdamW, decay on matrices, clipping, warm-up and cosine. Everything random
 is a function of (seed, iteration, purpose), so a segment needs no state but weights and moments.
@@ -8,26 +8,25 @@ import contextlib
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from twoscale.model import checkpoints
-from twoscale import progress, rng
-from twoscale import config
-from twoscale.training.flops import flops_per_token
+from twoscale import progress, rng, tables
+from twoscale.config import ModelConfig, TrainConfig
 from twoscale.data.batches import Batches, Prefetched
-from twoscale.model.checkpoints import Header
 from twoscale.errors import InputError
-from twoscale.model.transformer import LoopedTransformer
+from twoscale.model import checkpoints, registry
+from twoscale.model.checkpoints import Header
+from twoscale.model.interface import LoopedModel
 from twoscale.model.noise import EvaluationNoise, training_noise
-from twoscale.training.processes import World
+from twoscale.training.processes import World, destroy_distributed, init_distributed
 
 ADAM_EPSILON = 1e-8
 ALONE = World()
@@ -35,19 +34,43 @@ GRAPHS_PER_GROUP = 3  # a step before the gradient, the first one with it, and t
 MOMENTS = ("exp_avg", "exp_avg_sq")  # what AdamW keeps of each parameter
 
 
+class SegmentConfig(Protocol):
+    """What a segment needs of the config: a slice with `model`, `train`, `seed` and `device`."""
+
+    seed: int
+    device: str
+    model: ModelConfig
+    train: TrainConfig
+
+
+@dataclass(frozen=True)
+class SegmentPaths:
+    """Files of one segment; `start` is the weights and, after iteration 0, the optimizer state to start from."""
+
+    start: Sequence[Path]
+    partial: Path
+    checkpoint: Path
+    optimizer: Path
+    log: Path
+    loops: Path
+
+
 @dataclass
 class TrainingState:
-    """Where a run stands: model, optimizer, finished iterations, and the log of the segment so far."""
+    """The state of a run: model, optimizer, finished iterations, and the log of the segment so far.
 
-    model: LoopedTransformer
+    A row of the log is a row of the table "training" and, under "loops", the loop counts of the groups.
+    """
+
+    model: LoopedModel
     optimizer: torch.optim.AdamW
-    step: int
+    iteration: int
     tokens_seen: int
     log: list[dict[str, Any]] = field(default_factory=list)
 
 
-def draw_loops(model: config.ModelConfig, seed: int, step: int) -> tuple[int, ...]:
-    """Loop counts of iteration `step`, one per group (log-normal Poisson of Geiping et al., App. B).
+def draw_loops(model: ModelConfig, seed: int, iteration: int) -> tuple[int, ...]:
+    """Loop counts of `iteration`, one per group (log-normal Poisson of Geiping et al., App. B).
 
     rate ~ LogNormal(ln r - sigma^2 / 2, sigma), so that its mean is r; K ~ Poisson(rate) + 1. One draw per
     group and iteration, shared by all micro-batches and processes; a group of several layers has one.
@@ -55,29 +78,29 @@ def draw_loops(model: config.ModelConfig, seed: int, step: int) -> tuple[int, ..
     center = math.log(model.mean_loops) - model.loops_sigma**2 / 2
     counts = []
     for group in range(len(model.groups)):
-        stream = rng.stream(seed, "loops", step, group)
+        stream = rng.stream(seed, "loops", iteration, group)
         counts.append(int(stream.poisson(stream.lognormal(center, model.loops_sigma))) + 1)
     return tuple(counts)
 
 
-def learning_rate(train: config.TrainConfig, step: int) -> float:
-    """Rate of iteration `step`, counted from 0: linear warm-up, then a cosine to the minimum, as in nanoGPT.
+def learning_rate(train: TrainConfig, iteration: int) -> float:
+    """Rate of `iteration`, counted from 0: linear warm-up, then a cosine to the minimum, as in nanoGPT.
 
     With lr_decay_iterations null it stays at its peak after the warm-up (Geiping et al.).
     """
-    if step < train.warmup_iterations:
-        return train.learning_rate * (step + 1) / (train.warmup_iterations + 1)
+    if iteration < train.warmup_iterations:
+        return train.learning_rate * (iteration + 1) / (train.warmup_iterations + 1)
     if train.lr_decay_iterations is None:
         return train.learning_rate
-    if step >= train.lr_decay_iterations:
+    if iteration >= train.lr_decay_iterations:
         return train.min_learning_rate
-    done = (step - train.warmup_iterations) / (train.lr_decay_iterations - train.warmup_iterations)
+    done = (iteration - train.warmup_iterations) / (train.lr_decay_iterations - train.warmup_iterations)
     return (
         train.min_learning_rate + (train.learning_rate - train.min_learning_rate) * (1 + math.cos(math.pi * done)) / 2
     )
 
 
-def make_optimizer(model: LoopedTransformer, train: config.TrainConfig) -> torch.optim.AdamW:
+def make_optimizer(model: LoopedModel, train: TrainConfig) -> torch.optim.AdamW:
     """AdamW with decay on matrices and embeddings and none on the norms' vectors, as in nanoGPT."""
     parameters = list(model.parameters())
     groups = [
@@ -99,44 +122,45 @@ def autocast(device: str) -> contextlib.AbstractContextManager:
 
 
 def held_out_loss(
-    model: LoopedTransformer, inputs: Tensor, targets: Tensor, loops: int, seed: int, batch: int
+    model: LoopedModel, held_out: tuple[Tensor, Tensor], loops: int, seed: int, batch_size: int
 ) -> float:
-    """Mean cross-entropy in nats per token over held-out blocks (N, T) at a fixed loop count.
+    """Mean cross-entropy in nats per token over held-out inputs and targets (N, T) at a fixed loop count.
 
-    Never compiled: a measurement that is seldom made would cost graphs of its own for each of its shapes.
+    Always eager: rare evaluation shapes would trigger recompilation.
     """
+    inputs, targets = held_out
     device = next(model.parameters()).device
     total = 0.0
     with torch.no_grad(), autocast(device.type), torch.compiler.set_stance("force_eager"):
-        for start in range(0, len(inputs), batch):
-            rows = range(start, min(start + batch, len(inputs)))
+        for start in range(0, len(inputs), batch_size):
+            rows = range(start, min(start + batch_size, len(inputs)))
             noise = EvaluationNoise(seed, rows, model.config.context_length)
-            logits = model(inputs[rows.start : rows.stop].to(device), [loops] * len(model.groups), noise)
-            wanted = targets[rows.start : rows.stop].to(device)
-            total += F.cross_entropy(logits.flatten(0, 1).float(), wanted.flatten(), reduction="sum").item()
+            logits = model(inputs[rows.start : rows.stop].to(device), [loops] * len(model.config.groups), noise)
+            batch_targets = targets[rows.start : rows.stop].to(device)
+            total += F.cross_entropy(logits.flatten(0, 1).float(), batch_targets.flatten(), reduction="sum").item()
     return total / targets.numel()
 
 
-class Trainer:
-    """Runs the iterations of one configuration; holds what stays the same from one to the next."""
+@dataclass(frozen=True)
+class TrainingData:
+    """The token shard to train on (tokens,), and held-out inputs and targets (N, T)."""
 
-    def __init__(
-        self,
-        seed: int,
-        device: str,
-        model: config.ModelConfig,
-        train: config.TrainConfig,
-        tokens: np.ndarray,
-        held_out: tuple[Tensor, Tensor],
-        world: World = ALONE,
-    ) -> None:
-        self.seed, self.device, self.model, self.train, self.world = seed, device, model, train, world
-        batches = Batches(tokens, model.context_length, train.batch_size, train.order, seed)
-        self.batches = Prefetched(batches) if train.prefetch else batches
-        self.held_out = held_out
+    tokens: np.ndarray
+    held_out: tuple[Tensor, Tensor]
+
+
+class Trainer:
+    """Runs the iterations of one config; holds what is the same for all of them."""
+
+    def __init__(self, config: SegmentConfig, data: TrainingData, world: World = ALONE) -> None:
+        self.seed, self.device, self.model, self.train = config.seed, config.device, config.model, config.train
+        self.world = world
+        batches = Batches(data.tokens, self.model.context_length, self.train.batch_size, self.train.order, self.seed)
+        self.batches = Prefetched(batches) if self.train.prefetch else batches
+        self.held_out = data.held_out
 
     def iterate(self, state: TrainingState) -> None:
-        """One optimizer step, and its row in the log."""
+        """One optimizer update, and its row in the log."""
         started = time.perf_counter()
         loops = draw_loops(self.model, self.seed, state.iteration)
         rate = learning_rate(self.train, state.iteration)
@@ -144,32 +168,34 @@ class Trainer:
             group["lr"] = rate
         loss = self._accumulate_gradient(state, loops)
         gradient_norm = torch.nn.utils.clip_grad_norm_(state.model.parameters(), self.train.grad_clip).item()
-        if not math.isfinite(loss) or not math.isfinite(gradient_norm):
-            raise InputError(
-                f"training: iteration {state.iteration + 1} gave the loss {loss} and the gradient norm {gradient_norm}, "
-                "expected finite numbers; the last checkpoint stays (a lower train.learning_rate may help)."
-            )
+        self._check_finite(state.iteration + 1, loss, gradient_norm)
         state.optimizer.step()
         state.optimizer.zero_grad(set_to_none=True)
         state.iteration += 1
         state.tokens_seen += self.train.batch_size * self.model.context_length
-        state.log.append(
-            {
-                "iteration": state.iteration,
-                "tokens_seen": state.tokens_seen,
-                "loss": loss,
-                "held_out_loss": None,
-                "learning_rate": rate,
-                "gradient_norm": gradient_norm,
-            }
-            | self._speed(loops, time.perf_counter() - started)
-            | {f"loops_g{label}": count for label, count in zip(self.model.group_labels, loops, strict=True)}
-        )
+        row = {
+            "iteration": state.iteration,
+            "tokens_seen": state.tokens_seen,
+            "loss": loss,
+            "held_out_loss": None,
+            "learning_rate": rate,
+            "gradient_norm": gradient_norm,
+        }
+        state.log.append(row | self._speed(loops, time.perf_counter() - started) | {"loops": list(loops)})
+
+    @staticmethod
+    def _check_finite(iteration: int, loss: float, gradient_norm: float) -> None:
+        if not math.isfinite(loss) or not math.isfinite(gradient_norm):
+            raise InputError(
+                f"training: iteration {iteration} gave the loss {loss} and the gradient norm {gradient_norm}, expected "
+                "finite numbers; the last checkpoint is kept (a lower train.learning_rate may help)."
+            )
 
     def _speed(self, loops: Sequence[int], seconds: float) -> dict[str, float | None]:
         """Tokens and model FLOPs per second of one iteration, and their share of the GPU's peak."""
         tokens_per_s = self.train.batch_size * self.model.context_length / seconds
-        tflops = tokens_per_s * flops_per_token(self.model, loops, self.train.backprop_depth).total / 1e12
+        flops = registry.architecture(self.model.architecture).flops(self.model, loops, self.train.backprop_depth)
+        tflops = tokens_per_s * flops.total / 1e12
         peak = self.train.peak_tflops
         utilisation = tflops / (peak * self.world.size) if peak else None
         return {"tokens_per_s": tokens_per_s, "tflops": tflops, "utilisation": utilisation}
@@ -177,8 +203,8 @@ class Trainer:
     def _accumulate_gradient(self, state: TrainingState, loops: Sequence[int]) -> float:
         """Mean loss of the batch of the next iteration; its gradient is left in the parameters.
 
-        The batch is cut into micro-batches, each of which the processes share out; noise goes by the number
-        of a sample in the batch, so the cuts change nothing but the order of sums.
+        The batch is split into micro-batches, and each of them over the processes. Noise is a function of
+        the number of a sample in the batch, so the split changes nothing but the order of sums.
         """
         train = self.train
         inputs, targets = (part.to(self.device, non_blocking=True) for part in self.batches[state.iteration])
@@ -197,19 +223,47 @@ class Trainer:
         return loss.item()
 
     def measure_held_out(self, state: TrainingState) -> None:
-        """Note the held-out loss at the fixed loop count in the row of the last iteration.
+        """Write the held-out loss at the fixed loop count into the row of the last iteration.
 
-        One process is enough for it; the others wait at their next average.
+        The main process measures it; the others wait at their next average.
         """
         if not self.world.is_main:
             return
         state.log[-1]["held_out_loss"] = held_out_loss(
-            state.model, *self.held_out, self.train.held_out_loops, self.seed, self.train.batch_size
+            state.model, self.held_out, self.train.held_out_loops, self.seed, self.train.batch_size
         )
 
 
+def train_segment(
+    config: SegmentConfig, data: TrainingData, until: int, paths: SegmentPaths, identity: dict[str, Any]
+) -> None:
+    """Train up to iteration `until` from the latest saved state of the segment, and write its outputs.
+
+    The outputs are the log, the optimizer state and the weights; the partial state is removed last.
+    """
+    world = init_distributed(config.device)
+    weights, header = checkpoints.load(paths.start[0], "weights", identity, config.device)
+    moments = {}
+    if header.iteration:
+        moments, _ = checkpoints.load(paths.start[1], "optimizer", identity, config.device)
+    partial = load_partial(paths.partial, header.iteration, until, identity, config.device)
+    state = restore(config, *(partial or (weights, moments, header)))
+    run_segment(Trainer(config, data, world), state, until, paths.partial, identity)
+    if world.is_main:
+        write_segment(state, paths, identity)
+    destroy_distributed(world)
+
+
+def write_segment(state: TrainingState, paths: SegmentPaths, identity: dict[str, Any]) -> None:
+    weights, moments = tensors_of(state)
+    write_log(state.log, state.model.config.group_labels, paths.log, paths.loops)
+    for path, kind, tensors in ((paths.optimizer, "optimizer", moments), (paths.checkpoint, "weights", weights)):
+        checkpoints.save(path, tensors, Header(kind, state.iteration, state.tokens_seen, identity, {}))
+    paths.partial.unlink(missing_ok=True)
+
+
 def run_segment(trainer: Trainer, state: TrainingState, until: int, partial: Path, identity: dict[str, Any]) -> None:
-    """Iterate until step `until`; every train.save_seconds the state goes to the file `partial`."""
+    """Iterate up to iteration `until`; every train.save_seconds the state is saved to the file `partial`."""
     train, start, is_main = trainer.train, state.iteration - len(state.log), trainer.world.is_main
     saved = time.monotonic()
     label, done = f"train {start} -> {until}", len(state.log)
@@ -237,58 +291,64 @@ def tensors_of(state: TrainingState) -> tuple[dict[str, Tensor], dict[str, Tenso
     return dict(state.model.state_dict()), moments
 
 
+def write_log(log: Sequence[Mapping[str, Any]], groups: Sequence[str], path: Path, loops_path: Path) -> None:
+    """Write the log of a segment as the tables "training" and "training_loops"; `groups` are group labels."""
+    with tables.writing("training", path) as append:
+        append({name: [row[name] for row in log] for name in tables.columns("training")})
+    rows = [(row["iteration"], group, count) for row in log for group, count in zip(groups, row["loops"], strict=True)]
+    columns = zip(*rows, strict=True) if rows else ((), (), ())
+    with tables.writing("training_loops", loops_path) as append:
+        append(dict(zip(tables.columns("training_loops"), columns, strict=True)))
+
+
 def restore(
-    model: config.ModelConfig,
-    train: config.TrainConfig,
-    device: str,
-    weights: dict[str, Tensor],
-    moments: dict[str, Tensor],
-    header: Header,
+    config: SegmentConfig, weights: dict[str, Tensor], moments: dict[str, Tensor], header: Header
 ) -> TrainingState:
-    """The state that the tensors were taken from; without moments, the start of training."""
-    made = LoopedTransformer(model).to(device)
-    made.load_state_dict(weights)
-    if device == "cuda" and train.compile:
-        compile_steps(made)
-    optimizer = make_optimizer(made, train)
+    """The state that the tensors were saved from; without moments, the start of training."""
+    model = registry.build(config.model).to(config.device)
+    model.load_state_dict(weights)
+    if config.device == "cuda" and config.train.compile:
+        compile_blocks(model)
+    optimizer = make_optimizer(model, config.train)
     if moments:
-        for name, parameter in made.named_parameters():
-            taken = torch.tensor(float(header.iteration), device=parameter.device)
-            optimizer.state[parameter] = {"iteration": taken} | {m: moments[f"{name}.{m}"] for m in MOMENTS}
-    return TrainingState(made, optimizer, header.iteration, header.tokens_seen, list(header.extra.get("log", ())))
+        for name, parameter in model.named_parameters():
+            updates = torch.tensor(float(header.iteration), device=parameter.device)
+            optimizer.state[parameter] = {"step": updates} | {m: moments[f"{name}.{m}"] for m in MOMENTS}
+    return TrainingState(model, optimizer, header.iteration, header.tokens_seen, list(header.extra.get("log", ())))
 
 
-def compile_steps(model: LoopedTransformer, **options: Any) -> None:
-    """Compile the step of every group and every single-pass layer, each once whatever the loop counts.
+def compile_blocks(model: LoopedModel, **options: Any) -> None:
+    """Compile the loop step of every group and every unlooped layer, each once whatever the loop counts.
 
-    `options` are those of torch.compile. Beyond its limit torch would run the rest uncompiled without a word.
+    `options` are those of torch.compile. Beyond its limit torch would silently run the rest uncompiled.
     """
-    limit = GRAPHS_PER_GROUP * max(1, len(model.groups))
-    for module in (*model.groups, *model.unlooped.values()):
+    limit = GRAPHS_PER_GROUP * max(1, len(model.config.groups))
+    for module in model.blocks:
         module.compile(dynamic=False, recompile_limit=limit, **options)
 
 
 def save_partial(path: Path, state: TrainingState, identity: dict[str, Any]) -> None:
-    """All of an unfinished segment in one file, replaced in one step."""
+    """All of an unfinished segment in one file, replaced atomically."""
     weights, moments = tensors_of(state)
     tensors = {f"weights/{name}": tensor for name, tensor in weights.items()}
     tensors |= {f"optimizer/{name}": tensor for name, tensor in moments.items()}
-    checkpoints.save(path, tensors, Header("partial", state.iteration, state.tokens_seen, identity, {"log": state.log}))
+    header = Header("partial", state.iteration, state.tokens_seen, identity, {"log": state.log})
+    checkpoints.save(path, tensors, header)
 
 
 def load_partial(
     path: Path, start: int, until: int, identity: dict[str, Any], device: str
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], Header] | None:
-    """What an interrupted attempt at this segment left: weights, moments, header; None if it left nothing.
+    """Weights, moments and header that an interrupted attempt at this segment saved; None if there are none.
 
-    A file of another segment or configuration, or one that cannot be read, counts as nothing.
+    A file of another segment or config, or one that cannot be read, is ignored.
     """
     if not path.exists():
         return None
     try:
         tensors, header = checkpoints.load(path, "partial", identity, device)
     except InputError as error:
-        print(f"starting the segment anew: {error}", file=sys.stderr)
+        print(f"restarting the segment: {error}", file=sys.stderr)
         return None
     if not start < header.iteration < until or len(header.extra["log"]) != header.iteration - start:
         return None

@@ -1,0 +1,94 @@
+"""Keys and values of decoding: one sequence, allocated once."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from twoscale.config import ModelConfig
+from twoscale.model.interface import Attend, AttendAt
+
+
+def distinct_slots(kv_slots: int | None, max_loops: int) -> int:
+    """Slots of the cache that `max_loops` loop steps use when the config asks for `kv_slots` (None: one each)."""
+    return min(kv_slots or max_loops, max_loops)
+
+
+class KVCache:
+    """Keys and values of one sequence, a slot per (loop step, layer), allocated once.
+
+    Loop step k reads and writes slot k modulo `slots`; an unlooped layer has one slot. With fewer slots than
+    `max_loops` (Geiping's cache sharing) later tokens see, in place of step k, the last of a token's steps
+    that used the same slot.
+    """
+
+    def __init__(self, config: ModelConfig, slots: int, like: Tensor) -> None:
+        self.slots = slots
+        looped = {number for group in config.groups for number in group}
+        shape = (1, config.num_heads, config.context_length, config.head_dim)
+        self.stored = {  # layer -> (slots, 2, 1, H, T, D): keys and values
+            number: like.new_zeros(slots if number in looped else 1, 2, *shape)
+            for number in range(1, config.num_layers + 1)
+        }
+        # Making a view costs as much as attention for one token does, so all of them are made here:
+        # layer -> slot -> keys and values (1, H, T, D); position -> itself as a tensor (1,).
+        self._views = {number: [tuple(slot) for slot in stored] for number, stored in self.stored.items()}
+        self._positions = torch.arange(config.context_length, device=like.device).split(1)
+
+    def clear(self) -> None:
+        for stored in self.stored.values():
+            stored.zero_()
+
+    def attend(self, k: int, position: int) -> Attend:
+        """Attention at loop step k for the one token at `position`: q, k, v (1, H, D)."""
+        slot, end = k % self.slots, position + 1
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            keys, values = self._views[layer][slot]
+            keys.select(2, position).copy_(k)
+            values.select(2, position).copy_(v)
+            # four axes and no mask: otherwise torch does not take its fused kernel
+            out = F.scaled_dot_product_attention(q.unsqueeze(2), keys[:, :, :end], values[:, :, :end])
+            return out.squeeze(2)
+
+        return AttendAt(self._positions[position], attend)
+
+    def attend_parallel(self, k: int, positions: Tensor, end: int) -> Attend:
+        """Attention at loop step k for the tokens at `positions` (N,), all below `end`: q, k, v (N, H, D)."""
+        slot = k % self.slots
+        mask = torch.arange(end, device=positions.device) <= positions[:, None]  # (N, end)
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            keys, values = self._views[layer][slot]
+            keys[0].index_copy_(1, positions, k.transpose(0, 1))
+            values[0].index_copy_(1, positions, v.transpose(0, 1))
+            queries = q.transpose(0, 1)[None]
+            out = F.scaled_dot_product_attention(queries, keys[:, :, :end], values[:, :, :end], attn_mask=mask)
+            return out[0].transpose(0, 1)
+
+        return AttendAt(positions, attend)
+
+    def fill(self, layers: Sequence[int], positions: int | Tensor, evaluations: int) -> None:
+        """Copy the last evaluation of these positions to the slots that they did not reach.
+
+        Later tokens then find it at every loop step beyond the exit.
+        """
+        if evaluations >= self.slots:
+            return
+        for number in layers:
+            stored = self.stored[number]
+            stored[evaluations:, :, :, :, positions] = stored[evaluations - 1, :, :, :, positions]
+
+
+class CachedKV:
+    """`KVStore` of the positions start … start + length - 1 of a cache with a slot for every loop step."""
+
+    def __init__(self, cache: KVCache, layers: Sequence[int], start: int, length: int) -> None:
+        self.cache, self.layers, self.start, self.end = cache, layers, start, start + length
+
+    def attend(self, k: int, active: Tensor) -> Attend:
+        return self.cache.attend_parallel(k, self.start + active, self.end)
+
+    def freeze(self, rows: Tensor, evaluations: int) -> None:
+        self.cache.fill(self.layers, self.start + rows, evaluations)

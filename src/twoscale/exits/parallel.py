@@ -1,0 +1,199 @@
+"""Adaptive exits of a whole text in parallel: each token loops until its exit criterion fires.
+
+The semantics are causal. Token i loops in a group until its criterion fires or `max_loops` is reached; its
+state is then frozen. The keys and values that later tokens see at loop step k are the token's own of step k,
+or those of its last evaluation if it exited before; the step that triggered the exit counts as evaluated. The
+next group sees only the state the token left with. Nothing about a token depends on later tokens, so
+evaluating a text in parallel and decoding it token by token (`twoscale.exits.decoder`) are the same function.
+
+Two counts are kept per token and group: `loop_steps`, the number of steps that the returned state has taken
+(k of Algorithm 1), and `evaluations`, the number of calls of f. They differ by one where a criterion discards
+the step that triggered the exit. Cost is measured in evaluations.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from twoscale.exits.criteria import ExitCriterion, State, keep_rows
+from twoscale.exits.readout import make_readout, require_parallel
+from twoscale.model.interface import AttendAt, CausalAttention, Attend, LoopedModel, Noise, run_stages
+
+
+@dataclass
+class LoopCounts:
+    """The loop steps and evaluations of each token, per group: integer tensors (G, B, T)."""
+
+    loop_steps: Tensor
+    evaluations: Tensor
+
+
+@dataclass
+class GroupExit:
+    """The result of one group: states (B, T, C), loop steps and evaluations (B, T)."""
+
+    states: Tensor
+    loop_steps: Tensor
+    evaluations: Tensor
+
+
+class KVStore(Protocol):
+    """Keys and values that the tokens of a group, rows 0 … N - 1, see while they loop together."""
+
+    def attend(self, k: int, active: Tensor) -> Attend:
+        """Attention at loop step k for the rows `active`, rising, which bring new keys and values."""
+
+    def freeze(self, rows: Tensor, evaluations: int) -> None:
+        """These rows were computed for the last time, at their evaluation number `evaluations`."""
+
+
+class ParallelKV:
+    """Keys and values of one group while a whole text loops: per layer the latest of every token.
+
+    That is all the semantics need in parallel: at step k the row of a token that still loops has just been
+    replaced by its own of step k, and the row of a token that has exited holds its last evaluation.
+    """
+
+    def __init__(self, batch: int, length: int) -> None:
+        self.batch, self.length = batch, length
+        self.keys: dict[int, Tensor] = {}  # layer -> (B * T, H, D)
+        self.values: dict[int, Tensor] = {}
+
+    def attend(self, k: int, active: Tensor) -> Attend:
+        if len(active) == self.batch * self.length:
+            return AttendAt(active % self.length, self._attend_all)
+        return self._attend_some(active)
+
+    def freeze(self, rows: Tensor, evaluations: int) -> None:
+        """Nothing to do: the rows keep their last keys and values."""
+
+    def _attend_all(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attention while every token loops: q, k, v (B * T, H, D)."""
+        self.keys[layer], self.values[layer] = k.contiguous(), v.contiguous()
+        q, k, v = (rows.unflatten(0, (self.batch, self.length)).transpose(1, 2) for rows in (q, k, v))
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(0, 1)
+
+    def _attend_some(self, active: Tensor) -> Attend:
+        """Attention for the tokens `active` (N,), rising indices into B * T.
+
+        The queries are laid out as (B, A) with A the most active tokens of a sequence. The projections around
+        it run on N rows, so only attention pays for the padding.
+        """
+        sequence, position = active // self.length, active % self.length
+        counts = torch.bincount(sequence, minlength=self.batch)
+        # slot: rank of a token among the active ones of its sequence. cumsum - counts is the number of
+        # active tokens in the sequences before.
+        slot = torch.arange(len(active), device=active.device) - (counts.cumsum(0) - counts)[sequence]
+        most = int(counts.max())
+        source = active.new_zeros(self.batch, most)  # (B, A) -> row of q
+        source[sequence, slot] = torch.arange(len(active), device=active.device)
+        # padding attends to position 0; its result is never read
+        allowed_up_to = active.new_zeros(self.batch, most)
+        allowed_up_to[sequence, slot] = position
+        mask = torch.arange(self.length, device=active.device) <= allowed_up_to[:, None, :, None]  # (B, 1, A, T)
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            self.keys[layer].index_copy_(0, active, k)
+            self.values[layer].index_copy_(0, active, v)
+            stored = (z.unflatten(0, (self.batch, self.length)) for z in (self.keys[layer], self.values[layer]))
+            queries, keys, values = (z.transpose(1, 2) for z in (q[source], *stored))
+            out = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
+            return out.transpose(1, 2)[sequence, slot]
+
+        return AttendAt(position, attend)
+
+
+@dataclass
+class _Active:
+    """The tokens that still loop: their rows in B * T (N,) and, row by row, what their next step needs."""
+
+    rows: Tensor
+    injected: Tensor  # (N, C)
+    x: Tensor  # (N, C)
+    state: State
+    streak: Tensor  # (N,) loop steps in a row at which the criterion said exit
+
+    def keep(self, stays: Tensor) -> None:
+        """Drop the tokens for which `stays` (N,) is false."""
+        self.rows, self.injected, self.x = self.rows[stays], self.injected[stays], self.x[stays]
+        self.state, self.streak = keep_rows(self.state, stays), self.streak[stays]
+
+
+class ParallelEngine:
+    """Runs groups for many positions at once, each token until its criterion fires."""
+
+    def __init__(self, model: LoopedModel, criterion: ExitCriterion, max_loops: int, readout: str = "head") -> None:
+        require_parallel(criterion, readout)
+        self.model, self.criterion, self.max_loops, self.readout = model, criterion, max_loops, readout
+
+    def loop(self, group: int, entered: Tensor, noise: Noise, store: KVStore) -> GroupExit:
+        """Loop the tokens (B, T, C) that enter a group. Only tokens that still loop are computed."""
+        model, criterion = self.model, self.criterion
+        rows = torch.arange(entered.shape[0] * entered.shape[1], device=entered.device)
+        x0 = model.init_state(group, entered, noise).flatten(0, 1)
+        injected = model.project_input(group, entered).flatten(0, 1)
+        active = _Active(rows, injected, x0, criterion.start(x0), torch.zeros_like(rows))
+        full = torch.full_like(rows, self.max_loops)
+        result = GroupExit(torch.empty_like(x0), full, full.clone())
+        readout = make_readout(model, criterion, self.readout, group)
+
+        def active_noise(group: int, k: int, like: Tensor) -> Tensor:
+            return noise(group, k, entered).flatten(0, 1)[active.rows]
+
+        for k in range(self.max_loops):
+            state = model.add_noise(group, k, active.x, active_noise)
+            x_new = model.recur(group, k, state, active.injected, store.attend(k, active.rows))
+            should_exit, active.state = criterion.update(active.state, x_new, readout)
+            active.streak = (active.streak + 1) * should_exit
+            self._exit(active, x_new, k, result, store)
+            if not len(active.rows):
+                break
+        result.states[active.rows] = active.x
+        shape = entered.shape[:2]
+        return GroupExit(*(values.unflatten(0, shape) for values in vars(result).values()))
+
+    def _exit(self, active: _Active, x_new: Tensor, k: int, result: GroupExit, store: KVStore) -> None:
+        """Write the tokens that exit after loop step k to `result`; `active` moves on to x^{k+1}."""
+        exits = active.streak == self.criterion.patience
+        before, active.x = active.x, x_new
+        if not exits.any():
+            return
+        keeps_previous = self.criterion.keeps == "previous"
+        rows = active.rows[exits]
+        result.states[rows] = (before if keeps_previous else x_new)[exits]
+        result.evaluations[rows] = k + 1
+        result.loop_steps[rows] = k if keeps_previous else k + 1
+        store.freeze(rows, k + 1)
+        active.keep(~exits)
+
+
+@torch.inference_mode()
+def evaluate(
+    model: LoopedModel, tokens: Tensor, criterion: ExitCriterion, max_loops: int, noise: Noise, readout: str = "head"
+) -> tuple[Tensor, LoopCounts]:
+    """Teacher-forced logits (B, T, V) of `tokens` (B, T) under a criterion, and the counts of each token."""
+    engine = ParallelEngine(model, criterion, max_loops, readout)
+    attend = CausalAttention.of(tokens)
+    exits: list[GroupExit] = []
+
+    def layer(number: int, hidden: Tensor) -> Tensor:
+        return model.unlooped_layer(number, hidden, attend)
+
+    def group(index: int, hidden: Tensor) -> Tensor:
+        exits.append(engine.loop(index, hidden, noise, ParallelKV(*tokens.shape)))
+        return model.finish(index, exits[-1].states)
+
+    hidden = run_stages(model, model.embed(tokens, attend.positions), layer, group)
+    return model.readout(hidden), stack_counts(exits, tokens)
+
+
+def stack_counts(exits: Sequence[GroupExit], tokens: Tensor) -> LoopCounts:
+    """The counts of all groups, (G, B, T) each; `tokens` (B, T) gives the shape where there is no group."""
+    if not exits:
+        none = tokens.new_zeros(0, *tokens.shape)
+        return LoopCounts(none, none)
+    return LoopCounts(torch.stack([e.loop_steps for e in exits]), torch.stack([e.evaluations for e in exits]))

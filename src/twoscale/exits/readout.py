@@ -1,0 +1,59 @@
+"""What an exit criterion sees predictions through (`exits.readout`).
+
+`head` decodes a state directly (§4). `remaining_layers` decodes a state of the last group as the model would
+continue with it, through the layers behind the group (Geiping et al., `predict_from_latents`). Earlier tokens
+are then seen with the states they left the group with, so positions are read one after another. Tokens loop
+again behind earlier groups; states of those groups go to the head directly.
+"""
+
+from functools import partial
+
+from torch import Tensor
+
+from twoscale.errors import InputError
+from twoscale.exits.criteria import ExitCriterion
+from twoscale.model.interface import Attend, LoopedModel, Readout
+
+READOUTS = ("head", "remaining_layers")
+
+
+def is_sequential(criterion: ExitCriterion, readout: str) -> bool:
+    """Whether a text can be read under the criterion only position by position."""
+    return readout == "remaining_layers" and criterion.needs_readout
+
+
+def require_parallel(criterion: ExitCriterion, readout: str) -> None:
+    if is_sequential(criterion, readout):
+        raise InputError(
+            "exits.readout: found remaining_layers, expected head where positions are computed in parallel; with the "
+            "remaining layers a prediction needs the states that earlier tokens left with."
+        )
+
+
+def make_readout(
+    model: LoopedModel, criterion: ExitCriterion, readout: str, group: int, attend: Attend | None = None
+) -> Readout:
+    """The function that a criterion gets in `group`: states (N, C) -> logits (N, V).
+
+    `attend` is the attention of unlooped layers at the position of the token; only `remaining_layers` uses it.
+    """
+    if readout == "head":
+        return model.readout
+    if not criterion.needs_readout:
+        return _undeclared
+    if group != len(model.config.groups) - 1:
+        return model.readout
+    return partial(_through_remaining_layers, model, group, attend)
+
+
+def _through_remaining_layers(model: LoopedModel, group: int, attend: Attend, x: Tensor) -> Tensor:
+    """Logits (1, V) of the state x (1, C) of the one token that loops in the last group."""
+    hidden = model.finish(group, x)
+    last = [stage.group for stage in model.stages].index(group)
+    for stage in model.stages[last + 1 :]:
+        hidden = model.unlooped_layer(stage.layer, hidden, attend)
+    return model.readout(hidden)
+
+
+def _undeclared(x: Tensor) -> Tensor:
+    raise InputError("exit criterion: found one that calls readout, expected needs_readout = True in its class.")

@@ -1,0 +1,167 @@
+"""The interface that every looped language model offers, and the functions it takes.
+
+Engines, extraction, generation, benchmarks and figures know a model only through `LoopedModel`. A new
+architecture implements it in one file and registers itself (`twoscale.model.registry`).
+
+Axes: B sequences, T positions, N rows (tokens in any order), C hidden size, H heads, D head dimension,
+V vocabulary. Layers are numbered from 1 as in the paper, groups from 0 in the order of their layers.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from twoscale.config import ModelConfig
+
+# (group, k, like) -> noise of the shape of `like`: k = 0 is the initial state, k >= 1 precedes loop step k.
+Noise = Callable[[int, int, Tensor], Tensor]
+
+# A state (..., C) -> logits (..., V).
+Readout = Callable[[Tensor], Tensor]
+
+
+class Attend(Protocol):
+    """Attention of one pass: the engine that runs the model decides what each token sees.
+
+    Attributes:
+        positions: Position of each row in its sequence, int64, shaped like the leading axes of q or
+            broadcastable to them. A model with rotary embeddings rotates q and k by it.
+    """
+
+    positions: Tensor
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attention of layer number `layer`: q, k, v (..., H, D) -> (..., H, D)."""
+
+
+@dataclass(frozen=True)
+class CausalAttention:
+    """Attention of whole sequences: every position attends to itself and to those before it."""
+
+    positions: Tensor  # (T,)
+
+    @classmethod
+    def of(cls, tokens: Tensor) -> "CausalAttention":
+        """For token ids (B, T) at the positions 0 … T - 1."""
+        return cls(torch.arange(tokens.shape[-1], device=tokens.device))
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """q, k, v (B, T, H, D) -> (B, T, H, D)."""
+        q, k, v = (heads.transpose(1, 2) for heads in (q, k, v))
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class AttendAt:
+    """An `Attend` made of positions and a function (layer, q, k, v)."""
+
+    positions: Tensor
+    function: Callable[[int, Tensor, Tensor, Tensor], Tensor]
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return self.function(layer, q, k, v)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of the pass through a model: an unlooped layer, or a looped group of layers.
+
+    Exactly one of the two attributes is set. `layer` is the number of the layer, `group` the index of
+    the group.
+    """
+
+    layer: int | None = None
+    group: int | None = None
+
+    @property
+    def is_group(self) -> bool:
+        return self.group is not None
+
+
+@dataclass(frozen=True)
+class StageTrace:
+    """The hidden states of one stage, each (B, T, C).
+
+    Attributes:
+        stage: The stage; `None` for the embedding.
+        entered: The hidden states that enter the stage; for the embedding, its result.
+        states: x^0 … x^K of a looped group, otherwise the one result of the stage.
+        output: What the next stage sees: x^K, or its norm under the variant `exit_norm`.
+    """
+
+    stage: Stage | None
+    entered: Tensor
+    states: list[Tensor]
+    output: Tensor
+
+
+class LoopedModel(Protocol):
+    """A decoder whose groups of layers are looped in latent space.
+
+    One pass is `embed`, then every stage in order, then `readout`. A group runs `init_state` and
+    `project_input` once and then, for each loop step, `add_noise` and `recur`; `finish` turns its last
+    state into what the next stage sees. `recur` is the only recurrence, so an engine with other rules
+    for when a token stops calls the same methods with an `attend` of its own.
+    """
+
+    config: ModelConfig
+    stages: tuple[Stage, ...]
+    blocks: Sequence[nn.Module]  # the modules that `train.compile` compiles one by one
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """All weights, as `torch.nn.Module.parameters`; they have one dtype and one device."""
+
+    def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """Token ids (..., T) at `positions` (T,) -> hidden states (..., T, C)."""
+
+    def unlooped_layer(self, number: int, hidden: Tensor, attend: Attend) -> Tensor:
+        """Layer `number`, outside all groups: (..., C) -> (..., C)."""
+
+    def init_state(self, group: int, entered: Tensor, noise: Noise) -> Tensor:
+        """The initial state x^0 of a group for the hidden states (..., C) that enter it."""
+
+    def project_input(self, group: int, entered: Tensor) -> Tensor:
+        """The part of every loop step that depends only on what enters the group: (..., C) -> (..., C)."""
+
+    def project_state(self, group: int, state: Tensor, injected: Tensor) -> Tensor:
+        """What the first layer of the group sees in place of the state: (..., C) twice -> (..., C)."""
+
+    def add_noise(self, group: int, k: int, state: Tensor, noise: Noise) -> Tensor:
+        """x^k as loop step k sees it: with fresh noise where the config asks for it, else unchanged."""
+
+    def recur(self, group: int, k: int, state: Tensor, injected: Tensor, attend: Attend) -> Tensor:
+        """The recurrence x^{k+1} = f_g(x^k, e): (..., C) -> (..., C)."""
+
+    def finish(self, group: int, state: Tensor) -> Tensor:
+        """What the stage after a group sees of its last state: (..., C) -> (..., C)."""
+
+    def readout(self, hidden: Tensor) -> Tensor:
+        """Hidden states (..., C) -> logits (..., V) of the next token."""
+
+    def trace(self, tokens: Tensor, loops: Sequence[int], noise: Noise) -> Iterator[StageTrace]:
+        """The hidden states of `tokens` (B, T) stage by stage, beginning with the embedding.
+
+        `loops` are the loop steps of each group. The states of one stage are alive at a time, unless the
+        caller keeps them.
+        """
+
+
+def run_stages(
+    model: LoopedModel,
+    hidden: Tensor,
+    layer: Callable[[int, Tensor], Tensor],
+    group: Callable[[int, Tensor], Tensor],
+) -> Tensor:
+    """Pass `hidden` through all stages: `layer(number, hidden)` and `group(index, hidden)` run one each."""
+    for stage in model.stages:
+        hidden = group(stage.group, hidden) if stage.is_group else layer(stage.layer, hidden)
+    return hidden
+
+
+def any_weight(model: LoopedModel) -> Tensor:
+    """One weight of the model, for its dtype and device."""
+    return next(model.parameters())

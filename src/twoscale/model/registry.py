@@ -1,0 +1,51 @@
+"""Architectures by name (`model.architecture`): their config class and the functions that the workflow needs.
+
+An architecture beside the built-in one is a module `twoscale.model.NAME` with a class `Config`, a subclass of
+`ModelConfig`, and a value `ARCHITECTURE` of the class below (docs/extending.md).
+"""
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from twoscale.config import ModelConfig, model_config_class
+from twoscale.model.flops import Flops, flops_per_token
+from twoscale.model.interface import LoopedModel
+from twoscale.model.transformer import LoopedTransformer, initialise
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What the project needs to know of an architecture.
+
+    Attributes:
+        config: The class of its section `model`.
+        build: A model with weights that are still to be loaded.
+        initialise: An untrained model as a function of config and seed.
+        flops: FLOPs per token of a training pass (config, loops of each group, backprop_depth).
+        importer: Published weights (folder) -> tensors by the names of our parameters; `None` if there are none.
+    """
+
+    config: type[ModelConfig]
+    build: Callable[[ModelConfig], LoopedModel]
+    initialise: Callable[[ModelConfig, int], LoopedModel]
+    flops: Callable[[ModelConfig, Sequence[float], int | None], Flops]
+    importer: Callable[[Path], Mapping[str, Tensor]] | None = None
+
+
+TRANSFORMER = Architecture(ModelConfig, LoopedTransformer, initialise, flops_per_token)
+
+
+def architecture(name: str) -> Architecture:
+    """The architecture `name`; an unknown one is an InputError."""
+    if name == "transformer":
+        return TRANSFORMER
+    return importlib.import_module(model_config_class(name).__module__).ARCHITECTURE
+
+
+def build(config: ModelConfig) -> LoopedModel:
+    """A model of this config with weights that are still to be loaded."""
+    return architecture(config.architecture).build(config)
