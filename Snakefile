@@ -21,7 +21,7 @@ configfile: Path(str(workflow.current_basedir)) / "config.yaml"
 include: "workflow/rules/common.smk"
 
 
-# One file per stage, in the order of their names. The figures come last: a stage may add rows to FIGURES.
+# One file per stage, in the order of their names. The figures come last: a stage may append to runs.figures.
 for stage in sorted(path.name for path in (PROJECT / "workflow" / "rules").glob("*.smk")):
     if stage not in ("common.smk", "figures.smk"):
 
@@ -47,5 +47,4 @@ resource_scopes:
 rule all:
     default_target: True
     input:
-        figures_of("all"),
-        runs.claims,
+        runs.results,

@@ -7,7 +7,7 @@ run. Nothing here imports Snakemake or torch, so planning stays fast and unit te
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,10 @@ from pydantic import BaseModel
 
 from twoscale import config as configs
 from twoscale import tables
-from twoscale.config import Config, CriterionConfig
+from twoscale.config import Config, CriterionConfig, ExitsConfig
 from twoscale.errors import InputError
-from twoscale.figures.catalogue import Figure, report_values
-from twoscale.fingerprint import fingerprint, of_criterion_file
+from twoscale.figures.catalogue import FIGURES, Figure, report_values
+from twoscale.fingerprint import criterion_file_fingerprint, fingerprint
 from twoscale.json import canonical_json
 
 GPT2 = "results/gpt2.tiktoken"
@@ -40,6 +40,7 @@ class Runs:
         self.configs: dict[str, Config] = configs.runs(config) | configs.variants(config)
         self.chosen = next(iter(self.configs))
         self.scripts = scripts
+        self.figures = list(FIGURES)  # a stage may append rows
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.configs)
@@ -172,12 +173,20 @@ class Runs:
 
         return param
 
+    def exit_slice(self, exits: Callable[[Config], ExitsConfig]) -> Callable:
+        """Param function: the slice for a benchmark of the criteria in `exits`, with the code of users' criteria."""
+        return self.slice(
+            *("run", "seed", "device", "model"),
+            exits=exits,
+            criterion_files=lambda config: criterion_files(exits(config).criteria),
+        )
+
     def training_identity(self, wildcards: Any) -> str:
         """Param function: everything that the weights of a run depend on besides its text, as JSON."""
         return canonical_json(configs.training_identity(self._of(wildcards)[1]))
 
     def runtime(self, wildcards: Any) -> str:
-        """Param function: how training is segmented, logged and distributed, as JSON; to be left untracked."""
+        """Param function: how training is segmented, logged and distributed, as JSON."""
         return canonical_json(configs.runtime(self._of(wildcards)[1]))
 
     def code(self, script: str, *modules: str) -> str:
@@ -185,18 +194,22 @@ class Runs:
         return fingerprint(self.scripts / f"{script}.py", *modules)
 
     def command(self, script: str, *arguments: str) -> Callable:
-        """Param function: the command that starts an entry script; to be left untracked, since it contains a path."""
-        return lambda wildcards: shlex.join(["python", self._script(script), *arguments])
+        """Param function: the command that starts an entry script. Untracked, because it contains a path."""
+        return untracked(lambda wildcards: shlex.join(["python", self._script(script), *arguments]))
 
     def torch_command(self, script: str) -> Callable:
         """Like `command`, for a script that uses torch in one process."""
-        return lambda wildcards: shlex.join(
-            [*self._gpu_lease(self.gpus(wildcards)), "python", self._script(script)]
-        )
+
+        @untracked
+        def param(wildcards: Any) -> str:
+            return shlex.join([*self._gpu_lease(self.gpus(wildcards)), "python", self._script(script)])
+
+        return param
 
     def training_command(self, script: str) -> Callable:
         """Like `command`, for a script that runs in train.processes processes."""
 
+        @untracked
         def param(wildcards: Any) -> str:
             processes = self._of(wildcards)[1].train.processes
             # after "--" torchrun does not mistake an option of the script for an abbreviated option of torchrun
@@ -260,15 +273,22 @@ class Runs:
         names = {"run": self.chosen, "runs": shown, "text": configs.text_label(self.config.data)}
         return canonical_json(names | {"loops": figure.loops(config), "values": figure.values(config)})
 
-    def figure_files(self, figures: Iterable[Figure], target: str) -> list[str]:
+    def figure_files(self, target: str) -> list[str]:
         """The files of a target rule: those of its figures that the chosen model has enough groups for."""
         groups = len(self.config.model.groups)
-        return [f"results/{figure.name}.pdf" for figure in figures if figure.target == target and figure.groups <= groups]
+        shown = (figure for figure in self.figures if figure.target == target and figure.groups <= groups)
+        return [f"results/{figure.name}.pdf" for figure in shown]
 
-    def caption(self, figure: Figure | None = None) -> dict[str, Any]:
-        """Values for the caption of a figure, or of a page of the report; to be left untracked."""
+    def results(self, wildcards: Any) -> list[str]:
+        """Input function: the figures of the paper and the claims."""
+        return self.figure_files("all") + self.claims
+
+    def caption(self, figure: Figure | None = None) -> Callable:
+        """Param function: values for the caption of a figure or of a page of the report. Untracked."""
         values = report_values(self.chosen, self.config)
-        return values if figure is None else values | figure.caption(self.configs[self.figure_runs(figure)[0]])
+        if figure is not None:
+            values |= figure.caption(self.configs[self.figure_runs(figure)[0]])
+        return untracked(lambda wildcards: values)
 
     @property
     def claims(self) -> list[str]:
@@ -298,7 +318,7 @@ def _plain(value: Any) -> Any:
 
 def criterion_files(criteria: Mapping[str, CriterionConfig]) -> dict[str, str]:
     """Fingerprints of the users' files among exit criteria. Raises InputError for a file that cannot be read."""
-    return {name: of_criterion_file(entry.file) for name, entry in criteria.items() if entry.file is not None}
+    return {name: criterion_file_fingerprint(entry.file) for name, entry in criteria.items() if entry.file is not None}
 
 
 def table_columns(*names: str) -> str:

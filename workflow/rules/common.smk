@@ -25,11 +25,7 @@ prepend("PYTHONPATH", SOURCE)
 prepend("PATH", str(Path(sys.executable).parent))
 
 from twoscale.errors import InputError
-from twoscale.figures.catalogue import FIGURES as CATALOGUE
-from twoscale.figures.catalogue import Figure, table
-from twoscale.workflow import Runs, criterion_files, file_options, growing, table_columns, untracked
-
-FIGURES = list(CATALOGUE)  # a rule file of a stage may append rows
+from twoscale.workflow import Runs, file_options, growing, table_columns, untracked
 
 
 def in_one_sentence(function):
@@ -50,12 +46,12 @@ runs = in_one_sentence(Runs)(config, SCRIPTS)
 
 def script(name):
     """Params of a rule that runs scripts/<name>.py: the command, its files, and the code that is tracked."""
-    return dict(command=untracked(runs.command(name)), files=file_options, code=runs.code(name))
+    return dict(command=runs.command(name), files=file_options, code=runs.code(name))
 
 
 def torch_script(name):
     """Like `script`, with the GPUs that the config asks for."""
-    return script(name) | dict(command=untracked(runs.torch_command(name)))
+    return script(name) | dict(command=runs.torch_command(name))
 
 
 # The shell line of every rule; train_segment and a few others pass further options.

@@ -54,7 +54,7 @@ rule prepare_text:
         # how text is downloaded does not change the text
         download=untracked(runs.slice("download")),
         parts=lambda wildcards, output: Path(output.text[0]).parents[1] / "parts",
-        tables=table_columns("part", "text"),
+        tables=table_columns("text_part", "text"),
     shell:
         "{params.command} --config {params.config:q} --download {params.download:q} --parts {params.parts:q}"
         " {params.files} > {log:q} 2>&1"

@@ -5,16 +5,6 @@
 #      thresholds tables/pareto_{quality,loops,latency,latency_loops}.parquet, tables/uniform_loops.parquet
 
 
-def exit_slice(exits):
-    """Param function: config of a benchmark of the criteria in `exits`, a function of the Config."""
-    config = runs.slice(
-        *("run", "seed", "device", "model"),
-        exits=exits,
-        criterion_files=lambda config: criterion_files(exits(config).criteria),
-    )
-    return in_one_sentence(config)
-
-
 rule benchmark_exits:
     input:
         **HELD_OUT,
@@ -38,7 +28,7 @@ rule benchmark_exits:
         **runs.torch_job(memory=8000, minutes=240, cpus_per_task=4),
     params:
         **torch_script("benchmark_exits"),
-        config=exit_slice(lambda config: config.exits),
+        config=in_one_sentence(runs.exit_slice(lambda config: config.exits)),
         tables=table_columns("exit_quality", "exit_loops", "exit_latency", "exit_latency_loops", "check_cost"),
     shell:
         "{params.command} --config {params.config:q} --threads {threads} {params.files} > {log:q} 2>&1"
@@ -58,5 +48,5 @@ use rule benchmark_exits as benchmark_pareto with:
     resources:
         **runs.torch_job(memory=8000, minutes=480, cpus_per_task=4),
     params:
-        config=exit_slice(lambda config: config.dense_exits),
+        config=in_one_sentence(runs.exit_slice(lambda config: config.dense_exits)),
         tables=table_columns("exit_quality", "exit_loops", "exit_latency", "exit_latency_loops", "uniform_loops"),

@@ -1,9 +1,9 @@
-# All figures, one rule for each row of FIGURES: plot_<name> draws results/<name>.pdf with twoscale.figures.<name>.
+# All figures, one rule for each row of runs.figures: plot_<name> draws results/<name>.pdf with twoscale.figures.<name>.
 #
 # in:  the tables of the row
 # out: results/<name>.pdf
 
-for figure in FIGURES:
+for figure in runs.figures:
 
     rule:
         name:
@@ -20,25 +20,20 @@ for figure in FIGURES:
         conda:
             "../../envs/analysis.yaml"
         params:
-            command=untracked(runs.command("draw", figure.name)),
+            command=runs.command("draw", figure.name),
             files=file_options,
             code=runs.code("draw", f"twoscale.figures.{figure.name}"),
             config=runs.figure_slice(figure),
-            caption=untracked(lambda wildcards, figure=figure: runs.caption(figure)),
+            caption=runs.caption(figure),
         shell:
             JOB
 
 
-def figures_of(target):
-    """Files of a target rule that shows figures."""
-    return runs.figure_files(FIGURES, target)
-
-
 rule supplementary:
     input:
-        figures_of("supplementary"),
+        runs.figure_files("supplementary"),
 
 
 rule variants:
     input:
-        figures_of("variants"),
+        runs.figure_files("variants"),

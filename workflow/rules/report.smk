@@ -9,16 +9,6 @@ from twoscale.json import canonical_json
 REPORT_TABLES = ["claims", "loop_metrics", "drift", "exit_quality", "exit_latency", "check_cost"]
 
 
-def figures_and_claims(wildcards):
-    """Input function: what `snakemake all` makes."""
-    return runs.figure_files(FIGURES, "all") + runs.claims
-
-
-@untracked
-def page_caption(wildcards):
-    return runs.caption()
-
-
 rule judge_claims:
     input:
         loops=TABLE.format("loop_sequences"),
@@ -43,7 +33,7 @@ rule judge_claims:
             max_loops=lambda config: config.exits.max_loops,
         ),
         tables=table_columns("claims"),
-        caption=page_caption,
+        caption=runs.caption(),
     shell:
         JOB
 
@@ -68,7 +58,7 @@ rule write_table_page:
     params:
         **script("write_table_page"),
         config=lambda wildcards: canonical_json({"run": runs.chosen, "table": wildcards.table}),
-        caption=page_caption,
+        caption=runs.caption(),
     shell:
         JOB
 
@@ -76,7 +66,7 @@ rule write_table_page:
 # The benchmark files are no inputs, because no rule declares them as outputs. They exist once the figures do.
 rule write_runtimes:
     input:
-        figures_and_claims,
+        runs.results,
     output:
         page=report("results/report/runtimes.html", caption="../report/runtimes.rst", category="Runtime"),
     log:
@@ -87,14 +77,14 @@ rule write_runtimes:
     params:
         **script("write_runtimes"),
         config=runs.slice("run"),
-        benchmarks=f"results/{runs.chosen}/benchmarks",
-        caption=page_caption,
+        benchmarks=lambda wildcards, output: Path(output.page).parents[1] / runs.chosen / "benchmarks",
+        caption=runs.caption(),
     shell:
         "{params.command} --config {params.config:q} --benchmarks {params.benchmarks:q} {params.files} > {log:q} 2>&1"
 
 
 rule report_pages:
     input:
-        figures_and_claims,
+        runs.results,
         expand("results/report/{table}.html", table=REPORT_TABLES if runs.claims else []),
         "results/report/runtimes.html",

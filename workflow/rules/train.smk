@@ -53,7 +53,7 @@ rule train_segment:
         gpu=runs.training_gpus,
         gpu_slot=runs.training_gpus,
     params:
-        **script("train_segment") | dict(command=untracked(runs.training_command("train_segment"))),
+        **script("train_segment") | dict(command=runs.training_command("train_segment")),
         config=runs.training_identity,
         # how training is segmented, logged and distributed does not change its result
         runtime=untracked(runs.runtime),

@@ -1,6 +1,6 @@
 """The figures: tables, values, caption and target of each one. Drawing functions are in the modules of the same names.
 
-A figure is one row here (or one row that a stage's .smk file appends to FIGURES), the module `figures/<name>.py` with
+A figure is one row here (or one row that a stage's .smk file appends to `runs.figures`), the module `figures/<name>.py` with
 a function `draw`, and the caption `workflow/report/<name>.rst`. `draw` takes the tables of `inputs` by name, then as
 keyword-only arguments `values` and `context`. This module imports neither torch nor matplotlib.
 """
@@ -218,9 +218,7 @@ FIGURES = (
     ),
     Figure(
         "pareto",
-        table(
-            "uniform_loops", exit_latency="pareto_latency", exit_quality="pareto_quality", exit_loops="pareto_loops"
-        ),
+        table("uniform_loops", exit_latency="pareto_latency", exit_quality="pareto_quality", exit_loops="pareto_loops"),
         _pareto,
         loops=_max_loops,
     ),

@@ -16,8 +16,8 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 from safetensors import SafetensorError, safe_open
 
-from twoscale.figures import style
 from twoscale.errors import InputError
+from twoscale.figures import style
 
 METADATA_KEYS = ("places", "tokens", "iteration", "sequence")
 # One colour map per group in turn, light to dark over the loop steps.

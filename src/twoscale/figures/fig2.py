@@ -6,8 +6,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator
 
-from twoscale.figures import style
 from twoscale.errors import InputError
+from twoscale.figures import style
 
 LABEL_ROOM = 0.15  # between two labels of the step axis, as a share of its length
 REFERENCE_STATE_NAMES = {

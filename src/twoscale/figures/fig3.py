@@ -4,8 +4,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from twoscale.figures import style
 from twoscale.errors import InputError
+from twoscale.figures import style
 
 # The paper reads the decay off the first 5 to 10 steps (section 3); Figure 5 shows all of them.
 LAST_STEP = 15

@@ -6,9 +6,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from twoscale.figures import style
-from twoscale.errors import InputError
 from twoscale.analysis.summaries import summarise_latency, summarise_quality
+from twoscale.errors import InputError
+from twoscale.figures import style
 
 FULL_BUDGET = {"color": style.GREY, "linestyle": (0, (5, 2)), "linewidth": 0.9}
 FLOOR = {"linewidth": 0.6, "linestyle": "-"}

@@ -4,8 +4,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from twoscale.figures import style
 from twoscale.errors import InputError
+from twoscale.figures import style
 
 # Where the cosine settles in later checkpoints, as section 3 of the paper reports it.
 REPORTED = (0.5, 0.65)

@@ -6,9 +6,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullLocator
 
-from twoscale.figures import style
-from twoscale.errors import InputError
 from twoscale.analysis.summaries import SETTING, summarise_latency, summarise_quality
+from twoscale.errors import InputError
+from twoscale.figures import style
 
 # x axis of each panel: column -> label
 PANELS = {"latency_ms": "latency (ms/token)", "loops": "evaluations per token and group, mean"}

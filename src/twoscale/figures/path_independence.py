@@ -6,8 +6,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from twoscale.figures import style
 from twoscale.errors import InputError
+from twoscale.figures import style
 
 LOWEST = 1e-16  # what lies below is rounding in float64, and is drawn here
 LABELS = {

@@ -7,8 +7,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
-from twoscale.figures import style
 from twoscale.errors import InputError
+from twoscale.figures import style
 
 _COLOURS = sns.color_palette("colorblind")
 # From the bottom of a bar: (kind, whether a period belongs to the part), name and colour.

@@ -5,8 +5,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, LogLocator, NullLocator, StrMethodFormatter
 
-from twoscale.figures import style
 from twoscale.errors import InputError
+from twoscale.figures import style
 
 PANELS = {"ppl": "perplexity", "excess": "excess cross-entropy (nats/token)"}
 TRAINED = {"color": style.GREY, "linewidth": 0.8, "linestyle": (0, (1, 1.5))}

@@ -10,9 +10,9 @@ from matplotlib.gridspec import SubplotSpec
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
-from twoscale.figures import style
 from twoscale import tables
 from twoscale.errors import InputError
+from twoscale.figures import style
 
 # A running mean spans this share of the iterations, and no fewer than LEAST_WINDOW of them.
 SMOOTHED_SHARE, LEAST_WINDOW = 1 / 50, 5

@@ -11,8 +11,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from twoscale.figures import style
 from twoscale.errors import InputError
+from twoscale.figures import style
 from twoscale.figures.fig5 import REPORTED
 
 _COLOURS = sns.color_palette("colorblind")
