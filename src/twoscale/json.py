@@ -1,9 +1,9 @@
-"""Canonical JSON: one string per value, so that equal configurations compare and hash equal."""
+"""One string per value, so that values can be compared and hashed as text."""
 
 import json
 from typing import Any
 
 
 def canonical_json(value: Any) -> str:
-    """``value`` as JSON with sorted keys and no optional spaces. Tuples become lists."""
+    """One string per value: keys sorted, no spaces that could vary. Tuples become lists."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))

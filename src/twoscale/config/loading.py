@@ -1,26 +1,91 @@
-"""The layers of the configuration: paper.yaml <- preset <- the user's settings, checked and named.
+"""Layers of the config: paper <- preset <- user. Checks, runs and variants.
 
-The Snakefile hands over what Snakemake has merged (config.yaml <- --configfile) and gets settings back.
+The Snakefile passes the config that Snakemake has merged (config.yaml <- --configfile) and gets Config objects.
 """
 
+import importlib
 import itertools
+import json
 import re
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-import jsonschema
 import yaml
 
-from twoscale import config
+from twoscale.config.identity import plain
+from twoscale.config.messages import build, shown, user_keys
+from twoscale.config.sections import SECTIONS, Config, Derived, ModelConfig, Section
 from twoscale.errors import InputError
 
-PROJECT = Path(__file__).resolve().parents[2]
+PROJECT = Path(__file__).resolve().parents[3]
 PRESETS = PROJECT / "workflow" / "presets"
-SCHEMA = PROJECT / "workflow" / "schemas" / "config.schema.yaml"
 DEFAULT_PRESET = "demo"
-VARIANT_KEYS = ("sandwich", "adapter_init", "state_init")  # keys of `model` that the readings study combines
-RUN_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"  # of a folder, and safe in a shell
+VARIANT_KEYS = ("sandwich", "adapter_init", "state_init")  # keys of `model` that the variants combine
+RUN_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"  # a folder name that is safe in a shell
+LAYER_KEYS = ("preset", "run", "runs")  # top-level keys that select and name layers
+
+# Old dotted key -> new dotted key. A section without a dot stands for its remaining keys too.
+RENAMED = {
+    "tokens": "tokenizer",
+    "tokens.tokenizer": "tokenizer.name",
+    "tokens.entries": "tokenizer.vocab_size",
+    "tokens.held_out": "data.held_out_tokens",
+    "data.characters": "data.train_characters",
+    "data.tokens": "data.train_tokens",
+    "model.layers": "model.num_layers",
+    "model.heads": "model.num_heads",
+    "model.width": "model.hidden_size",
+    "model.block": "model.context_length",
+    "train.batch": "train.batch_size",
+    "train.clip": "train.grad_clip",
+    "trajectories.budget": "trajectories.loops",
+    "trajectories.batch": "trajectories.batch_size",
+    "exits.budget": "exits.max_loops",
+    "exits.rules": "exits.criteria",
+    "exits.decoder": "exits.readout",
+    "exits.quality_batch": "exits.quality_batch_size",
+    "figures.dlr_reading": "figures.dlr_reference_state",
+    "scaling.batch": "scaling.batch_size",
+    "pareto.rules": "pareto.criteria",
+    "kinds": "path_types",
+    "kinds.longest_period": "path_types.max_period",
+    "download.longest_delay": "download.max_delay",
+    "readings": "variants",
+}
+
+
+# --- layers ---------------------------------------------------------------------------------------------------------
+
+
+def merge(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` updated with `overlay`, mapping by mapping; any other value of the overlay replaces.
+
+    An exit criterion that the overlay sets to null is removed, because a mapping could otherwise only grow.
+    """
+    merged = dict(base)
+    for key, value in overlay.items():
+        if isinstance(value, Mapping) and isinstance(base.get(key), Mapping):
+            merged[key] = merge(base[key], value)
+            if key == "criteria":
+                merged[key] = {name: entry for name, entry in merged[key].items() if entry is not None}
+        else:
+            merged[key] = value
+    return merged
+
+
+@cache
+def paper() -> Mapping[str, Any]:
+    """Every key that a user can set, at its default. Treat the result as read-only."""
+    return user_values(Config())
+
+
+def user_values(config: Config) -> dict[str, Any]:
+    """The config as a nested dict without derived values."""
+    values = plain(config)
+    del values["model"]["vocab_size"]
+    return values
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -28,66 +93,164 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def preset(name: str) -> dict[str, Any]:
-    """Every setting at the values of a preset: paper.yaml with the preset's file over it."""
+    """Every key at the values of a preset: the paper's values with the preset's file on top."""
     known = sorted(path.stem for path in PRESETS.glob("*.yaml"))
     if name not in known:
         raise InputError(f"config key preset: found {name!r}, expected one of {', '.join(known)}.")
-    paper = read_yaml(PRESETS / "paper.yaml")
-    return paper if name == "paper" else config.merge(paper, read_yaml(PRESETS / f"{name}.yaml"))
+    return dict(paper()) if name == "paper" else merge(paper(), read_yaml(PRESETS / f"{name}.yaml"))
 
 
-def checked(merged: Mapping[str, Any]) -> config.Config:
-    """Settings from all layers merged; the first wrong key or value is an InputError."""
-    validator = jsonschema.Draft202012Validator(read_yaml(SCHEMA))
-    error = jsonschema.exceptions.best_match(validator.iter_errors(merged))
-    if error is not None:
-        raise InputError(f"config key {_key(error)}: {_complaint(error)}.")
-    return config.from_config(merged)
+def _chosen(config: Mapping[str, Any]) -> dict[str, Any]:
+    """All layers of the chosen run: paper <- preset <- user."""
+    user = {key: value for key, value in config.items() if key not in LAYER_KEYS}
+    check_renamed(user)
+    return merge(preset(config.get("preset", DEFAULT_PRESET)), user)
 
 
-def _key(error: jsonschema.ValidationError) -> str:
-    return ".".join(map(str, error.absolute_path)) or "(top level)"
+# --- checks ---------------------------------------------------------------------------------------------------------
 
 
-def _complaint(error: jsonschema.ValidationError) -> str:
-    """The validator's message, with the known keys where an unknown one was found."""
-    if error.validator == "additionalProperties":
-        unknown = sorted(set(error.instance) - set(error.schema.get("properties", {})))
-        return f"unknown key {', '.join(unknown)}, expected one of {', '.join(error.schema['properties'])}"
-    return error.message
+def check_renamed(values: Mapping[str, Any]) -> None:
+    """Refuse a key of the old vocabulary in one sentence that names the new key."""
+    for section, keys in values.items():
+        for key in keys if isinstance(keys, Mapping) and keys else [None]:
+            old = section if key is None else f"{section}.{key}"
+            new = RENAMED.get(old) or (f"{RENAMED[section]}.{key}" if section in RENAMED else None)
+            if new is not None:
+                raise InputError(f"config key {old}: was renamed, expected {new}.")
 
 
-def runs(config: Mapping[str, Any]) -> dict[str, config.Config]:
-    """Run name -> settings: first the one that `run` names, then those under `runs` (name -> overrides)."""
+def check_derived(values: Mapping[str, Any]) -> None:
+    """Refuse model.vocab_size, which follows from the tokenizer."""
+    if isinstance(values.get("model"), Mapping) and "vocab_size" in values["model"]:
+        known = ", ".join(user_keys(ModelConfig.model_json_schema()))
+        raise InputError(f"config key model: unknown key vocab_size, expected one of {known}.")
+
+
+def checked(merged: Mapping[str, Any]) -> Config:
+    """The Config of all layers merged; the first invalid key or value is an InputError."""
+    check_renamed(merged)
+    check_derived(merged)
+    return build(Config, {**merged, "model": _model(merged.get("model"))})
+
+
+def _model(values: Any) -> Any:
+    """The section `model` in the class of its architecture; what is not a mapping is left to the caller's check."""
+    if not isinstance(values, Mapping):
+        return values
+    return build(model_config_class(values.get("architecture", "transformer")), values, "model")
+
+
+def model_config_class(architecture: Any) -> type[ModelConfig]:
+    """The config class of an architecture: ModelConfig, or `Config` of the module twoscale.model.<architecture>."""
+    if architecture == "transformer":
+        return ModelConfig
+    found = None
+    if isinstance(architecture, str) and re.fullmatch(r"[a-z][a-z0-9_]*", architecture):
+        found = getattr(_module(f"twoscale.model.{architecture}"), "Config", None)
+    if isinstance(found, type) and issubclass(found, ModelConfig):
+        return found
+    raise InputError(
+        f"config key model.architecture: found {shown(architecture)}, expected transformer or a module of "
+        "twoscale.model with a class Config that extends ModelConfig."
+    )
+
+
+def _module(name: str) -> Any:
+    """An imported module, or None where it does not exist."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and name.startswith(error.name):
+            return None
+        raise
+
+
+# --- runs -----------------------------------------------------------------------------------------------------------
+
+
+def runs(config: Mapping[str, Any]) -> dict[str, Config]:
+    """Run name -> Config: first the run that `run` names, then those of `runs` (name -> overrides)."""
     merged = _chosen(config)
     layers = {str(config.get("run", config.get("preset", DEFAULT_PRESET))): merged}
-    for other, overrides in (config.get("runs") or {}).items():
-        layers[str(other)] = config.merge(merged, overrides or {})
+    for run, overrides in _mapping("runs", config.get("runs")).items():
+        layers[str(run)] = merge(merged, _mapping(f"runs.{run}", overrides))
     for run in layers:
         if not re.fullmatch(RUN_NAME, run):
             raise InputError(f"config key run: found {run!r}, expected letters, digits, '.', '_' and '-'.")
     return {run: checked(layer) for run, layer in layers.items()}
 
 
-def readings(config: Mapping[str, Any]) -> dict[str, config.Config]:
-    """Run name -> settings of the readings study: the chosen run under each combination of `readings`.
+def _mapping(key: str, value: Any) -> Mapping[str, Any]:
+    """`value` if it is a mapping, an empty one for null."""
+    if value is not None and not isinstance(value, Mapping):
+        raise InputError(f"config key {key}: found {shown(value)}, expected a section of keys.")
+    return value or {}
 
-    Names are readings/<sandwich>-<adapter_init>-<state_init>; `variants.overrides` lies over all of them.
+
+def variants(config: Mapping[str, Any]) -> dict[str, Config]:
+    """Run name -> Config of the variants: the chosen run under each combination of the values in `variants`.
+
+    Names are variants/<sandwich>-<adapter_init>-<state_init>; `variants.overrides` takes precedence over all layers.
     """
     merged = _chosen(config)
-    study = checked(merged).readings
-    base = config.merge(merged, study.overrides)
-    runs = {}
-    for values in itertools.product(*(getattr(study, key) for key in READINGS)):
-        name = "readings/" + "-".join(values)
-        try:
-            runs[name] = checked(config.merge(base, {"model": dict(zip(READINGS, values, strict=True))}))
-        except InputError as error:
-            raise InputError(f"run {name} (variants.overrides): {error}") from error
-    return runs
+    study = checked(merged).variants
+    base = merge(merged, study.overrides)
+    combinations = itertools.product(*(getattr(study, key) for key in VARIANT_KEYS))
+    return {"variants/" + "-".join(values): _variant(base, values) for values in combinations}
 
 
-def _chosen(config: Mapping[str, Any]) -> dict[str, Any]:
-    """All layers of the chosen run: paper.yaml <- preset <- the user's settings."""
-    user = {key: value for key, value in config.items() if key not in ("preset", "run", "runs")}
-    return config.merge(preset(config.get("preset", DEFAULT_PRESET)), user)
+def _variant(base: Mapping[str, Any], values: tuple[str, ...]) -> Config:
+    try:
+        return checked(merge(base, {"model": dict(zip(VARIANT_KEYS, values, strict=True))}))
+    except InputError as error:
+        raise InputError(f"run variants/{'-'.join(values)} (variants.overrides): {error}") from error
+
+
+# --- slices ---------------------------------------------------------------------------------------------------------
+
+
+class ConfigSlice(Derived):
+    """Part of a config, as a job gets it: some sections and some plain values (seed, device, run, …) as attributes.
+
+    A section is built when it is first read. Sections are complete: a job gets no default silently.
+    """
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = dict(values)
+
+    @classmethod
+    def from_json(cls, text: str, runtime: Mapping[str, Any] | None = None) -> Self:
+        """The slice in a JSON object. `runtime`: the keys of `train` that a training identity leaves out."""
+        values = json.loads(text)
+        if runtime is not None:
+            values["train"] = {**values.get("train", {}), **runtime}
+        return cls(values)
+
+    def __getattr__(self, name: str) -> Any:
+        if isinstance(getattr(type(self), name, None), property):
+            return getattr(type(self), name).fget(self)  # repeats the AttributeError of the section that is absent
+        values = self.__dict__.get("_values", {})
+        if name not in values:
+            raise AttributeError(f"this config slice has no {name!r}, only {', '.join(values) or 'nothing'}")
+        self.__dict__[name] = value = _section(name, values[name])
+        return value
+
+    def __repr__(self) -> str:
+        return f"ConfigSlice({self._values})"
+
+
+def _section(name: str, values: Any) -> Any:
+    """The section object of a section's dict; any other value as it is."""
+    if name not in SECTIONS or not isinstance(values, Mapping):
+        return values
+    section = model_config_class(values.get("architecture", "transformer")) if name == "model" else SECTIONS[name]
+    check_complete(name, section, values)
+    return build(section, values, name)
+
+
+def check_complete(name: str, section: type[Section], values: Mapping[str, Any]) -> None:
+    """Refuse a section of a slice that lacks a key."""
+    missing = [key for key in section.model_fields if key not in values]
+    if missing:
+        raise InputError(f"config key {name}: found no {', '.join(missing)}, expected all keys of the section.")

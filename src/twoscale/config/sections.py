@@ -1,32 +1,37 @@
-"""The configuration as frozen dataclasses, with the checks that no schema can express.
+"""The config: one class per section. Type, range, default, meaning and source of a key are defined only here.
 
-Types, ranges and unknown keys are the business of workflow/schemas/config.schema.yaml; here stand the
-checks between keys, the derived values, and the schedule of checkpoints. Standard library only: the
-Snakefile imports this module, and `snakemake -n` has to stay quick.
-
-What each key means and which section of the paper it comes from is written once, beside the values,
-in workflow/presets/paper.yaml.
+Defaults are the values of the paper (arXiv 2509.23314). Sources: "§" is a section of the paper, "App." its appendix,
+"[G]" Geiping et al. 2025 (arXiv 2502.05171), to which the paper defers; "ours" is a choice where both are silent.
+`twoscale.config.reference` generates the JSON schema, paper.yaml and docs/config.md from these classes.
 """
 
-import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any, Literal, Self
 
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    WithJsonSchema,
+    model_validator,
+)
+
+from twoscale.config.identity import checkpoint_iterations, group_label, whole_sequences
 from twoscale.errors import InputError
 
-# Number of token ids of the tokenizers whose size is not a setting.
-GPT2_VOCABULARY = 50257
-BYTES_VOCABULARY = 257  # 256 bytes and the end of text
-# Characters to collect for one held-out token of an own BPE, whose tokens cannot be counted before it is trained:
-# twice what GPT-2's tokenizer takes in English.
-CHARACTERS_PER_TOKEN = 9
-# Rows of the embedding are padded to a multiple of this, as in nanoGPT (50257 -> 50304).
-VOCABULARY_MULTIPLE = 64
+# Number of token ids of the tokenizers whose size is not configurable.
+GPT2_VOCAB_SIZE = 50257
+BYTES_VOCAB_SIZE = 257  # 256 bytes and the end of text
+MAX_VOCAB_SIZE = 2**16  # token shards are uint16
+# The embedding is padded to a multiple of this number of rows, as in nanoGPT (50257 -> 50304).
+VOCAB_MULTIPLE = 64
 
-# What one threshold of each built-in exit rule is; rules of the user take positive numbers.
+# Type of the thresholds of each built-in exit criterion; criteria from a user's file take positive numbers.
 THRESHOLD_TYPES: dict[str, type] = {
     "fixed": int,
     "step_norm": float,
@@ -41,109 +46,218 @@ THRESHOLD_TYPES: dict[str, type] = {
     "minp_kl": float,
 }
 
-# Keys of `train` that say how far a run goes and how it is cut, watched and spread, not what is computed:
-# they stand in no identity of a checkpoint, so a longer run, or one on more processes, continues another.
-RUNTIME_KEYS = frozenset(
-    {
-        "iterations",
-        "checkpoint_every",
-        "early_checkpoints",
-        "save_seconds",
-        "micro_batches",
-        "processes",
-        "compile",
-        "recompute",
-        "prefetch",
-        "peak_tflops",
-    }
-)
+
+# --- types of values ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Compute:
-    device: str
+def parse_number(value: Any) -> Any:
+    """Convert a string to the number in it, because YAML 1.1 reads 1e-4 as a string. Refuse booleans."""
+    if isinstance(value, bool):
+        raise ValueError("a boolean is not a number")
+    if not isinstance(value, str):
+        return value
+    try:
+        return int(value)
+    except ValueError:
+        return float(value)
 
 
-@dataclass(frozen=True)
-class Data:
-    source: str
-    path: str | None
-    repository: str
-    subset: str
-    revision: str
-    characters: int | None
-    text_shards: int
-    held_out_fraction: float
-    tokens: int | None
+def check_distinct(values: tuple) -> tuple:
+    if len(set(values)) < len(values):
+        raise ValueError("a value is repeated")
+    return values
 
 
-@dataclass(frozen=True)
-class Download:
-    retries: int
-    delay: float
-    max_delay: float
-    timeout: float
-    part_characters: int
+def sort_loops(loops: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted(set(loops)))
 
 
-@dataclass(frozen=True)
-class Tokens:
-    tokenizer: str
-    entries: int
-    held_out: int
+Number = BeforeValidator(parse_number)
+Natural = Annotated[int, Field(ge=0), Number]
+Count = Annotated[int, Field(ge=1), Number]
+AtLeastTwo = Annotated[int, Field(ge=2), Number]
+NonNegative = Annotated[float, Field(ge=0), Number]
+Positive = Annotated[float, Field(gt=0), Number]
+Share = Annotated[float, Field(gt=0, lt=1), Number]
+POSITIVE_SCHEMA = {"type": "number", "exclusiveMinimum": 0}
+Threshold = Annotated[int | float, Field(gt=0), Number, WithJsonSchema(POSITIVE_SCHEMA)]
+Distinct = (Field(min_length=1, json_schema_extra={"uniqueItems": True}), AfterValidator(check_distinct))
+
+Dtype = Literal["float32", "float64"]
+Sandwich = Literal["post_residual", "branch"]
+AdapterInit = Literal["random", "blend"]
+StateInit = Literal["noise", "input", "input_plus_noise", "zero"]
+
+
+def key(default: Any, description: str, *, source: str, derived: bool = False) -> Any:
+    """A key of a section. `derived` marks a value that the user cannot set."""
+    extra = {"source": source, **({"derived": True} if derived else {})}
+    return Field(default, description=description, json_schema_extra=extra)
+
+
+class Section(BaseModel):
+    """Base of all sections: immutable, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_by_name=True)
+
+
+# --- device, text and tokens ----------------------------------------------------------------------------------------
+
+
+class ComputeConfig(Section):
+    """Hardware of all jobs that use torch."""
+
+    device: Literal["cpu", "cuda"] = key(
+        "cuda",
+        "Device of all torch jobs. Selects bf16 autocast in training and the GPU resource of jobs.",
+        source="ours",
+    )
+
+
+class DataConfig(Section):
+    """Text that is collected, and its split into training and held-out documents."""
+
+    source: Literal["fineweb", "parquet", "python_docs"] = key(
+        "fineweb",
+        "Text source: FineWeb from the Hugging Face hub, local parquet files, or the documentation of Python.",
+        source="§2",
+    )
+    path: str | None = key(
+        None,
+        "File or folder of parquet files with a column `text`. Required for source: parquet.",
+        source="ours",
+    )
+    repository: str = key("HuggingFaceFW/fineweb", "Hub repository for source: fineweb.", source="§2")
+    subset: str = key(
+        "sample-10BT", "Subset of the repository; 300 M tokens are 3 % of the default subset.", source="ours"
+    )
+    revision: str = key(
+        "cd850543a88ba055067841ce91d2669344ff7b7a",
+        "Commit of the repository. The default commit contains sample/10BT.",
+        source="ours",
+    )
+    train_characters: Count | None = key(
+        1_500_000_000,
+        "Characters of training text to collect for a tokenizer other than gpt2. null: no limit.",
+        source="ours",
+    )
+    train_tokens: Count | None = key(
+        300_000_000,
+        "Tokens of training text to collect for the gpt2 tokenizer. null: no limit.",
+        source="App. B",
+    )
+    held_out_tokens: Count = key(
+        1_000_000, "Number of held-out tokens: the first ones of the held-out documents, in order.", source="ours"
+    )
+    held_out_fraction: Share = key(
+        0.005, "Fraction of documents that are held out, selected by a hash of the document.", source="ours"
+    )
+    text_shards: Annotated[int, Field(ge=1, le=999), Number] = key(
+        8, "Number of parquet files that the text is written to.", source="ours"
+    )
+
+
+class DownloadConfig(Section):
+    """Requests to the hub, for data.source: fineweb. These keys do not affect the text."""
+
+    retries: Natural = key(10, "Attempts after the first one that fails.", source="ours")
+    delay: NonNegative = key(
+        1.0,
+        "Seconds before the first retry. The delay doubles with each retry and is longer where the hub requests it.",
+        source="ours",
+    )
+    max_delay: NonNegative = key(60.0, "Maximum number of seconds between two attempts.", source="ours")
+    timeout: Positive = key(30.0, "Seconds without data after which an attempt fails.", source="ours")
+    part_characters: Count = key(
+        16_000_000,
+        "Characters per part. A download that is interrupted loses at most one part.",
+        source="ours",
+    )
+
+
+class TokenizerConfig(Section):
+    """Tokenizer of the text."""
+
+    name: Literal["gpt2", "bpe", "bytes"] = key(
+        "gpt2",
+        "Tokenizer: GPT-2's, a BPE tokenizer trained on the text, or bytes.",
+        source="§2",
+    )
+    vocab_size: Annotated[int, Field(ge=BYTES_VOCAB_SIZE + 1), Number] = key(
+        4096, "Vocabulary size of name: bpe. Other tokenizers ignore it.", source="ours"
+    )
 
     @property
-    def vocabulary(self) -> int:
-        """Number of token ids, the end of text included."""
-        return {"gpt2": GPT2_VOCABULARY, "bytes": BYTES_VOCABULARY, "bpe": self.entries}[self.tokenizer]
+    def num_ids(self) -> int:
+        """Number of token ids, including the end of text."""
+        return {"gpt2": GPT2_VOCAB_SIZE, "bytes": BYTES_VOCAB_SIZE, "bpe": self.vocab_size}[self.name]
 
-
-@dataclass(frozen=True)
-class Model:
-    layers: int
-    heads: int
-    width: int
-    block: int
-    vocabulary: int
-    groups: tuple[tuple[int, ...], ...]
-    mean_loops: float
-    loops_sigma: float
-    sandwich: str
-    state_init: str
-    loop_noise: float
-    adapter_init: str
-    exit_norm: str
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "groups", tuple(tuple(group) for group in self.groups))
-        if self.width % self.heads:
+    @model_validator(mode="after")
+    def _check_shards(self) -> Self:
+        if self.num_ids > MAX_VOCAB_SIZE:
             raise InputError(
-                f"config key model.num_heads: {self.heads} heads do not divide model.hidden_size {self.width}; "
-                "expected a divisor."
+                f"config key tokenizer.vocab_size: found {self.num_ids}, expected at most {MAX_VOCAB_SIZE} "
+                "(token shards are uint16)."
             )
-        seen: set[int] = set()
-        for group in self.groups:
-            if list(group) != list(range(group[0], group[0] + len(group))):
-                raise InputError(
-                    f"config key model.groups: found the group {list(group)}, expected a run of "
-                    "consecutive layers in rising order."
-                )
-            if group[0] < 1 or group[-1] > self.layers:
-                raise InputError(
-                    f"config key model.groups: found the group {list(group)}, expected layers between "
-                    f"1 and model.num_layers = {self.layers}."
-                )
-            if seen & set(group):
-                raise InputError(
-                    f"config key model.groups: layer {min(seen & set(group))} is in two groups, "
-                    "expected disjoint groups."
-                )
-            if seen and group[0] < max(seen):
-                raise InputError(
-                    f"config key model.groups: the group {list(group)} comes after a deeper one, "
-                    "expected the groups in the order of the layers."
-                )
-            seen |= set(group)
+        return self
+
+
+# --- model and training ---------------------------------------------------------------------------------------------
+
+
+class ModelConfig(Section):
+    """Architecture of the model."""
+
+    architecture: str = key(
+        "transformer",
+        "Registered model. A name other than transformer loads the module of that name in twoscale.model.",
+        source="ours",
+    )
+    num_layers: Count = key(12, "Number of layers.", source="§2")
+    num_heads: Count = key(12, "Number of attention heads per layer; divides hidden_size.", source="§2")
+    hidden_size: Count = key(768, "Size of the hidden state.", source="§2")
+    context_length: AtLeastTwo = key(512, "Tokens per sequence (the paper's block size).", source="§2")
+    vocab_size: Count = key(GPT2_VOCAB_SIZE, "Number of token ids of the tokenizer.", source="§2", derived=True)
+    groups: tuple[Annotated[tuple[Count, ...], Field(min_length=1)], ...] = key(
+        ((4,), (5, 6), (7,)),
+        "Looped groups: lists of consecutive layers, numbered from 1. []: no loops, a plain GPT.",
+        source="§2",
+    )
+    mean_loops: Positive = key(
+        12.0,
+        "Parameter r of the log-normal Poisson distribution of loop counts. "
+        "It also defines the effective depth that scales the initial weights.",
+        source="App. B",
+    )
+    loops_sigma: NonNegative = key(0.5, "Standard deviation of the log-normal distribution.", source="[G]")
+    sandwich: Sandwich = key(
+        "post_residual",
+        "Position of the second norm of a layer's sandwich normalization: after the residual sum, as in the code "
+        "of [G], or on the branch before the sum. App. B does not specify it.",
+        source="[G]",
+    )
+    state_init: StateInit = key(
+        "noise",
+        "First state of a looped group: noise, the group's input, their sum, or zeros.",
+        source="§2, [G]",
+    )
+    loop_noise: NonNegative = key(
+        0.0,
+        'Standard deviation of fresh noise that is added at every loop step. §2, "each time the block is applied", '
+        "also allows a value above 0.",
+        source="[G]",
+    )
+    adapter_init: AdapterInit = key(
+        "random",
+        "Initialization of the projection of state and input: random, or half the state plus half the input plus "
+        "small noise (blend, ours).",
+        source="[G]",
+    )
+    exit_norm: Literal["none", "final_norm"] = key(
+        "none",
+        "Norm on the state that a looped group returns. The paper does not mention one; [G] applies final_norm.",
+        source="ours",
+    )
 
     @property
     def head_dim(self) -> int:
@@ -151,8 +265,8 @@ class Model:
 
     @property
     def padded_vocab_size(self) -> int:
-        """Rows of the embedding: the vocabulary rounded up to a multiple of 64."""
-        return math.ceil(self.vocab_size / VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
+        """Rows of the embedding: the vocabulary size rounded up to a multiple of 64."""
+        return math.ceil(self.vocab_size / VOCAB_MULTIPLE) * VOCAB_MULTIPLE
 
     @property
     def group_labels(self) -> tuple[str, ...]:
@@ -161,58 +275,134 @@ class Model:
 
     @property
     def boundary_labels(self) -> tuple[str, ...]:
-        """Names of the hand-offs between successive groups in tables: "4->5-6", "5-6->7"."""
-        labels = self.group_labels
-        return tuple(f"{left}->{right}" for left, right in pairwise(labels))
+        """Names of the boundaries between successive groups in tables: "4->5-6", "5-6->7"."""
+        return tuple(f"{left}->{right}" for left, right in pairwise(self.group_labels))
 
     @property
     def effective_depth(self) -> float:
-        """Layers applied per token at the mean loop count: looped layers count `mean_loops` times."""
+        """Layers applied per token at the mean loop count: a looped layer counts `mean_loops` times."""
         looped = sum(len(group) for group in self.groups)
-        return self.layers - looped + looped * self.mean_loops
+        return self.num_layers - looped + looped * self.mean_loops
+
+    @model_validator(mode="after")
+    def _check_heads(self) -> Self:
+        if self.hidden_size % self.num_heads:
+            raise InputError(
+                f"config key model.num_heads: found {self.num_heads}, expected a divisor of model.hidden_size = "
+                f"{self.hidden_size}."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_groups(self) -> Self:
+        seen: set[int] = set()
+        for group in self.groups:
+            problem = _group_problem(group, seen, self.num_layers)
+            if problem:
+                raise InputError(f"config key model.groups: {problem}.")
+            seen |= set(group)
+        return self
 
 
-@dataclass(frozen=True)
-class Train:
-    iterations: int
-    checkpoint_every: int
-    early_checkpoints: tuple[int, ...]
-    save_seconds: float
-    order: str
-    batch: int
-    micro_batches: int
-    processes: int
-    compile: bool
-    recompute: bool
-    prefetch: bool
-    peak_tflops: float | None
-    cpu_threads: int
-    learning_rate: float
-    min_learning_rate: float
-    warmup_iterations: int
-    lr_decay_iterations: int | None
-    beta1: float
-    beta2: float
-    weight_decay: float
-    clip: float
-    backprop_depth: int | None
-    held_out_every: int
-    held_out_sequences: int
-    held_out_loops: int
+def _group_problem(group: tuple[int, ...], seen: set[int], num_layers: int) -> str | None:
+    """What is wrong with a looped group, given the layers of the groups before it."""
+    found = f"found the group {list(group)}"
+    if list(group) != list(range(group[0], group[0] + len(group))):
+        return f"{found}, expected consecutive layers in ascending order"
+    if group[-1] > num_layers:
+        return f"{found}, expected layers between 1 and model.num_layers = {num_layers}"
+    if seen & set(group):
+        return f"found layer {min(seen & set(group))} in two groups, expected disjoint groups"
+    if seen and group[0] < max(seen):
+        return f"{found} after a deeper one, expected the groups in the order of the layers"
+    return None
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "early_checkpoints", tuple(self.early_checkpoints))
+
+class TrainConfig(Section):
+    """Training run: schedule, batches, optimizer and held-out loss."""
+
+    iterations: Annotated[int, Field(ge=1, le=999_999), Number] = key(
+        60_000, "Optimizer updates; 60 000 x 10 x 512 = 307 M tokens.", source="App. B"
+    )
+    checkpoint_every: Count = key(5000, "Iterations between checkpoints; one training job each.", source="ours")
+    early_checkpoints: tuple[Count, ...] = key(
+        (500, 1000, 2000),
+        "Additional checkpoints early in training, where the geometry changes fastest.",
+        source="ours",
+    )
+    save_seconds: Positive = key(
+        120.0, "Seconds between saves inside a job. A job that is killed loses at most this much.", source="ours"
+    )
+    order: Literal["permutation", "offsets"] = key(
+        "permutation",
+        "Order of the text: non-overlapping sequences in a new order each epoch, or random offsets as in nanoGPT.",
+        source="ours",
+    )
+    batch_size: Count = key(10, "Sequences per iteration, derived from App. B: 300 M / 60 000 / 512.", source="ours")
+    micro_batches: Count = key(
+        1, "Gradient accumulation steps. processes times micro_batches divides batch_size.", source="ours"
+    )
+    processes: Count = key(1, "Data-parallel processes, one per GPU.", source="ours")
+    compile: StrictBool = key(True, "Apply torch.compile to each group's loop step. CUDA only.", source="ours")
+    recompute: StrictBool = key(
+        False,
+        "Activation checkpointing per loop step: a third more FLOPs, and only one state per loop step in memory.",
+        source="ours",
+    )
+    prefetch: StrictBool = key(True, "Read the next batch during the computation of the current one.", source="ours")
+    peak_tflops: Positive | None = key(
+        None,
+        "Peak bf16 throughput of the GPU in TFLOPS, for the utilisation in the log. null: not logged.",
+        source="ours",
+    )
+    cpu_threads: Count = key(1, "Torch threads of training on CPU. The result depends on it bit by bit.", source="ours")
+    learning_rate: Positive = key(6e-4, "Maximum learning rate.", source="App. B, nanoGPT")
+    min_learning_rate: Positive = key(6e-5, "Learning rate at the end of the cosine.", source="App. B, nanoGPT")
+    warmup_iterations: Natural = key(2000, "Iterations of linear warm-up.", source="App. B, nanoGPT")
+    lr_decay_iterations: Count | None = key(
+        60_000,
+        "Iteration at which the cosine ends, independent of `iterations`. null: constant after warm-up.",
+        source="App. B, nanoGPT",
+    )
+    beta1: Share = key(0.9, "Coefficient of AdamW's first moment.", source="App. B, nanoGPT")
+    beta2: Share = key(0.95, "Coefficient of AdamW's second moment.", source="App. B, nanoGPT")
+    weight_decay: NonNegative = key(0.1, "Weight decay of matrices and embeddings.", source="App. B, nanoGPT")
+    grad_clip: Positive = key(1.0, "Maximum norm of the gradient.", source="App. B, nanoGPT")
+    backprop_depth: Count | None = key(
+        None,
+        "Loop steps that the gradient passes through, counted from the last. null: all. The paper does not mention "
+        "truncation; [G] uses 8.",
+        source="ours",
+    )
+    held_out_every: Count = key(
+        500,
+        "Iterations between measurements of the held-out loss, which is also measured at each checkpoint.",
+        source="ours",
+    )
+    held_out_sequences: Count = key(32, "Sequences per measurement of the held-out loss.", source="ours")
+    held_out_loops: Count = key(12, "Fixed loop count of the held-out loss.", source="ours")
+
+    @model_validator(mode="after")
+    def _check_schedule(self) -> Self:
         if self.iterations not in checkpoint_iterations(self):
             raise InputError(
-                f"config key train.iterations: found {self.iterations}, expected a step of the checkpoint "
-                f"schedule (a multiple of train.checkpoint_every = {self.checkpoint_every}), so that a "
-                "longer run continues this one."
+                f"config key train.iterations: found {self.iterations}, expected an iteration of the checkpoint "
+                f"schedule (a multiple of train.checkpoint_every = {self.checkpoint_every}), so that a longer run "
+                "can continue this one."
             )
-        if self.batch % (self.micro_batches * self.processes):
+        return self
+
+    @model_validator(mode="after")
+    def _check_batch(self) -> Self:
+        if self.batch_size % (self.micro_batches * self.processes):
             raise InputError(
-                f"config key train.batch_size: {self.batch} sequences cannot be divided among train.processes "
-                f"= {self.processes} times train.micro_batches = {self.micro_batches}; expected a multiple."
+                f"config key train.batch_size: found {self.batch_size}, expected a multiple of train.processes "
+                f"= {self.processes} times train.micro_batches = {self.micro_batches}."
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_learning_rate(self) -> Self:
         if self.min_learning_rate > self.learning_rate:
             raise InputError(
                 f"config key train.min_learning_rate: found {self.min_learning_rate}, expected at most "
@@ -220,174 +410,374 @@ class Train:
             )
         if self.lr_decay_iterations is not None and self.lr_decay_iterations <= self.warmup_iterations:
             raise InputError(
-                f"config key train.lr_decay_iterations: found {self.lr_decay_iterations}, expected more "
-                f"than train.warmup_iterations = {self.warmup_iterations}, or null for a constant rate."
+                f"config key train.lr_decay_iterations: found {self.lr_decay_iterations}, expected more than "
+                f"train.warmup_iterations = {self.warmup_iterations}, or null for a constant rate."
             )
+        return self
 
 
-@dataclass(frozen=True)
-class Trajectories:
-    budget: int
-    tokens: int
-    batch: int
-    dtype: str
-    states_sequence: int
+# --- exit criteria --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Exits:
-    budget: int
-    criteria: dict[str, dict[str, Any]]
-    decoder: str
-    kv_slots: int | None
-    cuda_graphs: bool
-    dtype: str
-    quality_tokens: int
-    quality_batch_size: int
-    latency_tokens: int
-    latency_repeats: int
+class CriterionConfig(Section):
+    """Thresholds of one exit criterion. A criterion that is not built in names its Python file and class."""
 
-    def __post_init__(self) -> None:
-        check_criteria("exits.criteria", self.rules, self.budget)
-
-
-@dataclass(frozen=True)
-class Figures:
-    fig1_tokens: int
-    dlr_reference_state: str
+    thresholds: Annotated[tuple[Threshold, ...], *Distinct] = Field(description="Values of tau to measure.")
+    file: str | None = Field(
+        None, description="Python file of the criterion.", min_length=1, exclude_if=lambda file: file is None
+    )
+    class_name: str | None = Field(
+        None,
+        alias="class",
+        description="Class in that file.",
+        min_length=1,
+        exclude_if=lambda class_name: class_name is None,
+    )
 
 
-@dataclass(frozen=True)
-class Scaling:
-    loops: tuple[int, ...]
-    tokens: int
-    batch: int
-    dtype: str
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "loops", tuple(sorted(set(self.loops))))
+def typed_criteria(criteria: Mapping[str, CriterionConfig]) -> dict[str, CriterionConfig]:
+    """The criteria with thresholds in the criterion's type, where that loses nothing."""
+    return {name: entry.model_copy(update={"thresholds": _typed(name, entry)}) for name, entry in criteria.items()}
 
 
-@dataclass(frozen=True)
-class Pareto:
-    criteria: dict[str, dict[str, Any]]
-    quality_tokens: int
-    latency_tokens: int
-    latency_repeats: int
+def _typed(name: str, entry: CriterionConfig) -> tuple[int | float, ...]:
+    if THRESHOLD_TYPES.get(name) is not int:
+        return tuple(map(float, entry.thresholds))
+    return tuple(int(value) if value == int(value) else value for value in entry.thresholds)
 
 
-@dataclass(frozen=True)
-class Kinds:
-    window: int
-    converging_rate: float
-    max_period: int
-    return_tolerance: float
-    straightness: float
+Criteria = Annotated[dict[str, CriterionConfig], Field(min_length=1), AfterValidator(typed_criteria)]
 
-    def __post_init__(self) -> None:
+
+def check_criteria(key: str, criteria: Mapping[str, CriterionConfig], max_loops: int | None = None) -> None:
+    """Refuse a criterion that is neither built in nor has a file, and thresholds that do not fit their criterion."""
+    for name, entry in criteria.items():
+        _check_origin(f"{key}.{name}", name, entry)
+        for threshold in entry.thresholds:
+            check_threshold(name, threshold, max_loops, key)
+
+
+def _check_origin(key: str, name: str, entry: CriterionConfig) -> None:
+    builtin = name in THRESHOLD_TYPES
+    if (entry.file is None) != (entry.class_name is None):
+        absent = "class" if entry.class_name is None else "file"
+        raise InputError(f"config key {key}: found no {absent}, expected a file and a class, or neither.")
+    if builtin and entry.file is not None:
+        raise InputError(
+            f"config key {key}.file: found {entry.file!r}, expected another name for a criterion from a file: "
+            "this one is built in."
+        )
+    if not builtin and entry.file is None:
+        raise InputError(
+            f"config key {key}: unknown criterion, expected one of {', '.join(THRESHOLD_TYPES)}, or a file and a class."
+        )
+
+
+def check_threshold(criterion: str, threshold: Any, max_loops: int | None, key: str = "exits.criteria") -> None:
+    """Refuse a threshold that is not a positive finite number of the criterion's type."""
+    whole = THRESHOLD_TYPES.get(criterion, float) is int
+    good_type = isinstance(threshold, int if whole else (int, float)) and not isinstance(threshold, bool)
+    if not good_type or not math.isfinite(threshold) or threshold <= 0:
+        expected = "a whole number of loops" if whole else "a number"
+        raise InputError(f"config key {key}.{criterion}.thresholds: found {threshold!r}, expected {expected} > 0.")
+    if criterion == "fixed" and max_loops is not None and threshold > max_loops:
+        raise InputError(
+            f"config key {key}.{criterion}.thresholds: found {threshold}, expected at most exits.max_loops = "
+            f"{max_loops}."
+        )
+
+
+def _grids(**thresholds: list[float]) -> dict[str, CriterionConfig]:
+    """The default of a key `criteria`."""
+    return typed_criteria({name: CriterionConfig(thresholds=values) for name, values in thresholds.items()})
+
+
+# --- measurements ---------------------------------------------------------------------------------------------------
+
+
+class TrajectoriesConfig(Section):
+    """States along the loops of each checkpoint, on held-out text."""
+
+    loops: AtLeastTwo = key(30, "Loop steps of every group.", source="Fig. 5")
+    tokens: Count = key(8192, "Held-out tokens per checkpoint, in whole sequences.", source="ours")
+    batch_size: Count = key(2, "Sequences at a time; limits the memory.", source="ours")
+    dtype: Dtype = key(
+        "float64",
+        "Precision. In float32 steps stop shrinking near 1e-5, and their angles are rounding errors.",
+        source="ours",
+    )
+    states_sequence: Natural = key(0, "Held-out sequence whose states are saved for Fig. 1.", source="Fig. 1")
+
+
+HALF_DECADES = [1e-5, 3.16e-5, 1e-4, 3.16e-4, 1e-3, 3.16e-3, 1e-2]
+
+
+class ExitsConfig(Section):
+    """Quality and latency of exit criteria at the last checkpoint."""
+
+    max_loops: Count = key(30, "Maximum number of loop steps per token and group.", source="Fig. 5, App. D")
+    criteria: Criteria = key(
+        _grids(fixed=[30], step_norm=HALF_DECADES, kl=HALF_DECADES, acceleration=HALF_DECADES),
+        "Exit criteria and their thresholds. Claim 10 requires the half decades between the decades of App. D (ours). "
+        "null removes a criterion of the defaults or the preset.",
+        source="App. D",
+    )
+    readout: Literal["head", "remaining_layers"] = key(
+        "head",
+        "Predictions from a state inside a group: head applies the final norm and the head (§4, \"the model's decoder "
+        'head"). remaining_layers [G] first applies the layers after the last group; criteria that use predictions '
+        "then process text position by position.",
+        source="§4",
+    )
+    kv_slots: Count | None = key(
+        None,
+        "Slots per token in the KV cache that loop steps share, as in [G]; text is then processed position by "
+        "position. null: one slot per loop step.",
+        source="ours",
+    )
+    cuda_graphs: StrictBool = key(
+        True,
+        "Decode by replaying captured loop steps, and with one slot per loop step also one loop step ahead of the exit "
+        "decisions. CUDA only.",
+        source="ours",
+    )
+    dtype: Dtype = key("float32", "Precision.", source="ours")
+    quality_tokens: Count = key(
+        16_384, "Held-out tokens for cross-entropy and perplexity, in whole sequences.", source="ours"
+    )
+    quality_batch_size: Count = key(4, "Sequences at a time.", source="ours")
+    latency_tokens: Count = key(64, "Tokens per timed repeat; at most model.context_length.", source="ours")
+    latency_repeats: Count = key(5, "Timed repeats.", source="ours")
+
+    @model_validator(mode="after")
+    def _check_criteria(self) -> Self:
+        check_criteria("exits.criteria", self.criteria, self.max_loops)
+        return self
+
+
+class FiguresConfig(Section):
+    """What the figures show."""
+
+    fig1_tokens: Count = key(8, "Tokens in Fig. 1, one polyline each.", source="ours")
+    dlr_reference_state: Literal["first_state", "projected", "final", "initial"] = key(
+        "first_state",
+        'State that Fig. 2 takes as "x^0 of the next group" in the drift-to-loop ratio: after the first loop step, '
+        "after the input projection, after the last loop step, or the initial state.",
+        source="ours",
+    )
+
+
+class ScalingConfig(Section):
+    """Quality at fixed loop counts, for every checkpoint (results/scaling.pdf)."""
+
+    loops: Annotated[tuple[Count, ...], Field(min_length=1), AfterValidator(sort_loops)] = key(
+        (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64),
+        "Loop counts, the same in every group. Those up to exits.max_loops are the fixed loop counts of pareto.pdf.",
+        source="ours",
+    )
+    tokens: Count = key(16_384, "Held-out tokens per checkpoint, in whole sequences.", source="ours")
+    batch_size: Count = key(4, "Sequences at a time.", source="ours")
+    dtype: Dtype = key("float32", "Precision.", source="ours")
+
+
+STATE_GRID = [1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0]
+RELATIVE_GRID = [3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3]
+KL_GRID = [1e-7, 1e-6, 1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 0.1]
+
+
+class ParetoConfig(Section):
+    """Quality against latency and loops at the last checkpoint, on dense grids (results/pareto.pdf)."""
+
+    criteria: Criteria = key(
+        _grids(
+            step_norm=STATE_GRID,
+            step_norm_relative=RELATIVE_GRID,
+            kl=KL_GRID,
+            acceleration=STATE_GRID,
+            acceleration_normalized=[0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9],
+            acceleration_relative=RELATIVE_GRID,
+            entropy_diff=[1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3],
+            argmax_stability=[1, 2, 3, 5, 8, 12],
+            cosine=[1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 3e-2, 0.1],
+            minp_kl=KL_GRID,
+        ),
+        "Exit criteria and their dense grids of thresholds. Criteria of `exits` that are absent here keep their "
+        "thresholds. [G] uses entropy_diff 1e-3, argmax_stability 5, cosine 1e-3 and minp_kl 1e-5. null removes a "
+        "criterion of the defaults or the preset.",
+        source="ours",
+    )
+    quality_tokens: Count = key(
+        8192, "Held-out tokens for cross-entropy and perplexity, in whole sequences.", source="ours"
+    )
+    latency_tokens: Count = key(32, "Tokens per timed repeat; at most model.context_length.", source="ours")
+    latency_repeats: Count = key(3, "Timed repeats.", source="ours")
+
+
+class PathTypesConfig(Section):
+    """Criteria for the types of a token's path: converging, orbiting or sliding, tested in this order, else undecided.
+
+    [G] names the types but gives no criteria.
+    """
+
+    window: AtLeastTwo = key(16, "Last loop steps of a trajectory, which determine the type.", source="ours")
+    converging_rate: Share = key(
+        0.95,
+        "Converging: the fitted ratio of successive step norms is at most this value, or the last step is a rounding "
+        "error.",
+        source="ours",
+    )
+    max_period: AtLeastTwo = key(8, "Orbiting: the state returns after 2 to max_period loop steps.", source="ours")
+    return_tolerance: Share = key(
+        0.25, "Orbiting: maximum mean distance of a return, as a fraction of the mean step norm.", source="ours"
+    )
+    straightness: Share = key(
+        0.5,
+        "Sliding: minimum distance between the ends of the window, as a fraction of the window's path length.",
+        source="ours",
+    )
+
+    @model_validator(mode="after")
+    def _check_period(self) -> Self:
         if self.max_period > self.window:
             raise InputError(
                 f"config key path_types.max_period: found {self.max_period}, expected at most path_types.window = "
                 f"{self.window}."
             )
+        return self
 
 
-@dataclass(frozen=True)
-class PathIndependence:
-    draws: int
-    tokens: int
+class PathIndependenceConfig(Section):
+    """Repeated loops from other noise, with the number of loop steps of trajectories.loops."""
+
+    draws: Count = key(3, "Additional draws of the noise, each compared with the run's own draw.", source="ours")
+    tokens: Count = key(2048, "Held-out tokens per checkpoint, in whole sequences.", source="ours")
 
 
-@dataclass(frozen=True)
-class Readings:
-    sandwich: tuple[str, ...]
-    adapter_init: tuple[str, ...]
-    state_init: tuple[str, ...]
-    overrides: dict[str, Any]
+VARIANT_OVERRIDES = {
+    "train": {"iterations": 5000, "checkpoint_every": 5000, "early_checkpoints": [], "lr_decay_iterations": 5000}
+}
 
 
-@dataclass(frozen=True)
-class Settings:
-    """Everything that one run is made of."""
+class VariantsConfig(Section):
+    """Choices where the paper is open. `snakemake variants` trains the model under every combination of them."""
 
-    seed: int
-    compute: Compute
-    data: Data
-    tokens: Tokens
-    model: Model
-    train: Train
-    trajectories: Trajectories
-    exits: Exits
-    figures: Figures
-    scaling: Scaling
-    pareto: Pareto
-    kinds: Kinds
-    path_independence: PathIndependence
-    download: Download
-    readings: Readings
+    sandwich: Annotated[tuple[Sandwich, ...], *Distinct] = key(
+        ("post_residual", "branch"), "Values of model.sandwich.", source="ours"
+    )
+    adapter_init: Annotated[tuple[AdapterInit, ...], *Distinct] = key(
+        ("random", "blend"), "Values of model.adapter_init.", source="ours"
+    )
+    state_init: Annotated[tuple[StateInit, ...], *Distinct] = key(
+        ("noise", "input"), "Values of model.state_init.", source="ours"
+    )
+    overrides: dict[str, Any] = key(
+        VARIANT_OVERRIDES, "Config sections of these runs, which take precedence over all other layers.", source="ours"
+    )
 
-    def __post_init__(self) -> None:
-        if self.tokens.vocabulary > 2**16:
-            raise InputError(
-                f"config key tokenizer.vocab_size: found {self.tokens.vocabulary}, expected at most 65536 "
-                "(token shards are uint16)."
-            )
-        if self.data.source == "parquet" and not self.data.path:
-            raise InputError(
-                "config key data.path: found nothing, expected a parquet file or a folder of parquet "
-                "files, because data.source is 'parquet'."
-            )
-        check_criteria("pareto.criteria", self.pareto.criteria, self.exits.max_loops)
-        self._check_held_out()
-        if self.trajectories.states_sequence >= self.trajectory_sequences:
-            raise InputError(
-                f"config key trajectories.states_sequence: found {self.trajectories.states_sequence}, expected "
-                f"less than {self.trajectory_sequences}, the sequences that trajectories.tokens makes."
-            )
-        if self.path_types.window > self.trajectories.loops:
-            raise InputError(
-                f"config key path_types.window: found {self.path_types.window}, expected at most trajectories.loops = "
-                f"{self.trajectories.loops} loop steps."
-            )
+
+# --- the whole config -----------------------------------------------------------------------------------------------
+
+
+class Derived:
+    """Values derived from several sections. Config and ConfigSlice share them."""
+
+    def _sequences(self, tokens: int) -> int:
+        return whole_sequences(tokens, self.model.context_length)
 
     @property
     def trajectory_sequences(self) -> int:
-        """Whole blocks in trajectories.tokens, at least one."""
-        return max(1, self.trajectories.tokens // self.model.context_length)
+        """Whole sequences in trajectories.tokens, at least one."""
+        return self._sequences(self.trajectories.tokens)
 
     @property
     def quality_sequences(self) -> int:
-        """Whole blocks in exits.quality_tokens, at least one."""
-        return max(1, self.exits.quality_tokens // self.model.context_length)
+        """Whole sequences in exits.quality_tokens, at least one."""
+        return self._sequences(self.exits.quality_tokens)
 
     @property
     def scaling_sequences(self) -> int:
-        """Whole blocks in scaling.tokens, at least one."""
-        return max(1, self.scaling.tokens // self.model.context_length)
+        """Whole sequences in scaling.tokens, at least one."""
+        return self._sequences(self.scaling.tokens)
 
     @property
     def pareto_sequences(self) -> int:
-        """Whole blocks in pareto.quality_tokens, at least one."""
-        return max(1, self.pareto.quality_tokens // self.model.context_length)
-
-    @property
-    def loop_grid(self) -> tuple[int, ...]:
-        """The fixed loop counts of scaling.loops that exits.max_loops allows, and that budget."""
-        return (*(loops for loops in self.scaling.loops if loops < self.exits.max_loops), self.exits.max_loops)
-
-    @property
-    def dense_exits(self) -> Exits:
-        """The exit benchmark of the Pareto figure: pareto.criteria over exits.criteria, `fixed` at every loop count."""
-        criteria = {**self.exits.criteria, **self.pareto.criteria, "fixed": {"thresholds": list(self.loop_grid)}}
-        return replace(self.exits, **{**vars(self.pareto), "criteria": criteria})
+        """Whole sequences in pareto.quality_tokens, at least one."""
+        return self._sequences(self.pareto.quality_tokens)
 
     @property
     def independence_sequences(self) -> int:
-        """Whole blocks in path_independence.tokens, at least one."""
-        return max(1, self.path_independence.tokens // self.model.context_length)
+        """Whole sequences in path_independence.tokens, at least one."""
+        return self._sequences(self.path_independence.tokens)
 
-    def _check_held_out(self) -> None:
-        needs = {
+    @property
+    def loop_grid(self) -> tuple[int, ...]:
+        """The loop counts of scaling.loops below exits.max_loops, and exits.max_loops."""
+        return (*(loops for loops in self.scaling.loops if loops < self.exits.max_loops), self.exits.max_loops)
+
+    @property
+    def dense_exits(self) -> ExitsConfig:
+        """The exit benchmark of the Pareto figure: pareto.criteria over exits.criteria, `fixed` at every loop count."""
+        fixed = CriterionConfig(thresholds=self.loop_grid)
+        criteria = {**self.exits.criteria, **self.pareto.criteria, "fixed": fixed}
+        return self.exits.model_copy(update={**vars(self.pareto), "criteria": criteria})
+
+
+class Config(Derived, Section):
+    """All sections of one run."""
+
+    seed: Natural = key(
+        1337, "Seed of batches, loop counts and noise, which are functions of (seed, iteration).", source="ours"
+    )
+    compute: ComputeConfig = ComputeConfig()
+    data: DataConfig = DataConfig()
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    model: ModelConfig = ModelConfig()
+    train: TrainConfig = TrainConfig()
+    trajectories: TrajectoriesConfig = TrajectoriesConfig()
+    exits: ExitsConfig = ExitsConfig()
+    figures: FiguresConfig = FiguresConfig()
+    scaling: ScalingConfig = ScalingConfig()
+    pareto: ParetoConfig = ParetoConfig()
+    path_types: PathTypesConfig = PathTypesConfig()
+    path_independence: PathIndependenceConfig = PathIndependenceConfig()
+    download: DownloadConfig = DownloadConfig()
+    variants: VariantsConfig = VariantsConfig()
+
+    @model_validator(mode="after")
+    def _set_vocab_size(self) -> Self:
+        model = self.model.model_copy(update={"vocab_size": self.tokenizer.num_ids})
+        object.__setattr__(self, "model", model)  # the class is frozen for everyone else
+        return self
+
+    @model_validator(mode="after")
+    def _check_path(self) -> Self:
+        if self.data.source == "parquet" and not self.data.path:
+            raise InputError(
+                "config key data.path: found nothing, expected a parquet file or a folder of parquet files, because "
+                "data.source is 'parquet'."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_pareto(self) -> Self:
+        check_criteria("pareto.criteria", self.pareto.criteria, self.exits.max_loops)
+        return self
+
+    @model_validator(mode="after")
+    def _check_held_out_tokens(self) -> Self:
+        sequences = self._held_out_sequences()
+        key = max(sequences, key=sequences.__getitem__)
+        least = sequences[key] * self.model.context_length + 1
+        if self.data.held_out_tokens < least:
+            raise InputError(
+                f"config key data.held_out_tokens: found {self.data.held_out_tokens}, expected at least {least} "
+                f"tokens, which {key} requires."
+            )
+        return self
+
+    def _held_out_sequences(self) -> dict[str, int]:
+        """Held-out sequences that each stage reads, by the key that determines their number."""
+        return {
             "train.held_out_sequences": self.train.held_out_sequences,
             "trajectories.tokens": self.trajectory_sequences,
             "path_independence.tokens": self.independence_sequences,
@@ -397,149 +787,33 @@ class Settings:
             "pareto.quality_tokens": self.pareto_sequences,
             "pareto.latency_repeats": self.pareto.latency_repeats,
         }
-        key = max(needs, key=needs.__getitem__)
-        least = needs[key] * self.model.context_length + 1
-        if self.data.held_out_tokens < least:
-            raise InputError(
-                f"config key data.held_out_tokens: found {self.data.held_out_tokens}, expected at least {least} tokens, which "
-                f"{key} asks for."
-            )
+
+    @model_validator(mode="after")
+    def _check_latency_tokens(self) -> Self:
         for section in ("exits", "pareto"):
             tokens = getattr(self, section).latency_tokens
             if tokens > self.model.context_length:
                 raise InputError(
-                    f"config key {section}.latency_tokens: found {tokens}, expected at most "
-                    f"model.context_length = {self.model.context_length}."
+                    f"config key {section}.latency_tokens: found {tokens}, expected at most model.context_length = "
+                    f"{self.model.context_length}."
                 )
+        return self
 
-
-def check_criteria(key: str, criteria: Mapping[str, Mapping[str, Any]], budget: int) -> None:
-    """Refuse a rule that is neither built in nor names a file, and thresholds that do not fit their rule."""
-    for name, rule in criteria.items():
-        builtin = name in THRESHOLD_TYPES
-        if builtin and "file" in rule:
+    @model_validator(mode="after")
+    def _check_trajectories(self) -> Self:
+        if self.trajectories.states_sequence >= self.trajectory_sequences:
             raise InputError(
-                f"config key {key}.{name}.file: found {rule['file']!r}, expected another name for a rule of your own: "
-                "this one is built in."
+                f"config key trajectories.states_sequence: found {self.trajectories.states_sequence}, expected less "
+                f"than {self.trajectory_sequences}, the number of sequences in trajectories.tokens."
             )
-        if not builtin and "file" not in rule:
+        if self.path_types.window > self.trajectories.loops:
             raise InputError(
-                f"config key {key}.{name}: unknown rule, expected one of {', '.join(THRESHOLD_TYPES)}, or a file and "
-                "a class."
+                f"config key path_types.window: found {self.path_types.window}, expected at most trajectories.loops "
+                f"= {self.trajectories.loops}."
             )
-        for threshold in rule["thresholds"]:
-            check_threshold(name, threshold, THRESHOLD_TYPES.get(name, float), budget, key)
+        return self
 
 
-def check_threshold(rule: str, threshold: Any, wanted: type, budget: int, key: str = "exits.criteria") -> None:
-    """Refuse a threshold that is not a positive finite number of the rule's type."""
-    kind = "a whole number of loops" if wanted is int else "a number"
-    good_type = isinstance(threshold, int if wanted is int else (int, float)) and not isinstance(threshold, bool)
-    if not good_type or not math.isfinite(threshold) or threshold <= 0:
-        raise InputError(f"config key {key}.{rule}.thresholds: found {threshold!r}, expected {kind} > 0.")
-    if rule == "fixed" and threshold > budget:
-        raise InputError(
-            f"config key {key}.{rule}.thresholds: found {threshold}, expected at most exits.max_loops = {budget}."
-        )
-
-
-def text_label(data: Data) -> str:
-    """Name of the text in figures and captions."""
-    match data.source:
-        case "fineweb":
-            return f"FineWeb {data.subset}"
-        case "parquet":
-            return f"parquet {data.path.rstrip('/').rpartition('/')[2]}"
-        case _:
-            return "Python documentation"
-
-
-@dataclass(frozen=True)
-class Budget:
-    """How much text to collect of each part, in `unit`; None: no end."""
-
-    unit: str
-    training: int | None
-    held_out: int | None
-
-
-def budget(data: Data, tokens: Tokens) -> Budget:
-    """The budget in tokens for GPT-2's tokenizer, which is there before the text, else in characters."""
-    if tokenizer.name == "gpt2":
-        return Budget("tokens", data.train_tokens, data.held_out_tokens)
-    most = {"bytes": 1, "bpe": CHARACTERS_PER_TOKEN}[tokenizer.name]
-    return Budget("characters", data.train_characters, most * data.held_out_tokens)
-
-
-def group_label(group: tuple[int, ...]) -> str:
-    return str(group[0]) if len(group) == 1 else f"{group[0]}-{group[-1]}"
-
-
-def checkpoint_iterations(train: Train) -> list[int]:
-    """Steps of the trained checkpoints, rising; step 0, the untrained model, is not among them.
-
-    Prefix-stable: a larger `iterations` only appends, because neither the early steps nor the grid
-    depend on it.
-    """
-    grid = range(train.checkpoint_every, train.iterations + 1, train.checkpoint_every)
-    early = (step for step in train.early_checkpoints if 0 < step <= train.iterations)
-    return sorted({*grid, *early})
-
-
-def merge(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with `overlay` on top, mapping by mapping; any other value of the overlay replaces.
-
-    A rule under `exits.criteria` that the overlay sets to null is dropped, since a mapping could otherwise
-    only grow.
-    """
-    merged = dict(base)
-    for key, value in overlay.items():
-        if isinstance(value, Mapping) and isinstance(base.get(key), Mapping):
-            merged[key] = merge(base[key], value)
-            if key == "criteria":
-                merged[key] = {name: rule for name, rule in merged[key].items() if rule is not None}
-        else:
-            merged[key] = value
-    return merged
-
-
-def from_config(config: Mapping[str, Any]) -> Settings:
-    """Settings from a merged configuration that the schema has accepted."""
-    tokens = Tokens(**config["tokens"])
-    return Settings(
-        seed=config["seed"],
-        compute=Compute(**config["compute"]),
-        data=Data(**config["data"]),
-        tokens=tokens,
-        model=Model(vocabulary=tokens.vocabulary, **config["model"]),
-        train=Train(**config["train"]),
-        trajectories=Trajectories(**config["trajectories"]),
-        exits=Exits(**config["exits"]),
-        figures=Figures(**config["figures"]),
-        scaling=Scaling(**config["scaling"]),
-        pareto=Pareto(**config["pareto"]),
-        kinds=Kinds(**config["path_types"]),
-        path_independence=PathIndependence(**config["path_independence"]),
-        download=Download(**config["download"]),
-        readings=Readings(**config["readings"]),
-    )
-
-
-def training_identity(settings: Settings) -> dict[str, Any]:
-    """What the weights of a checkpoint depend on besides its step and its text."""
-    return {
-        "seed": settings.seed,
-        "device": settings.compute.device,
-        "model": asdict(settings.model),
-        "train": {key: value for key, value in asdict(settings.train).items() if key not in RUNTIME_KEYS},
-    }
-
-
-def operation(settings: Settings) -> dict[str, Any]:
-    """The rest of `train`: how far the run goes and how it is cut, watched and spread."""
-    return {key: value for key, value in asdict(settings.train).items() if key in RUNTIME_KEYS}
-
-
-def canonical_json(value: Any) -> str:
-    """One string per value: keys sorted, no spaces that could vary. Tuples become lists."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+SECTIONS: dict[str, type[Section]] = {
+    name: field.annotation for name, field in Config.model_fields.items() if name != "seed"
+}

@@ -1,0 +1,111 @@
+"""Values that the workflow derives from a config: checkpoint schedule, identities, text quota, labels.
+
+This module imports no config class at run time, because the classes use it for their own checks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from twoscale.config.sections import Config, DataConfig, TokenizerConfig, TrainConfig
+
+# Characters to collect for one held-out token of a BPE tokenizer, whose tokens cannot be counted before it is trained:
+# twice what GPT-2's tokenizer takes in English.
+CHARACTERS_PER_TOKEN = 9
+
+# Keys of `train` that control how far a run goes and how it is cut, monitored and distributed, but not what it
+# computes. No checkpoint identity contains them, so a longer run, or one on more processes, continues another.
+RUNTIME_KEYS = frozenset(
+    {
+        "iterations",
+        "checkpoint_every",
+        "early_checkpoints",
+        "save_seconds",
+        "micro_batches",
+        "processes",
+        "compile",
+        "recompute",
+        "prefetch",
+        "peak_tflops",
+    }
+)
+
+# Keys of `data` that limit how much text is collected. Only one of them applies to a given tokenizer.
+QUOTA_KEYS = ("train_characters", "train_tokens", "held_out_tokens")
+
+
+def plain(section: BaseModel) -> dict[str, Any]:
+    """A section as a JSON-able dict: tuples become lists, nested sections become dicts."""
+    return section.model_dump(mode="json", by_alias=True, serialize_as_any=True)
+
+
+def whole_sequences(tokens: int, context_length: int) -> int:
+    """Number of whole sequences of `context_length` in `tokens`, at least one."""
+    return max(1, tokens // context_length)
+
+
+def group_label(group: tuple[int, ...]) -> str:
+    """Name of a looped group in tables: "4" or "5-6"."""
+    return str(group[0]) if len(group) == 1 else f"{group[0]}-{group[-1]}"
+
+
+def checkpoint_iterations(train: TrainConfig) -> list[int]:
+    """Iterations with a checkpoint, ascending; iteration 0, the untrained model, is not included.
+
+    Prefix-stable: a larger `iterations` only appends, because neither the early checkpoints nor the grid depend on it.
+    """
+    grid = range(train.checkpoint_every, train.iterations + 1, train.checkpoint_every)
+    early = (iteration for iteration in train.early_checkpoints if 0 < iteration <= train.iterations)
+    return sorted({*grid, *early})
+
+
+def training_identity(config: Config) -> dict[str, Any]:
+    """Everything that the weights of a checkpoint depend on, except its iteration and its text."""
+    return {
+        "seed": config.seed,
+        "device": config.compute.device,
+        "model": plain(config.model),
+        "train": {key: value for key, value in plain(config.train).items() if key not in RUNTIME_KEYS},
+    }
+
+
+def runtime(config: Config) -> dict[str, Any]:
+    """The keys of `train` that training_identity leaves out."""
+    return {key: value for key, value in plain(config.train).items() if key in RUNTIME_KEYS}
+
+
+@dataclass(frozen=True)
+class TextQuota:
+    """How much training and held-out text to collect, in `unit` ("tokens" or "characters"); None: no limit."""
+
+    unit: str
+    training: int | None
+    held_out: int | None
+
+
+def text_quota(data: DataConfig, tokenizer: TokenizerConfig) -> TextQuota:
+    """The quota in tokens for GPT-2's tokenizer, which exists before the text, otherwise in characters."""
+    if tokenizer.name == "gpt2":
+        return TextQuota("tokens", data.train_tokens, data.held_out_tokens)
+    characters = {"bytes": 1, "bpe": CHARACTERS_PER_TOKEN}[tokenizer.name]
+    return TextQuota("characters", data.train_characters, characters * data.held_out_tokens)
+
+
+def text_source(data: DataConfig) -> dict[str, Any]:
+    """The section `data` with its quota keys at their defaults, so that they do not affect the text's identity."""
+    return plain(data) | {key: type(data).model_fields[key].default for key in QUOTA_KEYS}
+
+
+def text_label(data: DataConfig) -> str:
+    """Name of the text in figures and captions."""
+    match data.source:
+        case "fineweb":
+            return f"FineWeb {data.subset}"
+        case "parquet":
+            return f"parquet {data.path.rstrip('/').rpartition('/')[2]}"
+        case _:
+            return "Python documentation"

@@ -1,0 +1,307 @@
+"""Loading: layers, presets, runs, variants, slices, and what the messages name."""
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+from twoscale import config
+from twoscale.config.loading import paper as paper_values
+from twoscale.errors import InputError
+
+# --- merge -----------------------------------------------------------------------------------------------------
+
+
+def test_merge_goes_into_mappings_and_replaces_every_other_value():
+    base = {"seed": 1, "model": {"hidden_size": 8, "groups": [[2], [3]]}, "data": {"path": None}}
+    overlay = {"model": {"groups": [[4]]}, "data": {"path": "x.parquet"}}
+    assert config.merge(base, overlay) == {
+        "seed": 1,
+        "model": {"hidden_size": 8, "groups": [[4]]},
+        "data": {"path": "x.parquet"},
+    }
+
+
+def test_merge_changes_neither_layer():
+    base, overlay = {"a": {"b": [1]}}, {"a": {"b": [2], "c": 3}}
+    config.merge(base, overlay)
+    assert (base, overlay) == ({"a": {"b": [1]}}, {"a": {"b": [2], "c": 3}})
+
+
+def test_merge_removes_an_exit_criterion_set_to_null_and_keeps_the_others():
+    base = {"exits": {"criteria": {"kl": {"thresholds": [1.0]}, "fixed": {"thresholds": [30]}}}}
+    overlay = {"exits": {"criteria": {"kl": None, "step_norm": {"thresholds": [0.1]}}}}
+    criteria = config.merge(base, overlay)["exits"]["criteria"]
+    assert criteria == {"fixed": {"thresholds": [30]}, "step_norm": {"thresholds": [0.1]}}
+
+
+def test_merge_keeps_null_where_null_is_a_value():
+    assert config.merge({"train": {"backprop_depth": 8}}, {"train": {"backprop_depth": None}}) == {
+        "train": {"backprop_depth": None}
+    }
+
+
+# --- presets and runs ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in config.PRESETS.glob("*.yaml")))
+def test_every_preset_is_a_whole_config(name):
+    (run,) = config.runs({"preset": name})
+    assert run == name
+
+
+def test_the_default_preset_is_used_when_none_is_named():
+    assert config.runs({}) == config.runs({"preset": config.DEFAULT_PRESET})
+
+
+def test_the_user_wins_over_the_preset_and_the_preset_over_the_paper():
+    model = config.runs({"preset": "tiny", "model": {"hidden_size": 24}})["tiny"].model
+    assert (model.hidden_size, model.num_layers, model.loops_sigma) == (24, 4, 0.5)
+
+
+def test_runs_take_their_overrides_over_the_chosen_run():
+    user = {
+        "preset": "tiny",
+        "run": "base",
+        "seed": 5,
+        "runs": {"branch": {"model": {"sandwich": "branch"}}, "x": None},
+    }
+    runs = config.runs(user)
+    assert list(runs) == ["base", "branch", "x"]
+    assert (runs["base"].model.sandwich, runs["branch"].model.sandwich) == ("post_residual", "branch")
+    assert runs["branch"].seed == 5
+    assert runs["x"] == runs["base"]
+
+
+MODEL_KEYS = "architecture, num_layers, num_heads, hidden_size, "
+
+
+@pytest.mark.parametrize(
+    ("user", "sentence"),
+    [
+        ({"modle": {}}, "config key (top level): unknown key modle, expected one of seed, compute, "),
+        ({"train": {"lr": 1}}, "config key train: unknown key lr, expected one of iterations, "),
+        ({"train": {"lr": 1, "bs": 2, "iterations": -1}}, "config key train: unknown key bs, lr, expected one of "),
+        ({"model": {"heds": 2}}, f"config key model: unknown key heds, expected one of {MODEL_KEYS}"),
+        ({"model": {"vocab_size": 9}}, f"config key model: unknown key vocab_size, expected one of {MODEL_KEYS}"),
+        ({"model": {"hidden_size": "wide"}}, "found 'wide', expected a whole number >= 1."),
+        ({"model": {"hidden_size": 1.5}}, "config key model.hidden_size: found 1.5, expected a whole number >= 1."),
+        ({"model": {"hidden_size": True}}, "config key model.hidden_size: found True, expected a whole number >= 1."),
+        ({"model": {"hidden_size": None}}, "config key model.hidden_size: found None, expected a whole number >= 1."),
+        ({"model": 5}, "config key model: found 5, expected a section of keys."),
+        ({"train": None}, "config key train: found None, expected a section of keys."),
+        ({"train": {"learning_rate": "abc"}}, "train.learning_rate: found 'abc', expected a number > 0."),
+        ({"train": {"learning_rate": False}}, "train.learning_rate: found False, expected a number > 0."),
+        ({"train": {"learning_rate": float("inf")}}, "train.learning_rate: found inf, expected a number > 0."),
+        ({"train": {"beta1": 1}}, "config key train.beta1: found 1, expected a number > 0 and < 1."),
+        ({"train": {"backprop_depth": 0}}, "found 0, expected a whole number >= 1 or null."),
+        ({"train": {"compile": "yes"}}, "config key train.compile: found 'yes', expected true or false."),
+        ({"train": {"compile": 1}}, "config key train.compile: found 1, expected true or false."),
+        ({"compute": {"device": "gpu"}}, "config key compute.device: found 'gpu', expected one of cpu, cuda."),
+        ({"data": {"path": 3}}, "config key data.path: found 3, expected a string or null."),
+        ({"data": {"text_shards": 1000}}, "found 1000, expected a whole number >= 1 and <= 999."),
+        ({"train": {"iterations": 1_000_000}}, "found 1000000, expected a whole number >= 1 and <= 999999."),
+        ({"tokenizer": {"vocab_size": 257}}, "found 257, expected a whole number >= 258."),
+        ({"seed": -1}, "config key seed: found -1, expected a whole number >= 0."),
+        ({"model": {"groups": [["x"]]}}, "found 'x', expected a list of nonempty lists of whole numbers >= 1."),
+        ({"scaling": {"loops": []}}, "config key scaling.loops: found [], expected a nonempty list of whole numbers"),
+        ({"exits": {"criteria": None}}, "config key exits.criteria: found None, expected a nonempty mapping of names"),
+        ({"exits": {"criteria": {"kl": 1}}}, "config key exits.criteria.kl: found 1, expected a section of keys."),
+        ({"model": {"architecture": "lstm"}}, "config key model.architecture: found 'lstm', expected transformer or "),
+        ({"model": {"architecture": "../x"}}, "config key model.architecture: found '../x', expected transformer or "),
+        ({"preset": "huge"}, "config key preset: found 'huge', expected one of demo, "),
+        ({"run": "a b"}, "config key run: found 'a b'"),
+        ({"runs": {"x": {"model": {"num_heads": 3}}}}, "config key model.num_heads: found 3, expected a divisor of"),
+        ({"runs": {"x": 3}}, "config key runs.x: found 3, expected a section of keys."),
+        ({"runs": [1]}, "config key runs: found [1], expected a section of keys."),
+    ],
+)
+def test_the_first_wrong_key_or_value_is_named_in_one_sentence(user, sentence):
+    with pytest.raises(InputError) as refusal:
+        config.runs({"preset": "tiny"} | user)
+    assert sentence in str(refusal.value)
+    assert str(refusal.value).startswith("config key ")
+    assert str(refusal.value).endswith(".")
+    assert "\n" not in str(refusal.value)
+
+
+# --- renamed keys ----------------------------------------------------------------------------------------------
+
+
+def nested(dotted: str, value: object) -> dict:
+    section, _, key = dotted.partition(".")
+    return {section: {key: value}} if key else {section: value}
+
+
+def has_key(dotted: str) -> bool:
+    values = paper_values()
+    for part in dotted.split("."):
+        if part not in values:
+            return False
+        values = values[part]
+    return True
+
+
+@pytest.mark.parametrize(("old", "new"), config.RENAMED.items())
+def test_a_renamed_key_is_refused_in_one_sentence_with_the_new_key(old, new):
+    assert has_key(new)
+    assert not has_key(old)
+    for user in (nested(old, 1), {"modle": 1} | nested(old, 1)):
+        with pytest.raises(InputError) as refusal:
+            config.runs({"preset": "tiny"} | user)
+        assert str(refusal.value) == f"config key {old}: was renamed, expected {new}."
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("kinds.window", "path_types.window"), ("readings.overrides", "variants.overrides")]
+)
+def test_the_other_keys_of_a_renamed_section_are_named_too(old, new):
+    with pytest.raises(InputError, match=f"^config key {old}: was renamed, expected {new}.$"):
+        config.runs(nested(old, 1))
+
+
+def test_renamed_keys_are_found_in_the_overrides_of_runs_and_variants():
+    with pytest.raises(InputError, match=r"^config key model.width: was renamed, expected model.hidden_size.$"):
+        config.runs({"preset": "tiny", "runs": {"wide": {"model": {"width": 32}}}})
+    with pytest.raises(InputError, match=r"model.width: was renamed, expected model.hidden_size"):
+        config.variants({"preset": "tiny", "variants": {"overrides": {"model": {"width": 32}}}})
+
+
+# --- variants --------------------------------------------------------------------------------------------------
+
+
+def test_every_combination_is_a_run_named_after_it():
+    runs = config.variants({"preset": "demo"})
+    assert len(runs) == 8
+    model = runs["variants/branch-blend-input"].model
+    assert (model.sandwich, model.adapter_init, model.state_init) == ("branch", "blend", "input")
+    combinations = {tuple(getattr(run.model, key) for key in config.VARIANT_KEYS) for run in runs.values()}
+    assert len(combinations) == 8
+
+
+def test_variants_differ_from_the_chosen_run_only_in_their_keys_and_the_overrides():
+    user = {"preset": "tiny", "seed": 5, "variants": {"overrides": {"train": {"batch_size": 2}}}}
+    (chosen,) = config.runs(user).values()
+    for run in config.variants(user).values():
+        assert (run.seed, run.train.batch_size, run.train.iterations) == (5, 2, 10)
+        assert (run.data, run.tokenizer) == (chosen.data, chosen.tokenizer)
+        assert run.model.hidden_size == chosen.model.hidden_size
+
+
+def test_a_wrong_override_names_the_run_and_the_key():
+    user = {"preset": "tiny", "variants": {"overrides": {"train": {"lr": 1}}}}
+    with pytest.raises(InputError, match=r"variants/post_residual-random-noise .*train: unknown key lr"):
+        config.variants(user)
+
+
+@pytest.mark.parametrize("value", [[], ["none"], ["branch", "branch"]])
+def test_a_variant_that_does_not_exist_is_refused(value):
+    with pytest.raises(InputError, match=r"config key variants\.sandwich: .*list of distinct values out of"):
+        config.variants({"preset": "tiny", "variants": {"sandwich": value}})
+
+
+# --- other architectures ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ouro(monkeypatch):
+    """A registered architecture with one more key."""
+
+    class OuroConfig(config.ModelConfig):
+        exit_gate: bool = False
+
+    module = ModuleType("twoscale.model.ouro")
+    module.Config = OuroConfig
+    monkeypatch.setitem(sys.modules, "twoscale.model", ModuleType("twoscale.model"))
+    monkeypatch.setitem(sys.modules, "twoscale.model.ouro", module)
+    return OuroConfig
+
+
+def test_an_architecture_brings_the_class_of_its_section(ouro):
+    (run,) = config.runs({"preset": "tiny", "model": {"architecture": "ouro", "exit_gate": True}}).values()
+    made = run.model
+    assert isinstance(made, ouro)
+    assert (made.exit_gate, made.hidden_size, made.vocab_size) == (True, 16, 257)
+    assert config.plain(made)["exit_gate"] is True
+    assert config.plain(run)["model"]["exit_gate"] is True
+    assert config.ConfigSlice({"model": config.plain(made)}).model == made
+
+
+def test_the_keys_of_an_architecture_are_named(ouro):
+    with pytest.raises(InputError, match=r"^config key model: unknown key gate, expected one of .*, exit_gate\.$"):
+        config.runs({"preset": "tiny", "model": {"architecture": "ouro", "gate": True}})
+
+
+# --- slices ----------------------------------------------------------------------------------------------------
+
+PROPERTIES = (
+    "trajectory_sequences",
+    "quality_sequences",
+    "scaling_sequences",
+    "pareto_sequences",
+    "independence_sequences",
+    "loop_grid",
+    "dense_exits",
+)
+
+
+@pytest.fixture
+def tiny() -> config.Config:
+    return config.checked(config.preset("tiny"))
+
+
+def cut(made: config.Config, *sections: str, **values: object) -> config.ConfigSlice:
+    """A slice on its way through JSON, as a job gets it."""
+    return config.ConfigSlice.from_json(
+        json.dumps({**values, **{section: config.plain(getattr(made, section)) for section in sections}})
+    )
+
+
+def test_a_slice_has_sections_and_plain_values(tiny):
+    part = cut(tiny, "model", "trajectories", seed=1, device="cpu", run="demo", files={"mine": "abc"}, tokenizer="gpt2")
+    assert (part.model, part.trajectories) == (tiny.model, tiny.trajectories)
+    assert (part.seed, part.device, part.run, part.files, part.tokenizer) == (1, "cpu", "demo", {"mine": "abc"}, "gpt2")
+    assert part.model is part.model
+
+
+@pytest.mark.parametrize("name", PROPERTIES)
+def test_a_slice_derives_what_the_config_derives(tiny, name):
+    assert getattr(cut(tiny, *config.SECTIONS), name) == getattr(tiny, name)
+
+
+def test_a_slice_needs_only_the_sections_that_a_derived_value_is_made_of(tiny):
+    assert cut(tiny, "model", "trajectories").trajectory_sequences == tiny.trajectory_sequences
+
+
+def test_a_section_that_is_absent_from_a_slice_is_named(tiny):
+    part = cut(tiny, "model", seed=1)
+    for absent in ("trajectories", "trajectory_sequences"):
+        with pytest.raises(AttributeError, match="this config slice has no 'trajectories', only seed, model"):
+            getattr(part, absent)
+    assert not hasattr(part, "device")
+
+
+def test_a_training_identity_and_its_runtime_are_a_whole_section(tiny):
+    identity = json.dumps(config.training_identity(tiny))
+    part = config.ConfigSlice.from_json(identity, runtime=config.runtime(tiny))
+    assert (part.train, part.model, part.seed, part.device) == (tiny.train, tiny.model, tiny.seed, "cpu")
+    with pytest.raises(InputError, match=r"config key train: found no iterations, .*, expected all keys"):
+        _ = config.ConfigSlice.from_json(identity).train
+
+
+# --- pins ------------------------------------------------------------------------------------------------------
+
+
+def test_the_environments_pin_what_the_requirements_pin():
+    lines = (line.partition("#")[0].strip() for line in (config.PROJECT / "requirements.txt").read_text().splitlines())
+    pinned = dict(line.split("==") for line in lines if line)
+    for path in Path(config.PROJECT, "envs").glob("*.yaml"):
+        (packages,) = (
+            entry["pip"] for entry in yaml.safe_load(path.read_text())["dependencies"] if isinstance(entry, dict)
+        )
+        for package in packages:
+            name, version = package.split("==")
+            assert pinned[name] == version, f"{path.name}: {package}"

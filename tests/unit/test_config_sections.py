@@ -1,0 +1,367 @@
+"""Config sections: derived values, checks between keys, the checkpoint schedule, identities."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from twoscale import config
+from twoscale.config.loading import paper as paper_values
+from twoscale.errors import InputError
+from twoscale.json import canonical_json
+
+
+def changed(values: dict[str, Any], **sections: Any) -> dict[str, Any]:
+    """`values` with some keys of some sections replaced."""
+    return values | {
+        name: values[name] | section if isinstance(section, dict) else section for name, section in sections.items()
+    }
+
+
+def from_paper(**sections: Any) -> config.Config:
+    """The paper's config with some keys replaced."""
+    return config.checked(changed(dict(paper_values()), **sections))
+
+
+def small_train(**changes: Any) -> config.TrainConfig:
+    schedule = {"iterations": 20, "checkpoint_every": 10, "early_checkpoints": ()}
+    return config.TrainConfig(**(schedule | changes))
+
+
+# --- presets ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in config.PRESETS.glob("*.yaml")))
+def test_every_preset_ends_at_a_checkpoint(name):
+    made = config.checked(config.preset(name))
+    assert made.train.iterations == config.checkpoint_iterations(made.train)[-1]
+
+
+def test_the_defaults_are_the_numbers_of_the_paper():
+    made = config.Config()
+    model, train, exits = made.model, made.train, made.exits
+    assert made == config.checked(config.preset("paper"))
+    assert (model.num_layers, model.num_heads, model.hidden_size, model.context_length) == (12, 12, 768, 512)
+    assert model.groups == ((4,), (5, 6), (7,))
+    assert (model.vocab_size, model.padded_vocab_size, model.head_dim) == (50257, 50304, 64)
+    assert (model.mean_loops, model.effective_depth) == (12, 56)
+    assert train.iterations == 60000
+    assert train.iterations * train.batch_size * model.context_length == pytest.approx(300e6, rel=0.03)
+    assert (train.learning_rate, train.min_learning_rate, train.warmup_iterations) == (6e-4, 6e-5, 2000)
+    assert (train.beta1, train.beta2, train.weight_decay, train.grad_clip) == (0.9, 0.95, 0.1, 1.0)
+    assert (exits.max_loops, made.trajectories.loops) == (30, 30)
+    for criterion in ("step_norm", "kl", "acceleration"):
+        assert exits.criteria[criterion].thresholds[::2] == (1e-5, 1e-4, 1e-3, 1e-2)
+
+
+# --- types -----------------------------------------------------------------------------------------------------
+
+
+def test_sections_are_immutable():
+    with pytest.raises(ValueError, match="frozen"):
+        config.Config().model.hidden_size = 3
+
+
+def test_lists_become_tuples():
+    made = from_paper(model={"groups": [[4], [5, 6]]}, train={"early_checkpoints": [7]})
+    assert made.model.groups == ((4,), (5, 6))
+    assert made.train.early_checkpoints == (7,)
+
+
+@pytest.mark.parametrize(("text", "number"), [("1e-3", 1e-3), ("6E-4", 6e-4), ("0.002", 0.002), ("1", 1.0)])
+def test_a_string_is_accepted_where_a_number_is_meant(text, number):
+    assert from_paper(train={"learning_rate": text}).train.learning_rate == number
+
+
+@pytest.mark.parametrize("value", ["1e3", "1000", 1e3, 1000])
+def test_a_whole_number_may_be_written_as_a_string_or_an_integral_float(value):
+    warmup = from_paper(train={"warmup_iterations": value}).train.warmup_iterations
+    assert (warmup, type(warmup)) == (1000, int)
+
+
+def test_thresholds_may_be_strings_and_take_the_type_of_their_criterion():
+    criteria = {"kl": {"thresholds": ["1e-4", 1]}, "fixed": {"thresholds": ["10", 20.0]}}
+    made = from_paper(exits={"criteria": criteria}).exits.criteria
+    assert made["kl"].thresholds == (1e-4, 1.0)
+    assert made["fixed"].thresholds == (10, 20)
+    assert [type(value) for name in ("kl", "fixed") for value in made[name].thresholds] == [float, float, int, int]
+
+
+# --- derived values --------------------------------------------------------------------------------------------
+
+
+def test_groups_and_boundaries_are_named_by_their_layers():
+    model = config.ModelConfig(groups=[[4], [5, 6], [7]])
+    assert model.group_labels == ("4", "5-6", "7")
+    assert model.boundary_labels == ("4->5-6", "5-6->7")
+    assert config.ModelConfig(groups=[]).boundary_labels == ()
+
+
+@pytest.mark.parametrize(
+    ("groups", "depth"), [([], 12), ([[4], [5, 6], [7]], 8 + 4 * 12), ([[3, 4, 5, 6]], 8 + 4 * 12), ([[1]], 11 + 12)]
+)
+def test_effective_depth_counts_looped_layers_once_per_mean_loop(groups, depth):
+    assert config.ModelConfig(num_layers=12, groups=groups, mean_loops=12).effective_depth == depth
+
+
+@pytest.mark.parametrize(("vocab_size", "padded"), [(50257, 50304), (257, 320), (64, 64), (65, 128)])
+def test_the_embedding_has_a_multiple_of_64_rows(vocab_size, padded):
+    assert config.ModelConfig(vocab_size=vocab_size).padded_vocab_size == padded
+
+
+@pytest.mark.parametrize(("tokenizer", "vocab_size"), [("gpt2", 50257), ("bytes", 257), ("bpe", 5000)])
+def test_the_tokenizer_determines_the_vocabulary_of_the_model(tokenizer, vocab_size):
+    made = from_paper(tokenizer={"name": tokenizer, "vocab_size": 5000})
+    assert made.tokenizer.num_ids == made.model.vocab_size == vocab_size
+
+
+@pytest.mark.parametrize(("tokens", "sequences"), [(8192, 16), (1023, 1), (1024, 2), (3, 1)])
+def test_tokens_to_measure_are_whole_sequences_and_at_least_one(tokens, sequences):
+    made = from_paper(
+        trajectories={"tokens": tokens},
+        exits={"quality_tokens": tokens},
+        scaling={"tokens": tokens},
+        pareto={"quality_tokens": tokens},
+        path_independence={"tokens": tokens},
+    )
+    assert config.whole_sequences(tokens, made.model.context_length) == sequences
+    assert (made.trajectory_sequences, made.quality_sequences, made.scaling_sequences) == (sequences,) * 3
+    assert (made.pareto_sequences, made.independence_sequences) == (sequences,) * 2
+
+
+@pytest.mark.parametrize(
+    ("data", "label"),
+    [
+        ({"source": "fineweb", "subset": "sample-10BT"}, "FineWeb sample-10BT"),
+        ({"source": "parquet", "path": "texts/mine.parquet"}, "parquet mine.parquet"),
+        ({"source": "parquet", "path": "texts/folder/"}, "parquet folder"),
+        ({"source": "python_docs"}, "Python documentation"),
+    ],
+)
+def test_the_text_has_a_name_for_figures(data, label):
+    assert config.text_label(from_paper(data=data).data) == label
+
+
+def test_the_dense_benchmark_has_every_criterion_and_the_loop_counts_up_to_the_maximum():
+    mine = {"thresholds": [1.0], "file": "my.py", "class": "My"}
+    exits = {"max_loops": 10, "criteria": {"fixed": {"thresholds": [10]}, "mine": mine}}
+    dense = from_paper(exits=exits, scaling={"loops": [4, 1, 64, 2, 1]}).dense_exits
+    expected = paper_values()["pareto"]["criteria"] | {"mine": mine, "fixed": {"thresholds": [1, 2, 4, 10]}}
+    assert config.plain(dense)["criteria"] == expected
+    assert (dense.max_loops, dense.latency_repeats) == (10, paper_values()["pareto"]["latency_repeats"])
+
+
+# --- checks between keys ---------------------------------------------------------------------------------------
+
+MINE = {"file": "my.py", "class": "My"}
+CRITERIA_WRONG = [
+    ("newton", {"thresholds": [1.0]}, "", "unknown"),
+    ("kl", {"thresholds": [1.0], **MINE}, ".file", "'my.py', expected another name"),
+    ("mine", {"thresholds": [-1.0], **MINE}, ".thresholds", "-1.0"),
+    ("mine", {"thresholds": [1.0], "file": "my.py"}, "", "no class"),
+    ("mine", {"thresholds": [1.0], "class": "My"}, "", "no file"),
+    ("kl", {}, ".thresholds", "nothing"),
+    ("kl", {"thresholds": []}, ".thresholds", "[]"),
+    ("kl", {"thresholds": [1.0, 1.0]}, ".thresholds", "[1.0, 1.0]"),
+    ("kl", {"thresholds": [1.0], "hits": 2}, "", "unknown key hits"),
+    ("argmax_stability", {"thresholds": [0.5]}, ".thresholds", "0.5"),
+    ("fixed", {"thresholds": [31]}, ".thresholds", "31"),
+    ("fixed", {"thresholds": [1.5]}, ".thresholds", "1.5"),
+    ("fixed", {"thresholds": [True]}, ".thresholds", "True"),
+    ("kl", {"thresholds": [0.1, -1.0]}, ".thresholds", "-1.0"),
+    ("kl", {"thresholds": [0]}, ".thresholds", "0"),
+    ("kl", {"thresholds": ["small"]}, ".thresholds", "'small'"),
+    ("kl", {"thresholds": [float("nan")]}, ".thresholds", "nan"),
+    ("kl", {"thresholds": ["inf"]}, ".thresholds", "inf"),
+]
+
+WRONG = [
+    ("model.num_heads", {"model": {"num_heads": 7}}, "7"),
+    ("model.groups", {"model": {"groups": [[4, 6]]}}, "[4, 6]"),
+    ("model.groups", {"model": {"groups": [[6, 5]]}}, "[6, 5]"),
+    ("model.groups", {"model": {"groups": [[12, 13]]}}, "[12, 13]"),
+    ("model.groups", {"model": {"groups": [[0]]}}, "0"),
+    ("model.groups", {"model": {"groups": [[]]}}, "[]"),
+    ("model.groups", {"model": {"groups": [[4, 5], [5, 6]]}}, "layer 5"),
+    ("model.groups", {"model": {"groups": [[7], [4]]}}, "[4]"),
+    ("train.iterations", {"train": {"iterations": 60001}}, "60001"),
+    ("train.batch_size", {"train": {"micro_batches": 3}}, "10"),
+    ("train.batch_size", {"train": {"processes": 4}}, "10"),
+    ("train.min_learning_rate", {"train": {"min_learning_rate": 1.0}}, "1.0"),
+    ("train.lr_decay_iterations", {"train": {"lr_decay_iterations": 2000}}, "2000"),
+    ("tokenizer.vocab_size", {"tokenizer": {"name": "bpe", "vocab_size": 65537}}, "65537"),
+    ("data.path", {"data": {"source": "parquet", "path": None}}, "nothing"),
+    ("trajectories.states_sequence", {"trajectories": {"states_sequence": 16}}, "16"),
+    ("data.held_out_tokens", {"data": {"held_out_tokens": 32 * 512}}, f"at least {32 * 512 + 1}"),
+    ("data.held_out_tokens", {"train": {"held_out_sequences": 5000}}, "train.held_out_sequences"),
+    ("data.held_out_tokens", {"trajectories": {"tokens": 1_000_448}}, "trajectories.tokens"),
+    ("data.held_out_tokens", {"path_independence": {"tokens": 1_000_448}}, "path_independence.tokens"),
+    ("data.held_out_tokens", {"exits": {"quality_tokens": 1_000_448}}, "exits.quality_tokens"),
+    ("data.held_out_tokens", {"exits": {"latency_repeats": 5000}}, "exits.latency_repeats"),
+    ("data.held_out_tokens", {"scaling": {"tokens": 1_000_448}}, "scaling.tokens"),
+    ("data.held_out_tokens", {"pareto": {"quality_tokens": 1_000_448}}, "pareto.quality_tokens"),
+    ("data.held_out_tokens", {"pareto": {"latency_repeats": 5000}}, "pareto.latency_repeats"),
+    ("exits.latency_tokens", {"exits": {"latency_tokens": 513}}, "513"),
+    ("pareto.latency_tokens", {"pareto": {"latency_tokens": 513}}, "513"),
+    ("path_types.max_period", {"path_types": {"max_period": 17}}, "17"),
+    ("path_types.window", {"path_types": {"window": 31}}, "31"),
+    *(
+        (f"{section}.criteria.{name}{below}", {section: {"criteria": {name: entry}}}, found)
+        for section in ("exits", "pareto")
+        for name, entry, below, found in CRITERIA_WRONG
+    ),
+]
+
+
+@pytest.mark.parametrize(("key", "sections", "found"), WRONG)
+def test_a_config_that_contradicts_itself_is_refused_in_one_sentence_that_names_the_key(key, sections, found):
+    with pytest.raises(InputError) as refusal:
+        from_paper(**sections)
+    message = str(refusal.value)
+    assert message.startswith(f"config key {key}:")
+    assert found in message
+    assert "expected" in message
+    assert message.endswith(".")
+    assert "\n" not in message
+
+
+def test_held_out_text_that_is_just_long_enough_is_accepted():
+    enough = 32 * 512 + 1  # the most sequences that a stage reads, and the target of the last token
+    assert from_paper(data={"held_out_tokens": enough}).data.held_out_tokens == enough
+
+
+def test_a_learning_rate_that_never_decays_is_accepted():
+    assert small_train(lr_decay_iterations=None).lr_decay_iterations is None
+
+
+# --- checkpoint schedule ---------------------------------------------------------------------------------------
+
+
+def test_checkpoints_are_the_early_iterations_and_the_grid():
+    train = small_train(iterations=30, checkpoint_every=10, early_checkpoints=(20, 5, 40))
+    assert config.checkpoint_iterations(train) == [5, 10, 20, 30]
+
+
+def test_a_longer_run_only_appends_checkpoints():
+    draw = random.Random(0)
+    for _ in range(300):
+        every = draw.randint(1, 40)
+        early = tuple(draw.randint(1, 120) for _ in range(draw.randint(0, 5)))
+        shorter, longer = sorted((every * draw.randint(1, 9), every * draw.randint(1, 9)))
+        short, long = (
+            config.checkpoint_iterations(
+                small_train(iterations=iterations, checkpoint_every=every, early_checkpoints=early)
+            )
+            for iterations in (shorter, longer)
+        )
+        assert long[: len(short)] == short
+        assert short[-1] == shorter
+        assert long == sorted(set(long))
+
+
+# --- identity --------------------------------------------------------------------------------------------------
+
+
+RUNTIME_CHANGES = {
+    "iterations": 65000,
+    "checkpoint_every": 2500,
+    "early_checkpoints": [7],
+    "save_seconds": 1,
+    "micro_batches": 2,
+    "processes": 5,
+    "compile": False,
+    "recompute": True,
+    "prefetch": False,
+    "peak_tflops": 100.0,
+}
+
+
+def test_identity_and_runtime_partition_the_keys_of_train():
+    made = config.Config()
+    identity, runtime = config.training_identity(made)["train"], config.runtime(made)
+    assert not identity.keys() & runtime.keys()
+    assert identity.keys() | runtime.keys() == config.TrainConfig.model_fields.keys()
+    assert runtime.keys() == RUNTIME_CHANGES.keys() == config.RUNTIME_KEYS
+    assert config.TrainConfig(**identity, **runtime) == made.train
+
+
+@pytest.mark.parametrize(("key", "value"), RUNTIME_CHANGES.items())
+def test_a_longer_or_differently_cut_run_has_the_same_identity(key, value):
+    assert config.training_identity(from_paper(train={key: value})) == config.training_identity(config.Config())
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"seed": 1},
+        {"compute": {"device": "cpu"}},
+        {"model": {"loop_noise": 0.1}},
+        {"model": {"groups": [[4]]}},
+        {"train": {"learning_rate": 1e-3}},
+        {"train": {"cpu_threads": 2}},
+        {"tokenizer": {"name": "bytes"}},
+    ],
+)
+def test_whatever_changes_the_weights_changes_the_identity(sections):
+    assert config.training_identity(from_paper(**sections)) != config.training_identity(config.Config())
+
+
+def test_the_identity_survives_the_way_through_json():
+    identity = config.training_identity(config.Config())
+    again = json.loads(canonical_json(identity))
+    assert again == identity
+    assert config.ModelConfig(**again["model"]) == config.Config().model
+
+
+def test_every_section_survives_the_way_through_json():
+    mine = {"mine": {"thresholds": [1.0], **MINE}}
+    made = from_paper(exits={"criteria": mine})
+    for name, section in config.SECTIONS.items():
+        dumped = config.plain(getattr(made, name))
+        assert section(**json.loads(canonical_json(dumped))) == getattr(made, name)
+    assert config.plain(made.exits)["criteria"] == mine
+
+
+def test_canonical_json_depends_on_values_and_not_on_the_order_of_keys():
+    one = {"b": 1, "a": {"d": (1, 2), "c": None}}
+    other = {"a": {"c": None, "d": [1, 2]}, "b": 1}
+    assert canonical_json(one) == canonical_json(other)
+    assert canonical_json({"a": [1, 2]}) != canonical_json({"a": [2, 1]})
+
+
+def test_importing_the_config_imports_no_heavy_library():
+    code = (
+        "import sys, twoscale.config;"
+        "print(sorted({'torch', 'numpy', 'pandas', 'pyarrow', 'jsonschema'} & set(sys.modules)))"
+    )
+    environment = os.environ | {"PYTHONPATH": str(config.PROJECT / "src")}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+# --- text ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "quota"),
+    [
+        ("gpt2", config.TextQuota("tokens", 300_000_000, 1_000_000)),
+        ("bytes", config.TextQuota("characters", 1_500_000_000, 1_000_000)),
+        ("bpe", config.TextQuota("characters", 1_500_000_000, 9_000_000)),
+    ],
+)
+def test_the_quota_counts_what_can_be_counted_before_the_text_exists(tokenizer, quota):
+    made = from_paper(tokenizer={"name": tokenizer})
+    assert config.text_quota(made.data, made.tokenizer) == quota
+
+
+def test_the_source_of_the_text_does_not_depend_on_quotas():
+    quotas = {"train_characters": None, "train_tokens": None, "held_out_tokens": 500_000}
+    source = config.text_source(from_paper(data=quotas).data)
+    assert source == config.text_source(config.Config().data)
+    assert source != config.text_source(from_paper(data={"subset": "sample-100BT"}).data)
+    assert config.DataConfig(**source) == config.DataConfig()
