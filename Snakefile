@@ -14,7 +14,7 @@ from snakemake.utils import min_version
 min_version("9.27")
 
 
-# beside this file, also where Snakemake is called in another folder
+# beside this file, even if Snakemake is started in another folder
 configfile: Path(str(workflow.current_basedir)) / "config.yaml"
 
 

@@ -132,7 +132,7 @@ class Runs:
         return [weights, weights.replace(".safetensors", ".optimizer.safetensors")] if iteration else [weights]
 
     def at_checkpoints(self, pattern: str, untrained: bool = True) -> Callable:
-        """Input function: `pattern` with each checkpoint's {run} and {iteration}, with or without the untrained model."""
+        """Input function: `pattern` with {run} and {iteration} of each checkpoint, untrained model included or not."""
 
         def files(wildcards: Any) -> list[str]:
             run, _ = self._of(wildcards)

@@ -45,7 +45,7 @@ runs = in_one_sentence(Runs)(config, SCRIPTS)
 
 
 def script(name):
-    """Params of a rule that runs scripts/<name>.py: the command, its files, and the code that is tracked."""
+    """Params of a job of scripts/<name>.py: the command, its files, and the code that is tracked."""
     return dict(command=runs.command(name), files=file_options, code=runs.code(name))
 
 
@@ -54,7 +54,7 @@ def torch_script(name):
     return script(name) | dict(command=runs.torch_command(name))
 
 
-# The shell line of every rule; train_segment and a few others pass further options.
+# The shell line of every job; those of train_segment and a few others have further options.
 JOB = "{params.command} --config {params.config:q} {params.files} > {log:q} 2>&1"
 # Held-out tokens, an input of all jobs that open a checkpoint.
 HELD_OUT = dict(val=runs.data_file("val.bin"), metadata=runs.data_file("tokens.json"))

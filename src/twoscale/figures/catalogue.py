@@ -1,8 +1,8 @@
-"""The figures: tables, values, caption and target of each one. Drawing functions are in the modules of the same names.
+"""The figures: tables, values, caption and target of each one.
 
-A figure is one row here (or one row that a stage's .smk file appends to `runs.figures`), the module `figures/<name>.py` with
-a function `draw`, and the caption `workflow/report/<name>.rst`. `draw` takes the tables of `inputs` by name, then as
-keyword-only arguments `values` and `context`. This module imports neither torch nor matplotlib.
+A figure is a row here (or a row that a stage's .smk file appends to `runs.figures`), the module figures/<name>.py with
+a function `draw`, and the caption workflow/report/<name>.rst. `draw` takes the tables of `inputs` by name, then
+`values` and `context` as keyword-only arguments. This module imports neither torch nor matplotlib.
 """
 
 from collections.abc import Callable, Mapping
