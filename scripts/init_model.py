@@ -8,7 +8,7 @@ from twoscale.model import checkpoints, registry
 
 
 def main(arguments) -> None:
-    identity, config = arguments.config, ConfigSlice.from_mapping(arguments.config)
+    identity, config = arguments.config, ConfigSlice(arguments.config)
     digest = json.loads(arguments.metadata.read_text())["digest"]
     model = registry.architecture(config.model.architecture).initialise(config.model, config.seed)
     header = checkpoints.Header("weights", 0, 0, identity | {"data": digest}, {})

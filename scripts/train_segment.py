@@ -14,7 +14,7 @@ from twoscale.training.trainer import SegmentPaths, TrainingData, train_segment
 
 def main(arguments) -> None:
     identity = arguments.config
-    config = ConfigSlice.from_mapping(identity | {"train": identity["train"] | arguments.runtime})
+    config = ConfigSlice(identity | {"train": identity["train"] | arguments.runtime})
     torch.set_num_threads(config.train.cpu_threads)
     held_out = held_out_sequences(
         open_shard(arguments.val, arguments.metadata), config.model.context_length, config.train.held_out_sequences

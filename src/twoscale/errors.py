@@ -1,4 +1,4 @@
-"""The one exception that means "the input is wrong", as opposed to "the code is wrong"."""
+"""The exception for wrong input, as opposed to wrong code."""
 
 
 class InputError(Exception):
@@ -6,5 +6,5 @@ class InputError(Exception):
 
 
 def first_line(error: Exception) -> str:
-    """What another library's exception says in its first line, to be quoted in a sentence of ours."""
+    """The first line of another library's message, without its full stop, for use in a sentence of ours."""
     return str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__

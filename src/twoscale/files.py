@@ -1,11 +1,11 @@
-"""Writing files so that a failure never damages what was there before."""
+"""Atomic writes: after a failure a file has its previous content."""
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-# What the user's umask leaves of rw-rw-rw-; some writers make their files private whatever it says.
+# Mode rw-rw-rw- under the user's umask. It is set explicitly, because some writers create private files.
 _UMASK = os.umask(0o022)
 os.umask(_UMASK)
 _MODE = 0o666 & ~_UMASK
@@ -13,11 +13,11 @@ _MODE = 0o666 & ~_UMASK
 
 @contextmanager
 def replacing(path: str | os.PathLike) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; on success it takes the place of `path` in one step.
+    """Yield a temporary path beside `path` that atomically replaces `path` on success.
 
-    The temporary name carries host and process id, so two processes that write the same file (an orphan
-    and its successor, say, on two nodes of a cluster) never share one. After an
-    exception the temporary file is removed and `path` is as it was.
+    After an exception the temporary file is removed and `path` is unchanged. The temporary name contains host and
+    process id, so that two processes that write the same file (for example an orphan and its successor on two nodes
+    of a cluster) never share one.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -25,13 +25,13 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
     try:
         yield temporary
         temporary.chmod(_MODE)
-        _to_disk(temporary)
+        _sync(temporary)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _to_disk(path: Path) -> None:
-    """Wait until the bytes are stored, so that a power cut cannot leave the new name with nothing in it."""
+def _sync(path: Path) -> None:
+    """Wait until the bytes are on disk, so that a power failure cannot leave an empty file under the new name."""
     with path.open("rb") as file:
         os.fsync(file.fileno())

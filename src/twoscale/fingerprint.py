@@ -1,89 +1,137 @@
-"""A fingerprint of the code behind a rule, blind to comments, docstrings and formatting.
+"""Fingerprint of the code behind a rule, independent of comments, docstrings and formatting.
 
-It covers the syntax tree of an entry script and of every library module that it imports, directly or not.
-Snakemake tracks it as a param, so an edit that can change a result reruns the rules that import it, and an
-edit that cannot reruns nothing.
+It covers the syntax tree of an entry script and of all library modules that it imports, directly or indirectly.
+Snakemake tracks it as a param: an edit that can change a result reruns the rules that import it, other edits rerun
+nothing.
 """
 
 import ast
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
 from twoscale.errors import InputError, first_line
 
-PACKAGE = "twoscale"
+LIBRARY = Path("src", "twoscale")  # relative to the project
 
-# Modules left out. What `settings` and `tables` say reaches a rule as values in its params; the others move
-# arguments, messages and bytes about and decide no number.
-LEFT_OUT = frozenset({"settings", "tables", "command", "progress", "errors", "files"})
+# Modules and packages that no fingerprint covers. The values of `config` and the columns of `tables` reach a rule in
+# its params. The others handle arguments, messages, files and planning, and determine no number. `json` is covered,
+# because the keys of random streams are hashes of canonical JSON.
+EXCLUDED = frozenset({"config", "tables", "command", "progress", "errors", "files", "workflow", "fingerprint"})
 
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def fingerprint(script: Path) -> str:
-    """Hexadecimal digest of `script` and of the modules it imports from the package beside it."""
+def fingerprint(script: Path, *modules: str) -> str:
+    """Hexadecimal digest of `script`, of further modules, and of all library modules that they import.
+
+    Args:
+        script: Entry script, in a project whose library is in src/twoscale.
+        modules: Dotted names of library modules that the script imports dynamically, such as "twoscale.figures.fig3".
+
+    Raises:
+        InputError: if a module does not exist.
+    """
+    project = _project(script)
+    roots = [script]
+    for module in modules:
+        if not _module_file(project, module):
+            raise InputError(f"module {module}: found no file in {project}, expected a module of the library.")
+        roots += _files(project, module)
     digest = hashlib.sha256()
-    for path in sorted({script, *_closure(script)}):
-        digest.update(f"{path.relative_to(script.parent)}\n{normalised(path)}\n".encode())
+    for path in sorted(_closure(roots)):
+        digest.update(f"{path.relative_to(project).as_posix()}\n{normalised(path)}\n".encode())
     return digest.hexdigest()[:16]
 
 
-def of_criterion_file(path: str) -> str:
-    """Hexadecimal digest of a file with an exit rule of the user; one that is not Python code is an InputError."""
+def criterion_file_fingerprint(path: str) -> str:
+    """Hexadecimal digest of a user's file with an exit criterion.
+
+    Raises:
+        InputError: if the file is missing or is not Python code.
+    """
     try:
         return hashlib.sha256(normalised(Path(path)).encode()).hexdigest()[:16]
     except (OSError, SyntaxError, ValueError) as error:
         raise InputError(
-            f"exit rule file {path}: cannot be read ({first_line(error)}), expected Python code with the rule's class."
+            f"exit criterion file {path}: cannot be read ({first_line(error)}), expected Python code with the "
+            "criterion's class."
         ) from error
+
+
+# --- from imports to files
+
+
+def _project(path: Path) -> Path:
+    return next(folder for folder in path.parents if (folder / LIBRARY).is_dir())
+
+
+def _closure(roots: Iterable[Path]) -> set[Path]:
+    """The files `roots` and all library files that they import, directly or indirectly."""
+    files = set(roots)
+    unread = list(files)
+    while unread:
+        new = set(imported(unread.pop())) - files
+        files |= new
+        unread += new
+    return files
+
+
+@cache
+def imported(path: Path) -> tuple[Path, ...]:
+    """Library files that `path` imports, also inside functions, except excluded ones."""
+    project = _project(path)
+    package = path.parent.relative_to(project).parts[1:]  # without "src"; only relative imports need it
+    names = {name for node in ast.walk(_parse(path)) for name in _imported_names(node, package)}
+    return tuple(sorted({file for name in names for file in _files(project, name)}))
+
+
+def _imported_names(node: ast.AST, package: tuple[str, ...]) -> Iterator[str]:
+    """Dotted names that an import in a module of `package` may load: modules, and names in them that may be modules."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        # `from ..a import b`: two dots are one package up
+        parents = package[: len(package) - node.level + 1] if node.level else ()
+        module = ".".join([*parents, *filter(None, [node.module])])
+        yield module
+        yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def _files(project: Path, name: str) -> Iterator[Path]:
+    """Files that Python executes to import the dotted `name`: __init__.py of each package, and the module itself.
+
+    There are none if the name is outside the library or excluded. A name that is not a module, such as a function,
+    yields the files of the module before it.
+    """
+    parts = name.split(".")
+    if parts[0] != LIBRARY.name or EXCLUDED.intersection(parts[1:2]):
+        return
+    for end in range(1, len(parts) + 1):
+        if file := _module_file(project, ".".join(parts[:end])):
+            yield file
+
+
+@cache
+def _module_file(project: Path, name: str) -> Path | None:
+    """The file of a module, or the __init__.py of a package; None if there is neither."""
+    path = project.joinpath(LIBRARY.parent, *name.split("."))
+    files = (path.with_suffix(".py"), path / "__init__.py")
+    return next((file for file in files if file.is_file()), None)
+
+
+# --- from files to text
 
 
 @cache
 def normalised(path: Path) -> str:
     """The syntax tree of a file as text, without docstrings and positions.
 
-    Fields that are empty or None are not written, so the text is the same on Python versions that add an
-    optional field to a node.
+    Fields that are empty or None are omitted, so the text is the same on Python versions that add an optional field to
+    a node.
     """
     return _dump(_without_docstrings(_parse(path)))
-
-
-def _closure(script: Path) -> set[Path]:
-    found: set[Path] = set()
-    todo = [script]
-    while todo:
-        for path in imported(todo.pop()):
-            if path not in found:
-                found.add(path)
-                todo.append(path)
-    return found
-
-
-@cache
-def imported(path: Path) -> tuple[Path, ...]:
-    """Files of the package that `path` imports anywhere, also inside functions."""
-    scripts = next(folder for folder in path.parents if (folder / PACKAGE).is_dir())
-    names = {name for node in ast.walk(_parse(path)) for name in _imported_names(node)}
-    files = []
-    for name in sorted(names):
-        parts = name.split(".")
-        if parts[0] != PACKAGE or (len(parts) > 1 and parts[1] in LEFT_OUT):
-            continue
-        file = scripts.joinpath(*parts).with_suffix(".py")
-        if file.is_file():  # else the name is a package, or a function of a module that is listed too
-            files.append(file)
-    return tuple(files)
-
-
-def _imported_names(node: ast.AST) -> Iterator[str]:
-    """Dotted names that a node may import: modules, and names in them that may be modules."""
-    if isinstance(node, ast.Import):
-        yield from (alias.name for alias in node.names)
-    elif isinstance(node, ast.ImportFrom) and node.module:
-        yield node.module
-        yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 @cache
@@ -101,8 +149,8 @@ def _without_docstrings(tree: ast.Module) -> ast.Module:
 def _dump(node: object) -> str:
     if isinstance(node, ast.AST):
         fields = ((name, getattr(node, name, None)) for name in node._fields)
-        kept = ",".join(f"{name}={_dump(value)}" for name, value in fields if value not in (None, []))
-        return f"{type(node).__name__}({kept})"
+        text = ",".join(f"{name}={_dump(value)}" for name, value in fields if value not in (None, []))
+        return f"{type(node).__name__}({text})"
     if isinstance(node, list):
         return f"[{','.join(map(_dump, node))}]"
     return repr(node)

@@ -1,8 +1,8 @@
-"""GPUs of its own for each job where a machine has several: leases that end with their holder.
+"""Exclusive per-job GPU leases on multi-GPU machines.
 
-Snakemake counts GPUs (the resource `gpu_slot`) but does not say which is whose. A lease is a lock on a file in
-the machine's temporary folder, so the kernel gives it back however the holder ends. Under SLURM nothing is
-leased: there the scheduler hands out GPUs.
+Snakemake counts GPUs (the resource `gpu_slot`) but does not assign them to jobs. A lease is a lock on a file in the
+machine's temporary folder, which the kernel releases however the holder ends. Under SLURM the scheduler assigns GPUs,
+and there are no leases.
 """
 
 import fcntl
@@ -21,56 +21,56 @@ POLL_SECONDS = 0.5
 
 
 def run(count: int, command: Sequence[str]) -> None:
-    """Become `command`, with `count` leased GPUs the only ones that CUDA shows it; waits until they are free.
+    """Wait for `count` free GPUs, then replace this process by `command`, to which only these GPUs are visible.
 
-    On a machine with one GPU jobs take turns by `gpu_slot`, so there is nothing to lease.
+    On a machine with one GPU there are no leases, because `gpu_slot` lets only one job run at a time.
 
     Raises:
-        InputError: the machine has several GPUs, but fewer than `count`.
+        InputError: if the machine has several GPUs, but fewer than `count`.
     """
-    gpus = [] if "SLURM_JOB_ID" in os.environ else visible(os.environ)
+    gpus = [] if "SLURM_JOB_ID" in os.environ else visible_gpus(os.environ)
     if len(gpus) > 1:
         os.environ[VISIBLE] = ",".join(wait_for(count, gpus, leases_folder()))
     os.execvp(command[0], command)
 
 
-def visible(environment: Mapping[str, str]) -> list[str]:
-    """Names of the GPUs that a process may use, as CUDA_VISIBLE_DEVICES takes them."""
+def visible_gpus(environment: Mapping[str, str]) -> list[str]:
+    """Names of the GPUs that a process may use, in the form that CUDA_VISIBLE_DEVICES takes."""
     if VISIBLE in environment:
         return [name for name in environment[VISIBLE].split(",") if name]
     try:
         query = ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"]
         return subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()
-    except (OSError, subprocess.CalledProcessError):  # no GPU: torch will say so
+    except (OSError, subprocess.CalledProcessError):  # no GPU: torch reports it
         return []
 
 
 def leases_folder() -> Path:
-    """Where this user's processes on this machine meet; locks on shared file systems are not to be trusted."""
+    """Folder of this user's locks on this machine. It is local, because locks on shared file systems are unreliable."""
     folder = Path(tempfile.gettempdir()) / f"twoscale-gpus-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder
 
 
 def wait_for(count: int, gpus: Sequence[str], folder: Path) -> list[str]:
-    """Lease `count` of the GPUs as soon as so many are free at once."""
+    """Wait until `count` of the GPUs are free at the same time, and lease them."""
     if count > len(gpus):
-        raise InputError(f"{VISIBLE}: found {len(gpus)} GPUs, expected at least {count}, one a training process.")
-    told = False
-    while (leased := lease(count, gpus, folder)) is None:
-        if not told:
+        raise InputError(f"{VISIBLE}: found {len(gpus)} GPUs, expected at least {count}, one per training process.")
+    first = True
+    while (names := lease(count, gpus, folder)) is None:
+        if first:
             print(f"waiting for {count} of {len(gpus)} GPUs, the others are leased", file=sys.stderr, flush=True)
-            told = True
+            first = False
         time.sleep(POLL_SECONDS)
-    return leased
+    return names
 
 
 def lease(count: int, gpus: Sequence[str], folder: Path) -> list[str] | None:
-    """The first `count` GPUs that nobody holds, or None and nothing held.
+    """Lease the first `count` free GPUs, or none and return None if fewer are free.
 
     The locks survive `exec` and end with the process.
     """
-    held: dict[str, int] = {}  # GPU -> descriptor of its locked file
+    locks: dict[str, int] = {}  # GPU -> descriptor of its locked file
     for gpu in gpus:
         descriptor = os.open(folder / gpu.replace("/", "_"), os.O_CREAT | os.O_RDWR, 0o600)
         try:
@@ -79,9 +79,9 @@ def lease(count: int, gpus: Sequence[str], folder: Path) -> list[str] | None:
             os.close(descriptor)
             continue
         os.set_inheritable(descriptor, True)
-        held[gpu] = descriptor
-        if len(held) == count:
-            return list(held)
-    for descriptor in held.values():
+        locks[gpu] = descriptor
+        if len(locks) == count:
+            return list(locks)
+    for descriptor in locks.values():
         os.close(descriptor)
     return None

@@ -1,4 +1,4 @@
-"""Progress of long work: a bar on a terminal, a plain line every few seconds in a log."""
+"""Progress meters: a bar on a terminal, a plain line every few seconds in a log."""
 
 import sys
 import time
@@ -13,7 +13,7 @@ WITHOUT_TOTAL = "{desc}: {n_fmt} [{elapsed}, {rate_fmt}{postfix}]"
 
 
 class _LogLines:
-    """The part of tqdm's interface that we use, with whole lines instead of carriage returns."""
+    """The part of tqdm's interface that meters offer, with whole lines instead of carriage returns."""
 
     def __init__(self, label: str, total: int | None, unit: str, initial: int) -> None:
         self.label, self.total, self.unit = label, total, unit
@@ -45,13 +45,18 @@ class _LogLines:
 
 
 @contextmanager
-def meter(label: str, total: int | None, unit: str, initial: int = 0, shown: bool = True) -> Iterator:
-    """Yield an object with `update(amount)` and `set_postfix_str(note)` that shows how far `label` is.
+def meter(label: str, total: int | None, unit: str, initial: int = 0, visible: bool = True) -> Iterator:
+    """Yield an object with `update(amount)` and `set_postfix_str(note)` that prints progress on standard error.
 
-    With `shown` false it shows nothing: of several processes that work together, one reports.
+    Args:
+        label: Name of the work.
+        total: Amount of work in `unit`; None if unknown.
+        unit: Unit of `total` and of rates.
+        initial: Amount that an earlier process completed.
+        visible: False prints nothing, for all but one of several processes that work together.
     """
-    if not shown or sys.stderr.isatty():
-        options = {"unit": unit, "unit_scale": True, "initial": initial, "disable": not shown}
+    if not visible or sys.stderr.isatty():
+        options = {"unit": unit, "unit_scale": True, "initial": initial, "disable": not visible}
         with tqdm(desc=label, total=total, file=sys.stderr, **options) as bar:
             yield bar
         return

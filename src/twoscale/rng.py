@@ -1,10 +1,10 @@
-"""Keys of random streams: everything random is a function of what it is for.
+"""Random streams: all random numbers are a function of their purpose.
 
-A stream is named by a tuple such as (seed, "loops", step). Its key is a SHA-256 of that tuple, never
-Python's `hash`, which differs between processes; its generator is Philox, which is counter-based, so
-streams of different keys do not overlap and none has to be advanced to reach another.
+A tuple such as (seed, "loops", iteration) names a stream. Its key is the SHA-256 of the tuple as canonical JSON, not
+Python's `hash`, which differs between processes. Its generator is Philox, which is counter-based, so streams with
+different keys do not overlap, and no stream has to be advanced to reach another.
 
-torch is imported where it is needed, because the claims draw their bootstraps without it.
+torch is imported inside the function that needs it, because bootstraps run without it.
 """
 
 import hashlib
@@ -19,21 +19,21 @@ def _digest(parts: tuple) -> bytes:
 
 
 def stream(*parts: int | float | str) -> np.random.Generator:
-    """The generator of the stream named by `parts`, at its beginning."""
+    """The generator of the stream with the name `parts`, at its beginning."""
     return np.random.Generator(np.random.Philox(key=int.from_bytes(_digest(parts)[:16])))
 
 
 def integer_key(*parts: int | float | str) -> int:
-    """The key of a stream as an integer below 2**64, for generators that take no more (torch's)."""
+    """The key of a stream as an integer below 2**64, the range of seeds in torch."""
     return int.from_bytes(_digest(parts)[:8])
 
 
 def truncated_normal(key_parts: tuple, shape: tuple[int, ...], std: float, bound: float = 3.0) -> np.ndarray:
-    """A float64 array of `shape` from the stream `key_parts`: N(0, std^2) cut at +-bound * std.
+    """Samples of N(0, std^2) truncated at +-bound * std, from the stream `key_parts`: float64, of shape `shape`.
 
-    `std` is that of the normal before truncation, as in Geiping et al.; at bound 3 the values deviate by
-    0.9866 std. Drawn by the inverse of the distribution function, one uniform a value in C order, so the
-    first rows do not depend on how many rows follow.
+    `std` is the standard deviation before truncation, as in Geiping et al. (arXiv 2502.05171); that of the samples at
+    bound 3 is 0.9866 std. Samples are the inverse distribution function of one uniform number each, in C order, so
+    the first rows do not depend on the number of rows.
     """
     import torch
 

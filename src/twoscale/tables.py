@@ -1,16 +1,17 @@
 """Columns, types and units of every parquet table, and the only functions that read or write one.
 
-The columns are plain data and the imports of pandas and pyarrow wait inside the functions, because the
-Snakefile imports this module: a rule that writes a table carries the table's columns in its params, so a
-new column reruns just the rules that write it.
+The columns are plain data, and pandas and pyarrow are imported inside the functions, because the Snakefile
+imports this module: a rule that writes a table has the table's columns in its params, so a new column reruns
+only the rules that write it.
 
-A column whose name ends in `_g*` stands for one column per looped group: `evaluations_g*` becomes
-`evaluations_g4`, `evaluations_g5-6`, `evaluations_g7`.
+Tables are long: what differs between looped groups is one row per group, with the group's label in the column
+`group`. The tables in `MEASURED` declare only their key columns. Their further columns are measures, float32
+each, and follow from the registries in `twoscale.dynamics.measures`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,8 +21,10 @@ from twoscale.files import replacing
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
-# Statistics over tokens that every aggregated measure carries.
+# Statistics over tokens that every aggregated measure has.
 STATISTICS = {
     "mean": "float64",
     "std": "float64",  # 1 sigma over tokens
@@ -30,20 +33,23 @@ STATISTICS = {
     "q50": "float64",
     "q75": "float64",
     "q95": "float64",
-    "count": "int64",  # values that entered
-    "nulls": "int64",  # values left out: undefined, or under the rounding floor
+    "count": "int64",  # values used
+    "nulls": "int64",  # values not used: undefined, or under the rounding floor
 }
 
-# The same over the tokens of one sequence.
+# Statistics over the tokens of one sequence.
 SEQUENCE_STATISTICS = {name: STATISTICS[name] for name in ("mean", "count", "nulls")}
 
-# table -> column -> dtype; the keys of a row stand first.
+# Tables with further float32 columns: one per registered measure, after the declared columns.
+MEASURED = ("trajectories", "token_paths")
+
+# table -> column -> dtype; the keys of a row come first.
 COLUMNS: dict[str, dict[str, str]] = {
-    # One document a row; `held_out` says which of the two parts it belongs to.
+    # One row per document; `held_out` is true for held-out text and false for training text.
     "text": {"document": "string", "held_out": "bool", "text": "string"},
-    # The same while it is collected; `size` counts tokens of GPT-2 or characters, as the budget does.
+    # The same during collection; `size` counts GPT-2 tokens or characters, in the unit of the text quota.
     "text_part": {"document": "string", "text": "string", "size": "int64"},
-    # One iteration a row. `step` counts finished iterations, so the first row is step 1.
+    # One row per iteration. `iteration` counts finished iterations, so the first row is iteration 1.
     "training": {
         "iteration": "int64",
         "tokens_seen": "int64",
@@ -53,43 +59,32 @@ COLUMNS: dict[str, dict[str, str]] = {
         "gradient_norm": "float64",  # before clipping
         "tokens_per_s": "float64",
         "tflops": "float64",  # model FLOP/s of the iteration in 1e12, causal count, all processes
-        "utilisation": "float64",  # of train.peak_tflops times the processes; null where that is not set
-        "loops_g*": "int64",
+        "utilisation": "float64",  # of train.peak_tflops times the processes; null if that is not set
     },
-    # One (token, group, loop step) a row; k = 0 is the initial state, k = budget the last one.
-    # A step from x^k to x^{k+1} stands in row k, so the last row has none. Measured in
-    # trajectories.dtype, stored in float32.
+    # One row per (iteration, group): the loop steps that the group ran in this iteration.
+    "training_loops": {"iteration": "int64", "group": "string", "loops": "int64"},
+    # One row per (token, group, state); k = 0 is the initial state, k = trajectories.loops the last one. The
+    # loop step from x^k to x^{k+1} is in row k, so the last row has none. The further columns are the measures
+    # per loop step, computed in trajectories.dtype and stored in float32.
     "trajectories": {
         "iteration": "int64",
         "sequence": "int32",
         "position": "int32",
         "group": "string",
         "k": "int32",
-        "state_norm": "float32",
-        "step_norm": "float32",
-        "step_norm_relative": "float32",
-        "cosine": "float32",
-        "acceleration": "float32",
-        "acceleration_normalized": "float32",
-        "acceleration_relative": "float32",
-        "distance_to_final": "float32",
     },
-    # One (token, group) a row: what is said of a whole path (`measures`) and of its end (`kinds`).
+    # One row per (token, group). The further columns are the per-trajectory measures.
     "token_paths": {
         "iteration": "int64",
         "sequence": "int32",
         "position": "int32",
         "group": "string",
-        "contraction_rate": "float32",  # after the leap from x^0; null where the steps are rounding
-        "effective_dimension": "float32",
-        "settling_rate": "float32",
-        "return_ratio": "float32",
-        "straightness": "float32",
-        "path_type": "string",
-        "period": "int32",  # loop steps of an orbit, 0 for other kinds
+        "path_type": "string",  # of path_types.PATH_TYPES
+        "period": "int32",  # loop steps of an orbit, 0 for other path types
     },
-    # One (token, boundary) a row: the jump over the mean loop step, once per reading of "x^0 of the next
-    # group", and the jump over the summed loop steps, which does not grow with the budget.
+    # One row per (token, boundary, reference state). The reference state is what counts as "x^0 of the next
+    # group" in Eq. 2. `dlr` is the jump over the mean loop step; `jump_over_path` is the jump over the summed
+    # loop steps, which does not grow with the number of loop steps.
     "token_drift": {
         "iteration": "int64",
         "sequence": "int32",
@@ -100,7 +95,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         "dlr": "float32",
         "jump_over_path": "float32",
     },
-    # One (token, varied group, draw of the noise) a row, each compared with the run's own draw.
+    # One row per (token, varied group, draw of the noise), each compared with the noise of the run itself.
     "token_independence": {
         "iteration": "int64",
         "sequence": "int32",
@@ -109,17 +104,17 @@ COLUMNS: dict[str, dict[str, str]] = {
         "draw": "int32",
         "distance": "float32",  # between the last states of the varied group
         "distance_relative": "float32",  # over the norm of that state
-        "kl": "float32",  # nats, from the run's own prediction to that of the draw
-        "agreement": "float32",  # 1 where both predict the same token, else 0
+        "kl": "float32",  # nats, from the prediction under the run's noise to that under the draw
+        "agreement": "float32",  # 1 if both predict the same token, else 0
     },
     "path_types": {
         "run": "string",
         "iteration": "int64",
         "group": "string",
         "path_type": "string",
-        "period": "int32",  # loop steps of an orbit, 0 for other kinds
+        "period": "int32",  # loop steps of an orbit, 0 for other path types
         "tokens": "int64",
-        "share": "float64",  # of the tokens of this step and group
+        "share": "float64",  # of the tokens of this iteration and group
     },
     "path_metrics": {
         "run": "string",
@@ -151,7 +146,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         "measure": "string",
         **STATISTICS,
     },
-    # One held-out sequence a row: what bootstraps over sequences need.
+    # One row per held-out sequence: the units of a bootstrap over sequences.
     "loop_sequences": {
         "run": "string",
         "iteration": "int64",
@@ -170,19 +165,27 @@ COLUMNS: dict[str, dict[str, str]] = {
         "measure": "string",
         **SEQUENCE_STATISTICS,
     },
-    # One measured repeat of one setting a row.
+    # One row per (criterion, threshold) and timed repeat.
     "exit_latency": {
         "run": "string",
         "criterion": "string",
         "threshold": "float64",
         "repeat": "int32",
         "tokens": "int64",
-        "latency_ms": "float64",  # per token, under the rule
-        "baseline_ms": "float64",  # per token, the same evaluations without any rule
+        "latency_ms": "float64",  # per token, under the exit criterion
+        "baseline_ms": "float64",  # per token, the same evaluations without any criterion
         "load_average": "float64",
-        "evaluations_g*": "float64",  # mean calls of f per token
     },
-    # One held-out sequence under one setting a row.
+    # The same per group.
+    "exit_latency_loops": {
+        "run": "string",
+        "criterion": "string",
+        "threshold": "float64",
+        "repeat": "int32",
+        "group": "string",
+        "evaluations": "float64",  # mean calls of f per token
+    },
+    # One row per (criterion, threshold) and held-out sequence.
     "exit_quality": {
         "run": "string",
         "criterion": "string",
@@ -191,11 +194,19 @@ COLUMNS: dict[str, dict[str, str]] = {
         "tokens": "int64",
         "ce": "float64",  # nats per token
         "ppl": "float64",
-        "share_at_max_loops": "float64",  # share of (token, group) pairs that spent the whole budget
-        "steps_g*": "float64",  # mean steps that the returned state took (k of Algorithm 1)
-        "evaluations_g*": "float64",  # mean calls of f per token
+        "share_at_max_loops": "float64",  # share of (token, group) pairs that used all of exits.max_loops
     },
-    # One held-out sequence at one checkpoint and fixed loop count a row.
+    # The same per group.
+    "exit_loops": {
+        "run": "string",
+        "criterion": "string",
+        "threshold": "float64",
+        "sequence": "int32",
+        "group": "string",
+        "loop_steps": "float64",  # mean loop steps behind the returned state (k of Algorithm 1)
+        "evaluations": "float64",  # mean calls of f per token
+    },
+    # One row per (checkpoint, fixed loop count, held-out sequence).
     "scaling_quality": {
         "iteration": "int64",
         "loops": "int32",  # of every group
@@ -204,7 +215,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         "ce": "float64",  # nats per token
         "ppl": "float64",
     },
-    # The same over sequences: one checkpoint and loop count a row, with 95 % intervals over sequences.
+    # One row per (checkpoint, fixed loop count), with 95 % intervals over sequences.
     "scaling": {
         "run": "string",
         "iteration": "int64",
@@ -216,11 +227,11 @@ COLUMNS: dict[str, dict[str, str]] = {
         "ppl": "float64",  # exp of ce
         "ppl_low": "float64",
         "ppl_high": "float64",
-        "excess": "float64",  # ce less that of the most loops, on the same sequences
+        "excess": "float64",  # ce minus that at the largest loop count, on the same sequences
         "excess_low": "float64",
         "excess_high": "float64",
     },
-    # One held-out sequence a row, each token at the least fixed loop count that settles its prediction.
+    # One row per held-out sequence; each token runs the smallest fixed loop count that settles its prediction.
     "uniform_loops": {
         "run": "string",
         "sequence": "int32",
@@ -228,9 +239,9 @@ COLUMNS: dict[str, dict[str, str]] = {
         "loops": "float64",  # mean over tokens, of every group
         "ce": "float64",
         "ppl": "float64",
-        "share_at_max_loops": "float64",  # share of tokens whose prediction settles at the full budget only
+        "share_at_max_loops": "float64",  # share of tokens whose prediction settles only at exits.max_loops
     },
-    # One (repeat, group) a row: the price of one KL decision beside that of one loop step, for one token.
+    # One row per (repeat, group): the time of one KL check and of one loop step, for one token.
     "check_cost": {
         "run": "string",
         "group": "string",
@@ -238,96 +249,120 @@ COLUMNS: dict[str, dict[str, str]] = {
         "check_ms": "float64",
         "loop_step_ms": "float64",
     },
-    # One measured quantity a row; the last row of a claim, part "all", is the verdict on the claim.
+    # One row per measured quantity; the last row of a claim, scope "all", is the verdict on the claim.
     "claims": {
         "run": "string",
         "claim": "int32",
-        "text_part": "string",  # group, boundary, reading or rule
+        "scope": "string",  # group, boundary, reference state or exit criterion
         "statement": "string",
         "where": "string",  # in the paper
         "quantity": "string",
-        "value": "float64",  # infinite where a length is not reached, null where nothing was measured
+        "value": "float64",  # infinite if a length is not reached, null if nothing was measured
         "low": "float64",  # 95 % bootstrap interval
         "high": "float64",
-        "criterion": "string",  # empty for a number that stands beside, unjudged
+        "bounds": "string",  # empty for a number given for comparison, without a verdict
         "verdict": "string",
         "reason": "string",
     },
 }
 
 
-def columns(table: str, groups: Sequence[str] = ()) -> dict[str, str]:
-    """Column names and dtypes of `table` for a model with these group labels."""
-    expanded: dict[str, str] = {}
-    for name, dtype in COLUMNS[table].items():
-        if name.endswith("_g*"):
-            expanded |= {f"{name[:-1]}{group}": dtype for group in groups}
-        else:
-            expanded[name] = dtype
-    return expanded
-
-
-def groups_of(frame: pd.DataFrame, prefix: str = "evaluations") -> list[str]:
-    """Group labels in the order in which the columns `{prefix}_g*` of a table stand."""
-    return [name.removeprefix(f"{prefix}_g") for name in frame.columns if name.startswith(f"{prefix}_g")]
+def columns(table: str) -> dict[str, str]:
+    """Declared column names and dtypes of `table`, without the measures of the tables in `MEASURED`."""
+    return dict(COLUMNS[table])
 
 
 @contextmanager
-def writing(table: str, path: str | Path, groups: Sequence[str] = ()) -> Iterator:
+def writing(table: str, path: str | Path, units: Mapping[str, str] | None = None) -> Iterator:
     """Yield a function that appends one batch of columns (name -> array) to the table at `path`.
 
-    Batches go to disk as they come, so memory does not grow with the table. The file appears under its
-    name only when the block ends without an exception.
+    Batches are written as they arrive, so memory does not grow with the table. The file appears under its
+    name only if the block ends without an exception.
+
+    Args:
+        table: Name of the table.
+        path: The parquet file.
+        units: For the tables in `MEASURED`, the measures in the order of their columns: name -> unit. The unit
+            is stored in the metadata of the parquet field, unless it is empty.
+
+    Raises:
+        ValueError: A batch has other columns, or measures are missing or not possible for the table.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    expected = columns(table, groups)
-    schema = pa.schema([(name, _arrow_type(dtype)) for name, dtype in expected.items()])
-    # measured floats rarely repeat: looking for a dictionary of them costs ten times the writing itself
-    repeating = [name for name, dtype in expected.items() if not dtype.startswith("float")]
+    schema = _schema(table, units or {})
+    # Measured floats rarely repeat: a dictionary of them would cost ten times the writing itself.
+    repeating = [field.name for field in schema if not pa.types.is_floating(field.type)]
     options = {"compression": "zstd", "use_dictionary": repeating}
     with replacing(path) as temporary, pq.ParquetWriter(temporary, schema, **options) as writer:
 
         def append(batch: Mapping[str, Iterable]) -> None:
-            if set(batch) != set(expected):
-                raise ValueError(f"table {table}: columns {sorted(batch)} given, {sorted(expected)} expected")
-            arrays = [pa.array(batch[name], type=schema.field(name).type, from_pandas=True) for name in expected]
+            if set(batch) != set(schema.names):
+                raise ValueError(f"table {table}: columns {sorted(batch)} given, {sorted(schema.names)} expected")
+            arrays = [pa.array(batch[field.name], type=field.type, from_pandas=True) for field in schema]
             writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
 
         yield append
 
 
-def write(table: str, frame: pd.DataFrame, path: str | Path, groups: Sequence[str] = ()) -> None:
-    """Write `frame`, whose columns have to be those of `table`, to `path` in one step."""
-    with writing(table, path, groups) as append:
+def write(table: str, frame: pd.DataFrame, path: str | Path) -> None:
+    """Write `frame`, which must have the columns of `table`, to `path` in one step.
+
+    Further columns of a table in `MEASURED` are measures, in the order of the frame and without units.
+    """
+    measures = [name for name in frame.columns if name not in COLUMNS[table]] if table in MEASURED else ()
+    with writing(table, path, dict.fromkeys(measures, "")) as append:
         append({name: frame[name] for name in frame.columns})
 
 
-def read(table: str, path: str | Path, groups: Sequence[str] | None = None) -> pd.DataFrame:
-    """Read `path` and refuse a file whose columns are not those of `table`.
-
-    `groups` None accepts whatever groups the file has.
-    """
+def read(table: str, path: str | Path) -> pd.DataFrame:
+    """Read `path`; raise InputError unless its columns are those of `table`."""
     import pandas as pd
 
+    open_file(table, path).close()
+    return pd.read_parquet(path)
+
+
+def open_file(table: str, path: str | Path) -> pq.ParquetFile:
+    """Open `path` without reading its rows; raise InputError unless its columns are those of `table`."""
+    import pyarrow.parquet as pq
+
     try:
-        frame = pd.read_parquet(path)
+        file = pq.ParquetFile(path)
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read as a parquet table ({first_line(error)}).") from error
-    if groups is None:
-        star = next((name for name in COLUMNS[table] if name.endswith("_g*")), "")
-        groups = groups_of(frame, star.removesuffix("_g*")) if star else ()
-    expected = list(columns(table, groups))
-    if list(frame.columns) != expected:
+    _check_columns(table, file.schema_arrow, path)
+    return file
+
+
+def _check_columns(table: str, schema: pa.Schema, path: str | Path) -> None:
+    declared = list(COLUMNS[table])
+    further = schema.names[len(declared) :]
+    # a table in MEASURED has the declared columns and at least one measure, any other table nothing else
+    if schema.names[: len(declared)] != declared or bool(further) != (table in MEASURED):
+        expected = ", ".join(declared) + (", and at least one measure" if table in MEASURED else "")
         raise InputError(
-            f"{path}: found the columns {', '.join(frame.columns)}; expected those of the table '{table}': "
-            f"{', '.join(expected)}."
+            f"{path}: found the columns {', '.join(schema.names)}; expected those of the table '{table}': {expected}."
         )
-    return frame
+    for name in further:
+        if schema.field(name).type != _arrow_type("float32"):
+            raise InputError(
+                f"{path}: found the measure '{name}' with type {schema.field(name).type}, expected float32."
+            )
 
 
-def _arrow_type(dtype: str):
+def _schema(table: str, units: Mapping[str, str]) -> pa.Schema:
+    import pyarrow as pa
+
+    if bool(units) != (table in MEASURED):
+        raise ValueError(f"table {table}: measures {list(units)} given, {'none' if units else 'at least one'} expected")
+    fields = [pa.field(name, _arrow_type(dtype)) for name, dtype in COLUMNS[table].items()]
+    fields += [pa.field(name, pa.float32(), metadata={"unit": unit} if unit else None) for name, unit in units.items()]
+    return pa.schema(fields)
+
+
+def _arrow_type(dtype: str) -> pa.DataType:
     import pyarrow as pa
 
     return {"bool": pa.bool_(), "string": pa.string()}.get(dtype) or pa.type_for_alias(dtype)

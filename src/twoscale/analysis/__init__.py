@@ -1,1 +1,1 @@
-"""x"""
+"""Statistics, claims and report pages, computed from tables; no torch."""

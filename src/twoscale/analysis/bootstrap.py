@@ -1,7 +1,7 @@
-"""Percentile intervals from resampled units: whole sequences, or whole prompts, never tokens.
+"""Percentile intervals from resampled units: whole sequences or whole prompts, never tokens.
 
-The tokens of a sequence and the timings of a prompt depend on one another; the units do not. Everything that
-was measured on one unit is drawn with it, so a difference of two checkpoints or settings is a paired one.
+The tokens of a sequence and the timings of a prompt depend on one another; the units do not. All measurements
+of one unit are drawn together, so the difference of two checkpoints or operating points is a paired one.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from twoscale import rng
 
 REPEATS = 1000
 LEVEL = 0.95
-_LARGEST = 2**24  # values gathered at once; bounds the memory
+_MAX_VALUES = 2**24  # values gathered at once; bounds the memory
 
 # (R, units, ...) -> (R,): one number for each of R samples of the units.
 Statistic = Callable[[np.ndarray], np.ndarray]
@@ -25,14 +25,14 @@ def replicates(statistic: Statistic, units: np.ndarray, seed: int, repeats: int 
     """
     number = len(units)
     draws = rng.stream(seed, "bootstrap").integers(number, size=(repeats, number))
-    pieces = np.array_split(draws, np.ceil(repeats * units.size / _LARGEST))
-    return np.concatenate([statistic(units[piece]) for piece in pieces])
+    chunks = np.array_split(draws, np.ceil(repeats * units.size / _MAX_VALUES))
+    return np.concatenate([statistic(units[chunk]) for chunk in chunks])
 
 
 def percentiles(values: np.ndarray, level: float = LEVEL) -> tuple[float, float]:
-    """The middle `level` of the values (R,), both ends being values themselves; NaN if one of them is NaN."""
+    """The middle `level` of the values (R,), without interpolation; NaN if one of them is NaN."""
     outside = (1 - level) / 2
-    # no interpolation: the length of something that never ends is infinite, and infinities have no mean
+    # a decay that never ends has infinite length, and interpolation between infinities is NaN
     low, high = np.quantile(values, [outside, 1 - outside], method="inverted_cdf")
     return float(low), float(high)
 
@@ -43,11 +43,11 @@ def interval(statistic: Statistic, units: np.ndarray, seed: int, repeats: int = 
 
 
 def median(samples: np.ndarray) -> np.ndarray:
-    """Statistic: the median of each sample (R, units)."""
+    """Statistic: the median of each sample (R, units) -> (R,)."""
     return np.median(samples, axis=1)
 
 
 def weighted_mean(samples: np.ndarray) -> np.ndarray:
-    """Statistic: the mean of values by their weights, units being pairs of both (R, units, 2)."""
+    """Statistic: the mean of values weighted by their weights, for units of (value, weight): (R, units, 2) -> (R,)."""
     values, weights = samples[..., 0], samples[..., 1]
     return (values * weights).sum(axis=1) / weights.sum(axis=1)

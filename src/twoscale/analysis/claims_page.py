@@ -1,4 +1,4 @@
-"""The claims as a page to read: results/claims.md."""
+"""The verdicts on the claims as a Markdown page: results/claims.md."""
 
 from collections.abc import Iterable, Sequence
 
@@ -10,38 +10,45 @@ from twoscale.analysis.evidence import Estimate, Evidence
 HEADER = """\
 # The claims of the paper on the run {run}
 
-Run **{run}** on {text}. Checkpoints at training steps {steps}. Loop statistics come from {sequences} held-out
-sequences at {loops} loop steps per group, exit rules from {quality} held-out sequences and {prompts} timed prompts at a
-budget of {budget} loop steps.
+Run **{run}** on {text}. Checkpoints at iterations {iterations}. Loop statistics are from {sequences} held-out
+sequences at {loops} loop steps per group, exit criteria from {quality} held-out sequences and {prompts} timed prompts
+at no more than {max_loops} loop steps per group.
 
-Each number stands with its 95 % interval, a bootstrap over whole held-out sequences, for latency over timed prompts.
-It *holds* if the whole interval meets the criterion and *does not hold* if the whole interval misses it; otherwise it
-*cannot be judged*, nor can it where rows are missing, more than 10 % of the values lie under the rounding floor, or
-there are fewer than two trained checkpoints to compare. A claim fails with one of its parts. The criteria were written
-down before the first run; these verdicts are about this run, whose size and text the settings name, and not about the
-paper's model unless the run is of that size.
+Each number has a 95 % interval, a bootstrap over whole held-out sequences, for latency over timed prompts.
+It *holds* if the whole interval is within the bounds and *does not hold* if the whole interval is outside; otherwise it
+*cannot be judged*. Nor can it be judged if rows are missing, if more than 10 % of the values are under the rounding
+floor, or if there are fewer than two trained checkpoints to compare. A claim does not hold if one of its findings does
+not. The bounds were written down before the first run. These verdicts are about this run, with the size and text of its
+config, and not about the paper's model unless the run has that size.
 """
 
 
-def page(verdicts: Sequence[Verdict], name: str, text: str, run: Evidence) -> str:
-    """Markdown of the verdicts on the run `name` on `text`."""
-    lines = [_header(name, text, run), *_summary(verdicts)]
+def page(verdicts: Sequence[Verdict], run: str, text: str, evidence: Evidence) -> str:
+    """Markdown of the verdicts.
+
+    Args:
+        verdicts: One per claim.
+        run: Name of the run.
+        text: Name of its text.
+        evidence: The tables of the run.
+    """
+    lines = [_header(run, text, evidence), *_summary(verdicts)]
     for verdict in verdicts:
         lines += _section(verdict)
     return "\n".join(lines) + "\n"
 
 
-def _header(name: str, text: str, run: Evidence) -> str:
-    steps = ", ".join("0 (untrained)" if step == 0 else str(step) for step in run.steps)
+def _header(run: str, text: str, evidence: Evidence) -> str:
+    iterations = ["0 (untrained)" if iteration == 0 else str(iteration) for iteration in evidence.iterations]
     return HEADER.format(
-        run=name,
+        run=run,
         text=text,
-        steps=steps,
-        sequences=run.loops["sequence"].nunique(),
-        loops=run.loops["k"].max(),
-        quality=run.quality["sequence"].nunique(),
-        prompts=run.latency["repeat"].nunique(),
-        budget=run.budget,
+        iterations=", ".join(iterations),
+        sequences=evidence.loops["sequence"].nunique(),
+        loops=evidence.loops["k"].max(),
+        quality=evidence.quality["sequence"].nunique(),
+        prompts=evidence.latency["repeat"].nunique(),
+        max_loops=evidence.max_loops,
     )
 
 
@@ -63,7 +70,7 @@ def _section(verdict: Verdict) -> list[str]:
         f"Verdict: **{verdict.verdict}** ({verdict.reason}).",
         "",
         *_table(
-            ("part", "measured", "value", "95 % interval", "criterion", "verdict", "reason"),
+            ("scope", "quantity", "value", "95 % interval", "bounds", "verdict", "reason"),
             [_row(finding) for finding in verdict.findings],
         ),
     ]
@@ -72,28 +79,29 @@ def _section(verdict: Verdict) -> list[str]:
 def _row(finding: Finding) -> tuple[str, ...]:
     estimate = finding.estimate
     return (
-        finding.part,
+        finding.scope,
         finding.quantity,
         number(estimate.value),
         interval(estimate),
-        finding.criterion or "(to compare)",
+        finding.bounds or "(for comparison)",
         finding.verdict,
         finding.reason,
     )
 
 
 def number(value: float) -> str:
-    """Three digits; what is infinite was not reached, what is missing stays empty."""
+    """Three digits; "not reached" if infinite, empty if missing."""
     if np.isnan(value):
         return ""
     return "not reached" if np.isinf(value) else f"{value:.3g}"
 
 
 def interval(estimate: Estimate) -> str:
+    """Both ends; empty if there is no interval."""
     return "" if np.isnan(estimate.low) else f"{number(estimate.low)} … {number(estimate.high)}"
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """A Markdown table; a bar inside a cell would end it."""
+    """A Markdown table; bars inside cells are escaped."""
     lines = [header, ["---"] * len(header), *rows]
     return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]

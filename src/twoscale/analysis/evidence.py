@@ -1,8 +1,7 @@
-"""The tables of one run as units to resample, and the statistics that the claims ask of them.
+"""The tables of one run as arrays of units to resample, and the statistics that the claims are judged on.
 
-Tables come in as means per sequence or numbers per prompt and leave as arrays whose first axis is the unit:
-whole sequences for geometry and quality, whole prompts for latency. What is missing, or too close to the
-rounding floor, is said so instead of computed.
+The first axis of each array is the unit: whole sequences for geometry and quality, whole prompts for latency.
+Missing values, or too many values under the rounding floor, raise `InconclusiveError`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,10 +12,14 @@ import pandas as pd
 
 from twoscale.analysis import bootstrap
 
-TENTH = 0.1  # steps have decayed when their mean norm is this share of the first
+TENTH = 0.1  # steps have decayed if their mean norm is this share of that at k = 1
 SETTLED = np.arange(10, 30)  # loop steps at which angles count as settled
 MOST_UNDER_FLOOR = 0.1  # share of values
-SAME_THRESHOLD = 0.01  # relative: 3.16e-5 stands for the half decade
+SAME_THRESHOLD = 0.01  # relative: 3.16e-5 is the half decade 10 ** -4.5
+
+
+# An exit criterion and a threshold.
+OperatingPoint = tuple[str, float]
 
 
 class InconclusiveError(Exception):
@@ -33,20 +36,27 @@ class Estimate:
     remark: str = ""
 
     def checked(self) -> "Estimate":
+        """The estimate itself; raise InconclusiveError if it is undefined."""
         if np.isnan([self.value, self.low, self.high]).any():
             raise InconclusiveError("the quantity or its interval is undefined")
         return self
 
 
-# --- what a run has measured -----------------------------------------------------------------------------------
+# --- the tables of a run ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Evidence:
     """The tables of one run, as units to resample.
 
-    `loops` is "loop_sequences", `drift` "drift_sequences", `quality` "exit_quality", `latency` "exit_latency",
-    `checks` "check_cost"; `budget` is the most loop steps a token may take under an exit criterion.
+    Attributes:
+        loops: Table "loop_sequences".
+        drift: Table "drift_sequences".
+        quality: Table "exit_quality".
+        latency: Table "exit_latency".
+        checks: Table "check_cost".
+        max_loops: Most loop steps that a token may take under an exit criterion.
+        seed: Seed of the bootstraps.
     """
 
     loops: pd.DataFrame
@@ -54,7 +64,7 @@ class Evidence:
     quality: pd.DataFrame
     latency: pd.DataFrame
     checks: pd.DataFrame
-    budget: int
+    max_loops: int
     seed: int = 0
 
     @property
@@ -62,49 +72,52 @@ class Evidence:
         return list(self.loops["group"].unique())
 
     @property
-    def steps(self) -> list[int]:
-        """Training steps of all checkpoints, the untrained model's 0 among them."""
+    def iterations(self) -> list[int]:
+        """Iterations of all checkpoints, including 0 of the untrained model."""
         return sorted({*self.loops["iteration"], *self.drift["iteration"]})
 
     @property
     def trained(self) -> list[int]:
-        return [step for step in self.steps if step > 0]
+        """Iterations of all checkpoints except the untrained model."""
+        return [iteration for iteration in self.iterations if iteration > 0]
 
     def last(self) -> int:
+        """Iteration of the last trained checkpoint."""
         if not self.trained:
             raise InconclusiveError("rows missing: no trained checkpoint")
         return self.trained[-1]
 
     def first_and_last(self) -> tuple[int, int]:
+        """Iterations of the first and the last trained checkpoint."""
         if len(self.trained) < 2:
             raise InconclusiveError(f"fewer than two trained checkpoints (found {len(self.trained)})")
         return self.trained[0], self.trained[-1]
 
-    def curves(self, measure: str, group: str, steps: Sequence[int], until: int = 0) -> np.ndarray:
-        """Units (sequences, steps, K, 2): sum and count of a loop measure at k = 0 … K - 1.
+    def curves(self, measure: str, group: str, iterations: Sequence[int], until: int = 0) -> np.ndarray:
+        """Units (sequences, iterations, K, 2): sum and count of a measure per loop step at k = 0 … K - 1.
 
-        Asks for rows up to the loop step `until` at least.
+        Raises InconclusiveError if rows are missing, or loop steps up to k = `until`.
         """
         rows = self.loops[(self.loops["group"] == group) & (self.loops["measure"] == measure)]
-        last = int(rows["k"].max()) - 1 if len(rows) else -1  # no step leads out of the last state
+        last = int(rows["k"].max()) - 1 if len(rows) else -1  # the last state has no loop step
         if last < until:
             raise InconclusiveError(f"rows missing: loop steps up to k = {until}, found k ≤ {last}")
-        return _sums(rows, "sequence", step=steps, k=range(last + 1))
+        return _sums(rows, "sequence", iteration=iterations, k=range(last + 1))
 
-    def ratios(self, boundary: str, reading: str, steps: Sequence[int]) -> np.ndarray:
-        """Units (sequences, steps, 2): sum and count of the drift-to-loop ratio."""
-        rows = self.drift[
-            (self.drift["boundary"] == boundary) & (self.drift["reference_state"] == reading) & (self.drift["measure"] == "dlr")
-        ]
-        units = _sums(rows, "sequence", step=steps)
-        self._check_floor(rows[rows["iteration"].isin(steps)])
+    def ratios(self, boundary: str, reference_state: str, iterations: Sequence[int]) -> np.ndarray:
+        """Units (sequences, iterations, 2): sum and count of the drift-to-loop ratio."""
+        drift = self.drift
+        same_point = (drift["boundary"] == boundary) & (drift["reference_state"] == reference_state)
+        rows = drift[same_point & (drift["measure"] == "dlr")]
+        units = _sums(rows, "sequence", iteration=iterations)
+        self._check_floor(rows[rows["iteration"].isin(iterations)])
         return units
 
-    def check_angles(self, group: str, steps: Sequence[int], loop_steps: Iterable[int]) -> None:
-        """Refuse loop steps of which too many are so short that rounding decides their direction."""
+    def check_angles(self, group: str, iterations: Sequence[int], loop_steps: Iterable[int]) -> None:
+        """Raise InconclusiveError if too many of these loop steps are so short that rounding decides their angle."""
         rows = self.loops
-        chosen = (rows["group"] == group) & (rows["measure"] == "cosine")
-        self._check_floor(rows[chosen & rows["iteration"].isin(steps) & rows["k"].isin(list(loop_steps))])
+        cosines = (rows["group"] == group) & (rows["measure"] == "cosine")
+        self._check_floor(rows[cosines & rows["iteration"].isin(iterations) & rows["k"].isin(list(loop_steps))])
 
     @staticmethod
     def _check_floor(rows: pd.DataFrame) -> None:
@@ -113,14 +126,14 @@ class Evidence:
         if share > MOST_UNDER_FLOOR:
             raise InconclusiveError(f"{share:.0%} of the values are under the rounding floor")
 
-    def entropies(self, settings: Sequence[tuple[str, float]]) -> np.ndarray:
-        """Units (sequences, settings, 2): nats and tokens under each (criterion, threshold)."""
+    def entropies(self, points: Sequence[OperatingPoint]) -> np.ndarray:
+        """Units (sequences, points, 2): nats and tokens at each operating point."""
         rows = self.quality.assign(nats=self.quality["ce"] * self.quality["tokens"])
-        return _table(rows, settings, "sequence", ["nats", "tokens"])
+        return _by_point(rows, points, "sequence", ["nats", "tokens"])
 
-    def latencies(self, settings: Sequence[tuple[str, float]]) -> np.ndarray:
-        """Units (prompts, settings): milliseconds per token under each (criterion, threshold)."""
-        return _table(self.latency, settings, "repeat", ["latency_ms"])[..., 0]
+    def latencies(self, points: Sequence[OperatingPoint]) -> np.ndarray:
+        """Units (prompts, points): milliseconds per token at each operating point."""
+        return _by_point(self.latency, points, "repeat", ["latency_ms"])[..., 0]
 
     def check_times(self) -> np.ndarray:
         """Units (repeats, 2): milliseconds of a KL check and of a loop step, each summed over groups."""
@@ -135,28 +148,25 @@ class Evidence:
 
 
 def _sums(rows: pd.DataFrame, unit: str, **axes: Iterable[int]) -> np.ndarray:
-    """Sum and count of a per-sequence mean: (units, one axis each, 2)."""
+    """Sum and count of a mean per unit: (units, one axis for each of `axes`, 2)."""
     units = sorted(rows[unit].unique())
     _check_units(unit, len(units))
     index = pd.MultiIndex.from_product([units, *axes.values()], names=[unit, *axes])
-    found = rows.set_index(index.names)[["mean", "count"]].reindex(index)
-    if found["count"].isna().any():
-        missing = ", ".join(f"{name} {value}" for name, value in zip(index.names, _first_missing(found), strict=True))
-        raise InconclusiveError(f"rows missing: {missing}")
-    sums = np.stack([found["mean"].fillna(0) * found["count"], found["count"]], axis=-1)
+    cells = rows.set_index(index.names)[["mean", "count"]].reindex(index)
+    absent = cells["count"].isna()
+    if absent.any():
+        first = zip(index.names, cells.index[absent][0], strict=True)
+        raise InconclusiveError("rows missing: " + ", ".join(f"{name} {value}" for name, value in first))
+    sums = np.stack([cells["mean"].fillna(0) * cells["count"], cells["count"]], axis=-1)
     return sums.reshape(*(len(level) for level in index.levels), 2)
 
 
-def _first_missing(found: pd.DataFrame) -> tuple:
-    return found.index[found["count"].isna()][0]
-
-
-def _table(rows: pd.DataFrame, settings: Sequence[tuple[str, float]], unit: str, values: list[str]) -> np.ndarray:
-    """(units, settings, values) of one exit table, its columns `values` picked by (criterion, threshold)."""
+def _by_point(rows: pd.DataFrame, points: Sequence[OperatingPoint], unit: str, values: list[str]) -> np.ndarray:
+    """Columns `values` of an exit table at each operating point: (units, points, values)."""
     units = sorted(rows[unit].unique())
     _check_units(unit, len(units))
     columns = []
-    for criterion, threshold in settings:
+    for criterion, threshold in points:
         same = (rows["criterion"] == criterion) & np.isclose(rows["threshold"], threshold, rtol=SAME_THRESHOLD, atol=0)
         column = rows[same].set_index(unit)[values].reindex(units)
         if column.isna().any(axis=None):
@@ -181,22 +191,23 @@ def mean(sample: np.ndarray) -> np.ndarray:
 
 
 def decay_step(norms: np.ndarray) -> np.ndarray:
-    """First k ≥ 2 with at most a tenth of the mean step norm at k = 1: (R, K) -> (R,), infinite if there is none."""
+    """First k ≥ 2 with at most a tenth of the mean step norm at k = 1: (R, K) -> (R,); infinite if there is none."""
     reached = norms[:, 2:] <= TENTH * norms[:, 1:2]
     steps = np.where(reached.any(axis=1), 2.0 + reached.argmax(axis=1), np.inf)
     return np.where(np.isnan(norms).any(axis=1), np.nan, steps)
 
 
 def decay_time(norms: np.ndarray) -> np.ndarray:
-    """`decay_step` between whole steps, the logarithm of the norm taken as linear there: (R, K) -> (R,)."""
+    """`decay_step`, interpolated between whole steps linearly in the log norm: (R, K) -> (R,)."""
     steps = decay_step(norms)
-    found = np.isfinite(steps)
-    after = np.where(found, steps, 2).astype(int)
+    reached = np.isfinite(steps)
+    after = np.where(reached, steps, 2).astype(int)  # 2 is a placeholder where no step is reached
     rows = np.arange(len(norms))
     with np.errstate(divide="ignore"):
-        before, behind = (np.log(norms[rows, k] / norms[:, 1]) for k in (after - 1, after))
-        between = (before - np.log(TENTH)) / (before - behind)
-    return np.where(found, after - 1 + between, steps)
+        # relative log norms at the last step above a tenth and at the first one that is not
+        log_before, log_after = (np.log(norms[rows, k] / norms[:, 1]) for k in (after - 1, after))
+        fraction = (log_before - np.log(TENTH)) / (log_before - log_after)
+    return np.where(reached, after - 1 + fraction, steps)
 
 
 def settled_mean(sample: np.ndarray) -> np.ndarray:
@@ -210,6 +221,6 @@ def settled_deviation(sample: np.ndarray) -> np.ndarray:
 
 
 def ratios_of_medians(sample: np.ndarray) -> np.ndarray:
-    """Median over prompts of the first of the last axis over that of the second: (R, units, …, 2) -> (R, …)."""
+    """Median over prompts of the first entry of the last axis over that of the second: (R, units, …, 2) -> (R, …)."""
     medians = np.median(sample, axis=1)
     return medians[..., 0] / medians[..., 1]

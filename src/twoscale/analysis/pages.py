@@ -1,6 +1,6 @@
 """Tables as web pages for the report: sortable and searchable, in one file that needs no network.
 
-The widget is DataTables, brought along by itables.
+The widget is DataTables, from the package itables.
 """
 
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ PAGE = """<!DOCTYPE html>
 
 
 def sortable(frame: pd.DataFrame, title: str) -> str:
-    """A page that shows `frame`; the same frame gives the same bytes. Numbers are shown with four digits."""
+    """A page that shows `frame`, numbers with four digits; the same frame gives the same bytes."""
     with pd.option_context("display.float_format", "{:.4g}".format):
         table = itables.to_html_datatable(
             frame,
@@ -43,15 +43,15 @@ def sortable(frame: pd.DataFrame, title: str) -> str:
 
 
 def runtimes(benchmarks: Iterable[Path]) -> pd.DataFrame:
-    """What each rule took, from the files of Snakemake's `benchmark:`; one row per criterion, the longest first.
+    """Time and memory per rule, from the files of Snakemake's `benchmark:`, the longest total first.
 
-    A file is named after its criterion, with the training step of the job behind it where there is one.
+    A file is named after its rule, followed by the iteration of the job if there is one.
     """
     jobs = [_job(path) for path in sorted(benchmarks)]
     if not jobs:
-        return pd.DataFrame(columns=["criterion", "jobs", "total_s", "longest_s", "cpu_s", "peak_memory_mb"])
-    rules = pd.DataFrame(jobs).groupby("criterion")
-    table = rules.agg(
+        return pd.DataFrame(columns=["rule", "jobs", "total_s", "longest_s", "cpu_s", "peak_memory_mb"])
+    by_rule = pd.DataFrame(jobs).groupby("rule")
+    table = by_rule.agg(
         jobs=("s", "size"),
         total_s=("s", "sum"),
         longest_s=("s", "max"),
@@ -62,10 +62,10 @@ def runtimes(benchmarks: Iterable[Path]) -> pd.DataFrame:
 
 
 def _job(path: Path) -> dict[str, object]:
-    criterion, _, step = path.stem.rpartition("_")
-    # Snakemake writes NA or - for a job that was over before it could look
+    rule, _, iteration = path.stem.rpartition("_")
+    # Snakemake writes NA or - for a job that ended before the first measurement
     frame = pd.read_csv(path, sep="\t", na_values=["NA", "-"])
     missing = {"s", "cpu_time", "max_rss"} - set(frame.columns)
     if missing or frame.empty:
         raise InputError(f"{path}: found {', '.join(frame.columns)}, expected a benchmark file of Snakemake.")
-    return {"criterion": rule if step.isdigit() else path.stem} | frame.iloc[0].to_dict()
+    return {"rule": rule if iteration.isdigit() else path.stem} | frame.iloc[0].to_dict()

@@ -1,1 +1,1 @@
-"""x"""
+"""Text sources, tokenizers, token shards and batches."""

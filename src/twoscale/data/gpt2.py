@@ -1,7 +1,7 @@
-"""GPT-2's tokenizer from the network into one file, so that no later job needs the network.
+"""Download of GPT-2's tokenizer into one file, so that no later job needs the network.
 
-tiktoken downloads without a time limit, so its two files are put into a cache for it; it then checks them
-against the hashes in its own source.
+tiktoken downloads without a time limit. This module downloads the two files into tiktoken's cache instead, and
+tiktoken then checks them against the hashes in its source.
 """
 
 import base64
@@ -16,26 +16,30 @@ import tiktoken
 from httpx2 import HTTPError
 from huggingface_hub.utils import get_session, hf_raise_for_status
 
-from twoscale.errors import InputError, first_line
-from twoscale.data.hub import persistently
 from twoscale.config import DownloadConfig
+from twoscale.data.hub import with_retries
+from twoscale.errors import InputError, first_line
 
 URLS = tuple(
     f"https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/{name}" for name in ("vocab.bpe", "encoder.json")
 )
 
 
-def fetch(limits: DownloadConfig) -> bytes:
-    """The merges in tiktoken's own format: in each line a token in Base64 and its rank.
+def fetch(download: DownloadConfig) -> bytes:
+    """Download GPT-2's tokenizer, or read it from the folder that TIKTOKEN_CACHE_DIR names.
 
-    They come from the folder that TIKTOKEN_CACHE_DIR names where it holds them, else from the network.
+    Returns:
+        The merges in tiktoken's format: one line per token, the token in Base64 and its rank.
+
+    Raises:
+        InputError: if the files are not in the cache and cannot be downloaded, or have other hashes.
     """
     try:
         with _cache() as folder:
             for url in URLS:
-                path = folder / hashlib.sha1(url.encode()).hexdigest()  # tiktoken's name for it
+                path = folder / hashlib.sha1(url.encode()).hexdigest()  # the file's name in tiktoken's cache
                 if not path.is_file():
-                    path.write_bytes(persistently(lambda url=url: _download(url, limits), limits))
+                    path.write_bytes(with_retries(lambda url=url: _request(url, download), download))
             ranks = tiktoken.get_encoding("gpt2")._mergeable_ranks
     except (HTTPError, OSError, ValueError) as error:
         raise InputError(
@@ -47,15 +51,15 @@ def fetch(limits: DownloadConfig) -> bytes:
     return b"".join(lines)
 
 
-def _download(url: str, limits: DownloadConfig) -> bytes:
-    answer = get_session().get(url, timeout=limits.timeout)
-    hf_raise_for_status(answer)
-    return answer.content
+def _request(url: str, download: DownloadConfig) -> bytes:
+    response = get_session().get(url, timeout=download.timeout)
+    hf_raise_for_status(response)
+    return response.content
 
 
 @contextmanager
 def _cache():
-    """The user's cache of tiktoken, else a temporary one: its default lies outside the project."""
+    """The user's cache of tiktoken, or a temporary one, because tiktoken's default is outside the project."""
     if configured := os.environ.get("TIKTOKEN_CACHE_DIR"):
         yield Path(configured)
         return

@@ -1,9 +1,9 @@
-"""Parquet files of a data set on the Hugging Face Hub, read by ranges over a network that fails.
+"""Parquet files of a data set on the Hugging Face Hub, read by range requests over an unreliable network.
 
-One request of `dataset_info` says which commit a revision is, what subsets the data set has and which files;
-`datasets` would list every file of the repository for that, give its requests no time limit, and fall back
-silently on another revision that happens to be cached. All requests go through the session of
-`huggingface_hub`, so its end point, tokens, proxies and offline mode hold; nothing is written to disk.
+One request of `dataset_info` returns the commit of a revision, the subsets of the data set and its files. The library
+`datasets` would list every file of the repository, send requests without a time limit, and silently fall back to
+another revision if that one is cached. All requests use the session of `huggingface_hub`, so its endpoint, tokens,
+proxies and offline mode apply. Nothing is written to disk.
 """
 
 import io
@@ -20,95 +20,121 @@ from httpx2 import HTTPError, TransportError
 from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
-from twoscale.errors import InputError, first_line
 from twoscale.config import DownloadConfig
+from twoscale.errors import InputError, first_line
 
-BUFFER = 2**22  # bytes read ahead of what the parquet reader asks for
-LARGEST_RANGE = 2**23  # bytes of one request, so that a failure repeats little
-LONGEST_WISH = 3600.0  # seconds
+BUFFER = 2**22  # bytes read ahead of the parquet reader's position
+MAX_RANGE = 2**23  # bytes of one request, so that a failure repeats little
+MAX_RETRY_AFTER = 3600.0  # seconds
 TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 
-Answer = TypeVar("Answer")
+T = TypeVar("T")
 
 
-class ShortAnswerError(Exception):
-    """The server sent another number of bytes than it was asked for, and called that complete."""
+class ShortResponseError(Exception):
+    """The server sent another number of bytes than requested, in a response that is complete by its own headers."""
 
 
-def persistently(request: Callable[[], Answer], limits: DownloadConfig) -> Answer:
-    """The answer to `request`, which is tried again while what goes wrong may pass.
+# --- requests
 
-    The delay doubles from `limits.delay` to `limits.max_delay`, and is never shorter than what the server
-    asks for. Raises the error of the last attempt.
+
+def fetch(what: str, request: Callable[[], T], download: DownloadConfig) -> T:
+    """The result of `request`, with retries.
+
+    Raises:
+        InputError: about `what`, if the last attempt fails or the error is permanent.
     """
-    delay = limits.delay
-    for left in range(limits.retries, -1, -1):
+    try:
+        return with_retries(request, download)
+    except (HTTPError, OfflineModeIsEnabled, ShortResponseError) as error:
+        raise InputError(
+            f"{what}: could not be read from the Hugging Face Hub, with {download.retries} retries of transient errors "
+            f"({_describe(error)}); expected a data set within reach of the network (a private one needs a token), or "
+            "data.source: parquet for local files."
+        ) from error
+
+
+def with_retries(request: Callable[[], T], download: DownloadConfig) -> T:
+    """The result of `request`, which is repeated after transient errors.
+
+    The delay doubles from `download.delay` to `download.max_delay` seconds, and is at least what the server requests.
+
+    Raises:
+        Exception: the error of the last attempt, or the first permanent one.
+    """
+    delay = download.delay
+    for remaining in range(download.retries, -1, -1):
         try:
             return request()
-        except (HTTPError, ShortAnswerError) as error:
-            if not left or not _may_pass(error):
+        except (HTTPError, ShortResponseError) as error:
+            if not remaining or not _is_transient(error):
                 raise
             wait = max(delay, _retry_after(error))
-            print(f"{_said(error)}: next attempt in {wait:g} s, {left} left", file=sys.stderr, flush=True)
+            print(f"{_describe(error)}: next attempt in {wait:g} s, {remaining} left", file=sys.stderr, flush=True)
         time.sleep(wait)
-        delay = min(2 * delay, limits.max_delay)
+        delay = min(2 * delay, download.max_delay)
     raise AssertionError("the last attempt returns or raises")
 
 
-def _may_pass(error: Exception) -> bool:
+def _is_transient(error: Exception) -> bool:
     if isinstance(error, HfHubHTTPError):
         return error.response.status_code in TRANSIENT
-    return isinstance(error, (TransportError, ShortAnswerError))
+    return isinstance(error, (TransportError, ShortResponseError))
 
 
 def _retry_after(error: Exception) -> float:
-    """Seconds that the server asks to wait, as a number or until a date; 0 where it asks for none.
+    """Seconds until the server accepts a retry, given as a number or a date; 0 if the header is missing or invalid.
 
-    A date against a clock that is wrong may be far away: no more than an hour is believed.
+    The result is capped at MAX_RETRY_AFTER, because a wrong clock makes a date seem far away.
     """
-    asked = error.response.headers.get("retry-after", "") if isinstance(error, HfHubHTTPError) else ""
-    if asked.isdigit():
-        return min(float(asked), LONGEST_WISH)
+    value = error.response.headers.get("retry-after", "") if isinstance(error, HfHubHTTPError) else ""
+    if value.isdigit():
+        return min(float(value), MAX_RETRY_AFTER)
     try:
-        until = parsedate_to_datetime(asked)
+        until = parsedate_to_datetime(value)
     except ValueError:
         return 0.0
-    return min(max(0.0, until.timestamp() - time.time()), LONGEST_WISH)
+    return min(max(0.0, until.timestamp() - time.time()), MAX_RETRY_AFTER)
 
 
-def _said(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {first_line(error)}"
 
 
+# --- the files of a subset
+
+
 class Subset(NamedTuple):
-    """Files of a subset, sorted by name, at one commit."""
+    """Files of a subset at one commit, sorted by name."""
 
     repository: str
     commit: str
     files: tuple[str, ...]
 
 
-def resolve(repository: str, subset: str, revision: str, limits: DownloadConfig) -> Subset:
+def resolve(repository: str, subset: str, revision: str, download: DownloadConfig) -> Subset:
     """The training files of a subset at a branch, tag or commit.
 
-    Raises InputError where the Hub cannot be reached, or has no such data set, revision or subset.
+    Raises:
+        InputError: if the Hub cannot be reached, or the data set, revision or subset does not exist.
     """
     what = f"{repository}, subset {subset}, revision {revision}"
-    info = reading(
+    info = fetch(
         what,
         lambda: huggingface_hub.HfApi().dataset_info(
-            repository, revision=revision, timeout=limits.timeout, expand=["sha", "cardData", "siblings"]
+            repository, revision=revision, timeout=download.timeout, expand=["sha", "cardData", "siblings"]
         ),
-        limits,
+        download,
     )
+    # The card lists the subsets under `configs`, each with glob patterns; `siblings` lists the repository's files.
     configurations = {entry["config_name"]: entry for entry in (info.card_data or {}).get("configs") or []}
     if subset not in configurations:
         raise InputError(
             f"config key data.subset: found {subset!r}, expected one of the subsets of {repository}: "
             f"{', '.join(configurations) or 'none'}."
         )
-    accepted = re.compile("|".join(map(glob_translate, train_patterns(configurations[subset]))))
-    names = sorted(sibling.rfilename for sibling in info.siblings or [] if accepted.match(sibling.rfilename))
+    pattern = re.compile("|".join(map(glob_translate, train_patterns(configurations[subset]))))
+    names = sorted(sibling.rfilename for sibling in info.siblings or [] if pattern.match(sibling.rfilename))
     files = tuple(name for name in names if name.endswith(".parquet"))
     if not files:
         raise InputError(f"{what}: found no parquet file of the split train, expected at least one.")
@@ -116,9 +142,13 @@ def resolve(repository: str, subset: str, revision: str, limits: DownloadConfig)
 
 
 def train_patterns(configuration: Mapping[str, Any]) -> Sequence[str]:
-    """Patterns of the split `train` in one entry of a data set card's `configs`, in any form that a card may have."""
-    found = configuration.get("data_files", [])
-    splits = [found] if isinstance(found, (str, Mapping)) else found
+    """Glob patterns of the split `train` in one entry of `configs` of a data set card.
+
+    The Hub accepts five forms of `data_files`: a pattern, a list of patterns, a mapping with `path` and optionally
+    `split`, a list of these, and in each mapping a pattern or a list of patterns.
+    """
+    data_files = configuration.get("data_files", [])
+    splits = [data_files] if isinstance(data_files, (str, Mapping)) else data_files
     patterns: list[str] = []
     for split in splits:
         if isinstance(split, str):
@@ -133,33 +163,29 @@ def train_patterns(configuration: Mapping[str, Any]) -> Sequence[str]:
     return patterns
 
 
-def reading(what: str, request: Callable[[], Answer], limits: DownloadConfig) -> Answer:
-    """The answer to `request`; a failure that stays is an InputError about `what`."""
-    try:
-        return persistently(request, limits)
-    except (HTTPError, OfflineModeIsEnabled, ShortAnswerError) as error:
-        raise InputError(
-            f"{what}: could not be read from the Hugging Face Hub, with {limits.retries} retries for what may pass "
-            f"({_said(error)}); expected a data set within reach of the network (a private one needs a token), or "
-            "data.source: parquet for local files."
-        ) from error
-
-
 class RemoteFile(io.RawIOBase):
-    """A file of a subset as a read-only stream with positions; each read is a range request.
+    """A file of a subset as a seekable read-only stream, where each read is a range request.
 
-    `version` is the entity tag that the Hub gives the content. A file whose tag or size changes between two
-    ranges is refused, and so is one whose tag is not `expected`.
+    `version` is the entity tag that the Hub gives the content.
+
+    Args:
+        subset: Repository and commit.
+        name: File in the repository.
+        download: Time limit and retries.
+        expected: Entity tag that the file must have; None accepts any.
+
+    Raises:
+        InputError: if the file cannot be read, or its tag or size differs from `expected` or changes between requests.
     """
 
-    def __init__(self, subset: Subset, name: str, limits: DownloadConfig, expected: str | None = None) -> None:
+    def __init__(self, subset: Subset, name: str, download: DownloadConfig, expected: str | None = None) -> None:
         self.what = f"{subset.repository}/{name}"
         self.url = huggingface_hub.hf_hub_url(subset.repository, name, repo_type="dataset", revision=subset.commit)
-        self.limits = limits
+        self.download = download
         self.position = 0
         self.version: str | None = expected
         self.size: int | None = None
-        self._range(0, 1)
+        self._range(0, 1)  # sets version and size
 
     def readable(self) -> bool:
         return True
@@ -175,42 +201,43 @@ class RemoteFile(io.RawIOBase):
         return self.position
 
     def readinto(self, buffer) -> int:
-        wanted = min(len(buffer), self.size - self.position, LARGEST_RANGE)
-        if wanted <= 0:
+        count = min(len(buffer), self.size - self.position, MAX_RANGE)
+        if count <= 0:
             return 0
-        buffer[:wanted] = self._range(self.position, wanted)
-        self.position += wanted
-        return wanted
+        buffer[:count] = self._range(self.position, count)
+        self.position += count
+        return count
 
     def _range(self, start: int, count: int) -> bytes:
-        return reading(self.what, lambda: self._request(start, count), self.limits)
+        return fetch(self.what, lambda: self._request(start, count), self.download)
 
     def _request(self, start: int, count: int) -> bytes:
-        wanted = f"bytes={start}-{start + count - 1}"
-        headers = build_hf_headers() | {"Range": wanted, "Accept-Encoding": "identity"}
-        answer = get_session().get(self.url, headers=headers, timeout=self.limits.timeout)
-        hf_raise_for_status(answer)
-        self._check_version(answer)
-        if answer.status_code != 206 or len(answer.content) != count:
-            raise ShortAnswerError(
-                f"status {answer.status_code} with {len(answer.content)} bytes, expected 206 with {count}"
+        headers = build_hf_headers() | {"Range": f"bytes={start}-{start + count - 1}", "Accept-Encoding": "identity"}
+        response = get_session().get(self.url, headers=headers, timeout=self.download.timeout)
+        hf_raise_for_status(response)
+        self._check_version(response)
+        if response.status_code != 206 or len(response.content) != count:
+            raise ShortResponseError(
+                f"status {response.status_code} with {len(response.content)} bytes, expected 206 with {count}"
             )
-        return answer.content
+        return response.content
 
-    def _check_version(self, answer) -> None:
-        """Compare what the Hub says of the content, in its own answer and not in that of its store, with before."""
-        linked = (response.headers.get("x-linked-etag") for response in [*answer.history, answer])
-        version = next(filter(None, linked), None) or answer.headers.get("etag")
-        size = int(answer.headers.get("content-range", "/-1").rpartition("/")[2])
+    def _check_version(self, response) -> None:
+        """Set entity tag and size from the first response, and compare those of later ones with them."""
+        # The Hub redirects to its store. Only the Hub's own response has `x-linked-etag`, the tag of the content; the
+        # store's `etag` may differ between requests. A Hub without a store sends the content's `etag` itself.
+        linked = (answer.headers.get("x-linked-etag") for answer in [*response.history, response])
+        version = next(filter(None, linked), None) or response.headers.get("etag")
+        size = int(response.headers.get("content-range", "/-1").rpartition("/")[2])
         expected = (self.version or version, self.size if self.size is not None else size)
         if (version, size) != expected:
             raise InputError(
                 f"{self.what}: found version {version} of {size} bytes, expected {expected[0]} of {expected[1]}, the "
-                "one that reading began with: the file was replaced; remove the folder of parts to begin again."
+                "version that was read before; the file was replaced, so remove the folder of parts to start again."
             )
         self.version, self.size = expected
 
 
-def open_file(subset: Subset, name: str, limits: DownloadConfig, expected: str | None = None) -> io.BufferedReader:
-    """A file of the subset for the parquet reader; its `raw` is a RemoteFile."""
-    return io.BufferedReader(RemoteFile(subset, name, limits, expected), BUFFER)
+def open_file(subset: Subset, name: str, download: DownloadConfig, expected: str | None = None) -> io.BufferedReader:
+    """Open a file of the subset for the parquet reader; `raw` of the result is the RemoteFile."""
+    return io.BufferedReader(RemoteFile(subset, name, download, expected), BUFFER)

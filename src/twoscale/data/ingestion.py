@@ -1,9 +1,10 @@
-"""From a source of documents to the shards of text: collected in parts, so that a cut costs one part at most.
+"""Collects documents from a source in parts, and writes them as text shards.
 
-A part is a run of documents of one file. Parts hold the source as it is; which documents a run takes is
-decided when the shards are written, by one pass over the parts in order. So the shards are a function of the
-source, the budget and the held-out fraction, however often collecting was cut. Parts of a data set on the
-Hub stay, and another budget goes on from them; those of local files are removed.
+A part is a file of consecutive documents of one source file, so an interruption loses at most one part. Parts hold the
+source unchanged. The documents that the quota takes are selected when the shards are written, in one pass over the
+parts in order. So the shards are a function of the source, the quota and the held-out fraction, wherever collecting was
+interrupted. Parts of a data set on the Hub are kept, and another quota continues from them; parts of local files are
+removed.
 """
 
 import hashlib
@@ -19,48 +20,90 @@ from typing import Any, NamedTuple
 import pyarrow.parquet as pq
 
 from twoscale import progress, tables
+from twoscale.config import DataConfig, DownloadConfig, TextQuota
+from twoscale.data.text import ROWS, Document, is_held_out, local_files, rows
 from twoscale.errors import InputError
 from twoscale.files import replacing
-from twoscale.config import TextQuota, DataConfig, DownloadConfig
-from twoscale.data.text import ROWS, Document, is_held_out, local_files, rows
 
-ROW_GROUP_CHARACTERS = 2**22  # held back before a row group of a shard is written
+ROW_GROUP_CHARACTERS = 2**22  # buffered before a row group of a shard is written
 MANIFEST = "manifest.json"
+SIDES = ((False, "training"), (True, "held-out"))  # whether held out, and its name in messages
 
-Sizes = Callable[[Sequence[str]], Sequence[int]]
-# file, its entity tag, its documents
-Files = Iterator[tuple[str, str | None, Iterator[Document]]]
-
-
-class Batch(NamedTuple):
-    """Documents that follow one another in a file, to become a part."""
-
-    file: str
-    version: str | None
-    documents: list[Document]
+Measure = Callable[[Sequence[str]], Sequence[int]]
+# of each file: its name, its entity tag (None for a local file) and its documents
+SourceFiles = Iterator[tuple[str, str | None, Iterator[Document]]]
 
 
-def lengths(texts: Sequence[str]) -> list[int]:
-    """Sizes of documents where the budget counts characters."""
+def count_characters(texts: Sequence[str]) -> list[int]:
+    """Sizes of documents for a quota in characters."""
     return [len(text) for text in texts]
 
 
-class Tally:
-    """What has been taken of the budget; a document is taken while its part, training or held-out, is not full."""
+class Collection(NamedTuple):
+    """How documents are collected.
 
-    def __init__(self, wanted: TextQuota, fraction: float) -> None:
-        self.fraction, self.unit = fraction, wanted.unit
-        self.wanted = {False: wanted.training, True: wanted.held_out}
-        self.found = {False: 0, True: 0}
+    Attributes:
+        folder: Folder of the parts.
+        download: Size of the parts, and limits of the download.
+        measure: Sizes of documents in the unit of the quota.
+    """
+
+    folder: Path
+    download: DownloadConfig
+    measure: Measure = count_characters
+
+
+def prepare_text(data: DataConfig, quota: TextQuota, shards: Sequence[Path], collection: Collection) -> None:
+    """Collect documents until the quota is full or the source ends, and write them as shards of the table `text`.
+
+    The shards contain the documents in the order of the source: first those of shard 0, then shard 1, …, about equally
+    many characters in each. All shards appear together.
+
+    Raises:
+        InputError: if the source is wrong or cannot be reached, or yields no training or no held-out document. Complete
+            parts are kept.
+    """
+    folder = collection.folder
+    is_local = data.source != "fineweb"
+    keys = ("source", "path") if is_local else ("source", "repository", "subset", "revision")
+    parts = Parts(folder, {key: getattr(data, key) for key in keys} | {"unit": quota.unit})
+    if is_local:
+        parts.clear()  # the files may have changed
+    files = _local_files(data) if is_local else _hub_files(data, parts, collection.download)
+    tally = Tally(quota, data.held_out_fraction)
+    try:
+        _collect(parts, files, tally, collection)
+    except InputError as error:
+        raise InputError(
+            f"{str(error).removesuffix('.')}; {len(parts.parts)} complete parts are kept in {folder}."
+        ) from error
+    _check_both_sides(tally)
+    _write_shards(parts, Tally(quota, data.held_out_fraction), tally.characters, shards)
+    if is_local:
+        parts.clear()
+        folder.rmdir()
+
+
+# --- the quota
+
+
+class Tally:
+    """Counts the documents that the quota takes: training or held-out ones, until that side is full."""
+
+    def __init__(self, quota: TextQuota, held_out_fraction: float) -> None:
+        self.held_out_fraction, self.unit = held_out_fraction, quota.unit
+        # the keys are whether documents are held out; sizes are in `unit`
+        self.limits = {False: quota.training, True: quota.held_out}
+        self.sizes = {False: 0, True: 0}
         self.documents = {False: 0, True: 0}
-        self.characters = 0
+        self.characters = 0  # of both sides
 
     def take(self, text: str, size: int) -> bool | None:
-        """Count the next document; whether it is held out, None where that part is full."""
-        held_out = is_held_out(text, self.fraction)
+        """Count the next document. Returns whether it is held out, or None if its side is full."""
+        held_out = is_held_out(text, self.held_out_fraction)
         if self.is_full(held_out):
             return None
-        self.found[held_out] += size
+        self.sizes[held_out] += size
         self.documents[held_out] += 1
         self.characters += len(text)
         return held_out
@@ -71,17 +114,37 @@ class Tally:
 
     @property
     def progress(self) -> int:
-        """Training text found, as far as it is wanted."""
-        return self.found[False] if self.wanted[False] is None else min(self.found[False], self.wanted[False])
+        """Size of the training documents, at most the quota's."""
+        return self.sizes[False] if self.limits[False] is None else min(self.sizes[False], self.limits[False])
 
     def is_full(self, held_out: bool) -> bool:
-        wanted = self.wanted[held_out]
-        return wanted is not None and self.found[held_out] >= wanted
+        limit = self.limits[held_out]
+        return limit is not None and self.sizes[held_out] >= limit
+
+
+def _check_both_sides(tally: Tally) -> None:
+    for held_out, side in SIDES:
+        if not tally.documents[held_out]:
+            raise InputError(
+                f"config key data.held_out_fraction: found no {side} document among {sum(tally.documents.values())} at "
+                f"{tally.held_out_fraction}, expected at least one; take more text or another fraction."
+            )
+
+
+# --- parts
+
+
+class PendingPart(NamedTuple):
+    """Consecutive documents of a file that are not stored yet."""
+
+    file: str
+    version: str | None
+    documents: list[Document]
 
 
 @dataclass(frozen=True)
 class DownloadPart:
-    """One entry of the manifest: rows `first` … `end` - 1 of a file, without the empty ones."""
+    """An entry of the manifest: a part that contains the rows `first` to `end - 1` of a file, except empty ones."""
 
     name: str
     file: str
@@ -90,14 +153,21 @@ class DownloadPart:
     end: int
     documents: int
     characters: int
-    sha256: str  # of the part's own file
+    sha256: str  # of the part's file
 
 
 class Parts:
-    """A folder of parts and its manifest, which names only parts that are complete.
+    """A folder of parts and their manifest, which lists only complete parts.
 
-    `identity` says what the parts hold. A folder that holds something else is emptied; from the first part
-    that is missing or damaged on, parts are forgotten.
+    Parts in the folder are used up to the first one that is missing or damaged. If their identity differs, the folder
+    is emptied.
+
+    Args:
+        folder: Folder of the parts, which is created if necessary.
+        identity: What the parts contain: the source and the unit of sizes.
+
+    Raises:
+        InputError: if the manifest is not JSON.
     """
 
     def __init__(self, folder: Path, identity: dict[str, Any]) -> None:
@@ -112,23 +182,23 @@ class Parts:
         else:
             self.clear()
 
-    def append(self, batch: Batch, sizes: Sequence[int]) -> None:
-        """Store the next part, then name it in the manifest."""
+    def append(self, pending: PendingPart, sizes: Sequence[int]) -> None:
+        """Store the next part, then add it to the manifest. `sizes` are those of its documents."""
         name = f"part_{len(self.parts):05d}.parquet"
-        columns = {"document": [document.name for document in batch.documents]}
-        columns["text"] = texts = [document.text for document in batch.documents]
+        columns = {"document": [document.name for document in pending.documents]}
+        columns["text"] = texts = [document.text for document in pending.documents]
         with tables.writing("text_part", self.folder / name) as append:
             append(columns | {"size": sizes})
         digest = _digest(self.folder / name)
-        end = batch.documents[-1].row + 1
+        first, end = self._end_of(pending.file), pending.documents[-1].row + 1
         characters = sum(map(len, texts))
         self.parts.append(
-            DownloadPart(name, batch.file, batch.version, self._end_of(batch.file), end, len(texts), characters, digest)
+            DownloadPart(name, pending.file, pending.version, first, end, len(texts), characters, digest)
         )
         self._save()
 
     def _end_of(self, file: str) -> int:
-        """The row of `file` that the parts have come to."""
+        """The first row of `file` that is in no part."""
         return self.parts[-1].end if self.parts and self.parts[-1].file == file else 0
 
     def documents(self) -> Iterator[tuple[str, str, int]]:
@@ -153,7 +223,7 @@ class Parts:
         except ValueError as error:
             raise InputError(
                 f"{self.folder / MANIFEST}: cannot be read as JSON ({error}), expected the list of parts; remove the "
-                "folder to begin again."
+                "folder to start again."
             ) from error
 
     def _save(self) -> None:
@@ -162,6 +232,7 @@ class Parts:
             temporary.write_text(json.dumps(saved, indent=1) + "\n", encoding="utf-8")
 
     def _intact(self, parts: Iterable[DownloadPart]) -> Iterator[DownloadPart]:
+        """The parts up to the first one whose file is missing or has another hash."""
         for part in parts:
             path = self.folder / part.name
             if not path.is_file() or _digest(path) != part.sha256:
@@ -174,120 +245,103 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def prepare_text(
-    data: DataConfig, wanted: TextQuota, shards: Sequence[Path], folder: Path, limits: DownloadConfig, sizes: Sizes = lengths
-) -> None:
-    """Collect documents until both budgets are full, or the source ends, and write them as shards of the table `text`.
-
-    The shards hold the documents in the order of the source: first those of shard 0, then shard 1, …, about
-    equally many characters in each. All shards appear together. `sizes` measures documents in `wanted.unit`;
-    `folder` keeps the parts. Raises InputError where the source is wrong, cannot be reached, or leaves a part
-    of the text empty; complete parts are then kept.
-    """
-    local = data.source != "fineweb"
-    names = ("source", "path") if local else ("source", "repository", "subset", "revision")
-    parts = Parts(folder, {name: getattr(data, name) for name in names} | {"unit": wanted.unit})
-    if local:
-        parts.clear()  # the files may have changed
-    files = _local_files(data) if local else _hub_files(data, parts, limits)
-    try:
-        taken = _collect(parts, files, Tally(wanted, data.held_out_fraction), limits.part_characters, sizes)
-    except InputError as error:
-        raise InputError(
-            f"{str(error).removesuffix('.')}; {len(parts.parts)} complete parts are kept in {folder}."
-        ) from error
-    for held_out, side in ((False, "training"), (True, "held-out")):
-        if not taken.documents[held_out]:
-            raise InputError(
-                f"config key data.held_out_fraction: found no {side} document among {sum(taken.documents.values())} at "
-                f"{data.held_out_fraction}, expected at least one; take more text or another fraction."
-            )
-    _write_shards(parts, Tally(wanted, data.held_out_fraction), taken.characters, shards)
-    if local:
-        parts.clear()
-        folder.rmdir()
+# --- from the source to the parts
 
 
-def _local_files(data: DataConfig) -> Files:
+def _local_files(data: DataConfig) -> SourceFiles:
     return ((name, None, documents) for name, documents in local_files(data))
 
 
-def _hub_files(data: DataConfig, parts: Parts, limits: DownloadConfig) -> Files:
-    """The files of a data set on the Hub, from where the parts end; asks the Hub for nothing before it is asked."""
+def _hub_files(data: DataConfig, parts: Parts, download: DownloadConfig) -> SourceFiles:
+    """The files of a data set on the Hub, from the end of the last part on. Lazy: no request until first iterated."""
     from twoscale.data import hub
 
-    subset = hub.resolve(data.repository, data.subset, parts.commit or data.revision, limits)
+    # A branch may have moved since the first part, so later runs continue at the commit of that part.
+    subset = hub.resolve(data.repository, data.subset, parts.commit or data.revision, download)
     parts.commit = subset.commit
     last = parts.parts[-1] if parts.parts else None
     for name in subset.files[subset.files.index(last.file) if last else 0 :]:
         first, version = (last.end, last.version) if last and last.file == name else (0, None)
-        with hub.open_file(subset, name, limits, version) as opened:
+        with hub.open_file(subset, name, download, version) as opened:
             title = f"{data.repository}/{name}"
             yield name, opened.raw.version, rows(opened, title, name.rpartition("/")[2], first)
 
 
-def _collect(parts: Parts, files: Files, taken: Tally, part_characters: int, sizes: Sizes) -> Tally:
-    """Add parts until the budget is full; `taken` with what it takes of all of them."""
-    for _, text, size in parts.documents():
-        taken.take(text, size)
-    unit = {"tokens": "tok", "characters": "char"}[taken.unit]
-    with progress.meter("text", taken.wanted[False], unit, initial=taken.progress) as shown, closing(files):
-        started, resumed = time.monotonic(), sum(taken.documents.values())
-        for batch in () if taken.full else _batches(files, part_characters):
-            measured = sizes([document.text for document in batch.documents])
-            parts.append(batch, measured)
-            before = taken.progress
-            for document, size in zip(batch.documents, measured, strict=True):
-                taken.take(document.text, size)
-            documents = sum(taken.documents.values())
+def _collect(parts: Parts, files: SourceFiles, tally: Tally, collection: Collection) -> None:
+    """Append parts until the quota is full or the source ends, and count the documents of all parts in `tally`."""
+    for _, text, size in parts.documents():  # parts of an earlier run
+        tally.take(text, size)
+    unit = {"tokens": "tok", "characters": "char"}[tally.unit]
+    with progress.meter("text", tally.limits[False], unit, initial=tally.progress) as bar, closing(files):
+        started, resumed = time.monotonic(), sum(tally.documents.values())
+        # a full quota must not start `files`, whose first item sends a request
+        for pending in () if tally.full else _pending_parts(files, collection.download.part_characters):
+            sizes = collection.measure([document.text for document in pending.documents])
+            parts.append(pending, sizes)
+            before = tally.progress
+            for document, size in zip(pending.documents, sizes, strict=True):
+                tally.take(document.text, size)
+            documents = sum(tally.documents.values())
             speed = (documents - resumed) / (time.monotonic() - started)
-            shown.set_postfix_str(f"{documents} documents, {speed:.0f} documents/s", refresh=False)
-            shown.update(taken.progress - before)
-            if taken.full:
-                return taken
-    for held_out, side in ((False, "training"), (True, "held-out")):
-        if taken.wanted[held_out] is not None and not taken.is_full(held_out):
-            print(
-                f"the source ended after {taken.found[held_out]} of {taken.wanted[held_out]} {side} {taken.unit}",
-                file=sys.stderr,
-            )
-    return taken
+            bar.set_postfix_str(f"{documents} documents, {speed:.0f} documents/s", refresh=False)
+            bar.update(tally.progress - before)
+            if tally.full:
+                break
+    _report_short_sides(tally)
 
 
-def _batches(files: Files, characters: int) -> Iterator[Batch]:
-    """Documents of one file at a time, `characters` of them together or what is left of the file."""
+def _pending_parts(files: SourceFiles, part_characters: int) -> Iterator[PendingPart]:
+    """Documents in groups of at least `part_characters` characters; the last group of a file may be smaller."""
     for file, version, documents in files:
         with closing(documents):
-            batch: list[Document] = []
-            collected = 0
+            group: list[Document] = []
+            characters = 0
             for document in documents:
-                batch.append(document)
-                collected += len(document.text)
-                if collected >= characters:
-                    yield Batch(file, version, batch)
-                    batch, collected = [], 0
-            if batch:
-                yield Batch(file, version, batch)
+                group.append(document)
+                characters += len(document.text)
+                if characters >= part_characters:
+                    yield PendingPart(file, version, group)
+                    group, characters = [], 0
+            if group:
+                yield PendingPart(file, version, group)
 
 
-def _write_shards(parts: Parts, taken: Tally, characters: int, shards: Sequence[Path]) -> None:
-    """Deal the documents that the budget takes out to the shards, in runs of about equally many characters.
+def _report_short_sides(tally: Tally) -> None:
+    for held_out, side in SIDES:
+        if tally.limits[held_out] is not None and not tally.is_full(held_out):
+            print(
+                f"the source ended after {tally.sizes[held_out]} of {tally.limits[held_out]} {side} {tally.unit}",
+                file=sys.stderr,
+            )
 
-    `characters` counts those of all documents taken.
+
+# --- from the parts to the shards
+
+
+def _write_shards(parts: Parts, tally: Tally, total_characters: int, shards: Sequence[Path]) -> None:
+    """Write the documents that the quota takes to the shards, about equally many characters to each.
+
+    Args:
+        parts: All documents.
+        tally: Empty tally of the quota.
+        total_characters: Characters of the documents that the quota takes.
+        shards: Files to write.
     """
     with ExitStack() as stack:
-        writers = [_ShardWriter(stack.enter_context(tables.writing("text", path))) for path in shards]
+        writers = [_TextShardWriter(stack.enter_context(tables.writing("text", path))) for path in shards]
         for name, text, size in parts.documents():
-            shard = min(taken.characters * len(shards) // characters, len(shards) - 1)
-            held_out = taken.take(text, size)
+            # The characters before a document select its shard. The last document may be one that the quota does not
+            # take; min keeps its shard in range.
+            shard = min(tally.characters * len(shards) // total_characters, len(shards) - 1)
+            held_out = tally.take(text, size)
             if held_out is not None:
                 writers[shard].add(name, held_out, text)
         for writer in writers:
             writer.flush()
 
 
-class _ShardWriter:
-    """Gathers documents into row groups; `append` is the function that `tables.writing` yields."""
+class _TextShardWriter:
+    """Collects documents into row groups; `append` is the function that `tables.writing` yields."""
 
     def __init__(self, append) -> None:
         self.append = append

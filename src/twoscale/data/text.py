@@ -1,7 +1,7 @@
-"""Text: documents of local sources in a fixed order, and the shards of documents that everything else reads.
+"""Documents of local sources in a fixed order, and the text shards that all later steps read.
 
-Whether a document is held out is a function of its text alone, so two copies of one document never stand on
-both sides.
+Whether a document is held out is a function of its text alone, so copies of a document are all held out or all used
+for training.
 """
 
 import ast
@@ -16,30 +16,33 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from twoscale import tables
-from twoscale.errors import InputError, first_line
 from twoscale.config import DataConfig
+from twoscale.errors import InputError, first_line
 
-# Rows read from a parquet file at a time. Files are opened with `pre_buffer=False`: else reading ahead fetches all
-# of a file, and keeps it in memory.
+# Rows read from a parquet file at a time. Files are opened with `pre_buffer=False`, because pre-buffering fetches a
+# whole file and keeps it in memory.
 ROWS = 256
 
-# Packages of the standard library whose docstrings are fixtures, or that not every installation has.
+# Packages of the standard library whose docstrings are fixtures, or that some installations lack.
 SKIPPED_PACKAGES = frozenset({"test", "tests", "idlelib", "lib2to3", "turtledemo", "__pycache__"})
 
-DOCUMENTED = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-BLOCKS = (ast.stmt, ast.excepthandler, ast.match_case)  # what a definition can stand in
+DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+BLOCKS = (ast.stmt, ast.excepthandler, ast.match_case)  # nodes that can contain a definition
 
 
 class Document(NamedTuple):
     name: str
     text: str
-    row: int  # in its file, empty documents counted
+    row: int  # in its file, where empty documents count
 
 
 def local_files(data: DataConfig) -> Iterator[tuple[str, Iterator[Document]]]:
-    """Name and documents of each file of a source on this machine, in order; no document is empty.
+    """Name and documents of each file of a local source, in order; no document is empty.
 
-    Close an iterator of documents after an early stop: it may hold a file.
+    Close an iterator of documents that you do not exhaust, because it may hold an open file.
+
+    Raises:
+        InputError: if the source is unknown or a file cannot be read.
     """
     match data.source:
         case "python_docs":
@@ -53,10 +56,10 @@ def local_files(data: DataConfig) -> Iterator[tuple[str, Iterator[Document]]]:
 
 
 def python_docs() -> Iterator[Document]:
-    """The documentation inside the running Python: help topics, then docstrings, a document a module.
+    """The documentation of the running Python: its help topics, then one document of docstrings per module.
 
-    The sources are parsed, never imported. The text depends on the version of Python and on which modules
-    it was built with, not on where it is installed.
+    The sources are parsed, never imported. The text depends on the version of Python and on the modules that it was
+    built with, not on its folder.
     """
     for row, (name, text) in enumerate(_documentation()):
         yield Document(name, text, row)
@@ -78,7 +81,7 @@ def _standard_library() -> list[tuple[str, Path]]:
     root = Path(sysconfig.get_path("stdlib"))
     modules = []
     for folder, subfolders, files in os.walk(root):
-        # site-packages, lib-dynload and config-3.x are no identifiers
+        # skips site-packages, lib-dynload and config-3.x, which are no identifiers
         subfolders[:] = [name for name in subfolders if name.isidentifier() and name not in SKIPPED_PACKAGES]
         for path in (Path(folder, name) for name in files):
             if path.suffix == ".py" and path.stem.isidentifier():
@@ -88,16 +91,16 @@ def _standard_library() -> list[tuple[str, Path]]:
 
 
 def _docstrings(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
-    """Qualified name and docstring of a module, class or function and of all inside it, in source order."""
-    if isinstance(node, (ast.Module, *DOCUMENTED)) and (docstring := ast.get_docstring(node)):
+    """Qualified name and docstring of a module, class or function and of all definitions in it, in source order."""
+    if isinstance(node, (ast.Module, *DEFINITIONS)) and (docstring := ast.get_docstring(node)):
         yield name, docstring
     for child in ast.iter_child_nodes(node):
         if isinstance(child, BLOCKS):
-            yield from _docstrings(child, f"{name}.{child.name}" if isinstance(child, DOCUMENTED) else name)
+            yield from _docstrings(child, f"{name}.{child.name}" if isinstance(child, DEFINITIONS) else name)
 
 
 def parquet(path: Path) -> Iterator[tuple[str, Iterator[Document]]]:
-    """Name and documents of a parquet file, or of every *.parquet file under a folder, sorted by path."""
+    """Name and documents of a parquet file, or of each *.parquet file under a folder, sorted by path."""
     if path.is_dir():
         files = sorted(path.rglob("*.parquet"))
         if not files:
@@ -117,31 +120,40 @@ def _local_rows(file: Path, short_name: str) -> Iterator[Document]:
 
 
 def rows(opened: BinaryIO, file: str, short_name: str, first: int = 0) -> Iterator[Document]:
-    """Rows of one parquet file, from `first` on, whose `text` is neither null nor empty.
+    """Documents of a parquet file: its rows whose `text` is neither null nor empty.
 
-    A row is named by its `id`, else "file:row". Memory does not grow with the file, and row groups before
-    `first` are not read. Raises InputError where the file is damaged or holds no text.
+    Memory does not grow with the file, and row groups before `first` are not read.
+
+    Args:
+        opened: The file.
+        file: Name of the file in error messages.
+        short_name: Name of the file in names of documents. A row without an `id` is called "short_name:row".
+        first: First row to read.
+
+    Raises:
+        InputError: if the file is damaged or has no column of text.
     """
     try:
         table = pq.ParquetFile(opened, pre_buffer=False)
         names = table.schema_arrow.names
         if "text" not in names:
             raise InputError(f"{file}: found the columns {', '.join(names)}; expected one named text.")
-        groups, row = _groups_from(table.metadata, first)
-        wanted = [name for name in ("id", "text") if name in names]
-        for batch in table.iter_batches(ROWS, row_groups=groups, columns=wanted):
+        groups, row = _groups_from(table.metadata, first)  # `row` may be below `first`, inside its row group
+        columns = [name for name in ("id", "text") if name in names]
+        for batch in table.iter_batches(ROWS, row_groups=groups, columns=columns):
             identifiers = batch["id"] if "id" in names else pa.nulls(len(batch))
             for identifier, value in zip(identifiers, batch["text"], strict=True):
                 text = _checked_text(value, file, row)
                 if text and row >= first:
-                    yield Document(f"{short_name}:{row}" if identifier.as_py() is None else str(identifier), text, row)
+                    name = f"{short_name}:{row}" if identifier.as_py() is None else str(identifier)
+                    yield Document(name, text, row)
                 row += 1
     except (OSError, ValueError, pa.ArrowException) as error:
         raise InputError(f"{file}: cannot be read as a parquet file ({first_line(error)}).") from error
 
 
 def _groups_from(metadata: pq.FileMetaData, first: int) -> tuple[list[int], int]:
-    """The row groups that hold row `first` and all after it, and the row that they begin with."""
+    """The row groups that contain row `first` and all later rows, and the first row of the first of them."""
     begin = 0
     for group in range(metadata.num_row_groups):
         end = begin + metadata.row_group(group).num_rows
@@ -162,12 +174,19 @@ def _checked_text(value: pa.Scalar, file: str, row: int) -> str | None:
 
 
 def is_held_out(text: str, fraction: float) -> bool:
-    """Whether a document belongs to the held-out part, which takes `fraction` of all documents."""
+    """Whether a document is held out; true for `fraction` of all documents."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) < fraction * 2**64
 
 
 def iter_shards(shards: Iterable[Path]) -> Iterator[tuple[list[bool], list[str]]]:
-    """Batches of (held out, text) from shards of `prepare_text`, in order and in constant memory."""
+    """Read the text shards that `prepare_text` writes, in order and in constant memory.
+
+    Yields:
+        Flags (whether each document is held out) and texts of up to ROWS documents.
+
+    Raises:
+        InputError: if a file is no text shard or cannot be read.
+    """
     expected = list(tables.columns("text"))
     for shard in shards:
         try:
@@ -186,4 +205,4 @@ def iter_shards(shards: Iterable[Path]) -> Iterator[tuple[list[bool], list[str]]
 def training_texts(shards: Iterable[Path]) -> Iterator[str]:
     """Texts that are not held out."""
     for held_out, texts in iter_shards(shards):
-        yield from (text for text, out in zip(texts, held_out, strict=True) if not out)
+        yield from (text for text, excluded in zip(texts, held_out, strict=True) if not excluded)

@@ -1,1 +1,1 @@
-"""x"""
+"""Trajectories through the loops: measures, path types, path independence."""

@@ -1,91 +1,89 @@
-"""Path independence: whether a loop ends at the same place wherever its noise made it start.
+"""Path independence: whether a loop ends at the same state from every initial state that its noise gives it.
 
-Geiping et al. (2025) hope for it and show it in pictures. Here the same text is run from several draws of the
-noise, varied in one group at a time, so that what a group does with its start is not mixed with what the groups
-before it hand over, and in all groups at once.
+Geiping et al. (2025) hope for it and show it in pictures. Here the same text is run under several draws of the
+noise. They vary in one group at a time, which separates the effect of a group's own initial state from that of
+what earlier groups pass on, and in all groups at once.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from twoscale import tables
+from twoscale.config import TrajectoriesConfig
 from twoscale.dynamics import measures
-from twoscale import progress, tables
-from twoscale import config
-from twoscale.exits.criteria import divergence
-from twoscale.model.transformer import LoopedTransformer, Noise
-from twoscale.model.noise import EvaluationNoise
-from twoscale.dynamics.trajectories import Columns, flat, token_keys
+from twoscale.dynamics.trajectories import Columns, batches, flat, is_group, token_keys
+from twoscale.model.checkpoints import LoadedCheckpoint
+from twoscale.model.interface import LoopedModel, Noise
 
-ALL = "all"  # the row of all groups varied at once
+ALL = "all"  # label of the rows with all groups varied at once
 
 
 @torch.no_grad()
-def measure(
-    model: LoopedTransformer,
-    blocks: Tensor,
-    step: int,
-    seed: int,
-    chosen: config.TrajectoriesConfig,
-    draws: int,
-    path: Path,
-) -> None:
-    """Compare `draws` further draws of the noise with the run's own on held-out blocks (N, T); write the table."""
-    device = next(model.parameters()).device
-    with (
-        tables.writing("token_independence", path) as append,
-        progress.meter(f"path independence of step {iteration}", blocks.numel(), "tokens") as bar,
-    ):
-        for start in range(0, len(blocks), chosen.batch):
-            batch = blocks[start : start + chosen.batch].to(device)
-            sequences = range(start, start + len(batch))
-            for columns in measure_batch(model, batch, sequences, seed, step, chosen.budget, draws):
+def measure(checkpoint: LoadedCheckpoint, tokens: Tensor, config: TrajectoriesConfig, draws: int, path: Path) -> None:
+    """Compare further draws of the noise with the run's own noise; write the table "token_independence".
+
+    Args:
+        checkpoint: The model, its iteration and the seed of its noise.
+        tokens: The first sequences of the held-out text (N, T).
+        config: Loop steps and batch size.
+        draws: Number of further draws.
+        path: The parquet file.
+    """
+    with tables.writing("token_independence", path) as append:
+        for sequences, batch in batches(checkpoint, tokens, config.batch_size, "path independence"):
+            for columns in measure_batch(checkpoint, batch, sequences, config.loops, draws):
                 append(columns)
-            bar.update(batch.numel())
 
 
 def measure_batch(
-    model: LoopedTransformer, tokens: Tensor, sequences: Sequence[int], seed: int, step: int, budget: int, draws: int
+    checkpoint: LoadedCheckpoint, tokens: Tensor, sequences: Sequence[int], loops: int, draws: int
 ) -> Iterator[Columns]:
-    """Rows of the table "token_independence" for held-out blocks (B, T), one draw and varied group at a time.
+    """Rows of the table "token_independence" for held-out sequences (B, T), one (draw, varied group) at a time.
 
-    The distance is that of the last states x^K of the varied group; of the last group where all are varied.
+    The distance is that of the last states x^K of the varied group; of the last group if all are varied.
     """
-    labels = model.config.group_labels
+    model, labels = checkpoint.model, checkpoint.model.config.group_labels
     if not labels:
         return
-    keys = token_keys(sequences, tokens.shape[1], step)
-    block = model.config.context_length
-    own = EvaluationNoise(seed, sequences, block)
-    states, log_p = run(model, tokens, budget, own)
-    groups = range(len(labels))
-    varied = {label: [group] for group, label in enumerate(labels)} | {ALL: list(groups)}
+    keys = token_keys(checkpoint.iteration, sequences, tokens.shape[1])
+    own = checkpoint.noise(sequences)
+    states, log_p = final_states(model, tokens, loops, own)
+    varied = {label: [group] for group, label in enumerate(labels)} | {ALL: list(range(len(labels)))}
     for draw in range(1, draws + 1):
-        other = EvaluationNoise(seed + draw, sequences, block)
-        for label, members in varied.items():
-            other_states, log_q = run(model, tokens, budget, mixed(own, other, members))
-            last = members[-1]
-            distance = measures.norm(other_states[last] - states[last])
-            compared = {
-                "distance": distance,
-                "distance_relative": measures.relative(distance, states[last]),
-                # never negative but for rounding
-                "kl": divergence(log_p.flatten(0, -2), log_q.flatten(0, -2)).clamp_min(0),
-                "agreement": log_p.argmax(-1) == log_q.argmax(-1),
-            }
-            constants = {"group": [label] * len(keys["iteration"]), "draw": [draw] * len(keys["iteration"])}
-            yield keys | constants | {name: flat(values) for name, values in compared.items()}
+        # a further draw is the noise of another seed
+        other = replace(checkpoint, seed=checkpoint.seed + draw).noise(sequences)
+        for label, groups in varied.items():
+            other_states, log_q = final_states(model, tokens, loops, mixed(own, other, groups))
+            compared = compare(states[groups[-1]], other_states[groups[-1]], log_p, log_q)
+            rows = len(keys["iteration"])
+            yield keys | {"group": np.full(rows, label), "draw": np.full(rows, draw)} | compared
 
 
-def run(model: LoopedTransformer, tokens: Tensor, budget: int, noise: Noise) -> tuple[list[Tensor], Tensor]:
+def compare(state: Tensor, other: Tensor, log_p: Tensor, log_q: Tensor) -> Columns:
+    """Measured columns from two last states (B, T, C) and two predictions (B, T, V)."""
+    distance = measures.norm(other - state)
+    compared = {
+        "distance": distance,
+        "distance_relative": measures.relative(distance, state),
+        # a KL is negative only by rounding
+        "kl": measures.kl_divergence(log_p.flatten(0, -2), log_q.flatten(0, -2)).clamp_min(0),
+        "agreement": log_p.argmax(-1) == log_q.argmax(-1),
+    }
+    return {name: flat(values) for name, values in compared.items()}
+
+
+def final_states(model: LoopedModel, tokens: Tensor, loops: int, noise: Noise) -> tuple[list[Tensor], Tensor]:
     """x^K (B, T, C) of every group, and the log-probabilities (B, T, V) of the next token."""
     states = []
-    for place, hidden in model.walk(tokens, [budget] * len(model.groups), noise):
-        if place.stage == "loop" and place.k == budget:
-            states.append(hidden)
-    return states, model.readout(hidden).log_softmax(-1)
+    for stage in model.trace(tokens, [loops] * len(model.config.groups), noise):
+        if is_group(stage):
+            states.append(stage.states[-1])
+    return states, model.readout(stage.output).log_softmax(-1)
 
 
 def mixed(own: Noise, other: Noise, groups: Sequence[int]) -> Noise:

@@ -1,24 +1,48 @@
-"""The geometry of a loop, once: step norms, angles, acceleration, drift (design of the paper §2, §3.1, §4).
+"""The geometry of a loop: step norms, angles, acceleration, drift (paper §2, §3.1, §4), each defined once.
 
-All functions work on states x^k of any leading shape (..., C) and reduce the last axis. Index 0 is the
-initial state: the update k leads from x^k to x^{k+1}, and what compares two updates belongs to the later.
+All functions take states x^k of any leading shape (..., C) and reduce the last axis. Index 0 is the initial
+state: update k leads from x^k to x^{k+1}, and a comparison of two updates has the index of the later one.
+
+Measures are registered with one decorator. A measure per loop step is a function of one `LoopStep`:
+
+    @loop_measure("step_norm_squared", unit="state^2")
+    def step_norm_squared(step: LoopStep) -> Tensor:
+        return step.step_norm**2
+
+Its column in the table "trajectories", its unit there and its rows in "loop_metrics" follow from the registry.
+Per-trajectory measures do the same with `path_measure` (`twoscale.dynamics.path_types`) and "token_paths".
+
+The unit "state" is that of the hidden states; "1" marks a ratio.
 """
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
 EPSILON = 1e-8  # keeps ratios finite
 FLOOR_FACTOR = 16  # a step norm below this many units of rounding of the state is noise
+CACHED_NUMBERS = 2**18  # floats that fit into the cache of a core
+
+
+# --- functions of vectors --------------------------------------------------------------------------------------
 
 
 def norm(vector: Tensor) -> Tensor:
-    """Euclidean norm over the width: (..., C) -> (...)."""
+    """Euclidean norm over the hidden size: (..., C) -> (...)."""
     return torch.linalg.vector_norm(vector, dim=-1)
 
 
 def cosine(update: Tensor, previous: Tensor) -> Tensor:
-    """cos of the angle between two updates (paper §2): (..., C) twice -> (...)."""
-    return (update * previous).sum(-1) / (norm(update) * norm(previous))
+    """Cosine of the angle between two updates (paper §2): (..., C) twice -> (...)."""
+    return _cosine(update, previous, norm(update), norm(previous))
+
+
+def _cosine(update: Tensor, previous: Tensor, update_norm: Tensor, previous_norm: Tensor) -> Tensor:
+    return (update * previous).sum(-1) / (update_norm * previous_norm)
 
 
 def acceleration(update: Tensor, previous: Tensor) -> Tensor:
@@ -27,64 +51,223 @@ def acceleration(update: Tensor, previous: Tensor) -> Tensor:
 
 
 def acceleration_normalized(update: Tensor, previous: Tensor) -> Tensor:
-    """a^k over the sum of both step norms (Eq. 6).
+    """a^k over the sum of both step norms (Eq. 6): (..., C) twice -> (...).
 
     The paper bounds it by 2; by the triangle inequality it never exceeds 1.
     """
     return over_both(acceleration(update, previous), norm(update), norm(previous))
 
 
-def over_both(bend: Tensor, length: Tensor, previous_length: Tensor) -> Tensor:
-    """The ratio of Eq. 6 from norms that are known already."""
-    return bend / (length + previous_length + EPSILON)
+def over_both(acceleration: Tensor, update_norm: Tensor, previous_norm: Tensor) -> Tensor:
+    """The ratio of Eq. 6 from norms: (...) each."""
+    return acceleration / (update_norm + previous_norm + EPSILON)
 
 
 def relative(length: Tensor, state: Tensor) -> Tensor:
-    """A length over the norm of the state it starts from (§4, the scale-free forms)."""
-    return length / (norm(state) + EPSILON)
+    """A length (...) over the norm of the state (..., C) that it starts from (§4, the scale-free forms)."""
+    return over_norm(length, norm(state))
+
+
+def over_norm(length: Tensor, state_norm: Tensor) -> Tensor:
+    """`relative` from norms: (...) each."""
+    return length / (state_norm + EPSILON)
 
 
 def rounding_floor(state_norm: Tensor) -> Tensor:
-    """The step norm up to which a step out of a state of this norm (...) is rounding.
+    """The step norm up to which a step from a state of this norm (...) is rounding.
 
-    Below 16 units of rounding the direction of an update is that of the rounding errors, and the cosine of
-    two such updates is near -0.5 whatever the model does.
+    Below 16 units of rounding, rounding errors decide the direction of an update, and the cosine of two such
+    updates is near -0.5 for any model.
     """
     return FLOOR_FACTOR * torch.finfo(state_norm.dtype).eps * state_norm
 
 
-def step_measures(state: Tensor, update: Tensor, previous: Tensor | None) -> dict[str, Tensor]:
-    """All measures of loop step k: x^k, x^{k+1} - x^k and the update before (None at k = 0), each (..., C).
+def kl_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """KL(p || q) in nats of two sets of distributions, given as logarithms: (N, V) twice -> (N,)."""
+    rows = max(1, CACHED_NUMBERS // log_p.shape[-1])
+    if log_p.is_cuda or len(log_p) <= rows:
+        return torch.linalg.vecdot(log_p.exp(), log_p - log_q)
+    # on the CPU a few rows at a time: intermediate results that fit into the cache make it three times as fast
+    pairs = zip(log_p.split(rows), log_q.split(rows), strict=True)
+    return torch.cat([torch.linalg.vecdot(p.exp(), p - q) for p, q in pairs])
 
-    Undefined values are NaN: whatever compares two updates at k = 0, the cosine also where one of them is
-    under the rounding floor.
+
+# --- measures per loop step ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LoopStep:
+    """Loop step k, or the last state x^K, which no update follows.
+
+    Norms are computed when a measure first needs them, and then kept.
+
+    Attributes:
+        state: x^k (..., C).
+        update: x^{k+1} - x^k (..., C); `None` at the last state.
+        previous_update: x^k - x^{k-1} (..., C); `None` at k = 0.
+        previous_norm: Its norm (...); `None` at k = 0.
+        distance_to_final: ||x^K - x^k|| (...).
     """
-    size, length = norm(state), norm(update)
-    measured = {
-        "state_norm": size,
-        "step_norm": length,
-        "step_norm_relative": relative(length, state),
+
+    state: Tensor
+    update: Tensor | None
+    previous_update: Tensor | None
+    previous_norm: Tensor | None
+    distance_to_final: Tensor
+
+    @cached_property
+    def state_norm(self) -> Tensor:
+        return norm(self.state)
+
+    @cached_property
+    def step_norm(self) -> Tensor:
+        return norm(self.update)
+
+    @cached_property
+    def acceleration(self) -> Tensor:
+        return acceleration(self.update, self.previous_update)
+
+    @cached_property
+    def above_floor(self) -> Tensor:
+        """Whether both updates exceed the rounding floor, bool (...)."""
+        return torch.minimum(self.step_norm, self.previous_norm) > rounding_floor(self.state_norm)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A registered measure.
+
+    Attributes:
+        name: Its column, and its value in the column `measure` of aggregated tables.
+        unit: Its unit, stored with the column.
+        compute: `LoopStep` or `LoopPath` -> (...).
+        needs_update: Whether it is undefined at the last state.
+        needs_previous: Whether it is undefined at k = 0.
+    """
+
+    name: str
+    unit: str
+    compute: Callable[[Any], Tensor]
+    needs_update: bool = True
+    needs_previous: bool = False
+
+    def defined(self, step: LoopStep) -> bool:
+        missing = (self.needs_update and step.update is None) or (self.needs_previous and step.previous_update is None)
+        return not missing
+
+
+LOOP_MEASURES: dict[str, Measure] = {}  # in the order of their columns in "trajectories"
+PATH_MEASURES: dict[str, Measure] = {}  # in the order of their columns in "token_paths"
+
+
+def loop_measure(name: str, *, unit: str, needs_update: bool = True, needs_previous: bool = False) -> Callable:
+    """Register a function `LoopStep` -> (...) as a measure per loop step.
+
+    The function is only called where what it needs is there; elsewhere the measure is NaN.
+
+    Args:
+        name: Name of the column.
+        unit: Unit of the values.
+        needs_update: It uses `update`, so it is undefined at the last state.
+        needs_previous: It uses `previous_update`, so it is undefined at k = 0.
+    """
+    return _register(LOOP_MEASURES, name, unit, needs_update, needs_previous)
+
+
+def path_measure(name: str, *, unit: str) -> Callable:
+    """Register a function `path_types.LoopPath` -> (...) as a per-trajectory measure."""
+    return _register(PATH_MEASURES, name, unit)
+
+
+def _register(registry: dict[str, Measure], name: str, unit: str, *needs: bool) -> Callable:
+    if name in registry:
+        raise ValueError(f"measure {name!r} is registered twice")
+
+    def decorator(function: Callable[[Any], Tensor]) -> Callable[[Any], Tensor]:
+        registry[name] = Measure(name, unit, function, *needs)
+        return function
+
+    return decorator
+
+
+def units(registry: dict[str, Measure]) -> dict[str, str]:
+    """Name -> unit of the measures of a registry, in the order of their columns."""
+    return {name: measure.unit for name, measure in registry.items()}
+
+
+def loop_steps(states: Sequence[Tensor], distances_to_final: Tensor) -> Iterator[LoopStep]:
+    """The loop steps of one group, then its last state: states x^0 … x^K (..., C), distances (K + 1, ...)."""
+    previous_update = previous_norm = None
+    for k, state in enumerate(states):
+        update = states[k + 1] - state if k + 1 < len(states) else None
+        step = LoopStep(state, update, previous_update, previous_norm, distances_to_final[k])
+        yield step
+        if update is not None:
+            previous_update, previous_norm = update, step.step_norm
+
+
+def measure_step(step: LoopStep) -> dict[str, Tensor]:
+    """All registered measures of a loop step, (...) each; NaN where one is undefined."""
+    undefined = torch.full_like(step.state_norm, torch.nan)
+    return {
+        name: measure.compute(step) if measure.defined(step) else undefined for name, measure in LOOP_MEASURES.items()
     }
-    if previous is None:
-        undefined = torch.full_like(length, torch.nan)
-        names = ("cosine", "acceleration", "acceleration_normalized", "acceleration_relative")
-        return measured | dict.fromkeys(names, undefined)
-    previous_length, bend = norm(previous), acceleration(update, previous)
-    sound = torch.minimum(length, previous_length) > rounding_floor(size)
-    return measured | {
-        "cosine": cosine(update, previous).where(sound, torch.nan),
-        "acceleration": bend,
-        "acceleration_normalized": over_both(bend, length, previous_length),
-        "acceleration_relative": relative(bend, state),
-    }
+
+
+@loop_measure("state_norm", unit="state", needs_update=False)
+def _state_norm(step: LoopStep) -> Tensor:
+    return step.state_norm
+
+
+@loop_measure("step_norm", unit="state")
+def _step_norm(step: LoopStep) -> Tensor:
+    return step.step_norm
+
+
+@loop_measure("step_norm_relative", unit="1")
+def _step_norm_relative(step: LoopStep) -> Tensor:
+    return over_norm(step.step_norm, step.state_norm)
+
+
+@loop_measure("cosine", unit="1", needs_previous=True)
+def _cosine_above_floor(step: LoopStep) -> Tensor:
+    """NaN also if one of the updates is under the rounding floor."""
+    angle = _cosine(step.update, step.previous_update, step.step_norm, step.previous_norm)
+    return angle.where(step.above_floor, torch.nan)
+
+
+@loop_measure("acceleration", unit="state", needs_previous=True)
+def _acceleration(step: LoopStep) -> Tensor:
+    return step.acceleration
+
+
+@loop_measure("acceleration_normalized", unit="1", needs_previous=True)
+def _acceleration_normalized(step: LoopStep) -> Tensor:
+    return over_both(step.acceleration, step.step_norm, step.previous_norm)
+
+
+@loop_measure("acceleration_relative", unit="1", needs_previous=True)
+def _acceleration_relative(step: LoopStep) -> Tensor:
+    return over_norm(step.acceleration, step.state_norm)
+
+
+@loop_measure("distance_to_final", unit="state", needs_update=False)
+def _distance_to_final(step: LoopStep) -> Tensor:
+    return step.distance_to_final
+
+
+# --- whole trajectories and drift between groups ---------------------------------------------------------------
 
 
 def drift_to_loop(jump: Tensor, step_norms: Tensor) -> tuple[Tensor, Tensor]:
-    """Drift-to-loop ratio (Eq. 2) and the same jump over the whole loop path.
+    """Drift-to-loop ratio (Eq. 2), and the same jump over the whole path of the loop.
 
-    jump (...): the distance from the last state of a group to the first of the next. step_norms (K, ...):
-    the norms of the K updates of the group left. The ratio to the mean step grows with K as the steps
-    shrink; the ratio to their sum does not.
+    Args:
+        jump: Distance from the last state of a group to the reference state of the next (...).
+        step_norms: Norms of the K updates of the first of the two groups (K, ...).
+
+    Returns:
+        The jump over the mean step, which grows with K as steps shrink, and over their sum, which does not.
     """
     return jump / step_norms.mean(0), jump / step_norms.sum(0)
 
@@ -92,9 +275,9 @@ def drift_to_loop(jump: Tensor, step_norms: Tensor) -> tuple[Tensor, Tensor]:
 def path_distances(path: Tensor) -> Tensor:
     """Distances between all states of a loop: x^0 … x^K (..., K + 1, C) -> (..., K + 1, K + 1).
 
-    They hold the shape of a path whatever its place and direction: the step norms stand beside the diagonal,
-    the distances to the final state in the last column. Differences are taken before they are squared, so a
-    small distance between large states keeps its digits.
+    They describe the shape of a path without its position and direction: the step norms are next to the
+    diagonal, the distances to the final state in the last column. Differences are computed before they are
+    squared, so a small distance between large states keeps its digits.
     """
     return torch.cdist(path, path, compute_mode="donot_use_mm_for_euclid_dist")
 
@@ -102,26 +285,27 @@ def path_distances(path: Tensor) -> Tensor:
 def effective_dimension(distances: Tensor) -> Tensor:
     """Participation ratio (sum λ)² / sum λ² of the covariance of a path: `path_distances` -> (...).
 
-    1 on a straight line, 2 on a circle, n where n directions share the variance; NaN for a path that rests.
-    The covariance and the centred Gram matrix of the states share their eigenvalues λ, and the latter is the
-    squared distances centred twice (classical scaling), so the sums are a trace and a Frobenius norm.
+    1 on a straight line, 2 on a circle, n if n directions share the variance; NaN if all states are equal.
     """
+    # The covariance and the centred Gram matrix of the states have the same eigenvalues λ, and the Gram matrix
+    # is the matrix of squared distances centred twice (classical scaling). So sum λ is a trace, sum λ² a
+    # squared Frobenius norm.
     squared = distances.square()
     gram = (squared.mean(-1, keepdim=True) + squared.mean(-2, keepdim=True) - squared) / 2
     gram -= squared.mean((-2, -1), keepdim=True) / 2
     return gram.diagonal(dim1=-2, dim2=-1).sum(-1).square() / gram.square().sum((-2, -1))
 
 
-def contraction_rate(step_norms: Tensor, sound: Tensor) -> Tensor:
-    """Factor by which a step norm shrinks from one loop step to the next, fitted: (..., K) -> (...).
+def contraction_rate(step_norms: Tensor, above_floor: Tensor) -> Tensor:
+    """Factor by which step norms shrink from one loop step to the next, fitted: (..., K) twice -> (...).
 
-    exp of the least-squares slope of log ||update^k|| over the steps that `sound` (..., K) marks, those above
-    the rounding floor; NaN where fewer than two are.
+    exp of the least-squares slope of log ||update^k|| over the steps above the rounding floor (bool); NaN if
+    these are fewer than two.
     """
-    weight = sound.to(step_norms.dtype)
+    weight = above_floor.to(step_norms.dtype)
     count = weight.sum(-1, keepdim=True)
     k = torch.arange(step_norms.shape[-1], dtype=step_norms.dtype, device=step_norms.device)
-    offset = (k - (weight * k).sum(-1, keepdim=True) / count) * weight  # from the mean of the sound steps
-    logarithm = step_norms.log().where(sound, 0)
+    offset = (k - (weight * k).sum(-1, keepdim=True) / count) * weight  # k minus its mean over the fitted steps
+    logarithm = step_norms.log().where(above_floor, 0)
     slope = (offset * logarithm).sum(-1) / offset.square().sum(-1)
     return slope.exp()

@@ -1,58 +1,135 @@
-"""Kinds of trajectories: what a token's path through a loop has come to by its last steps.
+"""How the trajectory of a token ends: converging, orbiting or sliding; and the per-trajectory measures.
 
-Geiping et al. (2025) see three in projections of the latent space: paths that converge, orbits, and
-sliders, which drift on in one direction. Here each has a criterion, applied to the last `path_types.window` loop
-steps in the full space; a path that meets none is undecided. All tensors have the tokens' axes first (...).
+Geiping et al. (2025) see these three path types in projections of the latent space. Here each has a criterion,
+applied in the full space to the last `path_types.window` loop steps; a path that meets none is undecided.
+All tensors begin with the axes of the tokens (...).
 """
+
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from twoscale.config import PathTypesConfig
 from twoscale.dynamics import measures
-from twoscale import config
+from twoscale.dynamics.measures import path_measure
 
 PATH_TYPES = ("converging", "orbiting", "sliding", "undecided")
 
 
-def classify(distances: Tensor, floor: Tensor, chosen: config.PathTypesConfig) -> dict[str, Tensor]:
-    """The kind of each path, as an index into PATH_TYPES, and the numbers that decided it; each (...).
+@dataclass(frozen=True)
+class LoopPath:
+    """The path x^0 … x^K of tokens through one group, as distances and norms.
 
-    distances: `measures.path_distances`, (..., K + 1, K + 1). floor: what the last step has to exceed to be
-    more than rounding, (...). In this order, a path is
+    Quantities that several measures need are computed once and kept.
 
-    - converging, if its steps shrink by `converging_rate` or faster, or have reached the floor;
+    Attributes:
+        distances: `measures.path_distances`, (..., K + 1, K + 1).
+        step_norms: Norms of the updates, (..., K).
+        rounding_floor: Step norm up to which a step from each state is rounding, (..., K + 1).
+        config: Window and criteria of the path types.
+    """
+
+    distances: Tensor
+    step_norms: Tensor
+    rounding_floor: Tensor
+    config: PathTypesConfig
+
+    @property
+    def last_floor(self) -> Tensor:
+        """The rounding floor at the final state, (...)."""
+        return self.rounding_floor[..., -1]
+
+    @cached_property
+    def window(self) -> Tensor:
+        """Distances between the last window + 1 states, (..., window + 1, window + 1)."""
+        states = self.config.window + 1
+        return self.distances[..., -states:, -states:]
+
+    @cached_property
+    def window_steps(self) -> Tensor:
+        """Step norms in the window, (..., window)."""
+        return lagged(self.window, 1)
+
+    @cached_property
+    def settling_rate(self) -> Tensor:
+        return measures.contraction_rate(self.window_steps, self.window_steps > self.last_floor[..., None])
+
+    @cached_property
+    def return_ratios(self) -> Tensor:
+        """Mean distance at lags of 2 … max_period in the window, in mean steps, (..., max_period - 1)."""
+        lags = range(2, self.config.max_period + 1)
+        returns = torch.stack([lagged(self.window, lag).mean(-1) for lag in lags], dim=-1)
+        return returns / self.window_steps.mean(-1, keepdim=True)
+
+    @cached_property
+    def straightness(self) -> Tensor:
+        return self.window[..., 0, -1] / self.window_steps.sum(-1)
+
+
+@path_measure("contraction_rate", unit="1")
+def contraction_rate(path: LoopPath) -> Tensor:
+    """Fitted decay of the step norms above the rounding floor.
+
+    The first step is left out: it starts from x^0, which is noise by default.
+    """
+    steps = path.step_norms[..., 1:]
+    return measures.contraction_rate(steps, steps > path.rounding_floor[..., 1:-1])
+
+
+@path_measure("effective_dimension", unit="1")
+def effective_dimension(path: LoopPath) -> Tensor:
+    return measures.effective_dimension(path.distances)
+
+
+@path_measure("settling_rate", unit="1")
+def settling_rate(path: LoopPath) -> Tensor:
+    """Fitted decay of the step norms in the window."""
+    return path.settling_rate
+
+
+@path_measure("return_ratio", unit="1")
+def return_ratio(path: LoopPath) -> Tensor:
+    """Smallest mean distance at a lag of 2 … max_period in the window, in mean steps."""
+    return path.return_ratios.amin(-1)
+
+
+@path_measure("straightness", unit="1")
+def straightness(path: LoopPath) -> Tensor:
+    """Distance between the two ends of the window over the length of the path in it."""
+    return path.straightness
+
+
+def measure_path(path: LoopPath) -> dict[str, Tensor]:
+    """All registered per-trajectory measures, (...) each."""
+    return {name: measure.compute(path) for name, measure in measures.PATH_MEASURES.items()}
+
+
+def classify(path: LoopPath) -> tuple[Tensor, Tensor]:
+    """The path type as an index into `PATH_TYPES`, and the period of an orbit (0 for other types); (...) each.
+
+    The criteria are tried in this order. A path is
+
+    - converging, if its steps shrink by `converging_rate` or faster, or have reached the rounding floor;
     - orbiting with the smallest period p >= 2 after which it is back, on average, to within
       `return_tolerance` of a mean step;
-    - sliding, if the window's two ends are at least `straightness` times its length apart.
-
-    "settling_rate" is the fitted decay of the step norms in the window, "return_ratio" the smallest mean
-    distance at a lag of 2 … `max_period`, in mean steps, "straightness" the ends' distance over the length,
-    "period" that of an orbit and 0 for all other kinds.
+    - sliding, if the ends of the window are at least `straightness` times the length of its path apart.
     """
-    tail = distances[..., -chosen.window - 1 :, -chosen.window - 1 :]
-    steps = lagged(tail, 1)  # (..., window)
-    rate = measures.contraction_rate(steps, steps > floor[..., None])
-    returns = torch.stack([lagged(tail, p).mean(-1) for p in range(2, chosen.max_period + 1)], dim=-1)
-    returns /= steps.mean(-1, keepdim=True)
-    closed = returns <= chosen.return_tolerance
-    straightness = tail[..., 0, -1] / steps.sum(-1)
-
-    converging = (rate <= chosen.converging_rate) | (steps[..., -1] <= floor)
+    config = path.config
+    closed = path.return_ratios <= config.return_tolerance  # (..., max_period - 1), one entry per lag
+    at_floor = path.window_steps[..., -1] <= path.last_floor
+    converging = (path.settling_rate <= config.converging_rate) | at_floor
     orbiting = closed.any(-1) & ~converging
-    kind = torch.full_like(rate, PATH_TYPES.index("undecided"), dtype=torch.long)
-    kind[straightness >= chosen.straightness] = PATH_TYPES.index("sliding")
-    kind[orbiting] = PATH_TYPES.index("orbiting")
-    kind[converging] = PATH_TYPES.index("converging")
-    period = closed.int().argmax(-1) + 2  # the first lag that closes
-    return {
-        "path_type": kind,
-        "period": period.where(orbiting, 0),
-        "settling_rate": rate,
-        "return_ratio": returns.amin(-1),
-        "straightness": straightness,
-    }
+    # written in the reverse order of the criteria, so that an earlier one overwrites a later one
+    path_type = torch.full_like(converging, PATH_TYPES.index("undecided"), dtype=torch.long)
+    path_type[path.straightness >= config.straightness] = PATH_TYPES.index("sliding")
+    path_type[orbiting] = PATH_TYPES.index("orbiting")
+    path_type[converging] = PATH_TYPES.index("converging")
+    period = closed.int().argmax(-1) + 2  # argmax of 0 and 1 is the first lag that closes; lags begin at 2
+    return path_type, period.where(orbiting, 0)
 
 
 def lagged(distances: Tensor, lag: int) -> Tensor:
-    """Distances between the states k and k + lag of a path of n states: (..., n - lag)."""
+    """Distances between the states k and k + lag of a path of n states: (..., n, n) -> (..., n - lag)."""
     return distances.diagonal(lag, -2, -1)

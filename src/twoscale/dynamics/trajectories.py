@@ -1,11 +1,11 @@
-"""The path of held-out tokens through the loops at a fixed budget, measured as it goes by.
+"""Trajectories of held-out tokens through the loops at a fixed number of loop steps, measured per group.
 
-What compares states far apart needs the whole loop, so the states of one group and one batch are kept until it
-is left; memory does not grow with the number of tokens.
+The states of one group and one batch are kept until the group has run, because some measures compare states far
+apart. Memory does not grow with the number of tokens.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -13,119 +13,98 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from twoscale.dynamics import path_types, measures
 from twoscale import progress, tables
-from twoscale import config
+from twoscale.config import PathTypesConfig, TrajectoriesConfig
+from twoscale.dynamics import measures, path_types
+from twoscale.dynamics.path_types import LoopPath
 from twoscale.files import replacing
-from twoscale.model.transformer import LoopedTransformer, Place
-from twoscale.model.noise import EvaluationNoise
+from twoscale.model.checkpoints import LoadedCheckpoint
+from twoscale.model.interface import LoopedModel, StageTrace
 
 Columns = dict[str, np.ndarray]
-TABLES = ("trajectories", "token_paths", "token_drift")
+UNITS = {  # table -> its measures and their units
+    "trajectories": measures.units(measures.LOOP_MEASURES),
+    "token_paths": measures.units(measures.PATH_MEASURES),
+    "token_drift": {},
+}
+TABLES = tuple(UNITS)
 
 
-class GroupRecorder:
-    """Measures the states x^0 … x^K of one group as they come; all tensors are (B, T, …)."""
-
-    def __init__(self) -> None:
-        self.states: list[Tensor] = []
-        self.rows: list[dict[str, Tensor]] = []
-        self.update: Tensor | None = None
-
-    def add(self, state: Tensor) -> None:
-        if self.states:
-            update = state - self.states[-1]
-            self.rows.append(measures.step_measures(self.states[-1], update, self.update))
-            self.update = update
-        self.states.append(state)
-
-    def finish(self, criteria: config.PathTypesConfig) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Measures per state, (K + 1, B, T), and per path, (B, T); the states are dropped."""
-        undefined = dict.fromkeys(self.rows[0], torch.full_like(self.rows[0]["step_norm"], torch.nan))
-        self.rows.append(undefined | {"state_norm": measures.norm(self.states[-1])})
-        rows = {name: torch.stack([row[name] for row in self.rows]) for name in undefined}
-        distances = measures.path_distances(torch.stack(self.states, dim=-2))
-        self.states.clear()
-        rows["distance_to_final"] = distances[..., -1].movedim(-1, 0)
-        return rows, path_measures(rows["step_norm"], rows["state_norm"], distances, criteria)
-
-
-def path_measures(
-    step_norms: Tensor, state_norms: Tensor, distances: Tensor, criteria: config.PathTypesConfig
-) -> dict[str, Tensor]:
-    """What is said of a whole path: norms (K + 1, B, T), distances (B, T, K + 1, K + 1) -> (B, T) each.
-
-    The contraction rate leaves out the first step, the leap from x^0 (noise under the default reading).
-    """
-    floor = measures.rounding_floor(state_norms).movedim(0, -1)
-    steps = step_norms[1:-1].movedim(0, -1)
-    return {
-        "contraction_rate": measures.contraction_rate(steps, steps > floor[..., 1:-1]),
-        "effective_dimension": measures.effective_dimension(distances),
-        **path_types.classify(distances, floor[..., -1], criteria),
-    }
-
-
-def reference_states(model: LoopedTransformer, group: int, entered: Tensor, states: dict[int, Tensor], budget: int):
-    """The readings of "x^0 of the next group" in Eq. 2, for the group that is entered: name -> (B, T, C).
-
-    Adjacent groups leave open what the first state after the hand-off is: the first computed one, the
-    projection of [x^0 ; e] before any layer, the last one, or x^0 to the letter (with a noise start that
-    measures the noise).
-    """
-    return {
-        "first_state": states[1],
-        "projected": model.project(group, states[0], model.project_input(group, entered)),
-        "final": states[budget],
-        "initial": states[0],
-    }
+# --- measuring one batch ---------------------------------------------------------------------------------------
 
 
 def measure_batch(
-    model: LoopedTransformer,
-    tokens: Tensor,
-    sequences: Sequence[int],
-    seed: int,
-    step: int,
-    budget: int,
-    criteria: config.PathTypesConfig,
+    checkpoint: LoadedCheckpoint, tokens: Tensor, sequences: Sequence[int], loops: int, config: PathTypesConfig
 ) -> Iterator[tuple[str, Columns]]:
-    """Rows of the tables TABLES for held-out blocks (B, T), group by group."""
-    labels = model.config.group_labels
-    keys = token_keys(sequences, tokens.shape[1], step)
-    recorder = entered = before = None  # before: last state and step norms of the previous group
-    ends: dict[int, Tensor] = {}
-    walk = model.walk(tokens, [budget] * len(labels), EvaluationNoise(seed, sequences, model.config.context_length))
-    for place, hidden in walk:
-        if place.stage == "loop":
-            if place.k == 0:
-                recorder = GroupRecorder()
-            recorder.add(hidden)
-            if place.k in (0, 1, budget):
-                ends[place.k] = hidden
+    """Rows of the tables `TABLES` for held-out sequences, as pairs (table, columns), group by group.
+
+    Args:
+        checkpoint: The model, its iteration and the seed of its noise.
+        tokens: The sequences (B, T).
+        sequences: Their numbers in the held-out text.
+        loops: Loop steps of every group.
+        config: Criteria of the path types.
+    """
+    model = checkpoint.model
+    keys = token_keys(checkpoint.iteration, sequences, tokens.shape[1])
+    last_state = step_norms = None  # of the previous group: (B, T, C), (K, B, T)
+    for stage in model.trace(tokens, [loops] * len(model.config.groups), checkpoint.noise(sequences)):
+        if not is_group(stage):
             continue
-        if place.stage == "left":
-            rows, paths = recorder.finish(criteria)
-            yield "trajectories", loop_columns(keys, labels[place.group], rows)
-            yield "token_paths", path_columns(keys, labels[place.group], paths)
-            if before is not None:
-                boundary = model.config.boundary_labels[place.group - 1]
-                readings = reference_states(model, place.group, entered, ends, budget)
-                yield "token_drift", drift_columns(keys, boundary, readings, *before)
-            before = (ends[budget], rows["step_norm"][:-1])
-        entered = hidden
+        group = stage.stage.group
+        rows, path = measure_group(stage.states, config)
+        yield "trajectories", loop_columns(keys, model.config.group_labels[group], rows)
+        yield "token_paths", path_columns(keys, model.config.group_labels[group], path)
+        if last_state is not None:
+            references = reference_states(model, stage)
+            jumps = torch.stack([measures.norm(state - last_state) for state in references.values()])
+            boundary = model.config.boundary_labels[group - 1]
+            yield "token_drift", drift_columns(keys, boundary, list(references), jumps, step_norms)
+        last_state, step_norms = stage.states[-1], rows["step_norm"][:-1]
 
 
-def token_keys(sequences: Sequence[int], length: int, step: int) -> Columns:
+def is_group(stage: StageTrace) -> bool:
+    return stage.stage is not None and stage.stage.is_group
+
+
+def measure_group(states: Sequence[Tensor], config: PathTypesConfig) -> tuple[dict[str, Tensor], LoopPath]:
+    """Measures per state (K + 1, B, T), and the path, of the states x^0 … x^K (B, T, C) of one group."""
+    distances = measures.path_distances(torch.stack(list(states), dim=-2))  # (B, T, K + 1, K + 1)
+    to_final = distances[..., -1].movedim(-1, 0)
+    steps = [measures.measure_step(step) for step in measures.loop_steps(states, to_final)]
+    rows = {name: torch.stack([step[name] for step in steps]) for name in measures.LOOP_MEASURES}
+    floor = measures.rounding_floor(rows["state_norm"]).movedim(0, -1)
+    return rows, LoopPath(distances, rows["step_norm"][:-1].movedim(0, -1), floor, config)
+
+
+def reference_states(model: LoopedModel, stage: StageTrace) -> dict[str, Tensor]:
+    """What may count as "x^0 of the next group" in Eq. 2, for the trace of that group: name -> (B, T, C).
+
+    The paper leaves the first state after a boundary open: the first computed one, the projection of [x^0 ; e]
+    before any layer, the last one, or x^0 to the letter (which measures the noise if a group starts from it).
+    """
+    group, initial = stage.stage.group, stage.states[0]
+    return {
+        "first_state": stage.states[1],
+        "projected": model.project_state(group, initial, model.project_input(group, stage.entered)),
+        "final": stage.states[-1],
+        "initial": initial,
+    }
+
+
+# --- columns ---------------------------------------------------------------------------------------------------
+
+
+def token_keys(iteration: int, sequences: Sequence[int], length: int) -> Columns:
     """The key columns of B * T tokens, sequence by sequence."""
     return {
-        "iteration": np.full(len(sequences) * length, step),
+        "iteration": np.full(len(sequences) * length, iteration),
         "sequence": np.repeat(np.asarray(sequences, dtype=np.int32), length),
         "position": np.tile(np.arange(length, dtype=np.int32), len(sequences)),
     }
 
 
-def loop_columns(keys: Columns, label: str, rows: dict[str, Tensor]) -> Columns:
+def loop_columns(keys: Columns, label: str, rows: Mapping[str, Tensor]) -> Columns:
     """One row per (k, token) of a group, from measures (K + 1, B, T)."""
     count, states = len(keys["iteration"]), len(rows["state_norm"])
     columns = {name: np.tile(values, states) for name, values in keys.items()}
@@ -133,92 +112,106 @@ def loop_columns(keys: Columns, label: str, rows: dict[str, Tensor]) -> Columns:
     return columns | {name: flat(values) for name, values in rows.items()}
 
 
-def path_columns(keys: Columns, label: str, paths: dict[str, Tensor]) -> Columns:
-    """One row per token of a group, from measures (B, T)."""
+def path_columns(keys: Columns, label: str, path: LoopPath) -> Columns:
+    """One row per token of a group, from its path (B, T, …)."""
+    path_type, period = (values.flatten().cpu().numpy() for values in path_types.classify(path))
     columns = keys | {"group": np.full(len(keys["iteration"]), label)}
-    columns |= {name: flat(values) for name, values in paths.items()}
-    kind, period = (paths[name].flatten().cpu().numpy() for name in ("path_type", "period"))
-    return columns | {"path_type": np.array(path_types.PATH_TYPES)[kind], "period": period}
+    columns |= {"path_type": np.array(path_types.PATH_TYPES)[path_type], "period": period}
+    return columns | {name: flat(values) for name, values in path_types.measure_path(path).items()}
 
 
 def drift_columns(
-    keys: Columns, boundary: str, readings: dict[str, Tensor], left: Tensor, step_norms: Tensor
+    keys: Columns, boundary: str, references: Sequence[str], jumps: Tensor, step_norms: Tensor
 ) -> Columns:
-    """One row per (reading, token) of a boundary; left (B, T, C) is x^K of the group before it."""
-    jumps = torch.stack([measures.norm(state - left) for state in readings.values()])  # (readings, B, T)
+    """One row per (reference state, token) of a boundary, from jumps (R, B, T) and step norms (K, B, T)."""
     over_mean, over_path = measures.drift_to_loop(jumps, step_norms)
     count = len(keys["iteration"])
-    columns = {name: np.tile(values, len(readings)) for name, values in keys.items()}
+    columns = {name: np.tile(values, len(references)) for name, values in keys.items()}
     columns |= {
-        "boundary": np.full(count * len(readings), boundary),
-        "reference_state": np.repeat(np.array(list(readings)), count),
+        "boundary": np.full(count * len(references), boundary),
+        "reference_state": np.repeat(np.array(references), count),
     }
     return columns | {"jump": flat(jumps), "dlr": flat(over_mean), "jump_over_path": flat(over_path)}
 
 
 def flat(values: Tensor) -> np.ndarray:
+    """Values of any shape as a float32 array (n,) on the host."""
     return values.flatten().float().cpu().numpy()
+
+
+# --- jobs ------------------------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
 def extract(
-    model: LoopedTransformer,
-    blocks: Tensor,
-    step: int,
-    seed: int,
-    chosen: config.TrajectoriesConfig,
-    criteria: config.PathTypesConfig,
+    checkpoint: LoadedCheckpoint,
+    tokens: Tensor,
+    config: TrajectoriesConfig,
+    criteria: PathTypesConfig,
     outputs: Mapping[str, Path],
 ) -> None:
-    """Measure held-out blocks (N, T) and write each of TABLES to its path; memory is that of one batch."""
-    device = next(model.parameters()).device
-    with (
-        ExitStack() as files,
-        progress.meter(f"trajectories of step {iteration}", blocks.numel(), "tokens") as bar,
-    ):
-        append: dict[str, Callable] = {
-            table: files.enter_context(tables.writing(table, outputs[table])) for table in TABLES
-        }
-        for start in range(0, len(blocks), chosen.batch):
-            batch = blocks[start : start + chosen.batch].to(device)
-            sequences = range(start, start + len(batch))
-            for table, columns in measure_batch(model, batch, sequences, seed, step, chosen.budget, criteria):
+    """Measure held-out sequences and write each of `TABLES`; memory is that of one batch.
+
+    Args:
+        checkpoint: The model, its iteration and the seed of its noise.
+        tokens: The first sequences of the held-out text (N, T).
+        config: Loop steps and batch size.
+        criteria: Criteria of the path types.
+        outputs: Table name -> path.
+    """
+    with ExitStack() as files:
+        append = {table: files.enter_context(tables.writing(table, outputs[table], UNITS[table])) for table in TABLES}
+        for sequences, batch in batches(checkpoint, tokens, config.batch_size, "trajectories"):
+            for table, columns in measure_batch(checkpoint, batch, sequences, config.loops, criteria):
                 append[table](columns)
+
+
+def batches(checkpoint: LoadedCheckpoint, tokens: Tensor, size: int, label: str) -> Iterator[tuple[range, Tensor]]:
+    """Numbers and tokens (B, T) of `size` sequences of (N, T) at a time, on the model's device, with a progress bar."""
+    with progress.meter(f"{label} of iteration {checkpoint.iteration}", tokens.numel(), "tokens") as bar:
+        for start in range(0, len(tokens), size):
+            batch = tokens[start : start + size]
+            yield range(start, start + len(batch)), batch.to(checkpoint.device)
             bar.update(batch.numel())
 
 
 @torch.no_grad()
 def save_states(
-    model: LoopedTransformer,
-    block: Tensor,
-    words: Sequence[str],
-    step: int,
-    seed: int,
-    chosen: config.TrajectoriesConfig,
-    path: Path,
+    checkpoint: LoadedCheckpoint, tokens: Tensor, words: Sequence[str], config: TrajectoriesConfig, path: Path
 ) -> None:
-    """Write every hidden state of one held-out block (T,) as float32 (P, T, C), with what stands where.
+    """Write every hidden state of one held-out sequence as float32 (P, T, C), with metadata for each entry.
 
-    P counts the places on the way: the embedding, each single-pass layer, x^0 … x^K of each group.
+    P counts the embedding, each unlooped layer, and x^0 … x^K of each group.
+
+    Args:
+        checkpoint: The model, its iteration and the seed of its noise.
+        tokens: The sequence (T,), number `config.states_sequence` of the held-out text.
+        words: Text of its T tokens.
+        config: Loop steps and number of the sequence.
+        path: The safetensors file.
     """
     from safetensors.torch import save_file
 
-    labels = model.config.group_labels
-    noise = EvaluationNoise(seed, [chosen.states_sequence], model.config.context_length)
-    tokens = block[None].to(next(model.parameters()).device)
-    walk = model.walk(tokens, [chosen.budget] * len(labels), noise)
-    kept = [(place, hidden[0].float().cpu()) for place, hidden in walk if place.stage != "left"]
+    model, noise = checkpoint.model, checkpoint.noise([config.states_sequence])
+    places, states = [], []
+    for stage in model.trace(tokens[None].to(checkpoint.device), [config.loops] * len(model.config.groups), noise):
+        places += describe(stage, model.config.group_labels)
+        states += [state[0].float().cpu() for state in stage.states]
     header = {
-        "iteration": step,
-        "sequence": chosen.states_sequence,
+        "iteration": checkpoint.iteration,
+        "sequence": config.states_sequence,
         "tokens": list(words),
-        "places": [describe(place, labels) for place, _ in kept],
+        "places": places,
     }
-    states = torch.stack([hidden for _, hidden in kept])
     with replacing(path) as temporary:
-        save_file({"states": states}, temporary, metadata={"twoscale": json.dumps(header, sort_keys=True)})
+        save_file({"states": torch.stack(states)}, temporary, metadata={"twoscale": json.dumps(header, sort_keys=True)})
 
 
-def describe(place: Place, labels: Sequence[str]) -> dict:
-    group = None if place.group is None else labels[place.group]
-    return {"stage": place.stage, "layer": place.layer, "group": group, "k": place.k}
+def describe(stage: StageTrace, labels: Sequence[str]) -> list[dict]:
+    """Metadata of the states of one stage, one entry per state."""
+    if stage.stage is None:
+        return [{"stage": "embedding", "layer": None, "group": None, "k": None}]
+    if not stage.stage.is_group:
+        return [{"stage": "layer", "layer": stage.stage.layer, "group": None, "k": None}]
+    label = labels[stage.stage.group]
+    return [{"stage": "loop", "layer": None, "group": label, "k": k} for k in range(len(stage.states))]

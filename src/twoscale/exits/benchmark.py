@@ -1,4 +1,4 @@
-"""Quality and latency of exit rules on the same held-out text (paper §4, App. D)."""
+"""Quality and latency of exit criteria on the same held-out text (paper §4, App. D)."""
 
 import math
 import os
@@ -13,81 +13,88 @@ from torch import Tensor
 from torch.utils.benchmark import Timer
 
 from twoscale import progress
-from twoscale import config
+from twoscale.config import ExitsConfig, whole_sequences
 from twoscale.data.batches import held_out_sequences
 from twoscale.exits.criteria import ExitCriterion, configured_criteria, make_criterion
-from twoscale.exits.inference import KVCache, LoopCounts, Decoder, CapturedSteps, distinct_slots, evaluate, evaluate_by_position, is_sequential, state_decoder
-from twoscale.model.transformer import LoopedTransformer
-from twoscale.model.noise import EvaluationNoise
+from twoscale.exits.cuda_graphs import CapturedSteps
+from twoscale.exits.decoder import Decoder, DecoderOptions, evaluate_by_position
+from twoscale.exits.kv_cache import KVCache, distinct_slots
+from twoscale.exits.parallel import LoopCounts, evaluate
+from twoscale.exits.readout import is_sequential, make_readout
+from twoscale.model.checkpoints import LoadedCheckpoint
+from twoscale.model.interface import LoopedModel, any_weight
 
 Row = dict[str, object]
-CHECK_SECONDS = 0.05  # least time that one timing of a check or a step lasts
+OperatingPoint = tuple[str, float]  # criterion, threshold
+MIN_TIMING_SECONDS = 0.05  # of one timing of a check or a loop step
 
 
-def settings_grid(exits: config.ExitsConfig) -> list[tuple[str, float]]:
-    """Every (criterion, threshold) of the configuration."""
-    return [(name, threshold) for name, criterion in exits.criteria.items() for threshold in rule["thresholds"]]
+def operating_points(exits: ExitsConfig) -> list[OperatingPoint]:
+    """Every (criterion, threshold) of the config."""
+    return [(name, threshold) for name, entry in exits.criteria.items() for threshold in entry.thresholds]
 
 
-def make_criteria(model: LoopedTransformer, exits: config.ExitsConfig) -> dict[tuple[str, float], ExitCriterion]:
-    """The rule of every (criterion, threshold) of the configuration, the user's own among them."""
-    known = configured_criteria(exits.criteria)
-    return {
-        (name, tau): make_criterion(name, tau, state_decoder(model, exits.readout), known)
-        for name, tau in settings_grid(exits)
-    }
+def make_criteria(exits: ExitsConfig) -> dict[OperatingPoint, ExitCriterion]:
+    """The criterion of every operating point, those of the user included."""
+    classes = configured_criteria(exits.criteria)
+    return {(name, threshold): make_criterion(name, threshold, classes) for name, threshold in operating_points(exits)}
 
 
-def make_decoder(model: LoopedTransformer, exits: config.ExitsConfig, seed: int) -> Decoder:
-    """A decoder with the cache and the loop steps of the configuration; it waits for its first criterion."""
-    full, replay = make_criterion("fixed", exits.max_loops, model.readout), replays_steps(model, exits)
-    return Decoder(model, full, exits.max_loops, seed, kv_slots=exits.kv_slots, replay=replay)
+def make_decoder(checkpoint: LoadedCheckpoint, exits: ExitsConfig) -> Decoder:
+    """A decoder with the cache, the readout and the captured steps of the config, under full loops."""
+    options = DecoderOptions(
+        kv_slots=exits.kv_slots, replay=replays_steps(checkpoint.model, exits), readout=exits.readout
+    )
+    full = make_criterion("fixed", exits.max_loops)
+    return Decoder(checkpoint.model, full, exits.max_loops, checkpoint.seed, options)
 
 
-def replays_steps(model: LoopedTransformer, exits: config.ExitsConfig) -> bool:
+def replays_steps(model: LoopedModel, exits: ExitsConfig) -> bool:
     """Whether tokens that are fed one by one loop through captured steps."""
-    return exits.cuda_graphs and model.token_embedding.weight.is_cuda
+    return exits.cuda_graphs and any_weight(model).is_cuda
 
 
-def held_out_text(shard: np.ndarray, block: int, exits: config.ExitsConfig) -> tuple[tuple[Tensor, Tensor], Tensor]:
+def held_out_text(
+    shard: np.ndarray, context_length: int, exits: ExitsConfig
+) -> tuple[tuple[Tensor, Tensor], Tensor]:
     """Inputs and targets (N, T) for quality, and the prompts (R, T) for latency."""
-    blocks = max(1, exits.quality_tokens // block)
-    inputs, targets = held_out_sequences(shard, block, max(blocks, exits.latency_repeats))
-    return (inputs[:blocks], targets[:blocks]), inputs[: exits.latency_repeats, : exits.latency_tokens]
+    sequences = whole_sequences(exits.quality_tokens, context_length)
+    inputs, targets = held_out_sequences(shard, context_length, max(sequences, exits.latency_repeats))
+    return (inputs[:sequences], targets[:sequences]), inputs[: exits.latency_repeats, : exits.latency_tokens]
 
 
-class Reader:
-    """Reads held-out blocks under exit criteria, in parallel where the configuration leaves that possible."""
+class TextEvaluator:
+    """Evaluates held-out sequences under exit criteria, in parallel where the config allows it."""
 
-    def __init__(self, model: LoopedTransformer, exits: config.ExitsConfig, seed: int) -> None:
-        self.model, self.exits, self.seed = model, exits, seed
+    def __init__(self, checkpoint: LoadedCheckpoint, exits: ExitsConfig) -> None:
+        self.checkpoint, self.exits = checkpoint, exits
 
     @cached_property
     def _decoder(self) -> Decoder:
-        """Made when it is needed: it holds a cache, and on CUDA captures every loop step."""
-        return make_decoder(self.model, self.exits, self.seed)
+        """Created on first use: it allocates a cache and, on CUDA, captures every loop step."""
+        return make_decoder(self.checkpoint, self.exits)
 
     def is_parallel(self, criterion: ExitCriterion) -> bool:
         shares_slots = distinct_slots(self.exits.kv_slots, self.exits.max_loops) < self.exits.max_loops
-        return not (shares_slots or is_sequential(criterion))
+        return not (shares_slots or is_sequential(criterion, self.exits.readout))
 
-    def batch(self, criterion: ExitCriterion) -> int:
-        """Blocks to read at a time."""
+    def batch_size(self, criterion: ExitCriterion) -> int:
+        """Sequences to evaluate at a time."""
         return self.exits.quality_batch_size if self.is_parallel(criterion) else 1
 
-    def read(self, criterion: ExitCriterion, inputs: Tensor, first: int) -> tuple[Tensor, LoopCounts]:
-        """Logits (B, T, V) of blocks `first`, `first` + 1, … (B, T), and what each token spent."""
+    def evaluate(self, criterion: ExitCriterion, inputs: Tensor, first: int) -> tuple[Tensor, LoopCounts]:
+        """Logits (B, T, V) and counts of the held-out sequences `first`, `first` + 1, … with tokens (B, T)."""
         if self.is_parallel(criterion):
-            return evaluate_parallel(self.model, criterion, inputs, first, self.exits.max_loops, self.seed)
+            return evaluate_parallel(self.checkpoint, criterion, inputs, first, self.exits.max_loops)
         return evaluate_by_position(self._decoder, inputs, criterion, range(first, first + len(inputs)))
 
 
 def evaluate_parallel(
-    model: LoopedTransformer, criterion: ExitCriterion, inputs: Tensor, first: int, budget: int, seed: int
+    checkpoint: LoadedCheckpoint, criterion: ExitCriterion, inputs: Tensor, first: int, max_loops: int
 ) -> tuple[Tensor, LoopCounts]:
-    """`Reader.read` in parallel, where every loop step has keys and values of its own."""
-    noise = EvaluationNoise(seed, range(first, first + len(inputs)), model.config.context_length)
-    return evaluate(model, inputs.to(model.token_embedding.weight.device), criterion, budget, noise)
+    """`TextEvaluator.evaluate` in parallel, where every loop step has its own keys and values."""
+    noise = checkpoint.noise(range(first, first + len(inputs)))
+    return evaluate(checkpoint.model, inputs.to(checkpoint.device), criterion, max_loops, noise)
 
 
 def cross_entropies(logits: Tensor, targets: Tensor) -> Tensor:
@@ -96,109 +103,121 @@ def cross_entropies(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def measure_quality(
-    model: LoopedTransformer, inputs: Tensor, targets: Tensor, exits: config.ExitsConfig, seed: int, run: str
-) -> Iterator[Row]:
-    """Rows of the table "exit_quality": each held-out block (N, T) under every rule and threshold."""
-    criteria = make_criteria(model, exits)
-    reader = Reader(model, exits, seed)
+    checkpoint: LoadedCheckpoint, inputs: Tensor, targets: Tensor, exits: ExitsConfig
+) -> tuple[list[Row], list[Row]]:
+    """Rows of the tables "exit_quality" and "exit_loops": each held-out sequence (N, T) at every operating point."""
+    criteria = make_criteria(exits)
+    evaluator = TextEvaluator(checkpoint, exits)
+    quality: list[Row] = []
+    loops: list[Row] = []
     with progress.meter("quality", len(criteria) * inputs.numel(), "tokens") as bar:
         for (name, threshold), criterion in criteria.items():
-            for start in range(0, len(inputs), reader.batch(criterion)):
-                rows = slice(start, start + reader.batch(criterion))
-                logits, counts = reader.read(criterion, inputs[rows], start)
+            size = evaluator.batch_size(criterion)
+            for start in range(0, len(inputs), size):
+                rows = slice(start, start + size)
+                logits, counts = evaluator.evaluate(criterion, inputs[rows], start)
                 ce = cross_entropies(logits, targets[rows]).mean(1).tolist()
-                for row in _quality_rows(ce, counts, start, inputs.shape[1], exits.max_loops, model.config.group_labels):
-                    yield {"run": run, "criterion": name, "threshold": float(threshold)} | row
+                key = {"criterion": name, "threshold": float(threshold)}
+                sizes = {"tokens": inputs.shape[1]}
+                at_max = _shares(counts.evaluations == exits.max_loops)
+                for i, nats in enumerate(ce):
+                    row = key | {"sequence": start + i} | sizes
+                    quality.append(row | {"ce": nats, "ppl": math.exp(nats), "share_at_max_loops": at_max[i]})
+                loops += [key | row for row in _loop_rows(counts, start, checkpoint.model.config.group_labels)]
                 bar.update(inputs[rows].numel())
+    return quality, loops
 
 
-def _quality_rows(
-    ce: Sequence[float], counts: LoopCounts, first: int, tokens: int, budget: int, labels: Sequence[str]
-) -> Iterator[Row]:
-    for i in range(len(ce)):
-        row = {"sequence": first + i, "tokens": tokens, "ce": ce[i], "ppl": math.exp(ce[i])}
-        row["share_at_max_loops"] = _share(counts.evaluations[:, i] == budget)
-        for kind in ("steps", "evaluations"):
-            means = getattr(counts, kind)[:, i].float().mean(-1).tolist()
-            row |= {f"{kind}_g{g}": mean for g, mean in zip(labels, means, strict=True)}
-        yield row
+def _shares(mask: Tensor) -> list[float]:
+    """Share of true values per sequence: (G, B, T) -> B numbers; 0 without groups."""
+    return [part.double().mean().item() if part.numel() else 0.0 for part in mask.unbind(1)]
+
+
+def _loop_rows(counts: LoopCounts, first: int, groups: Sequence[str]) -> Iterator[Row]:
+    """One row a sequence and group: the means over the tokens of the sequence."""
+    means = {name: values.float().mean(-1) for name, values in vars(counts).items()}  # (G, B) each
+    for i in range(counts.evaluations.shape[1]):
+        for g, group in enumerate(groups):
+            row = {"sequence": first + i, "group": group}
+            yield row | {name: values[g, i].item() for name, values in means.items()}
 
 
 def measure_latency(
-    model: LoopedTransformer, prompts: Tensor, exits: config.ExitsConfig, seed: int, run: str
-) -> Iterator[Row]:
-    """Rows of the table "exit_latency": repeat r forces prompt r (R, T) through the cache, token by token.
+    checkpoint: LoadedCheckpoint, prompts: Tensor, exits: ExitsConfig
+) -> tuple[list[Row], list[Row]]:
+    """Rows of the tables "exit_latency" and "exit_latency_loops".
 
-    All settings take turns within a repeat, each followed at once by its floor, the same evaluations
-    without a criterion, so a drift of the machine meets all of them alike. One round before the first is thrown
-    away.
+    Repeat r forces prompt r (R, T) through the cache, token by token. All operating points take turns within a
+    repeat, each followed at once by its baseline, the same evaluations without a criterion, so a drift of the
+    machine affects all of them alike. One round before the first is discarded.
     """
-    criteria = make_criteria(model, exits)
-    decoder = make_decoder(model, exits, seed)
+    criteria = make_criteria(exits)
+    decoder = make_decoder(checkpoint, exits)
+    groups = checkpoint.model.config.group_labels
     rounds = [(-1, prompts[0]), *enumerate(prompts)]
-    synchronise = torch.cuda.synchronize if model.token_embedding.weight.is_cuda else _nothing
-    with progress.meter("latency", len(rounds) * len(criteria), "settings") as bar:
+    latency: list[Row] = []
+    loops: list[Row] = []
+    with progress.meter("latency", len(rounds) * len(criteria), "points") as bar:
         for repeat, prompt in rounds:
             tokens = prompt.tolist()
             for (name, threshold), criterion in criteria.items():
-                latency, evaluations = _time_tokens(decoder, criterion, tokens, synchronise)
-                floor, _ = _time_tokens(decoder, criterion, tokens, synchronise, evaluations)
+                milliseconds, evaluations = time_tokens(decoder, criterion, tokens)
+                baseline, _ = time_tokens(decoder, criterion, tokens, evaluations)
                 bar.update(1)
                 if repeat < 0:
                     continue
+                key = {"criterion": name, "threshold": float(threshold), "repeat": repeat}
+                row = key | {"tokens": len(tokens), "latency_ms": milliseconds, "baseline_ms": baseline}
+                latency.append(row | {"load_average": os.getloadavg()[0]})
                 means = torch.tensor(evaluations, dtype=torch.float64).mean(0).tolist()
-                row = {"run": run, "criterion": name, "threshold": float(threshold), "repeat": repeat}
-                row |= {"tokens": len(tokens), "latency_ms": latency, "baseline_ms": floor}
-                row["load_average"] = os.getloadavg()[0]
-                yield row | {f"evaluations_g{g}": m for g, m in zip(model.config.group_labels, means, strict=True)}
+                loops += [key | {"group": g, "evaluations": m} for g, m in zip(groups, means, strict=True)]
+    return latency, loops
 
 
 @torch.inference_mode()
-def measure_check_cost(
-    model: LoopedTransformer, prompts: Tensor, exits: config.ExitsConfig, seed: int, run: str
-) -> Iterator[Row]:
+def measure_check_cost(checkpoint: LoadedCheckpoint, prompts: Tensor, exits: ExitsConfig) -> Iterator[Row]:
     """Rows of the table "check_cost": a KL decision and a loop step, timed in turn on the same state (1, C).
 
     One token, as in decoding, the first of each prompt (R, T); one thread on CPU.
     """
-    criterion = make_criterion("kl", 1.0, state_decoder(model, exits.readout))
-    cache = KVCache(model.config, slots=1, like=model.token_embedding.weight)
-    replayed = CapturedSteps(model, cache, budget=1) if replays_steps(model, exits) else None
+    model = checkpoint.model
+    criterion = make_criterion("kl", 1.0)
+    cache = KVCache(model.config, slots=1, like=any_weight(model))
+    captured = CapturedSteps(model, cache, max_loops=1) if replays_steps(model, exits) else None
+    attend = cache.attend(0, position=0)
     for repeat, prompt in enumerate(prompts):
-        entered = model.embed(prompt[None, :1].to(model.token_embedding.weight.device))  # (1, 1, C)
-        noise = EvaluationNoise(seed, [repeat], model.config.context_length)
+        tokens = prompt[None, :1].to(checkpoint.device)
+        entered = model.embed(tokens, attend.positions)  # (1, 1, C)
         for group, label in enumerate(model.config.group_labels):
-            x, injected = model.init_state(group, entered, noise)[0], model.project_input(group, entered)[0]
-            step = partial(model.recur, group, x, injected, cache.attend(0, position=0))
-            if replayed is not None:
-                replayed.begin(0, injected)
-                step = partial(replayed, group, 0, x)
-            if is_sequential(criterion):
-                criterion.decode.enter(group, cache.attend(0, position=0))
-            check = partial(criterion.update, criterion.start(x), x)
+            x = model.init_state(group, entered, checkpoint.noise([repeat]))[0]
+            injected = model.project_input(group, entered)[0]
+            step = partial(model.recur, group, 0, x, injected, attend)
+            if captured is not None:
+                captured.begin(0, injected)
+                step = partial(captured, group, 0, x)
+            readout = make_readout(model, criterion, exits.readout, group, attend)
+            # the first update also reads out x^0; later ones cost one readout each
+            _, state = criterion.update(criterion.start(x), x, readout)
+            check = partial(criterion.update, state, x, readout)
             times = {"check_ms": _median_ms(check), "loop_step_ms": _median_ms(step)}
-            yield {"run": run, "group": label, "repeat": repeat} | times
+            yield {"group": label, "repeat": repeat} | times
 
 
 def _median_ms(call: Callable[[], object]) -> float:
-    return 1e3 * Timer("call()", globals={"call": call}).blocked_autorange(min_run_time=CHECK_SECONDS).median
+    return 1e3 * Timer("call()", globals={"call": call}).blocked_autorange(min_run_time=MIN_TIMING_SECONDS).median
 
 
-def _share(mask: Tensor) -> float:
-    return mask.double().mean().item() if mask.numel() else 0.0
-
-
-def _time_tokens(
-    decoder: Decoder, criterion: ExitCriterion, tokens: Sequence[int], synchronise: Callable, evaluations: Sequence | None = None
+def time_tokens(
+    decoder: Decoder, criterion: ExitCriterion, tokens: Sequence[int], evaluations: Sequence | None = None
 ) -> tuple[float, list[list[int]]]:
-    """Milliseconds per token, and the evaluations of each token in each group."""
+    """Milliseconds per token, and the evaluations of each token in each group.
+
+    With the `evaluations` of an earlier call the same loop steps run without the criterion.
+    """
     decoder.reset(criterion)
+    synchronise = torch.cuda.synchronize if any_weight(decoder.model).is_cuda else lambda: None
     synchronise()
     started = time.perf_counter()
-    taken = [decoder.feed(token, evaluations[i] if evaluations else None)[1] for i, token in enumerate(tokens)]
+    counts = [decoder.feed(token, evaluations[i] if evaluations else None)[1] for i, token in enumerate(tokens)]
     synchronise()
-    return 1e3 * (time.perf_counter() - started) / len(tokens), taken
-
-
-def _nothing() -> None:
-    pass
+    return 1e3 * (time.perf_counter() - started) / len(tokens), counts

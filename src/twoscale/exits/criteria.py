@@ -23,12 +23,12 @@ from collections.abc import Callable, Mapping
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from twoscale.config import THRESHOLD_TYPES
+from twoscale.config import THRESHOLD_TYPES, CriterionConfig
 from twoscale.dynamics import measures
 from twoscale.errors import InputError, first_line
 from twoscale.model.interface import Readout
@@ -284,10 +284,10 @@ def make_criterion(
     return criteria[name](threshold)
 
 
-def configured_criteria(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, type[ExitCriterion]]:
+def configured_criteria(entries: Mapping[str, CriterionConfig]) -> dict[str, type[ExitCriterion]]:
     """The built-in criteria, and those of the user: entries of `exits.criteria` with a file and a class."""
     return CRITERIA | {
-        name: load_criterion(entry["file"], entry["class"]) for name, entry in entries.items() if entry.get("file")
+        name: load_criterion(entry.file, entry.class_name) for name, entry in entries.items() if entry.file is not None
     }
 
 

@@ -1,10 +1,10 @@
-"""Text from a model: the next token chosen, greedy or sampled, plainly or with drafts of the model itself.
+"""Text generation: the choice of the next token, with and without self-speculative decoding.
 
-Self-speculative decoding: some tokens are drafted under a cheap exit criterion, then all of them are read again
-under the rule of the decoder in one parallel pass, and the drafts that it would have chosen itself stay. The
-draft shares weights and cache with the full model, since a token with few loops reads the keys and values
-that earlier tokens had after as few (Geiping et al., their §6). What comes out is what decoding without
-drafts gives, token for token, up to rounding.
+Self-speculative decoding drafts some tokens under a cheap exit criterion, then reads all of them again under
+the decoder's criterion in one parallel pass, and keeps the drafts that the decoder would have chosen itself.
+The draft shares weights and cache with the full model, because a token with few loops reads the keys and
+values that earlier tokens had after as few (Geiping et al., their §6). The text is the one that decoding
+without drafts gives, token for token, up to rounding.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,14 +16,14 @@ from torch import Tensor
 from twoscale import rng
 from twoscale.errors import InputError
 from twoscale.exits.criteria import ExitCriterion
-from twoscale.exits.inference import Decoder, is_sequential
+from twoscale.exits.decoder import Decoder
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a token is chosen: greedy at temperature 0, else at random, the same at the same (seed, position).
+    """How a token is chosen: greedy at temperature 0, otherwise at random as a function of (seed, position).
 
-    top_k keeps the k likeliest tokens; of these top_p keeps the fewest whose probabilities sum to at least p.
+    top_k keeps the k most likely tokens; of these top_p keeps the fewest whose probabilities sum to at least p.
     """
 
     temperature: float = 0.0
@@ -42,8 +42,8 @@ class Sampling:
     def choose(self, logits: Tensor, position: int) -> int:
         """The token at `position`, from the logits (V,) after the one before.
 
-        The largest of log-probability plus Gumbel noise is a sample (Gumbel-max). Its noise belongs to the
-        position, so a draft that is nearly right mostly draws the same token as the full model.
+        The largest of log-probability plus Gumbel noise is a sample (Gumbel-max). The noise is that
+        of the position, so a draft that is nearly right mostly draws the same token as the full model.
         """
         if self.temperature == 0:
             return int(logits.argmax())
@@ -60,7 +60,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class NewToken:
-    """A token and what choosing it took: the evaluations of each group at the position before it."""
+    """A token and its cost: the evaluations of each group at the position before it."""
 
     id: int
     evaluations: tuple[int, ...]
@@ -68,9 +68,9 @@ class NewToken:
 
 @dataclass
 class Speculation:
-    """Drafts of `length` tokens under a cheap criterion, and what has become of them so far.
+    """Drafts of `length` tokens under a cheap criterion, and how many of them were accepted so far.
 
-    passes: parallel passes that verified drafts; each gives its accepted drafts and one token more.
+    passes: parallel passes that verified drafts; each yields its accepted drafts and one more token.
     """
 
     criterion: ExitCriterion
@@ -85,7 +85,7 @@ class Speculation:
 
     @property
     def acceptance(self) -> float:
-        """Share of the drafted tokens that stayed."""
+        """Share of the drafted tokens that were accepted."""
         return self.accepted / self.drafted if self.drafted else 0.0
 
     def next_tokens(self, decoder: Decoder, pending: int, most: int, sampling: Sampling) -> list[NewToken]:
@@ -93,11 +93,13 @@ class Speculation:
         start = decoder.position
         drafts = self._draft(decoder, pending, min(self.length, most - 1), sampling)
         decoder.rewind(start)
+        # row i holds the logits after pending and the first i drafts: what the full criterion chooses there
         logits, counts = decoder.feed_parallel([pending, *drafts])
         new: list[NewToken] = []
         for row, evaluations in zip(logits, counts.evaluations[:, 0].T.tolist(), strict=True):
             new.append(NewToken(sampling.choose(row, start + 1 + len(new)), tuple(evaluations)))
-            if drafts[len(new) - 1 : len(new)] != [new[-1].id]:  # another token, or no draft is left
+            i = len(new) - 1
+            if i == len(drafts) or drafts[i] != new[-1].id:  # the drafts end here, or the first wrong one
                 break
         decoder.rewind(start + len(new))
         self.passes += 1
@@ -106,83 +108,77 @@ class Speculation:
         return new
 
     def _draft(self, decoder: Decoder, pending: int, length: int, sampling: Sampling) -> list[int]:
-        verifying, decoder.criterion = decoder.criterion, self.criterion
+        full, decoder.criterion = decoder.criterion, self.criterion
         drafts: list[int] = []
         for _ in range(length):
             logits, _ = decoder.feed(drafts[-1] if drafts else pending)
             drafts.append(sampling.choose(logits, decoder.position))
-        decoder.criterion = verifying
+        decoder.criterion = full
         return drafts
 
 
 def generate(
     decoder: Decoder,
     prompt: Sequence[int],
-    most: int,
+    max_new_tokens: int,
     sampling: Sampling,
     end_of_text: int | None = None,
     speculation: Speculation | None = None,
 ) -> Iterator[NewToken]:
-    """Up to `most` tokens after `prompt`, one by one; the end of text is the last one if it comes.
+    """Up to `max_new_tokens` tokens after `prompt`, one by one; an end of text is the last one.
 
-    The text stops where it fills the model's block. The prompt is read under the decoder's rule too.
+    The text stops where it fills the model's context. The prompt is read under the decoder's criterion too.
     """
     check_prompt(decoder, prompt)
     if speculation is not None:
         check_parallel(decoder)
-    return _generate(decoder, prompt, most, sampling, end_of_text, speculation)
+    decoder.reset()
+
+    def new_tokens() -> Iterator[NewToken]:
+        remaining = min(max_new_tokens, decoder.model.config.context_length - len(prompt))
+        logits, counts = decoder.prefill(prompt)
+        evaluations = counts.evaluations[:, 0, -1].tolist()
+        new = [NewToken(sampling.choose(logits[-1], len(prompt)), tuple(evaluations))]
+        while remaining:
+            for token in new:
+                yield token
+                remaining -= 1
+                if not remaining or token.id == end_of_text:
+                    return
+            if speculation is not None:
+                new = speculation.next_tokens(decoder, new[-1].id, remaining, sampling)
+                continue
+            logits, evaluations = decoder.feed(new[-1].id)
+            new = [NewToken(sampling.choose(logits, decoder.position), tuple(evaluations))]
+
+    return new_tokens()
 
 
 def check_parallel(decoder: Decoder) -> None:
-    """Drafts are verified in one pass over several positions, which not every decoder can do."""
-    if decoder.warm_start:
+    """Refuse a decoder that cannot verify drafts, which takes one pass over several positions."""
+    if decoder.options.warm_start:
         raise InputError(
-            "warm_start: found it together with drafts, expected one of them; no token can start from the state of the "
-            "one before where several are verified in parallel."
+            "warm_start: found it together with drafts, expected one of them; drafts are verified in parallel, where no "
+            "token can start from the state of the one before."
         )
     if decoder.shares_slots:
         raise InputError(
-            f"kv_slots: found {decoder.cache.slots} together with drafts, expected one of them; positions that share "
-            "slots are computed one by one, and drafts are verified in parallel."
+            f"kv_slots: found {decoder.cache.slots} together with drafts, expected one of them; drafts are verified in "
+            "parallel, and positions that share slots are computed one by one."
         )
-    if is_sequential(decoder.criterion):
+    if decoder.is_sequential:
         raise InputError(
-            "decoder: found remaining_layers together with drafts, expected head; predictions through the remaining "
-            "layers are made one position after another, and drafts are verified in parallel."
+            "readout: found remaining_layers together with drafts, expected head; drafts are verified in parallel, and "
+            "predictions through the remaining layers are computed one position after another."
         )
 
 
 def check_prompt(decoder: Decoder, prompt: Sequence[int]) -> None:
-    block = decoder.model.config.context_length
+    room = decoder.model.config.context_length
     if not prompt:
         raise InputError("prompt: found no token, expected at least one.")
-    if len(prompt) >= block:
+    if len(prompt) >= room:
         raise InputError(
-            f"prompt: found {len(prompt)} tokens, expected at most {block - 1}, so that one more fits into the model's "
-            f"block of {block}."
+            f"prompt: found {len(prompt)} tokens, expected at most {room - 1}, one less than model.context_length = "
+            f"{room}."
         )
-
-
-def _generate(
-    decoder: Decoder,
-    prompt: Sequence[int],
-    most: int,
-    sampling: Sampling,
-    end_of_text: int | None,
-    speculation: Speculation | None,
-) -> Iterator[NewToken]:
-    decoder.reset()
-    left = min(most, decoder.model.config.context_length - len(prompt))
-    logits, counts = decoder.prefill(prompt)
-    new = [NewToken(sampling.choose(logits[-1], len(prompt)), tuple(counts.evaluations[:, 0, -1].tolist()))]
-    while left:
-        for token in new:
-            yield token
-            left -= 1
-            if not left or token.id == end_of_text:
-                return
-        if speculation is not None:
-            new = speculation.next_tokens(decoder, token.id, left, sampling)
-            continue
-        logits, evaluations = decoder.feed(token.id)
-        new = [NewToken(sampling.choose(logits, decoder.position), tuple(evaluations))]

@@ -1,8 +1,8 @@
-"""Generated text with every piece coloured by its loops, on a terminal and as a page.
+"""Generated text with every token coloured by its loops, on a terminal and as an HTML page.
 
-Few loops are pale and many are red, on a logarithmic scale, as a background under black text; so one ramp
-serves dark terminals, light ones and paper. A terminal gets its text as it is made, so its scale goes from one
-loop to the budget; a page's goes from its fewest to its most.
+Few loops are pale and many are red, on a logarithmic scale, as a background under black text, so one colour ramp
+serves dark terminals, light terminals and paper. A terminal gets its text while it is generated, so its scale
+goes from one loop to `max_loops`; the scale of a page goes from its minimum to its maximum.
 """
 
 import codecs
@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-# RGB from pale yellow to red, all of them legible under black (YlOrRd of ColorBrewer, but its darkest)
+# RGB from pale yellow to red, all legible under black (YlOrRd of ColorBrewer without its darkest)
 RAMP = ((255, 255, 204), (255, 237, 160), (254, 217, 118), (254, 178, 76), (253, 141, 60), (252, 78, 42))
 SCALE_MARKS = 6
 
@@ -35,14 +35,14 @@ p.scale span {{ padding: 2px 8px }}
 {rows}
 </table>
 <p class="scale">loops per token, mean over the groups: {scale}</p>
-<pre><span class="prompt">{prompt}</span>{pieces}</pre>
+<pre><span class="prompt">{prompt}</span>{spans}</pre>
 </html>
 """
 
 
 @dataclass(frozen=True)
-class Piece:
-    """The text that one token completed, which may be none, and the loops of each group."""
+class TokenSpan:
+    """The text that one token completes, which may be empty, and its loops in each group."""
 
     text: str
     loops: tuple[int, ...]
@@ -52,55 +52,55 @@ class Piece:
         return sum(self.loops) / len(self.loops) if self.loops else 1.0
 
 
-class Pieces:
-    """Turns the bytes of one token after another into text; a character that is cut waits for its end."""
+class Utf8Stream:
+    """Decodes the bytes of one token after another; an incomplete character waits for its last byte."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
-    def next(self, raw: bytes) -> str:
+    def decode(self, raw: bytes) -> str:
         return self._decoder.decode(raw)
 
-    def rest(self) -> str:
+    def flush(self) -> str:
         return self._decoder.decode(b"", final=True)
 
 
-def colour(loops: float, fewest: float, most: float) -> tuple[int, int, int]:
-    """RGB of a number of loops on the scale from `fewest` (at least 1) to `most`."""
-    share = math.log(loops / fewest) / math.log(most / fewest) if most > fewest else 0.0
+def colour(loops: float, minimum: float, maximum: float) -> tuple[int, int, int]:
+    """RGB of a number of loops on the scale from `minimum` (at least 1) to `most`."""
+    share = math.log(loops / minimum) / math.log(maximum / minimum) if maximum > minimum else 0.0
     place = min(max(share, 0.0), 1.0) * (len(RAMP) - 1)
     low = min(int(place), len(RAMP) - 2)
     return tuple(round(a + (place - low) * (b - a)) for a, b in zip(RAMP[low], RAMP[low + 1], strict=True))
 
 
-def harmless(text: str) -> str:
-    """Text for a terminal: control characters other than line ends and tabs, which could steer it, replaced."""
+def neutralise(text: str) -> str:
+    """Text for a terminal: escape sequences are neutralised, line ends and tabs kept."""
     return "".join(c if c in "\n\t" or unicodedata.category(c) != "Cc" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
-def terminal(piece: Piece, budget: int) -> str:
-    """A piece in ANSI colours; a line end stays outside of them, so that no bar is drawn to the edge."""
-    red, green, blue = colour(piece.mean, 1, budget)
+def terminal(span: TokenSpan, max_loops: int) -> str:
+    """A span in ANSI colours; line ends stay uncoloured, so that no bar is drawn to the edge."""
+    red, green, blue = colour(span.mean, 1, max_loops)
     style = f"\x1b[30;48;2;{red};{green};{blue}m"
-    lines = harmless(piece.text).split("\n")
+    lines = neutralise(span.text).split("\n")
     return "\n".join(f"{style}{line}\x1b[0m" if line else "" for line in lines)
 
 
-def page(title: str, facts: Mapping[str, str], prompt: str, pieces: Sequence[Piece], labels: Sequence[str]) -> str:
-    """An HTML page of the text; `facts` stand above it, the loops of each group show when pointed at."""
-    means = [piece.mean for piece in pieces] or [1.0]
+def page(title: str, facts: Mapping[str, str], prompt: str, spans: Sequence[TokenSpan], labels: Sequence[str]) -> str:
+    """An HTML page of the text; `facts` are listed above it; a tooltip shows the loops of each group."""
+    means = [span.mean for span in spans] or [1.0]
     ends = min(means), max(means)
     marks = [ends[0] * (ends[1] / ends[0]) ** (i / (SCALE_MARKS - 1)) for i in range(SCALE_MARKS)]
     spans = (
-        _span(piece.text, piece.mean, ends, ", ".join(f"{g}: {n}" for g, n in zip(labels, piece.loops, strict=True)))
-        for piece in pieces
+        _span(span.text, span.mean, ends, ", ".join(f"{g}: {n}" for g, n in zip(labels, span.loops, strict=True)))
+        for span in spans
     )
     return PAGE.format(
         title=html.escape(title),
         rows="\n".join(f"<tr><th>{html.escape(name)}<td>{html.escape(value)}" for name, value in facts.items()),
         scale=" ".join(_span(f"{loops:.1f}", loops, ends) for loops in dict.fromkeys(marks)),
         prompt=html.escape(prompt),
-        pieces="".join(spans),
+        spans="".join(spans),
     )
 
 

@@ -1,65 +1,67 @@
-"""Quality at fixed loop counts: what loops buy, and what a rule that knew the answer would spend."""
+"""Quality at fixed loop counts: what loops gain, and what an oracle over uniform loop counts would spend."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from twoscale import progress
-from twoscale import config
-from twoscale.exits.benchmark import Reader, Row, cross_entropies, evaluate_parallel
+from twoscale.config import ExitsConfig, ScalingConfig
+from twoscale.exits.benchmark import Row, TextEvaluator, cross_entropies, evaluate_parallel
 from twoscale.exits.criteria import Fixed
-from twoscale.model.transformer import LoopedTransformer
+from twoscale.model.checkpoints import LoadedCheckpoint
 
 
 def measure_scaling(
-    model: LoopedTransformer, inputs: Tensor, targets: Tensor, loops: Sequence[int], batch: int, seed: int, step: int
+    checkpoint: LoadedCheckpoint, inputs: Tensor, targets: Tensor, scaling: ScalingConfig
 ) -> Iterator[Row]:
-    """Rows of the table "scaling_quality": held-out blocks (N, T) with every group at each of the loop counts."""
-    with progress.meter(f"scaling of step {iteration}", len(loops) * inputs.numel(), "tokens") as bar:
-        for count in loops:
-            for start in range(0, len(inputs), batch):
-                rows = slice(start, start + batch)
-                logits, _ = evaluate_parallel(model, Fixed(count, model.readout), inputs[rows], start, count, seed)
+    """Rows of the table "scaling_quality": held-out sequences (N, T) with every group at each loop count."""
+    label = f"scaling of iteration {checkpoint.iteration}"
+    with progress.meter(label, len(scaling.loops) * inputs.numel(), "tokens") as bar:
+        for loops in scaling.loops:
+            for start in range(0, len(inputs), scaling.batch_size):
+                rows = slice(start, start + scaling.batch_size)
+                logits, _ = evaluate_parallel(checkpoint, Fixed(loops), inputs[rows], start, loops)
                 for i, ce in enumerate(cross_entropies(logits, targets[rows]).mean(1).tolist()):
-                    key = {"iteration": step, "loops": count, "sequence": start + i, "tokens": inputs.shape[1]}
-                    yield key | {"ce": ce, "ppl": math.exp(ce)}
+                    key = {"iteration": checkpoint.iteration, "loops": loops, "sequence": start + i}
+                    yield key | {"tokens": inputs.shape[1], "ce": ce, "ppl": math.exp(ce)}
                 bar.update(inputs[rows].numel())
 
 
 def measure_uniform_loops(
-    model: LoopedTransformer, inputs: Tensor, targets: Tensor, exits: config.ExitsConfig, seed: int, run: str
+    checkpoint: LoadedCheckpoint, inputs: Tensor, targets: Tensor, exits: ExitsConfig
 ) -> Iterator[Row]:
-    """Rows of the table "uniform_loops": the reference of the Pareto figure, on held-out blocks (N, T).
+    """Rows of the table "uniform_loops": the reference of the Pareto figure, on held-out sequences (N, T).
 
-    The text is read at each of the loop counts of the rule `fixed`, which rise, all tokens and groups alike. A
-    token is then counted at the least of them from which on its likeliest next token stays that of the last
-    count, the full budget. No rule knows that, so it bounds what exits per token can save without changing a
-    prediction.
+    The text is evaluated at each loop count of the criterion `fixed`, ascending, the same for all tokens and
+    groups. A token then counts at the least of them from which on its most likely next token is that of the
+    last count, `max_loops`. No criterion can know that, so it bounds what exits per token can save without
+    changing a prediction.
     """
-    loops, reader = exits.criteria["fixed"]["thresholds"], Reader(model, exits, seed)
-    criteria = [Fixed(count, model.readout) for count in loops]
-    batch = reader.batch(rules[0])
-    with progress.meter("uniform budget", len(loops) * inputs.numel(), "tokens") as bar:
-        for start in range(0, len(inputs), batch):
-            rows = slice(start, start + batch)
-            predicted, losses = [], []
+    counts = exits.criteria["fixed"].thresholds
+    evaluator = TextEvaluator(checkpoint, exits)
+    criteria = [Fixed(count) for count in counts]
+    size = evaluator.batch_size(criteria[0])
+    with progress.meter("uniform loops", len(counts) * inputs.numel(), "tokens") as bar:
+        for start in range(0, len(inputs), size):
+            rows = slice(start, start + size)
+            predictions, losses = [], []
             for criterion in criteria:
-                logits, _ = reader.read(criterion, inputs[rows], start)
-                predicted.append(logits.argmax(-1))
+                logits, _ = evaluator.evaluate(criterion, inputs[rows], start)
+                predictions.append(logits.argmax(-1))
                 losses.append(cross_entropies(logits, targets[rows]))
                 bar.update(inputs[rows].numel())
-            least = settled_from(torch.stack(predicted))  # (B, T)
+            least = settled_from(torch.stack(predictions))  # (B, T), index into counts
             ce = torch.stack(losses).gather(0, least[None])[0].mean(1).tolist()
-            spent = torch.tensor(loops, dtype=torch.float64, device=least.device)[least].mean(1).tolist()
-            at_budget = (least == len(loops) - 1).double().mean(1).tolist()
+            loops = torch.tensor(counts, dtype=torch.float64, device=least.device)[least].mean(1).tolist()
+            at_max = (least == len(counts) - 1).double().mean(1).tolist()
             for i in range(len(least)):
-                row = {"run": run, "sequence": start + i, "tokens": inputs.shape[1], "loops": spent[i], "ce": ce[i]}
-                yield row | {"ppl": math.exp(ce[i]), "share_at_max_loops": at_budget[i]}
+                row = {"sequence": start + i, "tokens": inputs.shape[1], "loops": loops[i], "ce": ce[i]}
+                yield row | {"ppl": math.exp(ce[i]), "share_at_max_loops": at_max[i]}
 
 
-def settled_from(predicted: Tensor) -> Tensor:
-    """First index along the first axis from which a value stays that of the last one: (L, …) -> (…) int64."""
-    agrees = predicted == predicted[-1]
-    return len(predicted) - agrees.flip(0).cumprod(0).sum(0)
+def settled_from(predictions: Tensor) -> Tensor:
+    """First index along the first axis from which a value is that of the last one: (L, …) -> (…) int64."""
+    agrees = predictions == predictions[-1]
+    return len(predictions) - agrees.flip(0).cumprod(0).sum(0)

@@ -1,4 +1,4 @@
-"""A trained run as its files describe it, opened without any configuration."""
+"""A trained run, opened from its files without any config."""
 
 import json
 import re
@@ -8,44 +8,45 @@ from typing import Any
 
 import torch
 
-from twoscale import config
+from twoscale.config import ConfigSlice
 from twoscale.model.checkpoints import load_model, read_header
 from twoscale.errors import InputError, first_line
-from twoscale.model.transformer import LoopedTransformer
-from twoscale.data.tokens import Tokenizer, load_tokenizer
+from twoscale.model.interface import LoopedModel
+from twoscale.data.tokenizer import Tokenizer, load_tokenizer
 
 CHECKPOINT = re.compile(r"iteration_(\d{6})\.safetensors")
 
 
 @dataclass(frozen=True)
 class TrainedRun:
-    model: LoopedTransformer
+    model: LoopedModel
     tokenizer: Tokenizer
     seed: int
-    step: int
+    iteration: int
 
 
 def open_run(results: Path, run: str, device: str = "cpu", dtype: torch.dtype = torch.float32) -> TrainedRun:
     """The last checkpoint of `run` under the folder `results`, with its tokenizer.
 
-    What the model is stands in the checkpoint; that the tokenizer is the one it was trained with is checked.
+    The checkpoint carries the model's config; the tokenizer is checked to be the one of the training text.
     """
     path = last_checkpoint(results, run)
     identity = read_header(path).identity
+    config = ConfigSlice(identity)
     try:
-        model_config, seed = config.ModelConfig(**identity["model"]), identity["seed"]
-    except (TypeError, LookupError) as error:
+        model_config, seed = config.model, config.seed
+    except (InputError, AttributeError) as error:
         raise InputError(
             f"{path}: found a header of another version of this project ({first_line(error)}), expected one with the "
-            "seed and every setting of the model."
+            "seed and every key of the model's config."
         ) from error
-    tokenizer = _tokenizer(results / run / "data", path, model_config, identity)
+    tokenizer = _tokenizer(results, run, path, identity, model_config.vocab_size)
     model, header = load_model(path, model_config, dtype, device)
     return TrainedRun(model, tokenizer, seed, header.iteration)
 
 
 def last_checkpoint(results: Path, run: str) -> Path:
-    """The weights of the highest step of `run`."""
+    """The weights of the last iteration of `run`."""
     folder = results / run / "checkpoints"
     if not folder.is_dir():
         known = sorted(path.parent.name for path in results.glob("*/checkpoints"))
@@ -58,22 +59,23 @@ def last_checkpoint(results: Path, run: str) -> Path:
     return weights[-1]
 
 
-def _tokenizer(data: Path, checkpoint: Path, model: config.ModelConfig, identity: dict[str, Any]) -> Tokenizer:
+def _tokenizer(results: Path, run: str, checkpoint: Path, identity: dict[str, Any], vocab_size: int) -> Tokenizer:
     """The run's tokenizer, refused if the model was trained with another one or on another text."""
-    metadata_path = data / "tokens.json"
+    metadata_path = results / run / "data" / "tokens.json"
     try:
         metadata = json.loads(metadata_path.read_text(encoding="utf-8"))
         name, digest = metadata["tokenizer"], metadata["digest"]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise InputError(
             f"{metadata_path}: found no description of the run's tokens ({type(error).__name__}), expected the metadata "
-            "that tokenize_text writes."
+            "that join_tokens writes."
         ) from error
-    tokenizer = load_tokenizer(name, data / "tokenizer.json")
-    if tokenizer.vocabulary != model.vocab_size:
+    file = results / "gpt2.tiktoken" if name == "gpt2" else metadata_path.with_name("tokenizer.json")
+    tokenizer = load_tokenizer(name, file)
+    if tokenizer.vocab_size != vocab_size:
         raise InputError(
-            f"{checkpoint}: found a model of {model.vocab_size} token ids, expected {tokenizer.vocabulary}, those of "
-            f"the tokenizer in {data}."
+            f"{checkpoint}: found a model of {vocab_size} token ids, expected {tokenizer.vocab_size}, those of the "
+            f"tokenizer of {metadata_path}."
         )
     if digest != identity.get("data"):
         raise InputError(

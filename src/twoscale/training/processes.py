@@ -1,4 +1,4 @@
-"""Data-parallel processes on one node, started by torchrun; one process alone needs none of it."""
+"""Data-parallel training processes on one node, started by torchrun. A single process needs no process group."""
 
 import os
 from collections.abc import Iterable
@@ -11,21 +11,22 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class World:
-    """This process among those that train together: `rank` of `size`."""
+    """The processes that train together, seen from the one with the number `rank` of `size`."""
 
     rank: int = 0
     size: int = 1
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the process that shows progress and writes files."""
+        """Whether this process prints progress and writes files."""
         return self.rank == 0
 
     def average(self, tensors: Iterable[Tensor]) -> None:
-        """Replace each tensor by its mean over the processes, in place and in the same order everywhere."""
+        """Replace each tensor by its mean over the processes, in place. All processes must pass the same order."""
         if self.size == 1:
             return
         tensors = list(tensors)
+        # start all reductions before waiting for the first, so that they overlap
         for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
             work.wait()
         for tensor in tensors:
@@ -33,7 +34,7 @@ class World:
 
 
 def init_distributed(device: str) -> World:
-    """The world that torchrun's environment describes; on CUDA each process takes the GPU of its rank."""
+    """Join the processes of torchrun's environment. On CUDA a process uses the GPU of its local rank."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         return World()
@@ -44,7 +45,7 @@ def init_distributed(device: str) -> World:
 
 
 def destroy_distributed(world: World) -> None:
-    """Wait for the others, then part."""
+    """Wait for all processes, then destroy the process group."""
     if world.size > 1:
         dist.barrier()
         dist.destroy_process_group()

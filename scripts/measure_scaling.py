@@ -1,0 +1,24 @@
+"""Rule measure_scaling: cross-entropy and perplexity of one checkpoint at fixed loop counts."""
+
+import pandas as pd
+import torch
+
+from twoscale import command, tables
+from twoscale.data.batches import held_out_sequences
+from twoscale.data.shards import open_shard
+from twoscale.exits.scaling import measure_scaling
+from twoscale.model.checkpoints import open_checkpoint
+
+
+def main(arguments) -> None:
+    torch.set_num_threads(1)  # Snakemake runs checkpoints side by side
+    config = arguments.config
+    checkpoint = open_checkpoint(arguments.checkpoint, config, config.scaling.dtype)
+    shard = open_shard(arguments.val, arguments.metadata)
+    text = held_out_sequences(shard, config.model.context_length, config.scaling_sequences)
+    rows = measure_scaling(checkpoint, *text, config.scaling)
+    tables.write("scaling_quality", pd.DataFrame(rows), arguments.quality)
+
+
+if __name__ == "__main__":
+    command.run(main, command.parser(__doc__, files=("checkpoint", "val", "metadata", "quality")))

@@ -1,0 +1,203 @@
+"""Token shards: the ids of a text, as training reads them.
+
+A token shard is three files. Two hold little-endian uint16 ids and nothing else: those of the training documents and
+those of the held-out documents. The third, the metadata, is JSON that describes the ids.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from twoscale import progress
+from twoscale.data.text import iter_shards
+from twoscale.data.tokenizer import DTYPE, Tokenizer
+from twoscale.errors import InputError
+from twoscale.files import replacing
+from twoscale.json import canonical_json
+
+CHUNK = 2**22  # ids in memory when shards are joined
+
+
+class TokenShard(NamedTuple):
+    """Paths of the three files of a token shard."""
+
+    train: Path
+    val: Path
+    metadata: Path
+
+
+def tokenize_text(text_shard: Path, tokenizer: Tokenizer, token_shard: TokenShard) -> None:
+    """Write the documents of a text shard as a token shard, on one thread.
+
+    Documents keep their order, and each is followed by the end of text. The files appear together.
+
+    Raises:
+        InputError: if ids of the tokenizer do not fit into uint16, or the text shard cannot be read.
+    """
+    if tokenizer.vocab_size > np.iinfo(DTYPE).max + 1:
+        raise InputError(
+            f"tokenizer {tokenizer.name}: found {tokenizer.vocab_size} ids, expected at most 65536 (shards are uint16)."
+        )
+    with ExitStack() as stack:
+        # Contexts exit in reverse order: the metadata is entered first, so it appears last.
+        metadata = stack.enter_context(replacing(token_shard.metadata))
+        train = stack.enter_context(_writer(token_shard.train, tokenizer.end_of_text))
+        val = stack.enter_context(_writer(token_shard.val, tokenizer.end_of_text))
+        bar = stack.enter_context(progress.meter(f"tokens {text_shard.stem}", None, "tok"))
+        for held_out, texts in iter_shards([text_shard]):
+            for excluded, text in zip(held_out, texts, strict=True):
+                ids = tokenizer.encode_document(text)
+                (val if excluded else train).append(ids)
+                bar.update(len(ids))
+        metadata.write_text(json.dumps(_id_metadata(tokenizer)) + "\n", encoding="utf-8")
+
+
+def join_tokens(
+    shards: Sequence[TokenShard], joined: TokenShard, held_out_tokens: int, context_length: int
+) -> None:
+    """Concatenate the token shards of all text shards, in order. The files appear together.
+
+    Args:
+        shards: One token shard per text shard.
+        joined: The token shard to write. Its held-out ids end after `held_out_tokens`.
+        held_out_tokens: Maximum number of held-out ids.
+        context_length: Tokens per sequence.
+
+    Raises:
+        InputError: if training or held-out ids are fewer than one sequence and a target, or the shards are from
+            different tokenizers.
+    """
+    id_metadata = _common_id_metadata([shard.metadata for shard in shards])
+    with ExitStack() as stack:
+        # Contexts exit in reverse order: the metadata is entered first, so it appears last.
+        metadata = stack.enter_context(replacing(joined.metadata))
+        train = stack.enter_context(_writer(joined.train, id_metadata["end_of_text"]))
+        val = stack.enter_context(_writer(joined.val, id_metadata["end_of_text"], held_out_tokens))
+        for writer, paths in ((train, [shard.train for shard in shards]), (val, [shard.val for shard in shards])):
+            for ids in _chunks(paths):
+                writer.append(ids)
+        _check_length(train, context_length, "data.train_tokens or data.train_characters")
+        _check_length(val, context_length, "data.held_out_tokens or data.held_out_fraction")
+        metadata.write_text(json.dumps(_metadata(id_metadata, train, val), indent=2) + "\n", encoding="utf-8")
+
+
+def _chunks(paths: Iterable[Path]) -> Iterator[np.ndarray]:
+    """The ids in the files, at most CHUNK at a time."""
+    for path in paths:
+        with path.open("rb") as file:
+            while len(ids := np.fromfile(file, DTYPE, CHUNK)):
+                yield ids
+
+
+class ShardWriter:
+    """Writes one file of ids; counts ids and documents and updates the file's hash."""
+
+    def __init__(self, path: Path, file: BinaryIO, end_of_text: int, limit: int | None) -> None:
+        self.path, self.file, self.end_of_text, self.limit = path, file, end_of_text, limit
+        self.count = self._complete_documents = 0
+        self._inside_document = False  # whether the last id is not an end of text
+        self.hash = hashlib.sha256()
+
+    @property
+    def documents(self) -> int:
+        """Number of documents, including a last one that the limit cuts."""
+        return self._complete_documents + self._inside_document
+
+    def append(self, ids: np.ndarray) -> None:
+        """Append ids up to the limit and ignore the rest."""
+        if self.limit is not None:
+            ids = ids[: self.limit - self.count]
+        if not len(ids):
+            return
+        self.file.write(ids)
+        self.hash.update(ids)
+        self.count += len(ids)
+        self._complete_documents += int(np.count_nonzero(ids == self.end_of_text))
+        self._inside_document = bool(ids[-1] != self.end_of_text)
+
+
+@contextmanager
+def _writer(path: Path, end_of_text: int, limit: int | None = None) -> Iterator[ShardWriter]:
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        yield ShardWriter(path, file, end_of_text, limit)
+
+
+def _check_length(writer: ShardWriter, context_length: int, keys: str) -> None:
+    if writer.count < context_length + 1:
+        raise InputError(
+            f"{writer.path.name}: found {writer.count} tokens, expected at least {context_length + 1}, one sequence of "
+            f"model.context_length tokens and a target; use more text, or raise {keys}."
+        )
+
+
+# --- metadata
+
+
+def _id_metadata(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Metadata of the ids of a tokenizer; all token shards that are joined have the same."""
+    return {
+        "dtype": DTYPE.name,
+        "tokenizer": tokenizer.name,
+        "vocab_size": tokenizer.vocab_size,
+        "end_of_text": tokenizer.end_of_text,
+    }
+
+
+def _common_id_metadata(paths: Iterable[Path]) -> dict[str, Any]:
+    contents = {path.read_text(encoding="utf-8") for path in paths}
+    if len(contents) != 1:
+        raise InputError(f"token shards: found {len(contents)} kinds of ids, expected one tokenizer.")
+    return json.loads(contents.pop())
+
+
+def _metadata(id_metadata: dict[str, Any], train: ShardWriter, val: ShardWriter) -> dict[str, Any]:
+    """Metadata of joined shards: that of the ids, size and hash of each file, and the digest of the training data."""
+    parts = {
+        writer.path.name: {"count": writer.count, "documents": writer.documents, "sha256": writer.hash.hexdigest()}
+        for writer in (train, val)
+    }
+    return id_metadata | {"parts": parts, "digest": _training_digest(id_metadata, train.hash.hexdigest())}
+
+
+def _training_digest(id_metadata: dict[str, Any], train_sha256: str) -> str:
+    """Digest of the training ids and their tokenizer, which identifies the data of a checkpoint.
+
+    It is the SHA-256 of the canonical JSON of [id metadata, SHA-256 of the training ids]. In this form the key
+    `vocab_size` is called "vocabulary", as in the first version of the file, so that digests of existing runs hold.
+    """
+    hashed = {"vocabulary" if key == "vocab_size" else key: value for key, value in id_metadata.items()}
+    return hashlib.sha256(canonical_json([hashed, train_sha256]).encode()).hexdigest()
+
+
+def open_shard(path: Path, metadata_path: Path) -> np.ndarray:
+    """Open a file of ids as a read-only memory map: uint16 (tokens,).
+
+    The length is checked against the metadata. The hash is not, so that a large file opens at once.
+
+    Raises:
+        InputError: if the metadata does not describe the file, or the file is missing or has another length.
+    """
+    try:
+        metadata = json.loads(metadata_path.read_text(encoding="utf-8"))
+        dtype, expected = metadata["dtype"], int(metadata["parts"][path.name]["count"])
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise InputError(
+            f"{metadata_path}: found no description of {path.name} ({type(error).__name__}: {error}), expected the "
+            "metadata that join_tokens writes."
+        ) from error
+    if dtype != DTYPE.name:
+        raise InputError(f"{metadata_path}: found the dtype {dtype!r}, expected {DTYPE.name!r}.")
+    if not path.is_file():
+        raise InputError(f"{path}: found no file, expected a token shard of {expected} tokens.")
+    size = path.stat().st_size
+    if size != expected * DTYPE.itemsize:
+        raise InputError(
+            f"{path}: found {size} bytes, {size / DTYPE.itemsize:g} tokens, expected {expected} tokens, as "
+            f"{metadata_path.name} says."
+        )
+    return np.memmap(path, dtype=DTYPE, mode="r")

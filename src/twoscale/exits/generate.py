@@ -1,0 +1,225 @@
+"""The command scripts/generate.py: text from the last checkpoint of a run under an exit criterion.
+
+    python scripts/generate.py --run demo --prompt "The loop" --criterion acceleration --tau 1e-3
+
+The text goes to standard output as it is generated, speed and loops to standard error. Decoding is greedy
+unless a temperature is given. The config is not read: the checkpoint carries the model's config.
+"""
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from twoscale.config import THRESHOLD_TYPES, ModelConfig
+from twoscale.errors import InputError
+from twoscale.exits.criteria import CRITERIA, ExitCriterion, load_criterion, make_criterion
+from twoscale.exits.decoder import Decoder, DecoderOptions
+from twoscale.exits.generation import NewToken, Sampling, Speculation, generate
+from twoscale.exits.loop_heatmap import TokenSpan, Utf8Stream, neutralise, page, terminal
+from twoscale.exits.readout import READOUTS
+from twoscale.files import replacing
+from twoscale.model.trained_run import TrainedRun, open_run
+
+DTYPES = ("float32", "float64")
+
+
+def main(arguments: argparse.Namespace) -> None:
+    for option in ("tokens", "max_loops", "draft_loops"):
+        if (found := getattr(arguments, option)) < 1:
+            raise InputError(f"option --{option.replace('_', '-')}: found {found}, expected at least 1.")
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    run = open_run(arguments.results, arguments.run, arguments.device, getattr(torch, arguments.dtype))
+    prompt = run.tokenizer.encode(arguments.prompt)
+    speculation = make_speculation(arguments)
+    sampling = Sampling(arguments.temperature, arguments.top_k, arguments.top_p, arguments.seed)
+    decoder = make_decoder(run, arguments)
+    in_colour = arguments.show_loops == "always" or (arguments.show_loops == "auto" and sys.stdout.isatty())
+    printer = TokenPrinter(run, arguments.max_loops, in_colour)
+    started = time.perf_counter()
+    new_tokens = generate(decoder, prompt, arguments.tokens, sampling, run.tokenizer.end_of_text, speculation)
+    printer.text(arguments.prompt)
+    tokens, times = [], []
+    for token in new_tokens:
+        times.append(time.perf_counter() - started)
+        tokens.append(token)
+        printer.token(token)
+    printer.end()
+
+    facts = {"stopped": stop_reason(tokens, run, arguments.tokens)}
+    facts |= summary(len(prompt), tokens, times, run.model.config)
+    if speculation is not None:
+        accepted = f"{speculation.accepted} of {speculation.drafted} accepted"
+        facts["drafts"] = f"{accepted} ({speculation.acceptance:.0%})"
+    for name, value in facts.items():
+        print(f"{name}: {value}", file=sys.stderr)
+    if arguments.html is not None:
+        write_page(arguments, run, facts, printer.spans)
+
+
+def make_decoder(run: TrainedRun, arguments: argparse.Namespace) -> Decoder:
+    options = DecoderOptions(
+        kv_slots=arguments.kv_slots,
+        warm_start=arguments.warm_start,
+        replay=None if arguments.cuda_graphs else False,
+        readout=arguments.readout,
+    )
+    criterion = parse_criterion(arguments, "tau", arguments.tau)
+    return Decoder(run.model, criterion, arguments.max_loops, run.seed, options)
+
+
+def parse_criterion(arguments: argparse.Namespace, option: str, tau: float | None) -> ExitCriterion:
+    """The exit criterion of the options at the threshold `tau` of `option`; `fixed` defaults to all loops."""
+    name = arguments.criterion
+    criteria = CRITERIA
+    if arguments.criterion_file is not None:
+        criteria = {name: load_criterion(arguments.criterion_file, name)}
+    if name in criteria:
+        tau = check_tau(name, tau, arguments.max_loops, option)
+    return make_criterion(name, tau, criteria)
+
+
+def check_tau(criterion: str, tau: float | None, max_loops: int, option: str) -> float:
+    if tau is None and criterion == "fixed":
+        tau = max_loops
+    if tau is None:
+        raise InputError(f"option --{option}: found nothing, expected the threshold of the criterion {criterion}.")
+    if not math.isfinite(tau) or tau <= 0:
+        raise InputError(f"option --{option}: found {tau}, expected a number > 0.")
+    if THRESHOLD_TYPES.get(criterion) is int:
+        if tau != int(tau):
+            raise InputError(f"option --{option}: found {tau}, expected a whole number for the criterion {criterion}.")
+        tau = int(tau)
+    return tau
+
+
+def make_speculation(arguments: argparse.Namespace) -> Speculation | None:
+    """Drafts under the criterion at another threshold, or with a fixed number of loops; None without drafts."""
+    if arguments.speculative is None:
+        if arguments.draft_tau is not None:
+            raise InputError("option --draft-tau: found without --speculative, expected how many tokens to draft.")
+        return None
+    if arguments.draft_tau is None:
+        criterion = make_criterion("fixed", arguments.draft_loops)
+    else:
+        criterion = parse_criterion(arguments, "draft-tau", arguments.draft_tau)
+    return Speculation(criterion, arguments.speculative)
+
+
+class TokenPrinter:
+    """Prints the text, coloured or plain, and keeps its spans for the page."""
+
+    def __init__(self, run: FinishedRun, max_loops: int, in_colour: bool) -> None:
+        self.run, self.max_loops, self.in_colour = run, max_loops, in_colour
+        self.spans: list[TokenSpan] = []
+        self._text = Utf8Stream()
+        sys.stdout.reconfigure(errors="replace")  # a terminal without UTF-8 shows question marks
+
+    def text(self, text: str) -> None:
+        print(neutralise(text) if sys.stdout.isatty() else text, end="", flush=True)
+
+    def token(self, token: NewToken) -> None:
+        if token.id != self.run.tokenizer.end_of_text:
+            self._span(self._text.decode(self.run.tokenizer.bytes_of(token.id)), token.evaluations)
+
+    def end(self) -> None:
+        if rest := self._text.flush():  # the last character is incomplete
+            self._span(rest, self.spans[-1].loops)
+        print(flush=True)
+
+    def _span(self, text: str, loops: tuple[int, ...]) -> None:
+        self.spans.append(TokenSpan(text, loops))
+        if self.in_colour:
+            print(terminal(self.spans[-1], self.max_loops), end="", flush=True)
+        else:
+            self.text(text)
+
+
+def stop_reason(tokens: Sequence[NewToken], run: TrainedRun, max_new_tokens: int) -> str:
+    """Why the text ends."""
+    if tokens[-1].id == run.tokenizer.end_of_text:
+        return "at the end of text, which the model chose"
+    if len(tokens) < max_new_tokens:
+        room = run.model.config.context_length
+        return f"after {len(tokens)} of {max_new_tokens} tokens, because the text fills the model's context of {room}"
+    return f"after {max_new_tokens} tokens, the number of --tokens"
+
+
+def summary(
+    prompt: int, tokens: Sequence[NewToken], times: Sequence[float], model: ModelConfig
+) -> dict[str, str]:
+    """Speed and loops; the time of the first token is that of reading the prompt."""
+    facts = {"prompt": f"{prompt} tokens read in {times[0]:.2f} s"}
+    if len(tokens) > 1:
+        facts["speed"] = f"{(len(tokens) - 1) / (times[-1] - times[0]):.1f} tokens/s"
+    if model.groups:
+        evaluations = zip(*(token.evaluations for token in tokens), strict=True)  # per group
+        means = zip(model.group_labels, (sum(group) / len(tokens) for group in evaluations), strict=True)
+        facts["mean loops"] = ", ".join(f"{mean:.2f} in {label}" for label, mean in means)
+    return facts
+
+
+def write_page(
+    arguments: argparse.Namespace, run: TrainedRun, facts: dict[str, str], spans: Sequence[TokenSpan]
+) -> None:
+    tau = "" if arguments.tau is None else f" {arguments.tau:g}"
+    facts = {
+        "checkpoint": f"{arguments.run}, iteration {run.iteration}",
+        "exit criterion": f"{arguments.criterion}{tau}",
+        **facts,
+    }
+    html = page("Loops per token", facts, arguments.prompt, spans, run.model.config.group_labels)
+    with replacing(arguments.html) as temporary:
+        temporary.write_text(html, encoding="utf-8")
+
+
+def parser() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--run", required=True, help="name of a trained run")
+    options.add_argument("--results", type=Path, default=Path("results"), help="folder of the runs (default: results)")
+    options.add_argument("--prompt", required=True, help="text to continue")
+    options.add_argument("--tokens", type=int, default=100, help="maximum number of tokens to generate (default: 100)")
+    criterion = options.add_argument_group("exit criterion")
+    criterion.add_argument("--criterion", default="fixed", help="exit criterion (default: fixed, all loops)")
+    criterion.add_argument(
+        "--criterion-file", metavar="FILE", help="Python file with your criterion; --criterion then names its class"
+    )
+    criterion.add_argument("--tau", type=float, help="threshold of the criterion")
+    criterion.add_argument("--max-loops", type=int, default=30, help="maximum loops of a group (default: 30)")
+    criterion.add_argument(
+        "--readout",
+        choices=READOUTS,
+        default="head",
+        help="what a criterion sees predictions through (default: head)",
+    )
+    choice = options.add_argument_group("choice of tokens")
+    choice.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")
+    choice.add_argument("--top-k", type=int, metavar="K", help="sample among the K most likely tokens")
+    choice.add_argument("--top-p", type=float, metavar="P", help="sample among the most likely tokens that sum to P")
+    choice.add_argument("--seed", type=int, default=0, help="of the sampling; the same seed gives the same text")
+    decoding = options.add_argument_group("decoding")
+    decoding.add_argument("--kv-slots", type=int, metavar="M", help="loop steps share M slots of the cache")
+    decoding.add_argument("--warm-start", action="store_true", help="start a token from the state of the one before")
+    decoding.add_argument("--speculative", type=int, metavar="N", help="draft N tokens, then verify them in one pass")
+    decoding.add_argument("--draft-loops", type=int, default=4, help="loops of a drafted token (default: 4)")
+    decoding.add_argument(
+        "--draft-tau", type=float, metavar="TAU", help="draft under the criterion at this threshold instead"
+    )
+    decoding.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    decoding.add_argument("--dtype", choices=DTYPES, default="float32")
+    decoding.add_argument("--threads", type=int, help="threads of PyTorch (default: its own choice)")
+    decoding.add_argument(
+        "--cuda-graphs", action=argparse.BooleanOptionalAction, default=True, help="replay captured loop steps on CUDA"
+    )
+    display = options.add_argument_group("display")
+    display.add_argument(
+        "--show-loops", nargs="?", const="auto", choices=["auto", "always"],
+        help="colour each token by its loops: on a terminal, or always",
+    )  # fmt: skip
+    display.add_argument("--html", type=Path, metavar="FILE", help="also write the coloured text as an HTML page")
+    return options
