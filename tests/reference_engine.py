@@ -1,4 +1,4 @@
-"""A plain reference for the exit engine: slow, and short enough to be checked by reading.
+"""A plain reference for the exit engine: slow, and short enough to be checked by variant.
 
 One text, one token after another, nothing gathered, nothing allocated in advance. It shares with the library
 only the verbs of the model; when a token leaves is decided here again, with the formulas of the paper, so it
@@ -42,14 +42,14 @@ def evaluate(model, tokens, criterion, threshold, budget, noise, kv_slots=None, 
             warm = warm_from is not None and token >= max(warm_from, 1)
             x0 = left[index] if warm else model.init_state(index, hidden, own_noise)
             decode = model.readout
-            if decoder == "remaining_layers" and index == len(model.groups) - 1:
+            if decoder == "remaining_layers" and index == len(model.config.groups) - 1:
                 decode = through_remaining_layers(model, memory, token)
             x, steps, evaluations = loop(f, x0, criterion, threshold, budget, decode)
             left[index] = x
             hidden = model.finish(index, x)
             spent.append((steps, evaluations))
         logits.append(model.readout(hidden)[0])
-    steps, evaluations = torch.tensor(spent, dtype=torch.int64).reshape(len(tokens), len(model.groups), 2).unbind(-1)
+    steps, evaluations = torch.tensor(spent, dtype=torch.int64).reshape(len(tokens), len(model.config.groups), 2).unbind(-1)
     return torch.stack(logits), steps.T, evaluations.T
 
 
@@ -61,7 +61,7 @@ def block_map(model, group, entered, attend, noise):
 
 def through_remaining_layers(model, memory, token):
     """Decodes a state of the last group as if the token left with it; what its keys would be is forgotten."""
-    last = len(model.groups) - 1
+    last = len(model.config.groups) - 1
     behind = range(model.config.groups[last][-1] + 1, model.config.num_layers + 1)
 
     def decode(x):

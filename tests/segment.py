@@ -1,4 +1,4 @@
-"""A tiny run on disk that tests train through scripts/train_segment.py, in processes of its own."""
+"""A tiny run on disk that tests train through scripts/train_segment.py, in separate processes."""
 
 import json
 import os
@@ -8,33 +8,34 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from small import learnable_tokens, model_config, train_config
 
-from twoscale.model import checkpoints
-from twoscale import config
+from tests.small import learnable_tokens, model_config, train_config
 from twoscale import tables
+from twoscale.config import RUNTIME_KEYS, plain
+from twoscale.json import canonical_json
+from twoscale.model import checkpoints
 from twoscale.model.checkpoints import Header
 from twoscale.model.transformer import initialise
 
 TRAINER = Path(__file__).parents[1] / "scripts" / "train_segment.py"
-PATIENCE = 240  # seconds; far more than a segment takes
+TIMEOUT = 240  # seconds; far more than a segment takes
 SEED = 11
 DIGEST = "of no text"
 
 
 class Run:
-    """A folder with token shards and the untrained model; `readings` and `recipe` go over the small settings.
+    """A folder with token shards and the untrained model; `variants` and `recipe` change the small config.
 
-    How a segment is cut, watched and spread is said when it is trained.
+    Runtime keys of `train` are given when a segment is trained.
     """
 
-    def __init__(self, folder: Path, readings: dict[str, Any] | None = None, **recipe: Any) -> None:
+    def __init__(self, folder: Path, variants: dict[str, Any] | None = None, **recipe: Any) -> None:
         self.folder = folder
-        self.model = model_config(width=16, **(readings or {}))
-        train = vars(train_config(**recipe))
-        self.recipe = {key: value for key, value in train.items() if key not in config.RUNTIME_KEYS}
+        self.model = model_config(hidden_size=16, **(variants or {}))
+        train = plain(train_config(**recipe))
+        self.recipe = {key: value for key, value in train.items() if key not in RUNTIME_KEYS}
         self.write_tokens()
-        header = Header("weights", 0, 0, self.chosen() | {"data": DIGEST}, {})
+        header = Header("weights", 0, 0, self.config() | {"data": DIGEST}, {})
         checkpoints.save(self.checkpoint(0), initialise(self.model, SEED).state_dict(), header)
 
     def write_tokens(self) -> None:
@@ -44,31 +45,34 @@ class Run:
         counts = {name: {"count": len(ids)} for name, ids in parts.items()}
         (self.folder / "tokens.json").write_text(json.dumps({"dtype": "uint16", "parts": counts, "digest": DIGEST}))
 
-    def chosen(self) -> dict[str, Any]:
-        """What the rule hands over as --config."""
-        return {"seed": SEED, "device": "cpu", "model": vars(self.model), "train": self.recipe}
+    def config(self) -> dict[str, Any]:
+        """What the rule passes as --config."""
+        return {"seed": SEED, "device": "cpu", "model": plain(self.model), "train": self.recipe}
 
-    def checkpoint(self, step: int) -> Path:
+    def checkpoint(self, iteration: int) -> Path:
         return self.folder / f"iteration_{iteration:06d}.safetensors"
 
-    def optimizer(self, step: int) -> Path:
-        return self.checkpoint(step).with_suffix(".optimizer.safetensors")
+    def optimizer(self, iteration: int) -> Path:
+        return self.checkpoint(iteration).with_suffix(".optimizer.safetensors")
 
     def partial(self, until: int) -> Path:
         return self.checkpoint(until).with_suffix(".partial.safetensors")
 
-    def log(self, step: int) -> pd.DataFrame:
-        return tables.read("training", self.folder / f"log_{iteration}.parquet", self.model.group_labels)
+    def log(self, iteration: int) -> pd.DataFrame:
+        return tables.read("training", self.folder / f"log_{iteration}.parquet")
 
-    def command(self, start: int, until: int, **operation: Any) -> list[str]:
+    def loops(self, iteration: int) -> pd.DataFrame:
+        return tables.read("training_loops", self.folder / f"loops_{iteration}.parquet")
+
+    def command(self, start: int, until: int, **runtime: Any) -> list[str]:
         """The shell line of the rule, for the segment from `start` to `until`."""
-        train = train_config(**self.recipe, **operation)
+        train = plain(train_config(**self.recipe, **runtime))
         launch = [sys.executable]
-        if train.processes > 1:
-            launch += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(train.processes), "--"]
+        if train["processes"] > 1:
+            launch += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(train["processes"]), "--"]
         options = {
-            "settings": canonical_json(self.chosen()),
-            "operation": canonical_json({key: getattr(train, key) for key in config.RUNTIME_KEYS}),
+            "config": canonical_json(self.config()),
+            "runtime": canonical_json({key: train[key] for key in RUNTIME_KEYS}),
             "train": self.folder / "train.bin",
             "val": self.folder / "val.bin",
             "metadata": self.folder / "tokens.json",
@@ -77,23 +81,24 @@ class Run:
             "checkpoint": self.checkpoint(until),
             "optimizer": self.optimizer(until),
             "log": self.folder / f"log_{until}.parquet",
+            "loops": self.folder / f"loops_{until}.parquet",
         }
-        started = [self.checkpoint(start), *([self.optimizer(start)] if start else [])]
-        given = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
-        return [*launch, str(TRAINER), *given, "--start", *map(str, started)]
+        files = [self.checkpoint(start), *([self.optimizer(start)] if start else [])]
+        arguments = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
+        return [*launch, str(TRAINER), *arguments, "--start", *map(str, files)]
 
-    def train(self, start: int, until: int, **operation: Any) -> subprocess.CompletedProcess:
+    def train(self, start: int, until: int, **runtime: Any) -> subprocess.CompletedProcess:
         """Run the segment in processes of one thread each."""
         return subprocess.run(
-            self.command(start, until, **operation),
+            self.command(start, until, **runtime),
             env=os.environ | {"OMP_NUM_THREADS": "1"},
             capture_output=True,
             text=True,
-            timeout=PATIENCE,
+            timeout=TIMEOUT,
             check=False,
         )
 
-    def succeed(self, start: int, until: int, **operation: Any) -> "Run":
-        done = self.train(start, until, **operation)
+    def succeed(self, start: int, until: int, **runtime: Any) -> "Run":
+        done = self.train(start, until, **runtime)
         assert done.returncode == 0, done.stdout + done.stderr
         return self

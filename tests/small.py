@@ -6,25 +6,23 @@ from typing import Any
 import numpy as np
 import yaml
 
-from twoscale import config
+from twoscale.config import ConfigSlice, ModelConfig, Section, TrainConfig, plain
+from twoscale.config.messages import build
+from twoscale.model.checkpoints import LoadedCheckpoint
+from twoscale.model.interface import LoopedModel
 
 ROOT = Path(__file__).parents[1]
 PRESETS = ROOT / "workflow" / "presets"
 
+# Keys that differ from the paper's.
 MODEL = {
-    "layers": 4,
-    "heads": 2,
-    "width": 8,
-    "block": 8,
-    "vocabulary": 37,
+    "num_layers": 4,
+    "num_heads": 2,
+    "hidden_size": 8,
+    "context_length": 8,
+    "vocab_size": 37,
     "groups": ((2,), (3,)),
     "mean_loops": 3,
-    "loops_sigma": 0.5,
-    "sandwich": "post_residual",
-    "state_init": "noise",
-    "loop_noise": 0.0,
-    "adapter_init": "random",
-    "exit_norm": "none",
 }
 
 TRAIN = {
@@ -32,44 +30,35 @@ TRAIN = {
     "checkpoint_every": 10,
     "early_checkpoints": (),
     "save_seconds": 1000.0,
-    "order": "permutation",
-    "batch": 4,
-    "micro_batches": 1,
-    "processes": 1,
+    "batch_size": 4,
     "compile": False,
-    "recompute": False,
-    "prefetch": True,
-    "peak_tflops": None,
-    "cpu_threads": 1,
     "learning_rate": 1e-2,
     "min_learning_rate": 1e-3,
     "warmup_iterations": 5,
     "lr_decay_iterations": 20,
-    "beta1": 0.9,
-    "beta2": 0.95,
-    "weight_decay": 0.1,
-    "clip": 1.0,
-    "backprop_depth": None,
     "held_out_every": 5,
     "held_out_sequences": 2,
     "held_out_loops": 3,
 }
 
-KINDS = {
-    "window": 16,
-    "converging_rate": 0.95,
-    "max_period": 8,
-    "return_tolerance": 0.25,
-    "straightness": 0.5,
-}
+
+def model_config(**changes: Any) -> ModelConfig:
+    return build(ModelConfig, MODEL | changes, "model")
 
 
-def model_config(**changes: Any) -> config.ModelConfig:
-    return config.ModelConfig(**(MODEL | changes))
+def train_config(**changes: Any) -> TrainConfig:
+    return build(TrainConfig, TRAIN | changes, "train")
 
 
-def train_config(**changes: Any) -> config.TrainConfig:
-    return config.TrainConfig(**(TRAIN | changes))
+def job_config(**sections: Any) -> ConfigSlice:
+    """The config of a job, with the small model and training config unless others are given."""
+    values = {"seed": 1, "device": "cpu", "run": "small", "model": model_config(), "train": train_config()} | sections
+    return ConfigSlice({name: plain(v) if isinstance(v, Section) else v for name, v in values.items()})
+
+
+def checkpoint(model: LoopedModel, seed: int = 0, iteration: int = 0) -> LoadedCheckpoint:
+    """A model in memory as a loaded checkpoint."""
+    return LoadedCheckpoint(model, iteration, seed)
 
 
 def learnable_tokens(length: int) -> np.ndarray:

@@ -21,8 +21,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-from twoscale.model import checkpoints
 from twoscale import config
+from twoscale.model import checkpoints
 from twoscale.model.checkpoints import Header
 from twoscale.model.transformer import LoopedTransformer
 from twoscale.training.trainer import MOMENTS

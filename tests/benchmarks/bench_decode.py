@@ -22,9 +22,10 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
+from twoscale.exits.decoder import Decoder
+
 from twoscale import config
 from twoscale.exits.criteria import make_criterion
-from twoscale.exits.inference import Decoder
 from twoscale.model.transformer import LoopedTransformer, initialise
 
 BUDGET = 30
@@ -73,7 +74,7 @@ def token_at(decoder: Decoder, position: int, told: list[int] | None = None) -> 
 
 def deciding(model: LoopedTransformer, turns: int) -> None:
     """Every rule at a threshold that no step meets, so that it decides as often as it can."""
-    told = [BUDGET] * len(model.groups)
+    told = [BUDGET] * len(model.config.groups)
     for name in CRITERIA:
         decoder = Decoder(model, make_criterion(name, 1e-30, model.readout), BUDGET, SEED)
         position = model.config.context_length // 4
@@ -84,7 +85,7 @@ def deciding(model: LoopedTransformer, turns: int) -> None:
 
 def positions(model: LoopedTransformer, early: int, late: int, turns: int) -> None:
     decoder = Decoder(model, make_criterion("fixed", BUDGET, model.readout), BUDGET, SEED)
-    told = [BUDGET] * len(model.groups)
+    told = [BUDGET] * len(model.config.groups)
     decoder.prefill([0] * late)
     label = f"d = {model.config.hidden_size}, position {late} against {early}"
     compare(label, token_at(decoder, late, told), token_at(decoder, early, told), turns)

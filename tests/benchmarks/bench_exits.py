@@ -25,10 +25,11 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-from twoscale.dynamics import measures
+from twoscale.exits.decoder import Decoder, ParallelKV, evaluate
+
 from twoscale import config
-from twoscale.exits.criteria import Fixed, ExitCriterion, make_criterion
-from twoscale.exits.inference import Decoder, ParallelKV, evaluate
+from twoscale.dynamics import measures
+from twoscale.exits.criteria import ExitCriterion, Fixed, make_criterion
 from twoscale.model.transformer import LoopedTransformer, initialise
 
 NEVER = 1e-30
@@ -84,7 +85,7 @@ def one_evaluation(model: LoopedTransformer, group: int, tokens: Tensor) -> Call
 def thresholds(model: LoopedTransformer, tokens: Tensor, noise, budget: int, shares: list[float]) -> dict:
     """(criterion, share) -> a threshold that this share of the statistics of full loops is under."""
     states = {}
-    for place, hidden in model.walk(tokens[:1], [budget] * len(model.groups), noise):
+    for place, hidden in model.walk(tokens[:1], [budget] * len(model.config.groups), noise):
         if place.stage == "loop":
             states.setdefault(place.group, []).append(hidden)
     updates = [[after - before for before, after in pairwise(x)] for x in states.values()]
@@ -110,7 +111,7 @@ def cost_follows_evaluations(model, tokens, noise, budget, rounds, device) -> No
             "full": lambda: evaluate(model, tokens, full, budget, noise),
             "fixed": lambda: fixed_part(model, tokens),
         }
-        calls |= {str(group): one_evaluation(model, group, tokens) for group in range(len(model.groups))}
+        calls |= {str(group): one_evaluation(model, group, tokens) for group in range(len(model.config.groups))}
 
         def excess(t, evaluations=evaluations):
             owed = t["fixed"] + sum(e * t[str(group)] for group, e in enumerate(evaluations))
@@ -124,7 +125,7 @@ def cost_follows_evaluations(model, tokens, noise, budget, rounds, device) -> No
 
 
 def kl_pays_for_its_decoder(model, tokens, noise, budget, rounds, device) -> None:
-    groups = len(model.groups)
+    groups = len(model.config.groups)
     states = torch.randn(tokens.numel(), model.config.hidden_size, device=device)
 
     @torch.no_grad()
@@ -184,8 +185,8 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     chosen = config.ModelConfig(
-        layers=8, heads=arguments.heads, width=arguments.width, block=arguments.block,
-        vocabulary=arguments.vocabulary, groups=((4,), (5, 6), (7,)), mean_loops=12, loops_sigma=0.5,
+        num_layers=8, heads=arguments.heads, hidden_size=arguments.width, context_length=arguments.block,
+        vocab_size=arguments.vocabulary, groups=((4,), (5, 6), (7,)), mean_loops=12, loops_sigma=0.5,
         sandwich="post_residual", state_init="noise", loop_noise=0.0, adapter_init="random", exit_norm="none",
     )  # fmt: skip
     model = initialise(chosen, 0).to(arguments.device)

@@ -21,9 +21,9 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
 from twoscale import config
-from twoscale.model.transformer import initialise
-from twoscale.model.noise import EvaluationNoise
 from twoscale.dynamics.trajectories import TABLES, extract
+from twoscale.model.noise import EvaluationNoise
+from twoscale.model.transformer import initialise
 
 
 def seconds(run, synchronise) -> float:

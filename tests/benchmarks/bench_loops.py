@@ -128,7 +128,7 @@ def main() -> None:
     synchronise = torch.cuda.synchronize if device == "cuda" else (lambda: None)
     clock = time.process_time if device == "cpu" and arguments.threads == 1 else time.perf_counter
     model = config.ModelConfig(
-        layers=8, heads=arguments.heads, width=arguments.width, block=arguments.block, vocabulary=arguments.vocabulary,
+        num_layers=8, heads=arguments.heads, hidden_size=arguments.width, context_length=arguments.block, vocab_size=arguments.vocabulary,
         groups=((4,), (5, 6), (7,)), mean_loops=12, loops_sigma=0.5, sandwich="post_residual", state_init="noise",
         loop_noise=0.0, adapter_init="random", exit_norm="none",
     )  # fmt: skip
@@ -144,7 +144,7 @@ def main() -> None:
 
         return run
 
-    loops = [arguments.loops] * len(model.groups)
+    loops = [arguments.loops] * len(model.config.groups)
     looped: LoopedTransformer = initialise(model, 0).to(device)
     peer = PlainStack(model, loops).to(device)
     compare(

@@ -42,7 +42,7 @@ def peak_bytes(model: config.ModelConfig, batch: int, steps: int, options: dict,
     made = initialise(model, 0).to(device)
     tokens = torch.randint(model.vocab_size, (batch, model.context_length), device=device)
     noise = NOISE_STD * torch.randn(batch, model.context_length, model.hidden_size, device=device)
-    logits = made(tokens, [steps] * len(model.groups), lambda group, k, like: noise, **options)
+    logits = made(tokens, [steps] * len(model.config.groups), lambda group, k, like: noise, **options)
     F.cross_entropy(logits.flatten(0, 1), tokens.flatten()).backward()
     if device == "cuda":
         return torch.cuda.max_memory_allocated()
@@ -63,12 +63,12 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     arguments = parser.parse_args()
     model = config.ModelConfig(
-        layers=8, heads=arguments.heads, width=arguments.width, block=arguments.block, vocabulary=512,
+        num_layers=8, heads=arguments.heads, hidden_size=arguments.width, context_length=arguments.block, vocab_size=512,
         groups=((4,), (5, 6), (7,)), mean_loops=12, loops_sigma=0.5, sandwich="post_residual", state_init="noise",
         loop_noise=0.0, adapter_init="random", exit_norm="none",
     )  # fmt: skip
     os.environ["MALLOC_MMAP_THRESHOLD_"] = "65536"  # of glibc in the new processes: freed tensors leave the set
-    states = len(model.groups) * arguments.batch * model.context_length * model.hidden_size * 4
+    states = len(model.config.groups) * arguments.batch * model.context_length * model.hidden_size * 4
     print(f"{arguments.device}, width {model.hidden_size}, {arguments.batch} x {model.context_length} tokens, steps {STEPS}")
     for way, options in WAYS.items():
         peaks = [in_new_process(model, arguments.batch, steps, options, arguments.device) for steps in STEPS]

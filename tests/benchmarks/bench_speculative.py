@@ -20,13 +20,14 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
+from twoscale.exits.decoder import Decoder
+
 from twoscale import config
 from twoscale.data import tokens
 from twoscale.data.batches import held_out_sequences
 from twoscale.exits.criteria import make_criterion
-from twoscale.model.trained_run import open_run
 from twoscale.exits.generation import Sampling, Speculation, generate
-from twoscale.exits.inference import Decoder
+from twoscale.model.trained_run import open_run
 from twoscale.model.transformer import LoopedTransformer, initialise
 
 GREEDY = Sampling()

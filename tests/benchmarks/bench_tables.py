@@ -23,8 +23,7 @@ import pandas as pd
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-from twoscale import config
-from twoscale import tables
+from twoscale import config, tables
 
 ROOT = Path(__file__).resolve().parents[2]
 SEQUENCES, BLOCK, BUDGET = 16, 512, 30

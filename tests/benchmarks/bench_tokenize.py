@@ -25,13 +25,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-from twoscale.data import gpt2
-from twoscale import tables
-from twoscale.errors import InputError
-from twoscale.data.ingestion import prepare_text
-from twoscale.config import Budget, Data, Download
-from twoscale.data.text import iter_shards
 from twoscale.data.tokens import TokenShard, load_tokenizer, tokenize_text
+
+from twoscale import tables
+from twoscale.config import Budget, Data, Download
+from twoscale.data import gpt2
+from twoscale.data.ingestion import prepare_text
+from twoscale.errors import InputError
 
 SCRIPTS = Path(sys.path[0])
 DOWNLOAD = Download(retries=1, delay=1.0, max_delay=1.0, timeout=10.0, part_characters=16_000_000)

@@ -3,8 +3,9 @@
 from typing import Any
 
 import pytest
-import small
 import torch
+
+from tests import small
 
 torch.set_num_threads(1)  # the models are too small to share, and bits depend on the number
 

@@ -8,16 +8,16 @@ import pytest
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
-from small import model_config
 
+from tests.small import model_config
+from twoscale.errors import InputError
 from twoscale.model import checkpoints
 from twoscale.model.checkpoints import Header
-from twoscale.errors import InputError
 from twoscale.model.transformer import initialise
 
 IDENTITY = {
     "seed": 1,
-    "model": {"width": 8, "groups": [[2], [3]]},
+    "model": {"hidden_size": 8, "groups": [[2], [3]]},
     "train": {"lr_decay_iterations": None},
     "data": "ab",
 }
@@ -70,8 +70,8 @@ def test_equal_states_are_equal_files_whatever_the_order_of_their_names(saved, t
     ("change", "name", "found", "expected"),
     [
         ({"seed": 2}, "seed", "1", "2"),
-        ({"model": {"width": 16, "groups": [[2], [3]]}}, "model.hidden_size", "8", "16"),
-        ({"model": {"width": 16, "groups": [[2, 3]]}}, "model.groups", "[[2], [3]]", "[[2, 3]]"),
+        ({"model": {"hidden_size": 16, "groups": [[2], [3]]}}, "model.hidden_size", "8", "16"),
+        ({"model": {"hidden_size": 16, "groups": [[2, 3]]}}, "model.groups", "[[2], [3]]", "[[2, 3]]"),
         ({"train": {"lr_decay_iterations": 20}}, "train.lr_decay_iterations", "None", "20"),
         ({"data": "cd"}, "data", "ab", "cd"),
     ],
@@ -81,12 +81,12 @@ def test_a_file_of_another_configuration_is_refused_by_the_first_key_that_differ
 
 
 def test_an_identity_written_with_tuples_is_the_same_identity(saved):
-    checkpoints.load(saved, "weights", IDENTITY | {"model": {"width": 8, "groups": ((2,), (3,))}})
+    checkpoints.load(saved, "weights", IDENTITY | {"model": {"hidden_size": 8, "groups": ((2,), (3,))}})
 
 
 def test_a_reader_may_ask_for_a_part_of_the_identity_only(saved):
     checkpoints.load(saved, "weights", {"model": IDENTITY["model"]})
-    assert "model.hidden_size" in refusal(saved, identity={"model": {"width": 9, "groups": [[2], [3]]}})
+    assert "model.hidden_size" in refusal(saved, identity={"model": {"hidden_size": 9, "groups": [[2], [3]]}})
 
 
 def test_a_file_of_another_kind_is_refused(saved):

@@ -1,18 +1,18 @@
-"""compile_steps: one compilation for all loop counts, and the numbers of the model as it is written."""
+"""compile_blocks: one compilation for all loop counts, and the numbers of the model as it is written."""
 
 import pytest
 import torch
 import torch.nn.functional as F
-from small import model_config
 from torch._dynamo.testing import CompileCounter
 
-from twoscale.model.transformer import LoopedTransformer, initialise
+from tests.small import model_config
 from twoscale.model.noise import training_noise
-from twoscale.training.trainer import compile_steps, held_out_loss
+from twoscale.model.transformer import LoopedTransformer, initialise
+from twoscale.training.trainer import compile_blocks, held_out_loss
 
 SEED = 11
-PAPER_GROUPS = {"layers": 12, "groups": [[4], [5, 6], [7]]}
-THREE_SIZES = {"layers": 7, "groups": [[1], [2, 3], [4, 5, 6]]}
+PAPER_GROUPS = {"num_layers": 12, "groups": [[4], [5, 6], [7]]}
+THREE_SIZES = {"num_layers": 7, "groups": [[1], [2, 3], [4, 5, 6]]}
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def gradient_of(model: LoopedTransformer, loops: int, depth: int | None, recompu
     """Gradients of one batch, and its loss under the name "loss"."""
     tokens = torch.arange(16).reshape(2, 8)
     model.zero_grad()
-    logits = model(tokens, [loops] * len(model.groups), training_noise(SEED, 0, 0), depth, recompute)
+    logits = model(tokens, [loops] * len(model.config.groups), training_noise(SEED, 0, 0), depth, recompute)
     loss = F.cross_entropy(logits.flatten(0, 1), tokens.flatten())
     loss.backward()
     return {"loss": loss.detach()} | {name: p.grad.clone() for name, p in model.named_parameters()}
@@ -41,20 +41,20 @@ def gradient_of(model: LoopedTransformer, loops: int, depth: int | None, recompu
 )
 def test_graphs_are_compiled_per_group_and_not_per_loop_count(groups, recompute, depth, compiler):
     model = initialise(model_config(**groups), SEED)
-    compile_steps(model, backend=compiler)
+    compile_blocks(model, backend=compiler)
     for loops in (4, 1):  # with and without steps that have no gradient
         gradient_of(model, loops, depth, recompute)
     graphs = compiler.frame_count
     for loops in (2, 3, 7, 19):
         gradient_of(model, loops, depth, recompute)
-    assert compiler.frame_count == graphs <= 3 * len(model.groups) + 1  # one for all single-pass layers
+    assert compiler.frame_count == graphs <= 3 * len(model.config.groups) + 1  # one for all unlooped layers
 
 
 def test_measuring_the_held_out_loss_compiles_nothing(compiler):
     model = initialise(model_config(), SEED)
-    compile_steps(model, backend=compiler)
+    compile_blocks(model, backend=compiler)
     tokens = torch.arange(24).reshape(3, 8)
-    held_out_loss(model, tokens, tokens, loops=3, seed=SEED, batch=2)
+    held_out_loss(model, (tokens, tokens), loops=3, seed=SEED, batch_size=2)
     assert compiler.frame_count == 0
 
 
@@ -62,7 +62,7 @@ def test_measuring_the_held_out_loss_compiles_nothing(compiler):
 def test_compiled_steps_compute_what_the_model_does(depth, compiler):
     model = initialise(model_config(), SEED)
     eager = gradient_of(model, 4, depth)
-    compile_steps(model, backend=compiler)
+    compile_blocks(model, backend=compiler)
     for name, compiled in gradient_of(model, 4, depth).items():
         torch.testing.assert_close(compiled, eager[name], msg=name)
     assert compiler.frame_count

@@ -5,15 +5,13 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-import reference_engine
 import torch
 
-from twoscale.exits import benchmark
-from twoscale import config
-from twoscale import tables
+from tests import reference_engine
+from twoscale import config, tables
 from twoscale.exits.benchmark import measure_check_cost, measure_latency, measure_quality, settings_grid
-from twoscale.model.transformer import initialise
 from twoscale.model.noise import EvaluationNoise
+from twoscale.model.transformer import initialise
 
 SEED = 11
 BLOCK = 8
@@ -26,13 +24,13 @@ CRITERIA = {
 GRID = [("fixed", 2), ("fixed", 6), ("step_norm", 1.5), ("kl", 0.02), ("acceleration", 1e-300), ("acceleration", 4)]
 
 
-def small_model(groups=((2,), (3, 4)), vocabulary=11):
+def small_model(groups=((2,), (3, 4)), vocab_size=11):
     model = config.ModelConfig(
-        layers=4,
-        heads=2,
-        width=16,
-        block=BLOCK,
-        vocabulary=vocabulary,
+        num_layers=4,
+        num_heads=2,
+        hidden_size=16,
+        context_length=BLOCK,
+        vocab_size=vocabulary,
         groups=groups,
         mean_loops=4,
         loops_sigma=0.5,
@@ -249,7 +247,7 @@ def test_a_check_and_a_step_are_timed_per_repeat_and_group(tmp_path, monkeypatch
 
 def test_a_check_costs_more_the_larger_the_vocabulary(monkeypatch):
     monkeypatch.setattr(exit_benchmark, "CHECK_SECONDS", 1e-3)
-    costs = [check_cost(small_model(vocabulary=size))["check_ms"].sum() for size in (11, 100_000)]
+    costs = [check_cost(small_model(vocab_size=size))["check_ms"].sum() for size in (11, 100_000)]
     assert costs[1] > costs[0]
 
 

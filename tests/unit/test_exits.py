@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 import pytest
-import reference_engine
 import torch
 
+from tests import reference_engine
 from twoscale import config
 from twoscale.errors import InputError
 from twoscale.exits.criteria import CRITERIA, PatienceCounter, configured_criteria, keep_rows, make_criterion
@@ -41,7 +41,7 @@ def spiral(turn_degrees, speed=1.0, shrink=1.0, steps=30):
     return torch.cat([torch.zeros(1, 2, dtype=torch.float64), updates.cumsum(0)])
 
 
-def random_streams(tokens, steps=30, width=3, seed=0):
+def random_streams(tokens, steps=30, hidden_size=3, seed=0):
     """Shrinking random walks (K + 1, N, C) that meet thresholds at very different steps."""
     generator = torch.Generator().manual_seed(seed)
     updates = torch.randn(steps + 1, tokens, width, generator=generator, dtype=torch.float64)

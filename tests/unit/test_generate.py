@@ -6,26 +6,26 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-from small import model_config
-
 import generate as generate_script
-from twoscale.model import checkpoints, trained_run
+import pytest
+
+from tests.small import model_config
+from twoscale.config import BYTES_VOCABULARY
 from twoscale.data import tokens
-from twoscale.model.checkpoints import Header
 from twoscale.errors import InputError
 from twoscale.exits.loop_heatmap import harmless
+from twoscale.model import checkpoints, trained_run
+from twoscale.model.checkpoints import Header
 from twoscale.model.transformer import initialise
-from twoscale.config import BYTES_VOCABULARY
 
 SCRIPT = Path(generate_script.__file__)
 DIGEST = "ab" * 32
 SEED = 11
 
 
-def write_run(folder, vocabulary=BYTES_VOCABULARY, tokenizer="bytes", digest=DIGEST, steps=(0, 20, 100)):
+def write_run(folder, vocab_size=BYTES_VOCABULARY, tokenizer="bytes", digest=DIGEST, steps=(0, 20, 100)):
     """The files of a run that `open_run` reads: untrained weights at several steps, and what its tokens are."""
-    model = model_config(vocabulary=vocabulary, block=16)
+    model = model_config(vocab_size=vocabulary, context_length=16)
     identity = {"seed": SEED, "model": vars(model), "train": {}, "data": DIGEST}
     weights = initialise(model, 0).state_dict()
     for step in steps:
@@ -60,7 +60,7 @@ def test_the_last_checkpoint_is_opened_with_its_tokenizer_and_seed(results):
 
 
 def test_the_runs_own_bpe_is_read_from_its_file(tmp_path):
-    folder = write_run(tmp_path / "own", vocabulary=260, tokenizer="bpe")
+    folder = write_run(tmp_path / "own", vocab_size=260, tokenizer="bpe")
     trained = tokens.train_tokenizer(["the loop and the state of the loop"] * 4, 260)
     (folder / "data" / "tokenizer.json").write_text(trained, encoding="utf-8")
     assert trained_run.open_run(tmp_path, "own").tokenizer.vocabulary == 260

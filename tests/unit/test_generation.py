@@ -5,11 +5,11 @@ import random
 import pytest
 import torch
 from test_inference import BLOCK, BUDGET, SEED, noise_of, ragged_threshold, random_model, small_model, text
+from twoscale.exits.decoder import Decoder, evaluate
 
 from twoscale.errors import InputError
 from twoscale.exits.criteria import CRITERIA, make_criterion
 from twoscale.exits.generation import Sampling, Speculation, generate
-from twoscale.exits.inference import Decoder, evaluate
 
 PROMPT = [3, 1, 4]
 GREEDY = Sampling()

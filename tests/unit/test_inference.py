@@ -3,15 +3,15 @@
 import random
 
 import pytest
-import reference_engine
 import torch
+from twoscale.exits.decoder import Decoder, evaluate, evaluate_by_position, state_decoder
 
+from tests import reference_engine
 from twoscale import config
 from twoscale.errors import InputError
 from twoscale.exits.criteria import CRITERIA, ExitCriterion, divergence, make_criterion
-from twoscale.exits.inference import Decoder, evaluate, evaluate_by_position, state_decoder
-from twoscale.model.transformer import initialise
 from twoscale.model.noise import EvaluationNoise
+from twoscale.model.transformer import initialise
 
 SEED = 3
 BUDGET = 7
@@ -29,7 +29,7 @@ READINGS = {
 ADAPTIVE = [name for name in CRITERIA if name != "fixed"]
 
 
-def small_model(seed=0, **readings):
+def small_model(seed=0, **variants):
     """An untrained float64 model: 6 layers, 16 wide."""
     default = {
         "layers": 6,
@@ -46,7 +46,7 @@ def small_model(seed=0, **readings):
         "adapter_init": "random",
         "exit_norm": "none",
     }
-    return initialise(config.ModelConfig(**default | readings), seed).double()
+    return initialise(config.ModelConfig(**default | variants), seed).double()
 
 
 def text(batch, length, seed=0):
@@ -82,7 +82,7 @@ def ragged_threshold(name, model, tokens, noise, share=0.5):
         return 3
     if not model.groups:
         return 1.0
-    loops = [BUDGET] * len(model.groups)
+    loops = [BUDGET] * len(model.config.groups)
     states = {}
     for place, hidden in model.walk(tokens, loops, noise):
         if place.stage == "loop":
@@ -114,7 +114,7 @@ def assert_close(found, expected):
 
 def rows_through_step(model, run):
     """Rows (tokens) that the loop block of each group computes while `run` is called: list of G numbers."""
-    rows = [0] * len(model.groups)
+    rows = [0] * len(model.config.groups)
 
     def count(group):
         def hook(_module, inputs, _output):
@@ -135,9 +135,9 @@ def rows_through_step(model, run):
 
 
 @pytest.mark.parametrize("name", CRITERIA)
-@pytest.mark.parametrize("readings", READINGS.values(), ids=READINGS)
-def test_parallel_decoding_and_reference_are_the_same_function(readings, name):
-    model = small_model(**readings)
+@pytest.mark.parametrize("variants", READINGS.values(), ids=READINGS)
+def test_parallel_decoding_and_reference_are_the_same_function(variants, name):
+    model = small_model(**variants)
     sequences, tokens = (4, 1), text(2, 9)
     threshold = ragged_threshold(name, model, tokens, noise_of(*sequences))
     criterion = make_criterion(name, threshold, model.readout)
@@ -201,9 +201,9 @@ def test_a_rule_of_the_user_runs_alike_in_parallel_and_decoding(batch, length):
 
 
 @pytest.mark.parametrize("name", CRITERIA)
-@pytest.mark.parametrize("readings", [{}, {"loop_noise": 0.3}], ids=["start noise", "loop noise"])
-def test_the_batch_size_changes_nothing(readings, name):
-    model, sequences, tokens = small_model(**readings), (8, 0, 5), text(3, 10)
+@pytest.mark.parametrize("variants", [{}, {"loop_noise": 0.3}], ids=["start noise", "loop noise"])
+def test_the_batch_size_changes_nothing(variants, name):
+    model, sequences, tokens = small_model(**variants), (8, 0, 5), text(3, 10)
     criterion = make_criterion(name, ragged_threshold(name, model, tokens, noise_of(*sequences)), model.readout)
     logits, counts = evaluate(model, tokens, criterion, BUDGET, noise_of(*sequences))
     for rows in (slice(0, 1), slice(1, 3)):
@@ -229,11 +229,11 @@ def test_later_tokens_change_neither_earlier_logits_nor_earlier_exits(name):
 
 
 @pytest.mark.parametrize("loops", [1, 4, BUDGET])
-@pytest.mark.parametrize("readings", READINGS.values(), ids=READINGS)
-def test_fixed_is_the_plain_forward_pass_with_as_many_loops(readings, loops):
-    model, tokens = small_model(**readings), text(2, 9)
+@pytest.mark.parametrize("variants", READINGS.values(), ids=READINGS)
+def test_fixed_is_the_plain_forward_pass_with_as_many_loops(variants, loops):
+    model, tokens = small_model(**variants), text(2, 9)
     logits, counts = evaluate(model, tokens, make_criterion("fixed", loops, None), BUDGET, noise_of(2, 6))
-    assert_close(logits, model(tokens, [loops] * len(model.groups), noise_of(2, 6)))
+    assert_close(logits, model(tokens, [loops] * len(model.config.groups), noise_of(2, 6)))
     assert (counts.loop_steps == loops).all()
     assert (counts.evaluations == loops).all()
 
@@ -243,7 +243,7 @@ def test_a_threshold_that_is_never_met_spends_the_budget(name):
     model, tokens = small_model(), text(2, 9)
     never = 1000 if name == "argmax_stability" else 1e-300
     logits, counts = evaluate(model, tokens, make_criterion(name, never, model.readout), BUDGET, noise_of(0, 1))
-    assert_close(logits, model(tokens, [BUDGET] * len(model.groups), noise_of(0, 1)))
+    assert_close(logits, model(tokens, [BUDGET] * len(model.config.groups), noise_of(0, 1)))
     assert (counts.loop_steps == BUDGET).all()
     assert (counts.evaluations == BUDGET).all()
 
@@ -260,7 +260,7 @@ def test_a_threshold_that_is_always_met_lets_every_token_go_at_the_first_chance(
     assert (counts.evaluations == evaluations).all()
     assert logits.isfinite().all()
     if steps == evaluations:  # later tokens still attend to a step that was thrown away
-        assert_close(logits, model(tokens, [1] * len(model.groups), noise_of(0, 1)))
+        assert_close(logits, model(tokens, [1] * len(model.config.groups), noise_of(0, 1)))
 
 
 def test_a_rule_met_at_the_last_step_of_the_budget_still_gives_that_step_back():
@@ -353,9 +353,9 @@ def feed_in_pieces(decoder, tokens, sizes):
 
 
 @pytest.mark.parametrize("name", CRITERIA)
-@pytest.mark.parametrize("readings", READINGS.values(), ids=READINGS)
-def test_tokens_fed_together_are_the_same_as_tokens_fed_one_by_one(readings, name):
-    model, tokens = small_model(**readings), text(1, 11)
+@pytest.mark.parametrize("variants", READINGS.values(), ids=READINGS)
+def test_tokens_fed_together_are_the_same_as_tokens_fed_one_by_one(variants, name):
+    model, tokens = small_model(**variants), text(1, 11)
     criterion = make_criterion(name, ragged_threshold(name, model, tokens, noise_of(0)), model.readout)
     expected, taken = decode_text(Decoder(model, criterion, BUDGET, SEED), tokens[0])
     for sizes in ([11], [3, 0, 4, 0, 2], [0, 0, 1, 8]):
@@ -365,13 +365,13 @@ def test_tokens_fed_together_are_the_same_as_tokens_fed_one_by_one(readings, nam
 
 
 def random_model(draw):
-    """A float64 model of random depth, random groups and random readings, from the generator `draw`."""
+    """A float64 model of random depth, random groups and random variants, from the generator `draw`."""
     layers = draw.randint(2, 6)
     ends = sorted(draw.sample(range(1, layers + 2), 2 * draw.randint(1, (layers + 1) // 2)))
     groups = [list(range(first, last)) for first, last in zip(ends[::2], ends[1::2], strict=True)]
     return small_model(
         draw.randrange(1000),
-        layers=layers,
+        num_layers=layers,
         groups=groups,
         sandwich=draw.choice(["post_residual", "branch"]),
         state_init=draw.choice(["noise", "input", "input_plus_noise", "zero"]),
@@ -512,9 +512,9 @@ DECODING = [name for name, made in CRITERIA.items() if made.needs_readout]
 
 
 @pytest.mark.parametrize("name", DECODING)
-@pytest.mark.parametrize("readings", READINGS.values(), ids=READINGS)
-def test_predictions_through_the_remaining_layers_are_those_of_the_reference(readings, name):
-    model, sequences, tokens = small_model(**readings), (4, 1), text(2, 9)
+@pytest.mark.parametrize("variants", READINGS.values(), ids=READINGS)
+def test_predictions_through_the_remaining_layers_are_those_of_the_reference(variants, name):
+    model, sequences, tokens = small_model(**variants), (4, 1), text(2, 9)
     threshold = ragged_threshold(name, model, tokens, noise_of(*sequences))
     criterion = make_criterion(name, threshold, state_decoder(model, "remaining_layers"))
     logits, counts = evaluate_by_position(Decoder(model, criterion, BUDGET, SEED), tokens, criterion, sequences)

@@ -1,20 +1,24 @@
-"""model: every verb against its formula, written out in float64.
+"""transformer: every method against its formula, written out in float64.
 
 The formulas below are the test's own: RMS norm, attention and MLP spelled out head by head, with the
 weights of the model as plain matrices.
 """
 
+import itertools
 import math
 
 import pytest
 import torch
-from small import model_config
 from torch import Tensor
 
-from twoscale.model.transformer import NOISE_STD, LoopedTransformer, Place, causal_attention, initial_std, initialise
+from tests.small import model_config
+from twoscale.model.interface import CausalAttention, Stage
+from twoscale.model.noise import NOISE_STD
+from twoscale.model.transformer import LoopedTransformer, initial_std, initialise
 
 LOOPS = [3, 2]
 TOKENS = torch.tensor([[5, 1, 30, 36, 0, 2], [7, 7, 8, 9, 21, 4]])
+CAUSAL = CausalAttention.of(TOKENS)
 
 
 def random_model(**changes) -> LoopedTransformer:
@@ -76,7 +80,7 @@ def layer_formula(x: Tensor, layer, sandwich: str) -> Tensor:
 def step_formula(model: LoopedTransformer, group: int, state: Tensor, entered: Tensor) -> Tensor:
     looped = model.groups[group]
     x = torch.cat([state, entered], dim=-1) @ looped.adapter.weight.T
-    for layer in looped.num_layers:
+    for layer in looped.layers:
         x = layer_formula(x, layer, model.config.sandwich)
     return x
 
@@ -121,47 +125,48 @@ def forward_formula(model: LoopedTransformer, tokens: Tensor, loops, backprop_de
 
 
 @pytest.mark.parametrize("sandwich", ["post_residual", "branch"])
-def test_a_layer_normalises_where_its_reading_says(sandwich):
+def test_a_layer_normalises_where_its_variant_says(sandwich):
     model = random_model(sandwich=sandwich)
     x = noise(0, 1, torch.empty(2, 6, 8))
-    torch.testing.assert_close(model.unlooped_layer(1, x), layer_formula(x, model.unlooped["1"], sandwich))
+    torch.testing.assert_close(model.unlooped_layer(1, x, CAUSAL), layer_formula(x, model.unlooped["1"], sandwich))
 
 
-def test_the_two_readings_of_the_sandwich_are_different_models():
+def test_the_two_variants_of_the_sandwich_are_different_models():
     x = noise(0, 1, torch.empty(2, 6, 8))
-    one, other = (random_model(sandwich=sandwich).unlooped_layer(1, x) for sandwich in ("post_residual", "branch"))
+    one, other = (random_model(sandwich=sandwich).unlooped_layer(1, x, CAUSAL) for sandwich in ("post_residual", "branch"))
     assert (one - other).abs().max() > 0.1
 
 
 def test_the_two_halves_of_the_adapter_are_the_projection_of_state_and_input_side_by_side():
     model = random_model()
     state, entered = noise(0, 1, torch.empty(2, 6, 8)), noise(0, 2, torch.empty(2, 6, 8))
-    projected = model.project(1, state, model.project_input(1, entered))
+    projected = model.project_state(1, state, model.project_input(1, entered))
     torch.testing.assert_close(projected, torch.cat([state, entered], dim=-1) @ model.groups[1].adapter.weight.T)
 
 
 def test_a_step_runs_all_layers_of_its_group_on_the_projection():
     model = random_model(groups=[[2, 3]])
     state, entered = noise(0, 1, torch.empty(2, 6, 8)), noise(0, 2, torch.empty(2, 6, 8))
-    stepped = model.recur(0, state, model.project_input(0, entered))
+    stepped = model.recur(0, 0, state, model.project_input(0, entered), CAUSAL)
     torch.testing.assert_close(stepped, step_formula(model, 0, state, entered))
 
 
 @pytest.mark.parametrize("state_init", ["noise", "input", "input_plus_noise", "zero"])
-def test_a_group_starts_from_the_state_of_its_reading(state_init):
+def test_a_group_starts_from_the_state_of_its_variant(state_init):
     model = random_model(state_init=state_init)
     entered = noise(1, 5, torch.empty(2, 6, 8))
     assert torch.equal(model.init_state(1, entered, noise), start_formula(model, 1, entered))
 
 
-def test_embeddings_are_summed_and_multiplied_by_the_root_of_the_width():
+def test_embeddings_are_summed_and_multiplied_by_the_root_of_the_hidden_size():
     model = random_model()
-    torch.testing.assert_close(model.embed(TOKENS), embedding_formula(model, TOKENS))
+    torch.testing.assert_close(model.embed(TOKENS, CAUSAL.positions), embedding_formula(model, TOKENS))
 
 
 def test_embedding_the_rest_of_a_text_continues_its_positions():
     model = random_model()
-    assert torch.equal(model.embed(TOKENS[:, 4:], start=4), model.embed(TOKENS)[:, 4:])
+    whole = model.embed(TOKENS, CAUSAL.positions)
+    assert torch.equal(model.embed(TOKENS[:, 4:], CAUSAL.positions[4:]), whole[:, 4:])
 
 
 def test_the_head_is_the_embedding_without_the_rows_that_pad():
@@ -174,25 +179,28 @@ def test_the_head_is_the_embedding_without_the_rows_that_pad():
     assert not [name for name, _ in model.named_parameters() if "head" in name]
 
 
-def test_attention_is_asked_by_layer_number_with_heads_apart():
-    asked = []
+def test_attention_gets_the_layer_number_and_separate_heads():
+    calls = []
 
-    def attend(layer, q, k, v):
-        asked.append((layer, tuple(q.shape)))
-        return causal_attention(layer, q, k, v)
+    class Attend:
+        positions = CAUSAL.positions
+
+        def __call__(self, layer, q, k, v):
+            calls.append((layer, tuple(q.shape)))
+            return CAUSAL(layer, q, k, v)
 
     model = random_model(groups=[[2, 3]])
     hidden = noise(0, 1, torch.empty(2, 6, 8))
-    model.recur(0, hidden, model.project_input(0, hidden), attend)
-    model.unlooped_layer(4, hidden, attend)
-    assert asked == [(number, (2, 6, 2, 4)) for number in (2, 3, 4)]
+    model.recur(0, 0, hidden, model.project_input(0, hidden), Attend())
+    model.unlooped_layer(4, hidden, Attend())
+    assert calls == [(number, (2, 6, 2, 4)) for number in (2, 3, 4)]
 
 
 # --- the whole way ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "reference_state",
+    "variant",
     [
         {},
         {"sandwich": "branch"},
@@ -203,8 +211,8 @@ def test_attention_is_asked_by_layer_number_with_heads_apart():
     ],
     ids=str,
 )
-def test_the_logits_are_those_of_the_written_out_model(reading):
-    model = random_model(**reading)
+def test_the_logits_are_those_of_the_written_out_model(variant):
+    model = random_model(**variant)
     torch.testing.assert_close(model(TOKENS, LOOPS, noise), forward_formula(model, TOKENS, LOOPS))
 
 
@@ -216,42 +224,49 @@ def test_without_groups_the_model_is_a_plain_stack_of_layers():
     torch.testing.assert_close(model(TOKENS, [], noise), logits_formula(model, hidden))
 
 
-def test_the_walk_passes_every_place_in_the_order_of_the_layers():
-    model = random_model(layers=5, groups=[[1], [3, 4]])
-    places = [place for place, _ in model.walk(TOKENS, [2, 1], noise)]
-    assert places == [
-        Place("embedding"),
-        *(Place("loop", group=0, k=k) for k in range(3)),
-        Place("left", group=0),
-        Place("layer", layer=2),
-        *(Place("loop", group=1, k=k) for k in range(2)),
-        Place("left", group=1),
-        Place("layer", layer=5),
-    ]
+def test_the_trace_has_every_stage_in_the_order_of_the_layers():
+    model = random_model(num_layers=5, groups=[[1], [3, 4]])
+    trace = list(model.trace(TOKENS, [2, 1], noise))
+    stages = [None, Stage(group=0), Stage(layer=2), Stage(group=1), Stage(layer=5)]
+    assert [part.stage for part in trace] == stages
+    assert [len(part.states) for part in trace] == [1, 3, 1, 2, 1]
+    for before, after in itertools.pairwise(trace):
+        assert after.entered is before.output
+    torch.testing.assert_close(model.readout(trace[-1].output), model(TOKENS, [2, 1], noise))
 
 
-def test_the_walk_shows_the_states_as_they_are_before_they_are_disturbed():
+@pytest.mark.parametrize("exit_norm", ["none", "final_norm"])
+def test_the_output_of_a_group_is_its_last_state_under_the_exit_norm(exit_norm):
+    model = random_model(exit_norm=exit_norm)
+    for part in model.trace(TOKENS, LOOPS, noise):
+        if part.stage is not None and part.stage.is_group:
+            last = part.states[-1]
+            expected = last if exit_norm == "none" else rms_norm(last, model.final_norm.weight)
+            torch.testing.assert_close(part.output, expected)
+
+
+def test_the_trace_has_the_states_without_the_noise_of_the_loop_steps():
     model = random_model(loop_noise=0.3)
-    states = [hidden for place, hidden in model.walk(TOKENS, [3, 1], noise) if place.group == 0]
+    states = next(part.states for part in model.trace(TOKENS, [3, 1], noise) if part.stage == Stage(group=0))
     entered = layer_formula(embedding_formula(model, TOKENS), model.unlooped["1"], "post_residual")
     assert torch.equal(states[0], noise(0, 0, entered))
     torch.testing.assert_close(states[1], step_formula(model, 0, states[0], entered))
-    disturbed = states[1] + 0.3 / math.sqrt(2 / 5) * noise(0, 1, entered)
-    torch.testing.assert_close(states[2], step_formula(model, 0, disturbed, entered))
+    noisy = states[1] + 0.3 / math.sqrt(2 / 5) * noise(0, 1, entered)
+    torch.testing.assert_close(states[2], step_formula(model, 0, noisy, entered))
 
 
-@pytest.mark.parametrize("reference_state", [{}, {"groups": [[2, 3]], "state_init": "input_plus_noise", "loop_noise": 0.1}])
-def test_later_tokens_change_no_earlier_state(reading):
-    model = random_model(**reading)
-    loops = LOOPS[: len(model.groups)]
+@pytest.mark.parametrize("variant", [{}, {"groups": [[2, 3]], "state_init": "input_plus_noise", "loop_noise": 0.1}])
+def test_later_tokens_change_no_earlier_state(variant):
+    model = random_model(**variant)
+    loops = LOOPS[: len(model.config.groups)]
     changed = TOKENS.clone()
     changed[:, 4:] = 11
-    for (place, before), (_, after) in zip(
-        model.walk(TOKENS, loops, noise), model.walk(changed, loops, noise), strict=True
-    ):
-        torch.testing.assert_close(before[:, :4], after[:, :4], rtol=1e-12, atol=1e-12)
-        if place.stage == "layer":
-            assert not torch.allclose(before[:, 4:], after[:, 4:])
+    traces = zip(model.trace(TOKENS, loops, noise), model.trace(changed, loops, noise), strict=True)
+    for one, other in traces:
+        for before, after in zip([*one.states, one.output], [*other.states, other.output], strict=True):
+            torch.testing.assert_close(before[:, :4], after[:, :4], rtol=1e-12, atol=1e-12)
+        if one.stage is not None and not one.stage.is_group:
+            assert not torch.allclose(one.output[:, 4:], other.output[:, 4:])
 
 
 # --- gradients -------------------------------------------------------------------------------------------------
@@ -292,17 +307,17 @@ def test_recomputing_changes_no_gradient(depth):
 
 
 @pytest.mark.parametrize("recompute", [False, True])
-@pytest.mark.parametrize("reference_state", [{}, {"state_init": "input", "loop_noise": 0.1}], ids=str)
-def test_steps_without_gradient_take_no_memory(reading, recompute):
-    model = random_model(**reading)
+@pytest.mark.parametrize("variant", [{}, {"state_init": "input", "loop_noise": 0.1}], ids=str)
+def test_steps_without_gradient_take_no_memory(variant, recompute):
+    model = random_model(**variant)
     held = [bytes_for_backward(model, steps, backprop_depth=2, recompute=recompute) for steps in (4, 5, 8, 16)]
     assert len(set(held)) == 1
 
 
-@pytest.mark.parametrize("reference_state", [{}, {"loop_noise": 0.1}, {"sandwich": "branch", "groups": [[2, 3]]}], ids=str)
-def test_a_recomputed_step_takes_the_memory_of_one_state(reading):
-    model = random_model(**reading)
-    state = TOKENS.numel() * 8 * 8 * len(model.groups)  # a float64 state of each group
+@pytest.mark.parametrize("variant", [{}, {"loop_noise": 0.1}, {"sandwich": "branch", "groups": [[2, 3]]}], ids=str)
+def test_a_recomputed_step_takes_the_memory_of_one_state(variant):
+    model = random_model(**variant)
+    state = TOKENS.numel() * 8 * 8 * len(model.config.groups)  # a float64 state of each group
     kept, again = (
         [bytes_for_backward(model, steps, recompute=recompute) for steps in (4, 5, 8, 16)]
         for recompute in (False, True)
@@ -320,7 +335,7 @@ def bytes_for_backward(model: LoopedTransformer, steps: int, **options) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        model(TOKENS, [steps] * len(model.groups), noise, **options)
+        model(TOKENS, [steps] * len(model.config.groups), noise, **options)
     return sum(storage.nbytes() for storage in held.values())
 
 
@@ -328,18 +343,18 @@ def bytes_for_backward(model: LoopedTransformer, steps: int, **options) -> int:
 
 
 def test_initial_weights_have_the_deviation_of_the_formula_and_no_tails():
-    width, layers, mean_loops = 128, 3, 5
-    chosen = model_config(width=width, layers=layers, mean_loops=mean_loops, groups=[[2]], vocabulary=500)
-    depth = 2 + 1 * mean_loops  # two single layers, one looped five times
-    sigma = math.sqrt(2 / (5 * width))
+    size, mean_loops = 128, 5
+    config = model_config(hidden_size=size, num_layers=3, mean_loops=mean_loops, groups=[[2]], vocab_size=500)
+    depth = 2 + 1 * mean_loops  # two unlooped layers, one looped five times
+    sigma = math.sqrt(2 / (5 * size))
     kept = math.sqrt(1 - 6 * math.exp(-4.5) / math.sqrt(2 * math.pi) / math.erf(3 / math.sqrt(2)))
     assert kept == pytest.approx(0.9866, abs=1e-4)  # deviation of a normal cut at three
     seen = set()
-    for name, parameter in initialise(chosen, seed=3).named_parameters():
+    for name, parameter in initialise(config, seed=3).named_parameters():
         kind = name.split(".")[-2]
         seen.add(kind)
         if parameter.dim() == 1:
-            assert torch.equal(parameter, torch.ones(width)), name
+            assert torch.equal(parameter, torch.ones(size)), name
             continue
         wanted = sigma / math.sqrt(2 * depth) if kind in ("attention_out", "mlp_out") else sigma
         error = 5 / math.sqrt(2 * parameter.numel())  # five standard errors of a measured deviation
@@ -350,14 +365,14 @@ def test_initial_weights_have_the_deviation_of_the_formula_and_no_tails():
 
 
 def test_output_projections_of_the_paper_are_divided_by_the_root_of_112():
-    paper = model_config(layers=12, heads=12, width=768, groups=[[4], [5, 6], [7]], mean_loops=12)
-    assert initial_std(paper, "single.1.qkv.weight") == pytest.approx(math.sqrt(2 / 3840))
-    for name in ("groups.0.layers.0.attention_out.weight", "single.1.mlp_out.weight"):
+    paper = model_config(num_layers=12, num_heads=12, hidden_size=768, groups=[[4], [5, 6], [7]], mean_loops=12)
+    assert initial_std(paper, "unlooped.1.qkv.weight") == pytest.approx(math.sqrt(2 / 3840))
+    for name in ("groups.0.layers.0.attention_out.weight", "unlooped.1.mlp_out.weight"):
         assert initial_std(paper, name) == pytest.approx(math.sqrt(2 / 3840 / 112))
 
 
 def test_the_blend_adapter_starts_as_half_the_state_and_half_the_input():
-    random, blend = (initialise(model_config(adapter_init=reading), 3) for reading in ("random", "blend"))
+    random, blend = (initialise(model_config(adapter_init=variant), 3) for variant in ("random", "blend"))
     half = torch.eye(8) / 2
     for group in range(2):
         wanted = torch.cat([half, half], dim=1) + 0.02 * random.groups[group].adapter.weight
@@ -369,16 +384,16 @@ def test_initial_weights_are_a_function_of_the_seed():
     one, same, other = (initialise(model_config(), seed).state_dict() for seed in (3, 3, 4))
     assert all(torch.equal(one[name], same[name]) for name in one)
     assert not torch.equal(one["token_embedding.weight"], other["token_embedding.weight"])
-    assert not torch.equal(one["single.1.qkv.weight"], one["single.4.qkv.weight"])
+    assert not torch.equal(one["unlooped.1.qkv.weight"], one["unlooped.4.qkv.weight"])
 
 
-def test_another_reading_changes_no_weight_that_it_does_not_concern():
+def test_another_variant_changes_no_weight_that_it_does_not_concern():
     one = initialise(model_config(), 3).state_dict()
     other = initialise(model_config(groups=[[2]], mean_loops=3), 3).state_dict()
     for name in (
         "token_embedding.weight",
         "position_embedding.weight",
-        "single.1.qkv.weight",
+        "unlooped.1.qkv.weight",
         "groups.0.adapter.weight",
     ):
         assert torch.equal(one[name], other[name]), name

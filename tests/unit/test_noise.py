@@ -8,47 +8,47 @@ import torch
 
 from twoscale.model.noise import EvaluationNoise, training_noise
 
-BLOCK, WIDTH = 16, 12
+CONTEXT_LENGTH, HIDDEN_SIZE = 16, 12
 BOUND = 3 * math.sqrt(2 / 5)
 
 
-def like(sequences: int, length: int = BLOCK, dtype: torch.dtype = torch.float64, width: int = WIDTH) -> torch.Tensor:
-    return torch.empty(sequences, length, width, dtype=dtype)
+def like(sequences: int, length: int = CONTEXT_LENGTH, dtype: torch.dtype = torch.float64, hidden_size: int = HIDDEN_SIZE) -> torch.Tensor:
+    return torch.empty(sequences, length, hidden_size, dtype=dtype)
 
 
 def evaluation(seed: int = 1, sequence: int = 3, group: int = 0, k: int = 0) -> torch.Tensor:
     """The noise (T, C) of one held-out sequence."""
-    return EvaluationNoise(seed, [sequence], BLOCK)(group, k, like(1))[0]
+    return EvaluationNoise(seed, [sequence], CONTEXT_LENGTH)(group, k, like(1))[0]
 
 
-def training(seed: int = 1, step: int = 5, sample: int = 2, group: int = 0, k: int = 0) -> torch.Tensor:
+def training(seed: int = 1, iteration: int = 5, sample: int = 2, group: int = 0, k: int = 0) -> torch.Tensor:
     """The noise (T, C) of one sample of a training batch."""
-    return training_noise(seed, step, sample)(group, k, like(1))[0]
+    return training_noise(seed, iteration, sample)(group, k, like(1))[0]
 
 
 # --- evaluation ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("length", [1, 5, BLOCK])
+@pytest.mark.parametrize("length", [1, 5, CONTEXT_LENGTH])
 def test_the_noise_of_a_position_does_not_depend_on_the_length_of_the_text(length):
-    shorter = EvaluationNoise(1, [3], BLOCK)(0, 0, like(1, length))
-    assert shorter.shape == (1, length, WIDTH)
+    shorter = EvaluationNoise(1, [3], CONTEXT_LENGTH)(0, 0, like(1, length))
+    assert shorter.shape == (1, length, HIDDEN_SIZE)
     assert torch.equal(shorter[0], evaluation()[:length])
 
 
 def test_the_noise_of_a_sequence_does_not_depend_on_its_batch():
-    batch = EvaluationNoise(1, [7, 3, 0], BLOCK)(0, 0, like(3))
+    batch = EvaluationNoise(1, [7, 3, 0], CONTEXT_LENGTH)(0, 0, like(3))
     for row, sequence in enumerate([7, 3, 0]):
         assert torch.equal(batch[row], evaluation(sequence=sequence))
 
 
 def test_rows_are_the_noise_of_a_whole_block():
-    noise = EvaluationNoise(1, [3, 4], BLOCK)
-    assert torch.equal(noise.rows(0, 0, WIDTH, like(2, 1)), noise(0, 0, like(2)))
+    noise = EvaluationNoise(1, [3, 4], CONTEXT_LENGTH)
+    assert torch.equal(noise.rows(0, 0, HIDDEN_SIZE, like(2, 1)), noise(0, 0, like(2)))
 
 
 def test_the_noise_is_the_same_in_every_precision_up_to_rounding():
-    single = EvaluationNoise(1, [3], BLOCK)(0, 0, like(1, dtype=torch.float32))
+    single = EvaluationNoise(1, [3], CONTEXT_LENGTH)(0, 0, like(1, dtype=torch.float32))
     assert single.dtype == torch.float32
     assert torch.equal(single[0], evaluation().float())
 
@@ -79,11 +79,11 @@ def test_every_purpose_in_training_has_noise_of_its_own(change):
 
 
 def test_training_and_evaluation_share_no_noise():
-    assert uncorrelated(training(seed=1, step=3, sample=0), evaluation(seed=1, sequence=3))
+    assert uncorrelated(training(seed=1, iteration=3, sample=0), evaluation(seed=1, sequence=3))
 
 
 def test_training_noise_carries_no_gradient_and_keeps_the_precision_of_the_states():
-    hidden = torch.zeros(1, 4, WIDTH, requires_grad=True)
+    hidden = torch.zeros(1, 4, HIDDEN_SIZE, requires_grad=True)
     drawn = training_noise(1, 5, 0)(0, 0, hidden)
     assert not drawn.requires_grad
     assert drawn.dtype == torch.float32
@@ -94,7 +94,7 @@ def test_training_noise_carries_no_gradient_and_keeps_the_precision_of_the_state
 
 @pytest.mark.parametrize("source", ["evaluation", "training"])
 def test_noise_is_a_normal_of_variance_two_fifths_cut_at_three_deviations(source):
-    states = like(2, 200, width=250)
+    states = like(2, 200, hidden_size=250)
     noise = EvaluationNoise(1, [0, 1], 200) if source == "evaluation" else training_noise(1, 5, 0)
     drawn = noise(0, 0, states).flatten()
     assert drawn.abs().max() <= BOUND

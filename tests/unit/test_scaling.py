@@ -2,13 +2,13 @@
 
 import pandas as pd
 import pytest
-import reference_engine
 import torch
 from test_exit_benchmark import BLOCK, SEED, cross_entropy, exits, held_out, small_model
 
+from tests import reference_engine
 from twoscale import tables
-from twoscale.model.noise import EvaluationNoise
 from twoscale.exits.scaling import measure_scaling, measure_uniform_loops, settled_from
+from twoscale.model.noise import EvaluationNoise
 
 LOOPS = (1, 2, 4, 6)
 
@@ -16,7 +16,7 @@ LOOPS = (1, 2, 4, 6)
 @torch.no_grad()
 def logits_at(model, loops):
     inputs, _ = held_out()
-    return model(inputs, [loops] * len(model.groups), EvaluationNoise(SEED, range(len(inputs)), BLOCK))
+    return model(inputs, [loops] * len(model.config.groups), EvaluationNoise(SEED, range(len(inputs)), BLOCK))
 
 
 def scaling(model, batch=2):

@@ -3,8 +3,8 @@
 import re
 
 import pytest
-from segment import Run
 
+from tests.segment import Run
 from twoscale.model import checkpoints
 
 
@@ -13,7 +13,7 @@ def stopped(tmp_path_factory) -> tuple[Run, bytes, str]:
     """A run whose weights blow up, its first checkpoint before that, and what it said."""
     run = Run(tmp_path_factory.mktemp("stopped"), learning_rate=1e30, warmup_iterations=0)
     before = run.checkpoint(0).read_bytes()
-    done = run.train(0, 6, save_seconds=0.0)
+    done = run.train(0, 6, save_seconds=1e-9)
     assert done.returncode == 1
     return run, before, done.stderr
 
@@ -28,7 +28,7 @@ def test_a_loss_that_is_not_finite_leaves_the_last_checkpoint_and_the_partial_st
     run, before, said = stopped
     assert run.checkpoint(0).read_bytes() == before
     failed = int(re.search(r"iteration (\d)", said).group(1))
-    assert checkpoints.read_header(run.partial(6)).step == failed - 1
+    assert checkpoints.read_header(run.partial(6)).iteration == failed - 1
     assert {path.name for path in run.folder.iterdir()} == {
         "train.bin",
         "val.bin",

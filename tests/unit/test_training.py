@@ -6,23 +6,37 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small import learnable_tokens, model_config, train_config
 
-from twoscale.model import checkpoints
+from tests.small import job_config, learnable_tokens, model_config, train_config
 from twoscale import tables
 from twoscale.data.batches import held_out_sequences
-from twoscale.model.checkpoints import Header
 from twoscale.errors import InputError
-from twoscale.model.transformer import initialise
+from twoscale.model import checkpoints
+from twoscale.model.checkpoints import Header
 from twoscale.model.noise import EvaluationNoise
-from twoscale.training.trainer import Trainer, TrainingState, draw_loops, held_out_loss, learning_rate, load_partial, make_optimizer, restore, run_segment, save_partial, tensors_of
+from twoscale.model.transformer import initialise
+from twoscale.training.trainer import (
+    Trainer,
+    TrainingData,
+    TrainingState,
+    draw_loops,
+    held_out_loss,
+    learning_rate,
+    load_partial,
+    make_optimizer,
+    restore,
+    run_segment,
+    save_partial,
+    tensors_of,
+    write_log,
+)
 
 SEED = 11
-MODEL = model_config(width=16)
+MODEL = model_config(hidden_size=16)
 IDENTITY = {"seed": SEED, "data": "digest"}
 
-# reading -> what it changes in the model and in the recipe
-READINGS = {
+# variant -> what it changes in the model and in the recipe
+VARIANTS = {
     "default": ({}, {}),
     "branch": ({"sandwich": "branch"}, {}),
     "from input": ({"state_init": "input"}, {}),
@@ -36,7 +50,7 @@ READINGS = {
     "no groups": ({"groups": []}, {}),
 }
 
-# Losses of ten iterations of each reading at the size above, on CPU. They move when the model, its initial
+# Losses of ten iterations of each variant at the size above, on CPU. They move when the model, its initial
 # weights, the noise, the loop counts, the batches or the recipe do: then say why, and write the new ones.
 GOLDEN = {
     "default": [3.87979, 3.84178, 3.67753, 3.42910, 3.29718, 3.16455, 2.86628, 2.74664, 2.55511, 2.52691],
@@ -56,13 +70,20 @@ GOLDEN = {
 HELD_OUT = held_out_sequences(learnable_tokens(100)[::-1].copy(), MODEL.context_length, 3)
 
 
+DATA = TrainingData(learnable_tokens(400), HELD_OUT)
+
+
+def segment(model=MODEL, **changes):
+    return job_config(seed=SEED, model=model, train=train_config(**changes))
+
+
 def trainer(model=MODEL, **changes) -> Trainer:
-    return Trainer(SEED, "cpu", model, train_config(**changes), learnable_tokens(400), HELD_OUT)
+    return Trainer(segment(model, **changes), DATA)
 
 
 def start(model=MODEL, **changes) -> TrainingState:
     """The untrained state."""
-    return restore(model, train_config(**changes), "cpu", initialise(model, SEED).state_dict(), {}, HEADER)
+    return restore(segment(model, **changes), initialise(model, SEED).state_dict(), {}, HEADER)
 
 
 HEADER = Header("weights", 0, 0, IDENTITY, {})
@@ -83,7 +104,7 @@ def assert_same_bits(one: TrainingState, other: TrainingState) -> None:
     for ours, theirs in zip(tensors_of(one), tensors_of(other), strict=True):
         assert ours.keys() == theirs.keys()
         assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == []
-    assert (one.step, one.tokens_seen) == (other.step, other.tokens_seen)
+    assert (one.iteration, one.tokens_seen) == (other.iteration, other.tokens_seen)
 
 
 class Interrupted(Trainer):
@@ -122,8 +143,8 @@ def test_loop_counts_have_the_tail_of_the_log_normal_poisson():
         assert (counts > count).mean() == pytest.approx(share, abs=error)
 
 
-def test_loop_counts_are_one_per_group_and_a_function_of_seed_and_step():
-    chosen = model_config(layers=12, groups=[[4], [5, 6], [7]], mean_loops=12)
+def test_loop_counts_are_one_per_group_and_a_function_of_seed_and_iteration():
+    chosen = model_config(num_layers=12, groups=[[4], [5, 6], [7]], mean_loops=12)
     counts = np.array([draw_loops(chosen, SEED, step) for step in range(300)])
     assert counts.shape == (300, 3)
     assert [tuple(row) for row in counts[:5]] == [draw_loops(chosen, SEED, step) for step in range(5)]
@@ -175,7 +196,7 @@ def test_matrices_and_embeddings_decay_and_norms_do_not():
 
 
 def test_one_iteration_is_one_step_of_adamw_with_clipping():
-    changes = {"clip": 0.05, "weight_decay": 0.3, "beta1": 0.8, "beta2": 0.9}
+    changes = {"grad_clip": 0.05, "weight_decay": 0.3, "beta1": 0.8, "beta2": 0.9}
     state, train = start(**changes), train_config(**changes)
     before = {name: value.detach().clone() for name, value in state.model.named_parameters()}
     trainer(**changes).iterate(state)
@@ -217,11 +238,11 @@ def test_the_loss_goes_down(tmp_path):
     assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
 
 
-@pytest.mark.parametrize("reference_state", READINGS)
-def test_ten_iterations_give_the_golden_losses(reading, tmp_path):
-    changes, recipe = READINGS[reading]
-    log = trained(10, tmp_path / "none", model_config(width=16, **changes), **recipe).log
-    assert [row["loss"] for row in log] == pytest.approx(GOLDEN[reading], rel=1e-4)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_ten_iterations_give_the_golden_losses(variant, tmp_path):
+    changes, recipe = VARIANTS[variant]
+    log = trained(10, tmp_path / "none", model_config(hidden_size=16, **changes), **recipe).log
+    assert [row["loss"] for row in log] == pytest.approx(GOLDEN[variant], rel=1e-4)
 
 
 def test_reading_batches_ahead_changes_no_bit(uninterrupted, tmp_path):
@@ -265,7 +286,7 @@ def test_the_held_out_loss_is_the_mean_surprise_at_a_fixed_loop_count(batch):
         logits = model(inputs[sequence : sequence + 1], [5, 5], EvaluationNoise(SEED, [sequence], MODEL.context_length))[0]
         chances = logits.double().exp() / logits.double().exp().sum(-1, keepdim=True)
         surprise -= sum(chances[t, targets[sequence, t]].log().item() for t in range(MODEL.context_length))
-    found = held_out_loss(model, inputs, targets, loops=5, seed=SEED, batch=batch)
+    found = held_out_loss(model, HELD_OUT, loops=5, seed=SEED, batch_size=batch)
     assert found == pytest.approx(surprise / targets.numel(), rel=1e-5)
 
 
@@ -279,16 +300,23 @@ def test_measuring_the_held_out_loss_changes_no_training(tmp_path):
     assert_same_bits(often, seldom)
 
 
-def test_the_log_is_a_training_table(tmp_path):
-    state, path = trained(3, tmp_path / "none"), tmp_path / "training.parquet"
-    with tables.writing("training", path, MODEL.group_labels) as append:
-        append({name: [row[name] for row in state.log] for name in state.log[0]})
-    frame = tables.read("training", path, MODEL.group_labels)
+def test_the_log_is_the_tables_training_and_training_loops(tmp_path):
+    state, path, loops_path = trained(3, tmp_path / "none"), tmp_path / "training.parquet", tmp_path / "loops.parquet"
+    write_log(state.log, MODEL.group_labels, path, loops_path)
+    frame, loops = tables.read("training", path), tables.read("training_loops", loops_path)
     assert frame["iteration"].tolist() == [1, 2, 3]
     assert frame["tokens_seen"].tolist() == [32, 64, 96]  # four sequences of eight tokens
-    assert [tuple(row) for row in frame[["loops_g2", "loops_g3"]].to_numpy()] == [
-        draw_loops(MODEL, SEED, step) for step in range(3)
+    assert list(loops.itertuples(index=False, name=None)) == [
+        (i + 1, group, count)
+        for i in range(3)
+        for group, count in zip(("2", "3"), draw_loops(MODEL, SEED, i), strict=True)
     ]
+
+
+def test_the_log_of_a_model_without_groups_has_no_loops(tmp_path):
+    model = model_config(hidden_size=16, groups=[])
+    write_log(trained(1, tmp_path / "none", model).log, model.group_labels, tmp_path / "log", tmp_path / "loops")
+    assert tables.read("training_loops", tmp_path / "loops").empty
 
 
 # --- cut and resumed -------------------------------------------------------------------------------------------
@@ -300,14 +328,14 @@ def uninterrupted(tmp_path_factory) -> TrainingState:
 
 
 def test_a_killed_segment_continues_from_its_partial_state_bit_for_bit(uninterrupted, tmp_path):
-    partial, changes = tmp_path / "partial.safetensors", {"save_seconds": 0.0}
-    killed = Interrupted(SEED, "cpu", MODEL, train_config(**changes), learnable_tokens(400), HELD_OUT)
+    partial, changes = tmp_path / "partial.safetensors", {"save_seconds": 1e-9}
+    killed = Interrupted(segment(**changes), DATA)
     with pytest.raises(KeyboardInterrupt):
         run_segment(killed, start(), 6, partial, IDENTITY)
     found = load_partial(partial, 0, 6, IDENTITY, "cpu")
     assert found is not None
-    resumed = restore(MODEL, train_config(), "cpu", *found)
-    assert resumed.step == 4
+    resumed = restore(segment(), *found)
+    assert resumed.iteration == 4
     run_segment(trainer(), resumed, 6, partial, IDENTITY)
     assert_same_bits(resumed, uninterrupted)
     assert untimed(resumed.log) == untimed(uninterrupted.log)
@@ -317,11 +345,11 @@ def test_a_killed_segment_continues_from_its_partial_state_bit_for_bit(uninterru
 def test_two_segments_give_the_bits_of_one(cut, uninterrupted, tmp_path):
     first = trained(cut, tmp_path / "none")
     for kind, tensors in zip(("weights", "optimizer"), tensors_of(first), strict=True):
-        checkpoints.save(tmp_path / kind, tensors, Header(kind, first.step, first.tokens_seen, IDENTITY, {}))
+        checkpoints.save(tmp_path / kind, tensors, Header(kind, first.iteration, first.tokens_seen, IDENTITY, {}))
     weights, header = checkpoints.load(tmp_path / "weights", "weights", IDENTITY)
     moments, _ = checkpoints.load(tmp_path / "optimizer", "optimizer", IDENTITY)
-    second = restore(MODEL, train_config(), "cpu", weights, moments, header)
-    assert (second.step, second.log) == (cut, [])
+    second = restore(segment(), weights, moments, header)
+    assert (second.iteration, second.log) == (cut, [])
     run_segment(trainer(), second, 6, tmp_path / "none", IDENTITY)
     assert_same_bits(second, uninterrupted)
     losses = [row["loss"] for row in [*first.log, *second.log]]
@@ -329,7 +357,7 @@ def test_two_segments_give_the_bits_of_one(cut, uninterrupted, tmp_path):
 
 
 def test_a_finished_segment_saves_no_partial_state(tmp_path):
-    trained(1, tmp_path / "none", save_seconds=0.0)
+    trained(1, tmp_path / "none", save_seconds=1e-9)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -80,7 +80,7 @@ class Decoder:
         criterion: ExitCriterion,
         max_loops: int,
         seed: int,
-        options: DecoderOptions = DecoderOptions(),  # noqa: B008 (frozen)
+        options: DecoderOptions = DecoderOptions(),
     ) -> None:
         self.model, self.criterion, self.max_loops, self.options = model, criterion, max_loops, options
         config, like = model.config, any_weight(model)

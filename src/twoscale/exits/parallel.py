@@ -21,7 +21,7 @@ from torch import Tensor
 
 from twoscale.exits.criteria import ExitCriterion, State, keep_rows
 from twoscale.exits.readout import make_readout, require_parallel
-from twoscale.model.interface import AttendAt, CausalAttention, Attend, LoopedModel, Noise, run_stages
+from twoscale.model.interface import Attend, AttendAt, CausalAttention, LoopedModel, Noise, run_stages
 
 
 @dataclass

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from twoscale.config import ConfigSlice
-from twoscale.model.checkpoints import load_model, read_header
-from twoscale.errors import InputError, first_line
-from twoscale.model.interface import LoopedModel
 from twoscale.data.tokenizer import Tokenizer, load_tokenizer
+from twoscale.errors import InputError, first_line
+from twoscale.model.checkpoints import load_model, read_header
+from twoscale.model.interface import LoopedModel
 
 CHECKPOINT = re.compile(r"iteration_(\d{6})\.safetensors")
 

@@ -267,7 +267,7 @@ def run_segment(trainer: Trainer, state: TrainingState, until: int, partial: Pat
     train, start, is_main = trainer.train, state.iteration - len(state.log), trainer.world.is_main
     saved = time.monotonic()
     label, done = f"train {start} -> {until}", len(state.log)
-    with progress.meter(label, until - start, "it", initial=done, shown=is_main) as bar:
+    with progress.meter(label, until - start, "it", initial=done, visible=is_main) as bar:
         while state.iteration < until:
             trainer.iterate(state)
             if state.iteration % train.held_out_every == 0 or state.iteration == until:

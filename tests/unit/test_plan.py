@@ -1,4 +1,4 @@
-"""accounting: what a run costs, against torch's own counter, the model's tensors and the files it leaves."""
+"""flops and plan: the cost of a run, against torch's own counter, the model's tensors and the files of a run."""
 
 import subprocess
 import sys
@@ -6,27 +6,28 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import small
 import torch
 import torch.nn.functional as F
-from small import model_config, train_config
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from twoscale.training import flops
-from twoscale import config, sections
-from twoscale import tables
+from tests import small
+from tests.small import model_config, train_config
+from twoscale import config, tables
+from twoscale.dynamics import measures, path_types  # noqa: F401 (path_types registers the measures of paths)
 from twoscale.exits.criteria import make_criterion
-from twoscale.exits.inference import Decoder
-from twoscale.model.transformer import LoopedTransformer, initialise
+from twoscale.exits.decoder import Decoder
+from twoscale.model import flops
 from twoscale.model.noise import EvaluationNoise
+from twoscale.model.transformer import LoopedTransformer, initialise
+from twoscale.training import plan as plans
 from twoscale.training.trainer import draw_loops
 
 PROJECT = Path(__file__).parents[2]
 BATCH = 2
 
-# model settings, loop counts, back-propagation depth, recompute
-READINGS = {
+# model config, loop counts, back-propagation depth, recompute
+VARIANTS = {
     "default": ({}, (3, 2), None, False),
     "from the input": ({"state_init": "input"}, (3, 2), None, False),
     "from the input and noise": ({"state_init": "input_plus_noise"}, (3, 2), None, False),
@@ -56,16 +57,16 @@ def counted(model: config.ModelConfig, loops, depth, recompute) -> tuple[float, 
     return forward.get_total_flops() / tokens.numel(), backward.get_total_flops() / tokens.numel()
 
 
-@pytest.mark.parametrize("reference_state", READINGS)
-def test_flops_are_those_that_torch_counts(reading):
-    changes, loops, depth, recompute = READINGS[reading]
-    model = model_config(width=16, block=12, **changes)
-    flops = flops.flops_per_token(model, loops, depth, recompute, causal=False)
-    assert (flops.forward, flops.backward) == counted(model, loops, depth, recompute)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_flops_are_those_that_torch_counts(variant):
+    changes, loops, depth, recompute = VARIANTS[variant]
+    model = model_config(hidden_size=16, context_length=12, **changes)
+    found = flops.flops_per_token(model, loops, depth, recompute, causal=False)
+    assert (found.forward, found.backward) == counted(model, loops, depth, recompute)
 
 
 def test_the_causal_count_leaves_out_the_pairs_behind_the_mask():
-    model = model_config(width=16, block=12, groups=[])
+    model = model_config(hidden_size=16, context_length=12, groups=[])
     full, causal = (flops.flops_per_token(model, (), causal=causal) for causal in (False, True))
     pairs = sum(range(1, 13))  # position p attends to p + 1 of 12
     left_out = 4 * 16 * (12 * 12 - pairs) * model.num_layers / 12  # scores and averages, per token
@@ -77,7 +78,7 @@ def test_the_mean_cost_is_that_of_the_loop_counts_drawn():
     model, train = model_config(mean_loops=12), train_config()
     drawn = [flops.flops_per_token(model, draw_loops(model, 1, step)).total for step in range(2000)]
     error = 4 * np.std(drawn) / np.sqrt(len(drawn))
-    assert flops.mean_flops_per_token(model, train).total == pytest.approx(np.mean(drawn), abs=error)
+    assert plans.mean_flops_per_token(model, train).total == pytest.approx(np.mean(drawn), abs=error)
 
 
 @pytest.mark.parametrize("groups", [[[2], [3]], [[2, 3]], []], ids=str)
@@ -99,13 +100,13 @@ def test_parameters_of_the_paper_are_those_of_the_model():
 def test_the_cache_is_as_large_as_the_decoder_makes_it(dtype):
     model = model_config(groups=[[2, 3]])
     made = initialise(model, seed=1).to(getattr(torch, dtype))
-    decoder = Decoder(made, make_criterion("fixed", 5, made.readout), budget=5, seed=1)
+    decoder = Decoder(made, make_criterion("fixed", 5), max_loops=5, seed=1)
     allocated = sum(tensor.nbytes for tensor in decoder.cache.stored.values())
     assert flops.cache_bytes(model, slots=5, dtype=dtype) == allocated
 
 
 def test_the_paper_takes_what_its_appendix_says():
-    plan = flops.plan(config.runs({"preset": "paper"})["paper"])
+    plan = plans.plan(config.runs({"preset": "paper"})["paper"])
     assert (plan.iterations, plan.tokens) == (60_000, 307_200_000)
     assert (plan.training_jobs, plan.analysis_jobs) == (15, 16)  # every 5000, and 500, 1000, 2000; the untrained one
     assert (plan.text, plan.text_unit) == (300_000_000, "tokens")
@@ -118,14 +119,18 @@ def test_the_paper_takes_what_its_appendix_says():
 
 
 def test_a_row_of_a_table_takes_what_arrow_takes_for_it():
-    """The bound of the tables on disk, against a table in memory; parquet packs it closer."""
+    """The bound of the tables on disk, against a table in memory; parquet packs it more tightly."""
     import pyarrow as pa
 
     kinds = {"string": pa.dictionary(pa.int32(), pa.string()), "float32": pa.float32(), "float64": pa.float64()}
     for table in ("trajectories", "token_drift"):
-        columns = tables.columns(table)
+        columns = tables.columns(table) | (dict.fromkeys(measures.LOOP_MEASURES, "float32") if "traj" in table else {})
         schema = pa.schema([(name, kinds.get(dtype) or getattr(pa, dtype)()) for name, dtype in columns.items()])
-        assert flops.row_bytes(table) == sum(kind.bit_width for kind in schema.types) / 8
+        assert plans.row_bytes(table) == sum(kind.bit_width for kind in schema.types) / 8
+
+
+def test_the_plan_counts_the_registered_measures():
+    assert plans.MEASURES == {"trajectories": len(measures.LOOP_MEASURES), "token_paths": len(measures.PATH_MEASURES)}
 
 
 def plan_text(*options: str) -> subprocess.CompletedProcess:
@@ -136,7 +141,7 @@ def plan_text(*options: str) -> subprocess.CompletedProcess:
 @pytest.mark.parametrize("preset", sorted(path.stem for path in small.PRESETS.glob("*.yaml")))
 def test_every_preset_has_a_plan(preset):
     (run,) = config.runs({"preset": preset}).values()
-    plan = flops.plan(run)
+    plan = plans.plan(run)
     assert all(value > 0 for name, value in vars(plan).items() if not name.startswith("text"))
 
 
@@ -146,7 +151,7 @@ def test_the_plan_prints_every_quantity_with_its_unit():
     for line in ("307.2 M", "60,000", "127.5 M", "hours of training at 200 TFLOP/s"):
         assert line in printed.stdout
     hours = [line.split()[-1] for line in printed.stdout.splitlines() if "hours" in line]
-    plan = flops.plan(config.runs({"preset": "paper"})["paper"])
+    plan = plans.plan(config.runs({"preset": "paper"})["paper"])
     assert [float(value) for value in hours] == pytest.approx([plan.training_flops / 200e12 / 3600], abs=0.01)
 
 
