@@ -1,9 +1,9 @@
-"""One string per value, so that values can be compared and hashed as text."""
+"""Canonical JSON: equal values have equal strings, so values can be compared and hashed as text."""
 
 import json
 from typing import Any
 
 
 def canonical_json(value: Any) -> str:
-    """One string per value: keys sorted, no spaces that could vary. Tuples become lists."""
+    """`value` as JSON with sorted keys and no spaces. Tuples become lists."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
