@@ -14,7 +14,6 @@ rule judge_claims:
         loops=TABLE.format("loop_sequences"),
         drift=TABLE.format("drift_sequences"),
         quality=TABLE.format("exit_quality"),
-        exit_loops=TABLE.format("exit_loops"),
         latency=TABLE.format("exit_latency"),
         check_cost=TABLE.format("check_cost"),
     output:
