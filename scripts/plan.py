@@ -9,7 +9,7 @@ import sys
 
 from twoscale import config
 from twoscale.errors import InputError
-from twoscale.training import flops
+from twoscale.training import plan as plans
 
 
 def main() -> None:
@@ -25,7 +25,7 @@ def main() -> None:
         sys.exit(f"error: {error}")
     for name, run in runs.items():
         print(f"run {name}")
-        for label, value in flops.plan_rows(flops.plan(run), arguments.tflops):
+        for label, value in plans.plan_rows(plans.plan(run), arguments.tflops):
             print(f"  {label:<46}{value:>16}")
 
 
