@@ -1,4 +1,4 @@
-"""Download of GPT-2's tokenizer. The project does not contain its files, so correct ids are tested only with a cache."""
+"""Download of GPT-2's tokenizer. The project does not contain its files, so ids are tested only with a cache."""
 
 import hashlib
 import os

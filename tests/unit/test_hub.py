@@ -11,11 +11,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
-import hub as loopback
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests import hub as loopback
 from twoscale.config import DataConfig, DownloadConfig, TextQuota, plain
 from twoscale.data import hub as client
 from twoscale.data import ingestion

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tiktoken
-from texts import CORPUS
 
+from tests.texts import CORPUS
 from twoscale import tables
 from twoscale.data import shards as shards_module
 from twoscale.data.shards import TokenShard, join_tokens, open_shard, tokenize_text

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 import tokenizers
-from texts import CORPUS, SOURCE, strange_texts
 
+from tests.texts import CORPUS, SOURCE, strange_texts
 from twoscale.data.tokenizer import (
     END_OF_TEXT,
     byte_level,

@@ -190,11 +190,6 @@ def _register(registry: dict[str, Measure], name: str, unit: str, *needs: bool) 
     return decorator
 
 
-def units(registry: dict[str, Measure]) -> dict[str, str]:
-    """Name -> unit of the measures of a registry, in the order of their columns."""
-    return {name: measure.unit for name, measure in registry.items()}
-
-
 def loop_steps(states: Sequence[Tensor], distances_to_final: Tensor) -> Iterator[LoopStep]:
     """The loop steps of one group, then its last state: states x^0 … x^K (..., C), distances (K + 1, ...)."""
     previous_update = previous_norm = None
