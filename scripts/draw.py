@@ -2,9 +2,11 @@
 
 import inspect
 import sys
+from functools import partial
 from importlib import import_module
 
 import pandas as pd
+
 from twoscale import command, tables
 from twoscale.figures import style
 
@@ -15,25 +17,23 @@ def tables_of(draw):
     return [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
 
 
-def read(name, paths, runs):
+def read_table(name, paths, runs):
     """One table from the files of several runs, each row with its run."""
     frames = [tables.read(name, path).assign(run=run) for path, run in zip(paths, runs, strict=True)]
     return pd.concat(frames, ignore_index=True)
 
 
-def main(arguments):
+def main(module, arguments):
     config = arguments.config
-    inputs = {name: getattr(arguments, name) for name in tables_of(figure.draw)}
-    # a figure of something other than tables reads its own files
-    content = (
-        figure.read(**inputs)
-        if hasattr(figure, "read")
-        else {name: read(name, paths, config.runs) for name, paths in inputs.items()}
-    )
+    inputs = {name: getattr(arguments, name) for name in tables_of(module.draw)}
+    if hasattr(module, "read"):  # a figure of other files than tables
+        content = module.read(**inputs)
+    else:
+        content = {name: read_table(name, paths, config.runs) for name, paths in inputs.items()}
     context = style.FigureContext(config.run, config.text, config.loops)
-    style.save(figure.draw(**content, **config.values, context=context), arguments.figure)
+    style.save(module.draw(**content, **config.values, context=context), arguments.figure)
 
 
 if __name__ == "__main__":
-    figure = import_module(f"twoscale.figures.{sys.argv.pop(1)}")
-    command.run(main, command.parser(__doc__, files=("figure",), lists=tables_of(figure.draw)))
+    module = import_module(f"twoscale.figures.{sys.argv.pop(1)}")
+    command.run(partial(main, module), command.parser(__doc__, files=("figure",), lists=tables_of(module.draw)))

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from functools import wraps
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
@@ -27,21 +26,10 @@ prepend("PATH", str(Path(sys.executable).parent))
 from twoscale.errors import InputError
 from twoscale.workflow import Runs, file_options, growing, table_columns, untracked
 
-
-def in_one_sentence(function):
-    """`function` with an InputError as a WorkflowError, which Snakemake prints without a traceback."""
-
-    @wraps(function)
-    def call(*arguments, **named):
-        try:
-            return function(*arguments, **named)
-        except InputError as error:
-            raise WorkflowError(str(error)) from None
-
-    return call
-
-
-runs = in_one_sentence(Runs)(config, SCRIPTS)
+try:
+    runs = Runs(config, SCRIPTS)
+except InputError as error:
+    raise WorkflowError(str(error)) from None
 
 
 def script(name):

@@ -28,7 +28,7 @@ rule benchmark_exits:
         **runs.torch_job(memory=8000, minutes=240, cpus_per_task=4),
     params:
         **torch_script("benchmark_exits"),
-        config=in_one_sentence(runs.exit_slice(lambda config: config.exits)),
+        config=runs.exit_slice(lambda config: config.exits),
         tables=table_columns("exit_quality", "exit_loops", "exit_latency", "exit_latency_loops", "check_cost"),
     shell:
         "{params.command} --config {params.config:q} --threads {threads} {params.files} > {log:q} 2>&1"
@@ -48,5 +48,5 @@ use rule benchmark_exits as benchmark_pareto with:
     resources:
         **runs.torch_job(memory=8000, minutes=480, cpus_per_task=4),
     params:
-        config=in_one_sentence(runs.exit_slice(lambda config: config.dense_exits)),
+        config=runs.exit_slice(lambda config: config.dense_exits),
         tables=table_columns("exit_quality", "exit_loops", "exit_latency", "exit_latency_loops", "uniform_loops"),

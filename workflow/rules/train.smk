@@ -28,7 +28,7 @@ rule init_model:
 rule train_segment:
     input:
         **HELD_OUT,
-        start=in_one_sentence(runs.segment_start),
+        start=runs.segment_start,
         train=runs.data_file("train.bin"),
     output:
         checkpoint=CHECKPOINT,
