@@ -1,76 +1,50 @@
 """Two-Scale Latent Dynamics for Recurrent-Depth Transformers, reproduced (arXiv 2509.23314).
 
-snakemake --cores all           the five figures and the claims of the run chosen in config.yaml
-snakemake supplementary         the figures that the paper does not have
+snakemake --cores all           the five figures and the claims of the run that config.yaml selects
+snakemake supplementary         figures that the paper does not have
 snakemake results/fig4.pdf      one figure and what it needs
-snakemake readings              the model under several readings of the paper, side by side
+snakemake variants              the model under several variants of the paper, side by side
 snakemake -n                    what would be done
 """
+
+from pathlib import Path
 
 from snakemake.utils import min_version
 
 min_version("9.27")
 
 
-configfile: "config.yaml"
+# beside this file, even if Snakemake is started in another folder
+configfile: Path(str(workflow.current_basedir)) / "config.yaml"
 
 
 include: "workflow/rules/common.smk"
-include: "workflow/rules/data.smk"
-include: "workflow/rules/train.smk"
-include: "workflow/rules/trajectories.smk"
-include: "workflow/rules/metrics.smk"
-include: "workflow/rules/exits.smk"
+
+
+# One file per stage, in the order of their names. The figures come last: a stage may append to runs.figures.
+for stage in sorted(path.name for path in (PROJECT / "workflow" / "rules").glob("*.smk")):
+    if stage not in ("common.smk", "figures.smk"):
+
+        include: f"workflow/rules/{stage}"
+
+
 include: "workflow/rules/figures.smk"
-include: "workflow/rules/supplementary.smk"
-include: "workflow/rules/scaling.smk"
-include: "workflow/rules/kinds.smk"
-include: "workflow/rules/readings.smk"
-include: "workflow/rules/claims.smk"
-include: "workflow/rules/report.smk"
 
 
 report: "workflow/report/workflow.rst"
 
 
 wildcard_constraints:
-    run="|".join(map(re.escape, RUNS)),
-    step=r"\d{6}",
+    run=runs.pattern,
+    iteration=r"\d{6}",
 
 
-# two jobs that need the GPU of one machine take turns; a cluster gives each job its own
+# two jobs that need the GPU of one machine take turns; a cluster gives each job its own GPU
 resource_scopes:
     gpu_slot="local",
-
-
-# quick, without torch: a queue would take longer than they do
-localrules:
-    aggregate_metrics,
-    fig1,
-    fig2,
-    fig3,
-    fig4,
-    fig5,
-    claims,
-    training,
-    aggregate_scaling,
-    scaling,
-    pareto,
-    aggregate_paths,
-    kinds,
-    path_independence,
-    readings,
-    table_page,
-    runtimes,
 
 
 rule all:
     default_target: True
     input:
-        FIGURES,
-        CLAIMS,
-
-
-rule supplementary:
-    input:
-        SUPPLEMENTARY + SCALING_FIGURES + PATH_TYPE_FIGURES,
+        runs.results,

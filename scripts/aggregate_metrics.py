@@ -1,29 +1,25 @@
-"""Rule aggregate_metrics: statistics over tokens of all checkpoints, and the training log in one piece."""
+"""Rule aggregate_metrics: statistics over tokens of all checkpoints, and the training logs of all segments joined."""
 
-from twoscale.analysis import aggregate
 from twoscale import command, tables
+from twoscale.analysis import aggregate
+
+OUTPUTS = ("loop_metrics", "drift", "loop_sequences", "drift_sequences", "training", "training_loops")
 
 
-def main(arguments):
-    run = arguments.config["run"]
-    tables.write("loop_metrics", aggregate.loop_metrics(arguments.trajectories, run), arguments.output_loops)
-    tables.write("drift", aggregate.drift(arguments.drift, run), arguments.output_drift)
-    loop_sequences = aggregate.loop_sequences(arguments.trajectories, run)
-    tables.write("loop_sequences", loop_sequences, arguments.output_loop_sequences)
-    drift_sequences = aggregate.drift_sequences(arguments.drift, run)
-    tables.write("drift_sequences", drift_sequences, arguments.output_drift_sequences)
-    log = aggregate.training(arguments.training)
-    tables.write("training", log, arguments.output_training, tables.groups_of(log, "loops"))
+def main(arguments) -> None:
+    run = arguments.config.run
+    frames = {
+        "loop_metrics": aggregate.loop_metrics(arguments.trajectories, run),
+        "drift": aggregate.drift(arguments.token_drift, run),
+        "loop_sequences": aggregate.loop_sequences(arguments.trajectories, run),
+        "drift_sequences": aggregate.drift_sequences(arguments.token_drift, run),
+        "training": aggregate.training(arguments.logs),
+        "training_loops": aggregate.training_loops(arguments.loops),
+    }
+    for table, frame in frames.items():
+        tables.write(table, frame, getattr(arguments, table))
 
 
 if __name__ == "__main__":
-    parser = command.parser(__doc__)
-    parser.add_argument("--trajectories", nargs="+", required=True, help="parquet, one file per checkpoint")
-    parser.add_argument("--drift", nargs="+", required=True, help="parquet, one file per checkpoint")
-    parser.add_argument("--training", nargs="+", required=True, help="parquet, one file per training segment")
-    parser.add_argument("--output-loops", required=True, help="table loop_metrics")
-    parser.add_argument("--output-drift", required=True, help="table drift")
-    parser.add_argument("--output-loop-sequences", required=True, help="table loop_sequences")
-    parser.add_argument("--output-drift-sequences", required=True, help="table drift_sequences")
-    parser.add_argument("--output-training", required=True, help="table training")
-    command.run(main, parser)
+    lists = ("trajectories", "token_drift", "logs", "loops")
+    command.run(main, command.parser(__doc__, files=OUTPUTS, lists=lists))

@@ -1,22 +1,20 @@
-"""Rule aggregate_paths: shares of the path_types of trajectories, statistics of whole paths and of path independence."""
+"""Rule aggregate_paths: shares of path types, statistics of whole trajectories and of path independence."""
 
-from twoscale.analysis import aggregate
 from twoscale import command, tables
+from twoscale.analysis import aggregate
 
 
-def main(arguments):
-    run = arguments.config["run"]
-    tables.write("path_types", aggregate.path_types(arguments.paths, run), arguments.output_kinds)
-    tables.write("path_metrics", aggregate.path_metrics(arguments.paths, run), arguments.output_metrics)
-    independence = aggregate.path_independence(arguments.independence, run)
-    tables.write("path_independence", independence, arguments.output_independence)
+def main(arguments) -> None:
+    run = arguments.config.run
+    frames = {
+        "path_types": aggregate.path_types(arguments.paths, run),
+        "path_metrics": aggregate.path_metrics(arguments.paths, run),
+        "path_independence": aggregate.path_independence(arguments.independence, run),
+    }
+    for table, frame in frames.items():
+        tables.write(table, frame, getattr(arguments, table))
 
 
 if __name__ == "__main__":
-    parser = command.parser(__doc__)
-    parser.add_argument("--paths", nargs="+", required=True, help="parquet, one file per checkpoint")
-    parser.add_argument("--independence", nargs="+", required=True, help="parquet, one file per checkpoint")
-    parser.add_argument("--output-path_types", required=True, help="table path_types")
-    parser.add_argument("--output-metrics", required=True, help="table path_metrics")
-    parser.add_argument("--output-independence", required=True, help="table path_independence")
-    command.run(main, parser)
+    outputs = ("path_types", "path_metrics", "path_independence")
+    command.run(main, command.parser(__doc__, files=outputs, lists=("paths", "independence")))

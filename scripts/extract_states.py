@@ -5,33 +5,25 @@ from pathlib import Path
 import torch
 
 from twoscale import command
-from twoscale import config
-from twoscale.data import tokens
 from twoscale.data.batches import held_out_sequences
-from twoscale.model.checkpoints import load_model
+from twoscale.data.shards import open_shard
+from twoscale.data.tokenizer import load_tokenizer
 from twoscale.dynamics.trajectories import save_states
+from twoscale.model.checkpoints import open_checkpoint
 
 
 def main(arguments) -> None:
     torch.set_num_threads(1)
-    model_config = config.ModelConfig(**arguments.config["model"])
-    chosen = config.TrajectoriesConfig(**arguments.config["trajectories"])
-    model, header = load_model(
-        arguments.checkpoint, model_config, getattr(torch, chosen.dtype), arguments.config["device"]
-    )
-    shard = tokens.open_shard(arguments.val, arguments.metadata)
-    blocks, _ = held_out_sequences(shard, model_config.context_length, chosen.states_sequence + 1)
-    block = blocks[chosen.states_sequence]
-    tokenizer = tokens.load_tokenizer(arguments.config["tokenizer"], arguments.tokenizer)
-    words = [tokenizer.decode([token]) for token in block.tolist()]
-    save_states(model, block, words, header.iteration, arguments.config["seed"], chosen, arguments.states)
+    config, number = arguments.config, arguments.config.trajectories.states_sequence
+    checkpoint = open_checkpoint(arguments.checkpoint, config, config.trajectories.dtype)
+    shard = open_shard(arguments.val, arguments.metadata)
+    sequences, _ = held_out_sequences(shard, config.model.context_length, number + 1)
+    tokenizer = load_tokenizer(config.tokenizer, arguments.tokenizer)
+    words = [tokenizer.decode([token]) for token in sequences[number].tolist()]
+    save_states(checkpoint, sequences[number], words, config.trajectories, arguments.states)
 
 
 if __name__ == "__main__":
-    parser = command.parser(__doc__)
-    parser.add_argument("--checkpoint", type=Path, required=True)
-    parser.add_argument("--val", type=Path, required=True, help="held-out token shard")
-    parser.add_argument("--metadata", type=Path, required=True, help="tokens.json of the shard")
+    parser = command.parser(__doc__, files=("checkpoint", "val", "metadata", "states"))
     parser.add_argument("--tokenizer", type=Path, help="tokenizer.json, for tokenizer.name: bpe")
-    parser.add_argument("--states", type=Path, required=True, help="output")
     command.run(main, parser)

@@ -1,19 +1,14 @@
-"""Rule fetch_gpt2: GPT-2's tokenizer, once, so that later jobs need no network."""
-
-from pathlib import Path
+"""Rule fetch_gpt2: download GPT-2's tokenizer once, so that later jobs need no network."""
 
 from twoscale import command, files
 from twoscale.data import gpt2
-from twoscale.config import DownloadConfig
 
 
 def main(arguments) -> None:
-    fetched = gpt2.fetch(DownloadConfig(**arguments.config))
-    with files.replacing(arguments.output) as temporary:
-        temporary.write_bytes(fetched)
+    ranks = gpt2.fetch(arguments.config.download)
+    with files.replacing(arguments.ranks) as temporary:
+        temporary.write_bytes(ranks)
 
 
 if __name__ == "__main__":
-    parser = command.parser(__doc__)
-    parser.add_argument("--output", type=Path, required=True, help="gpt2.tiktoken to write")
-    command.run(main, parser)
+    command.run(main, command.parser(__doc__, files=("ranks",)))

@@ -1,23 +1,16 @@
-"""Rule join_tokens: join the ids of all text shards, in order, to a training and a held-out token shard."""
-
-from pathlib import Path
+"""Rule join_tokens: concatenate the ids of all text shards, in order."""
 
 from twoscale import command
-from twoscale.data.tokens import TokenShard, join_tokens
+from twoscale.data.shards import TokenShard, join_tokens
 
 
 def main(arguments) -> None:
-    shards = [TokenShard(*paths) for paths in zip(arguments.trains, arguments.vals, arguments.metadata_files, strict=True)]
+    paths = zip(arguments.trains, arguments.vals, arguments.metadata_files, strict=True)
     joined = TokenShard(arguments.train, arguments.val, arguments.metadata)
-    join_tokens(shards, joined, arguments.config["held_out"], arguments.config["block"])
+    config = arguments.config
+    join_tokens([TokenShard(*three) for three in paths], joined, config.held_out_tokens, config.context_length)
 
 
 if __name__ == "__main__":
-    parser = command.parser(__doc__)
-    parser.add_argument("--trains", type=Path, nargs="+", required=True, help="training ids of each text shard")
-    parser.add_argument("--vals", type=Path, nargs="+", required=True, help="held-out ids of each text shard")
-    parser.add_argument("--metadata_files", type=Path, nargs="+", required=True, help="what the ids of each shard mean")
-    parser.add_argument("--train", type=Path, required=True, help="token shard to write")
-    parser.add_argument("--val", type=Path, required=True, help="held-out token shard to write")
-    parser.add_argument("--metadata", type=Path, required=True, help="tokens.json to write: what the two shards hold")
+    parser = command.parser(__doc__, files=("train", "val", "metadata"), lists=("trains", "vals", "metadata_files"))
     command.run(main, parser)

@@ -1,26 +1,24 @@
-"""Rule prepare_text: collect documents from data.source into parquet shards, going on where it was cut."""
+"""Rule prepare_text: collect documents from data.source and write them as text shards; resumes a download."""
 
-import json
 from functools import partial
 from pathlib import Path
 
 from twoscale import command
-from twoscale.data.ingestion import lengths, prepare_text
-from twoscale.config import TextQuota, DataConfig, DownloadConfig
-from twoscale.data.tokens import count_tokens, gpt2
+from twoscale.config import ConfigSlice, TextQuota
+from twoscale.data.ingestion import Collection, count_characters, prepare_text
+from twoscale.data.tokenizer import count_tokens, load_gpt2
 
 
 def main(arguments) -> None:
-    budget = TextQuota(**arguments.config["budget"])
-    sizes = partial(count_tokens, gpt2(arguments.tokenizer)) if budget.unit == "tokens" else lengths
-    data, download = DataConfig(**arguments.config["data"]), DownloadConfig(**arguments.download)
-    prepare_text(data, budget, arguments.output, arguments.parts, download, sizes)
+    quota = TextQuota(**arguments.config.quota)
+    measure = partial(count_tokens, load_gpt2(arguments.tokenizer)) if quota.unit == "tokens" else count_characters
+    collection = Collection(arguments.parts, arguments.download.download, measure)
+    prepare_text(arguments.config.data, quota, arguments.text, collection)
 
 
 if __name__ == "__main__":
-    parser = command.parser(__doc__)
-    parser.add_argument("--download", type=json.loads, required=True, help="how to download, as JSON")
-    parser.add_argument("--tokenizer", type=Path, help="GPT-2's tokenizer, for a budget in tokens")
-    parser.add_argument("--parts", type=Path, required=True, help="folder of what is complete")
-    parser.add_argument("--output", type=Path, nargs="+", required=True, help="parquet shards to write")
+    parser = command.parser(__doc__, lists=("text",))
+    parser.add_argument("--download", type=ConfigSlice.from_json, required=True, help="section download, as JSON")
+    parser.add_argument("--parts", type=Path, required=True, help="folder of the parts of the download")
+    parser.add_argument("--tokenizer", type=Path, help="file of GPT-2's tokenizer, for a quota in tokens")
     command.run(main, parser)

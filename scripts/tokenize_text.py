@@ -1,21 +1,18 @@
-"""Rule tokenize_text: turn the documents of one text shard into ids, training and held-out ones apart."""
+"""Rule tokenize_text: write the documents of a text shard as ids, training and held-out documents in separate files."""
 
 from pathlib import Path
 
 from twoscale import command
-from twoscale.data.tokens import TokenShard, load_tokenizer, tokenize_text
+from twoscale.data.shards import TokenShard, tokenize_text
+from twoscale.data.tokenizer import load_tokenizer
 
 
 def main(arguments) -> None:
-    tokenizer = load_tokenizer(arguments.config["tokenizer"], arguments.tokenizer)
+    tokenizer = load_tokenizer(arguments.config.tokenizer, arguments.tokenizer)
     tokenize_text(arguments.text, tokenizer, TokenShard(arguments.train, arguments.val, arguments.metadata))
 
 
 if __name__ == "__main__":
-    parser = command.parser(__doc__)
-    parser.add_argument("--text", type=Path, required=True, help="parquet shard of prepare_text")
+    parser = command.parser(__doc__, files=("text", "train", "val", "metadata"))
     parser.add_argument("--tokenizer", type=Path, help="file of the tokenizer, for gpt2 and bpe")
-    parser.add_argument("--train", type=Path, required=True, help="training ids to write")
-    parser.add_argument("--val", type=Path, required=True, help="held-out ids to write")
-    parser.add_argument("--metadata", type=Path, required=True, help="JSON to write: what the ids mean")
     command.run(main, parser)

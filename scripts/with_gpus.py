@@ -1,4 +1,4 @@
-"""Run a command on GPUs that no other job of this machine has: `with_gpus.py COUNT COMMAND ...`."""
+"""Run a command on GPUs that no other job of this machine uses: `with_gpus.py COUNT COMMAND ...`."""
 
 import sys
 
@@ -6,7 +6,7 @@ from twoscale import gpu_lease
 from twoscale.errors import InputError
 
 if __name__ == "__main__":
-    # no parser: the command's own options, and a `--` among them, have to pass as they are
+    # no parser, because the options of the command, and a `--` among them, must pass unchanged
     try:
         gpu_lease.run(int(sys.argv[1]), sys.argv[2:])
     except InputError as error:

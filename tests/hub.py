@@ -1,7 +1,7 @@
-"""A Hugging Face Hub on loopback: one data set repository in the Hub's layout, and faults to order.
+"""A Hugging Face Hub on loopback with one data set repository, which can fail in configurable ways.
 
-It answers the calls that `huggingface_hub` and `datasets` make to read a data set: revisions, trees, and files
-whole or by range, behind a redirect as the real Hub has it. Point a process at it with `Hub.environment`.
+It answers the requests of `huggingface_hub` and `datasets` that read a data set: revisions, trees, and files, whole or
+by range, behind a redirect like the real Hub. `Hub.environment` makes a process use it.
 """
 
 import hashlib
@@ -23,12 +23,11 @@ REPOSITORY = "somebody/text"
 
 
 class Hub:
-    """The server, its repository (a folder) and the faults that are due.
+    """The server, its repository (a folder) and its pending faults.
 
-    `faults` is a list of functions of a request handler: each request for a file's content takes the first
-    one off the list and lets it answer; one that returns False leaves the answer to the hub. `api_faults` is
-    the same for all other requests. `requests` lists path and range of every request, `authorizations` what came
-    with them.
+    `faults` is a list of functions of a request handler. Each request for a file's content removes the first one from
+    the list, which answers the request, or returns False and the hub answers. `api_faults` is the same for all other
+    requests. `requests` lists path and range of every request, `authorizations` the values of that header.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -48,15 +47,15 @@ class Hub:
         return f"http://127.0.0.1:{self.server.server_address[1]}"
 
     def environment(self, home: Path) -> dict[str, str]:
-        """Variables that make the client use this hub and nothing else, with its cache in `home`."""
-        nowhere = "http://127.0.0.1:9"
+        """Variables that make the client use only this hub, with its cache in `home`."""
+        unreachable = "http://127.0.0.1:9"
         return {
             "HF_ENDPOINT": self.address,
             "HF_HOME": str(home),
             "HF_HUB_DISABLE_TELEMETRY": "1",
             "HF_HUB_DISABLE_XET": "1",
-            "HTTP_PROXY": nowhere,
-            "HTTPS_PROXY": nowhere,
+            "HTTP_PROXY": unreachable,
+            "HTTPS_PROXY": unreachable,
             "NO_PROXY": "127.0.0.1",
         }
 
@@ -73,7 +72,7 @@ class Hub:
 
 @contextmanager
 def serving(folder: Path) -> Iterator[Hub]:
-    """A hub that serves the repository in `folder` for the length of a block."""
+    """A hub that serves the repository in `folder` inside a `with` block."""
     hub = Hub(folder)
     thread = threading.Thread(target=hub.server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
@@ -109,7 +108,7 @@ def reset(handler) -> None:
 
 
 def truncate(handler) -> None:
-    """Promise the whole range, send half of it and close."""
+    """Announce the whole range, send half of it and close."""
     content = handler.content()
     handler.head(206, len(content), **handler.range_headers())
     handler.wfile.write(content[: len(content) // 2])
@@ -117,13 +116,13 @@ def truncate(handler) -> None:
 
 
 def short(handler) -> None:
-    """Send half of the range and call that complete."""
+    """Send half of the range in a response that is complete by its headers."""
     content = handler.content()
     handler.answer(206, content[: len(content) // 2], **handler.range_headers())
 
 
 def stall(seconds: float) -> Callable:
-    """Send half of the range, then nothing for a while."""
+    """Send half of the range, then nothing for `seconds`."""
 
     def fault(handler) -> None:
         content = handler.content()
@@ -137,7 +136,7 @@ def stall(seconds: float) -> Callable:
 
 
 def calling(function: Callable[[], None]) -> Callable:
-    """Do something, then let the hub answer."""
+    """Call `function`, then let the hub answer."""
 
     def fault(handler) -> bool:
         function()
@@ -147,7 +146,7 @@ def calling(function: Callable[[], None]) -> Callable:
 
 
 def nothing(handler) -> bool:
-    """No fault: let one request pass."""
+    """No fault: the hub answers."""
     return False
 
 
@@ -172,32 +171,32 @@ class _Handler(BaseHTTPRequestHandler):
         return self.server.hub
 
     def _respond(self) -> None:
-        self.place = unquote(urlsplit(self.path).path)
-        stored = self.place.startswith("/store/")
+        self.route = unquote(urlsplit(self.path).path)
+        is_content = self.route.startswith("/store/")
         with self.hub.lock:
-            self.hub.requests.append((self.place, self.headers.get("Range")))
+            self.hub.requests.append((self.route, self.headers.get("Range")))
             self.hub.authorizations.add(self.headers.get("Authorization"))
-            faults = self.hub.faults if stored else self.hub.api_faults
+            faults = self.hub.faults if is_content else self.hub.api_faults
             fault = faults.pop(0) if faults else nothing
         try:
             if fault(self) is False:
-                self._store() if stored else self._api()
+                self._store() if is_content else self._api()
         except (BrokenPipeError, ConnectionResetError):  # the client has gone
             self.close_connection = True
 
     def _api(self) -> None:
         prefix = f"/api/datasets/{REPOSITORY}"
-        if self.place.startswith(f"{prefix}/revision/"):
-            self._info(self.place.removeprefix(f"{prefix}/revision/"))
-        elif self.place == prefix:
+        if self.route.startswith(f"{prefix}/revision/"):
+            self._info(self.route.removeprefix(f"{prefix}/revision/"))
+        elif self.route == prefix:
             self._info("main")
-        elif self.place.startswith(f"{prefix}/tree/"):
-            revision, _, folder = self.place.removeprefix(f"{prefix}/tree/").partition("/")
+        elif self.route.startswith(f"{prefix}/tree/"):
+            revision, _, folder = self.route.removeprefix(f"{prefix}/tree/").partition("/")
             self._tree(revision, folder)
-        elif self.place == f"{prefix}/paths-info":
+        elif self.route == f"{prefix}/paths-info":
             self.answer(404, b"{}")
-        elif self.place.startswith(f"/datasets/{REPOSITORY}/resolve/"):
-            self._resolve(*self.place.removeprefix(f"/datasets/{REPOSITORY}/resolve/").split("/", 1))
+        elif self.route.startswith(f"/datasets/{REPOSITORY}/resolve/"):
+            self._resolve(*self.route.removeprefix(f"/datasets/{REPOSITORY}/resolve/").split("/", 1))
         else:
             self.answer(404, b"{}", **{"X-Error-Code": "RepoNotFound"})
 
@@ -212,8 +211,8 @@ class _Handler(BaseHTTPRequestHandler):
             "cardData": self.hub.card(),
             "siblings": [{"rfilename": name} for name in self.hub.files()],
         }
-        wanted = {"_id", "id", *parse_qs(urlsplit(self.path).query).get("expand", info)}
-        self.answer(200, json.dumps({key: info[key] for key in wanted}).encode())
+        fields = {"_id", "id", *parse_qs(urlsplit(self.path).query).get("expand", info)}
+        self.answer(200, json.dumps({key: info[key] for key in fields}).encode())
 
     def _tree(self, revision: str, folder: str) -> None:
         recursive = "recursive=True" in self.path or "recursive=true" in self.path
@@ -234,7 +233,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.answer(404, b"{}", **{"X-Error-Code": "EntryNotFound"})
 
     def _resolve(self, revision: str, name: str) -> None:
-        """The Hub's own answer on a file: what it is, and where its content lies."""
+        """The Hub's answer to a request for a file: its entity tag and size, and a redirect to its content."""
         path = self.hub.folder / name
         if revision not in self.hub.revisions or not path.is_file():
             self.answer(404, b"{}", **{"X-Error-Code": "EntryNotFound"})
@@ -259,7 +258,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.answer(206, self.content(), **self.range_headers())
 
     def _path(self) -> Path:
-        return self.hub.folder / self.place.removeprefix("/store/")
+        return self.hub.folder / self.route.removeprefix("/store/")
 
     def _range(self) -> tuple[int, int, int]:
         """First byte, byte after the last, and size of the file."""

@@ -1,8 +1,8 @@
 """A plain reference for the exit engine: slow, and short enough to be checked by variant.
 
 One text, one token after another, nothing gathered, nothing allocated in advance. It shares with the library
-only the verbs of the model; when a token leaves is decided here again, with the formulas of the paper, so it
-is an oracle for `twoscale.inference` and for `twoscale.exits`.
+only the methods of the model. Exits are decided here again, with the formulas of the paper, so it is an oracle
+for the engines and the criteria of `twoscale.exits`.
 """
 
 import math
@@ -13,54 +13,67 @@ import torch
 EPSILON = 1e-8  # of Eq. 6
 
 
+class Attend:
+    """Attention of one token at loop step k, with its position."""
+
+    def __init__(self, memory, token, k, slots):
+        self.memory, self.token, self.k, self.slots = memory, token, k, slots
+        self.positions = torch.tensor([token])
+
+    def __call__(self, layer, q, key, value):
+        return attention(self.memory[layer], self.token, self.k, self.slots, q, key, value)
+
+
 @torch.no_grad()
-def evaluate(model, tokens, criterion, threshold, budget, noise, kv_slots=None, warm_from=None, decoder="head"):
-    """Read the text `tokens` (T,) under an exit rule; `noise` is that of a batch of this one sequence.
+def evaluate(model, tokens, criterion, threshold, max_loops, noise, kv_slots=None, warm_from=None, readout="head"):
+    """Read the text `tokens` (T,) under an exit criterion; `noise` is that of a batch of this one sequence.
 
     kv_slots: how many keys of a token are kept, if not all. warm_from: from this token on a group starts from
-    the state with which the token before left it. decoder: as the key of `exits`. Returns logits (T, V), steps and
-    evaluations (G, T).
+    the state with which the token before left it. readout: as the key of `exits`. Returns logits (T, V), loop
+    steps and evaluations (G, T).
     """
-    embedded = model.embed(tokens[None])[0]  # (T, C)
+    embedded = model.embed(tokens[None], torch.arange(len(tokens)))[0]  # (T, C)
     memory = defaultdict(lambda: defaultdict(list))  # layer -> token -> its (key, value), one per evaluation
-    left = {}  # group -> state of the token before
-    logits, spent = [], []
+    exit_states = {}  # group -> state of the token before
+    logits, counts = [], []
     for token in range(len(tokens)):
 
         def attend(k, token=token):
-            return lambda layer, q, key, value: attention(memory[layer], token, k, kv_slots or budget, q, key, value)
+            return Attend(memory, token, k, kv_slots or max_loops)
 
         def own_noise(group, k, like, token=token):
             return noise(group, k, embedded[None])[:, token]
 
         hidden = embedded[token, None]  # (1, C)
-        for stage, index in model.stages:
-            if stage == "layer":
-                hidden = model.unlooped_layer(index, hidden, attend(0))
+        for stage in model.stages:
+            if not stage.is_group:
+                hidden = model.unlooped_layer(stage.layer, hidden, attend(0))
                 continue
-            f = block_map(model, index, hidden, attend, own_noise)
+            group = stage.group
+            f = block_map(model, group, hidden, attend, own_noise)
             warm = warm_from is not None and token >= max(warm_from, 1)
-            x0 = left[index] if warm else model.init_state(index, hidden, own_noise)
+            x0 = exit_states[group] if warm else model.init_state(group, hidden, own_noise)
             decode = model.readout
-            if decoder == "remaining_layers" and index == len(model.config.groups) - 1:
+            if readout == "remaining_layers" and group == len(model.config.groups) - 1:
                 decode = through_remaining_layers(model, memory, token)
-            x, steps, evaluations = loop(f, x0, criterion, threshold, budget, decode)
-            left[index] = x
-            hidden = model.finish(index, x)
-            spent.append((steps, evaluations))
+            x, loop_steps, evaluations = loop(f, x0, criterion, threshold, max_loops, decode)
+            exit_states[group] = x
+            hidden = model.finish(group, x)
+            counts.append((loop_steps, evaluations))
         logits.append(model.readout(hidden)[0])
-    steps, evaluations = torch.tensor(spent, dtype=torch.int64).reshape(len(tokens), len(model.config.groups), 2).unbind(-1)
-    return torch.stack(logits), steps.T, evaluations.T
+    shape = (len(tokens), len(model.config.groups), 2)
+    loop_steps, evaluations = torch.tensor(counts, dtype=torch.int64).reshape(shape).unbind(-1)
+    return torch.stack(logits), loop_steps.T, evaluations.T
 
 
 def block_map(model, group, entered, attend, noise):
     """The f of Algorithm 1 for one token: x^{k+1} = f(k, x^k). It knows k because the memory is read by it."""
     injected = model.project_input(group, entered)
-    return lambda k, x: model.recur(group, model.add_noise(group, k, x, noise), injected, attend(k))
+    return lambda k, x: model.recur(group, k, model.add_noise(group, k, x, noise), injected, attend(k))
 
 
 def through_remaining_layers(model, memory, token):
-    """Decodes a state of the last group as if the token left with it; what its keys would be is forgotten."""
+    """Decodes a state of the last group as if the token left with it; its keys and values are discarded."""
     last = len(model.config.groups) - 1
     behind = range(model.config.groups[last][-1] + 1, model.config.num_layers + 1)
 
@@ -68,8 +81,7 @@ def through_remaining_layers(model, memory, token):
         hidden = model.finish(last, x)
         for number in behind:
             seen = {earlier: list(memory[number][earlier]) for earlier in range(token)} | {token: []}
-            attend = lambda layer, q, key, value, seen=seen: attention(seen, token, 0, 1, q, key, value)  # noqa: E731
-            hidden = model.unlooped_layer(number, hidden, attend)
+            hidden = model.unlooped_layer(number, hidden, Attend({number: seen}, token, 0, 1))
         return model.readout(hidden)
 
     return decode
@@ -88,12 +100,12 @@ def attention(memory, token, k, slots, q, key, value):
     return torch.einsum("ht,thd->hd", scores.softmax(-1), values)[None]
 
 
-def loop(f, x0, criterion, threshold, budget, decode):
+def loop(f, x0, criterion, threshold, max_loops, decode):
     """(state that goes on, its steps, calls of f) for one token in one group."""
     if criterion in ACCELERATIONS:
-        return two_hit_acceleration(f, x0, threshold, budget, ACCELERATIONS[criterion])
+        return two_hit_acceleration(f, x0, threshold, max_loops, ACCELERATIONS[criterion])
     states = [x0]
-    for k in range(budget):
+    for k in range(max_loops):
         states.append(f(k, states[-1]))
         if leaves(criterion, threshold, states, decode):
             break

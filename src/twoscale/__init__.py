@@ -1,1 +1,1 @@
-"""Two-scale latent dynamics of recurrent-depth transformers: the library behind the workflow."""
+"""Two-scale latent dynamics of looped transformers: data, models, measures, exits, analysis and figures."""

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from workflow.conftest import Project, checkout
+
+from tests.workflow.conftest import Project, checkout
 
 HERE = Path(__file__).parent
 CANNOT = 77  # exit status of start-slurm.sh where SLURM can be neither found nor installed

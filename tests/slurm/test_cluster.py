@@ -6,16 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import PATIENCE, SlurmProject, command, trainers, wait_until
 
+from tests.slurm.conftest import PATIENCE, SlurmProject, command, trainers, wait_until
 from twoscale import tables
 
 # one segment, long enough to be killed in; partial states every few iterations
 ITERATIONS = 400
 SEGMENT = {"train": {"iterations": ITERATIONS, "checkpoint_every": ITERATIONS, "save_seconds": 0.2}}
-TARGET = f"results/tiny/checkpoints/step_{ITERATIONS:06d}.safetensors"
-PARTIAL = f"results/tiny/checkpoints/step_{ITERATIONS:06d}.partial.safetensors"
-LOG = f"results/tiny/training/step_{ITERATIONS:06d}.parquet"
+TARGET = f"results/tiny/checkpoints/iteration_{ITERATIONS:06d}.safetensors"
+PARTIAL = f"results/tiny/checkpoints/iteration_{ITERATIONS:06d}.partial.safetensors"
+LOG = f"results/tiny/training/iteration_{ITERATIONS:06d}.parquet"
 LOG_10 = "training/iteration_000010.parquet"
 RULE = f"rule_train_segment_last_wildcards_tiny_{ITERATIONS:06d}"  # SLURM's comment of its job
 
@@ -41,7 +41,7 @@ def segment(project, slurm):
     return project, jobs
 
 
-def partial_state(project: SlurmProject) -> None:
+def wait_for_partial_state(project: SlurmProject) -> None:
     wait_until("a partial state", (project.root / PARTIAL).exists, project.started[-1])
 
 
@@ -101,7 +101,7 @@ def test_jobs_have_a_home_and_scratch_of_their_own_that_vanish(slurm, tmp_path):
 def test_a_cancelled_segment_is_submitted_again_and_ends_with_the_same_bits(segment, slurm, uninterrupted):
     project, jobs = segment
     snakemake = project.start(TARGET)
-    partial_state(project)
+    wait_for_partial_state(project)
     slurm.cancel(jobs()[0])
     assert snakemake.wait(PATIENCE) == 0
     assert [(job["Comment"], job["JobState"]) for job in jobs()] == [(RULE, "CANCELLED"), (RULE, "COMPLETED")]
@@ -113,7 +113,7 @@ def test_a_segment_that_outlives_its_wall_time_goes_on_in_the_next_attempt(segme
     """The trainer stands still, as in front of a hung file system, until its minute is over on any machine."""
     project, jobs = segment
     snakemake = project.start(TARGET)
-    partial_state(project)
+    wait_for_partial_state(project)
     for trainer in trainers(project.root):
         trainer.suspend()
     slurm.limit(jobs()[0], minutes=1)
@@ -127,7 +127,7 @@ def test_a_segment_that_outlives_its_wall_time_goes_on_in_the_next_attempt(segme
 def test_a_killed_snakemake_is_unlocked_and_repeated_beside_its_job(segment, uninterrupted):
     project, jobs = segment
     snakemake = project.start(TARGET)
-    partial_state(project)
+    wait_for_partial_state(project)
     orphans = trainers(project.root)
     os.kill(snakemake.pid, signal.SIGKILL)
     snakemake.wait(PATIENCE)

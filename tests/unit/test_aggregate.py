@@ -4,35 +4,44 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from twoscale.analysis import aggregate
 from twoscale import tables
+from twoscale.analysis import aggregate
 from twoscale.errors import InputError
 
+# "turning" is no measure of ours: aggregation takes the measures from the file
+LOOP_MEASURES = ("state_norm", "step_norm", "cosine", "turning")
+PATH_MEASURES = ("contraction_rate", "effective_dimension", "bending")
+INDEPENDENCE_MEASURES = ("distance", "distance_relative", "kl", "agreement")
 
-def trajectory_rows(step, groups=("4", "5-6"), budget=3, tokens=5, seed=0):
+
+def trajectory_rows(iteration, groups=("4", "5-6"), loops=3, tokens=5, seed=0):
     """A random "trajectories" frame; cosine is undefined at k = 0 and, like all steps, in the last state."""
     rng = np.random.default_rng(seed)
-    frame = pd.MultiIndex.from_product(
-        [groups, range(tokens), range(budget + 1)], names=["group", "position", "k"]
-    ).to_frame(index=False)
+    keys = {"group": groups, "position": range(tokens), "k": range(loops + 1)}
+    frame = pd.MultiIndex.from_product(keys.values(), names=keys.keys()).to_frame(index=False)
     frame = frame.assign(iteration=iteration, sequence=0)
-    for measure in aggregate.LOOP_MEASURES:
+    for measure in LOOP_MEASURES:
         frame[measure] = rng.lognormal(size=len(frame)).astype("float32")
         if measure != "state_norm":
-            frame.loc[frame["k"] == budget, measure] = np.nan
+            frame.loc[frame["k"] == loops, measure] = np.nan
     frame.loc[frame["k"] == 0, "cosine"] = np.nan
-    return frame[list(tables.columns("trajectories"))]
+    return frame[[*tables.columns("trajectories"), *LOOP_MEASURES]]
 
 
-def write(table, frame, path, groups=()):
-    tables.write(table, frame, path, groups)
+def write(table, frame, path):
+    tables.write(table, frame, path)
     return path
 
 
-def training_rows(first, last, groups=("4",)):
-    steps = np.arange(first, last + 1)
-    rows = {name: np.ones(len(steps)) for name in tables.columns("training", groups)}
-    return pd.DataFrame(rows | {"iteration": steps, "tokens_seen": steps * 10} | {f"loops_g{g}": steps for g in groups})
+def training_rows(first, last):
+    iterations = np.arange(first, last + 1)
+    rows = {name: np.ones(len(iterations)) for name in tables.columns("training")}
+    return pd.DataFrame(rows | {"iteration": iterations, "tokens_seen": iterations * 10})
+
+
+def training_loop_rows(first, last, groups=("10", "4")):
+    iterations = np.repeat(np.arange(first, last + 1), len(groups))
+    return pd.DataFrame({"iteration": iterations, "group": list(groups) * (last + 1 - first), "loops": iterations * 2})
 
 
 def assert_one_sentence(error, *parts):
@@ -43,7 +52,7 @@ def assert_one_sentence(error, *parts):
 
 
 def test_statistics_are_those_of_known_values_and_nulls_are_counted(tmp_path):
-    frame = trajectory_rows(10, groups=("4",), budget=1, tokens=5)
+    frame = trajectory_rows(10, groups=("4",), loops=1, tokens=5)
     frame.loc[frame["k"] == 0, "step_norm"] = [1.0, 2.0, 3.0, 4.0, np.nan]
     metrics = aggregate.loop_metrics([write("trajectories", frame, tmp_path / "a.parquet")], "demo")
     row = metrics[(metrics["measure"] == "step_norm") & (metrics["k"] == 0)].iloc[0]
@@ -56,32 +65,32 @@ def test_statistics_are_those_of_known_values_and_nulls_are_counted(tmp_path):
 def test_statistics_agree_with_a_plain_group_by(tmp_path):
     frame = trajectory_rows(10, tokens=40).sample(frac=1, random_state=1)
     metrics = aggregate.loop_metrics([write("trajectories", frame, tmp_path / "a.parquet")], "demo")
-    for measure in aggregate.LOOP_MEASURES:
+    for measure in LOOP_MEASURES:
         expected = frame.astype({measure: "float64"}).groupby(["group", "k"])[measure]
-        found = metrics[metrics["measure"] == measure].set_index(["group", "k"]).sort_index()
-        np.testing.assert_allclose(found["mean"], expected.mean(), rtol=1e-12)
-        np.testing.assert_allclose(found["std"], expected.std(ddof=0), rtol=1e-12)
-        np.testing.assert_allclose(found["q95"], expected.quantile(0.95), rtol=1e-12)
-        np.testing.assert_array_equal(found["count"], expected.count())
+        statistics = metrics[metrics["measure"] == measure].set_index(["group", "k"]).sort_index()
+        np.testing.assert_allclose(statistics["mean"], expected.mean(), rtol=1e-12)
+        np.testing.assert_allclose(statistics["std"], expected.std(ddof=0), rtol=1e-12)
+        np.testing.assert_allclose(statistics["q95"], expected.quantile(0.95), rtol=1e-12)
+        np.testing.assert_array_equal(statistics["count"], expected.count())
 
 
 def test_a_measure_that_no_token_has_keeps_its_row_with_null_statistics(tmp_path):
-    path = write("trajectories", trajectory_rows(10, budget=3, tokens=5), tmp_path / "a.parquet")
+    path = write("trajectories", trajectory_rows(10, loops=3, tokens=5), tmp_path / "a.parquet")
     metrics = aggregate.loop_metrics([path], "demo")
     last = metrics[(metrics["k"] == 3) & (metrics["measure"] == "step_norm") & (metrics["group"] == "4")].iloc[0]
     assert (last["count"], last["nulls"]) == (0, 5)
     assert np.isnan(last["mean"])
     tables.write("loop_metrics", metrics, tmp_path / "metrics.parquet")
-    assert len(tables.read("loop_metrics", tmp_path / "metrics.parquet")) == 2 * 4 * len(aggregate.LOOP_MEASURES)
+    assert len(tables.read("loop_metrics", tmp_path / "metrics.parquet")) == 2 * 4 * len(LOOP_MEASURES)
 
 
-def test_steps_rise_groups_keep_the_order_of_the_file_and_k_rises(tmp_path):
+def test_iterations_rise_groups_keep_the_order_of_the_file_and_k_rises(tmp_path):
     late = write("trajectories", trajectory_rows(20, groups=("10", "4")), tmp_path / "late.parquet")
     early = write("trajectories", trajectory_rows(0, groups=("10", "4")), tmp_path / "early.parquet")
     metrics = aggregate.loop_metrics([late, early], "demo")
     keys = list(metrics[["iteration", "group", "k"]].drop_duplicates().itertuples(index=False, name=None))
-    assert keys == [(step, group, k) for step in (0, 20) for group in ("10", "4") for k in range(4)]
-    assert list(metrics["measure"][: len(aggregate.LOOP_MEASURES)]) == list(aggregate.LOOP_MEASURES)
+    assert keys == [(iteration, group, k) for iteration in (0, 20) for group in ("10", "4") for k in range(4)]
+    assert list(metrics["measure"][: len(LOOP_MEASURES)]) == list(LOOP_MEASURES)
 
 
 def test_k_rises_even_where_the_file_counts_down(tmp_path):
@@ -91,7 +100,7 @@ def test_k_rises_even_where_the_file_counts_down(tmp_path):
 
 
 def test_large_float32_columns_are_averaged_in_double_precision(tmp_path):
-    frame = trajectory_rows(5, groups=("4",), budget=1, tokens=3000)
+    frame = trajectory_rows(5, groups=("4",), loops=1, tokens=3000)
     frame["state_norm"] = np.float32(16_777_217 / 1000)
     metrics = aggregate.loop_metrics([write("trajectories", frame, tmp_path / "a.parquet")], "demo")
     constant = metrics[metrics["measure"] == "state_norm"].iloc[0]
@@ -99,13 +108,13 @@ def test_large_float32_columns_are_averaged_in_double_precision(tmp_path):
     assert constant["std"] == pytest.approx(0, abs=1e-10)
 
 
-def test_drift_is_summarised_per_boundary_and_reading(tmp_path):
+def test_drift_is_summarised_per_boundary_and_reference_state(tmp_path):
     keys = [("4->5-6", "first_state"), ("4->5-6", "initial"), ("5-6->7", "first_state")]
     frame = pd.DataFrame(
         [
-            {"iteration": 3, "sequence": 0, "position": i, "boundary": boundary, "reference_state": reading}
+            {"iteration": 3, "sequence": 0, "position": i, "boundary": boundary, "reference_state": reference}
             | {"jump": 1.0 * i, "dlr": 10.0 * i + number, "jump_over_path": 0.5}
-            for number, (boundary, reading) in enumerate(keys)
+            for number, (boundary, reference) in enumerate(keys)
             for i in range(3)
         ]
     )
@@ -157,7 +166,7 @@ def test_a_repeated_checkpoint_is_refused(tmp_path):
     again = write("trajectories", trajectory_rows(10), tmp_path / "b.parquet")
     with pytest.raises(InputError) as error:
         aggregate.loop_metrics([first, again], "demo")
-    assert_one_sentence(error, "b.parquet", "step 10")
+    assert_one_sentence(error, "b.parquet", "iteration 10")
 
 
 def test_two_checkpoints_in_one_file_are_refused(tmp_path):
@@ -168,7 +177,7 @@ def test_two_checkpoints_in_one_file_are_refused(tmp_path):
 
 
 def test_a_file_of_another_table_is_refused(tmp_path):
-    path = write("training", training_rows(1, 2), tmp_path / "t.parquet", ["4"])
+    path = write("training", training_rows(1, 2), tmp_path / "t.parquet")
     with pytest.raises(InputError) as error:
         aggregate.loop_metrics([path], "demo")
     assert_one_sentence(error, "t.parquet", "'trajectories'")
@@ -184,78 +193,104 @@ def test_a_file_that_is_missing_or_no_parquet_is_refused(tmp_path, content):
     assert_one_sentence(error, "broken.parquet")
 
 
-def test_training_segments_are_joined_in_the_order_of_steps(tmp_path):
-    second = write("training", training_rows(4, 6), tmp_path / "b.parquet", ["4"])
-    first = write("training", training_rows(1, 3), tmp_path / "a.parquet", ["4"])
-    log = aggregate.training([second, first])
-    assert list(log["iteration"]) == [1, 2, 3, 4, 5, 6]
-    tables.write("training", log, tmp_path / "log.parquet", ["4"])
+# --- training --------------------------------------------------------------------------------------------------
+
+TRAINING = {
+    "training": (aggregate.training, training_rows),
+    "training_loops": (aggregate.training_loops, training_loop_rows),
+}
 
 
+@pytest.mark.parametrize("table", TRAINING)
+def test_training_segments_are_joined_in_the_order_of_iterations(table, tmp_path):
+    join, rows = TRAINING[table]
+    second = write(table, rows(4, 6), tmp_path / "b.parquet")
+    first = write(table, rows(1, 3), tmp_path / "a.parquet")
+    log = join([second, first])
+    pd.testing.assert_frame_equal(log, rows(1, 6), check_dtype=False)
+    assert list(log["iteration"].unique()) == [1, 2, 3, 4, 5, 6]
+    tables.write(table, log, tmp_path / "log.parquet")
+
+
+@pytest.mark.parametrize("table", TRAINING)
 @pytest.mark.parametrize(("first", "found", "expected"), [(3, 3, 4), (5, 5, 4)], ids=["overlap", "gap"])
-def test_training_segments_that_overlap_or_leave_a_gap_are_refused(tmp_path, first, found, expected):
-    paths = [
-        write("training", training_rows(1, 3), tmp_path / "a.parquet", ["4"]),
-        write("training", training_rows(first, 8), tmp_path / "b.parquet", ["4"]),
-    ]
+def test_training_segments_that_overlap_or_leave_a_gap_are_refused(table, tmp_path, first, found, expected):
+    join, rows = TRAINING[table]
+    paths = [write(table, rows(1, 3), tmp_path / "a.parquet"), write(table, rows(first, 8), tmp_path / "b.parquet")]
     with pytest.raises(InputError) as error:
-        aggregate.training(paths)
-    assert_one_sentence(error, "b.parquet", f"step {found}", f"step {expected}")
+        join(paths)
+    assert_one_sentence(error, "b.parquet", f"iteration {found}", f"iteration {expected}")
 
 
-def test_training_segments_of_models_with_other_groups_are_refused(tmp_path):
+def test_a_training_segment_without_iterations_is_refused(tmp_path):
+    path = write("training", training_rows(1, 3)[:0], tmp_path / "a.parquet")
+    with pytest.raises(InputError) as error:
+        aggregate.training([path])
+    assert_one_sentence(error, "a.parquet", "no training iteration")
+
+
+@pytest.mark.parametrize("groups", [("5",), ("4", "10"), ()], ids=["other", "order", "none"])
+def test_training_segments_of_models_with_other_groups_are_refused(tmp_path, groups):
     paths = [
-        write("training", training_rows(1, 3), tmp_path / "a.parquet", ["4"]),
-        write("training", training_rows(4, 6, ("5",)), tmp_path / "b.parquet", ["5"]),
+        write("training_loops", training_loop_rows(1, 3), tmp_path / "a.parquet"),
+        write("training_loops", training_loop_rows(4, 6, groups), tmp_path / "b.parquet"),
     ]
     with pytest.raises(InputError) as error:
-        aggregate.training(paths)
-    assert_one_sentence(error, "b.parquet", "['5']", "['4']")
+        aggregate.training_loops(paths)
+    assert_one_sentence(error, "b.parquet", str(list(groups)), "['10', '4']", "a.parquet")
+
+
+def test_a_model_without_groups_has_no_training_loops(tmp_path):
+    paths = [write("training_loops", training_loop_rows(i, i, ()), tmp_path / f"{i}.parquet") for i in (1, 2)]
+    assert aggregate.training_loops(paths).empty
 
 
 # --- whole paths -----------------------------------------------------------------------------------------------
 
 
-def path_rows(step, kinds_of_groups):
-    """Table "token_paths": kinds_of_groups maps a group to (kind, period) of its tokens."""
+def path_rows(iteration, path_types_of_groups):
+    """Table "token_paths": path_types_of_groups maps a group to (path type, period) of its tokens."""
     frames = []
-    for group, found in kinds_of_groups.items():
-        frame = pd.DataFrame(found, columns=["path_type", "period"]).assign(group=group, iteration=iteration, sequence=0)
-        frames.append(frame.assign(position=range(len(frame))))
+    for group, path_types in path_types_of_groups.items():
+        frame = pd.DataFrame(path_types, columns=["path_type", "period"])
+        frames.append(frame.assign(group=group, iteration=iteration, sequence=0, position=range(len(frame))))
     frame = pd.concat(frames, ignore_index=True)
-    for number, name in enumerate(aggregate.PATH_MEASURES):
+    for number, name in enumerate(PATH_MEASURES):
         frame[name] = frame["position"] + 10.0 * number
-    return frame[list(tables.columns("token_paths"))]
+    return frame[[*tables.columns("token_paths"), *PATH_MEASURES]]
 
 
-FOUND = {
+PATH_TYPES = {
     "10": [("orbiting", 3), ("converging", 0), ("orbiting", 2), ("orbiting", 3)],
     "4": [("sliding", 0)] * 4,
 }
 
 
-def test_kinds_are_counted_per_checkpoint_group_and_period_with_shares_that_add_up(tmp_path):
-    paths = [write("token_paths", path_rows(step, FOUND), tmp_path / f"{iteration}.parquet") for step in (20, 0)]
-    found = aggregate.path_types(paths, "demo")
-    assert list(found.columns) == list(tables.columns("path_types"))
-    assert found["iteration"].tolist() == [0] * 4 + [20] * 4
-    first = found[found["iteration"] == 0].drop(columns=["run", "iteration"])
+def test_path_types_are_counted_per_checkpoint_group_and_period_with_shares_that_add_up(tmp_path):
+    paths = [
+        write("token_paths", path_rows(iteration, PATH_TYPES), tmp_path / f"{iteration}.parquet")
+        for iteration in (20, 0)
+    ]
+    shares = aggregate.path_types(paths, "demo")
+    assert list(shares.columns) == list(tables.columns("path_types"))
+    assert shares["iteration"].tolist() == [0] * 4 + [20] * 4
+    first = shares[shares["iteration"] == 0].drop(columns=["run", "iteration"])
     assert first.to_numpy().tolist() == [
         ["10", "converging", 0, 1, 0.25],
         ["10", "orbiting", 2, 1, 0.25],
         ["10", "orbiting", 3, 2, 0.5],
         ["4", "sliding", 0, 4, 1.0],
     ]
-    tables.write("path_types", found, tmp_path / "kinds.parquet")
+    tables.write("path_types", shares, tmp_path / "path_types.parquet")
 
 
-def test_a_model_without_groups_has_no_kinds(tmp_path):
+def test_a_model_without_groups_has_no_path_types(tmp_path):
     path = write("token_paths", path_rows(0, {"4": []}), tmp_path / "empty.parquet")
     assert aggregate.path_types([path], "demo").empty
 
 
 def test_path_metrics_are_statistics_over_the_tokens_of_a_group(tmp_path):
-    path = write("token_paths", path_rows(20, FOUND), tmp_path / "a.parquet")
+    path = write("token_paths", path_rows(20, PATH_TYPES), tmp_path / "a.parquet")
     metrics = aggregate.path_metrics([path], "demo").set_index(["group", "measure"])
     assert metrics.loc[("10", "contraction_rate"), ["mean", "q50", "count"]].tolist() == [1.5, 1.5, 4]
     assert metrics.loc[("4", "effective_dimension"), "q50"] == 11.5
@@ -263,8 +298,8 @@ def test_path_metrics_are_statistics_over_the_tokens_of_a_group(tmp_path):
 
 
 def test_path_independence_is_over_tokens_and_draws(tmp_path):
-    values = {name: [0.0, 1.0, 1.0, 0.0] for name in aggregate.INDEPENDENCE_MEASURES}
+    values = {name: [0.0, 1.0, 1.0, 0.0] for name in INDEPENDENCE_MEASURES}
     keys = {"iteration": 20, "sequence": 0, "position": [0, 1, 0, 1], "group": "all", "draw": [1, 1, 2, 2]}
     path = write("token_independence", pd.DataFrame(keys | values), tmp_path / "a.parquet")
-    found = aggregate.path_independence([path], "demo").set_index("measure")
-    assert found.loc["agreement", ["mean", "count"]].tolist() == [0.5, 4]
+    metrics = aggregate.path_independence([path], "demo").set_index("measure")
+    assert metrics.loc["agreement", ["mean", "count"]].tolist() == [0.5, 4]

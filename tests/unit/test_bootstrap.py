@@ -29,12 +29,12 @@ def test_the_width_is_that_of_the_standard_error():
 
 
 def test_intervals_cover_the_true_mean_about_as_often_as_they_say():
-    patience = 0
+    covered = 0
     for trial in range(200):
         units = RNG.normal(size=40)
         low, high = bootstrap.interval(mean, units, seed=trial, repeats=400)
-        patience += low <= 0 <= high
-    assert 180 <= patience <= 199
+        covered += low <= 0 <= high
+    assert 180 <= covered <= 199
 
 
 def test_what_belongs_to_one_unit_is_drawn_together():
@@ -45,10 +45,10 @@ def test_what_belongs_to_one_unit_is_drawn_together():
     assert (low, high) == pytest.approx((1, 1))
 
 
-def test_pieces_give_the_replicates_of_one_piece(monkeypatch):
+def test_chunks_give_the_replicates_of_one_chunk(monkeypatch):
     units = RNG.normal(size=(7, 3))
     whole = bootstrap.replicates(mean, units, seed=1, repeats=50)
-    monkeypatch.setattr(bootstrap, "_LARGEST", 50)
+    monkeypatch.setattr(bootstrap, "_MAX_VALUES", 50)
     np.testing.assert_array_equal(bootstrap.replicates(mean, units, seed=1, repeats=50), whole)
     assert whole.shape == (50, 3)
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from small import ROOT
 
-from twoscale.analysis import claims, claims_page, evidence
+from tests.small import ROOT
 from twoscale import tables
+from twoscale.analysis import claims, claims_page, evidence
 from twoscale.analysis.claims import FAILS, HOLDS, OPEN
 
 GROUPS = ("4", "5-6")
@@ -23,46 +23,61 @@ HALF_DECADES = [1e-5, 3.16e-5, 1e-4, 3.16e-4, 1e-3, 3.16e-3, 1e-2]
 # --- synthetic tables: step norms fall geometrically, cosines rise to a level ----------------------------------
 
 
-def loop_rows(step, group="4", rate=0.6, spread=0.0, level=0.55, level_spread=0.01, start=0.1, wobble=0.0, **shape):
+def loop_rows(
+    iteration, group="4", rate=0.6, spread=0.0, level=0.55, level_spread=0.01, start=0.1, wobble=0.0, **shape
+):
     """Rows of "loop_sequences" of one checkpoint and group; `nulls` is the share of tokens without an angle."""
-    budget, nulls = shape.get("budget", 30), shape.get("nulls", 0.0)
-    k = np.arange(budget + 1)
+    last, nulls = shape.get("loops", 30), shape.get("nulls", 0.0)
+    k = np.arange(last + 1)
     frames = []
     for sequence, unit in enumerate(SPREAD):
         norms = (rate + spread * unit) ** k
         angles = level - (level - start) * np.exp(-(k - 1.0)) + wobble * np.sin(k) + level_spread * unit
         for measure, values, first in (("step_norm", norms, 0), ("cosine", angles, 1)):
-            defined = (k >= first) & (k < budget)
+            defined = (k >= first) & (k < last)
             missing = round(TOKENS * nulls) if measure == "cosine" else 0
             counts = np.where(defined, TOKENS - missing, 0)
-            rows = {"run": "trial", "iteration": step, "group": group, "k": k, "sequence": sequence, "measure": measure}
+            rows = {
+                "run": "trial",
+                "iteration": iteration,
+                "group": group,
+                "k": k,
+                "sequence": sequence,
+                "measure": measure,
+            }
             rows |= {"mean": np.where(counts > 0, values, np.nan), "count": counts, "nulls": TOKENS - counts}
             frames.append(pd.DataFrame(rows))
     return pd.concat(frames)
 
 
-def loops(first=None, last=None, steps=(0, 10, 100)):
+def loops(first=None, last=None, iterations=(0, 10, 100)):
     """An untrained model, a first checkpoint of slow and unsteady loops, and a last one as the paper says."""
     looks = {0: {"rate": 0.95, "level": 0.9}, 10: {"rate": 0.8, "level": 0.9, "wobble": 0.1} | (first or {})}
     looks[100] = last or {}
-    return pd.concat([loop_rows(step, group, **looks[step]) for step in steps for group in GROUPS])
+    return pd.concat([loop_rows(iteration, group, **looks[iteration]) for iteration in iterations for group in GROUPS])
 
 
-def drift(steps=(0, 10, 100), spread=0.1, **ratios):
-    """DLR 12 everywhere, but 0.5 under the reading `initial`, and whatever a reading is given."""
+def drift(iterations=(0, 10, 100), spread=0.1, **ratios):
+    """DLR 12 everywhere, but 0.5 under the reference state `initial`, and what `ratios` gives to others."""
     means = {"first_state": 12.0, "projected": 12.0, "final": 12.0, "initial": 0.5} | ratios
     rows = [
-        {"run": "trial", "iteration": step, "boundary": BOUNDARY, "reference_state": reading, "sequence": sequence}
+        {
+            "run": "trial",
+            "iteration": iteration,
+            "boundary": BOUNDARY,
+            "reference_state": reference,
+            "sequence": sequence,
+        }
         | {"measure": "dlr", "mean": value + spread * unit, "count": TOKENS, "nulls": 0}
-        for step in steps
-        for reading, value in means.items()
+        for iteration in iterations
+        for reference, value in means.items()
         for sequence, unit in enumerate(SPREAD)
     ]
     return pd.DataFrame(rows)
 
 
 def quality(spread=0.0, **changes):
-    """CE 5 under every setting but step norm's last two; `changes` adds nats: rule -> {threshold: nats}.
+    """CE 5 at every point but step norm's last two; `changes` adds nats: criterion -> {threshold: nats}.
 
     Sequences differ by half a nat; `spread` is by how much the changes differ between them.
     """
@@ -88,7 +103,7 @@ def latency(spread=0.02, **factors):
         thresholds = [30] if criterion == "fixed" else HALF_DECADES
         for number, threshold in enumerate(thresholds):
             for repeat, unit in enumerate(np.linspace(-1, 1, PROMPTS)):
-                # the rules' spreads run against one another, or nothing would be left of it in a ratio
+                # the criteria's spreads are opposite, or nothing would be left of it in a ratio
                 noise = 1 + spread * unit * (-1 if criterion == "acceleration" else 1)
                 rows.append(
                     {"run": "trial", "criterion": criterion, "threshold": float(threshold), "repeat": repeat}
@@ -102,79 +117,90 @@ CHECKS = pd.DataFrame(
 )
 
 
-def run(**changes):
-    tables_of_run = {"loops": loops(), "drift": drift(), "quality": quality(), "latency": latency(), "checks": CHECKS}
-    return evidence.Evidence(**(tables_of_run | {"budget": 30, "seed": 1} | changes))
+def synthetic(**changes):
+    run_tables = {"loops": loops(), "drift": drift(), "quality": quality(), "latency": latency(), "checks": CHECKS}
+    return evidence.Evidence(**(run_tables | {"max_loops": 30, "seed": 1} | changes))
 
 
 def without(frame, criterion, threshold):
     return frame[(frame["criterion"] != criterion) | (frame["threshold"] != threshold)]
 
 
-def verdict(number, evidence):
+def examine(number, evidence):
     return claims.examine(claims.CLAIMS[number - 1], evidence)
 
 
+ONE = (0, 100)  # one trained checkpoint
 FALLING_LATE = {"rate": 0.77, "spread": 0.06}  # a tenth near k = 10, earlier or later by sequence
 
 CASES = [
-    (1, HOLDS, {}, "every part"),
+    (1, HOLDS, {}, "every finding"),
     (1, FAILS, {"loops": loops(last={"rate": 0.95})}, "outside"),
     (1, OPEN, {"loops": loops(last=FALLING_LATE)}, "crosses"),
-    (2, HOLDS, {}, "every part"),
+    (2, HOLDS, {}, "every finding"),
     (2, FAILS, {"loops": loops(last={"rate": 0.85})}, "k 11.3 → 15.2"),
-    (2, OPEN, {"loops": loops(steps=(0, 100)), "drift": drift(steps=(0, 100))}, "fewer than two trained checkpoints"),
-    (3, HOLDS, {}, "every part"),
+    (
+        2,
+        OPEN,
+        {"loops": loops(iterations=(0, 100)), "drift": drift(iterations=(0, 100))},
+        "fewer than two trained checkpoints",
+    ),
+    (3, HOLDS, {}, "every finding"),
     (3, FAILS, {"loops": loops(last={"wobble": 0.2})}, "outside"),
     (3, OPEN, {"loops": loops(last={"nulls": 0.5})}, "50% of the values are under the rounding floor"),
-    (4, HOLDS, {}, "every part"),
+    (4, HOLDS, {}, "every finding"),
     (4, FAILS, {"loops": loops(last={"level": 0.9})}, "outside"),
     (4, OPEN, {"loops": loops(last={"level": 0.45, "level_spread": 0.1})}, "crosses"),
-    (5, HOLDS, {}, "every part"),
+    (5, HOLDS, {}, "every finding"),
     (5, FAILS, {"loops": loops(last={"level": 0.89})}, "mean 0.90 → 0.89"),
-    (5, OPEN, {"loops": loops({"budget": 20}, {"budget": 20}, steps=(10, 100))}, "rows missing: loop steps up to"),
-    (6, HOLDS, {}, "every part"),
+    (5, OPEN, {"loops": loops({"loops": 20}, {"loops": 20}, iterations=(10, 100))}, "rows missing: loop steps up to"),
+    (6, HOLDS, {}, "every finding"),
     (6, FAILS, {"drift": drift(final=3.0)}, "final"),
     (6, OPEN, {"drift": drift(projected=5.0)}, "crosses"),
-    (7, HOLDS, {}, "every part"),
+    (7, HOLDS, {}, "every finding"),
     (7, FAILS, {"latency": latency().assign(latency_ms=10.0)}, "outside"),
     (7, OPEN, {"latency": without(latency(), criterion="acceleration", threshold=1e-2)}, "rows missing: acceleration"),
-    (8, HOLDS, {}, "every part"),
+    (8, HOLDS, {}, "every finding"),
     (8, FAILS, {"quality": quality(kl={1e-3: -0.1})}, "-0.1 at τ = 0.001"),
     (8, OPEN, {"quality": quality(spread=3, acceleration={1e-2: 0.01})}, "crosses"),
-    (9, HOLDS, {}, "every part"),
+    (9, HOLDS, {}, "every finding"),
     (9, FAILS, {"quality": quality(step_norm={})}, "outside"),
-    (9, OPEN, {"quality": without(quality(), criterion="step_norm", threshold=1e-3)}, "rows missing: step_norm at 0.001"),
-    (10, HOLDS, {}, "every part"),
+    (
+        9,
+        OPEN,
+        {"quality": without(quality(), criterion="step_norm", threshold=1e-3)},
+        "rows missing: step_norm at 0.001",
+    ),
+    (10, HOLDS, {}, "every finding"),
     (10, FAILS, {"latency": latency(kl=0.5)}, "kl 4 ms at τ = 0.01"),
     (10, OPEN, {"latency": latency(spread=0.3, kl=1.05)}, "crosses"),
-    (11, HOLDS, {}, "every part"),
+    (11, HOLDS, {}, "every finding"),
     (11, FAILS, {"latency": latency(kl=0.9)}, "outside"),
     (11, OPEN, {"latency": without(latency(), criterion="kl", threshold=3.16e-4)}, "rows missing: kl at 0.000316"),
 ]
 
 
 @pytest.mark.parametrize(
-    ("number", "expected", "changes", "reason"), CASES, ids=[f"{number}-{kind}" for number, kind, *_ in CASES]
+    ("number", "expected", "changes", "reason"), CASES, ids=[f"{number}-{expected}" for number, expected, *_ in CASES]
 )
 def test_each_claim_reaches_each_verdict(number, expected, changes, reason):
-    found = verdict(number, run(**changes))
-    assert found.verdict == expected, found.reason
-    assert reason in found.reason
+    verdict = examine(number, synthetic(**changes))
+    assert verdict.verdict == expected, verdict.reason
+    assert reason in verdict.reason
 
 
 def test_every_claim_has_a_case_of_every_verdict():
-    assert [(number, kind) for number, kind, *_ in CASES] == [
-        (number, kind) for number in range(1, 12) for kind in (HOLDS, FAILS, OPEN)
+    assert [(number, expected) for number, expected, *_ in CASES] == [
+        (number, expected) for number in range(1, 12) for expected in (HOLDS, FAILS, OPEN)
     ]
 
 
-def test_the_criteria_are_the_ones_fixed_beforehand():
-    criteria = {
-        v.claim.number: list(dict.fromkeys(f.criterion for f in v.findings if f.criterion))
-        for v in claims.verdicts(run())
+def test_the_bounds_are_the_ones_fixed_beforehand():
+    bounds = {
+        v.claim.number: list(dict.fromkeys(f.bounds for f in v.findings if f.bounds))
+        for v in claims.verdicts(synthetic())
     }
-    assert criteria == {
+    assert bounds == {
         1: ["≤ 10"],
         2: ["< 0"],
         3: ["< 0", "≤ 0.05", "≤ 0"],
@@ -196,48 +222,48 @@ def test_the_criteria_are_the_ones_fixed_beforehand():
     ("interval", "expected"),
     [((0.0, 0.9), HOLDS), ((0.0, 1.0), HOLDS), ((0.9, 1.1), OPEN), ((1.01, 2.0), FAILS)],
 )
-def test_a_criterion_is_met_by_a_whole_interval(interval, expected):
+def test_bounds_are_met_by_a_whole_interval(interval, expected):
     estimate = evidence.Estimate(0.5, *interval)
     assert claims.judge(claims.at_most(1), estimate)[0] == expected
 
 
-def test_a_strict_criterion_is_not_met_at_its_bound():
+def test_a_strict_bound_is_not_met_by_its_own_value():
     assert claims.judge(claims.below(0), evidence.Estimate(0, 0, 0))[0] == FAILS
     assert claims.judge(claims.above(1), evidence.Estimate(1, 1, 1))[0] == FAILS
 
 
 def test_one_group_decides_against_a_claim_and_is_named():
     split = pd.concat([loop_rows(100, "4"), loop_rows(100, "5-6", rate=0.97)])
-    found = verdict(1, run(loops=split))
-    assert found.verdict == FAILS
-    assert found.reason.startswith("5-6: ")
+    verdict = examine(1, synthetic(loops=split))
+    assert verdict.verdict == FAILS
+    assert verdict.reason.startswith("5-6: ")
 
 
-def test_one_part_left_open_leaves_a_claim_open():
+def test_one_finding_left_open_leaves_a_claim_open():
     split = pd.concat([loop_rows(100, "4"), loop_rows(100, "5-6", level=0.45, level_spread=0.1)])
-    assert verdict(4, run(loops=split)).verdict == OPEN
+    assert examine(4, synthetic(loops=split)).verdict == OPEN
 
 
 def test_a_negative_settled_mean_is_anti_parallel_though_its_modulus_fell():
-    found = verdict(5, run(loops=loops(last={"level": -0.5})))
-    assert found.verdict == FAILS
-    assert "anti-parallel" in found.reason
+    verdict = examine(5, synthetic(loops=loops(last={"level": -0.5})))
+    assert verdict.verdict == FAILS
+    assert "anti-parallel" in verdict.reason
 
 
 def test_an_anti_parallel_group_says_what_its_first_checkpoint_lacks():
     rows = loops(first={"nulls": 0.5}, last={"level": -0.5})
-    assert "anti-parallel, not orthogonal; 50% of the values" in verdict(5, run(loops=rows)).reason
+    assert "anti-parallel, not orthogonal; 50% of the values" in examine(5, synthetic(loops=rows)).reason
 
 
 def test_a_settled_mean_around_zero_is_orthogonal():
-    assert verdict(5, run(loops=loops(last={"level": 0.0, "level_spread": 0.05}))).verdict == HOLDS
+    assert examine(5, synthetic(loops=loops(last={"level": 0.0, "level_spread": 0.05}))).verdict == HOLDS
 
 
-def test_each_reading_of_the_drift_has_a_verdict_and_the_initial_one_does_not_count():
-    found = verdict(6, run())
-    readings = {f.part: f.verdict for f in found.findings if f.criterion == "as above"}
-    assert readings == {"first_state": HOLDS, "projected": HOLDS, "final": HOLDS, "initial": FAILS}
-    untrained = [f for f in found.findings if "untrained" in f.quantity]
+def test_each_reference_state_of_the_drift_has_a_verdict_and_the_initial_one_does_not_count():
+    verdict = examine(6, synthetic())
+    by_state = {f.scope: f.verdict for f in verdict.findings if f.bounds == "as above"}
+    assert by_state == {"first_state": HOLDS, "projected": HOLDS, "final": HOLDS, "initial": FAILS}
+    untrained = [f for f in verdict.findings if "untrained" in f.quantity]
     assert len(untrained) == 4
     assert all(np.isfinite(f.estimate.value) and not f.verdict for f in untrained)
 
@@ -245,60 +271,60 @@ def test_each_reading_of_the_drift_has_a_verdict_and_the_initial_one_does_not_co
 def test_the_drift_of_every_trained_checkpoint_counts():
     early = drift()
     early.loc[(early["iteration"] == 10) & (early["reference_state"] == "final"), "mean"] = 0.8
-    found = verdict(6, run(drift=early))
-    assert found.verdict == FAILS
-    (least,) = (f for f in found.findings if f.part == f"{BOUNDARY}, final" and f.verdict == FAILS)
-    assert least.estimate.remark == "at step 10"
+    verdict = examine(6, synthetic(drift=early))
+    assert verdict.verdict == FAILS
+    (least,) = (f for f in verdict.findings if f.scope == f"{BOUNDARY}, final" and f.verdict == FAILS)
+    assert least.estimate.remark == "at iteration 10"
 
 
-def test_a_budget_other_than_the_papers_leaves_the_saving_open():
-    found = verdict(7, run(budget=64))
-    assert (found.verdict, "budget is 64" in found.reason) == (OPEN, True)
+def test_max_loops_other_than_the_papers_leaves_the_saving_open():
+    verdict = examine(7, synthetic(max_loops=64))
+    assert (verdict.verdict, "max_loops is 64" in verdict.reason) == (OPEN, True)
 
 
-def test_a_setting_of_lesser_quality_does_not_race():
+def test_a_threshold_of_lesser_quality_does_not_race():
     """Step norm is fastest at 1e-2, where its quality is gone."""
-    found = verdict(10, run(latency=latency(step_norm=0.99)))
-    (race,) = (f for f in found.findings if f.part == "step_norm")
+    verdict = examine(10, synthetic(latency=latency(step_norm=0.99)))
+    (race,) = (f for f in verdict.findings if f.scope == "step_norm")
     assert race.verdict == HOLDS
     assert "step_norm 9.9 ms at τ = 0.001" in race.reason
 
 
-def test_a_rule_without_a_setting_of_equal_quality_loses():
+def test_a_criterion_without_a_threshold_of_equal_quality_loses():
     worse = dict.fromkeys(HALF_DECADES, 0.2)
-    found = verdict(10, run(quality=quality(acceleration=worse)))
-    assert found.verdict == FAILS
-    assert "acceleration has no setting of equal quality" in found.reason
+    verdict = examine(10, synthetic(quality=quality(acceleration=worse)))
+    assert verdict.verdict == FAILS
+    assert "acceleration has no threshold of equal quality" in verdict.reason
 
 
-def test_the_price_of_a_check_stands_beside_claims_10_and_11():
+def test_the_cost_of_a_check_is_given_with_claims_10_and_11():
     for number in (10, 11):
-        (price,) = (f for f in verdict(number, run()).findings if "KL check" in f.quantity)
-        assert price.estimate.value == pytest.approx(1.5)
-        assert price.verdict == ""
+        (cost,) = (f for f in examine(number, synthetic()).findings if "KL check" in f.quantity)
+        assert cost.estimate.value == pytest.approx(1.5)
+        assert cost.verdict == ""
 
 
 @pytest.mark.parametrize("empty", ["loops", "drift", "quality", "latency", "checks"])
 def test_empty_tables_leave_claims_open_and_none_fails(empty):
-    whole = run()
-    found = claims.verdicts(replace(whole, **{empty: getattr(whole, empty)[:0]}))
-    assert len(found) == 11
-    assert FAILS not in {v.verdict for v in found}
+    whole = synthetic()
+    verdicts = claims.verdicts(replace(whole, **{empty: getattr(whole, empty)[:0]}))
+    assert len(verdicts) == 11
+    assert FAILS not in {v.verdict for v in verdicts}
     if empty != "checks":
-        assert any(v.verdict == OPEN and "rows missing" in v.reason for v in found)
+        assert any(v.verdict == OPEN and "rows missing" in v.reason for v in verdicts)
 
 
 def test_one_sequence_gives_no_interval():
-    alone = run(loops=loops().query("sequence == 0"))
-    found = verdict(1, alone)
-    assert (found.verdict, "at least 2 values of sequence" in found.reason) == (OPEN, True)
+    alone = synthetic(loops=loops().query("sequence == 0"))
+    verdict = examine(1, alone)
+    assert (verdict.verdict, "at least 2 values of sequence" in verdict.reason) == (OPEN, True)
 
 
 def test_a_hole_in_a_table_is_named():
-    holed = loops().query("not (group == '5-6' and step == 100 and k == 4 and sequence == 3)")
-    found = verdict(1, run(loops=holed))
-    assert found.verdict == OPEN
-    assert "rows missing: sequence 3, step 100, k 4" in found.reason
+    holed = loops().query("not (group == '5-6' and iteration == 100 and k == 4 and sequence == 3)")
+    verdict = examine(1, synthetic(loops=holed))
+    assert verdict.verdict == OPEN
+    assert "rows missing: sequence 3, iteration 100, k 4" in verdict.reason
 
 
 def test_tokens_weigh_a_sequence():
@@ -333,33 +359,35 @@ def test_the_leap_from_the_noise_does_not_count_as_decay():
 
 
 def test_the_table_holds_every_finding_and_one_verdict_a_claim(tmp_path):
-    found = claims.verdicts(run())
-    frame = claims.table(found, "trial")
+    verdicts = claims.verdicts(synthetic())
+    frame = claims.table(verdicts, "trial")
     tables.write("claims", frame, tmp_path / "claims.parquet")
     read = tables.read("claims", tmp_path / "claims.parquet")
-    assert len(read) == sum(len(v.findings) + 1 for v in found)
-    whole = read[read["text_part"] == claims.ALL]
+    assert len(read) == sum(len(v.findings) + 1 for v in verdicts)
+    whole = read[read["scope"] == claims.ALL]
     assert list(whole["claim"]) == list(range(1, 12))
-    assert list(whole["verdict"]) == [v.verdict for v in found]
+    assert list(whole["verdict"]) == [v.verdict for v in verdicts]
 
 
 def test_the_same_tables_give_the_same_intervals():
-    pd.testing.assert_frame_equal(claims.table(claims.verdicts(run()), "a"), claims.table(claims.verdicts(run()), "a"))
+    pd.testing.assert_frame_equal(
+        claims.table(claims.verdicts(synthetic()), "a"), claims.table(claims.verdicts(synthetic()), "a")
+    )
 
 
 def test_the_page_names_run_text_and_checkpoints_and_every_claim():
-    found = claims.verdicts(run())
-    page = claims_page.page(found, "trial", "Python documentation", run())
+    verdicts = claims.verdicts(synthetic())
+    page = claims_page.page(verdicts, "trial", "Python documentation", synthetic())
     for words in ("**trial**", "Python documentation", "0 (untrained), 10, 100"):
         assert words in page
-    for v in found:
+    for v in verdicts:
         assert f"## {v.claim.number}. {v.claim.title}: {v.verdict}" in page
         assert v.claim.where in page
         assert v.claim.statement in page
 
 
 def test_every_row_of_the_page_has_the_cells_of_its_header():
-    page = claims_page.page(claims.verdicts(run()), "trial", "text", run())
+    page = claims_page.page(claims.verdicts(synthetic()), "trial", "text", synthetic())
     widths = [line.replace("\\|", "").count("|") for line in page.splitlines() if line.startswith("|")]
     assert set(widths) == {4, 8}
 
@@ -369,6 +397,8 @@ def test_numbers_are_printed_with_three_digits(value, text):
     assert claims_page.number(value) == text
 
 
-def test_claims_need_no_torch():
-    code = "import sys; sys.modules['torch'] = None; from twoscale import claims, claims_page"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT / "scripts")
+def test_analysis_needs_no_torch():
+    modules = sorted(path.stem for path in (ROOT / "src" / "twoscale" / "analysis").glob("*.py"))
+    names = ["twoscale.analysis" if name == "__init__" else f"twoscale.analysis.{name}" for name in modules]
+    code = f"import sys; sys.modules['torch'] = None; import {', '.join(names)}"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT / "src")

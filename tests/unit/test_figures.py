@@ -1,9 +1,11 @@
 """Figures: what they show of tables with known content, and what they are as files."""
 
+import inspect
 import json
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import jinja2
@@ -14,27 +16,28 @@ import pytest
 from matplotlib.colors import to_rgb
 from safetensors.numpy import save_file
 
-from twoscale.analysis import aggregate
-from twoscale.figures import style
+from twoscale.config import Config, checked, preset
 from twoscale.errors import InputError
-from twoscale.figures import fig1, fig2, fig3, fig4, fig5, training
+from twoscale.figures import fig1, fig2, fig3, fig4, fig5, style, training
+from twoscale.figures.catalogue import FIGURES, report_values
 
 ROOT = Path(__file__).parents[2]
-BUDGET = 6
-RUN = {"run": "demo", "text": "python_docs"}
-STEPS = (0, 50, 600)
+LOOPS = 6
+RUN = {"context": style.FigureContext("demo", "python_docs", LOOPS)}
+ITERATIONS = (0, 50, 600)
+DRIFT_MEASURES = ("dlr", "jump")
 
 
 def statistics(mean, std=0.1, count=10, nulls=0):
     return {"mean": mean, "std": std, "count": count, "nulls": nulls}
 
 
-def loop_metrics(groups=("4", "5-6"), steps=STEPS):
+def loop_metrics(groups=("4", "5-6"), iterations=ITERATIONS):
     rows = [
-        {"run": "demo", "iteration": step, "group": group, "k": k, "measure": measure} | statistics(mean)
-        for step in steps
+        {"run": "demo", "iteration": iteration, "group": group, "k": k, "measure": measure} | statistics(mean)
+        for iteration in iterations
         for group in groups
-        for k in range(BUDGET)
+        for k in range(LOOPS)
         for measure, mean in (("step_norm", 2.0 ** (3 - k)), ("cosine", 0.6))
         if not (measure == "cosine" and k == 0)
     ]
@@ -42,89 +45,100 @@ def loop_metrics(groups=("4", "5-6"), steps=STEPS):
 
 
 def drift_table(boundaries=("4->5-6", "5-6->7")):
+    keys = ["run", "iteration", "boundary", "reference_state", "measure"]
     rows = [
-        {"run": "demo", "iteration": step, "boundary": boundary, "reference_state": reading, "measure": measure} | statistics(mean)
-        for step in STEPS
+        dict(zip(keys, ("demo", iteration, boundary, state, measure), strict=True)) | statistics(mean)
+        for iteration in ITERATIONS
         for boundary in boundaries
-        for reading, mean in (("first_state", 3.0), ("initial", 9.0))
-        for measure in aggregate.DRIFT_MEASURES
+        for state, mean in (("first_state", 3.0), ("initial", 9.0))
+        for measure in DRIFT_MEASURES
     ]
-    return pd.DataFrame(rows, columns=["run", "iteration", "boundary", "reference_state", "measure", *statistics(0)])
+    return pd.DataFrame(rows, columns=[*keys, *statistics(0)])
 
 
 def exit_tables(criteria=("fixed", "step_norm", "kl", "acceleration")):
+    """The tables exit_latency, exit_quality and exit_loops: 3.5 and 4 loops on average in two sequences."""
     cases = [
-        (rule, threshold) for rule in rules for threshold in ([3, BUDGET] if rule == "fixed" else [1e-5, 1e-3, 1e-2])
+        (criterion, float(threshold))
+        for criterion in criteria
+        for threshold in ([3, LOOPS] if criterion == "fixed" else [1e-5, 1e-3, 1e-2])
     ]
-    latency = [
-        {"criterion": rule, "threshold": float(threshold), "latency_ms": ms, "baseline_ms": ms - 1}
-        for rule, threshold in cases
-        for ms in (10.0, 20.0, 30.0, 40.0, 100.0)
+    latency = [(*case, ms, ms - 1) for case in cases for ms in (10.0, 20.0, 30.0, 40.0, 100.0)]
+    sequences = list(enumerate(((100, 3.0), (300, 4.0))))
+    quality = [(*case, sequence, tokens, ce) for case in cases for sequence, (tokens, ce) in sequences]
+    loops = [
+        (*case, sequence, group, evaluations)
+        for case in cases
+        for sequence, _ in sequences
+        for group, evaluations in (("4", 3.0), ("5-6", sequence + 4.0))
     ]
-    quality = [
-        {"criterion": rule, "threshold": float(threshold), "sequence": sequence, "tokens": tokens, "ce": ce}
-        | {"evaluations_g4": 3.0, "evaluations_g5-6": sequence + 4.0}
-        for rule, threshold in cases
-        for sequence, (tokens, ce) in enumerate(((100, 3.0), (300, 4.0)))
-    ]
-    columns = (
-        ["criterion", "threshold", "latency_ms", "baseline_ms"],
-        ["criterion", "threshold", "sequence", "tokens", "ce", "evaluations_g4", "evaluations_g5-6"],
+    point = ["criterion", "threshold"]
+    return (
+        pd.DataFrame(latency, columns=[*point, "latency_ms", "baseline_ms"]),
+        pd.DataFrame(quality, columns=[*point, "sequence", "tokens", "ce"]),
+        pd.DataFrame(loops, columns=[*point, "sequence", "group", "evaluations"]),
     )
-    return pd.DataFrame(latency, columns=columns[0]), pd.DataFrame(quality, columns=columns[1])
 
 
 def places(groups=("4", "5-6")):
-    loops = [{"stage": "loop", "layer": None, "group": g, "k": k} for g in groups for k in range(BUDGET + 1)]
+    loops = [{"stage": "loop", "layer": None, "group": g, "k": k} for g in groups for k in range(LOOPS + 1)]
     first, last = ({"stage": "layer", "layer": n, "group": None, "k": None} for n in (1, 7))
     return [{"stage": "embedding", "layer": None, "group": None, "k": None}, first, *loops, last]
 
 
-def saved_states(path, groups=("4", "5-6"), leap=1.0, **changed):
-    """Random states (P, T, 5), the start x^0 of every loop `leap` times as far out."""
+def saved_states(path, groups=("4", "5-6"), jump=1.0, **changed):
+    """Random states (P, T, 5), the start x^0 of every loop `jump` times as far out."""
     way = places(groups)
     values = np.random.default_rng(0).normal(size=(len(way), 4, 5)).astype(np.float32)
-    values[[i for i, place in enumerate(way) if place["k"] == 0]] *= leap
+    values[[i for i, place in enumerate(way) if place["k"] == 0]] *= jump
     described = {"places": way, "tokens": ["a", " b", "\n", "$x"], "iteration": 600, "sequence": 0} | changed
     save_file({"states": values}, path, metadata={"twoscale": json.dumps(described)})
     return path
 
 
-def training_log(groups=("4", "5-6"), iterations=100, **changed):
-    """Loss falling by 0.01 an iteration, measured on held-out text every 50; a lone draw of 40 loops in group 5-6."""
-    step = np.arange(1, iterations + 1)
-    log = {
-        "iteration": step,
-        "tokens_seen": step * 20,
-        "loss": 6 - 0.01 * step,
-        "held_out_loss": np.where(step % 50 == 0, 5.5, np.nan),
-        "learning_rate": np.minimum(step, 10) * 6e-5,
+def training_table(iterations=100, **changed):
+    """Loss falling by 0.01 per iteration, measured on held-out text every 50."""
+    iteration = np.arange(1, iterations + 1)
+    table = {
+        "iteration": iteration,
+        "tokens_seen": iteration * 20,
+        "loss": 6 - 0.01 * iteration,
+        "held_out_loss": np.where(iteration % 50 == 0, 5.5, np.nan),
+        "learning_rate": np.minimum(iteration, 10) * 6e-5,
         "gradient_norm": np.full(iterations, 0.5),
     }
-    log |= {f"loops_g{group}": 1 + step % 5 for group in groups}
-    if "5-6" in groups:
-        log["loops_g5-6"] = np.where(step == 1, 40, 1 + step % 5)
-    return pd.DataFrame(log | changed)
+    return pd.DataFrame(table | changed)
 
 
-def draw_training(log):
-    return training.draw(log, mean_loops=2, held_out_loops=4, clip=1.0, **RUN)
+def loops_table(groups=("4", "5-6"), iterations=100):
+    """Loop counts from 1 to 5 in turn; a single count of 40 in group 5-6."""
+    rows = [
+        (iteration, group, 40 if (iteration, group) == (1, "5-6") else 1 + iteration % 5)
+        for iteration in range(1, iterations + 1)
+        for group in groups
+    ]
+    return pd.DataFrame(rows, columns=["iteration", "group", "loops"])
+
+
+def draw_training(groups=("4", "5-6"), iterations=100, **changed):
+    tables = training_table(iterations, **changed), loops_table(groups, iterations)
+    return training.draw(*tables, mean_loops=2, grad_clip=1.0, **RUN)
 
 
 def draw(name, tmp_path):
     match name:
         case "fig1":
-            return fig1.draw(fig1.read_states(saved_states(tmp_path / "states.safetensors")), 3, **RUN)
+            return fig1.draw(**fig1.read([saved_states(tmp_path / "states.safetensors")]), tokens=3, **RUN)
         case "fig2":
-            return fig2.draw(drift_table(), "first_state", BUDGET, **RUN)
+            return fig2.draw(drift_table(), reference_state="first_state", **RUN)
         case "fig3":
-            return fig3.draw(loop_metrics(), BUDGET, **RUN)
+            return fig3.draw(loop_metrics(), **RUN)
         case "fig4":
-            return fig4.draw(*exit_tables(), BUDGET, **RUN)
+            return fig4.draw(*exit_tables(), **RUN)
         case "fig5":
-            return fig5.draw(loop_metrics(), BUDGET, **RUN)
+            return fig5.draw(loop_metrics(), **RUN)
         case "training":
-            return draw_training(training_log())
+            return draw_training()
 
 
 def legend_texts(figure):
@@ -147,16 +161,16 @@ PAPER = ("fig1", "fig2", "fig3", "fig4", "fig5")
 ALL = (*PAPER, "training")
 
 
-# every kind of mark; Figures 2 and 5 are made of those of Figure 3
-KINDS = ("fig1", "fig3", "fig4", "training")
+# every kind of mark; Figures 2 and 5 consist of those of Figure 3
+DISTINCT = ("fig1", "fig3", "fig4", "training")
 
-DRAW_KINDS = """
+DRAW = """
 import pathlib, sys
 sys.path[:0] = sys.argv[1:3]
-import test_figures
-from twoscale import style
+from tests.unit import test_figures
+from twoscale.figures import style
 folder = pathlib.Path(sys.argv[3])
-for name in test_figures.KINDS:
+for name in test_figures.DISTINCT:
     style.save(test_figures.draw(name, folder), folder / f"{name}.pdf")
 print("torch" in sys.modules)  # all figure modules are imported by now
 """
@@ -166,13 +180,13 @@ print("torch" in sys.modules)  # all figure modules are imported by now
 def elsewhere(tmp_path_factory):
     """Figures drawn by another process with another hash seed: its folder, and whether it loaded torch."""
     folder = tmp_path_factory.mktemp("elsewhere")
-    command = [sys.executable, "-c", DRAW_KINDS, ROOT / "scripts", ROOT / "tests" / "unit", folder]
+    command = [sys.executable, "-c", DRAW, ROOT / "src", ROOT, folder]
     environment = os.environ | {"PYTHONHASHSEED": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     return folder, done.stdout.strip()
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", DISTINCT)
 def test_the_same_tables_give_the_same_bytes_in_another_process_with_fonts_embedded(name, tmp_path, elsewhere):
     style.save(draw(name, tmp_path), tmp_path / "again.pdf")
     written = (tmp_path / "again.pdf").read_bytes()
@@ -190,7 +204,7 @@ def test_figures_need_no_torch(elsewhere):
 def test_every_figure_names_its_run_text_and_loops_and_leaves_no_global_state(name, tmp_path):
     before = dict(mpl.rcParams)
     figure = draw(name, tmp_path)
-    loops = "r = 2 mean loop steps" if name == "training" else f"K = {BUDGET} loop steps"
+    loops = "r = 2 mean loop steps" if name == "training" else f"K = {LOOPS} loop steps"
     assert figure.get_supxlabel() == f"run demo · text python_docs · {loops}"
     assert dict(mpl.rcParams) == before
 
@@ -209,16 +223,16 @@ def test_png_is_written_at_300_dots_per_inch_and_other_kinds_are_refused(tmp_pat
 def test_checkpoints_darken_over_training_and_the_untrained_model_is_dashed_grey():
     styles = style.checkpoint_palette([600, 0, 50, 200])
     assert list(styles) == [0, 50, 200, 600]
-    luminance = [np.dot(to_rgb(styles[step]["color"]), (0.2126, 0.7152, 0.0722)) for step in (50, 200, 600)]
+    luminance = [np.dot(to_rgb(styles[iteration]["color"]), (0.2126, 0.7152, 0.0722)) for iteration in (50, 200, 600)]
     assert luminance == sorted(luminance, reverse=True)
     assert styles[0]["linestyle"] != "-"
     assert len(set(to_rgb(styles[0]["color"]))) == 1
 
 
-def test_rules_have_the_colours_of_the_paper_and_no_two_look_alike():
+def test_criteria_have_the_colours_of_the_paper_and_no_two_look_alike():
     others = ["step_norm_relative", "acceleration_normalized", "entropy_diff", "cosine", "argmax_stability", "mine"]
     styles = style.criterion_styles(["acceleration", "fixed", "kl", "step_norm", *others])
-    hues = {rule: np.argmax(to_rgb(styles[rule]["color"])) for rule in ("step_norm", "acceleration", "kl")}
+    hues = {name: np.argmax(to_rgb(styles[name]["color"])) for name in ("step_norm", "acceleration", "kl")}
     assert hues == {"step_norm": 2, "acceleration": 1, "kl": 0}  # blue, green, orange: red leads
     assert "fixed" not in styles
     for what in ("color", "marker"):
@@ -262,9 +276,9 @@ def test_fig1_tokens_are_printed_as_short_visible_words(token, word):
     assert fig1.printable(token) == word
 
 
-def test_fig1_leap_from_the_start_of_a_loop_does_not_set_the_limits(tmp_path):
-    states = fig1.read_states(saved_states(tmp_path / "s.safetensors", leap=1000.0))
-    axes = fig1.draw(states, 4, **RUN).axes[0]
+def test_fig1_jump_from_the_start_of_a_loop_does_not_set_the_limits(tmp_path):
+    states = fig1.read_states(saved_states(tmp_path / "s.safetensors", jump=1000.0))
+    axes = fig1.draw(states, tokens=4, **RUN).axes[0]
     plane, _ = fig1.project(states.values)
     visible = plane[[place["k"] != 0 for place in states.places]].reshape(-1, 2)
     assert_inside(axes, visible)
@@ -273,7 +287,7 @@ def test_fig1_leap_from_the_start_of_a_loop_does_not_set_the_limits(tmp_path):
 
 def test_fig1_inset_holds_the_late_states_of_the_last_group(tmp_path):
     states = fig1.read_states(saved_states(tmp_path / "s.safetensors"))
-    axes = fig1.draw(states, 4, **RUN).axes[0]
+    axes = fig1.draw(states, tokens=4, **RUN).axes[0]
     inset = next(child for child in axes.child_axes if "group 5–6" in child.get_title())
     plane, _ = fig1.project(states.values)
     late = plane[[place["group"] == "5-6" and place["k"] >= 1 for place in states.places], 0]
@@ -302,20 +316,22 @@ def test_fig1_a_file_that_holds_no_states_is_refused(tmp_path, kind):
     assert one_sentence(error)
 
 
-def test_fig2_shows_the_chosen_reading_at_each_boundary_with_one_sigma(tmp_path):
-    axes = fig2.draw(drift_table(), "initial", BUDGET, **RUN).axes[0]
+def test_fig2_shows_the_reference_state_at_each_boundary_with_one_sigma(tmp_path):
+    axes = fig2.draw(drift_table(), reference_state="initial", **RUN).axes[0]
     lines = {line.get_label(): line for line in axes.get_lines()}
     assert list(lines) == ["4 → 5–6", "5–6 → 7", "DLR = 1"]
-    assert list(lines["4 → 5–6"].get_ydata()) == [9.0] * len(STEPS)
+    assert list(lines["4 → 5–6"].get_ydata()) == [9.0] * len(ITERATIONS)
     band = axes.collections[0].get_paths()[0].vertices[:, 1]
     assert (band.min(), band.max()) == pytest.approx((8.9, 9.1))
-    assert f"K = {BUDGET}" in axes.get_ylabel()
+    assert f"K = {LOOPS}" in axes.get_ylabel()
     assert axes.get_xlim()[0] < 0  # the untrained model is on the axis
 
 
-def test_fig2_refuses_an_unknown_reading():
-    with pytest.raises(InputError, match=r"figures\.dlr_reference_state: found 'none', .*first_state, initial") as error:
-        fig2.draw(drift_table(), "none", BUDGET, **RUN)
+def test_fig2_refuses_an_unknown_reference_state():
+    with pytest.raises(
+        InputError, match=r"figures\.dlr_reference_state: found 'none', .*first_state, initial"
+    ) as error:
+        fig2.draw(drift_table(), reference_state="none", **RUN)
     assert one_sentence(error)
 
 
@@ -325,46 +341,46 @@ def test_fig3_has_a_row_per_measure_a_column_per_group_and_a_line_per_checkpoint
     assert [axes.get_title() for axes in top] == ["(i)  group 4", "(ii)  group 5–6"]
     assert top[0].get_yscale() == "log"
     assert bottom[0].get_yscale() == "linear"
-    assert all(len(axes.get_lines()) == len(STEPS) for axes in figure.axes)
+    assert all(len(axes.get_lines()) == len(ITERATIONS) for axes in figure.axes)
     assert list(top[0].get_lines()[0].get_ydata()) == [8, 4, 2, 1, 0.5, 0.25]
     assert list(bottom[0].get_lines()[0].get_xdata()) == [1, 2, 3, 4, 5]
     assert legend_texts(figure) == ["0 (untrained)", "50", "600"]
 
 
 def test_fig3_bands_stay_positive_on_the_logarithmic_axis():
-    loops = loop_metrics().assign(std=100.0)
-    axes = fig3.draw(loops, BUDGET, **RUN).axes[0]
+    table = loop_metrics().assign(std=100.0)
+    axes = fig3.draw(table, **RUN).axes[0]
     assert all(band.get_paths()[0].vertices[:, 1].min() > 0 for band in axes.collections)
     assert axes.get_ylim()[0] > 0
 
 
 @pytest.mark.parametrize("module", [fig3, fig5])
 def test_points_that_most_tokens_do_not_have_are_left_out(module):
-    loops = loop_metrics(groups=("4",))
-    loops.loc[(loops["k"] >= 4) & (loops["measure"] == "cosine"), ["count", "nulls"]] = (4, 6)
-    axes = module.draw(loops, BUDGET, **RUN).axes[-1]
+    table = loop_metrics(groups=("4",))
+    table.loc[(table["k"] >= 4) & (table["measure"] == "cosine"), ["count", "nulls"]] = (4, 6)
+    axes = module.draw(table, **RUN).axes[-1]
     assert list(axes.get_lines()[0].get_xdata()) == [1, 2, 3]
 
 
-def test_fig4_has_the_rules_of_the_table_and_the_full_budget_as_a_line(tmp_path):
-    figure = fig4.draw(*exit_tables(("fixed", "kl", "mine")), BUDGET, **RUN)
-    assert legend_texts(figure) == ["KL", "mine", f"full budget, $K = {BUDGET}$", "thin: same loops, no rule"]
+def test_fig4_has_the_criteria_of_the_table_and_all_loop_steps_as_a_line(tmp_path):
+    figure = fig4.draw(*exit_tables(("fixed", "kl", "mine")), **RUN)
+    assert legend_texts(figure) == ["KL", "mine", f"all loop steps, $K = {LOOPS}$", "thin: same loops, no criterion"]
     assert [axes.get_ylabel().split(" ")[0] for axes in figure.axes] == ["latency", "perplexity", "cross-entropy"]
     for axes in figure.axes:
         assert axes.get_xscale() == "log"
         level = [line for line in axes.get_lines() if list(line.get_xdata()) == [0, 1]]
-        assert len(level) == 1  # `fixed` at the budget only, not at 3 loops
+        assert len(level) == 1  # `fixed` at all loop steps only, not at 3
 
 
-def test_fig5_covers_the_whole_budget_and_marks_the_range_of_the_paper(tmp_path):
+def test_fig5_covers_all_loop_steps_and_marks_the_range_of_the_paper(tmp_path):
     figure = draw("fig5", tmp_path)
     assert len(figure.axes) == 2
-    assert figure.axes[0].get_xlim() == (1, BUDGET - 1)
+    assert figure.axes[0].get_xlim() == (1, LOOPS - 1)
     assert "paper: 0.5–0.65" in legend_texts(figure)
 
 
 def test_training_shows_every_iteration_its_running_mean_and_the_held_out_loss():
-    each, mean, held_out = draw_training(training_log()).axes[0].get_lines()
+    each, mean, held_out = draw_training().axes[0].get_lines()
     assert list(each.get_ydata()) == list(6 - 0.01 * np.arange(1, 101))
     known = np.isfinite(mean.get_ydata())
     assert 0 < known.sum() < 100  # no mean where the window reaches over an end
@@ -376,12 +392,12 @@ def test_training_shows_every_iteration_its_running_mean_and_the_held_out_loss()
 @pytest.mark.parametrize(("iterations", "width"), [(3, 5), (1000, 20), (60_000, 1200)])
 def test_training_smooths_over_a_fiftieth_of_the_run_and_no_fewer_than_five_iterations(iterations, width):
     assert training.window(iterations) == width
-    figure = draw_training(training_log(iterations=iterations))
+    figure = draw_training(iterations=iterations)
     assert f"mean of {style.grouped(width)} iterations" in legend_texts(figure)
 
 
 def test_training_has_a_second_axis_of_tokens_seen():
-    figure = draw_training(training_log())
+    figure = draw_training()
     figure.draw_without_rendering()
     (top,) = figure.axes[0].child_axes
     assert top.get_xlabel() == "tokens seen"
@@ -396,7 +412,8 @@ def test_training_shows_all_loop_counts_of_each_group_around_their_expectation(t
         "(v)  loop steps, group 5–6",
     ]
     for axes, group in zip(panels, ("4", "5-6"), strict=True):
-        drawn = training_log()[f"loops_g{group}"]
+        table = loops_table()
+        drawn = table.loc[table["group"] == group, "loops"]
         assert list(axes.collections[0].get_offsets()[:, 1]) == list(drawn)
         assert axes.get_ylim()[0] == 0
         assert axes.get_ylim()[1] > 40  # the panels share an axis that reaches the largest count of any group
@@ -407,7 +424,7 @@ def test_training_shows_all_loop_counts_of_each_group_around_their_expectation(t
 
 
 def test_training_of_a_plain_model_says_nothing_of_loops():
-    figure = draw_training(training_log(groups=()))
+    figure = draw_training(groups=())
     assert [axes.get_title(loc="left") for axes in figure.axes] == [
         "(i)  loss",
         "(ii)  learning rate",
@@ -419,7 +436,7 @@ def test_training_of_a_plain_model_says_nothing_of_loops():
 @pytest.mark.parametrize(("first", "scale"), [(0.6, "linear"), (50.0, "log")])
 def test_training_gradient_norm_is_logarithmic_only_where_it_spans_more_than_a_decade(first, scale):
     norms = np.r_[first, np.full(99, 0.5)]
-    axes = draw_training(training_log(gradient_norm=norms)).axes[2]
+    axes = draw_training(gradient_norm=norms).axes[2]
     assert axes.get_yscale() == scale
     low, high = axes.get_ylim()
     assert low < 1.0 < high  # where gradients are cut
@@ -429,11 +446,11 @@ def test_training_gradient_norm_is_logarithmic_only_where_it_spans_more_than_a_d
 def test_a_model_without_groups_is_refused_in_one_sentence(name, tmp_path):
     states = fig1.read_states(saved_states(tmp_path / "s.safetensors", groups=()))
     empty = {
-        "fig1": lambda: fig1.draw(states, 3, **RUN),
-        "fig2": lambda: fig2.draw(drift_table(boundaries=()), "first_state", BUDGET, **RUN),
-        "fig3": lambda: fig3.draw(loop_metrics(groups=()), BUDGET, **RUN),
-        "fig4": lambda: fig4.draw(*exit_tables(criteria=()), BUDGET, **RUN),
-        "fig5": lambda: fig5.draw(loop_metrics(groups=()), BUDGET, **RUN),
+        "fig1": lambda: fig1.draw(states, tokens=3, **RUN),
+        "fig2": lambda: fig2.draw(drift_table(boundaries=()), reference_state="first_state", **RUN),
+        "fig3": lambda: fig3.draw(loop_metrics(groups=()), **RUN),
+        "fig4": lambda: fig4.draw(*exit_tables(criteria=()), **RUN),
+        "fig5": lambda: fig5.draw(loop_metrics(groups=()), **RUN),
     }
     with pytest.raises(InputError, match="expected at least") as error:
         empty[name]()
@@ -442,20 +459,24 @@ def test_a_model_without_groups_is_refused_in_one_sentence(name, tmp_path):
 
 def test_training_without_an_iteration_is_refused_in_one_sentence():
     with pytest.raises(InputError, match=r"table training: .*expected at least") as error:
-        draw_training(training_log(iterations=0))
+        draw_training(iterations=0)
     assert one_sentence(error)
 
 
-TRAINING_KEYS = ("batch_tokens", "clip", "held_out_tokens", "run", "text")
-EXIT_KEYS = ("budget", "decoder", "device", "dtype", "kv_slots", "latency_repeats", "latency_tokens", "quality_tokens")
-CAPTIONS = {
-    "fig1": ("budget", "groups", "run", "sequence", "shown_tokens", "iteration", "text"),
-    "fig2": ("boundaries", "budget", "reference_state", "run", "text", "tokens"),
-    "fig3": ("budget", "dtype", "groups", "run", "text", "tokens"),
-    "fig4": (*EXIT_KEYS, "run", "text"),
-    "fig5": ("budget", "dtype", "groups", "run", "text", "tokens"),
-    "training": (*TRAINING_KEYS, "groups", "held_out_loops", "mean_loops"),
-}
+# Captions: every value that the catalogue gives a caption is quoted, and no other is used.
+
+OF_GROUPS = {"groups", "held_out_loops", "mean_loops"}  # values of the caption of training for looped models
+
+
+def caption_values(name):
+    """The names of a caption's values, each with a placeholder; nested values stay a mapping."""
+    paper = Config()
+    figure = next(figure for figure in FIGURES if figure.name == name)
+    values = report_values("paper", paper) | figure.caption(paper)
+    return {
+        key: {inner: f"<{inner}>" for inner in value} if isinstance(value, dict) else f"<{key}>"
+        for key, value in values.items()
+    }
 
 
 def render_caption(name, values):
@@ -464,20 +485,49 @@ def render_caption(name, values):
     return template.render(snakemake={"params": {"caption": values}})
 
 
-@pytest.mark.parametrize(("name", "keys"), CAPTIONS.items())
-def test_captions_quote_every_value_they_are_given_and_ask_for_no_other(name, keys):
-    values = {key: f"<{key}>" for key in keys}
+@pytest.mark.parametrize("name", [figure.name for figure in FIGURES])
+def test_captions_quote_every_value_they_are_given_and_ask_for_no_other(name):
+    values = caption_values(name)
     written = render_caption(name, values)
-    assert all(value in written for value in values.values())
+    for value in values.values():
+        assert all(part in written for part in (value.values() if isinstance(value, dict) else [value]))
     assert (f"(Fig. {name[-1]} of the paper)" in written) == (name in PAPER)
 
 
-def test_exit_caption_says_nothing_of_slots_where_none_are_shared():
-    values = {key: f"<{key}>" for key in CAPTIONS["fig4"]}
-    assert "share" in render_caption("fig4", values)
-    assert "share" not in render_caption("fig4", values | {"kv_slots": None})
+def test_the_values_of_captions_are_those_of_the_config():
+    """Fig. 1 to 5, and the dense grid beside the benchmark of Fig. 4."""
+    config = checked(preset("demo"))
+    values = {figure.name: figure.caption(config) for figure in FIGURES}
+    assert values["fig3"]["loops"] == config.trajectories.loops
+    assert values["fig3"]["dtype"] == config.trajectories.dtype
+    assert values["fig4"]["max_loops"] == config.exits.max_loops
+    assert values["fig4"]["dtype"] == config.exits.dtype
+    assert values["fig4"]["quality_tokens"] == config.quality_sequences * config.model.context_length
+    assert values["pareto"]["quality_tokens"] == config.pareto_sequences * config.model.context_length
+    assert values["pareto"]["latency_repeats"] == config.pareto.latency_repeats
+    assert values["scaling"]["dtype"] == config.scaling.dtype
+    assert values["path_independence"]["tokens"] == config.independence_sequences * config.model.context_length
+    assert values["variants"]["runs"] == 8
+
+
+@pytest.mark.parametrize("name", ["fig4", "pareto"])
+def test_exit_captions_say_nothing_of_slots_where_none_are_shared(name):
+    values = caption_values(name)
+    assert "share" in render_caption(name, values)
+    assert "share" not in render_caption(name, values | {"kv_slots": None})
 
 
 def test_training_caption_of_a_plain_model_says_nothing_of_loops():
-    written = render_caption("training", {key: f"<{key}>" for key in TRAINING_KEYS} | {"groups": ""})
-    assert "loop" not in written
+    values = caption_values("training")
+    plain = {key: value for key, value in values.items() if key not in OF_GROUPS} | {"groups": ""}
+    assert "loop" not in render_caption("training", plain)
+
+
+@pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
+def test_every_figure_has_a_module_that_takes_its_tables_and_values(figure):
+    draw = import_module(f"twoscale.figures.{figure.name}").draw
+    parameters = inspect.signature(draw).parameters.values()
+    tables_first = [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+    named = {parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
+    assert sorted(tables_first) == sorted(figure.inputs)
+    assert named == {*figure.values(Config()), "context"}

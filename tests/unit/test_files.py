@@ -1,4 +1,4 @@
-"""files: a file is there whole or as it was before."""
+"""Atomic writes: a file has its new content or its previous one."""
 
 import os
 
@@ -17,7 +17,7 @@ def fail_halfway(path):
         raise RuntimeError("halfway")
 
 
-def test_the_new_content_appears_under_the_name_when_the_block_ends(tmp_path):
+def test_the_new_content_appears_when_the_block_ends(tmp_path):
     path = tmp_path / "table.txt"
     path.write_text("old")
     with replacing(path) as temporary:
@@ -27,7 +27,7 @@ def test_the_new_content_appears_under_the_name_when_the_block_ends(tmp_path):
     assert names(tmp_path) == ["table.txt"]
 
 
-def test_a_failure_leaves_the_old_file_and_nothing_beside_it(tmp_path):
+def test_a_failure_keeps_the_old_file_and_leaves_no_other(tmp_path):
     path = tmp_path / "table.txt"
     path.write_text("old")
     with pytest.raises(RuntimeError, match="halfway"):
@@ -36,20 +36,20 @@ def test_a_failure_leaves_the_old_file_and_nothing_beside_it(tmp_path):
     assert names(tmp_path) == ["table.txt"]
 
 
-def test_a_failure_before_the_first_byte_leaves_nothing(tmp_path):
+def test_a_failure_before_the_first_byte_leaves_no_file(tmp_path):
     with pytest.raises(RuntimeError, match="early"), replacing(tmp_path / "new.txt"):
         raise RuntimeError("early")
     assert names(tmp_path) == []
 
 
-def test_folders_on_the_way_are_made(tmp_path):
+def test_missing_folders_are_created(tmp_path):
     path = tmp_path / "results" / "run" / "table.txt"
     with replacing(path) as temporary:
         temporary.write_text("new")
     assert path.read_text() == "new"
 
 
-def test_everyone_may_read_the_file_who_may_read_an_ordinary_one(tmp_path):
+def test_the_mode_is_that_of_an_ordinary_file(tmp_path):
     path, ordinary = tmp_path / "table.txt", tmp_path / "ordinary.txt"
     ordinary.write_text("new")
     with replacing(path) as temporary:

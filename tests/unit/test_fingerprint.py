@@ -1,4 +1,4 @@
-"""What counts as a change of the code behind a rule."""
+"""Which edits change the fingerprint of the code behind a rule."""
 
 import os
 import shutil
@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from twoscale import fingerprint
+from twoscale.errors import InputError
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
+PROJECT = Path(__file__).parents[2]
+SCRIPTS = PROJECT / "scripts"
+LIBRARY = PROJECT / "src" / "twoscale"
 
 SCRIPT = '''"""A script."""
 from twoscale import near
@@ -19,81 +22,140 @@ def main():
     return near.value, deep.value
 '''
 
+MODULES = {
+    "__init__.py": '"""The library."""\n',
+    "near.py": '"""Near."""\nimport twoscale.far\nfrom twoscale import config, tables\nvalue = f"{1:>3}"\n',
+    "far.py": "value = [1, None, ()]\n",
+    "inner/__init__.py": "value = 2\n",
+    "inner/deep.py": "from . import sibling\nfrom ..cousins.second import value\n",
+    "inner/sibling.py": "value = 3\n",
+    "cousins/second.py": "value = 4\n",
+    "config/__init__.py": "from twoscale.config import sections\n",
+    "config/sections.py": "value = 5\n",
+    "tables.py": "value = 6\n",
+    "stranger.py": "value = 7\n",
+    "figures/fig3.py": "from twoscale.figures import style\n",
+    "figures/style.py": "value = 8\n",
+}
+COVERED = [
+    "scripts/job.py",
+    *(
+        f"src/twoscale/{name}"
+        for name in (
+            "__init__.py",
+            "near.py",
+            "far.py",
+            "inner/__init__.py",
+            "inner/deep.py",
+            "inner/sibling.py",
+            "cousins/second.py",
+        )
+    ),
+]
+FIGURE = ["src/twoscale/figures/fig3.py", "src/twoscale/figures/style.py"]
+
 
 @pytest.fixture
-def scripts(tmp_path: Path) -> Path:
-    """A script that imports `near`, which imports `far`, and, inside a function, `inner.deep`."""
-    package = tmp_path / "twoscale"
-    (package / "inner").mkdir(parents=True)
-    (tmp_path / "job.py").write_text(SCRIPT)
-    (package / "near.py").write_text(
-        '"""Near."""\nimport twoscale.far\nfrom twoscale import settings\nvalue = f"{1:>3}"\n'
-    )
-    (package / "far.py").write_text("value = [1, None, ()]\n")
-    (package / "inner" / "deep.py").write_text("value = 3\n")
-    (package / "settings.py").write_text("value = 4\n")
-    (package / "stranger.py").write_text("value = 5\n")
+def project(tmp_path: Path) -> Path:
+    """A script that imports `near` and, inside a function, the package `inner`; these import further modules."""
+    files = {"scripts/job.py": SCRIPT, **{f"src/twoscale/{name}": content for name, content in MODULES.items()}}
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
     return tmp_path
 
 
-def digest(scripts: Path) -> str:
-    """In a new process, because parsed files are kept."""
-    code = "import pathlib, sys; from twoscale import fingerprint as f; print(f.fingerprint(pathlib.Path(sys.argv[1])))"
+def digest(project: Path, *modules: str) -> str:
+    """In a new process, because parsed files are cached."""
+    code = (
+        "import pathlib, sys; from twoscale.fingerprint import fingerprint;"
+        "print(fingerprint(pathlib.Path(sys.argv[1]), *sys.argv[2:]))"
+    )
     return subprocess.run(
-        [sys.executable, "-c", code, str(scripts / "job.py")],
-        env=os.environ | {"PYTHONPATH": str(SCRIPTS)},
+        [sys.executable, "-c", code, str(project / "scripts/job.py"), *modules],
+        env=os.environ | {"PYTHONPATH": str(PROJECT / "src")},
         capture_output=True,
         text=True,
         check=True,
     ).stdout.strip()
 
 
-@pytest.mark.parametrize("path", ["job.py", "twoscale/near.py", "twoscale/far.py", "twoscale/inner/deep.py"])
-def test_a_statement_anywhere_among_the_imports_counts(scripts, path):
-    before = digest(scripts)
-    with (scripts / path).open("a") as file:
+def add_statement(path: Path) -> None:
+    with path.open("a") as file:
         file.write("added = 1\n")
-    assert digest(scripts) != before
 
 
-@pytest.mark.parametrize("path", ["twoscale/settings.py", "twoscale/stranger.py"])
-def test_modules_that_carry_values_or_are_not_imported_do_not_count(scripts, path):
-    before = digest(scripts)
-    with (scripts / path).open("a") as file:
-        file.write("added = 1\n")
-    assert digest(scripts) == before
+@pytest.mark.parametrize("path", COVERED)
+def test_a_statement_anywhere_among_the_imports_counts(project, path):
+    before = digest(project)
+    add_statement(project / path)
+    assert digest(project) != before
 
 
-def test_comments_docstrings_and_layout_do_not_count(scripts):
-    before = digest(scripts)
-    (scripts / "job.py").write_text(
+@pytest.mark.parametrize(
+    "name", ["config/__init__.py", "config/sections.py", "tables.py", "stranger.py", "figures/fig3.py"]
+)
+def test_modules_that_are_excluded_or_not_imported_do_not_count(project, name):
+    before = digest(project)
+    add_statement(project / "src/twoscale" / name)
+    assert digest(project) == before
+
+
+@pytest.mark.parametrize("path", [*COVERED, *FIGURE])
+def test_modules_that_a_script_imports_dynamically_count(project, path):
+    before = digest(project, "twoscale.figures.fig3")
+    add_statement(project / path)
+    assert digest(project, "twoscale.figures.fig3") != before
+
+
+@pytest.mark.parametrize("module", ["twoscale.figures.fig9", "twoscale.near.value", "numpy"])
+def test_an_unknown_module_is_refused(project, module):
+    with pytest.raises(InputError, match=rf"module {module}: found no file in"):
+        fingerprint.fingerprint(project / "scripts/job.py", module)
+
+
+def test_comments_docstrings_and_layout_do_not_count(project):
+    before = digest(project)
+    (project / "scripts/job.py").write_text(
         '"""Another text."""\n# a comment\nfrom twoscale import (\n    near,\n)\n\n\n'
         'def main():\n    """New."""\n    from twoscale.inner import deep  # here\n'
         "    return (near.value, deep.value)\n"
     )
-    assert digest(scripts) == before
+    assert digest(project) == before
 
 
-def test_the_fingerprint_does_not_depend_on_the_folder(scripts, tmp_path_factory):
+def test_the_fingerprint_does_not_depend_on_the_folder(project, tmp_path_factory):
     moved = tmp_path_factory.mktemp("elsewhere")
-    shutil.copytree(scripts, moved, dirs_exist_ok=True)
-    assert digest(moved) == digest(scripts)
+    shutil.copytree(project, moved, dirs_exist_ok=True)
+    assert digest(moved) == digest(project)
 
 
-# also guards that an older or newer Python gives the same: run the test with each
-GOLDEN = "38488e8734e93857"
+# Also checks that all Python versions yield the same: run the test with each.
+GOLDEN = "0ff865e39a74d9b1"
 
 
-def test_the_fingerprint_is_the_same_on_every_python(scripts):
-    assert digest(scripts) == GOLDEN
+def test_the_fingerprint_is_the_same_on_every_python(project):
+    assert digest(project) == GOLDEN
 
 
-def test_every_entry_script_has_a_fingerprint_of_its_own():
+def test_every_entry_script_has_another_fingerprint():
     digests = {path.stem: fingerprint.fingerprint(path) for path in SCRIPTS.glob("*.py")}
     assert len(set(digests.values())) == len(digests) > 10
 
 
-def test_the_entry_scripts_of_figures_do_not_depend_on_the_model():
-    files = {path.name for name in ("fig1", "fig4") for path in fingerprint._closure(SCRIPTS / f"{name}.py")}
-    assert "style.py" in files
-    assert "model.py" not in files
+def test_figures_do_not_depend_on_the_model():
+    names = {
+        path.relative_to(LIBRARY).as_posix()
+        for name in ("fig1", "fig4")
+        for path in fingerprint._closure([LIBRARY / f"figures/{name}.py"])
+    }
+    assert "figures/style.py" in names
+    assert not any(name.startswith("model/") for name in names)
+
+
+def test_a_criterion_file_without_python_code_is_refused(tmp_path):
+    path = tmp_path / "criterion.py"
+    path.write_text("class Mine(\n")
+    for name in (path, tmp_path / "gone.py"):
+        with pytest.raises(InputError, match=f"exit criterion file {name}: cannot be read"):
+            fingerprint.criterion_file_fingerprint(str(name))

@@ -1,4 +1,4 @@
-"""Leases on pretended GPUs: names that CUDA never sees, held by real processes."""
+"""Leases of fictitious GPUs, held by real processes."""
 
 import os
 import subprocess
@@ -7,31 +7,33 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "scripts/with_gpus.py"
-TELL = "import os, sys; print(os.environ.get('CUDA_VISIBLE_DEVICES'), flush=True); sys.stdin.read()"
+PROJECT = Path(__file__).parents[2]
+SCRIPT = PROJECT / "scripts/with_gpus.py"
+PRINT_GPUS = "import os, sys; print(os.environ.get('CUDA_VISIBLE_DEVICES'), flush=True); sys.stdin.read()"
+SOURCE = {"PYTHONPATH": str(PROJECT / "src")}
 PATIENCE = 30  # seconds
 
 
 @pytest.fixture
 def start(tmp_path):
-    """Start a command that names its GPUs and holds them until it is ended."""
-    started = []
+    """Start a command that prints its GPUs and holds them until it ends."""
+    processes = []
 
     def begin(count: int, gpus: str = "a,b", **environment: str) -> subprocess.Popen:
-        clean = {name: value for name, value in os.environ.items() if name != "SLURM_JOB_ID"}
+        clean = {name: value for name, value in os.environ.items() if name != "SLURM_JOB_ID"} | SOURCE
         process = subprocess.Popen(
-            [sys.executable, SCRIPT, str(count), sys.executable, "-c", TELL],
+            [sys.executable, SCRIPT, str(count), sys.executable, "-c", PRINT_GPUS],
             env=clean | {"TMPDIR": str(tmp_path), "CUDA_VISIBLE_DEVICES": gpus} | environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        started.append(process)
+        processes.append(process)
         return process
 
     yield begin
-    for process in started:
+    for process in processes:
         process.kill()
         process.communicate()
 
@@ -44,7 +46,7 @@ def waits(process: subprocess.Popen) -> bool:
     return process.stderr.readline().startswith("waiting for ")
 
 
-def test_each_job_gets_a_gpu_of_its_own(start):
+def test_each_job_gets_another_gpu(start):
     assert [gpus_of(start(1)), gpus_of(start(1))] == ["a", "b"]
 
 
@@ -59,7 +61,7 @@ def test_a_job_waits_until_a_gpu_is_free(start):
     assert gpus_of(third) == "a"
 
 
-def test_a_killed_job_gives_its_gpu_back(start):
+def test_a_killed_job_releases_its_gpus(start):
     first = start(2)
     assert gpus_of(first) == "a,b"
     second = start(1)
@@ -68,12 +70,12 @@ def test_a_killed_job_gives_its_gpu_back(start):
     assert gpus_of(second) == "a"
 
 
-def test_several_gpus_are_taken_at_once_or_not_at_all(start):
+def test_several_gpus_are_leased_together_or_not_at_all(start):
     first = start(1)
     assert gpus_of(first) == "a"
     pair = start(2)
     assert waits(pair)
-    assert gpus_of(start(1)) == "b"  # what the waiting job saw free it did not keep
+    assert gpus_of(start(1)) == "b"  # the waiting job does not hold the free GPU
 
 
 @pytest.mark.parametrize(
@@ -81,18 +83,18 @@ def test_several_gpus_are_taken_at_once_or_not_at_all(start):
     [("a,b", {"SLURM_JOB_ID": "1"}), ("a", {})],
     ids=["under SLURM", "one GPU"],
 )
-def test_nothing_is_leased_where_something_else_shares_out(start, gpus, environment):
+def test_without_a_choice_nothing_is_leased(start, gpus, environment):
     assert [gpus_of(start(1, gpus, **environment)) for _ in range(2)] == [gpus, gpus]
 
 
-def test_more_gpus_than_there_are_is_one_sentence(start):
+def test_too_few_gpus_is_one_sentence(start):
     process = start(3)
     assert process.wait(PATIENCE) == 1
     assert process.stderr.read().startswith("error: CUDA_VISIBLE_DEVICES: found 2 GPUs, expected at least 3")
 
 
-def test_the_command_gets_its_arguments_as_they_are():
+def test_arguments_of_the_command_are_unchanged():
     command = [sys.executable, "-c", "import sys; print(sys.argv[1:])", "--start", "--", "--help"]
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "a"}
+    environment = os.environ | SOURCE | {"CUDA_VISIBLE_DEVICES": "a"}
     done = subprocess.run([sys.executable, SCRIPT, "1", *command], env=environment, stdout=subprocess.PIPE, check=True)
     assert done.stdout.decode().strip() == "['--start', '--', '--help']"

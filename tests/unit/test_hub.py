@@ -1,4 +1,4 @@
-"""Collecting text from a hub that fails, by the entry script and the real client in a process of its own."""
+"""Collecting text from a hub that fails, with the entry script and the real client in a separate process."""
 
 import email.utils
 import json
@@ -7,20 +7,23 @@ import random
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
-import hub as loopback
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests import hub as loopback
+from twoscale.config import DataConfig, DownloadConfig, TextQuota, plain
 from twoscale.data import hub as client
 from twoscale.data import ingestion
 from twoscale.errors import InputError
-from twoscale.config import TextQuota, DataConfig, DownloadConfig
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
+PROJECT = Path(__file__).parents[2]
+# without the settings of a user's hub client
+SHELL = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
 FILES = [f"sample/10/{number:03d}.parquet" for number in range(3)]
 CARD = """---
 configs:
@@ -34,13 +37,14 @@ configs:
     path: sample/10/*
 ---
 """
-BUDGET = TextQuota("characters", None, 10**9)
+EVERYTHING = TextQuota("characters", None, 10**9)
+SMALL = TextQuota("characters", 300, 50)
 RETRIES = 3
 
 
 @pytest.fixture
 def repository(tmp_path):
-    """A data set of two subsets; that of the tests has three files of 40 documents in row groups of 10."""
+    """A data set with two subsets; the tests use one with three files of 40 documents in row groups of 10."""
     root = tmp_path / "repository"
     for name in (*FILES, "data/other/000.parquet"):
         ids = [f"{name}-{row}" for row in range(40)]
@@ -61,10 +65,11 @@ def hub(repository):
 
 @pytest.fixture
 def expected(repository, tmp_path):
-    """The shards that the same files give as a local folder."""
+    """Contents of the shards from the same files in a local folder."""
     shards = [tmp_path / f"expected/shard_{number}.parquet" for number in range(2)]
-    data = DataConfig("parquet", str(repository / "sample"), "", "", "", None, 2, 0.2, None)
-    ingestion.prepare_text(data, BUDGET, shards, tmp_path / "expected/parts", DownloadConfig(0, 0, 0, 1, 10**6))
+    data = DataConfig(source="parquet", path=str(repository / "sample"), held_out_fraction=0.2)
+    collection = ingestion.Collection(tmp_path / "expected/parts", DownloadConfig(part_characters=10**6))
+    ingestion.prepare_text(data, EVERYTHING, shards, collection)
     return [shard.read_bytes() for shard in shards]
 
 
@@ -105,25 +110,25 @@ class Run(NamedTuple):
 
 @pytest.fixture
 def run(hub, tmp_path):
-    """A function that makes a run with some settings changed; runs share the folder of parts."""
+    """A function that returns a run with a changed config; runs share the folder of parts."""
 
-    def make(budget=BUDGET, revision="main", subset="sample", variables=None) -> Run:
-        data = DataConfig("fineweb", None, loopback.REPOSITORY, subset, revision, None, 2, 0.2, None)
+    def make(quota=EVERYTHING, revision="main", subset="sample", variables=None) -> Run:
+        data = DataConfig(repository=loopback.REPOSITORY, subset=subset, revision=revision, held_out_fraction=0.2)
         download = DownloadConfig(retries=RETRIES, delay=0.05, max_delay=0.1, timeout=0.5, part_characters=300)
         shards, parts = [tmp_path / f"out/shard_{number}.parquet" for number in range(2)], tmp_path / "parts"
-        command = [sys.executable, SCRIPTS / "prepare_text.py"]
-        command += ["--config", json.dumps({"data": vars(data), "budget": vars(budget)})]
-        command += ["--download", json.dumps(vars(download)), "--parts", parts, "--output", *shards]
-        variables = hub.environment(tmp_path / "home") | (variables or {})
-        return Run(command, os.environ | variables, shards, parts)
+        command = [sys.executable, PROJECT / "scripts/prepare_text.py"]
+        command += ["--config", json.dumps({"data": plain(data), "quota": asdict(quota)})]
+        command += ["--download", json.dumps({"download": plain(download)}), "--parts", parts, "--text", *shards]
+        variables = {"PYTHONPATH": str(PROJECT / "src")} | hub.environment(tmp_path / "home") | (variables or {})
+        return Run(command, SHELL | variables, shards, parts)
 
     return make
 
 
-# --- what is read
+# --- content
 
 
-def test_a_hub_gives_the_bytes_that_the_same_files_give_as_a_folder(hub, run, expected):
+def test_the_hub_yields_the_same_bytes_as_a_folder_of_the_same_files(hub, run, expected):
     assert run().succeed() == expected
     assert {path for path, _ in hub.content_requests()} == {f"/store/{name}" for name in FILES}
 
@@ -133,7 +138,7 @@ def test_datasets_reads_the_same_documents(hub, run, tmp_path):
         "import datasets, json; data = datasets.load_dataset('somebody/text', 'sample', split='train', streaming=True);"
         "print(json.dumps([row['text'] for row in data]))"
     )
-    environment = os.environ | hub.environment(tmp_path / "home")
+    environment = SHELL | hub.environment(tmp_path / "home")
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False
     )
@@ -152,7 +157,7 @@ def test_datasets_reads_the_same_documents(hub, run, tmp_path):
         {"split": "train", "path": "a/*"},
     ],
 )
-def test_every_form_of_a_card_names_the_files_of_the_split_train(data_files):
+def test_every_form_of_data_files_yields_the_patterns_of_train(data_files):
     assert client.train_patterns({"config_name": "x", "data_files": data_files}) == ["a/*"]
 
 
@@ -162,39 +167,39 @@ def test_a_subset_without_a_split_train_is_refused(data_files):
         client.train_patterns({"config_name": "x", "data_files": data_files})
 
 
-def test_only_the_files_that_the_budget_needs_are_asked_for(hub, run):
-    run(TextQuota("characters", 300, 50)).succeed()
+def test_only_the_files_that_the_quota_needs_are_requested(hub, run):
+    run(SMALL).succeed()
     assert {path for path, _ in hub.content_requests()} == {f"/store/{FILES[0]}"}
 
 
-def test_of_a_large_file_only_the_beginning_is_asked_for(hub, run, repository):
+def test_only_the_beginning_of_a_large_file_is_requested(hub, run, repository):
     draw = random.Random(0)
     table = pa.table({"text": [draw.randbytes(50_000).hex() for _ in range(600)]})
     pq.write_table(table, repository / FILES[0], row_group_size=20)
     size = (repository / FILES[0]).stat().st_size
     run(TextQuota("characters", 2_000_000, 50)).succeed()
-    ranges = [asked.removeprefix("bytes=").split("-") for _, asked in hub.content_requests()]
+    ranges = [header.removeprefix("bytes=").split("-") for _, header in hub.content_requests()]
     assert sum(int(last) - int(first) + 1 for first, last in ranges) < size / 2
 
 
-def test_a_larger_budget_goes_on_from_the_parts_and_a_smaller_one_asks_for_nothing(hub, run, expected):
+def test_a_larger_quota_continues_from_the_parts_and_a_smaller_one_requests_nothing(hub, run, expected):
     run(TextQuota("characters", 2000, 50)).succeed()
     hub.requests.clear()
     assert run().succeed() == expected
     assert f"/store/{FILES[0]}" not in {path for path, _ in hub.content_requests()}
     hub.requests.clear()
-    run(TextQuota("characters", 300, 50)).succeed()
+    run(SMALL).succeed()
     assert hub.requests == []
 
 
-def test_the_token_of_the_user_goes_to_the_hub(hub, run):
-    run(TextQuota("characters", 300, 50), variables={"HF_TOKEN": "hf_abc"}).succeed()
+def test_the_users_token_is_sent_to_the_hub(hub, run):
+    run(SMALL, variables={"HF_TOKEN": "hf_abc"}).succeed()
     assert "Bearer hf_abc" in hub.authorizations
 
 
-# --- what passes
+# --- transient faults
 
-PASSING = {
+TRANSIENT = {
     "too many requests": [loopback.status(429, Retry_After="1")],
     "burst of server errors": [loopback.status(500), loopback.status(503), loopback.status(502)],
     "reset in mid-range": [loopback.nothing, loopback.nothing, loopback.reset],
@@ -204,8 +209,8 @@ PASSING = {
 }
 
 
-@pytest.mark.parametrize("faults", PASSING.values(), ids=PASSING.keys())
-def test_faults_that_pass_change_no_byte(hub, run, expected, faults):
+@pytest.mark.parametrize("faults", TRANSIENT.values(), ids=TRANSIENT.keys())
+def test_transient_faults_change_no_byte(hub, run, expected, faults):
     hub.faults += faults
     finished = run().finish()
     assert finished.returncode == 0, finished.stderr
@@ -214,35 +219,35 @@ def test_faults_that_pass_change_no_byte(hub, run, expected, faults):
     assert hub.faults == []
 
 
-def for_a_second(handler):
-    """Asks to wait until a date, written in whole seconds, that is at least one second away."""
+def retry_after_date(handler):
+    """Send a date, in whole seconds, that is at least one second away."""
     until = email.utils.formatdate(time.time() + 2, usegmt=True)
     loopback.status(429, Retry_After=until)(handler)
 
 
-@pytest.mark.parametrize("fault", [loopback.status(429, Retry_After="1"), for_a_second], ids=["seconds", "date"])
-def test_the_hub_is_not_asked_again_before_it_wants_to_be(hub, run, fault):
+@pytest.mark.parametrize("fault", [loopback.status(429, Retry_After="1"), retry_after_date], ids=["seconds", "date"])
+def test_the_delay_is_at_least_what_the_hub_requests(hub, run, fault):
     moments = []
     note = loopback.calling(lambda: moments.append(time.monotonic()))
     hub.faults += [note, fault, note]
-    run(TextQuota("characters", 300, 50)).succeed()
+    run(SMALL).succeed()
     assert moments[1] - moments[0] >= 1.0
 
 
-def test_a_wish_that_cannot_be_read_is_none(hub, run, expected):
+def test_an_invalid_retry_after_is_ignored(hub, run, expected):
     hub.faults += [loopback.nothing, loopback.status(503, Retry_After="soon")]
     assert run().succeed() == expected
 
 
-def test_faults_of_the_first_request_pass_too(hub, run, expected):
+def test_transient_faults_of_the_first_request_change_no_byte(hub, run, expected):
     hub.api_faults += [loopback.status(503), loopback.status(429, Retry_After="0")]
     assert run().succeed() == expected
 
 
-# --- what stays
+# --- permanent faults
 
 
-def test_a_fault_that_stays_ends_in_one_sentence_and_the_next_call_goes_on(hub, run, expected):
+def test_a_permanent_fault_ends_in_one_sentence_and_the_next_run_continues(hub, run, expected):
     hub.faults += [loopback.nothing] * 4 + [loopback.status(500)] * (RETRIES + 1)
     assert "001.parquet: could not be read from the Hugging Face Hub, with 3 retries" in run().fail()
     kept = run().complete()
@@ -255,18 +260,18 @@ def test_a_fault_that_stays_ends_in_one_sentence_and_the_next_call_goes_on(hub, 
 
 
 @pytest.mark.parametrize("request_number", [2, 4, 7])
-def test_killed_anywhere_it_loses_and_repeats_no_document(hub, run, expected, request_number):
-    cut = run()
+def test_a_killed_run_loses_and_repeats_no_document(hub, run, expected, request_number):
+    killed = run()
     hub.faults += [loopback.nothing] * request_number + [loopback.calling(lambda: process.kill())]
-    process = cut.start()
+    process = killed.start()
     process.communicate(timeout=60)
     assert process.returncode == -9
-    kept = cut.complete()
+    kept = killed.complete()
     assert run().succeed() == expected
     assert run().complete()[: len(kept)] == kept
 
 
-def test_killed_again_and_again_while_parts_are_written_it_comes_to_the_same_end(run, expected):
+def test_repeated_kills_while_parts_are_written_change_no_byte(run, expected):
     for number in range(1, 4):
         process = run().start()
         deadline = time.monotonic() + 30
@@ -278,7 +283,7 @@ def test_killed_again_and_again_while_parts_are_written_it_comes_to_the_same_end
     assert run().succeed() == expected
 
 
-def test_a_file_that_is_replaced_while_it_is_read_is_refused(hub, run, repository):
+def test_a_file_that_is_replaced_between_requests_is_refused(hub, run, repository):
     def replace() -> None:
         path = repository / FILES[1]
         path.write_bytes(path.read_bytes().replace(b"word", b"WORD"))
@@ -290,8 +295,8 @@ def test_a_file_that_is_replaced_while_it_is_read_is_refused(hub, run, repositor
     assert {part["file"] for part in run().complete()} == {FILES[0]}
 
 
-def test_a_file_that_is_replaced_between_two_calls_is_refused(run, repository):
-    run(TextQuota("characters", 300, 50)).succeed()
+def test_a_file_that_is_replaced_between_runs_is_refused(run, repository):
+    run(SMALL).succeed()
     for shard in run().shards:
         shard.unlink()
     path = repository / FILES[0]
@@ -300,14 +305,14 @@ def test_a_file_that_is_replaced_between_two_calls_is_refused(run, repository):
     assert run().complete()
 
 
-def test_a_branch_that_moves_between_two_calls_is_read_at_its_first_commit(hub, run, expected):
-    run(TextQuota("characters", 300, 50)).succeed()
+def test_a_branch_that_moves_between_runs_is_read_at_its_first_commit(hub, run, expected):
+    run(SMALL).succeed()
     hub.revisions["main"] = "f" * 40
     assert run().succeed() == expected
     assert not any("f" * 40 in path for path, _ in hub.requests)
 
 
-def test_a_damaged_file_is_named_and_what_came_before_is_kept(run, repository):
+def test_a_damaged_file_is_named_and_earlier_parts_are_kept(run, repository):
     content = bytearray((repository / FILES[2]).read_bytes())
     content[20:200] = bytes(180)
     (repository / FILES[2]).write_bytes(content)
@@ -332,7 +337,7 @@ def test_a_damaged_part_is_collected_again(run, expected):
         ),
     ],
 )
-def test_what_is_not_there_is_said_after_one_request(hub, run, changes, message):
+def test_a_missing_revision_or_subset_is_reported_after_one_request(hub, run, changes, message):
     assert message in run(**changes).fail()
     assert len(hub.requests) == 1
 
@@ -342,6 +347,6 @@ def test_offline_mode_is_respected(hub, run):
     assert hub.requests == []
 
 
-def test_nothing_is_written_beside_parts_and_shards(run, tmp_path):
+def test_only_parts_and_shards_are_written(run, tmp_path):
     run().succeed()
     assert {path.name for path in tmp_path.iterdir()} - {"repository"} == {"parts", "out"}

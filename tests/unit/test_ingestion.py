@@ -1,4 +1,4 @@
-"""Parts, budgets and shards, from files on this machine; the network is the business of test_hub."""
+"""Parts, quotas and text shards, from local files; test_hub covers the network."""
 
 import json
 
@@ -6,27 +6,29 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from twoscale.config import DataConfig, DownloadConfig, TextQuota
 from twoscale.data import ingestion, text
 from twoscale.errors import InputError
-from twoscale.config import TextQuota, DataConfig, DownloadConfig
 
 TEXTS = [f"document {number} " + "word " * (number % 7) for number in range(200)]
 FRACTION = 0.2
 EVERYTHING = TextQuota("characters", None, 10**9)
 
 
-def settings(path, fraction=FRACTION):
-    return DataConfig("parquet", str(path), "", "", "", None, 3, fraction, None)
+def local(path, **changes):
+    """The config of a local source; changes are not validated."""
+    return DataConfig(source="parquet", path=str(path)).model_copy(update={"held_out_fraction": FRACTION} | changes)
 
 
-def limits(part_characters=700):
-    return DownloadConfig(0, 0.0, 0.0, 1.0, part_characters)
+def collection(folder, part_characters=700, measure=ingestion.count_characters):
+    download = DownloadConfig(retries=0, delay=0.0, max_delay=0.0, timeout=1.0, part_characters=part_characters)
+    return ingestion.Collection(folder, download, measure)
 
 
-def prepare(source, shards, wanted=EVERYTHING, fraction=FRACTION, **arguments):
+def prepare(source, shards, quota=EVERYTHING, fraction=FRACTION, **options):
     folder = shards[0].parent.parent / "parts"
-    part_characters = arguments.pop("part_characters", 700)
-    ingestion.prepare_text(settings(source, fraction), wanted, shards, folder, limits(part_characters), **arguments)
+    data = local(source, held_out_fraction=fraction)
+    ingestion.prepare_text(data, quota, shards, collection(folder, **options))
 
 
 def rows_of(shards):
@@ -83,7 +85,7 @@ def test_the_held_out_column_is_the_function_of_the_text(source, shards):
     assert all(row["held_out"] == text.is_held_out(row["text"], FRACTION) for row in rows_of(shards))
 
 
-def test_copies_of_a_document_stand_on_one_side(tmp_path, shards):
+def test_copies_of_a_document_are_on_one_side(tmp_path, shards):
     prepare(write_parquet(tmp_path / "s.parquet", TEXTS * 2), shards)
     sides = {(row["text"], row["held_out"]) for row in rows_of(shards)}
     assert len(sides) == len(TEXTS)
@@ -100,17 +102,17 @@ def test_more_shards_than_documents_leaves_empty_shards_that_can_be_read(tmp_pat
     few = write_parquet(tmp_path / "few.parquet", TEXTS[:10])
     shards = [tmp_path / f"text/shard_{number}.parquet" for number in range(20)]
     prepare(few, shards)
-    assert [found for _, texts in text.stored(shards) for found in texts] == TEXTS[:10]
+    assert [document for _, texts in text.iter_shards(shards) for document in texts] == TEXTS[:10]
 
 
-@pytest.mark.parametrize(("fraction", "text_part"), [(0.0, "held-out"), (1.0, "training")])
-def test_a_part_without_documents_is_refused_and_no_shard_is_written(source, shards, fraction, part):
-    with pytest.raises(InputError, match=f"found no {part} document among 200"):
+@pytest.mark.parametrize(("fraction", "empty"), [(0.0, "held-out"), (1.0, "training")])
+def test_a_side_without_documents_is_refused_and_no_shard_is_written(source, shards, fraction, empty):
+    with pytest.raises(InputError, match=f"found no {empty} document among 200"):
         prepare(source, shards, fraction=fraction)
     assert not shards[0].parent.exists()
 
 
-def test_a_source_that_fails_late_leaves_the_shards_of_before(source, shards):
+def test_a_source_that_fails_late_keeps_the_previous_shards(source, shards):
     prepare(source, shards)
     before = [shard.read_bytes() for shard in shards]
     content = bytearray((source / "b.parquet").read_bytes())
@@ -122,46 +124,46 @@ def test_a_source_that_fails_late_leaves_the_shards_of_before(source, shards):
     assert sorted(shards[0].parent.iterdir()) == shards
 
 
-def test_parts_of_local_files_are_removed_and_never_taken_up(source, shards):
+def test_parts_of_local_files_are_removed_and_never_used(source, shards):
     folder = shards[0].parent.parent / "parts"
     folder.mkdir()
-    (folder / "part_00000.parquet").write_bytes(b"left by a cut")
+    (folder / "part_00000.parquet").write_bytes(b"from an interrupted run")
     prepare(source, shards)
     assert [row["text"] for row in rows_of(shards)] == TEXTS
     assert not folder.exists()
 
 
 def test_unknown_source_is_refused(tmp_path, shards):
-    data = DataConfig("web", None, "", "", "", None, 3, FRACTION, None)
     with pytest.raises(InputError, match=r"data\.source: found 'web', expected python_docs, parquet or fineweb"):
-        ingestion.prepare_text(data, EVERYTHING, shards, tmp_path / "parts", limits())
+        ingestion.prepare_text(local(tmp_path, source="web"), EVERYTHING, shards, collection(tmp_path / "parts"))
 
 
-# --- budgets
+# --- the quota
 
 
-@pytest.mark.parametrize("sizes", [ingestion.lengths, lambda texts: [len(found.split()) for found in texts]])
-def test_whole_documents_are_taken_until_each_budget_is_full_and_no_more(source, shards, sizes):
-    wanted = TextQuota("units", 300, 90)
-    prepare(source, shards, wanted=Budget("characters", wanted.training, wanted.held_out), sizes=sizes)
-    for held_out, budget in ((False, wanted.training), (True, wanted.held_out)):
-        found = side(shards, held_out)
-        assert found == [t for t in TEXTS if text.is_held_out(t, FRACTION) == held_out][: len(found)]
-        assert sum(sizes(found[:-1])) < budget <= sum(sizes(found))
+@pytest.mark.parametrize("measure", [ingestion.count_characters, lambda texts: [len(t.split()) for t in texts]])
+def test_whole_documents_are_taken_until_each_side_is_full_and_no_more(source, shards, measure):
+    quota = TextQuota("characters", 300, 90)
+    prepare(source, shards, quota, measure=measure)
+    for held_out, limit in ((False, quota.training), (True, quota.held_out)):
+        texts = side(shards, held_out)
+        assert texts == [t for t in TEXTS if text.is_held_out(t, FRACTION) == held_out][: len(texts)]
+        assert sum(measure(texts[:-1])) < limit <= sum(measure(texts))
 
 
-def test_the_held_out_documents_are_the_same_for_every_training_budget(source, shards):
-    found = []
-    for training in (50, 500, 3000):
-        prepare(source, shards, wanted=Budget("characters", training, 400))
-        found.append((side(shards, held_out=True), side(shards, held_out=False)))
-    assert found[0][0] == found[1][0] == found[2][0]
-    assert sum(map(len, found[0][0])) >= 400
-    assert found[2][1][: len(found[1][1])] == found[1][1]  # a larger budget only appends
+def test_the_held_out_documents_are_the_same_for_every_training_quota(source, shards):
+    held_out, training = [], []
+    for characters in (50, 500, 3000):
+        prepare(source, shards, TextQuota("characters", characters, 400))
+        held_out.append(side(shards, held_out=True))
+        training.append(side(shards, held_out=False))
+    assert held_out[0] == held_out[1] == held_out[2]
+    assert sum(map(len, held_out[0])) >= 400
+    assert training[2][: len(training[1])] == training[1]  # a larger quota only appends
 
 
-def test_a_source_smaller_than_the_budget_is_taken_whole_and_said(source, shards, capfd):
-    prepare(source, shards, wanted=Budget("characters", 10**6, 10))
+def test_a_source_smaller_than_the_quota_is_taken_whole_and_reported(source, shards, capfd):
+    prepare(source, shards, TextQuota("characters", 10**6, 10))
     assert len(side(shards, held_out=False)) == sum(not text.is_held_out(t, FRACTION) for t in TEXTS)
     assert "the source ended after" in capfd.readouterr().err
 
@@ -169,22 +171,21 @@ def test_a_source_smaller_than_the_budget_is_taken_whole_and_said(source, shards
 # --- the folder of parts
 
 
-def batch(first, count, file="a"):
-    return ingestion.Batch(
-        file, "v", [text.Document(f"n{row}", TEXTS[row], row) for row in range(first, first + count)]
-    )
+def pending(first, count, file="a"):
+    documents = [text.Document(f"n{row}", TEXTS[row], row) for row in range(first, first + count)]
+    return ingestion.PendingPart(file, "v", documents)
 
 
 @pytest.fixture
 def folder(tmp_path):
     """Three parts: rows 0 to 9 and 12 to 19 of one file, rows 3 to 5 of the next."""
     parts = ingestion.Parts(tmp_path / "parts", {"source": "here"})
-    for piece in (batch(0, 10), batch(12, 8), batch(3, 3, "b")):
-        parts.append(piece, [1] * len(piece.documents))
+    for part in (pending(0, 10), pending(12, 8), pending(3, 3, "b")):
+        parts.append(part, [1] * len(part.documents))
     return tmp_path / "parts"
 
 
-def test_manifest_says_what_each_part_holds(folder):
+def test_manifest_describes_each_part(folder):
     parts = json.loads((folder / ingestion.MANIFEST).read_text())["parts"]
     assert [(part["file"], part["first"], part["end"]) for part in parts] == [("a", 0, 10), ("a", 10, 20), ("b", 0, 6)]
     assert [part["documents"] for part in parts] == [10, 8, 3]
@@ -195,12 +196,12 @@ def test_manifest_says_what_each_part_holds(folder):
     ]
 
 
-def test_parts_are_taken_up_where_the_folder_holds_the_same(folder):
+def test_parts_with_the_same_identity_are_used(folder):
     parts = ingestion.Parts(folder, {"source": "here"})
     assert [name for name, _, _ in parts.documents()] == [f"n{row}" for row in (*range(10), *range(12, 20), 3, 4, 5)]
 
 
-def test_a_folder_of_something_else_is_emptied_of_parts_alone(folder):
+def test_a_folder_with_another_identity_loses_only_its_parts(folder):
     (folder / "notes.txt").write_text("mine")
     parts = ingestion.Parts(folder, {"source": "there"})
     assert parts.parts == []
@@ -208,7 +209,7 @@ def test_a_folder_of_something_else_is_emptied_of_parts_alone(folder):
 
 
 @pytest.mark.parametrize("damage", ["remove", "cut", "flip"])
-def test_parts_are_taken_up_to_the_first_that_is_missing_or_damaged(folder, damage):
+def test_parts_are_used_up_to_the_first_that_is_missing_or_damaged(folder, damage):
     path = folder / "part_00001.parquet"
     content = path.read_bytes()
     match damage:
@@ -222,16 +223,16 @@ def test_parts_are_taken_up_to_the_first_that_is_missing_or_damaged(folder, dama
     assert [part.name for part in parts.parts] == ["part_00000.parquet"]
 
 
-def test_a_part_that_no_manifest_names_is_written_again(folder):
+def test_a_part_that_is_not_in_the_manifest_is_written_again(folder):
     saved = json.loads((folder / ingestion.MANIFEST).read_text())
-    saved["parts"].pop()  # as a cut between part and manifest leaves it
+    saved["parts"].pop()  # as after an interruption between part and manifest
     (folder / ingestion.MANIFEST).write_text(json.dumps(saved))
     parts = ingestion.Parts(folder, {"source": "here"})
-    parts.append(batch(0, 2, "b"), [1, 1])
+    parts.append(pending(0, 2, "b"), [1, 1])
     assert len(list(ingestion.Parts(folder, {"source": "here"}).documents())) == 20
 
 
-def test_a_manifest_that_is_no_json_is_refused_and_the_parts_stay(folder):
+def test_a_manifest_that_is_not_json_is_refused_and_the_parts_are_kept(folder):
     (folder / ingestion.MANIFEST).write_text('{"identity":')
     with pytest.raises(InputError, match=r"manifest\.json: cannot be read as JSON"):
         ingestion.Parts(folder, {"source": "here"})

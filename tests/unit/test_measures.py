@@ -1,18 +1,29 @@
 """measures: paths whose geometry is known in closed form."""
 
 import math
+from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 from torch import Tensor
 
-from twoscale.dynamics import measures
+from twoscale import tables
+from twoscale.analysis import aggregate
+from twoscale.config import PathTypesConfig
+from twoscale.dynamics import measures, path_types, trajectories
 
 
 def step_rows(path: Tensor) -> list[dict[str, Tensor]]:
     """The measures of every step along a path (K + 1, …, C)."""
-    updates = path[1:] - path[:-1]
-    return [measures.step_measures(path[k], updates[k], updates[k - 1] if k else None) for k in range(len(updates))]
+    steps = measures.loop_steps(list(path), measures.norm(path - path[-1]))
+    return [measures.measure_step(step) for step in steps][:-1]
+
+
+def one_step(state: Tensor, update: Tensor, previous: Tensor) -> dict[str, Tensor]:
+    """The measures of a step with the update before it."""
+    step = measures.LoopStep(state, update, previous, measures.norm(previous), torch.tensor(0.0))
+    return measures.measure_step(step)
 
 
 def values(rows: list[dict[str, Tensor]], name: str, start: int = 1) -> list[float]:
@@ -64,7 +75,7 @@ def test_a_geometric_contraction_has_the_normalized_acceleration_of_its_ratio(ra
 
 def test_relative_forms_are_over_the_norm_of_the_state_that_is_left():
     state, update, previous = (torch.tensor([x, 0.0], dtype=torch.float64) for x in (5.0, 1.0, 3.0))
-    row = measures.step_measures(state, update, previous)
+    row = one_step(state, update, previous)
     assert row["state_norm"].item() == 5.0
     assert row["step_norm_relative"].item() == pytest.approx(1 / 5)
     assert row["acceleration_relative"].item() == pytest.approx(2 / 5)
@@ -95,14 +106,22 @@ def test_nothing_is_compared_with_a_step_before_the_first():
 def test_the_angle_of_steps_under_the_rounding_floor_is_undefined(dtype, units, defined):
     state = torch.tensor([10.0, 0.0], dtype=dtype)
     long, short = (torch.tensor([0.0, length], dtype=dtype) for length in (1.0, units * 10 * torch.finfo(dtype).eps))
-    assert measures.step_measures(state, short, long)["cosine"].isfinite().item() is defined
-    assert measures.step_measures(state, long, short)["cosine"].isfinite().item() is defined
-    assert measures.step_measures(state, short, long)["acceleration"].isfinite().item()
+    assert one_step(state, short, long)["cosine"].isfinite().item() is defined
+    assert one_step(state, long, short)["cosine"].isfinite().item() is defined
+    assert one_step(state, short, long)["acceleration"].isfinite().item()
+
+
+def test_the_last_state_has_a_norm_and_a_distance_and_no_step():
+    path = circle(0.3, 0.5)
+    *_, last = measures.loop_steps(list(path), torch.zeros(len(path)))
+    row = measures.measure_step(last)
+    assert {name for name, value in row.items() if not value.isnan()} == {"state_norm", "distance_to_final"}
+    assert row["state_norm"] == measures.norm(path[-1])
 
 
 def test_a_step_of_length_zero_has_no_angle_and_no_infinite_ratio():
     state, update = torch.ones(2), torch.zeros(2)
-    row = measures.step_measures(state, update, update)
+    row = one_step(state, update, update)
     assert row["cosine"].isnan()
     assert row["acceleration_normalized"].item() == 0
 
@@ -123,7 +142,7 @@ def test_drift_is_the_jump_over_the_mean_and_over_the_sum_of_the_loop_steps():
     assert over_path.tolist() == [0.75, 0.125]
 
 
-def test_drift_over_the_mean_grows_with_the_budget_of_a_contraction_and_drift_over_the_path_hardly():
+def test_drift_over_the_mean_grows_with_the_loop_steps_of_a_contraction_and_drift_over_the_path_hardly():
     step_norms = torch.tensor([0.5**k for k in range(32)])[:, None]
     short, long = (measures.drift_to_loop(torch.tensor([1.0]), step_norms[:count]) for count in (16, 32))
     assert (long[0] / short[0]).item() == pytest.approx(2, rel=1e-3)
@@ -194,16 +213,84 @@ def test_the_contraction_rate_takes_no_step_under_the_floor():
     assert measures.contraction_rate(rounded, rounded > 0).item() > 0.6
 
 
-@pytest.mark.parametrize("sound", [0, 1])
-def test_fewer_than_two_steps_have_no_contraction_rate(sound):
-    assert measures.contraction_rate(torch.ones(5), torch.arange(5) < sound).isnan()
+@pytest.mark.parametrize("steps", [0, 1])
+def test_fewer_than_two_steps_have_no_contraction_rate(steps):
+    assert measures.contraction_rate(torch.ones(5), torch.arange(5) < steps).isnan()
 
 
 def test_the_contraction_rate_is_the_fit_of_least_squares_for_each_token():
     steps = torch.rand(3, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    sound = steps > 0.2
-    for row, kept, rate in zip(steps, sound, measures.contraction_rate(steps, sound), strict=True):
-        k = torch.arange(12, dtype=torch.float64)[kept]
+    above_floor = steps > 0.2
+    for row, above, rate in zip(steps, above_floor, measures.contraction_rate(steps, above_floor), strict=True):
+        k = torch.arange(12, dtype=torch.float64)[above]
         design = torch.stack([k, torch.ones_like(k)], dim=1)
-        slope = torch.linalg.lstsq(design, row[kept].log()[:, None]).solution[0, 0]
+        slope = torch.linalg.lstsq(design, row[above].log()[:, None]).solution[0, 0]
         torch.testing.assert_close(rate, slope.exp())
+
+
+def test_the_kl_divergence_is_that_of_the_definition_whatever_the_rows_at_a_time(monkeypatch):
+    logits = torch.randn(2, 7, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    log_p, log_q = logits.log_softmax(-1)
+    wanted = (log_p.exp() * (log_p - log_q)).sum(-1)
+    for numbers in (2**18, 10):
+        monkeypatch.setattr(measures, "CACHED_NUMBERS", numbers)
+        torch.testing.assert_close(measures.kl_divergence(log_p, log_q), wanted)
+    assert measures.kl_divergence(log_p, log_p).abs().max() < 1e-15
+
+
+# --- the registries --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def further_measures(monkeypatch):
+    """One more measure of each registry, as a user registers it."""
+    for registry in ("LOOP_MEASURES", "PATH_MEASURES"):
+        monkeypatch.setattr(measures, registry, dict(getattr(measures, registry)))
+    measures.loop_measure("turn", unit="rad", needs_previous=True)(lambda step: torch.full_like(step.step_norm, 0.25))
+    measures.path_measure("length", unit="state")(lambda path: path.step_norms.sum(-1))
+
+
+def write_tables(folder) -> dict[str, Path]:
+    """The tables "trajectories" and "token_paths" of 2 x 3 random paths of 5 states."""
+    states = list(torch.randn(5, 2, 3, 8, generator=torch.Generator().manual_seed(0)))
+    rows, path = trajectories.measure_group(states, PathTypesConfig(window=3, max_period=2))
+    keys = trajectories.token_keys(20, [0, 1], 3)
+    columns = {
+        "trajectories": trajectories.loop_columns(keys, "4", rows),
+        "token_paths": trajectories.path_columns(keys, "4", path),
+    }
+    paths = {table: folder / f"{table}.parquet" for table in columns}
+    for table, path in paths.items():
+        with tables.writing(table, path, trajectories.units()[table]) as append:
+            append(columns[table])
+    return paths
+
+
+@pytest.mark.parametrize(
+    ("table", "registry", "statistics"),
+    [
+        ("trajectories", "LOOP_MEASURES", aggregate.loop_metrics),
+        ("token_paths", "PATH_MEASURES", aggregate.path_metrics),
+    ],
+)
+@pytest.mark.parametrize("further", [False, True])
+def test_every_registered_measure_has_a_column_a_unit_and_rows(table, registry, statistics, further, request, tmp_path):
+    if further:
+        request.getfixturevalue("further_measures")
+    registered = getattr(measures, registry)
+    assert ("turn" in registered or "length" in registered) is further
+    path = write_tables(tmp_path)[table]
+    schema = pq.read_schema(path)
+    assert schema.names == [*tables.columns(table), *registered]
+    for name, measure in registered.items():
+        assert measure.unit
+        assert schema.field(name).metadata[b"unit"].decode() == measure.unit
+    metrics = statistics([path], "trial")
+    assert list(metrics["measure"].unique()) == list(registered)
+
+
+def test_a_name_is_registered_once():
+    with pytest.raises(ValueError, match="cosine"):
+        measures.loop_measure("cosine", unit="1")
+    with pytest.raises(ValueError, match="straightness"):
+        path_types.path_measure("straightness", unit="1")

@@ -9,7 +9,7 @@ import pytest
 from twoscale.analysis import pages
 from twoscale.errors import InputError
 
-FRAME = pd.DataFrame({"criterion": ["kl", "<b>"], "ms": [1.23456789, float("nan")], "n": [3, 4]})
+FRAME = pd.DataFrame({"rule": ["kl", "<b>"], "ms": [1.23456789, float("nan")], "n": [3, 4]})
 HEADER = "s\th:m:s\tmax_rss\tmax_vms\tmax_uss\tmax_pss\tio_in\tio_out\tmean_load\tcpu_time\n"
 
 
@@ -47,8 +47,8 @@ def test_jobs_of_a_rule_add_up_and_the_longest_rule_comes_first(tmp_path):
     ]
     table = pages.runtimes(files)
     assert table.to_dict("records") == [
-        {"criterion": "train_segment", "jobs": 2, "total_s": 40, "longest_s": 30, "cpu_s": 17, "peak_memory_mb": 300},
-        {"criterion": "init_model", "jobs": 1, "total_s": 5, "longest_s": 5, "cpu_s": 4, "peak_memory_mb": 100},
+        {"rule": "train_segment", "jobs": 2, "total_s": 40, "longest_s": 30, "cpu_s": 17, "peak_memory_mb": 300},
+        {"rule": "init_model", "jobs": 1, "total_s": 5, "longest_s": 5, "cpu_s": 4, "peak_memory_mb": 100},
     ]
 
 
@@ -59,7 +59,7 @@ def test_a_job_too_short_to_be_measured_keeps_its_time(tmp_path):
 
 
 def test_no_benchmark_files_give_an_empty_table():
-    assert list(pages.runtimes([]).columns)[:2] == ["criterion", "jobs"]
+    assert list(pages.runtimes([]).columns)[:2] == ["rule", "jobs"]
 
 
 def test_a_file_that_is_no_benchmark_is_refused(tmp_path):

@@ -1,23 +1,24 @@
-"""processes: a run does not depend on how many processes share its batches; real ones, over gloo."""
+"""Data-parallel training with real processes over gloo: a run does not depend on their number."""
 
 import pytest
 import torch
-from segment import Run
 
+from tests.segment import Run
 from twoscale.model import checkpoints
 
-STEPS = 6
-NOISY = {"loop_noise": 0.1}  # noise at every step, so that each has to find that of its own samples
+ITERATIONS = 6
+NOISY = {"loop_noise": 0.1}  # noise at every loop step, which each process must draw for its samples
 
 
 def weights(run: Run) -> dict[str, torch.Tensor]:
-    return checkpoints.load(run.checkpoint(STEPS), "weights", {})[0]
+    return checkpoints.load(run.checkpoint(ITERATIONS), "weights", {})[0]
 
 
 def assert_same_run(one: Run, other: Run) -> None:
-    """Equal but for the order of sums: the loss curve, the loop counts and the weights."""
-    ours, theirs = (run.log(STEPS).set_index("iteration") for run in (one, other))
-    assert ours["loops_g2"].tolist() == theirs.loc[ours.index, "loops_g2"].tolist()
+    """The loss curve, the loop counts and the weights are equal, except for the order of sums."""
+    ours, theirs = (run.log(ITERATIONS).set_index("iteration") for run in (one, other))
+    counts, other_counts = (run.loops(ITERATIONS).set_index(["iteration", "group"])["loops"] for run in (one, other))
+    assert counts.loc[:, "2"].tolist() == other_counts.loc[:, "2"].loc[ours.index].tolist()
     for measure in ("loss", "gradient_norm", "learning_rate"):
         assert ours[measure].tolist() == pytest.approx(theirs.loc[ours.index, measure].tolist(), rel=1e-4), measure
     assert ours["held_out_loss"].iloc[-1] == pytest.approx(theirs["held_out_loss"].iloc[-1], rel=1e-4)
@@ -27,25 +28,25 @@ def assert_same_run(one: Run, other: Run) -> None:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory) -> Run:
-    return Run(tmp_path_factory.mktemp("alone"), NOISY).succeed(0, STEPS)
+    return Run(tmp_path_factory.mktemp("alone"), NOISY).succeed(0, ITERATIONS)
 
 
 def test_two_processes_train_the_model_of_one(alone, tmp_path):
-    assert_same_run(Run(tmp_path, NOISY).succeed(0, STEPS, processes=2), alone)
+    assert_same_run(Run(tmp_path, NOISY).succeed(0, ITERATIONS, processes=2), alone)
 
 
-def test_two_processes_share_out_each_micro_batch(alone, tmp_path):
-    assert_same_run(Run(tmp_path, NOISY).succeed(0, STEPS, processes=2, micro_batches=2), alone)
+def test_two_processes_divide_each_micro_batch(alone, tmp_path):
+    assert_same_run(Run(tmp_path, NOISY).succeed(0, ITERATIONS, processes=2, micro_batches=2), alone)
 
 
 def test_a_run_of_two_processes_is_continued_by_one(alone, tmp_path):
     run = Run(tmp_path, NOISY).succeed(0, 3, processes=2)
-    assert_same_run(run.succeed(3, STEPS), alone)
+    assert_same_run(run.succeed(3, ITERATIONS), alone)
 
 
 def test_a_loss_that_is_not_finite_stops_every_process(tmp_path):
     run = Run(tmp_path, learning_rate=1e30, warmup_iterations=0)
-    done = run.train(0, STEPS, processes=2)
-    assert done.returncode != 0
-    assert "error: training: iteration" in done.stderr
-    assert not run.checkpoint(STEPS).exists()
+    finished = run.train(0, ITERATIONS, processes=2)
+    assert finished.returncode != 0
+    assert "error: training: iteration" in finished.stderr
+    assert not run.checkpoint(ITERATIONS).exists()

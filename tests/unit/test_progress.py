@@ -1,4 +1,4 @@
-"""progress: whole lines in a log, few of them."""
+"""Progress in a log: whole lines, and few of them."""
 
 import re
 
@@ -9,12 +9,12 @@ from twoscale import progress
 
 @pytest.fixture
 def log(capsys):
-    """What the meter printed so far, line by line; captured standard error is no terminal."""
+    """Lines that the meter has printed; captured standard error is not a terminal."""
     return lambda: capsys.readouterr().err.splitlines()
 
 
 def counts(line: str) -> tuple[float, str]:
-    """How much is done, and of how much, as a line says it."""
+    """Completed amount and total in a line."""
     done, total = re.search(r"([\d.]+)/([\d.]+)", line).groups()
     return float(done), total
 
@@ -28,7 +28,7 @@ def test_a_log_gets_whole_lines_without_carriage_returns(capsys):
     assert printed.endswith("\n")
 
 
-def test_quick_work_prints_one_line_that_says_all_is_done(log):
+def test_quick_work_prints_one_line_with_the_total(log):
     with progress.meter("train 0 -> 200", 200, "it") as bar:
         for _ in range(200):
             bar.update()
@@ -38,7 +38,7 @@ def test_quick_work_prints_one_line_that_says_all_is_done(log):
     assert "100%" in line
 
 
-def test_long_work_prints_a_line_whenever_the_interval_is_over(log, monkeypatch):
+def test_long_work_prints_a_line_per_interval(log, monkeypatch):
     monkeypatch.setattr(progress, "LOG_SECONDS", 0.0)
     with progress.meter("train", 2, "it") as bar:
         bar.update()
@@ -50,13 +50,13 @@ def test_long_work_prints_a_line_whenever_the_interval_is_over(log, monkeypatch)
     assert "loss 1.5" in lines[1]
 
 
-def test_work_that_was_resumed_counts_from_where_it_stood(log):
+def test_resumed_work_counts_from_its_initial_amount(log):
     with progress.meter("train", 10, "it", initial=7) as bar:
         bar.update(3)
     assert counts(log()[0]) == (10, "10.0")
 
 
-def test_work_of_unknown_length_is_counted_too(log):
+def test_work_without_a_total_is_counted(log):
     with progress.meter("documents", None, "documents") as bar:
         bar.update(5)
     (line,) = log()

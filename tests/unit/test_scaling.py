@@ -1,12 +1,13 @@
-"""Quality at fixed loop counts, and the uniform-budget reference, against the plain forward pass."""
+"""Quality at fixed loop counts, and the reference of uniform loops, against the plain forward pass."""
 
 import pandas as pd
 import pytest
 import torch
-from test_exit_benchmark import BLOCK, SEED, cross_entropy, exits, held_out, small_model
 
 from tests import reference_engine
+from tests.unit.test_benchmark import BLOCK, SEED, checkpoint, cross_entropy, exits, held_out, small_model
 from twoscale import tables
+from twoscale.config import ScalingConfig
 from twoscale.exits.scaling import measure_scaling, measure_uniform_loops, settled_from
 from twoscale.model.noise import EvaluationNoise
 
@@ -19,13 +20,15 @@ def logits_at(model, loops):
     return model(inputs, [loops] * len(model.config.groups), EvaluationNoise(SEED, range(len(inputs)), BLOCK))
 
 
-def scaling(model, batch=2):
-    return pd.DataFrame(measure_scaling(model, *held_out(), LOOPS, batch, SEED, step=30))
+def scaling(model, batch_size=2):
+    config = ScalingConfig(loops=LOOPS, batch_size=batch_size)
+    return pd.DataFrame(measure_scaling(checkpoint(model), *held_out(), config))
 
 
-def reference(model, batch=2, **changes):
-    chosen = exits(criteria={"fixed": {"thresholds": LOOPS}}, budget=LOOPS[-1], quality_batch_size=batch, **changes)
-    return pd.DataFrame(measure_uniform_loops(model, *held_out(), chosen, SEED, "trial"))
+def reference(model, batch_size=2, **changes):
+    fixed = {"fixed": {"thresholds": LOOPS}}
+    config = exits(criteria=fixed, max_loops=LOOPS[-1], quality_batch_size=batch_size, **changes)
+    return pd.DataFrame(measure_uniform_loops(checkpoint(model), *held_out(), config))
 
 
 def test_scaling_is_the_cross_entropy_of_the_forward_pass_at_each_loop_count():
@@ -39,12 +42,12 @@ def test_scaling_is_the_cross_entropy_of_the_forward_pass_at_each_loop_count():
 @pytest.mark.parametrize("measure", [scaling, reference])
 def test_the_batch_changes_nothing(measure):
     model = small_model()
-    pd.testing.assert_frame_equal(measure(model, batch=1), measure(model, batch=3), rtol=1e-9)
+    pd.testing.assert_frame_equal(measure(model, batch_size=1), measure(model, batch_size=3), rtol=1e-9)
 
 
 def test_rows_fit_their_tables(tmp_path):
     tables.write("scaling_quality", scaling(small_model()), tmp_path / "scaling.parquet")
-    tables.write("uniform_loops", reference(small_model()), tmp_path / "reference.parquet")
+    tables.write("uniform_loops", reference(small_model()).assign(run="trial"), tmp_path / "reference.parquet")
 
 
 def test_a_prediction_is_settled_from_the_first_count_after_its_last_change():
@@ -70,7 +73,7 @@ def test_the_reference_counts_every_token_at_the_least_loops_that_settle_its_pre
         assert len(set(loops)) > 1, "the case has to have tokens that settle at different counts"
 
 
-def test_the_reference_shares_slots_as_the_rules_beside_it_do():
+def test_the_reference_shares_slots_as_the_criteria_do():
     model, (inputs, targets) = small_model(), held_out()
     shared = reference(model, kv_slots=2)
     pd.testing.assert_frame_equal(reference(model, kv_slots=LOOPS[-1]), reference(model))

@@ -1,40 +1,35 @@
 """The supplementary figures of quality against loops: what they show of tables with known content."""
 
-from pathlib import Path
-
-import jinja2
 import numpy as np
 import pandas as pd
 import pytest
-from test_figures import BUDGET, RUN, exit_tables, legend_texts, one_sentence
 
+from tests.unit.test_figures import RUN, exit_tables, legend_texts, one_sentence
 from twoscale import tables
 from twoscale.errors import InputError
 from twoscale.figures import pareto, scaling
 
-REPORT = Path(__file__).parents[2] / "workflow" / "report"
 
-
-def scaling_table(steps=(0, 50, 600), loops=(1, 2, 6)):
+def scaling_table(iterations=(0, 50, 600), loops=(1, 2, 6)):
     rows = [
-        {"iteration": step, "loops": n, "ppl": 9.0 + 1 / n, "ppl_low": 8.0, "ppl_high": 11.0}
+        {"iteration": iteration, "loops": n, "ppl": 9.0 + 1 / n, "ppl_low": 8.0, "ppl_high": 11.0}
         | {"excess": 0.1 / n, "excess_low": 0.0, "excess_high": 0.2}
-        for step in steps
+        for iteration in iterations
         for n in loops
     ]
     return pd.DataFrame(rows, columns=list(tables.columns("scaling")))
 
 
-def reference_table():
+def uniform_table():
     return pd.DataFrame({"tokens": [100, 300], "loops": [2.0, 4.0], "ce": [3.0, 5.0]})
 
 
 def pareto_figure(criteria=("fixed", "kl", "mine")):
-    return pareto.draw(*exit_tables(criteria), reference_table(), BUDGET, **RUN)
+    return pareto.draw(*exit_tables(criteria), uniform_table(), **RUN)
 
 
 def test_scaling_has_a_line_with_band_per_checkpoint_and_marks_the_loops_of_training():
-    figure = scaling.draw(scaling_table(), 3, **RUN)
+    figure = scaling.draw(scaling_table(), mean_loops=3, **RUN)
     quality, excess = figure.axes
     assert [len(axes.collections) for axes in figure.axes] == [3, 3]
     assert list(quality.get_lines()[1].get_ydata()) == pytest.approx([10, 9.5, 9 + 1 / 6])
@@ -43,18 +38,20 @@ def test_scaling_has_a_line_with_band_per_checkpoint_and_marks_the_loops_of_trai
     assert figure.get_supxlabel().endswith("K = 6 loop steps")
 
 
-def test_pareto_has_a_line_per_rule_with_the_full_budget_at_zero():
+def test_pareto_has_a_line_per_criterion_with_all_loop_steps_at_zero():
     figure = pareto_figure()
     for axes in figure.axes:
         lines = [container.lines[0] for container in axes.containers]
         assert len(lines) == 3  # fixed, KL, mine
         for line in lines:
-            np.testing.assert_allclose(line.get_ydata(orig=False), 0, atol=1e-12)  # all rules of this table have one CE
+            np.testing.assert_allclose(
+                line.get_ydata(orig=False), 0, atol=1e-12
+            )  # all criteria of this table have one CE
     assert set(figure.axes[0].containers[0].lines[0].get_xdata()) == {30.0}  # median latency
-    assert legend_texts(figure) == ["KL", "mine", "fixed loops", "least budget that settles the token"]
+    assert legend_texts(figure) == ["KL", "mine", "fixed loops", "fewest loops that settle the token"]
 
 
-def test_the_reference_of_the_pareto_figure_is_weighted_by_tokens_and_has_no_latency():
+def test_the_star_of_the_pareto_figure_is_weighted_by_tokens_and_has_no_latency():
     times, loops = pareto_figure().axes
     stars = {axes: [line for line in axes.get_lines() if line.get_marker() == "*"] for axes in (times, loops)}
     assert not stars[times]
@@ -64,39 +61,12 @@ def test_the_reference_of_the_pareto_figure_is_weighted_by_tokens_and_has_no_lat
 
 
 def test_tables_without_rows_are_refused_in_one_sentence():
-    latency, quality = exit_tables()
+    latency, quality, loops = exit_tables()
     for draw in (
-        lambda: scaling.draw(scaling_table(steps=()), 3, **RUN),
-        lambda: pareto.draw(latency[:0], quality, reference_table(), BUDGET, **RUN),
-        lambda: pareto.draw(latency, quality, reference_table()[:0], BUDGET, **RUN),
+        lambda: scaling.draw(scaling_table(iterations=()), mean_loops=3, **RUN),
+        lambda: pareto.draw(latency[:0], quality, loops, uniform_table(), **RUN),
+        lambda: pareto.draw(latency, quality, loops, uniform_table()[:0], **RUN),
     ):
         with pytest.raises(InputError, match="expected at least") as error:
             draw()
         assert one_sentence(error)
-
-
-CAPTIONS = {
-    "scaling": ("dtype", "loops", "mean_loops", "run", "text", "tokens"),
-    "pareto": (
-        "budget",
-        "decoder",
-        "device",
-        "dtype",
-        "kv_slots",
-        "latency_repeats",
-        "latency_tokens",
-        "loops",
-        "quality_tokens",
-        "run",
-        "iteration",
-        "text",
-    ),
-}
-
-
-@pytest.mark.parametrize(("name", "keys"), CAPTIONS.items())
-def test_captions_quote_every_value_they_are_given_and_ask_for_no_other(name, keys):
-    values = {key: f"<{key}>" for key in keys}
-    template = jinja2.Template((REPORT / f"{name}.rst").read_text(), undefined=jinja2.StrictUndefined)
-    written = template.render(snakemake={"params": {"caption": values}})
-    assert all(value in written for value in values.values())

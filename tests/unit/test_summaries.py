@@ -1,4 +1,4 @@
-"""Summaries of settings against numbers that can be worked out by hand."""
+"""Summaries of operating points against numbers that can be worked out by hand."""
 
 import math
 
@@ -6,28 +6,29 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from twoscale.analysis import bootstrap
 from twoscale import tables
+from twoscale.analysis import bootstrap
 from twoscale.analysis.summaries import summarise_latency, summarise_quality, summarise_scaling
 
 
-def quality_table(changes):
-    """Four sequences of unlike text and tokens under the full budget and under `kl`, which changes each CE."""
+def quality_tables(changes):
+    """Four sequences of unlike text and tokens at all loop steps and under `kl`, which changes each CE."""
     full, tokens = np.array([2.0, 3.0, 4.0, 9.0]), np.array([100, 300, 100, 100])
-    rows = [("fixed", 6.0, full, 6.0), ("kl", 0.1, full + changes, 2.0)]
-    return pd.concat(
-        [
-            pd.DataFrame({"sequence": range(4), "tokens": tokens, "ce": ce})
-            .assign(criterion=criterion, threshold=threshold)
-            .assign(**{"evaluations_g4": loops, "evaluations_g5-6": loops + 1})
-            for criterion, threshold, ce, loops in rows
-        ]
-    )
+    points = [("fixed", 6.0, full, 6.0), ("kl", 0.1, full + changes, 2.0)]
+    quality, exit_loops = [], []
+    for criterion, threshold, ce, loops in points:
+        keys = {"criterion": criterion, "threshold": threshold, "sequence": range(4)}
+        quality.append(pd.DataFrame(keys | {"tokens": tokens, "ce": ce}))
+        for group, evaluations in (("5-6", loops), ("4", loops + 1)):
+            exit_loops.append(pd.DataFrame(keys | {"group": group, "evaluations": evaluations}))
+    return pd.concat(quality), pd.concat(exit_loops)
 
 
 def test_latency_is_the_median_of_repeats_with_its_bootstrap_interval():
     times = [10.0, 20.0, 30.0, 40.0, 100.0]
-    latency = pd.DataFrame({"criterion": "kl", "threshold": 0.1, "latency_ms": times, "baseline_ms": np.array(times) - 1})
+    latency = pd.DataFrame(
+        {"criterion": "kl", "threshold": 0.1, "latency_ms": times, "baseline_ms": np.array(times) - 1}
+    )
     (row,) = summarise_latency(latency).to_dict("records")
     assert (row["latency_ms"], row["baseline_ms"]) == (30.0, 29.0)
     assert (row["low"], row["high"]) == bootstrap.interval(bootstrap.median, np.array(times), seed=0)
@@ -35,36 +36,51 @@ def test_latency_is_the_median_of_repeats_with_its_bootstrap_interval():
 
 
 def test_quality_weighs_sequences_by_their_tokens_and_loops_groups_alike():
-    kl = summarise_quality(quality_table(0.0), 6).set_index("criterion").loc["kl"]
+    kl = summarise_quality(*quality_tables(0.0), 6).set_index("criterion").loc["kl"]
     assert kl["ce"] == pytest.approx((2 + 3 * 3 + 4 + 9) / 6)
     assert kl["ppl"] == pytest.approx(math.exp(kl["ce"]))
     assert kl["loops"] == pytest.approx(2.5)
 
 
 def test_the_interval_of_quality_is_that_of_the_change_and_not_of_the_text():
-    """Sequences differ by nats, the rule adds the same to each: there is nothing uncertain about the change."""
-    summary = summarise_quality(quality_table(0.25), 6).set_index("criterion")
+    """Sequences differ by nats, the criterion adds the same to each: there is nothing uncertain about the change."""
+    summary = summarise_quality(*quality_tables(0.25), 6).set_index("criterion")
     for criterion, change in (("fixed", 0.0), ("kl", 0.25)):
         bounds = summary.loc[criterion, ["low", "high"]].to_numpy(float)
         np.testing.assert_allclose(bounds, summary.loc["fixed", "ce"] + change, rtol=1e-12)
     changes = np.array([0.0, 0.3, 0.1, 0.2])
-    uneven = summarise_quality(quality_table(changes), 6).set_index("criterion")
+    uneven = summarise_quality(*quality_tables(changes), 6).set_index("criterion")
     expected = uneven.loc["fixed", "ce"] + np.array(
         bootstrap.interval(bootstrap.weighted_mean, np.stack([changes, [100, 300, 100, 100]], axis=1), seed=0)
     )
     np.testing.assert_allclose(uneven.loc["kl", ["low", "high"]].to_numpy(float), expected)
 
 
-def test_without_the_full_budget_quality_has_no_interval():
-    summary = summarise_quality(quality_table(0.25)[lambda rows: rows["criterion"] == "kl"], 6)
+def test_without_all_loop_steps_quality_has_no_interval():
+    quality, exit_loops = quality_tables(0.25)
+    summary = summarise_quality(quality[quality["criterion"] == "kl"], exit_loops, 6)
     assert summary["ce"].notna().all()
     assert summary[["low", "high"]].isna().all(axis=None)
 
 
+def test_a_model_without_groups_has_quality_and_no_loops():
+    quality, exit_loops = quality_tables(0.25)
+    summary = summarise_quality(quality, exit_loops[:0], 6)
+    assert summary["ce"].notna().all()
+    assert summary["loops"].isna().all()
+
+
 def test_scaling_joins_checkpoints_and_bounds_the_mean_over_sequences(tmp_path):
-    for step in (20, 0):
+    for iteration in (20, 0):
         rows = [
-            {"iteration": step, "loops": loops, "sequence": i, "tokens": 8, "ce": step + loops + i, "ppl": 1.0}
+            {
+                "iteration": iteration,
+                "loops": loops,
+                "sequence": i,
+                "tokens": 8,
+                "ce": iteration + loops + i,
+                "ppl": 1.0,
+            }
             for loops in (4, 1)
             for i in range(3)
         ]

@@ -8,7 +8,7 @@ import pytest
 from twoscale import tables
 from twoscale.errors import InputError
 
-GROUPS = ("4", "5-6")
+UNITS = {"step_norm": "state", "cosine": "1"}
 
 
 def training_rows(count: int = 3) -> dict:
@@ -22,59 +22,61 @@ def training_rows(count: int = 3) -> dict:
         "tokens_per_s": [10.0] * count,
         "tflops": [0.1] * count,
         "utilisation": [None] * count,
-        "loops_g4": [3] * count,
-        "loops_g5-6": [4] * count,
     }
 
 
-def frame_of(table: str, groups=()) -> pd.DataFrame:
-    """Two rows with a value of the declared type in every column."""
+def frame_of(table: str) -> pd.DataFrame:
+    """Two rows with a value of the declared type in every column, and in two measures if the table has them."""
     values = {"string": ["a", "b"], "bool": [True, False]}
     return pd.DataFrame(
         {
             name: pd.Series(values.get(dtype, [1, 2]), dtype=None if dtype in values else dtype)
-            for name, dtype in tables.columns(table, groups).items()
+            for name, dtype in columns_of(table).items()
         }
     )
 
 
+def columns_of(table: str) -> dict[str, str]:
+    return tables.columns(table) | (dict.fromkeys(UNITS, "float32") if table in tables.MEASURED else {})
+
+
 def fail_after_a_batch(path) -> None:
-    with tables.writing("training", path, GROUPS) as append:
+    with tables.writing("training", path) as append:
         append(training_rows())
         raise RuntimeError("the machine stops")
 
 
-def test_a_column_per_group_stands_where_the_star_stood():
-    names = list(tables.columns("exit_quality", GROUPS))
-    assert names[-4:] == ["steps_g4", "steps_g5-6", "evaluations_g4", "evaluations_g5-6"]
-    assert not any("*" in name for name in names)
-    assert list(tables.columns("training"))[-1] == "utilisation"
-
-
-def test_groups_are_read_back_from_the_columns_in_their_order():
-    frame = frame_of("exit_quality", ("10", "4", "5-6"))
-    assert tables.groups_of(frame) == ["10", "4", "5-6"]
-    assert tables.groups_of(frame, "steps") == ["10", "4", "5-6"]
-    assert tables.groups_of(frame, "loops") == []
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        ("training_loops", ["iteration", "group", "loops"]),
+        ("exit_loops", ["run", "criterion", "threshold", "sequence", "group", "loop_steps", "evaluations"]),
+        ("exit_latency_loops", ["run", "criterion", "threshold", "repeat", "group", "evaluations"]),
+    ],
+)
+def test_groups_are_rows_and_never_part_of_a_column_name(table, expected):
+    assert list(tables.columns(table)) == expected
+    for columns in tables.COLUMNS.values():
+        assert not any("*" in name or "_g" in name for name in columns if name != "gradient_norm")
 
 
 @pytest.mark.parametrize("table", tables.COLUMNS)
 def test_every_table_comes_back_as_it_was_written(table, tmp_path):
     path = tmp_path / f"{table}.parquet"
-    frame = frame_of(table, GROUPS)
-    tables.write(table, frame, path, GROUPS)
+    frame = frame_of(table)
+    tables.write(table, frame, path)
     read = tables.read(table, path)
     pd.testing.assert_frame_equal(read, frame, check_dtype=False)
     stored = {field.name: str(field.type).replace("double", "float64") for field in pq.read_schema(path)}
     narrow = {"float": "float32"}
-    assert {name: narrow.get(dtype, dtype) for name, dtype in stored.items()} == tables.columns(table, GROUPS)
+    assert {name: narrow.get(dtype, dtype) for name, dtype in stored.items()} == columns_of(table)
 
 
 def test_nulls_and_nans_are_written_as_null_and_read_as_missing(tmp_path):
     path = tmp_path / "training.parquet"
     rows = training_rows()
     rows["gradient_norm"] = np.array([1.0, np.nan, 2.0])
-    with tables.writing("training", path, GROUPS) as append:
+    with tables.writing("training", path) as append:
         append(rows)
     read = tables.read("training", path)
     assert read["held_out_loss"].isna().tolist() == [True, True, False]
@@ -84,7 +86,7 @@ def test_nulls_and_nans_are_written_as_null_and_read_as_missing(tmp_path):
 
 def test_batches_are_appended_in_order_and_go_to_disk_as_they_come(tmp_path):
     path = tmp_path / "training.parquet"
-    with tables.writing("training", path, GROUPS) as append:
+    with tables.writing("training", path) as append:
         append(training_rows(2))
         append(training_rows(3))
         assert not path.exists()
@@ -94,7 +96,7 @@ def test_batches_are_appended_in_order_and_go_to_disk_as_they_come(tmp_path):
 
 def test_a_failure_between_two_batches_leaves_the_old_table(tmp_path):
     path = tmp_path / "training.parquet"
-    tables.write("training", pd.DataFrame(training_rows()), path, GROUPS)
+    tables.write("training", pd.DataFrame(training_rows()), path)
     before = path.read_bytes()
     with pytest.raises(RuntimeError, match="the machine stops"):
         fail_after_a_batch(path)
@@ -106,13 +108,13 @@ def test_a_failure_between_two_batches_leaves_the_old_table(tmp_path):
 def test_a_batch_with_a_wrong_column_is_refused_by_name_and_leaves_no_file(change, tmp_path):
     rows = training_rows()
     if change == "missing":
-        del rows["loops_g4"]
+        del rows["tflops"]
     else:
-        rows["loops_g9"] = rows["loops_g4"]
-    name = "loops_g4" if change == "missing" else "loops_g9"
+        rows["loops_g9"] = rows["tflops"]
+    name = "tflops" if change == "missing" else "loops_g9"
     with (
         pytest.raises(ValueError, match=f"training.*{name}"),
-        tables.writing("training", tmp_path / "t.parquet", GROUPS) as append,
+        tables.writing("training", tmp_path / "t.parquet") as append,
     ):
         append(rows)
     assert list(tmp_path.iterdir()) == []
@@ -126,11 +128,52 @@ def test_a_file_with_a_wrong_column_is_refused_by_name(tmp_path):
     assert all(word in str(refusal.value) for word in (str(path), "border", "boundary", "'drift'"))
 
 
-def test_a_file_of_other_groups_is_refused_where_the_groups_matter(tmp_path):
-    path = tmp_path / "training.parquet"
-    tables.write("training", pd.DataFrame(training_rows()), path, GROUPS)
-    with pytest.raises(InputError, match="loops_g7"):
-        tables.read("training", path, ("4", "7"))
+# --- tables with measures --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("table", tables.MEASURED)
+def test_measures_follow_the_declared_columns_with_their_units(table, tmp_path):
+    path = tmp_path / "t.parquet"
+    with tables.writing(table, path, UNITS) as append:
+        append(dict(frame_of(table)))
+    schema = pq.read_schema(path)
+    assert schema.names == [*tables.columns(table), *UNITS]
+    assert {name: schema.field(name).metadata[b"unit"].decode() for name in UNITS} == UNITS
+    assert {str(schema.field(name).type) for name in UNITS} == {"float"}
+
+
+def test_only_tables_with_measures_take_them_and_these_need_one(tmp_path):
+    path = tmp_path / "t.parquet"
+    expected = r"drift: measures \['cosine'\] given, none expected"
+    with pytest.raises(ValueError, match=expected), tables.writing("drift", path, {"cosine": "1"}):
+        pass
+    expected = r"trajectories: measures \[\] given, at least one expected"
+    with pytest.raises(ValueError, match=expected), tables.writing("trajectories", path):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("table", tables.MEASURED)
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda frame: frame.drop(columns=list(UNITS)), ("at least one measure",)),
+        (lambda frame: frame.astype({"cosine": "float64"}), ("'cosine'", "double", "expected float32")),
+        (lambda frame: frame.assign(remark="x"), ("'remark'", "expected float32")),
+        (lambda frame: frame.drop(columns="position"), ("position", "at least one measure")),
+    ],
+    ids=["no measure", "other float", "text", "key missing"],
+)
+def test_a_file_with_wrong_measures_is_refused_in_one_sentence(table, change, words, tmp_path):
+    path = tmp_path / "t.parquet"
+    change(frame_of(table)).to_parquet(path, index=False)
+    with pytest.raises(InputError) as refusal:
+        tables.read(table, path)
+    assert all(word in str(refusal.value) for word in (str(path), *words))
+    assert "\n" not in str(refusal.value)
+
+
+# --- files -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("content", [None, b"", b"PAR1 and then nothing"])

@@ -6,26 +6,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from twoscale import tables
+from twoscale.config import DataConfig
 from twoscale.data import text
 from twoscale.errors import InputError
-from twoscale.config import DataConfig
 
 TEXTS = [f"document {number} " + "word " * (number % 7) for number in range(200)]
 
 
 def data(path, **changes):
-    values = {
-        "source": "parquet",
-        "path": str(path),
-        "repository": "nobody/nothing",
-        "subset": "sample",
-        "revision": "main",
-        "characters": None,
-        "text_shards": 3,
-        "held_out_fraction": 0.2,
-        "tokens": None,
-    }
-    return DataConfig(**values | changes)
+    return DataConfig(source="parquet", path=str(path)).model_copy(update=changes)  # changes are not validated
 
 
 def write_parquet(path, compression="zstd", **columns):
@@ -34,13 +23,13 @@ def write_parquet(path, compression="zstd", **columns):
     return path
 
 
-def documents(settings):
+def documents(config):
     """Name and text of all documents of a local source."""
-    return [(found.name, found.text) for _, rows in text.local_files(settings) for found in rows]
+    return [(document.name, document.text) for _, rows in text.local_files(config) for document in rows]
 
 
 def not_utf8(*values):
-    """A string array whose bytes nobody checked, as a careless writer leaves it."""
+    """A string array with unchecked bytes, as a careless writer stores it."""
     binary = pa.array(values, type=pa.binary())
     return pa.StringArray.from_buffers(len(binary), *binary.buffers()[1:])
 
@@ -50,9 +39,9 @@ def not_utf8(*values):
 
 @pytest.fixture
 def fake_library(tmp_path, monkeypatch):
-    """A function that lays out a small standard library at a place and makes Python's own point there."""
+    """A function that writes a small standard library to a folder and makes Python use it."""
 
-    def lay_out(place):
+    def write(folder):
         files = {
             "zeta.py": '"""Last."""\nraise SystemExit("imported")\n',
             "alpha/__init__.py": '"""Package."""\n',
@@ -71,20 +60,20 @@ def fake_library(tmp_path, monkeypatch):
             "site-packages/other.py": '"""Not of the library."""\n',
         }
         for name, content in files.items():
-            path = tmp_path / place / name
+            path = tmp_path / folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content)
-        monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path / place))
+        monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path / folder))
         return [document for document in text.python_docs() if not document.name.startswith("topic ")]
 
-    return lay_out
+    return write
 
 
 def test_docstrings_come_from_the_library_alone_sorted_by_module_without_importing_it(fake_library):
     assert [document.name for document in fake_library("here")] == ["alpha", "alpha.inner", "zeta"]
 
 
-def test_docstrings_stand_in_source_order_under_their_qualified_names(fake_library):
+def test_docstrings_are_in_source_order_under_their_qualified_names(fake_library):
     inner = fake_library("here")[1].text
     assert inner == (
         "alpha.inner.First\n\nA class.\n\n\nalpha.inner.First.method\n\nA method.\n\n\n"
@@ -135,9 +124,9 @@ def test_null_and_empty_texts_are_skipped_and_still_counted_as_rows(tmp_path):
     assert documents(data(file)) == [("x.parquet:2", "kept"), ("x.parquet:4", "Ünï\u2028çödé \0 😀")]
 
 
-@pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())])
-def test_every_kind_of_string_column_is_text(tmp_path, kind):
-    file = write_parquet(tmp_path / "x.parquet", text=pa.array(["one", None, "one"]).cast(kind))
+@pytest.mark.parametrize("dtype", [pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())])
+def test_every_string_type_is_text(tmp_path, dtype):
+    file = write_parquet(tmp_path / "x.parquet", text=pa.array(["one", None, "one"]).cast(dtype))
     assert [found for _, found in documents(data(file))] == ["one", "one"]
 
 
@@ -223,7 +212,7 @@ def test_unknown_source_is_refused(tmp_path):
         documents(data(tmp_path, source="web"))
 
 
-# --- the held-out part
+# --- held-out documents
 
 
 def test_held_out_share_is_near_the_fraction():
@@ -244,10 +233,10 @@ def test_fractions_zero_and_one_take_nothing_and_everything():
 # --- shards
 
 
-def write_shards(tmp_path, sides):
-    """Shards of text, a list of (held out, text) each."""
+def write_shards(tmp_path, contents):
+    """Text shards, each from a list of (held out, text)."""
     shards = []
-    for number, rows in enumerate(sides):
+    for number, rows in enumerate(contents):
         shards.append(tmp_path / f"shard_{number}.parquet")
         with tables.writing("text", shards[-1]) as append:
             held_out, texts = zip(*rows, strict=True) if rows else ((), ())
@@ -255,7 +244,7 @@ def write_shards(tmp_path, sides):
     return shards
 
 
-def test_stored_text_comes_shard_by_shard(tmp_path):
+def test_shards_are_read_in_order(tmp_path):
     shards = write_shards(tmp_path, [[(True, "a"), (False, "b")], [], [(True, "c")]])
     assert [t for _, texts in text.iter_shards(shards) for t in texts] == ["a", "b", "c"]
 

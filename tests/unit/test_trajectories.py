@@ -1,4 +1,4 @@
-"""trajectories: every row of both tables against the states that the model walks through."""
+"""trajectories: every row of the tables against the states of the model's trace."""
 
 import json
 
@@ -8,51 +8,54 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors import safe_open
-from small import PATH_TYPES, model_config
 
-from twoscale.dynamics import path_types, measures
-from twoscale import config
+from tests.small import checkpoint, model_config
 from twoscale import tables
-from twoscale.model.transformer import LoopedTransformer, initialise
-from twoscale.model.noise import EvaluationNoise
+from twoscale.config import ModelConfig, PathTypesConfig, TrajectoriesConfig
+from twoscale.dynamics import measures, path_types
 from twoscale.dynamics.trajectories import TABLES, extract, measure_batch, save_states
+from twoscale.model.checkpoints import LoadedCheckpoint
+from twoscale.model.noise import EvaluationNoise
+from twoscale.model.transformer import LoopedTransformer, initialise
 
-SEED, STEP, BUDGET = 5, 200, 4
-MODEL = model_config(layers=6, groups=[[2], [3, 4], [6]])
-BLOCKS = torch.randint(37, (5, 8), generator=torch.Generator().manual_seed(0))
-CRITERIA = config.PathTypesConfig(**(PATH_TYPES | {"window": 3, "max_period": 2}))
-READINGS = ["first_state", "projected", "final", "initial"]
+SEED, ITERATION, LOOPS = 5, 200, 4
+MODEL = model_config(num_layers=6, groups=[[2], [3, 4], [6]])
+TOKENS = torch.randint(37, (5, 8), generator=torch.Generator().manual_seed(0))
+CRITERIA = PathTypesConfig(window=3, max_period=2)
+REFERENCE_STATES = ["first_state", "projected", "final", "initial"]
 
 
-def float64_model(model: config.ModelConfig = MODEL) -> LoopedTransformer:
+def float64_model(model: ModelConfig = MODEL) -> LoopedTransformer:
     return initialise(model, seed=3).double().requires_grad_(False)
 
 
-def chosen(**changes) -> config.TrajectoriesConfig:
-    values = {"budget": BUDGET, "tokens": 40, "batch": 2, "dtype": "float64", "states_sequence": 1}
-    return config.TrajectoriesConfig(**(values | changes))
+def loaded(model: LoopedTransformer) -> LoadedCheckpoint:
+    return checkpoint(model, SEED, ITERATION)
+
+
+def trajectories_config(**changes) -> TrajectoriesConfig:
+    values = {"loops": LOOPS, "tokens": 40, "batch_size": 2, "dtype": "float64", "states_sequence": 1}
+    return TrajectoriesConfig(**(values | changes))
 
 
 def states_of(model: LoopedTransformer, sequences: list[int]) -> dict[str, np.ndarray]:
-    """x^0 … x^K (K + 1, B, T, C) of every group and what enters it (B, T, C), taken from the walk."""
+    """x^0 … x^K (K + 1, B, T, C) of every group and what enters it (B, T, C)."""
     labels = model.config.group_labels
     noise = EvaluationNoise(SEED, sequences, model.config.context_length)
-    states, entered, before = {label: [] for label in labels}, {}, None
-    for place, hidden in model.walk(BLOCKS[sequences], [BUDGET] * len(labels), noise):
-        if place.stage == "loop":
-            if place.k == 0:
-                entered[f"into {labels[place.group]}"] = before.numpy()
-            states[labels[place.group]].append(hidden.numpy())
-        else:
-            before = hidden
-    return {label: np.stack(group) for label, group in states.items()} | entered
+    arrays, hidden = {}, None
+    for stage in model.trace(TOKENS[sequences], [LOOPS] * len(labels), noise):
+        if stage.stage is not None and stage.stage.is_group:
+            label = labels[stage.stage.group]
+            arrays |= {label: np.stack([state.numpy() for state in stage.states]), f"into {label}": hidden.numpy()}
+        hidden = stage.output
+    return arrays
 
 
 def measured(model: LoopedTransformer, sequences: list[int]) -> dict[str, pd.DataFrame]:
-    parts = {table: [] for table in TABLES}
-    for table, columns in measure_batch(model, BLOCKS[sequences], sequences, SEED, STEP, BUDGET, CRITERIA):
-        parts[table].append(pd.DataFrame(columns))
-    return {table: pd.concat(frames) for table, frames in parts.items()}
+    frames = {table: [] for table in TABLES}
+    for table, columns in measure_batch(loaded(model), TOKENS[sequences], sequences, LOOPS, CRITERIA):
+        frames[table].append(pd.DataFrame(columns))
+    return {table: pd.concat(parts) for table, parts in frames.items()}
 
 
 def length(vectors: np.ndarray) -> np.ndarray:
@@ -62,25 +65,25 @@ def length(vectors: np.ndarray) -> np.ndarray:
 # --- loops -----------------------------------------------------------------------------------------------------
 
 
-def test_every_row_of_a_loop_is_what_the_states_of_the_walk_give():
+def test_every_row_of_a_loop_is_what_the_states_of_the_trace_give():
     model, sequences = float64_model(), [3, 1]
     frame = measured(model, sequences)["trajectories"].set_index(["group", "k", "sequence", "position"])
     for label, states in states_of(model, sequences).items():
         if label.startswith("into"):
             continue
         updates = np.diff(states, axis=0)
-        for k in range(BUDGET + 1):
+        for k in range(LOOPS + 1):
             rows = frame.loc[(label, k)]
             wanted = {"state_norm": length(states[k]), "distance_to_final": length(states[k] - states[-1])}
-            if k < BUDGET:
+            if k < LOOPS:
                 wanted["step_norm"] = length(updates[k])
                 wanted["step_norm_relative"] = length(updates[k]) / length(states[k])
-            if 0 < k < BUDGET:
-                sizes, bend = (length(updates[k]), length(updates[k - 1])), length(updates[k] - updates[k - 1])
-                wanted["cosine"] = (updates[k] * updates[k - 1]).sum(-1) / sizes[0] / sizes[1]
-                wanted["acceleration"] = bend
-                wanted["acceleration_normalized"] = bend / (sizes[0] + sizes[1])
-                wanted["acceleration_relative"] = bend / length(states[k])
+            if 0 < k < LOOPS:
+                norms, acceleration = (length(updates[k]), length(updates[k - 1])), length(updates[k] - updates[k - 1])
+                wanted["cosine"] = (updates[k] * updates[k - 1]).sum(-1) / norms[0] / norms[1]
+                wanted["acceleration"] = acceleration
+                wanted["acceleration_normalized"] = acceleration / (norms[0] + norms[1])
+                wanted["acceleration_relative"] = acceleration / length(states[k])
             for name in rows.columns.drop("iteration"):
                 if name in wanted:
                     np.testing.assert_allclose(rows[name], wanted[name].ravel(), rtol=1e-5, err_msg=f"{name} at {k}")
@@ -88,7 +91,7 @@ def test_every_row_of_a_loop_is_what_the_states_of_the_walk_give():
                     assert rows[name].isna().all(), f"{name} at {k}"
 
 
-def test_every_row_of_a_path_is_what_the_states_of_the_walk_give():
+def test_every_row_of_a_path_is_what_the_states_of_the_trace_give():
     model, sequences = float64_model(), [3, 1]
     frame = measured(model, sequences)["token_paths"].set_index(["group", "sequence", "position"])
     assert len(frame) == len(frame.index.unique()) == 3 * 2 * 8
@@ -103,19 +106,27 @@ def test_every_row_of_a_path_is_what_the_states_of_the_walk_give():
             assert row["contraction_rate"] == pytest.approx(rate.item(), rel=1e-5)
             dimension = measures.effective_dimension(distances)
             assert row["effective_dimension"] == pytest.approx(dimension.item(), rel=1e-5)
-            found = path_types.classify(distances, floor, CRITERIA)
-            assert (row["path_type"], row["period"]) == (path_types.PATH_TYPES[found["path_type"]], found["period"])
+            path_type, period = classified(path)
+            assert (row["path_type"], row["period"]) == (path_types.PATH_TYPES[path_type], period)
+
+
+def classified(path: torch.Tensor) -> tuple[int, int]:
+    """Path type and period of a path (K + 1, C)."""
+    norms = measures.norm(path.diff(dim=0))
+    floor = measures.rounding_floor(measures.norm(path))
+    whole = path_types.LoopPath(measures.path_distances(path), norms, floor, CRITERIA)
+    return tuple(value.item() for value in path_types.classify(whole))
 
 
 def test_there_is_one_row_for_every_token_group_and_state():
     frame = measured(float64_model(), [3, 1])["trajectories"]
     keys = ["iteration", "group", "k", "sequence", "position"]
-    assert len(frame) == len(frame.drop_duplicates(keys)) == 3 * (BUDGET + 1) * 2 * 8
+    assert len(frame) == len(frame.drop_duplicates(keys)) == 3 * (LOOPS + 1) * 2 * 8
     assert frame["group"].unique().tolist() == ["2", "3-4", "6"]
-    assert sorted(frame["k"].unique()) == list(range(BUDGET + 1))
+    assert sorted(frame["k"].unique()) == list(range(LOOPS + 1))
     assert set(frame["sequence"]) == {1, 3}
     assert set(frame["position"]) == set(range(8))
-    assert set(frame["iteration"]) == {STEP}
+    assert set(frame["iteration"]) == {ITERATION}
 
 
 def test_the_noise_of_a_sequence_follows_its_number_and_not_its_place_in_the_batch():
@@ -129,79 +140,82 @@ def test_the_noise_of_a_sequence_follows_its_number_and_not_its_place_in_the_bat
 
 
 @pytest.mark.parametrize("exit_norm", ["none", "final_norm"])
-def test_every_reading_of_the_drift_is_the_jump_from_the_last_state_of_the_group_before(exit_norm):
+def test_every_reference_state_of_the_drift_is_the_jump_from_the_last_state_of_the_group_before(exit_norm):
     # in this sandwich a state is not normalised already, so what leaves a group differs from its last state
-    chosen_model = model_config(layers=6, groups=[[2], [3, 4], [6]], exit_norm=exit_norm, sandwich="branch")
-    model, sequences = float64_model(chosen_model), [0, 4]
+    config = model_config(num_layers=6, groups=[[2], [3, 4], [6]], exit_norm=exit_norm, sandwich="branch")
+    model, sequences = float64_model(config), [0, 4]
     states = states_of(model, sequences)
     frame = (
         measured(model, sequences)["token_drift"]
         .set_index(["boundary", "reference_state", "sequence", "position"])
         .sort_index()
     )
-    for number, (left, right) in enumerate([("2", "3-4"), ("3-4", "6")], start=1):
+    for number, (first, second) in enumerate([("2", "3-4"), ("3-4", "6")], start=1):
         adapter = model.groups[number].adapter.weight.numpy()
-        side_by_side = np.concatenate([states[right][0], states[f"into {right}"]], axis=-1)
-        readings = {
-            "first_state": states[right][1],
+        side_by_side = np.concatenate([states[second][0], states[f"into {second}"]], axis=-1)
+        references = {
+            "first_state": states[second][1],
             "projected": side_by_side @ adapter.T,
-            "final": states[right][BUDGET],
-            "initial": states[right][0],
+            "final": states[second][LOOPS],
+            "initial": states[second][0],
         }
-        loop_steps = length(np.diff(states[left], axis=0))  # (K, B, T)
-        for reading, state in readings.items():
-            rows, jump = frame.loc[(f"{left}->{right}", reading)], length(state - states[left][BUDGET])
+        loop_steps = length(np.diff(states[first], axis=0))  # (K, B, T)
+        for reference, state in references.items():
+            rows, jump = frame.loc[(f"{first}->{second}", reference)], length(state - states[first][LOOPS])
             wanted = {"jump": jump, "dlr": jump / loop_steps.mean(0), "jump_over_path": jump / loop_steps.sum(0)}
             for name, value in wanted.items():
-                np.testing.assert_allclose(rows[name], value.ravel(), rtol=1e-5, err_msg=f"{reading} {name}")
+                np.testing.assert_allclose(rows[name], value.ravel(), rtol=1e-5, err_msg=f"{reference} {name}")
 
 
-def test_there_is_one_row_of_drift_for_every_token_boundary_and_reading():
+def test_there_is_one_row_of_drift_for_every_token_boundary_and_reference_state():
     frame = measured(float64_model(), [0, 4])["token_drift"]
     keys = ["iteration", "boundary", "reference_state", "sequence", "position"]
-    assert len(frame) == len(frame.drop_duplicates(keys)) == 2 * len(READINGS) * 2 * 8
+    assert len(frame) == len(frame.drop_duplicates(keys)) == 2 * len(REFERENCE_STATES) * 2 * 8
     assert frame["boundary"].unique().tolist() == ["2->3-4", "3-4->6"]
-    assert frame["reference_state"].unique().tolist() == READINGS
+    assert frame["reference_state"].unique().tolist() == REFERENCE_STATES
 
 
 @pytest.mark.parametrize(("groups", "expected"), [([], set()), ([[2, 3]], {"trajectories", "token_paths"})])
 def test_a_model_without_boundaries_has_no_drift_and_one_without_groups_no_rows(groups, expected):
     model = float64_model(model_config(groups=groups))
-    rows = measure_batch(model, BLOCKS[:1], [0], SEED, STEP, BUDGET, CRITERIA)
+    rows = measure_batch(loaded(model), TOKENS[:1], [0], LOOPS, CRITERIA)
     assert {table for table, _ in rows} == expected
 
 
 # --- files -----------------------------------------------------------------------------------------------------
 
 
-def extracted(folder, blocks=BLOCKS, **changes) -> dict[str, pd.DataFrame]:
+def extracted(folder, tokens=TOKENS, **changes) -> dict[str, pd.DataFrame]:
     paths = {table: folder / f"{table}.parquet" for table in TABLES}
-    extract(float64_model(), blocks, STEP, SEED, chosen(**changes), CRITERIA, paths)
+    extract(loaded(float64_model()), tokens, trajectories_config(**changes), CRITERIA, paths)
     return {table: tables.read(table, path) for table, path in paths.items()}
 
 
-@pytest.mark.parametrize("batch", [1, 3, 5, 100])
-def test_the_number_of_sequences_at_a_time_changes_no_value(batch, tmp_path):
+@pytest.mark.parametrize("batch_size", [1, 3, 5, 100])
+def test_the_number_of_sequences_at_a_time_changes_no_value(batch_size, tmp_path):
     tables_of_two = extracted(tmp_path / "two")
-    for table, frame in extracted(tmp_path / "other", batch=batch).items():
+    for table, frame in extracted(tmp_path / "other", batch_size=batch_size).items():
         wanted = tables_of_two[table]
         assert len(frame) == len(wanted)
-        names = [name for name in ("sequence", "group", "boundary", "k", "reference_state", "position") if name in frame]
+        names = [
+            name for name in ("sequence", "group", "boundary", "k", "reference_state", "position") if name in frame
+        ]
         sort = {"by": names, "ignore_index": True}
         pd.testing.assert_frame_equal(frame.sort_values(**sort), wanted.sort_values(**sort), rtol=1e-6)
 
 
 def test_the_tables_hold_what_is_measured(tmp_path):
     wanted = measured(float64_model(), [0, 1, 2, 3, 4])
-    for name, frame in extracted(tmp_path, batch=5).items():
-        columns = list(tables.columns(name))
-        pd.testing.assert_frame_equal(frame, wanted[name][columns].reset_index(drop=True), check_dtype=False, rtol=1e-7)
+    for name, frame in extracted(tmp_path, batch_size=5).items():
+        pd.testing.assert_frame_equal(
+            frame, wanted[name][list(frame)].reset_index(drop=True), check_dtype=False, rtol=1e-7
+        )
 
 
 def test_rows_come_out_group_by_group_so_that_memory_is_that_of_one_group():
     model, entered = float64_model(), []
     model.groups[1].register_forward_pre_hook(lambda *_: entered.append(True))
-    rows = measure_batch(model, BLOCKS[:2], [0, 1], SEED, STEP, BUDGET, CRITERIA)
+    rows = measure_batch(loaded(model), TOKENS[:2], [0, 1], LOOPS, CRITERIA)
     table, columns = next(rows)
     assert (table, set(columns["group"])) == ("trajectories", {"2"})
     assert not entered
@@ -209,7 +223,7 @@ def test_rows_come_out_group_by_group_so_that_memory_is_that_of_one_group():
 
 
 def test_each_batch_is_written_before_the_next_is_run(tmp_path):
-    extracted(tmp_path, batch=2)
+    extracted(tmp_path, batch_size=2)
     assert pq.ParquetFile(tmp_path / "trajectories.parquet").num_row_groups == 3 * 3  # groups, batches of 2, 2 and 1
     assert pq.ParquetFile(tmp_path / "token_drift.parquet").num_row_groups == 2 * 3
 
@@ -217,26 +231,26 @@ def test_each_batch_is_written_before_the_next_is_run(tmp_path):
 def test_a_failure_halfway_leaves_the_old_tables(tmp_path):
     extracted(tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    blocks = BLOCKS.clone()
-    blocks[4, 3] = 1000  # no such token
+    tokens = TOKENS.clone()
+    tokens[4, 3] = 1000  # no such token
     with pytest.raises(IndexError):
-        extracted(tmp_path, blocks)
+        extracted(tmp_path, tokens)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_the_states_of_one_sequence_can_be_read_back_with_what_stands_where(tmp_path):
+def test_the_states_of_one_sequence_can_be_read_back_with_metadata_of_each_entry(tmp_path):
     path, model, words = tmp_path / "states.safetensors", float64_model(), [f"w{n}" for n in range(8)]
-    save_states(model, BLOCKS[1], words, STEP, SEED, chosen(states_sequence=1), path)
+    save_states(loaded(model), TOKENS[1], words, trajectories_config(states_sequence=1), path)
     with safe_open(path, framework="np") as file:
         states, header = file.get_tensor("states"), json.loads(file.metadata()["twoscale"])
     assert states.dtype == np.float32
-    assert states.shape == (1 + 2 + 3 * (BUDGET + 1), 8, 8)  # embedding, layers 1 and 5, three groups
-    assert (header["iteration"], header["sequence"], header["tokens"]) == (STEP, 1, words)
-    walked = states_of(model, [1])
+    assert states.shape == (1 + 2 + 3 * (LOOPS + 1), 8, 8)  # embedding, layers 1 and 5, three groups
+    assert (header["iteration"], header["sequence"], header["tokens"]) == (ITERATION, 1, words)
+    states_by_group = states_of(model, [1])
     for label in ("2", "3-4", "6"):
         rows = [row for row, place in enumerate(header["places"]) if place["group"] == label]
-        assert [header["places"][row]["k"] for row in rows] == list(range(BUDGET + 1))
-        np.testing.assert_allclose(states[rows], walked[label][:, 0], rtol=1e-6)
+        assert [header["places"][row]["k"] for row in rows] == list(range(LOOPS + 1))
+        np.testing.assert_allclose(states[rows], states_by_group[label][:, 0], rtol=1e-6)
     others = [(place["stage"], place["layer"]) for place in header["places"] if place["group"] is None]
     assert others == [("embedding", None), ("layer", 1), ("layer", 5)]
-    np.testing.assert_allclose(states[0], model.embed(BLOCKS[1:2])[0], rtol=1e-6)
+    np.testing.assert_allclose(states[0], model.embed(TOKENS[1:2], torch.arange(8))[0], rtol=1e-6)

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("Snakefile", "config.yaml", "workflow", "profiles", "scripts", "envs")
+PARTS = ("Snakefile", "config.yaml", "pyproject.toml", "workflow", "profiles", "scripts", "src", "envs")
 
 
 class Project:
@@ -20,15 +20,15 @@ class Project:
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def configure(self, **settings) -> None:
-        """Write config.yaml: the tiny preset, with these settings over it."""
-        (self.root / "config.yaml").write_text(yaml.safe_dump({"preset": "tiny"} | settings))
+    def configure(self, **config) -> None:
+        """Write config.yaml: the tiny preset with this config on top."""
+        (self.root / "config.yaml").write_text(yaml.safe_dump({"preset": "tiny"} | config))
 
     def command(self, *arguments: str) -> list[str]:
         return [sys.executable, "-m", "snakemake", "--cores", "2", *arguments]
 
     def start(self, *arguments: str) -> subprocess.Popen:
-        """Snakemake in the background, in a process group of its own."""
+        """Snakemake in the background, in a new process group."""
         log = (self.root / "snakemake.log").open("a")
         return subprocess.Popen(
             self.command(*arguments), cwd=self.root, stdout=log, stderr=log, env=environment(), start_new_session=True
@@ -75,7 +75,7 @@ def checkout(root: Path) -> Project:
     for part in PARTS:
         source = ROOT / part
         if source.is_dir():
-            shutil.copytree(source, root / part, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(source, root / part, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
         else:
             shutil.copy2(source, root / part)
     project = Project(root)

@@ -1,4 +1,4 @@
-"""What the cluster profile makes of the workflow, seen in dry runs: no SLURM needed."""
+"""The jobs of the cluster profile in dry runs: no SLURM needed."""
 
 import re
 from pathlib import Path
@@ -35,6 +35,16 @@ def test_jobs_with_torch_ask_for_the_gpus_they_use_and_no_other_does(fresh):
     assert gpus == dict.fromkeys(WITH_TORCH, "1") | {"train_segment": "5", "train_segment_last": "5"}
     # not cut to the two cores that this call of Snakemake has
     assert asked["train_segment"]["cpus_per_task"] == "20"
+
+
+def test_the_pareto_benchmark_asks_for_what_the_exit_benchmark_asks_for(fresh):
+    fresh.configure(preset="paper")
+    asked = resources(fresh.succeed("-n", *CALLS[0], "all", "supplementary").stdout)
+    exits, pareto = asked["benchmark_exits"], asked["benchmark_pareto"]
+    assert exits["cpus_per_task"] == pareto["cpus_per_task"] == "4"
+    assert {key: exits[key] for key in ("mem_mb", "gpu", "gpu_slot")} == {
+        key: pareto[key] for key in ("mem_mb", "gpu", "gpu_slot")
+    }
 
 
 def test_a_run_on_the_cpu_asks_for_no_gpu(fresh):

@@ -1,30 +1,35 @@
-"""Wrong configuration and wrong input: one sentence before or instead of a result."""
+"""Wrong config and wrong input: one sentence before or instead of a result."""
 
 import pytest
 
 
+def criteria(**thresholds):
+    return {"exits": {"criteria": {name: {"thresholds": values} for name, values in thresholds.items()}}}
+
+
 @pytest.mark.parametrize(
-    ("settings", "sentence"),
+    ("config", "sentence"),
     [
         ({"model": {"widht": 32}}, "config key model: unknown key widht"),
-        ({"model": {"width": "wide"}}, "config key model.hidden_size: "),
-        ({"model": {"heads": 3}}, "config key model.num_heads: 3 heads do not divide"),
-        ({"model": {"groups": [[2], [2, 3]]}}, "config key model.groups: layer 2 is in two groups"),
+        ({"model": {"hidden_size": "wide"}}, "config key model.hidden_size: found 'wide'"),
+        ({"model": {"width": 32}}, "config key model.width: was renamed, expected model.hidden_size"),
+        ({"model": {"num_heads": 3}}, "config key model.num_heads: found 3, expected a divisor"),
+        ({"model": {"groups": [[2], [2, 3]]}}, "config key model.groups: found layer 2 in two groups"),
         ({"model": {"groups": [[2, 4]]}}, "config key model.groups: found the group [2, 4]"),
         ({"train": {"iterations": 15}}, "config key train.iterations: found 15"),
-        ({"train": {"processes": 3}}, "config key train.batch_size: 4 sequences cannot be divided"),
-        ({"tokens": {"tokenizer": "bpe", "entries": 70000}}, "config key tokenizer.vocab_size: found 70000"),
+        ({"train": {"processes": 3}}, "config key train.batch_size: found 4, expected a multiple"),
+        ({"tokenizer": {"name": "bpe", "vocab_size": 70000}}, "config key tokenizer.vocab_size: found 70000"),
         ({"data": {"source": "parquet"}}, "config key data.path: found nothing"),
-        ({"data": {"source": "gutenberg"}}, "config key data.source: 'gutenberg'"),
-        ({"exits": {"criteria": {"patience": {"thresholds": [1.0]}}}}, "config key exits.criteria.patience: unknown rule"),
-        ({"exits": {"criteria": {"kl": {"thresholds": [0.0]}}}}, "config key exits.criteria.kl.thresholds: found 0.0"),
-        ({"exits": {"criteria": {"fixed": {"thresholds": [2.5]}}}}, "config key exits.criteria.fixed.thresholds: found 2.5"),
+        ({"data": {"source": "gutenberg"}}, "config key data.source: found 'gutenberg'"),
+        (criteria(patience=[1.0]), "config key exits.criteria.patience: unknown criterion"),
+        (criteria(kl=[0.0]), "config key exits.criteria.kl.thresholds"),
+        (criteria(fixed=[2.5]), "config key exits.criteria.fixed.thresholds: found 2.5"),
         ({"preset": "huge"}, "config key preset: found 'huge'"),
         ({"run": "../up"}, "config key run: found '../up'"),
     ],
 )
-def test_a_wrong_setting_is_one_sentence_before_any_job(fresh, settings, sentence):
-    fresh.configure(**settings)
+def test_a_wrong_config_is_one_sentence_before_any_job(fresh, config, sentence):
+    fresh.configure(**config)
     done = fresh.run("-n")
     assert done.returncode != 0
     assert sentence in done.stdout + done.stderr
@@ -32,7 +37,7 @@ def test_a_wrong_setting_is_one_sentence_before_any_job(fresh, settings, sentenc
 
 
 def test_an_unknown_key_at_the_top_is_named(fresh):
-    fresh.configure(modle={"width": 32})
+    fresh.configure(modle={"hidden_size": 32})
     done = fresh.run("-n")
     assert "config key (top level): unknown key modle, expected one of seed, " in done.stdout + done.stderr
 
@@ -40,7 +45,7 @@ def test_an_unknown_key_at_the_top_is_named(fresh):
 def test_a_checkpoint_off_the_schedule_is_refused(fresh):
     done = fresh.run("-n", "results/tiny/checkpoints/iteration_000015.safetensors")
     assert done.returncode != 0
-    assert "no checkpoint at step 15, expected one of [10, 20]" in done.stdout + done.stderr
+    assert "no checkpoint at iteration 15, expected one of [10, 20]" in done.stdout + done.stderr
 
 
 def test_a_missing_text_folder_is_named_on_the_terminal(fresh):
@@ -50,7 +55,7 @@ def test_a_missing_text_folder_is_named_on_the_terminal(fresh):
     assert "error: config key data.path: found nothing at nowhere" in done.stdout + done.stderr
 
 
-def test_a_checkpoint_of_another_configuration_is_refused(editable):
+def test_a_checkpoint_of_another_config_is_refused(editable):
     """Files brought from elsewhere have no record; only the identity inside them can tell."""
     folder = editable.root / "results/tiny/checkpoints"
     stranger = (folder / "iteration_000010.safetensors").read_bytes()

@@ -1,4 +1,4 @@
-"""Real kills: a cut run, called again, ends with the bits of an uninterrupted one."""
+"""Real kills: an interrupted run that is called again gives the bits of an uninterrupted one."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 # one long segment; partial states every few iterations
-SETTINGS = {"train": {"iterations": 400, "checkpoint_every": 400, "lr_decay_iterations": 400, "save_seconds": 0.2}}
+CONFIG = {"train": {"iterations": 400, "checkpoint_every": 400, "lr_decay_iterations": 400, "save_seconds": 0.2}}
 TARGET = "results/tiny/checkpoints/iteration_000400.safetensors"
 PARTIAL = "results/tiny/checkpoints/iteration_000400.partial.safetensors"
 PATIENCE = 120  # seconds
@@ -18,7 +18,7 @@ PATIENCE = 120  # seconds
 @pytest.fixture(scope="module")
 def uninterrupted(finished, tmp_path_factory) -> bytes:
     project = finished.copy(tmp_path_factory.mktemp("uninterrupted"))
-    project.configure(**SETTINGS)
+    project.configure(**CONFIG)
     project.succeed(TARGET)
     return (project.root / TARGET).read_bytes()
 
@@ -35,7 +35,7 @@ def trainers(snakemake: psutil.Process) -> list[psutil.Process]:
 
 
 def test_a_killed_trainer_resumes_from_its_partial_state(editable, uninterrupted):
-    editable.configure(**SETTINGS)
+    editable.configure(**CONFIG)
     snakemake = editable.start(TARGET)
     wait_for(editable.root / PARTIAL)
     for trainer in trainers(psutil.Process(snakemake.pid)):
@@ -51,7 +51,7 @@ def test_a_killed_trainer_resumes_from_its_partial_state(editable, uninterrupted
 
 
 def test_a_killed_snakemake_is_unlocked_and_repeated_beside_its_orphan(editable, uninterrupted):
-    editable.configure(**SETTINGS)
+    editable.configure(**CONFIG)
     snakemake = editable.start(TARGET)
     wait_for(editable.root / PARTIAL)
     orphans = trainers(psutil.Process(snakemake.pid))

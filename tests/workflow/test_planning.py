@@ -1,11 +1,11 @@
-"""What an edit makes Snakemake do again: what it can change, and nothing else."""
+"""What an edit reruns: everything that it can change, and nothing else."""
 
 import subprocess
 
 import pytest
 import yaml
 
-FIGURES = {f"fig{number}": 1 for number in range(1, 6)}
+FIGURES = {f"plot_fig{number}": 1 for number in range(1, 6)}
 FROM_TRAINING_ON = {
     "init_model": 1,
     "train_segment": 1,
@@ -14,7 +14,7 @@ FROM_TRAINING_ON = {
     "extract_states": 1,
     "aggregate_metrics": 1,
     "benchmark_exits": 1,
-    "claims": 1,
+    "judge_claims": 1,
     **FIGURES,
 }
 
@@ -26,6 +26,7 @@ def sources(project):
             "Snakefile",
             "config.yaml",
             "scripts/**/*.py",
+            "src/**/*.py",
             "workflow/**/*.*",
             "profiles/**/*.yaml",
             "envs/*",
@@ -68,38 +69,43 @@ def reversed_keys(value):
     return value
 
 
-@pytest.mark.parametrize("name", FIGURES)
-def test_an_edit_of_a_figure_redraws_that_figure(editable, name):
-    append_code(editable, f"scripts/twoscale/figures/{name}.py")
-    assert editable.plan() == {name: 1}
+@pytest.mark.parametrize("rule", FIGURES)
+def test_an_edit_of_a_figure_redraws_that_figure(editable, rule):
+    append_code(editable, f"src/twoscale/figures/{rule.removeprefix('plot_')}.py")
+    assert editable.plan() == {rule: 1}
+
+
+def test_an_edit_of_the_script_that_draws_redraws_the_figures(editable):
+    append_code(editable, "scripts/draw.py")
+    assert editable.plan() == FIGURES
 
 
 def test_an_edit_of_the_style_redraws_the_figures(editable):
-    append_code(editable, "scripts/twoscale/style.py")
+    append_code(editable, "src/twoscale/figures/style.py")
     assert editable.plan() == FIGURES
 
 
 def test_a_supplementary_figure_is_drawn_on_demand_and_redrawn_alone(editable):
-    assert editable.plan("results/training.pdf") == {"training": 1}
+    assert editable.plan("results/training.pdf") == {"plot_training": 1}
     editable.succeed("results/training.pdf")
-    append_code(editable, "scripts/twoscale/figures/training.py")
-    assert editable.plan("results/training.pdf") == {"training": 1}
+    append_code(editable, "src/twoscale/figures/training.py")
+    assert editable.plan("results/training.pdf") == {"plot_training": 1}
     assert editable.plan() == {}
 
 
 def test_an_edit_of_the_model_repeats_everything_from_training_on(editable):
-    append_code(editable, "scripts/twoscale/model.py")
+    append_code(editable, "src/twoscale/model/transformer.py")
     assert editable.plan() == FROM_TRAINING_ON
 
 
-def test_an_edit_of_the_exit_rules_repeats_the_benchmark(editable):
-    append_code(editable, "scripts/twoscale/exits.py")
-    assert editable.plan() == {"benchmark_exits": 1, "claims": 1, "fig4": 1}
+def test_an_edit_of_the_exit_criteria_repeats_the_benchmark(editable):
+    append_code(editable, "src/twoscale/exits/criteria.py")
+    assert editable.plan() == {"benchmark_exits": 1, "judge_claims": 1, "plot_fig4": 1}
 
 
 def test_an_edit_of_the_claims_judges_them_again(editable):
-    append_code(editable, "scripts/twoscale/claims.py")
-    assert editable.plan() == {"claims": 1}
+    append_code(editable, "src/twoscale/analysis/claims.py")
+    assert editable.plan() == {"judge_claims": 1}
 
 
 def append_code(project, path):
@@ -109,18 +115,18 @@ def append_code(project, path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "expected"),
+    ("config", "expected"),
     [
         ({"model": {"sandwich": "branch"}}, FROM_TRAINING_ON),
         ({"train": {"learning_rate": 2.0e-3}}, FROM_TRAINING_ON),
         ({"train": {"save_seconds": 5}}, {}),
-        ({"figures": {"fig1_tokens": 5}}, {"fig1": 1}),
-        ({"exits": {"latency_repeats": 1}}, {"benchmark_exits": 1, "claims": 1, "fig4": 1}),
+        ({"figures": {"fig1_tokens": 5}}, {"plot_fig1": 1}),
+        ({"exits": {"latency_repeats": 1}}, {"benchmark_exits": 1, "judge_claims": 1, "plot_fig4": 1}),
     ],
-    ids=["model", "training", "operation", "figure", "exits"],
+    ids=["model", "training", "runtime", "figure", "exits"],
 )
-def test_a_setting_repeats_what_it_shapes(editable, settings, expected):
-    editable.configure(**settings)
+def test_a_key_of_the_config_repeats_what_it_shapes(editable, config, expected):
+    editable.configure(**config)
     assert editable.plan() == expected
 
 
@@ -134,7 +140,7 @@ def test_more_iterations_only_add_segments(editable):
         "extract_states": 1,
         "aggregate_metrics": 1,
         "benchmark_exits": 1,
-        "claims": 1,
+        "judge_claims": 1,
         **FIGURES,
     }
     kept = (editable.root / "results/tiny/checkpoints/iteration_000020.safetensors").read_bytes()
@@ -150,5 +156,5 @@ def test_planning_does_not_import_torch(finished):
         [command[0], "-X", "importtime", *command[1:]], cwd=finished.root, capture_output=True, text=True, check=True
     )
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "twoscale.settings" in imported
+    assert "twoscale.config.sections" in imported
     assert "torch" not in imported

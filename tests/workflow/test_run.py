@@ -3,6 +3,7 @@
 import pandas as pd
 
 FIGURES = [f"fig{number}" for number in range(1, 6)]
+OTHERS = [f"plot_{name}" for name in FIGURES if name != "fig4"]
 
 
 def test_one_call_draws_the_five_figures(finished):
@@ -10,21 +11,21 @@ def test_one_call_draws_the_five_figures(finished):
         assert (finished.root / f"results/{name}.pdf").read_bytes().startswith(b"%PDF")
 
 
-def test_tables_hold_every_checkpoint_group_and_rule(finished):
+def test_tables_contain_every_checkpoint_group_and_criterion(finished):
     tables = finished.root / "results/tiny/tables"
     loops = pd.read_parquet(tables / "loop_metrics.parquet")
     assert sorted(loops["iteration"].unique()) == [0, 10, 20]
     assert set(loops["group"]) == {"2", "3"}
     quality = pd.read_parquet(tables / "exit_quality.parquet")
-    assert set(quality["rule"]) == {"fixed", "step_norm", "kl", "acceleration"}
+    assert set(quality["criterion"]) == {"fixed", "step_norm", "kl", "acceleration"}
     training = pd.read_parquet(tables / "training.parquet")
     assert training["iteration"].tolist() == list(range(1, 21))
 
 
 def test_one_call_judges_the_claims(finished):
-    """The tiny budget of 6 loop steps has no settled angles (claim 4)."""
+    """Angles do not settle within 6 loop steps (claim 4)."""
     claims = pd.read_parquet(finished.root / "results/tiny/tables/claims.parquet")
-    verdicts = claims[claims["text_part"] == "all"].set_index("claim")["verdict"]
+    verdicts = claims[claims["scope"] == "all"].set_index("claim")["verdict"]
     assert list(verdicts.index) == list(range(1, 12))
     assert verdicts[4] == "cannot be judged"
     page = (finished.root / "results/claims.md").read_text()
@@ -39,8 +40,8 @@ def test_only_the_last_optimizer_state_stays(finished):
 
 def test_one_figure_plans_no_other(fresh):
     planned = fresh.plan("results/fig4.pdf")
-    assert "fig4" in planned
-    assert not {"fig1", "fig2", "fig3", "fig5", "extract_trajectories", "aggregate_metrics"} & set(planned)
+    assert "plot_fig4" in planned
+    assert not {*OTHERS, "extract_trajectories", "aggregate_metrics"} & set(planned)
 
 
 def test_a_model_without_groups_leaves_the_figures_out(fresh):
@@ -48,8 +49,8 @@ def test_a_model_without_groups_leaves_the_figures_out(fresh):
     assert fresh.plan() == {}
     fresh.configure(model={"groups": [[2]]})
     planned = fresh.plan()
-    assert "fig3" in planned
-    assert "fig2" not in planned
+    assert "plot_fig3" in planned
+    assert "plot_fig2" not in planned
 
 
 def test_the_report_holds_claims_figures_tables_and_runtimes(editable):

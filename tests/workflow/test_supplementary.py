@@ -1,43 +1,48 @@
-"""Kinds of trajectories, path independence and the readings study: planned and made by the rules of every run."""
+"""Path types, path independence and variants: planned and made by the rules of every run."""
 
 import pandas as pd
 import pytest
 
 
-def test_kinds_and_path_independence_are_made_from_the_checkpoints_alone(editable):
+def test_path_types_and_path_independence_are_made_from_the_checkpoints_alone(editable):
     figures = ["results/path_types.pdf", "results/path_independence.pdf"]
     planned = editable.plan(*figures)
-    assert planned == {"measure_path_independence": 3, "aggregate_paths": 1, "path_types": 1, "path_independence": 1}
+    assert planned == {
+        "measure_path_independence": 3,
+        "aggregate_paths": 1,
+        "plot_path_types": 1,
+        "plot_path_independence": 1,
+    }
     editable.succeed(*figures)
     path_types = pd.read_parquet(editable.root / "results/tiny/tables/path_types.parquet")
     shares = path_types.groupby(["iteration", "group"])["share"].sum()
-    assert shares.index.tolist() == [(step, group) for step in (0, 10, 20) for group in ("2", "3")]
+    assert shares.index.tolist() == [(iteration, group) for iteration in (0, 10, 20) for group in ("2", "3")]
     assert shares.tolist() == pytest.approx([1.0] * 6)
     for figure in figures:
         assert (editable.root / figure).read_bytes().startswith(b"%PDF")
     assert editable.plan(*figures) == {}
 
 
-def test_criteria_of_kinds_repeat_the_extraction_and_no_training(editable):
+def test_criteria_of_path_types_repeat_the_extraction_and_no_training(editable):
     editable.configure(path_types={"straightness": 0.6})
     assert "train_segment" not in editable.plan("results/path_types.pdf")
     assert editable.plan("results/path_types.pdf")["extract_trajectories"] == 3
 
 
-def test_the_readings_are_runs_of_the_same_rules_on_the_text_of_the_chosen_run(editable):
-    planned = editable.plan("readings")
+def test_the_variants_are_runs_of_the_same_rules_on_the_text_of_the_chosen_run(editable):
+    planned = editable.plan("variants")
     assert planned == {
         "init_model": 2,
         "train_segment_last": 2,
         "extract_trajectories": 4,
         "aggregate_metrics": 2,
-        "readings": 1,
+        "plot_variants": 1,
     }
-    editable.succeed("readings")
-    assert (editable.root / "results/readings.pdf").read_bytes().startswith(b"%PDF")
-    assert editable.plan("readings") == {}
+    editable.succeed("variants")
+    assert (editable.root / "results/variants.pdf").read_bytes().startswith(b"%PDF")
+    assert editable.plan("variants") == {}
     assert editable.plan() == {}
 
 
-def test_the_readings_have_no_part_in_all(fresh):
+def test_the_variants_are_not_part_of_all(fresh):
     assert fresh.plan()["init_model"] == 1

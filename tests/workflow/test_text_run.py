@@ -3,11 +3,12 @@
 import os
 import subprocess
 
-import hub as loopback
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import Project, environment
+
+from tests import hub as loopback
+from tests.workflow.conftest import Project, environment
 
 FINEWEB = {"source": "fineweb", "repository": loopback.REPOSITORY, "subset": "sample", "revision": "main"}
 TOKENS = "results/tiny/data/tokens.json"
@@ -50,7 +51,7 @@ def test_how_text_is_downloaded_plans_nothing(editable):
 def test_tokens_do_not_depend_on_the_number_of_cores_and_shards(fresh):
     contents = set()
     for cores, shards in (("1", 1), ("2", 3)):
-        fresh.configure(data={"characters": 50000, "text_shards": shards})
+        fresh.configure(data={"train_characters": 50000, "text_shards": shards})
         snakemake(fresh, dict(os.environ), "--cores", cores, TOKENS)
         contents.add(tuple((fresh.root / f"results/tiny/data/{part}.bin").read_bytes() for part in ("train", "val")))
     assert len(contents) == 1

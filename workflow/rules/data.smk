@@ -1,39 +1,42 @@
 # From text to tokens.
 #
 # in:  the source of data.source
-# out: gpt2.tiktoken (tokenizer gpt2 only), data/text/shard_*.parquet, data/tokenizer.json (own BPE only),
+# out: gpt2.tiktoken (tokenizer gpt2 only), data/text/shard_*.parquet, data/tokenizer.json (tokenizer bpe only),
 #      data/{train,val}.bin, data/tokens.json
 #
 # Only fetch_gpt2 and prepare_text use the network; they run where Snakemake runs, also on a cluster.
 
-TEXT_SHARDS = [f"shard_{number:03d}" for number in range(RUNS[RUN].data.text_shards)]
+
+from dataclasses import asdict
+
+from twoscale.config import text_quota, text_source
 
 
 rule text:
     input:
-        [needed for run in RUNS for needed in text_of(run)],
+        runs.downloads,
 
 
 rule fetch_gpt2:
     output:
-        "results/gpt2.tiktoken",
+        ranks="results/gpt2.tiktoken",
     log:
         "results/logs/fetch_gpt2.log",
     localrule: True
     conda:
         "../../envs/analysis.yaml"
     params:
-        download=download,
-        code=code("fetch_gpt2"),
+        **script("fetch_gpt2"),
+        config=untracked(runs.slice("download")),
     shell:
-        "python scripts/fetch_gpt2.py --config {params.download:q} --output {output:q} > {log:q} 2>&1"
+        JOB
 
 
 rule prepare_text:
     input:
-        tokenizer=counting_tokenizer,
+        tokenizer=runs.counting_tokenizer,
     output:
-        expand("results/{{run}}/data/text/{shard}.parquet", shard=TEXT_SHARDS),
+        text=expand("results/{{run}}/data/text/{shard}.parquet", shard=runs.text_shards),
     log:
         "results/{run}/logs/prepare_text.log",
     benchmark:
@@ -43,22 +46,25 @@ rule prepare_text:
         "../../envs/analysis.yaml"
     threads: 4
     params:
-        config=config_json(data=text_source, budget=text_budget),
-        download=download,
-        tokenizer=tokenizer_option,
-        parts=lambda wildcards, output: Path(output[0]).parents[1] / "parts",
-        tables=written("text_part", "text"),
-        code=code("prepare_text"),
+        **script("prepare_text"),
+        config=runs.slice(
+            data=lambda config: text_source(config.data),
+            quota=lambda config: asdict(text_quota(config.data, config.tokenizer)),
+        ),
+        # how text is downloaded does not change the text
+        download=untracked(runs.slice("download")),
+        parts=lambda wildcards, output: Path(output.text[0]).parents[1] / "parts",
+        tables=table_columns("text_part", "text"),
     shell:
-        "python scripts/prepare_text.py --config {params.config:q} --download {params.download:q}"
-        " {params.tokenizer} --parts {params.parts:q} --output {output:q} > {log:q} 2>&1"
+        "{params.command} --config {params.config:q} --download {params.download:q} --parts {params.parts:q}"
+        " {params.files} > {log:q} 2>&1"
 
 
 rule train_tokenizer:
     input:
-        text=text_shards,
+        text=runs.text_files,
     output:
-        "results/{run}/data/tokenizer.json",
+        tokenizer="results/{run}/data/tokenizer.json",
     log:
         "results/{run}/logs/train_tokenizer.log",
     benchmark:
@@ -69,17 +75,16 @@ rule train_tokenizer:
         mem_mb=growing(4000),
         runtime=growing(120),
     params:
-        config=config_json(tokens=section("tokens")),
-        code=code("train_tokenizer"),
+        **script("train_tokenizer"),
+        config=runs.slice("tokenizer"),
     shell:
-        "python scripts/train_tokenizer.py --config {params.config:q} --text {input.text:q} --output {output:q}"
-        " > {log:q} 2>&1"
+        JOB
 
 
 rule tokenize_text:
     input:
-        text=data_file("text/{shard}.parquet"),
-        tokenizer=tokenizer_file,
+        text=runs.data_file("text/{shard}.parquet"),
+        tokenizer=runs.tokenizer_file,
     output:
         train=temp("results/{run}/data/tokens/{shard}.train.bin"),
         val=temp("results/{run}/data/tokens/{shard}.val.bin"),
@@ -94,19 +99,17 @@ rule tokenize_text:
         mem_mb=growing(1000),
         runtime=growing(240),
     params:
-        config=config_json(tokenizer=tokenizer_name),
-        tokenizer=tokenizer_option,
-        code=code("tokenize_text"),
+        **script("tokenize_text"),
+        config=runs.slice(tokenizer=lambda config: config.tokenizer.name),
     shell:
-        "python scripts/tokenize_text.py --config {params.config:q} --text {input.text:q} {params.tokenizer}"
-        " --train {output.train:q} --val {output.val:q} --metadata {output.metadata:q} > {log:q} 2>&1"
+        JOB
 
 
 rule join_tokens:
     input:
-        train=expand("results/{{run}}/data/tokens/{shard}.train.bin", shard=TEXT_SHARDS),
-        val=expand("results/{{run}}/data/tokens/{shard}.val.bin", shard=TEXT_SHARDS),
-        metadata=expand("results/{{run}}/data/tokens/{shard}.json", shard=TEXT_SHARDS),
+        trains=expand("results/{{run}}/data/tokens/{shard}.train.bin", shard=runs.text_shards),
+        vals=expand("results/{{run}}/data/tokens/{shard}.val.bin", shard=runs.text_shards),
+        metadata_files=expand("results/{{run}}/data/tokens/{shard}.json", shard=runs.text_shards),
     output:
         train="results/{run}/data/train.bin",
         val="results/{run}/data/val.bin",
@@ -121,9 +124,10 @@ rule join_tokens:
         mem_mb=1000,
         runtime=60,
     params:
-        config=config_json(held_out=held_out_tokens, block=block),
-        code=code("join_tokens"),
+        **script("join_tokens"),
+        config=runs.slice(
+            held_out_tokens=lambda config: config.data.held_out_tokens,
+            context_length=lambda config: config.model.context_length,
+        ),
     shell:
-        "python scripts/join_tokens.py --config {params.config:q} --trains {input.train:q} --vals {input.val:q}"
-        " --metadata_files {input.metadata:q} --train {output.train:q} --val {output.val:q} --metadata {output.metadata:q}"
-        " > {log:q} 2>&1"
+        JOB

@@ -1,60 +1,89 @@
-# Pages that only the report shows: tables to sort and search, and what each rule took.
+# The verdicts, and pages that only the report shows: tables to sort and search, and the runtime of each rule.
 #
 # in:  results/{run}/tables/*.parquet, results/{run}/benchmarks/*.tsv
-# out: results/report/*.html
+# out: results/{run}/tables/claims.parquet, results/claims.md, results/report/*.html
 
+from twoscale.config import text_label
+from twoscale.json import canonical_json
 
 REPORT_TABLES = ["claims", "loop_metrics", "drift", "exit_quality", "exit_latency", "check_cost"]
 
 
-rule table_page:
+rule judge_claims:
     input:
-        f"results/{RUN}/tables/{{table}}.parquet",
+        loops=TABLE.format("loop_sequences"),
+        drift=TABLE.format("drift_sequences"),
+        quality=TABLE.format("exit_quality"),
+        latency=TABLE.format("exit_latency"),
+        check_cost=TABLE.format("check_cost"),
     output:
-        report(
+        table=TABLE.format("claims"),
+        page=report("results/claims.md", caption="../report/claims.rst", category="Claims"),
+    log:
+        "results/logs/judge_claims.log",
+    localrule: True
+    conda:
+        "../../envs/analysis.yaml"
+    params:
+        **script("judge_claims"),
+        config=runs.slice(
+            *("run", "seed"),
+            text=lambda config: text_label(config.data),
+            max_loops=lambda config: config.exits.max_loops,
+        ),
+        tables=table_columns("claims"),
+        caption=runs.caption(),
+    shell:
+        JOB
+
+
+rule write_table_page:
+    input:
+        table=TABLE.format("{table}"),
+    output:
+        page=report(
             "results/report/{table}.html",
             caption="../report/table_page.rst",
-            category=page_category,
+            category=lambda wildcards: "Claims" if wildcards.table == "claims" else "Tables",
             labels={"table": "{table}"},
         ),
     log:
-        "results/logs/table_page_{table}.log",
+        "results/logs/write_table_page_{table}.log",
     wildcard_constraints:
         table="|".join(REPORT_TABLES),
+    localrule: True
     conda:
         "../../envs/analysis.yaml"
     params:
-        config=table_page_config,
-        code=code("table_page"),
-        caption=caption,
+        **script("write_table_page"),
+        config=lambda wildcards: canonical_json({"run": runs.chosen, "table": wildcards.table}),
+        caption=runs.caption(),
     shell:
-        "python scripts/table_page.py --config {params.config:q} --input {input:q} --output {output:q} > {log:q} 2>&1"
+        JOB
 
 
-# The benchmark files are no inputs, since no rule declares them as outputs: they lie there once the figures do.
-rule runtimes:
+# The benchmark files are no inputs, because no rule declares them as outputs. They exist once the figures do.
+rule write_runtimes:
     input:
-        FIGURES,
-        CLAIMS,
+        runs.results,
     output:
-        report("results/report/runtimes.html", caption="../report/runtimes.rst", category="Runtime"),
+        page=report("results/report/runtimes.html", caption="../report/runtimes.rst", category="Runtime"),
     log:
-        "results/logs/runtimes.log",
+        "results/logs/write_runtimes.log",
+    localrule: True
     conda:
         "../../envs/analysis.yaml"
     params:
-        config=figure_config(),
-        benchmarks=f"results/{RUN}/benchmarks",
-        code=code("runtimes"),
-        caption=caption,
+        **script("write_runtimes"),
+        config=runs.slice("run"),
+        benchmarks=lambda wildcards, output: Path(output.page).parents[1] / runs.chosen / "benchmarks",
+        caption=runs.caption(),
     shell:
-        "python scripts/runtimes.py --config {params.config:q} --benchmarks {params.benchmarks:q} --output {output:q}"
-        " > {log:q} 2>&1"
+        "{params.command} --config {params.config:q} --benchmarks {params.benchmarks:q} {params.files} > {log:q} 2>&1"
 
 
 rule report_pages:
     input:
-        FIGURES,
-        CLAIMS,
-        expand("results/report/{table}.html", table=REPORT_TABLES if CLAIMS else []),
+        runs.results,
+        expand("results/report/{table}.html", table=REPORT_TABLES if runs.claims else []),
         "results/report/runtimes.html",

@@ -1,21 +1,14 @@
 # Training as a chain of segments, one job per checkpoint.
 #
 # in:  data/{train,val}.bin, data/tokens.json
-# out: checkpoints/step_*.safetensors, training/step_*.parquet; the optimizer state of the last step
-
-
-# one alternative a run: its name, if its last step follows
-LAST_ITERATIONS = "|".join(
-    rf"{re.escape(run)}(?=/(?:checkpoints|training|logs|benchmarks)/\D*{checkpoint_iterations(run)[-1]:06d}\.)"
-    for run in RUNS
-)
+# out: checkpoints/iteration_*.safetensors, training/iteration_*.parquet; the optimizer state of the last iteration
 
 
 rule init_model:
     input:
-        metadata=data_file("tokens.json"),
+        metadata=runs.data_file("tokens.json"),
     output:
-        "results/{run}/checkpoints/iteration_000000.safetensors",
+        checkpoint="results/{run}/checkpoints/iteration_000000.safetensors",
     log:
         "results/{run}/logs/init_model.log",
     benchmark:
@@ -26,63 +19,61 @@ rule init_model:
         mem_mb=growing(4000),
         runtime=30,
     params:
-        config=training_config,
-        code=code("init_model"),
+        **script("init_model"),
+        config=runs.training_identity,
     shell:
-        "python scripts/init_model.py --config {params.config:q} --metadata {input.metadata:q} --checkpoint {output:q}"
-        " > {log:q} 2>&1"
+        JOB
 
 
 rule train_segment:
     input:
-        start=segment_start,
-        train=data_file("train.bin"),
-        val=data_file("val.bin"),
-        metadata=data_file("tokens.json"),
+        **HELD_OUT,
+        start=runs.segment_start,
+        train=runs.data_file("train.bin"),
     output:
-        checkpoint="results/{run}/checkpoints/iteration_{iteration}.safetensors",
+        checkpoint=CHECKPOINT,
         optimizer=temp("results/{run}/checkpoints/iteration_{iteration}.optimizer.safetensors"),
         log="results/{run}/training/iteration_{iteration}.parquet",
+        loops="results/{run}/training/iteration_{iteration}.loops.parquet",
     log:
         "results/{run}/logs/train_segment_{iteration}.log",
     benchmark:
         "results/{run}/benchmarks/train_segment_{iteration}.tsv"
     wildcard_constraints:
-        step=r"(?!000000)\d{6}",
+        iteration=r"(?!000000)\d{6}",
     conda:
         "../../envs/torch.yaml"
-    threads: training_threads
+    threads: runs.training_threads
     resources:
         mem_mb=growing(16000),
-        # never more: the next attempt goes on from the partial state
+        # does not grow: the next attempt resumes from the partial state
         runtime=1440,
-        # `threads` is cut to the cores of the machine that runs Snakemake, this is not
-        cpus_per_task=training_cpus,
-        gpu=training_gpus,
-        gpu_slot=training_gpus,
+        # Snakemake limits `threads` to the cores of its machine, but not this
+        cpus_per_task=runs.training_cpus,
+        gpu=runs.training_gpus,
+        gpu_slot=runs.training_gpus,
     params:
-        config=training_config,
-        runtime=runtime,
-        launch=launch,
+        **script("train_segment") | dict(command=runs.training_command("train_segment")),
+        config=runs.training_identity,
+        # how training is segmented, logged and distributed does not change its result
+        runtime=untracked(runs.runtime),
+        until=lambda wildcards: int(wildcards.iteration),
         partial=lambda wildcards, output: Path(output.checkpoint).with_suffix(".partial.safetensors"),
-        tables=written("training"),
-        code=code("train_segment"),
+        tables=table_columns("training", "training_loops"),
     shell:
-        "{params.launch} scripts/train_segment.py --config {params.config:q} --runtime {params.runtime:q}"
-        " --train {input.train:q} --val {input.val:q} --metadata {input.metadata:q} --start {input.start:q}"
-        " --until $((10#{wildcards.iteration})) --partial {params.partial:q}"
-        " --checkpoint {output.checkpoint:q} --optimizer {output.optimizer:q} --log {output.log:q}"
-        " > {log:q} 2>&1"
+        "{params.command} --config {params.config:q} --runtime {params.runtime:q} --until {params.until}"
+        " --partial {params.partial:q} {params.files} > {log:q} 2>&1"
 
 
-# The optimizer state of the last step stays, so that a longer schedule continues the run instead of repeating it.
+# Keeps the last optimizer state, so that a longer schedule continues the run instead of repeating it.
 use rule train_segment as train_segment_last with:
     output:
-        checkpoint="results/{run}/checkpoints/iteration_{iteration}.safetensors",
+        checkpoint=CHECKPOINT,
         optimizer="results/{run}/checkpoints/iteration_{iteration}.optimizer.safetensors",
         log="results/{run}/training/iteration_{iteration}.parquet",
+        loops="results/{run}/training/iteration_{iteration}.loops.parquet",
     wildcard_constraints:
-        run=LAST_ITERATIONS,
+        run=runs.last_segments,
 
 
 ruleorder: train_segment_last > train_segment

@@ -1,14 +1,14 @@
-# The path of held-out tokens through the loops, at every checkpoint.
+# Trajectories of held-out tokens through the loops, at every checkpoint.
 #
-# in:  a checkpoint, data/val.bin
-# out: trajectories/step_*.parquet, paths/step_*.parquet, drift/step_*.parquet; states.safetensors of the last checkpoint
+# in:  checkpoints, data/val.bin
+# out: {trajectories,paths,drift}/iteration_*.parquet; states.safetensors of the last checkpoint;
+#      tables/{loop_metrics,drift,loop_sequences,drift_sequences,training,training_loops}.parquet
 
 
 rule extract_trajectories:
     input:
-        checkpoint="results/{run}/checkpoints/iteration_{iteration}.safetensors",
-        val=data_file("val.bin"),
-        metadata=data_file("tokens.json"),
+        **HELD_OUT,
+        checkpoint=CHECKPOINT,
     output:
         trajectories="results/{run}/trajectories/iteration_{iteration}.parquet",
         paths="results/{run}/paths/iteration_{iteration}.parquet",
@@ -22,59 +22,65 @@ rule extract_trajectories:
     conda:
         "../../envs/torch.yaml"
     resources:
-        mem_mb=growing(8000),
-        runtime=growing(60),
-        gpu=gpus,
-        gpu_slot=gpus,
+        **runs.torch_job(memory=8000, minutes=60),
     params:
-        config=config_json(
-            seed=seed,
-            device=device,
-            model=section("model"),
-            trajectories=section("trajectories"),
-            path_types=section("path_types"),
-        ),
-        tables=written("trajectories", "token_paths", "token_drift"),
-        launch=launch_alone,
-        code=code("extract_trajectories"),
+        **torch_script("extract_trajectories"),
+        config=runs.slice("seed", "device", "model", "trajectories", "path_types"),
+        tables=table_columns("trajectories", "token_paths", "token_drift"),
     shell:
-        "{params.launch} scripts/extract_trajectories.py --config {params.config:q} --checkpoint {input.checkpoint:q}"
-        " --val {input.val:q} --metadata {input.metadata:q}"
-        " --trajectories {output.trajectories:q} --paths {output.paths:q} --drift {output.drift:q} > {log:q} 2>&1"
+        JOB
 
 
 rule extract_states:
     input:
-        checkpoint=last_checkpoint,
-        val=data_file("val.bin"),
-        metadata=data_file("tokens.json"),
-        tokenizer=tokenizer_file,
+        **HELD_OUT,
+        checkpoint=runs.last_checkpoint,
+        tokenizer=runs.tokenizer_file,
     output:
-        "results/{run}/states.safetensors",
+        states="results/{run}/states.safetensors",
     log:
         "results/{run}/logs/extract_states.log",
     benchmark:
         "results/{run}/benchmarks/extract_states.tsv"
     group:
-        last_analyses
+        runs.last_group
     conda:
         "../../envs/torch.yaml"
     resources:
-        mem_mb=growing(8000),
-        runtime=growing(30),
-        gpu=gpus,
-        gpu_slot=gpus,
+        **runs.torch_job(memory=8000, minutes=30),
     params:
-        config=config_json(
-            seed=seed,
-            device=device,
-            model=section("model"),
-            trajectories=section("trajectories"),
-            tokenizer=lambda run, settings: settings.tokenizer.name,
-        ),
-        tokenizer=tokenizer_option,
-        launch=launch_alone,
-        code=code("extract_states"),
+        **torch_script("extract_states"),
+        config=runs.slice("seed", "device", "model", "trajectories", tokenizer=lambda config: config.tokenizer.name),
     shell:
-        "{params.launch} scripts/extract_states.py --config {params.config:q} --checkpoint {input.checkpoint:q}"
-        " --val {input.val:q} --metadata {input.metadata:q} {params.tokenizer} --states {output:q} > {log:q} 2>&1"
+        JOB
+
+
+rule aggregate_metrics:
+    input:
+        trajectories=runs.at_checkpoints("results/{run}/trajectories/iteration_{iteration}.parquet"),
+        token_drift=runs.at_checkpoints("results/{run}/drift/iteration_{iteration}.parquet"),
+        logs=runs.at_checkpoints("results/{run}/training/iteration_{iteration}.parquet", untrained=False),
+        loops=runs.at_checkpoints("results/{run}/training/iteration_{iteration}.loops.parquet", untrained=False),
+    output:
+        loop_metrics="results/{run}/tables/loop_metrics.parquet",
+        drift="results/{run}/tables/drift.parquet",
+        loop_sequences="results/{run}/tables/loop_sequences.parquet",
+        drift_sequences="results/{run}/tables/drift_sequences.parquet",
+        training="results/{run}/tables/training.parquet",
+        training_loops="results/{run}/tables/training_loops.parquet",
+    log:
+        "results/{run}/logs/aggregate_metrics.log",
+    benchmark:
+        "results/{run}/benchmarks/aggregate_metrics.tsv"
+    localrule: True
+    conda:
+        "../../envs/analysis.yaml"
+    resources:
+        mem_mb=growing(4000),
+        runtime=30,
+    params:
+        **script("aggregate_metrics"),
+        config=runs.slice("run"),
+        tables=table_columns("loop_metrics", "drift", "loop_sequences", "drift_sequences", "training", "training_loops"),
+    shell:
+        JOB

@@ -480,7 +480,8 @@ CLAIMS = (
     Claim(
         8,
         "Acceleration and KL keep quality",
-        "Over the paper's four thresholds the cross-entropy of either criterion stays within 0.01 nats of that at 1e-5.",
+        "Over the paper's four thresholds the cross-entropy under either criterion stays within 0.01 nats of that at "
+        "1e-5.",
         "§4 (ii–iii), Fig. 4 (ii, iii)",
         quality_is_flat,
     ),

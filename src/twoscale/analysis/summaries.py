@@ -31,9 +31,7 @@ def summarise_latency(latency: pd.DataFrame) -> pd.DataFrame:
     return medians.join(_intervals(by_point, "latency_ms")).reset_index()
 
 
-def summarise_quality(
-    quality: pd.DataFrame, exit_loops: pd.DataFrame, max_loops: int | None = None
-) -> pd.DataFrame:
+def summarise_quality(quality: pd.DataFrame, exit_loops: pd.DataFrame, max_loops: int | None = None) -> pd.DataFrame:
     """Cross-entropy per operating point, each sequence weighted by its tokens, and mean loops.
 
     The bounds `low` and `high` of the cross-entropy are its value at all loop steps, the criterion `fixed` at

@@ -192,9 +192,7 @@ class Parts:
         digest = _digest(self.folder / name)
         first, end = self._end_of(pending.file), pending.documents[-1].row + 1
         characters = sum(map(len, texts))
-        self.parts.append(
-            DownloadPart(name, pending.file, pending.version, first, end, len(texts), characters, digest)
-        )
+        self.parts.append(DownloadPart(name, pending.file, pending.version, first, end, len(texts), characters, digest))
         self._save()
 
     def _end_of(self, file: str) -> int:

@@ -57,9 +57,7 @@ def tokenize_text(text_shard: Path, tokenizer: Tokenizer, token_shard: TokenShar
         metadata.write_text(json.dumps(_id_metadata(tokenizer)) + "\n", encoding="utf-8")
 
 
-def join_tokens(
-    shards: Sequence[TokenShard], joined: TokenShard, held_out_tokens: int, context_length: int
-) -> None:
+def join_tokens(shards: Sequence[TokenShard], joined: TokenShard, held_out_tokens: int, context_length: int) -> None:
     """Concatenate the token shards of all text shards, in order. The files appear together.
 
     Args:

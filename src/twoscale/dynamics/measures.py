@@ -163,7 +163,7 @@ PATH_MEASURES: dict[str, Measure] = {}  # in the order of their columns in "toke
 def loop_measure(name: str, *, unit: str, needs_update: bool = True, needs_previous: bool = False) -> Callable:
     """Register a function `LoopStep` -> (...) as a measure per loop step.
 
-    The function is only called where what it needs is there; elsewhere the measure is NaN.
+    The function is called only for steps with the updates that it needs; for others the measure is NaN.
 
     Args:
         name: Name of the column.
@@ -188,11 +188,6 @@ def _register(registry: dict[str, Measure], name: str, unit: str, *needs: bool) 
         return function
 
     return decorator
-
-
-def units(registry: dict[str, Measure]) -> dict[str, str]:
-    """Name -> unit of the measures of a registry, in the order of their columns."""
-    return {name: measure.unit for name, measure in registry.items()}
 
 
 def loop_steps(states: Sequence[Tensor], distances_to_final: Tensor) -> Iterator[LoopStep]:

@@ -22,12 +22,7 @@ from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import LoopedModel, StageTrace
 
 Columns = dict[str, np.ndarray]
-UNITS = {  # table -> its measures and their units
-    "trajectories": measures.units(measures.LOOP_MEASURES),
-    "token_paths": measures.units(measures.PATH_MEASURES),
-    "token_drift": {},
-}
-TABLES = tuple(UNITS)
+TABLES = ("trajectories", "token_paths", "token_drift")
 
 
 # --- measuring one batch ---------------------------------------------------------------------------------------
@@ -160,10 +155,16 @@ def extract(
         outputs: Table name -> path.
     """
     with ExitStack() as files:
-        append = {table: files.enter_context(tables.writing(table, outputs[table], UNITS[table])) for table in TABLES}
+        append = {table: files.enter_context(tables.writing(table, outputs[table], units()[table])) for table in TABLES}
         for sequences, batch in batches(checkpoint, tokens, config.batch_size, "trajectories"):
             for table, columns in measure_batch(checkpoint, batch, sequences, config.loops, criteria):
                 append[table](columns)
+
+
+def units() -> dict[str, dict[str, str]]:
+    """Table -> its registered measures and their units."""
+    registries = {"trajectories": measures.LOOP_MEASURES, "token_paths": measures.PATH_MEASURES, "token_drift": {}}
+    return {table: {name: measure.unit for name, measure in registries[table].items()} for table in TABLES}
 
 
 def batches(checkpoint: LoadedCheckpoint, tokens: Tensor, size: int, label: str) -> Iterator[tuple[range, Tensor]]:
@@ -204,9 +205,7 @@ def save_states(
         "places": places,
     }
     with replacing(path) as temporary:
-        save_file(
-            {"states": torch.stack(states)}, temporary, metadata={"twoscale": json.dumps(header, sort_keys=True)}
-        )
+        save_file({"states": torch.stack(states)}, temporary, metadata={"twoscale": json.dumps(header, sort_keys=True)})
 
 
 def describe(stage: StageTrace, labels: Sequence[str]) -> list[dict]:

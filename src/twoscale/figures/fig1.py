@@ -16,23 +16,23 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 from safetensors import SafetensorError, safe_open
 
-from twoscale.figures import style
 from twoscale.errors import InputError
+from twoscale.figures import style
 
 METADATA_KEYS = ("places", "tokens", "iteration", "sequence")
-# One colour map per group in turn, light to dark over the loop steps.
+# Colour maps of the groups, in turn; light to dark over the loop steps.
 COLOUR_MAPS = ("Blues", "Oranges", "Greens", "Purples", "Reds")
-# The panel in units of its width and height: the trajectories keep to its left part, and to the right of them
-# stand, from the top, the inset, the bars that tell the colours, and the legend.
+# The panel in units of its width and height: trajectories at the left; at the right, from the top, the inset, the
+# colour bars and the legend.
 ASPECT = 1.85
 DATA_SHARE = 0.6
 RIGHT, TOP = 0.99, 0.94
 BARS_BOTTOM, BAR_HEIGHT, BARS_WIDTH = 0.19, 0.034, 0.27
 INSET_GAP, INSET_HEIGHT = 0.08, 0.57
 
-PASS = {"color": "0.6", "linewidth": 0.7}
+UNLOOPED = {"color": "0.6", "linewidth": 0.7}
 HANDOFF = {"color": "0.4", "linewidth": 0.6, "linestyle": (0, (4, 1.5))}
-LEAP = {"color": "0.75", "linewidth": 0.5, "linestyle": (0, (1, 2)), "zorder": 0.5}
+JUMP = {"color": "0.75", "linewidth": 0.5, "linestyle": (0, (1, 2)), "zorder": 0.5}
 TOKEN = {"xytext": (2, 2), "textcoords": "offset points", "fontsize": 6, "color": "0.2", "parse_math": False}
 LONGEST_WORD = 12
 SIGNS = {" ": "\N{OPEN BOX}", "\n": "\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}"}
@@ -41,37 +41,47 @@ EXIT = {"marker": "o", "markersize": 3.5, "markeredgecolor": "black", "markeredg
 
 @dataclass(frozen=True)
 class States:
-    """The states of one held-out sequence on their way through the model.
+    """All hidden states of one held-out sequence, from the embedding to the last layer.
 
-    values: (P, T, C), place by token by channel. `places` has one entry per place, in the order of the way:
-    {"stage": "embedding" | "layer" | "loop", "layer": int or None, "group": "5-6" or None, "k": int or None};
-    k = 0 is the state a group starts from. `tokens` are T strings, `step` is that of the checkpoint.
+    Attributes:
+        values: (P, T, C), place by token by channel.
+        places: One entry per place, in the order of the model: {"stage": "embedding" | "layer" | "loop", "layer": int
+            or None, "group": "5-6" or None, "k": int or None}; k = 0 is the initial state of a group.
+        tokens: T strings.
+        iteration: Iteration of the checkpoint.
+        sequence: Number of the held-out sequence.
     """
 
     values: np.ndarray
     places: list[dict]
     tokens: list[str]
-    step: int
+    iteration: int
     sequence: int
 
 
 @dataclass(frozen=True)
-class Stretch:
-    """Successive places of one kind: the loop of a group, or single-pass stages (group None)."""
+class Segment:
+    """Consecutive places of one looped group, or of unlooped layers (group None)."""
 
     group: str | None
     places: np.ndarray
 
     @property
     def path(self) -> np.ndarray:
-        """Places that the trajectory runs through: the start x^0 of a loop is drawn apart."""
+        """The places on the trajectory, without the initial state x^0 of a loop, which is drawn separately."""
         return self.places if self.group is None else self.places[1:]
+
+
+def read(states: Sequence[Path]) -> dict[str, States]:
+    """Arguments of `draw` from its input files, of which there is one."""
+    (path,) = states
+    return {"states": read_states(path)}
 
 
 def read_states(path: str | Path) -> States:
     """Read the states saved for Figure 1: tensor "states" and the JSON of the metadata key "twoscale".
 
-    Raises InputError for a file that is no such thing or whose parts do not fit together.
+    Raises InputError for a file without them, or whose parts do not match.
     """
     try:
         with safe_open(path, framework="numpy") as file:
@@ -87,42 +97,41 @@ def read_states(path: str | Path) -> States:
         raise InputError(
             f"{path}: found no usable metadata 'twoscale' ({error!r}), expected JSON with {', '.join(METADATA_KEYS)}."
         ) from error
-    wanted = (len(states.places), len(states.tokens))
-    if values.ndim != 3 or values.shape[:2] != wanted:
+    expected = (len(states.places), len(states.tokens))
+    if values.ndim != 3 or values.shape[:2] != expected:
         raise InputError(
-            f"{path}: found states of shape {values.shape}, expected {wanted[0]} places by {wanted[1]} tokens by "
-            "channels, as its metadata say."
+            f"{path}: found states of shape {values.shape}, expected {expected[0]} places by {expected[1]} tokens by "
+            "channels, as in its metadata."
         )
     return states
 
 
 @style.look()
-def draw(states: States, tokens: int, run: str, text: str) -> Figure:
+def draw(states: States, *, tokens: int, context: style.FigureContext) -> Figure:
     """Paths of `tokens` tokens, spread over the sequence, in the principal plane of all its states.
 
-    One polyline a token: grey through single-pass stages and hand-offs, coloured light to dark over the steps
-    of each group's loop. The inset enlarges the last group's loop of the first token shown. The leap from a
-    group's start x^0 is dotted and does not set the axis limits. Raises InputError for a model without looped
-    groups.
+    One polyline per token: grey through unlooped layers and hand-offs, coloured light to dark over the steps of each
+    group's loop. The inset enlarges the last group's loop of the first token. The jump from a group's initial state
+    x^0 is dotted and does not set the axis limits. Raises InputError for a model without looped groups.
     """
-    stretches = split(states.places)
-    loops = [stretch for stretch in stretches if stretch.group is not None]
+    segments = split(states.places)
+    loops = [segment for segment in segments if segment.group is not None]
     if not loops:
         raise InputError("config key model.groups: found no looped group, expected at least one for Figure 1.")
     plane, shares = project(states.values)
-    chosen = spread(len(states.tokens), tokens)
+    positions = spread(len(states.tokens), tokens)
     shades = {loop.group: _shades(i, len(loop.path)) for i, loop in enumerate(loops)}
 
-    figure = style.new_figure(style.DOUBLE, 4.1, run, text, max(len(loop.path) for loop in loops))
+    figure = style.new_figure(style.DOUBLE, 4.1, context)
     axes = figure.subplots()
-    for token in chosen:
-        _draw_token(axes, plane[:, token], stretches, shades)
-    visible = np.concatenate([stretch.path for stretch in stretches])
-    _frame(axes, plane[visible][:, chosen].reshape(-1, 2))
-    _label_tokens(axes, plane[0, chosen], [states.tokens[token] for token in chosen])
+    for position in positions:
+        _draw_token(axes, plane[:, position], segments, shades)
+    visible = np.concatenate([segment.path for segment in segments])
+    _set_limits(axes, plane[visible][:, positions].reshape(-1, 2))
+    _label_tokens(axes, plane[0, positions], [states.tokens[position] for position in positions])
     axes.set_xlabel(f"PC 1 ({100 * shares[0]:.0f} % of variance)", x=DATA_SHARE / 2)
     axes.set_ylabel(f"PC 2 ({100 * shares[1]:.0f} % of variance)")
-    _draw_inset(axes, plane[:, chosen[0]], states.tokens[chosen[0]], loops[-1], stretches, shades)
+    _draw_inset(axes, plane[:, positions[0]], states.tokens[positions[0]], segments, shades)
     _draw_key(axes, loops, shades)
     return figure
 
@@ -143,10 +152,10 @@ def project(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return (union @ main.T).reshape(*values.shape[:2], 2), scatter[:2] / scatter.sum()
 
 
-def split(places: Sequence[dict]) -> list[Stretch]:
-    """The way through the model as stretches of one group's loop or of single-pass stages."""
+def split(places: Sequence[dict]) -> list[Segment]:
+    """The places as segments, each of one group's loop or of unlooped layers."""
     runs = itertools.groupby(range(len(places)), key=lambda i: places[i]["group"])
-    return [Stretch(group, np.array(list(indices))) for group, indices in runs]
+    return [Segment(group, np.array(list(indices))) for group, indices in runs]
 
 
 def spread(length: int, number: int) -> list[int]:
@@ -161,16 +170,16 @@ def _shades(index: int, steps: int) -> np.ndarray:
     return colour_map(np.linspace(0.3, 1, steps))
 
 
-def _draw_token(axes: Axes, path: np.ndarray, stretches: Sequence[Stretch], shades: dict[str, np.ndarray]) -> None:
+def _draw_token(axes: Axes, path: np.ndarray, segments: Sequence[Segment], shades: dict[str, np.ndarray]) -> None:
     """Draw one token's path (P, 2)."""
-    for stretch in stretches:
-        if stretch.group is None:
-            axes.plot(*path[stretch.path].T, **PASS)
+    for segment in segments:
+        if segment.group is None:
+            axes.plot(*path[segment.path].T, **UNLOOPED)
             continue
-        axes.plot(*path[stretch.places[:2]].T, **LEAP)
-        _draw_loop(axes, path[stretch.path], shades[stretch.group])
-        axes.plot(*path[stretch.path[-1]], color=shades[stretch.group][-1], **EXIT)
-    for before, after in itertools.pairwise(stretches):
+        axes.plot(*path[segment.places[:2]].T, **JUMP)
+        _draw_loop(axes, path[segment.path], shades[segment.group])
+        axes.plot(*path[segment.path[-1]], color=shades[segment.group][-1], **EXIT)
+    for before, after in itertools.pairwise(segments):
         axes.plot(*path[[before.path[-1], after.path[0]]].T, **HANDOFF)
 
 
@@ -181,7 +190,7 @@ def _draw_loop(axes: Axes, path: np.ndarray, shades: np.ndarray) -> None:
     axes.scatter(*path.T, c=shades, s=1.5, linewidths=0, zorder=2.5)
 
 
-def _frame(axes: Axes, points: np.ndarray) -> None:
+def _set_limits(axes: Axes, points: np.ndarray) -> None:
     """Set limits of equal scale that keep `points` (N, 2) in the left DATA_SHARE of the panel."""
     low, high = points.min(axis=0), points.max(axis=0)
     width, height = np.maximum(high - low, 1e-9) * 1.12
@@ -211,61 +220,71 @@ def printable(token: str) -> str:
 
 
 def _draw_inset(
-    axes: Axes,
-    path: np.ndarray,
-    token: str,
-    loop: Stretch,
-    stretches: Sequence[Stretch],
-    shades: dict[str, np.ndarray],
+    axes: Axes, path: np.ndarray, token: str, segments: Sequence[Segment], shades: dict[str, np.ndarray]
 ) -> None:
-    """Enlarge one token's path (P, 2) where one loop settles: its first, still large steps are left out."""
-    bottom = BARS_BOTTOM + BAR_HEIGHT * len(shades) + INSET_GAP
+    """Enlarge one token's path (P, 2) where the last loop settles, without its first, still large steps."""
+    loop = [segment for segment in segments if segment.group is not None][-1]
+    last = len(loop.path)
+    first = max(1, last // 10)
+    left, bottom, width, height = _inset_box(len(shades))
+    inset = axes.inset_axes((left, bottom, width, height))
+    _enlarge(inset, path[loop.places[first:]])
+    _draw_token(inset, path, segments, shades)
+    for k, offset in ((first, 3), (last, -7)):
+        _label_state(inset, k, path[loop.places[k]], offset)
+    magnification = width * np.ptp(axes.get_xlim()) / np.ptp(inset.get_xlim())
+    word = printable(token).replace("$", r"\$")
+    steps = f"group {style.group_name(loop.group)}, $k$ = {first} … {last}"
+    inset.set_title(f"“{word}”, {steps}, × {magnification:.0f}", fontsize=6.5, pad=3)
+    indicator = axes.indicate_inset_zoom(inset, edgecolor="0.4", linewidth=0.6)
+    # to the left corners (lower, upper): lines to the right ones may cross the legend
+    for connector, visible in zip(indicator.connectors, (True, True, False, False), strict=True):
+        connector.set_visible(visible)
+
+
+def _inset_box(groups: int) -> tuple[float, float, float, float]:
+    """Left, bottom, width and height of the inset in units of the panel, above one colour bar per group."""
+    bottom = BARS_BOTTOM + BAR_HEIGHT * groups + INSET_GAP
     height = min(INSET_HEIGHT, TOP - bottom)
-    budget = len(loop.path)
-    first = max(1, budget // 10)
-    arc = path[loop.places[first:]]
-    low, high = arc.min(axis=0), arc.max(axis=0)
+    return RIGHT - height / ASPECT, bottom, height / ASPECT, height
+
+
+def _enlarge(inset: Axes, points: np.ndarray) -> None:
+    """Limits of equal scale around `points` (N, 2)."""
+    low, high = points.min(axis=0), points.max(axis=0)
     middle, half = (low + high) / 2, max(0.58 * (high - low).max(), 1e-9)
-    inset = axes.inset_axes((RIGHT - height / ASPECT, bottom, height / ASPECT, height))
-    _draw_token(inset, path, stretches, shades)
     inset.set_xlim(middle[0] - half, middle[0] + half)
     inset.set_ylim(middle[1] - half, middle[1] + half)
     inset.set_aspect("equal")
     inset.tick_params(labelsize=6)
     inset.locator_params(nbins=5)
     inset.spines[:].set_visible(True)
-    magnification = height / ASPECT * np.ptp(axes.get_xlim()) / (2 * half)
-    word = printable(token).replace("$", r"\$")
-    steps = f"group {style.group_name(loop.group)}, $k$ = {first} … {budget}"
-    inset.set_title(f"“{word}”, {steps}, × {magnification:.0f}", fontsize=6.5, pad=3)
-    for k, height in ((first, 3), (budget, -7)):
-        place = path[loop.places[k]]
-        side, offset = ("right", -3) if place[0] > middle[0] else ("left", 3)  # towards the middle of the inset
-        away = {"xytext": (offset, height), "textcoords": "offset points", "ha": side}
-        inset.annotate(f"$x^{{({k})}}$", place, **away, fontsize=6.5)
-    indicator = axes.indicate_inset_zoom(inset, edgecolor="0.4", linewidth=0.6)
-    # to the left corners (lower, upper): lines to the right ones may cross the legend
-    for connector, shown in zip(indicator.connectors, (True, True, False, False), strict=True):
-        connector.set_visible(shown)
 
 
-def _draw_key(axes: Axes, loops: Sequence[Stretch], shades: dict[str, np.ndarray]) -> None:
-    """What the colours mean, one bar a group over the loop steps, and what the lines and markers mean."""
-    budget = max(len(loop.path) for loop in loops)
+def _label_state(inset: Axes, k: int, point: np.ndarray, offset: float) -> None:
+    """Name the state x^k at `point` (2,), towards the middle of the inset; `offset` is upwards, in points."""
+    side, shift = ("right", -3) if point[0] > np.mean(inset.get_xlim()) else ("left", 3)
+    placed = {"xytext": (shift, offset), "textcoords": "offset points", "ha": side}
+    inset.annotate(f"$x^{{({k})}}$", point, **placed, fontsize=6.5)
+
+
+def _draw_key(axes: Axes, loops: Sequence[Segment], shades: dict[str, np.ndarray]) -> None:
+    """One colour bar per group over the loop steps, and the legend of lines and markers."""
+    last = max(len(loop.path) for loop in loops)
     key = axes.inset_axes((RIGHT - BARS_WIDTH, BARS_BOTTOM, BARS_WIDTH, BAR_HEIGHT * len(loops)))
     for row, loop in enumerate(loops):
         box = (0.5, len(loop.path) + 0.5, row + 0.4, row - 0.4)
         key.imshow(shades[loop.group][None], extent=box, aspect="auto", interpolation="nearest")
-    key.set(xlim=(0.5, budget + 0.5), ylim=(len(loops) - 0.5, -0.5), xlabel="loop step $k$")
+    key.set(xlim=(0.5, last + 0.5), ylim=(len(loops) - 0.5, -0.5), xlabel="loop step $k$")
     key.set_yticks(range(len(loops)), [f"group {style.group_name(loop.group)}" for loop in loops])
-    key.set_xticks(sorted({1, budget // 3, 2 * budget // 3, budget} - {0}))
+    key.set_xticks(sorted({1, last // 3, 2 * last // 3, last} - {0}))
     key.tick_params(length=0, labelsize=6.5)
     key.xaxis.label.set_size(6.5)
     key.spines[:].set_visible(False)
     handles = {
-        "single-pass layers": Line2D([], [], **PASS),
+        "unlooped layers": Line2D([], [], **UNLOOPED),
         "hand-off": Line2D([], [], **HANDOFF),
-        "start $x^{(0)}$ to $x^{(1)}$": Line2D([], [], **LEAP),
+        "start $x^{(0)}$ to $x^{(1)}$": Line2D([], [], **JUMP),
         "last state $x^{(K)}$": Line2D([], [], linestyle="none", color="0.3", **EXIT),
     }
     axes.legend(handles.values(), handles.keys(), loc="lower right", ncols=2, fontsize=6.5)

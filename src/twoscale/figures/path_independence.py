@@ -1,4 +1,4 @@
-"""Path independence (supplementary): how much of a loop's start is left in its end and in the prediction."""
+"""Supplementary figure, path independence: the effect of a loop's start on its end and on the prediction."""
 
 import numpy as np
 import pandas as pd
@@ -7,9 +7,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from twoscale.figures import style
-from twoscale.errors import InputError
 
-LOWEST = 1e-16  # what lies below is rounding in float64, and is drawn here
+LOWEST = 1e-16  # smaller values are rounding errors of float64 and are drawn here
 LABELS = {
     "distance_relative": r"$\Vert x^{(K)} - \tilde{x}^{(K)}\Vert_2 \,/\, \Vert x^{(K)}\Vert_2$",
     "kl": r"KL$(p\,\Vert\,\tilde{p})$, nats",
@@ -18,26 +17,24 @@ LABELS = {
 
 
 @style.look()
-def draw(independence: pd.DataFrame, budget: int, run: str, text: str) -> Figure:
+def draw(path_independence: pd.DataFrame, *, context: style.FigureContext) -> Figure:
     """Distance of last states, KL and changed predictions over the checkpoints, one line per varied group.
 
-    `independence` is the table "path_independence"; lines are medians over tokens and draws with bands of nine
-    tenths of them, for the predictions shares. Raises InputError for a model without looped groups.
+    `path_independence` is the table of this name; lines are medians over tokens and draws with bands of nine tenths,
+    for the predictions shares. Raises InputError for a model without looped groups.
     """
-    groups = list(independence["group"].unique())
-    if not groups:
-        raise InputError("config key model.groups: found no looped group, expected at least one for path independence.")
-    figure = style.new_figure(style.DOUBLE, 2.5, run, text, budget)
+    groups = style.looped_groups(path_independence, "path independence")
+    figure = style.new_figure(style.DOUBLE, 2.5, context)
     panels = figure.subplots(1, len(LABELS))
-    steps = sorted(independence["iteration"].unique())
+    iterations = sorted(path_independence["iteration"].unique())
     looks = dict(zip(groups, style.series_styles(len(groups)), strict=True))
     for number, (axes, (measure, label)) in enumerate(zip(panels, LABELS.items(), strict=True), start=1):
-        places = style.step_categories(axes, steps)
+        places = style.iteration_categories(axes, iterations)
+        of_measure = path_independence[path_independence["measure"] == measure]
         for group, look in looks.items():
-            rows = independence[(independence["group"] == group) & (independence["measure"] == measure)]
-            _line(axes, places, rows.set_index("iteration").reindex(steps), measure, look)
+            rows = of_measure[of_measure["group"] == group].set_index("iteration").reindex(iterations)
+            _draw_group(axes, places, rows, measure, look)
         axes.set_title(f"{style.panel_number(number)}  {label}")
-        axes.set_xlabel("training step")
     panels[-1].yaxis.set_major_formatter(PercentFormatter(1, decimals=1))
     panels[-1].set_ylim(bottom=0)
     names = ["all groups" if group == "all" else f"group {style.group_name(group)}" for group in groups]
@@ -46,7 +43,7 @@ def draw(independence: pd.DataFrame, budget: int, run: str, text: str) -> Figure
     return figure
 
 
-def _line(axes: Axes, places: np.ndarray, rows: pd.DataFrame, measure: str, look: dict) -> None:
+def _draw_group(axes: Axes, places: np.ndarray, rows: pd.DataFrame, measure: str, look: dict) -> None:
     if measure == "agreement":
         axes.plot(places, 1 - rows["mean"], **look)
         return

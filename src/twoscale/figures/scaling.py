@@ -5,31 +5,33 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, LogLocator, NullLocator, StrMethodFormatter
 
-from twoscale.figures import style
 from twoscale.errors import InputError
+from twoscale.figures import style
 
 PANELS = {"ppl": "perplexity", "excess": "excess cross-entropy (nats/token)"}
 TRAINED = {"color": style.GREY, "linewidth": 0.8, "linestyle": (0, (1, 1.5))}
 
 
 @style.look()
-def draw(scaling: pd.DataFrame, mean_loops: float, run: str, text: str) -> Figure:
-    """Two panels against the loops of every group: (i) perplexity, (ii) what fewer loops cost in nats.
+def draw(scaling: pd.DataFrame, *, mean_loops: float, context: style.FigureContext) -> Figure:
+    """Two panels against the loops of every group: (i) perplexity, (ii) the cost of fewer loops in nats.
 
-    One line per checkpoint. `scaling` is the table of that name; bands are its 95 % intervals over sequences.
-    `mean_loops`, the mean of the loop counts in training, is the dotted vertical line. Raises InputError for a
-    table without rows.
+    One line per checkpoint; bands are 95 % intervals over sequences.
+
+    Args:
+        scaling: Table of this name.
+        mean_loops: Mean of the loop counts in training, the dotted vertical line.
+        context: Its loop steps K are the largest loop count.
+
+    Raises InputError for a table without rows.
     """
     if scaling.empty:
         raise InputError("table scaling: found no row, expected at least one checkpoint for the figure.")
     styles = style.checkpoint_palette(scaling["iteration"])
-    figure = style.new_figure(style.DOUBLE, 2.7, run, text, int(scaling["loops"].max()))
+    figure = style.new_figure(style.DOUBLE, 2.7, context)
     panels = figure.subplots(1, len(PANELS))
     for number, (axes, (column, label)) in enumerate(zip(panels, PANELS.items(), strict=True), start=1):
-        for step, rows in scaling.groupby("iteration"):
-            axes.plot(rows["loops"], rows[column], **styles[step])
-            bounds = (rows[f"{column}_low"], rows[f"{column}_high"])
-            axes.fill_between(rows["loops"], *bounds, color=styles[step]["color"], alpha=0.12, linewidth=0)
+        _draw_checkpoints(axes, scaling, column, styles)
         trained = axes.axvline(mean_loops, zorder=0, **TRAINED)
         _scale_loops(axes, scaling["loops"])
         axes.set_ylabel(label)
@@ -41,6 +43,13 @@ def draw(scaling: pd.DataFrame, mean_loops: float, run: str, text: str) -> Figur
     panels[1].axhline(0, color=style.GREY, linewidth=0.6, zorder=0)
     style.checkpoint_legend(figure, styles, {f"trained: {mean_loops:g} loops": trained})
     return figure
+
+
+def _draw_checkpoints(axes: Axes, scaling: pd.DataFrame, column: str, styles: dict[int, dict]) -> None:
+    for iteration, rows in scaling.groupby("iteration"):
+        axes.plot(rows["loops"], rows[column], **styles[iteration])
+        bounds = (rows[f"{column}_low"], rows[f"{column}_high"])
+        axes.fill_between(rows["loops"], *bounds, color=styles[iteration]["color"], alpha=0.12, linewidth=0)
 
 
 def _scale_loops(axes: Axes, loops: pd.Series) -> None:

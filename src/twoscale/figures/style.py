@@ -1,10 +1,11 @@
-"""The shared look of the figures: sizes, type, colours, bands, and how a figure becomes a file.
+"""The shared look of the figures: sizes, fonts, colours, bands, legends, and saving.
 
 Figures are built from `matplotlib.figure.Figure` under `look()`, never through pyplot, so that drawing one
-leaves no global state behind and does not depend on the matplotlibrc of the user.
+leaves no global state behind and does not depend on the user's matplotlibrc.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -17,14 +18,19 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from twoscale.errors import InputError
 from twoscale.files import replacing
 
 # Widths of a journal column and of the page, in inches.
 SINGLE, DOUBLE = 3.4, 7.0
-LEGEND_ENTRY = 0.87  # room for one entry, in inches
+LEGEND_ENTRY = 0.87  # width of one entry, in inches
 GREY = "0.45"
+BAND = "0.88"  # fill of a reported range
+# Range in which the cosine settles in later checkpoints, as section 3 of the paper reports it.
+REPORTED_COSINE = (0.5, 0.65)
+REPORTED_LABEL = "paper: {}–{}".format(*REPORTED_COSINE)
 
 LOOK = {
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same bytes on every machine
@@ -58,7 +64,7 @@ LOOK = {
 }
 
 _COLOURS = sns.color_palette("colorblind")
-# Figure 4 of the paper: step norm blue, KL orange, acceleration green. Other rules take what is left.
+# Figure 4 of the paper: step norm blue, KL orange, acceleration green. Other criteria take the remaining colours.
 CRITERION_COLOURS = {"step_norm": _COLOURS[0], "kl": _COLOURS[1], "acceleration": _COLOURS[2]}
 _FURTHER_COLOURS = [*(_COLOURS[i] for i in (3, 4, 5, 9, 6, 8)), (0.1, 0.1, 0.1)]
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
@@ -66,30 +72,52 @@ _DASHES = ("-", (0, (4, 1.2)), (0, (6, 1, 1, 1)), (0, (1, 1)))
 CRITERION_NAMES = {"kl": "KL", "minp_kl": "min-p KL"}
 
 
+@dataclass(frozen=True)
+class FigureContext:
+    """What a figure says about its data: name of the run, its text, and the loop steps K."""
+
+    run: str
+    text: str
+    loops: int
+
+
 def look():
-    """Context (or decorator) under which figures are drawn and saved: matplotlib's defaults, then LOOK."""
+    """Context (or decorator) for drawing and saving figures: matplotlib's defaults, then LOOK."""
     return matplotlib.style.context(["default", LOOK])
 
 
-def new_figure(width: float, height: float, run: str, text: str, budget: int) -> Figure:
-    """An empty figure of this size in inches; its foot names the run, its text and the loop steps K."""
+def new_figure(width: float, height: float, context: FigureContext) -> Figure:
+    """An empty figure of this size in inches; its footer names the run, its text and the loop steps K."""
     figure = Figure(figsize=(width, height), layout="constrained")
-    foot = f"run {run} · text {text} · K = {budget} loop steps"
-    figure.supxlabel(foot, x=0.995, ha="right", fontsize=5.5, color=GREY, parse_math=False)
+    write_footer(figure, context, f"K = {context.loops} loop steps")
     return figure
 
 
-def save(figure: Figure, path: str | Path) -> None:
-    """Write the figure as .pdf or .png by the name of `path`; the same figure gives the same bytes.
+def write_footer(figure: Figure, context: FigureContext, *parts: str) -> None:
+    """Write the run, its text and further parts at the lower right."""
+    footer = " · ".join([f"run {context.run}", f"text {context.text}", *parts])
+    figure.supxlabel(footer, x=0.995, ha="right", fontsize=5.5, color=GREY, parse_math=False)
 
-    Raises InputError for another kind of file.
+
+def save(figure: Figure, path: str | Path) -> None:
+    """Write the figure as .pdf or .png, by the suffix of `path`; the same figure gives the same bytes.
+
+    Raises InputError for another suffix.
     """
-    kind = Path(path).suffix.removeprefix(".")
-    if kind not in ("pdf", "png"):
-        raise InputError(f"{path}: found the suffix '.{kind}', expected .pdf or .png.")
-    metadata = {"CreationDate": None} if kind == "pdf" else None
+    suffix = Path(path).suffix.removeprefix(".")
+    if suffix not in ("pdf", "png"):
+        raise InputError(f"{path}: found the suffix '.{suffix}', expected .pdf or .png.")
+    metadata = {"CreationDate": None} if suffix == "pdf" else None
     with look(), replacing(path) as temporary:
-        figure.savefig(temporary, format=kind, metadata=metadata)
+        figure.savefig(temporary, format=suffix, metadata=metadata)
+
+
+def looped_groups(table: pd.DataFrame, figure: str) -> list[str]:
+    """The looped groups of a table, in its order. Raises InputError if there is none; `figure` names the figure."""
+    groups = list(table["group"].unique())
+    if not groups:
+        raise InputError(f"config key model.groups: found no looped group, expected at least one for {figure}.")
+    return groups
 
 
 def group_name(group: str) -> str:
@@ -102,13 +130,13 @@ def grouped(number: int) -> str:
     return f"{number:,}".replace(",", "\N{THIN SPACE}")
 
 
-def step_name(step: int) -> str:
-    """A training step as a legend names it."""
-    return "0 (untrained)" if step == 0 else grouped(step)
+def iteration_name(iteration: int) -> str:
+    """An iteration as printed in a legend."""
+    return "0 (untrained)" if iteration == 0 else grouped(iteration)
 
 
 def panel_number(number: int) -> str:
-    """The number of a panel as the paper writes it: (i), (ii), (iii), (iv), …"""
+    """The number of a panel in the paper's style: (i), (ii), (iii), (iv), …"""
     roman = ""
     for value, sign in ((10, "x"), (9, "ix"), (5, "v"), (4, "iv"), (1, "i")):
         roman += sign * (number // value)
@@ -120,19 +148,34 @@ def criterion_name(criterion: str) -> str:
     return CRITERION_NAMES.get(criterion, criterion.replace("_", " "))
 
 
-def checkpoint_palette(steps: Iterable[int]) -> dict[int, dict[str, Any]]:
-    """Line style of each checkpoint, steps rising: light to dark over training, the untrained model dashed grey."""
-    steps = sorted(set(steps))
-    trained = [step for step in steps if step > 0]
+def title_groups(panels: Iterable[Axes], groups: Sequence[str]) -> None:
+    """Title one panel per group with its number and its group."""
+    for number, (axes, group) in enumerate(zip(panels, groups, strict=True), start=1):
+        axes.set_title(f"{panel_number(number)}  group {group_name(group)}")
+
+
+def scale_loop_steps(axes: Axes, first: int, last: int, ticks: int = 6) -> None:
+    """An x axis of loop steps k from `first` to `last`, labelled at most at `ticks` + 1 whole numbers."""
+    axes.set_xlabel("loop step $k$")
+    axes.set_xlim(first, last)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=ticks, integer=True))
+
+
+def checkpoint_palette(iterations: Iterable[int]) -> dict[int, dict[str, Any]]:
+    """Line style by checkpoint, in ascending order: light to dark over training, the untrained model dashed grey."""
+    iterations = sorted(set(iterations))
+    trained = [iteration for iteration in iterations if iteration > 0]
     shades = sns.color_palette("viridis_r", as_cmap=True)(np.linspace(0.12, 1, len(trained)))
-    styles = {step: {"color": tuple(shade), "linestyle": "-"} for step, shade in zip(trained, shades, strict=True)}
-    if 0 in steps:
+    styles = {
+        iteration: {"color": tuple(shade), "linestyle": "-"} for iteration, shade in zip(trained, shades, strict=True)
+    }
+    if 0 in iterations:
         styles = {0: {"color": "0.6", "linestyle": (0, (3, 1.5))}} | styles
     return styles
 
 
 def series_styles(number: int) -> list[dict[str, Any]]:
-    """Colour, marker and dashes for that many series without a colour of their own."""
+    """Colour, marker and dashes of `number` series that have no fixed colour."""
     return [
         {
             "color": _COLOURS[i % len(_COLOURS)],
@@ -144,12 +187,15 @@ def series_styles(number: int) -> list[dict[str, Any]]:
 
 
 def criterion_styles(criteria: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Colour, marker and dashes of each exit rule but `fixed`, in the order given; no two share all three."""
-    criteria = [rule for criterion in dict.fromkeys(criteria) if rule != "fixed"]
-    others = [rule for criterion in rules if rule not in CRITERION_COLOURS]
-    colours = CRITERION_COLOURS | {criterion: _FURTHER_COLOURS[i % len(_FURTHER_COLOURS)] for i, criterion in enumerate(others)}
-    # Every rule named in the paper keeps its look, also where another of them is missing.
-    looks = dict(zip([*CRITERION_COLOURS, *others], series_styles(len(CRITERION_COLOURS) + len(others)), strict=True))
+    """Colour, marker and dashes of each exit criterion except `fixed`, in the given order; all combinations differ."""
+    criteria = [criterion for criterion in dict.fromkeys(criteria) if criterion != "fixed"]
+    others = [criterion for criterion in criteria if criterion not in CRITERION_COLOURS]
+    colours = CRITERION_COLOURS | {
+        criterion: _FURTHER_COLOURS[i % len(_FURTHER_COLOURS)] for i, criterion in enumerate(others)
+    }
+    # The criteria of the paper keep their look even if another of them is absent.
+    names = [*CRITERION_COLOURS, *others]
+    looks = dict(zip(names, series_styles(len(names)), strict=True))
     return {criterion: looks[criterion] | {"color": colours[criterion]} for criterion in criteria}
 
 
@@ -158,7 +204,7 @@ def line_with_band(
 ) -> Line2D:
     """Draw `mean` against `x` with a band of one standard deviation on either side; return the line.
 
-    On a logarithmic axis the band ends at a tenth of the mean where it would reach further down, or below zero.
+    On a logarithmic axis the band does not extend below a tenth of the mean.
     """
     (line,) = axes.plot(x, mean, **style)
     low = np.maximum(mean - std, 0.1 * mean) if axes.get_yscale() == "log" else mean - std
@@ -167,41 +213,46 @@ def line_with_band(
 
 
 def limit_cosine(axes: Axes) -> None:
-    """Cut the y range, which bands may have opened, to the values that a cosine can take."""
+    """Limit the y range, which bands may have extended, to the values of a cosine."""
     low, high = axes.get_ylim()
     axes.set_ylim(max(low, -1.05), min(high, 1.05))
 
 
-def checkpoint_lines(axes: Axes, metrics: pd.DataFrame, styles: Mapping[int, Mapping[str, Any]]) -> None:
-    """One line with band per checkpoint against k, from the rows of one group and measure of "loop_metrics".
+def points_above_rounding(metrics: pd.DataFrame) -> pd.DataFrame:
+    """The rows in which at least half of the tokens have a value.
 
-    A point is drawn where at least half of the tokens have a value: past it, the mean would be that of the
-    few tokens whose steps are still above the rounding floor.
+    In the other rows the mean is that of the few tokens whose steps are still above the rounding floor.
     """
-    known = metrics[(metrics["count"] >= metrics["nulls"]) & (metrics["count"] > 0)]
-    alpha = min(0.15, 0.9 / len(styles))  # many bands on top of one another would hide the lines
-    for step, rows in known.groupby("iteration"):
-        numbers = (rows[name].to_numpy() for name in ("k", "mean", "std"))
-        line_with_band(axes, *numbers, alpha=alpha, **styles[step])
+    return metrics[(metrics["count"] >= metrics["nulls"]) & (metrics["count"] > 0)]
+
+
+def checkpoint_lines(axes: Axes, metrics: pd.DataFrame, styles: Mapping[int, Mapping[str, Any]]) -> None:
+    """One line with band per checkpoint against k, from the rows of one group and measure of "loop_metrics"."""
+    alpha = min(0.15, 0.9 / len(styles))  # many overlapping bands would hide the lines
+    for iteration, rows in points_above_rounding(metrics).groupby("iteration"):
+        columns = (rows[name].to_numpy() for name in ("k", "mean", "std"))
+        line_with_band(axes, *columns, alpha=alpha, **styles[iteration])
 
 
 def checkpoint_legend(
     figure: Figure, styles: Mapping[int, Mapping[str, Any]], further: Mapping[str, Artist] = MappingProxyType({})
 ) -> None:
-    """A legend above all panels: the training steps, rising row by row, then `further` labelled artists."""
-    entries = {step_name(step): Line2D([], [], **style) for step, style in styles.items()}
+    """A legend above all panels: iterations in ascending order, row by row, then `further` labelled artists."""
+    entries = {iteration_name(iteration): Line2D([], [], **style) for iteration, style in styles.items()}
     entries.update(further)
     names = list(entries)
     columns = min(len(names), int(figure.get_figwidth() / LEGEND_ENTRY))
-    # matplotlib fills a legend column by column.
+    # matplotlib fills a legend column by column
     row_wise = [name for column in range(columns) for name in names[column::columns]]
     handles = [entries[name] for name in row_wise]
-    figure.legend(handles, row_wise, loc="outside upper center", ncols=columns, title="training step")
+    figure.legend(handles, row_wise, loc="outside upper center", ncols=columns, title="iteration")
 
 
-def step_categories(axes: Axes, steps: Sequence[int]) -> np.ndarray:
-    """One place after the other on the x axis for each training step, labelled; returns the places."""
-    places = np.arange(len(steps))
-    axes.set_xticks(places, [grouped(step) for step in steps], rotation=45, rotation_mode="anchor", ha="right")
-    axes.set_xlim(-0.6, len(steps) - 0.4)
+def iteration_categories(axes: Axes, iterations: Sequence[int]) -> np.ndarray:
+    """One labelled place per iteration on the x axis, equally spaced; returns the places."""
+    places = np.arange(len(iterations))
+    labels = [grouped(iteration) for iteration in iterations]
+    axes.set_xticks(places, labels, rotation=45, rotation_mode="anchor", ha="right")
+    axes.set_xlim(-0.6, len(iterations) - 0.4)
+    axes.set_xlabel("iteration")
     return places

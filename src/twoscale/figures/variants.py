@@ -1,6 +1,6 @@
-"""Readings (supplementary): the same model trained under several readings of the paper, at its last checkpoint."""
+"""Supplementary figure, variants: the same model trained under several variants of the paper, last checkpoints."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pandas as pd
@@ -9,94 +9,102 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator
 
 from twoscale.figures import style
-from twoscale.errors import InputError
-from twoscale.figures.fig5 import REPORTED
 
 _COLOURS = sns.color_palette("colorblind")
-BAND = "0.88"
 MEASURES = {
     "cosine": r"(a)  $\cos\angle(\Delta^{(k)}, \Delta^{(k-1)})$",
     "step_norm": r"(b)  step norm $\Vert\Delta^{(k)}\Vert_2$",
 }
 
+Styles = Mapping[str, Mapping[str, Any]]
+
 
 @style.look()
 def draw(
-    loops: pd.DataFrame,
+    loop_metrics: pd.DataFrame,
     drift: pd.DataFrame,
     training: pd.DataFrame,
-    readings: Mapping[str, Sequence[str]],
-    dlr_reference_state: str,
-    budget: int,
-    run: str,
-    text: str,
+    *,
+    reference_state: str,
+    context: style.FigureContext,
 ) -> Figure:
     """One column per group: cosine and step norm over the loop; below, DLR at each boundary and the held-out loss.
 
-    `loops`, `drift` and `training` are the tables "loop_metrics", "drift" and "training" of all runs, the last with
-    a column `run`; `readings` maps a run to its sandwich, adapter_init and state_init. The first two choose the
-    colour, the last dashes and marker. Raises InputError for a model without looped groups.
+    Args:
+        loop_metrics, drift, training: Tables of these names of all runs, with a column `run`. Runs are named
+            variants/<sandwich>-<adapter_init>-<state_init>.
+        reference_state: The state that counts as "x^0 of the next group" in the DLR.
+        context: Loop steps K of the trajectories.
+
+    Raises InputError for a model without looped groups.
     """
-    groups = list(loops["group"].unique())
-    if not groups:
-        raise InputError("config key model.groups: found no looped group, expected at least one for the readings.")
-    looks = styles(readings)
-    figure = style.new_figure(style.DOUBLE, 6.4, run, text, budget)
+    groups = style.looped_groups(loop_metrics, "the variants")
+    looks = styles(loop_metrics["run"].unique())
+    figure = style.new_figure(style.DOUBLE, 6.4, context)
     panels = figure.subplots(1 + len(MEASURES), len(groups), squeeze=False)
-    for row in panels[:-1]:
-        for axes in row[1:]:
-            axes.sharey(row[0])
-            axes.tick_params(labelleft=False)
-    for number, (axes, group) in enumerate(zip(panels[0], groups, strict=True), start=1):
-        axes.axhspan(*REPORTED, color=BAND, linewidth=0, zorder=0)
-        axes.set_title(f"{style.panel_number(number)}  group {style.group_name(group)}")
-    last = _last_checkpoint(loops)
+    _share_y(panels[:-1])
+    last = _last_checkpoint(loop_metrics)
     for row, (measure, label) in zip(panels[:-1], MEASURES.items(), strict=True):
         for axes, group in zip(row, groups, strict=True):
-            _curves(axes, last[(last["group"] == group) & (last["measure"] == measure)], looks, budget)
+            _draw_curves(axes, last[(last["group"] == group) & (last["measure"] == measure)], looks)
+            style.scale_loop_steps(axes, 0, context.loops - 1)
         row[0].set_ylabel(label)
+    for axes in panels[0]:
+        axes.axhspan(*style.REPORTED_COSINE, color=style.BAND, linewidth=0, zorder=0)
+    style.title_groups(panels[0], groups)
     panels[1, 0].set_yscale("log", nonpositive="mask")
-    ratios = _last_checkpoint(drift[(drift["measure"] == "dlr") & (drift["reference_state"] == dlr_reference_state)])
+    ratios = _last_checkpoint(drift[(drift["measure"] == "dlr") & (drift["reference_state"] == reference_state)])
     for axes, (boundary, rows) in zip(panels[-1], ratios.groupby("boundary", sort=False), strict=False):
-        _ratios(axes, rows.set_index("run"), looks)
+        _draw_ratios(axes, rows.set_index("run"), looks)
         axes.set_title(f"boundary {style.group_name(boundary)}")
     panels[-1, 0].set_ylabel("(c)  drift-to-loop ratio")
-    _losses(panels[-1, -1], training, looks)
+    _draw_losses(panels[-1, -1], training, looks)
     figure.align_ylabels(panels[:, 0])
-    _legend(figure, readings, looks)
+    _add_legend(figure, looks)
     return figure
 
 
-def styles(readings: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Any]]:
-    """Colour by sandwich and adapter, dashes and marker by initial state."""
-    pairs = list(dict.fromkeys(tuple(values[:2]) for values in readings.values()))
-    starts = list(dict.fromkeys(values[2] for values in readings.values()))
+def variant(run: str) -> tuple[str, str, str]:
+    """Sandwich, adapter initialisation and initial state of a run, from its name."""
+    sandwich, adapter_init, state_init = run.rpartition("/")[2].split("-")
+    return sandwich, adapter_init, state_init
+
+
+def styles(runs: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Style by run: colour by sandwich and adapter, dashes and marker by initial state."""
+    choices = {run: variant(run) for run in runs}
+    pairs = list(dict.fromkeys(values[:2] for values in choices.values()))
+    starts = list(dict.fromkeys(values[2] for values in choices.values()))
     by_start = style.series_styles(len(starts))
     return {
-        run: by_start[starts.index(start)] | {"color": _COLOURS[pairs.index((sandwich, adapter)) % len(_COLOURS)]}
-        for run, (sandwich, adapter, start) in readings.items()
+        run: by_start[starts.index(values[2])] | {"color": _COLOURS[pairs.index(values[:2]) % len(_COLOURS)]}
+        for run, values in choices.items()
     }
+
+
+def _share_y(rows: Iterable[Iterable[Axes]]) -> None:
+    """One y axis for each row of panels, labelled at the left."""
+    for first, *others in rows:
+        for axes in others:
+            axes.sharey(first)
+            axes.tick_params(labelleft=False)
 
 
 def _last_checkpoint(metrics: pd.DataFrame) -> pd.DataFrame:
     return metrics[metrics["iteration"] == metrics.groupby("run")["iteration"].transform("max")]
 
 
-def _curves(axes: Axes, metrics: pd.DataFrame, looks: Mapping[str, Mapping[str, Any]], budget: int) -> None:
-    """The mean over tokens against k, one line per run, where at least half of the tokens have a value."""
-    known = metrics[(metrics["count"] >= metrics["nulls"]) & (metrics["count"] > 0)]
+def _draw_curves(axes: Axes, metrics: pd.DataFrame, looks: Styles) -> None:
+    """The mean over tokens against k, one line per run."""
+    known = style.points_above_rounding(metrics)
     for run, look in looks.items():
         rows = known[known["run"] == run]
         axes.plot(rows["k"], rows["mean"], **look | {"marker": ""})
-    axes.set_xlim(0, budget - 1)
-    axes.set_xlabel("loop step $k$")
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
 
 
-def _ratios(axes: Axes, ratios: pd.DataFrame, looks: Mapping[str, Mapping[str, Any]]) -> None:
+def _draw_ratios(axes: Axes, ratios: pd.DataFrame, looks: Styles) -> None:
     """The mean over tokens of each run, with a bar over nine tenths of the tokens."""
     for place, (run, look) in enumerate(looks.items()):
         axes.plot([place, place], ratios.loc[run, ["q05", "q95"]], color=look["color"], linewidth=0.8)
@@ -104,21 +112,21 @@ def _ratios(axes: Axes, ratios: pd.DataFrame, looks: Mapping[str, Mapping[str, A
     axes.axhline(1, color=style.GREY, linewidth=0.8, linestyle=(0, (1, 1.5)))
     axes.set_yscale("log")
     axes.set_xticks([])
-    axes.set_xlabel("reading, in the order of the legend")
+    axes.set_xlabel("variant, in the order of the legend")
 
 
-def _losses(axes: Axes, training: pd.DataFrame, looks: Mapping[str, Mapping[str, Any]]) -> None:
+def _draw_losses(axes: Axes, training: pd.DataFrame, looks: Styles) -> None:
     measured = training.dropna(subset="held_out_loss")
     for run, look in looks.items():
         rows = measured[measured["run"] == run]
         axes.plot(rows["iteration"], rows["held_out_loss"], **look | {"marker": ""})
     axes.set_title("held-out loss")
-    axes.set_xlabel("training step")
+    axes.set_xlabel("iteration")
     axes.set_ylabel("nats per token")
 
 
-def _legend(figure: Figure, readings: Mapping[str, Sequence[str]], looks: Mapping[str, Mapping[str, Any]]) -> None:
-    entries = {", ".join(values).replace("_", "-"): Line2D([], [], **looks[run]) for run, values in readings.items()}
-    entries["paper: {}–{}".format(*REPORTED)] = Patch(color=BAND)
+def _add_legend(figure: Figure, looks: Styles) -> None:
+    entries = {", ".join(variant(run)).replace("_", "-"): Line2D([], [], **look) for run, look in looks.items()}
+    entries[style.REPORTED_LABEL] = Patch(color=style.BAND)
     title = "sandwich, adapter at initialisation, initial state"
     figure.legend(entries.values(), entries.keys(), loc="outside upper center", ncols=3, title=title)

@@ -1,4 +1,4 @@
-"""Exit rules on streams of states whose answer is known."""
+"""Exit criteria on streams of states whose answer is known."""
 
 import math
 
@@ -9,21 +9,22 @@ import torch
 from tests import reference_engine
 from twoscale import config
 from twoscale.errors import InputError
-from twoscale.exits.criteria import CRITERIA, PatienceCounter, configured_criteria, keep_rows, make_criterion
+from twoscale.exits.criteria import CRITERIA, configured_criteria, keep_rows, load_criterion, make_criterion, register
+from twoscale.exits.decoder import PatienceCounter
 
 NEVER = None
 
 
-def leave(name, threshold, states, decode=None):
-    """Ask a rule about the states x^0, x^1, … (K + 1, C) of one token.
+def leave(name, threshold, states, readout=None):
+    """Run a criterion on the states x^0, x^1, … (K + 1, C) of one token.
 
-    Returns (index of the state that goes on, evaluations), or NEVER.
+    Returns (index of the state that the token keeps, evaluations), or NEVER.
     """
-    criterion = make_criterion(name, threshold, decode)
-    state, in_a_row = criterion.start(states[:1]), PatienceCounter(criterion.patience)
+    criterion = make_criterion(name, threshold)
+    state, patience = criterion.start(states[:1]), PatienceCounter(criterion.patience)
     for k in range(len(states) - 1):
-        met, state = criterion.update(state, states[k + 1 : k + 2])
-        if in_a_row.reached(met.item()):
+        should_exit, state = criterion.update(state, states[k + 1 : k + 2], readout)
+        if patience.exits(should_exit.item()):
             return (k if criterion.keeps == "previous" else k + 1), k + 1
     return NEVER
 
@@ -44,12 +45,12 @@ def spiral(turn_degrees, speed=1.0, shrink=1.0, steps=30):
 def random_streams(tokens, steps=30, hidden_size=3, seed=0):
     """Shrinking random walks (K + 1, N, C) that meet thresholds at very different steps."""
     generator = torch.Generator().manual_seed(seed)
-    updates = torch.randn(steps + 1, tokens, width, generator=generator, dtype=torch.float64)
+    updates = torch.randn(steps + 1, tokens, hidden_size, generator=generator, dtype=torch.float64)
     rates = torch.linspace(0.6, 1.0, tokens, dtype=torch.float64)[:, None]
     return (updates * rates ** torch.arange(steps + 1)[:, None, None]).cumsum(0)
 
 
-# --- fixed -----------------------------------------------------------------------------------------------
+# --- fixed -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("loops", [1, 2, 5])
@@ -81,10 +82,10 @@ def test_slow_contraction_is_left_early_by_acceleration_and_a_fast_or_alternatin
     assert leave("acceleration", threshold, states) == (acceleration_k + 1, acceleration_k + 2)
 
 
-# --- streams that fool one rule or the other -----------------------------------------------------------------
+# --- streams on which one criterion exits and the other does not -------------------------------------------------
 
 
-def test_oscillation_of_period_two_is_left_by_neither_rule_below_its_size():
+def test_oscillation_of_period_two_is_left_by_neither_criterion_below_its_size():
     states = stream([2.0, -2.0] * 15, start=-1.0)  # step norm 2, acceleration 4
     assert leave("step_norm", 1.99, states) is NEVER
     assert leave("acceleration", 3.99, states) is NEVER
@@ -148,13 +149,13 @@ def test_shrinking_spiral_is_left_earlier_by_acceleration_at_small_turns_and_lat
     assert evaluations("acceleration", 90) > evaluations("step_norm", 90)
 
 
-# --- scale-free forms ----------------------------------------------------------------------------------------------
+# --- scale-free forms --------------------------------------------------------------------------------------------
 
 SCALED = {"step_norm_relative": 0.2, "acceleration_normalized": 0.4, "acceleration_relative": 0.2, "cosine": 0.02}
 
 
 @pytest.mark.parametrize(("name", "threshold"), SCALED.items())
-def test_a_scale_free_rule_leaves_where_it_did_when_all_states_are_scaled(name, threshold):
+def test_a_scale_free_criterion_exits_where_it_did_when_all_states_are_scaled(name, threshold):
     states = random_streams(tokens=8).transpose(0, 1) + 3.0
     left = [leave(name, threshold, rows) for rows in states]
     assert left == [leave(name, threshold, 2.0**20 * rows) for rows in states]
@@ -226,7 +227,7 @@ def test_every_acceleration_waits_for_two_hits_as_algorithm_1_does(size, thresho
         assert (k, evaluations) == expected[1:]
 
 
-# --- Algorithm 1 -----------------------------------------------------------------------------------------------
+# --- Algorithm 1 -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("k_max", [1, 2, 3, 30])
@@ -247,11 +248,11 @@ def test_acceleration_never_leaves_before_k_2_however_large_the_threshold():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_first_update_is_compared_with_nothing(dtype):
-    """However the rule marks "no update yet", no dtype may turn that into a hit or a NaN."""
+    """However the criterion marks "no update yet", no dtype may turn that into a hit or a NaN."""
     states = torch.zeros(4, 2, dtype=dtype)
-    criterion = make_criterion("acceleration", 1.0, None)
-    met, _ = criterion.update(criterion.start(states[:1]), states[1:2])
-    assert not met.item()
+    criterion = make_criterion("acceleration", 1.0)
+    should_exit, _ = criterion.update(criterion.start(states[:1]), states[1:2], None)
+    assert not should_exit.item()
     assert leave("acceleration", 1.0, states) == (2, 3)
 
 
@@ -284,24 +285,24 @@ def test_kl_is_that_of_the_new_distribution_from_the_one_before(before, after):
     divergence, reverse = kl(after, before), kl(before, after)
     assert abs(divergence - reverse) > 0.1 * divergence  # else the case could not tell the directions apart
     states = as_logits(before, after)
-    assert leave("kl", divergence * (1 + 1e-9), states, decode=lambda x: x) == (1, 1)
-    assert leave("kl", divergence * (1 - 1e-9), states, decode=lambda x: x) is NEVER
+    assert leave("kl", divergence * (1 + 1e-9), states, readout=lambda x: x) == (1, 1)
+    assert leave("kl", divergence * (1 - 1e-9), states, readout=lambda x: x) is NEVER
 
 
 def test_kl_compares_successive_distributions_and_not_with_the_first():
     states = as_logits((0.7, 0.2, 0.1), (0.1, 0.2, 0.7), (0.2, 0.7, 0.1), (0.21, 0.69, 0.1))
-    assert leave("kl", 0.01, states, decode=lambda x: x) == (3, 3)
+    assert leave("kl", 0.01, states, readout=lambda x: x) == (3, 3)
 
 
 def test_kl_looks_at_the_decoded_state_only():
     """A motion that the decoder does not see is none: the second coordinate runs away."""
     states = torch.tensor([[0.3, 10.0**k] for k in range(5)], dtype=torch.float64)
     head = torch.tensor([[1.0, 0.0], [-1.0, 0.0]], dtype=torch.float64)
-    assert leave("kl", 1e-12, states, decode=lambda x: x @ head.T) == (1, 1)
+    assert leave("kl", 1e-12, states, readout=lambda x: x @ head.T) == (1, 1)
     assert leave("step_norm", 1.0, states) is NEVER
 
 
-# --- the parent's rules on predictions -----------------------------------------------------------------------------
+# --- the parent's criteria on predictions ------------------------------------------------------------------------
 
 
 def same(x):
@@ -374,7 +375,7 @@ def test_argmax_stability_does_not_count_the_prediction_of_the_first_state():
     assert leave("argmax_stability", 1, states, same) == (2, 2)
 
 
-# --- all rules -----------------------------------------------------------------------------------------------------
+# --- all criteria ------------------------------------------------------------------------------------------------
 
 
 MET_BY_SOME = {
@@ -395,13 +396,13 @@ MET_BY_SOME = {
 @pytest.mark.parametrize(("name", "threshold"), [(name, MET_BY_SOME[name]) for name in CRITERIA])
 def test_dropping_tokens_from_the_state_changes_nothing_for_the_others(name, threshold):
     states = random_streams(tokens=10, steps=12)
-    criterion = make_criterion(name, threshold, lambda x: x)
+    criterion = make_criterion(name, threshold)
     together, apart = criterion.start(states[0]), criterion.start(states[0])
     kept = torch.arange(10)
     fired = 0
     for k in range(12):
-        exits, together = criterion.update(together, states[k + 1])
-        exits_apart, apart = criterion.update(apart, states[k + 1, kept])
+        exits, together = criterion.update(together, states[k + 1], same)
+        exits_apart, apart = criterion.update(apart, states[k + 1, kept], same)
         assert torch.equal(exits_apart, exits[kept])
         fired += int(exits.sum())
         stay = ~exits_apart
@@ -413,34 +414,39 @@ def test_dropping_tokens_from_the_state_changes_nothing_for_the_others(name, thr
 
 
 @pytest.mark.parametrize("name", CRITERIA)
-def test_a_rule_holds_no_memory_of_its_own(name):
-    """One object serves all groups: what one token did must not reach the next."""
-    criterion = make_criterion(name, 2, lambda x: x)
+def test_a_criterion_keeps_no_state_between_texts(name):
+    """One object serves all groups: the state of one token must not reach the next."""
+    criterion = make_criterion(name, 2)
     states = random_streams(tokens=4, steps=6)
 
     def answers():
         state, exits = criterion.start(states[0]), []
         for x in states[1:]:
-            leaves, state = criterion.update(state, x)
-            exits.append(leaves)
+            should_exit, state = criterion.update(state, x, same)
+            exits.append(should_exit)
         return torch.stack(exits)
 
     assert torch.equal(answers(), answers())
 
 
-def test_an_unknown_rule_is_refused_with_the_known_names():
-    with pytest.raises(InputError, match=r"'step_nrom'.*fixed, step_norm, .*kl, acceleration"):
-        make_criterion("step_nrom", 1.0, None)
+def test_an_unknown_criterion_is_refused_with_the_known_names():
+    with pytest.raises(InputError, match=r"'step_nrom'.*fixed, step_norm, .*kl, .*acceleration"):
+        make_criterion("step_nrom", 1.0)
 
 
-def test_settings_and_rules_know_the_same_names():
-    assert list(config.THRESHOLD_TYPES) == list(CRITERIA)
+def test_config_and_criteria_know_the_same_names():
+    assert config.THRESHOLD_TYPES.keys() == CRITERIA.keys()
 
 
-# --- a rule of the user ----------------------------------------------------------------------------------------------
+def test_a_built_in_criterion_needs_a_type_of_threshold_in_the_config():
+    with pytest.raises(ValueError, match="mine: expected a name of twoscale"):
+        register("mine")
 
-USERS_RULE = """
-from twoscale.exits import ExitCriterion
+
+# --- a criterion of the user -------------------------------------------------------------------------------------
+
+USERS_CRITERION = """
+from twoscale.exits.criteria import ExitCriterion
 
 
 class Patience(ExitCriterion):
@@ -449,29 +455,28 @@ class Patience(ExitCriterion):
     def start(self, x0):
         return {"left": x0[:, 0] * 0 + self.threshold}
 
-    def update(self, state, x_new):
+    def update(self, state, x_new, readout):
         left = state["left"] - 1
         return left <= 0, {"left": left}
 """
 
 
 def configured(tmp_path, source, name="Patience"):
-    """The rules of a configuration that adds the class `name` of a file with this source as `mine`."""
+    """The criteria of a config that adds the class `name` of a file with this source as `mine`."""
     file = tmp_path / "mine.py"
     file.write_text(source)
-    return configured_criteria(
-        {"kl": {"thresholds": [1.0]}, "mine": {"thresholds": [1.0], "file": str(file), "class": name}}
-    )
+    mine = config.CriterionConfig(thresholds=[1.0], file=str(file), class_name=name)
+    return configured_criteria({"kl": config.CriterionConfig(thresholds=[1.0]), "mine": mine})
 
 
-def test_a_users_rule_stands_beside_the_built_in_ones(tmp_path):
-    criteria = configured(tmp_path, USERS_RULE)
+def test_a_users_criterion_is_added_to_the_built_in_ones(tmp_path):
+    criteria = configured(tmp_path, USERS_CRITERION)
     assert list(criteria) == [*CRITERIA, "mine"]
-    criterion = make_criterion("mine", 2.0, None, criteria)
+    criterion = make_criterion("mine", 2.0, criteria)
     state = criterion.start(torch.zeros(3, 2))
     answers = []
     for _ in range(2):
-        exits, state = criterion.update(state, torch.zeros(3, 2))
+        exits, state = criterion.update(state, torch.zeros(3, 2), None)
         answers.append(exits.tolist())
     assert answers == [[False] * 3, [True] * 3]
     assert criterion.keeps == "previous"
@@ -480,25 +485,33 @@ def test_a_users_rule_stands_beside_the_built_in_ones(tmp_path):
 @pytest.mark.parametrize(
     ("source", "name", "sentence"),
     [
-        (USERS_RULE, "Patients", "found no class 'Patients'"),
-        ("class Patience(ExitCriterion): pass", "Patience", "does not import .NameError: name 'Rule' is not defined."),
+        (USERS_CRITERION, "Patients", "found no class 'Patients'"),
+        (
+            "class Patience(ExitCriterion): pass",
+            "Patience",
+            "does not import .NameError: name 'ExitCriterion'",
+        ),
         ("def broken(:", "Patience", "does not import .SyntaxError: "),
-        ("class Patience: pass", "Patience", "'Patience' is no exit criterion, expected a class that inherits from Rule"),
-        ("Patience = 3", "Patience", "'Patience' is no exit rule"),
-        (USERS_RULE.replace("def start", "def begin"), "Patience", "lacks the method start"),
-        (USERS_RULE.replace("def update", "def next"), "Patience", "lacks the method update"),
-        (USERS_RULE.replace('"previous"', '"best"'), "Patience", "has keeps = 'best', expected one of previous, new"),
+        ("class Patience: pass", "Patience", "'Patience' is no exit criterion, expected a subclass of ExitCriterion"),
+        ("Patience = 3", "Patience", "'Patience' is no exit criterion"),
+        (USERS_CRITERION.replace("def start", "def begin"), "Patience", "lacks the method start"),
+        (USERS_CRITERION.replace("def update", "def next"), "Patience", "lacks the method update"),
+        (
+            USERS_CRITERION.replace('"previous"', '"best"'),
+            "Patience",
+            "keeps = 'best', expected one of previous, new",
+        ),
     ],
 )
-def test_a_file_that_holds_no_such_rule_is_refused_in_one_sentence(source, name, sentence, tmp_path):
+def test_a_file_without_such_a_criterion_is_refused_in_one_sentence(source, name, sentence, tmp_path):
     with pytest.raises(InputError, match=sentence) as refusal:
         configured(tmp_path, source, name)
     message = str(refusal.value)
-    assert message.startswith(f"exit rule file {tmp_path / 'mine.py'}: ")
+    assert message.startswith(f"exit criterion file {tmp_path / 'mine.py'}: ")
     assert message.endswith(".")
     assert "\n" not in message
 
 
-def test_a_rule_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"exit rule file .*nowhere\.py: found no such file"):
-        configured_criteria({"mine": {"file": str(tmp_path / "nowhere.py"), "class": "Mine"}})
+def test_a_criterion_file_that_does_not_exist_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"exit criterion file .*nowhere\.py: found no such file"):
+        load_criterion(str(tmp_path / "nowhere.py"), "Mine")

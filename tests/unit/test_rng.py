@@ -1,3 +1,5 @@
+"""Random streams: independence, reproducibility, and the truncated normal distribution."""
+
 import math
 import os
 import subprocess
@@ -10,15 +12,15 @@ import torch
 
 from twoscale import rng
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
+SOURCE = Path(__file__).parents[2] / "src"
 
 
-def test_a_stream_always_begins_at_the_same_place():
+def test_a_stream_always_starts_at_the_same_place():
     np.testing.assert_array_equal(rng.stream(1, "loops", 3).random(5), rng.stream(1, "loops", 3).random(5))
 
 
 @pytest.mark.parametrize("other", [(2, "loops", 3), (1, "batch", 3), (1, "loops", 4), (1, "loops"), (1, "loops", "3")])
-def test_every_part_of_the_name_makes_another_stream(other):
+def test_every_part_of_the_name_selects_another_stream(other):
     assert not np.any(rng.stream(1, "loops", 3).random(5) == rng.stream(*other).random(5))
     assert rng.integer_key(1, "loops", 3) != rng.integer_key(*other)
 
@@ -29,10 +31,10 @@ def test_parts_are_not_run_together():
 
 
 def test_keys_are_the_same_in_every_process():
-    code = "from twoscale import streams; print(rng.integer_key(1, 'loops', 3), rng.stream(1, 'x').random())"
+    code = "from twoscale import rng; print(rng.integer_key(1, 'loops', 3), rng.stream(1, 'x').random())"
     printed = subprocess.run(
         [sys.executable, "-c", code],
-        env=os.environ | {"PYTHONPATH": str(SCRIPTS), "PYTHONHASHSEED": "1"},
+        env=os.environ | {"PYTHONPATH": str(SOURCE), "PYTHONHASHSEED": "1"},
         capture_output=True,
         text=True,
         check=True,
@@ -47,12 +49,12 @@ def test_integer_keys_seed_a_torch_generator():
     torch.Generator().manual_seed(max(keys))
 
 
-def test_names_that_json_cannot_write_exactly_are_refused():
+def test_names_that_json_cannot_represent_exactly_are_refused():
     with pytest.raises(TypeError):
         rng.stream(1, np.int64(3))
 
 
-def test_truncated_normal_stays_within_its_bound_and_has_the_deviation_of_the_cut_normal():
+def test_truncated_normal_stays_within_its_bound_and_has_the_standard_deviation_of_the_truncated_normal():
     std = math.sqrt(2 / 5)
     values = rng.truncated_normal((1, "noise"), (500, 400), std)
     assert values.dtype == np.float64
@@ -63,20 +65,20 @@ def test_truncated_normal_stays_within_its_bound_and_has_the_deviation_of_the_cu
     assert values.std() == pytest.approx(0.98658 * std, rel=0.005)
 
 
-def test_truncated_normal_has_the_distribution_function_of_the_cut_normal():
+def test_truncated_normal_has_the_truncated_distribution_function():
     values = rng.truncated_normal((2, "noise"), (100_000,), 2.0, bound=1.5)
-    cut = math.erf(1.5 / math.sqrt(2))
+    at_bound = math.erf(1.5 / math.sqrt(2))
     for point in (-1.2, -0.5, 0.0, 0.3, 1.0):
-        expected = (math.erf(point / math.sqrt(2)) + cut) / (2 * cut)
+        expected = (math.erf(point / math.sqrt(2)) + at_bound) / (2 * at_bound)
         assert np.mean(values <= 2.0 * point) == pytest.approx(expected, abs=0.006)
 
 
-def test_the_extreme_uniforms_meet_the_bound_and_not_more(monkeypatch):
+def test_extreme_uniforms_map_to_the_bound(monkeypatch):
     class Extremes:
         def random(self, shape):
             return np.array([0.0, 0.5, 1.0 - 2**-53])
 
-    monkeypatch.setattr(streams, "stream", lambda *parts: Extremes())
+    monkeypatch.setattr(rng, "stream", lambda *parts: Extremes())
     lowest, middle, highest = rng.truncated_normal((1,), (3,), 1.0)
     assert lowest == pytest.approx(-3.0)
     assert middle == pytest.approx(0.0, abs=1e-12)
@@ -93,10 +95,10 @@ def test_the_first_rows_do_not_depend_on_how_many_follow(rows):
 def test_the_bits_do_not_depend_on_the_number_of_threads():
     threads = torch.get_num_threads()
     try:
-        drawn = []
+        samples = []
         for count in (1, 2):
             torch.set_num_threads(count)
-            drawn.append(rng.truncated_normal((1, "noise"), (300, 301), 1.0))
+            samples.append(rng.truncated_normal((1, "noise"), (300, 301), 1.0))
     finally:
         torch.set_num_threads(threads)
-    np.testing.assert_array_equal(*drawn)
+    np.testing.assert_array_equal(*samples)

@@ -1,21 +1,30 @@
-"""kinds: synthetic paths whose kind is known."""
+"""path_types: synthetic paths whose type is known."""
 
 import math
 
 import pytest
 import torch
-from small import PATH_TYPES
 from torch import Tensor
 
-from twoscale.dynamics import path_types, measures
-from twoscale import config
+from twoscale.config import PathTypesConfig
+from twoscale.config.messages import build
+from twoscale.dynamics import measures, path_types
+from twoscale.dynamics.path_types import LoopPath
 from twoscale.errors import InputError
 
 STEPS, WIDTH = 30, 6
 
 
-def criteria(**changes) -> config.PathTypesConfig:
-    return config.PathTypesConfig(**(PATH_TYPES | changes))
+def criteria(**changes) -> PathTypesConfig:
+    return build(PathTypesConfig, changes, "path_types")
+
+
+def loop_path(path: Tensor, floor: float | None = None, **changes) -> LoopPath:
+    """A path (..., K + 1, C); the rounding floor is that of its states, or the same for all of them."""
+    norms = measures.norm(path)
+    floors = measures.rounding_floor(norms) if floor is None else torch.full_like(norms, floor)
+    step_norms = measures.norm(path.diff(dim=-2))
+    return LoopPath(measures.path_distances(path), step_norms, floors, criteria(**changes))
 
 
 def noise(scale: float, seed: int = 0) -> Tensor:
@@ -43,11 +52,10 @@ def walk(seed: int = 3) -> Tensor:
     return noise(1.0, seed).cumsum(0)
 
 
-def kind_of(path: Tensor, **changes) -> tuple[str, int]:
-    """Kind and period of a path (K + 1, C)."""
-    floor = measures.rounding_floor(measures.norm(path[-1]))
-    found = path_types.classify(measures.path_distances(path), floor, criteria(**changes))
-    return path_types.PATH_TYPES[found["path_type"].item()], found["period"].item()
+def type_of(path: Tensor, **changes) -> tuple[str, int]:
+    """Path type and period of a path (K + 1, C)."""
+    path_type, period = path_types.classify(loop_path(path, **changes))
+    return path_types.PATH_TYPES[path_type.item()], period.item()
 
 
 PATHS = {
@@ -76,32 +84,33 @@ PATHS = {
 
 
 @pytest.mark.parametrize(("path", "path_type", "period"), PATHS.values(), ids=PATHS)
-def test_a_path_of_known_kind_is_called_so(path, kind, period):
-    assert kind_of(path) == (kind, period)
+def test_a_path_of_known_type_is_called_so(path, path_type, period):
+    assert type_of(path) == (path_type, period)
 
 
 def test_a_path_that_arrived_converges_whatever_its_rounding_does():
     arrived = 1 + 1e-16 * noise(1.0)
-    assert kind_of(arrived) == ("converging", 0)
-    assert kind_of(arrived + 1e-12 * noise(1.0)) == ("undecided", 0)
+    assert type_of(arrived) == ("converging", 0)
+    assert type_of(arrived + 1e-12 * noise(1.0)) == ("undecided", 0)
 
 
-def test_noise_is_hardly_ever_taken_for_something():
+def test_noise_is_almost_always_undecided():
     generator = torch.Generator().manual_seed(4)
     paths = torch.randn(500, STEPS + 1, 64, dtype=torch.float64, generator=generator)
-    found = path_types.classify(measures.path_distances(paths), torch.zeros(500), criteria())
-    assert (found["path_type"] == path_types.PATH_TYPES.index("undecided")).double().mean() > 0.99
+    path_type, _ = path_types.classify(loop_path(paths, floor=0.0))
+    assert (path_type == path_types.PATH_TYPES.index("undecided")).double().mean() > 0.99
 
 
-def test_each_token_is_judged_by_itself_with_the_numbers_that_decided():
-    paths = torch.stack([turning(2.0, ratio=0.8), cycle(3), drift(), noise(1.0)])
-    found = path_types.classify(measures.path_distances(paths), torch.full((4,), 1e-12), criteria())
-    assert [path_types.PATH_TYPES[kind] for kind in found["path_type"]] == list(path_types.PATH_TYPES)
-    assert found["period"].tolist() == [0, 3, 0, 0]
-    assert found["settling_rate"][0].item() == pytest.approx(0.8)
-    assert found["return_ratio"][1].item() == pytest.approx(0, abs=1e-9)
-    assert found["return_ratio"][2].item() == pytest.approx(2)
-    assert found["straightness"][2].item() == pytest.approx(1)
+def test_each_token_is_judged_by_itself_with_the_numbers_that_decide():
+    path = loop_path(torch.stack([turning(2.0, ratio=0.8), cycle(3), drift(), noise(1.0)]), floor=1e-12)
+    path_type, period = path_types.classify(path)
+    measured = path_types.measure_path(path)
+    assert [path_types.PATH_TYPES[index] for index in path_type] == list(path_types.PATH_TYPES)
+    assert period.tolist() == [0, 3, 0, 0]
+    assert measured["settling_rate"][0].item() == pytest.approx(0.8)
+    assert measured["return_ratio"][1].item() == pytest.approx(0, abs=1e-9)
+    assert measured["return_ratio"][2].item() == pytest.approx(2)
+    assert measured["straightness"][2].item() == pytest.approx(1)
 
 
 @pytest.mark.parametrize(
@@ -115,10 +124,10 @@ def test_each_token_is_judged_by_itself_with_the_numbers_that_decided():
     ],
     ids=["rate", "period", "tolerance", "straightness", "window"],
 )
-def test_every_criterion_can_be_set(path, changes, kind):
-    assert kind_of(path, **changes)[0] == kind
+def test_every_criterion_can_be_set(path, changes, path_type):
+    assert type_of(path, **changes)[0] == path_type
 
 
 def test_a_period_that_the_window_cannot_show_is_refused():
-    with pytest.raises(InputError, match=r"kinds\.max_period: found 9, .* kinds\.window = 8\.$"):
+    with pytest.raises(InputError, match=r"path_types\.max_period: found 9, .* path_types\.window = 8\.$"):
         criteria(window=8, max_period=9)

@@ -4,21 +4,23 @@ import random
 
 import pytest
 import torch
-from twoscale.exits.decoder import Decoder, evaluate, evaluate_by_position, state_decoder
 
 from tests import reference_engine
-from twoscale import config
+from tests.small import model_config
+from twoscale.dynamics.measures import kl_divergence
 from twoscale.errors import InputError
-from twoscale.exits.criteria import CRITERIA, ExitCriterion, divergence, make_criterion
+from twoscale.exits.criteria import CRITERIA, ExitCriterion, make_criterion
+from twoscale.exits.decoder import Decoder, DecoderOptions, evaluate_by_position
+from twoscale.exits.parallel import evaluate
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import initialise
 
 SEED = 3
-BUDGET = 7
-BLOCK = 12
+MAX_LOOPS = 7
+CONTEXT_LENGTH = 12
 THREE_GROUPS = [[2], [3, 4], [5]]
 
-READINGS = {
+VARIANTS = {
     "default": {},
     "one core from its input": {"groups": [[2, 3]], "state_init": "input"},
     "branch, input plus noise": {"sandwich": "branch", "state_init": "input_plus_noise"},
@@ -31,22 +33,8 @@ ADAPTIVE = [name for name in CRITERIA if name != "fixed"]
 
 def small_model(seed=0, **variants):
     """An untrained float64 model: 6 layers, 16 wide."""
-    default = {
-        "layers": 6,
-        "heads": 2,
-        "width": 16,
-        "block": BLOCK,
-        "vocabulary": 11,
-        "groups": THREE_GROUPS,
-        "mean_loops": 4,
-        "loops_sigma": 0.5,
-        "sandwich": "post_residual",
-        "state_init": "noise",
-        "loop_noise": 0.0,
-        "adapter_init": "random",
-        "exit_norm": "none",
-    }
-    return initialise(config.ModelConfig(**default | variants), seed).double()
+    default = {"num_layers": 6, "hidden_size": 16, "context_length": CONTEXT_LENGTH, "vocab_size": 11}
+    return initialise(model_config(**default | {"groups": THREE_GROUPS, "mean_loops": 4} | variants), seed).double()
 
 
 def text(batch, length, seed=0):
@@ -54,23 +42,23 @@ def text(batch, length, seed=0):
 
 
 def noise_of(*sequences):
-    return EvaluationNoise(SEED, sequences, BLOCK)
+    return EvaluationNoise(SEED, sequences, CONTEXT_LENGTH)
 
 
 def statistic(name, model, x, x_new, x_before):
-    """What the rule `name` compares with its threshold at the step from x to x_new, all (B, T, C)."""
-    criterion = make_criterion(name, 0.0, model.readout)
+    """The statistic of the criterion `name` at the step from x to x_new, all (B, T, C)."""
+    criterion = make_criterion(name, 0.0)
     match name:
         case "step_norm" | "step_norm_relative" | "cosine":
-            return criterion.size(x, x_new)
+            return criterion.statistic(x, x_new)
         case "acceleration" | "acceleration_normalized" | "acceleration_relative":
-            return criterion.size(x, x_new - x, x - x_before)
+            return criterion.statistic(x, x_new - x, x - x_before)
         case "kl":
-            return divergence(criterion.log_probabilities(x_new), criterion.log_probabilities(x))
+            return kl_divergence(*(model.readout(state).log_softmax(-1) for state in (x_new, x)))
         case "minp_kl":
-            return divergence(*(criterion.filtered(model.readout(state)) for state in (x, x_new)))
+            return kl_divergence(*(criterion.filtered(model.readout(state)) for state in (x, x_new)))
         case "entropy_diff":
-            before, after = (criterion.entropy(state) for state in (x, x_new))
+            before, after = (criterion.entropy(model.readout(state)) for state in (x, x_new))
             return (after - before).abs()
     raise ValueError(name)
 
@@ -80,26 +68,18 @@ def ragged_threshold(name, model, tokens, noise, share=0.5):
     """A threshold that about this share of the statistics of full loops is under, and none is near."""
     if name in ("fixed", "argmax_stability"):
         return 3
-    if not model.groups:
+    if not model.config.groups:
         return 1.0
-    loops = [BUDGET] * len(model.config.groups)
-    states = {}
-    for place, hidden in model.walk(tokens, loops, noise):
-        if place.stage == "loop":
-            states.setdefault(place.group, []).append(hidden)
-    values = (
-        torch.cat(
-            [
-                statistic(name, model, x[k], x[k + 1], x[k - 1]).flatten()
-                for x in states.values()
-                for k in range(1, BUDGET)
-            ]
-        )
-        .sort()
-        .values
-    )
+    trace = model.trace(tokens, [MAX_LOOPS] * len(model.config.groups), noise)
+    groups = [part.states for part in trace if part.stage is not None and part.stage.is_group]
+    statistics = [statistic(name, model, x[k], x[k + 1], x[k - 1]) for x in groups for k in range(1, MAX_LOOPS)]
+    values = torch.cat([values.flatten() for values in statistics]).sort().values
     middle = int(share * len(values))
     return float(values[middle : middle + 2].mean())
+
+
+def make_decoder(model, criterion, **options):
+    return Decoder(model, criterion, MAX_LOOPS, SEED, DecoderOptions(**options))
 
 
 def decode_text(decoder, tokens):
@@ -135,24 +115,24 @@ def rows_through_step(model, run):
 
 
 @pytest.mark.parametrize("name", CRITERIA)
-@pytest.mark.parametrize("variants", READINGS.values(), ids=READINGS)
+@pytest.mark.parametrize("variants", VARIANTS.values(), ids=VARIANTS)
 def test_parallel_decoding_and_reference_are_the_same_function(variants, name):
     model = small_model(**variants)
     sequences, tokens = (4, 1), text(2, 9)
     threshold = ragged_threshold(name, model, tokens, noise_of(*sequences))
-    criterion = make_criterion(name, threshold, model.readout)
-    logits, counts = evaluate(model, tokens, criterion, BUDGET, noise_of(*sequences))
+    criterion = make_criterion(name, threshold)
+    logits, counts = evaluate(model, tokens, criterion, MAX_LOOPS, noise_of(*sequences))
 
     if name != "fixed":
         assert len(counts.evaluations.unique()) > 2, "the thresholds have to make the exits ragged"
     for row, sequence in enumerate(sequences):
         expected, steps, evaluations = reference_engine.evaluate(
-            model, tokens[row], name, threshold, BUDGET, noise_of(sequence)
+            model, tokens[row], name, threshold, MAX_LOOPS, noise_of(sequence)
         )
         assert_close(logits[row], expected)
         assert torch.equal(counts.loop_steps[:, row], steps)
         assert torch.equal(counts.evaluations[:, row], evaluations)
-        decoded, taken = decode_text(Decoder(model, criterion, BUDGET, SEED, sequence), tokens[row])
+        decoded, taken = decode_text(make_decoder(model, criterion, sequence=sequence), tokens[row])
         assert_close(decoded, expected)
         assert torch.equal(taken, evaluations)
 
@@ -160,39 +140,39 @@ def test_parallel_decoding_and_reference_are_the_same_function(variants, name):
 @pytest.mark.parametrize("name", CRITERIA)
 def test_a_plain_gpt_needs_no_exit(name):
     model, tokens = small_model(groups=[]), text(2, 9)
-    criterion = make_criterion(name, 3, model.readout)
-    logits, counts = evaluate(model, tokens, criterion, BUDGET, noise_of(0, 1))
+    criterion = make_criterion(name, 3)
+    logits, counts = evaluate(model, tokens, criterion, MAX_LOOPS, noise_of(0, 1))
     assert counts.loop_steps.shape == counts.evaluations.shape == (0, 2, 9)
     assert_close(logits, model(tokens, [], noise_of(0, 1)))
     for row in range(2):
-        decoded, _ = decode_text(Decoder(model, criterion, BUDGET, SEED), tokens[row])
+        decoded, _ = decode_text(make_decoder(model, criterion), tokens[row])
         assert_close(decoded, logits[row])
-        assert_close(reference_engine.evaluate(model, tokens[row], name, 3, BUDGET, noise_of(row))[0], decoded)
+        assert_close(reference_engine.evaluate(model, tokens[row], name, 3, MAX_LOOPS, noise_of(row))[0], decoded)
 
 
 class LeaveBySign(ExitCriterion):
-    """A rule as a user would write it: the sign of x^0 decides for one step or three, the state before is kept."""
+    """A criterion as a user would write it: the sign of x^0 decides for one step or three, the state before is kept."""
 
     keeps = "previous"
 
     def start(self, x0):
         return {"left": torch.where(x0[:, 0] > 0, 1, 3)}
 
-    def update(self, state, x_new):
+    def update(self, state, x_new, readout):
         left = state["left"] - 1
         return left == 0, {"left": left}
 
 
-@pytest.mark.parametrize(("batch", "length"), [(1, 1), (7, 1), (3, BLOCK)])
-def test_a_rule_of_the_user_runs_alike_in_parallel_and_decoding(batch, length):
+@pytest.mark.parametrize(("batch", "length"), [(1, 1), (7, 1), (3, CONTEXT_LENGTH)])
+def test_a_criterion_of_the_user_runs_alike_in_parallel_and_decoding(batch, length):
     """Also where whole sequences leave before others, and where a token keeps x^0."""
     model, tokens = small_model(), text(batch, length)
-    criterion = LeaveBySign(1.0, None)
-    logits, counts = evaluate(model, tokens, criterion, BUDGET, noise_of(*range(batch)))
+    criterion = LeaveBySign(1.0)
+    logits, counts = evaluate(model, tokens, criterion, MAX_LOOPS, noise_of(*range(batch)))
     assert set(counts.evaluations.unique().tolist()) == {1, 3}
     assert torch.equal(counts.loop_steps, counts.evaluations - 1)
     for row in range(batch):
-        decoded, taken = decode_text(Decoder(model, criterion, BUDGET, SEED, row), tokens[row])
+        decoded, taken = decode_text(make_decoder(model, criterion, sequence=row), tokens[row])
         assert_close(decoded, logits[row])
         assert torch.equal(taken, counts.evaluations[:, row])
 
@@ -204,48 +184,50 @@ def test_a_rule_of_the_user_runs_alike_in_parallel_and_decoding(batch, length):
 @pytest.mark.parametrize("variants", [{}, {"loop_noise": 0.3}], ids=["start noise", "loop noise"])
 def test_the_batch_size_changes_nothing(variants, name):
     model, sequences, tokens = small_model(**variants), (8, 0, 5), text(3, 10)
-    criterion = make_criterion(name, ragged_threshold(name, model, tokens, noise_of(*sequences)), model.readout)
-    logits, counts = evaluate(model, tokens, criterion, BUDGET, noise_of(*sequences))
+    criterion = make_criterion(name, ragged_threshold(name, model, tokens, noise_of(*sequences)))
+    logits, counts = evaluate(model, tokens, criterion, MAX_LOOPS, noise_of(*sequences))
     for rows in (slice(0, 1), slice(1, 3)):
-        part, part_counts = evaluate(model, tokens[rows], criterion, BUDGET, noise_of(*sequences[rows]))
+        part, part_counts = evaluate(model, tokens[rows], criterion, MAX_LOOPS, noise_of(*sequences[rows]))
         assert_close(part, logits[rows])
-        for kind in ("steps", "evaluations"):
+        for kind in ("loop_steps", "evaluations"):
             assert torch.equal(getattr(part_counts, kind), getattr(counts, kind)[:, rows])
 
 
 @pytest.mark.parametrize("name", CRITERIA)
 def test_later_tokens_change_neither_earlier_logits_nor_earlier_exits(name):
     model, tokens, seen = small_model(), text(2, 10), 6
-    criterion = make_criterion(name, ragged_threshold(name, model, tokens, noise_of(0, 1)), model.readout)
-    logits, counts = evaluate(model, tokens, criterion, BUDGET, noise_of(0, 1))
+    criterion = make_criterion(name, ragged_threshold(name, model, tokens, noise_of(0, 1)))
+    logits, counts = evaluate(model, tokens, criterion, MAX_LOOPS, noise_of(0, 1))
     changed = tokens.clone()
     changed[:, seen:] = (changed[:, seen:] + 1) % 11
     for other in (changed, tokens[:, :seen]):
-        other_logits, other_counts = evaluate(model, other, criterion, BUDGET, noise_of(0, 1))
+        other_logits, other_counts = evaluate(model, other, criterion, MAX_LOOPS, noise_of(0, 1))
         assert_close(other_logits[:, :seen], logits[:, :seen])
         assert torch.equal(other_counts.loop_steps[..., :seen], counts.loop_steps[..., :seen])
         assert torch.equal(other_counts.evaluations[..., :seen], counts.evaluations[..., :seen])
-    assert not torch.allclose(logits[:, seen:], evaluate(model, changed, criterion, BUDGET, noise_of(0, 1))[0][:, seen:])
+    assert not torch.allclose(
+        logits[:, seen:], evaluate(model, changed, criterion, MAX_LOOPS, noise_of(0, 1))[0][:, seen:]
+    )
 
 
-@pytest.mark.parametrize("loops", [1, 4, BUDGET])
-@pytest.mark.parametrize("variants", READINGS.values(), ids=READINGS)
+@pytest.mark.parametrize("loops", [1, 4, MAX_LOOPS])
+@pytest.mark.parametrize("variants", VARIANTS.values(), ids=VARIANTS)
 def test_fixed_is_the_plain_forward_pass_with_as_many_loops(variants, loops):
     model, tokens = small_model(**variants), text(2, 9)
-    logits, counts = evaluate(model, tokens, make_criterion("fixed", loops, None), BUDGET, noise_of(2, 6))
+    logits, counts = evaluate(model, tokens, make_criterion("fixed", loops), MAX_LOOPS, noise_of(2, 6))
     assert_close(logits, model(tokens, [loops] * len(model.config.groups), noise_of(2, 6)))
     assert (counts.loop_steps == loops).all()
     assert (counts.evaluations == loops).all()
 
 
 @pytest.mark.parametrize("name", ADAPTIVE)
-def test_a_threshold_that_is_never_met_spends_the_budget(name):
+def test_a_threshold_that_is_never_met_runs_all_loops(name):
     model, tokens = small_model(), text(2, 9)
     never = 1000 if name == "argmax_stability" else 1e-300
-    logits, counts = evaluate(model, tokens, make_criterion(name, never, model.readout), BUDGET, noise_of(0, 1))
-    assert_close(logits, model(tokens, [BUDGET] * len(model.config.groups), noise_of(0, 1)))
-    assert (counts.loop_steps == BUDGET).all()
-    assert (counts.evaluations == BUDGET).all()
+    logits, counts = evaluate(model, tokens, make_criterion(name, never), MAX_LOOPS, noise_of(0, 1))
+    assert_close(logits, model(tokens, [MAX_LOOPS] * len(model.config.groups), noise_of(0, 1)))
+    assert (counts.loop_steps == MAX_LOOPS).all()
+    assert (counts.evaluations == MAX_LOOPS).all()
 
 
 ALWAYS_MEETABLE = [name for name in ADAPTIVE if name != "argmax_stability"]
@@ -255,7 +237,7 @@ ALWAYS_MEETABLE = [name for name in ADAPTIVE if name != "argmax_stability"]
 def test_a_threshold_that_is_always_met_lets_every_token_go_at_the_first_chance(name):
     steps, evaluations = (2, 3) if name.startswith("acceleration") else (1, 1)
     model, tokens = small_model(), text(2, 9)
-    logits, counts = evaluate(model, tokens, make_criterion(name, 1e300, model.readout), BUDGET, noise_of(0, 1))
+    logits, counts = evaluate(model, tokens, make_criterion(name, 1e300), MAX_LOOPS, noise_of(0, 1))
     assert (counts.loop_steps == steps).all()
     assert (counts.evaluations == evaluations).all()
     assert logits.isfinite().all()
@@ -263,12 +245,12 @@ def test_a_threshold_that_is_always_met_lets_every_token_go_at_the_first_chance(
         assert_close(logits, model(tokens, [1] * len(model.config.groups), noise_of(0, 1)))
 
 
-def test_a_rule_met_at_the_last_step_of_the_budget_still_gives_that_step_back():
+def test_an_exit_at_the_last_of_max_loops_still_discards_that_step():
     model, tokens = small_model(), text(2, 9)
-    _, counts = evaluate(model, tokens, make_criterion("acceleration", 1e300, model.readout), 3, noise_of(0, 1))
+    _, counts = evaluate(model, tokens, make_criterion("acceleration", 1e300), 3, noise_of(0, 1))
     assert (counts.evaluations == 3).all()
     assert (counts.loop_steps == 2).all()
-    _, counts = evaluate(model, tokens, make_criterion("acceleration", 1e300, model.readout), 2, noise_of(0, 1))
+    _, counts = evaluate(model, tokens, make_criterion("acceleration", 1e300), 2, noise_of(0, 1))
     assert (counts.evaluations == 2).all()
     assert (counts.loop_steps == 2).all()
 
@@ -279,11 +261,11 @@ def test_a_rule_met_at_the_last_step_of_the_budget_still_gives_that_step_back():
 @pytest.mark.parametrize("name", CRITERIA)
 def test_only_tokens_that_still_loop_are_computed(name):
     model, tokens = small_model(), text(3, 10)
-    criterion = make_criterion(name, ragged_threshold(name, model, tokens, noise_of(0, 1, 2)), model.readout)
-    _, counts = evaluate(model, tokens, criterion, BUDGET, noise_of(0, 1, 2))
-    rows = rows_through_step(model, lambda: evaluate(model, tokens, criterion, BUDGET, noise_of(0, 1, 2)))
+    criterion = make_criterion(name, ragged_threshold(name, model, tokens, noise_of(0, 1, 2)))
+    _, counts = evaluate(model, tokens, criterion, MAX_LOOPS, noise_of(0, 1, 2))
+    rows = rows_through_step(model, lambda: evaluate(model, tokens, criterion, MAX_LOOPS, noise_of(0, 1, 2)))
     assert rows == counts.evaluations.sum((1, 2)).tolist()
-    decoder = Decoder(model, criterion, BUDGET, SEED, 0)
+    decoder = make_decoder(model, criterion, sequence=0)
     rows = rows_through_step(model, lambda: decode_text(decoder, tokens[0]))
     assert rows == counts.evaluations[:, 0].sum(1).tolist()
 
@@ -291,17 +273,17 @@ def test_only_tokens_that_still_loop_are_computed(name):
 # --- decoding ------------------------------------------------------------------------------------------------------
 
 
-class Unasked(ExitCriterion):
-    """A rule that must not be asked."""
+class Uncalled(ExitCriterion):
+    """A criterion that must not be called."""
 
     def start(self, x0):
-        raise AssertionError("the rule was asked")
+        raise AssertionError("the criterion was called")
 
 
-def test_the_floor_does_the_evaluations_it_is_given_and_asks_no_rule():
+def test_the_baseline_runs_the_evaluations_it_is_given_and_calls_no_criterion():
     model, tokens = small_model(), text(1, 9)[0]
-    wanted = torch.randint(1, BUDGET + 1, (9, 3), generator=torch.Generator().manual_seed(0)).tolist()
-    decoder = Decoder(model, Unasked(1.0, None), BUDGET, SEED)
+    wanted = torch.randint(1, MAX_LOOPS + 1, (9, 3), generator=torch.Generator().manual_seed(0)).tolist()
+    decoder = make_decoder(model, Uncalled(1.0))
     taken = []
     rows = rows_through_step(
         model, lambda: taken.extend(decoder.feed(token, n)[1] for token, n in zip(tokens.tolist(), wanted, strict=True))
@@ -311,10 +293,10 @@ def test_the_floor_does_the_evaluations_it_is_given_and_asks_no_rule():
 
 
 @pytest.mark.parametrize("name", [name for name, criterion in CRITERIA.items() if criterion.keeps == "new"])
-def test_the_floor_of_a_rule_that_keeps_the_new_state_gives_its_logits(name):
+def test_the_baseline_of_a_criterion_that_keeps_the_new_state_gives_its_logits(name):
     model, tokens = small_model(loop_noise=0.3), text(1, 9)
     threshold = ragged_threshold(name, model, tokens, noise_of(0))
-    decoder = Decoder(model, make_criterion(name, threshold, model.readout), BUDGET, SEED)
+    decoder = make_decoder(model, make_criterion(name, threshold))
     logits, evaluations = decode_text(decoder, tokens[0])
     decoder.reset()
     replayed = [decoder.feed(*fed)[0] for fed in zip(tokens[0].tolist(), evaluations.T.tolist(), strict=True)]
@@ -323,13 +305,13 @@ def test_the_floor_of_a_rule_that_keeps_the_new_state_gives_its_logits(name):
 
 @pytest.mark.parametrize("name", CRITERIA)
 def test_a_decoder_that_was_reset_has_forgotten_the_text_before(name):
-    model, (first, second) = small_model(), text(2, BLOCK)
-    criterion = make_criterion(name, ragged_threshold(name, model, second[None], noise_of(0)), model.readout)
-    used = Decoder(model, criterion, BUDGET, SEED)
+    model, (first, second) = small_model(), text(2, CONTEXT_LENGTH)
+    criterion = make_criterion(name, ragged_threshold(name, model, second[None], noise_of(0)))
+    used = make_decoder(model, criterion)
     decode_text(used, first)
     used.reset()
     logits, evaluations = decode_text(used, second)
-    fresh, expected = decode_text(Decoder(model, criterion, BUDGET, SEED), second)
+    fresh, expected = decode_text(make_decoder(model, criterion), second)
     assert torch.equal(logits, fresh)
     assert torch.equal(evaluations, expected)
 
@@ -353,13 +335,13 @@ def feed_in_pieces(decoder, tokens, sizes):
 
 
 @pytest.mark.parametrize("name", CRITERIA)
-@pytest.mark.parametrize("variants", READINGS.values(), ids=READINGS)
+@pytest.mark.parametrize("variants", VARIANTS.values(), ids=VARIANTS)
 def test_tokens_fed_together_are_the_same_as_tokens_fed_one_by_one(variants, name):
     model, tokens = small_model(**variants), text(1, 11)
-    criterion = make_criterion(name, ragged_threshold(name, model, tokens, noise_of(0)), model.readout)
-    expected, taken = decode_text(Decoder(model, criterion, BUDGET, SEED), tokens[0])
+    criterion = make_criterion(name, ragged_threshold(name, model, tokens, noise_of(0)))
+    expected, taken = decode_text(make_decoder(model, criterion), tokens[0])
     for sizes in ([11], [3, 0, 4, 0, 2], [0, 0, 1, 8]):
-        logits, evaluations = feed_in_pieces(Decoder(model, criterion, BUDGET, SEED), tokens[0], sizes)
+        logits, evaluations = feed_in_pieces(make_decoder(model, criterion), tokens[0], sizes)
         assert_close(logits, expected)
         assert torch.equal(evaluations, taken)
 
@@ -384,18 +366,18 @@ def random_model(draw):
 @pytest.mark.parametrize("case", range(12))
 def test_random_models_agree_in_parallel_in_pieces_and_with_the_reference(case):
     draw = random.Random(case)
-    model, tokens = random_model(draw), text(1, BLOCK, case)
+    model, tokens = random_model(draw), text(1, CONTEXT_LENGTH, case)
     name = draw.choice(list(CRITERIA))
     threshold = ragged_threshold(name, model, tokens, noise_of(0), share=draw.uniform(0.1, 0.9))
-    criterion = make_criterion(name, threshold, model.readout)
-    expected, steps, taken = reference_engine.evaluate(model, tokens[0], name, threshold, BUDGET, noise_of(0))
-    logits, counts = evaluate(model, tokens, criterion, BUDGET, noise_of(0))
+    criterion = make_criterion(name, threshold)
+    expected, steps, taken = reference_engine.evaluate(model, tokens[0], name, threshold, MAX_LOOPS, noise_of(0))
+    logits, counts = evaluate(model, tokens, criterion, MAX_LOOPS, noise_of(0))
     assert_close(logits[0], expected)
     assert torch.equal(counts.loop_steps[:, 0], steps)
     sizes = []
-    while (fed := sum(max(size, 1) for size in sizes)) < BLOCK:
-        sizes.append(draw.randint(0, BLOCK - fed))
-    logits, evaluations = feed_in_pieces(Decoder(model, criterion, BUDGET, SEED), tokens[0], sizes)
+    while (fed := sum(max(size, 1) for size in sizes)) < CONTEXT_LENGTH:
+        sizes.append(draw.randint(0, CONTEXT_LENGTH - fed))
+    logits, evaluations = feed_in_pieces(make_decoder(model, criterion), tokens[0], sizes)
     assert_close(logits, expected)
     assert torch.equal(evaluations, taken)
 
@@ -403,9 +385,9 @@ def test_random_models_agree_in_parallel_in_pieces_and_with_the_reference(case):
 @pytest.mark.parametrize("name", CRITERIA)
 def test_what_was_fed_after_a_position_is_forgotten_by_rewinding_to_it(name):
     model, tokens, other = small_model(), text(1, 9)[0], text(1, 6, seed=1)[0].tolist()
-    criterion = make_criterion(name, ragged_threshold(name, model, tokens[None], noise_of(0)), model.readout)
-    expected, taken = decode_text(Decoder(model, criterion, BUDGET, SEED), tokens)
-    decoder = Decoder(model, criterion, BUDGET, SEED)
+    criterion = make_criterion(name, ragged_threshold(name, model, tokens[None], noise_of(0)))
+    expected, taken = decode_text(make_decoder(model, criterion), tokens)
+    decoder = make_decoder(model, criterion)
     decode_text(decoder, tokens[:4])
     decoder.feed_parallel(other[:3])
     decoder.feed(other[3])
@@ -416,51 +398,51 @@ def test_what_was_fed_after_a_position_is_forgotten_by_rewinding_to_it(name):
 
 
 def test_a_decoder_rewinds_only_to_where_it_has_been():
-    decoder = Decoder(small_model(), Unasked(1.0, None), BUDGET, SEED)
+    decoder = Decoder(small_model(), Uncalled(1.0), MAX_LOOPS, SEED)
     for position in (-1, 1):
         with pytest.raises(ValueError, match="not a position"):
             decoder.rewind(position)
 
 
-def test_more_tokens_than_the_block_are_refused():
+def test_more_tokens_than_the_context_are_refused():
     model = small_model()
-    decoder = Decoder(model, make_criterion("fixed", 1, model.readout), BUDGET, SEED)
-    with pytest.raises(InputError, match=f"found {BLOCK + 1} tokens, expected at most model.context_length = {BLOCK}"):
-        decoder.feed_parallel([0] * (BLOCK + 1))
-    decoder.feed_parallel([0] * BLOCK)
-    with pytest.raises(InputError, match=f"found {BLOCK + 1} tokens, expected at most model.context_length = {BLOCK}"):
+    decoder = make_decoder(model, make_criterion("fixed", 1))
+    with pytest.raises(InputError, match="found 13 tokens, expected at most model"):
+        decoder.feed_parallel([0] * (CONTEXT_LENGTH + 1))
+    decoder.feed_parallel([0] * CONTEXT_LENGTH)
+    with pytest.raises(InputError, match="found 13 tokens, expected at most model"):
         decoder.feed(0)
 
 
 # --- shared slots and warm starts --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("slots", [1, 2, 3, BUDGET, 2 * BUDGET])
+@pytest.mark.parametrize("slots", [1, 2, 3, MAX_LOOPS, 2 * MAX_LOOPS])
 @pytest.mark.parametrize("name", CRITERIA)
 def test_shared_slots_are_those_of_the_explicit_reference(name, slots):
     model, sequences, tokens = small_model(), (4, 1), text(2, 9)
     threshold = ragged_threshold(name, model, tokens, noise_of(*sequences))
-    criterion = make_criterion(name, threshold, model.readout)
-    logits, counts = evaluate_by_position(Decoder(model, criterion, BUDGET, SEED, kv_slots=slots), tokens, criterion, sequences)
+    criterion = make_criterion(name, threshold)
+    logits, counts = evaluate_by_position(make_decoder(model, criterion, kv_slots=slots), tokens, criterion, sequences)
     for row, sequence in enumerate(sequences):
         expected, steps, evaluations = reference_engine.evaluate(
-            model, tokens[row], name, threshold, BUDGET, noise_of(sequence), kv_slots=slots
+            model, tokens[row], name, threshold, MAX_LOOPS, noise_of(sequence), kv_slots=slots
         )
         assert_close(logits[row], expected)
         assert torch.equal(counts.loop_steps[:, row], steps)
         assert torch.equal(counts.evaluations[:, row], evaluations)
-        decoded, taken = decode_text(Decoder(model, criterion, BUDGET, SEED, sequence, kv_slots=slots), tokens[row])
+        decoded, taken = decode_text(make_decoder(model, criterion, sequence=sequence, kv_slots=slots), tokens[row])
         assert_close(decoded, expected)
         assert torch.equal(taken, evaluations)
 
 
 def test_slots_that_are_shared_change_the_function_and_slots_enough_do_not():
     model, tokens = small_model(), text(1, 9)
-    criterion = make_criterion("fixed", BUDGET, model.readout)
-    expected, _ = evaluate(model, tokens, criterion, BUDGET, noise_of(0))
+    criterion = make_criterion("fixed", MAX_LOOPS)
+    expected, _ = evaluate(model, tokens, criterion, MAX_LOOPS, noise_of(0))
     own, shared = (
-        evaluate_by_position(Decoder(model, criterion, BUDGET, SEED, kv_slots=slots), tokens, criterion, [0])[0]
-        for slots in (BUDGET, 2)
+        evaluate_by_position(make_decoder(model, criterion, kv_slots=slots), tokens, criterion, [0])[0]
+        for slots in (MAX_LOOPS, 2)
     )
     assert_close(own, expected)
     assert not torch.allclose(shared, expected)
@@ -469,20 +451,20 @@ def test_slots_that_are_shared_change_the_function_and_slots_enough_do_not():
 def test_fewer_slots_take_less_memory():
     model = small_model()
     sizes = [
-        sum(stored.numel() for stored in Decoder(model, None, BUDGET, SEED, kv_slots=slots).cache.stored.values())
+        sum(stored.numel() for stored in make_decoder(model, None, kv_slots=slots).cache.stored.values())
         for slots in (1, 2, None)
     ]
-    of_slot = 2 * model.config.hidden_size * BLOCK  # of one layer
-    assert sizes == [of_slot * (2 + 4 * slots) for slots in (1, 2, BUDGET)]
+    of_slot = 2 * model.config.hidden_size * CONTEXT_LENGTH  # of one layer
+    assert sizes == [of_slot * (2 + 4 * slots) for slots in (1, 2, MAX_LOOPS)]
 
 
 def test_positions_that_share_slots_are_not_computed_together():
     model = small_model()
-    decoder = Decoder(model, make_criterion("fixed", 3, model.readout), BUDGET, SEED, kv_slots=2)
-    with pytest.raises(InputError, match="kv_slots: found 2 slots for a budget of 7 loops"):
+    decoder = make_decoder(model, make_criterion("fixed", 3), kv_slots=2)
+    with pytest.raises(InputError, match="kv_slots: found 2 slots for 7 loops"):
         decoder.feed_parallel([1, 2])
     with pytest.raises(InputError, match="kv_slots: found 0, expected at least 1"):
-        Decoder(model, None, BUDGET, SEED, kv_slots=0)
+        make_decoder(model, None, kv_slots=0)
 
 
 @pytest.mark.parametrize("slots", [None, 2])
@@ -492,35 +474,39 @@ def test_a_warm_start_is_the_state_that_the_token_before_left_with(name, prompt,
     model, tokens = small_model(exit_norm="final_norm"), text(1, 9)[0]
     threshold = ragged_threshold(name, model, tokens[None], noise_of(0))
     expected, _, evaluations = reference_engine.evaluate(
-        model, tokens, name, threshold, BUDGET, noise_of(0), kv_slots=slots, warm_from=prompt
+        model, tokens, name, threshold, MAX_LOOPS, noise_of(0), kv_slots=slots, warm_from=prompt
     )
-    criterion = make_criterion(name, threshold, model.readout)
-    decoder = Decoder(model, criterion, BUDGET, SEED, kv_slots=slots, warm_start=True)
+    criterion = make_criterion(name, threshold)
+    decoder = make_decoder(model, criterion, kv_slots=slots, warm_start=True)
     read, counts = decoder.prefill(tokens[:prompt].tolist())
     decoder.feed(0)
     decoder.rewind(prompt)
     decoded, taken = decode_text(decoder, tokens[prompt:])
     assert_close(torch.cat([read, decoded]), expected)
     assert torch.equal(torch.cat([counts.evaluations[:, 0], taken], dim=1), evaluations)
-    cold, _, _ = reference_engine.evaluate(model, tokens, name, threshold, BUDGET, noise_of(0), kv_slots=slots)
+    cold, _, _ = reference_engine.evaluate(model, tokens, name, threshold, MAX_LOOPS, noise_of(0), kv_slots=slots)
     assert not torch.allclose(cold[prompt:], expected[prompt:])
 
 
 # --- predictions through the remaining layers --------------------------------------------------------------------
 
-DECODING = [name for name, made in CRITERIA.items() if made.needs_readout]
+READING_OUT = [name for name, criterion in CRITERIA.items() if criterion.needs_readout]
 
 
-@pytest.mark.parametrize("name", DECODING)
-@pytest.mark.parametrize("variants", READINGS.values(), ids=READINGS)
+def through_layers(model, criterion):
+    return make_decoder(model, criterion, readout="remaining_layers")
+
+
+@pytest.mark.parametrize("name", READING_OUT)
+@pytest.mark.parametrize("variants", VARIANTS.values(), ids=VARIANTS)
 def test_predictions_through_the_remaining_layers_are_those_of_the_reference(variants, name):
     model, sequences, tokens = small_model(**variants), (4, 1), text(2, 9)
     threshold = ragged_threshold(name, model, tokens, noise_of(*sequences))
-    criterion = make_criterion(name, threshold, state_decoder(model, "remaining_layers"))
-    logits, counts = evaluate_by_position(Decoder(model, criterion, BUDGET, SEED), tokens, criterion, sequences)
+    criterion = make_criterion(name, threshold)
+    logits, counts = evaluate_by_position(through_layers(model, criterion), tokens, criterion, sequences)
     for row, sequence in enumerate(sequences):
         expected, steps, evaluations = reference_engine.evaluate(
-            model, tokens[row], name, threshold, BUDGET, noise_of(sequence), decoder="remaining_layers"
+            model, tokens[row], name, threshold, MAX_LOOPS, noise_of(sequence), readout="remaining_layers"
         )
         assert_close(logits[row], expected)
         assert torch.equal(counts.loop_steps[:, row], steps)
@@ -529,48 +515,52 @@ def test_predictions_through_the_remaining_layers_are_those_of_the_reference(var
 
 def test_the_remaining_layers_decide_otherwise_than_the_head():
     model, tokens = small_model(), text(6, 9)
-    threshold = ragged_threshold("kl", model, tokens, noise_of(*range(6)))
+    criterion = make_criterion("kl", ragged_threshold("kl", model, tokens, noise_of(*range(6))))
+    decoders = make_decoder(model, criterion), through_layers(model, criterion)
     by_head, by_layers = (
-        evaluate_by_position(Decoder(model, criterion, BUDGET, SEED), tokens, criterion, range(6))[1].evaluations
-        for criterion in (make_criterion("kl", threshold, state_decoder(model, name)) for name in ("head", "remaining_layers"))
+        evaluate_by_position(decoder, tokens, criterion, range(6))[1].evaluations for decoder in decoders
     )
     assert torch.equal(by_head[:2], by_layers[:2])  # no state of an earlier group has only layers behind it
     assert not torch.equal(by_head[2], by_layers[2])
 
 
-def test_positions_are_not_read_together_through_the_remaining_layers():
+def test_positions_are_not_computed_in_parallel_through_the_remaining_layers():
     model, tokens = small_model(), text(1, 3)
-    criterion = make_criterion("kl", 1.0, state_decoder(model, "remaining_layers"))
-    with pytest.raises(InputError, match=r"exits\.decoder: found remaining_layers, expected head"):
-        evaluate(model, tokens, criterion, BUDGET, noise_of(0))
-    with pytest.raises(InputError, match=r"exits\.decoder: found remaining_layers, expected head"):
-        Decoder(model, criterion, BUDGET, SEED).feed_parallel([1, 2])
-    norm = make_criterion("step_norm", 1.0, state_decoder(model, "remaining_layers"))
-    evaluate(model, tokens, norm, BUDGET, noise_of(0))  # looks at no prediction
+    criterion = make_criterion("kl", 1.0)
+    with pytest.raises(InputError, match=r"exits\.readout: found remaining_layers, expected head"):
+        evaluate(model, tokens, criterion, MAX_LOOPS, noise_of(0), "remaining_layers")
+    with pytest.raises(InputError, match=r"exits\.readout: found remaining_layers, expected head"):
+        through_layers(model, criterion).feed_parallel([1, 2])
+    norm = make_criterion("step_norm", 1.0)  # sees no prediction
+    evaluate(model, tokens, norm, MAX_LOOPS, noise_of(0), "remaining_layers")
 
 
-def test_a_rule_that_decodes_has_to_say_so():
-    class Undeclared(ExitCriterion):
-        def start(self, x0):
-            return {"logits": self.decode(x0)}
+def test_a_criterion_that_reads_out_has_to_declare_it():
+    class Undeclared(LeaveBySign):
+        def update(self, state, x_new, readout):
+            readout(x_new)
+            return super().update(state, x_new, readout)
 
     model = small_model()
-    criterion = Undeclared(1.0, state_decoder(model, "remaining_layers"))
     with pytest.raises(InputError, match="expected needs_readout = True"):
-        evaluate(model, text(1, 3), criterion, BUDGET, noise_of(0))
+        evaluate(model, text(1, 3), Undeclared(1.0), MAX_LOOPS, noise_of(0), "remaining_layers")
+    with pytest.raises(InputError, match="expected needs_readout = True"):
+        through_layers(model, Undeclared(1.0)).feed(1)
 
 
 # --- loop steps that are replayed, ahead of the decisions --------------------------------------------------------
 
 
 @pytest.mark.parametrize("options", [{}, {"kv_slots": 2}, {"warm_start": True}], ids=str)
-@pytest.mark.parametrize("decoder", ["head", "remaining_layers"])
+@pytest.mark.parametrize("readout", ["head", "remaining_layers"])
 @pytest.mark.parametrize("name", CRITERIA)
-def test_steps_replayed_ahead_of_decisions_are_the_same_function(name, decoder, options):
+def test_steps_replayed_ahead_of_decisions_are_the_same_function(name, readout, options):
     model, tokens = small_model(loop_noise=0.3, exit_norm="final_norm"), text(1, 9)[0]
     threshold = ragged_threshold(name, model, tokens[None], noise_of(0))
-    criterion = make_criterion(name, threshold, state_decoder(model, decoder))
-    plain, replayed = (Decoder(model, criterion, BUDGET, SEED, replay=replay, **options) for replay in (False, True))
+    criterion = make_criterion(name, threshold)
+    plain, replayed = (
+        make_decoder(model, criterion, replay=replay, readout=readout, **options) for replay in (False, True)
+    )
     expected, taken = decode_text(plain, tokens)
     logits, evaluations = decode_text(replayed, tokens)
     assert_close(logits, expected)
@@ -581,11 +571,11 @@ def test_steps_replayed_ahead_of_decisions_are_the_same_function(name, decoder, 
 
 def test_a_replaying_decoder_computes_at_most_one_step_more_per_exit():
     model, tokens = small_model(), text(1, 9)[0]
-    criterion = make_criterion("step_norm", ragged_threshold("step_norm", model, tokens[None], noise_of(0)), model.readout)
-    decoder = Decoder(model, criterion, BUDGET, SEED, replay=True)
+    criterion = make_criterion("step_norm", ragged_threshold("step_norm", model, tokens[None], noise_of(0)))
+    decoder = make_decoder(model, criterion, replay=True)
     taken = []
     rows = rows_through_step(model, lambda: taken.append(decode_text(decoder, tokens)[1]))
-    exits = (taken[0] < BUDGET).sum(1)
+    exits = (taken[0] < MAX_LOOPS).sum(1)
     assert exits.sum() > 0
     assert rows == (taken[0].sum(1) + exits).tolist()
 
@@ -593,9 +583,9 @@ def test_a_replaying_decoder_computes_at_most_one_step_more_per_exit():
 @pytest.mark.parametrize("name", CRITERIA)
 def test_a_replaying_decoder_has_forgotten_what_overflowed(name):
     model, tokens = small_model(), text(1, 9)[0]
-    criterion = make_criterion(name, ragged_threshold(name, model, tokens[None], noise_of(0)), model.readout)
-    expected, _ = decode_text(Decoder(model, criterion, BUDGET, SEED), tokens)
-    decoder = Decoder(model, criterion, BUDGET, SEED, replay=True)
+    criterion = make_criterion(name, ragged_threshold(name, model, tokens[None], noise_of(0)))
+    expected, _ = decode_text(make_decoder(model, criterion), tokens)
+    decoder = make_decoder(model, criterion, replay=True)
     for stored in decoder.cache.stored.values():
         stored.fill_(torch.inf)
     decoder.reset()
@@ -610,9 +600,9 @@ def test_captured_graphs_on_a_gpu_are_the_same_function(name, dtype, options):
     model, tokens = small_model(loop_noise=0.3, exit_norm="final_norm"), text(1, 9)[0]
     threshold = ragged_threshold(name, model, tokens[None], noise_of(0))
     model = model.to("cuda", dtype)
-    criterion = make_criterion(name, threshold, model.readout)
+    criterion = make_criterion(name, threshold)
     plain, captured, freed = (
-        Decoder(model, criterion, BUDGET, SEED, replay=replay, **options) for replay in (False, None, None)
+        make_decoder(model, criterion, replay=replay, **options) for replay in (False, None, None)
     )
     decode_text(freed, tokens)
     del freed
@@ -635,14 +625,14 @@ NEAR = 1e-4  # relative distance from the threshold at which rounding may decide
 def test_in_float32_only_tokens_near_the_threshold_leave_at_another_step(name):
     agreed = left_out = 0
     for seed in range(8):
-        model, tokens = small_model(seed), text(1, BLOCK, seed)
+        model, tokens = small_model(seed), text(1, CONTEXT_LENGTH, seed)
         threshold = ragged_threshold(name, model, tokens, noise_of(0))
         model = model.float()
-        criterion = make_criterion(name, threshold, model.readout)
-        _, counts = evaluate(model, tokens, criterion, BUDGET, noise_of(0))
+        criterion = make_criterion(name, threshold)
+        _, counts = evaluate(model, tokens, criterion, MAX_LOOPS, noise_of(0))
         closest = []
         criterion.below = watched(criterion, closest)
-        decoder = Decoder(model, criterion, BUDGET, SEED)
+        decoder = make_decoder(model, criterion)
         for position, token in enumerate(tokens[0].tolist()):
             closest.clear()
             _, taken = decoder.feed(token)
@@ -662,26 +652,26 @@ def watched(criterion, closest):
 
     def below(statistic):
         closest.append(float((statistic / criterion.threshold - 1).abs().nan_to_num(torch.inf).min()))
-        return Rule.below(criterion, statistic)
+        return ExitCriterion.below(criterion, statistic)
 
     return below
 
 
-def test_any_rule_can_ask_for_several_hits_in_a_row():
-    """Two patience of a criterion in a row: at the first step of the reference after which two in a row were met."""
+def test_any_criterion_can_have_a_patience_of_several_steps():
+    """Exits at the first of two loop steps in a row at which the criterion says exit."""
 
     class Twice(CRITERIA["step_norm"]):
         patience = 2
 
     model, tokens = small_model(), text(2, 9)
     threshold = ragged_threshold("step_norm", model, tokens, noise_of(0, 1), share=0.6)
-    criterion = Twice(threshold, model.readout)
-    logits, counts = evaluate(model, tokens, criterion, BUDGET, noise_of(0, 1))
-    once = evaluate(model, tokens, make_criterion("step_norm", threshold, None), BUDGET, noise_of(0, 1))[1]
+    criterion = Twice(threshold)
+    logits, counts = evaluate(model, tokens, criterion, MAX_LOOPS, noise_of(0, 1))
+    once = evaluate(model, tokens, make_criterion("step_norm", threshold), MAX_LOOPS, noise_of(0, 1))[1]
     assert (counts.evaluations[0] >= 2).all()  # the first group, where both have seen the same
     assert (counts.evaluations[0] > once.evaluations[0]).any()
     for row in range(2):
-        decoder = Decoder(model, criterion, BUDGET, SEED, row)
+        decoder = make_decoder(model, criterion, sequence=row)
         decoded, taken = decode_text(decoder, tokens[row])
         assert_close(decoded, logits[row])
         assert torch.equal(taken, counts.evaluations[:, row])

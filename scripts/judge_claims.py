@@ -1,0 +1,28 @@
+"""Rule judge_claims: a verdict on each claim of the paper, as a table and as a page."""
+
+from twoscale import command, tables
+from twoscale.analysis import claims, claims_page
+from twoscale.analysis.evidence import Evidence
+from twoscale.files import replacing
+
+
+def main(arguments) -> None:
+    config = arguments.config
+    evidence = Evidence(
+        loops=tables.read("loop_sequences", arguments.loops),
+        drift=tables.read("drift_sequences", arguments.drift),
+        quality=tables.read("exit_quality", arguments.quality),
+        latency=tables.read("exit_latency", arguments.latency),
+        checks=tables.read("check_cost", arguments.check_cost),
+        max_loops=config.max_loops,
+        seed=config.seed,
+    )
+    verdicts = claims.verdicts(evidence)
+    tables.write("claims", claims.table(verdicts, config.run), arguments.table)
+    with replacing(arguments.page) as temporary:
+        temporary.write_text(claims_page.page(verdicts, config.run, config.text, evidence), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    inputs, outputs = ("loops", "drift", "quality", "latency", "check_cost"), ("table", "page")
+    command.run(main, command.parser(__doc__, files=(*inputs, *outputs)))

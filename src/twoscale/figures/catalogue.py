@@ -1,0 +1,235 @@
+"""The figures: tables, values, caption and target of each one.
+
+A figure is a row here (or a row that a stage's .smk file appends to `runs.figures`), the module figures/<name>.py with
+a function `draw`, and the caption workflow/report/<name>.rst. `draw` takes the tables of `inputs` by name, then
+`values` and `context` as keyword-only arguments. This module imports neither torch nor matplotlib.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from twoscale.config import Config, checkpoint_iterations, plain, text_label
+
+CATEGORIES = {"all": "Figures of the paper"}  # by target; the others are supplementary
+
+
+def _nothing(config: Config) -> dict[str, Any]:
+    return {}
+
+
+def _trajectory_loops(config: Config) -> float:
+    return config.trajectories.loops
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure, written to results/<name>.pdf by the rule plot_<name>.
+
+    Attributes:
+        name: Name of the figure, its module and its caption.
+        inputs: Name of a table -> file of a run with this table.
+        caption: Values that the caption quotes besides `report_values`, from the Config of the run.
+        loops: Loop steps K named in the figure.
+        values: Further arguments of `draw`.
+        target: Target rule that the figure belongs to: "all", "supplementary" or "variants".
+        groups: Least number of looped groups that the figure needs.
+        variants: Show all variant runs instead of the chosen run. Config is then that of the first variant.
+    """
+
+    name: str
+    inputs: Mapping[str, str]
+    caption: Callable[[Config], dict[str, Any]] = _nothing
+    loops: Callable[[Config], float] = _trajectory_loops
+    values: Callable[[Config], dict[str, Any]] = _nothing
+    target: str = "supplementary"
+    groups: int = 1
+    variants: bool = False
+
+    @property
+    def category(self) -> str:
+        """Category in Snakemake's report."""
+        return CATEGORIES.get(self.target, "Supplementary figures")
+
+
+def table(*names: str, **files: str) -> dict[str, str]:
+    """Inputs in the folder of tables: tables in files of the same name, and `files` with tables of another name."""
+    return {name: f"tables/{file}.parquet" for name, file in (dict(zip(names, names, strict=True)) | files).items()}
+
+
+# --- values of captions ---------------------------------------------------------------------------------------------
+
+
+def report_values(run: str, config: Config) -> dict[str, Any]:
+    """Values that every caption may quote."""
+    return {"run": run, "text": text_label(config.data)}
+
+
+def _groups(config: Config) -> str:
+    return ", ".join(config.model.group_labels).replace("-", "–")
+
+
+def _boundaries(config: Config) -> str:
+    return ", ".join(config.model.boundary_labels).replace("->", " → ").replace("-", "–")
+
+
+def _last_iteration(config: Config) -> int:
+    return checkpoint_iterations(config.train)[-1]
+
+
+def _trajectories(config: Config) -> dict[str, Any]:
+    """What is said of means over tokens at every loop step."""
+    return {
+        "groups": _groups(config),
+        "loops": config.trajectories.loops,
+        "tokens": config.trajectory_sequences * config.model.context_length,
+        "dtype": config.trajectories.dtype,
+    }
+
+
+def _fig1(config: Config) -> dict[str, Any]:
+    return {
+        "iteration": _last_iteration(config),
+        "sequence": config.trajectories.states_sequence,
+        "shown_tokens": config.figures.fig1_tokens,
+        "groups": _groups(config),
+        "loops": config.trajectories.loops,
+    }
+
+
+def _fig2(config: Config) -> dict[str, Any]:
+    return {
+        "boundaries": _boundaries(config),
+        "loops": config.trajectories.loops,
+        "tokens": config.trajectory_sequences * config.model.context_length,
+        "reference_state": config.figures.dlr_reference_state,
+    }
+
+
+def _exits(config: Config) -> dict[str, Any]:
+    """What is said of the benchmark of exit criteria."""
+    return {
+        "max_loops": config.exits.max_loops,
+        "dtype": config.exits.dtype,
+        "device": config.compute.device,
+        "readout": config.exits.readout.replace("_", " "),
+        "kv_slots": config.exits.kv_slots,
+        "latency_tokens": config.exits.latency_tokens,
+        "latency_repeats": config.exits.latency_repeats,
+        "quality_tokens": config.quality_sequences * config.model.context_length,
+    }
+
+
+def _pareto(config: Config) -> dict[str, Any]:
+    return _exits(config) | {
+        "iteration": _last_iteration(config),
+        "loops": ", ".join(map(str, config.loop_grid)),
+        "latency_tokens": config.pareto.latency_tokens,
+        "latency_repeats": config.pareto.latency_repeats,
+        "quality_tokens": config.pareto_sequences * config.model.context_length,
+    }
+
+
+def _training(config: Config) -> dict[str, Any]:
+    return {
+        "groups": _groups(config),
+        "batch_tokens": config.train.batch_size * config.model.context_length,
+        "held_out_tokens": config.train.held_out_sequences * config.model.context_length,
+        "held_out_loops": config.train.held_out_loops,
+        "mean_loops": f"{config.model.mean_loops:g}",
+        "grad_clip": f"{config.train.grad_clip:g}",
+    }
+
+
+def _scaling(config: Config) -> dict[str, Any]:
+    return {
+        "loops": ", ".join(map(str, config.scaling.loops)),
+        "tokens": config.scaling_sequences * config.model.context_length,
+        "mean_loops": f"{config.model.mean_loops:g}",
+        "dtype": config.scaling.dtype,
+    }
+
+
+def _path_types(config: Config) -> dict[str, Any]:
+    return _trajectories(config) | {"path_types": plain(config.path_types)}
+
+
+def _path_independence(config: Config) -> dict[str, Any]:
+    return {
+        "groups": _groups(config),
+        "loops": config.trajectories.loops,
+        "dtype": config.trajectories.dtype,
+        "draws": config.path_independence.draws,
+        "tokens": config.independence_sequences * config.model.context_length,
+    }
+
+
+def _variants(config: Config) -> dict[str, Any]:
+    values = config.variants
+    return _trajectories(config) | {
+        "runs": len(values.sandwich) * len(values.adapter_init) * len(values.state_init),
+        "boundaries": _boundaries(config),
+        "reference_state": config.figures.dlr_reference_state,
+        "iterations": config.train.iterations,
+        "training_tokens": config.train.iterations * config.train.batch_size * config.model.context_length,
+        "held_out_loops": config.train.held_out_loops,
+        "num_layers": config.model.num_layers,
+        "hidden_size": config.model.hidden_size,
+    }
+
+
+# --- the figures ----------------------------------------------------------------------------------------------------
+
+
+def _max_loops(config: Config) -> float:
+    return config.exits.max_loops
+
+
+def _reference_state(config: Config) -> dict[str, Any]:
+    return {"reference_state": config.figures.dlr_reference_state}
+
+
+FIGURES = (
+    Figure(
+        "fig1",
+        {"states": "states.safetensors"},
+        _fig1,
+        values=lambda config: {"tokens": config.figures.fig1_tokens},
+        target="all",
+    ),
+    Figure("fig2", table("drift"), _fig2, values=_reference_state, target="all", groups=2),
+    Figure("fig3", table("loop_metrics"), _trajectories, target="all"),
+    Figure("fig4", table("exit_latency", "exit_quality", "exit_loops"), _exits, loops=_max_loops, target="all"),
+    Figure("fig5", table("loop_metrics"), _trajectories, target="all"),
+    Figure(
+        "training",
+        table("training", "training_loops"),
+        _training,
+        loops=lambda config: config.train.held_out_loops,
+        values=lambda config: {"mean_loops": config.model.mean_loops, "grad_clip": config.train.grad_clip},
+        groups=0,
+    ),
+    Figure(
+        "scaling",
+        table("scaling"),
+        _scaling,
+        loops=lambda config: max(config.scaling.loops),
+        values=lambda config: {"mean_loops": config.model.mean_loops},
+    ),
+    Figure(
+        "pareto",
+        table("uniform_loops", exit_latency="pareto_latency", exit_quality="pareto_quality", exit_loops="pareto_loops"),
+        _pareto,
+        loops=_max_loops,
+    ),
+    Figure("path_types", table("path_types", "path_metrics"), _path_types),
+    Figure("path_independence", table("path_independence"), _path_independence),
+    Figure(
+        "variants",
+        table("loop_metrics", "drift", "training"),
+        _variants,
+        values=_reference_state,
+        target="variants",
+        variants=True,
+    ),
+)

@@ -1,0 +1,355 @@
+"""Everything that the rules compute: the runs of a config, and the files, params and resources of their jobs.
+
+Rules use `Runs` and the functions below as Snakemake's input, param and resource functions. A function of this kind
+takes Snakemake's `wildcards`, of which it reads `run` and `iteration`; without a wildcard `run` it is about the chosen
+run. Nothing here imports Snakemake or torch, so planning stays fast and unit tests need no workflow.
+"""
+
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from twoscale import config as configs
+from twoscale import tables
+from twoscale.config import Config, CriterionConfig, ExitsConfig
+from twoscale.errors import InputError
+from twoscale.figures.catalogue import FIGURES, Figure, report_values
+from twoscale.fingerprint import criterion_file_fingerprint, fingerprint
+from twoscale.json import canonical_json
+
+GPT2 = "results/gpt2.tiktoken"
+VARIANTS = "variants/"  # beginning of the names of variant runs
+
+
+class Runs:
+    """The runs of a config: first the chosen one, then those under `runs`, then the variants.
+
+    Args:
+        config: Snakemake's merged config.
+        scripts: Folder of the entry scripts.
+
+    Raises InputError for a config with a wrong key or value.
+    """
+
+    def __init__(self, config: Mapping[str, Any], scripts: Path) -> None:
+        self.configs: dict[str, Config] = configs.runs(config) | configs.variants(config)
+        self.chosen = next(iter(self.configs))
+        self.scripts = scripts
+        self.figures = list(FIGURES)  # a stage may append rows
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.configs)
+
+    def __getitem__(self, run: str) -> Config:
+        return self.configs[run]
+
+    @property
+    def config(self) -> Config:
+        """Config of the chosen run."""
+        return self.configs[self.chosen]
+
+    @cached_property
+    def variants(self) -> list[str]:
+        """Names of the variant runs."""
+        return [run for run in self.configs if run.startswith(VARIANTS)]
+
+    @property
+    def pattern(self) -> str:
+        """Regular expression of all run names, for the constraint of the wildcard `run`."""
+        return "|".join(map(re.escape, self.configs))
+
+    def _of(self, wildcards: Any) -> tuple[str, Config]:
+        run = getattr(wildcards, "run", self.chosen)
+        return run, self.configs[run]
+
+    # --- text and tokens --------------------------------------------------------------------------------------------
+
+    @property
+    def text_shards(self) -> list[str]:
+        """Names of the files that the text of a run is split into."""
+        return [f"shard_{number:03d}" for number in range(self.config.data.text_shards)]
+
+    def data_run(self, run: str) -> str:
+        """The run whose text and tokens `run` trains on: the chosen one, unless the data configs differ."""
+        mine = self.configs[run]
+        shared = (mine.data, mine.tokenizer) == (self.config.data, self.config.tokenizer)
+        return self.chosen if shared else run
+
+    def data_file(self, name: str) -> Callable:
+        """Input function: a file of the text or tokens that the run trains on."""
+        return lambda wildcards: f"results/{self.data_run(self._of(wildcards)[0])}/data/{name}"
+
+    def text_files(self, wildcards: Any) -> list[str]:
+        """Input function: the text that the run trains on, one file per shard."""
+        return [self.data_file(f"text/{shard}.parquet")(wildcards) for shard in self.text_shards]
+
+    def tokenizer_file(self, wildcards: Any) -> str | list[str]:
+        """Input function: the file of the run's tokenizer; empty for bytes, which have none."""
+        files = {"gpt2": GPT2, "bpe": self.data_file("tokenizer.json")(wildcards), "bytes": []}
+        return files[self._of(wildcards)[1].tokenizer.name]
+
+    def counting_tokenizer(self, wildcards: Any) -> str | list[str]:
+        """Input function: the tokenizer that counts text while it is collected; empty where characters are counted."""
+        return GPT2 if self._of(wildcards)[1].tokenizer.name == "gpt2" else []
+
+    @property
+    def downloads(self) -> list[str]:
+        """Files of all runs that later jobs cannot recreate without a network."""
+        files: dict[str, None] = {}
+        for run, config in self.configs.items():
+            folder = f"results/{self.data_run(run)}/data/text"
+            files |= dict.fromkeys(f"{folder}/{shard}.parquet" for shard in self.text_shards)
+            files |= {GPT2: None} if config.tokenizer.name == "gpt2" else {}
+        return list(files)
+
+    # --- checkpoints ------------------------------------------------------------------------------------------------
+
+    def checkpoint_iterations(self, run: str) -> list[int]:
+        """Iterations of the trained checkpoints of `run`, ascending."""
+        return configs.checkpoint_iterations(self.configs[run].train)
+
+    def previous_iteration(self, run: str, iteration: int) -> int:
+        """The iteration that the segment ending at `iteration` starts from. Raises InputError off the schedule."""
+        iterations = [0, *self.checkpoint_iterations(run)]
+        if iteration not in iterations[1:]:
+            raise InputError(f"run {run}: no checkpoint at iteration {iteration}, expected one of {iterations[1:]}.")
+        return iterations[iterations.index(iteration) - 1]
+
+    def last_checkpoint(self, wildcards: Any) -> str:
+        """Input function: the last checkpoint of the run."""
+        run, _ = self._of(wildcards)
+        return checkpoint(run, self.checkpoint_iterations(run)[-1])
+
+    def segment_start(self, wildcards: Any) -> list[str]:
+        """Input function: the checkpoint that a segment starts from, and its optimizer state unless it is untrained."""
+        iteration = self.previous_iteration(wildcards.run, int(wildcards.iteration))
+        weights = checkpoint(wildcards.run, iteration)
+        return [weights, weights.replace(".safetensors", ".optimizer.safetensors")] if iteration else [weights]
+
+    def at_checkpoints(self, pattern: str, untrained: bool = True) -> Callable:
+        """Input function: `pattern` with {run} and {iteration} of each checkpoint, untrained model included or not."""
+
+        def files(wildcards: Any) -> list[str]:
+            run, _ = self._of(wildcards)
+            iterations = [0] * untrained + self.checkpoint_iterations(run)
+            return [pattern.format(run=run, iteration=f"{iteration:06d}") for iteration in iterations]
+
+        return files
+
+    @property
+    def last_segments(self) -> str:
+        """Regular expression of the wildcard `run` that matches only in paths of a run's last checkpoint."""
+        folders = "checkpoints|training|logs|benchmarks"
+        return "|".join(
+            rf"{re.escape(run)}(?=/(?:{folders})/\D*{self.checkpoint_iterations(run)[-1]:06d}\.)" for run in self
+        )
+
+    def last_group(self, wildcards: Any) -> str:
+        """The group of jobs that analyse the last checkpoint, as the rules' `analyses_{run}_{iteration}` names it."""
+        run, _ = self._of(wildcards)
+        return f"analyses_{run}_{self.checkpoint_iterations(run)[-1]:06d}"
+
+    # --- params -----------------------------------------------------------------------------------------------------
+
+    def slice(self, *names: str, **derived: Callable[[Config], Any]) -> Callable:
+        """Param function: the part of the config that a rule depends on, as one canonical JSON string.
+
+        Args:
+            names: Sections of the config, or "run", "seed", "device".
+            derived: Further values, as functions of the Config.
+
+        One string, because Snakemake compares several params as a set.
+        """
+
+        def param(wildcards: Any) -> str:
+            run, config = self._of(wildcards)
+            values = {name: _entry(name, run, config) for name in names}
+            return canonical_json(values | {name: _plain(value(config)) for name, value in derived.items()})
+
+        return param
+
+    def exit_slice(self, exits: Callable[[Config], ExitsConfig]) -> Callable:
+        """Param function: the slice for a benchmark of the criteria in `exits`, with the code of users' criteria."""
+        return self.slice(
+            *("run", "seed", "device", "model"),
+            exits=exits,
+            criterion_files=lambda config: criterion_files(exits(config).criteria),
+        )
+
+    def training_identity(self, wildcards: Any) -> str:
+        """Param function: everything that the weights of a run depend on besides its text, as JSON."""
+        return canonical_json(configs.training_identity(self._of(wildcards)[1]))
+
+    def runtime(self, wildcards: Any) -> str:
+        """Param function: how training is segmented, logged and distributed, as JSON."""
+        return canonical_json(configs.runtime(self._of(wildcards)[1]))
+
+    def code(self, script: str, *modules: str) -> str:
+        """Param: fingerprint of an entry script, of further modules by dotted name, and of all that they import."""
+        return fingerprint(self.scripts / f"{script}.py", *modules)
+
+    def command(self, script: str, *arguments: str) -> Callable:
+        """Param function: the command that starts an entry script. Untracked, because it contains a path."""
+        return untracked(lambda wildcards: shlex.join(["python", self._script(script), *arguments]))
+
+    def torch_command(self, script: str) -> Callable:
+        """Like `command`, for a script that uses torch in one process."""
+
+        @untracked
+        def param(wildcards: Any) -> str:
+            return shlex.join([*self._gpu_lease(self.gpus(wildcards)), "python", self._script(script)])
+
+        return param
+
+    def training_command(self, script: str) -> Callable:
+        """Like `command`, for a script that runs in train.processes processes."""
+
+        @untracked
+        def param(wildcards: Any) -> str:
+            processes = self._of(wildcards)[1].train.processes
+            # after "--" torchrun does not mistake an option of the script for an abbreviated option of torchrun
+            torchrun = ["torchrun", "--standalone", "--nproc-per-node", str(processes), "--"]
+            launcher = ["python"] if processes == 1 else torchrun
+            return shlex.join([*self._gpu_lease(self.training_gpus(wildcards)), *launcher, self._script(script)])
+
+        return param
+
+    def _script(self, name: str) -> str:
+        return str(self.scripts / f"{name}.py")
+
+    def _gpu_lease(self, gpus: int) -> list[str]:
+        return ["python", self._script("with_gpus"), str(gpus)] if gpus else []
+
+    # --- resources --------------------------------------------------------------------------------------------------
+
+    def gpus(self, wildcards: Any) -> int:
+        """Resource function: GPUs of a job that uses torch."""
+        return int(self._of(wildcards)[1].compute.device == "cuda")
+
+    def training_gpus(self, wildcards: Any) -> int:
+        """Resource function: GPUs of a training job, one per process."""
+        return self.gpus(wildcards) * self._of(wildcards)[1].train.processes
+
+    def training_threads(self, wildcards: Any) -> int:
+        """Threads of a training job, all processes together."""
+        train = self._of(wildcards)[1].train
+        return train.cpu_threads * train.processes
+
+    def training_cpus(self, wildcards: Any) -> int:
+        """Resource function: CPUs of a training job; four per GPU at least, to prefetch and to compile."""
+        return max(self.training_threads(wildcards), 4 * self.training_gpus(wildcards))
+
+    def torch_job(self, memory: int, minutes: int, **further: Any) -> dict[str, Any]:
+        """Resources of a job that opens a checkpoint: `memory` in MB and `minutes` in the first attempt."""
+        return {
+            "mem_mb": growing(memory),
+            "runtime": growing(minutes),
+            "gpu": self.gpus,
+            "gpu_slot": self.gpus,
+            **further,
+        }
+
+    # --- figures and report -----------------------------------------------------------------------------------------
+
+    def figure_runs(self, figure: Figure) -> list[str]:
+        """The runs that a figure shows."""
+        return self.variants if figure.variants else [self.chosen]
+
+    def figure_inputs(self, figure: Figure) -> dict[str, list[str]]:
+        """Input files of a figure by the name of the table in them, one file per run."""
+        return {
+            name: [f"results/{run}/{file}" for run in self.figure_runs(figure)] for name, file in figure.inputs.items()
+        }
+
+    def figure_slice(self, figure: Figure) -> str:
+        """Param: what a figure shows besides its tables, as one canonical JSON string."""
+        shown = self.figure_runs(figure)
+        config = self.configs[shown[0]]
+        names = {"run": self.chosen, "runs": shown, "text": configs.text_label(self.config.data)}
+        return canonical_json(names | {"loops": figure.loops(config), "values": figure.values(config)})
+
+    def figure_files(self, target: str) -> list[str]:
+        """The files of a target rule: those of its figures that the chosen model has enough groups for."""
+        groups = len(self.config.model.groups)
+        shown = (figure for figure in self.figures if figure.target == target and figure.groups <= groups)
+        return [f"results/{figure.name}.pdf" for figure in shown]
+
+    def results(self, wildcards: Any) -> list[str]:
+        """Input function: the figures of the paper and the claims."""
+        return self.figure_files("all") + self.claims
+
+    def caption(self, figure: Figure | None = None) -> Callable:
+        """Param function: values for the caption of a figure or of a page of the report. Untracked."""
+        values = report_values(self.chosen, self.config)
+        if figure is not None:
+            values |= figure.caption(self.configs[self.figure_runs(figure)[0]])
+        return untracked(lambda wildcards: values)
+
+    @property
+    def claims(self) -> list[str]:
+        """The page of the claims, which are about loops: empty for a model without groups."""
+        return ["results/claims.md"] if self.config.model.groups else []
+
+
+def checkpoint(run: str, iteration: int) -> str:
+    """Path of a checkpoint."""
+    return f"results/{run}/checkpoints/iteration_{iteration:06d}.safetensors"
+
+
+def _entry(name: str, run: str, config: Config) -> Any:
+    """A value of a config slice."""
+    match name:
+        case "run":
+            return run
+        case "device":
+            return config.compute.device
+        case _:
+            return _plain(getattr(config, name))
+
+
+def _plain(value: Any) -> Any:
+    return configs.plain(value) if isinstance(value, BaseModel) else value
+
+
+def criterion_files(criteria: Mapping[str, CriterionConfig]) -> dict[str, str]:
+    """Fingerprints of the users' files among exit criteria. Raises InputError for a file that cannot be read."""
+    return {name: criterion_file_fingerprint(entry.file) for name, entry in criteria.items() if entry.file is not None}
+
+
+def table_columns(*names: str) -> str:
+    """Param: the columns of the tables that a rule writes, as one canonical JSON string."""
+    return canonical_json({name: tables.columns(name) for name in names})
+
+
+def growing(amount: int) -> Callable:
+    """Resource function: `amount` times the number of the attempt, for jobs that may have failed for lack of it."""
+    return lambda wildcards, attempt: amount * attempt
+
+
+def untracked(function: Callable) -> Callable:
+    """Param function with the value of `function`, a function of the wildcards, that never causes a rerun.
+
+    Snakemake does not record a param that is computed from `output`, because a change of the output is visible anyway.
+    """
+
+    def param(wildcards: Any, output: Any) -> Any:
+        return function(wildcards)
+
+    return param
+
+
+def file_options(wildcards: Any, input: Any, output: Any) -> str:
+    """Param function: every named input and output of a job as an option, ``--name PATH ...``; untracked.
+
+    Underscores become dashes. Inputs and outputs without a name or without files are left out.
+    """
+    return " ".join(
+        shlex.join([f"--{name.replace('_', '-')}", *([files] if isinstance(files, str) else files)])
+        for name, files in [*input.items(), *output.items()]
+        if files
+    )

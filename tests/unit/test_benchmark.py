@@ -1,0 +1,244 @@
+"""The benchmark of exit criteria: its rows against the reference engine."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from tests import reference_engine, small
+from twoscale import config, tables
+from twoscale.exits import benchmark
+from twoscale.exits.benchmark import measure_check_cost, measure_latency, measure_quality, operating_points
+from twoscale.model.noise import EvaluationNoise
+from twoscale.model.transformer import initialise
+
+SEED = 11
+BLOCK = 8
+CRITERIA = {
+    "fixed": {"thresholds": [2, 6]},
+    "step_norm": {"thresholds": [1.5]},
+    "kl": {"thresholds": [0.02]},
+    "acceleration": {"thresholds": [1.0e-300, 4]},  # never met, often met
+}
+GRID = [("fixed", 2), ("fixed", 6), ("step_norm", 1.5), ("kl", 0.02), ("acceleration", 1e-300), ("acceleration", 4)]
+
+
+def small_model(groups=((2,), (3, 4)), vocab_size=11):
+    model = small.model_config(hidden_size=16, context_length=BLOCK, vocab_size=vocab_size, groups=groups, mean_loops=4)
+    return initialise(model, seed=0).double()
+
+
+def exits(criteria=CRITERIA, **changes):
+    default = {
+        "max_loops": 6,
+        "dtype": "float64",
+        "quality_tokens": 3 * BLOCK,
+        "quality_batch_size": 2,
+        "latency_tokens": 5,
+        "latency_repeats": 2,
+    }
+    return config.ExitsConfig(**default | changes, criteria=criteria)
+
+
+def checkpoint(model):
+    return small.checkpoint(model, SEED)
+
+
+def held_out(sequences=3):
+    """Inputs and targets (N, T): successive blocks of one random text."""
+    tokens = torch.randint(11, (sequences * BLOCK + 1,), generator=torch.Generator().manual_seed(5))
+    return tokens[:-1].unflatten(0, (sequences, BLOCK)), tokens[1:].unflatten(0, (sequences, BLOCK))
+
+
+def quality(model, **changes):
+    """The tables exit_quality and exit_loops."""
+    return frames(("exit_quality", "exit_loops"), measure_quality(checkpoint(model), *held_out(), exits(**changes)))
+
+
+def latency(model, repeats=2, **changes):
+    """The tables exit_latency and exit_latency_loops."""
+    rows = measure_latency(checkpoint(model), held_out()[0][:repeats, :5], exits(**changes))
+    return frames(("exit_latency", "exit_latency_loops"), rows)
+
+
+def frames(names, parts):
+    return [pd.DataFrame(rows, columns=list(tables.columns(name))[1:]) for name, rows in zip(names, parts, strict=True)]
+
+
+def cross_entropy(logits, targets):
+    """Mean of -log softmax(logits)[target] in nats, with NumPy: logits (T, V), targets (T,)."""
+    logits = logits.numpy()
+    log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    return -log_p[np.arange(len(targets)), targets.numpy()].mean()
+
+
+def test_the_operating_points_are_every_criterion_at_every_threshold():
+    assert operating_points(exits()) == GRID
+
+
+@pytest.mark.parametrize("groups", [((2,), (3, 4)), ()], ids=["looped", "plain GPT"])
+@pytest.mark.parametrize("measure", [quality, latency])
+def test_rows_fit_their_tables(measure, groups, tmp_path):
+    names = ("exit_quality", "exit_loops") if measure is quality else ("exit_latency", "exit_latency_loops")
+    for name, frame in zip(names, measure(small_model(groups)), strict=True):
+        tables.write(name, frame.assign(run="trial"), tmp_path / "table.parquet")
+        stored = tables.read(name, tmp_path / "table.parquet")
+        assert len(stored) == len(frame)
+        assert stored.empty == (not groups and name.endswith("loops"))
+        assert not stored.isna().any(axis=None)
+
+
+def test_quality_has_one_row_per_operating_point_and_sequence():
+    frame, loops = quality(small_model())
+    keys = list(zip(frame["criterion"], frame["threshold"], frame["sequence"], strict=True))
+    assert keys == [(name, threshold, sequence) for name, threshold in GRID for sequence in range(3)]
+    assert (frame["tokens"] == BLOCK).all()
+    keys = list(loops[["criterion", "threshold", "sequence", "group"]].itertuples(index=False, name=None))
+    assert keys == [(name, tau, i, group) for name, tau in GRID for i in range(3) for group in ("2", "3-4")]
+
+
+@pytest.mark.parametrize("changes", [{}, {"readout": "remaining_layers"}, {"kv_slots": 2}, {"kv_slots": 6}], ids=str)
+def test_quality_is_the_cross_entropy_and_cost_of_the_reference_engine(changes):
+    model = small_model()
+    inputs, targets = held_out()
+    frame, loops = quality(model, **changes)
+    loops = loops.set_index(["criterion", "threshold", "sequence", "group"])
+    for row in frame.to_dict("records"):
+        name, threshold, i = key = row["criterion"], row["threshold"], row["sequence"]
+        logits, steps, evaluations = reference_engine.evaluate(
+            model, inputs[i], name, threshold, 6, EvaluationNoise(SEED, [i], BLOCK), **changes
+        )
+        assert row["ce"] == pytest.approx(cross_entropy(logits, targets[i]), rel=1e-9)
+        assert row["ppl"] == pytest.approx(math.exp(row["ce"]), rel=1e-12)
+        for group, label in enumerate(("2", "3-4")):
+            means = loops.loc[(*key, label)]
+            assert means["loop_steps"] == pytest.approx(steps[group].double().mean().item(), rel=1e-6)
+            assert means["evaluations"] == pytest.approx(evaluations[group].double().mean().item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("changes", [{}, {"readout": "remaining_layers"}, {"kv_slots": 2}], ids=str)
+def test_latency_times_the_evaluations_of_the_reference_engine(changes):
+    model = small_model()
+    inputs, _ = held_out()
+    _, loops = latency(model, **changes)
+    for (name, threshold, repeat), rows in loops.groupby(["criterion", "threshold", "repeat"]):
+        _, _, evaluations = reference_engine.evaluate(
+            model, inputs[repeat, :5], name, threshold, 6, EvaluationNoise(SEED, [0], BLOCK), **changes
+        )
+        assert rows["group"].tolist() == ["2", "3-4"]
+        np.testing.assert_allclose(rows["evaluations"], evaluations.double().mean(1), rtol=1e-12)
+
+
+def test_cross_entropy_at_fixed_loops_is_that_of_the_forward_pass():
+    model = small_model()
+    inputs, targets = held_out()
+    with torch.no_grad():
+        logits = model(inputs, [2, 2], EvaluationNoise(SEED, range(3), BLOCK))
+    frame, _ = quality(model, criteria={"fixed": {"thresholds": [2]}})
+    expected = [cross_entropy(logits[i], targets[i]) for i in range(3)]
+    np.testing.assert_allclose(frame["ce"], expected, rtol=1e-9)
+
+
+def test_share_at_max_loops_counts_the_tokens_that_ran_all_of_them():
+    frame, loops = (table.set_index(["criterion", "threshold"]) for table in quality(small_model()))
+    assert (frame.loc[("acceleration", 1e-300), "share_at_max_loops"] == 1).all()
+    assert (loops.loc[("acceleration", 1e-300), "evaluations"] == 6).all()
+    assert (frame.loc[("fixed", 2.0), "share_at_max_loops"] == 0).all()
+    often = frame.loc[("acceleration", 4.0), "share_at_max_loops"]
+    assert often.between(0, 1, inclusive="left").all()
+
+
+def test_quality_does_not_depend_on_the_batch():
+    model = small_model()
+    for one, three in zip(quality(model, quality_batch_size=1), quality(model, quality_batch_size=3), strict=True):
+        pd.testing.assert_frame_equal(one, three, rtol=1e-9)
+
+
+USERS_CRITERION = """
+from twoscale.exits.criteria import StepNorm
+
+
+class Twice(StepNorm):
+    def statistic(self, x, x_new):
+        return 2 * super().statistic(x, x_new)
+"""
+
+
+def test_a_users_criterion_is_measured_beside_the_others(tmp_path):
+    (tmp_path / "twice.py").write_text(USERS_CRITERION)
+    twice = {"thresholds": [3.0], "file": str(tmp_path / "twice.py"), "class": "Twice"}
+    criteria = {"step_norm": {"thresholds": [1.5]}, "twice": twice}
+    model = small_model()
+    frame = quality(model, criteria=criteria)[0].set_index("criterion")
+    assert frame.loc["twice", "ce"].tolist() == frame.loc["step_norm", "ce"].tolist()
+    assert set(latency(model, repeats=1, criteria=criteria)[0]["criterion"]) == {"step_norm", "twice"}
+
+
+def test_latency_has_one_row_per_operating_point_and_repeat_and_the_points_take_turns():
+    frame, _ = latency(small_model())
+    keys = list(zip(frame["repeat"], frame["criterion"], frame["threshold"], strict=True))
+    assert keys == [(repeat, name, threshold) for repeat in range(2) for name, threshold in GRID]
+    assert (frame["tokens"] == 5).all()
+
+
+def test_latency_and_its_baseline_are_positive_milliseconds():
+    frame, _ = latency(small_model())
+    for column in ("latency_ms", "baseline_ms"):
+        assert (frame[column] > 0).all()
+        assert (frame[column] < 1e4).all()
+    assert (frame["load_average"] >= 0).all()
+
+
+def test_the_baseline_repeats_the_evaluations_and_calls_no_criterion():
+    """Counted by calls: of final norm, once per decoded state, and of the loop blocks."""
+    model = small_model()
+    calls = {"readout": 0, "recur": 0}
+
+    def count(kind):
+        def hook(*_):
+            calls[kind] += 1
+
+        return hook
+
+    model.final_norm.register_forward_hook(count("readout"))
+    for group in model.groups:
+        group.register_forward_hook(count("recur"))
+    _, loops = latency(model, repeats=1, criteria={"kl": {"thresholds": [0.02]}})
+    tokens, rounds = 5, 2  # the first round, of the same prompt, warms up
+    evaluations = round(tokens * loops["evaluations"].sum())
+    assert calls["recur"] == rounds * 2 * evaluations
+    read_out_by_the_criterion = evaluations + 2 * tokens  # each new state, and x^0 of both groups
+    assert calls["readout"] == rounds * (2 * tokens + read_out_by_the_criterion)
+
+
+def test_latency_grows_with_the_loops():
+    """Six loops against one, in sums over repeats, so that a hiccup of the machine does not decide."""
+    frame, _ = latency(small_model(), criteria={"fixed": {"thresholds": [1, 6]}}, repeats=3)
+    total = frame.groupby("threshold")[["latency_ms", "baseline_ms"]].sum()
+    assert (total.loc[6.0] > total.loc[1.0]).all()
+
+
+def check_cost(model, **changes):
+    rows = measure_check_cost(checkpoint(model), held_out()[0][:2, :5], exits(**changes))
+    return pd.DataFrame(rows, columns=list(tables.columns("check_cost"))[1:])
+
+
+@pytest.mark.parametrize("readout", ["head", "remaining_layers"])
+def test_a_check_and_a_step_are_timed_per_repeat_and_group(tmp_path, monkeypatch, readout):
+    monkeypatch.setattr(benchmark, "MIN_TIMING_SECONDS", 1e-3)
+    frame = check_cost(small_model(), readout=readout)
+    tables.write("check_cost", frame.assign(run="trial"), tmp_path / "table.parquet")
+    assert list(zip(frame["repeat"], frame["group"], strict=True)) == [(r, g) for r in (0, 1) for g in ("2", "3-4")]
+    assert frame[["check_ms", "loop_step_ms"]].gt(0).all(axis=None)
+
+
+def test_a_check_costs_more_the_larger_the_vocabulary(monkeypatch):
+    monkeypatch.setattr(benchmark, "MIN_TIMING_SECONDS", 1e-3)
+    costs = [check_cost(small_model(vocab_size=size))["check_ms"].sum() for size in (11, 100_000)]
+    assert costs[1] > costs[0]
+
+
+def test_a_plain_gpt_has_no_step_to_compare_a_check_with():
+    assert check_cost(small_model(groups=())).empty

@@ -1,0 +1,237 @@
+"""Token shards: tokenizing text shards, joining them, and opening the result."""
+
+import hashlib
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tiktoken
+
+from tests.texts import CORPUS
+from twoscale import tables
+from twoscale.data import shards as shards_module
+from twoscale.data.shards import TokenShard, join_tokens, open_shard, tokenize_text
+from twoscale.data.tokenizer import END_OF_TEXT, Tokenizer, byte_level, load_bpe, load_tokenizer, train_bpe
+from twoscale.errors import InputError
+
+CONTEXT = 16
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """File of a tokenizer of 300 ids."""
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    path.write_text(train_bpe(CORPUS, 300), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def shards(tmp_path):
+    """Two text shards; documents are named by their number, every fourth one is held out."""
+    paths = [tmp_path / "shard_0.parquet", tmp_path / "shard_1.parquet"]
+    for first, path in enumerate(paths):
+        numbers = range(first, 40, 2)
+        with tables.writing("text", path) as append:
+            append(
+                {
+                    "document": [str(number) for number in numbers],
+                    "held_out": [number % 4 == 0 for number in numbers],
+                    "text": [f"document {number} says {CORPUS[number % 5]}" for number in numbers],
+                }
+            )
+    return paths
+
+
+def documents(shards, held_out):
+    rows = [row for shard in shards for row in pq.read_table(shard).to_pylist()]
+    return [row["text"] for row in rows if row["held_out"] == held_out]
+
+
+def outputs(tmp_path):
+    return tmp_path / "data/train.bin", tmp_path / "data/val.bin", tmp_path / "data/tokens.json"
+
+
+def tokenize_each(shards, tmp_path, tokenizer):
+    """The token shard of each text shard."""
+    folder = tmp_path / "separate"
+    separate = [TokenShard(*(folder / f"{shard.stem}{end}" for end in (".train", ".val", ".json"))) for shard in shards]
+    for text_shard, token_shard in zip(shards, separate, strict=True):
+        tokenize_text(text_shard, tokenizer, token_shard)
+    return separate
+
+
+def tokenize(shards, tmp_path, tokenizer=None, held_out_tokens=200):
+    separate = tokenize_each(shards, tmp_path, tokenizer or byte_level())
+    joined = TokenShard(*outputs(tmp_path))
+    join_tokens(separate, joined, held_out_tokens, CONTEXT)
+    return joined
+
+
+# --- token shards
+
+
+@pytest.mark.parametrize("name", ["bytes", "bpe"])
+def test_training_shard_is_the_documents_in_order_each_with_an_end_of_text(shards, tmp_path, trained, name):
+    tokenizer = load_tokenizer(name, trained)
+    train, _, metadata = tokenize(shards, tmp_path, tokenizer)
+    ids = open_shard(train, metadata)
+    assert ids.dtype == np.uint16
+    expected = "".join(text + END_OF_TEXT for text in documents(shards, held_out=False))
+    assert tokenizer.decode(ids.tolist()) == expected
+    assert np.count_nonzero(ids == tokenizer.end_of_text) == 30
+
+
+@pytest.mark.parametrize("wanted", [CONTEXT + 1, 200])
+def test_held_out_shard_is_the_first_tokens_of_the_held_out_documents(shards, tmp_path, wanted):
+    tokenizer = byte_level()
+    _, val, metadata = tokenize(shards, tmp_path, held_out_tokens=wanted)
+    expected = [i for text in documents(shards, held_out=True) for i in [*tokenizer.encode(text), 256]]
+    assert open_shard(val, metadata).tolist() == expected[:wanted]
+
+
+def test_held_out_shard_is_shorter_where_there_is_less_text(shards, tmp_path):
+    _, val, metadata = tokenize(shards, tmp_path, held_out_tokens=10**9)
+    expected = sum(len(text.encode()) + 1 for text in documents(shards, held_out=True))
+    assert len(open_shard(val, metadata)) == expected
+
+
+def test_shards_are_little_endian_uint16(shards, tmp_path):
+    train, _, metadata = tokenize(shards, tmp_path)
+    content = train.read_bytes()
+    ids = open_shard(train, metadata)
+    assert [low + 256 * high for low, high in zip(content[::2], content[1::2], strict=True)] == ids.tolist()
+
+
+def test_metadata_describes_the_ids_and_the_files(shards, tmp_path):
+    train, val, metadata = tokenize(shards, tmp_path)
+    content = json.loads(metadata.read_text())
+    assert {key: content[key] for key in ("dtype", "tokenizer", "vocab_size", "end_of_text")} == {
+        "dtype": "uint16",
+        "tokenizer": "bytes",
+        "vocab_size": 257,
+        "end_of_text": 256,
+    }
+    for path in (train, val):
+        part = content["parts"][path.name]
+        assert part["count"] == path.stat().st_size // 2
+        assert part["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert content["parts"]["train.bin"]["documents"] == 30
+    assert content["parts"]["val.bin"]["documents"] < 10
+
+
+def test_digest_identifies_the_training_tokens_and_their_tokenizer(shards, tmp_path, trained):
+    def digest(*arguments):
+        return json.loads(tokenize(shards, tmp_path, *arguments)[2].read_text())["digest"]
+
+    first = digest()
+    assert digest(None, 100) == first  # held-out tokens do not affect training
+    assert digest(load_bpe(trained)) != first
+    shards.pop()
+    assert digest() != first
+
+
+def test_digest_has_the_form_of_existing_runs(shards, tmp_path):
+    """A SHA-256 of literal JSON, so that renamed keys change no digest."""
+    train, _, metadata = tokenize(shards, tmp_path)
+    train_sha256 = hashlib.sha256(train.read_bytes()).hexdigest()
+    hashed = f'[{{"dtype":"uint16","end_of_text":256,"tokenizer":"bytes","vocabulary":257}},"{train_sha256}"]'
+    assert json.loads(metadata.read_text())["digest"] == hashlib.sha256(hashed.encode()).hexdigest()
+
+
+def test_tokenizing_twice_gives_the_same_bytes(shards, tmp_path):
+    first = [path.read_bytes() for path in tokenize(shards, tmp_path)]
+    assert [path.read_bytes() for path in tokenize(shards, tmp_path)] == first
+
+
+@pytest.mark.parametrize(
+    ("kept", "held_out_tokens", "message"),
+    [
+        (True, 200, r"train\.bin: found 0 tokens, expected at least 17, .* data\.train_characters"),
+        (
+            False,
+            200,
+            r"val\.bin: found 0 tokens, expected at least 17, .* data\.held_out_tokens or data\.held_out_fraction",
+        ),
+        (None, CONTEXT, r"val\.bin: found 16 tokens, expected at least 17"),
+    ],
+)
+def test_ids_shorter_than_a_sequence_and_a_target_is_refused(shards, tmp_path, kept, held_out_tokens, message):
+    if kept is not None:
+        for path in shards:
+            table = pq.read_table(path)
+            pq.write_table(table.filter(pa.compute.equal(table["held_out"], kept)), path)
+    with pytest.raises(InputError, match=message):
+        tokenize(shards, tmp_path, held_out_tokens=held_out_tokens)
+    assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_joining_in_chunks_of_any_size_gives_the_same_files(shards, tmp_path, monkeypatch):
+    first = [path.read_bytes() for path in tokenize(shards, tmp_path)]
+    for chunk in (1, 7, 100):
+        monkeypatch.setattr(shards_module, "CHUNK", chunk)
+        assert [path.read_bytes() for path in tokenize(shards, tmp_path)] == first
+
+
+def test_token_shards_of_different_tokenizers_are_refused(shards, tmp_path, trained):
+    separate = tokenize_each(shards, tmp_path, byte_level())
+    tokenize_text(shards[1], load_bpe(trained), separate[1])
+    with pytest.raises(InputError, match="found 2 kinds of ids, expected one tokenizer"):
+        join_tokens(separate, TokenShard(*outputs(tmp_path)), 200, CONTEXT)
+
+
+def test_a_shard_of_text_that_breaks_late_leaves_the_files_of_before(shards, tmp_path):
+    paths = tokenize(shards, tmp_path)
+    before = [path.read_bytes() for path in paths]
+    shards[1].write_bytes(shards[1].read_bytes()[:-50])
+    with pytest.raises(InputError, match=r"shard_1\.parquet: cannot be read"):
+        tokenize(shards, tmp_path, held_out_tokens=100)
+    assert [path.read_bytes() for path in paths] == before
+    assert sorted(paths[0].parent.iterdir()) == sorted(paths)
+
+
+def test_more_ids_than_uint16_holds_is_refused(shards, tmp_path):
+    many = {bytes([byte]): byte for byte in range(256)} | {f"~{n:06}".encode(): n for n in range(256, 2**16)}
+    encoding = tiktoken.Encoding("many", pat_str=r"\S+|\s+", mergeable_ranks=many, special_tokens={END_OF_TEXT: 2**16})
+    with pytest.raises(InputError, match="found 65537 ids, expected at most 65536"):
+        tokenize(shards, tmp_path, Tokenizer("many", encoding))
+
+
+def test_open_shard_refuses_another_length_than_in_the_metadata(shards, tmp_path):
+    train, _, metadata = tokenize(shards, tmp_path)
+    count = train.stat().st_size // 2
+    for content, found in ((train.read_bytes()[:-2], count - 1), (b"", 0), (train.read_bytes()[:-1], f"{count - 0.5}")):
+        train.write_bytes(content)
+        with pytest.raises(InputError, match=rf"train\.bin: found \d+ bytes, {found} tokens, expected {count} tokens"):
+            open_shard(train, metadata)
+
+
+def test_open_shard_refuses_a_missing_shard(shards, tmp_path):
+    train, _, metadata = tokenize(shards, tmp_path)
+    train.unlink()
+    with pytest.raises(InputError, match=r"train\.bin: found no file, expected a token shard of \d+ tokens"):
+        open_shard(train, metadata)
+
+
+def test_open_shard_refuses_another_dtype(shards, tmp_path):
+    train, _, metadata = tokenize(shards, tmp_path)
+    metadata.write_text(json.dumps(json.loads(metadata.read_text()) | {"dtype": "uint32"}))
+    with pytest.raises(InputError, match="found the dtype 'uint32', expected 'uint16'"):
+        open_shard(train, metadata)
+
+
+@pytest.mark.parametrize("content", [None, "", "[]", '{"dtype": "uint16", "parts": {}}', '{"dtype": "uint16"}'])
+def test_open_shard_refuses_a_metadata_without_the_shard(shards, tmp_path, content):
+    train, _, metadata = tokenize(shards, tmp_path)
+    metadata.unlink()
+    if content is not None:
+        metadata.write_text(content)
+    with pytest.raises(InputError, match=r"tokens\.json: found no description of train\.bin"):
+        open_shard(train, metadata)
+
+
+def test_open_shard_cannot_be_written_to(shards, tmp_path):
+    train, _, metadata = tokenize(shards, tmp_path)
+    with pytest.raises(ValueError, match="read-only"):
+        open_shard(train, metadata)[0] = 1

@@ -1,0 +1,263 @@
+"""workflow: the files, params and resources of jobs, without Snakemake."""
+
+import json
+import re
+import subprocess
+import sys
+from inspect import signature
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from twoscale import workflow
+from twoscale.errors import InputError
+from twoscale.figures.catalogue import FIGURES, Figure, table
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = ROOT / "scripts"
+
+
+def runs(**config):
+    return workflow.Runs({"preset": "tiny"} | config, SCRIPTS)
+
+
+def of(run="tiny", **wildcards):
+    return SimpleNamespace(run=run, **wildcards)
+
+
+def test_nothing_of_torch_matplotlib_or_snakemake_is_imported():
+    code = "import sys, twoscale.workflow; print({'torch', 'matplotlib', 'snakemake'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+# --- runs
+
+
+def test_the_chosen_run_comes_first_then_further_runs_then_variants():
+    names = list(runs(run="mine", runs={"other": {"seed": 2}}))
+    assert names[:2] == ["mine", "other"]
+    assert all(name.startswith("variants/") for name in names[2:])
+    assert runs(run="mine").variants == list(runs(run="mine"))[1:]
+
+
+def test_the_pattern_of_runs_matches_names_literally():
+    pattern = runs(run="a.b").pattern
+    assert re.fullmatch(pattern, "a.b")
+    assert not re.fullmatch(pattern, "axb")
+
+
+def test_runs_share_the_text_of_the_chosen_run_unless_their_data_differ():
+    several = runs(runs={"seeded": {"seed": 2}, "longer": {"data": {"train_characters": 50000}}})
+    assert [several.data_run(run) for run in ("tiny", "seeded", "longer")] == ["tiny", "tiny", "longer"]
+    assert several.data_file("val.bin")(of("seeded")) == "results/tiny/data/val.bin"
+    assert "results/longer/data/text/shard_001.parquet" in several.downloads
+    assert len(several.downloads) == len(set(several.downloads)) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "counting"),
+    [
+        ("gpt2", workflow.GPT2, workflow.GPT2),
+        ("bpe", "results/tiny/data/tokenizer.json", []),
+        ("bytes", [], []),
+    ],
+)
+def test_the_file_of_a_tokenizer_follows_its_name(name, file, counting):
+    mine = runs(tokenizer={"name": name})
+    assert mine.tokenizer_file(of()) == file
+    assert mine.counting_tokenizer(of()) == counting
+    assert (workflow.GPT2 in mine.downloads) == (name == "gpt2")
+
+
+# --- checkpoints
+
+
+def test_a_segment_starts_from_the_previous_checkpoint_with_its_optimizer_state():
+    mine = runs(train={"iterations": 40, "early_checkpoints": [5]})
+    assert mine.checkpoint_iterations("tiny") == [5, 10, 20, 30, 40]
+    assert mine.segment_start(of(iteration="000005")) == ["results/tiny/checkpoints/iteration_000000.safetensors"]
+    assert mine.segment_start(of(iteration="000010")) == [
+        "results/tiny/checkpoints/iteration_000005.safetensors",
+        "results/tiny/checkpoints/iteration_000005.optimizer.safetensors",
+    ]
+    assert mine.last_checkpoint(of()) == "results/tiny/checkpoints/iteration_000040.safetensors"
+    assert mine.last_group(of()) == "analyses_tiny_000040"
+
+
+@pytest.mark.parametrize("iteration", ["000000", "000015"])
+def test_a_checkpoint_off_the_schedule_is_refused_in_one_sentence(iteration):
+    with pytest.raises(InputError, match=r"run tiny: no checkpoint at iteration \d+, expected one of \[10, 20\]\."):
+        runs().segment_start(of(iteration=iteration))
+
+
+def test_a_pattern_is_filled_in_at_every_checkpoint_with_or_without_the_untrained_model():
+    pattern = "results/{run}/x/iteration_{iteration}.parquet"
+    every = runs().at_checkpoints(pattern)(of())
+    assert every == [f"results/tiny/x/iteration_0000{number}.parquet" for number in ("00", "10", "20")]
+    assert runs().at_checkpoints(pattern, untrained=False)(of()) == every[1:]
+
+
+@pytest.mark.parametrize(
+    ("path", "last"),
+    [
+        ("tiny/checkpoints/iteration_000020.safetensors", True),
+        ("tiny/training/iteration_000020.loops.parquet", True),
+        ("tiny/logs/train_segment_000020.log", True),
+        ("tiny/checkpoints/iteration_000010.safetensors", False),
+        ("tiny/paths/iteration_000020.parquet", False),
+    ],
+)
+def test_the_last_segment_is_told_from_the_others_by_its_paths(path, last):
+    assert bool(re.match(f"(?:{runs().last_segments})/", path)) == last
+
+
+# --- params
+
+
+def test_a_slice_is_one_canonical_string_of_sections_scalars_and_derived_values():
+    param = runs().slice("run", "seed", "device", "scaling", exits=lambda config: config.dense_exits)
+    text = param(of())
+    values = json.loads(text)
+    assert text == workflow.canonical_json(values)
+    assert list(values) == ["device", "exits", "run", "scaling", "seed"]
+    assert (values["run"], values["device"]) == ("tiny", "cpu")
+    assert values["exits"]["criteria"]["fixed"]["thresholds"] == [1, 2, 4, 6]
+    assert param(SimpleNamespace()) == text  # without a wildcard: the chosen run
+
+
+def test_the_training_param_has_no_runtime_key_and_the_runtime_has_the_others():
+    identity, runtime = (json.loads(f(of())) for f in (runs().training_identity, runs().runtime))
+    assert not identity["train"].keys() & runtime.keys()
+    assert runs(train={"save_seconds": 9}).training_identity(of()) == runs().training_identity(of())
+
+
+def users_criterion(file):
+    criteria = {"mine": {"thresholds": [1.0], "file": str(file), "class": "Mine"}}
+    return runs(exits={"criteria": criteria}).exit_slice(lambda config: config.exits)
+
+
+def test_the_code_of_users_criteria_is_tracked(tmp_path):
+    digests = []
+    for number, code in enumerate(("A = 1", "A = 1  # a comment", "A = 2")):
+        file = tmp_path / f"{number}.py"
+        file.write_text(code)
+        digests.append(json.loads(users_criterion(file)(of()))["criterion_files"]["mine"])
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_a_criterion_file_that_does_not_exist_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"nowhere\.py: cannot be read"):
+        users_criterion(tmp_path / "nowhere.py")(of())
+
+
+def test_untracked_params_take_the_output_and_keep_the_value():
+    param = workflow.untracked(lambda wildcards: wildcards.run)
+    assert list(signature(param).parameters) == ["wildcards", "output"]
+    assert param(of("a"), output=None) == "a"
+    mine = runs()
+    for function in (mine.command("x"), mine.torch_command("x"), mine.training_command("x"), mine.caption()):
+        assert "output" in signature(function).parameters
+
+
+def test_files_become_options_by_their_names_with_quotes_and_without_empty_ones():
+    inputs = {"val": "a b.bin", "token_drift": ["1.parquet", "2.parquet"], "tokenizer": []}
+    options = workflow.file_options(of(), inputs, {"loop_metrics": "m.parquet"})
+    assert options == "--val 'a b.bin' --token-drift 1.parquet 2.parquet --loop-metrics m.parquet"
+
+
+@pytest.mark.parametrize(
+    ("train", "device", "command"),
+    [
+        ({}, "cpu", "python {0}/x.py"),
+        ({"processes": 2}, "cpu", "torchrun --standalone --nproc-per-node 2 -- {0}/x.py"),
+        ({}, "cuda", "python {0}/with_gpus.py 1 python {0}/x.py"),
+        (
+            {"processes": 2},
+            "cuda",
+            "python {0}/with_gpus.py 2 torchrun --standalone --nproc-per-node 2 -- {0}/x.py",
+        ),
+    ],
+)
+def test_the_training_command_leases_gpus_and_starts_the_processes(train, device, command):
+    mine = runs(train=train, compute={"device": device})
+    assert mine.training_command("x")(of(), output=None) == command.format(SCRIPTS)
+    alone = command.format(SCRIPTS) if not train else None
+    assert alone in (None, mine.torch_command("x")(of(), output=None))
+
+
+def test_the_columns_of_written_tables_are_a_param():
+    assert json.loads(workflow.table_columns("training_loops"))["training_loops"].keys() == {
+        "iteration",
+        "group",
+        "loops",
+    }
+
+
+# --- resources
+
+
+def test_resources_follow_the_device_and_the_processes():
+    cpu = runs(train={"processes": 2, "cpu_threads": 3})
+    assert (cpu.gpus(of()), cpu.training_gpus(of()), cpu.training_threads(of()), cpu.training_cpus(of())) == (
+        0,
+        0,
+        6,
+        6,
+    )
+    cuda = runs(train={"processes": 2}, compute={"device": "cuda"})
+    assert (cuda.gpus(of()), cuda.training_gpus(of()), cuda.training_cpus(of())) == (1, 2, 8)
+
+
+def test_memory_and_time_grow_with_the_attempt_and_further_resources_are_kept():
+    asked = runs().torch_job(memory=8000, minutes=60, cpus_per_task=4)
+    assert [asked["mem_mb"](of(), attempt) for attempt in (1, 3)] == [8000, 24000]
+    assert asked["runtime"](of(), attempt=2) == 120
+    assert asked["cpus_per_task"] == 4
+    assert asked["gpu_slot"](of()) == 0
+
+
+# --- figures
+
+
+def test_a_figure_reads_its_tables_of_the_chosen_run_or_of_all_variants():
+    mine = runs()
+    by_name = {figure.name: figure for figure in FIGURES}
+    assert mine.figure_inputs(by_name["fig1"]) == {"states": ["results/tiny/states.safetensors"]}
+    assert mine.figure_inputs(by_name["pareto"])["exit_loops"] == ["results/tiny/tables/pareto_loops.parquet"]
+    drift = mine.figure_inputs(by_name["variants"])["drift"]
+    assert drift == [f"results/{run}/tables/drift.parquet" for run in mine.variants]
+
+
+def test_a_figure_is_told_its_runs_text_loops_and_values():
+    mine = runs()
+    fig1, variants = (next(figure for figure in FIGURES if figure.name == name) for name in ("fig1", "variants"))
+    assert json.loads(mine.figure_slice(fig1)) == {
+        "run": "tiny",
+        "runs": ["tiny"],
+        "text": "Python documentation",
+        "loops": mine.config.trajectories.loops,
+        "values": {"tokens": mine.config.figures.fig1_tokens},
+    }
+    assert json.loads(mine.figure_slice(variants))["runs"] == mine.variants
+
+
+@pytest.mark.parametrize(
+    ("groups", "missing"), [([[2], [3]], []), ([[2]], ["fig2"]), ([], [f"fig{n}" for n in range(1, 6)])]
+)
+def test_targets_have_the_figures_that_the_groups_allow(groups, missing):
+    mine = runs(model={"groups": groups})
+    names = [Path(file).stem for file in mine.figure_files("all")]
+    assert names == [f"fig{n}" for n in range(1, 6) if f"fig{n}" not in missing]
+    assert "results/training.pdf" in mine.figure_files("supplementary")
+    assert mine.results(of()) == mine.figure_files("all") + (["results/claims.md"] if groups else [])
+
+
+def test_a_stage_can_append_a_figure():
+    mine = runs()
+    mine.figures.append(Figure("mine", table("loop_metrics")))
+    assert mine.figure_files("supplementary")[-1] == "results/mine.pdf"
+    assert mine.figure_inputs(mine.figures[-1]) == {"loop_metrics": ["results/tiny/tables/loop_metrics.parquet"]}
+    assert mine.caption(mine.figures[-1])(of(), output=None) == {"run": "tiny", "text": "Python documentation"}
+    assert len(runs().figures) == len(FIGURES)

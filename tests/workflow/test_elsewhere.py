@@ -1,0 +1,65 @@
+"""The workflow from another folder, and as a module of another workflow."""
+
+import pytest
+
+from tests.workflow.conftest import ROOT, Project
+from twoscale.figures.catalogue import FIGURES
+
+CONFIG = {"preset": "tiny", "seed": 5}
+TARGETS = ("all", "supplementary")
+
+
+@pytest.fixture
+def elsewhere(tmp_path_factory):
+    """A folder without this workflow."""
+    return Project(tmp_path_factory.mktemp("elsewhere"))
+
+
+@pytest.fixture
+def planned(fresh):
+    """The jobs of the workflow in its own folder."""
+    fresh.configure(**CONFIG)
+    return jobs(fresh.plan(*TARGETS))
+
+
+def jobs(plan, prefix=""):
+    """The plan without target rules, and rule names without the prefix of a module."""
+    counts = {rule.removeprefix(prefix): count for rule, count in plan.items()}
+    return {rule: count for rule, count in counts.items() if rule not in TARGETS}
+
+
+def test_another_folder_plans_the_same_jobs_and_gets_the_results(fresh, planned, elsewhere):
+    snakefile = ("-s", str(fresh.root / "Snakefile"))
+    assert jobs(elsewhere.plan(*TARGETS, *snakefile)) == planned
+    elsewhere.succeed("results/tiny/data/tokens.json", *snakefile)
+    assert (elsewhere.root / "results/tiny/data/train.bin").stat().st_size > 0
+    assert not (fresh.root / "results").exists()
+
+
+def import_as_module(project, elsewhere, config=""):
+    (elsewhere.root / "Snakefile").write_text(
+        f"module twoscale:\n    snakefile: {str(project.root / 'Snakefile')!r}\n{config}\n"
+        "use rule * from twoscale as imported_*\n"
+    )
+
+
+def test_a_module_with_a_config_plans_the_same_jobs(fresh, planned, elsewhere):
+    fresh.configure(preset="paper")  # the config of the importing workflow replaces that of the checkout
+    import_as_module(fresh, elsewhere, f"    config: {CONFIG}\n")
+    assert jobs(elsewhere.plan("imported_all", "imported_supplementary"), "imported_") == planned
+
+
+def test_a_module_without_a_config_has_that_of_its_checkout_and_makes_files(fresh, planned, elsewhere):
+    import_as_module(fresh, elsewhere)
+    assert jobs(elsewhere.plan("imported_all", "imported_supplementary"), "imported_") == planned
+    elsewhere.succeed("results/tiny/checkpoints/iteration_000000.safetensors")
+    assert (elsewhere.root / "results/tiny/checkpoints/iteration_000000.safetensors").exists()
+
+
+def test_every_rule_that_plots_has_a_row_a_module_a_caption_and_a_category(fresh):
+    rules = set(fresh.succeed("--list-rules").stdout.split())
+    assert {rule for rule in rules if rule.startswith("plot_")} == {f"plot_{figure.name}" for figure in FIGURES}
+    for figure in FIGURES:
+        assert (ROOT / f"src/twoscale/figures/{figure.name}.py").exists()
+        assert (ROOT / f"workflow/report/{figure.name}.rst").exists()
+        assert figure.category in ("Figures of the paper", "Supplementary figures")

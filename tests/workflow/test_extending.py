@@ -1,0 +1,150 @@
+"""docs/extending.md: every recipe, applied as printed to a copy of the project, works and touches few files."""
+
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import pandas as pd
+import pytest
+import yaml
+from conftest import ROOT, Project, environment
+
+PAGE = ROOT / "docs" / "extending.md"
+BLOCK = re.compile(r"^```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+TITLE = re.compile(r"(?:#|\{#) (\S+?)(?: \((append|in \w+)\))?(?: #\})?")
+TINY = ROOT / "workflow" / "presets" / "tiny.yaml"
+
+
+@dataclass(frozen=True)
+class Block:
+    """One code block: the file that it names, where in it the code belongs, and the code."""
+
+    path: str
+    place: str | None  # None: the whole file; "append"; "in NAME"
+    code: str
+
+    def apply(self, project: Project) -> None:
+        file = project.root / self.path
+        if self.place is None:
+            assert not file.exists(), f"{self.path} exists already"
+            file.write_text(self.code)
+        elif self.place == "append":
+            file.write_text(file.read_text() + self.code)
+        else:
+            name = self.place.removeprefix("in ")
+            text, count = re.subn(
+                rf"^{name}\b.*\n", lambda line: line[0] + self.code, file.read_text(), count=1, flags=re.MULTILINE
+            )
+            assert count == 1, f"{self.path} has no line that begins with {name}"
+            file.write_text(text)
+
+
+def recipe(heading: str) -> list[Block]:
+    """The code blocks of one section of the page."""
+    section = re.search(rf"^## {heading}\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    return [block(code) for code in BLOCK.findall(section[1])]
+
+
+def block(code: str) -> Block:
+    title, _, rest = code.partition("\n")
+    path, place = TITLE.fullmatch(title).groups()
+    return Block(path, place, rest)
+
+
+def apply(heading: str, project: Project) -> None:
+    for part in recipe(heading):
+        part.apply(project)
+
+
+def changed(heading: str, *, without: tuple[str, ...] = ("config.yaml",)) -> set[str]:
+    """Files that a recipe touches, apart from the configuration and the tests."""
+    return {part.path for part in recipe(heading) if part.path not in without and not part.path.startswith("tests/")}
+
+
+def table(project: Project, path: str) -> pd.DataFrame:
+    return pd.read_parquet(project.root / "results" / path)
+
+
+@pytest.mark.parametrize(
+    ("heading", "limit"),
+    [("A measure per loop step", 2), ("An exit criterion", 1), ("A model", 2), ("A stage with a figure", 5)],
+)
+def test_a_recipe_touches_few_files(heading, limit):
+    assert 1 <= len(changed(heading)) <= limit
+
+
+def test_the_lines_of_the_configuration_that_name_a_criterion_are_two():
+    (config,) = [part for part in recipe("An exit criterion") if part.path == "config.yaml"]
+    assert len(config.code.splitlines()) == 2
+
+
+def test_the_file_of_a_block_is_in_its_first_line():
+    assert block("# a/b.py\nx = 1\n") == Block("a/b.py", None, "x = 1\n")
+    assert block("# a/b.py (append)\nx = 1\n") == Block("a/b.py", "append", "x = 1\n")
+    assert block("# a/b.py (in NAMES)\nx = 1\n") == Block("a/b.py", "in NAMES", "x = 1\n")
+    assert block("{# a/b.rst #}\ntext\n") == Block("a/b.rst", None, "text\n")
+
+
+def test_a_measure_is_a_column_of_trajectories_and_a_row_of_loop_metrics(editable):
+    apply_with_tests("A measure per loop step", editable)
+    editable.succeed("results/tiny/tables/loop_metrics.parquet")
+    steps = table(editable, "tiny/trajectories/iteration_000020.parquet")
+    assert steps.loc[steps["k"].between(1, 5), "step_ratio"].notna().any()
+    assert steps.loc[steps["k"] == 0, "step_ratio"].isna().all()
+    metrics = table(editable, "tiny/tables/loop_metrics.parquet")
+    assert set(metrics.loc[metrics["measure"] == "step_ratio", "group"]) == {"2", "3"}
+
+
+def test_a_measure_has_a_test_that_passes(fresh):
+    apply_with_tests("A measure per loop step", fresh)
+    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "step_ratio", "tests/unit/test_measures.py"]
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=fresh.root,
+        env=environment() | {"PYTHONPATH": "src"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+
+
+def apply_with_tests(heading: str, project: Project) -> None:
+    """Apply a recipe to a copy that also has the test files that it extends."""
+    for part in recipe(heading):
+        if part.path.startswith("tests/"):
+            file = project.root / part.path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text((ROOT / part.path).read_text())
+        part.apply(project)
+
+
+def test_a_criterion_is_in_the_exit_tables(editable):
+    apply("An exit criterion", editable)
+    editable.succeed("results/fig4.pdf")
+    for name in ("exit_quality", "exit_loops", "exit_latency"):
+        rows = table(editable, f"tiny/tables/{name}.parquet")
+        assert set(rows.loc[rows["criterion"] == "halving", "threshold"]) == {0.1, 0.5}
+
+
+def test_a_model_trains_a_segment_and_gives_the_table_of_fig3(fresh):
+    apply("A model", fresh)
+    tiny = yaml.safe_load(TINY.read_text())
+    one_segment = {"iterations": 10, "checkpoint_every": 10, "lr_decay_iterations": 10}
+    fresh.configure(**tiny | {"preset": "rotary", "train": tiny["train"] | one_segment})
+    fresh.succeed("results/rotary/tables/loop_metrics.parquet")
+    metrics = table(fresh, "rotary/tables/loop_metrics.parquet")
+    assert set(metrics["iteration"]) == {0, 10}
+    assert metrics.loc[metrics["measure"] == "step_norm", "mean"].notna().any()
+
+
+def test_a_stage_draws_its_figure_and_belongs_to_the_supplement(editable):
+    apply("A stage with a figure", editable)
+    assert editable.plan("supplementary")["plot_agreement"] == 1
+    editable.succeed("results/agreement.pdf")
+    assert (editable.root / "results/agreement.pdf").read_bytes().startswith(b"%PDF")
+    shares = table(editable, "tiny/tables/agreement.parquet")
+    assert (shares.loc[shares["k"] == 6, "agreement"] == 1).all()
+    assert editable.plan("results/agreement.pdf") == {}

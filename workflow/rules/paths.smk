@@ -1,0 +1,52 @@
+# Whole paths of tokens: their types, and their independence of the initial state.
+#
+# in:  paths/ of every checkpoint; checkpoints, data/val.bin
+# out: path_independence/iteration_*.parquet, tables/{path_types,path_metrics,path_independence}.parquet
+
+
+rule measure_path_independence:
+    input:
+        **HELD_OUT,
+        checkpoint=CHECKPOINT,
+    output:
+        independence="results/{run}/path_independence/iteration_{iteration}.parquet",
+    log:
+        "results/{run}/logs/measure_path_independence_{iteration}.log",
+    benchmark:
+        "results/{run}/benchmarks/measure_path_independence_{iteration}.tsv"
+    conda:
+        "../../envs/torch.yaml"
+    resources:
+        **runs.torch_job(memory=8000, minutes=60),
+    params:
+        **torch_script("measure_path_independence"),
+        config=runs.slice("seed", "device", "model", "trajectories", "path_independence"),
+        tables=table_columns("token_independence"),
+    shell:
+        JOB
+
+
+rule aggregate_paths:
+    input:
+        paths=runs.at_checkpoints("results/{run}/paths/iteration_{iteration}.parquet"),
+        independence=runs.at_checkpoints("results/{run}/path_independence/iteration_{iteration}.parquet"),
+    output:
+        path_types="results/{run}/tables/path_types.parquet",
+        path_metrics="results/{run}/tables/path_metrics.parquet",
+        path_independence="results/{run}/tables/path_independence.parquet",
+    log:
+        "results/{run}/logs/aggregate_paths.log",
+    benchmark:
+        "results/{run}/benchmarks/aggregate_paths.tsv"
+    localrule: True
+    conda:
+        "../../envs/analysis.yaml"
+    resources:
+        mem_mb=2000,
+        runtime=30,
+    params:
+        **script("aggregate_paths"),
+        config=runs.slice("run"),
+        tables=table_columns("path_types", "path_metrics", "path_independence"),
+    shell:
+        JOB
