@@ -68,7 +68,8 @@ def main() -> None:
     os.environ["MALLOC_MMAP_THRESHOLD_"] = "65536"
     state_bytes = len(config.groups) * arguments.batch_size * config.context_length * config.hidden_size * 4
     print(
-        f"{arguments.device}, hidden size {config.hidden_size}, {arguments.batch_size} x {config.context_length} tokens,",
+        f"{arguments.device}, hidden size {config.hidden_size},",
+        f"{arguments.batch_size} x {config.context_length} tokens,",
         end=" ",
     )
     print(f"loops {LOOPS}")
