@@ -1,8 +1,10 @@
-# make          environment, then every figure of the run chosen in config.yaml
-# make report   that run as one web page, report.html
-# make test     environment, then the tests (not the demo)
-# make plan     what a run will take: make plan PRESET=paper TFLOPS=100
-# make test-slurm   environment, then the tests on a SLURM of one node, which is installed where it is missing
+# make             environment, then every figure of the run that config.yaml selects
+# make report      that run as one web page, report.html
+# make test        environment, then the tests (not the demo)
+# make test-slurm  environment, then the tests on a SLURM of one node, which is installed if it is missing
+# make bench       environment, then the benchmarks
+# make plan        the cost of a run: make plan PRESET=paper TFLOPS=100
+# make generated   JSON schema, paper.yaml and docs/config.md from the config classes
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -10,17 +12,18 @@ PRESET ?= paper
 TFLOPS ?= 100
 
 .DEFAULT_GOAL := all
-.PHONY: all env test test-slurm bench plan lint format report clean-env
+.PHONY: all env test test-slurm bench plan generated lint format report clean-env
 
 all: env
 	$(BIN)/snakemake --cores all
 
 env: $(VENV)/.installed
 
-# made anew when the pins change
-$(VENV)/.installed: requirements.txt
+# installed again when the pins change; the library itself is installed in place
+$(VENV)/.installed: requirements.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	touch $@
 
 test: env
@@ -34,6 +37,9 @@ bench: env
 
 plan: env
 	$(BIN)/python scripts/plan.py --preset $(PRESET) --tflops $(TFLOPS)
+
+generated: env
+	$(BIN)/python -m twoscale.config.reference
 
 lint: env
 	$(BIN)/ruff check .

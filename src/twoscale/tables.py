@@ -4,9 +4,9 @@ The columns are plain data, and pandas and pyarrow are imported inside the funct
 imports this module: a rule that writes a table has the table's columns in its params, so a new column reruns
 only the rules that write it.
 
-Tables are long: what differs between looped groups is one row per group, with the group's label in the column
-`group`. The tables in `MEASURED` declare only their key columns. Their further columns are measures, float32
-each, and follow from the registries in `twoscale.dynamics.measures`.
+Tables are long: quantities per looped group have one row per group, with its label in the column `group`, and
+groups are never part of a column's name. The tables in `MEASURED` declare only their key columns. Their further
+columns are measures, float32 each, and follow from the registries in `twoscale.dynamics.measures`.
 """
 
 from __future__ import annotations

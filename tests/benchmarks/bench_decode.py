@@ -1,105 +1,99 @@
-"""What deciding costs in decoding, and what a position far into the text costs.
+"""The cost of exit decisions in decoding, and the cost of a late position.
 
-    python tests/benchmarks/bench_decode.py [--repeats 15]
+    python tests/benchmarks/bench_decode.py [--repeats 20]
 
-1. Decoding under a rule against the same evaluations without any criterion, at the demo's size (aim: at most 1.10)
-   and at d = 768 (aim: at most 1.05).
-2. A token at position 500 against one at position 50, d = 768, block 512 (aim: at most 1.30).
+1. Decoding under an exit criterion against the same evaluations without one, at the demo's size (aim: at most
+   1.10) and at hidden size 768 (aim: at most 1.05).
+2. A token at position 500 against one at position 50, hidden size 768, context length 512 (aim: at most 1.30).
 
-One thread. The two of a pair decode the same token in turns, and which one goes first alternates; time is that
-of the thread on its processor, so that other work on the machine does not count. Printed are the medians and
-the ratio of each turn's times. The models are untrained: time does not depend on what the weights say.
+One thread. The two of a pair decode the same token; they alternate, and so does their order. Time is the CPU time
+of the thread, so other work on the machine does not count. Printed are the median times, and the median and
+quartiles of the ratio of each repeat. The models are untrained: time does not depend on the values of the weights.
 """
 
 import argparse
 import statistics
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-
-from twoscale.exits.decoder import Decoder
-
 from twoscale import config
 from twoscale.exits.criteria import make_criterion
+from twoscale.exits.decoder import Decoder
 from twoscale.model.transformer import LoopedTransformer, initialise
 
-BUDGET = 30
+MAX_LOOPS = 30
 CRITERIA = ("step_norm", "acceleration")
+NEVER = 1e-30  # a threshold that no step is below
 SEED = 0
+WARM_UP = 2  # repeats that are discarded
 
 
-def of_preset(name: str) -> LoopedTransformer:
+def preset_model(name: str) -> LoopedTransformer:
     return initialise(config.checked(config.preset(name)).model, SEED).eval().requires_grad_(False)
 
 
-def seconds(run: Callable[[], object]) -> float:
+def seconds(call: Callable[[], object]) -> float:
     started = time.thread_time()
-    run()
+    call()
     return time.thread_time() - started
 
 
-def compare(label: str, run: Callable[[], object], peer: Callable[[], object], turns: int) -> None:
+def compare(label: str, call: Callable[[], object], peer: Callable[[], object], repeats: int, aim: float) -> None:
     """Print the milliseconds of both, and their ratio."""
     pairs = []
-    for turn in range(-2, turns):  # two to warm up
-        if turn % 2:
-            peers, runs = seconds(peer), seconds(run)
+    for repeat in range(-WARM_UP, repeats):
+        if repeat % 2:
+            peer_time, call_time = seconds(peer), seconds(call)
         else:
-            runs, peers = seconds(run), seconds(peer)
-        if turn >= 0:
-            pairs.append((runs, peers))
-    ratios = [a / b for a, b in pairs]
-    low, middle, high = statistics.quantiles(ratios, n=4)
+            call_time, peer_time = seconds(call), seconds(peer)
+        if repeat >= 0:
+            pairs.append((call_time, peer_time))
+    low, median, high = statistics.quantiles([a / b for a, b in pairs], n=4)
     left, right = (statistics.median(times) * 1e3 for times in zip(*pairs, strict=True))
-    print(
-        f"{label}: {left:.2f} against {right:.2f} ms/token, ratio {middle:.3f} (quartiles {low:.3f} to {high:.3f})",
-        flush=True,
-    )
+    print(f"{label}: {left:.2f} against {right:.2f} ms/token, ratio {median:.3f}", end=" ")
+    print(f"(quartiles {low:.3f} to {high:.3f}), aim {aim:.2f}", flush=True)
 
 
-def token_at(decoder: Decoder, position: int, told: list[int] | None = None) -> Callable[[], None]:
-    """Feeds one token at a position; what lies behind it stays in the cache for the next turn."""
+def token_at(decoder: Decoder, position: int, evaluations: list[int] | None = None) -> Callable[[], None]:
+    """A call that feeds one token at `position`; the tokens before it stay in the cache for the next call."""
 
-    def run() -> None:
+    def call() -> None:
         decoder.position = position
-        decoder.feed(0, told)
+        decoder.feed(0, evaluations)
 
-    return run
+    return call
 
 
-def deciding(model: LoopedTransformer, turns: int) -> None:
-    """Every rule at a threshold that no step meets, so that it decides as often as it can."""
-    told = [BUDGET] * len(model.config.groups)
+def compare_criteria(model: LoopedTransformer, repeats: int, aim: float) -> None:
+    """Each criterion at a threshold that is never met, so that it decides as often as possible."""
+    evaluations = [MAX_LOOPS] * len(model.config.groups)
+    position = model.config.context_length // 4
     for name in CRITERIA:
-        decoder = Decoder(model, make_criterion(name, 1e-30, model.readout), BUDGET, SEED)
-        position = model.config.context_length // 4
+        decoder = Decoder(model, make_criterion(name, NEVER), MAX_LOOPS, SEED)
         decoder.prefill([0] * position)
-        label = f"d = {model.config.hidden_size}, {name} against no rule"
-        compare(label, token_at(decoder, position), token_at(decoder, position, told), turns)
+        label = f"hidden size {model.config.hidden_size}, {name} against no criterion"
+        compare(label, token_at(decoder, position), token_at(decoder, position, evaluations), repeats, aim)
 
 
-def positions(model: LoopedTransformer, early: int, late: int, turns: int) -> None:
-    decoder = Decoder(model, make_criterion("fixed", BUDGET, model.readout), BUDGET, SEED)
-    told = [BUDGET] * len(model.config.groups)
+def compare_positions(model: LoopedTransformer, early: int, late: int, repeats: int) -> None:
+    decoder = Decoder(model, make_criterion("fixed", MAX_LOOPS), MAX_LOOPS, SEED)
+    evaluations = [MAX_LOOPS] * len(model.config.groups)
     decoder.prefill([0] * late)
-    label = f"d = {model.config.hidden_size}, position {late} against {early}"
-    compare(label, token_at(decoder, late, told), token_at(decoder, early, told), turns)
+    label = f"hidden size {model.config.hidden_size}, position {late} against {early}"
+    compare(label, token_at(decoder, late, evaluations), token_at(decoder, early, evaluations), repeats, 1.3)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--turns", type=int, default=20)
-    turns = parser.parse_args().turns
+    parser.add_argument("--repeats", type=int, default=20, help="five times as many at the demo's size")
+    repeats = parser.parse_args().repeats
     torch.set_num_threads(1)
-    deciding(of_preset("demo"), 5 * turns)
-    paper = of_preset("paper")
-    deciding(paper, turns)
-    positions(paper, 50, 500, turns)
+    compare_criteria(preset_model("demo"), 5 * repeats, 1.1)
+    paper = preset_model("paper")
+    compare_criteria(paper, repeats, 1.05)
+    compare_positions(paper, 50, 500, repeats)
 
 
 if __name__ == "__main__":

@@ -1,46 +1,75 @@
-"""Whether exits cost what they should: their evaluations, and for `kl` its decoder, and nothing else.
+"""Whether exits cost their evaluations, and `kl` also its readouts, and nothing else.
 
-    python tests/benchmarks/bench_exits.py [--width 256] [--device cpu]
+    python tests/benchmarks/bench_exits.py [--hidden-size 256] [--device cpu]
 
-1. Teacher-forced evaluation under a rule against the full budget B, beside what the evaluations alone would
-   give, (F + sum_g E_g c_g) / (F + sum_g B c_g): F the time of single-pass layers and head, c_g that of one
-   evaluation of group g on the whole batch, E_g its mean evaluations under the criterion. Aim: at most 1.25 times that.
-2. The rule `kl`, at a threshold that it never meets, against the same loops without a rule plus the head and
-   softmax that it asks for: teacher-forced measured apart, in decoding as calls between the steps, because a
-   head measured apart would find its weights in the cache. Aim: at most 1.15.
+1. Teacher-forced evaluation under an exit criterion against full loops, compared with the share that the
+   evaluations alone give, (F + sum_g E_g c_g) / (F + sum_g K c_g). F is the time of unlooped layers and head, c_g
+   that of one evaluation of group g for the whole batch, E_g its mean evaluations under the criterion, K the
+   maximum number of loops. Aim: at most 1.25 times that share.
+2. The criterion `kl`, at a threshold that is never met, against the same loops without a criterion plus the head
+   and softmax that it computes. Aim: at most 1.15. In the teacher-forced case head and softmax are timed
+   separately; in decoding they run between the loop steps, because timed separately a head would find its weights
+   in the cache.
 
-All parts of a comparison run in turns; printed is the median of each turn's ratio.
+All parts of a comparison alternate. Printed are median and range of the ratio of each round. On CPU, time is the
+CPU time of the process, so other work on the machine does not count.
 """
 
 import argparse
 import statistics
-import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-
-from twoscale.exits.decoder import Decoder, ParallelKV, evaluate
-
-from twoscale import config
+from twoscale.config import ModelConfig
 from twoscale.dynamics import measures
-from twoscale.exits.criteria import ExitCriterion, Fixed, make_criterion
+from twoscale.exits.criteria import ExitCriterion, make_criterion
+from twoscale.exits.decoder import Decoder, DecoderOptions
+from twoscale.exits.parallel import LoopCounts, ParallelKV, evaluate
+from twoscale.model.interface import CausalAttention, run_stages
 from twoscale.model.transformer import LoopedTransformer, initialise
 
-NEVER = 1e-30
+Times = dict[str, float]  # name of a call -> its seconds in one round
+
+NEVER = 1e-30  # a threshold that no statistic is below
+SHARES = (0.4, 0.8)  # of the statistics of full loops, below the two thresholds of a criterion
+DECODED_TOKENS = 16
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """An untrained model, a text (B, T), noise (B, T, C) drawn in advance, and how often to time each call."""
+
+    model: LoopedTransformer
+    tokens: Tensor
+    noise_array: Tensor
+    max_loops: int
+    rounds: int
+
+    @property
+    def num_groups(self) -> int:
+        return len(self.model.config.groups)
+
+    def noise(self, group: int, k: int, like: Tensor) -> Tensor:
+        return self.noise_array[: like.shape[0], : like.shape[1]]
+
+    def evaluate(self, criterion: ExitCriterion) -> tuple[Tensor, LoopCounts]:
+        return evaluate(self.model, self.tokens, criterion, self.max_loops, self.noise)
+
+    def time(self, calls: dict[str, Callable[[], object]]) -> "Stopwatch":
+        return Stopwatch(calls, self.rounds, self.tokens.device.type)
 
 
 class Stopwatch:
-    """Times calls in turns: one list of seconds per name, one entry per round."""
+    """Times calls that alternate: one list of seconds per name, one entry per round."""
 
-    def __init__(self, calls: dict[str, Callable], rounds: int, device: str) -> None:
+    def __init__(self, calls: dict[str, Callable[[], object]], rounds: int, device: str) -> None:
         synchronise, clock = torch.cuda.synchronize, time.perf_counter
-        if device == "cpu":  # the time that the process spent, so that other work on the machine does not count
+        if device == "cpu":
             synchronise, clock = (lambda: None), time.process_time
         for call in calls.values():
             call()  # warm up
@@ -53,158 +82,174 @@ class Stopwatch:
                 synchronise()
                 self.seconds[name].append(clock() - started)
 
-    def ratio(self, of_round: Callable[[dict[str, float]], float]) -> str:
+    def ratio(self, of_round: Callable[[Times], float]) -> str:
         """Median and range over rounds of a ratio of the times of one round."""
         rounds = (dict(zip(self.seconds, times, strict=True)) for times in zip(*self.seconds.values(), strict=True))
         ratios = [of_round(times) for times in rounds]
         return f"{statistics.median(ratios):.3f} (from {min(ratios):.2f} to {max(ratios):.2f})"
 
 
+# --- exits cost their evaluations --------------------------------------------------------------------------------
+
+
 @torch.no_grad()
-def fixed_part(model: LoopedTransformer, tokens: Tensor) -> Tensor:
-    """Single-pass layers and head alone."""
-    hidden = model.embed(tokens)
-    for stage, index in model.stages:
-        if stage == "layer":
-            hidden = model.unlooped_layer(index, hidden)
+def unlooped_part(model: LoopedTransformer, tokens: Tensor) -> Tensor:
+    """Unlooped layers and head alone."""
+    attend = CausalAttention.of(tokens)
+    hidden = run_stages(
+        model,
+        model.embed(tokens, attend.positions),
+        layer=lambda number, hidden: model.unlooped_layer(number, hidden, attend),
+        group=lambda index, hidden: hidden,
+    )
     return model.readout(hidden)
 
 
-def one_evaluation(model: LoopedTransformer, group: int, tokens: Tensor) -> Callable:
+def one_evaluation(model: LoopedTransformer, group: int, tokens: Tensor) -> Callable[[], Tensor]:
+    """A call that runs one loop step of a group for all tokens (B, T)."""
     state = torch.randn(tokens.numel(), model.config.hidden_size, device=tokens.device)
     attend = ParallelKV(*tokens.shape).attend(0, torch.arange(tokens.numel(), device=tokens.device))
 
     @torch.no_grad()
     def call() -> Tensor:
-        return model.recur(group, state, state, attend)
+        return model.recur(group, 0, state, state, attend)
 
     return call
 
 
 @torch.no_grad()
-def thresholds(model: LoopedTransformer, tokens: Tensor, noise, budget: int, shares: list[float]) -> dict:
-    """(criterion, share) -> a threshold that this share of the statistics of full loops is under."""
-    states = {}
-    for place, hidden in model.walk(tokens[:1], [budget] * len(model.config.groups), noise):
-        if place.stage == "loop":
-            states.setdefault(place.group, []).append(hidden)
-    updates = [[after - before for before, after in pairwise(x)] for x in states.values()]
-    values = {
-        "step_norm": [measures.norm(u) for group in updates for u in group],
-        "acceleration": [measures.acceleration(u, v) for group in updates for v, u in pairwise(group)],
+def thresholds(bench: Benchmark) -> list[tuple[str, float]]:
+    """Criteria and thresholds that the `SHARES` of their statistics over full loops are below."""
+    trace = bench.model.trace(bench.tokens[:1], [bench.max_loops] * bench.num_groups, bench.noise)
+    groups = [part.states for part in trace if part.stage is not None and part.stage.is_group]
+    updates = [[x_new - x for x, x_new in pairwise(states)] for states in groups]
+    statistic = {
+        "step_norm": [measures.norm(update) for group in updates for update in group],
+        "acceleration": [measures.acceleration(new, old) for group in updates for old, new in pairwise(group)],
     }
-    return {
-        (name, share): torch.cat([v.flatten() for v in sizes]).quantile(share).item()
-        for name, sizes in values.items()
-        for share in shares
+    values = {name: torch.cat([part.flatten() for part in parts]) for name, parts in statistic.items()}
+    return [(name, values[name].quantile(share).item()) for name in values for share in SHARES]
+
+
+def compare_with_evaluations(bench: Benchmark, name: str, threshold: float) -> None:
+    criterion, full = make_criterion(name, threshold), make_criterion("fixed", bench.max_loops)
+    evaluations = bench.evaluate(criterion)[1].evaluations.double().mean((1, 2)).tolist()  # per group
+    calls = {
+        "criterion": lambda: bench.evaluate(criterion),
+        "full": lambda: bench.evaluate(full),
+        "unlooped": lambda: unlooped_part(bench.model, bench.tokens),
     }
+    calls |= {str(group): one_evaluation(bench.model, group, bench.tokens) for group in range(bench.num_groups)}
+
+    def over_full(t: Times) -> float:
+        return t["criterion"] / t["full"]
+
+    def over_evaluations(t: Times) -> float:
+        expected = t["unlooped"] + sum(count * t[str(group)] for group, count in enumerate(evaluations))
+        expected_full = t["unlooped"] + sum(bench.max_loops * t[str(group)] for group in range(bench.num_groups))
+        return over_full(t) / (expected / expected_full)
+
+    watch = bench.time(calls)
+    counts = ", ".join(f"{count:.1f}" for count in evaluations)
+    print(f"{name}, {counts} of {bench.max_loops} evaluations: time over full loops {watch.ratio(over_full)}")
+    print(f"  over the share of the evaluations: {watch.ratio(over_evaluations)}, aim 1.25", flush=True)
 
 
-def cost_follows_evaluations(model, tokens, noise, budget, rounds, device) -> None:
-    full = Fixed(budget, model.readout)
-    for (name, _), tau in thresholds(model, tokens, noise, budget, [0.4, 0.8]).items():
-        criterion = make_criterion(name, tau, model.readout)
-        _, counts = evaluate(model, tokens, criterion, budget, noise)
-        evaluations = counts.evaluations.double().mean((1, 2)).tolist()
-        calls = {
-            "criterion": lambda criterion=criterion: evaluate(model, tokens, criterion, budget, noise),
-            "full": lambda: evaluate(model, tokens, full, budget, noise),
-            "fixed": lambda: fixed_part(model, tokens),
-        }
-        calls |= {str(group): one_evaluation(model, group, tokens) for group in range(len(model.config.groups))}
-
-        def excess(t, evaluations=evaluations):
-            owed = t["fixed"] + sum(e * t[str(group)] for group, e in enumerate(evaluations))
-            whole = t["fixed"] + sum(budget * t[str(group)] for group in range(len(evaluations)))
-            return t["criterion"] / t["full"] / (owed / whole)
-
-        watch = Stopwatch(calls, rounds, device)
-        spent = ", ".join(f"{e:.1f}" for e in evaluations)
-        print(f"{name}, {spent} of {budget} evaluations: time over full {watch.ratio(lambda t: t['rule'] / t['full'])}")
-        print(f"  over what the evaluations give: {watch.ratio(excess)}, aim 1.25", flush=True)
+# --- kl costs its readouts ---------------------------------------------------------------------------------------
 
 
-def kl_pays_for_its_decoder(model, tokens, noise, budget, rounds, device) -> None:
-    groups = len(model.config.groups)
-    states = torch.randn(tokens.numel(), model.config.hidden_size, device=device)
+class HeadAndSoftmax:
+    """Head and softmax alone, for some or all tokens of the text."""
+
+    def __init__(self, bench: Benchmark) -> None:
+        self.model = bench.model
+        self.states = torch.randn(bench.tokens.numel(), self.model.config.hidden_size, device=bench.tokens.device)
 
     @torch.no_grad()
-    def decoded(rows: int) -> Tensor:
-        return model.readout(states[:rows]).softmax(-1)
+    def __call__(self, count: int) -> Tensor:
+        return self.model.readout(self.states[:count]).softmax(-1)
 
-    kl, full = make_criterion("kl", NEVER, model.readout), Fixed(budget, model.readout)
-    watch = Stopwatch(
+
+def compare_kl_in_parallel(bench: Benchmark) -> None:
+    kl, full, predict = make_criterion("kl", NEVER), make_criterion("fixed", bench.max_loops), HeadAndSoftmax(bench)
+    watch = bench.time(
         {
-            "kl": lambda: evaluate(model, tokens, kl, budget, noise),
-            "loops": lambda: evaluate(model, tokens, full, budget, noise),
-            "decoder": lambda: decoded(len(states)),
-        },
-        rounds,
-        device,
+            "kl": lambda: bench.evaluate(kl),
+            "loops": lambda: bench.evaluate(full),
+            "readout": lambda: predict(bench.tokens.numel()),
+        }
     )
-    checks = groups * (budget + 1)
-    price = watch.ratio(lambda t: t["kl"] / (t["loops"] + checks * t["decoder"]))
-    print(f"kl, teacher-forced, over loops + head + softmax: {price}, aim 1.15", flush=True)
+    readouts = bench.num_groups * (bench.max_loops + 1)  # x^0 … x^K of every group
+    ratio = watch.ratio(lambda t: t["kl"] / (t["loops"] + readouts * t["readout"]))
+    print(f"kl, teacher-forced, over loops + head + softmax: {ratio}, aim 1.15", flush=True)
 
-    text = tokens[0, :16].tolist()
-    decoder = Decoder(model, full, budget, seed=0, replay=False)  # a replay calls no hooks
 
-    def decode(criterion: ExitCriterion, evaluations=None) -> None:
+def compare_kl_in_decoding(bench: Benchmark) -> None:
+    kl, full, predict = make_criterion("kl", NEVER), make_criterion("fixed", bench.max_loops), HeadAndSoftmax(bench)
+    text = bench.tokens[0, :DECODED_TOKENS].tolist()
+    # without replay, because a replay calls no hooks
+    decoder = Decoder(bench.model, full, bench.max_loops, seed=0, options=DecoderOptions(replay=False))
+
+    def decode(criterion: ExitCriterion, evaluations: list[int] | None = None) -> None:
         decoder.reset(criterion)
         for token in text:
             decoder.feed(token, evaluations)
 
-    def decode_one(*_) -> None:
-        decoded(1)
+    def predict_one(*_: object) -> None:  # a result would replace that of the loop step
+        predict(1)
 
-    def loops_that_are_decoded() -> None:
-        """Head and softmax after every step, where they find the caches as the rule does, and for each x^0."""
-        hooks = [group.register_forward_hook(decode_one) for group in model.groups]
-        decode(full, [budget] * groups)
+    def decode_with_readouts() -> None:
+        """Head and softmax after every loop step, where the criterion computes them, and for each x^0."""
+        hooks = [group.register_forward_hook(predict_one) for group in bench.model.groups]
+        decode(full, [bench.max_loops] * bench.num_groups)
         for hook in hooks:
             hook.remove()
-        for _ in range(len(text) * groups):
-            decoded(1)
+        for _ in range(len(text) * bench.num_groups):
+            predict(1)
 
-    watch = Stopwatch({"kl": lambda: decode(kl), "peer": loops_that_are_decoded}, rounds, device)
-    price = watch.ratio(lambda t: t["kl"] / t["peer"])
-    print(f"kl, decoding, over loops + head + softmax: {price}, aim 1.15", flush=True)
+    watch = bench.time({"kl": lambda: decode(kl), "peer": decode_with_readouts})
+    ratio = watch.ratio(lambda t: t["kl"] / t["peer"])
+    print(f"kl, decoding, over loops + head + softmax: {ratio}, aim 1.15", flush=True)
+
+
+def make_benchmark(arguments: argparse.Namespace) -> Benchmark:
+    config = ModelConfig(
+        num_layers=8,
+        num_heads=arguments.num_heads,
+        hidden_size=arguments.hidden_size,
+        context_length=arguments.context_length,
+        vocab_size=arguments.vocab_size,
+    )
+    generator, shape = torch.Generator().manual_seed(0), (arguments.batch_size, config.context_length)
+    tokens = torch.randint(config.vocab_size, shape, generator=generator)
+    noise = torch.randn(*shape, config.hidden_size, generator=generator)
+    model, tokens, noise = (part.to(arguments.device) for part in (initialise(config, 0), tokens, noise))
+    return Benchmark(model, tokens, noise, arguments.max_loops, arguments.rounds)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--width", type=int, default=256)
-    parser.add_argument("--heads", type=int, default=4)
-    parser.add_argument("--block", type=int, default=256)
-    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--hidden-size", type=int, default=256)
+    parser.add_argument("--num-heads", type=int, default=4)
+    parser.add_argument("--context-length", type=int, default=256)
+    parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--max-loops", type=int, default=8)
-    parser.add_argument("--vocabulary", type=int, default=4096)
+    parser.add_argument("--vocab-size", type=int, default=4096)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    chosen = config.ModelConfig(
-        num_layers=8, heads=arguments.heads, hidden_size=arguments.width, context_length=arguments.block,
-        vocab_size=arguments.vocabulary, groups=((4,), (5, 6), (7,)), mean_loops=12, loops_sigma=0.5,
-        sandwich="post_residual", state_init="noise", loop_noise=0.0, adapter_init="random", exit_norm="none",
-    )  # fmt: skip
-    model = initialise(chosen, 0).to(arguments.device)
-    generator = torch.Generator().manual_seed(0)
-    tokens = torch.randint(chosen.vocab_size, (arguments.batch, chosen.context_length), generator=generator).to(arguments.device)
-    drawn = torch.randn(arguments.batch, chosen.context_length, chosen.hidden_size, generator=generator).to(arguments.device)
-
-    def noise(group: int, k: int, like: Tensor) -> Tensor:
-        """Drawn before the clock starts."""
-        return drawn[: like.shape[0], : like.shape[1]]
-
+    bench = make_benchmark(arguments)
+    batch_size, context_length = bench.tokens.shape
     print(
-        f"{arguments.device}, width {chosen.hidden_size}, {arguments.batch} x {chosen.context_length} tokens, "
-        f"vocabulary {chosen.vocab_size}, budget {arguments.max_loops}"
+        f"{arguments.device}, hidden size {arguments.hidden_size}, {batch_size} x {context_length} tokens, "
+        f"vocabulary {arguments.vocab_size}, at most {bench.max_loops} loops"
     )
-    common = (model, tokens, noise, arguments.max_loops, arguments.rounds, arguments.device)
-    cost_follows_evaluations(*common)
-    kl_pays_for_its_decoder(*common)
+    for name, threshold in thresholds(bench):
+        compare_with_evaluations(bench, name, threshold)
+    compare_kl_in_parallel(bench)
+    compare_kl_in_decoding(bench)
 
 
 if __name__ == "__main__":

@@ -1,35 +1,31 @@
-"""What measuring costs: extracting the trajectories of a checkpoint against the bare looped forward pass.
+"""The cost of measuring: extracting the trajectories of a checkpoint against the bare looped forward pass.
 
     python tests/benchmarks/bench_extraction.py [--preset demo] [--device cpu]
 
-Both run the same held-out blocks at the same budget in the same precision, in turns; the extraction measures
-every state and writes all its tables, the forward pass walks through the loops and does not even decode. Aim: at
-most 1.35. The peak memory of the extraction is printed for one and for four times as many tokens: it belongs to
-one batch.
+Both run the same held-out sequences for the same loop steps in the same precision, in turns. The extraction measures
+every state and writes all its tables; the forward pass only computes the states, without a readout. Aim: at most
+1.35. The peak memory of the extraction is printed for one and for four times as many tokens: it is that of one batch.
 """
 
 import argparse
 import resource
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-
-from twoscale import config
+from twoscale.config import runs
 from twoscale.dynamics.trajectories import TABLES, extract
-from twoscale.model.noise import EvaluationNoise
+from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.transformer import initialise
 
 
-def seconds(run, synchronise) -> float:
+def seconds(function, synchronise) -> float:
     synchronise()
     started = time.perf_counter()
-    run()
+    function()
     synchronise()
     return time.perf_counter() - started
 
@@ -43,37 +39,37 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    (chosen,) = config.runs({"preset": arguments.preset}).values()
-    model = initialise(chosen.model, 0).to(arguments.device, getattr(torch, chosen.trajectories.dtype))
-    model.requires_grad_(False)
-    budget, batch, block = chosen.trajectories.loops, chosen.trajectories.batch_size, chosen.model.context_length
-    blocks = torch.randint(chosen.model.vocab_size, (arguments.sequences, block))
+    (config,) = runs({"preset": arguments.preset}).values()
+    loops, batch_size = config.trajectories.loops, config.trajectories.batch_size
+    model = initialise(config.model, 0).to(arguments.device, getattr(torch, config.trajectories.dtype))
+    checkpoint = LoadedCheckpoint(model.requires_grad_(False), iteration=0, seed=0)
+    text = torch.randint(config.model.vocab_size, (arguments.sequences, config.model.context_length))
 
     @torch.no_grad()
-    def walk() -> None:
-        for start in range(0, len(blocks), batch):
-            tokens = blocks[start : start + batch].to(arguments.device)
-            noise = EvaluationNoise(0, range(start, start + len(tokens)), block)
-            for _ in model.walk(tokens, [budget] * len(model.groups), noise):
+    def forward() -> None:
+        for start in range(0, len(text), batch_size):
+            tokens = text[start : start + batch_size].to(arguments.device)
+            noise = checkpoint.noise(range(start, start + len(tokens)))
+            for _ in model.trace(tokens, [loops] * len(config.model.groups), noise):
                 pass
 
-    def measured(tokens: torch.Tensor) -> None:
+    def extraction(tokens: torch.Tensor) -> None:
         with tempfile.TemporaryDirectory() as folder:
             outputs = {table: Path(folder) / f"{table}.parquet" for table in TABLES}
-            extract(model, tokens, 0, 0, chosen.trajectories, chosen.path_types, outputs)
+            extract(checkpoint, tokens, config.trajectories, config.path_types, outputs)
 
     synchronise = torch.cuda.synchronize if arguments.device == "cuda" else (lambda: None)
-    runs = (lambda: measured(blocks), walk)
-    for run in runs:
-        run()  # warm up
-    pairs = [[seconds(run, synchronise) for run in runs] for _ in range(arguments.repeats)]
-    ratios = [ours / floor for ours, floor in pairs]
-    ours, floor = (statistics.median(times) for times in zip(*pairs, strict=True))
-    print(f"{arguments.device}, preset {arguments.preset}, {blocks.numel()} tokens, {budget} loops a group")
-    print(f"extraction {ours:.2f} s against {floor:.2f} s bare, ratio {statistics.median(ratios):.3f}", end=" ")
+    functions = (lambda: extraction(text), forward)
+    for function in functions:
+        function()  # warm up
+    pairs = [[seconds(function, synchronise) for function in functions] for _ in range(arguments.repeats)]
+    ratios = [ours / bare for ours, bare in pairs]
+    ours, bare = (statistics.median(times) for times in zip(*pairs, strict=True))
+    print(f"{arguments.device}, preset {arguments.preset}, {text.numel()} tokens, {loops} loop steps per group")
+    print(f"extraction {ours:.2f} s against {bare:.2f} s bare, ratio {statistics.median(ratios):.3f}", end=" ")
     print(f"(from {min(ratios):.2f} to {max(ratios):.2f})")
     before = peak_memory(arguments.device)
-    measured(blocks.repeat(4, 1))
+    extraction(text.repeat(4, 1))
     after = peak_memory(arguments.device)
     print(f"peak memory {before:.0f} MB; with four times as many tokens {after:.0f} MB")
 

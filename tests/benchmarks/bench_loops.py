@@ -1,169 +1,169 @@
-"""What looping costs beyond the layers, forward and backward, against plain stacks of torch's own modules.
+"""The cost of looping beyond the layers, forward and backward, against plain stacks of torch's own modules.
 
-    python tests/benchmarks/bench_loops.py [--width 256] [--device cpu]
+    python tests/benchmarks/bench_loops.py [--hidden-size 256] [--device cpu]
 
-1. The looped model against an unshared stack: the same layer applications, the same 2C -> C projections,
-   widths, batch and backward depth, but each application with weights of its own and no loop machinery.
-   Aim: at most 1.10.
+1. The looped model against an unshared stack: the same applications of layers and of 2C -> C projections, the
+   same batch and backward depth, but weights of its own for each application and no loop machinery. Aim: at most
+   1.10.
 2. The model with `groups: []` against the plain stack of its layers. Aim: at most 1.05.
 
-The two of a pair run in turns; printed are the medians and the ratio of each turn's times. On one CPU thread
-the clock is the processor's own, so that other work on the machine does not enter.
+The two of a pair alternate. Printed are the median times, and median and range of the ratio of each repeat. On one
+CPU thread, time is the CPU time of the process, so other work on the machine does not count.
 """
 
 import argparse
 import statistics
-import sys
 import time
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-
-from twoscale import config
-from twoscale.model.transformer import NOISE_STD, LoopedTransformer, initialise
+from twoscale.config import ModelConfig
+from twoscale.model.noise import NOISE_STD
+from twoscale.model.transformer import initialise
 
 
 class PlainLayer(nn.Module):
     """The paper's layer from nn.Linear, nn.RMSNorm and scaled_dot_product_attention."""
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, size: int, num_heads: int) -> None:
         super().__init__()
-        self.heads = heads
-        self.norms = nn.ModuleList(nn.RMSNorm(width, eps=1e-6) for _ in range(4))
-        self.qkv = nn.Linear(width, 3 * width, bias=False)
-        self.out = nn.Linear(width, width, bias=False)
-        self.up = nn.Linear(width, 4 * width, bias=False)
-        self.down = nn.Linear(4 * width, width, bias=False)
+        self.num_heads = num_heads
+        self.norms = nn.ModuleList(nn.RMSNorm(size, eps=1e-6) for _ in range(4))
+        self.qkv = nn.Linear(size, 3 * size, bias=False)
+        self.out = nn.Linear(size, size, bias=False)
+        self.up = nn.Linear(size, 4 * size, bias=False)
+        self.down = nn.Linear(4 * size, size, bias=False)
 
-    def forward(self, x):
-        batch, length, width = x.shape
-        q, k, v = (
-            z.view(batch, length, self.heads, -1).transpose(1, 2) for z in self.qkv(self.norms[0](x)).chunk(3, dim=-1)
-        )
-        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(batch, length, width)
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, size = x.shape
+        heads = (batch, length, self.num_heads, -1)
+        q, k, v = (z.view(heads).transpose(1, 2) for z in self.qkv(self.norms[0](x)).chunk(3, dim=-1))
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(batch, length, size)
         x = self.norms[1](x + self.out(attended))
         return self.norms[3](x + self.down(F.silu(self.up(self.norms[2](x)))))
 
 
-class PlainStack(nn.Module):
-    """The looped model unrolled: every application of a layer and of an adapter has weights of its own."""
+class PlainGroup(nn.Module):
+    """A looped group unrolled: every loop step has an adapter and layers of its own."""
 
-    def __init__(self, model: config.ModelConfig, loops: list[int]) -> None:
+    def __init__(self, config: ModelConfig, num_layers: int, loops: int) -> None:
         super().__init__()
-        self.width = model.hidden_size
-        self.tokens = nn.Embedding(model.padded_vocab_size, model.hidden_size)
-        self.positions = nn.Embedding(model.context_length, model.hidden_size)
-        self.norm = nn.RMSNorm(model.hidden_size, eps=1e-6)
-        nn.init.normal_(self.tokens.weight, std=0.02)
-        group_of = {group[0]: number for number, group in enumerate(model.groups)}
-        looped = {layer for group in model.groups for layer in group}
-        self.blocks = nn.ModuleList()
-        for layer in range(1, model.num_layers + 1):
-            if layer in group_of:
-                number = group_of[layer]
-                self.blocks.append(
-                    nn.ModuleList(
-                        nn.ModuleList(
-                            [
-                                nn.Linear(2 * model.hidden_size, model.hidden_size, bias=False),
-                                *(PlainLayer(model.hidden_size, model.num_heads) for _ in model.groups[number]),
-                            ]
-                        )
-                        for _ in range(loops[number])
-                    )
-                )
-            elif layer not in looped:
-                self.blocks.append(PlainLayer(model.hidden_size, model.num_heads))
+        size = config.hidden_size
+        self.adapters = nn.ModuleList(nn.Linear(2 * size, size, bias=False) for _ in range(loops))
+        self.layers = nn.ModuleList(
+            nn.Sequential(*(PlainLayer(size, config.num_heads) for _ in range(num_layers))) for _ in range(loops)
+        )
 
-    def forward(self, tokens, noise):
-        x = (self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]) * self.width**0.5
+    def forward(self, entered: Tensor, x: Tensor) -> Tensor:
+        for adapter, layers in zip(self.adapters, self.layers, strict=True):
+            x = layers(adapter(torch.cat([x, entered], dim=-1)))
+        return x
+
+
+class PlainStack(nn.Module):
+    """The looped model unrolled."""
+
+    def __init__(self, config: ModelConfig, loops: Sequence[int]) -> None:
+        super().__init__()
+        self.scale = config.hidden_size**0.5
+        self.tokens = nn.Embedding(config.padded_vocab_size, config.hidden_size)
+        self.positions = nn.Embedding(config.context_length, config.hidden_size)
+        self.norm = nn.RMSNorm(config.hidden_size, eps=1e-6)
+        nn.init.normal_(self.tokens.weight, std=0.02)
+        group_at = {group[0]: index for index, group in enumerate(config.groups)}
+        looped = {number for group in config.groups for number in group}
+        self.blocks = nn.ModuleList()
+        for number in range(1, config.num_layers + 1):
+            if number in group_at:
+                index = group_at[number]
+                self.blocks.append(PlainGroup(config, len(config.groups[index]), loops[index]))
+            elif number not in looped:
+                self.blocks.append(PlainLayer(config.hidden_size, config.num_heads))
+
+    def forward(self, tokens: Tensor, noise: Tensor | None) -> Tensor:
+        x = (self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]) * self.scale
         for block in self.blocks:
-            if isinstance(block, PlainLayer):
-                x = block(x)
-                continue
-            entered, x = x, noise
-            for adapter, *layers in block:
-                x = adapter(torch.cat([x, entered], dim=-1))
-                for layer in layers:
-                    x = layer(x)
+            x = block(x, noise) if isinstance(block, PlainGroup) else block(x)
         return F.linear(self.norm(x), self.tokens.weight)
 
 
-def seconds(run, synchronise, clock) -> float:
-    synchronise()
-    started = clock()
-    run()
-    synchronise()
-    return clock() - started
+@dataclass(frozen=True)
+class Timer:
+    """Compares the times of two calls."""
+
+    repeats: int
+    synchronise: Callable[[], object]
+    clock: Callable[[], float]
+
+    def seconds(self, call: Callable[[], object]) -> float:
+        self.synchronise()
+        started = self.clock()
+        call()
+        self.synchronise()
+        return self.clock() - started
+
+    def compare(self, label: str, ours: Callable[[], object], peer: Callable[[], object], aim: float) -> None:
+        """Print the milliseconds of both, and their ratio."""
+        for call in (ours, peer):
+            call()  # warm up
+        pairs = [(self.seconds(ours), self.seconds(peer)) for _ in range(self.repeats)]
+        ratios = [a / b for a, b in pairs]
+        left, right = (statistics.median(times) * 1e3 for times in zip(*pairs, strict=True))
+        print(f"{label}: {left:.0f} ms against {right:.0f} ms, ratio {statistics.median(ratios):.3f}", end=" ")
+        print(f"(from {min(ratios):.2f} to {max(ratios):.2f}), aim {aim:.2f}", flush=True)
 
 
-def compare(name: str, ours, peer, repeats: int, synchronise, clock) -> None:
-    for run in (ours, peer):
-        run()  # warm up
-    pairs = [(seconds(ours, synchronise, clock), seconds(peer, synchronise, clock)) for _ in range(repeats)]
-    ratios = [a / b for a, b in pairs]
-    left, right = (statistics.median(times) * 1e3 for times in zip(*pairs, strict=True))
-    print(f"{name}: {left:.0f} ms against {right:.0f} ms, ratio {statistics.median(ratios):.3f}", end=" ")
-    print(f"(from {min(ratios):.2f} to {max(ratios):.2f})", flush=True)
+def make_timer(arguments: argparse.Namespace) -> Timer:
+    on_cpu = arguments.device == "cpu"
+    clock = time.process_time if on_cpu and arguments.threads == 1 else time.perf_counter
+    return Timer(arguments.repeats, (lambda: None) if on_cpu else torch.cuda.synchronize, clock)
+
+
+def train_step(module: nn.Module, tokens: Tensor, *inputs: object) -> Callable[[], None]:
+    """A call that runs one forward and backward pass."""
+
+    def call() -> None:
+        logits = module(tokens, *inputs)
+        F.cross_entropy(logits.flatten(0, 1), tokens.flatten()).backward()
+        module.zero_grad(set_to_none=True)
+
+    return call
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--width", type=int, default=256)
-    parser.add_argument("--heads", type=int, default=4)
-    parser.add_argument("--block", type=int, default=256)
-    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--hidden-size", type=int, default=256)
+    parser.add_argument("--num-heads", type=int, default=4)
+    parser.add_argument("--context-length", type=int, default=256)
+    parser.add_argument("--batch-size", type=int, default=4)
     parser.add_argument("--loops", type=int, default=6)
-    parser.add_argument("--vocabulary", type=int, default=4096)
+    parser.add_argument("--vocab-size", type=int, default=4096)
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    device = arguments.device
-    synchronise = torch.cuda.synchronize if device == "cuda" else (lambda: None)
-    clock = time.process_time if device == "cpu" and arguments.threads == 1 else time.perf_counter
-    model = config.ModelConfig(
-        num_layers=8, heads=arguments.heads, hidden_size=arguments.width, context_length=arguments.block, vocab_size=arguments.vocabulary,
-        groups=((4,), (5, 6), (7,)), mean_loops=12, loops_sigma=0.5, sandwich="post_residual", state_init="noise",
-        loop_noise=0.0, adapter_init="random", exit_norm="none",
-    )  # fmt: skip
-    tokens = torch.randint(model.vocab_size, (arguments.batch, model.context_length), device=device)
-    noise = NOISE_STD * torch.randn(arguments.batch, model.context_length, model.hidden_size, device=device)
-    print(f"{device}, width {model.hidden_size}, {arguments.batch} x {model.context_length} tokens, {arguments.loops} loops a group")
-
-    def both_ways(module: nn.Module, *inputs):
-        def run():
-            logits = module(*inputs)
-            F.cross_entropy(logits.flatten(0, 1), tokens.flatten()).backward()
-            module.zero_grad(set_to_none=True)
-
-        return run
-
-    loops = [arguments.loops] * len(model.config.groups)
-    looped: LoopedTransformer = initialise(model, 0).to(device)
-    peer = PlainStack(model, loops).to(device)
-    compare(
-        "looped model against unshared stack",
-        both_ways(looped, tokens, loops, lambda group, k, like: noise),
-        both_ways(peer, tokens, noise),
-        arguments.repeats,
-        synchronise,
-        clock,
+    sizes = {name: getattr(arguments, name) for name in ("num_heads", "hidden_size", "context_length", "vocab_size")}
+    config, device = ModelConfig(num_layers=8, **sizes), arguments.device
+    shape = (arguments.batch_size, config.context_length)
+    tokens = torch.randint(config.vocab_size, shape, device=device)
+    noise = NOISE_STD * torch.randn(*shape, config.hidden_size, device=device)
+    print(
+        f"{device}, hidden size {config.hidden_size}, {shape[0]} x {shape[1]} tokens, {arguments.loops} loops a group"
     )
-    plain = config.ModelConfig(**vars(model) | {"groups": ()})
-    compare(
-        "groups [] against plain stack",
-        both_ways(initialise(plain, 0).to(device), tokens, [], None),
-        both_ways(PlainStack(plain, []).to(device), tokens, None),
-        arguments.repeats,
-        synchronise,
-        clock,
-    )
+
+    timer, loops = make_timer(arguments), [arguments.loops] * len(config.groups)
+    looped, stack = initialise(config, 0).to(device), PlainStack(config, loops).to(device)
+    ours, peer = train_step(looped, tokens, loops, lambda group, k, like: noise), train_step(stack, tokens, noise)
+    timer.compare("looped model against unshared stack", ours, peer, 1.1)
+    unlooped = ModelConfig(num_layers=8, groups=(), **sizes)
+    plain, stack = initialise(unlooped, 0).to(device), PlainStack(unlooped, []).to(device)
+    ours, peer = train_step(plain, tokens, [], None), train_step(stack, tokens, None)
+    timer.compare("groups [] against plain stack", ours, peer, 1.05)
 
 
 if __name__ == "__main__":

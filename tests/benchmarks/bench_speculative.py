@@ -1,94 +1,111 @@
-"""What drafting with few loops is worth: acceptance and speed-up by the loops and the length of a draft.
+"""The gain of self-speculative decoding: acceptance and speed-up by the loops and the length of a draft.
 
     python tests/benchmarks/bench_speculative.py [--run demo] [--results results]
 
-Greedy text at the full budget, plainly and with drafts, from the same prompts in turns; one thread, float32, time
-is that of the thread on its processor. With drafts the text is the same but for rounding: where two texts part,
-the table gives the gap between the two tokens' logits in the plain text's pass. Without a trained run the model
-is an untrained one of the demo's size, whose drafts agree less or more than a trained one's: take the numbers
-from a run.
+Greedy text at full loops with and without drafts, alternating, from the same prompts; one thread, float32; time is
+the CPU time of the thread. With drafts the text is the same up to rounding: where two texts differ, the table gives
+the gap between the logits of the two tokens without drafts. Without a trained run the model is an untrained one of
+the demo's size, whose acceptance says nothing about a trained one: take the numbers from a run.
 """
 
 import argparse
 import statistics
-import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-
-from twoscale.exits.decoder import Decoder
-
 from twoscale import config
-from twoscale.data import tokens
 from twoscale.data.batches import held_out_sequences
+from twoscale.data.shards import open_shard
 from twoscale.exits.criteria import make_criterion
+from twoscale.exits.decoder import Decoder
 from twoscale.exits.generation import Sampling, Speculation, generate
+from twoscale.model.interface import LoopedModel
 from twoscale.model.trained_run import open_run
-from twoscale.model.transformer import LoopedTransformer, initialise
+from twoscale.model.transformer import initialise
 
 GREEDY = Sampling()
 SEED = 0
 
 
-def trained(results: Path, run: str, count: int, length: int) -> tuple[LoopedTransformer, list[list[int]]]:
+@dataclass
+class DraftResult:
+    """Drafts of one kind, and what they gave for each prompt.
+
+    Attributes:
+        loops: Loops of a drafted token.
+        speculation: Length and acceptance of the drafts.
+        speed_ups: Time without drafts over time with drafts.
+        gaps: Gap of logits of each text that differs from the one without drafts.
+    """
+
+    loops: int
+    speculation: Speculation
+    speed_ups: list[float] = field(default_factory=list)
+    gaps: list[float] = field(default_factory=list)
+
+
+def trained_model(results: Path, run: str, count: int, length: int) -> tuple[LoopedModel, list[list[int]]]:
     """The model of a run, and prompts from its held-out text."""
-    model = open_run(results, run).model
-    shard = tokens.open_shard(results / run / "data" / "val.bin", results / run / "data" / "tokens.json")
+    model, data = open_run(results, run).model, results / run / "data"
+    shard = open_shard(data / "val.bin", data / "tokens.json")
     inputs, _ = held_out_sequences(shard, model.config.context_length, count)
     return model, inputs[:, :length].tolist()
 
 
-def untrained(count: int, length: int) -> tuple[LoopedTransformer, list[list[int]]]:
-    settings = config.checked(config.preset("demo")).model
-    prompts = torch.randint(settings.vocab_size, (count, length), generator=torch.Generator().manual_seed(SEED))
-    return initialise(settings, SEED).eval().requires_grad_(False), prompts.tolist()
+def untrained_model(count: int, length: int) -> tuple[LoopedModel, list[list[int]]]:
+    """An untrained model of the demo's size, and random prompts."""
+    demo = config.checked(config.preset("demo")).model
+    prompts = torch.randint(demo.vocab_size, (count, length), generator=torch.Generator().manual_seed(SEED))
+    return initialise(demo, SEED).eval().requires_grad_(False), prompts.tolist()
 
 
-def timed(decoder: Decoder, prompt: list[int], most: int, speculation: Speculation | None) -> tuple[float, list[int]]:
+def timed(
+    decoder: Decoder, prompt: list[int], max_new_tokens: int, speculation: Speculation | None = None
+) -> tuple[float, list[int]]:
     """Seconds and ids of one text."""
     started = time.thread_time()
-    made = [token.id for token in generate(decoder, prompt, most, GREEDY, speculation=speculation)]
-    return time.thread_time() - started, made
+    ids = [token.id for token in generate(decoder, prompt, max_new_tokens, GREEDY, speculation=speculation)]
+    return time.thread_time() - started, ids
 
 
-def gap_where_they_part(decoder: Decoder, prompt: list[int], plain: list[int], drafted: list[int]) -> float | None:
-    """Difference of the logits of the first two tokens that differ; None where the texts are the same."""
-    parted = next((i for i, (a, b) in enumerate(zip(plain, drafted, strict=True)) if a != b), None)
-    if parted is None:
+def first_gap(decoder: Decoder, prompt: list[int], plain: list[int], drafted: list[int]) -> float | None:
+    """Difference of the logits of the first two tokens that differ; None for equal texts."""
+    first = next((i for i, (a, b) in enumerate(zip(plain, drafted, strict=True)) if a != b), None)
+    if first is None:
         return None
     decoder.reset()
-    decoder.prefill(prompt)
-    for token in plain[:parted]:
+    logits = decoder.prefill(prompt)[0][-1]
+    for token in plain[:first]:
         logits, _ = decoder.feed(token)
-    return (logits[plain[parted]] - logits[drafted[parted]]).item()
+    return (logits[plain[first]] - logits[drafted[first]]).item()
 
 
-def measure(
-    model: LoopedTransformer, prompts: Sequence[list[int]], most: int, budget: int, grid: Sequence[tuple[int, int]]
-) -> None:
-    decoder = Decoder(model, make_criterion("fixed", budget, model.readout), budget, SEED)
-    totals = {(loops, length): Speculation(make_criterion("fixed", loops, model.readout), length) for loops, length in grid}
-    speed_ups, gaps = {setting: [] for setting in grid}, {setting: [] for setting in grid}
-    timed(decoder, prompts[0], most, None)  # warm up
+def measure(decoder: Decoder, prompts: Sequence[list[int]], max_new_tokens: int, results: list[DraftResult]) -> None:
+    timed(decoder, prompts[0], max_new_tokens)  # warm up
     for prompt in prompts:
-        for setting, speculation in totals.items():
-            plain_seconds, plain = timed(decoder, prompt, most, None)
-            seconds, drafted = timed(decoder, prompt, most, speculation)
-            speed_ups[setting].append(plain_seconds / seconds)
-            gaps[setting].append(gap_where_they_part(decoder, prompt, plain, drafted))
+        for result in results:
+            plain_seconds, plain = timed(decoder, prompt, max_new_tokens)
+            seconds, drafted = timed(decoder, prompt, max_new_tokens, result.speculation)
+            result.speed_ups.append(plain_seconds / seconds)
+            gap = first_gap(decoder, prompt, plain, drafted)
+            if gap is not None:
+                result.gaps.append(gap)
 
-    print("draft loops | draft tokens | accepted | tokens a pass | speed-up (least, most) | texts that part (gap)")
-    for (loops, length), speculation in totals.items():
-        ratios, parted = speed_ups[loops, length], [gap for gap in gaps[loops, length] if gap is not None]
-        where = f"{len(parted)} of {len(prompts)}" + (f" ({max(map(abs, parted)):.1e})" if parted else "")
+
+def print_table(results: Sequence[DraftResult]) -> None:
+    print("draft loops | draft tokens | accepted | tokens per pass | speed-up (range) | texts that differ (gap)")
+    for result in results:
+        speculation, speed_ups = result.speculation, result.speed_ups
         per_pass = 1 + speculation.accepted / speculation.passes
+        gap = f" ({max(map(abs, result.gaps)):.1e})" if result.gaps else ""
         print(
-            f"{loops:11} | {length:12} | {speculation.acceptance:8.0%} | {per_pass:13.2f}"
-            f" | {statistics.median(ratios):8.2f} ({min(ratios):.2f}, {max(ratios):.2f}) | {where}"
+            f"{result.loops:11} | {speculation.length:12} | {speculation.acceptance:8.0%} | {per_pass:15.2f}"
+            f" | {statistics.median(speed_ups):8.2f} ({min(speed_ups):.2f} to {max(speed_ups):.2f})"
+            f" | {len(result.gaps)} of {len(speed_ups)}{gap}"
         )
 
 
@@ -106,14 +123,20 @@ def main() -> None:
     torch.set_num_threads(1)
     sizes = arguments.prompts, arguments.prompt_tokens
     if (arguments.results / arguments.run / "checkpoints").is_dir():
-        model, prompts = trained(arguments.results, arguments.run, *sizes)
+        model, prompts = trained_model(arguments.results, arguments.run, *sizes)
         print(f"run {arguments.run}", end=", ")
     else:
-        model, prompts = untrained(*sizes)
+        model, prompts = untrained_model(*sizes)
         print("untrained model of the demo's size", end=", ")
-    print(f"budget {arguments.max_loops}, {arguments.prompts} texts of {arguments.tokens} tokens", flush=True)
-    grid = [(loops, length) for loops in arguments.draft_loops for length in arguments.draft_tokens]
-    measure(model, prompts, arguments.tokens, arguments.max_loops, grid)
+    print(f"{arguments.max_loops} loops, {arguments.prompts} texts of {arguments.tokens} tokens", flush=True)
+    results = [
+        DraftResult(loops, Speculation(make_criterion("fixed", loops), length))
+        for loops in arguments.draft_loops
+        for length in arguments.draft_tokens
+    ]
+    decoder = Decoder(model, make_criterion("fixed", arguments.max_loops), arguments.max_loops, SEED)
+    measure(decoder, prompts, arguments.tokens, results)
+    print_table(results)
 
 
 if __name__ == "__main__":

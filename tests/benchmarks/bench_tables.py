@@ -1,11 +1,11 @@
-"""What it takes from per-token tables to a figure.
+"""The cost of the way from per-token tables to a figure.
 
     python tests/benchmarks/bench_tables.py [--rows 10000000] [--redraw]
 
-1. Rule aggregate_metrics on checkpoints of 8192 tokens, with the rows asked for in all: seconds and peak memory of its
+1. Rule aggregate_metrics on checkpoints of 8192 tokens, with --rows rows in all: seconds and peak memory of its
    process (aims: below 20 s and 1 GB), against a process that only reads the same columns.
-2. With --redraw, in a project folder whose figures are made: each figure drawn anew by `snakemake --force`, all of it
-   (aim: below 6 s), against importing what figures are drawn with.
+2. With --redraw, in a project folder with finished figures: each figure drawn again by `snakemake --force`, all of it
+   (aim: below 6 s), against importing the plotting libraries.
 """
 
 import argparse
@@ -21,14 +21,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-
-from twoscale import config, tables
+from twoscale import tables
+from twoscale.config import Config
+from twoscale.dynamics import trajectories
 
 ROOT = Path(__file__).resolve().parents[2]
-SEQUENCES, BLOCK, BUDGET = 16, 512, 30
-READINGS = ("first_state", "projected", "final", "initial")
-MODEL = config.checked(config.preset("paper")).model
+SEQUENCES, CONTEXT_LENGTH, LOOPS = 16, 512, 30
+REFERENCE_STATES = ("first_state", "projected", "final", "initial")
+MODEL = Config().model
 READ_ONLY = """
 import sys
 import pyarrow.parquet as pq
@@ -39,26 +39,30 @@ for path in sys.argv[1:]:
 """
 
 
-def random_table(name: str, step: int, keys: dict[str, Sequence], generator: np.random.Generator) -> pd.DataFrame:
+def random_table(name: str, iteration: int, keys: dict[str, Sequence], generator: np.random.Generator) -> pd.DataFrame:
     """A table of every combination of the keys, with random measures."""
     rows = pd.MultiIndex.from_product(keys.values(), names=keys.keys()).to_frame(index=False)
-    rows.insert(0, "iteration", step)
-    measures = [column for column in tables.columns(name) if column not in rows]
+    rows.insert(0, "iteration", iteration)
+    measures = [column for column in (*tables.columns(name), *trajectories.units()[name]) if column not in rows]
     return rows.assign(**{column: generator.random(len(rows), dtype=np.float32) for column in measures})
 
 
-def write_checkpoint(folder: Path, step: int) -> int:
+def write_checkpoint(folder: Path, iteration: int) -> int:
     """Files of one checkpoint; returns the rows of its trajectories."""
-    generator = np.random.default_rng(step)
-    tokens = {"sequence": range(SEQUENCES), "position": range(BLOCK)}
-    loops = {**tokens, "group": MODEL.group_labels, "k": range(BUDGET + 1)}
-    trajectories = random_table("trajectories", step, loops, generator)
-    jumps = {**tokens, "boundary": MODEL.boundary_labels, "reading": READINGS}
-    log = {column: [1.0] for column in tables.columns("training", MODEL.group_labels)} | {"iteration": [step]}
-    tables.write("trajectories", trajectories, folder / f"trajectories_{iteration}.parquet")
-    tables.write("token_drift", random_table("token_drift", step, jumps, generator), folder / f"drift_{iteration}.parquet")
-    tables.write("training", pd.DataFrame(log), folder / f"training_{iteration}.parquet", MODEL.group_labels)
-    return len(trajectories)
+    generator = np.random.default_rng(iteration)
+    tokens = {"sequence": range(SEQUENCES), "position": range(CONTEXT_LENGTH)}
+    states = {**tokens, "group": MODEL.group_labels, "k": range(LOOPS + 1)}
+    jumps = {**tokens, "boundary": MODEL.boundary_labels, "reference_state": REFERENCE_STATES}
+    loops = {"group": list(MODEL.group_labels), "loops": LOOPS, "iteration": iteration}
+    frames = {
+        "trajectories": random_table("trajectories", iteration, states, generator),
+        "token_drift": random_table("token_drift", iteration, jumps, generator),
+        "training": pd.DataFrame({column: [1.0] for column in tables.columns("training")} | {"iteration": [iteration]}),
+        "training_loops": pd.DataFrame(loops),
+    }
+    for table, frame in frames.items():
+        tables.write(table, frame, folder / f"{table}.{iteration}.parquet")
+    return len(frames["trajectories"])
 
 
 def measured(command: Sequence[object]) -> tuple[float, float]:
@@ -74,38 +78,42 @@ def measured(command: Sequence[object]) -> tuple[float, float]:
 
 def aggregation(rows: int) -> None:
     with tempfile.TemporaryDirectory() as name:
-        folder, made, step = Path(name), 0, 0
-        while made < rows:
-            step += 1
-            made += write_checkpoint(folder, step)
-        inputs = {kind: sorted(folder.glob(f"{kind}_*.parquet")) for kind in ("trajectories", "drift", "training")}
+        folder, total, files = Path(name), 0, 0
+        while total < rows:
+            files += 1
+            total += write_checkpoint(folder, files)
+        options = {"trajectories": "trajectories", "token-drift": "token_drift", "logs": "training"}
+        options |= {"loops": "training_loops"}
+        inputs = {option: sorted(folder.glob(f"{table}.*.parquet")) for option, table in options.items()}
         command = [sys.executable, "scripts/aggregate_metrics.py", "--config", json.dumps({"run": "trial"})]
-        for kind, paths in inputs.items():
-            command += [f"--{kind}", *paths]
-        for output in ("loops", "drift", "loop-sequences", "drift-sequences", "training"):
-            command += [f"--output-{output}", folder / f"{output}.out.parquet"]
+        for option, paths in inputs.items():
+            command += [f"--{option}", *paths]
+        for output in ("loop-metrics", "drift", "loop-sequences", "drift-sequences", "training", "training-loops"):
+            command += [f"--{output}", folder / f"{output}.out"]
         seconds, memory = measured(command)
-        floor, _ = measured([sys.executable, "-c", READ_ONLY, *inputs["trajectories"], *inputs["drift"]])
+        baseline, _ = measured([sys.executable, "-c", READ_ONLY, *inputs["trajectories"], *inputs["token-drift"]])
     print(
-        f"aggregation of {made / 1e6:.1f} million rows in {iteration} files: {seconds:.1f} s, peak {memory:.0f} MB; "
-        f"{seconds / floor:.2f} times reading them ({floor:.1f} s); aims 20 s, 1000 MB",
+        f"aggregation of {total / 1e6:.1f} million rows in {files} files: {seconds:.1f} s, peak {memory:.0f} MB; "
+        f"{seconds / baseline:.2f} times reading them ({baseline:.1f} s); aims 20 s, 1000 MB",
         flush=True,
     )
 
 
 def redraw() -> None:
-    floor, _ = measured([sys.executable, "-c", "import seaborn, pyarrow.parquet"])
+    baseline, _ = measured([sys.executable, "-c", "import seaborn, pyarrow.parquet"])
     snakemake = [sys.executable, "-m", "snakemake", "--cores", "1", "--quiet", "all", "--force"]
-    print(f"imports: {floor:.1f} s")
+    print(f"imports: {baseline:.1f} s")
     for number in range(1, 6):
         seconds, _ = measured([*snakemake, f"results/fig{number}.pdf"])
-        print(f"fig{number}: {seconds:.1f} s with Snakemake, {seconds / floor:.2f} of the imports; aim 6 s", flush=True)
+        print(
+            f"fig{number}: {seconds:.1f} s with Snakemake, {seconds / baseline:.2f} of the imports; aim 6 s", flush=True
+        )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=10_000_000)
-    parser.add_argument("--redraw", action="store_true", help="draw the figures of this project folder anew")
+    parser.add_argument("--redraw", action="store_true", help="draw the figures of this project folder again")
     arguments = parser.parse_args()
     aggregation(arguments.rows)
     if arguments.redraw:

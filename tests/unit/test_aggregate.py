@@ -195,7 +195,10 @@ def test_a_file_that_is_missing_or_no_parquet_is_refused(tmp_path, content):
 
 # --- training --------------------------------------------------------------------------------------------------
 
-TRAINING = {"training": (aggregate.training, training_rows), "training_loops": (aggregate.training_loops, training_loop_rows)}
+TRAINING = {
+    "training": (aggregate.training, training_rows),
+    "training_loops": (aggregate.training_loops, training_loop_rows),
+}
 
 
 @pytest.mark.parametrize("table", TRAINING)
@@ -264,7 +267,10 @@ PATH_TYPES = {
 
 
 def test_path_types_are_counted_per_checkpoint_group_and_period_with_shares_that_add_up(tmp_path):
-    paths = [write("token_paths", path_rows(iteration, PATH_TYPES), tmp_path / f"{iteration}.parquet") for iteration in (20, 0)]
+    paths = [
+        write("token_paths", path_rows(iteration, PATH_TYPES), tmp_path / f"{iteration}.parquet")
+        for iteration in (20, 0)
+    ]
     shares = aggregate.path_types(paths, "demo")
     assert list(shares.columns) == list(tables.columns("path_types"))
     assert shares["iteration"].tolist() == [0] * 4 + [20] * 4

@@ -23,7 +23,9 @@ HALF_DECADES = [1e-5, 3.16e-5, 1e-4, 3.16e-4, 1e-3, 3.16e-3, 1e-2]
 # --- synthetic tables: step norms fall geometrically, cosines rise to a level ----------------------------------
 
 
-def loop_rows(iteration, group="4", rate=0.6, spread=0.0, level=0.55, level_spread=0.01, start=0.1, wobble=0.0, **shape):
+def loop_rows(
+    iteration, group="4", rate=0.6, spread=0.0, level=0.55, level_spread=0.01, start=0.1, wobble=0.0, **shape
+):
     """Rows of "loop_sequences" of one checkpoint and group; `nulls` is the share of tokens without an angle."""
     last, nulls = shape.get("loops", 30), shape.get("nulls", 0.0)
     k = np.arange(last + 1)
@@ -35,7 +37,14 @@ def loop_rows(iteration, group="4", rate=0.6, spread=0.0, level=0.55, level_spre
             defined = (k >= first) & (k < last)
             missing = round(TOKENS * nulls) if measure == "cosine" else 0
             counts = np.where(defined, TOKENS - missing, 0)
-            rows = {"run": "trial", "iteration": iteration, "group": group, "k": k, "sequence": sequence, "measure": measure}
+            rows = {
+                "run": "trial",
+                "iteration": iteration,
+                "group": group,
+                "k": k,
+                "sequence": sequence,
+                "measure": measure,
+            }
             rows |= {"mean": np.where(counts > 0, values, np.nan), "count": counts, "nulls": TOKENS - counts}
             frames.append(pd.DataFrame(rows))
     return pd.concat(frames)
@@ -52,7 +61,13 @@ def drift(iterations=(0, 10, 100), spread=0.1, **ratios):
     """DLR 12 everywhere, but 0.5 under the reference state `initial`, and what `ratios` gives to others."""
     means = {"first_state": 12.0, "projected": 12.0, "final": 12.0, "initial": 0.5} | ratios
     rows = [
-        {"run": "trial", "iteration": iteration, "boundary": BOUNDARY, "reference_state": reference, "sequence": sequence}
+        {
+            "run": "trial",
+            "iteration": iteration,
+            "boundary": BOUNDARY,
+            "reference_state": reference,
+            "sequence": sequence,
+        }
         | {"measure": "dlr", "mean": value + spread * unit, "count": TOKENS, "nulls": 0}
         for iteration in iterations
         for reference, value in means.items()
@@ -115,6 +130,7 @@ def examine(number, evidence):
     return claims.examine(claims.CLAIMS[number - 1], evidence)
 
 
+ONE = (0, 100)  # one trained checkpoint
 FALLING_LATE = {"rate": 0.77, "spread": 0.06}  # a tenth near k = 10, earlier or later by sequence
 
 CASES = [
@@ -123,7 +139,12 @@ CASES = [
     (1, OPEN, {"loops": loops(last=FALLING_LATE)}, "crosses"),
     (2, HOLDS, {}, "every finding"),
     (2, FAILS, {"loops": loops(last={"rate": 0.85})}, "k 11.3 → 15.2"),
-    (2, OPEN, {"loops": loops(iterations=(0, 100)), "drift": drift(iterations=(0, 100))}, "fewer than two trained checkpoints"),
+    (
+        2,
+        OPEN,
+        {"loops": loops(iterations=(0, 100)), "drift": drift(iterations=(0, 100))},
+        "fewer than two trained checkpoints",
+    ),
     (3, HOLDS, {}, "every finding"),
     (3, FAILS, {"loops": loops(last={"wobble": 0.2})}, "outside"),
     (3, OPEN, {"loops": loops(last={"nulls": 0.5})}, "50% of the values are under the rounding floor"),
@@ -144,7 +165,12 @@ CASES = [
     (8, OPEN, {"quality": quality(spread=3, acceleration={1e-2: 0.01})}, "crosses"),
     (9, HOLDS, {}, "every finding"),
     (9, FAILS, {"quality": quality(step_norm={})}, "outside"),
-    (9, OPEN, {"quality": without(quality(), criterion="step_norm", threshold=1e-3)}, "rows missing: step_norm at 0.001"),
+    (
+        9,
+        OPEN,
+        {"quality": without(quality(), criterion="step_norm", threshold=1e-3)},
+        "rows missing: step_norm at 0.001",
+    ),
     (10, HOLDS, {}, "every finding"),
     (10, FAILS, {"latency": latency(kl=0.5)}, "kl 4 ms at τ = 0.01"),
     (10, OPEN, {"latency": latency(spread=0.3, kl=1.05)}, "crosses"),
@@ -344,7 +370,9 @@ def test_the_table_holds_every_finding_and_one_verdict_a_claim(tmp_path):
 
 
 def test_the_same_tables_give_the_same_intervals():
-    pd.testing.assert_frame_equal(claims.table(claims.verdicts(synthetic()), "a"), claims.table(claims.verdicts(synthetic()), "a"))
+    pd.testing.assert_frame_equal(
+        claims.table(claims.verdicts(synthetic()), "a"), claims.table(claims.verdicts(synthetic()), "a")
+    )
 
 
 def test_the_page_names_run_text_and_checkpoints_and_every_claim():

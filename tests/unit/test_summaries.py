@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from twoscale.analysis import bootstrap
 from twoscale import tables
+from twoscale.analysis import bootstrap
 from twoscale.analysis.summaries import summarise_latency, summarise_quality, summarise_scaling
 
 
@@ -26,7 +26,9 @@ def quality_tables(changes):
 
 def test_latency_is_the_median_of_repeats_with_its_bootstrap_interval():
     times = [10.0, 20.0, 30.0, 40.0, 100.0]
-    latency = pd.DataFrame({"criterion": "kl", "threshold": 0.1, "latency_ms": times, "baseline_ms": np.array(times) - 1})
+    latency = pd.DataFrame(
+        {"criterion": "kl", "threshold": 0.1, "latency_ms": times, "baseline_ms": np.array(times) - 1}
+    )
     (row,) = summarise_latency(latency).to_dict("records")
     assert (row["latency_ms"], row["baseline_ms"]) == (30.0, 29.0)
     assert (row["low"], row["high"]) == bootstrap.interval(bootstrap.median, np.array(times), seed=0)
@@ -71,7 +73,14 @@ def test_a_model_without_groups_has_quality_and_no_loops():
 def test_scaling_joins_checkpoints_and_bounds_the_mean_over_sequences(tmp_path):
     for iteration in (20, 0):
         rows = [
-            {"iteration": iteration, "loops": loops, "sequence": i, "tokens": 8, "ce": iteration + loops + i, "ppl": 1.0}
+            {
+                "iteration": iteration,
+                "loops": loops,
+                "sequence": i,
+                "tokens": 8,
+                "ce": iteration + loops + i,
+                "ppl": 1.0,
+            }
             for loops in (4, 1)
             for i in range(3)
         ]

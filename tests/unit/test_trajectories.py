@@ -197,7 +197,9 @@ def test_the_number_of_sequences_at_a_time_changes_no_value(batch_size, tmp_path
     for table, frame in extracted(tmp_path / "other", batch_size=batch_size).items():
         wanted = tables_of_two[table]
         assert len(frame) == len(wanted)
-        names = [name for name in ("sequence", "group", "boundary", "k", "reference_state", "position") if name in frame]
+        names = [
+            name for name in ("sequence", "group", "boundary", "k", "reference_state", "position") if name in frame
+        ]
         sort = {"by": names, "ignore_index": True}
         pd.testing.assert_frame_equal(frame.sort_values(**sort), wanted.sort_values(**sort), rtol=1e-6)
 
@@ -205,7 +207,9 @@ def test_the_number_of_sequences_at_a_time_changes_no_value(batch_size, tmp_path
 def test_the_tables_hold_what_is_measured(tmp_path):
     wanted = measured(float64_model(), [0, 1, 2, 3, 4])
     for name, frame in extracted(tmp_path, batch_size=5).items():
-        pd.testing.assert_frame_equal(frame, wanted[name][list(frame)].reset_index(drop=True), check_dtype=False, rtol=1e-7)
+        pd.testing.assert_frame_equal(
+            frame, wanted[name][list(frame)].reset_index(drop=True), check_dtype=False, rtol=1e-7
+        )
 
 
 def test_rows_come_out_group_by_group_so_that_memory_is_that_of_one_group():

@@ -126,26 +126,26 @@ def training_loops(paths: Iterable[str | Path]) -> pd.DataFrame:
     first_path, first = segments[0]
     groups = list(first["group"].unique())
     for path, segment in segments:
-        found = list(segment["group"].unique())
-        if found != groups:
-            raise InputError(f"{path}: found the groups {found}, expected {groups} as in {first_path}.")
+        segment_groups = list(segment["group"].unique())
+        if segment_groups != groups:
+            raise InputError(f"{path}: found the groups {segment_groups}, expected {groups} as in {first_path}.")
     return _joined(segments, rows_per_iteration=len(groups)) if groups else first
 
 
 def _joined(segments: list[tuple[str | Path, pd.DataFrame]], rows_per_iteration: int) -> pd.DataFrame:
     """The rows of all segments in the order of iterations, which have to be 1, 2, … without a gap."""
     segments = sorted(segments, key=lambda segment: segment[1]["iteration"].iloc[0])
-    first = 0  # rows before the segment
+    rows = 0  # before the segment
     for path, segment in segments:
-        found = segment["iteration"].to_numpy()
-        expected = 1 + np.arange(first, first + len(found)) // rows_per_iteration
-        wrong = np.flatnonzero(found != expected)
+        iterations = segment["iteration"].to_numpy()
+        expected = 1 + np.arange(rows, rows + len(iterations)) // rows_per_iteration
+        wrong = np.flatnonzero(iterations != expected)
         if wrong.size:
             raise InputError(
-                f"{path}: found training iteration {found[wrong[0]]}, expected iteration {expected[wrong[0]]}; the "
-                "logs of the segments have to follow one another without overlap or gap."
+                f"{path}: found training iteration {iterations[wrong[0]]}, expected iteration {expected[wrong[0]]}; "
+                "the logs of the segments have to follow one another without overlap or gap."
             )
-        first += len(found)
+        rows += len(iterations)
     return pd.concat([segment for _, segment in segments], ignore_index=True)
 
 

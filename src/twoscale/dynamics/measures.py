@@ -163,7 +163,7 @@ PATH_MEASURES: dict[str, Measure] = {}  # in the order of their columns in "toke
 def loop_measure(name: str, *, unit: str, needs_update: bool = True, needs_previous: bool = False) -> Callable:
     """Register a function `LoopStep` -> (...) as a measure per loop step.
 
-    The function is only called where what it needs is there; elsewhere the measure is NaN.
+    The function is called only for steps with the updates that it needs; for others the measure is NaN.
 
     Args:
         name: Name of the column.
