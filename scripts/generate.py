@@ -1,6 +1,6 @@
 """Generate text with the last checkpoint of a run, each token looping until an exit criterion fires.
 
-    python scripts/generate.py --run demo --prompt "The loop" --criterion acceleration --tau 1e-3
+python scripts/generate.py --run demo --prompt "The loop" --criterion acceleration --tau 1e-3
 """
 
 from twoscale import command

@@ -27,7 +27,7 @@ VARIANTS = "variants/"  # beginning of the names of variant runs
 
 
 class Runs:
-    """The runs of a config: first the chosen one, then those under `runs`, then the variants.
+    """The runs of a config: first the selected one, then those under `runs`, then the variants.
 
     Args:
         config: Snakemake's merged config.
@@ -38,7 +38,7 @@ class Runs:
 
     def __init__(self, config: Mapping[str, Any], scripts: Path) -> None:
         self.configs: dict[str, Config] = configs.runs(config) | configs.variants(config)
-        self.chosen = next(iter(self.configs))
+        self.selected = next(iter(self.configs))
         self.scripts = scripts
         self.figures = list(FIGURES)  # a stage may append rows
 
@@ -50,8 +50,8 @@ class Runs:
 
     @property
     def config(self) -> Config:
-        """Config of the chosen run."""
-        return self.configs[self.chosen]
+        """Config of the selected run."""
+        return self.configs[self.selected]
 
     @cached_property
     def variants(self) -> list[str]:
@@ -64,7 +64,7 @@ class Runs:
         return "|".join(map(re.escape, self.configs))
 
     def _of(self, wildcards: Any) -> tuple[str, Config]:
-        run = getattr(wildcards, "run", self.chosen)
+        run = getattr(wildcards, "run", self.selected)
         return run, self.configs[run]
 
     # --- text and tokens --------------------------------------------------------------------------------------------
@@ -75,10 +75,10 @@ class Runs:
         return [f"shard_{number:03d}" for number in range(self.config.data.text_shards)]
 
     def data_run(self, run: str) -> str:
-        """The run whose text and tokens `run` trains on: the chosen one, unless the data configs differ."""
+        """The run whose text and tokens `run` trains on: the selected one, unless the data configs differ."""
         mine = self.configs[run]
         shared = (mine.data, mine.tokenizer) == (self.config.data, self.config.tokenizer)
-        return self.chosen if shared else run
+        return self.selected if shared else run
 
     def data_file(self, name: str) -> Callable:
         """Input function: a file of the text or tokens that the run trains on."""
@@ -193,6 +193,16 @@ class Runs:
         """Param: fingerprint of an entry script, of further modules by dotted name, and of all that they import."""
         return fingerprint(self.scripts / f"{script}.py", *modules)
 
+    def torch_code(self, script: str) -> Callable:
+        """Param function: like `code`, with the module of the run's architecture, which is imported by its name."""
+        built_in = self.code(script)
+
+        def param(wildcards: Any) -> str:
+            architecture = self._of(wildcards)[1].model.architecture
+            return built_in if architecture == "transformer" else self.code(script, f"twoscale.model.{architecture}")
+
+        return param
+
     def command(self, script: str, *arguments: str) -> Callable:
         """Param function: the command that starts an entry script. Untracked, because it contains a path."""
         return untracked(lambda wildcards: shlex.join(["python", self._script(script), *arguments]))
@@ -258,7 +268,7 @@ class Runs:
 
     def figure_runs(self, figure: Figure) -> list[str]:
         """The runs that a figure shows."""
-        return self.variants if figure.variants else [self.chosen]
+        return self.variants if figure.variants else [self.selected]
 
     def figure_inputs(self, figure: Figure) -> dict[str, list[str]]:
         """Input files of a figure by the name of the table in them, one file per run."""
@@ -270,11 +280,11 @@ class Runs:
         """Param: what a figure shows besides its tables, as one canonical JSON string."""
         shown = self.figure_runs(figure)
         config = self.configs[shown[0]]
-        names = {"run": self.chosen, "runs": shown, "text": configs.text_label(self.config.data)}
+        names = {"run": self.selected, "runs": shown, "text": configs.text_label(self.config.data)}
         return canonical_json(names | {"loops": figure.loops(config), "values": figure.values(config)})
 
     def figure_files(self, target: str) -> list[str]:
-        """The files of a target rule: those of its figures that the chosen model has enough groups for."""
+        """The files of a target rule: those of its figures that the selected model has enough groups for."""
         groups = len(self.config.model.groups)
         shown = (figure for figure in self.figures if figure.target == target and figure.groups <= groups)
         return [f"results/{figure.name}.pdf" for figure in shown]
@@ -285,7 +295,7 @@ class Runs:
 
     def caption(self, figure: Figure | None = None) -> Callable:
         """Param function: values for the caption of a figure or of a page of the report. Untracked."""
-        values = report_values(self.chosen, self.config)
+        values = report_values(self.selected, self.config)
         if figure is not None:
             values |= figure.caption(self.configs[self.figure_runs(figure)[0]])
         return untracked(lambda wildcards: values)

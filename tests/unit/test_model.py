@@ -133,7 +133,9 @@ def test_a_layer_normalises_where_its_variant_says(sandwich):
 
 def test_the_two_variants_of_the_sandwich_are_different_models():
     x = noise(0, 1, torch.empty(2, 6, 8))
-    one, other = (random_model(sandwich=sandwich).unlooped_layer(1, x, CAUSAL) for sandwich in ("post_residual", "branch"))
+    one, other = (
+        random_model(sandwich=sandwich).unlooped_layer(1, x, CAUSAL) for sandwich in ("post_residual", "branch")
+    )
     assert (one - other).abs().max() > 0.1
 
 

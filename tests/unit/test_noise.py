@@ -12,7 +12,9 @@ CONTEXT_LENGTH, HIDDEN_SIZE = 16, 12
 BOUND = 3 * math.sqrt(2 / 5)
 
 
-def like(sequences: int, length: int = CONTEXT_LENGTH, dtype: torch.dtype = torch.float64, hidden_size: int = HIDDEN_SIZE) -> torch.Tensor:
+def like(
+    sequences: int, length: int = CONTEXT_LENGTH, dtype: torch.dtype = torch.float64, hidden_size: int = HIDDEN_SIZE
+) -> torch.Tensor:
     return torch.empty(sequences, length, hidden_size, dtype=dtype)
 
 

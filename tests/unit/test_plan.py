@@ -130,7 +130,7 @@ def test_a_row_of_a_table_takes_what_arrow_takes_for_it():
 
 
 def test_the_plan_counts_the_registered_measures():
-    assert plans.MEASURES == {"trajectories": len(measures.LOOP_MEASURES), "token_paths": len(measures.PATH_MEASURES)}
+    assert {"trajectories": len(measures.LOOP_MEASURES), "token_paths": len(measures.PATH_MEASURES)} == plans.MEASURES
 
 
 def plan_text(*options: str) -> subprocess.CompletedProcess:

@@ -283,7 +283,9 @@ def test_the_held_out_loss_is_the_mean_surprise_at_a_fixed_loop_count(batch):
     inputs, targets = HELD_OUT
     surprise = 0.0
     for sequence in range(3):
-        logits = model(inputs[sequence : sequence + 1], [5, 5], EvaluationNoise(SEED, [sequence], MODEL.context_length))[0]
+        logits = model(
+            inputs[sequence : sequence + 1], [5, 5], EvaluationNoise(SEED, [sequence], MODEL.context_length)
+        )[0]
         chances = logits.double().exp() / logits.double().exp().sum(-1, keepdim=True)
         surprise -= sum(chances[t, targets[sequence, t]].log().item() for t in range(MODEL.context_length))
     found = held_out_loss(model, HELD_OUT, loops=5, seed=SEED, batch_size=batch)

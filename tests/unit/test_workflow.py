@@ -124,7 +124,7 @@ def test_a_slice_is_one_canonical_string_of_sections_scalars_and_derived_values(
     assert list(values) == ["device", "exits", "run", "scaling", "seed"]
     assert (values["run"], values["device"]) == ("tiny", "cpu")
     assert values["exits"]["criteria"]["fixed"]["thresholds"] == [1, 2, 4, 6]
-    assert param(SimpleNamespace()) == text  # without a wildcard: the chosen run
+    assert param(SimpleNamespace()) == text  # without a wildcard: the selected run
 
 
 def test_the_training_param_has_no_runtime_key_and_the_runtime_has_the_others():

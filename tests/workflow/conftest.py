@@ -12,6 +12,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 PARTS = ("Snakefile", "config.yaml", "pyproject.toml", "workflow", "profiles", "scripts", "src", "envs")
+TARGETS = {"all", "supplementary", "variants", "text", "report_pages"}  # rules without a job
 
 
 class Project:
@@ -52,7 +53,7 @@ class Project:
             assert "Nothing to be done" in text, text
             return {}
         jobs = {line.split()[0]: int(line.split()[1]) for line in stats.group(1).splitlines()}
-        return {rule: count for rule, count in jobs.items() if rule != "all"}
+        return {rule: count for rule, count in jobs.items() if rule not in TARGETS}
 
     def copy(self, root: Path) -> "Project":
         """This project with its results and Snakemake's records; times of files stay."""

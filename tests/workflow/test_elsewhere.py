@@ -2,11 +2,11 @@
 
 import pytest
 
-from tests.workflow.conftest import ROOT, Project
+from tests.workflow.conftest import ROOT, TARGETS, Project
 from twoscale.figures.catalogue import FIGURES
 
 CONFIG = {"preset": "tiny", "seed": 5}
-TARGETS = ("all", "supplementary")
+FIGURES_AND_MORE = ("all", "supplementary")
 
 
 @pytest.fixture
@@ -19,18 +19,19 @@ def elsewhere(tmp_path_factory):
 def planned(fresh):
     """The jobs of the workflow in its own folder."""
     fresh.configure(**CONFIG)
-    return jobs(fresh.plan(*TARGETS))
+    return fresh.plan(*FIGURES_AND_MORE)
 
 
-def jobs(plan, prefix=""):
-    """The plan without target rules, and rule names without the prefix of a module."""
-    counts = {rule.removeprefix(prefix): count for rule, count in plan.items()}
+def imported_plan(project):
+    """The plan of an imported workflow, with rule names as in the workflow itself."""
+    plan = project.plan(*(f"imported_{target}" for target in FIGURES_AND_MORE))
+    counts = {rule.removeprefix("imported_"): count for rule, count in plan.items()}
     return {rule: count for rule, count in counts.items() if rule not in TARGETS}
 
 
 def test_another_folder_plans_the_same_jobs_and_gets_the_results(fresh, planned, elsewhere):
     snakefile = ("-s", str(fresh.root / "Snakefile"))
-    assert jobs(elsewhere.plan(*TARGETS, *snakefile)) == planned
+    assert elsewhere.plan(*FIGURES_AND_MORE, *snakefile) == planned
     elsewhere.succeed("results/tiny/data/tokens.json", *snakefile)
     assert (elsewhere.root / "results/tiny/data/train.bin").stat().st_size > 0
     assert not (fresh.root / "results").exists()
@@ -46,12 +47,12 @@ def import_as_module(project, elsewhere, config=""):
 def test_a_module_with_a_config_plans_the_same_jobs(fresh, planned, elsewhere):
     fresh.configure(preset="paper")  # the config of the importing workflow replaces that of the checkout
     import_as_module(fresh, elsewhere, f"    config: {CONFIG}\n")
-    assert jobs(elsewhere.plan("imported_all", "imported_supplementary"), "imported_") == planned
+    assert imported_plan(elsewhere) == planned
 
 
 def test_a_module_without_a_config_has_that_of_its_checkout_and_makes_files(fresh, planned, elsewhere):
     import_as_module(fresh, elsewhere)
-    assert jobs(elsewhere.plan("imported_all", "imported_supplementary"), "imported_") == planned
+    assert imported_plan(elsewhere) == planned
     elsewhere.succeed("results/tiny/checkpoints/iteration_000000.safetensors")
     assert (elsewhere.root / "results/tiny/checkpoints/iteration_000000.safetensors").exists()
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import pandas as pd
 import pytest
 import yaml
-from conftest import ROOT, Project, environment
+
+from tests.workflow.conftest import ROOT, Project, environment
 
 PAGE = ROOT / "docs" / "extending.md"
 BLOCK = re.compile(r"^```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)

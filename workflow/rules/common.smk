@@ -38,8 +38,8 @@ def script(name):
 
 
 def torch_script(name):
-    """Like `script`, with the GPUs that the config asks for."""
-    return script(name) | dict(command=runs.torch_command(name))
+    """Like `script`, with the GPUs of the config and the code of the run's architecture."""
+    return dict(command=runs.torch_command(name), files=file_options, code=runs.torch_code(name))
 
 
 # The shell line of every job; those of train_segment and a few others have further options.
@@ -47,4 +47,4 @@ JOB = "{params.command} --config {params.config:q} {params.files} > {log:q} 2>&1
 # Held-out tokens, an input of all jobs that open a checkpoint.
 HELD_OUT = dict(val=runs.data_file("val.bin"), metadata=runs.data_file("tokens.json"))
 CHECKPOINT = "results/{run}/checkpoints/iteration_{iteration}.safetensors"
-TABLE = f"results/{runs.chosen}/tables/{{}}.parquet"
+TABLE = f"results/{runs.selected}/tables/{{}}.parquet"

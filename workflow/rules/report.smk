@@ -56,7 +56,7 @@ rule write_table_page:
         "../../envs/analysis.yaml"
     params:
         **script("write_table_page"),
-        config=lambda wildcards: canonical_json({"run": runs.chosen, "table": wildcards.table}),
+        config=lambda wildcards: canonical_json({"run": runs.selected, "table": wildcards.table}),
         caption=runs.caption(),
     shell:
         JOB
@@ -76,7 +76,7 @@ rule write_runtimes:
     params:
         **script("write_runtimes"),
         config=runs.slice("run"),
-        benchmarks=lambda wildcards, output: Path(output.page).parents[1] / runs.chosen / "benchmarks",
+        benchmarks=lambda wildcards, output: Path(output.page).parents[1] / runs.selected / "benchmarks",
         caption=runs.caption(),
     shell:
         "{params.command} --config {params.config:q} --benchmarks {params.benchmarks:q} {params.files} > {log:q} 2>&1"

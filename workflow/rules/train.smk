@@ -19,7 +19,7 @@ rule init_model:
         mem_mb=growing(4000),
         runtime=30,
     params:
-        **script("init_model"),
+        **script("init_model") | dict(code=runs.torch_code("init_model")),
         config=runs.training_identity,
     shell:
         JOB
@@ -53,7 +53,7 @@ rule train_segment:
         gpu=runs.training_gpus,
         gpu_slot=runs.training_gpus,
     params:
-        **script("train_segment") | dict(command=runs.training_command("train_segment")),
+        **torch_script("train_segment") | dict(command=runs.training_command("train_segment")),
         config=runs.training_identity,
         # how training is segmented, logged and distributed does not change its result
         runtime=untracked(runs.runtime),

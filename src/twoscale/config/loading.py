@@ -101,7 +101,7 @@ def preset(name: str) -> dict[str, Any]:
 
 
 def _chosen(config: Mapping[str, Any]) -> dict[str, Any]:
-    """All layers of the chosen run: paper <- preset <- user."""
+    """All layers of the selected run: paper <- preset <- user."""
     user = {key: value for key, value in config.items() if key not in LAYER_KEYS}
     check_renamed(user)
     return merge(preset(config.get("preset", DEFAULT_PRESET)), user)
@@ -189,7 +189,7 @@ def _mapping(key: str, value: Any) -> Mapping[str, Any]:
 
 
 def variants(config: Mapping[str, Any]) -> dict[str, Config]:
-    """Run name -> Config of the variants: the chosen run under each combination of the values in `variants`.
+    """Run name -> Config of the variants: the selected run under each combination of the values in `variants`.
 
     Names are variants/<sandwich>-<adapter_init>-<state_init>; `variants.overrides` takes precedence over all layers.
     """

@@ -37,7 +37,7 @@ SELECTORS = {
     },
     "runs": {
         "type": "object",
-        "description": "Further runs: name -> sections that take precedence over those of the chosen run.",
+        "description": "Further runs: name -> sections that take precedence over those of the selected run.",
         "additionalProperties": {"anyOf": [{"$ref": "#/$defs/Overrides"}, {"type": "null"}]},
     },
 }

@@ -54,9 +54,7 @@ def replays_steps(model: LoopedModel, exits: ExitsConfig) -> bool:
     return exits.cuda_graphs and any_weight(model).is_cuda
 
 
-def held_out_text(
-    shard: np.ndarray, context_length: int, exits: ExitsConfig
-) -> tuple[tuple[Tensor, Tensor], Tensor]:
+def held_out_text(shard: np.ndarray, context_length: int, exits: ExitsConfig) -> tuple[tuple[Tensor, Tensor], Tensor]:
     """Inputs and targets (N, T) for quality, and the prompts (R, T) for latency."""
     sequences = whole_sequences(exits.quality_tokens, context_length)
     inputs, targets = held_out_sequences(shard, context_length, max(sequences, exits.latency_repeats))
@@ -142,9 +140,7 @@ def _loop_rows(counts: LoopCounts, first: int, groups: Sequence[str]) -> Iterato
             yield row | {name: values[g, i].item() for name, values in means.items()}
 
 
-def measure_latency(
-    checkpoint: LoadedCheckpoint, prompts: Tensor, exits: ExitsConfig
-) -> tuple[list[Row], list[Row]]:
+def measure_latency(checkpoint: LoadedCheckpoint, prompts: Tensor, exits: ExitsConfig) -> tuple[list[Row], list[Row]]:
     """Rows of the tables "exit_latency" and "exit_latency_loops".
 
     Repeat r forces prompt r (R, T) through the cache, token by token. All operating points take turns within a

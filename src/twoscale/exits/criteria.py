@@ -311,7 +311,7 @@ def load_criterion(file: str, name: str) -> type[ExitCriterion]:
 
 def _load_module(file: str) -> ModuleType:
     if not Path(file).is_file():
-        raise InputError(f"exit criterion file {file}: found no such file, expected Python code with the criterion's class.")
+        raise InputError(f"exit criterion file {file}: found no such file, expected Python code with the class.")
     spec = importlib.util.spec_from_file_location(
         "users_exit_criterion", file, loader=SourceFileLoader("users_exit_criterion", file)
     )
@@ -320,8 +320,8 @@ def _load_module(file: str) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:  # the user's code may raise anything
         raise InputError(
-            f"exit criterion file {file}: does not import ({type(error).__name__}: {first_line(error)}), expected Python "
-            "code that does."
+            f"exit criterion file {file}: does not import ({type(error).__name__}: {first_line(error)}), expected "
+            "Python code that does."
         ) from error
     return module
 

@@ -114,7 +114,7 @@ def make_speculation(arguments: argparse.Namespace) -> Speculation | None:
 class TokenPrinter:
     """Prints the text, coloured or plain, and keeps its spans for the page."""
 
-    def __init__(self, run: FinishedRun, max_loops: int, in_colour: bool) -> None:
+    def __init__(self, run: TrainedRun, max_loops: int, in_colour: bool) -> None:
         self.run, self.max_loops, self.in_colour = run, max_loops, in_colour
         self.spans: list[TokenSpan] = []
         self._text = Utf8Stream()
@@ -150,9 +150,7 @@ def stop_reason(tokens: Sequence[NewToken], run: TrainedRun, max_new_tokens: int
     return f"after {max_new_tokens} tokens, the number of --tokens"
 
 
-def summary(
-    prompt: int, tokens: Sequence[NewToken], times: Sequence[float], model: ModelConfig
-) -> dict[str, str]:
+def summary(prompt: int, tokens: Sequence[NewToken], times: Sequence[float], model: ModelConfig) -> dict[str, str]:
     """Speed and loops; the time of the first token is that of reading the prompt."""
     facts = {"prompt": f"{prompt} tokens read in {times[0]:.2f} s"}
     if len(tokens) > 1:

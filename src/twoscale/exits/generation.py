@@ -158,8 +158,8 @@ def check_parallel(decoder: Decoder) -> None:
     """Refuse a decoder that cannot verify drafts, which takes one pass over several positions."""
     if decoder.options.warm_start:
         raise InputError(
-            "warm_start: found it together with drafts, expected one of them; drafts are verified in parallel, where no "
-            "token can start from the state of the one before."
+            "warm_start: found it together with drafts, expected one of them; drafts are verified in parallel, where "
+            "no token can start from the state of the one before."
         )
     if decoder.shares_slots:
         raise InputError(

@@ -34,7 +34,7 @@ class Figure:
         values: Further arguments of `draw`.
         target: Target rule that the figure belongs to: "all", "supplementary" or "variants".
         groups: Least number of looped groups that the figure needs.
-        variants: Show all variant runs instead of the chosen run. Config is then that of the first variant.
+        variants: Show all variant runs instead of the selected run. Config is then that of the first variant.
     """
 
     name: str

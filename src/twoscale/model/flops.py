@@ -71,5 +71,3 @@ def cache_bytes(model: ModelConfig, slots: int, dtype: str) -> int:
     """Keys and values of one sequence of a whole block in decoding, with `slots` per looped layer."""
     looped = sum(len(group) for group in model.groups)
     return 2 * (model.num_layers - looped + looped * slots) * model.context_length * model.hidden_size * BYTES[dtype]
-
-

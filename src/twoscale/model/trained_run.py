@@ -67,8 +67,8 @@ def _tokenizer(results: Path, run: str, checkpoint: Path, identity: dict[str, An
         name, digest = metadata["tokenizer"], metadata["digest"]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise InputError(
-            f"{metadata_path}: found no description of the run's tokens ({type(error).__name__}), expected the metadata "
-            "that join_tokens writes."
+            f"{metadata_path}: found no description of the run's tokens ({type(error).__name__}), expected the "
+            "metadata that join_tokens writes."
         ) from error
     file = results / "gpt2.tiktoken" if name == "gpt2" else metadata_path.with_name("tokenizer.json")
     tokenizer = load_tokenizer(name, file)

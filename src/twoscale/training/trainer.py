@@ -121,9 +121,7 @@ def autocast(device: str) -> contextlib.AbstractContextManager:
     return torch.autocast("cuda", torch.bfloat16) if device == "cuda" else contextlib.nullcontext()
 
 
-def held_out_loss(
-    model: LoopedModel, held_out: tuple[Tensor, Tensor], loops: int, seed: int, batch_size: int
-) -> float:
+def held_out_loss(model: LoopedModel, held_out: tuple[Tensor, Tensor], loops: int, seed: int, batch_size: int) -> float:
     """Mean cross-entropy in nats per token over held-out inputs and targets (N, T) at a fixed loop count.
 
     Always eager: rare evaluation shapes would trigger recompilation.
