@@ -3,7 +3,7 @@
     python tests/benchmarks/bench_batches.py [--tokens 300000000]
 
 Writes a shard of random ids and reads batches of the paper's size from its memory map in the random order of training.
-Goal: at least 20 times 100 000 tokens/s, the upper estimate for the paper's model on one data-centre GPU, without a
+Aim: at least 20 times 100 000 tokens/s, the upper estimate for the paper's model on one data-centre GPU, without a
 copy of the shard in memory. Also prints the growth of the process's private memory, which includes the permutation of
 an epoch. The pages of the new shard are in the system's cache.
 """

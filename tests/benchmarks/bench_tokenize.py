@@ -3,10 +3,10 @@
     python tests/benchmarks/bench_tokenize.py [--parquet FILE_OR_FOLDER]
 
 1. `tokenize_text` on one text shard, including reading, hashing and writing, compared with tiktoken's batch call on one
-   thread for documents in memory. Goal: at least 0.85 of its speed.
+   thread for documents in memory. Aim: at least 0.85 of its speed.
 2. Two `tokenize_text` jobs on two shards, in parallel and in sequence, compared with two empty loops, which share
-   nothing and show the limit of the machine. Goal: at least 1.6 times as fast in parallel.
-3. Peak memory of collecting and of tokenizing the text once and ten times over. Goal: below 1 GB, and the same.
+   nothing and show the limit of the machine. Aim: at least 1.6 times as fast in parallel.
+3. Peak memory of collecting and of tokenizing the text once and ten times over. Aim: below 1 GB, and the same.
 
 Measurements that are compared alternate. All times are wall times: the first measurement compares their minima, which
 other work on the machine disturbs least, and the second needs two free cores. The tokenizer is GPT-2's if

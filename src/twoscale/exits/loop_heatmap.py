@@ -66,7 +66,7 @@ class Utf8Stream:
 
 
 def colour(loops: float, minimum: float, maximum: float) -> tuple[int, int, int]:
-    """RGB of a number of loops on the scale from `minimum` (at least 1) to `most`."""
+    """RGB of a number of loops on the scale from `minimum` (at least 1) to `maximum`."""
     share = math.log(loops / minimum) / math.log(maximum / minimum) if maximum > minimum else 0.0
     place = min(max(share, 0.0), 1.0) * (len(RAMP) - 1)
     low = min(int(place), len(RAMP) - 2)
@@ -91,7 +91,7 @@ def page(title: str, facts: Mapping[str, str], prompt: str, spans: Sequence[Toke
     means = [span.mean for span in spans] or [1.0]
     ends = min(means), max(means)
     marks = [ends[0] * (ends[1] / ends[0]) ** (i / (SCALE_MARKS - 1)) for i in range(SCALE_MARKS)]
-    spans = (
+    coloured = (
         _span(span.text, span.mean, ends, ", ".join(f"{g}: {n}" for g, n in zip(labels, span.loops, strict=True)))
         for span in spans
     )
@@ -100,11 +100,11 @@ def page(title: str, facts: Mapping[str, str], prompt: str, spans: Sequence[Toke
         rows="\n".join(f"<tr><th>{html.escape(name)}<td>{html.escape(value)}" for name, value in facts.items()),
         scale=" ".join(_span(f"{loops:.1f}", loops, ends) for loops in dict.fromkeys(marks)),
         prompt=html.escape(prompt),
-        spans="".join(spans),
+        spans="".join(coloured),
     )
 
 
 def _span(text: str, loops: float, ends: tuple[float, float], hint: str = "") -> str:
     shade = "#{:02x}{:02x}{:02x}".format(*colour(loops, *ends))
-    shown = f' title="{html.escape(hint)}"' if hint else ""
-    return f'<span style="background:{shade}"{shown}>{html.escape(text)}</span>'
+    tooltip = f' title="{html.escape(hint)}"' if hint else ""
+    return f'<span style="background:{shade}"{tooltip}>{html.escape(text)}</span>'

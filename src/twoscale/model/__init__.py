@@ -1,1 +1,1 @@
-"""x"""
+"""Looped models: the interface, the transformer of the paper, noise and checkpoints."""

@@ -1,1 +1,1 @@
-"""x"""
+"""Training: one segment between two checkpoints, its processes, and the cost of a run."""
