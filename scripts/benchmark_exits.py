@@ -1,6 +1,6 @@
 """Rules benchmark_exits and benchmark_pareto: quality and latency of exit criteria on the last checkpoint.
 
-The second one has a dense grid of thresholds, and the reference of uniform loops in place of the cost of a check.
+The second has a dense grid, and the reference of uniform loops in place of the cost of a check.
 """
 
 import pandas as pd
@@ -20,22 +20,21 @@ def main(arguments) -> None:
     shard = open_shard(arguments.val, arguments.metadata)
     text, prompts = held_out_text(shard, config.model.context_length, exits)
 
-    measured = dict(zip(("exit_quality", "exit_loops"), measure_quality(checkpoint, *text, exits), strict=True))
+    measured = {}
+    measured["exit_quality"], measured["exit_loops"] = measure_quality(checkpoint, *text, exits)
     if arguments.uniform_loops is not None:
-        measured["uniform_loops"] = measure_uniform_loops(checkpoint, *text, exits)
+        measured["uniform_loops"] = list(measure_uniform_loops(checkpoint, *text, exits))
     torch.set_num_threads(1)
     measured["exit_latency"], measured["exit_latency_loops"] = measure_latency(checkpoint, prompts, exits)
     if arguments.check_cost is not None:
-        measured["check_cost"] = measure_check_cost(checkpoint, prompts, exits)
+        measured["check_cost"] = list(measure_check_cost(checkpoint, prompts, exits))
     for name, rows in measured.items():
         frame = pd.DataFrame(rows, columns=list(tables.columns(name))).assign(run=config.run)
         tables.write(name, frame, getattr(arguments, name.removeprefix("exit_")))
 
 
 if __name__ == "__main__":
-    outputs = ("quality", "loops", "latency", "latency_loops")
-    parser = command.parser(__doc__, files=("checkpoint", "val", "metadata", *outputs))
-    parser.add_argument("--check-cost", help="output: ms of a KL decision and of a loop step")
-    parser.add_argument("--uniform-loops", help="output: the reference of the Pareto figure")
+    files = ("checkpoint", "val", "metadata", "quality", "loops", "latency", "latency_loops")
+    parser = command.parser(__doc__, files, optional=("check_cost", "uniform_loops"))
     parser.add_argument("--threads", type=int, required=True, help="torch threads for quality; latency takes one")
     command.run(main, parser)

@@ -1,7 +1,5 @@
 """Rule extract_states: every hidden state of one held-out sequence, for Fig. 1."""
 
-from pathlib import Path
-
 import torch
 
 from twoscale import command
@@ -24,6 +22,5 @@ def main(arguments) -> None:
 
 
 if __name__ == "__main__":
-    parser = command.parser(__doc__, files=("checkpoint", "val", "metadata", "states"))
-    parser.add_argument("--tokenizer", type=Path, help="tokenizer.json, for tokenizer.name: bpe")
-    command.run(main, parser)
+    files = ("checkpoint", "val", "metadata", "states")
+    command.run(main, command.parser(__doc__, files, optional=("tokenizer",)))

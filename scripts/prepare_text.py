@@ -17,8 +17,7 @@ def main(arguments) -> None:
 
 
 if __name__ == "__main__":
-    parser = command.parser(__doc__, lists=("text",))
+    parser = command.parser(__doc__, lists=("text",), optional=("tokenizer",))
     parser.add_argument("--download", type=ConfigSlice.from_json, required=True, help="section download, as JSON")
     parser.add_argument("--parts", type=Path, required=True, help="folder of the parts of the download")
-    parser.add_argument("--tokenizer", type=Path, help="file of GPT-2's tokenizer, for a quota in tokens")
     command.run(main, parser)

@@ -1,7 +1,5 @@
 """Rule tokenize_text: write the documents of a text shard as ids, training and held-out documents in separate files."""
 
-from pathlib import Path
-
 from twoscale import command
 from twoscale.data.shards import TokenShard, tokenize_text
 from twoscale.data.tokenizer import load_tokenizer
@@ -13,6 +11,5 @@ def main(arguments) -> None:
 
 
 if __name__ == "__main__":
-    parser = command.parser(__doc__, files=("text", "train", "val", "metadata"))
-    parser.add_argument("--tokenizer", type=Path, help="file of the tokenizer, for gpt2 and bpe")
-    command.run(main, parser)
+    files = ("text", "train", "val", "metadata")
+    command.run(main, command.parser(__doc__, files, optional=("tokenizer",)))

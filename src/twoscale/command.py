@@ -14,6 +14,7 @@ def parser(
     doc: str,
     files: Sequence[str] = (),
     lists: Sequence[str] = (),
+    optional: Sequence[str] = (),
     config: Callable[[str], Any] = ConfigSlice.from_json,
 ) -> argparse.ArgumentParser:
     """A parser with the script's docstring as help, and the options that the rules of the workflow pass.
@@ -22,17 +23,20 @@ def parser(
         doc: The script's docstring.
         files: Names of inputs and outputs that are one file each; `arguments.NAME` is a `Path`.
         lists: Names of inputs and outputs that are one file or several; `arguments.NAME` is a list of `Path`.
+        optional: Names of files that not every job has; `arguments.NAME` is a `Path`, or None.
         config: Parses the JSON of ``--config``.
 
     The rules pass every named input and output as ``--NAME PATH ...``, see `twoscale.workflow.file_options`.
     """
-    made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--config", type=config, required=True, help="config of the job, as JSON")
+    options = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--config", type=config, required=True, help="config of the job, as JSON")
     for name in files:
-        made.add_argument(_option(name), type=Path, required=True)
+        options.add_argument(_option(name), type=Path, required=True)
     for name in lists:
-        made.add_argument(_option(name), type=Path, nargs="*", required=True)
-    return made
+        options.add_argument(_option(name), type=Path, nargs="*", required=True)
+    for name in optional:
+        options.add_argument(_option(name), type=Path)
+    return options
 
 
 def _option(name: str) -> str:
