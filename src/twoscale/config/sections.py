@@ -546,7 +546,12 @@ class ExitsConfig(Section):
         16_384, "Held-out tokens for cross-entropy and perplexity, in whole sequences.", source="ours"
     )
     quality_batch_size: Count = key(4, "Sequences at a time.", source="ours")
-    latency_tokens: Count = key(64, "Tokens per timed repeat; at most model.context_length.", source="ours")
+    latency_tokens: Count = key(
+        64, "Timed tokens per repeat, spread over the context; at most model.context_length.", source="ours"
+    )
+    latency_segments: Count = key(
+        4, "Places in the context at which latency_tokens are timed; the text before each is read untimed.", source="ours"
+    )
     latency_repeats: Count = key(5, "Timed repeats.", source="ours")
 
     @model_validator(mode="after")
@@ -609,7 +614,9 @@ class ParetoConfig(Section):
     quality_tokens: Count = key(
         8192, "Held-out tokens for cross-entropy and perplexity, in whole sequences.", source="ours"
     )
-    latency_tokens: Count = key(32, "Tokens per timed repeat; at most model.context_length.", source="ours")
+    latency_tokens: Count = key(
+        32, "Timed tokens per repeat, spread over the context; at most model.context_length.", source="ours"
+    )
     latency_repeats: Count = key(3, "Timed repeats.", source="ours")
 
 

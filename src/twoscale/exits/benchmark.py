@@ -4,6 +4,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 
 import numpy as np
@@ -140,34 +141,53 @@ def _loop_rows(counts: LoopCounts, first: int, groups: Sequence[str]) -> Iterato
             yield row | {name: values[g, i].item() for name, values in means.items()}
 
 
-def measure_latency(checkpoint: LoadedCheckpoint, prompts: Tensor, exits: ExitsConfig) -> tuple[list[Row], list[Row]]:
+def timed_segments(context_length: int, tokens: int, segments: int) -> list[slice]:
+    """Positions to time: `tokens` of them in up to `segments` stretches, centred in equal parts of the context."""
+    segments = min(segments, tokens)
+    lengths = [tokens // segments + (i < tokens % segments) for i in range(segments)]
+    starts = [((2 * i + 1) * context_length // segments - length) // 2 for i, length in enumerate(lengths)]
+    return [slice(start, start + length) for start, length in zip(starts, lengths, strict=True)]
+
+
+def rotated(points: Sequence[OperatingPoint], repeat: int, repeats: int) -> list[OperatingPoint]:
+    """The points in the order of one repeat: each repeat starts a share of the list later than the one before."""
+    first = max(repeat, 0) * len(points) // repeats
+    return [*points[first:], *points[:first]]
+
+
+def measure_latency(checkpoint: LoadedCheckpoint, prompts: HeldOut, exits: ExitsConfig) -> tuple[list[Row], list[Row]]:
     """Rows of the tables "exit_latency" and "exit_latency_loops".
 
-    Repeat r forces prompt r (R, T) through the cache, token by token. All operating points take turns within a
-    repeat, each followed at once by its baseline, the same evaluations without a criterion, so a drift of the
-    machine affects all of them alike. One round before the first is discarded.
+    Repeat r decodes prompt r (R, T) with the noise of its sequence. Tokens are timed at places spread over the
+    context, because tokens exit at other loop steps early in a text than late; the text before each place is read
+    untimed under the same criterion. All operating points take turns within a repeat, in an order that rotates from
+    repeat to repeat, each followed at once by its baseline, the same evaluations without a criterion. So a drift of
+    the machine affects all of them alike. One round before the first is discarded.
     """
     criteria = make_criteria(exits)
     decoder = make_decoder(checkpoint, exits)
-    groups = checkpoint.model.config.group_labels
-    rounds = [(-1, prompts[0]), *enumerate(prompts)]
+    segments = timed_segments(prompts.inputs.shape[1], exits.latency_tokens, exits.latency_segments)
+    repeats = len(prompts.inputs)
     latency: list[Row] = []
     loops: list[Row] = []
-    with progress.meter("latency", len(rounds) * len(criteria), "points") as bar:
-        for repeat, prompt in rounds:
-            tokens = prompt.tolist()
-            for (name, threshold), criterion in criteria.items():
-                milliseconds, evaluations = time_tokens(decoder, criterion, tokens)
-                baseline, _ = time_tokens(decoder, criterion, tokens, evaluations)
+    with progress.meter("latency", (repeats + 1) * len(criteria), "points") as bar:
+        for repeat in range(-1, repeats):
+            for name, threshold in rotated(list(criteria), repeat, repeats):
+                decoder.reset(criteria[name, threshold], int(prompts.sequences[repeat]))
+                timing = time_segments(decoder, prompts.inputs[repeat].tolist(), segments)
                 bar.update(1)
                 if repeat < 0:
                     continue
                 key = {"criterion": name, "threshold": float(threshold), "repeat": repeat}
-                row = key | {"tokens": len(tokens), "latency_ms": milliseconds, "baseline_ms": baseline}
-                latency.append(row | {"load_average": os.getloadavg()[0]})
-                means = torch.tensor(evaluations, dtype=torch.float64).mean(0).tolist()
-                loops += [key | {"group": g, "evaluations": m} for g, m in zip(groups, means, strict=True)]
+                latency.append(key | timing.row() | {"load_average": os.getloadavg()[0], "cpus": available_cpus()})
+                groups = zip(checkpoint.model.config.group_labels, timing.mean_evaluations(), strict=True)
+                loops += [key | {"group": group, "evaluations": mean} for group, mean in groups]
     return latency, loops
+
+
+def available_cpus() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @torch.inference_mode()
@@ -203,17 +223,54 @@ def _median_ms(call: Callable[[], object]) -> float:
     return 1e3 * Timer("call()", globals={"call": call}).blocked_autorange(min_run_time=MIN_TIMING_SECONDS).median
 
 
+@dataclass
+class Timing:
+    """Seconds of the timed tokens under the criterion and in the baseline, and the evaluations of each (tokens, G)."""
+
+    seconds: float = 0.0
+    baseline_seconds: float = 0.0
+    evaluations: list[list[int]] = field(default_factory=list)
+
+    def row(self) -> Row:
+        tokens = len(self.evaluations)
+        times = {"latency_ms": self.seconds, "baseline_ms": self.baseline_seconds}
+        return {"tokens": tokens} | {name: 1e3 * seconds / tokens for name, seconds in times.items()}
+
+    def mean_evaluations(self) -> list[float]:
+        """Mean over the timed tokens, per group."""
+        return torch.tensor(self.evaluations, dtype=torch.float64).mean(0).tolist()
+
+
+def time_segments(decoder: Decoder, tokens: Sequence[int], segments: Sequence[slice]) -> Timing:
+    """Time the tokens of the segments, one by one, under the criterion of the decoder and in the baseline.
+
+    Both start from the same cache: what was read before the segment under the criterion.
+    """
+    timing = Timing()
+    for segment in segments:
+        if before := tokens[decoder.position : segment.start]:
+            decoder.prefill(before)
+        seconds, evaluations = time_tokens(decoder, tokens[segment])
+        decoder.rewind(segment.start)
+        baseline, _ = time_tokens(decoder, tokens[segment], evaluations)
+        # the next segment follows the criterion's states again, so this one is read once more
+        decoder.rewind(segment.start)
+        timing.seconds += seconds
+        timing.baseline_seconds += baseline
+        timing.evaluations += evaluations
+    return timing
+
+
 def time_tokens(
-    decoder: Decoder, criterion: ExitCriterion, tokens: Sequence[int], evaluations: Sequence | None = None
+    decoder: Decoder, tokens: Sequence[int], evaluations: Sequence[Sequence[int]] | None = None
 ) -> tuple[float, list[list[int]]]:
-    """Milliseconds per token, and the evaluations of each token in each group.
+    """Seconds to feed the tokens one by one, and the evaluations of each token in each group.
 
     With the `evaluations` of an earlier call the same loop steps run without the criterion.
     """
-    decoder.reset(criterion)
     synchronise = torch.cuda.synchronize if any_weight(decoder.model).is_cuda else lambda: None
     synchronise()
     started = time.perf_counter()
     counts = [decoder.feed(token, evaluations[i] if evaluations else None)[1] for i, token in enumerate(tokens)]
     synchronise()
-    return 1e3 * (time.perf_counter() - started) / len(tokens), counts
+    return time.perf_counter() - started, counts
