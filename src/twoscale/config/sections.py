@@ -523,7 +523,9 @@ class TrajectoriesConfig(Section):
         "Precision. In float32 steps stop shrinking near 1e-5, and their angles are rounding errors.",
         source="ours",
     )
-    states_sequence: Natural = key(0, "Held-out sequence whose states are saved for Fig. 1.", source="Fig. 1")
+    states_sequence: Natural = key(
+        0, "Sequence whose states are saved for Fig. 1, counted from 0 among those in tokens.", source="Fig. 1"
+    )
 
 
 HALF_DECADES = [1e-5, 3.16e-5, 1e-4, 3.16e-4, 1e-3, 3.16e-3, 1e-2]

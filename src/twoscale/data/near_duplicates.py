@@ -53,10 +53,11 @@ class DroppedDocuments:
 def drop_near_duplicates(
     held_out: np.ndarray, end_of_text: int, n: int, training: Callable[[], Chunks]
 ) -> tuple[np.ndarray, DroppedDocuments]:
-    """Drop every held-out document in which an n-gram begins that occurs in the training tokens.
+    """Drop every held-out document with an n-gram that occurs in the training tokens.
 
-    N-grams run across the ends of documents on both sides, as the sequences do that a model reads. Dropping documents
-    creates new neighbours, so the search is repeated until no n-gram is found; the last search gives `share_after`.
+    N-grams run across the ends of documents on both sides, as the sequences do that a model reads; one that is in
+    several documents counts for that of its middle token. Dropping documents creates new neighbours, so the search is
+    repeated until no n-gram is found; the last search gives `share_after`.
 
     Args:
         held_out: Ids of the held-out documents, each with its end of text: uint16 (tokens,).
@@ -75,7 +76,7 @@ def drop_near_duplicates(
         if not found.any():
             break
         documents = document_numbers(kept, end_of_text)  # (tokens,)
-        dropped = np.unique(documents[: len(found)][found])
+        dropped = np.unique(documents[np.flatnonzero(found) + n // 2])
         kept = kept[~np.isin(documents, dropped)]
     counts = [int(np.count_nonzero(ids == end_of_text)) for ids in (held_out, kept)]
     documents, tokens = counts[0] - counts[1], len(held_out) - len(kept)
