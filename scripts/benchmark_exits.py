@@ -7,7 +7,6 @@ import pandas as pd
 import torch
 
 from twoscale import command, tables
-from twoscale.data.shards import open_shard
 from twoscale.exits.benchmark import held_out_text, measure_check_cost, measure_latency, measure_quality
 from twoscale.exits.scaling import measure_uniform_loops
 from twoscale.model.checkpoints import open_checkpoint
@@ -17,13 +16,12 @@ def main(arguments) -> None:
     config, exits = arguments.config, arguments.config.exits
     torch.set_num_threads(arguments.threads)
     checkpoint = open_checkpoint(arguments.checkpoint, config, exits.dtype)
-    shard = open_shard(arguments.val, arguments.metadata)
-    text, prompts = held_out_text(shard, config.model.context_length, exits)
+    text, prompts = held_out_text(arguments.val, arguments.metadata, config.model.context_length, exits)
 
     measured = {}
-    measured["exit_quality"], measured["exit_loops"] = measure_quality(checkpoint, *text, exits)
+    measured["exit_quality"], measured["exit_loops"] = measure_quality(checkpoint, text, exits)
     if arguments.uniform_loops is not None:
-        measured["uniform_loops"] = list(measure_uniform_loops(checkpoint, *text, exits))
+        measured["uniform_loops"] = list(measure_uniform_loops(checkpoint, text, exits))
     torch.set_num_threads(1)
     measured["exit_latency"], measured["exit_latency_loops"] = measure_latency(checkpoint, prompts, exits)
     if arguments.check_cost is not None:

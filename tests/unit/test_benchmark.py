@@ -47,19 +47,19 @@ def checkpoint(model):
 
 
 def held_out(sequences=3):
-    """Inputs and targets (N, T): successive blocks of one random text."""
+    """Successive blocks of one random text."""
     tokens = torch.randint(11, (sequences * BLOCK + 1,), generator=torch.Generator().manual_seed(5))
-    return tokens[:-1].unflatten(0, (sequences, BLOCK)), tokens[1:].unflatten(0, (sequences, BLOCK))
+    return small.held_out(*(part.unflatten(0, (sequences, BLOCK)) for part in (tokens[:-1], tokens[1:])))
 
 
 def quality(model, **changes):
     """The tables exit_quality and exit_loops."""
-    return frames(("exit_quality", "exit_loops"), measure_quality(checkpoint(model), *held_out(), exits(**changes)))
+    return frames(("exit_quality", "exit_loops"), measure_quality(checkpoint(model), held_out(), exits(**changes)))
 
 
 def latency(model, repeats=2, **changes):
     """The tables exit_latency and exit_latency_loops."""
-    rows = measure_latency(checkpoint(model), held_out()[0][:repeats, :5], exits(**changes))
+    rows = measure_latency(checkpoint(model), held_out()[:repeats], exits(**changes))
     return frames(("exit_latency", "exit_latency_loops"), rows)
 
 
@@ -102,7 +102,7 @@ def test_quality_has_one_row_per_operating_point_and_sequence():
 @pytest.mark.parametrize("changes", [{}, {"readout": "remaining_layers"}, {"kv_slots": 2}, {"kv_slots": 6}], ids=str)
 def test_quality_is_the_cross_entropy_and_cost_of_the_reference_engine(changes):
     model = small_model()
-    inputs, targets = held_out()
+    inputs, targets = held_out().inputs, held_out().targets
     frame, loops = quality(model, **changes)
     loops = loops.set_index(["criterion", "threshold", "sequence", "group"])
     for row in frame.to_dict("records"):
@@ -121,7 +121,7 @@ def test_quality_is_the_cross_entropy_and_cost_of_the_reference_engine(changes):
 @pytest.mark.parametrize("changes", [{}, {"readout": "remaining_layers"}, {"kv_slots": 2}], ids=str)
 def test_latency_times_the_evaluations_of_the_reference_engine(changes):
     model = small_model()
-    inputs, _ = held_out()
+    inputs = held_out().inputs
     _, loops = latency(model, **changes)
     for (name, threshold, repeat), rows in loops.groupby(["criterion", "threshold", "repeat"]):
         _, _, evaluations = reference_engine.evaluate(
@@ -133,7 +133,7 @@ def test_latency_times_the_evaluations_of_the_reference_engine(changes):
 
 def test_cross_entropy_at_fixed_loops_is_that_of_the_forward_pass():
     model = small_model()
-    inputs, targets = held_out()
+    inputs, targets = held_out().inputs, held_out().targets
     with torch.no_grad():
         logits = model(inputs, [2, 2], EvaluationNoise(SEED, range(3), BLOCK))
     frame, _ = quality(model, criteria={"fixed": {"thresholds": [2]}})
@@ -221,7 +221,7 @@ def test_latency_grows_with_the_loops():
 
 
 def check_cost(model, **changes):
-    rows = measure_check_cost(checkpoint(model), held_out()[0][:2, :5], exits(**changes))
+    rows = measure_check_cost(checkpoint(model), held_out()[:2], exits(**changes))
     return pd.DataFrame(rows, columns=list(tables.columns("check_cost"))[1:])
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.small import held_out
 from twoscale import tables
 from twoscale.analysis import aggregate
 from twoscale.config import PathTypesConfig
@@ -254,7 +255,7 @@ def write_tables(folder) -> dict[str, Path]:
     """The tables "trajectories" and "token_paths" of 2 x 3 random paths of 5 states."""
     states = list(torch.randn(5, 2, 3, 8, generator=torch.Generator().manual_seed(0)))
     rows, path = trajectories.measure_group(states, PathTypesConfig(window=3, max_period=2))
-    keys = trajectories.token_keys(20, [0, 1], 3)
+    keys = trajectories.token_keys(20, held_out(torch.zeros(2, 3)))
     columns = {
         "trajectories": trajectories.loop_columns(keys, "4", rows),
         "token_paths": trajectories.path_columns(keys, "4", path),

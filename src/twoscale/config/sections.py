@@ -147,10 +147,27 @@ class DataConfig(Section):
         source="App. B",
     )
     held_out_tokens: Count = key(
-        1_000_000, "Number of held-out tokens: the first ones of the held-out documents, in order.", source="ours"
+        1_000_000,
+        "Number of held-out tokens: the first ones of the held-out documents that remain, in order.",
+        source="ours",
+    )
+    held_out_margin: Annotated[float, Field(ge=1), Number] = key(
+        1.5,
+        "Held-out text to collect, as a multiple of held_out_tokens, because near-duplicates of training text are "
+        "dropped.",
+        source="ours",
     )
     held_out_fraction: Share = key(
-        0.005, "Fraction of documents that are held out, selected by a hash of the document.", source="ours"
+        0.005,
+        "Fraction of documents that are held out, selected by a hash of the document; for source: python_docs, of "
+        "the top-level module that it belongs to.",
+        source="ours",
+    )
+    near_duplicate_tokens: AtLeastTwo = key(
+        32,
+        "A held-out document in which this many tokens in a row occur in the training text is dropped. The tokenizer "
+        "bytes needs about 150.",
+        source="ours",
     )
     text_shards: Annotated[int, Field(ge=1, le=999), Number] = key(
         8, "Number of parquet files that the text is written to.", source="ours"
@@ -506,7 +523,9 @@ class TrajectoriesConfig(Section):
         "Precision. In float32 steps stop shrinking near 1e-5, and their angles are rounding errors.",
         source="ours",
     )
-    states_sequence: Natural = key(0, "Held-out sequence whose states are saved for Fig. 1.", source="Fig. 1")
+    states_sequence: Natural = key(
+        0, "Sequence whose states are saved for Fig. 1, counted from 0 among those in tokens.", source="Fig. 1"
+    )
 
 
 HALF_DECADES = [1e-5, 3.16e-5, 1e-4, 3.16e-4, 1e-3, 3.16e-3, 1e-2]

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from pathlib import Path
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -15,7 +15,7 @@ from torch.utils.benchmark import Timer
 
 from twoscale import progress
 from twoscale.config import ExitsConfig, whole_sequences
-from twoscale.data.batches import held_out_sequences
+from twoscale.data.batches import HeldOut, open_held_out
 from twoscale.exits.criteria import ExitCriterion, configured_criteria, make_criterion
 from twoscale.exits.cuda_graphs import CapturedSteps
 from twoscale.exits.decoder import Decoder, DecoderOptions, evaluate_by_position
@@ -55,11 +55,11 @@ def replays_steps(model: LoopedModel, exits: ExitsConfig) -> bool:
     return exits.cuda_graphs and any_weight(model).is_cuda
 
 
-def held_out_text(shard: np.ndarray, context_length: int, exits: ExitsConfig) -> tuple[tuple[Tensor, Tensor], Tensor]:
-    """Inputs and targets (N, T) for quality, and the prompts (R, T) for latency."""
-    sequences = whole_sequences(exits.quality_tokens, context_length)
-    inputs, targets = held_out_sequences(shard, context_length, max(sequences, exits.latency_repeats))
-    return (inputs[:sequences], targets[:sequences]), inputs[: exits.latency_repeats, : exits.latency_tokens]
+def held_out_text(val: Path, metadata: Path, context_length: int, exits: ExitsConfig) -> tuple[HeldOut, HeldOut]:
+    """N sequences for quality, and R prompts for latency, of T tokens each."""
+    counts = whole_sequences(exits.quality_tokens, context_length), exits.latency_repeats
+    quality, prompts = (open_held_out(val, metadata, context_length, count) for count in counts)
+    return quality, prompts
 
 
 class TextEvaluator:
@@ -81,19 +81,19 @@ class TextEvaluator:
         """Sequences to evaluate at a time."""
         return self.exits.quality_batch_size if self.is_parallel(criterion) else 1
 
-    def evaluate(self, criterion: ExitCriterion, inputs: Tensor, first: int) -> tuple[Tensor, LoopCounts]:
-        """Logits (B, T, V) and counts of the held-out sequences `first`, `first` + 1, … with tokens (B, T)."""
+    def evaluate(self, criterion: ExitCriterion, text: HeldOut) -> tuple[Tensor, LoopCounts]:
+        """Logits (B, T, V) and counts of B held-out sequences."""
         if self.is_parallel(criterion):
-            return evaluate_parallel(self.checkpoint, criterion, inputs, first, self.exits.max_loops)
-        return evaluate_by_position(self._decoder, inputs, criterion, range(first, first + len(inputs)))
+            return evaluate_parallel(self.checkpoint, criterion, text, self.exits.max_loops)
+        return evaluate_by_position(self._decoder, text.inputs, criterion, text.sequences)
 
 
 def evaluate_parallel(
-    checkpoint: LoadedCheckpoint, criterion: ExitCriterion, inputs: Tensor, first: int, max_loops: int
+    checkpoint: LoadedCheckpoint, criterion: ExitCriterion, text: HeldOut, max_loops: int
 ) -> tuple[Tensor, LoopCounts]:
     """`TextEvaluator.evaluate` in parallel, where every loop step has its own keys and values."""
-    noise = checkpoint.noise(range(first, first + len(inputs)))
-    return evaluate(checkpoint.model, inputs.to(checkpoint.device), criterion, max_loops, noise)
+    noise = checkpoint.noise(text.sequences)
+    return evaluate(checkpoint.model, text.inputs.to(checkpoint.device), criterion, max_loops, noise)
 
 
 def cross_entropies(logits: Tensor, targets: Tensor) -> Tensor:
@@ -101,29 +101,24 @@ def cross_entropies(logits: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits.transpose(1, 2), targets.to(logits.device), reduction="none")
 
 
-def measure_quality(
-    checkpoint: LoadedCheckpoint, inputs: Tensor, targets: Tensor, exits: ExitsConfig
-) -> tuple[list[Row], list[Row]]:
-    """Rows of the tables "exit_quality" and "exit_loops": each held-out sequence (N, T) at every operating point."""
+def measure_quality(checkpoint: LoadedCheckpoint, text: HeldOut, exits: ExitsConfig) -> tuple[list[Row], list[Row]]:
+    """Rows of the tables "exit_quality" and "exit_loops": each held-out sequence at every operating point."""
     criteria = make_criteria(exits)
     evaluator = TextEvaluator(checkpoint, exits)
     quality: list[Row] = []
     loops: list[Row] = []
-    with progress.meter("quality", len(criteria) * inputs.numel(), "tokens") as bar:
+    with progress.meter("quality", len(criteria) * text.inputs.numel(), "tokens") as bar:
         for (name, threshold), criterion in criteria.items():
-            size = evaluator.batch_size(criterion)
-            for start in range(0, len(inputs), size):
-                rows = slice(start, start + size)
-                logits, counts = evaluator.evaluate(criterion, inputs[rows], start)
-                ce = cross_entropies(logits, targets[rows]).mean(1).tolist()
-                key = {"criterion": name, "threshold": float(threshold)}
-                sizes = {"tokens": inputs.shape[1]}
+            for batch in text.batches(evaluator.batch_size(criterion)):
+                logits, counts = evaluator.evaluate(criterion, batch)
+                ce = cross_entropies(logits, batch.targets).mean(1).tolist()
+                point = {"criterion": name, "threshold": float(threshold)}
                 at_max = _shares(counts.evaluations == exits.max_loops)
-                for i, nats in enumerate(ce):
-                    row = key | {"sequence": start + i} | sizes
-                    quality.append(row | {"ce": nats, "ppl": math.exp(nats), "share_at_max_loops": at_max[i]})
-                loops += [key | row for row in _loop_rows(counts, start, checkpoint.model.config.group_labels)]
-                bar.update(inputs[rows].numel())
+                for key, nats, share in zip(batch.keys, ce, at_max, strict=True):
+                    row = point | key | {"tokens": batch.inputs.shape[1], "ce": nats, "ppl": math.exp(nats)}
+                    quality.append(row | {"share_at_max_loops": share})
+                loops += [point | row for row in _loop_rows(counts, batch, checkpoint.model.config.group_labels)]
+                bar.update(batch.inputs.numel())
     return quality, loops
 
 
@@ -132,13 +127,12 @@ def _shares(mask: Tensor) -> list[float]:
     return [part.double().mean().item() if part.numel() else 0.0 for part in mask.unbind(1)]
 
 
-def _loop_rows(counts: LoopCounts, first: int, groups: Sequence[str]) -> Iterator[Row]:
+def _loop_rows(counts: LoopCounts, batch: HeldOut, groups: Sequence[str]) -> Iterator[Row]:
     """One row a sequence and group: the means over the tokens of the sequence."""
     means = {name: values.float().mean(-1) for name, values in vars(counts).items()}  # (G, B) each
-    for i in range(counts.evaluations.shape[1]):
+    for i, key in enumerate(batch.keys):
         for g, group in enumerate(groups):
-            row = {"sequence": first + i, "group": group}
-            yield row | {name: values[g, i].item() for name, values in means.items()}
+            yield key | {"group": group} | {name: values[g, i].item() for name, values in means.items()}
 
 
 def timed_segments(context_length: int, tokens: int, segments: int) -> list[slice]:
@@ -191,21 +185,21 @@ def available_cpus() -> int:
 
 
 @torch.inference_mode()
-def measure_check_cost(checkpoint: LoadedCheckpoint, prompts: Tensor, exits: ExitsConfig) -> Iterator[Row]:
+def measure_check_cost(checkpoint: LoadedCheckpoint, prompts: HeldOut, exits: ExitsConfig) -> Iterator[Row]:
     """Rows of the table "check_cost": a KL decision and a loop step, timed in turn on the same state (1, C).
 
-    One token, as in decoding, the first of each prompt (R, T); one thread on CPU.
+    One token, as in decoding, the first of each of the R prompts; one thread on CPU.
     """
     model = checkpoint.model
     criterion = make_criterion("kl", 1.0)
     cache = KVCache(model.config, slots=1, like=any_weight(model))
     captured = CapturedSteps(model, cache, max_loops=1) if replays_steps(model, exits) else None
     attend = cache.attend(0, position=0)
-    for repeat, prompt in enumerate(prompts):
+    for repeat, (prompt, sequence) in enumerate(zip(prompts.inputs, prompts.sequences, strict=True)):
         tokens = prompt[None, :1].to(checkpoint.device)
         entered = model.embed(tokens, attend.positions)  # (1, 1, C)
         for group, label in enumerate(model.config.group_labels):
-            x = model.init_state(group, entered, checkpoint.noise([repeat]))[0]
+            x = model.init_state(group, entered, checkpoint.noise([sequence]))[0]
             injected = model.project_input(group, entered)[0]
             step = partial(model.recur, group, 0, x, injected, attend)
             if captured is not None:
