@@ -178,7 +178,8 @@ COLUMNS: dict[str, dict[str, str]] = {
         "tokens": "int64",
         "latency_ms": "float64",  # per token, under the exit criterion
         "baseline_ms": "float64",  # per token, the same evaluations without any criterion
-        "load_average": "float64",
+        "load_average": "float64",  # of the machine over the last minute
+        "cpus": "int32",  # cores that the job may use
     },
     # The same per group.
     "exit_latency_loops": {

@@ -569,7 +569,9 @@ class ExitsConfig(Section):
         64, "Timed tokens per repeat, spread over the context; at most model.context_length.", source="ours"
     )
     latency_segments: Count = key(
-        4, "Places in the context at which latency_tokens are timed; the text before each is read untimed.", source="ours"
+        4,
+        "Places in the context at which latency_tokens are timed; the text before each is read untimed.",
+        source="ours",
     )
     latency_repeats: Count = key(5, "Timed repeats.", source="ours")
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -138,9 +139,11 @@ def _loop_rows(counts: LoopCounts, batch: HeldOut, groups: Sequence[str]) -> Ite
 def timed_segments(context_length: int, tokens: int, segments: int) -> list[slice]:
     """Positions to time: `tokens` of them in up to `segments` stretches, centred in equal parts of the context."""
     segments = min(segments, tokens)
-    lengths = [tokens // segments + (i < tokens % segments) for i in range(segments)]
-    starts = [((2 * i + 1) * context_length // segments - length) // 2 for i, length in enumerate(lengths)]
-    return [slice(start, start + length) for start, length in zip(starts, lengths, strict=True)]
+    # both the context and the tokens are split at the same fractions, so a stretch fits into its part
+    parts, counts = ([i * size // segments for i in range(segments + 1)] for size in (context_length, tokens))
+    lengths = [stop - start for start, stop in pairwise(counts)]
+    starts = [start + (stop - start - n) // 2 for (start, stop), n in zip(pairwise(parts), lengths, strict=True)]
+    return [slice(start, start + n) for start, n in zip(starts, lengths, strict=True)]
 
 
 def rotated(points: Sequence[OperatingPoint], repeat: int, repeats: int) -> list[OperatingPoint]:
