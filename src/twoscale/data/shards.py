@@ -92,12 +92,12 @@ def join_tokens(
         train = stack.enter_context(_writer(joined.train, id_metadata["end_of_text"]))
         val = stack.enter_context(_writer(joined.val, id_metadata["end_of_text"], held_out_tokens))
         training = [shard.train for shard in shards]
-        for ids in _chunks(training):
+        for ids in token_chunks(training):
             train.append(ids)
         _check_training(train, context_length)
         held_out = np.concatenate([np.fromfile(shard.val, DTYPE) for shard in shards])
         kept, dropped = drop_near_duplicates(
-            held_out, id_metadata["end_of_text"], near_duplicate_tokens, lambda: _chunks(training)
+            held_out, id_metadata["end_of_text"], near_duplicate_tokens, lambda: token_chunks(training)
         )
         val.append(kept)
         _check_held_out(val, dropped, held_out_tokens)
@@ -105,7 +105,7 @@ def join_tokens(
     return dropped
 
 
-def _chunks(paths: Iterable[Path]) -> Iterator[np.ndarray]:
+def token_chunks(paths: Iterable[Path]) -> Iterator[np.ndarray]:
     """The ids in the files, at most CHUNK at a time."""
     for path in paths:
         with path.open("rb") as file:
