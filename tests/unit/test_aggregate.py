@@ -9,7 +9,7 @@ from twoscale.analysis import aggregate
 from twoscale.errors import InputError
 
 # "turning" is no measure of ours: aggregation takes the measures from the file
-LOOP_MEASURES = ("state_norm", "step_norm", "cosine", "acceleration")
+LOOP_MEASURES = ("state_norm", "step_norm", "cosine", "acceleration", "turning")
 PATH_MEASURES = ("contraction_rate", "effective_dimension", "bending")
 INDEPENDENCE_MEASURES = ("distance", "distance_relative", "kl", "agreement")
 
