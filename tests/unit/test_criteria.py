@@ -166,8 +166,8 @@ def test_a_scale_free_criterion_exits_where_it_did_when_all_states_are_scaled(na
 def test_acceleration_normalized_of_a_contraction_is_one_constant_however_small_the_steps(contraction):
     """Eq. 6 on x^k = c^k: (1 - c) / (1 + c) at every k."""
     constant = (1 - contraction) / (1 + contraction)
-    states = torch.tensor([contraction**k for k in range(12)], dtype=torch.float64)[:, None]
-    assert leave("acceleration_normalized", constant * (1 - 1e-3), states[:8]) is NEVER
+    states = torch.tensor([contraction**k for k in range(60)], dtype=torch.float64)[:, None]  # steps down to 4 ** -59
+    assert leave("acceleration_normalized", constant * (1 - 1e-3), states) is NEVER
     assert leave("acceleration_normalized", constant * (1 + 1e-6), states) == (2, 3)
 
 
@@ -183,6 +183,20 @@ def test_acceleration_normalized_of_a_constant_speed_spiral_is_the_sine_of_half_
     for speed in (0.01, 100.0):
         assert leave("acceleration_normalized", sine * (1 + 1e-5), spiral(turn, speed)) == (2, 3)
         assert leave("acceleration_normalized", sine * (1 - 1e-5), spiral(turn, speed)) is NEVER
+
+
+@pytest.mark.parametrize("name", SCALED.keys() - {"cosine"})
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_statistic_of_steps_of_length_zero_is_finite(name, dtype):
+    """A token at rest exits, also one whose state is zero; a state of norm zero that moves does not."""
+    criterion = make_criterion(name, 1e-3)
+    zeros, ones = torch.zeros(1, 4, dtype=dtype), torch.ones(1, 4, dtype=dtype)
+    for state, moves in ((zeros, False), (ones, False), (zeros, True)):
+        update = moves * 10 * ones
+        arguments = (state, state + update) if name == "step_norm_relative" else (state, update, 0.5 * update)
+        statistic = criterion.statistic(*arguments)
+        assert statistic.isfinite().all()
+        assert criterion.below(statistic).item() is not moves
 
 
 def test_relative_forms_divide_by_the_state_that_the_step_starts_from():
