@@ -38,11 +38,9 @@ class Decisions:
             raise_failure(type(self._criterion), "update", error)
         try:
             should_exit, self.state = result
-            valid = should_exit.shape == self._shape and should_exit.dtype is torch.bool
-        except (TypeError, ValueError, AttributeError):
-            raise self._error(
-                "update", described(result), "a pair (should_exit, state) of a tensor and a dict"
-            ) from None
+        except (TypeError, ValueError):
+            raise self._error("update", described(result), "a pair (should_exit, state)") from None
+        valid = getattr(should_exit, "shape", None) == self._shape and should_exit.dtype is torch.bool
         if not valid or (self._keys is None and should_exit.device != self._device):
             expected = f"a bool tensor of shape {tuple(self._shape)} on {self._device}, one value per token"
             raise self._error("update", f"as should_exit {described(should_exit)}", expected)
@@ -80,6 +78,4 @@ def described(value: object) -> str:
     """A value that a criterion returned, in a few words."""
     if isinstance(value, Tensor):
         return f"a {str(value.dtype).removeprefix('torch.')} tensor of shape {tuple(value.shape)} on {value.device}"
-    if isinstance(value, tuple | list):
-        return f"a {type(value).__name__} of {len(value)}"
-    return f"a {type(value).__name__}" if value is not None else "nothing"
+    return "nothing" if value is None else f"a value of type {type(value).__name__}"
