@@ -515,6 +515,35 @@ def test_a_users_criterion_is_added_to_the_built_in_ones(tmp_path):
             "Patience",
             "keeps = 'best', expected one of previous, new",
         ),
+        (
+            USERS_CRITERION.replace("keeps =", "patience = 0  #"),
+            "Patience",
+            "patience = 0, expected a whole number of loop steps, at least 1",
+        ),
+        (
+            USERS_CRITERION.replace("x_new, readout", "x_new"),
+            "Patience",
+            r"has update\(self, state, x_new\), expected update\(self, state, x_new, readout\)",
+        ),
+        (
+            USERS_CRITERION.replace("start(self, x0)", "start(self)"),
+            "Patience",
+            r"has start\(self\), expected start\(self, x0\)",
+        ),
+        (
+            USERS_CRITERION.replace(
+                "def start", "def __init__(self, threshold, decode):\n        pass\n\n    def start"
+            ),
+            "Patience",
+            r"has __init__\(self, threshold, decode\), expected __init__\(self, threshold\)",
+        ),
+        (USERS_CRITERION.replace("keeps", "returns"), "Patience", "has the attribute returns, .* expected keeps"),
+        (USERS_CRITERION.replace("keeps", "hits"), "Patience", "has the attribute hits, .* expected patience"),
+        (
+            USERS_CRITERION.replace("keeps", "needs_decoder"),
+            "Patience",
+            "has the attribute needs_decoder, .* expected needs_readout",
+        ),
     ],
 )
 def test_a_file_without_such_a_criterion_is_refused_in_one_sentence(source, name, sentence, tmp_path):
@@ -524,6 +553,17 @@ def test_a_file_without_such_a_criterion_is_refused_in_one_sentence(source, name
     assert message.startswith(f"exit criterion file {tmp_path / 'mine.py'}: ")
     assert message.endswith(".")
     assert "\n" not in message
+
+
+def test_a_constructor_that_raises_is_one_sentence_with_its_line(tmp_path):
+    crash = USERS_CRITERION.replace("def start", "def __init__(self, threshold):\n        1 / 0\n\n    def start")
+    with pytest.raises(InputError, match=r"mine\.py, line 9: Patience\.__init__ raised ZeroDivisionError: division"):
+        make_criterion("mine", 1.0, configured(tmp_path, crash))
+
+
+def test_a_built_in_criterion_that_a_users_file_imports_stays_without_a_file(tmp_path):
+    configured(tmp_path, "from twoscale.exits.criteria import StepNorm", "StepNorm")
+    assert CRITERIA["step_norm"].file is None
 
 
 def test_a_criterion_file_that_does_not_exist_is_named(tmp_path):

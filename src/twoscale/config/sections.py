@@ -6,6 +6,7 @@ Defaults are the values of the paper (arXiv 2509.23314). Sources: "§" is a sect
 """
 
 import math
+import re
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
@@ -23,6 +24,9 @@ from pydantic import (
 
 from twoscale.config.identity import checkpoint_iterations, group_label, whole_sequences
 from twoscale.errors import InputError
+
+# Names of runs and criteria, which are also names of folders and files: safe in a shell.
+FILE_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 
 # Number of token ids of the tokenizers whose size is not configurable.
 GPT2_VOCAB_SIZE = 50257
@@ -475,6 +479,8 @@ def check_criteria(key: str, criteria: Mapping[str, CriterionConfig], max_loops:
 
 
 def _check_origin(key: str, name: str, entry: CriterionConfig) -> None:
+    if not re.fullmatch(FILE_NAME, name):
+        raise InputError(f"config key {key}: found the name {name!r}, expected letters, digits, '.', '_' and '-'.")
     builtin = name in THRESHOLD_TYPES
     if (entry.file is None) != (entry.class_name is None):
         absent = "class" if entry.class_name is None else "file"

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import pairwise
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -15,8 +14,8 @@ from torch import Tensor
 from torch.utils.benchmark import Timer
 
 from twoscale import progress
-from twoscale.config import ExitsConfig, whole_sequences
-from twoscale.data.batches import HeldOut, open_held_out
+from twoscale.config import ExitsConfig
+from twoscale.data.batches import HeldOut
 from twoscale.exits.criteria import ExitCriterion, configured_criteria, make_criterion
 from twoscale.exits.cuda_graphs import CapturedSteps
 from twoscale.exits.decoder import Decoder, DecoderOptions, evaluate_by_position
@@ -54,13 +53,6 @@ def make_decoder(checkpoint: LoadedCheckpoint, exits: ExitsConfig) -> Decoder:
 def replays_steps(model: LoopedModel, exits: ExitsConfig) -> bool:
     """Whether tokens that are fed one by one loop through captured steps."""
     return exits.cuda_graphs and any_weight(model).is_cuda
-
-
-def held_out_text(val: Path, metadata: Path, context_length: int, exits: ExitsConfig) -> tuple[HeldOut, HeldOut]:
-    """N sequences for quality, and R prompts for latency, of T tokens each."""
-    counts = whole_sequences(exits.quality_tokens, context_length), exits.latency_repeats
-    quality, prompts = (open_held_out(val, metadata, context_length, count) for count in counts)
-    return quality, prompts
 
 
 class TextEvaluator:
