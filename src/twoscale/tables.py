@@ -78,7 +78,7 @@ COLUMNS: dict[str, dict[str, str]] = {
     "token_paths": {
         "iteration": "int64",
         "sequence": "int32",
-        "document": "int32",
+        "document": "int32",  # held-out document with the first token of the sequence
         "position": "int32",
         "group": "string",
         "path_type": "string",  # of path_types.PATH_TYPES
@@ -90,7 +90,7 @@ COLUMNS: dict[str, dict[str, str]] = {
     "token_drift": {
         "iteration": "int64",
         "sequence": "int32",
-        "document": "int32",
+        "document": "int32",  # held-out document with the first token of the sequence
         "position": "int32",
         "boundary": "string",
         "reference_state": "string",
@@ -102,7 +102,7 @@ COLUMNS: dict[str, dict[str, str]] = {
     "token_independence": {
         "iteration": "int64",
         "sequence": "int32",
-        "document": "int32",
+        "document": "int32",  # held-out document with the first token of the sequence
         "position": "int32",
         "group": "string",  # whose noise is varied, or "all"
         "draw": "int32",
@@ -195,7 +195,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         "criterion": "string",
         "threshold": "float64",
         "sequence": "int32",
-        "document": "int32",
+        "document": "int32",  # held-out document with the first token of the sequence
         "tokens": "int64",
         "ce": "float64",  # nats per token
         "ppl": "float64",
@@ -207,7 +207,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         "criterion": "string",
         "threshold": "float64",
         "sequence": "int32",
-        "document": "int32",
+        "document": "int32",  # held-out document with the first token of the sequence
         "group": "string",
         "loop_steps": "float64",  # mean loop steps behind the returned state (k of Algorithm 1)
         "evaluations": "float64",  # mean calls of f per token
@@ -217,7 +217,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         "iteration": "int64",
         "loops": "int32",  # of every group
         "sequence": "int32",
-        "document": "int32",
+        "document": "int32",  # held-out document with the first token of the sequence
         "tokens": "int64",
         "ce": "float64",  # nats per token
         "ppl": "float64",
@@ -242,7 +242,7 @@ COLUMNS: dict[str, dict[str, str]] = {
     "uniform_loops": {
         "run": "string",
         "sequence": "int32",
-        "document": "int32",
+        "document": "int32",  # held-out document with the first token of the sequence
         "tokens": "int64",
         "loops": "float64",  # mean over tokens, of every group
         "ce": "float64",

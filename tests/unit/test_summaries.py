@@ -77,6 +77,7 @@ def test_scaling_joins_checkpoints_and_bounds_the_mean_over_sequences(tmp_path):
                 "iteration": iteration,
                 "loops": loops,
                 "sequence": i,
+                "document": i,
                 "tokens": 8,
                 "ce": iteration + loops + i,
                 "ppl": 1.0,
