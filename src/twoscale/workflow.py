@@ -41,6 +41,8 @@ class Runs:
         self.selected = next(iter(self.configs))
         self.scripts = scripts
         self.figures = list(FIGURES)  # a stage may append rows
+        for run in self.configs.values():
+            criterion_files(run.dense_exits.criteria)  # a file that cannot be read is reported before any job
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.configs)

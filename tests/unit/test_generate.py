@@ -122,7 +122,7 @@ def test_text_is_written_to_standard_output_and_speed_to_standard_error(results,
     facts = dict(line.split(": ", 1) for line in done.stderr.decode().splitlines())
     assert facts["stopped"] == "after 8 tokens, the number of --tokens"
     assert re.fullmatch(r"[\d.]+ tokens/s", facts["speed"])
-    assert re.fullmatch(r"[\d.]+ in 2, [\d.]+ in 3", facts["mean loops"])
+    assert re.fullmatch(r"[\d.]+ in 2, [\d.]+ in 3", facts["evaluations per token"])
     assert "acceleration 0.5" in page.read_text(encoding="utf-8")
 
 
@@ -147,13 +147,13 @@ def test_a_criterion_of_the_user_generates_text(results, tmp_path):
     )
     done = generate(results, "--tokens", "4", "--criterion", "Three", "--criterion-file", file, "--tau", "1")
     assert done.returncode == 0, done.stderr.decode()
-    assert b"mean loops: 3.00 in 2, 3.00 in 3" in done.stderr
+    assert b"evaluations per token: 3.00 in 2, 3.00 in 3" in done.stderr
 
 
 def test_predictions_through_the_remaining_layers_are_an_option(results):
     options = ["--tokens", "8", "--criterion", "kl", "--tau", "0.03", "--max-loops", "20"]
     facts = [generate(results, *options, "--readout", name).stderr for name in ("head", "remaining_layers")]
-    loops = [re.search(rb"mean loops: ([\d.]+) in 2, ([\d.]+) in 3", text).groups() for text in facts]
+    loops = [re.search(rb"evaluations per token: ([\d.]+) in 2, ([\d.]+) in 3", text).groups() for text in facts]
     assert loops[0][1] != loops[1][1]  # the last group
 
 

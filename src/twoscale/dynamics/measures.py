@@ -129,8 +129,9 @@ class LoopStep:
 
     @cached_property
     def above_floor(self) -> Tensor:
-        """Whether both updates exceed the rounding floor, bool (...)."""
-        return torch.minimum(self.step_norm, self.previous_norm) > rounding_floor(self.state_norm)
+        """Whether the update, and the previous one if there is one, exceed the rounding floor, bool (...)."""
+        shorter = self.step_norm if self.previous_norm is None else torch.minimum(self.step_norm, self.previous_norm)
+        return shorter > rounding_floor(self.state_norm)
 
 
 @dataclass(frozen=True)

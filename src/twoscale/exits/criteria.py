@@ -248,7 +248,7 @@ class Acceleration(ExitCriterion):
         return self.below(self.statistic(state["x"], update, state["update"])), {"x": x_new, "update": update}
 
     def statistic(self, x: Tensor, update: Tensor, previous: Tensor) -> Tensor:
-        """The statistic below tau, from a state, the update from it and the update before: (N, C) thrice -> (N,)."""
+        """The statistic below tau, from a state, its update and the update before, (N, C) each -> (N,)."""
         return measures.acceleration(update, previous)
 
 

@@ -1,4 +1,4 @@
-"""The command scripts/generate.py: text from the last checkpoint of a run under an exit criterion.
+"""Generate text from the last checkpoint of a run under an exit criterion.
 
     python scripts/generate.py --run demo --prompt "The loop" --criterion acceleration --tau 1e-3
 
@@ -158,7 +158,7 @@ def summary(prompt: int, tokens: Sequence[NewToken], times: Sequence[float], mod
     if model.groups:
         evaluations = zip(*(token.evaluations for token in tokens), strict=True)  # per group
         means = zip(model.group_labels, (sum(group) / len(tokens) for group in evaluations), strict=True)
-        facts["mean loops"] = ", ".join(f"{mean:.2f} in {label}" for label, mean in means)
+        facts["evaluations per token"] = ", ".join(f"{mean:.2f} in {label}" for label, mean in means)
     return facts
 
 
@@ -188,12 +188,17 @@ def parser() -> argparse.ArgumentParser:
         "--criterion-file", metavar="FILE", help="Python file with your criterion; --criterion then names its class"
     )
     criterion.add_argument("--tau", type=float, help="threshold of the criterion")
-    criterion.add_argument("--max-loops", type=int, default=30, help="maximum loops of a group (default: 30)")
+    criterion.add_argument(
+        "--max-loops",
+        type=int,
+        default=30,
+        help="maximum loops of a group (default: 30, whatever the config of the run)",
+    )
     criterion.add_argument(
         "--readout",
         choices=READOUTS,
         default="head",
-        help="what a criterion sees predictions through (default: head)",
+        help="how states become predictions for a criterion (default: head)",
     )
     choice = options.add_argument_group("choice of tokens")
     choice.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")

@@ -7,29 +7,42 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from twoscale.config import ConfigSlice
 from twoscale.data.tokenizer import Tokenizer, load_tokenizer
 from twoscale.errors import InputError, first_line
 from twoscale.model.checkpoints import load_model, read_header
-from twoscale.model.interface import LoopedModel
+from twoscale.model.interface import LoopedModel, any_weight
+from twoscale.model.noise import EvaluationNoise
 
 CHECKPOINT = re.compile(r"iteration_(\d{6})\.safetensors")
 
 
 @dataclass(frozen=True)
 class TrainedRun:
+    """A model to use, with its tokenizer and the seed and iteration of its checkpoint."""
+
     model: LoopedModel
     tokenizer: Tokenizer
     seed: int
     iteration: int
 
+    def tokens(self, text: str) -> Tensor:
+        """Token ids (1, T) of a text, on the device of the model."""
+        return torch.tensor([self.tokenizer.encode(text)], device=any_weight(self.model).device)
 
-def open_run(results: Path, run: str, device: str = "cpu", dtype: torch.dtype = torch.float32) -> TrainedRun:
+    def noise(self, sequence: int = 0) -> EvaluationNoise:
+        """The noise of a held-out sequence; other text uses sequence 0."""
+        return EvaluationNoise(self.seed, [sequence], self.model.config.context_length)
+
+
+def open_run(results: str | Path, run: str, device: str = "cpu", dtype: torch.dtype = torch.float32) -> TrainedRun:
     """The last checkpoint of `run` under the folder `results`, with its tokenizer.
 
     The checkpoint carries the model's config; the tokenizer is checked to be the one of the training text.
     """
+    results = Path(results)
     path = last_checkpoint(results, run)
     identity = read_header(path).identity
     config = ConfigSlice(identity)
