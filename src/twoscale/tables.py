@@ -78,7 +78,7 @@ COLUMNS: dict[str, dict[str, str]] = {
     "token_paths": {
         "iteration": "int64",
         "sequence": "int32",
-        "document": "int32",
+        "document": "int32",  # held-out document with the first token of the sequence
         "position": "int32",
         "group": "string",
         "path_type": "string",  # of path_types.PATH_TYPES
@@ -102,7 +102,7 @@ COLUMNS: dict[str, dict[str, str]] = {
     "token_independence": {
         "iteration": "int64",
         "sequence": "int32",
-        "document": "int32",
+        "document": "int32",  # held-out document with the first token of the sequence
         "position": "int32",
         "group": "string",  # whose noise is varied, or "all"
         "draw": "int32",

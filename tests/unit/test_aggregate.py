@@ -258,7 +258,9 @@ def path_rows(iteration, path_types_of_groups):
     frames = []
     for group, path_types in path_types_of_groups.items():
         frame = pd.DataFrame(path_types, columns=["path_type", "period"])
-        frames.append(frame.assign(group=group, iteration=iteration, sequence=0, position=range(len(frame))))
+        frames.append(
+            frame.assign(group=group, iteration=iteration, sequence=0, document=0, position=range(len(frame)))
+        )
     frame = pd.concat(frames, ignore_index=True)
     for number, name in enumerate(PATH_MEASURES):
         frame[name] = frame["position"] + 10.0 * number
@@ -304,7 +306,14 @@ def test_path_metrics_are_statistics_over_the_tokens_of_a_group(tmp_path):
 
 def test_path_independence_is_over_tokens_and_draws(tmp_path):
     values = {name: [0.0, 1.0, 1.0, 0.0] for name in INDEPENDENCE_MEASURES}
-    keys = {"iteration": 20, "sequence": 0, "position": [0, 1, 0, 1], "group": "all", "draw": [1, 1, 2, 2]}
+    keys = {
+        "iteration": 20,
+        "sequence": 0,
+        "document": 0,
+        "position": [0, 1, 0, 1],
+        "group": "all",
+        "draw": [1, 1, 2, 2],
+    }
     path = write("token_independence", pd.DataFrame(keys | values), tmp_path / "a.parquet")
     metrics = aggregate.path_independence([path], "demo").set_index("measure")
     assert metrics.loc["agreement", ["mean", "count"]].tolist() == [0.5, 4]
