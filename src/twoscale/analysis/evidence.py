@@ -203,7 +203,7 @@ class Evidence:
         loaded = peaks[peaks["load_average"] > peaks["cpus"]]
         if loaded.empty:
             return ""
-        most, cores = loaded["load_average"].max(), loaded["cpus"].max()
+        most, cores = loaded["load_average"].max(), int(loaded["cpus"].max())
         return f"load average up to {most:.1f} on {cores} core{'s' * (cores > 1)} during {len(loaded)} of {len(peaks)} repeats"
 
     # --- estimates ---------------------------------------------------------------------------------------------
