@@ -203,14 +203,9 @@ class Evidence:
         loaded = peaks[peaks["load_average"] > peaks["cpus"]]
         if loaded.empty:
             return ""
-<<<<<<< HEAD
         peak, cores = loaded["load_average"].max(), int(loaded["cpus"].max())
         load = f"load average up to {peak:.1f} on {cores} core{'s' if cores > 1 else ''}"
         return f"{load} during {len(loaded)} of {len(peaks)} repeats"
-=======
-        most, cores = loaded["load_average"].max(), int(loaded["cpus"].max())
-        return f"load average up to {most:.1f} on {cores} core{'s' * (cores > 1)} during {len(loaded)} of {len(peaks)} repeats"
->>>>>>> claims
 
     # --- estimates ---------------------------------------------------------------------------------------------
 
