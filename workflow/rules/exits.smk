@@ -10,7 +10,8 @@
 # the outputs of a job when it starts, so joins and latency wait for the quality of users' criteria: if one fails, the
 # tables of the others are kept. (Not with `ancient`: Snakemake then overlooks that the waiting job has changed, too.)
 
-CRITERION = "results/{run}/exits/{grid}/{criterion}"
+QUALITY = "results/{run}/exits/{grid}/{criterion}.quality.parquet"
+LOOPS = "results/{run}/exits/{grid}/{criterion}.loops.parquet"
 
 
 wildcard_constraints:
@@ -23,8 +24,8 @@ rule measure_exit_quality:
         **HELD_OUT,
         checkpoint=runs.last_checkpoint,
     output:
-        quality=CRITERION + ".quality.parquet",
-        loops=CRITERION + ".loops.parquet",
+        quality=QUALITY,
+        loops=LOOPS,
     log:
         "results/{run}/logs/measure_exit_quality.{grid}.{criterion}.log",
     benchmark:
@@ -45,8 +46,8 @@ rule measure_exit_quality:
 
 rule join_exit_quality:
     input:
-        quality_files=runs.each_criterion(CRITERION + ".quality.parquet"),
-        loops_files=runs.each_criterion(CRITERION + ".loops.parquet"),
+        quality_files=runs.each_criterion(QUALITY),
+        loops_files=runs.each_criterion(LOOPS),
     output:
         quality="results/{run}/tables/{grid}_quality.parquet",
         loops="results/{run}/tables/{grid}_loops.parquet",
@@ -88,7 +89,7 @@ rule measure_uniform_loops:
 
 rule benchmark_exits:
     input:
-        runs.each_criterion(CRITERION + ".quality.parquet", "exit", of_users=True),
+        runs.each_criterion(QUALITY, "exit", of_users=True),
         **HELD_OUT,
         checkpoint=runs.last_checkpoint,
     output:
@@ -115,7 +116,7 @@ rule benchmark_exits:
 
 use rule benchmark_exits as benchmark_pareto with:
     input:
-        runs.each_criterion(CRITERION + ".quality.parquet", "pareto", of_users=True),
+        runs.each_criterion(QUALITY, "pareto", of_users=True),
         **HELD_OUT,
         checkpoint=runs.last_checkpoint,
     output:
