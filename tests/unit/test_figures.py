@@ -65,7 +65,7 @@ def exit_tables(criteria=("fixed", "step_norm", "kl", "acceleration")):
     ]
     latency = [(*case, ms, ms - 1) for case in cases for ms in (10.0, 20.0, 30.0, 40.0, 100.0)]
     sequences = list(enumerate(((100, 3.0), (300, 4.0))))
-    quality = [(*case, sequence, tokens, ce) for case in cases for sequence, (tokens, ce) in sequences]
+    quality = [(*case, sequence, sequence, tokens, ce) for case in cases for sequence, (tokens, ce) in sequences]
     loops = [
         (*case, sequence, group, evaluations)
         for case in cases
@@ -75,7 +75,7 @@ def exit_tables(criteria=("fixed", "step_norm", "kl", "acceleration")):
     point = ["criterion", "threshold"]
     return (
         pd.DataFrame(latency, columns=[*point, "latency_ms", "baseline_ms"]),
-        pd.DataFrame(quality, columns=[*point, "sequence", "tokens", "ce"]),
+        pd.DataFrame(quality, columns=[*point, "sequence", "document", "tokens", "ce"]),
         pd.DataFrame(loops, columns=[*point, "sequence", "group", "evaluations"]),
     )
 
