@@ -5,6 +5,7 @@ takes Snakemake's `wildcards`, of which it reads `run` and `iteration`; without 
 run. Nothing here imports Snakemake or torch, so planning stays fast and unit tests need no workflow.
 """
 
+import json
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
@@ -336,7 +337,15 @@ class Runs:
         values = report_values(self.selected, self.config)
         if figure is not None:
             values |= figure.caption(self.configs[self.figure_runs(figure)[0]])
-        return untracked(lambda wildcards: values)
+        return untracked(lambda wildcards: values | {"held_out": self.near_duplicates()})
+
+    def near_duplicates(self) -> dict[str, Any] | None:
+        """Held-out documents that were examined and dropped, from the selected run's tokens.json once it exists."""
+        try:
+            metadata = json.loads(Path(f"results/{self.data_run(self.selected)}/data/tokens.json").read_text())
+            return metadata["parts"]["val.bin"]["near_duplicates"]
+        except (OSError, ValueError, LookupError):
+            return None
 
     @property
     def claims(self) -> list[str]:

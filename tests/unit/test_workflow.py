@@ -291,5 +291,20 @@ def test_a_stage_can_append_a_figure():
     mine.figures.append(Figure("mine", table("loop_metrics")))
     assert mine.figure_files("supplementary")[-1] == "results/mine.pdf"
     assert mine.figure_inputs(mine.figures[-1]) == {"loop_metrics": ["results/tiny/tables/loop_metrics.parquet"]}
-    assert mine.caption(mine.figures[-1])(of(), output=None) == {"run": "tiny", "text": "Python documentation"}
+    assert mine.caption(mine.figures[-1])(of(), output=None) == {
+        "run": "tiny",
+        "text": "Python documentation",
+        "held_out": None,
+    }
     assert len(runs().figures) == len(FIGURES)
+
+
+def test_captions_have_the_counts_of_held_out_documents_once_the_tokens_are_there(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    caption = runs().caption(FIGURES[0])
+    assert caption(of(), None)["held_out"] is None
+    counts = {"documents": 9, "dropped_documents": 2}
+    path = tmp_path / "results" / "tiny" / "data" / "tokens.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"parts": {"val.bin": {"near_duplicates": counts}}}))
+    assert caption(of(), None)["held_out"] == counts
