@@ -160,7 +160,12 @@ CASES = [
     (1, OPEN, {"loops": loops(last=FALLING_LATE)}, "crosses"),
     (2, HOLDS, {}, "every finding"),
     (2, FAILS, {"loops": loops(last={"rate": 0.9})}, "over 4 checkpoints"),
-    (2, OPEN, {"loops": loops(iterations=TWO), "drift": drift(TWO)}, "fewer than 3 checkpoints after warm-up (found 2)"),
+    (
+        2,
+        OPEN,
+        {"loops": loops(iterations=TWO), "drift": drift(TWO)},
+        "fewer than 3 checkpoints after warm-up (found 2)",
+    ),
     (3, HOLDS, {}, "every finding"),
     (3, FAILS, {"loops": loops(last={"wobble": 0.2})}, "outside"),
     (3, OPEN, {"loops": loops(nulls=0.5)}, "50% of the values are under the rounding floor"),
@@ -363,7 +368,9 @@ def test_a_course_without_a_trend_is_not_one(number):
         for iteration, shape in zip(ITERATIONS[1:], shapes, strict=True)
         for group in GROUPS
     ]
-    trends = [f for f in examine(number, synthetic(loops=pd.concat(rows))).findings if "trend" in f.quantity and f.bounds]
+    trends = [
+        f for f in examine(number, synthetic(loops=pd.concat(rows))).findings if "trend" in f.quantity and f.bounds
+    ]
     assert len(trends) == 2
     assert {f.verdict for f in trends} == {OPEN}
 

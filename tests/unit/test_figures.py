@@ -468,11 +468,18 @@ def test_training_without_an_iteration_is_refused_in_one_sentence():
 OF_GROUPS = {"groups", "held_out_loops", "mean_loops"}  # values of the caption of training for looped models
 
 
+HELD_OUT_COUNTED = ("fig4", "training", "scaling")  # captions with the counts of held-out documents
+
+
 def caption_values(name):
     """The names of a caption's values, each with a placeholder; nested values stay a mapping."""
     paper = Config()
     figure = next(figure for figure in FIGURES if figure.name == name)
     values = report_values("paper", paper) | figure.caption(paper)
+    if name in HELD_OUT_COUNTED:
+        values["held_out"] = dict.fromkeys(
+            ("documents", "tokens", "dropped_documents", "dropped_tokens", "ngram_tokens")
+        )
     return {
         key: {inner: f"<{inner}>" for inner in value} if isinstance(value, dict) else f"<{key}>"
         for key, value in values.items()
