@@ -22,7 +22,7 @@ import numpy as np
 
 from twoscale.analysis import claims
 from twoscale.analysis.claims_exits import HALF_DECADES, PAPER_GRID
-from twoscale.analysis.evidence import Evidence, trend_weights
+from twoscale.analysis.evidence import Evidence
 from twoscale.analysis.findings import FAILS, HOLDS, OPEN
 
 TRUE, TRUE_LIMIT, FALSE, FALSE_LIMIT = "true", "true, at every bound", "false", "false, at one bound"
@@ -155,9 +155,10 @@ class Draw(Evidence):
         count, number = (
             (size.quality_sequences, size.quality_documents) if quality else (size.sequences, size.documents)
         )
-        return self.once(("documents", quality), lambda: np.append(
-            np.arange(number), self.generator.integers(number, size=count - number)
-        ))
+        return self.once(
+            ("documents", quality),
+            lambda: np.append(np.arange(number), self.generator.integers(number, size=count - number)),
+        )
 
     def once(self, key: object, draw: Callable[[], np.ndarray]) -> np.ndarray:
         """What `draw` gives at the first call with this key."""
@@ -186,7 +187,7 @@ class Draw(Evidence):
             norms, scale = self.once(("step_norm", group), lambda: self._norms(group)), self.world.of(group).curvature
             late = np.where(K >= 20, scale, 1.0)
             # exact for mean curves: the curvature of each is acceleration over the squared mean norm
-            means = norms[..., 0].sum(0) / norms[..., 1].sum(0)
+            means = mean_of(norms)
             share = norms[..., 0] / norms[..., 1] / means
             values = np.stack([norms[..., 1] * share * means**2 * late, norms[..., 1]], axis=-1)
         else:
@@ -248,9 +249,18 @@ class Draw(Evidence):
     def _times(self, point: tuple[str, float]) -> np.ndarray:
         """Prompts differ by 3 %, timings by 4 %; one of thirty is half as long again."""
         prompts = self.once("prompts", lambda: self.generator.normal(size=self.size.prompts))
-        noise, outliers = self.generator.normal(size=self.size.prompts), self.generator.random(self.size.prompts) < 1 / 30
+        noise, outliers = (
+            self.generator.normal(size=self.size.prompts),
+            self.generator.random(self.size.prompts) < 1 / 30,
+        )
         milliseconds = at(self.world.milliseconds, point, 10.0)
         return milliseconds * np.exp(0.03 * prompts + 0.04 * noise + np.log(1.5) * outliers)
+
+
+def mean_of(units: np.ndarray) -> np.ndarray:
+    """Means over all documents: (documents, ..., 2) -> (...)."""
+    sums = units.sum(axis=0)
+    return sums[..., 0] / sums[..., 1]
 
 
 # --- worlds of the claims --------------------------------------------------------------------------------------
@@ -297,7 +307,9 @@ WORLDS: dict[int, dict[str, list[World]]] = {
         TRUE: [World(rate=Course(0.5, 0.2, 0.03))],
         TRUE_LIMIT: [World(rate=Course(0.4, 0.0, 0.03))],
         FALSE: [one_group(World(rate=Course(0.5, 0.2, 0.03)), rate=Course(0.3, -0.2, 0.03))],
-        FALSE_LIMIT: [one_group(World(rate=Course(0.5, 0.2, 0.01)), rate=Course(0.4, 0.0, scatter)) for scatter in (0.01, 0.08)],
+        FALSE_LIMIT: [
+            one_group(World(rate=Course(0.5, 0.2, 0.01)), rate=Course(0.4, 0.0, scatter)) for scatter in (0.01, 0.08)
+        ],
     },
     3: {
         TRUE: [SETTLING],
@@ -322,7 +334,10 @@ WORLDS: dict[int, dict[str, list[World]]] = {
     5: {
         TRUE: [ORTHOGONAL, World(settled=Course(-0.02, -0.6, 0.04))],
         TRUE_LIMIT: [World(settled=Course(0.3, -0.05, 0.04)), World(settled=Course(-0.1, 0.3, 0.02, pinned=True))],
-        FALSE: [one_group(ORTHOGONAL, settled=Course(0.7, 0.4, 0.04)), one_group(ORTHOGONAL, settled=Course(-0.5, 0.4, 0.04))],
+        FALSE: [
+            one_group(ORTHOGONAL, settled=Course(0.7, 0.4, 0.04)),
+            one_group(ORTHOGONAL, settled=Course(-0.5, 0.4, 0.04)),
+        ],
         FALSE_LIMIT: [
             one_group(ORTHOGONAL, settled=Course(0.3, -0.05, 0.04)),
             one_group(ORTHOGONAL, settled=Course(-0.1, 0.4, 0.02, pinned=True)),
@@ -373,7 +388,9 @@ WORLDS: dict[int, dict[str, list[World]]] = {
         TRUE: [World(size=Course(0.5, -0.6, 0.1))],
         TRUE_LIMIT: [World(size=Course(1.0, 0.0, 0.1))],
         FALSE: [one_group(World(size=Course(0.5, -0.6, 0.1)), size=Course(1.0, 0.6, 0.1))],
-        FALSE_LIMIT: [one_group(World(size=Course(0.5, -0.6, 0.05)), size=Course(1.0, 0.0, scatter)) for scatter in (0.01, 0.2)],
+        FALSE_LIMIT: [
+            one_group(World(size=Course(0.5, -0.6, 0.05)), size=Course(1.0, 0.0, scatter)) for scatter in (0.01, 0.2)
+        ],
     },
     13: {
         TRUE: [World(floor=0.05)],
@@ -413,14 +430,21 @@ def most_wrong(number: int, size: Size, draws: int) -> dict[str, Counter]:
     """Verdicts by kind of world, of those of a kind in which the wrong one is most frequent."""
     wrong = {TRUE: FAILS, TRUE_LIMIT: FAILS, FALSE: HOLDS, FALSE_LIMIT: HOLDS}
     return {
-        kind: max((count_verdicts(number, world, size, draws) for world in worlds), key=lambda counts: counts[wrong[kind]])
+        kind: max(
+            (count_verdicts(number, world, size, draws) for world in worlds), key=lambda counts: counts[wrong[kind]]
+        )
         for kind, worlds in WORLDS[number].items()
     }
 
 
 def main(draws: int) -> None:
     """Print shares of verdicts in percent, as a Markdown table."""
-    kinds = [(TRUE, (HOLDS, FAILS, OPEN)), (TRUE_LIMIT, (FAILS,)), (FALSE, (HOLDS, FAILS, OPEN)), (FALSE_LIMIT, (HOLDS,))]
+    kinds = [
+        (TRUE, (HOLDS, FAILS, OPEN)),
+        (TRUE_LIMIT, (FAILS,)),
+        (FALSE, (HOLDS, FAILS, OPEN)),
+        (FALSE_LIMIT, (HOLDS,)),
+    ]
     print("| claim | size |", " | ".join(f"{kind}: {', '.join(verdicts)}" for kind, verdicts in kinds), "|")
     print("|---" * (2 + len(kinds)) + "|")
     for number in WORLDS:

@@ -75,7 +75,9 @@ def exit_tables(criteria=("fixed", "step_norm", "kl", "acceleration")):
     point = ["criterion", "threshold"]
     return (
         pd.DataFrame(latency, columns=[*point, "latency_ms", "baseline_ms"]),
-        pd.DataFrame(quality, columns=[*point, "sequence", "tokens", "ce"]),
+        pd.DataFrame(quality, columns=[*point, "sequence", "tokens", "ce"]).assign(
+            document=lambda rows: rows["sequence"]
+        ),
         pd.DataFrame(loops, columns=[*point, "sequence", "group", "evaluations"]),
     )
 

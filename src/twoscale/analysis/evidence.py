@@ -204,7 +204,8 @@ class Evidence:
         if loaded.empty:
             return ""
         most, cores = loaded["load_average"].max(), int(loaded["cpus"].max())
-        return f"load average up to {most:.1f} on {cores} core{'s' * (cores > 1)} during {len(loaded)} of {len(peaks)} repeats"
+        machine = f"{cores} core{'s' * (cores > 1)}"
+        return f"load average up to {most:.1f} on {machine} during {len(loaded)} of {len(peaks)} repeats"
 
     # --- estimates ---------------------------------------------------------------------------------------------
 
