@@ -14,7 +14,7 @@ from twoscale.analysis.findings import FAILS, HOLDS
 
 ALLOWED = 0.05
 REPEATS = 300  # samples of a bootstrap, fewer than in use
-LARGE = (2, 3, 5, 12, 13)  # claims on the courses of whole curves, which take longer to resample
+LARGE = (2, 3, 5, 6, 10, 12, 13)  # claims with many findings or whole curves, which take longer to resample
 
 
 def most_by_chance(draws: int) -> int:
