@@ -187,7 +187,7 @@ class Draw(Evidence):
             norms, scale = self.once(("step_norm", group), lambda: self._norms(group)), self.world.of(group).curvature
             late = np.where(K >= 20, scale, 1.0)
             # exact for mean curves: the curvature of each is acceleration over the squared mean norm
-            means = norms[..., 0].sum(0) / norms[..., 1].sum(0)
+            means = mean_of(norms)
             share = norms[..., 0] / norms[..., 1] / means
             values = np.stack([norms[..., 1] * share * means**2 * late, norms[..., 1]], axis=-1)
         else:
@@ -255,6 +255,12 @@ class Draw(Evidence):
         )
         milliseconds = at(self.world.milliseconds, point, 10.0)
         return milliseconds * np.exp(0.03 * prompts + 0.04 * noise + np.log(1.5) * outliers)
+
+
+def mean_of(units: np.ndarray) -> np.ndarray:
+    """Means over all documents: (documents, ..., 2) -> (...)."""
+    sums = units.sum(axis=0)
+    return sums[..., 0] / sums[..., 1]
 
 
 # --- worlds of the claims --------------------------------------------------------------------------------------

@@ -143,12 +143,17 @@ def usual_tables():
     return run_tables | {"latency": latency(), "checks": CHECKS}
 
 
+@cache
+def usual_verdicts():
+    return claims.verdicts(synthetic())
+
+
 def without(frame, criterion, threshold):
     return frame[(frame["criterion"] != criterion) | (frame["threshold"] != threshold)]
 
 
-def examine(number, evidence):
-    return claims.examine(claims.CLAIMS[number - 1], evidence)
+def examine(number, evidence, references=True):
+    return claims.examine(claims.CLAIMS[number - 1], evidence, references)
 
 
 TWO = (0, 10, 100)  # two trained checkpoints
@@ -224,10 +229,7 @@ def test_every_claim_has_a_case_of_every_verdict():
 
 
 def test_the_bounds_are_the_ones_fixed_beforehand():
-    bounds = {
-        v.claim.number: list(dict.fromkeys(f.bounds for f in v.findings if f.bounds))
-        for v in claims.verdicts(synthetic())
-    }
+    bounds = {v.claim.number: list(dict.fromkeys(f.bounds for f in v.findings if f.bounds)) for v in usual_verdicts()}
     assert bounds == {
         1: ["≤ 0.1"],
         2: ["> 0"],
@@ -318,7 +320,7 @@ def test_noise_alone_does_not_refute_flat_quality():
     for _ in range(20):
         noisy = quality(step_norm={})
         noisy["ce"] += generator.normal(scale=0.2, size=len(noisy))
-        verdicts.append(examine(8, synthetic(quality=noisy)).verdict)
+        verdicts.append(examine(8, synthetic(quality=noisy), references=False).verdict)
     assert verdicts.count(FAILS) <= 3  # 5 % of 20 is 1
 
 
@@ -328,7 +330,7 @@ def test_kl_that_is_a_little_slower_is_not_refuted_by_the_noise_of_times():
     for _ in range(20):
         times = latency(kl=1.03, spread=0.0)
         times["latency_ms"] *= np.exp(0.05 * generator.normal(size=len(times)))
-        verdicts.append(examine(11, synthetic(latency=times)).verdict)
+        verdicts.append(examine(11, synthetic(latency=times), references=False).verdict)
     assert verdicts.count(FAILS) <= 3
 
 
@@ -413,7 +415,7 @@ def test_a_loaded_machine_is_named_in_the_claims_about_time_and_in_no_other():
     for verdict in claims.verdicts(busy):
         named = "load average up to 12.1 on 10 cores during 3 of 5 repeats" in verdict.reason
         assert named == (verdict.claim.number in (7, 10, 11))
-    assert not any("load average" in verdict.reason for verdict in claims.verdicts(synthetic()))
+    assert not any("load average" in verdict.reason for verdict in usual_verdicts())
 
 
 # --- more on single claims -------------------------------------------------------------------------------------
@@ -566,7 +568,7 @@ def test_the_variance_of_settled_angles_is_free_of_the_noise_of_the_documents():
 
 
 def test_the_table_holds_every_finding_and_one_verdict_a_claim(tmp_path):
-    verdicts = claims.verdicts(synthetic())
+    verdicts = usual_verdicts()
     frame = claims.table(verdicts, "trial")
     tables.write("claims", frame, tmp_path / "claims.parquet")
     read = tables.read("claims", tmp_path / "claims.parquet")
@@ -577,13 +579,11 @@ def test_the_table_holds_every_finding_and_one_verdict_a_claim(tmp_path):
 
 
 def test_the_same_tables_give_the_same_intervals():
-    pd.testing.assert_frame_equal(
-        claims.table(claims.verdicts(synthetic()), "a"), claims.table(claims.verdicts(synthetic()), "a")
-    )
+    pd.testing.assert_frame_equal(claims.table(usual_verdicts(), "a"), claims.table(claims.verdicts(synthetic()), "a"))
 
 
 def test_the_page_names_run_text_and_checkpoints_and_every_claim():
-    verdicts = claims.verdicts(synthetic())
+    verdicts = usual_verdicts()
     page = claims_page.page(verdicts, "trial", "Python documentation", synthetic())
     for words in ("**trial**", "Python documentation", "0 (untrained), 10, 20, 50, 100"):
         assert words in page
@@ -594,7 +594,7 @@ def test_the_page_names_run_text_and_checkpoints_and_every_claim():
 
 
 def test_every_row_of_the_page_has_the_cells_of_its_header():
-    page = claims_page.page(claims.verdicts(synthetic()), "trial", "text", synthetic())
+    page = claims_page.page(usual_verdicts(), "trial", "text", synthetic())
     widths = [line.replace("\\|", "").count("|") for line in page.splitlines() if line.startswith("|")]
     assert set(widths) == {4, 8}
 

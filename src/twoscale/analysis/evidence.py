@@ -240,7 +240,9 @@ class Evidence:
         change = change - unbias * (changes.mean() - change)
         scatter = residual_error(values, iterations) * np.linalg.norm(weights)
         remark = f"{_brief(values[0])} → {_brief(values[-1])} over {len(iterations)} checkpoints"
-        return self._estimate(change, changes, len(units), remark, scatter, len(iterations) - 2)
+        freedom = min(len(units) - 1, len(iterations) - 2)
+        bounds = bootstrap.interval_about(change, changes, len(units), scatter, freedom)
+        return Estimate(float(change), *bounds, remark, freedom).checked()
 
     def change(self, statistic: Statistic, units: np.ndarray) -> Estimate:
         """Last minus first checkpoint after warm-up, for statistic and units as in `trend`."""
@@ -255,12 +257,9 @@ class Evidence:
         return statistic(units.sum(axis=0)[None])[0], statistic(bootstrap.totals(units, self.seed))
 
     @staticmethod
-    def _estimate(
-        value: float, samples: np.ndarray, units: int, remark: str = "", scatter: float = 0.0, freedom: int = 10**6
-    ) -> Estimate:
-        freedom = min(freedom, units - 1)
-        bounds = bootstrap.interval_about(value, samples, units, scatter, freedom)
-        return Estimate(float(value), *bounds, remark, freedom).checked()
+    def _estimate(value: float, samples: np.ndarray, units: int, remark: str) -> Estimate:
+        bounds = bootstrap.interval_about(value, samples, units)
+        return Estimate(float(value), *bounds, remark, units - 1).checked()
 
 
 def _brief(value: float) -> str:
