@@ -3,8 +3,7 @@
 import torch
 
 from twoscale import command
-from twoscale.data.batches import held_out_sequences
-from twoscale.data.shards import open_shard
+from twoscale.data.batches import open_held_out
 from twoscale.data.tokenizer import load_tokenizer
 from twoscale.dynamics.trajectories import save_states
 from twoscale.model.checkpoints import open_checkpoint
@@ -12,13 +11,16 @@ from twoscale.model.checkpoints import open_checkpoint
 
 def main(arguments) -> None:
     torch.set_num_threads(1)
-    config, number = arguments.config, arguments.config.trajectories.states_sequence
+    config, place = arguments.config, arguments.config.trajectories.states_sequence
     checkpoint = open_checkpoint(arguments.checkpoint, config, config.trajectories.dtype)
-    shard = open_shard(arguments.val, arguments.metadata)
-    sequences, _ = held_out_sequences(shard, config.model.context_length, number + 1)
+    # the sequences of extract_trajectories
+    held_out = open_held_out(
+        arguments.val, arguments.metadata, config.model.context_length, config.trajectory_sequences
+    )
+    sequence = held_out[place : place + 1]
     tokenizer = load_tokenizer(config.tokenizer, arguments.tokenizer)
-    words = [tokenizer.decode([token]) for token in sequences[number].tolist()]
-    save_states(checkpoint, sequences[number], words, config.trajectories, arguments.states)
+    words = [tokenizer.decode([token]) for token in sequence.inputs[0].tolist()]
+    save_states(checkpoint, sequence, words, config.trajectories.loops, arguments.states)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Rule join_tokens: concatenate the ids of all text shards, in order."""
+"""Rule join_tokens: concatenate the ids of all text shards, in order, without near-duplicates of training text."""
+
+import sys
 
 from twoscale import command
 from twoscale.data.shards import TokenShard, join_tokens
@@ -8,7 +10,9 @@ def main(arguments) -> None:
     paths = zip(arguments.trains, arguments.vals, arguments.metadata_files, strict=True)
     joined = TokenShard(arguments.train, arguments.val, arguments.metadata)
     config = arguments.config
-    join_tokens([TokenShard(*three) for three in paths], joined, config.held_out_tokens, config.context_length)
+    shards = [TokenShard(*three) for three in paths]
+    lengths = config.held_out_tokens, config.near_duplicate_tokens, config.context_length
+    print(join_tokens(shards, joined, *lengths), file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -12,9 +12,11 @@ def main(arguments) -> None:
         loops=tables.read("loop_sequences", arguments.loops),
         drift=tables.read("drift_sequences", arguments.drift),
         quality=tables.read("exit_quality", arguments.quality),
+        exit_loops=tables.read("exit_loops", arguments.exit_loops),
         latency=tables.read("exit_latency", arguments.latency),
         checks=tables.read("check_cost", arguments.check_cost),
         max_loops=config.max_loops,
+        warmup=config.warmup_iterations,
         seed=config.seed,
     )
     verdicts = claims.verdicts(evidence)
@@ -24,5 +26,5 @@ def main(arguments) -> None:
 
 
 if __name__ == "__main__":
-    inputs, outputs = ("loops", "drift", "quality", "latency", "check_cost"), ("table", "page")
+    inputs, outputs = ("loops", "drift", "quality", "exit_loops", "latency", "check_cost"), ("table", "page")
     command.run(main, command.parser(__doc__, files=(*inputs, *outputs)))

@@ -3,8 +3,7 @@
 import torch
 
 from twoscale import command
-from twoscale.data.batches import held_out_sequences
-from twoscale.data.shards import open_shard
+from twoscale.data.batches import open_held_out
 from twoscale.dynamics import independence
 from twoscale.model.checkpoints import open_checkpoint
 
@@ -13,10 +12,11 @@ def main(arguments) -> None:
     torch.set_num_threads(1)  # Snakemake runs checkpoints side by side
     config = arguments.config
     checkpoint = open_checkpoint(arguments.checkpoint, config, config.trajectories.dtype)
-    shard = open_shard(arguments.val, arguments.metadata)
-    tokens, _ = held_out_sequences(shard, config.model.context_length, config.independence_sequences)
+    held_out = open_held_out(
+        arguments.val, arguments.metadata, config.model.context_length, config.independence_sequences
+    )
     draws = config.path_independence.draws
-    independence.measure(checkpoint, tokens, config.trajectories, draws, arguments.independence)
+    independence.measure(checkpoint, held_out, config.trajectories, draws, arguments.independence)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,7 @@ import pandas as pd
 import torch
 
 from twoscale import command, tables
-from twoscale.data.batches import held_out_sequences
-from twoscale.data.shards import open_shard
+from twoscale.data.batches import open_held_out
 from twoscale.exits.scaling import measure_scaling
 from twoscale.model.checkpoints import open_checkpoint
 
@@ -14,9 +13,8 @@ def main(arguments) -> None:
     torch.set_num_threads(1)  # Snakemake runs checkpoints side by side
     config = arguments.config
     checkpoint = open_checkpoint(arguments.checkpoint, config, config.scaling.dtype)
-    shard = open_shard(arguments.val, arguments.metadata)
-    text = held_out_sequences(shard, config.model.context_length, config.scaling_sequences)
-    rows = measure_scaling(checkpoint, *text, config.scaling)
+    text = open_held_out(arguments.val, arguments.metadata, config.model.context_length, config.scaling_sequences)
+    rows = measure_scaling(checkpoint, text, config.scaling)
     tables.write("scaling_quality", pd.DataFrame(rows), arguments.quality)
 
 

@@ -7,7 +7,7 @@ import torch
 
 from twoscale import command
 from twoscale.config import ConfigSlice
-from twoscale.data.batches import held_out_sequences
+from twoscale.data.batches import open_held_out
 from twoscale.data.shards import open_shard
 from twoscale.training.trainer import SegmentPaths, TrainingData, train_segment
 
@@ -16,8 +16,8 @@ def main(arguments) -> None:
     identity = arguments.config
     config = ConfigSlice(identity | {"train": identity["train"] | arguments.runtime})
     torch.set_num_threads(config.train.cpu_threads)
-    held_out = held_out_sequences(
-        open_shard(arguments.val, arguments.metadata), config.model.context_length, config.train.held_out_sequences
+    held_out = open_held_out(
+        arguments.val, arguments.metadata, config.model.context_length, config.train.held_out_sequences
     )
     data = TrainingData(open_shard(arguments.train, arguments.metadata), held_out)
     paths = SegmentPaths(*(getattr(arguments, name) for name in SegmentPaths.__dataclass_fields__))

@@ -6,11 +6,12 @@ for the engines and the criteria of `twoscale.exits`.
 """
 
 import math
+import sys
 from collections import defaultdict
 
 import torch
 
-EPSILON = 1e-8  # of Eq. 6
+EPSILON = sys.float_info.min  # of Eq. 6: only keeps the ratio of zeros finite
 
 
 class Attend:

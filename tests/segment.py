@@ -43,7 +43,8 @@ class Run:
         for name, ids in parts.items():
             ids.tofile(self.folder / name)
         counts = {name: {"count": len(ids)} for name, ids in parts.items()}
-        (self.folder / "tokens.json").write_text(json.dumps({"dtype": "uint16", "parts": counts, "digest": DIGEST}))
+        metadata = {"dtype": "uint16", "end_of_text": 36, "parts": counts, "digest": DIGEST}
+        (self.folder / "tokens.json").write_text(json.dumps(metadata))
 
     def config(self) -> dict[str, Any]:
         """What the rule passes as --config."""

@@ -1,13 +1,16 @@
 """Small configurations that the unit tests share: the paper's structure at a size that runs in milliseconds."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
+from torch import Tensor
 
 from twoscale.config import ConfigSlice, ModelConfig, Section, TrainConfig, plain
 from twoscale.config.messages import build
+from twoscale.data.batches import HeldOut
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import LoopedModel
 
@@ -59,6 +62,12 @@ def job_config(**sections: Any) -> ConfigSlice:
 def checkpoint(model: LoopedModel, seed: int = 0, iteration: int = 0) -> LoadedCheckpoint:
     """A model in memory as a loaded checkpoint."""
     return LoadedCheckpoint(model, iteration, seed)
+
+
+def held_out(inputs: Tensor, targets: Tensor | None = None, sequences: Sequence[int] | None = None) -> HeldOut:
+    """Sequences of the given numbers (by default 0, 1, …), of which document 2 n has the first token of number n."""
+    numbers = tuple(range(len(inputs)) if sequences is None else sequences)
+    return HeldOut(inputs, inputs if targets is None else targets, numbers, tuple(2 * number for number in numbers))
 
 
 def learnable_tokens(length: int) -> np.ndarray:

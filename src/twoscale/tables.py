@@ -69,6 +69,7 @@ COLUMNS: dict[str, dict[str, str]] = {
     "trajectories": {
         "iteration": "int64",
         "sequence": "int32",
+        "document": "int32",  # held-out document with the first token of the sequence
         "position": "int32",
         "group": "string",
         "k": "int32",
@@ -77,6 +78,7 @@ COLUMNS: dict[str, dict[str, str]] = {
     "token_paths": {
         "iteration": "int64",
         "sequence": "int32",
+        "document": "int32",  # held-out document with the first token of the sequence
         "position": "int32",
         "group": "string",
         "path_type": "string",  # of path_types.PATH_TYPES
@@ -88,6 +90,7 @@ COLUMNS: dict[str, dict[str, str]] = {
     "token_drift": {
         "iteration": "int64",
         "sequence": "int32",
+        "document": "int32",  # held-out document with the first token of the sequence
         "position": "int32",
         "boundary": "string",
         "reference_state": "string",
@@ -99,6 +102,7 @@ COLUMNS: dict[str, dict[str, str]] = {
     "token_independence": {
         "iteration": "int64",
         "sequence": "int32",
+        "document": "int32",  # held-out document with the first token of the sequence
         "position": "int32",
         "group": "string",  # whose noise is varied, or "all"
         "draw": "int32",
@@ -146,13 +150,14 @@ COLUMNS: dict[str, dict[str, str]] = {
         "measure": "string",
         **STATISTICS,
     },
-    # One row per held-out sequence: the units of a bootstrap over sequences.
+    # One row per held-out sequence. A bootstrap resamples documents, with all sequences that begin in one.
     "loop_sequences": {
         "run": "string",
         "iteration": "int64",
         "group": "string",
         "k": "int32",
         "sequence": "int32",
+        "document": "int32",  # held-out document with the first token of the sequence
         "measure": "string",
         **SEQUENCE_STATISTICS,
     },
@@ -162,6 +167,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         "boundary": "string",
         "reference_state": "string",
         "sequence": "int32",
+        "document": "int32",  # held-out document with the first token of the sequence
         "measure": "string",
         **SEQUENCE_STATISTICS,
     },
@@ -174,7 +180,8 @@ COLUMNS: dict[str, dict[str, str]] = {
         "tokens": "int64",
         "latency_ms": "float64",  # per token, under the exit criterion
         "baseline_ms": "float64",  # per token, the same evaluations without any criterion
-        "load_average": "float64",
+        "load_average": "float64",  # of the machine, over the last minute
+        "cpus": "int32",  # cores that the job may use
     },
     # The same per group.
     "exit_latency_loops": {
@@ -191,6 +198,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         "criterion": "string",
         "threshold": "float64",
         "sequence": "int32",
+        "document": "int32",  # held-out document with the first token of the sequence
         "tokens": "int64",
         "ce": "float64",  # nats per token
         "ppl": "float64",
@@ -202,6 +210,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         "criterion": "string",
         "threshold": "float64",
         "sequence": "int32",
+        "document": "int32",  # held-out document with the first token of the sequence
         "group": "string",
         "loop_steps": "float64",  # mean loop steps behind the returned state (k of Algorithm 1)
         "evaluations": "float64",  # mean calls of f per token
@@ -211,11 +220,12 @@ COLUMNS: dict[str, dict[str, str]] = {
         "iteration": "int64",
         "loops": "int32",  # of every group
         "sequence": "int32",
+        "document": "int32",  # held-out document with the first token of the sequence
         "tokens": "int64",
         "ce": "float64",  # nats per token
         "ppl": "float64",
     },
-    # One row per (checkpoint, fixed loop count), with 95 % intervals over sequences.
+    # One row per (checkpoint, fixed loop count), with 95 % intervals over documents.
     "scaling": {
         "run": "string",
         "iteration": "int64",
@@ -235,6 +245,7 @@ COLUMNS: dict[str, dict[str, str]] = {
     "uniform_loops": {
         "run": "string",
         "sequence": "int32",
+        "document": "int32",  # held-out document with the first token of the sequence
         "tokens": "int64",
         "loops": "float64",  # mean over tokens, of every group
         "ce": "float64",

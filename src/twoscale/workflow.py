@@ -5,6 +5,7 @@ takes Snakemake's `wildcards`, of which it reads `run` and `iteration`; without 
 run. Nothing here imports Snakemake or torch, so planning stays fast and unit tests need no workflow.
 """
 
+import json
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
@@ -156,6 +157,34 @@ class Runs:
         run, _ = self._of(wildcards)
         return f"analyses_{run}_{self.checkpoint_iterations(run)[-1]:06d}"
 
+    # --- exit criteria ----------------------------------------------------------------------------------------------
+
+    def _exits(self, wildcards: Any, grid: str | None = None) -> ExitsConfig:
+        """The criteria and settings on a grid of thresholds: "exit" as in Fig. 4, "pareto" dense."""
+        config = self._of(wildcards)[1]
+        return config.exits if (grid or wildcards.grid) == "exit" else config.dense_exits
+
+    @property
+    def criterion_pattern(self) -> str:
+        """Regular expression of the names of all criteria, for the constraint of the wildcard `criterion`."""
+        names = {name: None for config in self.configs.values() for name in config.dense_exits.criteria}
+        return "|".join(map(re.escape, names))
+
+    def each_criterion(self, pattern: str, grid: str | None = None, of_users: bool = False) -> Callable:
+        """Input function: `pattern` with {run}, {grid} and {criterion} of each criterion, or only of users' ones.
+
+        `grid` is a wildcard unless given.
+        """
+
+        def files(wildcards: Any) -> list[str]:
+            run, _ = self._of(wildcards)
+            entries = self._exits(wildcards, grid).criteria.items()
+            # sorted, as in the slices of a job
+            names = sorted(name for name, entry in entries if entry.file is not None or not of_users)
+            return [pattern.format(run=run, grid=grid or wildcards.grid, criterion=name) for name in names]
+
+        return files
+
     # --- params -----------------------------------------------------------------------------------------------------
 
     def slice(self, *names: str, **derived: Callable[[Config], Any]) -> Callable:
@@ -175,13 +204,21 @@ class Runs:
 
         return param
 
-    def exit_slice(self, exits: Callable[[Config], ExitsConfig]) -> Callable:
-        """Param function: the slice for a benchmark of the criteria in `exits`, with the code of users' criteria."""
-        return self.slice(
-            *("run", "seed", "device", "model"),
-            exits=exits,
-            criterion_files=lambda config: criterion_files(exits(config).criteria),
-        )
+    def exit_slice(self, grid: str | None = None, criterion: str | None = None) -> Callable:
+        """Param function: the slice for exit criteria on a grid, with the code of users' criteria.
+
+        `grid` and `criterion` are wildcards unless given; without either of the latter it is about all criteria.
+        """
+
+        def param(wildcards: Any) -> str:
+            exits = self._exits(wildcards, grid)
+            if (name := criterion or getattr(wildcards, "criterion", None)) is not None:
+                exits = exits.model_copy(update={"criteria": {name: exits.criteria[name]}})
+            files = criterion_files(exits.criteria)
+            names = ("run", "seed", "device", "model")
+            return self.slice(*names, exits=lambda config: exits, criterion_files=lambda config: files)(wildcards)
+
+        return param
 
     def training_identity(self, wildcards: Any) -> str:
         """Param function: everything that the weights of a run depend on besides its text, as JSON."""
@@ -300,7 +337,15 @@ class Runs:
         values = report_values(self.selected, self.config)
         if figure is not None:
             values |= figure.caption(self.configs[self.figure_runs(figure)[0]])
-        return untracked(lambda wildcards: values)
+        return untracked(lambda wildcards: values | {"held_out": self.near_duplicates()})
+
+    def near_duplicates(self) -> dict[str, Any] | None:
+        """Held-out documents that were examined and dropped, from the selected run's tokens.json once it exists."""
+        try:
+            metadata = json.loads(Path(f"results/{self.data_run(self.selected)}/data/tokens.json").read_text())
+            return metadata["parts"]["val.bin"]["near_duplicates"]
+        except (OSError, ValueError, LookupError):
+            return None
 
     @property
     def claims(self) -> list[str]:

@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 
 from twoscale.config import runs
+from twoscale.data.batches import HeldOut
 from twoscale.dynamics.trajectories import TABLES, extract
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.transformer import initialise
@@ -28,6 +29,11 @@ def seconds(function, synchronise) -> float:
     function()
     synchronise()
     return time.perf_counter() - started
+
+
+def random_text(vocab_size: int, sequences: int, length: int) -> HeldOut:
+    tokens, numbers = torch.randint(vocab_size, (sequences, length)), tuple(range(sequences))
+    return HeldOut(tokens, tokens, numbers, numbers)
 
 
 def main() -> None:
@@ -43,20 +49,19 @@ def main() -> None:
     loops, batch_size = config.trajectories.loops, config.trajectories.batch_size
     model = initialise(config.model, 0).to(arguments.device, getattr(torch, config.trajectories.dtype))
     checkpoint = LoadedCheckpoint(model.requires_grad_(False), iteration=0, seed=0)
-    text = torch.randint(config.model.vocab_size, (arguments.sequences, config.model.context_length))
+    text = random_text(config.model.vocab_size, arguments.sequences, config.model.context_length)
 
     @torch.no_grad()
     def forward() -> None:
-        for start in range(0, len(text), batch_size):
-            tokens = text[start : start + batch_size].to(arguments.device)
-            noise = checkpoint.noise(range(start, start + len(tokens)))
+        for batch in text.batches(batch_size):
+            tokens, noise = batch.inputs.to(arguments.device), checkpoint.noise(batch.sequences)
             for _ in model.trace(tokens, [loops] * len(config.model.groups), noise):
                 pass
 
-    def extraction(tokens: torch.Tensor) -> None:
+    def extraction(text: HeldOut) -> None:
         with tempfile.TemporaryDirectory() as folder:
             outputs = {table: Path(folder) / f"{table}.parquet" for table in TABLES}
-            extract(checkpoint, tokens, config.trajectories, config.path_types, outputs)
+            extract(checkpoint, text, config.trajectories, config.path_types, outputs)
 
     synchronise = torch.cuda.synchronize if arguments.device == "cuda" else (lambda: None)
     functions = (lambda: extraction(text), forward)
@@ -65,11 +70,11 @@ def main() -> None:
     pairs = [[seconds(function, synchronise) for function in functions] for _ in range(arguments.repeats)]
     ratios = [ours / bare for ours, bare in pairs]
     ours, bare = (statistics.median(times) for times in zip(*pairs, strict=True))
-    print(f"{arguments.device}, preset {arguments.preset}, {text.numel()} tokens, {loops} loop steps per group")
+    print(f"{arguments.device}, preset {arguments.preset}, {text.inputs.numel()} tokens, {loops} loop steps per group")
     print(f"extraction {ours:.2f} s against {bare:.2f} s bare, ratio {statistics.median(ratios):.3f}", end=" ")
     print(f"(from {min(ratios):.2f} to {max(ratios):.2f})")
     before = peak_memory(arguments.device)
-    extraction(text.repeat(4, 1))
+    extraction(random_text(config.model.vocab_size, 4 * len(text), config.model.context_length))
     after = peak_memory(arguments.device)
     print(f"peak memory {before:.0f} MB; with four times as many tokens {after:.0f} MB")
 

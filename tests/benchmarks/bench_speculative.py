@@ -18,8 +18,7 @@ from pathlib import Path
 import torch
 
 from twoscale import config
-from twoscale.data.batches import held_out_sequences
-from twoscale.data.shards import open_shard
+from twoscale.data.batches import open_held_out
 from twoscale.exits.criteria import make_criterion
 from twoscale.exits.decoder import Decoder
 from twoscale.exits.generation import Sampling, Speculation, generate
@@ -51,9 +50,8 @@ class DraftResult:
 def trained_model(results: Path, run: str, count: int, length: int) -> tuple[LoopedModel, list[list[int]]]:
     """The model of a run, and prompts from its held-out text."""
     model, data = open_run(results, run).model, results / run / "data"
-    shard = open_shard(data / "val.bin", data / "tokens.json")
-    inputs, _ = held_out_sequences(shard, model.config.context_length, count)
-    return model, inputs[:, :length].tolist()
+    held_out = open_held_out(data / "val.bin", data / "tokens.json", model.config.context_length, count)
+    return model, held_out.inputs[:, :length].tolist()
 
 
 def untrained_model(count: int, length: int) -> tuple[LoopedModel, list[list[int]]]:

@@ -42,7 +42,7 @@ for path in sys.argv[1:]:
 def random_table(name: str, iteration: int, keys: dict[str, Sequence], generator: np.random.Generator) -> pd.DataFrame:
     """A table of every combination of the keys, with random measures."""
     rows = pd.MultiIndex.from_product(keys.values(), names=keys.keys()).to_frame(index=False)
-    rows.insert(0, "iteration", iteration)
+    rows = rows.assign(iteration=iteration, document=rows["sequence"])
     measures = [column for column in (*tables.columns(name), *trajectories.units()[name]) if column not in rows]
     return rows.assign(**{column: generator.random(len(rows), dtype=np.float32) for column in measures})
 

@@ -74,6 +74,10 @@ def test_every_slow_rule_is_a_job_with_what_it_asks_for(finished_on_slurm, slurm
         "rule_train_segment_wildcards_tiny_000010": need(1, "16000M", "1-00:00:00"),
         "rule_train_segment_last_wildcards_tiny_000020": need(1, "16000M", "01:17:00", gpu="gpu:pretended:1"),
         "rule_benchmark_exits_wildcards_tiny": need(4, "8000M", "04:00:00"),
+        **{
+            f"rule_measure_exit_quality_wildcards_tiny_exit_{criterion}": need(4, "8000M", "02:00:00")
+            for criterion in ("fixed", "step_norm", "kl", "acceleration")
+        },
     }
     # one job a checkpoint, the last one with two analyses side by side
     one, two = need(1, "8000M", "01:00:00"), need(2, "16000M", "01:00:00")

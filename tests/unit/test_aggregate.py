@@ -9,7 +9,7 @@ from twoscale.analysis import aggregate
 from twoscale.errors import InputError
 
 # "turning" is no measure of ours: aggregation takes the measures from the file
-LOOP_MEASURES = ("state_norm", "step_norm", "cosine", "turning")
+LOOP_MEASURES = ("state_norm", "step_norm", "cosine", "acceleration", "turning")
 PATH_MEASURES = ("contraction_rate", "effective_dimension", "bending")
 INDEPENDENCE_MEASURES = ("distance", "distance_relative", "kl", "agreement")
 
@@ -19,7 +19,7 @@ def trajectory_rows(iteration, groups=("4", "5-6"), loops=3, tokens=5, seed=0):
     rng = np.random.default_rng(seed)
     keys = {"group": groups, "position": range(tokens), "k": range(loops + 1)}
     frame = pd.MultiIndex.from_product(keys.values(), names=keys.keys()).to_frame(index=False)
-    frame = frame.assign(iteration=iteration, sequence=0)
+    frame = frame.assign(iteration=iteration, sequence=0, document=0)
     for measure in LOOP_MEASURES:
         frame[measure] = rng.lognormal(size=len(frame)).astype("float32")
         if measure != "state_norm":
@@ -112,8 +112,8 @@ def test_drift_is_summarised_per_boundary_and_reference_state(tmp_path):
     keys = [("4->5-6", "first_state"), ("4->5-6", "initial"), ("5-6->7", "first_state")]
     frame = pd.DataFrame(
         [
-            {"iteration": 3, "sequence": 0, "position": i, "boundary": boundary, "reference_state": reference}
-            | {"jump": 1.0 * i, "dlr": 10.0 * i + number, "jump_over_path": 0.5}
+            {"iteration": 3, "sequence": 0, "document": 0, "position": i, "boundary": boundary}
+            | {"reference_state": reference, "jump": 1.0 * i, "dlr": 10.0 * i + number, "jump_over_path": 0.5}
             for number, (boundary, reference) in enumerate(keys)
             for i in range(3)
         ]
@@ -128,10 +128,12 @@ def test_drift_is_summarised_per_boundary_and_reference_state(tmp_path):
 def test_means_of_sequences_average_to_the_mean_over_tokens(tmp_path):
     frame = trajectory_rows(10, tokens=40)
     frame["sequence"] = frame["position"] % 3
+    frame["document"] = 5 - frame["sequence"] // 2
     frame.loc[frame["position"] == 3, "cosine"] = np.nan
     path = write("trajectories", frame, tmp_path / "a.parquet")
     sequences, metrics = aggregate.loop_sequences([path], "demo"), aggregate.loop_metrics([path], "demo")
-    assert set(sequences["measure"]) == {"step_norm", "cosine"}
+    assert set(sequences["measure"]) == {"state_norm", "step_norm", "cosine", "acceleration"}
+    assert set(zip(sequences["sequence"], sequences["document"], strict=True)) == {(0, 5), (1, 5), (2, 4)}
     keys = ["iteration", "group", "k", "measure"]
     total = sequences.assign(total=sequences["mean"].fillna(0) * sequences["count"]).groupby(keys)
     summed = total[["total", "count", "nulls"]].sum()
@@ -140,17 +142,20 @@ def test_means_of_sequences_average_to_the_mean_over_tokens(tmp_path):
     known = summed["count"] > 0
     np.testing.assert_allclose((summed["total"] / summed["count"])[known], expected["mean"][known], rtol=1e-12)
     tables.write("loop_sequences", sequences, tmp_path / "sequences.parquet")
-    assert len(sequences) == 2 * 4 * 3 * 2  # groups, k, sequences, measures
+    assert len(sequences) == 2 * 4 * 3 * 4  # groups, k, sequences, measures
 
 
-def test_drift_has_a_mean_per_sequence(tmp_path):
+def test_drift_has_a_mean_per_sequence_and_its_document(tmp_path):
     frame = pd.DataFrame(
-        {"iteration": 3, "sequence": [0, 0, 1], "position": [0, 1, 0], "boundary": "4->5-6", "reference_state": "final"}
-        | {"jump": 1.0, "dlr": [1.0, 2.0, 7.0], "jump_over_path": 0.5}
+        {"iteration": 3, "sequence": [0, 1, 0], "document": [7, 2, 7], "position": [0, 0, 1], "boundary": "4->5-6"}
+        | {"reference_state": "final", "jump": 1.0, "dlr": [1.0, 7.0, 2.0], "jump_over_path": 0.5}
     )
     drift = aggregate.drift_sequences([write("token_drift", frame, tmp_path / "d.parquet")], "demo")
-    assert list(drift["mean"]) == [1.5, 7.0]
-    assert list(drift["count"]) == [2, 1]
+    dlr = drift[drift["measure"] == "dlr"]
+    assert list(dlr["mean"]) == [1.5, 7.0]
+    assert list(dlr["count"]) == [2, 1]
+    assert list(dlr["document"]) == [7, 2]
+    assert set(drift["measure"]) == {"dlr", "jump_over_path"}
     tables.write("drift_sequences", drift, tmp_path / "sequences.parquet")
 
 
@@ -253,7 +258,9 @@ def path_rows(iteration, path_types_of_groups):
     frames = []
     for group, path_types in path_types_of_groups.items():
         frame = pd.DataFrame(path_types, columns=["path_type", "period"])
-        frames.append(frame.assign(group=group, iteration=iteration, sequence=0, position=range(len(frame))))
+        frames.append(
+            frame.assign(group=group, iteration=iteration, sequence=0, document=0, position=range(len(frame)))
+        )
     frame = pd.concat(frames, ignore_index=True)
     for number, name in enumerate(PATH_MEASURES):
         frame[name] = frame["position"] + 10.0 * number
@@ -299,7 +306,14 @@ def test_path_metrics_are_statistics_over_the_tokens_of_a_group(tmp_path):
 
 def test_path_independence_is_over_tokens_and_draws(tmp_path):
     values = {name: [0.0, 1.0, 1.0, 0.0] for name in INDEPENDENCE_MEASURES}
-    keys = {"iteration": 20, "sequence": 0, "position": [0, 1, 0, 1], "group": "all", "draw": [1, 1, 2, 2]}
+    keys = {
+        "iteration": 20,
+        "sequence": 0,
+        "document": 0,
+        "position": [0, 1, 0, 1],
+        "group": "all",
+        "draw": [1, 1, 2, 2],
+    }
     path = write("token_independence", pd.DataFrame(keys | values), tmp_path / "a.parquet")
     metrics = aggregate.path_independence([path], "demo").set_index("measure")
     assert metrics.loc["agreement", ["mean", "count"]].tolist() == [0.5, 4]

@@ -1,10 +1,13 @@
 """Training batches: order, epochs, targets and held-out sequences."""
 
+import json
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
 
-from twoscale.data.batches import Batches, Prefetched, held_out_sequences
+from twoscale.data.batches import Batches, Prefetched, held_out_sequences, open_held_out
 from twoscale.errors import InputError
 
 CONTEXT = 8
@@ -122,19 +125,80 @@ def test_batches_are_copies_of_the_shard(shard):
     np.testing.assert_array_equal(shard, before)
 
 
-def test_held_out_sequences_are_the_first_ones_in_order(shard):
-    inputs, targets = held_out_sequences(shard, CONTEXT, 10)
-    assert inputs.shape == targets.shape == (10, CONTEXT)
-    assert inputs.flatten().tolist() == list(range(10 * CONTEXT))
-    assert targets.flatten().tolist() == list(range(1, 10 * CONTEXT + 1))
-    assert torch.equal(held_out_sequences(shard, CONTEXT, 4)[0], inputs[:4])
+# --- held-out sequences
+
+END = 4  # id of the end of text
 
 
-def test_too_many_held_out_sequences_are_refused(shard):
+def numbered(blocks, rest=4):
+    """A shard of `blocks` sequences and `rest` more tokens, in which every token equals its position."""
+    return np.arange(blocks * CONTEXT + rest, dtype="<u2")
+
+
+def test_held_out_sequences_are_blocks_of_the_shard_and_the_tokens_after_them():
+    held_out = held_out_sequences(numbered(10), END, CONTEXT, 7)
+    assert held_out.inputs.shape == held_out.targets.shape == (len(held_out), CONTEXT) == (7, CONTEXT)
+    starts = torch.tensor(held_out.sequences) * CONTEXT
+    assert torch.equal(held_out.inputs, starts[:, None] + torch.arange(CONTEXT))
+    assert torch.equal(held_out.targets, held_out.inputs + 1)
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 3, 10, 33, 64, 65])
+def test_all_sequences_are_all_blocks_in_order(blocks):
+    assert held_out_sequences(numbered(blocks), END, CONTEXT, blocks).sequences == tuple(range(blocks))
+
+
+@pytest.mark.parametrize("blocks", [10, 33, 64, 100])
+def test_fewer_sequences_are_among_those_of_a_larger_count(blocks):
+    chosen = [held_out_sequences(numbered(blocks), END, CONTEXT, count) for count in range(1, blocks + 1)]
+    for small, large in pairwise(chosen):
+        assert set(small.sequences) < set(large.sequences)
+        assert list(large.sequences) == sorted(large.sequences)
+
+
+@pytest.mark.parametrize("blocks", [33, 64, 100, 127, 1000])
+@pytest.mark.parametrize("count", [4, 8, 16, 31])
+def test_sequences_are_spread_over_the_whole_shard(blocks, count):
+    numbers = np.array([0, *held_out_sequences(numbered(blocks), END, CONTEXT, count).sequences, blocks])
+    # the longest stretch without a sequence is at most twice the even one
+    assert np.diff(numbers).max() <= 2 * blocks / count
+
+
+def test_sequences_come_evenly_from_a_power_of_two_of_blocks():
+    assert held_out_sequences(numbered(64), END, CONTEXT, 8).sequences == tuple(range(0, 64, 8))
+
+
+def test_the_document_of_a_sequence_is_that_of_its_first_token():
+    ends = [3, 8, 9, 15, 31]  # the end of document 1 is itself the first token of sequence 1
+    shard = np.zeros(5 * CONTEXT + 1, dtype="<u2")
+    shard[ends] = END
+    assert held_out_sequences(shard, END, CONTEXT, 5).documents == (0, 1, 4, 4, 5)
+
+
+def test_batches_and_rows_of_held_out_sequences_keep_their_numbers():
+    held_out = held_out_sequences(numbered(10), END, CONTEXT, 7)
+    batches = list(held_out.batches(3))
+    assert [len(batch) for batch in batches] == [3, 3, 1]
+    assert torch.cat([batch.targets for batch in batches]).equal(held_out.targets)
+    assert [key for batch in batches for key in batch.keys] == held_out.keys
+    assert held_out[5:6].inputs[0, 0] == held_out.sequences[5] * CONTEXT
+
+
+def test_the_end_of_text_is_read_from_the_metadata(tmp_path):
+    shard = numbered(10)
+    shard.tofile(tmp_path / "val.bin")
+    metadata = {"dtype": "uint16", "end_of_text": 40, "parts": {"val.bin": {"count": len(shard)}}}
+    (tmp_path / "tokens.json").write_text(json.dumps(metadata))
+    held_out = open_held_out(tmp_path / "val.bin", tmp_path / "tokens.json", CONTEXT, 10)
+    assert held_out.documents == (0,) * 6 + (1,) * 4
+
+
+def test_too_many_held_out_sequences_are_refused():
     with pytest.raises(InputError, match=r"found 84, 10 sequences .* expected 11 sequences"):
-        held_out_sequences(shard, CONTEXT, 11)
+        held_out_sequences(numbered(10), END, CONTEXT, 11)
 
 
-def test_the_last_token_of_the_last_sequence_needs_a_target(shard):
+def test_the_last_token_of_the_last_sequence_needs_a_target():
     with pytest.raises(InputError, match="9 sequences"):
-        held_out_sequences(shard[: 10 * CONTEXT], CONTEXT, 10)
+        held_out_sequences(numbered(10, rest=0), END, CONTEXT, 10)
+    assert held_out_sequences(numbered(10, rest=1), END, CONTEXT, 10).targets[-1, -1] == 10 * CONTEXT

@@ -47,19 +47,19 @@ def checkpoint(model):
 
 
 def held_out(sequences=3):
-    """Inputs and targets (N, T): successive blocks of one random text."""
+    """Successive blocks of one random text."""
     tokens = torch.randint(11, (sequences * BLOCK + 1,), generator=torch.Generator().manual_seed(5))
-    return tokens[:-1].unflatten(0, (sequences, BLOCK)), tokens[1:].unflatten(0, (sequences, BLOCK))
+    return small.held_out(*(part.unflatten(0, (sequences, BLOCK)) for part in (tokens[:-1], tokens[1:])))
 
 
 def quality(model, **changes):
     """The tables exit_quality and exit_loops."""
-    return frames(("exit_quality", "exit_loops"), measure_quality(checkpoint(model), *held_out(), exits(**changes)))
+    return frames(("exit_quality", "exit_loops"), measure_quality(checkpoint(model), held_out(), exits(**changes)))
 
 
 def latency(model, repeats=2, **changes):
     """The tables exit_latency and exit_latency_loops."""
-    rows = measure_latency(checkpoint(model), held_out()[0][:repeats, :5], exits(**changes))
+    rows = measure_latency(checkpoint(model), held_out()[:repeats], exits(**changes))
     return frames(("exit_latency", "exit_latency_loops"), rows)
 
 
@@ -102,7 +102,7 @@ def test_quality_has_one_row_per_operating_point_and_sequence():
 @pytest.mark.parametrize("changes", [{}, {"readout": "remaining_layers"}, {"kv_slots": 2}, {"kv_slots": 6}], ids=str)
 def test_quality_is_the_cross_entropy_and_cost_of_the_reference_engine(changes):
     model = small_model()
-    inputs, targets = held_out()
+    inputs, targets = held_out().inputs, held_out().targets
     frame, loops = quality(model, **changes)
     loops = loops.set_index(["criterion", "threshold", "sequence", "group"])
     for row in frame.to_dict("records"):
@@ -119,21 +119,55 @@ def test_quality_is_the_cross_entropy_and_cost_of_the_reference_engine(changes):
 
 
 @pytest.mark.parametrize("changes", [{}, {"readout": "remaining_layers"}, {"kv_slots": 2}], ids=str)
-def test_latency_times_the_evaluations_of_the_reference_engine(changes):
-    model = small_model()
-    inputs, _ = held_out()
-    _, loops = latency(model, **changes)
+def test_latency_times_the_evaluations_of_the_reference_engine_at_places_spread_over_the_context(changes):
+    model, text = small_model(), held_out()
+    timed = [0, 3, 5, 6]  # of eight positions: one token in each of the first two parts, two in the last
+    _, loops = latency(model, latency_tokens=4, latency_segments=3, **changes)
     for (name, threshold, repeat), rows in loops.groupby(["criterion", "threshold", "repeat"]):
         _, _, evaluations = reference_engine.evaluate(
-            model, inputs[repeat, :5], name, threshold, 6, EvaluationNoise(SEED, [0], BLOCK), **changes
+            model, text.inputs[repeat], name, threshold, 6, EvaluationNoise(SEED, [repeat], BLOCK), **changes
         )
         assert rows["group"].tolist() == ["2", "3-4"]
-        np.testing.assert_allclose(rows["evaluations"], evaluations.double().mean(1), rtol=1e-12)
+        np.testing.assert_allclose(rows["evaluations"], evaluations[:, timed].double().mean(1), rtol=1e-12)
+
+
+def test_the_evaluations_of_latency_and_quality_agree_where_all_positions_are_timed():
+    model = small_model()
+    _, timed = latency(model, repeats=3, latency_tokens=BLOCK, latency_segments=4)
+    _, read = quality(model)
+    key = ["criterion", "threshold", "group"]
+    timed = timed.rename(columns={"repeat": "sequence"}).set_index([*key, "sequence"])["evaluations"]
+    read = read.set_index([*key, "sequence"])["evaluations"]
+    pd.testing.assert_series_equal(timed.sort_index(), read.sort_index(), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("context", "tokens", "segments", "positions"),
+    [(8, 4, 3, [0, 3, 5, 6]), (128, 24, 4, [*range(13, 19), *range(45, 51), *range(77, 83), *range(109, 115)])],
+)
+def test_timed_positions_are_centred_in_equal_parts_of_the_context(context, tokens, segments, positions):
+    places = [p for part in benchmark.timed_segments(context, tokens, segments) for p in range(part.start, part.stop)]
+    assert places == positions
+
+
+@pytest.mark.parametrize("tokens", range(1, 17))
+@pytest.mark.parametrize("segments", [1, 3, 4, 20])
+def test_timed_positions_are_as_many_as_asked_for_and_different(tokens, segments):
+    parts = benchmark.timed_segments(16, tokens, segments)
+    places = [position for part in parts for position in range(part.start, part.stop)]
+    assert len(set(places)) == len(places) == tokens
+    assert 0 <= min(places) <= max(places) < 16
+
+
+def test_the_order_of_operating_points_rotates_once_over_the_repeats():
+    points = list("abcdef")
+    orders = ["".join(benchmark.rotated(points, repeat, 3)) for repeat in (-1, 0, 1, 2)]
+    assert orders == ["abcdef", "abcdef", "cdefab", "efabcd"]
 
 
 def test_cross_entropy_at_fixed_loops_is_that_of_the_forward_pass():
     model = small_model()
-    inputs, targets = held_out()
+    inputs, targets = held_out().inputs, held_out().targets
     with torch.no_grad():
         logits = model(inputs, [2, 2], EvaluationNoise(SEED, range(3), BLOCK))
     frame, _ = quality(model, criteria={"fixed": {"thresholds": [2]}})
@@ -179,7 +213,7 @@ def test_a_users_criterion_is_measured_beside_the_others(tmp_path):
 def test_latency_has_one_row_per_operating_point_and_repeat_and_the_points_take_turns():
     frame, _ = latency(small_model())
     keys = list(zip(frame["repeat"], frame["criterion"], frame["threshold"], strict=True))
-    assert keys == [(repeat, name, threshold) for repeat in range(2) for name, threshold in GRID]
+    assert keys == [(repeat, *point) for repeat in range(2) for point in [*GRID[3 * repeat :], *GRID[: 3 * repeat]]]
     assert (frame["tokens"] == 5).all()
 
 
@@ -189,6 +223,7 @@ def test_latency_and_its_baseline_are_positive_milliseconds():
         assert (frame[column] > 0).all()
         assert (frame[column] < 1e4).all()
     assert (frame["load_average"] >= 0).all()
+    assert (frame["cpus"] >= 1).all()
 
 
 def test_the_baseline_repeats_the_evaluations_and_calls_no_criterion():
@@ -205,8 +240,10 @@ def test_the_baseline_repeats_the_evaluations_and_calls_no_criterion():
     model.final_norm.register_forward_hook(count("readout"))
     for group in model.groups:
         group.register_forward_hook(count("recur"))
-    _, loops = latency(model, repeats=1, criteria={"kl": {"thresholds": [0.02]}})
-    tokens, rounds = 5, 2  # the first round, of the same prompt, warms up
+    _, loops = latency(
+        model, repeats=1, criteria={"kl": {"thresholds": [0.02]}}, latency_tokens=BLOCK, latency_segments=1
+    )
+    tokens, rounds = BLOCK, 2  # the first round, of the same prompt, warms up
     evaluations = round(tokens * loops["evaluations"].sum())
     assert calls["recur"] == rounds * 2 * evaluations
     read_out_by_the_criterion = evaluations + 2 * tokens  # each new state, and x^0 of both groups
@@ -221,7 +258,7 @@ def test_latency_grows_with_the_loops():
 
 
 def check_cost(model, **changes):
-    rows = measure_check_cost(checkpoint(model), held_out()[0][:2, :5], exits(**changes))
+    rows = measure_check_cost(checkpoint(model), held_out()[:2], exits(**changes))
     return pd.DataFrame(rows, columns=list(tables.columns("check_cost"))[1:])
 
 

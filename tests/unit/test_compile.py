@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch._dynamo.testing import CompileCounter
 
-from tests.small import model_config
+from tests.small import held_out, model_config
 from twoscale.model.noise import training_noise
 from twoscale.model.transformer import LoopedTransformer, initialise
 from twoscale.training.trainer import compile_blocks, held_out_loss
@@ -53,8 +53,7 @@ def test_graphs_are_compiled_per_group_and_not_per_loop_count(groups, recompute,
 def test_measuring_the_held_out_loss_compiles_nothing(compiler):
     model = initialise(model_config(), SEED)
     compile_blocks(model, backend=compiler)
-    tokens = torch.arange(24).reshape(3, 8)
-    held_out_loss(model, (tokens, tokens), loops=3, seed=SEED, batch_size=2)
+    held_out_loss(model, held_out(torch.arange(24).reshape(3, 8)), loops=3, seed=SEED, batch_size=2)
     assert compiler.frame_count == 0
 
 

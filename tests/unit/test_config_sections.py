@@ -349,9 +349,9 @@ def test_importing_the_config_imports_no_heavy_library():
 @pytest.mark.parametrize(
     ("tokenizer", "quota"),
     [
-        ("gpt2", config.TextQuota("tokens", 300_000_000, 1_000_000)),
-        ("bytes", config.TextQuota("characters", 1_500_000_000, 1_000_000)),
-        ("bpe", config.TextQuota("characters", 1_500_000_000, 9_000_000)),
+        ("gpt2", config.TextQuota("tokens", 300_000_000, 1_500_000)),
+        ("bytes", config.TextQuota("characters", 1_500_000_000, 1_500_000)),
+        ("bpe", config.TextQuota("characters", 1_500_000_000, 13_500_000)),
     ],
 )
 def test_the_quota_counts_what_can_be_counted_before_the_text_exists(tokenizer, quota):
@@ -359,9 +359,9 @@ def test_the_quota_counts_what_can_be_counted_before_the_text_exists(tokenizer, 
     assert config.text_quota(made.data, made.tokenizer) == quota
 
 
-def test_the_source_of_the_text_does_not_depend_on_quotas():
-    quotas = {"train_characters": None, "train_tokens": None, "held_out_tokens": 500_000}
-    source = config.text_source(from_paper(data=quotas).data)
+def test_the_source_of_the_text_depends_neither_on_quotas_nor_on_what_applies_to_tokens():
+    quotas = {"train_characters": None, "train_tokens": None, "held_out_tokens": 500_000, "held_out_margin": 2}
+    source = config.text_source(from_paper(data=quotas | {"near_duplicate_tokens": 50}).data)
     assert source == config.text_source(config.Config().data)
     assert source != config.text_source(from_paper(data={"subset": "sample-100BT"}).data)
     assert config.DataConfig(**source) == config.DataConfig()

@@ -166,8 +166,8 @@ def test_a_scale_free_criterion_exits_where_it_did_when_all_states_are_scaled(na
 def test_acceleration_normalized_of_a_contraction_is_one_constant_however_small_the_steps(contraction):
     """Eq. 6 on x^k = c^k: (1 - c) / (1 + c) at every k."""
     constant = (1 - contraction) / (1 + contraction)
-    states = torch.tensor([contraction**k for k in range(12)], dtype=torch.float64)[:, None]
-    assert leave("acceleration_normalized", constant * (1 - 1e-3), states[:8]) is NEVER
+    states = torch.tensor([contraction**k for k in range(60)], dtype=torch.float64)[:, None]  # steps down to 4 ** -59
+    assert leave("acceleration_normalized", constant * (1 - 1e-3), states) is NEVER
     assert leave("acceleration_normalized", constant * (1 + 1e-6), states) == (2, 3)
 
 
@@ -183,6 +183,20 @@ def test_acceleration_normalized_of_a_constant_speed_spiral_is_the_sine_of_half_
     for speed in (0.01, 100.0):
         assert leave("acceleration_normalized", sine * (1 + 1e-5), spiral(turn, speed)) == (2, 3)
         assert leave("acceleration_normalized", sine * (1 - 1e-5), spiral(turn, speed)) is NEVER
+
+
+@pytest.mark.parametrize("name", sorted(SCALED.keys() - {"cosine"}))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_statistic_of_steps_of_length_zero_is_finite(name, dtype):
+    """A token at rest exits, also one whose state is zero; a state of norm zero that moves does not."""
+    criterion = make_criterion(name, 1e-3)
+    zeros, ones = torch.zeros(1, 4, dtype=dtype), torch.ones(1, 4, dtype=dtype)
+    for state, moves in ((zeros, False), (ones, False), (zeros, True)):
+        update = moves * 10 * ones
+        arguments = (state, state + update) if name == "step_norm_relative" else (state, update, 0.5 * update)
+        statistic = criterion.statistic(*arguments)
+        assert statistic.isfinite().all()
+        assert criterion.below(statistic).item() is not moves
 
 
 def test_relative_forms_divide_by_the_state_that_the_step_starts_from():
@@ -501,6 +515,35 @@ def test_a_users_criterion_is_added_to_the_built_in_ones(tmp_path):
             "Patience",
             "keeps = 'best', expected one of previous, new",
         ),
+        (
+            USERS_CRITERION.replace("keeps =", "patience = 0  #"),
+            "Patience",
+            "patience = 0, expected a whole number of loop steps, at least 1",
+        ),
+        (
+            USERS_CRITERION.replace("x_new, readout", "x_new"),
+            "Patience",
+            r"has update\(self, state, x_new\), expected update\(self, state, x_new, readout\)",
+        ),
+        (
+            USERS_CRITERION.replace("start(self, x0)", "start(self)"),
+            "Patience",
+            r"has start\(self\), expected start\(self, x0\)",
+        ),
+        (
+            USERS_CRITERION.replace(
+                "def start", "def __init__(self, threshold, decode):\n        pass\n\n    def start"
+            ),
+            "Patience",
+            r"has __init__\(self, threshold, decode\), expected __init__\(self, threshold\)",
+        ),
+        (USERS_CRITERION.replace("keeps", "returns"), "Patience", "has the attribute returns, .* expected keeps"),
+        (USERS_CRITERION.replace("keeps", "hits"), "Patience", "has the attribute hits, .* expected patience"),
+        (
+            USERS_CRITERION.replace("keeps", "needs_decoder"),
+            "Patience",
+            "has the attribute needs_decoder, .* expected needs_readout",
+        ),
     ],
 )
 def test_a_file_without_such_a_criterion_is_refused_in_one_sentence(source, name, sentence, tmp_path):
@@ -510,6 +553,17 @@ def test_a_file_without_such_a_criterion_is_refused_in_one_sentence(source, name
     assert message.startswith(f"exit criterion file {tmp_path / 'mine.py'}: ")
     assert message.endswith(".")
     assert "\n" not in message
+
+
+def test_a_constructor_that_raises_is_one_sentence_with_its_line(tmp_path):
+    crash = USERS_CRITERION.replace("def start", "def __init__(self, threshold):\n        1 / 0\n\n    def start")
+    with pytest.raises(InputError, match=r"mine\.py, line 9: Patience\.__init__ raised ZeroDivisionError: division"):
+        make_criterion("mine", 1.0, configured(tmp_path, crash))
+
+
+def test_a_built_in_criterion_that_a_users_file_imports_stays_without_a_file(tmp_path):
+    configured(tmp_path, "from twoscale.exits.criteria import StepNorm", "StepNorm")
+    assert CRITERIA["step_norm"].file is None
 
 
 def test_a_criterion_file_that_does_not_exist_is_named(tmp_path):

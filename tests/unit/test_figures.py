@@ -65,7 +65,7 @@ def exit_tables(criteria=("fixed", "step_norm", "kl", "acceleration")):
     ]
     latency = [(*case, ms, ms - 1) for case in cases for ms in (10.0, 20.0, 30.0, 40.0, 100.0)]
     sequences = list(enumerate(((100, 3.0), (300, 4.0))))
-    quality = [(*case, sequence, tokens, ce) for case in cases for sequence, (tokens, ce) in sequences]
+    quality = [(*case, sequence, sequence, tokens, ce) for case in cases for sequence, (tokens, ce) in sequences]
     loops = [
         (*case, sequence, group, evaluations)
         for case in cases
@@ -75,7 +75,7 @@ def exit_tables(criteria=("fixed", "step_norm", "kl", "acceleration")):
     point = ["criterion", "threshold"]
     return (
         pd.DataFrame(latency, columns=[*point, "latency_ms", "baseline_ms"]),
-        pd.DataFrame(quality, columns=[*point, "sequence", "tokens", "ce"]),
+        pd.DataFrame(quality, columns=[*point, "sequence", "document", "tokens", "ce"]),
         pd.DataFrame(loops, columns=[*point, "sequence", "group", "evaluations"]),
     )
 
@@ -468,11 +468,18 @@ def test_training_without_an_iteration_is_refused_in_one_sentence():
 OF_GROUPS = {"groups", "held_out_loops", "mean_loops"}  # values of the caption of training for looped models
 
 
+HELD_OUT_COUNTED = ("fig4", "training", "scaling")  # captions with the counts of held-out documents
+
+
 def caption_values(name):
     """The names of a caption's values, each with a placeholder; nested values stay a mapping."""
     paper = Config()
     figure = next(figure for figure in FIGURES if figure.name == name)
     values = report_values("paper", paper) | figure.caption(paper)
+    if name in HELD_OUT_COUNTED:
+        values["held_out"] = dict.fromkeys(
+            ("documents", "tokens", "dropped_documents", "dropped_tokens", "ngram_tokens")
+        )
     return {
         key: {inner: f"<{inner}>" for inner in value} if isinstance(value, dict) else f"<{key}>"
         for key, value in values.items()

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 import torch
 
-from tests.small import checkpoint, model_config
+from tests.small import checkpoint, held_out, model_config
 from twoscale import tables
 from twoscale.config import TrajectoriesConfig
 from twoscale.dynamics import independence
@@ -27,7 +27,7 @@ def loaded(model: LoopedTransformer) -> LoadedCheckpoint:
 
 
 def measured(model: LoopedTransformer, draws: int = 2) -> pd.DataFrame:
-    batches = independence.measure_batch(loaded(model), TOKENS[:2], [0, 1], LOOPS, draws)
+    batches = independence.measure_batch(loaded(model), held_out(TOKENS[:2]), LOOPS, draws)
     return pd.concat([pd.DataFrame(columns) for columns in batches])
 
 
@@ -79,14 +79,14 @@ def test_a_start_without_noise_has_nothing_to_vary(start):
 
 
 def test_a_model_without_groups_has_no_rows():
-    assert list(independence.measure_batch(loaded(float64_model(groups=[])), TOKENS[:1], [0], LOOPS, 1)) == []
+    assert list(independence.measure_batch(loaded(float64_model(groups=[])), held_out(TOKENS[:1]), LOOPS, 1)) == []
 
 
 def test_the_table_does_not_depend_on_the_sequences_at_a_time(tmp_path):
     frames = []
     for batch_size in (1, 2):
         config = TrajectoriesConfig(loops=LOOPS, tokens=24, batch_size=batch_size, dtype="float64", states_sequence=0)
-        independence.measure(loaded(float64_model()), TOKENS, config, 1, tmp_path / "independence.parquet")
+        independence.measure(loaded(float64_model()), held_out(TOKENS), config, 1, tmp_path / "independence.parquet")
         frame = tables.read("token_independence", tmp_path / "independence.parquet")
         frames.append(frame.sort_values(KEYS, ignore_index=True))
     pd.testing.assert_frame_equal(*frames, rtol=1e-5, atol=1e-12)

@@ -85,6 +85,17 @@ def test_the_held_out_column_is_the_function_of_the_text(source, shards):
     assert all(row["held_out"] == text.is_held_out(row["text"], FRACTION) for row in rows_of(shards))
 
 
+def test_the_pages_of_a_family_of_python_docs_are_on_one_side(shards, monkeypatch):
+    names = [f"package{number % 20}.module{number}" for number in range(100)] + [f"topic {n}" for n in range(20)]
+    pages = [text.Document(name, f"page of {name}", row) for row, name in enumerate(names)]
+    monkeypatch.setattr(text, "python_docs", lambda: (page for page in pages))
+    data = local("", source="python_docs", held_out_fraction=0.4)
+    ingestion.prepare_text(data, EVERYTHING, shards, collection(shards[0].parent.parent / "parts"))
+    sides = {(text.family(row["document"]), row["held_out"]) for row in rows_of(shards)}
+    assert len(sides) == 21
+    assert 1 < sum(held_out for _, held_out in sides) < 20
+
+
 def test_copies_of_a_document_are_on_one_side(tmp_path, shards):
     prepare(write_parquet(tmp_path / "s.parquet", TEXTS * 2), shards)
     sides = {(row["text"], row["held_out"]) for row in rows_of(shards)}

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.small import held_out
 from twoscale import tables
 from twoscale.analysis import aggregate
 from twoscale.config import PathTypesConfig
@@ -73,6 +74,18 @@ def test_a_geometric_contraction_has_the_normalized_acceleration_of_its_ratio(ra
     assert values(rows, "cosine") == pytest.approx([1.0] * 7)
 
 
+def test_the_normalized_acceleration_of_steps_far_below_one_is_that_of_their_ratio():
+    """Steps down to 1e-12 of states of norm 1e-6, where an ε of 1e-8 would decide the ratio."""
+    rows = step_rows(1e-6 * contraction(0.25, count=10))
+    assert values(rows, "acceleration_normalized") == pytest.approx([0.6] * 9, rel=1e-3)
+
+
+def test_relative_forms_of_a_state_of_norm_zero_are_finite():
+    row = one_step(torch.zeros(2), torch.ones(2), 2 * torch.ones(2))
+    for name in ("step_norm_relative", "acceleration_relative"):
+        assert row[name].item() == pytest.approx(1 / torch.finfo(torch.float32).eps)
+
+
 def test_relative_forms_are_over_the_norm_of_the_state_that_is_left():
     state, update, previous = (torch.tensor([x, 0.0], dtype=torch.float64) for x in (5.0, 1.0, 3.0))
     row = one_step(state, update, previous)
@@ -103,12 +116,13 @@ def test_nothing_is_compared_with_a_step_before_the_first():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("units", "defined"), [(8, False), (32, True)])
-def test_the_angle_of_steps_under_the_rounding_floor_is_undefined(dtype, units, defined):
+def test_a_comparison_with_a_step_under_the_rounding_floor_is_undefined(dtype, units, defined):
     state = torch.tensor([10.0, 0.0], dtype=dtype)
     long, short = (torch.tensor([0.0, length], dtype=dtype) for length in (1.0, units * 10 * torch.finfo(dtype).eps))
-    assert one_step(state, short, long)["cosine"].isfinite().item() is defined
-    assert one_step(state, long, short)["cosine"].isfinite().item() is defined
-    assert one_step(state, short, long)["acceleration"].isfinite().item()
+    for row in (one_step(state, short, long), one_step(state, long, short)):
+        for name in ("cosine", "acceleration", "acceleration_normalized", "acceleration_relative"):
+            assert row[name].isfinite().item() is defined
+        assert row["step_norm"].isfinite()
 
 
 def test_the_last_state_has_a_norm_and_a_distance_and_no_step():
@@ -119,11 +133,12 @@ def test_the_last_state_has_a_norm_and_a_distance_and_no_step():
     assert row["state_norm"] == measures.norm(path[-1])
 
 
-def test_a_step_of_length_zero_has_no_angle_and_no_infinite_ratio():
+def test_two_steps_of_length_zero_have_no_angle_and_a_ratio_of_zero():
     state, update = torch.ones(2), torch.zeros(2)
     row = one_step(state, update, update)
     assert row["cosine"].isnan()
-    assert row["acceleration_normalized"].item() == 0
+    assert row["acceleration_normalized"].isnan()
+    assert measures.acceleration_normalized(update, update).item() == 0
 
 
 def test_every_token_is_measured_for_itself():
@@ -254,7 +269,7 @@ def write_tables(folder) -> dict[str, Path]:
     """The tables "trajectories" and "token_paths" of 2 x 3 random paths of 5 states."""
     states = list(torch.randn(5, 2, 3, 8, generator=torch.Generator().manual_seed(0)))
     rows, path = trajectories.measure_group(states, PathTypesConfig(window=3, max_period=2))
-    keys = trajectories.token_keys(20, [0, 1], 3)
+    keys = trajectories.token_keys(20, held_out(torch.zeros(2, 3)))
     columns = {
         "trajectories": trajectories.loop_columns(keys, "4", rows),
         "token_paths": trajectories.path_columns(keys, "4", path),

@@ -52,6 +52,12 @@ def test_jobs_of_a_rule_add_up_and_the_longest_rule_comes_first(tmp_path):
     ]
 
 
+def test_jobs_that_differ_in_other_wildcards_count_as_their_rule(tmp_path):
+    measured = (5, "0:00:05", 100, 0, 0, 0, 0, 0, 0, 4)
+    files = [benchmark(tmp_path, f"measure_exit_quality.exit.{name}", *measured) for name in ("kl", "step_norm")]
+    assert pages.runtimes(files)[["rule", "jobs"]].to_dict("records") == [{"rule": "measure_exit_quality", "jobs": 2}]
+
+
 def test_a_job_too_short_to_be_measured_keeps_its_time(tmp_path):
     table = pages.runtimes([benchmark(tmp_path, "quick", 0.1, "0:00:00", "-", "-", "-", "-", "-", "-", "NA", "NA")])
     assert table["total_s"].tolist() == [0.1]

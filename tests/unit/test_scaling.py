@@ -16,23 +16,23 @@ LOOPS = (1, 2, 4, 6)
 
 @torch.no_grad()
 def logits_at(model, loops):
-    inputs, _ = held_out()
+    inputs = held_out().inputs
     return model(inputs, [loops] * len(model.config.groups), EvaluationNoise(SEED, range(len(inputs)), BLOCK))
 
 
 def scaling(model, batch_size=2):
     config = ScalingConfig(loops=LOOPS, batch_size=batch_size)
-    return pd.DataFrame(measure_scaling(checkpoint(model), *held_out(), config))
+    return pd.DataFrame(measure_scaling(checkpoint(model), held_out(), config))
 
 
 def reference(model, batch_size=2, **changes):
     fixed = {"fixed": {"thresholds": LOOPS}}
     config = exits(criteria=fixed, max_loops=LOOPS[-1], quality_batch_size=batch_size, **changes)
-    return pd.DataFrame(measure_uniform_loops(checkpoint(model), *held_out(), config))
+    return pd.DataFrame(measure_uniform_loops(checkpoint(model), held_out(), config))
 
 
 def test_scaling_is_the_cross_entropy_of_the_forward_pass_at_each_loop_count():
-    model, (_, targets) = small_model(), held_out()
+    model, targets = small_model(), held_out().targets
     rows = scaling(model)
     assert list(zip(rows["loops"], rows["sequence"], strict=True)) == [(n, i) for n in LOOPS for i in range(3)]
     expected = [cross_entropy(logits_at(model, n)[i], targets[i]) for n in LOOPS for i in range(3)]
@@ -57,7 +57,7 @@ def test_a_prediction_is_settled_from_the_first_count_after_its_last_change():
 
 def test_the_reference_counts_every_token_at_the_least_loops_that_settle_its_prediction():
     """Token by token with a loop over the counts, from the last one down."""
-    model, (_, targets) = small_model(), held_out()
+    model, targets = small_model(), held_out().targets
     logits = [logits_at(model, n) for n in LOOPS]
     for i, row in enumerate(reference(model).to_dict("records")):
         loops, losses = [], []
@@ -74,7 +74,7 @@ def test_the_reference_counts_every_token_at_the_least_loops_that_settle_its_pre
 
 
 def test_the_reference_shares_slots_as_the_criteria_do():
-    model, (inputs, targets) = small_model(), held_out()
+    model, inputs, targets = small_model(), held_out().inputs, held_out().targets
     shared = reference(model, kv_slots=2)
     pd.testing.assert_frame_equal(reference(model, kv_slots=LOOPS[-1]), reference(model))
     for i, row in enumerate(shared.to_dict("records")):

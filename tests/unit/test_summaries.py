@@ -17,7 +17,7 @@ def quality_tables(changes):
     points = [("fixed", 6.0, full, 6.0), ("kl", 0.1, full + changes, 2.0)]
     quality, exit_loops = [], []
     for criterion, threshold, ce, loops in points:
-        keys = {"criterion": criterion, "threshold": threshold, "sequence": range(4)}
+        keys = {"criterion": criterion, "threshold": threshold, "sequence": range(4), "document": [0, 1, 2, 1]}
         quality.append(pd.DataFrame(keys | {"tokens": tokens, "ce": ce}))
         for group, evaluations in (("5-6", loops), ("4", loops + 1)):
             exit_loops.append(pd.DataFrame(keys | {"group": group, "evaluations": evaluations}))
@@ -48,12 +48,25 @@ def test_the_interval_of_quality_is_that_of_the_change_and_not_of_the_text():
     for criterion, change in (("fixed", 0.0), ("kl", 0.25)):
         bounds = summary.loc[criterion, ["low", "high"]].to_numpy(float)
         np.testing.assert_allclose(bounds, summary.loc["fixed", "ce"] + change, rtol=1e-12)
-    changes = np.array([0.0, 0.3, 0.1, 0.2])
-    uneven = summarise_quality(*quality_tables(changes), 6).set_index("criterion")
-    expected = uneven.loc["fixed", "ce"] + np.array(
-        bootstrap.interval(bootstrap.weighted_mean, np.stack([changes, [100, 300, 100, 100]], axis=1), seed=0)
-    )
+    uneven = summarise_quality(*quality_tables(np.array([0.0, 0.3, 0.1, 0.2])), 6).set_index("criterion")
+    documents = np.array([[0.0, 100], [0.3 * 300 + 0.2 * 100, 400], [0.1 * 100, 100]])  # nats and tokens
+    expected = uneven.loc["fixed", "ce"] + np.array(bootstrap.interval(bootstrap.ratio_of_sums, documents, seed=0))
     np.testing.assert_allclose(uneven.loc["kl", ["low", "high"]].to_numpy(float), expected)
+
+
+def test_sequences_of_one_document_give_no_interval():
+    quality, exit_loops = quality_tables(np.array([0.0, 0.3, 0.1, 0.2]))
+    summary = summarise_quality(quality.assign(document=0), exit_loops, 6)
+    assert summary["ce"].notna().all()
+    assert summary[["low", "high"]].isna().all(axis=None)
+
+
+def test_repeating_each_sequence_in_its_document_leaves_the_interval():
+    """The units are documents: twice the sequences are not twice the evidence."""
+    quality, exit_loops = quality_tables(np.array([0.0, 0.3, 0.1, 0.2]))
+    twice = [pd.concat([table, table.assign(sequence=table["sequence"] + 4)]) for table in (quality, exit_loops)]
+    once, doubled = (summarise_quality(*pair, 6)[["low", "high"]] for pair in ((quality, exit_loops), twice))
+    pd.testing.assert_frame_equal(once, doubled)
 
 
 def test_without_all_loop_steps_quality_has_no_interval():
@@ -70,13 +83,14 @@ def test_a_model_without_groups_has_quality_and_no_loops():
     assert summary["loops"].isna().all()
 
 
-def test_scaling_joins_checkpoints_and_bounds_the_mean_over_sequences(tmp_path):
+def test_scaling_joins_checkpoints_and_bounds_the_mean_over_documents(tmp_path):
     for iteration in (20, 0):
         rows = [
             {
                 "iteration": iteration,
                 "loops": loops,
                 "sequence": i,
+                "document": i,
                 "tokens": 8,
                 "ce": iteration + loops + i,
                 "ppl": 1.0,

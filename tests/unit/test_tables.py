@@ -50,7 +50,7 @@ def fail_after_a_batch(path) -> None:
     ("table", "expected"),
     [
         ("training_loops", ["iteration", "group", "loops"]),
-        ("exit_loops", ["run", "criterion", "threshold", "sequence", "group", "loop_steps", "evaluations"]),
+        ("exit_loops", ["run", "criterion", "threshold", "sequence", "document", "group", "loop_steps", "evaluations"]),
         ("exit_latency_loops", ["run", "criterion", "threshold", "repeat", "group", "evaluations"]),
     ],
 )

@@ -225,6 +225,14 @@ def test_a_larger_fraction_only_adds_documents():
     assert small < large
 
 
+def test_pages_of_python_docs_are_split_by_family_and_other_documents_by_their_text():
+    keys = {name: text.split_key("python_docs", name, "text") for name in ("json", "json.tool", "jsonx", "topic json")}
+    assert keys["json"] == keys["json.tool"]
+    assert len(set(keys.values())) == 3
+    assert text.split_key("python_docs", "topic if", "a") == text.split_key("python_docs", "topic class", "b")
+    assert text.split_key("parquet", "json.tool", "a text") == "a text"
+
+
 def test_fractions_zero_and_one_take_nothing_and_everything():
     assert not any(text.is_held_out(t, 0.0) for t in TEXTS)
     assert all(text.is_held_out(t, 1.0) for t in TEXTS)

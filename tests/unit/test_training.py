@@ -67,7 +67,7 @@ GOLDEN = {
 }
 
 
-HELD_OUT = held_out_sequences(learnable_tokens(100)[::-1].copy(), MODEL.context_length, 3)
+HELD_OUT = held_out_sequences(learnable_tokens(100)[::-1].copy(), 36, MODEL.context_length, 3)
 
 
 DATA = TrainingData(learnable_tokens(400), HELD_OUT)
@@ -280,14 +280,12 @@ def test_a_learning_rate_that_blows_the_weights_up_is_reported_too(tmp_path):
 @pytest.mark.parametrize("batch", [1, 2, 3])
 def test_the_held_out_loss_is_the_mean_surprise_at_a_fixed_loop_count(batch):
     model = initialise(MODEL, SEED)
-    inputs, targets = HELD_OUT
-    surprise = 0.0
-    for sequence in range(3):
-        logits = model(
-            inputs[sequence : sequence + 1], [5, 5], EvaluationNoise(SEED, [sequence], MODEL.context_length)
-        )[0]
+    targets, surprise = HELD_OUT.targets, 0.0
+    for row, sequence in enumerate(HELD_OUT.sequences):
+        noise = EvaluationNoise(SEED, [sequence], MODEL.context_length)
+        logits = model(HELD_OUT.inputs[row : row + 1], [5, 5], noise)[0]
         chances = logits.double().exp() / logits.double().exp().sum(-1, keepdim=True)
-        surprise -= sum(chances[t, targets[sequence, t]].log().item() for t in range(MODEL.context_length))
+        surprise -= sum(chances[t, targets[row, t]].log().item() for t in range(MODEL.context_length))
     found = held_out_loss(model, HELD_OUT, loops=5, seed=SEED, batch_size=batch)
     assert found == pytest.approx(surprise / targets.numel(), rel=1e-5)
 

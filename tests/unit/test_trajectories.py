@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from tests.small import checkpoint, model_config
+from tests.small import checkpoint, held_out, model_config
 from twoscale import tables
 from twoscale.config import ModelConfig, PathTypesConfig, TrajectoriesConfig
 from twoscale.dynamics import measures, path_types
@@ -53,7 +53,8 @@ def states_of(model: LoopedTransformer, sequences: list[int]) -> dict[str, np.nd
 
 def measured(model: LoopedTransformer, sequences: list[int]) -> dict[str, pd.DataFrame]:
     frames = {table: [] for table in TABLES}
-    for table, columns in measure_batch(loaded(model), TOKENS[sequences], sequences, LOOPS, CRITERIA):
+    batch = held_out(TOKENS[sequences], sequences=sequences)
+    for table, columns in measure_batch(loaded(model), batch, LOOPS, CRITERIA):
         frames[table].append(pd.DataFrame(columns))
     return {table: pd.concat(parts) for table, parts in frames.items()}
 
@@ -84,7 +85,7 @@ def test_every_row_of_a_loop_is_what_the_states_of_the_trace_give():
                 wanted["acceleration"] = acceleration
                 wanted["acceleration_normalized"] = acceleration / (norms[0] + norms[1])
                 wanted["acceleration_relative"] = acceleration / length(states[k])
-            for name in rows.columns.drop("iteration"):
+            for name in rows.columns.drop(["iteration", "document"]):
                 if name in wanted:
                     np.testing.assert_allclose(rows[name], wanted[name].ravel(), rtol=1e-5, err_msg=f"{name} at {k}")
                 else:
@@ -124,7 +125,7 @@ def test_there_is_one_row_for_every_token_group_and_state():
     assert len(frame) == len(frame.drop_duplicates(keys)) == 3 * (LOOPS + 1) * 2 * 8
     assert frame["group"].unique().tolist() == ["2", "3-4", "6"]
     assert sorted(frame["k"].unique()) == list(range(LOOPS + 1))
-    assert set(frame["sequence"]) == {1, 3}
+    assert set(zip(frame["sequence"], frame["document"], strict=True)) == {(1, 2), (3, 6)}
     assert set(frame["position"]) == set(range(8))
     assert set(frame["iteration"]) == {ITERATION}
 
@@ -178,7 +179,7 @@ def test_there_is_one_row_of_drift_for_every_token_boundary_and_reference_state(
 @pytest.mark.parametrize(("groups", "expected"), [([], set()), ([[2, 3]], {"trajectories", "token_paths"})])
 def test_a_model_without_boundaries_has_no_drift_and_one_without_groups_no_rows(groups, expected):
     model = float64_model(model_config(groups=groups))
-    rows = measure_batch(loaded(model), TOKENS[:1], [0], LOOPS, CRITERIA)
+    rows = measure_batch(loaded(model), held_out(TOKENS[:1]), LOOPS, CRITERIA)
     assert {table for table, _ in rows} == expected
 
 
@@ -187,7 +188,7 @@ def test_a_model_without_boundaries_has_no_drift_and_one_without_groups_no_rows(
 
 def extracted(folder, tokens=TOKENS, **changes) -> dict[str, pd.DataFrame]:
     paths = {table: folder / f"{table}.parquet" for table in TABLES}
-    extract(loaded(float64_model()), tokens, trajectories_config(**changes), CRITERIA, paths)
+    extract(loaded(float64_model()), held_out(tokens), trajectories_config(**changes), CRITERIA, paths)
     return {table: tables.read(table, path) for table, path in paths.items()}
 
 
@@ -215,7 +216,7 @@ def test_the_tables_hold_what_is_measured(tmp_path):
 def test_rows_come_out_group_by_group_so_that_memory_is_that_of_one_group():
     model, entered = float64_model(), []
     model.groups[1].register_forward_pre_hook(lambda *_: entered.append(True))
-    rows = measure_batch(loaded(model), TOKENS[:2], [0, 1], LOOPS, CRITERIA)
+    rows = measure_batch(loaded(model), held_out(TOKENS[:2]), LOOPS, CRITERIA)
     table, columns = next(rows)
     assert (table, set(columns["group"])) == ("trajectories", {"2"})
     assert not entered
@@ -240,7 +241,7 @@ def test_a_failure_halfway_leaves_the_old_tables(tmp_path):
 
 def test_the_states_of_one_sequence_can_be_read_back_with_metadata_of_each_entry(tmp_path):
     path, model, words = tmp_path / "states.safetensors", float64_model(), [f"w{n}" for n in range(8)]
-    save_states(loaded(model), TOKENS[1], words, trajectories_config(states_sequence=1), path)
+    save_states(loaded(model), held_out(TOKENS[1:2], sequences=[1]), words, LOOPS, path)
     with safe_open(path, framework="np") as file:
         states, header = file.get_tensor("states"), json.loads(file.metadata()["twoscale"])
     assert states.dtype == np.float32

@@ -135,7 +135,7 @@ def test_the_training_param_has_no_runtime_key_and_the_runtime_has_the_others():
 
 def users_criterion(file):
     criteria = {"mine": {"thresholds": [1.0], "file": str(file), "class": "Mine"}}
-    return runs(exits={"criteria": criteria}).exit_slice(lambda config: config.exits)
+    return runs(exits={"criteria": criteria}).exit_slice("exit")
 
 
 def test_the_code_of_users_criteria_is_tracked(tmp_path):
@@ -150,6 +150,38 @@ def test_the_code_of_users_criteria_is_tracked(tmp_path):
 def test_a_criterion_file_that_does_not_exist_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"nowhere\.py: cannot be read"):
         users_criterion(tmp_path / "nowhere.py")(of())
+
+
+def test_a_job_of_one_criterion_depends_on_that_criterion_alone(tmp_path):
+    (tmp_path / "mine.py").write_text("A = 1")
+    mine = {"thresholds": [1.0], "file": str(tmp_path / "mine.py"), "class": "Mine"}
+    both = runs(), runs(exits={"criteria": {"mine": mine}})
+    for grid, name in (("exit", "kl"), ("pareto", "step_norm")):
+        before, after = (some.exit_slice()(of(grid=grid, criterion=name)) for some in both)
+        assert before == after
+        assert list(json.loads(after)["exits"]["criteria"]) == [name]
+    assert both[0].exit_slice("exit")(of()) != both[1].exit_slice("exit")(of())
+    uniform = json.loads(both[1].exit_slice("pareto", "fixed")(of()))
+    assert uniform["exits"]["criteria"] == {"fixed": {"thresholds": [1, 2, 4, 6]}}
+
+
+def test_every_criterion_has_its_file_in_the_order_of_the_slices(tmp_path):
+    (tmp_path / "a.py").write_text("A = 1")
+    mine = {"thresholds": [1.0], "file": str(tmp_path / "a.py"), "class": "Mine"}
+    several = runs(exits={"criteria": {"b": mine, "acceleration": None}})
+    pattern = "results/{run}/{grid}/{criterion}"
+    of_all = several.each_criterion(pattern)(of(grid="exit"))
+    assert of_all == [f"results/tiny/exit/{name}" for name in ("b", "fixed", "kl", "step_norm")]
+    assert several.each_criterion(pattern, "pareto", of_users=True)(of()) == ["results/tiny/pareto/b"]
+    assert runs().each_criterion(pattern, "exit", of_users=True)(of()) == []
+    slice_of_all = json.loads(several.exit_slice("exit")(of()))
+    assert [f"results/tiny/exit/{name}" for name in slice_of_all["exits"]["criteria"]] == of_all
+
+
+def test_the_pattern_of_criteria_matches_those_of_all_runs(tmp_path):
+    several = runs(runs={"other": {"exits": {"criteria": {"cosine": {"thresholds": [0.1]}}}}})
+    assert {*several.criterion_pattern.split("|")} >= {"fixed", "argmax_stability", "cosine"}
+    assert not re.fullmatch(several.criterion_pattern, "mine")
 
 
 def test_untracked_params_take_the_output_and_keep_the_value():
@@ -259,5 +291,20 @@ def test_a_stage_can_append_a_figure():
     mine.figures.append(Figure("mine", table("loop_metrics")))
     assert mine.figure_files("supplementary")[-1] == "results/mine.pdf"
     assert mine.figure_inputs(mine.figures[-1]) == {"loop_metrics": ["results/tiny/tables/loop_metrics.parquet"]}
-    assert mine.caption(mine.figures[-1])(of(), output=None) == {"run": "tiny", "text": "Python documentation"}
+    assert mine.caption(mine.figures[-1])(of(), output=None) == {
+        "run": "tiny",
+        "text": "Python documentation",
+        "held_out": None,
+    }
     assert len(runs().figures) == len(FIGURES)
+
+
+def test_captions_have_the_counts_of_held_out_documents_once_the_tokens_are_there(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    caption = runs().caption(FIGURES[0])
+    assert caption(of(), None)["held_out"] is None
+    counts = {"documents": 9, "dropped_documents": 2}
+    path = tmp_path / "results" / "tiny" / "data" / "tokens.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"parts": {"val.bin": {"near_duplicates": counts}}}))
+    assert caption(of(), None)["held_out"] == counts

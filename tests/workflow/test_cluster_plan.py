@@ -8,7 +8,14 @@ import yaml
 
 PROFILES = Path(__file__).parents[2] / "profiles"
 CALLS = [("--profile", "profiles/slurm"), ("--workflow-profile", "profiles/slurm")]
-WITH_TORCH = {"train_segment", "train_segment_last", "extract_trajectories", "extract_states", "benchmark_exits"}
+WITH_TORCH = {
+    "train_segment",
+    "train_segment_last",
+    "extract_trajectories",
+    "extract_states",
+    "measure_exit_quality",
+    "benchmark_exits",
+}
 
 
 def resources(text: str) -> dict[str, dict[str, str]]:

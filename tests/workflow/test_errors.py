@@ -21,6 +21,7 @@ def criteria(**thresholds):
         ({"tokenizer": {"name": "bpe", "vocab_size": 70000}}, "config key tokenizer.vocab_size: found 70000"),
         ({"data": {"source": "parquet"}}, "config key data.path: found nothing"),
         ({"data": {"source": "gutenberg"}}, "config key data.source: found 'gutenberg'"),
+        (criteria(**{"a/b": [1.0]}), "config key exits.criteria.a/b: found the name 'a/b', expected letters, digits"),
         (criteria(patience=[1.0]), "config key exits.criteria.patience: unknown criterion"),
         (criteria(kl=[0.0]), "config key exits.criteria.kl.thresholds"),
         (criteria(fixed=[2.5]), "config key exits.criteria.fixed.thresholds: found 2.5"),

@@ -113,7 +113,11 @@ def test_a_measure_has_a_test_that_passes(fresh):
 
 
 def apply_with_tests(heading: str, project: Project) -> None:
-    """Apply a recipe to a copy that also has the test files that it extends."""
+    """Apply a recipe to a copy that also has the test files that it extends, and the helpers of the tests."""
+    for helper in [*ROOT.glob("tests/*.py"), ROOT / "tests" / "unit" / "__init__.py"]:
+        copy = project.root / helper.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(helper.read_text())
     for part in recipe(heading):
         if part.path.startswith("tests/"):
             file = project.root / part.path

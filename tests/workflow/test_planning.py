@@ -6,6 +6,13 @@ import pytest
 import yaml
 
 FIGURES = {f"plot_fig{number}": 1 for number in range(1, 6)}
+EXITS = {
+    "measure_exit_quality": 4,
+    "join_exit_quality": 1,
+    "benchmark_exits": 1,
+    "judge_claims": 1,
+    "plot_fig4": 1,
+}
 FROM_TRAINING_ON = {
     "init_model": 1,
     "train_segment": 1,
@@ -13,8 +20,7 @@ FROM_TRAINING_ON = {
     "extract_trajectories": 3,
     "extract_states": 1,
     "aggregate_metrics": 1,
-    "benchmark_exits": 1,
-    "judge_claims": 1,
+    **EXITS,
     **FIGURES,
 }
 
@@ -100,7 +106,16 @@ def test_an_edit_of_the_model_repeats_everything_from_training_on(editable):
 
 def test_an_edit_of_the_exit_criteria_repeats_the_benchmark(editable):
     append_code(editable, "src/twoscale/exits/criteria.py")
-    assert editable.plan() == {"benchmark_exits": 1, "judge_claims": 1, "plot_fig4": 1}
+    assert editable.plan() == EXITS
+
+
+def test_another_threshold_measures_the_quality_of_that_criterion_alone(editable):
+    editable.configure(exits={"criteria": {"kl": {"thresholds": [1.0e-2]}}})
+    assert editable.plan() == EXITS | {"measure_exit_quality": 1}
+    editable.configure(exits={"criteria": {"cosine": {"thresholds": [1.0e-2]}}})
+    assert editable.plan() == EXITS | {"measure_exit_quality": 1}
+    editable.configure(exits={"criteria": {"kl": None}})
+    assert "measure_exit_quality" not in editable.plan()
 
 
 def test_an_edit_of_the_claims_judges_them_again(editable):
@@ -121,7 +136,7 @@ def append_code(project, path):
         ({"train": {"learning_rate": 2.0e-3}}, FROM_TRAINING_ON),
         ({"train": {"save_seconds": 5}}, {}),
         ({"figures": {"fig1_tokens": 5}}, {"plot_fig1": 1}),
-        ({"exits": {"latency_repeats": 1}}, {"benchmark_exits": 1, "judge_claims": 1, "plot_fig4": 1}),
+        ({"exits": {"latency_repeats": 1}}, EXITS),
     ],
     ids=["model", "training", "runtime", "figure", "exits"],
 )
@@ -139,8 +154,7 @@ def test_more_iterations_only_add_segments(editable):
         "extract_trajectories": 2,
         "extract_states": 1,
         "aggregate_metrics": 1,
-        "benchmark_exits": 1,
-        "judge_claims": 1,
+        **EXITS,
         **FIGURES,
     }
     kept = (editable.root / "results/tiny/checkpoints/iteration_000020.safetensors").read_bytes()

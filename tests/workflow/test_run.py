@@ -26,7 +26,7 @@ def test_one_call_judges_the_claims(finished):
     """Angles do not settle within 6 loop steps (claim 4)."""
     claims = pd.read_parquet(finished.root / "results/tiny/tables/claims.parquet")
     verdicts = claims[claims["scope"] == "all"].set_index("claim")["verdict"]
-    assert list(verdicts.index) == list(range(1, 12))
+    assert list(verdicts.index) == list(range(1, 16))
     assert verdicts[4] == "cannot be judged"
     page = (finished.root / "results/claims.md").read_text()
     assert "**tiny**" in page

@@ -36,7 +36,7 @@ def snakemake(project: Project, variables: dict[str, str], *arguments: str) -> s
 
 
 def test_after_the_target_text_nothing_needs_the_network(fresh, repository, tmp_path):
-    fresh.configure(data=FINEWEB)
+    fresh.configure(data=FINEWEB | {"held_out_tokens": 1000})
     with loopback.serving(repository) as hub:
         snakemake(fresh, hub.environment(tmp_path / "home"), "text")
     assert not (fresh.root / TOKENS).exists()

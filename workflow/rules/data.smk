@@ -1,4 +1,4 @@
-# From text to tokens.
+# From text to tokens. Held-out documents that share a long n-gram with the training text are dropped by join_tokens.
 #
 # in:  the source of data.source
 # out: gpt2.tiktoken (tokenizer gpt2 only), data/text/shard_*.parquet, data/tokenizer.json (tokenizer bpe only),
@@ -127,6 +127,7 @@ rule join_tokens:
         **script("join_tokens"),
         config=runs.slice(
             held_out_tokens=lambda config: config.data.held_out_tokens,
+            near_duplicate_tokens=lambda config: config.data.near_duplicate_tokens,
             context_length=lambda config: config.model.context_length,
         ),
     shell:

@@ -1,17 +1,98 @@
 # Exit criteria at the last checkpoint: quality and latency.
 #
 # in:  the last checkpoint, data/val.bin
-# out: tables/exit_{quality,loops,latency,latency_loops}.parquet, tables/check_cost.parquet; on a dense grid of
-#      thresholds tables/pareto_{quality,loops,latency,latency_loops}.parquet, tables/uniform_loops.parquet
+# out: exits/{grid}/{criterion}.{quality,loops}.parquet, joined in tables/{grid}_{quality,loops}.parquet;
+#      tables/{grid}_{latency,latency_loops}.parquet; tables/check_cost.parquet (grid exit),
+#      tables/uniform_loops.parquet (grid pareto)
+#
+# The grid exit has the thresholds of `exits`, the grid pareto dense ones. Each criterion has a quality job of its own,
+# which first tries a user's criterion in both engines. In the latency job all criteria take turns. Snakemake deletes
+# the outputs of a job when it starts, so joins and latency wait for the quality of users' criteria: if one fails, the
+# tables of the others are kept. (Not with `ancient`: Snakemake then overlooks that the waiting job has changed, too.)
+
+QUALITY = "results/{run}/exits/{grid}/{criterion}.quality.parquet"
+LOOPS = "results/{run}/exits/{grid}/{criterion}.loops.parquet"
 
 
-rule benchmark_exits:
+wildcard_constraints:
+    grid="exit|pareto",
+    criterion=runs.criterion_pattern,
+
+
+rule measure_exit_quality:
     input:
         **HELD_OUT,
         checkpoint=runs.last_checkpoint,
     output:
-        quality="results/{run}/tables/exit_quality.parquet",
-        loops="results/{run}/tables/exit_loops.parquet",
+        quality=QUALITY,
+        loops=LOOPS,
+    log:
+        "results/{run}/logs/measure_exit_quality.{grid}.{criterion}.log",
+    benchmark:
+        "results/{run}/benchmarks/measure_exit_quality.{grid}.{criterion}.tsv"
+    conda:
+        "../../envs/torch.yaml"
+    threads: workflow.cores or 1
+    resources:
+        # `threads` is the cores of the machine that runs Snakemake; a cluster job requests these
+        **runs.torch_job(memory=8000, minutes=120, cpus_per_task=4),
+    params:
+        **torch_script("measure_exit_quality"),
+        config=runs.exit_slice(),
+        tables=table_columns("exit_quality", "exit_loops"),
+    shell:
+        "{params.command} --config {params.config:q} --threads {threads} {params.files} > {log:q} 2>&1"
+
+
+rule join_exit_quality:
+    input:
+        quality_files=runs.each_criterion(QUALITY),
+        loops_files=runs.each_criterion(LOOPS),
+    output:
+        quality="results/{run}/tables/{grid}_quality.parquet",
+        loops="results/{run}/tables/{grid}_loops.parquet",
+    log:
+        "results/{run}/logs/join_exit_quality.{grid}.log",
+    localrule: True
+    conda:
+        "../../envs/analysis.yaml"
+    params:
+        **script("join_exit_quality"),
+        config=runs.slice("run"),
+        tables=table_columns("exit_quality", "exit_loops"),
+    shell:
+        JOB
+
+
+rule measure_uniform_loops:
+    input:
+        **HELD_OUT,
+        checkpoint=runs.last_checkpoint,
+    output:
+        uniform_loops="results/{run}/tables/uniform_loops.parquet",
+    log:
+        "results/{run}/logs/measure_uniform_loops.log",
+    benchmark:
+        "results/{run}/benchmarks/measure_uniform_loops.tsv"
+    conda:
+        "../../envs/torch.yaml"
+    threads: workflow.cores or 1
+    resources:
+        **runs.torch_job(memory=8000, minutes=120, cpus_per_task=4),
+    params:
+        **torch_script("measure_uniform_loops"),
+        config=runs.exit_slice("pareto", "fixed"),
+        tables=table_columns("uniform_loops"),
+    shell:
+        "{params.command} --config {params.config:q} --threads {threads} {params.files} > {log:q} 2>&1"
+
+
+rule benchmark_exits:
+    input:
+        runs.each_criterion(QUALITY, "exit", of_users=True),
+        **HELD_OUT,
+        checkpoint=runs.last_checkpoint,
+    output:
         latency="results/{run}/tables/exit_latency.parquet",
         latency_loops="results/{run}/tables/exit_latency_loops.parquet",
         check_cost="results/{run}/tables/check_cost.parquet",
@@ -24,23 +105,23 @@ rule benchmark_exits:
     # all cores, so that no other job disturbs the timing; torch itself uses one thread
     threads: workflow.cores or 1
     resources:
-        # `threads` is the cores of the machine that runs Snakemake; a cluster job requests these
         **runs.torch_job(memory=8000, minutes=240, cpus_per_task=4),
     params:
         **torch_script("benchmark_exits"),
-        config=runs.exit_slice(lambda config: config.exits),
-        tables=table_columns("exit_quality", "exit_loops", "exit_latency", "exit_latency_loops", "check_cost"),
+        config=runs.exit_slice("exit"),
+        tables=table_columns("exit_latency", "exit_latency_loops", "check_cost"),
     shell:
-        "{params.command} --config {params.config:q} --threads {threads} {params.files} > {log:q} 2>&1"
+        JOB
 
 
 use rule benchmark_exits as benchmark_pareto with:
+    input:
+        runs.each_criterion(QUALITY, "pareto", of_users=True),
+        **HELD_OUT,
+        checkpoint=runs.last_checkpoint,
     output:
-        quality="results/{run}/tables/pareto_quality.parquet",
-        loops="results/{run}/tables/pareto_loops.parquet",
         latency="results/{run}/tables/pareto_latency.parquet",
         latency_loops="results/{run}/tables/pareto_latency_loops.parquet",
-        uniform_loops="results/{run}/tables/uniform_loops.parquet",
     log:
         "results/{run}/logs/benchmark_pareto.log",
     benchmark:
@@ -48,5 +129,5 @@ use rule benchmark_exits as benchmark_pareto with:
     resources:
         **runs.torch_job(memory=8000, minutes=480, cpus_per_task=4),
     params:
-        config=runs.exit_slice(lambda config: config.dense_exits),
-        tables=table_columns("exit_quality", "exit_loops", "exit_latency", "exit_latency_loops", "uniform_loops"),
+        config=runs.exit_slice("pareto"),
+        tables=table_columns("exit_latency", "exit_latency_loops"),

@@ -14,6 +14,7 @@ rule judge_claims:
         loops=TABLE.format("loop_sequences"),
         drift=TABLE.format("drift_sequences"),
         quality=TABLE.format("exit_quality"),
+        exit_loops=TABLE.format("exit_loops"),
         latency=TABLE.format("exit_latency"),
         check_cost=TABLE.format("check_cost"),
     output:
@@ -30,6 +31,7 @@ rule judge_claims:
             *("run", "seed"),
             text=lambda config: text_label(config.data),
             max_loops=lambda config: config.exits.max_loops,
+            warmup_iterations=lambda config: config.train.warmup_iterations,
         ),
         tables=table_columns("claims"),
         caption=runs.caption(),

@@ -17,8 +17,8 @@ from twoscale import tables
 from twoscale.errors import InputError
 
 # Measures for which a claim needs an interval.
-LOOP_SEQUENCE_MEASURES = ("step_norm", "cosine")
-DRIFT_SEQUENCE_MEASURES = ("dlr",)
+LOOP_SEQUENCE_MEASURES = ("state_norm", "step_norm", "cosine", "acceleration")
+DRIFT_SEQUENCE_MEASURES = ("dlr", "jump_over_path")
 
 QUANTILES = {name: int(name[1:]) / 100 for name in tables.STATISTICS if name.startswith("q")}
 
@@ -55,18 +55,19 @@ def drift(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
 def loop_sequences(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
     """Means of `LOOP_SEQUENCE_MEASURES` over the tokens of each sequence, per (iteration, group, k, sequence).
 
-    `paths` are tables "trajectories". Sequences are the units of the bootstrap, because the tokens of one
-    sequence are not independent. Order and errors as in `loop_metrics`.
+    `paths` are tables "trajectories". Each row names the document of its sequence, because the tokens of one
+    document are not independent. Order and errors as in `loop_metrics`.
     """
     keys = ("group", "k", "sequence")
-    aggregation = _Aggregation("trajectories", "loop_sequences", keys, _mean, LOOP_SEQUENCE_MEASURES)
+    aggregation = _Aggregation("trajectories", "loop_sequences", keys, _mean, LOOP_SEQUENCE_MEASURES, ("document",))
     return _aggregate(aggregation, paths, run)
 
 
 def drift_sequences(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
     """Means of `DRIFT_SEQUENCE_MEASURES` per (iteration, boundary, reference state, sequence), of "token_drift"."""
     keys = ("boundary", "reference_state", "sequence")
-    return _aggregate(_Aggregation("token_drift", "drift_sequences", keys, _mean, DRIFT_SEQUENCE_MEASURES), paths, run)
+    aggregation = _Aggregation("token_drift", "drift_sequences", keys, _mean, DRIFT_SEQUENCE_MEASURES, ("document",))
+    return _aggregate(aggregation, paths, run)
 
 
 def path_metrics(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
@@ -162,6 +163,7 @@ class _Aggregation:
         keys: Columns whose combinations are the cells; a cell is one row per measure.
         reduce: Turns the values of one cell into the columns of its row.
         measures: Measures to reduce; `None` for all that the file has.
+        constants: Further columns of the source that have one value in each cell.
     """
 
     source: str
@@ -169,6 +171,7 @@ class _Aggregation:
     keys: tuple[str, ...]
     reduce: Callable[[np.ndarray], dict[str, float]]
     measures: Sequence[str] | None = None
+    constants: tuple[str, ...] = ()
 
 
 def _aggregate(aggregation: _Aggregation, paths: Iterable[str | Path], run: str) -> pd.DataFrame:
@@ -196,6 +199,8 @@ def _summarise(aggregation: _Aggregation, file: pq.ParquetFile) -> pd.DataFrame:
     order = np.argsort(cells, kind="stable")
     starts = np.searchsorted(cells[order], np.arange(1, len(labels)))
     del cells
+    for name in aggregation.constants:
+        labels[name] = _column(file, name).to_numpy()[order[[0, *starts]]]
     frames = []
     for measure in aggregation.measures or _measures(file):
         values = _column(file, measure).to_numpy()[order]

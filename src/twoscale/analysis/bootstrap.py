@@ -1,10 +1,17 @@
-"""Percentile intervals from resampled units: whole sequences or whole prompts, never tokens.
+"""Intervals from resampled units: whole documents or whole prompts, never tokens or sequences.
 
-The tokens of a sequence and the timings of a prompt depend on one another; the units do not. All measurements
+The tokens of a document and the timings of a prompt depend on one another; the units do not. All measurements
 of one unit are drawn together, so the difference of two checkpoints or operating points is a paired one.
+
+Percentiles of resamples are too narrow where units are few: a resample of n units varies by (n - 1) / n of their
+variance, and its tails are those of a normal distribution. `interval_about` widens them by sqrt(n / (n - 1)) and by
+the ratio of the quantiles of Student's t with n - 1 degrees of freedom and of the normal distribution (Hesterberg
+2015, "What Teachers Should Know About the Bootstrap", section 4).
 """
 
 from collections.abc import Callable
+from functools import lru_cache
+from statistics import NormalDist
 
 import numpy as np
 
@@ -18,28 +25,90 @@ _MAX_VALUES = 2**24  # values gathered at once; bounds the memory
 Statistic = Callable[[np.ndarray], np.ndarray]
 
 
-def replicates(statistic: Statistic, units: np.ndarray, seed: int, repeats: int = REPEATS) -> np.ndarray:
-    """`statistic` of `repeats` samples of the units (units, ...), drawn with replacement: (repeats, ...).
+# --- resamples -------------------------------------------------------------------------------------------------
 
-    The draws are a function of the seed and the number of units.
+
+@lru_cache(maxsize=16)
+def _draws(number: int, seed: int, repeats: int) -> np.ndarray:
+    """Units drawn with replacement (repeats, number), a function of the arguments."""
+    return rng.stream(seed, "bootstrap").integers(number, size=(repeats, number))
+
+
+@lru_cache(maxsize=16)
+def _multiplicities(number: int, seed: int, repeats: int) -> np.ndarray:
+    """How often each sample has each unit: (repeats, number) float64."""
+    draws = _draws(number, seed, repeats)
+    return np.stack([np.bincount(sample, minlength=number) for sample in draws]).astype(np.float64)
+
+
+def replicates(statistic: Statistic, units: np.ndarray, seed: int, repeats: int | None = None) -> np.ndarray:
+    """`statistic` of samples of the units (units, ...), drawn with replacement: (R, ...).
+
+    The draws are a function of the seed, the number of units and that of the samples, `REPEATS` by default.
     """
-    number = len(units)
-    draws = rng.stream(seed, "bootstrap").integers(number, size=(repeats, number))
-    chunks = np.array_split(draws, np.ceil(repeats * units.size / _MAX_VALUES))
+    draws = _draws(len(units), seed, repeats or REPEATS)
+    chunks = np.array_split(draws, np.ceil(len(draws) * units.size / _MAX_VALUES))
     return np.concatenate([statistic(units[chunk]) for chunk in chunks])
 
 
-def percentiles(values: np.ndarray, level: float = LEVEL) -> tuple[float, float]:
-    """The middle `level` of the values (R,), without interpolation; NaN if one of them is NaN."""
-    outside = (1 - level) / 2
-    # a decay that never ends has infinite length, and interpolation between infinities is NaN
-    low, high = np.quantile(values, [outside, 1 - outside], method="inverted_cdf")
-    return float(low), float(high)
+def totals(units: np.ndarray, seed: int, repeats: int | None = None) -> np.ndarray:
+    """Sums over the units of samples of them: (units, ...) -> (R, ...).
+
+    The samples are those of `replicates`. One product of matrices, so it is faster than summing them.
+    """
+    weights = _multiplicities(len(units), seed, repeats or REPEATS)
+    return (weights @ units.reshape(len(units), -1)).reshape(-1, *units.shape[1:])
 
 
-def interval(statistic: Statistic, units: np.ndarray, seed: int, repeats: int = REPEATS) -> tuple[float, float]:
-    """95 % percentile interval of `statistic` over the units (units, ...)."""
-    return percentiles(replicates(statistic, units, seed, repeats))
+# --- intervals -------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1024)
+def t_quantile(probability: float, freedom: int) -> float:
+    """Quantile of Student's t distribution with `freedom` >= 1 degrees of freedom, to a relative 1e-5."""
+    # with t = sqrt(freedom) tan(angle) the density is proportional to cos(angle) ** (freedom - 1)
+    angles = np.linspace(0, np.pi / 2, 100_001)
+    density = np.cos(angles) ** (freedom - 1)
+    cumulative = np.concatenate([[0], np.cumsum(density[1:] + density[:-1])])
+    tail = 2 * abs(probability - 0.5) * cumulative[-1]
+    return float(np.copysign(np.sqrt(freedom) * np.tan(np.interp(tail, cumulative, angles)), probability - 0.5))
+
+
+def normal_quantile(probability: float) -> float:
+    return NormalDist().inv_cdf(probability)
+
+
+def interval_about(
+    value: float, samples: np.ndarray, units: int, scatter: float = 0.0, freedom: int | None = None
+) -> tuple[float, float]:
+    """95 % interval of a statistic.
+
+    Args:
+        value: The statistic of all units.
+        samples: Its replicates (R,).
+        units: Number of units.
+        scatter: Standard error from another source than the choice of units.
+        freedom: Degrees of freedom of the t quantile, by default `units` - 1.
+
+    Returns:
+        Both ends; NaN if a replicate is not finite.
+    """
+    upper = (1 + LEVEL) / 2
+    low, high = np.quantile(samples, [1 - upper, upper])
+    # distances from the mean of the replicates and not from the value: resampling adds a bias of its own
+    centre, noise = samples.mean(), normal_quantile(upper) * scatter
+    widening = np.sqrt(units / (units - 1)) * t_quantile(upper, freedom or units - 1) / normal_quantile(upper)
+    return float(value - widening * np.hypot(centre - low, noise)), float(
+        value + widening * np.hypot(high - centre, noise)
+    )
+
+
+def interval(statistic: Statistic, units: np.ndarray, seed: int) -> tuple[float, float]:
+    """95 % interval of `statistic` over the units (units, ...), of which there are two or more."""
+    return interval_about(float(statistic(units[None])[0]), replicates(statistic, units, seed), len(units))
+
+
+# --- statistics ------------------------------------------------------------------------------------------------
 
 
 def median(samples: np.ndarray) -> np.ndarray:
@@ -47,7 +116,7 @@ def median(samples: np.ndarray) -> np.ndarray:
     return np.median(samples, axis=1)
 
 
-def weighted_mean(samples: np.ndarray) -> np.ndarray:
-    """Statistic: the mean of values weighted by their weights, for units of (value, weight): (R, units, 2) -> (R,)."""
-    values, weights = samples[..., 0], samples[..., 1]
-    return (values * weights).sum(axis=1) / weights.sum(axis=1)
+def ratio_of_sums(samples: np.ndarray) -> np.ndarray:
+    """Statistic: the sum of the first entry of each unit over that of the second: (R, units, 2) -> (R,)."""
+    sums = samples.sum(axis=1)
+    return sums[..., 0] / sums[..., 1]

@@ -1,11 +1,11 @@
-"""The tables of one run as arrays of units to resample, and the statistics that the claims are judged on.
+"""The tables of one run as arrays of units to resample, and the estimates that the claims are judged on.
 
-The first axis of each array is the unit: whole sequences for geometry and quality, whole prompts for latency.
+The first axis of each array is the unit: whole documents for geometry and quality, whole prompts for latency.
 Missing values, or too many values under the rounding floor, raise `InconclusiveError`.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -16,10 +16,13 @@ TENTH = 0.1  # steps have decayed if their mean norm is this share of that at k 
 SETTLED = np.arange(10, 30)  # loop steps at which angles count as settled
 MOST_UNDER_FLOOR = 0.1  # share of values
 SAME_THRESHOLD = 0.01  # relative: 3.16e-5 is the half decade 10 ** -4.5
-
+FEWEST_FOR_TREND = 3  # checkpoints: a line through two leaves no scatter
 
 # An exit criterion and a threshold.
 OperatingPoint = tuple[str, float]
+
+# Totals of resampled units (R, ..., 2), sums and counts, -> (R, ...).
+Statistic = Callable[[np.ndarray], np.ndarray]
 
 
 class InconclusiveError(Exception):
@@ -28,18 +31,46 @@ class InconclusiveError(Exception):
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number and its 95 % interval."""
+    """A number and its 95 % interval.
+
+    Attributes:
+        value: The number.
+        low: Lower end of the interval.
+        high: Upper end.
+        remark: What a reader should know beside the number.
+        freedom: Degrees of freedom of the interval.
+        is_ratio: Whether it is a positive ratio, whose interval is that of its logarithm.
+    """
 
     value: float = np.nan
     low: float = np.nan
     high: float = np.nan
     remark: str = ""
+    freedom: int = 1
+    is_ratio: bool = False
 
     def checked(self) -> "Estimate":
         """The estimate itself; raise InconclusiveError if it is undefined."""
         if np.isnan([self.value, self.low, self.high]).any():
             raise InconclusiveError("the quantity or its interval is undefined")
         return self
+
+    def widened(self, findings: int) -> "Estimate":
+        """The estimate with the interval that misses its number in 5 % over `findings` times (Bonferroni)."""
+        if not np.isfinite(self.value) or self.value == self.low == self.high:
+            return self
+        outside = (1 - bootstrap.LEVEL) / 2
+        one, each = (bootstrap.t_quantile(1 - outside / number, self.freedom) for number in (1, findings))
+        if self.is_ratio:
+            low, high = (self.value * (end / self.value) ** (each / one) for end in (self.low, self.high))
+        else:
+            low, high = (self.value + each / one * (end - self.value) for end in (self.low, self.high))
+        return replace(self, low=low, high=high)
+
+    def exponential(self) -> "Estimate":
+        """The ratio of which this is the logarithm."""
+        value, low, high = (float(np.exp(number)) for number in (self.value, self.low, self.high))
+        return replace(self, value=value, low=low, high=high, is_ratio=True)
 
 
 # --- the tables of a run ---------------------------------------------------------------------------------------
@@ -53,23 +84,35 @@ class Evidence:
         loops: Table "loop_sequences".
         drift: Table "drift_sequences".
         quality: Table "exit_quality".
+        exit_loops: Table "exit_loops".
         latency: Table "exit_latency".
         checks: Table "check_cost".
         max_loops: Most loop steps that a token may take under an exit criterion.
+        warmup: Iterations of warm-up in training.
         seed: Seed of the bootstraps.
     """
 
     loops: pd.DataFrame
     drift: pd.DataFrame
     quality: pd.DataFrame
+    exit_loops: pd.DataFrame
     latency: pd.DataFrame
     checks: pd.DataFrame
     max_loops: int
+    warmup: int = 0
     seed: int = 0
 
     @property
     def groups(self) -> list[str]:
         return list(self.loops["group"].unique())
+
+    @property
+    def boundaries(self) -> list[str]:
+        return list(self.drift["boundary"].unique())
+
+    @property
+    def reference_states(self) -> list[str]:
+        return list(self.drift["reference_state"].unique())
 
     @property
     def iterations(self) -> list[int]:
@@ -87,14 +130,17 @@ class Evidence:
             raise InconclusiveError("rows missing: no trained checkpoint")
         return self.trained[-1]
 
-    def first_and_last(self) -> tuple[int, int]:
-        """Iterations of the first and the last trained checkpoint."""
-        if len(self.trained) < 2:
-            raise InconclusiveError(f"fewer than two trained checkpoints (found {len(self.trained)})")
-        return self.trained[0], self.trained[-1]
+    def after_warmup(self, fewest: int) -> list[int]:
+        """Iterations of the checkpoints after warm-up, `fewest` at least."""
+        iterations = [iteration for iteration in self.trained if iteration > self.warmup]
+        if len(iterations) < fewest:
+            raise InconclusiveError(f"fewer than {fewest} checkpoints after warm-up (found {len(iterations)})")
+        return iterations
+
+    # --- units -------------------------------------------------------------------------------------------------
 
     def curves(self, measure: str, group: str, iterations: Sequence[int], until: int = 0) -> np.ndarray:
-        """Units (sequences, iterations, K, 2): sum and count of a measure per loop step at k = 0 … K - 1.
+        """Units (documents, iterations, K, 2): sum and count of a measure per loop step at k = 0 … K - 1.
 
         Raises InconclusiveError if rows are missing, or loop steps up to k = `until`.
         """
@@ -102,15 +148,15 @@ class Evidence:
         last = int(rows["k"].max()) - 1 if len(rows) else -1  # the last state has no loop step
         if last < until:
             raise InconclusiveError(f"rows missing: loop steps up to k = {until}, found k ≤ {last}")
-        return _sums(rows, "sequence", iteration=iterations, k=range(last + 1))
+        return _sums(rows, iteration=iterations, k=range(last + 1))
 
-    def ratios(self, boundary: str, reference_state: str, iterations: Sequence[int]) -> np.ndarray:
-        """Units (sequences, iterations, 2): sum and count of the drift-to-loop ratio."""
-        drift = self.drift
+    def ratios(self, boundary: str, reference_state: str, iteration: int, measure: str = "dlr") -> np.ndarray:
+        """Units (documents, 2): sum and count of the drift-to-loop ratio, or another measure of the jump."""
+        drift = self.drift[self.drift["iteration"] == iteration]
         same_point = (drift["boundary"] == boundary) & (drift["reference_state"] == reference_state)
-        rows = drift[same_point & (drift["measure"] == "dlr")]
-        units = _sums(rows, "sequence", iteration=iterations)
-        self._check_floor(rows[rows["iteration"].isin(iterations)])
+        rows = drift[same_point & (drift["measure"] == measure)]
+        units = _sums(rows, iteration=[iteration])[:, 0]
+        self._check_floor(rows)
         return units
 
     def check_angles(self, group: str, iterations: Sequence[int], loop_steps: Iterable[int]) -> None:
@@ -127,100 +173,197 @@ class Evidence:
             raise InconclusiveError(f"{share:.0%} of the values are under the rounding floor")
 
     def entropies(self, points: Sequence[OperatingPoint]) -> np.ndarray:
-        """Units (sequences, points, 2): nats and tokens at each operating point."""
+        """Units (documents, points, 2): nats and tokens at each operating point."""
         rows = self.quality.assign(nats=self.quality["ce"] * self.quality["tokens"])
-        return _by_point(rows, points, "sequence", ["nats", "tokens"])
+        units = _by_point(rows, points, "sequence", ["nats", "tokens"])
+        return _per_document(rows, units)
+
+    def evaluations(self, points: Sequence[OperatingPoint]) -> np.ndarray:
+        """Units (documents, points, 2): evaluations of a token, the mean over groups, summed, and sequences."""
+        keys = ["criterion", "threshold", "sequence"]
+        means = self.exit_loops.groupby([*keys, "document"], sort=False)["evaluations"].mean().reset_index()
+        units = _by_point(means.assign(sequences=1.0), points, "sequence", ["evaluations", "sequences"])
+        return _per_document(means, units)
 
     def latencies(self, points: Sequence[OperatingPoint]) -> np.ndarray:
         """Units (prompts, points): milliseconds per token at each operating point."""
-        return _by_point(self.latency, points, "repeat", ["latency_ms"])[..., 0]
+        units = _by_point(self.latency, points, "repeat", ["latency_ms"])[..., 0]
+        _check_units("prompts", len(units))
+        return units
 
     def check_times(self) -> np.ndarray:
         """Units (repeats, 2): milliseconds of a KL check and of a loop step, each summed over groups."""
         times = self.checks.groupby("repeat")[["check_ms", "loop_step_ms"]].sum().to_numpy()
-        _check_units("repeat", len(times))
+        _check_units("prompts", len(times))
         return times
 
-    def estimate(self, statistic: bootstrap.Statistic, units: np.ndarray, remark: str = "") -> Estimate:
-        """`statistic` of all units, with its interval."""
-        value = float(statistic(units[None])[0])
-        return Estimate(value, *bootstrap.interval(statistic, units, self.seed), remark).checked()
+    def load(self) -> str:
+        """In which repeats of the timing the machine had more to do than cores; empty if in none."""
+        peaks = self.latency.groupby("repeat")[["load_average", "cpus"]].max()
+        loaded = peaks[peaks["load_average"] > peaks["cpus"]]
+        if loaded.empty:
+            return ""
+        peak, cores = loaded["load_average"].max(), int(loaded["cpus"].max())
+        load = f"load average up to {peak:.1f} on {cores} core{'s' if cores > 1 else ''}"
+        return f"{load} during {len(loaded)} of {len(peaks)} repeats"
+
+    # --- estimates ---------------------------------------------------------------------------------------------
+
+    def estimate(self, statistic: Statistic, units: np.ndarray, remark: str = "", unbias: bool = False) -> Estimate:
+        """`statistic` (R, ..., 2) -> (R,) of the totals of all units (units, ..., 2), with its interval.
+
+        With `unbias` the bias that resampling adds is subtracted, for a statistic that noise makes larger.
+        """
+        value, samples = self._resampled(statistic, units)
+        value = value - unbias * (samples.mean() - value)
+        return self._estimate(value, samples, len(units), remark)
+
+    def ratio(self, statistic: Statistic, units: np.ndarray, remark: str = "") -> Estimate:
+        """As `estimate`, for a statistic that is a positive ratio; its interval is that of the logarithm."""
+        return self.estimate(lambda totals: np.log(statistic(totals)), units, remark).exponential()
+
+    def trend(self, statistic: Statistic, units: np.ndarray, unbias: bool = False) -> Estimate:
+        """Change of a statistic over training, on a line fitted over the checkpoints after warm-up.
+
+        The line is a least-squares fit over log iteration, and the change that from the first to the last checkpoint.
+        Its interval has the spread over documents, and the scatter of the checkpoints about the line.
+
+        Args:
+            statistic: Totals (R, iterations, ..., 2) -> (R, iterations).
+            units: Of `after_warmup(FEWEST_FOR_TREND)` (documents, iterations, ..., 2).
+            unbias: As in `estimate`.
+        """
+        iterations = self.after_warmup(FEWEST_FOR_TREND)
+        values, samples = self._resampled(statistic, units)
+        weights = trend_weights(iterations)
+        change, changes = values @ weights, samples @ weights
+        change = change - unbias * (changes.mean() - change)
+        scatter = residual_error(values, iterations) * np.linalg.norm(weights)
+        remark = f"{_brief(values[0])} → {_brief(values[-1])} over {len(iterations)} checkpoints"
+        freedom = min(len(units) - 1, len(iterations) - 2)
+        bounds = bootstrap.interval_about(change, changes, len(units), scatter, freedom)
+        return Estimate(float(change), *bounds, remark, freedom).checked()
+
+    def change(self, statistic: Statistic, units: np.ndarray) -> Estimate:
+        """Last minus first checkpoint after warm-up, for statistic and units as in `trend`."""
+        return self.estimate(lambda totals: statistic(totals)[:, -1] - statistic(totals)[:, 0], units)
+
+    def ratio_of_medians(self, units: np.ndarray, remark: str = "") -> Estimate:
+        """Median over prompts of the first column over that of the second: (prompts, 2)."""
+        samples = bootstrap.replicates(log_ratios_of_medians, units, self.seed)
+        return self._estimate(log_ratios_of_medians(units[None])[0], samples, len(units), remark).exponential()
+
+    def _resampled(self, statistic: Statistic, units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return statistic(units.sum(axis=0)[None])[0], statistic(bootstrap.totals(units, self.seed))
+
+    @staticmethod
+    def _estimate(value: float, samples: np.ndarray, units: int, remark: str) -> Estimate:
+        bounds = bootstrap.interval_about(value, samples, units)
+        return Estimate(float(value), *bounds, remark, units - 1).checked()
 
 
-def _sums(rows: pd.DataFrame, unit: str, **axes: Iterable[int]) -> np.ndarray:
-    """Sum and count of a mean per unit: (units, one axis for each of `axes`, 2)."""
-    units = sorted(rows[unit].unique())
-    _check_units(unit, len(units))
-    index = pd.MultiIndex.from_product([units, *axes.values()], names=[unit, *axes])
+def _brief(value: float) -> str:
+    return f"{value:.3g}"
+
+
+def _sums(rows: pd.DataFrame, **axes: Iterable[int]) -> np.ndarray:
+    """Sum and count of a mean per document: (documents, one axis for each of `axes`, 2)."""
+    sequences = sorted(rows["sequence"].unique())
+    index = pd.MultiIndex.from_product([sequences, *axes.values()], names=["sequence", *axes])
     cells = rows.set_index(index.names)[["mean", "count"]].reindex(index)
     absent = cells["count"].isna()
     if absent.any():
         first = zip(index.names, cells.index[absent][0], strict=True)
         raise InconclusiveError("rows missing: " + ", ".join(f"{name} {value}" for name, value in first))
     sums = np.stack([cells["mean"].fillna(0) * cells["count"], cells["count"]], axis=-1)
-    return sums.reshape(*(len(level) for level in index.levels), 2)
+    return _per_document(rows, sums.reshape(*(len(level) for level in index.levels), 2))
+
+
+def _per_document(rows: pd.DataFrame, units: np.ndarray) -> np.ndarray:
+    """Sums over the sequences of each document: (sequences, ...) -> (documents, ...), sequences as sorted."""
+    of_sequence = rows.drop_duplicates("sequence").sort_values("sequence")["document"]
+    documents, numbers = np.unique(of_sequence, return_inverse=True)
+    _check_units("documents", len(documents))
+    sums = np.zeros((len(documents), *units.shape[1:]))
+    np.add.at(sums, numbers, units)
+    return sums
 
 
 def _by_point(rows: pd.DataFrame, points: Sequence[OperatingPoint], unit: str, values: list[str]) -> np.ndarray:
-    """Columns `values` of an exit table at each operating point: (units, points, values)."""
+    """Columns `values` of an exit table at each operating point: (units, points, values), units sorted."""
     units = sorted(rows[unit].unique())
-    _check_units(unit, len(units))
     columns = []
     for criterion, threshold in points:
         same = (rows["criterion"] == criterion) & np.isclose(rows["threshold"], threshold, rtol=SAME_THRESHOLD, atol=0)
         column = rows[same].set_index(unit)[values].reindex(units)
-        if column.isna().any(axis=None):
+        if column.empty or column.isna().any(axis=None):
             raise InconclusiveError(f"rows missing: {criterion} at {threshold:.3g}")
         columns.append(column.to_numpy())
     return np.stack(columns, axis=1)
 
 
-def _check_units(unit: str, number: int) -> None:
+def _check_units(name: str, number: int) -> None:
     if number < 2:
-        raise InconclusiveError(f"rows missing: an interval needs at least 2 values of {unit}, found {number}")
+        raise InconclusiveError(f"rows missing: an interval needs at least 2 {name}, found {number}")
 
 
-# --- statistics of samples (R, units, …) -----------------------------------------------------------------------
+# --- statistics of totals (R, …, 2) ----------------------------------------------------------------------------
 
 
-def mean(sample: np.ndarray) -> np.ndarray:
-    """Sums and counts (R, units, …, 2) -> means over all tokens (R, …)."""
-    totals = sample.sum(axis=1)
+def mean(totals: np.ndarray) -> np.ndarray:
+    """Sums and counts (R, …, 2) -> means over all tokens (R, …)."""
     with np.errstate(invalid="ignore"):
         return totals[..., 0] / totals[..., 1]
 
 
-def decay_step(norms: np.ndarray) -> np.ndarray:
-    """First k ≥ 2 with at most a tenth of the mean step norm at k = 1: (R, K) -> (R,); infinite if there is none."""
-    reached = norms[:, 2:] <= TENTH * norms[:, 1:2]
-    steps = np.where(reached.any(axis=1), 2.0 + reached.argmax(axis=1), np.inf)
-    return np.where(np.isnan(norms).any(axis=1), np.nan, steps)
-
-
 def decay_time(norms: np.ndarray) -> np.ndarray:
-    """`decay_step`, interpolated between whole steps linearly in the log norm: (R, K) -> (R,)."""
-    steps = decay_step(norms)
-    reached = np.isfinite(steps)
-    after = np.where(reached, steps, 2).astype(int)  # 2 is a placeholder where no step is reached
-    rows = np.arange(len(norms))
-    with np.errstate(divide="ignore"):
+    """First k ≥ 2 with at most a tenth of the mean step norm at k = 1, interpolated linearly in the log norm.
+
+    (..., K) -> (...); infinite if there is none.
+    """
+    reached = norms[..., 2:] <= TENTH * norms[..., 1:2]
+    after = 2 + reached.argmax(axis=-1, keepdims=True)
+    with np.errstate(divide="ignore", invalid="ignore"):
         # relative log norms at the last step above a tenth and at the first one that is not
-        log_before, log_after = (np.log(norms[rows, k] / norms[:, 1]) for k in (after - 1, after))
-        fraction = (log_before - np.log(TENTH)) / (log_before - log_after)
-    return np.where(reached, after - 1 + fraction, steps)
+        relative = np.log(norms / norms[..., 1:2])
+        log_before, log_after = (np.take_along_axis(relative, k, axis=-1)[..., 0] for k in (after - 1, after))
+        time = after[..., 0] - 1 + (log_before - np.log(TENTH)) / (log_before - log_after)
+    return np.where(reached.any(axis=-1), time, np.where(np.isnan(norms).any(axis=-1), np.nan, np.inf))
 
 
-def settled_mean(sample: np.ndarray) -> np.ndarray:
-    """Mean over SETTLED of the mean cosine: (R, units, …, K, 2) -> (R, …)."""
-    return mean(sample)[..., SETTLED].mean(axis=-1)
+def decay_rate(totals: np.ndarray) -> np.ndarray:
+    """Decades per loop step by which mean step norms fall until a tenth: (R, …, K, 2) -> (R, …); 0 if never."""
+    return 1 / (decay_time(mean(totals)) - 1)  # the decade begins at k = 1
 
 
-def settled_deviation(sample: np.ndarray) -> np.ndarray:
-    """Standard deviation over SETTLED of the mean cosine: (R, units, …, K, 2) -> (R, …)."""
-    return mean(sample)[..., SETTLED].std(axis=-1)
+def settled_mean(totals: np.ndarray) -> np.ndarray:
+    """Mean over SETTLED of the mean cosine: (R, …, K, 2) -> (R, …)."""
+    return mean(totals[..., SETTLED, :]).mean(axis=-1)
 
 
-def ratios_of_medians(sample: np.ndarray) -> np.ndarray:
-    """Median over prompts of the first entry of the last axis over that of the second: (R, units, …, 2) -> (R, …)."""
-    medians = np.median(sample, axis=1)
-    return medians[..., 0] / medians[..., 1]
+def settled_variance(totals: np.ndarray) -> np.ndarray:
+    """Variance over SETTLED of the mean cosine: (R, …, K, 2) -> (R, …).
+
+    Noise in the means adds to it, so an estimate has to be unbiased.
+    """
+    return mean(totals[..., SETTLED, :]).var(axis=-1)
+
+
+def trend_weights(iterations: Sequence[int]) -> np.ndarray:
+    """Weights of values at `iterations` (n,) whose sum is the change along their line over log iteration."""
+    position = np.log(iterations)
+    offset = position - position.mean()
+    return offset / (offset @ offset) * (position[-1] - position[0])
+
+
+def residual_error(values: np.ndarray, iterations: Sequence[int]) -> float:
+    """Standard deviation of values (n,) about their line over log iteration, with n - 2 degrees of freedom."""
+    position = np.log(iterations)
+    residuals = values - np.polyval(np.polyfit(position, values, 1), position)
+    return float(np.sqrt(residuals @ residuals / (len(values) - 2)))
+
+
+def log_ratios_of_medians(sample: np.ndarray) -> np.ndarray:
+    """Log of the median over prompts of the first of two columns over that of the second: (R, prompts, 2) -> (R,)."""
+    medians = np.log(np.median(sample, axis=1))
+    return medians[..., 0] - medians[..., 1]

@@ -45,7 +45,7 @@ def sortable(frame: pd.DataFrame, title: str) -> str:
 def runtimes(benchmarks: Iterable[Path]) -> pd.DataFrame:
     """Time and memory per rule, from the files of Snakemake's `benchmark:`, the longest total first.
 
-    A file is named after its rule, followed by the iteration of the job if there is one.
+    A file is named after its rule, followed by the iteration of the job after "_", or its other wildcards after ".".
     """
     jobs = [_job(path) for path in sorted(benchmarks)]
     if not jobs:
@@ -62,10 +62,11 @@ def runtimes(benchmarks: Iterable[Path]) -> pd.DataFrame:
 
 
 def _job(path: Path) -> dict[str, object]:
-    rule, _, iteration = path.stem.rpartition("_")
+    name = path.name.partition(".")[0]
+    rule, _, iteration = name.rpartition("_")
     # Snakemake writes NA or - for a job that ended before the first measurement
     frame = pd.read_csv(path, sep="\t", na_values=["NA", "-"])
     missing = {"s", "cpu_time", "max_rss"} - set(frame.columns)
     if missing or frame.empty:
         raise InputError(f"{path}: found {', '.join(frame.columns)}, expected a benchmark file of Snakemake.")
-    return {"rule": rule if iteration.isdigit() else path.stem} | frame.iloc[0].to_dict()
+    return {"rule": rule if iteration.isdigit() else name} | frame.iloc[0].to_dict()

@@ -1,9 +1,10 @@
 """From rows per repeat or sequence to one row per operating point, with 95 % bootstrap intervals.
 
-An operating point is an exit criterion with a threshold. NumPy and pandas only.
+An operating point is an exit criterion with a threshold. Repeats are prompts, and resampled as such. Sequences are
+resampled by document, because those that begin in one are not independent. NumPy and pandas only.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ OPERATING_POINT = ["criterion", "threshold"]
 def summarise_latency(latency: pd.DataFrame) -> pd.DataFrame:
     """Median over repeats of `latency_ms` and `baseline_ms` per operating point, and the interval of the first.
 
-    The repeats are prompts, so the interval is over prompts; with few repeats it is their whole range.
+    The interval is over prompts.
 
     Args:
         latency: Table "exit_latency".
@@ -28,15 +29,15 @@ def summarise_latency(latency: pd.DataFrame) -> pd.DataFrame:
     """
     by_point = latency.groupby(OPERATING_POINT, sort=False)
     medians = by_point[["latency_ms", "baseline_ms"]].median()
-    return medians.join(_intervals(by_point, "latency_ms")).reset_index()
+    return medians.join(_median_intervals(by_point, "latency_ms")).reset_index()
 
 
 def summarise_quality(quality: pd.DataFrame, exit_loops: pd.DataFrame, max_loops: int | None = None) -> pd.DataFrame:
     """Cross-entropy per operating point, each sequence weighted by its tokens, and mean loops.
 
     The bounds `low` and `high` of the cross-entropy are its value at all loop steps, the criterion `fixed` at
-    `max_loops`, plus the interval of the difference from it on the same sequences. So they show the change by
-    the criterion, not the variation of the sequences. Without `fixed` in the table they are NaN.
+    `max_loops`, plus the interval of the difference from it on the same documents. So they show the change by
+    the criterion, not the variation of the text. Without `fixed` in the table they are NaN.
 
     Args:
         quality: Table "exit_quality".
@@ -53,7 +54,7 @@ def summarise_quality(quality: pd.DataFrame, exit_loops: pd.DataFrame, max_loops
     measured["change"] = measured["ce"] - measured["sequence"].map(full.set_index("sequence")["ce"])
     by_point = measured.groupby(OPERATING_POINT, sort=False)
     means = pd.DataFrame({column: _weighted(by_point, column) for column in ("ce", "change", "loops")})
-    bounds = _intervals(by_point, "change", weights="tokens").add(means["ce"] - means["change"], axis="index")
+    bounds = _mean_intervals(by_point, "change").add(means["ce"] - means["change"], axis="index")
     summary = means.drop(columns="change").join(bounds).assign(ppl=np.exp(means["ce"]))
     return summary.reset_index()
 
@@ -68,7 +69,7 @@ def _mean_evaluations(exit_loops: pd.DataFrame, keys: list[str]) -> pd.Series:
 def summarise_scaling(paths: Iterable[str | Path], run: str, seed: int) -> pd.DataFrame:
     """The table "scaling" from the tables "scaling_quality" of all checkpoints; iterations and loops rise.
 
-    `excess` is the cost of fewer loops against the largest loop count; its interval, over the same sequences, is
+    `excess` is the cost of fewer loops against the largest loop count; its interval, over the same documents, is
     far narrower than that of the cross-entropy itself.
     """
     rows = pd.concat([tables.read("scaling_quality", path) for path in paths])
@@ -77,7 +78,7 @@ def summarise_scaling(paths: Iterable[str | Path], run: str, seed: int) -> pd.Da
     by_point = rows.assign(excess=rows["ce"] - rows["full"]).groupby(["iteration", "loops"])
     columns = {"tokens": by_point["tokens"].sum()}
     for name in ("ce", "excess"):
-        bounds = _intervals(by_point, name, weights="tokens", seed=seed)
+        bounds = _mean_intervals(by_point, name, seed)
         columns |= {name: _weighted(by_point, name), f"{name}_low": bounds["low"], f"{name}_high": bounds["high"]}
     columns |= {name.replace("ce", "ppl"): np.exp(columns[name]) for name in ("ce", "ce_low", "ce_high")}
     scaling = pd.DataFrame(columns).reset_index().assign(run=run)
@@ -90,18 +91,31 @@ def _weighted(by_point: pd.api.typing.DataFrameGroupBy, values: str) -> pd.Serie
     return pd.Series(means).rename_axis(by_point.keys)
 
 
+def _median_intervals(by_point: pd.api.typing.DataFrameGroupBy, values: str) -> pd.DataFrame:
+    """Columns low and high: the interval over rows of the median of the column `values` at each point."""
+    return _intervals(by_point, lambda rows: _interval(bootstrap.median, rows[values].to_numpy()))
+
+
+def _mean_intervals(by_point: pd.api.typing.DataFrameGroupBy, values: str, seed: int = 0) -> pd.DataFrame:
+    """Columns low and high: the interval over documents of the mean over tokens of the column `values`."""
+
+    def bounds(rows: pd.DataFrame) -> tuple[float, float]:
+        sums = rows.assign(sum=rows[values] * rows["tokens"]).groupby("document")[["sum", "tokens"]].sum()
+        return _interval(bootstrap.ratio_of_sums, sums.to_numpy(np.float64), seed)
+
+    return _intervals(by_point, bounds)
+
+
 def _intervals(
-    by_point: pd.api.typing.DataFrameGroupBy, values: str, weights: str | None = None, seed: int = 0
+    by_point: pd.api.typing.DataFrameGroupBy, bounds: Callable[[pd.DataFrame], tuple[float, float]]
 ) -> pd.DataFrame:
-    """Columns low and high: the interval of the median, or with weights of the mean, at each point."""
-    bounds = {point: _interval(rows, values, weights, seed) for point, rows in by_point}
-    points = pd.MultiIndex.from_tuples(bounds, names=by_point.keys)
-    return pd.DataFrame.from_dict(bounds, orient="index", columns=["low", "high"]).set_axis(points)
+    """`bounds` of the rows at each point, as columns low and high."""
+    rows = {point: bounds(rows) for point, rows in by_point}
+    points = pd.MultiIndex.from_tuples(rows, names=by_point.keys)
+    return pd.DataFrame.from_dict(rows, orient="index", columns=["low", "high"]).set_axis(points)
 
 
-def _interval(rows: pd.DataFrame, values: str, weights: str | None, seed: int) -> tuple[float, float]:
-    if len(rows) < 2:  # one unit: no interval
+def _interval(statistic: bootstrap.Statistic, units: np.ndarray, seed: int = 0) -> tuple[float, float]:
+    if len(units) < 2:  # one unit: no interval
         return np.nan, np.nan
-    if weights is None:
-        return bootstrap.interval(bootstrap.median, rows[values].to_numpy(), seed)
-    return bootstrap.interval(bootstrap.weighted_mean, rows[[values, weights]].to_numpy(np.float64), seed)
+    return bootstrap.interval(statistic, units, seed)

@@ -5,6 +5,7 @@ This module imports no config class at run time, because the classes use it for 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +35,10 @@ RUNTIME_KEYS = frozenset(
     }
 )
 
-# Keys of `data` that limit how much text is collected. Only one of them applies to a given tokenizer.
-QUOTA_KEYS = ("train_characters", "train_tokens", "held_out_tokens")
+# Keys of `data` that do not affect which text the source has and which documents are held out: those that limit how
+# much text is collected, and the one that applies to tokens.
+QUOTA_KEYS = ("train_characters", "train_tokens", "held_out_tokens", "held_out_margin")
+TOKEN_KEYS = ("near_duplicate_tokens",)
 
 
 def plain(section: BaseModel) -> dict[str, Any]:
@@ -89,15 +92,16 @@ class TextQuota:
 
 def text_quota(data: DataConfig, tokenizer: TokenizerConfig) -> TextQuota:
     """The quota in tokens for GPT-2's tokenizer, which exists before the text, otherwise in characters."""
+    held_out = math.ceil(data.held_out_margin * data.held_out_tokens)
     if tokenizer.name == "gpt2":
-        return TextQuota("tokens", data.train_tokens, data.held_out_tokens)
+        return TextQuota("tokens", data.train_tokens, held_out)
     characters = {"bytes": 1, "bpe": CHARACTERS_PER_TOKEN}[tokenizer.name]
-    return TextQuota("characters", data.train_characters, characters * data.held_out_tokens)
+    return TextQuota("characters", data.train_characters, characters * held_out)
 
 
 def text_source(data: DataConfig) -> dict[str, Any]:
-    """The section `data` with its quota keys at their defaults, so that they do not affect the text's identity."""
-    return plain(data) | {key: type(data).model_fields[key].default for key in QUOTA_KEYS}
+    """The section `data` without what does not affect the text's identity: QUOTA_KEYS and TOKEN_KEYS at defaults."""
+    return plain(data) | {key: type(data).model_fields[key].default for key in (*QUOTA_KEYS, *TOKEN_KEYS)}
 
 
 def text_label(data: DataConfig) -> str:

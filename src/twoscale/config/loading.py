@@ -16,14 +16,13 @@ import yaml
 
 from twoscale.config.identity import plain
 from twoscale.config.messages import build, shown, user_keys
-from twoscale.config.sections import SECTIONS, Config, Derived, ModelConfig, Section
+from twoscale.config.sections import FILE_NAME, SECTIONS, Config, Derived, ModelConfig, Section
 from twoscale.errors import InputError
 
 PROJECT = Path(__file__).resolve().parents[3]
 PRESETS = PROJECT / "workflow" / "presets"
 DEFAULT_PRESET = "demo"
 VARIANT_KEYS = ("sandwich", "adapter_init", "state_init")  # keys of `model` that the variants combine
-RUN_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"  # a folder name that is safe in a shell
 LAYER_KEYS = ("preset", "run", "runs")  # top-level keys that select and name layers
 
 # Old dotted key -> new dotted key. A section without a dot stands for its remaining keys too.
@@ -176,7 +175,7 @@ def runs(config: Mapping[str, Any]) -> dict[str, Config]:
     for run, overrides in _mapping("runs", config.get("runs")).items():
         layers[str(run)] = merge(merged, _mapping(f"runs.{run}", overrides))
     for run in layers:
-        if not re.fullmatch(RUN_NAME, run):
+        if not re.fullmatch(FILE_NAME, run):
             raise InputError(f"config key run: found {run!r}, expected letters, digits, '.', '_' and '-'.")
     return {run: checked(layer) for run, layer in layers.items()}
 

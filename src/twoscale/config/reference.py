@@ -10,9 +10,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from twoscale.config.loading import PRESETS, PROJECT, RUN_NAME, paper
+from twoscale.config.loading import PRESETS, PROJECT, paper
 from twoscale.config.messages import phrase, resolved
-from twoscale.config.sections import SECTIONS, Config
+from twoscale.config.sections import FILE_NAME, SECTIONS, Config
 
 WIDTH = 120  # columns of paper.yaml
 NO_BREAK = "\N{NO-BREAK SPACE}"
@@ -32,7 +32,7 @@ SELECTORS = {
     "preset": {"type": "string", "description": "File of workflow/presets/ without its suffix."},
     "run": {
         "type": "string",
-        "pattern": f"^{RUN_NAME}$",
+        "pattern": f"^{FILE_NAME}$",
         "description": "Name of the run and of its folder in results/. Default: the name of the preset.",
     },
     "runs": {

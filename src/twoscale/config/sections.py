@@ -6,6 +6,7 @@ Defaults are the values of the paper (arXiv 2509.23314). Sources: "§" is a sect
 """
 
 import math
+import re
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
@@ -23,6 +24,9 @@ from pydantic import (
 
 from twoscale.config.identity import checkpoint_iterations, group_label, whole_sequences
 from twoscale.errors import InputError
+
+# Names of runs and criteria, which are also names of folders and files: safe in a shell.
+FILE_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 
 # Number of token ids of the tokenizers whose size is not configurable.
 GPT2_VOCAB_SIZE = 50257
@@ -147,10 +151,27 @@ class DataConfig(Section):
         source="App. B",
     )
     held_out_tokens: Count = key(
-        1_000_000, "Number of held-out tokens: the first ones of the held-out documents, in order.", source="ours"
+        1_000_000,
+        "Number of held-out tokens: the first ones of the held-out documents that remain, in order.",
+        source="ours",
+    )
+    held_out_margin: Annotated[float, Field(ge=1), Number] = key(
+        1.5,
+        "Held-out text to collect, as a multiple of held_out_tokens, because near-duplicates of training text are "
+        "dropped.",
+        source="ours",
     )
     held_out_fraction: Share = key(
-        0.005, "Fraction of documents that are held out, selected by a hash of the document.", source="ours"
+        0.005,
+        "Fraction of documents that are held out, selected by a hash of the document; for source: python_docs, of "
+        "the top-level module that it belongs to.",
+        source="ours",
+    )
+    near_duplicate_tokens: AtLeastTwo = key(
+        32,
+        "A held-out document in which this many tokens in a row occur in the training text is dropped. The tokenizer "
+        "bytes needs about 150.",
+        source="ours",
     )
     text_shards: Annotated[int, Field(ge=1, le=999), Number] = key(
         8, "Number of parquet files that the text is written to.", source="ours"
@@ -458,6 +479,8 @@ def check_criteria(key: str, criteria: Mapping[str, CriterionConfig], max_loops:
 
 
 def _check_origin(key: str, name: str, entry: CriterionConfig) -> None:
+    if not re.fullmatch(FILE_NAME, name):
+        raise InputError(f"config key {key}: found the name {name!r}, expected letters, digits, '.', '_' and '-'.")
     builtin = name in THRESHOLD_TYPES
     if (entry.file is None) != (entry.class_name is None):
         absent = "class" if entry.class_name is None else "file"
@@ -506,7 +529,9 @@ class TrajectoriesConfig(Section):
         "Precision. In float32 steps stop shrinking near 1e-5, and their angles are rounding errors.",
         source="ours",
     )
-    states_sequence: Natural = key(0, "Held-out sequence whose states are saved for Fig. 1.", source="Fig. 1")
+    states_sequence: Natural = key(
+        0, "Sequence whose states are saved for Fig. 1, counted from 0 among those in tokens.", source="Fig. 1"
+    )
 
 
 HALF_DECADES = [1e-5, 3.16e-5, 1e-4, 3.16e-4, 1e-3, 3.16e-3, 1e-2]
@@ -546,7 +571,14 @@ class ExitsConfig(Section):
         16_384, "Held-out tokens for cross-entropy and perplexity, in whole sequences.", source="ours"
     )
     quality_batch_size: Count = key(4, "Sequences at a time.", source="ours")
-    latency_tokens: Count = key(64, "Tokens per timed repeat; at most model.context_length.", source="ours")
+    latency_tokens: Count = key(
+        64, "Timed tokens per repeat, spread over the context; at most model.context_length.", source="ours"
+    )
+    latency_segments: Count = key(
+        4,
+        "Places in the context at which latency_tokens are timed; the text before each is read untimed.",
+        source="ours",
+    )
     latency_repeats: Count = key(5, "Timed repeats.", source="ours")
 
     @model_validator(mode="after")
@@ -609,7 +641,9 @@ class ParetoConfig(Section):
     quality_tokens: Count = key(
         8192, "Held-out tokens for cross-entropy and perplexity, in whole sequences.", source="ours"
     )
-    latency_tokens: Count = key(32, "Tokens per timed repeat; at most model.context_length.", source="ours")
+    latency_tokens: Count = key(
+        32, "Timed tokens per repeat, spread over the context; at most model.context_length.", source="ours"
+    )
     latency_repeats: Count = key(3, "Timed repeats.", source="ours")
 
 

@@ -1,15 +1,18 @@
-"""Training batches as a function of (seed, iteration), so there is no state to save or resume.
+"""Training batches as a function of (seed, iteration), so there is no state to save or resume; held-out sequences.
 
 A batch is B sequences of T tokens and their targets. The target of a token is the next token.
 """
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from twoscale.data.shards import open_shard, read_end_of_text
 from twoscale.errors import InputError
 from twoscale.rng import stream
 
@@ -92,11 +95,60 @@ class Prefetched:
         return self._reader.submit(self.batches.__getitem__, iteration)
 
 
-def held_out_sequences(shard: np.ndarray, context_length: int, count: int) -> tuple[Tensor, Tensor]:
-    """Inputs and targets of the first `count` non-overlapping sequences, int64 (count, T) each.
+@dataclass(frozen=True)
+class HeldOut:
+    """N held-out sequences of T tokens.
+
+    Attributes:
+        inputs: Ids, int64 (N, T).
+        targets: The ids after them, int64 (N, T).
+        sequences: Number of each sequence among the non-overlapping sequences of the shard. Its noise is a function of
+            this number, and tables have it as `sequence`.
+        documents: Number in the shard of the document that the first token of each sequence belongs to.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    sequences: tuple[int, ...]
+    documents: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    def __getitem__(self, rows: slice) -> "HeldOut":
+        """Some of the sequences."""
+        return HeldOut(self.inputs[rows], self.targets[rows], self.sequences[rows], self.documents[rows])
+
+    def batches(self, size: int) -> Iterator["HeldOut"]:
+        """All sequences in order, up to `size` at a time."""
+        return (self[start : start + size] for start in range(0, len(self), size))
+
+    @property
+    def keys(self) -> list[dict[str, int]]:
+        """The columns `sequence` and `document` of each sequence in tables."""
+        numbers = zip(self.sequences, self.documents, strict=True)
+        return [{"sequence": sequence, "document": document} for sequence, document in numbers]
+
+
+def open_held_out(path: Path, metadata: Path, context_length: int, count: int) -> HeldOut:
+    """`held_out_sequences` of the file of held-out ids that the metadata describes."""
+    return held_out_sequences(open_shard(path, metadata), read_end_of_text(metadata), context_length, count)
+
+
+def held_out_sequences(shard: np.ndarray, end_of_text: int, context_length: int, count: int) -> HeldOut:
+    """`count` non-overlapping sequences, ascending, spread over the shard.
+
+    They are the first ones in the order of the reversed bits of their numbers (van der Corput). So the sequences of a
+    smaller count are among those of a larger one.
+
+    Args:
+        shard: Held-out ids, uint16 (tokens,).
+        end_of_text: Id of the end of text.
+        context_length: Tokens per sequence, T.
+        count: Number of sequences.
 
     Raises:
-        InputError: if the shard, uint16 (tokens,), has fewer sequences.
+        InputError: if the shard has fewer sequences.
     """
     available = _num_sequences(shard, context_length)
     if available < count:
@@ -104,7 +156,16 @@ def held_out_sequences(shard: np.ndarray, context_length: int, count: int) -> tu
             f"held-out tokens: found {len(shard)}, {available} sequences of model.context_length = {context_length}, "
             f"expected {count} sequences; raise data.held_out_tokens or data.held_out_fraction, or evaluate fewer."
         )
-    return _gather(shard, np.arange(count) * context_length, context_length)
+    sequences = sorted(_spread(available)[:count])
+    starts = np.array(sequences, dtype=np.int64) * context_length
+    documents = np.searchsorted(np.flatnonzero(shard == end_of_text), starts)  # ends of text before each start
+    return HeldOut(*_gather(shard, starts, context_length), tuple(sequences), tuple(documents.tolist()))
+
+
+def _spread(count: int) -> list[int]:
+    """The numbers below `count` in the order of their reversed bits, in which every beginning is spread evenly."""
+    bits = max(count - 1, 0).bit_length()
+    return sorted(range(count), key=lambda number: f"{number:0{bits}b}"[::-1])
 
 
 def _num_sequences(shard: np.ndarray, context_length: int) -> int:

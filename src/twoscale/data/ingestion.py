@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from twoscale import progress, tables
 from twoscale.config import DataConfig, DownloadConfig, TextQuota
-from twoscale.data.text import ROWS, Document, is_held_out, local_files, rows
+from twoscale.data.text import ROWS, Document, is_held_out, local_files, rows, split_key
 from twoscale.errors import InputError
 from twoscale.files import replacing
 
@@ -70,7 +70,7 @@ def prepare_text(data: DataConfig, quota: TextQuota, shards: Sequence[Path], col
     if is_local:
         parts.clear()  # the files may have changed
     files = _local_files(data) if is_local else _hub_files(data, parts, collection.download)
-    tally = Tally(quota, data.held_out_fraction)
+    tally = Tally(quota, data)
     try:
         _collect(parts, files, tally, collection)
     except InputError as error:
@@ -78,7 +78,7 @@ def prepare_text(data: DataConfig, quota: TextQuota, shards: Sequence[Path], col
             f"{str(error).removesuffix('.')}; {len(parts.parts)} complete parts are kept in {folder}."
         ) from error
     _check_both_sides(tally)
-    _write_shards(parts, Tally(quota, data.held_out_fraction), tally.characters, shards)
+    _write_shards(parts, Tally(quota, data), tally.characters, shards)
     if is_local:
         parts.clear()
         folder.rmdir()
@@ -90,17 +90,17 @@ def prepare_text(data: DataConfig, quota: TextQuota, shards: Sequence[Path], col
 class Tally:
     """Counts the documents that the quota takes: training or held-out ones, until that side is full."""
 
-    def __init__(self, quota: TextQuota, held_out_fraction: float) -> None:
-        self.held_out_fraction, self.unit = held_out_fraction, quota.unit
+    def __init__(self, quota: TextQuota, data: DataConfig) -> None:
+        self.source, self.held_out_fraction, self.unit = data.source, data.held_out_fraction, quota.unit
         # the keys are whether documents are held out; sizes are in `unit`
         self.limits = {False: quota.training, True: quota.held_out}
         self.sizes = {False: 0, True: 0}
         self.documents = {False: 0, True: 0}
         self.characters = 0  # of both sides
 
-    def take(self, text: str, size: int) -> bool | None:
+    def take(self, name: str, text: str, size: int) -> bool | None:
         """Count the next document. Returns whether it is held out, or None if its side is full."""
-        held_out = is_held_out(text, self.held_out_fraction)
+        held_out = is_held_out(split_key(self.source, name, text), self.held_out_fraction)
         if self.is_full(held_out):
             return None
         self.sizes[held_out] += size
@@ -267,8 +267,8 @@ def _hub_files(data: DataConfig, parts: Parts, download: DownloadConfig) -> Sour
 
 def _collect(parts: Parts, files: SourceFiles, tally: Tally, collection: Collection) -> None:
     """Append parts until the quota is full or the source ends, and count the documents of all parts in `tally`."""
-    for _, text, size in parts.documents():  # parts of an earlier run
-        tally.take(text, size)
+    for name, text, size in parts.documents():  # parts of an earlier run
+        tally.take(name, text, size)
     unit = {"tokens": "tok", "characters": "char"}[tally.unit]
     with progress.meter("text", tally.limits[False], unit, initial=tally.progress) as bar, closing(files):
         started, resumed = time.monotonic(), sum(tally.documents.values())
@@ -278,7 +278,7 @@ def _collect(parts: Parts, files: SourceFiles, tally: Tally, collection: Collect
             parts.append(pending, sizes)
             before = tally.progress
             for document, size in zip(pending.documents, sizes, strict=True):
-                tally.take(document.text, size)
+                tally.take(document.name, document.text, size)
             documents = sum(tally.documents.values())
             speed = (documents - resumed) / (time.monotonic() - started)
             bar.set_postfix_str(f"{documents} documents, {speed:.0f} documents/s", refresh=False)
@@ -331,7 +331,7 @@ def _write_shards(parts: Parts, tally: Tally, total_characters: int, shards: Seq
             # The characters before a document select its shard. The last document may be one that the quota does not
             # take; min keeps its shard in range.
             shard = min(tally.characters * len(shards) // total_characters, len(shards) - 1)
-            held_out = tally.take(text, size)
+            held_out = tally.take(name, text, size)
             if held_out is not None:
                 writers[shard].add(name, held_out, text)
         for writer in writers:

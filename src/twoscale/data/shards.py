@@ -8,19 +8,21 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from twoscale import progress
+from twoscale.data.near_duplicates import DroppedDocuments, drop_near_duplicates
 from twoscale.data.text import iter_shards
 from twoscale.data.tokenizer import DTYPE, Tokenizer
 from twoscale.errors import InputError
 from twoscale.files import replacing
 from twoscale.json import canonical_json
 
-CHUNK = 2**22  # ids in memory when shards are joined
+CHUNK = 2**20  # training ids in memory when shards are joined
 
 
 class TokenShard(NamedTuple):
@@ -57,18 +59,31 @@ def tokenize_text(text_shard: Path, tokenizer: Tokenizer, token_shard: TokenShar
         metadata.write_text(json.dumps(_id_metadata(tokenizer)) + "\n", encoding="utf-8")
 
 
-def join_tokens(shards: Sequence[TokenShard], joined: TokenShard, held_out_tokens: int, context_length: int) -> None:
-    """Concatenate the token shards of all text shards, in order. The files appear together.
+def join_tokens(
+    shards: Sequence[TokenShard],
+    joined: TokenShard,
+    held_out_tokens: int,
+    near_duplicate_tokens: int,
+    context_length: int,
+) -> DroppedDocuments:
+    """Concatenate the token shards of all text shards, in order, without held-out near-duplicates.
+
+    A held-out document in which `near_duplicate_tokens` tokens in a row occur in the training tokens is dropped. The
+    held-out ids are in memory, the training ids are not. The files appear together.
 
     Args:
         shards: One token shard per text shard.
-        joined: The token shard to write. Its held-out ids end after `held_out_tokens`.
-        held_out_tokens: Maximum number of held-out ids.
+        joined: The token shard to write.
+        held_out_tokens: Number of held-out ids to write: the first ones that remain.
+        near_duplicate_tokens: Tokens per n-gram of the search for near-duplicates.
         context_length: Tokens per sequence.
 
+    Returns:
+        The counts of the dropped documents, which are in the metadata too.
+
     Raises:
-        InputError: if training or held-out ids are fewer than one sequence and a target, or the shards are from
-            different tokenizers.
+        InputError: if training ids are fewer than one sequence and a target, fewer held-out ids than
+            `held_out_tokens` remain, or the shards are from different tokenizers.
     """
     id_metadata = _common_id_metadata([shard.metadata for shard in shards])
     with ExitStack() as stack:
@@ -76,15 +91,21 @@ def join_tokens(shards: Sequence[TokenShard], joined: TokenShard, held_out_token
         metadata = stack.enter_context(replacing(joined.metadata))
         train = stack.enter_context(_writer(joined.train, id_metadata["end_of_text"]))
         val = stack.enter_context(_writer(joined.val, id_metadata["end_of_text"], held_out_tokens))
-        for writer, paths in ((train, [shard.train for shard in shards]), (val, [shard.val for shard in shards])):
-            for ids in _chunks(paths):
-                writer.append(ids)
-        _check_length(train, context_length, "data.train_tokens or data.train_characters")
-        _check_length(val, context_length, "data.held_out_tokens or data.held_out_fraction")
-        metadata.write_text(json.dumps(_metadata(id_metadata, train, val), indent=2) + "\n", encoding="utf-8")
+        training = [shard.train for shard in shards]
+        for ids in token_chunks(training):
+            train.append(ids)
+        _check_training(train, context_length)
+        held_out = np.concatenate([np.fromfile(shard.val, DTYPE) for shard in shards])
+        kept, dropped = drop_near_duplicates(
+            held_out, id_metadata["end_of_text"], near_duplicate_tokens, lambda: token_chunks(training)
+        )
+        val.append(kept)
+        _check_held_out(val, dropped, held_out_tokens)
+        metadata.write_text(json.dumps(_metadata(id_metadata, train, val, dropped), indent=2) + "\n", encoding="utf-8")
+    return dropped
 
 
-def _chunks(paths: Iterable[Path]) -> Iterator[np.ndarray]:
+def token_chunks(paths: Iterable[Path]) -> Iterator[np.ndarray]:
     """The ids in the files, at most CHUNK at a time."""
     for path in paths:
         with path.open("rb") as file:
@@ -125,11 +146,22 @@ def _writer(path: Path, end_of_text: int, limit: int | None = None) -> Iterator[
         yield ShardWriter(path, file, end_of_text, limit)
 
 
-def _check_length(writer: ShardWriter, context_length: int, keys: str) -> None:
-    if writer.count < context_length + 1:
+def _check_training(train: ShardWriter, context_length: int) -> None:
+    if train.count < context_length + 1:
         raise InputError(
-            f"{writer.path.name}: found {writer.count} tokens, expected at least {context_length + 1}, one sequence of "
-            f"model.context_length tokens and a target; use more text, or raise {keys}."
+            f"{train.path.name}: found {train.count} tokens, expected at least {context_length + 1}, one sequence of "
+            "model.context_length tokens and a target; use more text, or raise data.train_tokens or "
+            "data.train_characters."
+        )
+
+
+def _check_held_out(val: ShardWriter, dropped: DroppedDocuments, held_out_tokens: int) -> None:
+    if val.count < held_out_tokens:
+        raise InputError(
+            f"{val.path.name}: found {val.count} held-out tokens after {dropped.dropped_documents} of "
+            f"{dropped.documents} documents were dropped for {dropped.ngram_tokens} tokens in a row that stand in the "
+            f"training text (data.near_duplicate_tokens), expected data.held_out_tokens = {held_out_tokens}; raise "
+            "data.held_out_margin or data.held_out_fraction, use more text, or lower data.held_out_tokens."
         )
 
 
@@ -153,12 +185,15 @@ def _common_id_metadata(paths: Iterable[Path]) -> dict[str, Any]:
     return json.loads(contents.pop())
 
 
-def _metadata(id_metadata: dict[str, Any], train: ShardWriter, val: ShardWriter) -> dict[str, Any]:
-    """Metadata of joined shards: that of the ids, size and hash of each file, and the digest of the training data."""
-    parts = {
+def _metadata(
+    id_metadata: dict[str, Any], train: ShardWriter, val: ShardWriter, dropped: DroppedDocuments
+) -> dict[str, Any]:
+    """Metadata of joined shards: that of the ids and of each file, and the digest of the training data."""
+    parts: dict[str, dict[str, Any]] = {
         writer.path.name: {"count": writer.count, "documents": writer.documents, "sha256": writer.hash.hexdigest()}
         for writer in (train, val)
     }
+    parts[val.path.name]["near_duplicates"] = asdict(dropped)
     return id_metadata | {"parts": parts, "digest": _training_digest(id_metadata, train.hash.hexdigest())}
 
 
@@ -199,3 +234,8 @@ def open_shard(path: Path, metadata_path: Path) -> np.ndarray:
             f"{metadata_path.name} says."
         )
     return np.memmap(path, dtype=DTYPE, mode="r")
+
+
+def read_end_of_text(metadata_path: Path) -> int:
+    """Id of the end of text in the token shards that the metadata describes."""
+    return int(json.loads(metadata_path.read_text(encoding="utf-8"))["end_of_text"])

@@ -1,7 +1,8 @@
 """Documents of local sources in a fixed order, and the text shards that all later steps read.
 
 Whether a document is held out is a function of its text alone, so copies of a document are all held out or all used
-for training.
+for training. For Python's documentation it is a function of the family of pages, because pages of a family quote one
+another. Near-duplicates are dropped later, see `twoscale.data.near_duplicates`.
 """
 
 import ast
@@ -26,6 +27,7 @@ ROWS = 256
 # Packages of the standard library whose docstrings are fixtures, or that some installations lack.
 SKIPPED_PACKAGES = frozenset({"test", "tests", "idlelib", "lib2to3", "turtledemo", "__pycache__"})
 
+TOPIC = "topic "  # beginning of the names of help topics
 DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 BLOCKS = (ast.stmt, ast.excepthandler, ast.match_case)  # nodes that can contain a definition
 
@@ -69,7 +71,7 @@ def _documentation() -> Iterator[tuple[str, str]]:
     from pydoc_data.topics import topics
 
     for topic in sorted(topics):
-        yield f"topic {topic}", topics[topic]
+        yield f"{TOPIC}{topic}", topics[topic]
     for module, path in _standard_library():
         sections = [f"{name}\n\n{docstring}" for name, docstring in _docstrings(ast.parse(path.read_bytes()), module)]
         if sections:
@@ -173,9 +175,19 @@ def _checked_text(value: pa.Scalar, file: str, row: int) -> str | None:
     return text
 
 
-def is_held_out(text: str, fraction: float) -> bool:
-    """Whether a document is held out; true for `fraction` of all documents."""
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) < fraction * 2**64
+def split_key(source: str, name: str, text: str) -> str:
+    """What determines whether a document of `source` is held out: its text, or the family of a page of python_docs."""
+    return f"family {family(name)}" if source == "python_docs" else text
+
+
+def family(name: str) -> str:
+    """Pages of Python's documentation that stay together: all help topics, or the modules of a top-level package."""
+    return "help topics" if name.startswith(TOPIC) else name.partition(".")[0]
+
+
+def is_held_out(key: str, fraction: float) -> bool:
+    """Whether the documents with a `split_key` are held out; true for `fraction` of all keys."""
+    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8]) < fraction * 2**64
 
 
 def iter_shards(shards: Iterable[Path]) -> Iterator[tuple[list[bool], list[str]]]:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from twoscale import tables
 from twoscale.config import TrajectoriesConfig
+from twoscale.data.batches import HeldOut
 from twoscale.dynamics import measures
 from twoscale.dynamics.trajectories import Columns, batches, flat, is_group, token_keys
 from twoscale.model.checkpoints import LoadedCheckpoint
@@ -24,39 +25,39 @@ ALL = "all"  # label of the rows with all groups varied at once
 
 
 @torch.no_grad()
-def measure(checkpoint: LoadedCheckpoint, tokens: Tensor, config: TrajectoriesConfig, draws: int, path: Path) -> None:
+def measure(
+    checkpoint: LoadedCheckpoint, held_out: HeldOut, config: TrajectoriesConfig, draws: int, path: Path
+) -> None:
     """Compare further draws of the noise with the run's own noise; write the table "token_independence".
 
     Args:
         checkpoint: The model, its iteration and the seed of its noise.
-        tokens: The first sequences of the held-out text (N, T).
+        held_out: N held-out sequences.
         config: Loop steps and batch size.
         draws: Number of further draws.
         path: The parquet file.
     """
     with tables.writing("token_independence", path) as append:
-        for sequences, batch in batches(checkpoint, tokens, config.batch_size, "path independence"):
-            for columns in measure_batch(checkpoint, batch, sequences, config.loops, draws):
+        for batch in batches(checkpoint, held_out, config.batch_size, "path independence"):
+            for columns in measure_batch(checkpoint, batch, config.loops, draws):
                 append(columns)
 
 
-def measure_batch(
-    checkpoint: LoadedCheckpoint, tokens: Tensor, sequences: Sequence[int], loops: int, draws: int
-) -> Iterator[Columns]:
-    """Rows of the table "token_independence" for held-out sequences (B, T), one (draw, varied group) at a time.
+def measure_batch(checkpoint: LoadedCheckpoint, batch: HeldOut, loops: int, draws: int) -> Iterator[Columns]:
+    """Rows of the table "token_independence" for B held-out sequences, one (draw, varied group) at a time.
 
     The distance is that of the last states x^K of the varied group; of the last group if all are varied.
     """
     model, labels = checkpoint.model, checkpoint.model.config.group_labels
     if not labels:
         return
-    keys = token_keys(checkpoint.iteration, sequences, tokens.shape[1])
-    own = checkpoint.noise(sequences)
+    keys = token_keys(checkpoint.iteration, batch)
+    tokens, own = batch.inputs.to(checkpoint.device), checkpoint.noise(batch.sequences)
     states, log_p = final_states(model, tokens, loops, own)
     varied = {label: [group] for group, label in enumerate(labels)} | {ALL: list(range(len(labels)))}
     for draw in range(1, draws + 1):
         # a further draw is the noise of another seed
-        other = replace(checkpoint, seed=checkpoint.seed + draw).noise(sequences)
+        other = replace(checkpoint, seed=checkpoint.seed + draw).noise(batch.sequences)
         for label, groups in varied.items():
             other_states, log_q = final_states(model, tokens, loops, mixed(own, other, groups))
             compared = compare(states[groups[-1]], other_states[groups[-1]], log_p, log_q)

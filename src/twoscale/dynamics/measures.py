@@ -23,7 +23,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-EPSILON = 1e-8  # keeps ratios finite
 FLOOR_FACTOR = 16  # a step norm below this many units of rounding of the state is noise
 CACHED_NUMBERS = 2**18  # floats that fit into the cache of a core
 
@@ -59,8 +58,11 @@ def acceleration_normalized(update: Tensor, previous: Tensor) -> Tensor:
 
 
 def over_both(acceleration: Tensor, update_norm: Tensor, previous_norm: Tensor) -> Tensor:
-    """The ratio of Eq. 6 from norms: (...) each."""
-    return acceleration / (update_norm + previous_norm + EPSILON)
+    """The ratio of Eq. 6 from norms: (...) each; 0 for two steps of length zero.
+
+    The ε of Eq. 6 is the smallest normal number of the dtype. An absolute one would decide the ratio of shorter steps.
+    """
+    return acceleration / (update_norm + previous_norm + torch.finfo(acceleration.dtype).tiny)
 
 
 def relative(length: Tensor, state: Tensor) -> Tensor:
@@ -69,8 +71,13 @@ def relative(length: Tensor, state: Tensor) -> Tensor:
 
 
 def over_norm(length: Tensor, state_norm: Tensor) -> Tensor:
-    """`relative` from norms: (...) each."""
-    return length / (state_norm + EPSILON)
+    """`relative` from norms: (...) each.
+
+    The ε below Eq. 3 is one unit of rounding of the length, so the ratio is finite for a state of norm zero too: it is
+    1 / eps, or 0 for a length of zero.
+    """
+    precision = torch.finfo(length.dtype)
+    return length / (state_norm + precision.eps * length + precision.tiny)
 
 
 def rounding_floor(state_norm: Tensor) -> Tensor:
@@ -132,6 +139,10 @@ class LoopStep:
         """Whether the update, and the previous one if there is one, exceed the rounding floor, bool (...)."""
         shorter = self.step_norm if self.previous_norm is None else torch.minimum(self.step_norm, self.previous_norm)
         return shorter > rounding_floor(self.state_norm)
+
+    def unless_rounding(self, comparison: Tensor) -> Tensor:
+        """A comparison of both updates (...); NaN if one of them is under the rounding floor."""
+        return comparison.where(self.above_floor, torch.nan)
 
 
 @dataclass(frozen=True)
@@ -227,24 +238,22 @@ def _step_norm_relative(step: LoopStep) -> Tensor:
 
 @loop_measure("cosine", unit="1", needs_previous=True)
 def _cosine_above_floor(step: LoopStep) -> Tensor:
-    """NaN also if one of the updates is under the rounding floor."""
-    angle = _cosine(step.update, step.previous_update, step.step_norm, step.previous_norm)
-    return angle.where(step.above_floor, torch.nan)
+    return step.unless_rounding(_cosine(step.update, step.previous_update, step.step_norm, step.previous_norm))
 
 
 @loop_measure("acceleration", unit="state", needs_previous=True)
 def _acceleration(step: LoopStep) -> Tensor:
-    return step.acceleration
+    return step.unless_rounding(step.acceleration)
 
 
 @loop_measure("acceleration_normalized", unit="1", needs_previous=True)
 def _acceleration_normalized(step: LoopStep) -> Tensor:
-    return over_both(step.acceleration, step.step_norm, step.previous_norm)
+    return step.unless_rounding(over_both(step.acceleration, step.step_norm, step.previous_norm))
 
 
 @loop_measure("acceleration_relative", unit="1", needs_previous=True)
 def _acceleration_relative(step: LoopStep) -> Tensor:
-    return over_norm(step.acceleration, step.state_norm)
+    return step.unless_rounding(over_norm(step.acceleration, step.state_norm))
 
 
 @loop_measure("distance_to_final", unit="state", needs_update=False)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from twoscale import progress, tables
 from twoscale.config import PathTypesConfig, TrajectoriesConfig
+from twoscale.data.batches import HeldOut
 from twoscale.dynamics import measures, path_types
 from twoscale.dynamics.path_types import LoopPath
 from twoscale.files import replacing
@@ -29,21 +30,21 @@ TABLES = ("trajectories", "token_paths", "token_drift")
 
 
 def measure_batch(
-    checkpoint: LoadedCheckpoint, tokens: Tensor, sequences: Sequence[int], loops: int, config: PathTypesConfig
+    checkpoint: LoadedCheckpoint, batch: HeldOut, loops: int, config: PathTypesConfig
 ) -> Iterator[tuple[str, Columns]]:
     """Rows of the tables `TABLES` for held-out sequences, as pairs (table, columns), group by group.
 
     Args:
         checkpoint: The model, its iteration and the seed of its noise.
-        tokens: The sequences (B, T).
-        sequences: Their numbers in the held-out text.
+        batch: B sequences of T tokens.
         loops: Loop steps of every group.
         config: Criteria of the path types.
     """
     model = checkpoint.model
-    keys = token_keys(checkpoint.iteration, sequences, tokens.shape[1])
+    keys = token_keys(checkpoint.iteration, batch)
+    tokens, noise = batch.inputs.to(checkpoint.device), checkpoint.noise(batch.sequences)
     last_state = step_norms = None  # of the previous group: (B, T, C), (K, B, T)
-    for stage in model.trace(tokens, [loops] * len(model.config.groups), checkpoint.noise(sequences)):
+    for stage in model.trace(tokens, [loops] * len(model.config.groups), noise):
         if not is_group(stage):
             continue
         group = stage.stage.group
@@ -90,12 +91,14 @@ def reference_states(model: LoopedModel, stage: StageTrace) -> dict[str, Tensor]
 # --- columns ---------------------------------------------------------------------------------------------------
 
 
-def token_keys(iteration: int, sequences: Sequence[int], length: int) -> Columns:
+def token_keys(iteration: int, batch: HeldOut) -> Columns:
     """The key columns of B * T tokens, sequence by sequence."""
+    sequences, length = batch.inputs.shape
     return {
-        "iteration": np.full(len(sequences) * length, iteration),
-        "sequence": np.repeat(np.asarray(sequences, dtype=np.int32), length),
-        "position": np.tile(np.arange(length, dtype=np.int32), len(sequences)),
+        "iteration": np.full(sequences * length, iteration),
+        "sequence": np.repeat(np.asarray(batch.sequences, dtype=np.int32), length),
+        "document": np.repeat(np.asarray(batch.documents, dtype=np.int32), length),
+        "position": np.tile(np.arange(length, dtype=np.int32), sequences),
     }
 
 
@@ -140,7 +143,7 @@ def flat(values: Tensor) -> np.ndarray:
 @torch.no_grad()
 def extract(
     checkpoint: LoadedCheckpoint,
-    tokens: Tensor,
+    held_out: HeldOut,
     config: TrajectoriesConfig,
     criteria: PathTypesConfig,
     outputs: Mapping[str, Path],
@@ -149,15 +152,15 @@ def extract(
 
     Args:
         checkpoint: The model, its iteration and the seed of its noise.
-        tokens: The first sequences of the held-out text (N, T).
+        held_out: N held-out sequences.
         config: Loop steps and batch size.
         criteria: Criteria of the path types.
         outputs: Table name -> path.
     """
     with ExitStack() as files:
         append = {table: files.enter_context(tables.writing(table, outputs[table], units()[table])) for table in TABLES}
-        for sequences, batch in batches(checkpoint, tokens, config.batch_size, "trajectories"):
-            for table, columns in measure_batch(checkpoint, batch, sequences, config.loops, criteria):
+        for batch in batches(checkpoint, held_out, config.batch_size, "trajectories"):
+            for table, columns in measure_batch(checkpoint, batch, config.loops, criteria):
                 append[table](columns)
 
 
@@ -167,40 +170,37 @@ def units() -> dict[str, dict[str, str]]:
     return {table: {name: measure.unit for name, measure in registries[table].items()} for table in TABLES}
 
 
-def batches(checkpoint: LoadedCheckpoint, tokens: Tensor, size: int, label: str) -> Iterator[tuple[range, Tensor]]:
-    """Numbers and tokens (B, T) of `size` sequences of (N, T) at a time, on the model's device, with a progress bar."""
-    with progress.meter(f"{label} of iteration {checkpoint.iteration}", tokens.numel(), "tokens") as bar:
-        for start in range(0, len(tokens), size):
-            batch = tokens[start : start + size]
-            yield range(start, start + len(batch)), batch.to(checkpoint.device)
-            bar.update(batch.numel())
+def batches(checkpoint: LoadedCheckpoint, held_out: HeldOut, size: int, label: str) -> Iterator[HeldOut]:
+    """`held_out` in batches of `size` sequences, with a progress bar."""
+    with progress.meter(f"{label} of iteration {checkpoint.iteration}", held_out.inputs.numel(), "tokens") as bar:
+        for batch in held_out.batches(size):
+            yield batch
+            bar.update(batch.inputs.numel())
 
 
 @torch.no_grad()
-def save_states(
-    checkpoint: LoadedCheckpoint, tokens: Tensor, words: Sequence[str], config: TrajectoriesConfig, path: Path
-) -> None:
+def save_states(checkpoint: LoadedCheckpoint, sequence: HeldOut, words: Sequence[str], loops: int, path: Path) -> None:
     """Write every hidden state of one held-out sequence as float32 (P, T, C), with metadata for each entry.
 
     P counts the embedding, each unlooped layer, and x^0 … x^K of each group.
 
     Args:
         checkpoint: The model, its iteration and the seed of its noise.
-        tokens: The sequence (T,), number `config.states_sequence` of the held-out text.
-        words: Text of its T tokens.
-        config: Loop steps and number of the sequence.
+        sequence: One sequence of T tokens.
+        words: Text of its tokens.
+        loops: Loop steps of every group.
         path: The safetensors file.
     """
     from safetensors.torch import save_file
 
-    model, noise = checkpoint.model, checkpoint.noise([config.states_sequence])
+    model, noise = checkpoint.model, checkpoint.noise(sequence.sequences)
     places, states = [], []
-    for stage in model.trace(tokens[None].to(checkpoint.device), [config.loops] * len(model.config.groups), noise):
+    for stage in model.trace(sequence.inputs.to(checkpoint.device), [loops] * len(model.config.groups), noise):
         places += describe(stage, model.config.group_labels)
         states += [state[0].float().cpu() for state in stage.states]
     header = {
         "iteration": checkpoint.iteration,
-        "sequence": config.states_sequence,
+        "sequence": sequence.sequences[0],
         "tokens": list(words),
         "places": places,
     }

@@ -4,17 +4,18 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import pairwise
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.benchmark import Timer
 
 from twoscale import progress
-from twoscale.config import ExitsConfig, whole_sequences
-from twoscale.data.batches import held_out_sequences
+from twoscale.config import ExitsConfig
+from twoscale.data.batches import HeldOut
 from twoscale.exits.criteria import ExitCriterion, configured_criteria, make_criterion
 from twoscale.exits.cuda_graphs import CapturedSteps
 from twoscale.exits.decoder import Decoder, DecoderOptions, evaluate_by_position
@@ -54,13 +55,6 @@ def replays_steps(model: LoopedModel, exits: ExitsConfig) -> bool:
     return exits.cuda_graphs and any_weight(model).is_cuda
 
 
-def held_out_text(shard: np.ndarray, context_length: int, exits: ExitsConfig) -> tuple[tuple[Tensor, Tensor], Tensor]:
-    """Inputs and targets (N, T) for quality, and the prompts (R, T) for latency."""
-    sequences = whole_sequences(exits.quality_tokens, context_length)
-    inputs, targets = held_out_sequences(shard, context_length, max(sequences, exits.latency_repeats))
-    return (inputs[:sequences], targets[:sequences]), inputs[: exits.latency_repeats, : exits.latency_tokens]
-
-
 class TextEvaluator:
     """Evaluates held-out sequences under exit criteria, in parallel where the config allows it."""
 
@@ -80,19 +74,19 @@ class TextEvaluator:
         """Sequences to evaluate at a time."""
         return self.exits.quality_batch_size if self.is_parallel(criterion) else 1
 
-    def evaluate(self, criterion: ExitCriterion, inputs: Tensor, first: int) -> tuple[Tensor, LoopCounts]:
-        """Logits (B, T, V) and counts of the held-out sequences `first`, `first` + 1, … with tokens (B, T)."""
+    def evaluate(self, criterion: ExitCriterion, text: HeldOut) -> tuple[Tensor, LoopCounts]:
+        """Logits (B, T, V) and counts of B held-out sequences."""
         if self.is_parallel(criterion):
-            return evaluate_parallel(self.checkpoint, criterion, inputs, first, self.exits.max_loops)
-        return evaluate_by_position(self._decoder, inputs, criterion, range(first, first + len(inputs)))
+            return evaluate_parallel(self.checkpoint, criterion, text, self.exits.max_loops)
+        return evaluate_by_position(self._decoder, text.inputs, criterion, text.sequences)
 
 
 def evaluate_parallel(
-    checkpoint: LoadedCheckpoint, criterion: ExitCriterion, inputs: Tensor, first: int, max_loops: int
+    checkpoint: LoadedCheckpoint, criterion: ExitCriterion, text: HeldOut, max_loops: int
 ) -> tuple[Tensor, LoopCounts]:
     """`TextEvaluator.evaluate` in parallel, where every loop step has its own keys and values."""
-    noise = checkpoint.noise(range(first, first + len(inputs)))
-    return evaluate(checkpoint.model, inputs.to(checkpoint.device), criterion, max_loops, noise)
+    noise = checkpoint.noise(text.sequences)
+    return evaluate(checkpoint.model, text.inputs.to(checkpoint.device), criterion, max_loops, noise)
 
 
 def cross_entropies(logits: Tensor, targets: Tensor) -> Tensor:
@@ -100,29 +94,24 @@ def cross_entropies(logits: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits.transpose(1, 2), targets.to(logits.device), reduction="none")
 
 
-def measure_quality(
-    checkpoint: LoadedCheckpoint, inputs: Tensor, targets: Tensor, exits: ExitsConfig
-) -> tuple[list[Row], list[Row]]:
-    """Rows of the tables "exit_quality" and "exit_loops": each held-out sequence (N, T) at every operating point."""
+def measure_quality(checkpoint: LoadedCheckpoint, text: HeldOut, exits: ExitsConfig) -> tuple[list[Row], list[Row]]:
+    """Rows of the tables "exit_quality" and "exit_loops": each held-out sequence at every operating point."""
     criteria = make_criteria(exits)
     evaluator = TextEvaluator(checkpoint, exits)
     quality: list[Row] = []
     loops: list[Row] = []
-    with progress.meter("quality", len(criteria) * inputs.numel(), "tokens") as bar:
+    with progress.meter("quality", len(criteria) * text.inputs.numel(), "tokens") as bar:
         for (name, threshold), criterion in criteria.items():
-            size = evaluator.batch_size(criterion)
-            for start in range(0, len(inputs), size):
-                rows = slice(start, start + size)
-                logits, counts = evaluator.evaluate(criterion, inputs[rows], start)
-                ce = cross_entropies(logits, targets[rows]).mean(1).tolist()
-                key = {"criterion": name, "threshold": float(threshold)}
-                sizes = {"tokens": inputs.shape[1]}
+            for batch in text.batches(evaluator.batch_size(criterion)):
+                logits, counts = evaluator.evaluate(criterion, batch)
+                ce = cross_entropies(logits, batch.targets).mean(1).tolist()
+                point = {"criterion": name, "threshold": float(threshold)}
                 at_max = _shares(counts.evaluations == exits.max_loops)
-                for i, nats in enumerate(ce):
-                    row = key | {"sequence": start + i} | sizes
-                    quality.append(row | {"ce": nats, "ppl": math.exp(nats), "share_at_max_loops": at_max[i]})
-                loops += [key | row for row in _loop_rows(counts, start, checkpoint.model.config.group_labels)]
-                bar.update(inputs[rows].numel())
+                for key, nats, share in zip(batch.keys, ce, at_max, strict=True):
+                    row = point | key | {"tokens": batch.inputs.shape[1], "ce": nats, "ppl": math.exp(nats)}
+                    quality.append(row | {"share_at_max_loops": share})
+                loops += [point | row for row in _loop_rows(counts, batch, checkpoint.model.config.group_labels)]
+                bar.update(batch.inputs.numel())
     return quality, loops
 
 
@@ -131,61 +120,81 @@ def _shares(mask: Tensor) -> list[float]:
     return [part.double().mean().item() if part.numel() else 0.0 for part in mask.unbind(1)]
 
 
-def _loop_rows(counts: LoopCounts, first: int, groups: Sequence[str]) -> Iterator[Row]:
+def _loop_rows(counts: LoopCounts, batch: HeldOut, groups: Sequence[str]) -> Iterator[Row]:
     """One row a sequence and group: the means over the tokens of the sequence."""
     means = {name: values.float().mean(-1) for name, values in vars(counts).items()}  # (G, B) each
-    for i in range(counts.evaluations.shape[1]):
+    for i, key in enumerate(batch.keys):
         for g, group in enumerate(groups):
-            row = {"sequence": first + i, "group": group}
-            yield row | {name: values[g, i].item() for name, values in means.items()}
+            yield key | {"group": group} | {name: values[g, i].item() for name, values in means.items()}
 
 
-def measure_latency(checkpoint: LoadedCheckpoint, prompts: Tensor, exits: ExitsConfig) -> tuple[list[Row], list[Row]]:
+def timed_segments(context_length: int, tokens: int, segments: int) -> list[slice]:
+    """Positions to time: `tokens` of them in up to `segments` stretches, centred in equal parts of the context."""
+    segments = min(segments, tokens)
+    # both the context and the tokens are split at the same fractions, so a stretch fits into its part
+    parts, counts = ([i * size // segments for i in range(segments + 1)] for size in (context_length, tokens))
+    lengths = [stop - start for start, stop in pairwise(counts)]
+    starts = [start + (stop - start - n) // 2 for (start, stop), n in zip(pairwise(parts), lengths, strict=True)]
+    return [slice(start, start + n) for start, n in zip(starts, lengths, strict=True)]
+
+
+def rotated(points: Sequence[OperatingPoint], repeat: int, repeats: int) -> list[OperatingPoint]:
+    """The points in the order of one repeat: each repeat starts a share of the list later than the one before."""
+    first = max(repeat, 0) * len(points) // repeats
+    return [*points[first:], *points[:first]]
+
+
+def measure_latency(checkpoint: LoadedCheckpoint, prompts: HeldOut, exits: ExitsConfig) -> tuple[list[Row], list[Row]]:
     """Rows of the tables "exit_latency" and "exit_latency_loops".
 
-    Repeat r forces prompt r (R, T) through the cache, token by token. All operating points take turns within a
-    repeat, each followed at once by its baseline, the same evaluations without a criterion, so a drift of the
-    machine affects all of them alike. One round before the first is discarded.
+    Repeat r decodes prompt r (R, T) with the noise of its sequence. Tokens are timed at places spread over the
+    context, because tokens exit at other loop steps early in a text than late; the text before each place is read
+    untimed under the same criterion. All operating points take turns within a repeat, in an order that rotates from
+    repeat to repeat, each followed at once by its baseline, the same evaluations without a criterion. So a drift of
+    the machine affects all of them alike. One round before the first is discarded.
     """
     criteria = make_criteria(exits)
     decoder = make_decoder(checkpoint, exits)
-    groups = checkpoint.model.config.group_labels
-    rounds = [(-1, prompts[0]), *enumerate(prompts)]
+    segments = timed_segments(prompts.inputs.shape[1], exits.latency_tokens, exits.latency_segments)
+    repeats = len(prompts.inputs)
     latency: list[Row] = []
     loops: list[Row] = []
-    with progress.meter("latency", len(rounds) * len(criteria), "points") as bar:
-        for repeat, prompt in rounds:
-            tokens = prompt.tolist()
-            for (name, threshold), criterion in criteria.items():
-                milliseconds, evaluations = time_tokens(decoder, criterion, tokens)
-                baseline, _ = time_tokens(decoder, criterion, tokens, evaluations)
+    with progress.meter("latency", (repeats + 1) * len(criteria), "points") as bar:
+        for repeat in range(-1, repeats):
+            for name, threshold in rotated(list(criteria), repeat, repeats):
+                decoder.reset(criteria[name, threshold], int(prompts.sequences[repeat]))
+                timing = time_segments(decoder, prompts.inputs[repeat].tolist(), segments)
                 bar.update(1)
                 if repeat < 0:
                     continue
                 key = {"criterion": name, "threshold": float(threshold), "repeat": repeat}
-                row = key | {"tokens": len(tokens), "latency_ms": milliseconds, "baseline_ms": baseline}
-                latency.append(row | {"load_average": os.getloadavg()[0]})
-                means = torch.tensor(evaluations, dtype=torch.float64).mean(0).tolist()
-                loops += [key | {"group": g, "evaluations": m} for g, m in zip(groups, means, strict=True)]
+                latency.append(key | timing.row() | {"load_average": os.getloadavg()[0], "cpus": available_cpus()})
+                groups = zip(checkpoint.model.config.group_labels, timing.mean_evaluations(), strict=True)
+                loops += [key | {"group": group, "evaluations": mean} for group, mean in groups]
     return latency, loops
 
 
+def available_cpus() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @torch.inference_mode()
-def measure_check_cost(checkpoint: LoadedCheckpoint, prompts: Tensor, exits: ExitsConfig) -> Iterator[Row]:
+def measure_check_cost(checkpoint: LoadedCheckpoint, prompts: HeldOut, exits: ExitsConfig) -> Iterator[Row]:
     """Rows of the table "check_cost": a KL decision and a loop step, timed in turn on the same state (1, C).
 
-    One token, as in decoding, the first of each prompt (R, T); one thread on CPU.
+    One token, as in decoding, the first of each of the R prompts; one thread on CPU.
     """
     model = checkpoint.model
     criterion = make_criterion("kl", 1.0)
     cache = KVCache(model.config, slots=1, like=any_weight(model))
     captured = CapturedSteps(model, cache, max_loops=1) if replays_steps(model, exits) else None
     attend = cache.attend(0, position=0)
-    for repeat, prompt in enumerate(prompts):
+    for repeat, (prompt, sequence) in enumerate(zip(prompts.inputs, prompts.sequences, strict=True)):
         tokens = prompt[None, :1].to(checkpoint.device)
         entered = model.embed(tokens, attend.positions)  # (1, 1, C)
         for group, label in enumerate(model.config.group_labels):
-            x = model.init_state(group, entered, checkpoint.noise([repeat]))[0]
+            x = model.init_state(group, entered, checkpoint.noise([sequence]))[0]
             injected = model.project_input(group, entered)[0]
             step = partial(model.recur, group, 0, x, injected, attend)
             if captured is not None:
@@ -203,17 +212,54 @@ def _median_ms(call: Callable[[], object]) -> float:
     return 1e3 * Timer("call()", globals={"call": call}).blocked_autorange(min_run_time=MIN_TIMING_SECONDS).median
 
 
+@dataclass
+class Timing:
+    """Seconds of the timed tokens under the criterion and in the baseline, and the evaluations of each (tokens, G)."""
+
+    seconds: float = 0.0
+    baseline_seconds: float = 0.0
+    evaluations: list[list[int]] = field(default_factory=list)
+
+    def row(self) -> Row:
+        tokens = len(self.evaluations)
+        times = {"latency_ms": self.seconds, "baseline_ms": self.baseline_seconds}
+        return {"tokens": tokens} | {name: 1e3 * seconds / tokens for name, seconds in times.items()}
+
+    def mean_evaluations(self) -> list[float]:
+        """Mean over the timed tokens, per group."""
+        return torch.tensor(self.evaluations, dtype=torch.float64).mean(0).tolist()
+
+
+def time_segments(decoder: Decoder, tokens: Sequence[int], segments: Sequence[slice]) -> Timing:
+    """Time the tokens of the segments, one by one, under the criterion of the decoder and in the baseline.
+
+    Both start from the same cache: what was read before the segment under the criterion.
+    """
+    timing = Timing()
+    for segment in segments:
+        if before := tokens[decoder.position : segment.start]:
+            decoder.prefill(before)
+        seconds, evaluations = time_tokens(decoder, tokens[segment])
+        decoder.rewind(segment.start)
+        baseline, _ = time_tokens(decoder, tokens[segment], evaluations)
+        # the next segment follows the criterion's states again, so this one is read once more
+        decoder.rewind(segment.start)
+        timing.seconds += seconds
+        timing.baseline_seconds += baseline
+        timing.evaluations += evaluations
+    return timing
+
+
 def time_tokens(
-    decoder: Decoder, criterion: ExitCriterion, tokens: Sequence[int], evaluations: Sequence | None = None
+    decoder: Decoder, tokens: Sequence[int], evaluations: Sequence[Sequence[int]] | None = None
 ) -> tuple[float, list[list[int]]]:
-    """Milliseconds per token, and the evaluations of each token in each group.
+    """Seconds to feed the tokens one by one, and the evaluations of each token in each group.
 
     With the `evaluations` of an earlier call the same loop steps run without the criterion.
     """
-    decoder.reset(criterion)
     synchronise = torch.cuda.synchronize if any_weight(decoder.model).is_cuda else lambda: None
     synchronise()
     started = time.perf_counter()
     counts = [decoder.feed(token, evaluations[i] if evaluations else None)[1] for i, token in enumerate(tokens)]
     synchronise()
-    return 1e3 * (time.perf_counter() - started) / len(tokens), counts
+    return time.perf_counter() - started, counts

@@ -6,10 +6,14 @@ which of them exit:
     start(x0) -> state                                     x0 (N, C): the N tokens that enter a group
     update(state, x_new, readout) -> (should_exit, state)  x_new (N, C): their states after one more loop step
 
-`should_exit` is a bool tensor (N,). `state` is a dict of tensors whose first axis is the tokens, so an engine
-can keep the rows of those that still loop. All per-token state is in this dict; criteria hold none, so one
-object serves all groups. `readout` turns states (N, C) into logits (N, V); the engine passes it, and it costs
-nothing unless it is called.
+`should_exit` is a bool tensor (N,) on the device of the states. `state` is a dict of tensors whose first axis is
+the tokens, so an engine can keep the rows of those that still loop. Its keys may differ between `start` and the
+first `update`, which is the first to see a readout (`KL`); after that they stay the same. All per-token state is
+in this dict; criteria hold none, so one object serves all groups. A decision on a token depends on its own row
+only, so a text may be evaluated in parallel or token by token. `readout` turns states (N, C) into logits (N, V);
+the engine passes it, and it costs nothing unless it is called. Engines check all of this
+(`twoscale.exits.contract`), and a criterion from a user's file is tried in both before it is measured
+(`twoscale.exits.trial`).
 
 Class attributes: `patience` is the number of loop steps in a row at which `update` has to say exit before a
 token exits; the engine counts them. `keeps` says which state the token keeps, the one before the step that
@@ -18,12 +22,14 @@ triggered the exit ("previous") or the one after it ("new"). `needs_readout` say
 """
 
 import importlib.util
+import inspect
 import math
+import traceback
 from collections.abc import Callable, Mapping
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
-from typing import ClassVar
+from typing import ClassVar, NoReturn
 
 import torch
 from torch import Tensor
@@ -36,11 +42,19 @@ from twoscale.model.interface import Readout
 State = dict[str, Tensor]
 
 KEEPS = ("previous", "new")
+RENAMED_ATTRIBUTES = {"returns": "keeps", "hits": "patience", "needs_decoder": "needs_readout"}
+METHODS = {  # name -> arguments
+    "__init__": "(self, threshold)",
+    "start": "(self, x0)",
+    "update": "(self, state, x_new, readout)",
+}
+_USERS_MODULE = "users_exit_criterion"
 
 
 class ExitCriterion:
-    """Base class of the criteria, with a threshold tau > 0."""
+    """Base class of the criteria, with a threshold tau > 0. `file` is the user's file that defines a criterion."""
 
+    file: ClassVar[str | None] = None
     keeps: ClassVar[str] = "new"
     patience: ClassVar[int] = 1
     needs_readout: ClassVar[bool] = False
@@ -281,7 +295,27 @@ def make_criterion(
     """The criterion `name` of `criteria` at `threshold`; an unknown name is an InputError."""
     if name not in criteria:
         raise InputError(f"exit criterion '{name}': unknown, expected one of {', '.join(criteria)}.")
-    return criteria[name](threshold)
+    try:
+        return criteria[name](threshold)
+    except Exception as error:  # the user's code may raise anything
+        raise_failure(criteria[name], "__init__", error)
+
+
+def raise_failure(criterion: type[ExitCriterion], method: str, error: Exception) -> NoReturn:
+    """Raise what a method raised: from a user's criterion as an InputError with the line in the user's file."""
+    if criterion.file is None or isinstance(error, InputError):
+        raise error
+    file = Path(criterion.file).resolve()
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == file]
+    where = f"exit criterion file {criterion.file}" + (f", line {lines[-1]}" if lines else "")
+    raise InputError(
+        f"{where}: {criterion.__name__}.{method} raised {type(error).__name__}: {first_line(error)}, expected "
+        "no exception."
+    ) from error
+
+
+# --- criteria of the user ----------------------------------------------------------------------------------------
 
 
 def configured_criteria(entries: Mapping[str, CriterionConfig]) -> dict[str, type[ExitCriterion]]:
@@ -294,27 +328,49 @@ def configured_criteria(entries: Mapping[str, CriterionConfig]) -> dict[str, typ
 def load_criterion(file: str, name: str) -> type[ExitCriterion]:
     """The class `name` of a Python file; an InputError if it is not an exit criterion."""
     criterion = getattr(_load_module(file), name, None)
-    where = f"exit criterion file {file}"
     if criterion is None:
-        raise InputError(f"{where}: found no class '{name}', expected one.")
+        raise InputError(f"exit criterion file {file}: found no class '{name}', expected one.")
     if not (isinstance(criterion, type) and issubclass(criterion, ExitCriterion)):
-        raise InputError(f"{where}: '{name}' is no exit criterion, expected a subclass of ExitCriterion.")
-    for method in ("start", "update"):
-        if getattr(criterion, method) is getattr(ExitCriterion, method):
-            raise InputError(f"{where}: class '{name}' lacks the method {method}, expected one.")
-    if criterion.keeps not in KEEPS:
         raise InputError(
-            f"{where}: class '{name}' has keeps = {criterion.keeps!r}, expected one of {', '.join(KEEPS)}."
+            f"exit criterion file {file}: '{name}' is no exit criterion, expected a subclass of ExitCriterion."
         )
+    if (wrong := _wrong_method(criterion) or _wrong_attribute(criterion)) is not None:
+        raise InputError(f"exit criterion file {file}: class '{name}' {wrong}.")
+    if criterion.__module__ == _USERS_MODULE:  # not a built-in that the file imports
+        criterion.file = file
     return criterion
+
+
+def _wrong_method(criterion: type[ExitCriterion]) -> str | None:
+    """What is wrong with the methods of a class, as the end of a sentence; None if nothing is."""
+    for method, arguments in METHODS.items():
+        found = getattr(criterion, method)
+        if method != "__init__" and found is getattr(ExitCriterion, method):
+            return f"lacks the method {method}, expected {method}{arguments}"
+        signature = inspect.signature(found)
+        try:
+            signature.bind(*arguments.split(","))
+        except TypeError:
+            return f"has {method}{signature}, expected {method}{arguments}"
+    return None
+
+
+def _wrong_attribute(criterion: type[ExitCriterion]) -> str | None:
+    """What is wrong with the attributes of a class, as the end of a sentence; None if nothing is."""
+    for old, new in RENAMED_ATTRIBUTES.items():
+        if hasattr(criterion, old):
+            return f"has the attribute {old}, which was renamed, expected {new}"
+    if criterion.keeps not in KEEPS:
+        return f"has keeps = {criterion.keeps!r}, expected one of {', '.join(KEEPS)}"
+    if not isinstance(criterion.patience, int) or criterion.patience < 1:
+        return f"has patience = {criterion.patience!r}, expected a whole number of loop steps, at least 1"
+    return None
 
 
 def _load_module(file: str) -> ModuleType:
     if not Path(file).is_file():
         raise InputError(f"exit criterion file {file}: found no such file, expected Python code with the class.")
-    spec = importlib.util.spec_from_file_location(
-        "users_exit_criterion", file, loader=SourceFileLoader("users_exit_criterion", file)
-    )
+    spec = importlib.util.spec_from_file_location(_USERS_MODULE, file, loader=SourceFileLoader(_USERS_MODULE, file))
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from twoscale.errors import InputError
+from twoscale.exits.contract import Decisions
 from twoscale.exits.criteria import ExitCriterion
 from twoscale.exits.cuda_graphs import AsyncFlags, CapturedSteps
 from twoscale.exits.kv_cache import CachedKV, KVCache, distinct_slots
@@ -212,12 +213,12 @@ class Decoder:
         criterion = self.criterion
         readout = make_readout(self.model, criterion, self.options.readout, group, self.cache.attend(0, self.position))
         x = self._init_state(group, entered, warm)
-        state, patience = criterion.start(x), PatienceCounter(criterion.patience)
+        decisions, patience = Decisions(criterion, x, readout), PatienceCounter(criterion.patience)
         pending: tuple[Callable[[], bool], TokenExit] | None = None
         for k, x_new in self._states(group, entered, x, self.max_loops):
             if pending is not None and patience.exits(pending[0]()):
                 return pending[1]
-            should_exit, state = criterion.update(state, x_new, readout)
+            should_exit = decisions.update(x_new)
             exit_now = TokenExit(x, k, k + 1) if criterion.keeps == "previous" else TokenExit(x_new, k + 1, k + 1)
             if self._runs_ahead:
                 pending = self._read_async(should_exit), exit_now

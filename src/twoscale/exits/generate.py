@@ -182,6 +182,12 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--results", type=Path, default=Path("results"), help="folder of the runs (default: results)")
     options.add_argument("--prompt", required=True, help="text to continue")
     options.add_argument("--tokens", type=int, default=100, help="maximum number of tokens to generate (default: 100)")
+    for add in (_add_criterion, _add_choice, _add_decoding, _add_display):
+        add(options)
+    return options
+
+
+def _add_criterion(options: argparse.ArgumentParser) -> None:
     criterion = options.add_argument_group("exit criterion")
     criterion.add_argument("--criterion", default="fixed", help="exit criterion (default: fixed, all loops)")
     criterion.add_argument(
@@ -200,11 +206,17 @@ def parser() -> argparse.ArgumentParser:
         default="head",
         help="how states become predictions for a criterion (default: head)",
     )
+
+
+def _add_choice(options: argparse.ArgumentParser) -> None:
     choice = options.add_argument_group("choice of tokens")
     choice.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")
     choice.add_argument("--top-k", type=int, metavar="K", help="sample among the K most likely tokens")
     choice.add_argument("--top-p", type=float, metavar="P", help="sample among the most likely tokens that sum to P")
     choice.add_argument("--seed", type=int, default=0, help="of the sampling; the same seed gives the same text")
+
+
+def _add_decoding(options: argparse.ArgumentParser) -> None:
     decoding = options.add_argument_group("decoding")
     decoding.add_argument("--kv-slots", type=int, metavar="M", help="loop steps share M slots of the cache")
     decoding.add_argument("--warm-start", action="store_true", help="start a token from the state of the one before")
@@ -219,10 +231,12 @@ def parser() -> argparse.ArgumentParser:
     decoding.add_argument(
         "--cuda-graphs", action=argparse.BooleanOptionalAction, default=True, help="replay captured loop steps on CUDA"
     )
+
+
+def _add_display(options: argparse.ArgumentParser) -> None:
     display = options.add_argument_group("display")
     display.add_argument(
         "--show-loops", nargs="?", const="auto", choices=["auto", "always"],
         help="colour each token by its loops: on a terminal, or always",
     )  # fmt: skip
     display.add_argument("--html", type=Path, metavar="FILE", help="also write the coloured text as an HTML page")
-    return options

@@ -19,7 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from twoscale.exits.criteria import ExitCriterion, State, keep_rows
+from twoscale.exits.contract import Decisions
+from twoscale.exits.criteria import ExitCriterion
 from twoscale.exits.readout import make_readout, require_parallel
 from twoscale.model.interface import Attend, AttendAt, CausalAttention, LoopedModel, Noise, run_stages
 
@@ -114,13 +115,14 @@ class _Active:
     rows: Tensor
     injected: Tensor  # (N, C)
     x: Tensor  # (N, C)
-    state: State
+    decisions: Decisions
     streak: Tensor  # (N,) loop steps in a row at which the criterion said exit
 
     def keep(self, stays: Tensor) -> None:
         """Drop the tokens for which `stays` (N,) is false."""
         self.rows, self.injected, self.x = self.rows[stays], self.injected[stays], self.x[stays]
-        self.state, self.streak = keep_rows(self.state, stays), self.streak[stays]
+        self.streak = self.streak[stays]
+        self.decisions.keep(stays)
 
 
 class ParallelEngine:
@@ -136,10 +138,10 @@ class ParallelEngine:
         rows = torch.arange(entered.shape[0] * entered.shape[1], device=entered.device)
         x0 = model.init_state(group, entered, noise).flatten(0, 1)
         injected = model.project_input(group, entered).flatten(0, 1)
-        active = _Active(rows, injected, x0, criterion.start(x0), torch.zeros_like(rows))
+        decisions = Decisions(criterion, x0, make_readout(model, criterion, self.readout, group))
+        active = _Active(rows, injected, x0, decisions, torch.zeros_like(rows))
         full = torch.full_like(rows, self.max_loops)
         result = GroupExit(torch.empty_like(x0), full, full.clone())
-        readout = make_readout(model, criterion, self.readout, group)
 
         def active_noise(group: int, k: int, like: Tensor) -> Tensor:
             return noise(group, k, entered).flatten(0, 1)[active.rows]
@@ -147,8 +149,7 @@ class ParallelEngine:
         for k in range(self.max_loops):
             state = model.add_noise(group, k, active.x, active_noise)
             x_new = model.recur(group, k, state, active.injected, store.attend(k, active.rows))
-            should_exit, active.state = criterion.update(active.state, x_new, readout)
-            active.streak = (active.streak + 1) * should_exit
+            active.streak = (active.streak + 1) * decisions.update(x_new)
             self._exit(active, x_new, k, result, store)
             if not len(active.rows):
                 break

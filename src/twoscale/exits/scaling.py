@@ -8,31 +8,28 @@ from torch import Tensor
 
 from twoscale import progress
 from twoscale.config import ExitsConfig, ScalingConfig
+from twoscale.data.batches import HeldOut
 from twoscale.exits.benchmark import Row, TextEvaluator, cross_entropies, evaluate_parallel
 from twoscale.exits.criteria import Fixed
 from twoscale.model.checkpoints import LoadedCheckpoint
 
 
-def measure_scaling(
-    checkpoint: LoadedCheckpoint, inputs: Tensor, targets: Tensor, scaling: ScalingConfig
-) -> Iterator[Row]:
-    """Rows of the table "scaling_quality": held-out sequences (N, T) with every group at each loop count."""
+def measure_scaling(checkpoint: LoadedCheckpoint, text: HeldOut, scaling: ScalingConfig) -> Iterator[Row]:
+    """Rows of the table "scaling_quality": held-out sequences with every group at each loop count."""
     label = f"scaling of iteration {checkpoint.iteration}"
-    with progress.meter(label, len(scaling.loops) * inputs.numel(), "tokens") as bar:
+    with progress.meter(label, len(scaling.loops) * text.inputs.numel(), "tokens") as bar:
         for loops in scaling.loops:
-            for start in range(0, len(inputs), scaling.batch_size):
-                rows = slice(start, start + scaling.batch_size)
-                logits, _ = evaluate_parallel(checkpoint, Fixed(loops), inputs[rows], start, loops)
-                for i, ce in enumerate(cross_entropies(logits, targets[rows]).mean(1).tolist()):
-                    key = {"iteration": checkpoint.iteration, "loops": loops, "sequence": start + i}
-                    yield key | {"tokens": inputs.shape[1], "ce": ce, "ppl": math.exp(ce)}
-                bar.update(inputs[rows].numel())
+            for batch in text.batches(scaling.batch_size):
+                logits, _ = evaluate_parallel(checkpoint, Fixed(loops), batch, loops)
+                losses = cross_entropies(logits, batch.targets).mean(1).tolist()
+                for key, ce in zip(batch.keys, losses, strict=True):
+                    row = {"iteration": checkpoint.iteration, "loops": loops} | key
+                    yield row | {"tokens": batch.inputs.shape[1], "ce": ce, "ppl": math.exp(ce)}
+                bar.update(batch.inputs.numel())
 
 
-def measure_uniform_loops(
-    checkpoint: LoadedCheckpoint, inputs: Tensor, targets: Tensor, exits: ExitsConfig
-) -> Iterator[Row]:
-    """Rows of the table "uniform_loops": the reference of the Pareto figure, on held-out sequences (N, T).
+def measure_uniform_loops(checkpoint: LoadedCheckpoint, text: HeldOut, exits: ExitsConfig) -> Iterator[Row]:
+    """Rows of the table "uniform_loops": the reference of the Pareto figure, on held-out sequences.
 
     The text is evaluated at each loop count of the criterion `fixed`, ascending, the same for all tokens and
     groups. A token then counts at the least of them from which on its most likely next token is that of the
@@ -43,21 +40,20 @@ def measure_uniform_loops(
     evaluator = TextEvaluator(checkpoint, exits)
     criteria = [Fixed(count) for count in counts]
     size = evaluator.batch_size(criteria[0])
-    with progress.meter("uniform loops", len(counts) * inputs.numel(), "tokens") as bar:
-        for start in range(0, len(inputs), size):
-            rows = slice(start, start + size)
+    with progress.meter("uniform loops", len(counts) * text.inputs.numel(), "tokens") as bar:
+        for batch in text.batches(size):
             predictions, losses = [], []
             for criterion in criteria:
-                logits, _ = evaluator.evaluate(criterion, inputs[rows], start)
+                logits, _ = evaluator.evaluate(criterion, batch)
                 predictions.append(logits.argmax(-1))
-                losses.append(cross_entropies(logits, targets[rows]))
-                bar.update(inputs[rows].numel())
+                losses.append(cross_entropies(logits, batch.targets))
+                bar.update(batch.inputs.numel())
             least = settled_from(torch.stack(predictions))  # (B, T), index into counts
             ce = torch.stack(losses).gather(0, least[None])[0].mean(1).tolist()
             loops = torch.tensor(counts, dtype=torch.float64, device=least.device)[least].mean(1).tolist()
             at_max = (least == len(counts) - 1).double().mean(1).tolist()
-            for i in range(len(least)):
-                row = {"sequence": start + i, "tokens": inputs.shape[1], "loops": loops[i], "ce": ce[i]}
+            for i, key in enumerate(batch.keys):
+                row = key | {"tokens": batch.inputs.shape[1], "loops": loops[i], "ce": ce[i]}
                 yield row | {"ppl": math.exp(ce[i]), "share_at_max_loops": at_max[i]}
 
 

@@ -136,6 +136,7 @@ def _training(config: Config) -> dict[str, Any]:
         "batch_tokens": config.train.batch_size * config.model.context_length,
         "held_out_tokens": config.train.held_out_sequences * config.model.context_length,
         "held_out_loops": config.train.held_out_loops,
+        "near_duplicate_tokens": config.data.near_duplicate_tokens,
         "mean_loops": f"{config.model.mean_loops:g}",
         "grad_clip": f"{config.train.grad_clip:g}",
     }
@@ -145,6 +146,7 @@ def _scaling(config: Config) -> dict[str, Any]:
     return {
         "loops": ", ".join(map(str, config.scaling.loops)),
         "tokens": config.scaling_sequences * config.model.context_length,
+        "near_duplicate_tokens": config.data.near_duplicate_tokens,
         "mean_loops": f"{config.model.mean_loops:g}",
         "dtype": config.scaling.dtype,
     }

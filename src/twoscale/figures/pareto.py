@@ -33,7 +33,7 @@ def draw(
 
     Quality is the cross-entropy minus that at all `context.loops` loop steps, which the criterion `fixed` has to
     contain. Fixed loop counts are the dashed line; the star is the oracle of `uniform_loops`, which has no latency
-    because no decoder can run it. Bars are 95 % intervals over sequences.
+    because no decoder can run it. Bars are 95 % intervals over documents.
 
     Args:
         exit_latency, exit_quality, exit_loops: Tables of these names, of the dense grid of thresholds.

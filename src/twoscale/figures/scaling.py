@@ -16,7 +16,7 @@ TRAINED = {"color": style.GREY, "linewidth": 0.8, "linestyle": (0, (1, 1.5))}
 def draw(scaling: pd.DataFrame, *, mean_loops: float, context: style.FigureContext) -> Figure:
     """Two panels against the loops of every group: (i) perplexity, (ii) the cost of fewer loops in nats.
 
-    One line per checkpoint; bands are 95 % intervals over sequences.
+    One line per checkpoint; bands are 95 % intervals over documents.
 
     Args:
         scaling: Table of this name.

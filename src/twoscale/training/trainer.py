@@ -20,7 +20,7 @@ from torch import Tensor
 
 from twoscale import progress, rng, tables
 from twoscale.config import ModelConfig, TrainConfig
-from twoscale.data.batches import Batches, Prefetched
+from twoscale.data.batches import Batches, HeldOut, Prefetched
 from twoscale.errors import InputError
 from twoscale.model import checkpoints, registry
 from twoscale.model.checkpoints import Header
@@ -121,30 +121,28 @@ def autocast(device: str) -> contextlib.AbstractContextManager:
     return torch.autocast("cuda", torch.bfloat16) if device == "cuda" else contextlib.nullcontext()
 
 
-def held_out_loss(model: LoopedModel, held_out: tuple[Tensor, Tensor], loops: int, seed: int, batch_size: int) -> float:
-    """Mean cross-entropy in nats per token over held-out inputs and targets (N, T) at a fixed loop count.
+def held_out_loss(model: LoopedModel, held_out: HeldOut, loops: int, seed: int, batch_size: int) -> float:
+    """Mean cross-entropy in nats per token over held-out sequences at a fixed loop count.
 
     Always eager: rare evaluation shapes would trigger recompilation.
     """
-    inputs, targets = held_out
     device = next(model.parameters()).device
     total = 0.0
     with torch.no_grad(), autocast(device.type), torch.compiler.set_stance("force_eager"):
-        for start in range(0, len(inputs), batch_size):
-            rows = range(start, min(start + batch_size, len(inputs)))
-            noise = EvaluationNoise(seed, rows, model.config.context_length)
-            logits = model(inputs[rows.start : rows.stop].to(device), [loops] * len(model.config.groups), noise)
-            batch_targets = targets[rows.start : rows.stop].to(device)
-            total += F.cross_entropy(logits.flatten(0, 1).float(), batch_targets.flatten(), reduction="sum").item()
-    return total / targets.numel()
+        for batch in held_out.batches(batch_size):
+            noise = EvaluationNoise(seed, batch.sequences, model.config.context_length)
+            logits = model(batch.inputs.to(device), [loops] * len(model.config.groups), noise)
+            targets = batch.targets.to(device)
+            total += F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="sum").item()
+    return total / held_out.targets.numel()
 
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The token shard to train on (tokens,), and held-out inputs and targets (N, T)."""
+    """The token shard to train on (tokens,), and held-out sequences."""
 
     tokens: np.ndarray
-    held_out: tuple[Tensor, Tensor]
+    held_out: HeldOut
 
 
 class Trainer:

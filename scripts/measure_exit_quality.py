@@ -1,0 +1,34 @@
+"""Rule measure_exit_quality: quality and loops of one exit criterion on the last checkpoint.
+
+A criterion from a user's file is first tried on a few tokens.
+"""
+
+import pandas as pd
+import torch
+
+from twoscale import command, tables
+from twoscale.config import whole_sequences
+from twoscale.data.batches import open_held_out
+from twoscale.exits.benchmark import measure_quality
+from twoscale.exits.trial import try_criteria
+from twoscale.model.checkpoints import open_checkpoint
+
+
+def main(arguments) -> None:
+    config, exits = arguments.config, arguments.config.exits
+    torch.set_num_threads(arguments.threads)
+    checkpoint = open_checkpoint(arguments.checkpoint, config, exits.dtype)
+    sequences = whole_sequences(exits.quality_tokens, config.model.context_length)
+    text = open_held_out(arguments.val, arguments.metadata, config.model.context_length, sequences)
+    if config.criterion_files:
+        try_criteria(checkpoint, text.inputs[0], exits)
+    for name, rows in zip(("quality", "loops"), measure_quality(checkpoint, text, exits), strict=True):
+        table = f"exit_{name}"
+        frame = pd.DataFrame(rows, columns=list(tables.columns(table))).assign(run=config.run)
+        tables.write(table, frame, getattr(arguments, name))
+
+
+if __name__ == "__main__":
+    parser = command.parser(__doc__, files=("checkpoint", "val", "metadata", "quality", "loops"))
+    parser.add_argument("--threads", type=int, required=True, help="threads of torch")
+    command.run(main, parser)

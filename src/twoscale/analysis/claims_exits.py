@@ -1,0 +1,208 @@
+"""What the claims about exit criteria are judged on: claims 7 to 11, 14 and 15.
+
+Each threshold has its finding. No statistic is the largest or smallest over thresholds: the extreme of noisy numbers
+is biased, and resampling adds the bias again.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from twoscale.analysis.claims_geometry import scale_of_threshold
+from twoscale.analysis.evidence import Estimate, Evidence, InconclusiveError, OperatingPoint, mean
+from twoscale.analysis.findings import Quantity, above, at_least, at_most, below, between, judged, reference
+
+HALF_DECADES = tuple(10 ** (exponent / 2) for exponent in range(-10, -3))
+PAPER_GRID = HALF_DECADES[::2]  # 1e-5, 1e-4, 1e-3, 1e-2: App. D
+PAPER_MAX_LOOPS = 30
+EQUAL_QUALITY = 0.01  # nats
+ABRUPT_LOSS = 0.05  # nats
+SAVING = 0.75  # of the time
+RACE_PARTS = 3  # estimates that a race rests on: the quality of either criterion, and a latency
+
+
+# --- claims 7 and 11: latency ----------------------------------------------------------------------------------
+
+
+def acceleration_saves_time(evidence: Evidence) -> Iterator[Quantity]:
+    name = "latency at τ = 1e-2 over that at 1e-5"
+    yield judged("acceleration", name, at_most(SAVING), _saving, evidence)
+    yield from _scales(evidence)
+
+
+def _saving(evidence: Evidence) -> Estimate:
+    if evidence.max_loops != PAPER_MAX_LOOPS:
+        found = f"max_loops is {evidence.max_loops}"
+        raise InconclusiveError(f"rows missing: {found}, the claim is about {PAPER_MAX_LOOPS}")
+    return latency_ratio(evidence, ("acceleration", 1e-2), ("acceleration", 1e-5))
+
+
+def latency_ratio(evidence: Evidence, point: OperatingPoint, other: OperatingPoint) -> Estimate:
+    """Median latency over prompts at one operating point over that at another."""
+    units = evidence.latencies([point, other])
+    first, second = np.median(units, axis=0)
+    return evidence.ratio_of_medians(units, f"{first:.3g} against {second:.3g} ms")
+
+
+def kl_is_slower(evidence: Evidence) -> Iterator[Quantity]:
+    for threshold in HALF_DECADES:
+        name = f"latency over that of acceleration, τ = {threshold:.3g}"
+        arguments = (latency_ratio, evidence, ("kl", threshold), ("acceleration", threshold))
+        if threshold in PAPER_GRID:
+            yield judged("kl", name, above(1), *arguments)
+        else:
+            yield reference("kl", name, *arguments)
+    yield _check_cost(evidence)
+    yield from _scales(evidence)
+
+
+def _check_cost(evidence: Evidence) -> Quantity:
+    return reference("kl", "one KL check in loop steps, mean over groups", _check_cost_ratio, evidence)
+
+
+def _check_cost_ratio(evidence: Evidence) -> Estimate:
+    return evidence.ratio_of_medians(evidence.check_times())
+
+
+def _scales(evidence: Evidence) -> Iterator[Quantity]:
+    """The largest τ in units that do not depend on the scale of the states."""
+    largest = PAPER_GRID[-1]
+    for measure, unit in (("state_norm", "norm of the states"), ("step_norm", "step norm at k = 1")):
+        name = f"τ = {largest:g} over the mean {unit}, last checkpoint"
+        yield reference("all groups", name, scale_of_threshold, evidence, largest, measure)
+
+
+# --- claims 8, 9, 15: quality ----------------------------------------------------------------------------------
+
+
+def quality_is_flat(evidence: Evidence) -> Iterator[Quantity]:
+    for criterion in ("acceleration", "kl"):
+        for threshold in PAPER_GRID[1:]:
+            name = f"CE({threshold:g}) − CE(1e-5) in nats"
+            points = ((criterion, threshold), (criterion, 1e-5))
+            yield judged(criterion, name, between(-EQUAL_QUALITY, EQUAL_QUALITY), ce_change, evidence, *points)
+    yield from _scales(evidence)
+
+
+def ce_change(evidence: Evidence, point: OperatingPoint, other: OperatingPoint) -> Estimate:
+    """Cross-entropy at one operating point minus that at another, in nats."""
+    return evidence.estimate(lambda totals: _rise(mean(totals)), evidence.entropies([point, other]))
+
+
+def _rise(pairs: np.ndarray) -> np.ndarray:
+    """First minus second of pairs along the last axis: (R, 2) -> (R,)."""
+    return pairs[..., 0] - pairs[..., 1]
+
+
+def step_norm_loses_quality(evidence: Evidence) -> Iterator[Quantity]:
+    fine, middle, coarse = (("step_norm", threshold) for threshold in (1e-5, 1e-3, 1e-2))
+    flat, loss = "CE(1e-3) − CE(1e-5) in nats", "CE(1e-2) − CE(1e-3) in nats"
+    yield judged("step_norm", flat, at_most(EQUAL_QUALITY), ce_change, evidence, middle, fine)
+    yield judged("step_norm", loss, at_least(ABRUPT_LOSS), ce_change, evidence, coarse, middle)
+    yield from _scales(evidence)
+
+
+def acceleration_and_kl_are_robust(evidence: Evidence) -> Iterator[Quantity]:
+    name = "nats lost from τ = 1e-5 to 1e-2: step norm minus {}"
+    for criterion in ("acceleration", "kl"):
+        yield judged(criterion, name.format(criterion), above(EQUAL_QUALITY), _excess_loss, evidence, criterion)
+    yield from _scales(evidence)
+
+
+def _excess_loss(evidence: Evidence, criterion: str) -> Estimate:
+    """Cross-entropy lost by the step norm over the range of τ, minus that lost by `criterion`."""
+    ends = [(name, threshold) for name in ("step_norm", criterion) for threshold in (1e-2, 1e-5)]
+    units = evidence.entropies(ends)
+    losses = [_rise(mean(units.sum(axis=0))[part]) for part in (slice(0, 2), slice(2, 4))]
+    remark = f"{losses[0]:.3g} against {losses[1]:.3g}"
+    return evidence.estimate(lambda totals: _rise(mean(totals)[:, :2]) - _rise(mean(totals)[:, 2:]), units, remark)
+
+
+# --- claim 14: evaluations -------------------------------------------------------------------------------------
+
+
+def kl_responds_later(evidence: Evidence) -> Iterator[Quantity]:
+    for threshold in PAPER_GRID:
+        name = f"evaluations per token and group minus those of acceleration, τ = {threshold:g}"
+        yield judged("kl", name, above(0), _later, evidence, threshold)
+
+
+def _later(evidence: Evidence, threshold: float) -> Estimate:
+    units = evidence.evaluations([("kl", threshold), ("acceleration", threshold)])
+    kl, acceleration = mean(units.sum(axis=0))
+    remark = f"{kl:.3g} against {acceleration:.3g}"
+    return evidence.estimate(lambda totals: _rise(mean(totals)), units, remark)
+
+
+# --- claim 10: the race at equal quality -----------------------------------------------------------------------
+
+
+def acceleration_is_fastest(evidence: Evidence) -> Iterator[Quantity]:
+    for other in ("kl", "step_norm"):
+        name = f"latency at the largest τ of equal quality, acceleration over {other}"
+        yield judged(other, name, below(1), _race, evidence, "acceleration", other)
+    yield _check_cost(evidence)
+    yield from _scales(evidence)
+
+
+@dataclass(frozen=True)
+class EqualQuality:
+    """The largest half-decade threshold at which a criterion is as good as all loop steps; `None` if there is none.
+
+    Attributes:
+        measured: By the measured change of quality.
+        surely: Up to which the whole interval of the change is within the limit.
+        possibly: Above which the whole interval is outside.
+    """
+
+    criterion: str
+    measured: float | None
+    surely: float | None
+    possibly: float | None
+
+    def __str__(self) -> str:
+        if self.measured is None:
+            return f"{self.criterion} has no threshold of equal quality"
+        return f"{self.criterion} at τ = {self.measured:.3g}"
+
+
+def equal_quality(evidence: Evidence, criterion: str) -> EqualQuality:
+    """Where a criterion loses no more than `EQUAL_QUALITY` against all loop steps; it may be better."""
+    full = ("fixed", evidence.max_loops)
+    changes = [ce_change(evidence, (criterion, threshold), full) for threshold in HALF_DECADES]
+    changes = [change.widened(RACE_PARTS) for change in changes]
+    # up to the first threshold that is not sure, so that one wrong "sure" among many is as unlikely as one alone
+    unsure = [change.high > EQUAL_QUALITY for change in changes]
+    surely = HALF_DECADES[: unsure.index(True)] if any(unsure) else HALF_DECADES
+    measured, possibly = (
+        [threshold for threshold, change in zip(HALF_DECADES, changes, strict=True) if end(change) <= EQUAL_QUALITY]
+        for end in (lambda change: change.value, lambda change: change.low)
+    )
+    return EqualQuality(criterion, *(max(known, default=None) for known in (measured, surely, possibly)))
+
+
+def _race(evidence: Evidence, criterion: str, other: str) -> Estimate:
+    """Latency of `criterion` at its largest τ of equal quality over that of `other` at its own.
+
+    The threshold depends on quality and not on latency, so it is no choice of the fastest among noisy times. The
+    interval reaches from the best case, the fastest that `criterion` possibly is against the slowest that `other`
+    surely is, to the worst.
+    """
+    ours, theirs = (equal_quality(evidence, name) for name in (criterion, other))
+    if ours.measured is theirs.measured is None:
+        raise InconclusiveError("neither criterion has a threshold of equal quality")
+    point = _ratio_at(evidence, ours, theirs, ("measured", "measured"))
+    best = _ratio_at(evidence, ours, theirs, ("possibly", "surely")).widened(RACE_PARTS)
+    worst = _ratio_at(evidence, ours, theirs, ("surely", "possibly")).widened(RACE_PARTS)
+    remark = f"{ours}, {theirs}" + (f": {point.remark}" if point.remark else "")
+    return Estimate(point.value, best.low, worst.high, remark, point.freedom).checked()
+
+
+def _ratio_at(evidence: Evidence, ours: EqualQuality, theirs: EqualQuality, cases: tuple[str, str]) -> Estimate:
+    """Ratio of latencies at thresholds that may be `None`: a criterion without one takes infinitely long."""
+    point, other = getattr(ours, cases[0]), getattr(theirs, cases[1])
+    if point is None or other is None:
+        ratio = np.nan if point is other else np.inf if point is None else 0.0
+        return Estimate(ratio, ratio, ratio)
+    return latency_ratio(evidence, (ours.criterion, point), (theirs.criterion, other))

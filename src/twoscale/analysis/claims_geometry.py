@@ -1,0 +1,270 @@
+"""What the claims about the geometry of loops are judged on: claims 1 to 6, 12 and 13.
+
+Claims about training (2, 3, 5, 12) are judged on a trend, a line over the logarithm of the iteration, fitted over all
+checkpoints after warm-up. The difference between two checkpoints depends on which two: the first one after warm-up
+has a large learning rate, and the course between them is not monotone. It is given for comparison.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from twoscale.analysis.evidence import (
+    FEWEST_FOR_TREND,
+    SETTLED,
+    TENTH,
+    Estimate,
+    Evidence,
+    InconclusiveError,
+    Statistic,
+    decay_rate,
+    decay_time,
+    mean,
+    settled_mean,
+    settled_variance,
+)
+from twoscale.analysis.findings import Bounds, Quantity, above, at_least, at_most, below, between, judged, reference
+
+FASTEST_DECAY = 10  # loop steps within which steps are a tenth
+MOST_SETTLED_DEVIATION = 0.05  # of the cosine over SETTLED
+PAPER_ANGLES = (0.45, 0.70)  # 0.5 – 0.65 with a margin of 0.05
+LEAST_TURN = 0.05  # of the cosine, towards zero
+ANTI_PARALLEL = -0.1  # settled cosines from here to 0.1 are orthogonal: angles of 84° to 96°
+LEAST_DRIFT = 5.0  # DLR that counts as "much larger than 1"
+UNCOUNTED_STATES = ("initial",)  # Eq. 2 to the letter measures the noise that a group starts from
+PLATEAU = 0.5  # least share of the step norm of k = 10 … 19 that is left at k = 20 … 29
+EARLY, LATE = slice(10, 20), slice(20, 30)
+
+TREND = "{}, trend over checkpoints"
+ENDS = "the same, last − first after warm-up"
+
+
+# --- claims 1, 2, 12: step norms -------------------------------------------------------------------------------
+
+
+def decay_is_fast(evidence: Evidence) -> Iterator[Quantity]:
+    name = f"mean norm at k = {FASTEST_DECAY} over that at k = 1"
+    leap = "norm at k = 0 over that at k = 1 (the leap from x⁰)"
+    for group in evidence.groups:
+        yield judged(group, name, at_most(TENTH), _decay_within, evidence, group)
+        yield reference(group, "the same, untrained", _decay_within, evidence, group, 0)
+        yield reference(group, leap, _first_norm_ratio, evidence, group)
+
+
+def _decay_within(evidence: Evidence, group: str, iteration: int | None = None) -> Estimate:
+    iteration = evidence.last() if iteration is None else iteration
+    units = _norms(evidence, group, [iteration], until=FASTEST_DECAY)[:, 0]
+    time = decay_time(mean(units.sum(axis=0)))
+    remark = f"a tenth at k = {time:.3g}" if np.isfinite(time) else "a tenth is not reached"
+    return evidence.ratio(lambda totals: mean(totals)[:, FASTEST_DECAY] / mean(totals)[:, 1], units, remark)
+
+
+def _first_norm_ratio(evidence: Evidence, group: str) -> Estimate:
+    units = evidence.curves("step_norm", group, [evidence.last()], until=1)[:, 0]
+    return evidence.ratio(lambda totals: mean(totals)[:, 0] / mean(totals)[:, 1], units)
+
+
+def _norms(evidence: Evidence, group: str, iterations: Sequence[int], until: int = 2) -> np.ndarray:
+    """Units of step norms; raises InconclusiveError if loop steps up to the decay to a tenth are rounding."""
+    units = evidence.curves("step_norm", group, iterations, until)
+    times = decay_time(mean(units.sum(axis=0)))
+    for iteration, time in zip(iterations, times, strict=True):
+        last = int(np.ceil(time)) if np.isfinite(time) else units.shape[-2] - 1
+        evidence.check_angles(group, [iteration], range(1, last + 1))
+    return units
+
+
+def decay_gets_faster(evidence: Evidence) -> Iterator[Quantity]:
+    name = "decades per loop step until a tenth of k = 1"
+    for group in evidence.groups:
+        yield judged(group, TREND.format(name), above(0), _trend, evidence, decay_rate, _norms, group)
+        yield reference(group, ENDS, _change, evidence, decay_rate, _norms, group)
+
+
+def steps_become_smaller(evidence: Evidence) -> Iterator[Quantity]:
+    name = "ln of the mean step norm over k ≥ 1"
+    for group in evidence.groups:
+        yield judged(group, TREND.format(name), below(0), _trend, evidence, log_mean_step, _all_norms, group)
+        yield reference(group, ENDS, _change, evidence, log_mean_step, _all_norms, group)
+        yield reference(group, "the same, over the norm of the states", _relative_trend, evidence, group)
+
+
+def _all_norms(evidence: Evidence, group: str, iterations: Sequence[int]) -> np.ndarray:
+    return evidence.curves("step_norm", group, iterations, until=2)
+
+
+def log_mean_step(totals: np.ndarray) -> np.ndarray:
+    """Logarithm of the mean of the mean norms over k ≥ 1: (R, …, K, 2) -> (R, …)."""
+    return np.log(mean(totals)[..., 1:].mean(axis=-1))
+
+
+def _relative_trend(evidence: Evidence, group: str) -> Estimate:
+    iterations = evidence.after_warmup(FEWEST_FOR_TREND)
+    steps, states = (evidence.curves(name, group, iterations, until=2) for name in ("step_norm", "state_norm"))
+    units = np.stack([steps, states], axis=-1)  # (documents, iterations, K, 2, measures)
+    return evidence.trend(lambda totals: log_mean_step(totals[..., 0]) - log_mean_step(totals[..., 1]), units)
+
+
+# A function of Evidence, a group and iterations that gives units (documents, iterations, …).
+_Units = Callable[[Evidence, str, Sequence[int]], np.ndarray]
+
+
+def _trend(evidence: Evidence, statistic: Statistic, units: _Units, group: str, unbias: bool = False) -> Estimate:
+    iterations = evidence.after_warmup(FEWEST_FOR_TREND)
+    return evidence.trend(statistic, units(evidence, group, iterations), unbias)
+
+
+def _change(evidence: Evidence, statistic: Statistic, units: _Units, group: str) -> Estimate:
+    iterations = evidence.after_warmup(2)
+    return evidence.change(statistic, units(evidence, group, [iterations[0], iterations[-1]]))
+
+
+# --- claims 3, 4, 5: angles ------------------------------------------------------------------------------------
+
+
+def angles_settle(evidence: Evidence) -> Iterator[Quantity]:
+    name = "variance of the mean cosine over k = 10 … 29"
+    for group in evidence.groups:
+        yield judged(group, "cosine at k = 1 − settled mean", below(0), _rise, evidence, group)
+        yield judged(group, name, at_most(MOST_SETTLED_DEVIATION**2), _settled_variance, evidence, group)
+        yield judged(
+            group, TREND.format(name), at_most(0), _trend, evidence, settled_variance, _settled_cosines, group, True
+        )
+        yield reference(group, ENDS, _change, evidence, settled_variance, _settled_cosines, group)
+
+
+def _rise(evidence: Evidence, group: str) -> Estimate:
+    iteration = evidence.last()
+    evidence.check_angles(group, [iteration], [1])
+    units = _settled_cosines(evidence, group, [iteration])[:, 0]
+    return evidence.estimate(lambda totals: mean(totals)[:, 1] - settled_mean(totals), units)
+
+
+def _settled_variance(evidence: Evidence, group: str) -> Estimate:
+    units = _settled_cosines(evidence, group, [evidence.last()])[:, 0]
+    return evidence.estimate(settled_variance, units, unbias=True)
+
+
+def _settled_cosines(evidence: Evidence, group: str, iterations: Sequence[int]) -> np.ndarray:
+    """Units of cosines; raises InconclusiveError if the loop steps SETTLED of a checkpoint are rounding."""
+    units = evidence.curves("cosine", group, iterations, until=SETTLED[-1])
+    for iteration in iterations:
+        evidence.check_angles(group, [iteration], SETTLED)
+    return units
+
+
+def angles_match(evidence: Evidence) -> Iterator[Quantity]:
+    for group in evidence.groups:
+        yield judged(group, "settled mean cosine", between(*PAPER_ANGLES), _settled_cosine, evidence, group)
+        yield reference(group, "the same, untrained", _settled_cosine, evidence, group, 0)
+
+
+def _settled_cosine(evidence: Evidence, group: str, iteration: int | None = None) -> Estimate:
+    iteration = evidence.last() if iteration is None else iteration
+    return evidence.estimate(settled_mean, _settled_cosines(evidence, group, [iteration])[:, 0])
+
+
+def steps_turn_orthogonal(evidence: Evidence) -> Iterator[Quantity]:
+    name = "|settled mean cosine|"
+    not_anti_parallel = Bounds(f"≥ {ANTI_PARALLEL} (not anti-parallel)", ANTI_PARALLEL)
+    for group in evidence.groups:
+        arguments = (evidence, settled_modulus, _settled_cosines, group)
+        yield judged(group, TREND.format(name), at_most(-LEAST_TURN), _trend, *arguments)
+        yield judged(group, "settled mean cosine, last", not_anti_parallel, _settled_cosine, evidence, group)
+        yield reference(group, f"{name}, last − first after warm-up", _change, *arguments)
+
+
+def settled_modulus(totals: np.ndarray) -> np.ndarray:
+    """Modulus of the settled mean cosine: (R, …, K, 2) -> (R, …)."""
+    return np.abs(settled_mean(totals))
+
+
+# --- claim 6: jumps between groups -----------------------------------------------------------------------------
+
+
+def drift_is_larger(evidence: Evidence) -> Iterator[Quantity]:
+    for reference_state in evidence.reference_states:
+        for boundary in evidence.boundaries:
+            yield from _drift_quantities(evidence, boundary, reference_state)
+    leap = "leap from x⁰ (k = 0) over the path of the loop"
+    for group in evidence.groups:
+        yield reference(group, leap, _leap_share, evidence, group)
+
+
+def _drift_quantities(evidence: Evidence, boundary: str, reference_state: str) -> Iterator[Quantity]:
+    scope, point = f"{boundary}, {reference_state}", (evidence, boundary, reference_state)
+    counts = reference_state not in UNCOUNTED_STATES
+    for iteration in evidence.trained:
+        name = f"DLR, iteration {iteration}"
+        yield judged(scope, name, above(1), _drift_ratio, *point, iteration, counts=counts)
+    yield judged(scope, "DLR, last", at_least(LEAST_DRIFT), _drift_ratio, *point, None, counts=counts)
+    yield reference(scope, "DLR, untrained", _drift_ratio, *point, 0)
+    yield reference(scope, "jump over the path of the loop, last", _drift_ratio, *point, None, "jump_over_path")
+
+
+def _drift_ratio(
+    evidence: Evidence, boundary: str, reference_state: str, iteration: int | None, measure: str = "dlr"
+) -> Estimate:
+    iteration = evidence.last() if iteration is None else iteration
+    return evidence.estimate(mean, evidence.ratios(boundary, reference_state, iteration, measure))
+
+
+def _leap_share(evidence: Evidence, group: str) -> Estimate:
+    units = evidence.curves("step_norm", group, [evidence.last()])[:, 0]
+    return evidence.ratio(lambda totals: mean(totals)[:, 0] / mean(totals).sum(axis=1), units)
+
+
+# --- claim 13: the premise of the exit criterion ---------------------------------------------------------------
+
+
+def loops_are_spirals(evidence: Evidence) -> Iterator[Quantity]:
+    norms = "mean norm over k = 20 … 29 over that over k = 10 … 19"
+    curvature = "mean curvature over k = 20 … 29 over that over k = 10 … 19"
+    for group in evidence.groups:
+        yield judged(group, norms, at_least(PLATEAU), _plateau, evidence, group)
+        yield judged(group, curvature, between(PLATEAU, 1 / PLATEAU), _curvature_ratio, evidence, group)
+        yield reference(group, "the norm over k = 20 … 29 over that at k = 1", _late_norm, evidence, group)
+
+
+def _plateau(evidence: Evidence, group: str) -> Estimate:
+    units = _spiral(evidence, group, "step_norm")
+    return evidence.ratio(lambda totals: late_over_early(mean(totals)), units)
+
+
+def _curvature_ratio(evidence: Evidence, group: str) -> Estimate:
+    """Ratio of curvatures a / s², of the mean acceleration a and the mean step norm s at each loop step."""
+    evidence.check_angles(group, [evidence.last()], range(10, 30))
+    units = np.stack([_spiral(evidence, group, name) for name in ("acceleration", "step_norm")], axis=-1)
+    return evidence.ratio(lambda totals: late_over_early(mean(totals[..., 0]) / mean(totals[..., 1]) ** 2), units)
+
+
+def _late_norm(evidence: Evidence, group: str) -> Estimate:
+    units = _spiral(evidence, group, "step_norm")
+    return evidence.ratio(lambda totals: mean(totals)[:, LATE].mean(axis=1) / mean(totals)[:, 1], units)
+
+
+def _spiral(evidence: Evidence, group: str, measure: str) -> np.ndarray:
+    """Units (documents, K, 2) at the last checkpoint; raises InconclusiveError if early loop steps are rounding."""
+    iteration = evidence.last()
+    units = evidence.curves(measure, group, [iteration], until=29)[:, 0]
+    evidence.check_angles(group, [iteration], range(10, 20))
+    return units
+
+
+def late_over_early(curve: np.ndarray) -> np.ndarray:
+    """Mean over k = 20 … 29 over that over k = 10 … 19: (R, K) -> (R,)."""
+    with np.errstate(invalid="ignore"):
+        return curve[:, LATE].mean(axis=1) / curve[:, EARLY].mean(axis=1)
+
+
+# --- the scale of τ --------------------------------------------------------------------------------------------
+
+
+def scale_of_threshold(evidence: Evidence, threshold: float, measure: str) -> Estimate:
+    """τ over the mean norm of states, or of steps at k = 1, at the last checkpoint; the mean over groups."""
+    iteration = evidence.last()
+    if not evidence.groups:
+        raise InconclusiveError("rows missing: no looped group")
+    units = np.stack([evidence.curves(measure, group, [iteration], until=1)[:, 0] for group in evidence.groups], axis=1)
+    steps = slice(1, 2) if measure == "step_norm" else slice(1, None)  # x⁰ is noise by default
+    return evidence.ratio(lambda totals: threshold / mean(totals)[..., steps].mean(axis=(1, 2)), units)

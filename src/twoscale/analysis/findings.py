@@ -1,0 +1,130 @@
+"""What a claim is judged on: quantities with bounds, the findings about them, and how findings combine.
+
+A claim names its quantities before any of them is measured, so the number of those that count is known when they are
+judged. A finding *holds* if its whole 95 % interval is within the bounds. It *does not hold* if its whole interval is
+outside, after the interval was widened for the number of findings: a claim with many findings would otherwise be
+refuted by chance. Between the two it *cannot be judged*.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from twoscale.analysis.evidence import Estimate, InconclusiveError
+
+HOLDS, FAILS, OPEN = "holds", "does not hold", "cannot be judged"
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The values that a number may have: from `least` to `most`, both included."""
+
+    text: str
+    least: float = -np.inf
+    most: float = np.inf
+
+
+def at_most(bound: float) -> Bounds:
+    return Bounds(f"≤ {bound:g}", most=bound)
+
+
+def at_least(bound: float) -> Bounds:
+    return Bounds(f"≥ {bound:g}", least=bound)
+
+
+def below(bound: float) -> Bounds:
+    return Bounds(f"< {bound:g}", most=np.nextafter(bound, -np.inf))
+
+
+def above(bound: float) -> Bounds:
+    return Bounds(f"> {bound:g}", least=np.nextafter(bound, np.inf))
+
+
+def between(least: float, most: float) -> Bounds:
+    return Bounds(f"{least:g} … {most:g}", least, most)
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number that a claim is about, not measured yet.
+
+    Attributes:
+        scope: The group, boundary, reference state or exit criterion that it belongs to.
+        name: What is measured.
+        measure: Measures it; may raise InconclusiveError.
+        bounds: The values that it may have; `None` for a number for comparison, without a verdict.
+        counts: Whether the verdict on the claim depends on it.
+    """
+
+    scope: str
+    name: str
+    measure: Callable[[], Estimate]
+    bounds: Bounds | None
+    counts: bool
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One measured number of a claim. Without bounds it is given for comparison and has no verdict."""
+
+    scope: str
+    quantity: str
+    estimate: Estimate
+    bounds: str = ""
+    verdict: str = ""
+    reason: str = ""
+    counts: bool = True
+
+
+def judged(
+    scope: str, name: str, bounds: Bounds, measure: Callable[..., Estimate], *arguments: object, counts: bool = True
+) -> Quantity:
+    """The quantity `measure(*arguments)` with bounds."""
+    return Quantity(scope, name, lambda: measure(*arguments), bounds, counts)
+
+
+def reference(scope: str, name: str, measure: Callable[..., Estimate], *arguments: object) -> Quantity:
+    """The quantity `measure(*arguments)` for comparison, without bounds."""
+    return Quantity(scope, name, lambda: measure(*arguments), None, counts=False)
+
+
+def judge(bounds: Bounds, estimate: Estimate, findings: int = 1) -> tuple[str, str]:
+    """Verdict and reason for a number with its interval, one of so many `findings` of a claim."""
+    if bounds.least <= estimate.low and estimate.high <= bounds.most:
+        return HOLDS, "whole interval inside"
+    if not _outside(bounds, estimate):
+        return OPEN, "the interval crosses the bounds"
+    if _outside(bounds, estimate.widened(findings)):
+        return FAILS, "whole interval outside"
+    return OPEN, f"outside, but within the chance of one in {findings} findings"
+
+
+def _outside(bounds: Bounds, estimate: Estimate) -> bool:
+    return estimate.high < bounds.least or bounds.most < estimate.low
+
+
+def find(quantity: Quantity, findings: int) -> Finding:
+    """Measure a quantity, and judge it as one of so many `findings` of its claim."""
+    bounds = quantity.bounds
+    text = bounds.text if bounds else ""
+    try:
+        estimate = quantity.measure()
+    except InconclusiveError as error:
+        verdict = OPEN if bounds else ""
+        return Finding(quantity.scope, quantity.name, Estimate(), text, verdict, str(error), quantity.counts)
+    verdict, reason = judge(bounds, estimate, findings) if bounds else ("", "")
+    reason = "; ".join(part for part in (reason, estimate.remark) if part)
+    return Finding(quantity.scope, quantity.name, estimate, text, verdict, reason, quantity.counts)
+
+
+def combine(findings: Iterable[Finding]) -> tuple[str, str]:
+    """Verdict and reason of several findings: one that does not hold decides, then one that cannot be judged."""
+    counted = [finding for finding in findings if finding.counts]
+    for verdict in (FAILS, OPEN):
+        reasons = [f"{f.scope}, {f.quantity}: {f.reason}" for f in counted if f.verdict == verdict]
+        if reasons:
+            return verdict, "; ".join(reasons)
+    if not counted:
+        return OPEN, "rows missing: nothing was measured that the claim is about"
+    return HOLDS, "every finding is within its bounds"

@@ -1,0 +1,81 @@
+"""The contract of an exit criterion, which both engines check.
+
+What `start` and `update` have to return is in `twoscale.exits.criteria`. An error is one sentence that names the
+criterion, what it returned and what was expected; an exception from a user's file becomes one with its line.
+"""
+
+import torch
+from torch import Tensor
+
+from twoscale.errors import InputError
+from twoscale.exits.criteria import ExitCriterion, State, keep_rows, raise_failure
+from twoscale.model.interface import Readout
+
+
+class Decisions:
+    """The decisions of a criterion on the N tokens that loop in a group, from their initial states x0 (N, C) on.
+
+    What `update` says about the tokens is checked at every loop step. The state is checked where an engine
+    relies on it: after `start`, after the first `update`, and before rows are dropped. In decoding this adds
+    less than a hundredth to a loop step (tests/benchmarks/bench_decode.py).
+    """
+
+    def __init__(self, criterion: ExitCriterion, x0: Tensor, readout: Readout) -> None:
+        self._criterion, self._readout = criterion, readout
+        self._shape, self._device = x0.shape[:1], x0.device
+        self._keys: tuple[str, ...] | None = None  # of the state, after the first update
+        try:
+            self.state: State = criterion.start(x0)
+        except Exception as error:  # the user's code may raise anything
+            raise_failure(type(criterion), "start", error)
+        self._check_state("start")
+
+    def update(self, x_new: Tensor) -> Tensor:
+        """Which tokens exit, bool (N,), after one more loop step to the states x_new (N, C)."""
+        try:
+            result = self._criterion.update(self.state, x_new, self._readout)
+        except Exception as error:
+            raise_failure(type(self._criterion), "update", error)
+        try:
+            should_exit, self.state = result
+        except (TypeError, ValueError):
+            raise self._error("update", described(result), "a pair (should_exit, state)") from None
+        valid = getattr(should_exit, "shape", None) == self._shape and should_exit.dtype is torch.bool
+        if not valid or (self._keys is None and should_exit.device != self._device):
+            expected = f"a bool tensor of shape {tuple(self._shape)} on {self._device}, one value per token"
+            raise self._error("update", f"as should_exit {described(should_exit)}", expected)
+        if self._keys is None:
+            self._check_state("update")
+            self._keys = tuple(self.state)
+        return should_exit
+
+    def keep(self, rows: Tensor) -> None:
+        """Drop the tokens for which `rows`, bool (N,), is false."""
+        self._check_state("update")
+        if self.state.keys() != {*self._keys}:
+            found, expected = (", ".join(map(str, keys)) for keys in (self.state, self._keys))
+            raise self._error("update", f"a state with the keys {found}", f"{expected}, those of the first update")
+        self.state = keep_rows(self.state, rows)
+        self._shape = rows[rows].shape
+
+    def _check_state(self, method: str) -> None:
+        """Refuse a state that is not a dict of tensors with the tokens as first axis."""
+        expected = f"a tensor whose first axis is the tokens, {self._shape[0]} here, on {self._device}"
+        if not isinstance(self.state, dict):
+            raise self._error(method, f"as state {described(self.state)}", f"a dict, each value {expected}")
+        for key, value in self.state.items():
+            valid = isinstance(value, Tensor) and value.shape[:1] == self._shape and value.device == self._device
+            if not valid:
+                raise self._error(method, f"as state[{key!r}] {described(value)}", expected)
+
+    def _error(self, method: str, found: str, expected: str) -> InputError:
+        criterion = type(self._criterion)
+        where = "exit criterion" if criterion.file is None else f"exit criterion file {criterion.file}:"
+        return InputError(f"{where} {criterion.__name__}.{method} returned {found}, expected {expected}.")
+
+
+def described(value: object) -> str:
+    """A value that a criterion returned, in a few words."""
+    if isinstance(value, Tensor):
+        return f"a {str(value.dtype).removeprefix('torch.')} tensor of shape {tuple(value.shape)} on {value.device}"
+    return "nothing" if value is None else f"a value of type {type(value).__name__}"

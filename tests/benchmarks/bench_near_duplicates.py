@@ -1,0 +1,101 @@
+"""Speed and memory of the search for held-out near-duplicates in the training tokens.
+
+    python tests/benchmarks/bench_near_duplicates.py [--training 30000000] [--held-out 1500000]
+
+Random ids with planted copies in 1 % of the held-out documents. One search is compared with reading and hashing the
+training file, which join_tokens does anyway; in turns, CPU times of one thread. `drop_near_duplicates` runs two
+searches. Memory is that of a process of its own, for two lengths of the training text: it is the same. Aim: below 5 s
+per 100 million tokens, and below 0.5 GB.
+"""
+
+import argparse
+import hashlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from twoscale.data.near_duplicates import HeldOutNgrams, drop_near_duplicates
+from twoscale.data.shards import token_chunks
+
+END, VOCAB_SIZE, DOCUMENT = 50256, 50257, 700
+PEAK = "import re; print(re.search(r'VmHWM:\\s*(\\d+) kB', open('/proc/self/status').read())[1])"
+
+
+def random_ids(draw: np.random.Generator, tokens: int) -> np.ndarray:
+    ids = draw.integers(VOCAB_SIZE - 1, size=tokens, dtype=np.uint16)
+    ids[DOCUMENT - 1 :: DOCUMENT] = END
+    return ids
+
+
+def write_tokens(folder: Path, training: int, held_out: int, n: int) -> list[Path]:
+    """Files of held-out and training ids, with a copied n-gram in every hundredth held-out document."""
+    draw = np.random.default_rng(0)
+    ids = {"val": random_ids(draw, held_out), "train": random_ids(draw, training)}
+    for begin in range(0, held_out - DOCUMENT, 100 * DOCUMENT):
+        at = int(draw.integers(training - n))
+        ids["train"][at : at + n] = ids["val"][begin : begin + n]
+    paths = [folder / "val.bin", folder / "train.bin"]
+    for path, values in zip(paths, ids.values(), strict=True):
+        values.tofile(path)
+    return paths
+
+
+def cpu_seconds(function) -> float:
+    started = time.thread_time()
+    function()
+    return time.thread_time() - started
+
+
+def peak_memory(val: Path, train: Path, n: int) -> float:
+    """Peak resident memory in MB of `drop_near_duplicates` in a process of its own."""
+    code = f"from tests.benchmarks import bench_near_duplicates as b; b.drop({str(val)!r}, {str(train)!r}, {n}); {PEAK}"
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, stdout=subprocess.PIPE, text=True, check=True)
+    return int(done.stdout.split()[-1]) / 1e3
+
+
+def drop(val: str, train: str, n: int) -> str:
+    held_out = np.fromfile(val, "<u2")
+    return str(drop_near_duplicates(held_out, END, n, lambda: token_chunks([Path(train)]))[1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--training", type=int, default=30_000_000, help="training tokens (default: %(default)s)")
+    parser.add_argument("--held-out", type=int, default=1_500_000, help="held-out tokens (default: %(default)s)")
+    parser.add_argument("--n", type=int, default=32, help="tokens per n-gram (default: %(default)s)")
+    parser.add_argument("--repeats", type=int, default=5)
+    arguments = parser.parse_args()
+    n, training = arguments.n, arguments.training
+    with tempfile.TemporaryDirectory() as name:
+        val, train = write_tokens(Path(name), training, arguments.held_out, n)
+        held_out = np.fromfile(val, "<u2")
+
+        def read() -> None:
+            digest = hashlib.sha256()
+            for ids in token_chunks([train]):
+                digest.update(ids)
+
+        def search() -> None:
+            HeldOutNgrams(held_out, n).found_in(token_chunks([train]))
+
+        pairs = [(cpu_seconds(search), cpu_seconds(read)) for _ in range(arguments.repeats)]
+        seconds, bare = (statistics.median(times) for times in zip(*pairs, strict=True))
+        ratio = statistics.median(ours / theirs for ours, theirs in pairs)
+        print(drop(str(val), str(train), n))
+        print(f"{training / 1e6:.0f} M training tokens, {len(held_out) / 1e6:.1f} M held-out tokens, n = {n}")
+        print(f"one search {seconds:.2f} s, reading and hashing {bare:.2f} s, ratio {ratio:.1f}")
+        print(f"{seconds / training * 1e8:.1f} s per 100 M tokens; 300 M take {seconds / training * 6e8:.0f} s, twice")
+        whole = peak_memory(val, train, n)
+        half = Path(name) / "half.bin"
+        np.fromfile(train, "<u2", training // 2).tofile(half)
+        print(f"peak memory {whole:.0f} MB; with half of the training tokens {peak_memory(val, half, n):.0f} MB")
+
+
+if __name__ == "__main__":
+    main()

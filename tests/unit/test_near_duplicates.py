@@ -1,0 +1,252 @@
+"""Near-duplicates: matches of n-grams against a set of tuples, and the documents that are dropped."""
+
+import sysconfig
+
+import numpy as np
+import pytest
+
+from twoscale.data import near_duplicates, text
+from twoscale.data.near_duplicates import HeldOutNgrams, document_numbers, drop_near_duplicates, ngram_hashes
+from twoscale.data.tokenizer import byte_level
+
+END, VOCAB_SIZE = 9, 10
+
+
+def random_documents(draw, tokens, vocab_size=END, mean_length=8):
+    """Ids of documents of random lengths, each with its end of text."""
+    ids = draw.integers(vocab_size, size=tokens)
+    ids[draw.random(tokens) < 1 / mean_length] = END
+    ids[-1] = END
+    return ids.astype(np.uint16)
+
+
+def unlike(draw, tokens):
+    """Ids of one document that share no n-gram with another draw, up to chance."""
+    ids = draw.integers(1000, 60000, size=tokens).astype(np.uint16)
+    ids[-1] = END
+    return ids
+
+
+def chunks(ids, size):
+    return lambda: (ids[start : start + size] for start in range(0, len(ids), size))
+
+
+def drop(held_out, training, n, size=7):
+    return drop_near_duplicates(held_out, END, n, chunks(training, size))
+
+
+# --- references in plain Python
+
+
+def ngrams(ids, n):
+    return [tuple(ids[start : start + n].tolist()) for start in range(len(ids) - n + 1)]
+
+
+def split(ids):
+    """Documents as lists, each with its end of text."""
+    documents = [[]]
+    for token in ids.tolist():
+        documents[-1].append(token)
+        if token == END:
+            documents.append([])
+    return documents[:-1]
+
+
+def share_inside(held_out, training, n):
+    known, inside = set(ngrams(training, n)), set()
+    for start, ngram in enumerate(ngrams(held_out, n)):
+        if ngram in known:
+            inside.update(range(start, start + n))
+    return len(inside) / len(held_out)
+
+
+def naive_drop(held_out, training, n):
+    """The documents that remain, from sets of tuples; an n-gram counts for the document of its middle token."""
+    known, documents = set(ngrams(training, n)), split(held_out)
+    while True:
+        kept = np.array([token for document in documents for token in document], dtype=np.uint16)
+        owners = [number for number, document in enumerate(documents) for _ in document]
+        found = {owners[start + n // 2] for start, ngram in enumerate(ngrams(kept, n)) if ngram in known}
+        if not found:
+            return kept
+        documents = [document for number, document in enumerate(documents) if number not in found]
+
+
+# --- hashes and matches
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 31, 32, 33])
+def test_equal_ngrams_have_equal_hashes_and_others_do_not(n):
+    ids = np.random.default_rng(n).integers(2, size=500).astype(np.uint16)
+    tuples, hashes = ngrams(ids, n), ngram_hashes(ids, n)
+    assert len(hashes) == len(tuples)
+    assert len(set(zip(tuples, hashes.tolist(), strict=True))) == len(set(tuples)) == len(set(hashes.tolist()))
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 4])
+def test_fewer_tokens_than_an_ngram_have_no_hash_and_no_match(tokens):
+    ids = np.arange(tokens, dtype=np.uint16)
+    assert ngram_hashes(ids, 5).shape == (0,)
+    assert HeldOutNgrams(ids, 5).found_in([np.arange(100, dtype=np.uint16)]).shape == (0,)
+    assert not HeldOutNgrams(np.arange(100, dtype=np.uint16), 5).found_in([ids]).any()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_matches_are_those_of_a_set_of_ngrams(seed):
+    draw = np.random.default_rng(seed)
+    n, size = int(draw.integers(2, 6)), int(draw.integers(1, 60))
+    held_out, training = (random_documents(draw, int(draw.integers(100, 400)), vocab_size=3) for _ in range(2))
+    known = set(ngrams(training, n))
+    found = HeldOutNgrams(held_out, n).found_in(chunks(training, size)())
+    assert found.tolist() == [ngram in known for ngram in ngrams(held_out, n)]
+    assert found.mean() > 0
+
+
+def test_a_collision_of_hashes_is_no_match(monkeypatch):
+    monkeypatch.setattr(near_duplicates, "ngram_hashes", lambda ids, n: np.zeros(max(len(ids) - n + 1, 0), np.uint64))
+    held_out, training = np.arange(10, dtype=np.uint16), np.arange(20, 40, dtype=np.uint16)
+    assert not HeldOutNgrams(held_out, 4).found_in([training]).any()
+
+
+@pytest.mark.parametrize("size", [1, 5, 13, 1000])
+def test_a_copy_at_every_offset_and_across_chunks_is_found(size):
+    draw, n = np.random.default_rng(0), 8
+    copied = unlike(draw, 40)
+    for offset in range(len(copied) - n + 1):
+        training = unlike(draw, 30)
+        begin = int(draw.integers(0, len(training) - n))
+        training[begin : begin + n] = copied[offset : offset + n]
+        found = HeldOutNgrams(copied, n).found_in(chunks(training, size)())
+        assert np.flatnonzero(found).tolist() == [offset]
+        training[begin + n - 1] = 0
+        assert not HeldOutNgrams(copied, n).found_in(chunks(training, size)()).any()
+
+
+# --- documents
+
+
+def test_a_document_number_counts_the_ends_of_text_before_a_token():
+    assert document_numbers(np.array([1, END, END, 2, END, 3]), END).tolist() == [0, 0, 1, 2, 2, 3]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_dropped_documents_and_shares_are_those_of_a_set_of_ngrams(seed):
+    draw = np.random.default_rng(seed)
+    n, size = int(draw.integers(2, 7)), int(draw.integers(1, 60))
+    held_out, training = (random_documents(draw, tokens, vocab_size=6) for tokens in (200, 120))
+    kept, counts = drop(held_out, training, n, size)
+    expected = naive_drop(held_out, training, n)
+    assert kept.tolist() == expected.tolist()
+    assert (counts.ngram_tokens, counts.documents, counts.tokens) == (n, len(split(held_out)), len(held_out))
+    assert counts.dropped_documents == len(split(held_out)) - len(split(expected))
+    assert counts.dropped_tokens == len(held_out) - len(expected)
+    assert counts.share_before == pytest.approx(share_inside(held_out, training, n))
+    assert counts.share_after == 0
+
+
+def test_only_the_document_with_the_copy_is_dropped():
+    draw, n = np.random.default_rng(1), 8
+    documents = [unlike(draw, 20) for _ in range(5)]
+    training = np.concatenate([unlike(draw, 50), documents[2][5 : 5 + n], unlike(draw, 50)])
+    kept, counts = drop(np.concatenate(documents), training, n)
+    assert kept.tolist() == np.concatenate([documents[i] for i in (0, 1, 3, 4)]).tolist()
+    assert (counts.dropped_documents, counts.dropped_tokens, counts.share_before) == (1, 20, n / 100)
+
+
+def test_duplicates_inside_the_held_out_text_are_kept():
+    draw = np.random.default_rng(2)
+    document = unlike(draw, 20)
+    held_out = np.concatenate([document, document])
+    kept, counts = drop(held_out, unlike(draw, 100), 8)
+    assert kept.tolist() == held_out.tolist()
+    assert counts.dropped_documents == counts.share_before == 0
+
+
+def test_a_copied_document_shorter_than_an_ngram_is_kept():
+    draw, n = np.random.default_rng(3), 8
+    short, other = unlike(draw, n - 1), unlike(draw, 30)
+    held_out = np.concatenate([other, short])
+    training = np.concatenate([unlike(draw, 50)[:-1], short, unlike(draw, 50)])
+    kept, counts = drop(held_out, training, n)
+    assert kept.tolist() == held_out.tolist()
+    assert counts.dropped_documents == 0
+
+
+@pytest.mark.parametrize("of_first", [3, 4, 5])
+def test_an_ngram_across_an_end_of_text_drops_the_document_of_its_middle_token(of_first):
+    draw, n = np.random.default_rng(4), 8
+    documents = [unlike(draw, 20) for _ in range(3)]
+    training = np.concatenate(
+        [unlike(draw, 30), documents[0][-of_first:], documents[1][: n - of_first], unlike(draw, 30)]
+    )
+    kept, counts = drop(np.concatenate(documents), training, n)
+    del documents[0 if of_first > n // 2 else 1]
+    assert kept.tolist() == np.concatenate(documents).tolist()
+    assert counts.share_before == n / 60
+
+
+def test_a_copy_does_not_drop_the_documents_beside_it():
+    """The end of text before a copy and its first tokens stand in the training text too."""
+    draw, n = np.random.default_rng(9), 8
+    documents = [unlike(draw, 20) for _ in range(3)]
+    training = np.concatenate([unlike(draw, 30), documents[1], unlike(draw, 30)])
+    kept, counts = drop(np.concatenate(documents), training, n)
+    assert kept.tolist() == np.concatenate([documents[0], documents[2]]).tolist()
+    assert counts.dropped_documents == 1
+    assert counts.share_before == (1 + 20) / 60
+
+
+def test_an_ngram_that_dropping_makes_is_found_too():
+    """Without the second document the end of the first stands before the third, as it does in training text."""
+    draw, n = np.random.default_rng(5), 8
+    first, second, third, fourth = (unlike(draw, 20) for _ in range(4))
+    training = np.concatenate([unlike(draw, 30)[:-1], second, [0], first[-5:], third[:3], unlike(draw, 30)])
+    kept, counts = drop(np.concatenate([first, second, third, fourth]), training, n)
+    assert kept.tolist() == np.concatenate([third, fourth]).tolist()
+    assert (counts.share_before, counts.share_after) == (20 / 80, 0)
+
+
+def test_held_out_text_that_is_all_in_the_training_text_is_dropped_whole():
+    ids = unlike(np.random.default_rng(6), 50)
+    kept, counts = drop(ids, ids, 8)
+    assert len(kept) == 0
+    assert (counts.dropped_documents, counts.share_before, counts.share_after) == (1, 1, 0)
+
+
+def test_no_more_than_a_chunk_and_an_ngram_is_hashed_at_a_time(monkeypatch):
+    lengths = []
+    hashes = near_duplicates.ngram_hashes
+    monkeypatch.setattr(near_duplicates, "ngram_hashes", lambda ids, n: lengths.append(len(ids)) or hashes(ids, n))
+    draw = np.random.default_rng(7)
+    drop(unlike(draw, 40), unlike(draw, 5000), 8, size=100)
+    assert max(lengths) == 107
+
+
+def test_the_summary_is_one_line_with_all_counts():
+    draw = np.random.default_rng(8)
+    first, second = unlike(draw, 30), unlike(draw, 70)
+    line = str(drop(np.concatenate([first, second]), first, 8)[1])
+    assert "\n" not in line
+    for part in (
+        "dropped 1 of 2 documents",
+        "30 of 100 tokens",
+        "8 tokens in a row",
+        "30.0000% before",
+        "0.0000% after",
+    ):
+        assert part in line
+
+
+def test_no_held_out_page_of_the_running_pythons_documentation_stands_in_its_training_text():
+    """Split as in the demo; 150 bytes are about 32 tokens of its tokenizer."""
+    tokenizer, sides = byte_level(), {False: [], True: []}
+    for page in text.python_docs():
+        held_out = text.is_held_out(text.split_key("python_docs", page.name, page.text), 0.05)
+        sides[held_out].append(tokenizer.encode_document(page.text))
+    assert len(sides[True]) >= 16, sysconfig.get_path("stdlib")
+    training, examined = np.concatenate(sides[False]), np.concatenate(sides[True])
+    kept, counts = drop_near_duplicates(examined, tokenizer.end_of_text, 150, chunks(training, 2**20))
+    assert counts.share_after == 0
+    assert not HeldOutNgrams(kept, 150).found_in([training]).any()
+    assert len(sides[True]) - counts.dropped_documents >= 8
+    assert counts.dropped_tokens < len(examined) / 2
