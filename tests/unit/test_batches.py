@@ -150,8 +150,8 @@ def test_all_sequences_are_all_blocks_in_order(blocks):
 
 @pytest.mark.parametrize("blocks", [10, 33, 64, 100])
 def test_fewer_sequences_are_among_those_of_a_larger_count(blocks):
-    chosen = [held_out_sequences(numbered(blocks), END, CONTEXT, count) for count in range(1, blocks + 1)]
-    for small, large in pairwise(chosen):
+    held_out = [held_out_sequences(numbered(blocks), END, CONTEXT, count) for count in range(1, blocks + 1)]
+    for small, large in pairwise(held_out):
         assert set(small.sequences) < set(large.sequences)
         assert list(large.sequences) == sorted(large.sequences)
 

@@ -145,13 +145,13 @@ def test_a_full_disk_leaves_the_old_checkpoint(saved, small_disk):
 
 
 def test_a_model_for_evaluation_has_the_saved_weights_in_the_precision_asked_for(tmp_path):
-    path, chosen = tmp_path / "model.safetensors", model_config()
-    made = initialise(chosen, seed=3)
-    checkpoints.save(path, made.state_dict(), Header("weights", 10, 0, {"model": vars(chosen), "seed": 1}, {}))
-    model, header = checkpoints.load_model(path, chosen, torch.float64, "cpu")
+    path, config = tmp_path / "model.safetensors", model_config()
+    untrained = initialise(config, seed=3)
+    checkpoints.save(path, untrained.state_dict(), Header("weights", 10, 0, {"model": vars(config), "seed": 1}, {}))
+    model, header = checkpoints.load_model(path, config, torch.float64, "cpu")
     assert header.iteration == 10
     assert not model.training
-    for (name, wanted), found in zip(made.named_parameters(), model.parameters(), strict=True):
+    for (name, wanted), found in zip(untrained.named_parameters(), model.parameters(), strict=True):
         assert (found.dtype, found.requires_grad) == (torch.float64, False), name
         assert torch.equal(found, wanted.double()), name
 

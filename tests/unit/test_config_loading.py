@@ -62,7 +62,7 @@ def test_the_user_wins_over_the_preset_and_the_preset_over_the_paper():
     assert (model.hidden_size, model.num_layers, model.loops_sigma) == (24, 4, 0.5)
 
 
-def test_runs_take_their_overrides_over_the_chosen_run():
+def test_runs_take_their_overrides_over_the_selected_run():
     user = {
         "preset": "tiny",
         "run": "base",
@@ -182,13 +182,13 @@ def test_every_combination_is_a_run_named_after_it():
     assert len(combinations) == 8
 
 
-def test_variants_differ_from_the_chosen_run_only_in_their_keys_and_the_overrides():
+def test_variants_differ_from_the_selected_run_only_in_their_keys_and_the_overrides():
     user = {"preset": "tiny", "seed": 5, "variants": {"overrides": {"train": {"batch_size": 2}}}}
-    (chosen,) = config.runs(user).values()
+    (selected,) = config.runs(user).values()
     for run in config.variants(user).values():
         assert (run.seed, run.train.batch_size, run.train.iterations) == (5, 2, 10)
-        assert (run.data, run.tokenizer) == (chosen.data, chosen.tokenizer)
-        assert run.model.hidden_size == chosen.model.hidden_size
+        assert (run.data, run.tokenizer) == (selected.data, selected.tokenizer)
+        assert run.model.hidden_size == selected.model.hidden_size
 
 
 def test_a_wrong_override_names_the_run_and_the_key():

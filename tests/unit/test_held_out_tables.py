@@ -60,7 +60,7 @@ def loss_under_own_noise(row):
     return torch.nn.functional.cross_entropy(logits, CHOSEN.targets[row]).item()
 
 
-def test_the_chosen_sequences_are_apart_and_from_several_documents():
+def test_the_held_out_sequences_are_apart_and_from_several_documents():
     assert CHOSEN.sequences == (0, 8, 16)
     assert len(set(CHOSEN.documents)) == 3
 

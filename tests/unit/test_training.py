@@ -123,8 +123,8 @@ class Interrupted(Trainer):
 
 @pytest.mark.parametrize(("mean", "sigma"), [(12, 0.5), (4, 0.0), (3, 0.8)])
 def test_loop_counts_have_the_moments_of_the_log_normal_poisson(mean, sigma):
-    chosen = model_config(mean_loops=mean, loops_sigma=sigma, groups=[[1], [2, 3], [4]])
-    counts = np.array([draw_loops(chosen, SEED, step) for step in range(3000)]).ravel()
+    model = model_config(mean_loops=mean, loops_sigma=sigma, groups=[[1], [2, 3], [4]])
+    counts = np.array([draw_loops(model, SEED, iteration) for iteration in range(3000)]).ravel()
     variance = mean + mean**2 * (math.exp(sigma**2) - 1)
     assert counts.min() >= 1
     assert counts.mean() == pytest.approx(mean + 1, abs=4 * math.sqrt(variance / counts.size))
@@ -132,8 +132,8 @@ def test_loop_counts_have_the_moments_of_the_log_normal_poisson(mean, sigma):
 
 
 def test_loop_counts_have_the_tail_of_the_log_normal_poisson():
-    chosen = model_config(mean_loops=12, loops_sigma=0.5)
-    counts = np.array([draw_loops(chosen, SEED, step) for step in range(4000)]).ravel()
+    model = model_config(mean_loops=12, loops_sigma=0.5)
+    counts = np.array([draw_loops(model, SEED, iteration) for iteration in range(4000)]).ravel()
     simulated = np.random.default_rng(0)
     normal = simulated.standard_normal(400_000)
     wanted = 1 + simulated.poisson(12 * np.exp(0.5 * normal - 0.5**2 / 2))
@@ -144,11 +144,11 @@ def test_loop_counts_have_the_tail_of_the_log_normal_poisson():
 
 
 def test_loop_counts_are_one_per_group_and_a_function_of_seed_and_iteration():
-    chosen = model_config(num_layers=12, groups=[[4], [5, 6], [7]], mean_loops=12)
-    counts = np.array([draw_loops(chosen, SEED, step) for step in range(300)])
+    model = model_config(num_layers=12, groups=[[4], [5, 6], [7]], mean_loops=12)
+    counts = np.array([draw_loops(model, SEED, iteration) for iteration in range(300)])
     assert counts.shape == (300, 3)
-    assert [tuple(row) for row in counts[:5]] == [draw_loops(chosen, SEED, step) for step in range(5)]
-    assert draw_loops(chosen, SEED + 1, 0) != tuple(counts[0])
+    assert [tuple(row) for row in counts[:5]] == [draw_loops(model, SEED, iteration) for iteration in range(5)]
+    assert draw_loops(model, SEED + 1, 0) != tuple(counts[0])
     assert np.abs(np.corrcoef(counts.T)[np.triu_indices(3, 1)]).max() < 4 / math.sqrt(300)
     assert draw_loops(model_config(groups=[]), SEED, 0) == ()
 
@@ -179,7 +179,8 @@ def test_the_learning_rate_can_stay_at_its_peak_and_need_no_warm_up():
 
 def test_the_learning_rate_does_not_depend_on_the_length_of_the_run():
     short, long = train_config(iterations=20), train_config(iterations=200)
-    assert [learning_rate(short, step) for step in range(20)] == [learning_rate(long, step) for step in range(20)]
+    rates = ([learning_rate(train, iteration) for iteration in range(20)] for train in (short, long))
+    assert next(rates) == next(rates)
 
 
 def test_matrices_and_embeddings_decay_and_norms_do_not():

@@ -35,7 +35,7 @@ def test_nothing_of_torch_matplotlib_or_snakemake_is_imported():
 # --- runs
 
 
-def test_the_chosen_run_comes_first_then_further_runs_then_variants():
+def test_the_selected_run_comes_first_then_further_runs_then_variants():
     names = list(runs(run="mine", runs={"other": {"seed": 2}}))
     assert names[:2] == ["mine", "other"]
     assert all(name.startswith("variants/") for name in names[2:])
@@ -48,7 +48,7 @@ def test_the_pattern_of_runs_matches_names_literally():
     assert not re.fullmatch(pattern, "axb")
 
 
-def test_runs_share_the_text_of_the_chosen_run_unless_their_data_differ():
+def test_runs_share_the_text_of_the_selected_run_unless_their_data_differ():
     several = runs(runs={"seeded": {"seed": 2}, "longer": {"data": {"train_characters": 50000}}})
     assert [several.data_run(run) for run in ("tiny", "seeded", "longer")] == ["tiny", "tiny", "longer"]
     assert several.data_file("val.bin")(of("seeded")) == "results/tiny/data/val.bin"
@@ -253,7 +253,7 @@ def test_memory_and_time_grow_with_the_attempt_and_further_resources_are_kept():
 # --- figures
 
 
-def test_a_figure_reads_its_tables_of_the_chosen_run_or_of_all_variants():
+def test_a_figure_reads_its_tables_of_the_selected_run_or_of_all_variants():
     mine = runs()
     by_name = {figure.name: figure for figure in FIGURES}
     assert mine.figure_inputs(by_name["fig1"]) == {"states": ["results/tiny/states.safetensors"]}

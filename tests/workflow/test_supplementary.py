@@ -29,7 +29,7 @@ def test_criteria_of_path_types_repeat_the_extraction_and_no_training(editable):
     assert editable.plan("results/path_types.pdf")["extract_trajectories"] == 3
 
 
-def test_the_variants_are_runs_of_the_same_rules_on_the_text_of_the_chosen_run(editable):
+def test_the_variants_are_runs_of_the_same_rules_on_the_text_of_the_selected_run(editable):
     planned = editable.plan("variants")
     assert planned == {
         "init_model": 2,
