@@ -142,6 +142,23 @@ class LoopedModel(Protocol):
     def readout(self, hidden: Tensor) -> Tensor:
         """Hidden states (..., C) -> logits (..., V) of the next token."""
 
+    def hidden_states(
+        self,
+        tokens: Tensor,
+        loops: Sequence[int],
+        noise: Noise,
+        backprop_depth: int | None = None,
+        recompute: bool = False,
+    ) -> Tensor:
+        """What `readout` and `loss` take, for training: `tokens` (B, T) -> (B, T, C).
+
+        loops: the loop steps of each group. backprop_depth: no gradient flows through a loop before its last n
+        steps. recompute: keep one state per loop step for the backward pass and compute the rest again.
+        """
+
+    def loss(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """Mean cross-entropy in nats of `readout(hidden)` (..., C) against the token ids `targets` (...)."""
+
     def trace(self, tokens: Tensor, loops: Sequence[int], noise: Noise) -> Iterator[StageTrace]:
         """The hidden states of `tokens` (B, T) stage by stage, beginning with the embedding.
 

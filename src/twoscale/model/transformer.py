@@ -10,6 +10,7 @@ from 1 as in the paper, groups from 0 in the order of their layers.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +20,10 @@ from torch.utils.checkpoint import checkpoint
 from twoscale import rng
 from twoscale.config import ModelConfig
 from twoscale.model.interface import Attend, CausalAttention, Noise, Stage, StageTrace, run_stages
+from twoscale.model.linear import Linear, linear
+from twoscale.model.loss import linear_cross_entropy
 from twoscale.model.noise import NOISE_STD
+from twoscale.model.rms_norm import RMSNorm
 
 NORM_EPSILON = 1e-6  # of RMSNorm, as in Geiping's code
 BLEND_NOISE = 0.02  # relative size of the random part in adapter_init = blend
@@ -38,11 +42,11 @@ class TransformerBlock(nn.Module):
         self.number = number
         self.num_heads = config.num_heads
         self.normalise_sum = config.sandwich == "post_residual"
-        self.norm1, self.norm2, self.norm3, self.norm4 = (nn.RMSNorm(size, eps=NORM_EPSILON) for _ in range(4))
-        self.qkv = nn.Linear(size, 3 * size, bias=False)
-        self.attention_out = nn.Linear(size, size, bias=False)
-        self.mlp_in = nn.Linear(size, 4 * size, bias=False)
-        self.mlp_out = nn.Linear(4 * size, size, bias=False)
+        self.norm1, self.norm2, self.norm3, self.norm4 = (RMSNorm(size, NORM_EPSILON) for _ in range(4))
+        self.qkv = Linear(size, 3 * size)
+        self.attention_out = Linear(size, size)
+        self.mlp_in = Linear(size, 4 * size)
+        self.mlp_out = Linear(4 * size, size)
 
     def forward(self, x: Tensor, attend: Attend) -> Tensor:
         """(..., C) -> (..., C); `attend` determines the leading axes."""
@@ -62,16 +66,16 @@ class LoopedGroup(nn.Module):
 
     def __init__(self, numbers: Sequence[int], config: ModelConfig) -> None:
         super().__init__()
-        self.adapter = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=False)
+        self.adapter = Linear(2 * config.hidden_size, config.hidden_size)
         self.layers = nn.ModuleList(TransformerBlock(number, config) for number in numbers)
 
     def project_input(self, entered: Tensor) -> Tensor:
         """The input's half of the adapter. It is the same at every loop step, so it is computed once."""
-        return F.linear(entered, self.adapter.weight[:, entered.shape[-1] :])
+        return linear(entered, self.adapter.weight[:, entered.shape[-1] :])
 
     def project_state(self, state: Tensor, injected: Tensor) -> Tensor:
         """The adapter's output for [state ; input]: what the first layer of the group sees."""
-        return F.linear(state, self.adapter.weight[:, : state.shape[-1]]) + injected
+        return linear(state, self.adapter.weight[:, : state.shape[-1]]) + injected
 
     def forward(self, state: Tensor, injected: Tensor, attend: Attend) -> Tensor:
         """One loop step f_g(x^k, e): (..., C) -> (..., C)."""
@@ -83,7 +87,7 @@ class LoopedGroup(nn.Module):
 
 @dataclass(frozen=True)
 class _Pass:
-    """What all loops of one pass share; backprop_depth and recompute as in `LoopedTransformer.forward`."""
+    """What all loops of one pass share; backprop_depth and recompute as in `LoopedTransformer.hidden_states`."""
 
     noise: Noise
     attend: Attend
@@ -99,7 +103,7 @@ class LoopedTransformer(nn.Module):
         self.config = config
         self.token_embedding = nn.Embedding(config.padded_vocab_size, config.hidden_size)
         self.position_embedding = nn.Embedding(config.context_length, config.hidden_size)
-        self.final_norm = nn.RMSNorm(config.hidden_size, eps=NORM_EPSILON)
+        self.final_norm = RMSNorm(config.hidden_size, NORM_EPSILON)
         self.groups = nn.ModuleList(LoopedGroup(numbers, config) for numbers in config.groups)
         self.stages = stages_of(config)
         numbers = [stage.layer for stage in self.stages if not stage.is_group]
@@ -158,7 +162,12 @@ class LoopedTransformer(nn.Module):
 
     def readout(self, hidden: Tensor) -> Tensor:
         """Final norm and tied head: (..., C) -> logits (..., V), without the padded rows of the embedding."""
-        return F.linear(self.final_norm(hidden), self.token_embedding.weight)[..., : self.config.vocab_size]
+        return linear(self.final_norm(hidden), self.token_embedding.weight)[..., : self.config.vocab_size]
+
+    def loss(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """Mean cross-entropy in nats of `readout(hidden)` (..., C) against token ids (...)."""
+        normed, weight = self.final_norm(hidden).flatten(0, -2), self.token_embedding.weight
+        return linear_cross_entropy(normed, weight, targets.flatten(), self.config.vocab_size)
 
     def trace(self, tokens: Tensor, loops: Sequence[int], noise: Noise) -> Iterator[StageTrace]:
         """The hidden states of `tokens` (B, T) stage by stage, see `LoopedModel.trace`."""
@@ -193,7 +202,11 @@ class LoopedTransformer(nn.Module):
                     state = self.recur(*step)
             yield state
 
-    def forward(
+    def forward(self, *arguments: Any, **options: Any) -> Tensor:
+        """Logits (B, T, V); takes the arguments of `hidden_states`."""
+        return self.readout(self.hidden_states(*arguments, **options))
+
+    def hidden_states(
         self,
         tokens: Tensor,
         loops: Sequence[int],
@@ -201,7 +214,7 @@ class LoopedTransformer(nn.Module):
         backprop_depth: int | None = None,
         recompute: bool = False,
     ) -> Tensor:
-        """Logits (B, T, V) of `tokens` (B, T) after `loops` steps of each group.
+        """What `readout` and `loss` take: `tokens` (B, T) -> (B, T, C) after `loops` steps of each group.
 
         backprop_depth: no gradient flows through a loop before its last n steps (Geiping's truncation;
         None: through all). recompute: keep one state per loop step for the backward pass and compute the
@@ -218,7 +231,7 @@ class LoopedTransformer(nn.Module):
                 pass  # only the last state is kept
             return self.finish(index, state)
 
-        return self.readout(run_stages(self, self.embed(tokens, attend.positions), layer, group))
+        return run_stages(self, self.embed(tokens, attend.positions), layer, group)
 
 
 def stages_of(config: ModelConfig) -> tuple[Stage, ...]:

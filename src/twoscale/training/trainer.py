@@ -15,7 +15,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from twoscale import progress, rng, tables
@@ -112,7 +111,7 @@ def make_optimizer(model: LoopedModel, train: TrainConfig) -> torch.optim.AdamW:
         lr=train.learning_rate,
         betas=(train.beta1, train.beta2),
         eps=ADAM_EPSILON,
-        fused=parameters[0].is_cuda or None,
+        fused=True,
     )
 
 
@@ -131,9 +130,8 @@ def held_out_loss(model: LoopedModel, held_out: HeldOut, loops: int, seed: int, 
     with torch.no_grad(), autocast(device.type), torch.compiler.set_stance("force_eager"):
         for batch in held_out.batches(batch_size):
             noise = EvaluationNoise(seed, batch.sequences, model.config.context_length)
-            logits = model(batch.inputs.to(device), [loops] * len(model.config.groups), noise)
-            targets = batch.targets.to(device)
-            total += F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="sum").item()
+            hidden = model.hidden_states(batch.inputs.to(device), [loops] * len(model.config.groups), noise)
+            total += model.loss(hidden, batch.targets.to(device)).item() * batch.targets.numel()
     return total / held_out.targets.numel()
 
 
@@ -211,8 +209,8 @@ class Trainer:
             rows = slice(first, first + size)
             noise = training_noise(self.seed, state.iteration, first)
             with autocast(self.device):
-                logits = state.model(inputs[rows], loops, noise, train.backprop_depth, train.recompute)
-                part = F.cross_entropy(logits.flatten(0, 1).float(), targets[rows].flatten())
+                hidden = state.model.hidden_states(inputs[rows], loops, noise, train.backprop_depth, train.recompute)
+                part = state.model.loss(hidden, targets[rows])
             (part / train.micro_batches).backward()
             loss += part.detach() / train.micro_batches
         self.world.average([loss, *(p.grad for p in state.model.parameters() if p.grad is not None)])

@@ -1,0 +1,75 @@
+"""Matrix products with the fastest kernel at hand.
+
+On CPU PyTorch computes float32 products with MKL, which keeps to AVX2 on other processors than Intel's. oneDNN, which
+PyTorch brings too, uses AVX-512 wherever it is, and then takes half the time (tests/benchmarks/bench_training.py).
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+# oneDNN prepares a kernel for each shape, which takes as long as a product of some hundred rows. So it is used for
+# row counts that recur, those of whole batches, and not for the tokens that still loop under an exit criterion.
+MULTIPLE = 64
+MIN_MULTIPLICATIONS = 2**20  # below, the call itself takes longer than the product
+
+
+class Linear(nn.Linear):
+    """`torch.nn.Linear` without bias."""
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__(in_features, out_features, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., in_features) -> (..., out_features)."""
+        return linear(x, self.weight)
+
+
+def linear(x: Tensor, weight: Tensor) -> Tensor:
+    """`torch.nn.functional.linear`, x @ weight.T: (..., I) and (O, I) -> (..., O)."""
+    if not _suits_onednn(x, weight):
+        return F.linear(x, weight)
+    return _Linear.apply(x, weight) if torch.is_grad_enabled() else _onednn_linear(x, weight)
+
+
+def _suits_onednn(x: Tensor, weight: Tensor) -> bool:
+    if x.device.type != "cpu" or x.dtype is not torch.float32 or torch.compiler.is_compiling():
+        return False
+    rows = x.numel() // x.shape[-1]
+    return rows % MULTIPLE == 0 and rows * weight.numel() >= MIN_MULTIPLICATIONS and torch.backends.mkldnn.enabled
+
+
+def _onednn_linear(x: Tensor, weight: Tensor) -> Tensor:
+    # the operator that torch.compile calls for a linear layer on CPU: input, weight, bias, and no function on top
+    return torch.ops.mkldnn._linear_pointwise(_dense(x), _dense(weight), None, "none", [], "")
+
+
+def _dense(x: Tensor) -> Tensor:
+    """`x` without gaps between its rows, for which oneDNN has only a slow kernel; a transposed matrix is fine."""
+    return x if x.is_contiguous() or x.mT.is_contiguous() else x.contiguous()
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return _onednn_linear(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        x, weight = ctx.saved_tensors
+        of_x, of_weight = ctx.needs_input_grad
+        return (
+            linear(gradient, weight.T) if of_x else None,
+            _weight_gradient(gradient.flatten(0, -2), x.flatten(0, -2)) if of_weight else None,
+        )
+
+
+def _weight_gradient(gradient: Tensor, x: Tensor) -> Tensor:
+    """gradient.T @ x: (N, O) and (N, I) -> (O, I)."""
+    # oneDNN copies its left operand where that is transposed, so the narrower one comes left
+    if x.shape[1] < gradient.shape[1]:
+        return linear(x.T, gradient.T).T.contiguous()
+    return linear(gradient.T, x.T)

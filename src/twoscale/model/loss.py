@@ -1,0 +1,62 @@
+"""Cross-entropy of next tokens that never holds the logits of a whole batch."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from twoscale.model.linear import MULTIPLE, linear
+
+# Logits at a time. A chunk should fit a CPU's caches and allocator; a GPU needs more rows to be busy.
+CHUNK_LOGITS = {"cpu": 2**24, "cuda": 2**26}
+
+
+def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, vocab_size: int) -> Tensor:
+    """Mean cross-entropy in nats of the logits `hidden @ weight.T`.
+
+    The same as `F.cross_entropy(F.linear(hidden, weight)[:, :vocab_size], targets)`. Rows are read out in chunks,
+    and the gradient of a chunk is computed while its probabilities are at hand. `F.linear_cross_entropy` of PyTorch
+    2.13 has chunks, too, but takes five times as long on CPU (tests/benchmarks/bench_training.py).
+
+    Args:
+        hidden: Hidden states of N tokens (N, C).
+        weight: The head (R, C); rows from `vocab_size` on are padding and have probability 0.
+        targets: Token ids (N,).
+        vocab_size: Number of token ids.
+    """
+    return _LinearCrossEntropy.apply(hidden, weight, targets, vocab_size, torch.is_grad_enabled())
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    """Computes both gradients in the forward pass; the backward pass scales them in place."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, vocab_size: int, with_gradient: bool
+    ) -> Tensor:
+        size = max(MULTIPLE, CHUNK_LOGITS.get(hidden.device.type, 2**24) // len(weight) // MULTIPLE * MULTIPLE)
+        of_hidden = torch.empty_like(hidden) if with_gradient else hidden
+        of_weight = torch.zeros_like(weight) if with_gradient else weight
+        losses = []
+        chunks = (hidden.split(size), targets[:, None].split(size), of_hidden.split(size))
+        for rows, ids, of_rows in zip(*chunks, strict=True):
+            logits = linear(rows, weight)  # (size, R)
+            logits[:, vocab_size:] = -torch.inf
+            log_p = logits.log_softmax(-1)  # float32 under autocast
+            losses.append(-log_p.gather(1, ids).sum())
+            if with_gradient:
+                # d loss / d logits = p - onehot(target), up to the number of tokens
+                of_logits = log_p.exp_()
+                of_logits.scatter_add_(1, ids, of_logits.new_full(ids.shape, -1.0))
+                of_rows.copy_(linear(of_logits, weight.T))
+                of_weight += linear(of_logits.T, rows.T)
+        ctx.save_for_backward(of_hidden, of_weight)
+        return torch.stack(losses).sum() / len(hidden)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+        # in place: autograd refuses a second backward pass through saved tensors that have changed
+        of_hidden, of_weight = ctx.saved_tensors
+        scale = gradient / len(of_hidden)
+        return of_hidden.mul_(scale), of_weight.mul_(scale), None, None, None

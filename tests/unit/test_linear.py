@@ -1,0 +1,67 @@
+"""linear: the numbers of torch.nn.functional.linear, whatever kernel computes them."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from twoscale.model.linear import MIN_MULTIPLICATIONS, MULTIPLE, Linear, linear
+
+BATCH = (4, MULTIPLE)  # sequences and tokens
+IN, OUT = 64, 96  # many enough for oneDNN
+
+
+def tensor(*shape: int) -> Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.randn(shape, generator=generator, requires_grad=True)
+
+
+def used_onednn(call) -> bool:
+    with torch.profiler.profile() as profile:
+        call()
+    return any(event.key == "mkldnn::_linear_pointwise" for event in profile.key_averages())
+
+
+def test_whole_batches_use_onednn_where_torch_has_it():
+    x, weight = tensor(*BATCH, IN), tensor(OUT, IN)
+    assert x.numel() * OUT >= MIN_MULTIPLICATIONS
+    assert used_onednn(lambda: linear(x, weight)) == torch.backends.mkldnn.is_available()
+    assert not used_onednn(lambda: linear(x[:, 1:], weight))  # a number of rows that may not come again
+    assert not used_onednn(lambda: linear(x[:1, :2], weight))
+    assert not used_onednn(lambda: linear(x.double(), weight.double()))
+
+
+@pytest.mark.parametrize("shapes", [(IN, OUT), (OUT, IN)], ids=["wider", "narrower"])
+def test_result_and_gradients_are_those_of_torch(shapes):
+    x, weight = tensor(*BATCH, shapes[0]), tensor(shapes[1], shapes[0])
+    gradient = tensor(*BATCH, shapes[1]).detach()
+    ours, theirs = linear(x, weight), F.linear(x, weight)
+    torch.testing.assert_close(ours, theirs)
+    expected = torch.autograd.grad(theirs, (x, weight), gradient)
+    for found, right in zip(torch.autograd.grad(ours, (x, weight), gradient), expected, strict=True):
+        torch.testing.assert_close(found, right, atol=1e-4, rtol=1e-4)
+        assert found.stride() == right.stride()
+
+
+@pytest.mark.parametrize(
+    "views",
+    [
+        lambda x, weight: (x, torch.cat([weight, weight], dim=1)[:, IN:]),
+        lambda x, weight: (x.transpose(0, 1), weight),
+        lambda x, weight: (x, weight.T.contiguous().T),
+        lambda x, weight: (x[..., :1].expand_as(x), weight),
+    ],
+    ids=["half of a weight", "transposed batch", "transposed weight", "expanded"],
+)
+def test_operands_may_be_views(views):
+    x, weight = views(tensor(*BATCH, IN), tensor(OUT, IN))
+    with torch.no_grad():
+        torch.testing.assert_close(linear(x, weight), F.linear(x, weight))
+
+
+def test_only_the_gradients_asked_for_are_computed():
+    x, layer = tensor(*BATCH, IN), Linear(IN, OUT)
+    layer.weight.requires_grad_(False)
+    layer(x).sum().backward()
+    torch.testing.assert_close(x.grad, layer.weight.sum(0).expand_as(x))
+    assert layer.weight.grad is None

@@ -1,0 +1,69 @@
+"""linear_cross_entropy: the loss and gradients of whole logits, without holding them."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tests.small import model_config
+from twoscale.model import loss
+from twoscale.model.linear import MULTIPLE
+from twoscale.model.loss import linear_cross_entropy
+from twoscale.model.transformer import initialise
+
+VOCAB_SIZE, PADDED, CHANNELS = 37, 64, 8
+
+
+def operands(tokens: int) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(tokens)
+    hidden = torch.randn(tokens, CHANNELS, dtype=torch.float64, generator=generator, requires_grad=True)
+    weight = torch.randn(PADDED, CHANNELS, dtype=torch.float64, generator=generator, requires_grad=True)
+    return hidden, weight, torch.randint(VOCAB_SIZE, (tokens,), generator=generator)
+
+
+def whole(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(F.linear(hidden, weight)[:, :VOCAB_SIZE], targets)
+
+
+@pytest.mark.parametrize("tokens", [1, MULTIPLE, 2 * MULTIPLE + 5])
+def test_loss_and_gradients_are_those_of_whole_logits(tokens, monkeypatch):
+    monkeypatch.setitem(loss.CHUNK_LOGITS, "cpu", 1)  # the smallest chunks
+    hidden, weight, targets = operands(tokens)
+    ours = 3 * linear_cross_entropy(hidden, weight, targets, VOCAB_SIZE)
+    theirs = 3 * whole(hidden, weight, targets)
+    torch.testing.assert_close(ours, theirs)
+    expected = torch.autograd.grad(theirs, (hidden, weight))
+    for found, right in zip(torch.autograd.grad(ours, (hidden, weight)), expected, strict=True):
+        torch.testing.assert_close(found, right)
+
+
+def test_padding_has_no_gradient():
+    hidden, weight, targets = operands(5)
+    linear_cross_entropy(hidden, weight, targets, VOCAB_SIZE).backward()
+    assert weight.grad[:VOCAB_SIZE].abs().min() > 0
+    assert not weight.grad[VOCAB_SIZE:].any()
+
+
+def test_an_improbable_target_has_a_finite_loss():
+    hidden = torch.tensor([[1000.0, 0.0]])
+    weight = torch.tensor([[1.0, 0.0], [0.0, 1.0]], requires_grad=True)
+    value = linear_cross_entropy(hidden, weight, torch.tensor([1]), 2)
+    assert value.item() == 1000
+
+
+def test_a_second_backward_pass_is_refused():
+    hidden, weight, targets = operands(3)
+    value = linear_cross_entropy(hidden, weight, targets, VOCAB_SIZE)
+    value.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        value.backward()
+
+
+def test_the_loss_of_a_model_is_that_of_its_logits():
+    model = initialise(model_config(), 5)
+    hidden = torch.randn(2, 6, model.config.hidden_size)
+    targets = torch.randint(model.config.vocab_size, (2, 6))
+    expected = F.cross_entropy(model.readout(hidden).flatten(0, 1), targets.flatten())
+    torch.testing.assert_close(model.loss(hidden, targets), expected)
+    with torch.no_grad():
+        torch.testing.assert_close(model.loss(hidden, targets), expected)

@@ -1,0 +1,65 @@
+"""RMSNorm: the numbers and gradients of torch.nn.RMSNorm with less memory for the backward pass."""
+
+import pytest
+import torch
+
+from twoscale.model.rms_norm import RMSNorm
+
+EPSILON = 1e-6
+
+
+def modules(size: int, dtype: torch.dtype = torch.float64) -> tuple[RMSNorm, torch.nn.RMSNorm]:
+    """Both with the same weights, none of them one."""
+    ours, torchs = RMSNorm(size, EPSILON).to(dtype), torch.nn.RMSNorm(size, eps=EPSILON, dtype=dtype)
+    for module in (ours, torchs):
+        with torch.no_grad():
+            module.weight.copy_(torch.linspace(0.5, 2, size))
+    return ours, torchs
+
+
+def rows(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(3)).requires_grad_()
+
+
+@pytest.mark.parametrize("shape", [(5,), (1, 8), (2, 3, 16)])
+def test_result_and_gradients_are_those_of_torch(shape):
+    ours, torchs = modules(shape[-1])
+    results = []
+    for module in (ours, torchs):
+        x = rows(*shape)
+        y = module(x)
+        (y * torch.arange(y.numel()).view_as(y)).sum().backward()
+        results.append((y, x.grad, module.weight.grad))
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+def test_the_gradient_is_the_numerical_one():
+    ours, _ = modules(6)
+    assert torch.autograd.gradcheck(lambda x: ours(x), rows(3, 6))
+
+
+def test_without_a_gradient_the_numbers_are_the_same():
+    ours, _ = modules(8)
+    x = rows(4, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(x), ours(x.detach()))
+        assert torch.equal(ours(torch.zeros(2, 8, dtype=torch.float64)), torch.zeros(2, 8, dtype=torch.float64))
+
+
+def test_backward_pass_keeps_one_number_a_row_beside_its_input():
+    ours, torchs = modules(64)
+    x = rows(32, 64)
+
+    def kept(module: torch.nn.Module) -> int:
+        sizes = {}
+
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
+            sizes[tensor.data_ptr()] = tensor.numel()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            module(x)
+        return sum(sizes.values())
+
+    assert kept(ours) == x.numel() + 64 + 32 < kept(torchs)
