@@ -20,6 +20,7 @@ from twoscale import rng
 from twoscale.config import ModelConfig
 from twoscale.model.interface import Attend, CausalAttention, Noise, Stage, StageTrace, run_stages
 from twoscale.model.noise import NOISE_STD
+from twoscale.model.rms_norm import RMSNorm
 
 NORM_EPSILON = 1e-6  # of RMSNorm, as in Geiping's code
 BLEND_NOISE = 0.02  # relative size of the random part in adapter_init = blend
@@ -38,7 +39,7 @@ class TransformerBlock(nn.Module):
         self.number = number
         self.num_heads = config.num_heads
         self.normalise_sum = config.sandwich == "post_residual"
-        self.norm1, self.norm2, self.norm3, self.norm4 = (nn.RMSNorm(size, eps=NORM_EPSILON) for _ in range(4))
+        self.norm1, self.norm2, self.norm3, self.norm4 = (RMSNorm(size, eps=NORM_EPSILON) for _ in range(4))
         self.qkv = nn.Linear(size, 3 * size, bias=False)
         self.attention_out = nn.Linear(size, size, bias=False)
         self.mlp_in = nn.Linear(size, 4 * size, bias=False)
@@ -46,15 +47,15 @@ class TransformerBlock(nn.Module):
 
     def forward(self, x: Tensor, attend: Attend) -> Tensor:
         """(..., C) -> (..., C); `attend` determines the leading axes."""
-        x = self._add(x, self._attention(self.norm1(x), attend), self.norm2)
-        return self._add(x, self.mlp_out(F.silu(self.mlp_in(self.norm3(x)))), self.norm4)
+        x = self._add(x, self._attention(self.norm1.forward(x), attend), self.norm2)
+        return self._add(x, F.linear(F.silu(F.linear(self.norm3.forward(x), self.mlp_in.weight)), self.mlp_out.weight), self.norm4)
 
     def _attention(self, x: Tensor, attend: Attend) -> Tensor:
-        q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).unbind(-3)  # (..., H, D) each
-        return self.attention_out(attend(self.number, q, k, v).flatten(-2))
+        q, k, v = F.linear(x, self.qkv.weight).unflatten(-1, (3, self.num_heads, -1)).unbind(-3)  # (..., H, D) each
+        return F.linear(attend(self.number, q, k, v).flatten(-2), self.attention_out.weight)
 
     def _add(self, x: Tensor, branch: Tensor, norm: nn.Module) -> Tensor:
-        return norm(x + branch) if self.normalise_sum else x + norm(branch)
+        return norm.forward(x + branch) if self.normalise_sum else x + norm.forward(branch)
 
 
 class LoopedGroup(nn.Module):
@@ -99,7 +100,7 @@ class LoopedTransformer(nn.Module):
         self.config = config
         self.token_embedding = nn.Embedding(config.padded_vocab_size, config.hidden_size)
         self.position_embedding = nn.Embedding(config.context_length, config.hidden_size)
-        self.final_norm = nn.RMSNorm(config.hidden_size, eps=NORM_EPSILON)
+        self.final_norm = RMSNorm(config.hidden_size, eps=NORM_EPSILON)
         self.groups = nn.ModuleList(LoopedGroup(numbers, config) for numbers in config.groups)
         self.stages = stages_of(config)
         numbers = [stage.layer for stage in self.stages if not stage.is_group]
