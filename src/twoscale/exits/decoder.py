@@ -17,6 +17,7 @@ from twoscale.exits.criteria import ExitCriterion
 from twoscale.exits.cuda_graphs import AsyncFlags, CapturedSteps
 from twoscale.exits.kv_cache import CachedKV, KVCache, distinct_slots
 from twoscale.exits.parallel import GroupExit, LoopCounts, ParallelEngine, stack_counts
+from twoscale.exits.prepared import prepared
 from twoscale.exits.readout import is_sequential, make_readout
 from twoscale.model.interface import LoopedModel, any_weight, run_stages
 from twoscale.model.noise import EvaluationNoise
@@ -83,7 +84,7 @@ class Decoder:
         seed: int,
         options: DecoderOptions = DecoderOptions(),
     ) -> None:
-        self.model, self.criterion, self.max_loops, self.options = model, criterion, max_loops, options
+        self.model, self.criterion, self.max_loops, self.options = prepared(model), criterion, max_loops, options
         config, like = model.config, any_weight(model)
         self.cache = KVCache(config, distinct_slots(options.kv_slots, max_loops), like)
         self.noise = EvaluationNoise(seed, [options.sequence], config.context_length)

@@ -26,9 +26,10 @@ class KVCache:
     def __init__(self, config: ModelConfig, slots: int, like: Tensor) -> None:
         self.slots = slots
         looped = {number for group in config.groups for number in group}
-        shape = (1, config.num_heads, config.context_length, config.head_dim)
-        self.stored = {  # layer -> (slots, 2, 1, H, T, D): keys and values
-            number: like.new_zeros(slots if number in looped else 1, 2, *shape)
+        shape = (1, config.context_length, config.num_heads, config.head_dim)
+        # layer -> (slots, 2, 1, H, T, D): keys and values; all heads of a position are contiguous in memory
+        self.stored = {
+            number: like.new_zeros(slots if number in looped else 1, 2, *shape).transpose(3, 4)
             for number in range(1, config.num_layers + 1)
         }
         # Making a view costs as much as attention for one token does, so all of them are made here:
@@ -42,17 +43,7 @@ class KVCache:
 
     def attend(self, k: int, position: int) -> Attend:
         """Attention at loop step k for the one token at `position`: q, k, v (1, H, D)."""
-        slot, end = k % self.slots, position + 1
-
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            keys, values = self._views[layer][slot]
-            keys.select(2, position).copy_(k)
-            values.select(2, position).copy_(v)
-            # four axes and no mask: otherwise torch does not take its fused kernel
-            out = F.scaled_dot_product_attention(q.unsqueeze(2), keys[:, :, :end], values[:, :, :end])
-            return out.squeeze(2)
-
-        return AttendAt(self._positions[position], attend)
+        return TokenAttention(self._positions[position], self._views, k % self.slots, position)
 
     def attend_parallel(self, k: int, positions: Tensor, end: int) -> Attend:
         """Attention at loop step k for the tokens at `positions` (N,), all below `end`: q, k, v (N, H, D)."""
@@ -92,3 +83,24 @@ class CachedKV:
 
     def freeze(self, rows: Tensor, evaluations: int) -> None:
         self.cache.fill(self.layers, self.start + rows, evaluations)
+
+
+class TokenAttention:
+    """`Attend` of the one token at `position` of a cache, at a loop step that uses `slot`; see `KVCache.attend`."""
+
+    __slots__ = ("_end", "_position", "_slot", "_views", "positions")
+
+    def __init__(
+        self, positions: Tensor, views: dict[int, Sequence[tuple[Tensor, Tensor]]], slot: int, position: int
+    ) -> None:
+        self.positions, self._views, self._slot = positions, views, slot
+        self._position, self._end = position, position + 1
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """q, k, v (1, H, D) -> (1, H, D)."""
+        keys, values = self._views[layer][self._slot]  # (1, H, T, D) each
+        keys.select(2, self._position).copy_(k)
+        values.select(2, self._position).copy_(v)
+        # four axes and no mask: otherwise torch does not take its fused kernel
+        seen = keys.narrow(2, 0, self._end), values.narrow(2, 0, self._end)
+        return F.scaled_dot_product_attention(q.unsqueeze(2), *seen).squeeze(2)
