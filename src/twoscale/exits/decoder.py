@@ -84,7 +84,8 @@ class Decoder:
         seed: int,
         options: DecoderOptions = DecoderOptions(),
     ) -> None:
-        self.model, self.criterion, self.max_loops, self.options = prepared(model), criterion, max_loops, options
+        self.model, self.criterion, self.max_loops, self.options = model, criterion, max_loops, options
+        self._row_model = prepared(model)
         config, like = model.config, any_weight(model)
         self.cache = KVCache(config, distinct_slots(options.kv_slots, max_loops), like)
         self.noise = EvaluationNoise(seed, [options.sequence], config.context_length)
@@ -188,7 +189,7 @@ class Decoder:
         exits: list[TokenExit] = []
 
         def layer(number: int, hidden: Tensor) -> Tensor:
-            return self.model.unlooped_layer(number, hidden, attend)
+            return self._row_model.unlooped_layer(number, hidden, attend)
 
         def group(index: int, hidden: Tensor) -> Tensor:
             if evaluations is None:
@@ -198,12 +199,12 @@ class Decoder:
             self.cache.fill(self.model.config.groups[index], self.position, exits[-1].evaluations)
             if self.options.warm_start:
                 self._exit_states[index][self.position] = exits[-1].state[0]
-            return self.model.finish(index, exits[-1].state)
+            return self._row_model.finish(index, exits[-1].state)
 
-        hidden = self.model.embed(self._as_tensor([token]), attend.positions)[0]  # (1, C)
+        hidden = self._row_model.embed(self._as_tensor([token]), attend.positions)[0]  # (1, C)
         hidden = run_stages(self.model, hidden, layer, group)
         self.position += 1
-        return self.model.readout(hidden)[0], exits
+        return self._row_model.readout(hidden)[0], exits
 
     def _loop(self, group: int, entered: Tensor, warm: bool) -> TokenExit:
         """Loop the token in a group until its criterion fires or `max_loops` is reached.
@@ -212,7 +213,7 @@ class Decoder:
         the token exits, that step was one too many and `fill` overwrites its keys and values.
         """
         criterion = self.criterion
-        readout = make_readout(self.model, criterion, self.options.readout, group, self.cache.attend(0, self.position))
+        readout = make_readout(self._row_model, criterion, self.options.readout, group, self.cache.attend(0, self.position))
         x = self._init_state(group, entered, warm)
         decisions, patience = Decisions(criterion, x, readout), PatienceCounter(criterion.patience)
         pending: tuple[Callable[[], bool], TokenExit] | None = None
@@ -249,21 +250,22 @@ class Decoder:
 
     def _states(self, group: int, entered: Tensor, x: Tensor, loops: int) -> Iterator[tuple[int, Tensor]]:
         """k and x^{k+1} (1, C) for k = 0 … loops - 1."""
-        injected, captured = self.model.project_input(group, entered), self._captured_steps
+        model, position, captured = self._row_model, self.position, self._captured_steps
+        injected = model.project_input(group, entered)
         if captured is not None:
-            captured.begin(self.position, injected)
+            captured.begin(position, injected)
         for k in range(loops):
-            state = self.model.add_noise(group, k, x, self._noise_rows)
+            state = model.add_noise(group, k, x, self._noise_rows)
             if captured is not None:
                 x = captured(group, k, state)
             else:
-                x = self.model.recur(group, k, state, injected, self.cache.attend(k, self.position))
+                x = model.recur(group, k, state, injected, self.cache.attend(k, position))
             yield k, x
 
     def _init_state(self, group: int, entered: Tensor, warm: bool) -> Tensor:
         if warm and self.position:
             return self._exit_states[group][self.position - 1, None]
-        return self.model.init_state(group, entered, self._noise_rows)
+        return self._row_model.init_state(group, entered, self._noise_rows)
 
     def _noise_rows(self, group: int, k: int, like: Tensor) -> Tensor:
         """The rows of the positions that are being fed, shaped like `like` (…, N, C); arrays are drawn once."""

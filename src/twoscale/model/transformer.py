@@ -78,7 +78,7 @@ class LoopedGroup(nn.Module):
         """One loop step f_g(x^k, e): (..., C) -> (..., C)."""
         x = self.project_state(state, injected)
         for layer in self.layers:
-            x = layer(x, attend)
+            x = layer.forward(x, attend)
         return x
 
 
