@@ -1,6 +1,6 @@
 """Keys and values of decoding: one sequence, allocated once."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +13,10 @@ from twoscale.model.interface import Attend, AttendAt
 def distinct_slots(kv_slots: int | None, max_loops: int) -> int:
     """Slots of the cache that `max_loops` loop steps use when the config asks for `kv_slots` (None: one each)."""
     return min(kv_slots or max_loops, max_loops)
+
+
+# layer -> slot -> keys and values (1, H, T, D)
+Views = Mapping[int, Sequence[tuple[Tensor, Tensor]]]
 
 
 class KVCache:
@@ -47,18 +51,7 @@ class KVCache:
 
     def attend_parallel(self, k: int, positions: Tensor, end: int) -> Attend:
         """Attention at loop step k for the tokens at `positions` (N,), all below `end`: q, k, v (N, H, D)."""
-        slot = k % self.slots
-        mask = torch.arange(end, device=positions.device) <= positions[:, None]  # (N, end)
-
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            keys, values = self._views[layer][slot]
-            keys[0].index_copy_(1, positions, k.transpose(0, 1))
-            values[0].index_copy_(1, positions, v.transpose(0, 1))
-            queries = q.transpose(0, 1)[None]
-            out = F.scaled_dot_product_attention(queries, keys[:, :, :end], values[:, :, :end], attn_mask=mask)
-            return out[0].transpose(0, 1)
-
-        return AttendAt(positions, attend)
+        return attend_at(self._views, k % self.slots, positions, end)
 
     def fill(self, layers: Sequence[int], positions: int | Tensor, evaluations: int) -> None:
         """Copy the last evaluation of these positions to the slots that they did not reach.
@@ -91,7 +84,7 @@ class TokenAttention:
     __slots__ = ("_end", "_position", "_slot", "_views", "positions")
 
     def __init__(
-        self, positions: Tensor, views: dict[int, Sequence[tuple[Tensor, Tensor]]], slot: int, position: int
+        self, positions: Tensor, views: Views, slot: int, position: int
     ) -> None:
         self.positions, self._views, self._slot = positions, views, slot
         self._position, self._end = position, position + 1
@@ -104,3 +97,18 @@ class TokenAttention:
         # four axes and no mask: otherwise torch does not take its fused kernel
         seen = keys.narrow(2, 0, self._end), values.narrow(2, 0, self._end)
         return F.scaled_dot_product_attention(q.unsqueeze(2), *seen).squeeze(2)
+
+
+def attend_at(views: Views, slot: int, positions: Tensor, end: int) -> Attend:
+    """Attention for the tokens at `positions` (N,), all below `end`, to what `slot` holds: q, k, v (N, H, D)."""
+    mask = torch.arange(end, device=positions.device) <= positions[:, None]  # (N, end)
+
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        keys, values = views[layer][slot]
+        keys[0].index_copy_(1, positions, k.transpose(0, 1))
+        values[0].index_copy_(1, positions, v.transpose(0, 1))
+        queries = q.transpose(0, 1)[None]
+        out = F.scaled_dot_product_attention(queries, keys[:, :, :end], values[:, :, :end], attn_mask=mask)
+        return out[0].transpose(0, 1)
+
+    return AttendAt(positions, attend)
