@@ -1,7 +1,6 @@
 """Loop steps compiled to machine code ahead of time, for decoding on the CPU."""
 
 import hashlib
-import logging
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,9 +11,9 @@ from torch._inductor import aoti_compile_and_package, aoti_load_package
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 from torch.export import ExportedProgram, export
 
-from twoscale.errors import InputError, first_line
+from twoscale.errors import InputError
 from twoscale.exits.kv_cache import KVCache, attend_at
-from twoscale.exits.prepared import prepared
+from twoscale.exits.prepared import by_columns, for_rows
 from twoscale.files import replacing
 from twoscale.model.interface import LoopedModel, any_weight
 
@@ -29,10 +28,16 @@ class CompiledSteps:
     """
 
     runs_ahead = False
+    masks = True
 
     def __init__(self, model: LoopedModel, cache: KVCache, max_loops: int) -> None:
         require_compiler()
-        model = prepared(model, eager=False)
+        with torch.inference_mode(False), torch.no_grad():
+            by_column = by_columns(model)
+            self.model = for_rows(by_column)
+            self._make(by_column, cache, max_loops)
+
+    def _make(self, model: LoopedModel, cache: KVCache, max_loops: int) -> None:
         self._position = torch.zeros(1, dtype=torch.int64)
         self._injected = any_weight(model).new_zeros(1, model.config.hidden_size)
         self._functions = []  # group -> compiled function
@@ -54,11 +59,10 @@ class CompiledSteps:
     def _compile(
         self, model: LoopedModel, group: int, max_loops: int, stored: Sequence[Tensor]
     ) -> Callable[[list[Tensor]], list[Tensor]]:
-        with torch.inference_mode(False), torch.no_grad():
-            tensors = self._injected, self._injected, self._position, *stored
-            state, injected, position, *stored = (torch.zeros_like(tensor) for tensor in tensors)
-            arguments = state, injected, position, tuple(stored)
-            first, last = (export(_Step(model, group, k).eval(), arguments) for k in (0, max_loops - 1))
+        tensors = self._injected, self._injected, self._position, *stored
+        state, injected, position, *stored = (torch.zeros_like(tensor) for tensor in tensors)
+        arguments = state, injected, position, tuple(stored)
+        first, last = (export(_Step(model, group, k).eval(), arguments) for k in (0, max_loops - 1))
         if _text(first) != _text(last):
             raise InputError(
                 "exits.compile: found a model whose loop steps differ, expected false or one that is the same function "
@@ -85,7 +89,9 @@ class _Step(nn.Module):
 def require_compiler() -> None:
     """Raise an InputError where no C++ compiler is found."""
     if not any(map(shutil.which, ("g++", "clang++", "c++"))):
-        raise InputError("exits.compile: found no C++ compiler (g++ or clang++), expected one, or exits.compile: false.")
+        raise InputError(
+            "exits.compile: found no C++ compiler (g++ or clang++), expected one, or exits.compile: false."
+        )
 
 
 def _text(program: ExportedProgram) -> str:

@@ -14,11 +14,11 @@ from torch import Tensor
 from twoscale.errors import InputError
 from twoscale.exits.contract import Decisions
 from twoscale.exits.criteria import ExitCriterion
-from twoscale.exits.cuda_graphs import AsyncFlags, CapturedSteps
+from twoscale.exits.cuda_graphs import AsyncFlags
 from twoscale.exits.kv_cache import CachedKV, KVCache, distinct_slots
 from twoscale.exits.parallel import GroupExit, LoopCounts, ParallelEngine, stack_counts
-from twoscale.exits.prepared import prepared
 from twoscale.exits.readout import is_sequential, make_readout
+from twoscale.exits.steps import make_steps
 from twoscale.model.interface import LoopedModel, any_weight, run_stages
 from twoscale.model.noise import EvaluationNoise
 
@@ -34,6 +34,7 @@ class DecoderOptions:
             (Geiping et al.). Tokens of a prompt still start as in training.
         replay: Tokens that are fed one by one loop through `CapturedSteps`; unless slots are shared, the next
             step begins before the decision on the last one has arrived. None: on CUDA only.
+        compile: Tokens that are fed one by one on the CPU loop through `CompiledSteps`.
         readout: "head" or "remaining_layers", see `twoscale.exits.readout`.
     """
 
@@ -41,6 +42,7 @@ class DecoderOptions:
     kv_slots: int | None = None
     warm_start: bool = False
     replay: bool | None = None
+    compile: bool = False
     readout: str = "head"
 
     def __post_init__(self) -> None:
@@ -85,7 +87,6 @@ class Decoder:
         options: DecoderOptions = DecoderOptions(),
     ) -> None:
         self.model, self.criterion, self.max_loops, self.options = model, criterion, max_loops, options
-        self._row_model = prepared(model)
         config, like = model.config, any_weight(model)
         self.cache = KVCache(config, distinct_slots(options.kv_slots, max_loops), like)
         self.noise = EvaluationNoise(seed, [options.sequence], config.context_length)
@@ -96,7 +97,8 @@ class Decoder:
         self.position = 0
         with torch.inference_mode():
             replay = like.is_cuda if options.replay is None else options.replay
-            self._captured_steps = CapturedSteps(model, self.cache, max_loops) if replay else None
+            self._steps = make_steps(model, self.cache, max_loops, replay, options.compile)
+        self._row_model = self._steps.model
         self._flags = AsyncFlags() if like.is_cuda else None
 
     @property
@@ -114,7 +116,7 @@ class Decoder:
         The cache is overwritten as the text grows.
         """
         self.position = 0
-        if self._captured_steps is not None:
+        if self._steps.masks:
             self.cache.clear()
         self.criterion = criterion or self.criterion
         if sequence is not None:
@@ -209,11 +211,13 @@ class Decoder:
     def _loop(self, group: int, entered: Tensor, warm: bool) -> TokenExit:
         """Loop the token in a group until its criterion fires or `max_loops` is reached.
 
-        With captured steps, the step after a decision starts before the decision has arrived (`pending`); if
+        With steps that run ahead, the step after a decision starts before the decision has arrived (`pending`); if
         the token exits, that step was one too many and `fill` overwrites its keys and values.
         """
         criterion = self.criterion
-        readout = make_readout(self._row_model, criterion, self.options.readout, group, self.cache.attend(0, self.position))
+        readout = make_readout(
+            self._row_model, criterion, self.options.readout, group, self.cache.attend(0, self.position)
+        )
         x = self._init_state(group, entered, warm)
         decisions, patience = Decisions(criterion, x, readout), PatienceCounter(criterion.patience)
         pending: tuple[Callable[[], bool], TokenExit] | None = None
@@ -240,7 +244,7 @@ class Decoder:
 
         Not where slots are shared: there the slot of such a step holds the keys and values of an earlier one.
         """
-        return self._captured_steps is not None and not self.shares_slots
+        return self._steps.runs_ahead and not self.shares_slots
 
     def _loop_fixed(self, group: int, entered: Tensor, warm: bool, loops: int) -> TokenExit:
         """Bypass the criterion: run the given number of loop steps."""
@@ -250,16 +254,10 @@ class Decoder:
 
     def _states(self, group: int, entered: Tensor, x: Tensor, loops: int) -> Iterator[tuple[int, Tensor]]:
         """k and x^{k+1} (1, C) for k = 0 … loops - 1."""
-        model, position, captured = self._row_model, self.position, self._captured_steps
-        injected = model.project_input(group, entered)
-        if captured is not None:
-            captured.begin(position, injected)
+        steps, add_noise, noise = self._steps, self._row_model.add_noise, self._noise_rows
+        steps.begin(self.position, self._row_model.project_input(group, entered))
         for k in range(loops):
-            state = model.add_noise(group, k, x, self._noise_rows)
-            if captured is not None:
-                x = captured(group, k, state)
-            else:
-                x = model.recur(group, k, state, injected, self.cache.attend(k, position))
+            x = steps(group, k, add_noise(group, k, x, noise))
             yield k, x
 
     def _init_state(self, group: int, entered: Tensor, warm: bool) -> Tensor:

@@ -83,9 +83,7 @@ class TokenAttention:
 
     __slots__ = ("_end", "_position", "_slot", "_views", "positions")
 
-    def __init__(
-        self, positions: Tensor, views: Views, slot: int, position: int
-    ) -> None:
+    def __init__(self, positions: Tensor, views: Views, slot: int, position: int) -> None:
         self.positions, self._views, self._slot = positions, views, slot
         self._position, self._end = position, position + 1
 

@@ -1,7 +1,7 @@
-"""A model prepared for decoding on the CPU, where one row at a time makes host work and the weights' layout count."""
+"""Copies of a model for decoding on the CPU, where the layout of weights and the host work of one row count."""
 
 import copy
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -9,24 +9,42 @@ from torch import nn
 from twoscale.model.interface import LoopedModel, any_weight
 
 MAX_COPIED_BYTES = 2**30  # a larger model keeps its layout, because copies take memory
+ROW_DTYPES = (torch.float32, torch.float64)
 
 
-def prepared(model: LoopedModel, eager: bool = True) -> LoopedModel:
-    """A model that computes what `model` does, with less work per loop step for one token on the CPU.
+def by_columns(model: LoopedModel) -> LoopedModel:
+    """A model whose linear weights are stored by columns where a product with one row is then faster.
 
-    It is a copy of the tree of modules with two changes. Parameters and submodules are plain attributes, which
-    `nn.Module` otherwise looks up at a cost of half a microsecond each, and a module with a method `forward_row` uses
-    it. Weights of linear layers are copied in column-major order where a product with one row is faster then; other
-    tensors are shared. The copy does not follow later changes of these weights. A model on another device, in another
-    dtype than float32 or float64, or that is no `nn.Module`, is returned as it is. eager: false where the copy is to be
-    exported; then only the order of the weights differs.
+    These weights are copies and do not follow later changes; everything else is shared. A model on another device than
+    the CPU, or whose copies would take more than `MAX_COPIED_BYTES`, is returned as it is.
+    """
+    if not isinstance(model, nn.Module) or not any_weight(model).is_cpu:
+        return model
+    copied = sum(module.weight.nbytes for module in model.modules() if _is_faster_by_columns(module))
+    return _copied(model, _store_by_columns, {}) if copied <= MAX_COPIED_BYTES else model
+
+
+def for_rows(model: LoopedModel) -> LoopedModel:
+    """A model that shares all weights with `model` and computes one row (1, C) with less host work.
+
+    Submodules and parameters are plain attributes, which `nn.Module` otherwise looks up at a cost of half a microsecond
+    each, and a module that has a method `forward_row` calls it in place of `forward`. For the CPU, float32 and float64,
+    without gradient; another model is returned as it is.
     """
     like = any_weight(model)
-    if not isinstance(model, nn.Module) or not like.is_cpu or like.dtype not in (torch.float32, torch.float64):
+    if not isinstance(model, nn.Module) or not like.is_cpu or like.dtype not in ROW_DTYPES:
         return model
-    linear = [module.weight for module in model.modules() if _is_faster_by_columns(module)]
-    copies = sum(weight.nbytes for weight in linear) <= MAX_COPIED_BYTES
-    return _prepared(model, _Options(copies, eager), {})
+    return _copied(model, _make_plain, {})
+
+
+def _copied(module: nn.Module, change: Callable[[nn.Module], None], copies: dict[nn.Module, nn.Module]) -> nn.Module:
+    """A copy of a tree of modules that shares tensors and hooks, after `change` of each of its modules."""
+    if module not in copies:
+        new = copies[module] = copy.copy(module)
+        children = {name: child and _copied(child, change, copies) for name, child in module._modules.items()}
+        new.__dict__ |= {"_modules": children, "_parameters": dict(module._parameters)}
+        change(new)
+    return copies[module]
 
 
 def _is_faster_by_columns(module: nn.Module) -> bool:
@@ -34,24 +52,12 @@ def _is_faster_by_columns(module: nn.Module) -> bool:
     return isinstance(module, nn.Linear) and module.in_features <= 2 * module.out_features
 
 
-@dataclass(frozen=True)
-class _Options:
-    copies: bool  # of linear weights, by columns
-    eager: bool
+def _store_by_columns(module: nn.Module) -> None:
+    if _is_faster_by_columns(module):
+        module.weight = nn.Parameter(module.weight.detach().t().contiguous().t(), requires_grad=False)
 
 
-def _prepared(module: nn.Module, options: _Options, seen: dict[nn.Module, nn.Module]) -> nn.Module:
-    if module in seen:
-        return seen[module]
-    new = seen[module] = copy.copy(module)
-    modules = {name: child and _prepared(child, options, seen) for name, child in module._modules.items()}
-    parameters = dict(module._parameters)
-    if options.copies and _is_faster_by_columns(module):
-        weight = module.weight.detach().t().contiguous().t()
-        parameters["weight"] = nn.Parameter(weight, requires_grad=False)
-    new.__dict__ |= {"_modules": modules, "_parameters": parameters}
-    if options.eager:
-        new.__dict__ |= modules | parameters
-        if hasattr(module, "forward_row"):
-            new.forward = new.forward_row
-    return new
+def _make_plain(module: nn.Module) -> None:
+    module.__dict__ |= module._modules | module._parameters
+    if hasattr(module, "forward_row"):
+        module.forward = module.forward_row

@@ -48,7 +48,10 @@ class TransformerBlock(nn.Module):
     def forward(self, x: Tensor, attend: Attend) -> Tensor:
         """(..., C) -> (..., C); `attend` determines the leading axes."""
         x = self._add(x, self._attention(self.norm1.forward(x), attend), self.norm2)
-        return self._add(x, F.linear(F.silu(F.linear(self.norm3.forward(x), self.mlp_in.weight)), self.mlp_out.weight), self.norm4)
+        return self._add(x, self._mlp(self.norm3.forward(x)), self.norm4)
+
+    def _mlp(self, x: Tensor) -> Tensor:
+        return F.linear(F.silu(F.linear(x, self.mlp_in.weight)), self.mlp_out.weight)
 
     def _attention(self, x: Tensor, attend: Attend) -> Tensor:
         q, k, v = F.linear(x, self.qkv.weight).unflatten(-1, (3, self.num_heads, -1)).unbind(-3)  # (..., H, D) each
