@@ -59,6 +59,11 @@ class TokenExit:
     evaluations: int
 
 
+def _exit_after(k: int, x: Tensor, x_new: Tensor, keeps_previous: bool) -> TokenExit:
+    """The exit at loop step k, which led from x to x_new (1, C)."""
+    return TokenExit(x, k, k + 1) if keeps_previous else TokenExit(x_new, k + 1, k + 1)
+
+
 class PatienceCounter:
     """Counts for one token the loop steps in a row at which its criterion said exit."""
 
@@ -220,16 +225,16 @@ class Decoder:
         )
         x = self._init_state(group, entered, warm)
         decisions, patience = Decisions(criterion, x, readout), PatienceCounter(criterion.patience)
+        keeps_previous, runs_ahead = criterion.keeps == "previous", self._runs_ahead
         pending: tuple[Callable[[], bool], TokenExit] | None = None
         for k, x_new in self._states(group, entered, x, self.max_loops):
             if pending is not None and patience.exits(pending[0]()):
                 return pending[1]
             should_exit = decisions.update(x_new)
-            exit_now = TokenExit(x, k, k + 1) if criterion.keeps == "previous" else TokenExit(x_new, k + 1, k + 1)
-            if self._runs_ahead:
-                pending = self._read_async(should_exit), exit_now
+            if runs_ahead:
+                pending = self._read_async(should_exit), _exit_after(k, x, x_new, keeps_previous)
             elif patience.exits(should_exit):
-                return exit_now
+                return _exit_after(k, x, x_new, keeps_previous)
             x = x_new
         if pending is not None and patience.exits(pending[0]()):
             return pending[1]
