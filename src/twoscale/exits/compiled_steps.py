@@ -31,7 +31,8 @@ class CompiledSteps:
     masks = True
 
     def __init__(self, model: LoopedModel, cache: KVCache, max_loops: int) -> None:
-        require_compiler()
+        if not has_compiler():
+            raise InputError("exits.compile: found no C++ compiler (g++, clang++), expected one or false.")
         with torch.inference_mode(False), torch.no_grad():
             by_column = by_columns(model)
             self.model = for_rows(by_column)
@@ -86,24 +87,27 @@ class _Step(nn.Module):
         return self.model.recur(self.group, self.k, state, injected, attend)
 
 
-def require_compiler() -> None:
-    """Raise an InputError where no C++ compiler is found."""
-    if not any(map(shutil.which, ("g++", "clang++", "c++"))):
-        raise InputError(
-            "exits.compile: found no C++ compiler (g++ or clang++), expected one, or exits.compile: false."
-        )
+def has_compiler() -> bool:
+    """Whether a C++ compiler is found."""
+    return any(map(shutil.which, ("g++", "clang++", "c++")))
+
+
+def cache_folder() -> Path:
+    """Where compiled functions are kept between runs."""
+    return Path(cache_dir()) / "twoscale"
 
 
 def _text(program: ExportedProgram) -> str:
-    """The graph with the shapes, strides and dtypes of its tensors, without the values of the weights."""
-    return program.graph_module.print_readable(print_output=False, include_stride=True, include_device=True)
+    """The graph with the shapes, strides and dtypes of its tensors, without values of weights and lines of code."""
+    text = program.graph_module.print_readable(print_output=False, include_stride=True, include_device=True)
+    return "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
 
 
 def _load(program: ExportedProgram) -> Callable[[list[Tensor]], list[Tensor]]:
     """The compiled function of a program, from the cache folder if it is there; its weights stay where they are."""
     machine = f"{torch.__version__} {torch.backends.cpu.get_cpu_capability()} {torch.get_num_threads()}"
     key = hashlib.sha256(f"{machine}\n{_text(program)}".encode()).hexdigest()
-    package = Path(cache_dir()) / "twoscale" / f"{key}.pt2"
+    package = cache_folder() / f"{key}.pt2"
     if not package.is_file():
         _compile(program, package)
     compiled = aoti_load_package(str(package))
