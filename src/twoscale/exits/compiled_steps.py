@@ -17,6 +17,8 @@ from twoscale.exits.prepared import by_columns, for_rows
 from twoscale.files import replacing
 from twoscale.model.interface import LoopedModel, any_weight
 
+Compiled = Callable[[list[Tensor]], list[Tensor]]
+
 
 class CompiledSteps:
     """Loop steps of the one token at `position` of a cache, (1, C) -> (1, C), compiled by a C++ compiler.
@@ -41,11 +43,14 @@ class CompiledSteps:
     def _make(self, model: LoopedModel, cache: KVCache, max_loops: int) -> None:
         self._position = torch.zeros(1, dtype=torch.int64)
         self._injected = any_weight(model).new_zeros(1, model.config.hidden_size)
-        self._functions = []  # group -> compiled function
+        self._functions: list[Compiled] = []  # group -> compiled function
+        self._weights: list[dict[str, Tensor]] = []  # group -> its weights, which a function only points to
         self._slots = []  # group -> slot -> keys and values of each layer, (2, 1, H, T, D)
         for group, layers in enumerate(model.config.groups):
             slots = list(zip(*(cache.stored[layer] for layer in layers), strict=True))
-            self._functions.append(self._compile(model, group, max_loops, slots[0]))
+            function, weights = self._compile(model, group, max_loops, slots[0])
+            self._functions.append(function)
+            self._weights.append(weights)
             self._slots.append(slots)
 
     def begin(self, position: int, injected: Tensor) -> None:
@@ -59,7 +64,7 @@ class CompiledSteps:
 
     def _compile(
         self, model: LoopedModel, group: int, max_loops: int, stored: Sequence[Tensor]
-    ) -> Callable[[list[Tensor]], list[Tensor]]:
+    ) -> tuple[Compiled, dict[str, Tensor]]:
         tensors = self._injected, self._injected, self._position, *stored
         state, injected, position, *stored = (torch.zeros_like(tensor) for tensor in tensors)
         arguments = state, injected, position, tuple(stored)
@@ -103,8 +108,8 @@ def _text(program: ExportedProgram) -> str:
     return "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
 
 
-def _load(program: ExportedProgram) -> Callable[[list[Tensor]], list[Tensor]]:
-    """The compiled function of a program, from the cache folder if it is there; its weights stay where they are."""
+def _load(program: ExportedProgram) -> tuple[Compiled, dict[str, Tensor]]:
+    """The compiled function of a program, from the cache folder if it is there, and the weights that it points to."""
     machine = f"{torch.__version__} {torch.backends.cpu.get_cpu_capability()} {torch.get_num_threads()}"
     key = hashlib.sha256(f"{machine}\n{_text(program)}".encode()).hexdigest()
     package = cache_folder() / f"{key}.pt2"
@@ -114,7 +119,7 @@ def _load(program: ExportedProgram) -> Callable[[list[Tensor]], list[Tensor]]:
     constants = {**program.state_dict, **program.constants}
     used = {name: constants[name] for name in compiled.get_constant_fqns()}  # not the weights of other groups
     compiled.load_constants(used, check_full_update=True, user_managed=True)
-    return compiled.loader.boxed_run
+    return compiled.loader.boxed_run, used
 
 
 def _compile(program: ExportedProgram, package: Path) -> None:

@@ -4,7 +4,6 @@ from typing import ClassVar, Protocol
 
 from torch import Tensor
 
-from twoscale.exits.compiled_steps import CompiledSteps
 from twoscale.exits.cuda_graphs import CapturedSteps
 from twoscale.exits.kv_cache import KVCache
 from twoscale.exits.prepared import by_columns, for_rows
@@ -56,5 +55,8 @@ def make_steps(model: LoopedModel, cache: KVCache, max_loops: int, replay: bool,
     if replay:
         return CapturedSteps(model, cache, max_loops)
     if compile and any_weight(model).is_cpu:
+        # the inductor takes more than a second to import
+        from twoscale.exits.compiled_steps import CompiledSteps
+
         return CompiledSteps(model, cache, max_loops)
     return EagerSteps(model, cache)
