@@ -9,11 +9,13 @@ from tests import reference_engine
 from tests.small import model_config
 from twoscale.dynamics.measures import kl_divergence
 from twoscale.errors import InputError
+from twoscale.exits.compiled_steps import cache_folder, has_compiler
 from twoscale.exits.criteria import CRITERIA, ExitCriterion, make_criterion
 from twoscale.exits.decoder import Decoder, DecoderOptions, evaluate_by_position
 from twoscale.exits.parallel import evaluate
+from twoscale.exits.prepared import by_columns, for_rows
 from twoscale.model.noise import EvaluationNoise
-from twoscale.model.transformer import initialise
+from twoscale.model.transformer import LoopedTransformer, initialise
 
 SEED = 3
 MAX_LOOPS = 7
@@ -614,6 +616,97 @@ def test_captured_graphs_on_a_gpu_are_the_same_function(name, dtype, options):
     tolerance = 1e-9 if dtype == torch.float64 else 1e-4
     torch.testing.assert_close(logits, expected, rtol=tolerance, atol=tolerance)
     assert torch.equal(evaluations, taken)
+
+
+# --- compiled loop steps -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiler_cache(tmp_path_factory):
+    """Compiled functions of these tests go to a folder of their own, so the tests compile."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("inductor")))
+        yield
+
+
+needs_compiler = pytest.mark.skipif(not has_compiler(), reason="no C++ compiler here")
+
+
+@needs_compiler
+@pytest.mark.parametrize("options", [{}, {"kv_slots": 2}, {"warm_start": True}], ids=str)
+@pytest.mark.parametrize("name", ["step_norm", "acceleration", "kl"])
+def test_compiled_steps_are_the_same_function(name, options):
+    model, tokens = small_model(groups=[[2, 3]], loop_noise=0.3, exit_norm="final_norm"), text(1, 9)[0]
+    criterion = make_criterion(name, ragged_threshold(name, model, tokens[None], noise_of(0)))
+    plain, compiled = (make_decoder(model, criterion, compile=compile, **options) for compile in (False, True))
+    expected, taken = decode_text(plain, tokens)
+    logits, evaluations = decode_text(compiled, tokens)
+    assert_close(logits, expected)
+    assert torch.equal(evaluations, taken)
+
+
+@needs_compiler
+def test_compiled_steps_have_forgotten_what_overflowed():
+    model, tokens = small_model(groups=[[2, 3]]), text(1, 9)[0]
+    criterion = make_criterion("fixed", 3)
+    expected, _ = decode_text(make_decoder(model, criterion), tokens)
+    decoder = make_decoder(model, criterion, compile=True)
+    for stored in decoder.cache.stored.values():
+        stored.fill_(torch.inf)
+    decoder.reset()
+    assert_close(decode_text(decoder, tokens)[0], expected)
+
+
+@needs_compiler
+def test_models_with_other_weights_share_a_compiled_function():
+    tokens, criterion, packages = text(1, 5)[0], make_criterion("fixed", 3), []
+    for seed in (0, 1):
+        model = small_model(seed, groups=[[2, 3]])
+        expected, _ = decode_text(make_decoder(model, criterion), tokens)
+        assert_close(decode_text(make_decoder(model, criterion, compile=True), tokens)[0], expected)
+        packages.append({file.name for file in cache_folder().iterdir()})
+    assert packages[0]
+    assert packages[0] == packages[1]
+
+
+@needs_compiler
+def test_a_model_whose_loop_steps_differ_is_not_compiled():
+    class Counting(LoopedTransformer):
+        def recur(self, group, k, state, injected, attend):
+            return super().recur(group, k, state, injected, attend) + k
+
+    model = Counting(small_model(groups=[[2, 3]]).config).double()
+    with pytest.raises(InputError, match=r"exits\.compile: found a model whose loop steps differ"):
+        make_decoder(model, make_criterion("fixed", 3), compile=True)
+
+
+def test_compiled_steps_without_a_compiler_are_refused(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(InputError, match=r"exits\.compile: found no C\+\+ compiler"):
+        make_decoder(small_model(), make_criterion("fixed", 3), compile=True)
+
+
+# --- copies of the model for decoding ----------------------------------------------------------------------------
+
+
+def test_copies_for_decoding_compute_the_same_and_leave_the_model_alone():
+    model, x = small_model(), torch.randn(1, 16, dtype=torch.float64)
+    attributes = [dict(vars(module)) for module in model.modules()]
+    copy = for_rows(by_columns(model))
+    with torch.inference_mode():
+        assert_close(copy.readout(x), model.readout(x))
+        assert_close(copy.project_state(0, x, x), model.project_state(0, x, x))
+        assert copy.groups[0].layers[0].qkv.weight.stride() == (1, 48)
+    assert [dict(vars(module)) for module in model.modules()] == attributes
+    assert [p.stride() for p in model.parameters()] == [p.contiguous().stride() for p in model.parameters()]
+
+
+def test_copies_for_decoding_share_all_but_linear_weights():
+    model = small_model()
+    copy = for_rows(by_columns(model))
+    assert copy.token_embedding.weight is model.token_embedding.weight
+    assert copy.groups[0].layers[0].norm1.weight is model.groups[0].layers[0].norm1.weight
+    assert copy.groups[0].layers[0].mlp_out.weight is model.groups[0].layers[0].mlp_out.weight
 
 
 # --- float32 -----------------------------------------------------------------------------------------------------

@@ -566,6 +566,13 @@ class ExitsConfig(Section):
         "decisions. CUDA only.",
         source="ours",
     )
+    compile: StrictBool = key(
+        False,
+        "Decode with compiled loop steps, which takes a C++ compiler. It pays for hidden sizes up to a few hundred and "
+        "many tokens: the first run compiles for about ten seconds per group, later ones load the result from the "
+        "cache of torch.compile. CPU only.",
+        source="ours",
+    )
     dtype: Dtype = key("float32", "Precision.", source="ours")
     quality_tokens: Count = key(
         16_384, "Held-out tokens for cross-entropy and perplexity, in whole sequences.", source="ours"

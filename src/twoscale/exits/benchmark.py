@@ -17,11 +17,11 @@ from twoscale import progress
 from twoscale.config import ExitsConfig
 from twoscale.data.batches import HeldOut
 from twoscale.exits.criteria import ExitCriterion, configured_criteria, make_criterion
-from twoscale.exits.cuda_graphs import CapturedSteps
 from twoscale.exits.decoder import Decoder, DecoderOptions, evaluate_by_position
 from twoscale.exits.kv_cache import KVCache, distinct_slots
 from twoscale.exits.parallel import LoopCounts, evaluate
 from twoscale.exits.readout import is_sequential, make_readout
+from twoscale.exits.steps import make_steps
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import LoopedModel, any_weight
 
@@ -43,9 +43,8 @@ def make_criteria(exits: ExitsConfig) -> dict[OperatingPoint, ExitCriterion]:
 
 def make_decoder(checkpoint: LoadedCheckpoint, exits: ExitsConfig) -> Decoder:
     """A decoder with the cache, the readout and the captured steps of the config, under full loops."""
-    options = DecoderOptions(
-        kv_slots=exits.kv_slots, replay=replays_steps(checkpoint.model, exits), readout=exits.readout
-    )
+    replay = replays_steps(checkpoint.model, exits)
+    options = DecoderOptions(kv_slots=exits.kv_slots, replay=replay, compile=exits.compile, readout=exits.readout)
     full = make_criterion("fixed", exits.max_loops)
     return Decoder(checkpoint.model, full, exits.max_loops, checkpoint.seed, options)
 
@@ -188,7 +187,7 @@ def measure_check_cost(checkpoint: LoadedCheckpoint, prompts: HeldOut, exits: Ex
     model = checkpoint.model
     criterion = make_criterion("kl", 1.0)
     cache = KVCache(model.config, slots=1, like=any_weight(model))
-    captured = CapturedSteps(model, cache, max_loops=1) if replays_steps(model, exits) else None
+    steps = make_steps(model, cache, 1, replays_steps(model, exits), exits.compile)
     attend = cache.attend(0, position=0)
     for repeat, (prompt, sequence) in enumerate(zip(prompts.inputs, prompts.sequences, strict=True)):
         tokens = prompt[None, :1].to(checkpoint.device)
@@ -196,10 +195,8 @@ def measure_check_cost(checkpoint: LoadedCheckpoint, prompts: HeldOut, exits: Ex
         for group, label in enumerate(model.config.group_labels):
             x = model.init_state(group, entered, checkpoint.noise([sequence]))[0]
             injected = model.project_input(group, entered)[0]
-            step = partial(model.recur, group, 0, x, injected, attend)
-            if captured is not None:
-                captured.begin(0, injected)
-                step = partial(captured, group, 0, x)
+            steps.begin(0, injected)
+            step = partial(steps, group, 0, x)
             readout = make_readout(model, criterion, exits.readout, group, attend)
             # the first update also reads out x^0; later ones cost one readout each
             _, state = criterion.update(criterion.start(x), x, readout)

@@ -62,13 +62,19 @@ class ExitCriterion:
     def __init__(self, threshold: float) -> None:
         self.threshold = threshold
         self._limit: Tensor | None = None  # the threshold, as a tensor like the statistic
+        self._answers: tuple[Tensor, Tensor] | None = None  # false and true, where one token is decided on the host
 
     def below(self, statistic: Tensor) -> Tensor:
-        """Whether the statistic (N,) of each token is less than the threshold: (N,) bool."""
+        """Whether the statistic (N,) of each token is less than the threshold: (N,) bool, not to be written to."""
         # For one token, making a tensor of the threshold costs as much as the comparison, so it is kept: a
         # criterion serves one model, in one dtype and on one device.
         if self._limit is None:
             self._limit = statistic.new_tensor([self.threshold])
+            if statistic.is_cpu and self.file is None:  # a user's code may write to the result nevertheless
+                self._rounded = self._limit.item()
+                self._answers = torch.tensor([False]), torch.tensor([True])
+        if self._answers is not None and statistic.shape == (1,):
+            return self._answers[statistic.item() < self._rounded]
         return statistic < self._limit
 
     def start(self, x0: Tensor) -> State:

@@ -20,6 +20,9 @@ class CapturedSteps:
     same with and without capture.
     """
 
+    runs_ahead = True
+    masks = True
+
     def __init__(self, model: LoopedModel, cache: KVCache, max_loops: int) -> None:
         like = any_weight(model)
         self.model, self.cache = model, cache

@@ -14,10 +14,11 @@ from torch import Tensor
 from twoscale.errors import InputError
 from twoscale.exits.contract import Decisions
 from twoscale.exits.criteria import ExitCriterion
-from twoscale.exits.cuda_graphs import AsyncFlags, CapturedSteps
+from twoscale.exits.cuda_graphs import AsyncFlags
 from twoscale.exits.kv_cache import CachedKV, KVCache, distinct_slots
 from twoscale.exits.parallel import GroupExit, LoopCounts, ParallelEngine, stack_counts
 from twoscale.exits.readout import is_sequential, make_readout
+from twoscale.exits.steps import make_steps
 from twoscale.model.interface import LoopedModel, any_weight, run_stages
 from twoscale.model.noise import EvaluationNoise
 
@@ -33,6 +34,7 @@ class DecoderOptions:
             (Geiping et al.). Tokens of a prompt still start as in training.
         replay: Tokens that are fed one by one loop through `CapturedSteps`; unless slots are shared, the next
             step begins before the decision on the last one has arrived. None: on CUDA only.
+        compile: Tokens that are fed one by one on the CPU loop through `CompiledSteps`.
         readout: "head" or "remaining_layers", see `twoscale.exits.readout`.
     """
 
@@ -40,6 +42,7 @@ class DecoderOptions:
     kv_slots: int | None = None
     warm_start: bool = False
     replay: bool | None = None
+    compile: bool = False
     readout: str = "head"
 
     def __post_init__(self) -> None:
@@ -54,6 +57,11 @@ class TokenExit:
     state: Tensor
     loop_steps: int
     evaluations: int
+
+
+def _exit_after(k: int, x: Tensor, x_new: Tensor, keeps_previous: bool) -> TokenExit:
+    """The exit at loop step k, which led from x to x_new (1, C)."""
+    return TokenExit(x, k, k + 1) if keeps_previous else TokenExit(x_new, k + 1, k + 1)
 
 
 class PatienceCounter:
@@ -94,7 +102,8 @@ class Decoder:
         self.position = 0
         with torch.inference_mode():
             replay = like.is_cuda if options.replay is None else options.replay
-            self._captured_steps = CapturedSteps(model, self.cache, max_loops) if replay else None
+            self._steps = make_steps(model, self.cache, max_loops, replay, options.compile)
+        self._row_model = self._steps.model
         self._flags = AsyncFlags() if like.is_cuda else None
 
     @property
@@ -112,7 +121,7 @@ class Decoder:
         The cache is overwritten as the text grows.
         """
         self.position = 0
-        if self._captured_steps is not None:
+        if self._steps.masks:
             self.cache.clear()
         self.criterion = criterion or self.criterion
         if sequence is not None:
@@ -187,7 +196,7 @@ class Decoder:
         exits: list[TokenExit] = []
 
         def layer(number: int, hidden: Tensor) -> Tensor:
-            return self.model.unlooped_layer(number, hidden, attend)
+            return self._row_model.unlooped_layer(number, hidden, attend)
 
         def group(index: int, hidden: Tensor) -> Tensor:
             if evaluations is None:
@@ -197,33 +206,35 @@ class Decoder:
             self.cache.fill(self.model.config.groups[index], self.position, exits[-1].evaluations)
             if self.options.warm_start:
                 self._exit_states[index][self.position] = exits[-1].state[0]
-            return self.model.finish(index, exits[-1].state)
+            return self._row_model.finish(index, exits[-1].state)
 
-        hidden = self.model.embed(self._as_tensor([token]), attend.positions)[0]  # (1, C)
+        hidden = self._row_model.embed(self._as_tensor([token]), attend.positions)[0]  # (1, C)
         hidden = run_stages(self.model, hidden, layer, group)
         self.position += 1
-        return self.model.readout(hidden)[0], exits
+        return self._row_model.readout(hidden)[0], exits
 
     def _loop(self, group: int, entered: Tensor, warm: bool) -> TokenExit:
         """Loop the token in a group until its criterion fires or `max_loops` is reached.
 
-        With captured steps, the step after a decision starts before the decision has arrived (`pending`); if
+        With steps that run ahead, the step after a decision starts before the decision has arrived (`pending`); if
         the token exits, that step was one too many and `fill` overwrites its keys and values.
         """
         criterion = self.criterion
-        readout = make_readout(self.model, criterion, self.options.readout, group, self.cache.attend(0, self.position))
+        readout = make_readout(
+            self._row_model, criterion, self.options.readout, group, self.cache.attend(0, self.position)
+        )
         x = self._init_state(group, entered, warm)
         decisions, patience = Decisions(criterion, x, readout), PatienceCounter(criterion.patience)
+        keeps_previous, runs_ahead = criterion.keeps == "previous", self._runs_ahead
         pending: tuple[Callable[[], bool], TokenExit] | None = None
         for k, x_new in self._states(group, entered, x, self.max_loops):
             if pending is not None and patience.exits(pending[0]()):
                 return pending[1]
             should_exit = decisions.update(x_new)
-            exit_now = TokenExit(x, k, k + 1) if criterion.keeps == "previous" else TokenExit(x_new, k + 1, k + 1)
-            if self._runs_ahead:
-                pending = self._read_async(should_exit), exit_now
+            if runs_ahead:
+                pending = self._read_async(should_exit), _exit_after(k, x, x_new, keeps_previous)
             elif patience.exits(should_exit):
-                return exit_now
+                return _exit_after(k, x, x_new, keeps_previous)
             x = x_new
         if pending is not None and patience.exits(pending[0]()):
             return pending[1]
@@ -238,7 +249,7 @@ class Decoder:
 
         Not where slots are shared: there the slot of such a step holds the keys and values of an earlier one.
         """
-        return self._captured_steps is not None and not self.shares_slots
+        return self._steps.runs_ahead and not self.shares_slots
 
     def _loop_fixed(self, group: int, entered: Tensor, warm: bool, loops: int) -> TokenExit:
         """Bypass the criterion: run the given number of loop steps."""
@@ -248,21 +259,16 @@ class Decoder:
 
     def _states(self, group: int, entered: Tensor, x: Tensor, loops: int) -> Iterator[tuple[int, Tensor]]:
         """k and x^{k+1} (1, C) for k = 0 … loops - 1."""
-        injected, captured = self.model.project_input(group, entered), self._captured_steps
-        if captured is not None:
-            captured.begin(self.position, injected)
+        steps, add_noise, noise = self._steps, self._row_model.add_noise, self._noise_rows
+        steps.begin(self.position, self._row_model.project_input(group, entered))
         for k in range(loops):
-            state = self.model.add_noise(group, k, x, self._noise_rows)
-            if captured is not None:
-                x = captured(group, k, state)
-            else:
-                x = self.model.recur(group, k, state, injected, self.cache.attend(k, self.position))
+            x = steps(group, k, add_noise(group, k, x, noise))
             yield k, x
 
     def _init_state(self, group: int, entered: Tensor, warm: bool) -> Tensor:
         if warm and self.position:
             return self._exit_states[group][self.position - 1, None]
-        return self.model.init_state(group, entered, self._noise_rows)
+        return self._row_model.init_state(group, entered, self._noise_rows)
 
     def _noise_rows(self, group: int, k: int, like: Tensor) -> Tensor:
         """The rows of the positions that are being fed, shaped like `like` (…, N, C); arrays are drawn once."""

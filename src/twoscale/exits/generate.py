@@ -67,6 +67,7 @@ def make_decoder(run: TrainedRun, arguments: argparse.Namespace) -> Decoder:
         kv_slots=arguments.kv_slots,
         warm_start=arguments.warm_start,
         replay=None if arguments.cuda_graphs else False,
+        compile=arguments.compile,
         readout=arguments.readout,
     )
     criterion = parse_criterion(arguments, "tau", arguments.tau)
@@ -231,6 +232,7 @@ def _add_decoding(options: argparse.ArgumentParser) -> None:
     decoding.add_argument(
         "--cuda-graphs", action=argparse.BooleanOptionalAction, default=True, help="replay captured loop steps on CUDA"
     )
+    decoding.add_argument("--compile", action="store_true", help="compile the loop steps on the CPU")
 
 
 def _add_display(options: argparse.ArgumentParser) -> None:

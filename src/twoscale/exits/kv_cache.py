@@ -1,6 +1,6 @@
 """Keys and values of decoding: one sequence, allocated once."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +15,10 @@ def distinct_slots(kv_slots: int | None, max_loops: int) -> int:
     return min(kv_slots or max_loops, max_loops)
 
 
+# layer -> slot -> keys and values (1, H, T, D)
+Views = Mapping[int, Sequence[tuple[Tensor, Tensor]]]
+
+
 class KVCache:
     """Keys and values of one sequence, a slot per (loop step, layer), allocated once.
 
@@ -26,9 +30,10 @@ class KVCache:
     def __init__(self, config: ModelConfig, slots: int, like: Tensor) -> None:
         self.slots = slots
         looped = {number for group in config.groups for number in group}
-        shape = (1, config.num_heads, config.context_length, config.head_dim)
-        self.stored = {  # layer -> (slots, 2, 1, H, T, D): keys and values
-            number: like.new_zeros(slots if number in looped else 1, 2, *shape)
+        shape = (1, config.context_length, config.num_heads, config.head_dim)
+        # layer -> (slots, 2, 1, H, T, D): keys and values; all heads of a position are contiguous in memory
+        self.stored = {
+            number: like.new_zeros(slots if number in looped else 1, 2, *shape).transpose(3, 4)
             for number in range(1, config.num_layers + 1)
         }
         # Making a view costs as much as attention for one token does, so all of them are made here:
@@ -42,32 +47,11 @@ class KVCache:
 
     def attend(self, k: int, position: int) -> Attend:
         """Attention at loop step k for the one token at `position`: q, k, v (1, H, D)."""
-        slot, end = k % self.slots, position + 1
-
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            keys, values = self._views[layer][slot]
-            keys.select(2, position).copy_(k)
-            values.select(2, position).copy_(v)
-            # four axes and no mask: otherwise torch does not take its fused kernel
-            out = F.scaled_dot_product_attention(q.unsqueeze(2), keys[:, :, :end], values[:, :, :end])
-            return out.squeeze(2)
-
-        return AttendAt(self._positions[position], attend)
+        return TokenAttention(self._positions[position], self._views, k % self.slots, position)
 
     def attend_parallel(self, k: int, positions: Tensor, end: int) -> Attend:
         """Attention at loop step k for the tokens at `positions` (N,), all below `end`: q, k, v (N, H, D)."""
-        slot = k % self.slots
-        mask = torch.arange(end, device=positions.device) <= positions[:, None]  # (N, end)
-
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            keys, values = self._views[layer][slot]
-            keys[0].index_copy_(1, positions, k.transpose(0, 1))
-            values[0].index_copy_(1, positions, v.transpose(0, 1))
-            queries = q.transpose(0, 1)[None]
-            out = F.scaled_dot_product_attention(queries, keys[:, :, :end], values[:, :, :end], attn_mask=mask)
-            return out[0].transpose(0, 1)
-
-        return AttendAt(positions, attend)
+        return attend_at(self._views, k % self.slots, positions, end)
 
     def fill(self, layers: Sequence[int], positions: int | Tensor, evaluations: int) -> None:
         """Copy the last evaluation of these positions to the slots that they did not reach.
@@ -92,3 +76,37 @@ class CachedKV:
 
     def freeze(self, rows: Tensor, evaluations: int) -> None:
         self.cache.fill(self.layers, self.start + rows, evaluations)
+
+
+class TokenAttention:
+    """`Attend` of the one token at `position` of a cache, at a loop step that uses `slot`; see `KVCache.attend`."""
+
+    __slots__ = ("_end", "_position", "_slot", "_views", "positions")
+
+    def __init__(self, positions: Tensor, views: Views, slot: int, position: int) -> None:
+        self.positions, self._views, self._slot = positions, views, slot
+        self._position, self._end = position, position + 1
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """q, k, v (1, H, D) -> (1, H, D)."""
+        keys, values = self._views[layer][self._slot]  # (1, H, T, D) each
+        keys.select(2, self._position).copy_(k)
+        values.select(2, self._position).copy_(v)
+        # four axes and no mask: otherwise torch does not take its fused kernel
+        seen = keys.narrow(2, 0, self._end), values.narrow(2, 0, self._end)
+        return F.scaled_dot_product_attention(q.unsqueeze(2), *seen).squeeze(2)
+
+
+def attend_at(views: Views, slot: int, positions: Tensor, end: int) -> Attend:
+    """Attention for the tokens at `positions` (N,), all below `end`, to what `slot` holds: q, k, v (N, H, D)."""
+    mask = torch.arange(end, device=positions.device) <= positions[:, None]  # (N, end)
+
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        keys, values = views[layer][slot]
+        keys[0].index_copy_(1, positions, k.transpose(0, 1))
+        values[0].index_copy_(1, positions, v.transpose(0, 1))
+        queries = q.transpose(0, 1)[None]
+        out = F.scaled_dot_product_attention(queries, keys[:, :, :end], values[:, :, :end], attn_mask=mask)
+        return out[0].transpose(0, 1)
+
+    return AttendAt(positions, attend)

@@ -26,6 +26,10 @@ class Linear(nn.Linear):
         """(..., in_features) -> (..., out_features)."""
         return linear(x, self.weight)
 
+    def forward_row(self, x: Tensor) -> Tensor:
+        """`forward` for one row, without the choice of a kernel."""
+        return F.linear(x, self.weight)
+
 
 def linear(x: Tensor, weight: Tensor) -> Tensor:
     """`torch.nn.functional.linear`, x @ weight.T: (..., I) and (O, I) -> (..., O)."""

@@ -50,15 +50,19 @@ class TransformerBlock(nn.Module):
 
     def forward(self, x: Tensor, attend: Attend) -> Tensor:
         """(..., C) -> (..., C); `attend` determines the leading axes."""
-        x = self._add(x, self._attention(self.norm1(x), attend), self.norm2)
-        return self._add(x, self.mlp_out(F.silu(self.mlp_in(self.norm3(x)))), self.norm4)
+        # `forward` of submodules is called directly, because `nn.Module.__call__` costs one row as much as a norm does
+        x = self._add(x, self._attention(self.norm1.forward(x), attend), self.norm2)
+        return self._add(x, self._mlp(self.norm3.forward(x)), self.norm4)
+
+    def _mlp(self, x: Tensor) -> Tensor:
+        return self.mlp_out.forward(F.silu(self.mlp_in.forward(x)))
 
     def _attention(self, x: Tensor, attend: Attend) -> Tensor:
-        q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).unbind(-3)  # (..., H, D) each
-        return self.attention_out(attend(self.number, q, k, v).flatten(-2))
+        q, k, v = self.qkv.forward(x).unflatten(-1, (3, self.num_heads, -1)).unbind(-3)  # (..., H, D) each
+        return self.attention_out.forward(attend(self.number, q, k, v).flatten(-2))
 
     def _add(self, x: Tensor, branch: Tensor, norm: nn.Module) -> Tensor:
-        return norm(x + branch) if self.normalise_sum else x + norm(branch)
+        return norm.forward(x + branch) if self.normalise_sum else x + norm.forward(branch)
 
 
 class LoopedGroup(nn.Module):
@@ -81,7 +85,7 @@ class LoopedGroup(nn.Module):
         """One loop step f_g(x^k, e): (..., C) -> (..., C)."""
         x = self.project_state(state, injected)
         for layer in self.layers:
-            x = layer(x, attend)
+            x = layer.forward(x, attend)
         return x
 
 
