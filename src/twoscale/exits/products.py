@@ -1,0 +1,49 @@
+"""The bare matrix products of decoding: what one token costs without norms, attention, decisions and host work."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from twoscale.model.interface import any_weight
+from twoscale.model.transformer import LoopedTransformer
+
+
+def bare_products(model: LoopedTransformer, loops: Sequence[int]) -> Callable[[], None]:
+    """A call that computes every matrix product of one token at these loop counts, one per group.
+
+    Each weight matrix is applied as often as in decoding, in the same order, to one row (1, in) in the dtype and on
+    the device of the model: unlooped layers, the input's half of an adapter and the head once, the state's half and
+    the layers of a group at every loop step. Results are dropped.
+    """
+    like = any_weight(model)
+    weights = list(_weights(model, loops))
+    rows = {size: like.new_ones(1, size) for size in {weight.shape[1] for weight in weights}}
+    pairs = [(rows[weight.shape[1]], weight) for weight in weights]
+
+    @torch.inference_mode()
+    def call() -> None:
+        for row, weight in pairs:
+            F.linear(row, weight)
+
+    return call
+
+
+def _weights(model: LoopedTransformer, loops: Sequence[int]) -> Iterable[Tensor]:
+    """The matrices (out, in) in the order in which one token meets them."""
+    size = model.config.hidden_size
+    for stage in model.stages:
+        if not stage.is_group:
+            yield from _matrices(model.unlooped[str(stage.layer)])
+            continue
+        group = model.groups[stage.group]
+        yield group.adapter.weight[:, size:]
+        for _ in range(loops[stage.group]):
+            yield group.adapter.weight[:, :size]
+            yield from _matrices(group.layers)
+    yield model.token_embedding.weight
+
+
+def _matrices(module: nn.Module) -> list[Tensor]:
+    return [parameter for parameter in module.parameters() if parameter.dim() == 2]
