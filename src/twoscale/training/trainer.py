@@ -31,6 +31,7 @@ from twoscale.training.processes import World, destroy_distributed, init_distrib
 ADAM_EPSILON = 1e-8
 ALONE = World()
 GRAPHS_PER_GROUP = 3  # a step before the gradient, the first one with it, and those whose state has one too
+BATCH_SIZES = 2  # of the parts of a batch, which differ by one sequence where it is not divided evenly
 MOMENTS = ("exp_avg", "exp_avg_sq")  # what AdamW keeps of each parameter
 
 
@@ -199,22 +200,25 @@ class Trainer:
     def _accumulate_gradient(self, state: TrainingState, loops: Sequence[int]) -> float:
         """Mean loss of the batch of the next iteration; its gradient is left in the parameters.
 
-        The batch is split into micro-batches, and each of them over the processes. Noise is a function of
-        the number of a sample in the batch, so the split changes nothing but the order of sums.
+        The batch is split into micro-batches, and each of them over the processes. Each part is weighted by its
+        share of the samples. Noise is a function of the number of a sample in the batch, so the split changes
+        nothing but the order of sums.
         """
         train = self.train
         inputs, targets = (part.to(self.device, non_blocking=True) for part in self.batches[state.iteration])
-        size = train.batch_size // (train.micro_batches * self.world.size)
         loss = torch.zeros((), device=self.device)
-        for micro_batch in range(train.micro_batches):
-            first = (micro_batch * self.world.size + self.world.rank) * size
-            rows = slice(first, first + size)
-            noise = training_noise(self.seed, state.iteration, first)
+        for rows in self.world.parts(train.batch_size, train.micro_batches):
+            if rows.start == rows.stop:
+                continue
+            # 1 / parts times the share 1 / size of a process in the average is the part's share of the batch
+            parts = train.batch_size / ((rows.stop - rows.start) * self.world.size)
+            noise = training_noise(self.seed, state.iteration, rows.start)
             with autocast(self.device):
                 logits = state.model(inputs[rows], loops, noise, train.backprop_depth, train.recompute)
                 part = F.cross_entropy(logits.flatten(0, 1).float(), targets[rows].flatten())
-            (part / train.micro_batches).backward()
-            loss += part.detach() / train.micro_batches
+            (part / parts).backward()
+            loss += part.detach() / parts
+        # every process has a sample in the first micro-batch, so all have the same gradients
         self.world.average([loss, *(p.grad for p in state.model.parameters() if p.grad is not None)])
         return loss.item()
 
@@ -303,7 +307,8 @@ def restore(
     """The state that the tensors were saved from; without moments, the start of training."""
     model = registry.build(config.model).to(config.device)
     model.load_state_dict(weights)
-    if config.device == "cuda" and config.train.compile:
+    if config.train.compiles(config.device):
+        check_compiler(config.device)
         compile_blocks(model)
     optimizer = make_optimizer(model, config.train)
     if moments:
@@ -313,12 +318,29 @@ def restore(
     return TrainingState(model, optimizer, header.iteration, header.tokens_seen, list(header.extra.get("log", ())))
 
 
+def check_compiler(device: str) -> None:
+    """Refuse to compile for the CPU where torch finds no C++ compiler."""
+    if device != "cpu":
+        return
+    # imported here: it takes a second, and few runs compile on CPU
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler as error:
+        raise InputError(
+            "config key train.compile: found no C++ compiler (the variable CXX, otherwise g++), expected one for "
+            "compilation on CPU; set it to false to train without."
+        ) from error
+
+
 def compile_blocks(model: LoopedModel, **options: Any) -> None:
     """Compile the loop step of every group and every unlooped layer, each once whatever the loop counts.
 
     `options` are those of torch.compile. Beyond its limit torch would silently run the rest uncompiled.
     """
-    limit = GRAPHS_PER_GROUP * max(1, len(model.config.groups))
+    limit = GRAPHS_PER_GROUP * BATCH_SIZES * max(1, len(model.config.groups))
     for module in model.blocks:
         module.compile(dynamic=False, recompile_limit=limit, **options)
 
