@@ -20,7 +20,8 @@ from torch import Tensor
 
 from twoscale import progress, rng, tables
 from twoscale.config import ModelConfig, TrainConfig
-from twoscale.data.batches import Batches, HeldOut, Prefetched
+from twoscale.data.batches import Batches, HeldOut, Prefetched, open_held_out
+from twoscale.data.shards import TokenShard, open_shard
 from twoscale.errors import InputError
 from twoscale.model import checkpoints, registry
 from twoscale.model.checkpoints import Header
@@ -145,13 +146,30 @@ class TrainingData:
     tokens: np.ndarray
     held_out: HeldOut
 
+    @classmethod
+    def open(cls, shard: TokenShard, config: SegmentConfig) -> "TrainingData":
+        """The data in the three files of a token shard; raises InputError for a file that is missing or too short."""
+        length, count = config.model.context_length, config.train.held_out_sequences
+        return cls(open_shard(shard.train, shard.metadata), open_held_out(shard.val, shard.metadata, length, count))
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Iterations up to `until`, of the run with this identity; at `stop_at` (seconds of time.monotonic) it pauses."""
+
+    until: int
+    identity: dict[str, Any]
+    stop_at: float = math.inf
+
 
 class Trainer:
     """Runs the iterations of one config; holds what is the same for all of them."""
 
-    def __init__(self, config: SegmentConfig, data: TrainingData, world: World = ALONE) -> None:
+    def __init__(
+        self, config: SegmentConfig, data: TrainingData, world: World = ALONE, stop_at: float = math.inf
+    ) -> None:
         self.seed, self.device, self.model, self.train = config.seed, config.device, config.model, config.train
-        self.world = world
+        self.world, self.stop_at = world, stop_at
         batches = Batches(data.tokens, self.model.context_length, self.train.batch_size, self.train.order, self.seed)
         self.batches = Prefetched(batches) if self.train.prefetch else batches
         self.held_out = data.held_out
@@ -234,24 +252,24 @@ class Trainer:
         )
 
 
-def train_segment(
-    config: SegmentConfig, data: TrainingData, until: int, paths: SegmentPaths, identity: dict[str, Any]
-) -> None:
-    """Train up to iteration `until` from the latest saved state of the segment, and write its outputs.
+def train_segment(config: SegmentConfig, data: TrainingData, segment: Segment, paths: SegmentPaths) -> int:
+    """Train from the latest saved state of the segment, and write its outputs; the iteration that was reached.
 
-    The outputs are the log, the optimizer state and the weights; the partial state is removed last.
+    The outputs are the log, the optimizer state and the weights; the partial state is removed last. A segment that
+    pauses before its end leaves only the partial state.
     """
-    world = init_distributed(config.device)
+    world, until, identity = init_distributed(config.device), segment.until, segment.identity
     weights, header = checkpoints.load(paths.start[0], "weights", identity, config.device)
     moments = {}
     if header.iteration:
         moments, _ = checkpoints.load(paths.start[1], "optimizer", identity, config.device)
     partial = load_partial(paths.partial, header.iteration, until, identity, config.device)
     state = restore(config, *(partial or (weights, moments, header)))
-    run_segment(Trainer(config, data, world), state, until, paths.partial, identity)
-    if world.is_main:
+    run_segment(Trainer(config, data, world, segment.stop_at), state, until, paths.partial, identity)
+    if world.is_main and state.iteration == until:
         write_segment(state, paths, identity)
     destroy_distributed(world)
+    return state.iteration
 
 
 def write_segment(state: TrainingState, paths: SegmentPaths, identity: dict[str, Any]) -> None:
@@ -263,7 +281,10 @@ def write_segment(state: TrainingState, paths: SegmentPaths, identity: dict[str,
 
 
 def run_segment(trainer: Trainer, state: TrainingState, until: int, partial: Path, identity: dict[str, Any]) -> None:
-    """Iterate up to iteration `until`; every train.save_seconds the state is saved to the file `partial`."""
+    """Iterate up to iteration `until`; every train.save_seconds the state is saved to the file `partial`.
+
+    It is also saved when the trainer has to stop, which only a single process can do.
+    """
     train, start, is_main = trainer.train, state.iteration - len(state.log), trainer.world.is_main
     saved = time.monotonic()
     label, done = f"train {start} -> {until}", len(state.log)
@@ -275,9 +296,13 @@ def run_segment(trainer: Trainer, state: TrainingState, until: int, partial: Pat
             row = state.log[-1]
             bar.set_postfix_str(f"loss {row['loss']:.3f}, {row['tokens_per_s']:.0f} tokens/s", refresh=False)
             bar.update(1)
-            if is_main and time.monotonic() - saved >= train.save_seconds and state.iteration < until:
+            now = time.monotonic()
+            stops = now >= trainer.stop_at
+            if is_main and (stops or now - saved >= train.save_seconds) and state.iteration < until:
                 save_partial(partial, state, identity)
                 saved = time.monotonic()
+            if stops:
+                return
 
 
 def tensors_of(state: TrainingState) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
