@@ -1,5 +1,6 @@
 """The GPU check: its path on a CPU with a small model, its refusals and its limits of time."""
 
+import itertools
 import subprocess
 import sys
 import time
@@ -121,20 +122,18 @@ def test_a_killed_check_keeps_what_it_measured(tmp_path):
     assert tables.read("gpu_check", tmp_path / "gpu-check.parquet")["quantity"].tolist() == ["first"]
 
 
-def test_a_device_that_computes_something_else_fails(monkeypatch):
-    comparison = Comparison("cpu")
-    exact = comparison.of
+@pytest.mark.parametrize("error", [1.5, float("nan")])
+def test_a_device_that_computes_something_else_fails(error):
+    turns = itertools.cycle([error, 1.0])  # the device comes before the CPU
 
-    def wrong(device: str, dtype: torch.dtype):
-        model = exact(device, dtype)
-        wrong.calls += 1
-        if wrong.calls % 2:  # the device comes before the CPU
+    class Wrong(Comparison):
+        def of(self, device: str, dtype: torch.dtype):
+            model = super().of(device, dtype)
             with torch.no_grad():
-                model.token_embedding.weight += 0.1 * torch.randn_like(model.token_embedding.weight)
-        return model
+                model.groups[1].adapter.weight *= next(turns)
+            return model
 
-    wrong.calls = 0
-    monkeypatch.setattr(comparison, "of", wrong)
+    comparison = Wrong("cpu")
     rows = [*comparison.gradients(), *comparison.states()]
     assert {row.verdict for row in rows} == {FAILED}
 

@@ -42,9 +42,9 @@ class Comparison:
         return registry.architecture(self.model.architecture).initialise(self.model, SEED).to(device, dtype)
 
     def _difference(self, name: str, dtype: torch.dtype, found: Sequence[Tensor], expected: Sequence[Tensor]) -> Row:
-        """The largest relative difference, in norm, over tensors."""
-        pairs = zip(found, expected, strict=True)
-        value = max(((a.cpu() - b).norm() / b.norm().clamp_min(1e-30)).item() for a, b in pairs)
+        """The largest relative difference, in norm, over tensors; NaN if there is one in any."""
+        pairs = [(a.detach().cpu(), b.detach()) for a, b in zip(found, expected, strict=True)]
+        value = torch.stack([(a - b).norm() / b.norm().clamp_min(1e-30) for a, b in pairs]).max().item()
         return judged(name, str(dtype).removeprefix("torch."), value, value <= TOLERANCE[dtype])
 
     def _loss(self, model: LoopedModel) -> Tensor:
