@@ -3,6 +3,8 @@
 # make test        environment, then the tests (not the demo)
 # make test-slurm  environment, then the tests on a SLURM of one node, which is installed if it is missing
 # make bench       environment, then the benchmarks
+# make gpu-check   checks and measurements on a machine with a GPU, at most 8 minutes: docs/gpu.md
+# make gpu-paper   trains preset paper for some minutes from its last state: make gpu-paper MINUTES=20
 # make plan        the cost of a run: make plan PRESET=paper TFLOPS=100
 # make generated   JSON schema, paper.yaml and docs/config.md from the config classes
 PYTHON ?= python3
@@ -10,9 +12,12 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PRESET ?= paper
 TFLOPS ?= 100
+MINUTES ?= 20
+# the targets for a GPU also run where no environment can be installed: with the packages of $(PYTHON)
+GPU_PYTHON = PYTHONPATH=src $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
 .DEFAULT_GOAL := all
-.PHONY: all env test test-slurm bench plan generated lint format report clean-env
+.PHONY: all env test test-slurm bench gpu-check gpu-paper plan generated lint format report clean-env
 
 all: env
 	$(BIN)/snakemake --cores all
@@ -34,6 +39,12 @@ test-slurm: env
 
 bench: env
 	for script in tests/benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
+
+gpu-check:
+	$(GPU_PYTHON) scripts/gpu_check.py
+
+gpu-paper:
+	$(GPU_PYTHON) scripts/gpu_paper.py --preset $(PRESET) --minutes $(MINUTES)
 
 plan: env
 	$(BIN)/python scripts/plan.py --preset $(PRESET) --tflops $(TFLOPS)

@@ -3,16 +3,12 @@
 import json
 
 from twoscale import command
-from twoscale.config import ConfigSlice
-from twoscale.model import checkpoints, registry
+from twoscale.data.shards import read_digest
+from twoscale.model.checkpoints import save_untrained
 
 
 def main(arguments) -> None:
-    identity, config = arguments.config, ConfigSlice(arguments.config)
-    digest = json.loads(arguments.metadata.read_text())["digest"]
-    model = registry.architecture(config.model.architecture).initialise(config.model, config.seed)
-    header = checkpoints.Header("weights", 0, 0, identity | {"data": digest}, {})
-    checkpoints.save(arguments.checkpoint, model.state_dict(), header)
+    save_untrained(arguments.checkpoint, arguments.config | {"data": read_digest(arguments.metadata)})
 
 
 if __name__ == "__main__":

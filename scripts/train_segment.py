@@ -7,22 +7,18 @@ import torch
 
 from twoscale import command
 from twoscale.config import ConfigSlice
-from twoscale.data.batches import open_held_out
-from twoscale.data.shards import open_shard
-from twoscale.training.trainer import SegmentPaths, TrainingData, train_segment
+from twoscale.data.shards import TokenShard, read_digest
+from twoscale.training.trainer import Segment, SegmentPaths, TrainingData, train_segment
 
 
 def main(arguments) -> None:
     identity = arguments.config
     config = ConfigSlice(identity | {"train": identity["train"] | arguments.runtime})
     torch.set_num_threads(config.train.cpu_threads)
-    held_out = open_held_out(
-        arguments.val, arguments.metadata, config.model.context_length, config.train.held_out_sequences
-    )
-    data = TrainingData(open_shard(arguments.train, arguments.metadata), held_out)
+    data = TrainingData.open(TokenShard(arguments.train, arguments.val, arguments.metadata), config)
     paths = SegmentPaths(*(getattr(arguments, name) for name in SegmentPaths.__dataclass_fields__))
-    digest = json.loads(arguments.metadata.read_text())["digest"]
-    train_segment(config, data, arguments.until, paths, identity | {"data": digest})
+    segment = Segment(arguments.until, identity | {"data": read_digest(arguments.metadata)})
+    train_segment(config, data, segment, paths)
 
 
 if __name__ == "__main__":

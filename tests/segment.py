@@ -31,6 +31,7 @@ class Run:
 
     def __init__(self, folder: Path, variants: dict[str, Any] | None = None, **recipe: Any) -> None:
         self.folder = folder
+        folder.mkdir(exist_ok=True)
         self.model = model_config(hidden_size=16, **(variants or {}))
         train = plain(train_config(**recipe))
         self.recipe = {key: value for key, value in train.items() if key not in RUNTIME_KEYS}

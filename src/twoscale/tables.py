@@ -260,6 +260,19 @@ COLUMNS: dict[str, dict[str, str]] = {
         "check_ms": "float64",
         "loop_step_ms": "float64",
     },
+    # One row per quantity and setting of `make gpu-check`.
+    "gpu_check": {
+        "section": "string",
+        "quantity": "string",
+        "setting": "string",
+        "value": "float64",  # null if it was not measured
+        "unit": "string",
+        "verdict": "string",  # of a check; "not measured" with the reason in `note`
+        "note": "string",
+        "device": "string",
+        "torch": "string",  # version
+        "commit": "string",
+    },
     # One row per measured quantity; the last row of a claim, scope "all", is the verdict on the claim.
     "claims": {
         "run": "string",

@@ -2,13 +2,15 @@
 
 import pytest
 import torch
+import torch._inductor.config
 import torch.nn.functional as F
 from torch._dynamo.testing import CompileCounter
 
 from tests.small import held_out, model_config
+from twoscale.errors import InputError
 from twoscale.model.noise import training_noise
 from twoscale.model.transformer import LoopedTransformer, initialise
-from twoscale.training.trainer import compile_blocks, held_out_loss
+from twoscale.training.trainer import check_compiler, compile_blocks, held_out_loss
 
 SEED = 11
 PAPER_GROUPS = {"num_layers": 12, "groups": [[4], [5, 6], [7]]}
@@ -24,9 +26,11 @@ def compiler():
     torch._dynamo.reset()
 
 
-def gradient_of(model: LoopedTransformer, loops: int, depth: int | None, recompute=False) -> dict[str, torch.Tensor]:
+def gradient_of(
+    model: LoopedTransformer, loops: int, depth: int | None, recompute=False, batch=2
+) -> dict[str, torch.Tensor]:
     """Gradients of one batch, and its loss under the name "loss"."""
-    tokens = torch.arange(16).reshape(2, 8)
+    tokens = torch.arange(8 * batch).reshape(batch, 8)
     model.zero_grad()
     logits = model(tokens, [loops] * len(model.config.groups), training_noise(SEED, 0, 0), depth, recompute)
     loss = F.cross_entropy(logits.flatten(0, 1), tokens.flatten())
@@ -48,6 +52,21 @@ def test_graphs_are_compiled_per_group_and_not_per_loop_count(groups, recompute,
     for loops in (2, 3, 7, 19):
         gradient_of(model, loops, depth, recompute)
     assert compiler.frame_count == graphs <= 3 * len(model.config.groups) + 1  # one for all unlooped layers
+
+
+def test_an_uneven_batch_compiles_for_two_sizes_and_no_more(compiler):
+    model = initialise(model_config(**PAPER_GROUPS), SEED)
+    compile_blocks(model, backend=compiler)
+    for size in (3, 2, 3, 2):
+        for loops in (2, 5):
+            gradient_of(model, loops, None, batch=size)
+    assert compiler.frame_count <= 2 * (3 * len(model.config.groups) + 1)
+
+
+def test_compiling_for_the_cpu_needs_a_compiler(monkeypatch):
+    monkeypatch.setattr(torch._inductor.config.cpp, "cxx", ("no-such-compiler",))
+    with pytest.raises(InputError, match=r"train\.compile: found no C\+\+ compiler"):
+        check_compiler("cpu")
 
 
 def test_measuring_the_held_out_loss_compiles_nothing(compiler):

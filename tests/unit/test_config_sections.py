@@ -189,8 +189,8 @@ WRONG = [
     ("model.groups", {"model": {"groups": [[4, 5], [5, 6]]}}, "layer 5"),
     ("model.groups", {"model": {"groups": [[7], [4]]}}, "[4]"),
     ("train.iterations", {"train": {"iterations": 60001}}, "60001"),
-    ("train.batch_size", {"train": {"micro_batches": 3}}, "10"),
-    ("train.batch_size", {"train": {"processes": 4}}, "10"),
+    ("train.micro_batches", {"train": {"micro_batches": 11}}, "11"),
+    ("train.processes", {"train": {"processes": 11}}, "11"),
     ("train.min_learning_rate", {"train": {"min_learning_rate": 1.0}}, "1.0"),
     ("train.lr_decay_iterations", {"train": {"lr_decay_iterations": 2000}}, "2000"),
     ("tokenizer.vocab_size", {"tokenizer": {"name": "bpe", "vocab_size": 65537}}, "65537"),
@@ -273,7 +273,6 @@ RUNTIME_CHANGES = {
     "save_seconds": 1,
     "micro_batches": 2,
     "processes": 5,
-    "compile": False,
     "recompute": True,
     "prefetch": False,
     "peak_tflops": 100.0,
@@ -286,7 +285,7 @@ def test_identity_and_runtime_partition_the_keys_of_train():
     assert not identity.keys() & runtime.keys()
     assert identity.keys() | runtime.keys() == config.TrainConfig.model_fields.keys()
     assert runtime.keys() == RUNTIME_CHANGES.keys() == config.RUNTIME_KEYS
-    assert config.TrainConfig(**identity, **runtime) == made.train
+    assert config.TrainConfig(**identity, **runtime) == made.train.model_copy(update={"compile": True})
 
 
 @pytest.mark.parametrize(("key", "value"), RUNTIME_CHANGES.items())
@@ -303,11 +302,21 @@ def test_a_longer_or_differently_cut_run_has_the_same_identity(key, value):
         {"model": {"groups": [[4]]}},
         {"train": {"learning_rate": 1e-3}},
         {"train": {"cpu_threads": 2}},
+        {"train": {"compile": False}},
         {"tokenizer": {"name": "bytes"}},
     ],
 )
 def test_whatever_changes_the_weights_changes_the_identity(sections):
     assert config.training_identity(from_paper(**sections)) != config.training_identity(config.Config())
+
+
+@pytest.mark.parametrize(("device", "compiled"), [("cpu", False), ("cuda", True)])
+def test_automatic_compilation_is_the_explicit_choice_of_the_device(device, compiled):
+    automatic, explicit = (
+        config.training_identity(from_paper(compute={"device": device}, train={"compile": value}))
+        for value in ("auto", compiled)
+    )
+    assert automatic == explicit
 
 
 def test_the_identity_survives_the_way_through_json():

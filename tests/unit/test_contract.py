@@ -111,7 +111,7 @@ def test_a_decision_that_changes_its_shape_later_is_refused(run, tokens):
     assert len(calls) == 3
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.gpu
 def test_a_decision_on_another_device_is_refused():
     x = torch.zeros(2, 3, device="cuda")
     with pytest.raises(InputError, match=r"a bool tensor of shape \(2,\) on cpu, expected .* on cuda"):

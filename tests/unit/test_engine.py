@@ -594,7 +594,7 @@ def test_a_replaying_decoder_has_forgotten_what_overflowed(name):
     assert_close(decode_text(decoder, tokens)[0], expected)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.gpu
 @pytest.mark.parametrize("options", [{}, {"kv_slots": 2}, {"warm_start": True}], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", CRITERIA)

@@ -21,6 +21,7 @@ FLOORS = [
     {"analysis"},
     {"figures"},
     {"workflow"},
+    {"gpu"},
     {"command"},
 ]
 LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}

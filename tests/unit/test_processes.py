@@ -5,6 +5,7 @@ import torch
 
 from tests.segment import Run
 from twoscale.model import checkpoints
+from twoscale.training.processes import World
 
 ITERATIONS = 6
 NOISY = {"loop_noise": 0.1}  # noise at every loop step, which each process must draw for its samples
@@ -37,6 +38,42 @@ def test_two_processes_train_the_model_of_one(alone, tmp_path):
 
 def test_two_processes_divide_each_micro_batch(alone, tmp_path):
     assert_same_run(Run(tmp_path, NOISY).succeed(0, ITERATIONS, processes=2, micro_batches=2), alone)
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "micro_batches"),
+    [(4, 1), (5, 2), (4, 2)],
+    ids=["2 + 1 + 1", "1 + 1 + 1 and 1 + 1 + 0", "1 + 1 + 1 and 1 + 0 + 0"],
+)
+def test_three_processes_have_the_loss_and_gradient_of_one_whatever_the_batch(batch_size, micro_batches, tmp_path):
+    one, three = (
+        Run(tmp_path / str(count), NOISY, batch_size=batch_size).succeed(0, 1, processes=count, micro_batches=cut)
+        for count, cut in ((1, 1), (3, micro_batches))
+    )
+    assert three.log(1)["loss"].item() == pytest.approx(one.log(1)["loss"].item(), rel=1e-6)
+    expected, found = (checkpoints.load(run.optimizer(1), "optimizer", {})[0] for run in (one, three))
+    for name, moment in expected.items():  # after one iteration 1 - beta1 times the gradient, and the like
+        torch.testing.assert_close(found[name], moment, rtol=1e-4, atol=1e-7, msg=name)
+
+
+@pytest.mark.parametrize("samples", range(1, 14))
+def test_the_parts_of_a_batch_are_each_sample_once_in_order_and_of_nearly_one_size(samples):
+    for size in range(1, samples + 1):
+        for micro_batches in range(1, samples + 1):
+            worlds = [World(rank, size) for rank in range(size)]
+            turns = zip(*(world.parts(samples, micro_batches) for world in worlds), strict=True)
+            parts = [range(samples)[part] for turn in turns for part in turn]
+            assert [sample for part in parts for sample in part] == list(range(samples))
+            assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_ten_samples_on_four_processes_are_three_three_two_and_two():
+    assert [World(rank, 4).parts(10, 1) for rank in range(4)] == [
+        [slice(0, 3)],
+        [slice(3, 6)],
+        [slice(6, 8)],
+        [slice(8, 10)],
+    ]
 
 
 def test_a_run_of_two_processes_is_continued_by_one(alone, tmp_path):

@@ -28,7 +28,6 @@ RUNTIME_KEYS = frozenset(
         "save_seconds",
         "micro_batches",
         "processes",
-        "compile",
         "recompute",
         "prefetch",
         "peak_tflops",
@@ -68,11 +67,13 @@ def checkpoint_iterations(train: TrainConfig) -> list[int]:
 
 def training_identity(config: Config) -> dict[str, Any]:
     """Everything that the weights of a checkpoint depend on, except its iteration and its text."""
+    device = config.compute.device
+    train = {key: value for key, value in plain(config.train).items() if key not in RUNTIME_KEYS}
     return {
         "seed": config.seed,
-        "device": config.compute.device,
+        "device": device,
         "model": plain(config.model),
-        "train": {key: value for key, value in plain(config.train).items() if key not in RUNTIME_KEYS},
+        "train": train | {"compile": config.train.compiles(device)},
     }
 
 

@@ -82,6 +82,8 @@ def phrase(node: Schema) -> str:
             return " or ".join(map(phrase, options))
         case {"enum": values}:
             return f"one of {', '.join(values)}"
+        case {"const": value}:
+            return value
         case {"type": "null"}:
             return "null"
         case {"type": "boolean"}:

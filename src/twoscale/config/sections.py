@@ -361,10 +361,19 @@ class TrainConfig(Section):
     )
     batch_size: Count = key(10, "Sequences per iteration, derived from App. B: 300 M / 60 000 / 512.", source="ours")
     micro_batches: Count = key(
-        1, "Gradient accumulation steps. processes times micro_batches divides batch_size.", source="ours"
+        1,
+        "Gradient accumulation steps, at most batch_size, which they need not divide.",
+        source="ours",
     )
-    processes: Count = key(1, "Data-parallel processes, one per GPU.", source="ours")
-    compile: StrictBool = key(True, "Apply torch.compile to each group's loop step. CUDA only.", source="ours")
+    processes: Count = key(
+        1, "Data-parallel processes, one per GPU, at most batch_size, which they need not divide.", source="ours"
+    )
+    compile: StrictBool | Literal["auto"] = key(
+        "auto",
+        "Apply torch.compile to each group's loop step. auto: on CUDA only. On CPU it needs a C++ compiler. It changes "
+        "the result by rounding, so it is part of a run's identity.",
+        source="ours",
+    )
     recompute: StrictBool = key(
         False,
         "Activation checkpointing per loop step: a third more FLOPs, and only one state per loop step in memory.",
@@ -403,6 +412,10 @@ class TrainConfig(Section):
     held_out_sequences: Count = key(32, "Sequences per measurement of the held-out loss.", source="ours")
     held_out_loops: Count = key(12, "Fixed loop count of the held-out loss.", source="ours")
 
+    def compiles(self, device: str) -> bool:
+        """Whether training on `device` compiles the model."""
+        return device == "cuda" if self.compile == "auto" else self.compile
+
     @model_validator(mode="after")
     def _check_schedule(self) -> Self:
         if self.iterations not in checkpoint_iterations(self):
@@ -415,11 +428,12 @@ class TrainConfig(Section):
 
     @model_validator(mode="after")
     def _check_batch(self) -> Self:
-        if self.batch_size % (self.micro_batches * self.processes):
-            raise InputError(
-                f"config key train.batch_size: found {self.batch_size}, expected a multiple of train.processes "
-                f"= {self.processes} times train.micro_batches = {self.micro_batches}."
-            )
+        for name in ("micro_batches", "processes"):
+            if getattr(self, name) > self.batch_size:
+                raise InputError(
+                    f"config key train.{name}: found {getattr(self, name)}, expected at most train.batch_size = "
+                    f"{self.batch_size}."
+                )
         return self
 
     @model_validator(mode="after")

@@ -236,6 +236,11 @@ def open_shard(path: Path, metadata_path: Path) -> np.ndarray:
     return np.memmap(path, dtype=DTYPE, mode="r")
 
 
+def read_digest(metadata_path: Path) -> str:
+    """Digest of the training data that the metadata describes."""
+    return json.loads(metadata_path.read_text(encoding="utf-8"))["digest"]
+
+
 def read_end_of_text(metadata_path: Path) -> int:
     """Id of the end of text in the token shards that the metadata describes."""
     return int(json.loads(metadata_path.read_text(encoding="utf-8"))["end_of_text"])

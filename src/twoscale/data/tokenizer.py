@@ -1,5 +1,7 @@
 """Tokenizers: GPT-2's, a byte-level BPE trained on the run's text, and bytes. tiktoken's engine runs all of them."""
 
+from __future__ import annotations
+
 import base64
 import hashlib
 import json
@@ -7,14 +9,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import tiktoken
-from tiktoken_ext.openai_public import r50k_pat_str as GPT2_PATTERN
 
 from twoscale import progress
 from twoscale.config import BYTES_VOCAB_SIZE
 from twoscale.errors import InputError, first_line
+
+if TYPE_CHECKING:
+    import tiktoken
 
 END_OF_TEXT = "<|endoftext|>"
 DTYPE = np.dtype("<u2")  # of ids on disk
@@ -126,6 +130,10 @@ def load_bpe(path: Path) -> Tokenizer:
 
 def _encoding(name: str, ranks: dict[bytes, int]) -> tiktoken.Encoding:
     """tiktoken's engine for merges whose ranks are their ids; the end of text has the next id."""
+    # imported here, because training opens token shards without a tokenizer
+    import tiktoken
+    from tiktoken_ext.openai_public import r50k_pat_str as GPT2_PATTERN
+
     return tiktoken.Encoding(
         name, pat_str=GPT2_PATTERN, mergeable_ranks=ranks, special_tokens={END_OF_TEXT: len(ranks)}
     )

@@ -22,7 +22,7 @@ from twoscale.files import replacing
 from twoscale.json import canonical_json
 from twoscale.model.interface import LoopedModel
 from twoscale.model.noise import EvaluationNoise
-from twoscale.model.registry import build
+from twoscale.model.registry import architecture, build
 
 METADATA_KEY = "twoscale"
 
@@ -48,6 +48,13 @@ def save(path: Path, tensors: Mapping[str, Tensor], header: Header) -> None:
     contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
     with replacing(path) as temporary:
         save_file(contiguous, temporary, metadata={METADATA_KEY: text})
+
+
+def save_untrained(path: Path, identity: dict[str, Any]) -> None:
+    """Write the weights of iteration 0 of the run with this identity."""
+    config = ConfigSlice(identity)
+    model = architecture(config.model.architecture).initialise(config.model, config.seed)
+    save(path, model.state_dict(), Header("weights", 0, 0, identity, {}))
 
 
 def read_header(path: Path) -> Header:

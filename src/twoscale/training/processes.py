@@ -21,6 +21,19 @@ class World:
         """Whether this process prints progress and writes files."""
         return self.rank == 0
 
+    def parts(self, samples: int, micro_batches: int) -> list[slice]:
+        """The samples of this process in each micro-batch: consecutive ranges, one per micro-batch.
+
+        A batch of `samples` is cut into micro_batches times size ranges in order, whose lengths differ by one at most;
+        the longer ones come first. Ranges are empty where there are fewer samples, but not in the first micro-batch,
+        unless there are fewer samples than processes.
+        """
+        count = micro_batches * self.size
+        length, longer = divmod(samples, count)
+        numbers = range(self.rank, count, self.size)
+        firsts = [number * length + min(number, longer) for number in numbers]
+        return [slice(first, first + length + (number < longer)) for number, first in zip(numbers, firsts, strict=True)]
+
     def average(self, tensors: Iterable[Tensor]) -> None:
         """Replace each tensor by its mean over the processes, in place. All processes must pass the same order."""
         if self.size == 1:

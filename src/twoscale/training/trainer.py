@@ -19,7 +19,8 @@ from torch import Tensor
 
 from twoscale import progress, rng, tables
 from twoscale.config import ModelConfig, TrainConfig
-from twoscale.data.batches import Batches, HeldOut, Prefetched
+from twoscale.data.batches import Batches, HeldOut, Prefetched, open_held_out
+from twoscale.data.shards import TokenShard, open_shard
 from twoscale.errors import InputError
 from twoscale.model import checkpoints, registry
 from twoscale.model.checkpoints import Header
@@ -30,6 +31,7 @@ from twoscale.training.processes import World, destroy_distributed, init_distrib
 ADAM_EPSILON = 1e-8
 ALONE = World()
 GRAPHS_PER_GROUP = 3  # a step before the gradient, the first one with it, and those whose state has one too
+BATCH_SIZES = 2  # of the parts of a batch, which differ by one sequence where it is not divided evenly
 MOMENTS = ("exp_avg", "exp_avg_sq")  # what AdamW keeps of each parameter
 
 
@@ -142,13 +144,30 @@ class TrainingData:
     tokens: np.ndarray
     held_out: HeldOut
 
+    @classmethod
+    def open(cls, shard: TokenShard, config: SegmentConfig) -> "TrainingData":
+        """The data in the three files of a token shard; raises InputError for a file that is missing or too short."""
+        length, count = config.model.context_length, config.train.held_out_sequences
+        return cls(open_shard(shard.train, shard.metadata), open_held_out(shard.val, shard.metadata, length, count))
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Iterations up to `until`, of the run with this identity; at `stop_at` (seconds of time.monotonic) it pauses."""
+
+    until: int
+    identity: dict[str, Any]
+    stop_at: float = math.inf
+
 
 class Trainer:
     """Runs the iterations of one config; holds what is the same for all of them."""
 
-    def __init__(self, config: SegmentConfig, data: TrainingData, world: World = ALONE) -> None:
+    def __init__(
+        self, config: SegmentConfig, data: TrainingData, world: World = ALONE, stop_at: float = math.inf
+    ) -> None:
         self.seed, self.device, self.model, self.train = config.seed, config.device, config.model, config.train
-        self.world = world
+        self.world, self.stop_at = world, stop_at
         batches = Batches(data.tokens, self.model.context_length, self.train.batch_size, self.train.order, self.seed)
         self.batches = Prefetched(batches) if self.train.prefetch else batches
         self.held_out = data.held_out
@@ -197,22 +216,25 @@ class Trainer:
     def _accumulate_gradient(self, state: TrainingState, loops: Sequence[int]) -> float:
         """Mean loss of the batch of the next iteration; its gradient is left in the parameters.
 
-        The batch is split into micro-batches, and each of them over the processes. Noise is a function of
-        the number of a sample in the batch, so the split changes nothing but the order of sums.
+        The batch is split into micro-batches, and each of them over the processes. Each part is weighted by its
+        share of the samples. Noise is a function of the number of a sample in the batch, so the split changes
+        nothing but the order of sums.
         """
         train = self.train
         inputs, targets = (part.to(self.device, non_blocking=True) for part in self.batches[state.iteration])
-        size = train.batch_size // (train.micro_batches * self.world.size)
         loss = torch.zeros((), device=self.device)
-        for micro_batch in range(train.micro_batches):
-            first = (micro_batch * self.world.size + self.world.rank) * size
-            rows = slice(first, first + size)
-            noise = training_noise(self.seed, state.iteration, first)
+        for rows in self.world.parts(train.batch_size, train.micro_batches):
+            if rows.start == rows.stop:
+                continue
+            # 1 / parts times the share 1 / size of a process in the average is the part's share of the batch
+            parts = train.batch_size / ((rows.stop - rows.start) * self.world.size)
+            noise = training_noise(self.seed, state.iteration, rows.start)
             with autocast(self.device):
                 hidden = state.model.hidden_states(inputs[rows], loops, noise, train.backprop_depth, train.recompute)
                 part = state.model.loss(hidden, targets[rows])
-            (part / train.micro_batches).backward()
-            loss += part.detach() / train.micro_batches
+            (part / parts).backward()
+            loss += part.detach() / parts
+        # every process has a sample in the first micro-batch, so all have the same gradients
         self.world.average([loss, *(p.grad for p in state.model.parameters() if p.grad is not None)])
         return loss.item()
 
@@ -228,24 +250,24 @@ class Trainer:
         )
 
 
-def train_segment(
-    config: SegmentConfig, data: TrainingData, until: int, paths: SegmentPaths, identity: dict[str, Any]
-) -> None:
-    """Train up to iteration `until` from the latest saved state of the segment, and write its outputs.
+def train_segment(config: SegmentConfig, data: TrainingData, segment: Segment, paths: SegmentPaths) -> int:
+    """Train from the latest saved state of the segment, and write its outputs; the iteration that was reached.
 
-    The outputs are the log, the optimizer state and the weights; the partial state is removed last.
+    The outputs are the log, the optimizer state and the weights; the partial state is removed last. A segment that
+    pauses before its end leaves only the partial state.
     """
-    world = init_distributed(config.device)
+    world, until, identity = init_distributed(config.device), segment.until, segment.identity
     weights, header = checkpoints.load(paths.start[0], "weights", identity, config.device)
     moments = {}
     if header.iteration:
         moments, _ = checkpoints.load(paths.start[1], "optimizer", identity, config.device)
     partial = load_partial(paths.partial, header.iteration, until, identity, config.device)
     state = restore(config, *(partial or (weights, moments, header)))
-    run_segment(Trainer(config, data, world), state, until, paths.partial, identity)
-    if world.is_main:
+    run_segment(Trainer(config, data, world, segment.stop_at), state, until, paths.partial, identity)
+    if world.is_main and state.iteration == until:
         write_segment(state, paths, identity)
     destroy_distributed(world)
+    return state.iteration
 
 
 def write_segment(state: TrainingState, paths: SegmentPaths, identity: dict[str, Any]) -> None:
@@ -257,7 +279,10 @@ def write_segment(state: TrainingState, paths: SegmentPaths, identity: dict[str,
 
 
 def run_segment(trainer: Trainer, state: TrainingState, until: int, partial: Path, identity: dict[str, Any]) -> None:
-    """Iterate up to iteration `until`; every train.save_seconds the state is saved to the file `partial`."""
+    """Iterate up to iteration `until`; every train.save_seconds the state is saved to the file `partial`.
+
+    It is also saved when the trainer has to stop, which only a single process can do.
+    """
     train, start, is_main = trainer.train, state.iteration - len(state.log), trainer.world.is_main
     saved = time.monotonic()
     label, done = f"train {start} -> {until}", len(state.log)
@@ -269,9 +294,13 @@ def run_segment(trainer: Trainer, state: TrainingState, until: int, partial: Pat
             row = state.log[-1]
             bar.set_postfix_str(f"loss {row['loss']:.3f}, {row['tokens_per_s']:.0f} tokens/s", refresh=False)
             bar.update(1)
-            if is_main and time.monotonic() - saved >= train.save_seconds and state.iteration < until:
+            now = time.monotonic()
+            stops = now >= trainer.stop_at
+            if is_main and (stops or now - saved >= train.save_seconds) and state.iteration < until:
                 save_partial(partial, state, identity)
                 saved = time.monotonic()
+            if stops:
+                return
 
 
 def tensors_of(state: TrainingState) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -301,7 +330,8 @@ def restore(
     """The state that the tensors were saved from; without moments, the start of training."""
     model = registry.build(config.model).to(config.device)
     model.load_state_dict(weights)
-    if config.device == "cuda" and config.train.compile:
+    if config.train.compiles(config.device):
+        check_compiler(config.device)
         compile_blocks(model)
     optimizer = make_optimizer(model, config.train)
     if moments:
@@ -311,12 +341,29 @@ def restore(
     return TrainingState(model, optimizer, header.iteration, header.tokens_seen, list(header.extra.get("log", ())))
 
 
+def check_compiler(device: str) -> None:
+    """Refuse to compile for the CPU where torch finds no C++ compiler."""
+    if device != "cpu":
+        return
+    # imported here: it takes a second, and few runs compile on CPU
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler as error:
+        raise InputError(
+            "config key train.compile: found no C++ compiler (the variable CXX, otherwise g++), expected one for "
+            "compilation on CPU; set it to false to train without."
+        ) from error
+
+
 def compile_blocks(model: LoopedModel, **options: Any) -> None:
     """Compile the loop step of every group and every unlooped layer, each once whatever the loop counts.
 
     `options` are those of torch.compile. Beyond its limit torch would silently run the rest uncompiled.
     """
-    limit = GRAPHS_PER_GROUP * max(1, len(model.config.groups))
+    limit = GRAPHS_PER_GROUP * BATCH_SIZES * max(1, len(model.config.groups))
     for module in model.blocks:
         module.compile(dynamic=False, recompile_limit=limit, **options)
 

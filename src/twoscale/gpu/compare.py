@@ -1,0 +1,132 @@
+"""A device against the CPU: the same small model, text and noise give the same numbers."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from twoscale import config, rng
+from twoscale.exits.benchmark import cross_entropies
+from twoscale.exits.criteria import ExitCriterion, make_criterion
+from twoscale.exits.decoder import Decoder, DecoderOptions
+from twoscale.exits.parallel import evaluate
+from twoscale.gpu.report import FAILED, PASSED, Row
+from twoscale.model import registry
+from twoscale.model.interface import LoopedModel
+from twoscale.model.noise import EvaluationNoise
+from twoscale.training.trainer import autocast
+
+PRESET = "tiny"
+SEED = 0
+SEQUENCES = (0, 1)
+LOOPS = 5
+MAX_LOOPS = 12
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3}  # relative, in norm
+BF16_TOLERANCE = 0.05  # of the loss, in nats
+SAME_EXITS = 0.995  # share of exits at the same step; rounding may decide a tie
+
+
+class Comparison:
+    """The small model on `device` and on the CPU."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self.config = config.checked(config.preset(PRESET))
+        self.model = self.config.model
+        shape = (len(SEQUENCES), self.model.context_length + 1)
+        tokens = torch.from_numpy(rng.stream(SEED, "gpu_check").integers(0, self.model.vocab_size, size=shape))
+        self.inputs, self.targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+        self.noise = EvaluationNoise(SEED, SEQUENCES, self.model.context_length)
+
+    def of(self, device: str, dtype: torch.dtype) -> LoopedModel:
+        return registry.architecture(self.model.architecture).initialise(self.model, SEED).to(device, dtype)
+
+    def _difference(self, name: str, dtype: torch.dtype, found: Sequence[Tensor], expected: Sequence[Tensor]) -> Row:
+        """The largest relative difference, in norm, over tensors; NaN if there is one in any."""
+        pairs = [(a.detach().cpu(), b.detach()) for a, b in zip(found, expected, strict=True)]
+        value = torch.stack([(a - b).norm() / b.norm().clamp_min(1e-30) for a, b in pairs]).max().item()
+        return judged(name, str(dtype).removeprefix("torch."), value, value <= TOLERANCE[dtype])
+
+    def _loss(self, model: LoopedModel) -> Tensor:
+        logits = model(self.inputs.to(next(model.parameters()).device), [LOOPS] * len(self.model.groups), self.noise)
+        return cross_entropies(logits.float() if logits.dtype == torch.bfloat16 else logits, self.targets).mean()
+
+    def gradients(self) -> list[Row]:
+        """Loss and gradients at fixed loop counts."""
+        return [row for dtype in TOLERANCE for row in self._gradients(dtype)]
+
+    def _gradients(self, dtype: torch.dtype) -> Iterator[Row]:
+        losses, gradients = [], []
+        for device in (self.device, "cpu"):
+            model = self.of(device, dtype)
+            losses.append(self._loss(model))
+            losses[-1].backward()
+            gradients.append([parameter.grad for parameter in model.parameters()])
+        yield self._difference("loss", dtype, losses[:1], losses[1:])
+        yield self._difference("gradient of each parameter", dtype, *gradients)
+
+    def states(self) -> list[Row]:
+        """The states that `trace` yields."""
+        return [self._states(dtype) for dtype in TOLERANCE]
+
+    @torch.inference_mode()
+    def _states(self, dtype: torch.dtype) -> Row:
+        states = []
+        for device in (self.device, "cpu"):
+            model = self.of(device, dtype)
+            trace = model.trace(self.inputs.to(device), [LOOPS] * len(self.model.groups), self.noise)
+            states.append([state for stage in trace for state in stage.states])
+        return self._difference("states of each stage and loop step", dtype, *states)
+
+    @torch.inference_mode()
+    def mixed_precision(self) -> list[Row]:
+        """The loss in the precision of training, which is bf16 on CUDA."""
+        with autocast(self.device):
+            found = self._loss(self.of(self.device, torch.float32)).item()
+        value = abs(found - self._loss(self.of("cpu", torch.float32)).item())
+        return [judged("loss in training's precision", "against float32", value, value <= BF16_TOLERANCE, "nats")]
+
+    def exits(self) -> list[Row]:
+        """Criteria on a third of their dense grids, in float64: all engines exit at the same steps."""
+        grids = config.ParetoConfig().criteria
+        criteria = [make_criterion(name, tau) for name, entry in grids.items() for tau in entry.thresholds[1::3]]
+        here, there = (self.of(device, torch.float64) for device in (self.device, "cpu"))
+        expected = self._evaluations(criteria, self._parallel(there))
+        engines = {
+            "parallel engine": self._parallel(here),
+            "decoder, eager steps": self._decoding(here, replay=False),
+            "decoder, captured steps": self._decoding(here, replay=True),
+        }
+        setting = "against the parallel engine on CPU"
+        same = {
+            name: (self._evaluations(criteria, engine) == expected).double().mean().item()
+            for name, engine in engines.items()
+        }
+        return [
+            judged(f"same exits, {name}", setting, share, share >= SAME_EXITS, "share") for name, share in same.items()
+        ]
+
+    @staticmethod
+    def _evaluations(criteria: Sequence[ExitCriterion], engine: Callable[[ExitCriterion], Tensor]) -> Tensor:
+        return torch.stack([engine(criterion).cpu() for criterion in criteria])
+
+    def _parallel(self, model: LoopedModel) -> Callable[[ExitCriterion], Tensor]:
+        """criterion -> evaluations (G, T) of the first sequence."""
+        noise = EvaluationNoise(SEED, SEQUENCES[:1], self.model.context_length)
+        tokens = self.inputs[:1].to(next(model.parameters()).device)
+        return lambda criterion: evaluate(model, tokens, criterion, MAX_LOOPS, noise)[1].evaluations[:, 0]
+
+    def _decoding(self, model: LoopedModel, replay: bool) -> Callable[[ExitCriterion], Tensor]:
+        """criterion -> evaluations (G, T) of the first sequence, token by token."""
+        options = DecoderOptions(replay=replay)
+        decoder = Decoder(model, make_criterion("fixed", MAX_LOOPS), MAX_LOOPS, SEED, options)
+
+        def evaluations(criterion: ExitCriterion) -> Tensor:
+            decoder.reset(criterion)
+            return torch.tensor([decoder.feed(token)[1] for token in self.inputs[0].tolist()]).T
+
+        return evaluations
+
+
+def judged(quantity: str, setting: str, value: float, passed: bool, unit: str = "relative") -> Row:
+    return Row(quantity, setting, value, unit, PASSED if passed else FAILED)

@@ -1,0 +1,97 @@
+"""Latency of decoding: each criterion with captured and with eager steps, against the bare matrix products."""
+
+from collections.abc import Callable
+
+import torch
+from torch.utils.benchmark import Timer
+
+from twoscale import config
+from twoscale.config import THRESHOLD_TYPES
+from twoscale.exits.benchmark import time_tokens
+from twoscale.exits.criteria import ExitCriterion, make_criterion
+from twoscale.exits.decoder import Decoder, DecoderOptions
+from twoscale.exits.products import bare_products
+from twoscale.gpu.report import Row
+from twoscale.model import registry
+
+TOKENS = 16  # timed in a row, in the middle of the context
+NEVER = 1e-30  # a threshold that no step is below
+PRODUCTS_SECONDS = 0.5
+
+
+class Latency:
+    """One token at a time in a preset's untrained model, in exits.dtype, at exits.max_loops loop steps."""
+
+    def __init__(self, preset: str, device: str) -> None:
+        run = config.checked(config.preset(preset))
+        self.max_loops, self.seed, self.device = run.exits.max_loops, run.seed, device
+        model = registry.architecture(run.model.architecture).initialise(run.model, run.seed)
+        self.model = model.to(device, getattr(torch, run.exits.dtype)).eval().requires_grad_(False)
+        self.loops = [self.max_loops] * len(run.model.groups)
+        self.position = run.model.context_length // 2
+        self.setting = f"{self.max_loops} loop steps, {run.exits.dtype}"
+        self.floor: float | None = None
+        self._decoders: dict[bool, Decoder] = {}
+
+    def products(self) -> list[Row]:
+        """The bare matrix products of a token, also as one captured graph on CUDA, which is the floor."""
+        calls = {"called one by one": bare_products(self.model, self.loops)}
+        if self.device == "cuda":
+            calls["captured"] = _captured(calls["called one by one"])
+        times = {name: _milliseconds(call) for name, call in calls.items()}
+        self.floor = min(times.values())
+        return [Row("bare matrix products", f"{self.setting}, {name}", ms, "ms/token") for name, ms in times.items()]
+
+    def rows(self, criterion: str) -> list[Row]:
+        """Both kinds of steps under a criterion that decides at every step and never exits, and without one."""
+        rows = []
+        for name, replay in (("captured", True), ("eager", False)):
+            seconds, baseline = self._seconds(self._never(criterion), replay)
+            for what, time in ((criterion, seconds), (f"{criterion}, loops alone", baseline)):
+                ms = 1e3 * time / TOKENS
+                note = f"{ms / self.floor:.2f} x the bare products" if self.floor else ""
+                rows.append(Row(what, f"{self.setting}, {name} steps", ms, "ms/token", note=note))
+        return rows
+
+    def _seconds(self, criterion: ExitCriterion, replay: bool) -> tuple[float, float]:
+        """Seconds of the timed tokens under the criterion and with the same loop steps without it."""
+        decoder = self._decoder(replay)
+        decoder.criterion = criterion
+        tokens = [0] * TOKENS
+        times = []
+        for evaluations in (None, [self.loops] * TOKENS):
+            for timed in (tokens[:2], tokens):  # a short warm-up before each
+                decoder.rewind(self.position)
+                seconds, _ = time_tokens(decoder, timed, evaluations)
+            times.append(seconds)
+        return times[0], times[1]
+
+    def _decoder(self, replay: bool) -> Decoder:
+        """A decoder that has read the text before the timed tokens; captured steps are captured once."""
+        if replay not in self._decoders:
+            full = make_criterion("fixed", self.max_loops)
+            decoder = Decoder(self.model, full, self.max_loops, self.seed, DecoderOptions(replay=replay))
+            decoder.prefill([0] * (self.position + TOKENS))
+            self._decoders[replay] = decoder
+        return self._decoders[replay]
+
+    def _never(self, criterion: str) -> ExitCriterion:
+        whole = {"fixed": self.max_loops}.get(criterion, self.max_loops + 1)
+        return make_criterion(criterion, whole if THRESHOLD_TYPES[criterion] is int else NEVER)
+
+
+def _milliseconds(call: Callable[[], object]) -> float:
+    """torch's timer waits for the device."""
+    return 1e3 * Timer("call()", globals={"call": call}).blocked_autorange(min_run_time=PRODUCTS_SECONDS).median
+
+
+def _captured(call: Callable[[], None]) -> Callable[[], None]:
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # libraries initialise at their first call, which no graph may contain
+        call()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=side):
+        call()
+    return graph.replay

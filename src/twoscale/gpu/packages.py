@@ -1,0 +1,26 @@
+"""Which packages the scripts for a GPU machine need. Nothing is imported here, so it works where they are missing."""
+
+from importlib.util import find_spec
+
+# module -> package
+TRAINING = {
+    "torch": "torch",
+    "numpy": "numpy",
+    "pyarrow": "pyarrow",
+    "pydantic": "pydantic",
+    "yaml": "PyYAML",
+    "safetensors": "safetensors",
+    "tqdm": "tqdm",
+}
+CHECK = TRAINING | {"pandas": "pandas", "pytest": "pytest"}
+
+
+def missing_packages(needed: dict[str, str]) -> str | None:
+    """A sentence that names the packages that are not installed; None if all are."""
+    missing = [package for module, package in needed.items() if find_spec(module) is None]
+    if not missing:
+        return None
+    return (
+        f"error: Python packages: found no {', '.join(missing)}, expected {', '.join(needed.values())} "
+        "(versions: requirements.txt)."
+    )
