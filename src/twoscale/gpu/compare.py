@@ -6,13 +6,12 @@ import torch
 from torch import Tensor
 
 from twoscale import config, rng
-from twoscale.exits.benchmark import cross_entropies
 from twoscale.exits.criteria import ExitCriterion, make_criterion
 from twoscale.exits.decoder import Decoder, DecoderOptions
 from twoscale.exits.parallel import evaluate
 from twoscale.gpu.report import FAILED, PASSED, Row
 from twoscale.model import registry
-from twoscale.model.interface import LoopedModel
+from twoscale.model.interface import LoopedModel, any_weight
 from twoscale.model.noise import EvaluationNoise
 from twoscale.training.trainer import autocast
 
@@ -48,8 +47,9 @@ class Comparison:
         return judged(name, str(dtype).removeprefix("torch."), value, value <= TOLERANCE[dtype])
 
     def _loss(self, model: LoopedModel) -> Tensor:
-        logits = model(self.inputs.to(next(model.parameters()).device), [LOOPS] * len(self.model.groups), self.noise)
-        return cross_entropies(logits.float() if logits.dtype == torch.bfloat16 else logits, self.targets).mean()
+        device = any_weight(model).device
+        hidden = model.hidden_states(self.inputs.to(device), [LOOPS] * len(self.model.groups), self.noise)
+        return model.loss(hidden, self.targets.to(device))
 
     def gradients(self) -> list[Row]:
         """Loss and gradients at fixed loop counts."""
