@@ -11,7 +11,6 @@ from itertools import pairwise
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.benchmark import Timer
 
 from twoscale import progress
 from twoscale.config import ExitsConfig
@@ -216,6 +215,8 @@ def measure_check_cost(checkpoint: LoadedCheckpoint, prompts: HeldOut, exits: Ex
 
 
 def _median_ms(call: Callable[[], object]) -> float:
+    from torch.utils.benchmark import Timer  # imports setuptools, so only where a call is timed
+
     return 1e3 * Timer("call()", globals={"call": call}).blocked_autorange(min_run_time=MIN_TIMING_SECONDS).median
 
 
