@@ -27,7 +27,7 @@ $(VENV)/.installed: requirements.txt pyproject.toml
 	touch $@
 
 test: env
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-slurm: env
 	$(BIN)/python -m pytest tests/slurm
