@@ -24,15 +24,15 @@ all: env
 
 env: $(VENV)/.installed
 
-# installed again when the pins change; the library itself is installed in place
+# installed again when the pins change; the library itself is installed in place. Python compiles a module when it
+# is first imported, which is less work than to compile all of them now.
 $(VENV)/.installed: requirements.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -r requirements.txt -e .
 	touch $@
 
 test: env
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-slurm: env
 	$(BIN)/python -m pytest tests/slurm

@@ -20,6 +20,8 @@ LIBRARY = Path("src", "twoscale")  # relative to the project
 # because the keys of random streams are hashes of canonical JSON.
 EXCLUDED = frozenset({"config", "tables", "command", "progress", "errors", "files", "workflow", "fingerprint"})
 
+# fields of syntax nodes that hold statements, or nodes that hold statements
+BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -83,8 +85,16 @@ def imported(path: Path) -> tuple[Path, ...]:
     """Library files that `path` imports, also inside functions, except excluded ones."""
     project = _project(path)
     package = path.parent.relative_to(project).parts[1:]  # without "src"; only relative imports need it
-    names = {name for node in ast.walk(_parse(path)) for name in _imported_names(node, package)}
+    names = {name for node in _statements(_parse(path)) for name in _imported_names(node, package)}
     return tuple(sorted({file for name in names for file in _files(project, name)}))
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """`node` and all statements in it, also those inside functions and branches, but no expressions."""
+    yield node
+    for field in BLOCKS:
+        for child in getattr(node, field, ()):
+            yield from _statements(child)
 
 
 def _imported_names(node: ast.AST, package: tuple[str, ...]) -> Iterator[str]:
@@ -140,7 +150,7 @@ def _parse(path: Path) -> ast.Module:
 
 
 def _without_docstrings(tree: ast.Module) -> ast.Module:
-    for node in ast.walk(tree):
+    for node in _statements(tree):
         if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
             node.body = node.body[1:]
     return tree
@@ -148,8 +158,8 @@ def _without_docstrings(tree: ast.Module) -> ast.Module:
 
 def _dump(node: object) -> str:
     if isinstance(node, ast.AST):
-        fields = ((name, getattr(node, name, None)) for name in node._fields)
-        text = ",".join(f"{name}={_dump(value)}" for name, value in fields if value not in (None, []))
+        fields = [(name, getattr(node, name, None)) for name in node._fields]
+        text = ",".join([f"{name}={_dump(value)}" for name, value in fields if value is not None and value != []])
         return f"{type(node).__name__}({text})"
     if isinstance(node, list):
         return f"[{','.join(map(_dump, node))}]"

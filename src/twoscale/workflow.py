@@ -185,6 +185,14 @@ class Runs:
 
         return files
 
+    def exit_threads(self, cores: int | None, grid: str | None = None) -> Callable:
+        """Threads of a quality job, so that the jobs of all criteria of a grid share the cores.
+
+        Small tensors gain little from a second thread, and jobs side by side gain all of a second core. `grid` is a
+        wildcard unless given.
+        """
+        return lambda wildcards: max(1, (cores or 1) // len(self._exits(wildcards, grid).criteria))
+
     # --- params -----------------------------------------------------------------------------------------------------
 
     def slice(self, *names: str, **derived: Callable[[Config], Any]) -> Callable:

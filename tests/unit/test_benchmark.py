@@ -159,10 +159,12 @@ def test_timed_positions_are_as_many_as_asked_for_and_different(tokens, segments
     assert 0 <= min(places) <= max(places) < 16
 
 
-def test_the_order_of_operating_points_rotates_once_over_the_repeats():
-    points = list("abcdef")
-    orders = ["".join(benchmark.rotated(points, repeat, 3)) for repeat in (-1, 0, 1, 2)]
-    assert orders == ["abcdef", "abcdef", "cdefab", "efabcd"]
+def test_the_order_of_operating_points_rotates_once_over_the_repeats_after_one_point_of_each_criterion():
+    points = [("kl", 1), ("kl", 2), ("kl", 3), ("cosine", 1), ("cosine", 2), ("fixed", 6)]
+    order = benchmark.turns(points, repeats=3)
+    assert order[:3] == [(None, ("kl", 3)), (None, ("cosine", 2)), (None, ("fixed", 6))]
+    rotations = [points, [*points[2:], *points[:2]], [*points[4:], *points[:4]]]
+    assert order[3:] == [(repeat, point) for repeat, rotation in enumerate(rotations) for point in rotation]
 
 
 def test_cross_entropy_at_fixed_loops_is_that_of_the_forward_pass():
@@ -243,7 +245,7 @@ def test_the_baseline_repeats_the_evaluations_and_calls_no_criterion():
     _, loops = latency(
         model, repeats=1, criteria={"kl": {"thresholds": [0.02]}}, latency_tokens=BLOCK, latency_segments=1
     )
-    tokens, rounds = BLOCK, 2  # the first round, of the same prompt, warms up
+    tokens, rounds = BLOCK, 2  # the first one, of the same prompt, is a warm-up
     evaluations = round(tokens * loops["evaluations"].sum())
     assert calls["recur"] == rounds * 2 * evaluations
     read_out_by_the_criterion = evaluations + 2 * tokens  # each new state, and x^0 of both groups

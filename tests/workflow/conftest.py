@@ -1,5 +1,6 @@
 """A copy of the project in a temporary folder, and Snakemake runs in it."""
 
+import fcntl
 import os
 import re
 import shutil
@@ -69,14 +70,16 @@ class Project:
 
 def environment() -> dict[str, str]:
     """One thread per library, so that two jobs on two cores do not fight."""
-    return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    return os.environ | {"OMP_NUM_THREADS": "1"}
 
 
 def checkout(root: Path) -> Project:
+    root.mkdir(exist_ok=True)
     for part in PARTS:
         source = ROOT / part
         if source.is_dir():
-            shutil.copytree(source, root / part, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+            ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
+            shutil.copytree(source, root / part, ignore=ignore, dirs_exist_ok=True)
         else:
             shutil.copy2(source, root / part)
     project = Project(root)
@@ -92,9 +95,16 @@ def fresh(tmp_path: Path) -> Project:
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """The tiny workflow after a full run; tests only look at it."""
-    project = checkout(tmp_path_factory.mktemp("finished"))
-    project.succeed()
+    """The tiny workflow after a full run; tests only look at it. All workers of pytest-xdist share one."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    with (shared / "finished.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        project = Project(shared / "finished")
+        if not (shared / "finished.done").exists():
+            project = checkout(shared / "finished")
+            project.succeed()
+            (shared / "finished.done").touch()
     return project
 
 

@@ -32,9 +32,9 @@ rule measure_exit_quality:
         "results/{run}/benchmarks/measure_exit_quality.{grid}.{criterion}.tsv"
     conda:
         "../../envs/torch.yaml"
-    threads: workflow.cores or 1
+    threads: runs.exit_threads(workflow.cores)
     resources:
-        # `threads` is the cores of the machine that runs Snakemake; a cluster job requests these
+        # `threads` is limited by the cores of the machine that runs Snakemake; a cluster job requests these
         **runs.torch_job(memory=8000, minutes=120, cpus_per_task=4),
     params:
         **torch_script("measure_exit_quality"),
@@ -76,7 +76,7 @@ rule measure_uniform_loops:
         "results/{run}/benchmarks/measure_uniform_loops.tsv"
     conda:
         "../../envs/torch.yaml"
-    threads: workflow.cores or 1
+    threads: runs.exit_threads(workflow.cores, "pareto")
     resources:
         **runs.torch_job(memory=8000, minutes=120, cpus_per_task=4),
     params:

@@ -11,7 +11,6 @@ from itertools import pairwise
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.benchmark import Timer
 
 from twoscale import progress
 from twoscale.config import ExitsConfig
@@ -137,10 +136,17 @@ def timed_segments(context_length: int, tokens: int, segments: int) -> list[slic
     return [slice(start, start + n) for start, n in zip(starts, lengths, strict=True)]
 
 
-def rotated(points: Sequence[OperatingPoint], repeat: int, repeats: int) -> list[OperatingPoint]:
-    """The points in the order of one repeat: each repeat starts a share of the list later than the one before."""
-    first = max(repeat, 0) * len(points) // repeats
-    return [*points[first:], *points[:first]]
+def turns(points: Sequence[OperatingPoint], repeats: int) -> list[tuple[int | None, OperatingPoint]]:
+    """The order of a latency measurement: (repeat, point), with None for the turns to discard.
+
+    The last point of each criterion is first decoded once as a warm-up. Within a repeat all points take turns, and
+    each repeat starts a share of the list later than the one before.
+    """
+    order: list[tuple[int | None, OperatingPoint]] = [(None, point) for point in dict(points).items()]
+    for repeat in range(repeats):
+        first = repeat * len(points) // repeats
+        order += [(repeat, point) for point in (*points[first:], *points[:first])]
+    return order
 
 
 def measure_latency(checkpoint: LoadedCheckpoint, prompts: HeldOut, exits: ExitsConfig) -> tuple[list[Row], list[Row]]:
@@ -150,26 +156,26 @@ def measure_latency(checkpoint: LoadedCheckpoint, prompts: HeldOut, exits: Exits
     context, because tokens exit at other loop steps early in a text than late; the text before each place is read
     untimed under the same criterion. All operating points take turns within a repeat, in an order that rotates from
     repeat to repeat, each followed at once by its baseline, the same evaluations without a criterion. So a drift of
-    the machine affects all of them alike. One round before the first is discarded.
+    the machine affects all of them alike. Before the first repeat each criterion decodes prompt 0 as a warm-up.
     """
     criteria = make_criteria(exits)
     decoder = make_decoder(checkpoint, exits)
     segments = timed_segments(prompts.inputs.shape[1], exits.latency_tokens, exits.latency_segments)
-    repeats = len(prompts.inputs)
+    order = turns(list(criteria), repeats=len(prompts.inputs))
     latency: list[Row] = []
     loops: list[Row] = []
-    with progress.meter("latency", (repeats + 1) * len(criteria), "points") as bar:
-        for repeat in range(-1, repeats):
-            for name, threshold in rotated(list(criteria), repeat, repeats):
-                decoder.reset(criteria[name, threshold], int(prompts.sequences[repeat]))
-                timing = time_segments(decoder, prompts.inputs[repeat].tolist(), segments)
-                bar.update(1)
-                if repeat < 0:
-                    continue
-                key = {"criterion": name, "threshold": float(threshold), "repeat": repeat}
-                latency.append(key | timing.row() | {"load_average": os.getloadavg()[0], "cpus": available_cpus()})
-                groups = zip(checkpoint.model.config.group_labels, timing.mean_evaluations(), strict=True)
-                loops += [key | {"group": group, "evaluations": mean} for group, mean in groups]
+    with progress.meter("latency", len(order), "points") as bar:
+        for repeat, (name, threshold) in order:
+            prompt = repeat or 0
+            decoder.reset(criteria[name, threshold], int(prompts.sequences[prompt]))
+            timing = time_segments(decoder, prompts.inputs[prompt].tolist(), segments)
+            bar.update(1)
+            if repeat is None:
+                continue
+            key = {"criterion": name, "threshold": float(threshold), "repeat": repeat}
+            latency.append(key | timing.row() | {"load_average": os.getloadavg()[0], "cpus": available_cpus()})
+            groups = zip(checkpoint.model.config.group_labels, timing.mean_evaluations(), strict=True)
+            loops += [key | {"group": group, "evaluations": mean} for group, mean in groups]
     return latency, loops
 
 
@@ -206,6 +212,8 @@ def measure_check_cost(checkpoint: LoadedCheckpoint, prompts: HeldOut, exits: Ex
 
 
 def _median_ms(call: Callable[[], object]) -> float:
+    from torch.utils.benchmark import Timer  # imports setuptools, so only where a call is timed
+
     return 1e3 * Timer("call()", globals={"call": call}).blocked_autorange(min_run_time=MIN_TIMING_SECONDS).median
 
 
@@ -230,17 +238,17 @@ class Timing:
 def time_segments(decoder: Decoder, tokens: Sequence[int], segments: Sequence[slice]) -> Timing:
     """Time the tokens of the segments, one by one, under the criterion of the decoder and in the baseline.
 
-    Both start from the same cache: what was read before the segment under the criterion.
+    Both start from the same cache: what was read before the segment under the criterion. That text is read once:
+    segments are timed from the last to the first, which needs only a part of what the one behind it needs.
     """
     timing = Timing()
-    for segment in segments:
-        if before := tokens[decoder.position : segment.start]:
-            decoder.prefill(before)
+    if before := tokens[: segments[-1].start]:
+        decoder.prefill(before)
+    for segment in reversed(segments):
+        decoder.rewind(segment.start)
         seconds, evaluations = time_tokens(decoder, tokens[segment])
         decoder.rewind(segment.start)
         baseline, _ = time_tokens(decoder, tokens[segment], evaluations)
-        # the next segment follows the criterion's states again, so this one is read once more
-        decoder.rewind(segment.start)
         timing.seconds += seconds
         timing.baseline_seconds += baseline
         timing.evaluations += evaluations
