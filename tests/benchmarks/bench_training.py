@@ -40,8 +40,9 @@ PADDED = 50304
 SHAPES = ((384, 6, 4, 256), (768, 12, 2, 512))  # hidden size, heads, sequences, tokens
 SEED = 0
 WARM_UP = 2
-# as every job of the workflow has it (workflow/rules/common.smk)
-ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**31)}
+SOURCE = Path(__file__).parents[2] / "src"
+# as all jobs of this checkout's workflow have it (workflow/rules/common.smk)
+ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
 
 Step = Callable[[], object]
 
@@ -140,10 +141,10 @@ class Model:
     process: subprocess.Popen
 
     @classmethod
-    def start(cls, *arguments: object, source: Path = Path(__file__).parents[2] / "src") -> "Model":
+    def start(cls, *arguments: object, source: Path = SOURCE) -> "Model":
         command = [sys.executable, __file__, "--worker", *map(str, arguments)]
         environment = os.environ | {"PYTHONPATH": str(source)}
-        if arguments[0] != "nanogpt":
+        if source == SOURCE and arguments[0] != "nanogpt":
             environment |= ALLOCATOR
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         return cls(subprocess.Popen(command, env=environment, text=True, bufsize=1, **pipes))

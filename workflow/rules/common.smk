@@ -23,8 +23,8 @@ prepend("PYTHONPATH", SOURCE)
 # jobs call `python`: the one that runs Snakemake, unless a conda environment comes first
 prepend("PATH", str(Path(sys.executable).parent))
 # torch frees and allocates the same large tensors again and again; glibc keeps them instead of returning their pages
-os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(128 * 2**20))
-os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(512 * 2**20))
+os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(2**30))
+os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(2**30))
 
 from twoscale.errors import InputError
 from twoscale.workflow import Runs, file_options, growing, table_columns, untracked

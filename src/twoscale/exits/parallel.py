@@ -22,6 +22,7 @@ from torch import Tensor
 from twoscale.exits.contract import Decisions
 from twoscale.exits.criteria import ExitCriterion
 from twoscale.exits.readout import make_readout, require_parallel
+from twoscale.model.attention import causal_attention
 from twoscale.model.interface import Attend, AttendAt, CausalAttention, LoopedModel, Noise, run_stages
 
 
@@ -75,8 +76,7 @@ class ParallelKV:
     def _attend_all(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attention while every token loops: q, k, v (B * T, H, D)."""
         self.keys[layer], self.values[layer] = k.contiguous(), v.contiguous()
-        q, k, v = (rows.unflatten(0, (self.batch, self.length)).transpose(1, 2) for rows in (q, k, v))
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(0, 1)
+        return causal_attention(*(rows.unflatten(0, (self.batch, self.length)) for rows in (q, k, v))).flatten(0, 1)
 
     def _attend_some(self, active: Tensor) -> Attend:
         """Attention for the tokens `active` (N,), rising indices into B * T.

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from twoscale.config import ModelConfig
+from twoscale.model.attention import causal_attention
 
 # (group, k, like) -> noise of the shape of `like`: k = 0 is the initial state, k >= 1 precedes loop step k.
 Noise = Callable[[int, int, Tensor], Tensor]
@@ -51,8 +51,7 @@ class CausalAttention:
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """q, k, v (B, T, H, D) -> (B, T, H, D)."""
-        q, k, v = (heads.transpose(1, 2) for heads in (q, k, v))
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+        return causal_attention(q, k, v)
 
 
 @dataclass(frozen=True, slots=True)
