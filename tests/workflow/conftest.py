@@ -39,11 +39,10 @@ class Project:
         )
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess:
-        if arguments[:1] == ("-n",):
-            return dry_run(["--cores", "2", *arguments[1:]], self.root, environment())
-        return subprocess.run(
-            self.command(*arguments), cwd=self.root, env=environment(), capture_output=True, text=True, check=False
-        )
+        command = self.command(*arguments)
+        if "-n" in arguments:
+            return dry_run(command[command.index("snakemake") + 1 :], self.root, environment())
+        return subprocess.run(command, cwd=self.root, env=environment(), capture_output=True, text=True, check=False)
 
     def succeed(self, *arguments: str) -> subprocess.CompletedProcess:
         done = self.run(*arguments)

@@ -16,8 +16,7 @@ FORKED.set_forkserver_preload(["snakemake.cli"])
 
 
 def dry_run(arguments: Sequence[str], folder: Path, variables: dict[str, str]) -> subprocess.CompletedProcess:
-    """`snakemake -n` with `arguments` in `folder`, under these environment variables."""
-    arguments = ["-n", *arguments]
+    """`snakemake` with `arguments`, one of them -n, in `folder` and under these environment variables."""
     with tempfile.TemporaryDirectory() as outputs:
         files = [Path(outputs, name) for name in ("stdout", "stderr")]
         process = FORKED.Process(target=_main, args=(arguments, folder, variables, files))
@@ -26,7 +25,7 @@ def dry_run(arguments: Sequence[str], folder: Path, variables: dict[str, str]) -
         return subprocess.CompletedProcess(arguments, process.exitcode, *(file.read_text() for file in files))
 
 
-def _main(arguments: list[str], folder: Path, variables: dict[str, str], files: list[Path]) -> None:
+def _main(arguments: Sequence[str], folder: Path, variables: dict[str, str], files: list[Path]) -> None:
     from snakemake.cli import main
 
     for file, stream in zip(files, (sys.stdout, sys.stderr), strict=True):
