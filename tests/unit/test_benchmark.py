@@ -159,9 +159,10 @@ def test_timed_positions_are_as_many_as_asked_for_and_different(tokens, segments
     assert 0 <= min(places) <= max(places) < 16
 
 
-def test_the_order_of_operating_points_rotates_once_over_the_repeats_after_one_point_of_each_criterion():
+def test_the_order_of_operating_points_rotates_once_over_the_repeats():
     points = [("kl", 1), ("kl", 2), ("kl", 3), ("cosine", 1), ("cosine", 2), ("fixed", 6)]
     order = benchmark.turns(points, repeats=3)
+    # first a warm-up with one point of each criterion
     assert order[:3] == [(None, ("kl", 3)), (None, ("cosine", 2)), (None, ("fixed", 6))]
     rotations = [points, [*points[2:], *points[:2]], [*points[4:], *points[:4]]]
     assert order[3:] == [(repeat, point) for repeat, rotation in enumerate(rotations) for point in rotation]

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.workflow.dry_run import dry_run
+
 ROOT = Path(__file__).parents[2]
 PARTS = ("Snakefile", "config.yaml", "pyproject.toml", "workflow", "profiles", "scripts", "src", "envs")
 TARGETS = {"all", "supplementary", "variants", "text", "report_pages"}  # rules without a job
@@ -37,9 +39,10 @@ class Project:
         )
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess:
-        return subprocess.run(
-            self.command(*arguments), cwd=self.root, env=environment(), capture_output=True, text=True, check=False
-        )
+        command = self.command(*arguments)
+        if "-n" in arguments:
+            return dry_run(command[command.index("snakemake") + 1 :], self.root, environment())
+        return subprocess.run(command, cwd=self.root, env=environment(), capture_output=True, text=True, check=False)
 
     def succeed(self, *arguments: str) -> subprocess.CompletedProcess:
         done = self.run(*arguments)
