@@ -242,6 +242,15 @@ def test_resources_follow_the_device_and_the_processes():
     assert (cuda.gpus(of()), cuda.training_gpus(of()), cuda.training_cpus(of())) == (1, 2, 8)
 
 
+@pytest.mark.parametrize(("cores", "exit_grid", "pareto_grid"), [(None, 1, 1), (2, 1, 1), (11, 2, 2), (32, 8, 6)])
+def test_the_quality_jobs_of_all_criteria_share_the_cores(cores, exit_grid, pareto_grid):
+    """The tiny preset has four criteria on the grid exit and five on the grid pareto."""
+    project = runs()
+    assert [len(grid.criteria) for grid in (project.config.exits, project.config.dense_exits)] == [4, 5]
+    assert project.exit_threads(cores)(of(grid="exit")) == exit_grid
+    assert project.exit_threads(cores, "pareto")(of()) == pareto_grid
+
+
 def test_memory_and_time_grow_with_the_attempt_and_further_resources_are_kept():
     asked = runs().torch_job(memory=8000, minutes=60, cpus_per_task=4)
     assert [asked["mem_mb"](of(), attempt) for attempt in (1, 3)] == [8000, 24000]
