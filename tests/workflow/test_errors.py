@@ -17,7 +17,7 @@ def criteria(**thresholds):
         ({"model": {"groups": [[2], [2, 3]]}}, "config key model.groups: found layer 2 in two groups"),
         ({"model": {"groups": [[2, 4]]}}, "config key model.groups: found the group [2, 4]"),
         ({"train": {"iterations": 15}}, "config key train.iterations: found 15"),
-        ({"train": {"processes": 3}}, "config key train.batch_size: found 4, expected a multiple"),
+        ({"train": {"processes": 5}}, "config key train.processes: found 5"),
         ({"tokenizer": {"name": "bpe", "vocab_size": 70000}}, "config key tokenizer.vocab_size: found 70000"),
         ({"data": {"source": "parquet"}}, "config key data.path: found nothing"),
         ({"data": {"source": "gutenberg"}}, "config key data.source: found 'gutenberg'"),
