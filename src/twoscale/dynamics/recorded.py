@@ -5,13 +5,15 @@ PyTorch module into it, `measure_saved` reads states that were saved elsewhere.
 """
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import chain, repeat
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
+import pandas as pd
 import safetensors
 import torch
 from torch import Tensor
@@ -34,7 +36,12 @@ from twoscale.dynamics.trajectories import (
 from twoscale.errors import InputError
 
 # Folder of each table in the folder of a run, as in the workflow.
-FOLDERS = {"trajectories": "trajectories", "token_paths": "paths", "token_drift": "drift"}
+FOLDERS = {
+    "trajectories": "trajectories",
+    "token_paths": "paths",
+    "token_drift": "drift",
+    "scaling_quality": "scaling",
+}
 GROUP = "states/"  # beginning of the tensors of a file of saved states
 
 
@@ -49,6 +56,7 @@ class RecordedBatch:
         tokens: Token ids (B, T), for the words of Fig. 1.
         mask: Tokens that are measured, bool (B, T); all if `None`.
         documents: Document of each sequence; by default each sequence is a document.
+        losses: Nats (B, T - 1) of each next token after the loop steps 1 … K of the last group; empty if unknown.
     """
 
     states: Mapping[str, Sequence[Tensor]]
@@ -56,6 +64,7 @@ class RecordedBatch:
     tokens: Tensor | None = None
     mask: Tensor | None = None
     documents: Sequence[int] | None = None
+    losses: Sequence[Tensor] = ()
 
     @property
     def shape(self) -> torch.Size:
@@ -66,6 +75,11 @@ class RecordedBatch:
     def kept(self) -> Tensor:
         """The mask, or all tokens: bool (B, T)."""
         return torch.ones(self.shape, dtype=torch.bool) if self.mask is None else self.mask
+
+    @property
+    def predicted(self) -> Tensor:
+        """Which next tokens count: bool (B, T - 1), those whose token and context are measured."""
+        return self.kept[:, 1:] & self.kept[:, :-1]
 
     @property
     def hand_offs(self) -> list[bool]:
@@ -87,8 +101,9 @@ class RecordedBatch:
 class StateTables:
     """Writes the tables of recorded states into the folder of a run. Use it under `with`.
 
-    The files appear when the block ends without an exception: `trajectories/`, `paths/` and `drift/iteration_*.parquet`,
-    and `states.safetensors` with the states of the first sequence, for Fig. 1, if all groups have the same hidden size.
+    The files appear when the block ends without an exception: `trajectories/`, `paths/` and
+    `drift/iteration_*.parquet`; `scaling/iteration_*.parquet` if logits are given; and `states.safetensors` with the
+    states of the first sequence, for Fig. 1, if all groups have the same hidden size.
 
     Attributes:
         folder: Folder of the run, such as results/mine.
@@ -100,25 +115,39 @@ class StateTables:
     folder: Path
     iteration: int
     word: Callable[[int], str] = str
-    criteria: PathTypesConfig = PathTypesConfig()
-    _sequences: int = field(default=0, init=False)
-    _loops: dict[str, int] = field(default_factory=dict, init=False)
+    criteria: PathTypesConfig = field(default_factory=PathTypesConfig)
 
     def __enter__(self) -> Self:
-        self._sequences, self._loops = 0, {}
+        self._sequences = 0
+        self._loops: dict[str, int] = {}  # of each group
+        self._first: tuple[Tensor, dict[str, Any]] | None = None  # states and header of the first sequence
+        self._quality: list[dict[str, Any]] = []  # rows of "scaling_quality"
         with ExitStack() as files:
+            files.push(self._finish)
             paths = {table: table_path(self.folder, table, self.iteration) for table in TABLES}
             writing = {table: tables.writing(table, path, units()[table]) for table, path in paths.items()}
             self._append = {table: files.enter_context(writer) for table, writer in writing.items()}
+            files.push(self._check_any)
             self._files = files.pop_all()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        empty = InputError("recorded states: found no forward pass, expected at least one.")
-        if error[0] is None and not self._sequences:
-            self._files.__exit__(InputError, empty, None)
-            raise empty
         self._files.__exit__(*error)
+
+    def _check_any(self, error: type | None, *_: Any) -> None:
+        """Before the tables appear."""
+        if error is None and not self._sequences:
+            raise InputError("recorded states: found no forward pass, expected at least one.")
+
+    def _finish(self, error: type | None, *_: Any) -> None:
+        """After the tables have appeared."""
+        if error is not None:
+            return
+        if self._first is not None:
+            write_states(Path(self.folder) / "states.safetensors", *self._first)
+        if self._quality:
+            path = table_path(self.folder, "scaling_quality", self.iteration)
+            tables.write("scaling_quality", pd.DataFrame(self._quality), path)
 
     @torch.no_grad()
     def append(self, batch: RecordedBatch) -> None:
@@ -131,8 +160,9 @@ class StateTables:
         numbers = range(self._sequences, self._sequences + batch.shape[0])
         for table, columns in measure_groups(self._keys(batch, numbers), batch.groups(), self.criteria):
             self._append[table](columns)
+        self._quality += self._scaling_rows(batch, numbers)
         if not self._sequences:
-            self._save_first(batch)
+            self._first = self._first_sequence(batch)
         self._sequences = numbers.stop
 
     def _check_loops(self, batch: RecordedBatch) -> None:
@@ -143,7 +173,8 @@ class StateTables:
                 raise InputError(f"group {label}: found {loops} loop steps in a forward pass, expected at least 2.")
             if loops != expected:
                 raise InputError(
-                    f"group {label}: found {loops} loop steps in a forward pass, expected {expected} as in the first one."
+                    f"group {label}: found {loops} loop steps in a forward pass, expected {expected} as in "
+                    "the first one."
                 )
 
     def _keys(self, batch: RecordedBatch, numbers: range) -> Columns:
@@ -154,11 +185,22 @@ class StateTables:
         keys["position"] = (kept.cumsum(-1) - 1).int().flatten().numpy()
         return {name: values[kept.flatten().numpy()] for name, values in keys.items()}
 
-    def _save_first(self, batch: RecordedBatch) -> None:
-        """Write the states of the first sequence for Fig. 1."""
+    def _scaling_rows(self, batch: RecordedBatch, numbers: range) -> Iterator[dict[str, Any]]:
+        """Rows of the table "scaling_quality": the cross-entropy of the next token after each loop step."""
+        documents = numbers if batch.documents is None else batch.documents
+        for loops, losses in enumerate(batch.losses, start=1):
+            for i, (sequence, document) in enumerate(zip(numbers, documents, strict=True)):
+                known = losses[i][batch.predicted[i]].double()
+                if len(known):
+                    ce = known.mean().item()
+                    row = {"iteration": self.iteration, "loops": loops, "sequence": sequence, "document": document}
+                    yield row | {"tokens": len(known), "ce": ce, "ppl": math.exp(ce)}
+
+    def _first_sequence(self, batch: RecordedBatch) -> tuple[Tensor, dict[str, Any]] | None:
+        """States (P, T, C) of the first sequence and their header, for Fig. 1."""
         kept = batch.kept[0]
         if len({states[0].shape[-1] for states in batch.states.values()}) > 1 or not kept.any():
-            return
+            return None
         tokens = range(int(kept.sum())) if batch.tokens is None else batch.tokens[0][kept].tolist()
         places = [
             place | {"follows": follows}
@@ -167,7 +209,7 @@ class StateTables:
         ]
         states = torch.stack([exact(state[0][kept]).float() for state in chain(*batch.states.values())])
         header = {"iteration": self.iteration, "sequence": 0, "tokens": [self.word(token) for token in tokens]}
-        write_states(Path(self.folder) / "states.safetensors", states, header | {"places": places})
+        return states, header | {"places": places}
 
 
 def table_path(folder: str | Path, table: str, iteration: int) -> Path:
@@ -181,10 +223,11 @@ def table_path(folder: str | Path, table: str, iteration: int) -> Path:
 def measure_saved(path: Path, folder: Path, iteration: int, batch_size: int = 4) -> None:
     """Write the tables of states that were saved in a safetensors file.
 
-    The file has one tensor `states/GROUP` (K + 1, S, T, C) per group: x^0 … x^K of S sequences of T tokens. Optional are
-    `tokens` (S, T), token ids; `mask` (S, T), nonzero for tokens that are measured; `documents` (S,), the document of
-    each sequence; and the metadata `groups`, a JSON list of the groups in the order in which they run, each after the
-    last loop step of the one before. Without it the groups are in the order of their names, and no drift is measured.
+    The file has one tensor `states/GROUP` (K + 1, S, T, C) per group: x^0 … x^K of S sequences of T tokens. Optional
+    are `tokens` (S, T), token ids; `mask` (S, T), nonzero for tokens that are measured; `documents` (S,), the document
+    of each sequence; and the metadata `groups`, a JSON list of the groups in the order in which they run, each after
+    the last loop step of the one before. Without it the groups are in the order of their names, and no drift is
+    measured.
 
     Args:
         path: The safetensors file.
