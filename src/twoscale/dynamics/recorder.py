@@ -52,6 +52,8 @@ class Output:
         if self.pick is None:
             return first_tensor(output, f"what {_name(self.module)} returns")
         try:
+            if isinstance(output, Tensor):  # an index would be one of the batch
+                raise TypeError
             return output[self.pick]
         except (LookupError, TypeError) as error:
             raise InputError(
@@ -163,7 +165,7 @@ class Recorder:
         folder: Folder of the run, such as results/mine.
         iteration: Training iteration of the weights; figures call 0 untrained.
         tokens: Argument of the model with token ids (B, T), as `Input.pick`, for the words of Fig. 1. By default the
-            first integer tensor of the call.
+            first integer tensor of the call, if it has the shape of the states without channels.
         mask: Argument of the model that is nonzero for tokens to measure, (B, T), such as "attention_mask".
         word: Token id -> text.
         decode: A state (B, T, C) of the last group -> logits (B, T, V), as the model continues after its loop. With it
@@ -241,6 +243,9 @@ class Recorder:
                 raise InputError(
                     f"group {label}: found no call of {_name(missing.module)} in a forward pass, expected at least one."
                 )
+        if self.tokens is None and recorded.tokens is not None:
+            first = recorded.initial[next(iter(self._loops))]
+            recorded.tokens = recorded.tokens if recorded.tokens.shape == first.shape[:-1] else None
         batch = recorded.batch(list(self._loops))
         # the pass stays open for `decode`, which may call the modules again
         self._tables.append(replace(batch, losses=self._losses(batch)) if self.decode else batch)

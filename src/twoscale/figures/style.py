@@ -217,8 +217,16 @@ def line_with_band(
     """
     (line,) = axes.plot(x, mean, **style)
     low = np.maximum(mean - std, 0.1 * mean) if axes.get_yscale() == "log" else mean - std
-    axes.fill_between(x, low, mean + std, color=line.get_color(), alpha=alpha, linewidth=0)
+    band(axes, x, low, mean + std, color=line.get_color(), alpha=alpha)
     return line
+
+
+def band(axes: Axes, x: np.ndarray, low: np.ndarray, high: np.ndarray, **style: Any) -> None:
+    """Fill the area between `low` and `high`; a vertical bar at a single `x`, where an area would be invisible."""
+    if len(x) > 1:
+        axes.fill_between(x, low, high, linewidth=0, **style)
+    else:
+        axes.vlines(x, low, high, linewidth=6, **style)
 
 
 def limit_cosine(axes: Axes) -> None:
