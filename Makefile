@@ -2,6 +2,7 @@
 # make report      that run as one web page, report.html
 # make test        environment, then the tests (not the demo)
 # make test-slurm  environment, then the tests on a SLURM of one node, which is installed if it is missing
+# make test-recorder  environment and transformers, then the recorder on a model of that package
 # make bench       environment, then the benchmarks
 # make plan        the cost of a run: make plan PRESET=paper TFLOPS=100
 # make generated   JSON schema, paper.yaml and docs/config.md from the config classes
@@ -12,7 +13,7 @@ PRESET ?= paper
 TFLOPS ?= 100
 
 .DEFAULT_GOAL := all
-.PHONY: all env test test-slurm bench plan generated lint format report clean-env
+.PHONY: all env test test-slurm test-recorder bench plan generated lint format report clean-env
 
 all: env
 	$(BIN)/snakemake --cores all
@@ -31,6 +32,10 @@ test: env
 
 test-slurm: env
 	$(BIN)/python -m pytest tests/slurm
+
+test-recorder: env
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.txt -r tests/recorder/requirements.txt
+	$(BIN)/python -m pytest tests/recorder
 
 bench: env
 	for script in tests/benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done

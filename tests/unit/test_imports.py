@@ -20,7 +20,7 @@ FLOORS = [
     {"exits"},
     {"analysis"},
     {"figures"},
-    {"workflow"},
+    {"workflow", "recorded_run"},
     {"command"},
 ]
 LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}

@@ -1,5 +1,6 @@
 """The recorder: tables of modules with known loops, and of the project's own model against those of extraction."""
 
+import re
 import subprocess
 import sys
 from itertools import pairwise
@@ -514,3 +515,14 @@ def test_the_script_measures_saved_states_and_draws_them(tmp_path):
     empty = subprocess.run([*command[:-1], tmp_path / "none"], capture_output=True, text=True)
     assert empty.returncode == 1
     assert empty.stderr.startswith(f"error: {tmp_path / 'none'}: found no trajectories/")
+
+
+def test_the_examples_of_the_page_run_as_printed(tmp_path):
+    page = (ROOT / "docs" / "recorder.md").read_text()
+    code = {block.partition("\n")[0]: block for block in re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)}
+    example = "import os\n" + f"os.chdir({str(tmp_path)!r})\n" + code["# record.py"] + code["# save.py"]
+    subprocess.run([sys.executable, "-c", example], check=True)
+    measure_saved(tmp_path / "core.safetensors", tmp_path / "results" / "saved", 0)
+    for run in ("mine", "saved"):
+        names = [path.name for path in draw_run(tmp_path / "results" / run)]
+        assert names == ["fig1.pdf", "fig3.pdf", "fig5.pdf", "path_types.pdf", "claims.md"]

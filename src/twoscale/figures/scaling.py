@@ -21,7 +21,8 @@ def draw(scaling: pd.DataFrame, *, mean_loops: float | None, context: style.Figu
 
     Args:
         scaling: Table of this name.
-        mean_loops: Mean of the loop counts in training, the dotted vertical line; `None` if it is unknown.
+        mean_loops: Mean of the loop counts in training, the dotted vertical line; `None` for a recorded model,
+            where only the last group has these loops.
         context: Its loop steps K are the largest loop count.
 
     Raises InputError for a table without rows.
@@ -35,6 +36,7 @@ def draw(scaling: pd.DataFrame, *, mean_loops: float | None, context: style.Figu
         _draw_checkpoints(axes, scaling, column, styles)
         further = {} if mean_loops is None else {f"trained: {mean_loops:g} loops": _mark_trained(axes, mean_loops)}
         _scale_loops(axes, scaling["loops"])
+        axes.set_xlabel("loops of the last group" if mean_loops is None else "loops in every group")
         axes.set_ylabel(label)
         axes.set_title(style.panel_number(number), loc="left")
     panels[0].set_yscale("log")
@@ -60,7 +62,6 @@ def _draw_checkpoints(axes: Axes, scaling: pd.DataFrame, column: str, styles: di
 def _scale_loops(axes: Axes, loops: pd.Series) -> None:
     """A logarithmic axis labelled at the powers of two."""
     axes.set_xscale("log", base=2)
-    axes.set_xlabel("loops in every group")
     powers = [2**n for n in range(int(loops.max()).bit_length()) if loops.min() <= 2**n <= loops.max()]
     axes.xaxis.set_major_locator(FixedLocator(powers))
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:.0f}"))
