@@ -316,6 +316,22 @@ def test_fig1_a_file_that_holds_no_states_is_refused(tmp_path, kind):
     assert one_sentence(error)
 
 
+def test_fig1_shows_only_what_the_states_have_in_its_legend(tmp_path):
+    loops = [place | {"follows": False} for place in places() if place["group"]]
+    path = tmp_path / "states.safetensors"
+    values = np.random.default_rng(0).normal(size=(len(loops), 2, 5)).astype(np.float32)
+    header = {"places": loops, "tokens": ["a", "b"], "iteration": 0, "sequence": 0}
+    save_file({"states": values}, path, metadata={"twoscale": json.dumps(header)})
+    figure = fig1.draw(**fig1.read([path]), tokens=2, **RUN)
+    entries = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert entries == ["start $x^{(0)}$ to $x^{(1)}$", "last state $x^{(K)}$"]
+
+
+def test_groups_with_fewer_loop_steps_are_named_at_the_foot():
+    context = style.FigureContext("mine", "prompts", LOOPS, fewest_loops=2)
+    assert fig5.draw(loop_metrics(), context=context).get_supxlabel().endswith("K = 2 … 6 loop steps")
+
+
 def test_fig2_shows_the_reference_state_at_each_boundary_with_one_sigma(tmp_path):
     axes = fig2.draw(drift_table(), reference_state="initial", **RUN).axes[0]
     lines = {line.get_label(): line for line in axes.get_lines()}

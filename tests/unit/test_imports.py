@@ -20,7 +20,7 @@ FLOORS = [
     {"exits"},
     {"analysis"},
     {"figures"},
-    {"workflow"},
+    {"workflow", "recorded_run"},
     {"gpu"},
     {"command"},
 ]

@@ -179,6 +179,10 @@ CLAIMS = (
 )
 
 
+# Those that need the tables of trajectories and of drift only.
+GEOMETRY = tuple(claim for claim in CLAIMS if claim.number in (1, 2, 3, 4, 5, 6, 12, 13))
+
+
 # --- verdicts --------------------------------------------------------------------------------------------------
 
 
@@ -191,9 +195,9 @@ def examine(claim: Claim, evidence: Evidence, references: bool = True) -> Verdic
     return Verdict(claim, findings, verdict, f"{reason}; {load}" if load else reason)
 
 
-def verdicts(evidence: Evidence) -> list[Verdict]:
-    """One verdict per claim of `CLAIMS`, in their order."""
-    return [examine(claim, evidence) for claim in CLAIMS]
+def verdicts(evidence: Evidence, claims: Iterable[Claim] = CLAIMS) -> list[Verdict]:
+    """One verdict per claim, in their order."""
+    return [examine(claim, evidence) for claim in claims]
 
 
 def table(judged: Iterable[Verdict], run: str) -> pd.DataFrame:

@@ -12,9 +12,7 @@ HEADER = """\
 # The claims of the paper on the run {run}
 
 Run **{run}** on {text}. Checkpoints at iterations {iterations}; those after {warmup} are after warm-up. Loop statistics
-are from {sequences} held-out sequences of {documents} documents at {loops} loop steps per group, exit criteria from
-{quality} held-out sequences of {quality_documents} documents and {prompts} timed prompts at no more than {max_loops}
-loop steps per group.
+are from {sequences} held-out sequences of {documents} documents at {loops} loop steps per group{exits}.
 
 Each number has a 95 % interval, a bootstrap over whole held-out documents, for latency over timed prompts, widened for
 few units by Student's t. A trend is the change along a line over the logarithm of the iteration, fitted over all
@@ -28,6 +26,11 @@ claim is refuted, and a false one upheld, in at most 5 % (docs/reproduction.md, 
 chosen). These verdicts are about this run, with the size and text of its config, and not about the paper's model unless
 the run has that size.
 """
+
+EXITS = """\
+, exit criteria from
+{quality} held-out sequences of {quality_documents} documents and {prompts} timed prompts at no more than {max_loops}
+loop steps per group"""
 
 
 def page(verdicts: Sequence[Verdict], run: str, text: str, evidence: Evidence) -> str:
@@ -54,7 +57,13 @@ def _header(run: str, text: str, evidence: Evidence) -> str:
         warmup=evidence.warmup,
         sequences=evidence.loops["sequence"].nunique(),
         documents=evidence.loops["document"].nunique(),
-        loops=evidence.loops["k"].max(),
+        loops=" or ".join(map(str, sorted(evidence.loops.groupby("group")["k"].max().unique()))),
+        exits="" if evidence.quality.empty else _exits(evidence),
+    )
+
+
+def _exits(evidence: Evidence) -> str:
+    return EXITS.format(
         quality=evidence.quality["sequence"].nunique(),
         quality_documents=evidence.quality["document"].nunique(),
         prompts=evidence.latency["repeat"].nunique(),

@@ -55,6 +55,11 @@ def group_label(group: tuple[int, ...]) -> str:
     return str(group[0]) if len(group) == 1 else f"{group[0]}-{group[-1]}"
 
 
+def boundary_label(left: str, right: str) -> str:
+    """Name of the boundary between two successive groups in tables: "4->5-6"."""
+    return f"{left}->{right}"
+
+
 def checkpoint_iterations(train: TrainConfig) -> list[int]:
     """Iterations with a checkpoint, ascending; iteration 0, the untrained model, is not included.
 

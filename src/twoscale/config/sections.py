@@ -22,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from twoscale.config.identity import checkpoint_iterations, group_label, whole_sequences
+from twoscale.config.identity import boundary_label, checkpoint_iterations, group_label, whole_sequences
 from twoscale.errors import InputError
 
 # Names of runs and criteria, which are also names of folders and files: safe in a shell.
@@ -297,7 +297,7 @@ class ModelConfig(Section):
     @property
     def boundary_labels(self) -> tuple[str, ...]:
         """Names of the boundaries between successive groups in tables: "4->5-6", "5-6->7"."""
-        return tuple(f"{left}->{right}" for left, right in pairwise(self.group_labels))
+        return tuple(boundary_label(left, right) for left, right in pairwise(self.group_labels))
 
     @property
     def effective_depth(self) -> float:

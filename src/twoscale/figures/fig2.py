@@ -42,7 +42,7 @@ def draw(drift: pd.DataFrame, *, reference_state: str, context: style.FigureCont
     if not wide:
         axes.set_ylim(bottom=0)
     _scale_iterations(axes, np.sort(ratios["iteration"].unique()))
-    axes.set_ylabel(f"drift-to-loop ratio, $K = {context.loops}$ loops")
+    axes.set_ylabel(f"drift-to-loop ratio, $K = {context.loops_label}$ loops")
     name = REFERENCE_STATE_NAMES.get(reference_state, reference_state)
     axes.legend(title=f"jump to the {name}", alignment="left")
     return figure

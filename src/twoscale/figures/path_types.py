@@ -47,7 +47,7 @@ def draw(path_types: pd.DataFrame, path_metrics: pd.DataFrame, *, context: style
     panels[1, 0].set_ylim(bottom=0)
     panels[2, 0].set_ylim(bottom=1)  # that of a straight line
     handles = [Patch(color=colour, label=name) for name, (_, _, colour) in SEGMENTS.items()]
-    figure.legend(handles=handles, loc="outside upper center", ncols=len(SEGMENTS))
+    figure.legend(handles=handles, loc="outside upper center", ncols=len(SEGMENTS) if len(groups) > 1 else 2)
     return figure
 
 
@@ -65,5 +65,5 @@ def _draw_quantiles(axes: Axes, metrics: pd.DataFrame, places: pd.Series) -> Non
     """The median over tokens, with bands of the middle half and of nine tenths."""
     known = metrics[metrics["count"] > 0].set_index("iteration").reindex(places.index)
     for low, high, alpha in (("q05", "q95", 0.15), ("q25", "q75", 0.25)):
-        axes.fill_between(places, known[low], known[high], color=_COLOURS[0], alpha=alpha, linewidth=0)
+        style.band(axes, places, known[low], known[high], color=_COLOURS[0], alpha=alpha)
     axes.plot(places, known["q50"], color=_COLOURS[0], marker="o")

@@ -74,11 +74,20 @@ CRITERION_NAMES = {"kl": "KL", "minp_kl": "min-p KL"}
 
 @dataclass(frozen=True)
 class FigureContext:
-    """What a figure says about its data: name of the run, its text, and the loop steps K."""
+    """What a figure says about its data: name of the run, its text, and the loop steps K.
+
+    `fewest_loops` is set if groups have fewer loop steps than `loops`.
+    """
 
     run: str
     text: str
     loops: int
+    fewest_loops: int | None = None
+
+    @property
+    def loops_label(self) -> str:
+        fewest = self.fewest_loops
+        return f"{self.loops}" if fewest in (None, self.loops) else f"{fewest} … {self.loops}"
 
 
 def look():
@@ -89,7 +98,7 @@ def look():
 def new_figure(width: float, height: float, context: FigureContext) -> Figure:
     """An empty figure of this size in inches; its footer names the run, its text and the loop steps K."""
     figure = Figure(figsize=(width, height), layout="constrained")
-    write_footer(figure, context, f"K = {context.loops} loop steps")
+    write_footer(figure, context, f"K = {context.loops_label} loop steps")
     return figure
 
 
@@ -208,8 +217,16 @@ def line_with_band(
     """
     (line,) = axes.plot(x, mean, **style)
     low = np.maximum(mean - std, 0.1 * mean) if axes.get_yscale() == "log" else mean - std
-    axes.fill_between(x, low, mean + std, color=line.get_color(), alpha=alpha, linewidth=0)
+    band(axes, x, low, mean + std, color=line.get_color(), alpha=alpha)
     return line
+
+
+def band(axes: Axes, x: np.ndarray, low: np.ndarray, high: np.ndarray, **style: Any) -> None:
+    """Fill the area between `low` and `high`; a vertical bar at a single `x`, where an area would be invisible."""
+    if len(x) > 1:
+        axes.fill_between(x, low, high, linewidth=0, **style)
+    else:
+        axes.vlines(x, low, high, linewidth=6, **style)
 
 
 def limit_cosine(axes: Axes) -> None:
