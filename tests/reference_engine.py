@@ -89,14 +89,15 @@ def through_remaining_layers(model, memory, token):
 
 
 def attention(memory, token, k, slots, q, key, value):
-    """softmax(q keys / sqrt(D)) values for one token at loop step k; q, key, value (1, H, D).
+    """softmax(q keys / sqrt(D)) values for one token at loop step k; q (1, H, D), key and value (1, G, D).
 
     An earlier token is seen as it was at the last of its steps that fell on the slot of step k; with a slot
     for every step that is its own step k. If none did, it left before: then at its last step.
     """
     memory[token].append((key[0], value[0]))
     seen = [(memory[earlier][k % slots :: slots] or memory[earlier])[-1] for earlier in range(token + 1)]
-    keys, values = (torch.stack(rows) for rows in zip(*seen, strict=True))  # (T, H, D) each
+    keys, values = (torch.stack(rows) for rows in zip(*seen, strict=True))  # (T, G, D) each
+    keys, values = (rows.repeat_interleave(q.shape[1] // rows.shape[1], 1) for rows in (keys, values))  # (T, H, D)
     scores = torch.einsum("hd,thd->ht", q[0], keys) / math.sqrt(q.shape[-1])
     return torch.einsum("ht,thd->hd", scores.softmax(-1), values)[None]
 

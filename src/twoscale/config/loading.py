@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import yaml
 
-from twoscale.config.identity import plain
+from twoscale.config.identity import complete, is_optional
 from twoscale.config.messages import build, shown, user_keys
 from twoscale.config.sections import FILE_NAME, SECTIONS, Config, Derived, ModelConfig, Section
 from twoscale.errors import InputError
@@ -82,7 +82,7 @@ def paper() -> Mapping[str, Any]:
 
 def user_values(config: Config) -> dict[str, Any]:
     """The config as a nested dict without derived values."""
-    values = plain(config)
+    values = complete(config)
     del values["model"]["vocab_size"]
     return values
 
@@ -249,7 +249,7 @@ def _section(name: str, values: Any) -> Any:
 
 
 def check_complete(name: str, section: type[Section], values: Mapping[str, Any]) -> None:
-    """Refuse a section of a slice that lacks a key."""
-    missing = [key for key in section.model_fields if key not in values]
+    """Refuse a section of a slice that lacks a key, unless the key is optional."""
+    missing = [key for key, field in section.model_fields.items() if key not in values and not is_optional(field)]
     if missing:
         raise InputError(f"config key {name}: found no {', '.join(missing)}, expected all keys of the section.")

@@ -113,7 +113,7 @@ class LoadedCheckpoint:
 
     def noise(self, sequences: Sequence[int]) -> EvaluationNoise:
         """The noise of held-out sequences with these numbers."""
-        return EvaluationNoise(self.seed, sequences, self.model.config.context_length)
+        return EvaluationNoise.of(self.model.config, self.seed, sequences)
 
 
 def open_checkpoint(path: Path, config: ConfigSlice, dtype: str) -> LoadedCheckpoint:

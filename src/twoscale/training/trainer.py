@@ -129,7 +129,7 @@ def held_out_loss(model: LoopedModel, held_out: HeldOut, loops: int, seed: int, 
     total = 0.0
     with torch.no_grad(), autocast(device.type), torch.compiler.set_stance("force_eager"):
         for batch in held_out.batches(batch_size):
-            noise = EvaluationNoise(seed, batch.sequences, model.config.context_length)
+            noise = EvaluationNoise.of(model.config, seed, batch.sequences)
             hidden = model.hidden_states(batch.inputs.to(device), [loops] * len(model.config.groups), noise)
             total += model.loss(hidden, batch.targets.to(device)).item() * batch.targets.numel()
     return total / held_out.targets.numel()
@@ -207,7 +207,7 @@ class Trainer:
         for micro_batch in range(train.micro_batches):
             first = (micro_batch * self.world.size + self.world.rank) * size
             rows = slice(first, first + size)
-            noise = training_noise(self.seed, state.iteration, first)
+            noise = training_noise(self.seed, state.iteration, first, self.model.state_std)
             with autocast(self.device):
                 hidden = state.model.hidden_states(inputs[rows], loops, noise, train.backprop_depth, train.recompute)
                 part = state.model.loss(hidden, targets[rows])
