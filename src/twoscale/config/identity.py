@@ -111,6 +111,8 @@ class TextQuota:
 def text_quota(data: DataConfig, tokenizer: TokenizerConfig) -> TextQuota:
     """The quota in tokens for GPT-2's tokenizer, which exists before the text, otherwise in characters."""
     held_out = math.ceil(data.held_out_margin * data.held_out_tokens)
+    if tokenizer.name == "published":  # nothing is trained
+        return TextQuota("characters", 0, CHARACTERS_PER_TOKEN * held_out)
     if tokenizer.name == "gpt2":
         return TextQuota("tokens", data.train_tokens, held_out)
     characters = {"bytes": 1, "bpe": CHARACTERS_PER_TOKEN}[tokenizer.name]

@@ -437,8 +437,16 @@ class ModelConfig(Section):
 
     @property
     def boundary_labels(self) -> tuple[str, ...]:
-        """Names of the boundaries between successive groups in tables: "4->5-6", "5-6->7"."""
-        return tuple(f"{left}->{right}" for left, right in pairwise(self.group_labels))
+        """Names of the boundaries in tables: between successive groups "4->5-6", "5-6->7".
+
+        Around the only group of a model "prelude->3-6" ("embedding->3-6" without unlooped layers before it), and
+        "3-6->coda" where unlooped layers follow.
+        """
+        if len(self.groups) != 1:
+            return tuple(f"{left}->{right}" for left, right in pairwise(self.group_labels))
+        (core,), (label,) = self.groups, self.group_labels
+        entry = f"{'prelude' if core[0] > 1 else 'embedding'}->{label}"
+        return (entry, f"{label}->coda") if core[-1] < self.num_layers else (entry,)
 
     @property
     def effective_depth(self) -> float:
@@ -1023,8 +1031,8 @@ class Config(Derived, Section):
 
     def _held_out_sequences(self) -> dict[str, int]:
         """Held-out sequences that each stage reads, by the key that determines their number."""
-        return {
-            "train.held_out_sequences": self.train.held_out_sequences,
+        trained = self.model.source == "trained"
+        return ({"train.held_out_sequences": self.train.held_out_sequences} if trained else {}) | {
             "trajectories.tokens": self.trajectory_sequences,
             "path_independence.tokens": self.independence_sequences,
             "exits.quality_tokens": self.quality_sequences,

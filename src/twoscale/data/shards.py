@@ -64,7 +64,7 @@ def join_tokens(
     joined: TokenShard,
     held_out_tokens: int,
     near_duplicate_tokens: int,
-    context_length: int,
+    context_length: int | None,
 ) -> DroppedDocuments:
     """Concatenate the token shards of all text shards, in order, without held-out near-duplicates.
 
@@ -76,7 +76,7 @@ def join_tokens(
         joined: The token shard to write.
         held_out_tokens: Number of held-out ids to write: the first ones that remain.
         near_duplicate_tokens: Tokens per n-gram of the search for near-duplicates.
-        context_length: Tokens per sequence.
+        context_length: Tokens per sequence; None where nothing is trained and there may be no training tokens.
 
     Returns:
         The counts of the dropped documents, which are in the metadata too.
@@ -94,7 +94,8 @@ def join_tokens(
         training = [shard.train for shard in shards]
         for ids in token_chunks(training):
             train.append(ids)
-        _check_training(train, context_length)
+        if context_length is not None:
+            _check_training(train, context_length)
         held_out = np.concatenate([np.fromfile(shard.val, DTYPE) for shard in shards])
         kept, dropped = drop_near_duplicates(
             held_out, id_metadata["end_of_text"], near_duplicate_tokens, lambda: token_chunks(training)
