@@ -54,8 +54,8 @@ def evaluate(model, tokens, criterion, threshold, max_loops, noise, kv_slots=Non
             f = block_map(model, group, hidden, attend, own_noise)
             warm = warm_from is not None and token >= max(warm_from, 1)
             x0 = exit_states[group] if warm else model.init_state(group, hidden, own_noise)
-            decode = model.readout
-            if readout == "remaining_layers" and group == len(model.config.groups) - 1:
+            decode = model.exit_gate if criterion == "exit_gate" else model.readout
+            if readout == "remaining_layers" and criterion != "exit_gate" and group == len(model.config.groups) - 1:
                 decode = through_remaining_layers(model, memory, token)
             x, loop_steps, evaluations = loop(f, x0, criterion, threshold, max_loops, decode)
             exit_states[group] = x
@@ -140,6 +140,10 @@ def leaves(criterion, threshold, states, decode):
         case "argmax_stability":
             tokens = [int(decode(state).argmax()) for state in states[1:]][-threshold - 1 :]
             return len(tokens) == threshold + 1 and len(set(tokens)) == 1
+        case "exit_gate":
+            gates = [float(decode(state)) for state in states[1:]]
+            stays = math.prod(1 - gate for gate in gates)
+            return 1 - stays >= threshold
     raise ValueError(criterion)
 
 

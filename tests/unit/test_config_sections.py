@@ -193,7 +193,6 @@ WRONG = [
     ("train.batch_size", {"train": {"processes": 4}}, "10"),
     ("train.min_learning_rate", {"train": {"min_learning_rate": 1.0}}, "1.0"),
     ("train.lr_decay_iterations", {"train": {"lr_decay_iterations": 2000}}, "2000"),
-    ("tokenizer.vocab_size", {"tokenizer": {"name": "bpe", "vocab_size": 65537}}, "65537"),
     ("data.path", {"data": {"source": "parquet", "path": None}}, "nothing"),
     ("trajectories.states_sequence", {"trajectories": {"states_sequence": 16}}, "16"),
     ("data.held_out_tokens", {"data": {"held_out_tokens": 32 * 512}}, f"at least {32 * 512 + 1}"),

@@ -449,6 +449,11 @@ class ModelConfig(Section):
         return (entry, f"{label}->coda") if core[-1] < self.num_layers else (entry,)
 
     @property
+    def draws_noise(self) -> bool:
+        """Whether the states of a token depend on the seed of the noise."""
+        return bool(self.groups) and ("noise" in self.state_init or self.loop_noise > 0)
+
+    @property
     def effective_depth(self) -> float:
         """Layers applied per token at the mean loop count: a looped layer counts `mean_loops` times."""
         looped = sum(len(group) for group in self.groups)

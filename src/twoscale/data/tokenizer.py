@@ -17,7 +17,8 @@ from twoscale.config import BYTES_VOCAB_SIZE
 from twoscale.errors import InputError, first_line
 
 END_OF_TEXT = "<|endoftext|>"
-DTYPE = np.dtype("<u2")  # of ids on disk
+# dtypes of ids on disk
+DTYPES = {dtype.name: dtype for dtype in (np.dtype("<u2"), np.dtype("<u4"))}
 COUNTING_THREADS = 4
 # SHA-256 of the file that the rule fetch_gpt2 writes; tiktoken checks the two files from which it is made.
 GPT2_SHA256 = "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"
@@ -57,23 +58,31 @@ class Tokenizer:
         return self.encoding.decode_single_token_bytes(token)
 
     def encode_document(self, text: str) -> np.ndarray:
-        """Ids of a document and its end of text, as stored in a token shard: uint16 (tokens,)."""
+        """Ids of a document and its end of text, as stored in a token shard: uint16 or uint32 (tokens,)."""
         # encode_to_numpy is the only call of tiktoken that builds no Python list; it releases the interpreter lock.
         ids = self.encoding.encode_to_numpy(text, disallowed_special=())
-        return np.append(ids, np.uint32(self.end_of_text)).astype(DTYPE)
+        return np.append(ids, np.uint32(self.end_of_text)).astype(id_dtype(self.vocab_size))
+
+
+def id_dtype(vocab_size: int) -> np.dtype:
+    """The smallest dtype of token shards that holds ids below `vocab_size`: uint16 or uint32."""
+    return next(dtype for dtype in DTYPES.values() if vocab_size <= np.iinfo(dtype).max + 1)
 
 
 def load_tokenizer(name: str, path: Path | None = None) -> Tokenizer:
     """Load the tokenizer called `name` in the config key tokenizer.name.
 
     Args:
-        name: "gpt2", "bpe" or "bytes".
+        name: "gpt2", "bpe", "bytes" or "published".
         path: File of the tokenizer. "bytes" needs none.
+
+    Returns:
+        A Tokenizer, for "published" a PublishedTokenizer with the same methods.
 
     Raises:
         InputError: if the name is unknown, or the file is missing or not the tokenizer's.
     """
-    if path is None and name in ("gpt2", "bpe"):
+    if path is None and name in ("gpt2", "bpe", "published"):
         raise InputError(f"option --tokenizer: found nothing, expected the file of tokenizer.name: {name}.")
     match name:
         case "gpt2":
@@ -82,8 +91,13 @@ def load_tokenizer(name: str, path: Path | None = None) -> Tokenizer:
             return byte_level()
         case "bpe":
             return load_bpe(path)
+        case "published":
+            # imported here, because it imports this module and a library that the environment of torch does not need
+            from twoscale.data.published_tokenizer import load_published
+
+            return load_published(path)
         case _:
-            raise InputError(f"config key tokenizer.name: found {name!r}, expected gpt2, bpe or bytes.")
+            raise InputError(f"config key tokenizer.name: found {name!r}, expected gpt2, bpe, bytes or published.")
 
 
 def load_gpt2(path: Path) -> Tokenizer:

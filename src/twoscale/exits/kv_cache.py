@@ -99,7 +99,7 @@ class TokenAttention:
 
 
 def attend_at(views: Views, slot: int, positions: Tensor, end: int) -> Attend:
-    """Attention for the tokens at `positions` (N,), all below `end`, to what `slot` holds: q (N, H, D), k, v (N, G, D)."""
+    """Attention for the tokens at `positions` (N,), below `end`, to what `slot` holds: q (N, H, D), k, v (N, G, D)."""
     mask = torch.arange(end, device=positions.device) <= positions[:, None]  # (N, end)
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
