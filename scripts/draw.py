@@ -30,7 +30,7 @@ def main(module, arguments):
         content = module.read(**inputs)
     else:
         content = {name: read_table(name, paths, config.runs) for name, paths in inputs.items()}
-    context = style.FigureContext(config.run, config.text, config.loops)
+    context = style.FigureContext(config.run, config.text, config.loops, config.published)
     style.save(module.draw(**content, **config.values, context=context), arguments.figure)
 
 

@@ -418,6 +418,7 @@ class Runs:
         shown = self.figure_runs(figure)
         config = self.configs[shown[0]]
         names = {"run": self.selected, "runs": shown, "text": configs.text_label(self.config.data)}
+        names |= {"published": not trains(config)}
         return canonical_json(names | {"loops": figure.loops(config), "values": figure.values(config)})
 
     def figure_files(self, target: str) -> list[str]:
@@ -437,7 +438,12 @@ class Runs:
         return untracked(lambda wildcards: values | {"held_out": self.near_duplicates()})
 
     def near_duplicates(self) -> dict[str, Any] | None:
-        """Held-out documents that were examined and dropped, from the selected run's tokens.json once it exists."""
+        """Held-out documents that were examined and dropped, from the selected run's tokens.json once it exists.
+
+        None for a published model: its training text is not here.
+        """
+        if not trains(self.config):
+            return None
         try:
             metadata = json.loads(Path(f"results/{self.data_run(self.selected)}/data/tokens.json").read_text())
             return metadata["parts"]["val.bin"]["near_duplicates"]

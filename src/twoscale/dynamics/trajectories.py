@@ -5,7 +5,7 @@ apart. Memory does not grow with the number of tokens.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -44,7 +44,8 @@ def measure_batch(
     keys = token_keys(checkpoint.iteration, batch)
     tokens, noise = batch.inputs.to(checkpoint.device), checkpoint.noise(batch.sequences)
     last_state = step_norms = None  # of the previous group: (B, T, C), (K, B, T)
-    for stage in model.trace(tokens, [loops] * len(model.config.groups), noise):
+    around = AroundCore(model)
+    for stage in around.watch(model.trace(tokens, [loops] * len(model.config.groups), noise)):
         if not is_group(stage):
             continue
         group = stage.stage.group
@@ -57,6 +58,8 @@ def measure_batch(
             boundary = model.config.boundary_labels[group - 1]
             yield "token_drift", drift_columns(keys, boundary, list(references), jumps, step_norms)
         last_state, step_norms = stage.states[-1], rows["step_norm"][:-1]
+    for boundary, jumps in around.jumps().items():
+        yield "token_drift", drift_columns(keys, boundary, list(jumps), torch.stack([*jumps.values()]), step_norms)
 
 
 def is_group(stage: StageTrace) -> bool:
@@ -86,6 +89,42 @@ def reference_states(model: LoopedModel, stage: StageTrace) -> dict[str, Tensor]
         "final": stage.states[-1],
         "initial": initial,
     }
+
+
+class AroundCore:
+    """The jumps into and out of the only looped group of a model: prelude -> core -> coda.
+
+    Eq. 2 is about the jump from one group to the next. With one group there are two others: from the last state
+    before the core to the core, and from x^K to the coda. Both are measured against the mean loop step of the core.
+    With another number of groups nothing is remembered, and there are no jumps.
+    """
+
+    def __init__(self, model: LoopedModel) -> None:
+        self.model, self.labels = model, model.config.boundary_labels
+        self.is_alone = len(model.config.groups) == 1
+        self.before: dict[str, Tensor] = {}
+        self.after: dict[str, Tensor] = {}
+        self.last_state: Tensor | None = None  # x^K
+
+    def watch(self, trace: Iterable[StageTrace]) -> Iterator[StageTrace]:
+        """The same stages; keeps the states that the jumps need."""
+        for stage in trace:
+            if self.is_alone and is_group(stage):
+                self.before = self._norms(reference_states(self.model, stage), stage.entered)
+                self.last_state, entered_coda = stage.states[-1], stage.output
+            elif self.last_state is not None:
+                # the coda has no input projection: "projected" is what its first layer sees
+                first = {"first_state": stage.output, "projected": entered_coda} if not self.after else {}
+                self.after |= self._norms(first | {"final": stage.output}, self.last_state)
+            yield stage
+
+    def jumps(self) -> dict[str, dict[str, Tensor]]:
+        """Boundary -> reference state -> length of the jump (B, T), once the trace is at its end."""
+        return dict(zip(self.labels, filter(None, (self.before, self.after)), strict=True)) if self.is_alone else {}
+
+    @staticmethod
+    def _norms(states: Mapping[str, Tensor], start: Tensor) -> dict[str, Tensor]:
+        return {name: measures.norm(state - start) for name, state in states.items()}
 
 
 # --- columns ---------------------------------------------------------------------------------------------------

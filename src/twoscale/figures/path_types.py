@@ -33,7 +33,7 @@ def draw(path_types: pd.DataFrame, path_metrics: pd.DataFrame, *, context: style
     panels = figure.subplots(1 + len(ROWS), len(groups), sharex=True, sharey="row", squeeze=False)
     iterations = sorted(path_types["iteration"].unique())
     for column, group in zip(panels.T, groups, strict=True):
-        places = pd.Series(style.iteration_categories(column[-1], iterations), index=iterations)
+        places = pd.Series(style.iteration_categories(column[-1], iterations, context), index=iterations)
         _stack(column[0], path_types[path_types["group"] == group], places)
         for axes, measure in zip(column[1:], ROWS, strict=True):
             rows = path_metrics[(path_metrics["group"] == group) & (path_metrics["measure"] == measure)]
@@ -65,5 +65,5 @@ def _draw_quantiles(axes: Axes, metrics: pd.DataFrame, places: pd.Series) -> Non
     """The median over tokens, with bands of the middle half and of nine tenths."""
     known = metrics[metrics["count"] > 0].set_index("iteration").reindex(places.index)
     for low, high, alpha in (("q05", "q95", 0.15), ("q25", "q75", 0.25)):
-        axes.fill_between(places, known[low], known[high], color=_COLOURS[0], alpha=alpha, linewidth=0)
+        style.band(axes, places, known[low], known[high], color=_COLOURS[0], alpha=alpha)
     axes.plot(places, known["q50"], color=_COLOURS[0], marker="o")
