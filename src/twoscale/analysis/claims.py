@@ -46,9 +46,9 @@ class Needs:
         if (groups := len(evidence.groups)) < self.groups:
             return f"the claim is about at least {self.groups} looped groups, and the model has {groups}"
         if evidence.loop_steps < self.loops:
-            return f"the claim needs {self.loops} loop steps (trajectories.loops), and the run has {evidence.loop_steps}"
+            return f"the claim needs at least {self.loops} loop steps, and trajectories.loops is {evidence.loop_steps}"
         if self.max_loops not in (None, evidence.max_loops):
-            return f"the claim is about exits.max_loops = {self.max_loops}, and the run has {evidence.max_loops}"
+            return f"the claim is about {self.max_loops} loop steps at most, and exits.max_loops is {evidence.max_loops}"
         return None
 
 

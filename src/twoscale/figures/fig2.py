@@ -51,7 +51,10 @@ def draw(drift: pd.DataFrame, *, reference_state: str, context: style.FigureCont
     axes.set_ylabel(f"drift-to-loop ratio, $K = {context.loops}$ loops")
     around_core = ratios["boundary"].str.contains("prelude|embedding").any()
     name = (AROUND_CORE_NAMES if around_core else REFERENCE_STATE_NAMES).get(reference_state, reference_state)
-    axes.legend(title=f"jump to the {name}", alignment="left")
+    if context.published:  # points at few places: a legend inside would hide one
+        figure.legend(title=f"jump to the {name}", alignment="left", loc="outside upper center")
+    else:
+        axes.legend(title=f"jump to the {name}", alignment="left")
     return figure
 
 

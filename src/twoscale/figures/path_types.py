@@ -47,7 +47,8 @@ def draw(path_types: pd.DataFrame, path_metrics: pd.DataFrame, *, context: style
     panels[1, 0].set_ylim(bottom=0)
     panels[2, 0].set_ylim(bottom=1)  # that of a straight line
     handles = [Patch(color=colour, label=name) for name, (_, _, colour) in SEGMENTS.items()]
-    figure.legend(handles=handles, loc="outside upper center", ncols=len(SEGMENTS))
+    columns = len(SEGMENTS) if len(groups) > 1 else 2
+    figure.legend(handles=handles, loc="outside upper center", ncols=columns)
     return figure
 
 
