@@ -49,8 +49,8 @@ def fetch(what: str, request: Callable[[], T], download: DownloadConfig) -> T:
     except (HTTPError, OfflineModeIsEnabled, ShortResponseError) as error:
         raise InputError(
             f"{what}: could not be read from the Hugging Face Hub, with {download.retries} retries of transient errors "
-            f"({_describe(error)}); expected a repository and revision that exist, within reach of the network (a private "
-            "one needs a token), or local files: data.source: parquet, or model.folder."
+            f"({_describe(error)}); expected a repository and revision within reach of the network (a private one "
+            "needs a token), or local files: data.source: parquet, or model.folder."
         ) from error
 
 

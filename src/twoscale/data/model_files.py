@@ -100,7 +100,8 @@ def _append(remote: RemoteFile, part: Path) -> None:
     rest, free = remote.size - start, shutil.disk_usage(part.parent).free
     if rest > free:
         raise InputError(
-            f"{part}: found {free / 1e9:.1f} GB of free disk, expected {rest / 1e9:.1f} GB for the rest of {remote.what}."
+            f"{part}: found {free / 1e9:.1f} GB of free disk, expected {rest / 1e9:.1f} GB for the rest of "
+            f"{remote.what}."
         )
     label = f"download {remote.what}"
     with part.open("ab") as file, progress.meter(label, remote.size, "bytes", initial=start) as bar:

@@ -154,10 +154,10 @@ _ID_HASHES = stream("n-grams").integers(2**64, size=2**16, dtype=np.uint64)
 
 
 def _id_hashes(ids: np.ndarray) -> np.ndarray:
-    """The hash of each id, uint64 (tokens,); that of an id above 65535 is made of those of its two halves."""
+    """The hash of each id, whatever its dtype: uint64 (tokens,). Both halves of an id above 65535 are in its hash."""
     if ids.dtype.itemsize <= 2:
         return _ID_HASHES[ids]
-    return _ID_HASHES[ids & 0xFFFF] ^ (_ID_HASHES[ids >> 16] >> np.uint64(1))
+    return _ID_HASHES[ids & 0xFFFF] ^ ((_ID_HASHES[ids >> 16] ^ _ID_HASHES[0]) >> np.uint64(1))
 
 
 def ngram_hashes(ids: np.ndarray, n: int) -> np.ndarray:

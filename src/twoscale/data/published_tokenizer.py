@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer as Engine
 
-from twoscale.data.tokenizer import CHARACTER_TO_BYTE, id_dtype
+from twoscale.data.token_ids import CHARACTER_TO_BYTE, id_dtype
 from twoscale.errors import InputError, first_line
 
 # Files beside tokenizer.json that may name the end of text, each with the key of its name or its id.

@@ -18,7 +18,8 @@ import numpy as np
 from twoscale import progress
 from twoscale.data.near_duplicates import DroppedDocuments, drop_near_duplicates
 from twoscale.data.text import iter_shards
-from twoscale.data.tokenizer import DTYPES, Tokenizer, id_dtype
+from twoscale.data.token_ids import DTYPES, id_dtype
+from twoscale.data.tokenizer import Tokenizer
 from twoscale.errors import InputError
 from twoscale.files import replacing
 from twoscale.json import canonical_json

@@ -14,20 +14,13 @@ from tiktoken_ext.openai_public import r50k_pat_str as GPT2_PATTERN
 
 from twoscale import progress
 from twoscale.config import BYTES_VOCAB_SIZE
+from twoscale.data.token_ids import CHARACTER_TO_BYTE, id_dtype
 from twoscale.errors import InputError, first_line
 
 END_OF_TEXT = "<|endoftext|>"
-# dtypes of ids on disk
-DTYPES = {dtype.name: dtype for dtype in (np.dtype("<u2"), np.dtype("<u4"))}
 COUNTING_THREADS = 4
 # SHA-256 of the file that the rule fetch_gpt2 writes; tiktoken checks the two files from which it is made.
 GPT2_SHA256 = "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"
-
-# GPT-2's text form of bytes: a printable byte is its Latin-1 character, the others are characters from U+0100 on.
-PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
-CHARACTER_TO_BYTE = {chr(byte): byte for byte in PRINTABLE} | {
-    chr(0x100 + number): byte for number, byte in enumerate(sorted(set(range(256)) - set(PRINTABLE)))
-}
 
 
 @dataclass(frozen=True)
@@ -64,11 +57,6 @@ class Tokenizer:
         return np.append(ids, np.uint32(self.end_of_text)).astype(id_dtype(self.vocab_size))
 
 
-def id_dtype(vocab_size: int) -> np.dtype:
-    """The smallest dtype of token shards that holds ids below `vocab_size`: uint16 or uint32."""
-    return next(dtype for dtype in DTYPES.values() if vocab_size <= np.iinfo(dtype).max + 1)
-
-
 def load_tokenizer(name: str, path: Path | None = None) -> Tokenizer:
     """Load the tokenizer called `name` in the config key tokenizer.name.
 
@@ -92,7 +80,7 @@ def load_tokenizer(name: str, path: Path | None = None) -> Tokenizer:
         case "bpe":
             return load_bpe(path)
         case "published":
-            # imported here, because it imports this module and a library that the environment of torch does not need
+            # imported here, because the environment of torch does not have its library
             from twoscale.data.published_tokenizer import load_published
 
             return load_published(path)

@@ -30,8 +30,8 @@ def open_published(folder: Path, config: ModelConfig, dtype: torch.dtype, device
     source = PublishedFolder(folder)
     source.check(config)
     names = source.family.tensors(config)
-    _check_names(source, config, names)
     _check_memory(folder, config, dtype, device)
+    _check_names(source, config, names)
     with torch.device("meta"):
         model = registry.build(config).to(dtype)
     model = model.to_empty(device=device).eval().requires_grad_(False)
