@@ -41,6 +41,25 @@ VARIANTS = {
     "one core": ({"groups": [[2, 3]]}, (4,), None, False),
     "loops at both ends": ({"groups": [[1], [3, 4]]}, (2, 3), 1, False),
     "no groups": ({"groups": []}, (), None, False),
+    "gated, grouped heads, own head": (
+        {"mlp": "gated", "mlp_size": 24, "num_heads": 4, "num_kv_heads": 2, "positions": "rotary", "tied_head": False},
+        (3, 2),
+        2,
+        False,
+    ),
+    "no injection": (
+        {"groups": [[3, 4]], "injection": "none", "state_init": "input", "loop_norm": True, "norms": "pre"},
+        (3,),
+        None,
+        True,
+    ),
+}
+# Keys that change the number of parameters.
+PARAMETERS = {
+    "Huginn": {"positions": "rotary", "qk_bias": True, "mlp": "gated", "mlp_size": 24},
+    "grouped heads": {"num_heads": 4, "num_kv_heads": 2, "qk_norm": True, "qk_bias": True, "norms": "post"},
+    "Ouro": {"injection": "none", "state_init": "input", "tied_head": False, "exit_gate": True, "norms": "pre"},
+    "unpadded": {"vocab_multiple": 1},
 }
 
 
@@ -81,9 +100,12 @@ def test_the_mean_cost_is_that_of_the_loop_counts_drawn():
     assert plans.mean_flops_per_token(model, train).total == pytest.approx(np.mean(drawn), abs=error)
 
 
-@pytest.mark.parametrize("groups", [[[2], [3]], [[2, 3]], []], ids=str)
-def test_parameters_are_those_of_the_model(groups):
-    model = model_config(groups=groups)
+CASES = [{"groups": groups} for groups in ([[2], [3]], [[2, 3]], [])]
+
+
+@pytest.mark.parametrize("changes", [*CASES, *PARAMETERS.values()], ids=str)
+def test_parameters_are_those_of_the_model(changes):
+    model = model_config(**changes)
     assert flops.parameters(model) == sum(p.numel() for p in LoopedTransformer(model).parameters())
 
 
@@ -96,9 +118,10 @@ def test_parameters_of_the_paper_are_those_of_the_model():
     assert flops.parameters(model) == pytest.approx(124e6 + 3 * 2 * 768**2, rel=0.01)
 
 
+@pytest.mark.parametrize("heads", [{}, {"num_heads": 4, "num_kv_heads": 2}], ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_cache_is_as_large_as_the_decoder_makes_it(dtype):
-    model = model_config(groups=[[2, 3]])
+def test_the_cache_is_as_large_as_the_decoder_makes_it(dtype, heads):
+    model = model_config(groups=[[2, 3]], **heads)
     made = initialise(model, seed=1).to(getattr(torch, dtype))
     decoder = Decoder(made, make_criterion("fixed", 5), max_loops=5, seed=1)
     allocated = sum(tensor.nbytes for tensor in decoder.cache.stored.values())

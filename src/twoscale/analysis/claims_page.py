@@ -11,7 +11,7 @@ from twoscale.analysis.findings import Finding
 HEADER = """\
 # The claims of the paper on the run {run}
 
-Run **{run}** on {text}. Checkpoints at iterations {iterations}; those after {warmup} are after warm-up. Loop statistics
+Run **{run}** on {text}. {checkpoints} Loop statistics
 are from {sequences} held-out sequences of {documents} documents at {loops} loop steps per group{exits}.
 
 Each number has a 95 % interval, a bootstrap over whole held-out documents, for latency over timed prompts, widened for
@@ -24,8 +24,13 @@ if rows are missing, if more than 10 % of the values are under the rounding floo
 checkpoints after warm-up for a trend. A claim does not hold if one of its findings does not. In simulated runs a true
 claim is refuted, and a false one upheld, in at most 5 % (docs/reproduction.md, which also says how the bounds were
 chosen). These verdicts are about this run, with the size and text of its config, and not about the paper's model unless
-the run has that size.
+the run has that size. A claim is *not asked* of a run that it is not about: one of fewer loop steps or groups than the
+claim needs, or of a published model, whose training is not part of the run.
 """
+TRAINED = "Checkpoints at iterations {iterations}; those after {warmup} are after warm-up."
+PUBLISHED = (
+    "The model is published and has one checkpoint; whether its training text contains the held-out text is unknown."
+)
 
 EXITS = """\
 , exit criteria from
@@ -50,11 +55,11 @@ def page(verdicts: Sequence[Verdict], run: str, text: str, evidence: Evidence) -
 
 def _header(run: str, text: str, evidence: Evidence) -> str:
     iterations = ["0 (untrained)" if iteration == 0 else str(iteration) for iteration in evidence.iterations]
+    trained = TRAINED.format(iterations=", ".join(iterations), warmup=evidence.warmup)
     return HEADER.format(
         run=run,
         text=text,
-        iterations=", ".join(iterations),
-        warmup=evidence.warmup,
+        checkpoints=PUBLISHED if evidence.published else trained,
         sequences=evidence.loops["sequence"].nunique(),
         documents=evidence.loops["document"].nunique(),
         loops=" or ".join(map(str, sorted(evidence.loops.groupby("group")["k"].max().unique()))),
@@ -87,12 +92,13 @@ def _section(verdict: Verdict) -> list[str]:
         f"In the paper: {claim.where}.",
         "",
         f"Verdict: **{verdict.verdict}** ({verdict.reason}).",
-        "",
-        *_table(
-            ("scope", "quantity", "value", "95 % interval", "bounds", "verdict", "reason"),
-            [_row(finding) for finding in verdict.findings],
-        ),
+        *(["", *_findings(verdict.findings)] if verdict.findings else []),
     ]
+
+
+def _findings(findings: Iterable[Finding]) -> list[str]:
+    header = ("scope", "quantity", "value", "95 % interval", "bounds", "verdict", "reason")
+    return _table(header, [_row(finding) for finding in findings])
 
 
 def _row(finding: Finding) -> tuple[str, ...]:

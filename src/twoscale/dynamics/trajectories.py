@@ -5,7 +5,7 @@ apart. Memory does not grow with the number of tokens.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,20 +58,30 @@ def measure_batch(
         loops: Loop steps of every group.
         config: Criteria of the path types.
     """
-    return measure_groups(token_keys(checkpoint.iteration, batch), looped_groups(checkpoint, batch, loops), config)
+    around = AroundCore(checkpoint.model)
+    groups = looped_groups(checkpoint, batch, loops, around)
+    return measure_groups(token_keys(checkpoint.iteration, batch), groups, config, around.jumps)
 
 
-def looped_groups(checkpoint: LoadedCheckpoint, batch: HeldOut, loops: int) -> Iterator[GroupStates]:
-    """The states (B, T, C) of every looped group, after `loops` loop steps each; one group is alive at a time."""
+def looped_groups(
+    checkpoint: LoadedCheckpoint, batch: HeldOut, loops: int, around: "AroundCore"
+) -> Iterator[GroupStates]:
+    """The states (B, T, C) of every looped group, after `loops` loop steps each; one group is alive at a time.
+
+    `around` sees all stages.
+    """
     model, labels = checkpoint.model, checkpoint.model.config.group_labels
     tokens, noise = batch.inputs.to(checkpoint.device), checkpoint.noise(batch.sequences)
-    for stage in filter(is_group, model.trace(tokens, [loops] * len(labels), noise)):
+    for stage in filter(is_group, around.watch(model.trace(tokens, [loops] * len(labels), noise))):
         group = stage.stage.group
         yield GroupStates(labels[group], stage.states, reference_states(model, stage) if group else {})
 
 
 def measure_groups(
-    keys: Columns, groups: Iterable[GroupStates], config: PathTypesConfig
+    keys: Columns,
+    groups: Iterable[GroupStates],
+    config: PathTypesConfig,
+    jumps_around: Callable[[], Mapping[str, Mapping[str, Tensor]]] = dict,
 ) -> Iterator[tuple[str, Columns]]:
     """Rows of the tables `TABLES`, as pairs (table, columns), group by group.
 
@@ -79,6 +89,8 @@ def measure_groups(
         keys: Key columns of the tokens, in the order of the leading axes of the states.
         groups: The groups in the order of the model, with the same tokens.
         config: Criteria of the path types.
+        jumps_around: Called after the last group: further boundaries -> reference state -> length of the jump (...),
+            compared with the loop steps of that group.
     """
     previous = None  # the group before: label, x^K (..., C), step norms (K, ...)
     for group in groups:
@@ -91,6 +103,8 @@ def measure_groups(
             boundary = boundary_label(label, group.label)
             yield "token_drift", drift_columns(keys, boundary, list(group.references), jumps, step_norms)
         previous = group.label, exact(group.states[-1]), rows["step_norm"][:-1]
+    for boundary, lengths in jumps_around().items():
+        yield "token_drift", drift_columns(keys, boundary, list(lengths), torch.stack([*lengths.values()]), previous[2])
 
 
 def is_group(stage: StageTrace) -> bool:
@@ -130,6 +144,42 @@ def reference_states(model: LoopedModel, stage: StageTrace) -> dict[str, Tensor]
 def recorded_references(states: Sequence[Tensor]) -> dict[str, Tensor]:
     """Those of `reference_states` that follow from the states x^0 … x^K (..., C) of the next group alone."""
     return {"first_state": states[1], "final": states[-1], "initial": states[0]}
+
+
+class AroundCore:
+    """The jumps into and out of the only looped group of a model: prelude -> core -> coda.
+
+    Eq. 2 is about the jump from one group to the next. With one group there are two others: from the last state
+    before the core to the core, and from x^K to the coda. Both are measured against the mean loop step of the core.
+    With another number of groups nothing is remembered, and there are no jumps.
+    """
+
+    def __init__(self, model: LoopedModel) -> None:
+        self.model, self.labels = model, model.config.boundary_labels
+        self.is_alone = len(model.config.groups) == 1
+        self.before: dict[str, Tensor] = {}
+        self.after: dict[str, Tensor] = {}
+        self.last_state: Tensor | None = None  # x^K
+
+    def watch(self, trace: Iterable[StageTrace]) -> Iterator[StageTrace]:
+        """The same stages; keeps the states that the jumps need."""
+        for stage in trace:
+            if self.is_alone and is_group(stage):
+                self.before = self._norms(reference_states(self.model, stage), stage.entered)
+                self.last_state, entered_coda = stage.states[-1], stage.output
+            elif self.last_state is not None:
+                # the coda has no input projection: "projected" is what its first layer sees
+                first = {"first_state": stage.output, "projected": entered_coda} if not self.after else {}
+                self.after |= self._norms(first | {"final": stage.output}, self.last_state)
+            yield stage
+
+    def jumps(self) -> dict[str, dict[str, Tensor]]:
+        """Boundary -> reference state -> length of the jump (B, T), once the trace is at its end."""
+        return dict(zip(self.labels, filter(None, (self.before, self.after)), strict=True)) if self.is_alone else {}
+
+    @staticmethod
+    def _norms(states: Mapping[str, Tensor], start: Tensor) -> dict[str, Tensor]:
+        return {name: measures.norm(exact(state) - exact(start)) for name, state in states.items()}
 
 
 # --- columns ---------------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ DATA_SHARE = 0.6
 RIGHT, TOP = 0.99, 0.94
 BARS_BOTTOM, BAR_HEIGHT, BARS_WIDTH = 0.19, 0.034, 0.27
 INSET_GAP, INSET_HEIGHT = 0.08, 0.57
+LEAST_ZOOM = 1.5  # magnification from which on the inset is marked in the panel
 
 UNLOOPED = {"color": "0.6", "linewidth": 0.7}
 HANDOFF = {"color": "0.4", "linewidth": 0.6, "linestyle": (0, (4, 1.5))}
@@ -243,7 +244,9 @@ def _draw_inset(
     magnification = width * np.ptp(axes.get_xlim()) / np.ptp(inset.get_xlim())
     word = printable(token).replace("$", r"\$")
     steps = f"group {style.group_name(loop.group)}, $k$ = {first} … {last}"
-    inset.set_title(f"“{word}”, {steps}, × {magnification:.0f}", fontsize=6.5, pad=3)
+    inset.set_title(f"“{word}”, {steps}, × {magnification:.2g}", fontsize=6.5, pad=3)
+    if magnification < LEAST_ZOOM:  # the loop fills the panel: its frame would too
+        return
     indicator = axes.indicate_inset_zoom(inset, edgecolor="0.4", linewidth=0.6)
     # to the left corners (lower, upper): lines to the right ones may cross the legend
     for connector, visible in zip(indicator.connectors, (True, True, False, False), strict=True):

@@ -33,7 +33,7 @@ def draw(path_types: pd.DataFrame, path_metrics: pd.DataFrame, *, context: style
     panels = figure.subplots(1 + len(ROWS), len(groups), sharex=True, sharey="row", squeeze=False)
     iterations = sorted(path_types["iteration"].unique())
     for column, group in zip(panels.T, groups, strict=True):
-        places = pd.Series(style.iteration_categories(column[-1], iterations), index=iterations)
+        places = pd.Series(style.iteration_categories(column[-1], iterations, context), index=iterations)
         _stack(column[0], path_types[path_types["group"] == group], places)
         for axes, measure in zip(column[1:], ROWS, strict=True):
             rows = path_metrics[(path_metrics["group"] == group) & (path_metrics["measure"] == measure)]
@@ -47,7 +47,8 @@ def draw(path_types: pd.DataFrame, path_metrics: pd.DataFrame, *, context: style
     panels[1, 0].set_ylim(bottom=0)
     panels[2, 0].set_ylim(bottom=1)  # that of a straight line
     handles = [Patch(color=colour, label=name) for name, (_, _, colour) in SEGMENTS.items()]
-    figure.legend(handles=handles, loc="outside upper center", ncols=len(SEGMENTS) if len(groups) > 1 else 2)
+    columns = len(SEGMENTS) if len(groups) > 1 else 2
+    figure.legend(handles=handles, loc="outside upper center", ncols=columns)
     return figure
 
 

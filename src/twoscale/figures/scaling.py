@@ -29,7 +29,7 @@ def draw(scaling: pd.DataFrame, *, mean_loops: float | None, context: style.Figu
     """
     if scaling.empty:
         raise InputError("table scaling: found no row, expected at least one checkpoint for the figure.")
-    styles = style.checkpoint_palette(scaling["iteration"])
+    styles = style.checkpoint_palette(scaling["iteration"], context)
     figure = style.new_figure(style.DOUBLE, 2.7, context)
     panels = figure.subplots(1, len(PANELS))
     for number, (axes, (column, label)) in enumerate(zip(panels, PANELS.items(), strict=True), start=1):
@@ -44,7 +44,7 @@ def draw(scaling: pd.DataFrame, *, mean_loops: float | None, context: style.Figu
     panels[0].yaxis.set_major_formatter(lambda value, _: style.grouped(round(value)))
     panels[0].yaxis.set_minor_locator(NullLocator())
     panels[1].axhline(0, color=style.GREY, linewidth=0.6, zorder=0)
-    style.checkpoint_legend(figure, styles, further)
+    style.checkpoint_legend(figure, styles, context, further)
     return figure
 
 
