@@ -10,7 +10,7 @@ from twoscale.figures import drawing, style
 def main(name, arguments):
     config = arguments.config
     inputs = {table: getattr(arguments, table) for table in drawing.inputs_of(name)}
-    context = style.FigureContext(config.run, config.text, config.loops, config.published)
+    context = style.FigureContext(config.run, config.text, config.loops, published=config.published)
     figure = drawing.draw(name, inputs, config.runs, **config.values, context=context)
     style.save(figure, arguments.figure)
 

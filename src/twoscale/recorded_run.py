@@ -69,7 +69,7 @@ def _aggregate(folder: Path) -> dict[str, pd.DataFrame]:
 def _figures(folder: Path, text: str, frames: dict[str, pd.DataFrame]) -> Iterator[Path]:
     """Draw the figures whose files exist and have rows."""
     loops = frames["loop_metrics"].groupby("group")["k"].max()
-    context = style.FigureContext(folder.name, text, int(loops.max()), int(loops.min()))
+    context = style.FigureContext(folder.name, text, int(loops.max()), fewest_loops=int(loops.min()))
     for figure in (figure for figure in FIGURES if figure.name in DRAWN):
         inputs = {name: [folder / file] for name, file in figure.inputs.items()}
         if not all(path.exists() for paths in inputs.values() for path in paths):
