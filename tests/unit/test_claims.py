@@ -12,7 +12,7 @@ import pytest
 from tests.small import ROOT
 from twoscale import tables
 from twoscale.analysis import claims, claims_exits, claims_page, evidence, findings
-from twoscale.analysis.findings import FAILS, HOLDS, OPEN
+from twoscale.analysis.findings import FAILS, HOLDS, NOT_ASKED, OPEN
 
 GROUPS = ("4", "5-6")
 BOUNDARY = "4->5-6"

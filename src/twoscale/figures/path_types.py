@@ -29,7 +29,9 @@ def draw(path_types: pd.DataFrame, path_metrics: pd.DataFrame, *, context: style
     and nine tenths of the tokens. Raises InputError for a model without looped groups.
     """
     groups = style.looped_groups(path_types, "the path types")
-    figure = style.new_figure(style.DOUBLE if len(groups) > 1 else style.SINGLE, 4.6, context)
+    figure = style.new_figure(
+        style.DOUBLE if len(groups) > 1 else style.SINGLE, 4.6 if len(groups) > 1 else 5.0, context
+    )
     panels = figure.subplots(1 + len(ROWS), len(groups), sharex=True, sharey="row", squeeze=False)
     iterations = sorted(path_types["iteration"].unique())
     for column, group in zip(panels.T, groups, strict=True):
