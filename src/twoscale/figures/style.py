@@ -169,7 +169,7 @@ def checkpoint_palette(iterations: Iterable[int], context: FigureContext) -> dic
     """Line style by checkpoint, in ascending order: light to dark over training, the untrained model dashed grey."""
     iterations = sorted(set(iterations))
     if context.published:
-        return dict.fromkeys(iterations, {"color": _COLOURS[0], "linestyle": "-"})
+        return {iteration: {"color": _COLOURS[0], "linestyle": "-"} for iteration in iterations}
     trained = [iteration for iteration in iterations if iteration > 0]
     shades = sns.color_palette("viridis_r", as_cmap=True)(np.linspace(0.12, 1, len(trained)))
     styles = {
