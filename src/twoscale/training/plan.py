@@ -123,6 +123,7 @@ class PublishedPlan:
     trajectory_weight_bytes: int
     cache_bytes: int
     trajectory_states_bytes: int
+    logits_bytes: int
     states_bytes: int
     table_bytes: int
     flops_per_token: float
@@ -146,6 +147,7 @@ def published_plan(run: config.Config) -> PublishedPlan:
         cache_bytes=cache_bytes(model, exits.max_loops, exits.dtype),
         # twice: as a list, and stacked for the distances of the path
         trajectory_states_bytes=2 * (trajectories.loops + 1) * states,
+        logits_bytes=exits.quality_batch_size * model.context_length * model.padded_vocab_size * size,
         states_bytes=states_per_token(run) * model.context_length * model.hidden_size * BYTES["float32"],
         table_bytes=tokens * bytes_per_token(run),
         flops_per_token=_forward(model, exits.max_loops),
@@ -207,6 +209,7 @@ def published_rows(plan: PublishedPlan, rates: Rates) -> list[tuple[str, str]]:
         ("weights in memory, exit criteria", _gigabytes(plan.weight_bytes)),
         ("weights in memory, trajectories", _gigabytes(plan.trajectory_weight_bytes)),
         ("states of a batch of trajectories, in memory", _gigabytes(plan.trajectory_states_bytes)),
+        ("logits of a batch of held-out text, in memory", _gigabytes(plan.logits_bytes)),
         ("cache of one decoded sequence, in memory", _gigabytes(plan.cache_bytes)),
         ("states for Fig. 1 on disk", _gigabytes(plan.states_bytes)),
         ("per-token tables on disk, at most", _gigabytes(plan.table_bytes)),
