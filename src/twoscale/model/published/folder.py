@@ -24,8 +24,10 @@ INDEX = "model.safetensors.index.json"
 FAMILIES: dict[str, Family] = {"huginn_raven": RAVEN, "ouro": OURO}
 # Keys of a layer that a run may set otherwise: they change how the model is started, not what it is.
 FREE_KEYS = ("mean_loops", "state_init", "state_std")
-# Keys that may be null -> the attribute that has their value then.
-EFFECTIVE = {"num_kv_heads": "kv_heads", "mlp_size": "mlp_width", "embedding_scale": "embedding_factor"}
+
+
+# Key that may be null -> property with its value.
+RESOLVED = {"num_kv_heads": "kv_heads", "mlp_size": "mlp_width", "embedding_scale": "embedding_factor"}
 
 
 @dataclass(frozen=True)
@@ -95,8 +97,8 @@ class PublishedFolder:
         """Refuse a section `model` that describes another model than this folder."""
         published = self.model_config()
         for key in ("vocab_size", *self.layer["model"]):
-            found, expected = (getattr(model, EFFECTIVE.get(key, key)) for model in (config, published))
-            if key not in FREE_KEYS and not _same(found, expected):
+            found, expected = (_resolved(model, key) for model in (config, published))
+            if key not in FREE_KEYS and not _agree(found, expected):
                 name = "tokenizer.vocab_size" if key == "vocab_size" else f"model.{key}"
                 raise InputError(
                     f"config key {name}: found {found}, expected {expected}, as {self.path / CONFIG} says."
@@ -108,10 +110,13 @@ class PublishedFolder:
             )
 
 
-def _same(found: Any, expected: Any) -> bool:
-    """Whether two values of a key are equal, numbers up to the digits that a preset may leave out."""
-    numbers = isinstance(found, float) and isinstance(expected, float)
-    return math.isclose(found, expected, rel_tol=1e-6) if numbers else found == expected
+def _resolved(model: ModelConfig, key: str) -> Any:
+    return getattr(model, RESOLVED.get(key, key))
+
+
+def _agree(found: Any, expected: Any) -> bool:
+    """Whether two values are equal, floats up to their digits in a file."""
+    return math.isclose(found, expected) if isinstance(expected, float) else found == expected
 
 
 def tensor_shapes(file: Path) -> dict[str, tuple[int, ...]]:
