@@ -102,6 +102,19 @@ def test_groups_and_boundaries_are_named_by_their_layers():
 
 
 @pytest.mark.parametrize(
+    ("groups", "labels"),
+    [
+        ([[3, 4]], ("prelude->3-4", "3-4->coda")),
+        ([[1, 2]], ("embedding->1-2", "1-2->coda")),
+        ([[3, 4, 5, 6]], ("prelude->3-6",)),
+        ([[1, 2, 3, 4, 5, 6]], ("embedding->1-6",)),
+    ],
+)
+def test_the_boundaries_of_one_group_are_those_around_it(groups, labels):
+    assert config.ModelConfig(num_layers=6, groups=groups).boundary_labels == labels
+
+
+@pytest.mark.parametrize(
     ("groups", "depth"), [([], 12), ([[4], [5, 6], [7]], 8 + 4 * 12), ([[3, 4, 5, 6]], 8 + 4 * 12), ([[1]], 11 + 12)]
 )
 def test_effective_depth_counts_looped_layers_once_per_mean_loop(groups, depth):

@@ -221,7 +221,7 @@ def test_png_is_written_at_300_dots_per_inch_and_other_kinds_are_refused(tmp_pat
 
 
 def test_checkpoints_darken_over_training_and_the_untrained_model_is_dashed_grey():
-    styles = style.checkpoint_palette([600, 0, 50, 200])
+    styles = style.checkpoint_palette([600, 0, 50, 200], RUN["context"])
     assert list(styles) == [0, 50, 200, 600]
     luminance = [np.dot(to_rgb(styles[iteration]["color"]), (0.2126, 0.7152, 0.0722)) for iteration in (50, 200, 600)]
     assert luminance == sorted(luminance, reverse=True)

@@ -85,6 +85,11 @@ def test_no_modules_import_one_another_in_a_circle():
     assert open_arrows == {}
 
 
+def test_planning_reads_a_published_folder_without_torch():
+    code = "import sys, twoscale.model.published.folder; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
 @pytest.mark.parametrize("package", WITHOUT_TORCH)
 def test_a_package_without_torch_imports_none(package):
     names = [f"twoscale.{name}" for name in KNOWN if name == package or name.startswith(f"{package}.")]

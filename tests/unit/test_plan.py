@@ -15,7 +15,7 @@ from tests import small
 from tests.small import model_config, train_config
 from twoscale import config, tables
 from twoscale.dynamics import measures, path_types  # noqa: F401 (path_types registers the measures of paths)
-from twoscale.exits.criteria import make_criterion
+from twoscale.exits.criteria import CRITERIA, make_criterion
 from twoscale.exits.decoder import Decoder
 from twoscale.model import flops
 from twoscale.model.noise import EvaluationNoise
@@ -164,8 +164,39 @@ def plan_text(*options: str) -> subprocess.CompletedProcess:
 @pytest.mark.parametrize("preset", sorted(path.stem for path in small.PRESETS.glob("*.yaml")))
 def test_every_preset_has_a_plan(preset):
     (run,) = config.runs({"preset": preset}).values()
-    plan = plans.plan(run)
+    plan = plans.published_plan(run) if run.model.source == "published" else plans.plan(run)
     assert all(value > 0 for name, value in vars(plan).items() if not name.startswith("text"))
+
+
+@pytest.mark.parametrize(
+    ("preset", "published"),
+    [
+        # Huginn's files have its tied head twice, and a table of 4096 x 48 pairs of rotations
+        ("huginn-0125", 3_911_400_096 - 65_536 * 5280 - 4096 * 48 * 2),
+        ("recurrent-llama-3.2", 1_385_228_288),
+        ("ouro-1.4b", 1_434_652_673),
+        ("ouro-2.6b", 2_667_974_657),
+    ],
+)
+def test_the_presets_of_published_models_have_as_many_weights_as_the_repositories(preset, published):
+    (run,) = config.runs({"preset": preset}).values()
+    assert flops.parameters(run.model) == published
+
+
+def test_the_plan_knows_which_criteria_read_predictions():
+    assert {name for name, criterion in CRITERIA.items() if criterion.needs_readout} == plans.READS_PREDICTIONS
+
+
+def test_the_plan_of_a_published_model_is_that_of_its_weights_and_loops():
+    (run,) = config.runs({"preset": "huginn-0125"}).values()
+    plan = plans.published_plan(run)
+    assert plan.weight_bytes == 2 * plan.weight_file_bytes == 4 * plan.parameters
+    # two FLOPs per weight: four layers of eight 32 times, the adapter, the head; attention is the rest
+    layer = 2 * 5280 * 2 * 5280 + 3 * 5280 * 17_920
+    applied = (4 + 4 * 32) * layer + 33 * 5280**2 + 5280 * 65_536
+    assert plan.flops_per_token == pytest.approx(2 * applied, rel=0.02)
+    printed = dict(plans.rows(run, plans.Rates(100, 1000)))
+    assert printed["weights in memory, exit criteria"] == "14.260 GB"
 
 
 def test_the_plan_prints_every_quantity_with_its_unit():

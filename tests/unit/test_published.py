@@ -203,6 +203,8 @@ def test_a_model_that_does_not_fit_into_memory_is_refused_before_it_is_read(fold
 def test_a_config_of_another_model_is_refused_with_the_key_that_differs(folder):
     other = PublishedFolder(folder).model_config(num_heads=2, num_kv_heads=None, context_length=8)
     assert "config key model.num_heads: found 2, expected 4" in refusal(folder, other)
+    same = PublishedFolder(folder).model_config(num_kv_heads=None, embedding_scale=None, context_length=8)
+    open_published(folder, same, torch.float32, "cpu")
     long = PublishedFolder(folder).model_config(context_length=33)
     assert "config key model.context_length: found 33, expected at most 32" in refusal(folder, long)
 

@@ -176,8 +176,8 @@ def test_there_is_one_row_of_drift_for_every_token_boundary_and_reference_state(
     assert frame["reference_state"].unique().tolist() == REFERENCE_STATES
 
 
-@pytest.mark.parametrize(("groups", "expected"), [([], set()), ([[2, 3]], {"trajectories", "token_paths"})])
-def test_a_model_without_boundaries_has_no_drift_and_one_without_groups_no_rows(groups, expected):
+@pytest.mark.parametrize(("groups", "expected"), [([], set()), ([[2, 3]], set(TABLES))])
+def test_a_model_without_groups_has_no_rows_and_one_group_has_boundaries(groups, expected):
     model = float64_model(model_config(groups=groups))
     rows = measure_batch(loaded(model), held_out(TOKENS[:1]), LOOPS, CRITERIA)
     assert {table for table, _ in rows} == expected

@@ -252,7 +252,7 @@ def test_the_quality_jobs_of_all_criteria_share_the_cores(cores, exit_grid, pare
 
 
 def test_memory_and_time_grow_with_the_attempt_and_further_resources_are_kept():
-    asked = runs().torch_job(memory=8000, minutes=60, cpus_per_task=4)
+    asked = runs().torch_job("exits", memory=8000, minutes=60, cpus_per_task=4)
     assert [asked["mem_mb"](of(), attempt) for attempt in (1, 3)] == [8000, 24000]
     assert asked["runtime"](of(), attempt=2) == 120
     assert asked["cpus_per_task"] == 4
@@ -278,15 +278,14 @@ def test_a_figure_is_told_its_runs_text_loops_and_values():
         "run": "tiny",
         "runs": ["tiny"],
         "text": "Python documentation",
+        "published": False,
         "loops": mine.config.trajectories.loops,
         "values": {"tokens": mine.config.figures.fig1_tokens},
     }
     assert json.loads(mine.figure_slice(variants))["runs"] == mine.variants
 
 
-@pytest.mark.parametrize(
-    ("groups", "missing"), [([[2], [3]], []), ([[2]], ["fig2"]), ([], [f"fig{n}" for n in range(1, 6)])]
-)
+@pytest.mark.parametrize(("groups", "missing"), [([[2], [3]], []), ([[2]], []), ([], [f"fig{n}" for n in range(1, 6)])])
 def test_targets_have_the_figures_that_the_groups_allow(groups, missing):
     mine = runs(model={"groups": groups})
     names = [Path(file).stem for file in mine.figure_files("all")]
@@ -303,6 +302,8 @@ def test_a_stage_can_append_a_figure():
     assert mine.caption(mine.figures[-1])(of(), output=None) == {
         "run": "tiny",
         "text": "Python documentation",
+        "published": False,
+        "after": "after 20 iterations",
         "held_out": None,
     }
     assert len(runs().figures) == len(FIGURES)

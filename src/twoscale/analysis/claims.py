@@ -48,9 +48,7 @@ class Needs:
         if evidence.loop_steps < self.loops:
             return f"the claim needs at least {self.loops} loop steps, and trajectories.loops is {evidence.loop_steps}"
         if self.max_loops not in (None, evidence.max_loops):
-            return (
-                f"the claim is about {self.max_loops} loop steps at most, and exits.max_loops is {evidence.max_loops}"
-            )
+            return f"the claim is about exits.max_loops: {self.max_loops}, and that of the run is {evidence.max_loops}"
         return None
 
 

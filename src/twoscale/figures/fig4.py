@@ -16,7 +16,7 @@ BASELINE = {"linewidth": 0.6, "linestyle": "-"}
 MARKER = {"markerfacecolor": "white", "markeredgewidth": 0.9}
 # The y range of quality is at least this share of its values, so that negligible differences look negligible.
 LEAST_SPAN = 0.05
-MOST_TICKS = 6  # decades labelled on the axis of thresholds
+MOST_TICKS = 5  # decades labelled on the axis of thresholds
 
 # Panels (i) to (iii) of the paper: column -> axis label.
 PANELS = {"latency_ms": "latency (ms/token)", "ppl": "perplexity", "ce": "cross-entropy (nats/token)"}

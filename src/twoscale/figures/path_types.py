@@ -29,7 +29,8 @@ def draw(path_types: pd.DataFrame, path_metrics: pd.DataFrame, *, context: style
     and nine tenths of the tokens. Raises InputError for a model without looped groups.
     """
     groups = style.looped_groups(path_types, "the path types")
-    figure = style.new_figure(style.DOUBLE if len(groups) > 1 else style.SINGLE, 4.6, context)
+    width, height, columns = (style.DOUBLE, 4.6, len(SEGMENTS)) if len(groups) > 1 else (style.SINGLE, 5.0, 2)
+    figure = style.new_figure(width, height, context)
     panels = figure.subplots(1 + len(ROWS), len(groups), sharex=True, sharey="row", squeeze=False)
     iterations = sorted(path_types["iteration"].unique())
     for column, group in zip(panels.T, groups, strict=True):
@@ -47,7 +48,6 @@ def draw(path_types: pd.DataFrame, path_metrics: pd.DataFrame, *, context: style
     panels[1, 0].set_ylim(bottom=0)
     panels[2, 0].set_ylim(bottom=1)  # that of a straight line
     handles = [Patch(color=colour, label=name) for name, (_, _, colour) in SEGMENTS.items()]
-    columns = len(SEGMENTS) if len(groups) > 1 else 2
     figure.legend(handles=handles, loc="outside upper center", ncols=columns)
     return figure
 

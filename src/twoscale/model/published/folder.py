@@ -1,6 +1,7 @@
 """A folder in the layout of the hub: config.json, and safetensors files that an index may list. Without torch."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +24,10 @@ INDEX = "model.safetensors.index.json"
 FAMILIES: dict[str, Family] = {"huginn_raven": RAVEN, "ouro": OURO}
 # Keys of a layer that a run may set otherwise: they change how the model is started, not what it is.
 FREE_KEYS = ("mean_loops", "state_init", "state_std")
+
+
+# Key that may be null -> property with its value.
+RESOLVED = {"num_kv_heads": "kv_heads", "mlp_size": "mlp_width", "embedding_scale": "embedding_factor"}
 
 
 @dataclass(frozen=True)
@@ -92,8 +97,8 @@ class PublishedFolder:
         """Refuse a section `model` that describes another model than this folder."""
         published = self.model_config()
         for key in ("vocab_size", *self.layer["model"]):
-            found, expected = getattr(config, key), getattr(published, key)
-            if key not in FREE_KEYS and found != expected:
+            found, expected = (_resolved(model, key) for model in (config, published))
+            if key not in FREE_KEYS and not _agree(found, expected):
                 name = "tokenizer.vocab_size" if key == "vocab_size" else f"model.{key}"
                 raise InputError(
                     f"config key {name}: found {found}, expected {expected}, as {self.path / CONFIG} says."
@@ -103,6 +108,15 @@ class PublishedFolder:
                 f"config key model.context_length: found {config.context_length}, expected at most "
                 f"{published.context_length}, the positions that {self.path / CONFIG} has."
             )
+
+
+def _resolved(model: ModelConfig, key: str) -> Any:
+    return getattr(model, RESOLVED.get(key, key))
+
+
+def _agree(found: Any, expected: Any) -> bool:
+    """Whether two values are equal, floats up to their digits in a file."""
+    return math.isclose(found, expected) if isinstance(expected, float) else found == expected
 
 
 def tensor_shapes(file: Path) -> dict[str, tuple[int, ...]]:
