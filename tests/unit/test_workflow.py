@@ -303,7 +303,6 @@ def test_a_stage_can_append_a_figure():
         "run": "tiny",
         "text": "Python documentation",
         "published": False,
-        "after": "after 20 iterations",
         "held_out": None,
     }
     assert len(runs().figures) == len(FIGURES)

@@ -60,7 +60,7 @@ class Figure:
         groups = len(config.model.groups)
         if groups < self.groups:
             return f"has {groups} looped groups, expected at least {self.groups}"
-        if self.training and config.model.source == "published":
+        if self.training and _published(config):
             return "has a published model, expected one that is trained here"
         if self.noise and not config.model.draws_noise:
             return "has a model without noise, expected model.state_init: noise, or another one with noise"
@@ -77,9 +77,16 @@ def table(*names: str, **files: str) -> dict[str, str]:
 
 def report_values(run: str, config: Config) -> dict[str, Any]:
     """Values that every caption may quote."""
-    published = config.model.source == "published"
-    after = "as published" if published else f"after {checkpoint_iterations(config.train)[-1]} iterations"
-    return {"run": run, "text": text_label(config.data), "published": published, "after": after}
+    return {"run": run, "text": text_label(config.data), "published": _published(config)}
+
+
+def _published(config: Config) -> bool:
+    return config.model.source == "published"
+
+
+def _after(config: Config) -> str:
+    """Which checkpoint the last one is."""
+    return "as published" if _published(config) else f"after {checkpoint_iterations(config.train)[-1]} iterations"
 
 
 def _groups(config: Config) -> str:
@@ -102,6 +109,7 @@ def _trajectories(config: Config) -> dict[str, Any]:
 
 def _fig1(config: Config) -> dict[str, Any]:
     return {
+        "after": _after(config),
         "sequence": config.trajectories.states_sequence,
         "shown_tokens": config.figures.fig1_tokens,
         "groups": _groups(config),
@@ -135,6 +143,7 @@ def _exits(config: Config) -> dict[str, Any]:
 
 def _pareto(config: Config) -> dict[str, Any]:
     return _exits(config) | {
+        "after": _after(config),
         "loops": ", ".join(map(str, config.loop_grid)),
         "latency_tokens": config.pareto.latency_tokens,
         "latency_repeats": config.pareto.latency_repeats,
