@@ -25,11 +25,12 @@ all: env
 
 env: $(VENV)/.installed
 
-# installed again when the pins change; the library itself is installed in place. Python compiles a module when it
-# is first imported, which is less work than to compile all of them now.
+# Installed again when the pins change; the library itself is installed in place. Modules are compiled on all cores here
+# and not at first import, because a shell that sets PYTHONDONTWRITEBYTECODE would compile them in every job.
 $(VENV)/.installed: requirements.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -r requirements.txt -e .
+	$(BIN)/python -m compileall -q -j 0 $(VENV)/lib > /dev/null || true  # a few files of test data cannot be compiled
 	touch $@
 
 test: env
