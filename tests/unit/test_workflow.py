@@ -12,6 +12,7 @@ import pytest
 
 from tests.published import write_folder
 from twoscale import workflow
+from twoscale.data import model_files
 from twoscale.errors import InputError
 from twoscale.figures.catalogue import FIGURES, Figure, table
 
@@ -410,3 +411,8 @@ def test_captions_have_the_counts_of_held_out_documents_once_the_tokens_are_ther
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({"parts": {"val.bin": {"near_duplicates": counts}}}))
     assert caption(of(), None)["held_out"] == counts
+
+
+def test_the_manifest_of_a_download_is_the_file_that_the_download_writes_last():
+    """The workflow does not import the client of the hub."""
+    assert workflow.MANIFEST == model_files.MANIFEST
