@@ -2,6 +2,7 @@
 # make report      that run as one web page, report.html
 # make test        environment, then the tests (not the demo)
 # make test-slurm  environment, then the tests on a SLURM of one node, which is installed if it is missing
+# make test-recorder  environment and transformers, then the recorder on a model of that package
 # make bench       environment, then the benchmarks
 # make gpu-check   checks and measurements on a machine with a GPU, at most 8 minutes: docs/gpu.md
 # make gpu-paper   trains preset paper for some minutes from its last state: make gpu-paper MINUTES=20
@@ -17,7 +18,7 @@ MINUTES ?= 20
 GPU_PYTHON = PYTHONPATH=src $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
 .DEFAULT_GOAL := all
-.PHONY: all env test test-slurm bench gpu-check gpu-paper plan generated lint format report clean-env
+.PHONY: all env test test-slurm test-recorder bench gpu-check gpu-paper plan generated lint format report clean-env
 
 all: env
 	$(BIN)/snakemake --cores all
@@ -37,6 +38,10 @@ test: env
 
 test-slurm: env
 	$(BIN)/python -m pytest tests/slurm
+
+test-recorder: env
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.txt -r tests/recorder/requirements.txt
+	$(BIN)/python -m pytest tests/recorder
 
 bench: env
 	for script in tests/benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done

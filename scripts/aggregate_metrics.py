@@ -1,9 +1,9 @@
-"""Rule aggregate_metrics: statistics over tokens of all checkpoints, and the training logs of all segments joined."""
+"""Rule aggregate_metrics: statistics over tokens of all checkpoints."""
 
 from twoscale import command, tables
 from twoscale.analysis import aggregate
 
-OUTPUTS = ("loop_metrics", "drift", "loop_sequences", "drift_sequences", "training", "training_loops")
+OUTPUTS = ("loop_metrics", "drift", "loop_sequences", "drift_sequences")
 
 
 def main(arguments) -> None:
@@ -13,13 +13,10 @@ def main(arguments) -> None:
         "drift": aggregate.drift(arguments.token_drift, run),
         "loop_sequences": aggregate.loop_sequences(arguments.trajectories, run),
         "drift_sequences": aggregate.drift_sequences(arguments.token_drift, run),
-        "training": aggregate.training(arguments.logs),
-        "training_loops": aggregate.training_loops(arguments.loops),
     }
     for table, frame in frames.items():
         tables.write(table, frame, getattr(arguments, table))
 
 
 if __name__ == "__main__":
-    lists = ("trajectories", "token_drift", "logs", "loops")
-    command.run(main, command.parser(__doc__, files=OUTPUTS, lists=lists))
+    command.run(main, command.parser(__doc__, files=OUTPUTS, lists=("trajectories", "token_drift")))

@@ -1,4 +1,4 @@
-"""Rule aggregate_paths: shares of path types, statistics of whole trajectories and of path independence."""
+"""Rule aggregate_paths: shares of path types, and statistics of whole trajectories."""
 
 from twoscale import command, tables
 from twoscale.analysis import aggregate
@@ -9,12 +9,10 @@ def main(arguments) -> None:
     frames = {
         "path_types": aggregate.path_types(arguments.paths, run),
         "path_metrics": aggregate.path_metrics(arguments.paths, run),
-        "path_independence": aggregate.path_independence(arguments.independence, run),
     }
     for table, frame in frames.items():
         tables.write(table, frame, getattr(arguments, table))
 
 
 if __name__ == "__main__":
-    outputs = ("path_types", "path_metrics", "path_independence")
-    command.run(main, command.parser(__doc__, files=outputs, lists=("paths", "independence")))
+    command.run(main, command.parser(__doc__, files=("path_types", "path_metrics"), lists=("paths",)))

@@ -18,6 +18,7 @@ def main(arguments) -> None:
         max_loops=config.max_loops,
         warmup=config.warmup_iterations,
         seed=config.seed,
+        published=config.published,
     )
     verdicts = claims.verdicts(evidence)
     tables.write("claims", claims.table(verdicts, config.run), arguments.table)

@@ -1,7 +1,7 @@
-"""A Hugging Face Hub on loopback with one data set repository, which can fail in configurable ways.
+"""A Hugging Face Hub on loopback with one repository of data or of a model, which can fail in configurable ways.
 
-It answers the requests of `huggingface_hub` and `datasets` that read a data set: revisions, trees, and files, whole or
-by range, behind a redirect like the real Hub. `Hub.environment` makes a process use it.
+It answers the requests of `huggingface_hub` and `datasets` that read it: revisions, trees, and files, whole or by
+range, behind a redirect like the real Hub. `Hub.environment` makes a process use it.
 """
 
 import hashlib
@@ -66,7 +66,9 @@ class Hub:
         return sorted(path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*") if path.is_file())
 
     def card(self) -> dict:
-        """The YAML between the first two lines of dashes of the README."""
+        """The YAML between the first two lines of dashes of the README, if there is one."""
+        if not (self.folder / "README.md").is_file():
+            return {}
         return yaml.safe_load((self.folder / "README.md").read_text().split("---\n")[1])
 
 
@@ -185,7 +187,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def _api(self) -> None:
-        prefix = f"/api/datasets/{REPOSITORY}"
+        kind = "models" if self.route.startswith("/api/models/") else "datasets"
+        prefix = f"/api/{kind}/{REPOSITORY}"
         if self.route.startswith(f"{prefix}/revision/"):
             self._info(self.route.removeprefix(f"{prefix}/revision/"))
         elif self.route == prefix:
@@ -195,8 +198,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._tree(revision, folder)
         elif self.route == f"{prefix}/paths-info":
             self.answer(404, b"{}")
-        elif self.route.startswith(f"/datasets/{REPOSITORY}/resolve/"):
-            self._resolve(*self.route.removeprefix(f"/datasets/{REPOSITORY}/resolve/").split("/", 1))
+        elif f"{REPOSITORY}/resolve/" in self.route:  # behind /datasets/ for data, behind / for a model
+            self._resolve(*self.route.partition("/resolve/")[2].split("/", 1))
         else:
             self.answer(404, b"{}", **{"X-Error-Code": "RepoNotFound"})
 
@@ -246,7 +249,7 @@ class _Handler(BaseHTTPRequestHandler):
             "X-Linked-Size": str(len(content)),
             "ETag": f'"{digest}"',
         }
-        if name.endswith(".parquet"):
+        if name.endswith((".parquet", ".safetensors")):
             self.answer(302, b"", Location=f"{self.hub.address}/store/{name}", **described)
         else:
             self.answer(200, content, **described)

@@ -54,8 +54,8 @@ def evaluate(model, tokens, criterion, threshold, max_loops, noise, kv_slots=Non
             f = block_map(model, group, hidden, attend, own_noise)
             warm = warm_from is not None and token >= max(warm_from, 1)
             x0 = exit_states[group] if warm else model.init_state(group, hidden, own_noise)
-            decode = model.readout
-            if readout == "remaining_layers" and group == len(model.config.groups) - 1:
+            decode = model.exit_gate if criterion == "exit_gate" else model.readout
+            if readout == "remaining_layers" and criterion != "exit_gate" and group == len(model.config.groups) - 1:
                 decode = through_remaining_layers(model, memory, token)
             x, loop_steps, evaluations = loop(f, x0, criterion, threshold, max_loops, decode)
             exit_states[group] = x
@@ -89,14 +89,15 @@ def through_remaining_layers(model, memory, token):
 
 
 def attention(memory, token, k, slots, q, key, value):
-    """softmax(q keys / sqrt(D)) values for one token at loop step k; q, key, value (1, H, D).
+    """softmax(q keys / sqrt(D)) values for one token at loop step k; q (1, H, D), key and value (1, G, D).
 
     An earlier token is seen as it was at the last of its steps that fell on the slot of step k; with a slot
     for every step that is its own step k. If none did, it left before: then at its last step.
     """
     memory[token].append((key[0], value[0]))
     seen = [(memory[earlier][k % slots :: slots] or memory[earlier])[-1] for earlier in range(token + 1)]
-    keys, values = (torch.stack(rows) for rows in zip(*seen, strict=True))  # (T, H, D) each
+    keys, values = (torch.stack(rows) for rows in zip(*seen, strict=True))  # (T, G, D) each
+    keys, values = (rows.repeat_interleave(q.shape[1] // rows.shape[1], 1) for rows in (keys, values))  # (T, H, D)
     scores = torch.einsum("hd,thd->ht", q[0], keys) / math.sqrt(q.shape[-1])
     return torch.einsum("ht,thd->hd", scores.softmax(-1), values)[None]
 
@@ -139,6 +140,10 @@ def leaves(criterion, threshold, states, decode):
         case "argmax_stability":
             tokens = [int(decode(state).argmax()) for state in states[1:]][-threshold - 1 :]
             return len(tokens) == threshold + 1 and len(set(tokens)) == 1
+        case "exit_gate":
+            gates = [float(decode(state)) for state in states[1:]]
+            stays = math.prod(1 - gate for gate in gates)
+            return 1 - stays >= threshold
     raise ValueError(criterion)
 
 

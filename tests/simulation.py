@@ -130,6 +130,7 @@ class Draw(Evidence):
     """The units of one run in a world, in place of the tables of `Evidence`."""
 
     groups, boundaries, reference_states = list(GROUPS), list(BOUNDARIES), list(STATES)
+    loop_steps = len(K)
 
     def __init__(self, world: World, size: Size, seed: int) -> None:
         for name, value in {"world": world, "size": size, "max_loops": 30, "warmup": size.warmup, "seed": 0}.items():

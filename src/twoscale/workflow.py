@@ -8,7 +8,7 @@ run. Nothing here imports Snakemake or torch, so planning stays fast and unit te
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,22 @@ from pydantic import BaseModel
 
 from twoscale import config as configs
 from twoscale import tables
-from twoscale.config import Config, CriterionConfig, ExitsConfig
+from twoscale.config import Config, CriterionConfig, ExitsConfig, ModelConfig
 from twoscale.errors import InputError
 from twoscale.figures.catalogue import FIGURES, Figure, report_values
 from twoscale.fingerprint import criterion_file_fingerprint, fingerprint
 from twoscale.json import canonical_json
+from twoscale.model.flops import BYTES, parameters
+from twoscale.model.published.folder import CONFIG, INDEX, PublishedFolder
+from twoscale.model.published.layer import folder_layer
 
 GPT2 = "results/gpt2.tiktoken"
 VARIANTS = "variants/"  # beginning of the names of variant runs
+NOTHING = "(?!)"  # a regular expression that matches nothing
+TOKENIZER = "tokenizer.json"
+MANIFEST = "published.json"  # of a model from the hub, written when its download is complete
+# Further files of a published model that may name its end of text.
+TOKENIZER_SETTINGS = ("tokenizer_config.json", "generation_config.json", CONFIG)
 
 
 class Runs:
@@ -38,7 +46,7 @@ class Runs:
     """
 
     def __init__(self, config: Mapping[str, Any], scripts: Path) -> None:
-        self.configs: dict[str, Config] = configs.runs(config) | configs.variants(config)
+        self.configs: dict[str, Config] = configs.runs(config, folder_layer) | configs.variants(config, folder_layer)
         self.selected = next(iter(self.configs))
         self.scripts = scripts
         self.figures = list(FIGURES)  # a stage may append rows
@@ -64,7 +72,12 @@ class Runs:
     @property
     def pattern(self) -> str:
         """Regular expression of all run names, for the constraint of the wildcard `run`."""
-        return "|".join(map(re.escape, self.configs))
+        return _alternatives(self.configs)
+
+    @property
+    def trained_pattern(self) -> str:
+        """Regular expression of the names of runs that are trained here."""
+        return _alternatives(run for run, config in self.configs.items() if trains(config))
 
     def _of(self, wildcards: Any) -> tuple[str, Config]:
         run = getattr(wildcards, "run", self.selected)
@@ -79,9 +92,7 @@ class Runs:
 
     def data_run(self, run: str) -> str:
         """The run whose text and tokens `run` trains on: the selected one, unless the data configs differ."""
-        mine = self.configs[run]
-        shared = (mine.data, mine.tokenizer) == (self.config.data, self.config.tokenizer)
-        return self.selected if shared else run
+        return self.selected if _text_identity(self.configs[run]) == _text_identity(self.config) else run
 
     def data_file(self, name: str) -> Callable:
         """Input function: a file of the text or tokens that the run trains on."""
@@ -93,8 +104,21 @@ class Runs:
 
     def tokenizer_file(self, wildcards: Any) -> str | list[str]:
         """Input function: the file of the run's tokenizer; empty for bytes, which have none."""
-        files = {"gpt2": GPT2, "bpe": self.data_file("tokenizer.json")(wildcards), "bytes": []}
-        return files[self._of(wildcards)[1].tokenizer.name]
+        run, config = self._of(wildcards)
+        match config.tokenizer.name:
+            case "published":
+                return f"{self.model_folder(run)}/{TOKENIZER}"
+            case "bpe":
+                return self.data_file(TOKENIZER)(wildcards)
+            case name:
+                return {"gpt2": GPT2, "bytes": []}[name]
+
+    def tokenizer_settings(self, wildcards: Any) -> list[str]:
+        """Input function: what the tokens of a published model depend on besides the file of its tokenizer."""
+        model = self._of(wildcards)[1].model
+        if model.folder is None:
+            return self.model_files(wildcards)
+        return [str(path) for name in TOKENIZER_SETTINGS if (path := Path(model.folder, name)).is_file()]
 
     def counting_tokenizer(self, wildcards: Any) -> str | list[str]:
         """Input function: the tokenizer that counts text while it is collected; empty where characters are counted."""
@@ -108,17 +132,73 @@ class Runs:
             folder = f"results/{self.data_run(run)}/data/text"
             files |= dict.fromkeys(f"{folder}/{shard}.parquet" for shard in self.text_shards)
             files |= {GPT2: None} if config.tokenizer.name == "gpt2" else {}
+            files |= {f"{self.model_folder(run)}/{MANIFEST}": None} if config.model.repository is not None else {}
         return list(files)
+
+    # --- published models -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def repositories(self) -> dict[str, dict[str, str]]:
+        """Name of a folder in results/models -> repository and revision of the hub that it is downloaded from."""
+        models = [config.model for config in self.configs.values() if config.model.repository is not None]
+        return {
+            repository_name(model): {"repository": model.repository, "revision": model.revision} for model in models
+        }
+
+    @property
+    def repository_pattern(self) -> str:
+        """Regular expression of the names of `repositories`."""
+        return _alternatives(self.repositories)
+
+    def repository(self, wildcards: Any) -> str:
+        """Param function: repository and revision of the wildcard `model`, as JSON."""
+        return canonical_json(self.repositories[wildcards.model])
+
+    def model_folder(self, run: str) -> str:
+        """The folder with the files of a published model."""
+        model = self.configs[run].model
+        return model.folder if model.folder is not None else f"results/models/{repository_name(model)}"
+
+    def model_files(self, wildcards: Any) -> list[str]:
+        """Input function: the files of a published model besides config.json; empty for a trained one.
+
+        Those of a repository are represented by the manifest of the download, because they are not known before.
+        """
+        run, config = self._of(wildcards)
+        if trains(config):
+            return []
+        if config.model.folder is None:
+            return [f"{self.model_folder(run)}/{MANIFEST}"]
+        index = Path(config.model.folder, INDEX)
+        files = PublishedFolder(Path(config.model.folder)).weight_files
+        return [str(path) for path in ([index] if index.is_file() else []) + files]
 
     # --- checkpoints ------------------------------------------------------------------------------------------------
 
     def checkpoint_iterations(self, run: str) -> list[int]:
-        """Iterations of the trained checkpoints of `run`, ascending."""
-        return configs.checkpoint_iterations(self.configs[run].train)
+        """Iterations of the checkpoints of `run` that training writes, ascending; none for a published model."""
+        config = self.configs[run]
+        return configs.checkpoint_iterations(config.train) if trains(config) else []
+
+    def iterations(self, run: str) -> list[int]:
+        """Iterations of all checkpoints: 0, the untrained or the published model, and those of training."""
+        return [0, *self.checkpoint_iterations(run)]
+
+    def checkpoint(self, run: str, iteration: int) -> str:
+        """The file that stands for a checkpoint; for a published model, its config.json."""
+        if trains(self.configs[run]):
+            return f"results/{run}/checkpoints/iteration_{iteration:06d}.safetensors"
+        if iteration:
+            raise InputError(f"run {run}: no checkpoint at iteration {iteration}, expected 0: the model is published.")
+        return f"{self.model_folder(run)}/{CONFIG}"
+
+    def checkpoint_file(self, wildcards: Any) -> str:
+        """Input function: the checkpoint at the wildcard `iteration`."""
+        return self.checkpoint(wildcards.run, int(wildcards.iteration))
 
     def previous_iteration(self, run: str, iteration: int) -> int:
         """The iteration that the segment ending at `iteration` starts from. Raises InputError off the schedule."""
-        iterations = [0, *self.checkpoint_iterations(run)]
+        iterations = self.iterations(run)
         if iteration not in iterations[1:]:
             raise InputError(f"run {run}: no checkpoint at iteration {iteration}, expected one of {iterations[1:]}.")
         return iterations[iterations.index(iteration) - 1]
@@ -126,20 +206,20 @@ class Runs:
     def last_checkpoint(self, wildcards: Any) -> str:
         """Input function: the last checkpoint of the run."""
         run, _ = self._of(wildcards)
-        return checkpoint(run, self.checkpoint_iterations(run)[-1])
+        return self.checkpoint(run, self.iterations(run)[-1])
 
     def segment_start(self, wildcards: Any) -> list[str]:
         """Input function: the checkpoint that a segment starts from, and its optimizer state unless it is untrained."""
         iteration = self.previous_iteration(wildcards.run, int(wildcards.iteration))
-        weights = checkpoint(wildcards.run, iteration)
+        weights = self.checkpoint(wildcards.run, iteration)
         return [weights, weights.replace(".safetensors", ".optimizer.safetensors")] if iteration else [weights]
 
     def at_checkpoints(self, pattern: str, untrained: bool = True) -> Callable:
-        """Input function: `pattern` with {run} and {iteration} of each checkpoint, untrained model included or not."""
+        """Input function: `pattern` with {run} and {iteration} of each checkpoint, iteration 0 included or not."""
 
         def files(wildcards: Any) -> list[str]:
             run, _ = self._of(wildcards)
-            iterations = [0] * untrained + self.checkpoint_iterations(run)
+            iterations = self.iterations(run) if untrained else self.checkpoint_iterations(run)
             return [pattern.format(run=run, iteration=f"{iteration:06d}") for iteration in iterations]
 
         return files
@@ -148,14 +228,14 @@ class Runs:
     def last_segments(self) -> str:
         """Regular expression of the wildcard `run` that matches only in paths of a run's last checkpoint."""
         folders = "checkpoints|training|logs|benchmarks"
-        return "|".join(
-            rf"{re.escape(run)}(?=/(?:{folders})/\D*{self.checkpoint_iterations(run)[-1]:06d}\.)" for run in self
-        )
+        last = {run: self.checkpoint_iterations(run)[-1] for run, config in self.configs.items() if trains(config)}
+        patterns = [rf"{re.escape(run)}(?=/(?:{folders})/\D*{iteration:06d}\.)" for run, iteration in last.items()]
+        return "|".join(patterns) or NOTHING
 
     def last_group(self, wildcards: Any) -> str:
         """The group of jobs that analyse the last checkpoint, as the rules' `analyses_{run}_{iteration}` names it."""
         run, _ = self._of(wildcards)
-        return f"analyses_{run}_{self.checkpoint_iterations(run)[-1]:06d}"
+        return f"analyses_{run}_{self.iterations(run)[-1]:06d}"
 
     # --- exit criteria ----------------------------------------------------------------------------------------------
 
@@ -301,10 +381,18 @@ class Runs:
         """Resource function: CPUs of a training job; four per GPU at least, to prefetch and to compile."""
         return max(self.training_threads(wildcards), 4 * self.training_gpus(wildcards))
 
-    def torch_job(self, memory: int, minutes: int, **further: Any) -> dict[str, Any]:
-        """Resources of a job that opens a checkpoint: `memory` in MB and `minutes` in the first attempt."""
+    def torch_job(self, section: str, memory: int, minutes: int, **further: Any) -> dict[str, Any]:
+        """Resources of a job that opens a checkpoint in the dtype of a section: MB and minutes of the first attempt.
+
+        `memory` is for everything but the weights of a published model.
+        """
+
+        def mem_mb(wildcards: Any, attempt: int) -> int:
+            config = self._of(wildcards)[1]
+            return (memory + (0 if trains(config) else weight_mb(config, section))) * attempt
+
         return {
-            "mem_mb": growing(memory),
+            "mem_mb": mem_mb,
             "runtime": growing(minutes),
             "gpu": self.gpus,
             "gpu_slot": self.gpus,
@@ -315,12 +403,22 @@ class Runs:
 
     def figure_runs(self, figure: Figure) -> list[str]:
         """The runs that a figure shows."""
-        return self.variants if figure.variants else [self.selected]
+        return self.variants if figure.variants and self.variants else [self.selected]
 
-    def figure_inputs(self, figure: Figure) -> dict[str, list[str]]:
-        """Input files of a figure by the name of the table in them, one file per run."""
+    def figure_inputs(self, figure: Figure) -> dict[str, Any]:
+        """Input files of a figure by the name of the table in them, one file per run.
+
+        For a figure that the selected run does not have: an input function that says why.
+        """
+        shown = self.figure_runs(figure)
+        problem = figure.problem(self.config)
+
+        def refuse(wildcards: Any) -> list[str]:
+            raise InputError(f"results/{figure.name}.pdf: run {self.selected} {problem}.")
+
         return {
-            name: [f"results/{run}/{file}" for run in self.figure_runs(figure)] for name, file in figure.inputs.items()
+            name: refuse if problem else [f"results/{run}/{file}" for run in shown]
+            for name, file in figure.inputs.items()
         }
 
     def figure_slice(self, figure: Figure) -> str:
@@ -328,12 +426,12 @@ class Runs:
         shown = self.figure_runs(figure)
         config = self.configs[shown[0]]
         names = {"run": self.selected, "runs": shown, "text": configs.text_label(self.config.data)}
+        names |= {"published": not trains(config)}
         return canonical_json(names | {"loops": figure.loops(config), "values": figure.values(config)})
 
     def figure_files(self, target: str) -> list[str]:
-        """The files of a target rule: those of its figures that the selected model has enough groups for."""
-        groups = len(self.config.model.groups)
-        shown = (figure for figure in self.figures if figure.target == target and figure.groups <= groups)
+        """The files of a target rule: those of its figures that the selected run has."""
+        shown = (figure for figure in self.figures if figure.target == target and not figure.problem(self.config))
         return [f"results/{figure.name}.pdf" for figure in shown]
 
     def results(self, wildcards: Any) -> list[str]:
@@ -348,7 +446,12 @@ class Runs:
         return untracked(lambda wildcards: values | {"held_out": self.near_duplicates()})
 
     def near_duplicates(self) -> dict[str, Any] | None:
-        """Held-out documents that were examined and dropped, from the selected run's tokens.json once it exists."""
+        """Held-out documents that were examined and dropped, from the selected run's tokens.json once it exists.
+
+        None for a published model: its training text is not here.
+        """
+        if not trains(self.config):
+            return None
         try:
             metadata = json.loads(Path(f"results/{self.data_run(self.selected)}/data/tokens.json").read_text())
             return metadata["parts"]["val.bin"]["near_duplicates"]
@@ -361,9 +464,31 @@ class Runs:
         return ["results/claims.md"] if self.config.model.groups else []
 
 
-def checkpoint(run: str, iteration: int) -> str:
-    """Path of a checkpoint."""
-    return f"results/{run}/checkpoints/iteration_{iteration:06d}.safetensors"
+def trains(config: Config) -> bool:
+    """Whether the weights of a run are trained here."""
+    return config.model.source == "trained"
+
+
+def repository_name(model: ModelConfig) -> str:
+    """Name of the folder that a published model is downloaded to."""
+    return f"{model.repository.replace('/', '--')}--{model.revision[:12]}"
+
+
+def weight_mb(config: Config, section: str) -> int:
+    """Megabytes of the weights in the dtype of a section."""
+    return parameters(config.model) * BYTES[getattr(config, section).dtype] // 10**6
+
+
+def _text_identity(config: Config) -> tuple[Any, ...]:
+    """What the text and the tokens of a run depend on."""
+    model = config.model
+    own = (model.repository, model.revision, model.folder) if config.tokenizer.name == "published" else None
+    return config.data, config.tokenizer, own
+
+
+def _alternatives(names: Iterable[str]) -> str:
+    """Regular expression that matches these names literally, and nothing else."""
+    return "|".join(map(re.escape, names)) or NOTHING
 
 
 def _entry(name: str, run: str, config: Config) -> Any:

@@ -55,7 +55,9 @@ def seconds(call: Callable[[], object]) -> float:
     return time.thread_time() - started
 
 
-def compare(label: str, call: Callable[[], object], peer: Callable[[], object], repeats: int, aim: float) -> None:
+def compare(
+    label: str, call: Callable[[], object], peer: Callable[[], object], repeats: int, aim: float | None = None
+) -> None:
     """Print the milliseconds of both, and their ratio."""
     pairs = []
     for repeat in range(-WARM_UP, repeats):
@@ -68,7 +70,7 @@ def compare(label: str, call: Callable[[], object], peer: Callable[[], object], 
     low, median, high = statistics.quantiles([a / b for a, b in pairs], n=4)
     left, right = (statistics.median(times) * 1e3 for times in zip(*pairs, strict=True))
     print(f"{label}: {left:.2f} against {right:.2f} ms/token, ratio {median:.3f}", end=" ")
-    print(f"(quartiles {low:.3f} to {high:.3f}), aim {aim:.2f}", flush=True)
+    print(f"(quartiles {low:.3f} to {high:.3f})" + ("" if aim is None else f", aim {aim:.2f}"), flush=True)
 
 
 def token_at(decoder: Decoder, position: int, evaluations: list[int] | None = None) -> Callable[[], None]:

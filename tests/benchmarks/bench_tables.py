@@ -53,12 +53,9 @@ def write_checkpoint(folder: Path, iteration: int) -> int:
     tokens = {"sequence": range(SEQUENCES), "position": range(CONTEXT_LENGTH)}
     states = {**tokens, "group": MODEL.group_labels, "k": range(LOOPS + 1)}
     jumps = {**tokens, "boundary": MODEL.boundary_labels, "reference_state": REFERENCE_STATES}
-    loops = {"group": list(MODEL.group_labels), "loops": LOOPS, "iteration": iteration}
     frames = {
         "trajectories": random_table("trajectories", iteration, states, generator),
         "token_drift": random_table("token_drift", iteration, jumps, generator),
-        "training": pd.DataFrame({column: [1.0] for column in tables.columns("training")} | {"iteration": [iteration]}),
-        "training_loops": pd.DataFrame(loops),
     }
     for table, frame in frames.items():
         tables.write(table, frame, folder / f"{table}.{iteration}.parquet")
@@ -82,13 +79,12 @@ def aggregation(rows: int) -> None:
         while total < rows:
             files += 1
             total += write_checkpoint(folder, files)
-        options = {"trajectories": "trajectories", "token-drift": "token_drift", "logs": "training"}
-        options |= {"loops": "training_loops"}
+        options = {"trajectories": "trajectories", "token-drift": "token_drift"}
         inputs = {option: sorted(folder.glob(f"{table}.*.parquet")) for option, table in options.items()}
         command = [sys.executable, "scripts/aggregate_metrics.py", "--config", json.dumps({"run": "trial"})]
         for option, paths in inputs.items():
             command += [f"--{option}", *paths]
-        for output in ("loop-metrics", "drift", "loop-sequences", "drift-sequences", "training", "training-loops"):
+        for output in ("loop-metrics", "drift", "loop-sequences", "drift-sequences"):
             command += [f"--{output}", folder / f"{output}.out"]
         seconds, memory = measured(command)
         baseline, _ = measured([sys.executable, "-c", READ_ONLY, *inputs["trajectories"], *inputs["token-drift"]])

@@ -10,6 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from tests.small import model_config
+from twoscale.config import plain
 from twoscale.errors import InputError
 from twoscale.model import checkpoints
 from twoscale.model.checkpoints import Header
@@ -147,7 +148,7 @@ def test_a_full_disk_leaves_the_old_checkpoint(saved, small_disk):
 def test_a_model_for_evaluation_has_the_saved_weights_in_the_precision_asked_for(tmp_path):
     path, config = tmp_path / "model.safetensors", model_config()
     untrained = initialise(config, seed=3)
-    checkpoints.save(path, untrained.state_dict(), Header("weights", 10, 0, {"model": vars(config), "seed": 1}, {}))
+    checkpoints.save(path, untrained.state_dict(), Header("weights", 10, 0, {"model": plain(config), "seed": 1}, {}))
     model, header = checkpoints.load_model(path, config, torch.float64, "cpu")
     assert header.iteration == 10
     assert not model.training
@@ -159,6 +160,6 @@ def test_a_model_for_evaluation_has_the_saved_weights_in_the_precision_asked_for
 def test_a_model_of_other_settings_is_refused_before_its_weights_are_read(tmp_path):
     path = tmp_path / "model.safetensors"
     made = initialise(model_config(), seed=3)
-    checkpoints.save(path, made.state_dict(), Header("weights", 10, 0, {"model": vars(model_config())}, {}))
+    checkpoints.save(path, made.state_dict(), Header("weights", 10, 0, {"model": plain(model_config())}, {}))
     with pytest.raises(InputError, match=r"model\.sandwich is post_residual there, expected branch"):
         checkpoints.load_model(path, model_config(sandwich="branch"), torch.float32, "cpu")

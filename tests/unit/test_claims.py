@@ -12,7 +12,7 @@ import pytest
 from tests.small import ROOT
 from twoscale import tables
 from twoscale.analysis import claims, claims_exits, claims_page, evidence, findings
-from twoscale.analysis.findings import FAILS, HOLDS, OPEN
+from twoscale.analysis.findings import FAILS, HOLDS, NOT_ASKED, OPEN
 
 GROUPS = ("4", "5-6")
 BOUNDARY = "4->5-6"
@@ -179,7 +179,7 @@ CASES = [
     (4, OPEN, {"loops": loops(last={"level": 0.45, "level_spread": 0.1})}, "crosses"),
     (5, HOLDS, {}, "every finding"),
     (5, FAILS, {"loops": loops(last={"level": 0.89})}, "→ 0.89 over 4 checkpoints"),
-    (5, OPEN, {"loops": loops(loops=20)}, "rows missing: loop steps up to"),
+    (5, OPEN, {"loops": loops(nulls=0.5)}, "50% of the values are under the rounding floor"),
     (6, HOLDS, {}, "every finding"),
     (6, FAILS, {"drift": drift(final=3.0)}, "final"),
     (6, OPEN, {"drift": drift(projected=5.0)}, "crosses"),
@@ -438,9 +438,32 @@ def test_the_drift_of_every_trained_checkpoint_counts():
     assert [f.quantity for f in verdict.findings if f.verdict == FAILS and f.counts] == ["DLR, iteration 10"]
 
 
-def test_max_loops_other_than_the_papers_leaves_the_saving_open():
-    verdict = examine(7, synthetic(max_loops=64))
-    assert (verdict.verdict, "max_loops is 64" in verdict.reason) == (OPEN, True)
+def test_a_claim_that_needs_something_else_of_the_run_is_not_asked():
+    """Each lacks one thing; the sentence names it, and nothing is measured."""
+    usual = usual_tables()
+    one_group = {name: usual[name][usual[name]["group"] == usual[name]["group"].iloc[0]] for name in ("loops",)}
+    few_loops = {"loops": usual["loops"][usual["loops"]["k"] <= 20]}
+    for claim, changes, reason in (
+        (7, {"max_loops": 64}, "exits.max_loops: 30, and that of the run is 64"),
+        (6, one_group, "at least 2 looped groups, and the model has 1"),
+        (4, few_loops, "needs at least 30 loop steps, and trajectories.loops is 20"),
+        (2, {"published": True}, "a published model has one checkpoint"),
+    ):
+        verdict = examine(claim, synthetic(**changes))
+        assert (verdict.verdict, verdict.findings) == (NOT_ASKED, ())
+        assert reason in verdict.reason
+
+
+def test_a_published_model_is_judged_at_its_only_checkpoint_and_compared_with_no_untrained_one():
+    only = {
+        name: frame[frame["iteration"] == frame["iteration"].max()].assign(iteration=0)
+        for name, frame in usual_tables().items()
+        if "iteration" in frame
+    }
+    published, trained = examine(1, synthetic(**only, published=True)), examine(1, synthetic())
+    judged = [[f.estimate.value for f in v.findings if f.bounds] for v in (published, trained)]
+    assert judged[0] == judged[1]
+    assert not [finding for finding in published.findings if "untrained" in finding.quantity]
 
 
 def test_a_threshold_of_lesser_quality_does_not_race():
@@ -493,7 +516,7 @@ def test_empty_tables_leave_claims_open_and_none_fails(empty):
     assert len(verdicts) == 15
     assert FAILS not in {v.verdict for v in verdicts}
     if empty != "checks":
-        assert any(v.verdict == OPEN and "rows missing" in v.reason for v in verdicts)
+        assert any(v.verdict in (OPEN, NOT_ASKED) for v in verdicts)
 
 
 def test_one_document_gives_no_interval():

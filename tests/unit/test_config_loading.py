@@ -211,7 +211,7 @@ def ouro(monkeypatch):
     """A registered architecture with one more key."""
 
     class OuroConfig(config.ModelConfig):
-        exit_gate: bool = False
+        halting: bool = False
 
     module = ModuleType("twoscale.model.ouro")
     module.Config = OuroConfig
@@ -221,17 +221,17 @@ def ouro(monkeypatch):
 
 
 def test_an_architecture_brings_the_class_of_its_section(ouro):
-    (run,) = config.runs({"preset": "tiny", "model": {"architecture": "ouro", "exit_gate": True}}).values()
+    (run,) = config.runs({"preset": "tiny", "model": {"architecture": "ouro", "halting": True}}).values()
     made = run.model
     assert isinstance(made, ouro)
-    assert (made.exit_gate, made.hidden_size, made.vocab_size) == (True, 16, 257)
-    assert config.plain(made)["exit_gate"] is True
-    assert config.plain(run)["model"]["exit_gate"] is True
+    assert (made.halting, made.hidden_size, made.vocab_size) == (True, 16, 257)
+    assert config.plain(made)["halting"] is True
+    assert config.plain(run)["model"]["halting"] is True
     assert config.ConfigSlice({"model": config.plain(made)}).model == made
 
 
 def test_the_keys_of_an_architecture_are_named(ouro):
-    with pytest.raises(InputError, match=r"^config key model: unknown key gate, expected one of .*, exit_gate\.$"):
+    with pytest.raises(InputError, match=r"^config key model: unknown key gate, expected one of .*, halting\.$"):
         config.runs({"preset": "tiny", "model": {"architecture": "ouro", "gate": True}})
 
 

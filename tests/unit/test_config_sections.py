@@ -102,6 +102,19 @@ def test_groups_and_boundaries_are_named_by_their_layers():
 
 
 @pytest.mark.parametrize(
+    ("groups", "labels"),
+    [
+        ([[3, 4]], ("prelude->3-4", "3-4->coda")),
+        ([[1, 2]], ("embedding->1-2", "1-2->coda")),
+        ([[3, 4, 5, 6]], ("prelude->3-6",)),
+        ([[1, 2, 3, 4, 5, 6]], ("embedding->1-6",)),
+    ],
+)
+def test_the_boundaries_of_one_group_are_those_around_it(groups, labels):
+    assert config.ModelConfig(num_layers=6, groups=groups).boundary_labels == labels
+
+
+@pytest.mark.parametrize(
     ("groups", "depth"), [([], 12), ([[4], [5, 6], [7]], 8 + 4 * 12), ([[3, 4, 5, 6]], 8 + 4 * 12), ([[1]], 11 + 12)]
 )
 def test_effective_depth_counts_looped_layers_once_per_mean_loop(groups, depth):
@@ -193,7 +206,6 @@ WRONG = [
     ("train.processes", {"train": {"processes": 11}}, "11"),
     ("train.min_learning_rate", {"train": {"min_learning_rate": 1.0}}, "1.0"),
     ("train.lr_decay_iterations", {"train": {"lr_decay_iterations": 2000}}, "2000"),
-    ("tokenizer.vocab_size", {"tokenizer": {"name": "bpe", "vocab_size": 65537}}, "65537"),
     ("data.path", {"data": {"source": "parquet", "path": None}}, "nothing"),
     ("trajectories.states_sequence", {"trajectories": {"states_sequence": 16}}, "16"),
     ("data.held_out_tokens", {"data": {"held_out_tokens": 32 * 512}}, f"at least {32 * 512 + 1}"),
@@ -374,3 +386,51 @@ def test_the_source_of_the_text_depends_neither_on_quotas_nor_on_what_applies_to
     assert source == config.text_source(config.Config().data)
     assert source != config.text_source(from_paper(data={"subset": "sample-100BT"}).data)
     assert config.DataConfig(**source) == config.DataConfig()
+
+
+# --- keys of published models ------------------------------------------------------------------------------------
+
+
+PUBLISHED = {"source": "published", "folder": "models/huginn"}
+
+
+@pytest.mark.parametrize(
+    ("sections", "expected"),
+    [
+        ({"model": {"num_kv_heads": 5}}, "model.num_kv_heads: found 5, expected a divisor of model.num_heads = 12"),
+        ({"model": {"positions": "rotary", "num_heads": 256}}, "expected an even head dimension"),
+        ({"model": {"injection": "none"}}, "model.state_init: found noise, expected input or input_plus_noise"),
+        ({"model": {"loop_norm": True}}, "model.loop_norm: found true, expected false unless the last layer is looped"),
+        ({"model": {"source": "published"}}, "found neither, expected either repository or folder"),
+        ({"model": {"folder": "models/huginn"}}, "found folder, expected neither repository nor folder"),
+        ({"model": {**PUBLISHED, "repository": "a/b", "revision": "0" * 40}}, "found repository and folder, expected"),
+        ({"model": {"source": "published", "repository": "a/b"}}, "model.revision: found None, expected the commit"),
+        ({"model": {"source": "published", "repository": "a/b", "revision": "main"}}, "string that matches"),
+        ({"model": PUBLISHED}, "tokenizer.name: found gpt2, expected published"),
+        ({"tokenizer": {"name": "published"}}, "tokenizer.name: found published, expected another tokenizer"),
+        (
+            {"model": {"injection": "none", "state_init": "input"}, "train": {"backprop_depth": 2}},
+            "train.backprop_depth: found 2, expected null",
+        ),
+        ({"exits": {"criteria": {"exit_gate": {"thresholds": [0.5]}}}}, "expected a model with model.exit_gate: true"),
+    ],
+)
+def test_keys_of_published_models_that_contradict_each_other_are_refused(sections, expected):
+    with pytest.raises(InputError) as error:
+        config.checked(config.merge(config.preset("paper"), sections))
+    assert expected in str(error.value)
+
+
+def test_the_vocabulary_of_a_published_model_is_that_of_its_embedding():
+    tokenizer = {"name": "published", "vocab_size": 100_352}
+    made = config.checked(config.merge(config.preset("paper"), {"model": PUBLISHED, "tokenizer": tokenizer}))
+    assert made.model.vocab_size == 100_352
+
+
+def test_an_optional_key_is_left_out_at_its_default_and_comes_back():
+    """So runs and checkpoints from before the key keep their identity."""
+    default, other = config.ModelConfig(), config.ModelConfig(rotary_base=500.0, rotary_scaling={"factor": 4})
+    assert not {"positions", "rotary_base", "source"} & config.plain(default).keys()
+    assert config.plain(other)["rotary_base"] == 500.0
+    for made in (default, other):
+        assert config.ConfigSlice({"model": config.plain(made)}).model == made

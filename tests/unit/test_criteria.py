@@ -404,7 +404,13 @@ MET_BY_SOME = {
     "argmax_stability": 3,
     "cosine": 0.05,
     "minp_kl": 0.05,
+    "exit_gate": 0.9,
 }
+
+
+def readout_for(name):
+    """What the engine would hand in: logits, or the probability of exit."""
+    return (lambda x: x[:, 0].sigmoid()) if CRITERIA[name].needs_gate else same
 
 
 @pytest.mark.parametrize(("name", "threshold"), [(name, MET_BY_SOME[name]) for name in CRITERIA])
@@ -415,8 +421,8 @@ def test_dropping_tokens_from_the_state_changes_nothing_for_the_others(name, thr
     kept = torch.arange(10)
     fired = 0
     for k in range(12):
-        exits, together = criterion.update(together, states[k + 1], same)
-        exits_apart, apart = criterion.update(apart, states[k + 1, kept], same)
+        exits, together = criterion.update(together, states[k + 1], readout_for(name))
+        exits_apart, apart = criterion.update(apart, states[k + 1, kept], readout_for(name))
         assert torch.equal(exits_apart, exits[kept])
         fired += int(exits.sum())
         stay = ~exits_apart
@@ -436,11 +442,23 @@ def test_a_criterion_keeps_no_state_between_texts(name):
     def answers():
         state, exits = criterion.start(states[0]), []
         for x in states[1:]:
-            should_exit, state = criterion.update(state, x, same)
+            should_exit, state = criterion.update(state, x, readout_for(name))
             exits.append(should_exit)
         return torch.stack(exits)
 
     assert torch.equal(answers(), answers())
+
+
+def test_the_exit_gate_cumulates_the_probability_of_having_left():
+    """lambda = 1/2 at every step: 1/2, 3/4, 7/8 have left; a threshold that is reached exactly is met."""
+    for threshold, steps in ((0.4, 1), (0.5, 1), (0.6, 2), (0.75, 2), (0.8, 3)):
+        criterion = make_criterion("exit_gate", threshold)
+        x, taken, exits = torch.zeros(1, 2), 0, torch.tensor([False])
+        state = criterion.start(x)
+        while not exits.item():
+            exits, state = criterion.update(state, x, lambda x: torch.full((len(x),), 0.5))
+            taken += 1
+        assert taken == steps
 
 
 def test_an_unknown_criterion_is_refused_with_the_known_names():

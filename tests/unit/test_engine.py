@@ -30,13 +30,67 @@ VARIANTS = {
     "blend from zero, final norm": {"adapter_init": "blend", "state_init": "zero", "exit_norm": "final_norm"},
     "loops at both ends": {"groups": [[1, 2], [6]], "sandwich": "branch", "loop_noise": 0.05},
 }
+# The architectures of published models, each at a size of its own.
+PUBLISHED = {
+    "Huginn": {
+        "groups": [[2, 3, 4]],
+        "exit_norm": "final_norm",
+        "positions": "rotary",
+        "qk_bias": True,
+        "mlp": "gated",
+        "mlp_size": 24,
+    },
+    "Ouro": {
+        "num_layers": 3,
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "groups": [[1, 2, 3]],
+        "sandwich": "branch",
+        "state_init": "input",
+        "injection": "none",
+        "loop_norm": True,
+        "positions": "rotary",
+        "rotary_pairs": "halves",
+        "rotary_base": 500.0,
+        "mlp": "gated",
+        "mlp_size": 20,
+        "embedding_scale": 1.0,
+        "tied_head": False,
+    },
+    "retrofitted Llama": {
+        "groups": [[2], [4, 5]],
+        "num_heads": 4,
+        "num_kv_heads": 1,
+        "norms": "pre",
+        "norm_epsilon": 1e-5,
+        "positions": "rotary",
+        "rotary_pairs": "halves",
+        "rotary_scaling": {"factor": 4, "original_context_length": 16},
+        "mlp": "gated",
+        "tied_head": False,
+        "vocab_multiple": 1,
+    },
+    "retrofitted OLMo": {"groups": [[3, 4]], "norms": "post", "qk_norm": True, "positions": "rotary"},
+}
 ADAPTIVE = [name for name in CRITERIA if name != "fixed"]
 
 
 def small_model(seed=0, **variants):
-    """An untrained float64 model: 6 layers, 16 wide."""
+    """An untrained float64 model: 6 layers, 16 wide, with an exit gate that lets tokens loop for a few steps.
+
+    Biases and norms of the layers are moved off their initial values, so that none of them has no effect.
+    """
     default = {"num_layers": 6, "hidden_size": 16, "context_length": CONTEXT_LENGTH, "vocab_size": 11}
-    return initialise(model_config(**default | {"groups": THREE_GROUPS, "mean_loops": 4} | variants), seed).double()
+    default |= {"groups": THREE_GROUPS, "mean_loops": 4, "exit_gate": True}
+    model = initialise(model_config(**default | variants), seed).double()
+    source = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if ".heads." in name:
+                parameter += 0.3 * torch.randn(parameter.shape, generator=source, dtype=torch.float64)
+        model.gate.weight *= 3
+        model.gate.bias -= 1.5
+    return model
 
 
 def text(batch, length, seed=0):
@@ -62,6 +116,9 @@ def statistic(name, model, x, x_new, x_before):
         case "entropy_diff":
             before, after = (criterion.entropy(model.readout(state)) for state in (x, x_new))
             return (after - before).abs()
+        case "exit_gate":  # about what is cumulated after two or three steps
+            gates = [model.exit_gate(state) for state in (x_before, x, x_new)]
+            return 1 - (1 - gates[0]) * (1 - gates[1]) * (1 - gates[2])
     raise ValueError(name)
 
 
@@ -116,9 +173,14 @@ def rows_through_step(model, run):
 # --- one function, three engines -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", CRITERIA)
-@pytest.mark.parametrize("variants", VARIANTS.values(), ids=VARIANTS)
-def test_parallel_decoding_and_reference_are_the_same_function(variants, name):
+SEVERAL = ["fixed", "step_norm", "kl", "acceleration", "exit_gate"]
+CASES = [(name, criterion) for name in VARIANTS for criterion in CRITERIA]
+CASES += [(name, criterion) for name in PUBLISHED for criterion in SEVERAL]
+
+
+@pytest.mark.parametrize(("variant", "name"), CASES)
+def test_parallel_decoding_and_reference_are_the_same_function(variant, name):
+    variants = (VARIANTS | PUBLISHED)[variant]
     model = small_model(**variants)
     sequences, tokens = (4, 1), text(2, 9)
     threshold = ragged_threshold(name, model, tokens, noise_of(*sequences))
@@ -213,7 +275,7 @@ def test_later_tokens_change_neither_earlier_logits_nor_earlier_exits(name):
 
 
 @pytest.mark.parametrize("loops", [1, 4, MAX_LOOPS])
-@pytest.mark.parametrize("variants", VARIANTS.values(), ids=VARIANTS)
+@pytest.mark.parametrize("variants", (VARIANTS | PUBLISHED).values(), ids=VARIANTS | PUBLISHED)
 def test_fixed_is_the_plain_forward_pass_with_as_many_loops(variants, loops):
     model, tokens = small_model(**variants), text(2, 9)
     logits, counts = evaluate(model, tokens, make_criterion("fixed", loops), MAX_LOOPS, noise_of(2, 6))
@@ -225,7 +287,7 @@ def test_fixed_is_the_plain_forward_pass_with_as_many_loops(variants, loops):
 @pytest.mark.parametrize("name", ADAPTIVE)
 def test_a_threshold_that_is_never_met_runs_all_loops(name):
     model, tokens = small_model(), text(2, 9)
-    never = 1000 if name == "argmax_stability" else 1e-300
+    never = {"argmax_stability": 1000, "exit_gate": 2.0}.get(name, 1e-300)
     logits, counts = evaluate(model, tokens, make_criterion(name, never), MAX_LOOPS, noise_of(0, 1))
     assert_close(logits, model(tokens, [MAX_LOOPS] * len(model.config.groups), noise_of(0, 1)))
     assert (counts.loop_steps == MAX_LOOPS).all()
@@ -239,7 +301,8 @@ ALWAYS_MEETABLE = [name for name in ADAPTIVE if name != "argmax_stability"]
 def test_a_threshold_that_is_always_met_lets_every_token_go_at_the_first_chance(name):
     steps, evaluations = (2, 3) if name.startswith("acceleration") else (1, 1)
     model, tokens = small_model(), text(2, 9)
-    logits, counts = evaluate(model, tokens, make_criterion(name, 1e300), MAX_LOOPS, noise_of(0, 1))
+    always = 1e-300 if name == "exit_gate" else 1e300
+    logits, counts = evaluate(model, tokens, make_criterion(name, always), MAX_LOOPS, noise_of(0, 1))
     assert (counts.loop_steps == steps).all()
     assert (counts.evaluations == evaluations).all()
     assert logits.isfinite().all()
@@ -336,9 +399,9 @@ def feed_in_pieces(decoder, tokens, sizes):
     return torch.cat(logits), torch.cat(evaluations, dim=1)
 
 
-@pytest.mark.parametrize("name", CRITERIA)
-@pytest.mark.parametrize("variants", VARIANTS.values(), ids=VARIANTS)
-def test_tokens_fed_together_are_the_same_as_tokens_fed_one_by_one(variants, name):
+@pytest.mark.parametrize(("variant", "name"), CASES)
+def test_tokens_fed_together_are_the_same_as_tokens_fed_one_by_one(variant, name):
+    variants = (VARIANTS | PUBLISHED)[variant]
     model, tokens = small_model(**variants), text(1, 11)
     criterion = make_criterion(name, ragged_threshold(name, model, tokens, noise_of(0)))
     expected, taken = decode_text(make_decoder(model, criterion), tokens[0])
@@ -436,6 +499,26 @@ def test_shared_slots_are_those_of_the_explicit_reference(name, slots):
         decoded, taken = decode_text(make_decoder(model, criterion, sequence=sequence, kv_slots=slots), tokens[row])
         assert_close(decoded, expected)
         assert torch.equal(taken, evaluations)
+
+
+@pytest.mark.parametrize("variants", PUBLISHED.values(), ids=PUBLISHED)
+def test_published_architectures_share_slots_and_start_warm_as_the_reference_does(variants):
+    model, tokens = small_model(**variants), text(1, 9)[0]
+    threshold = ragged_threshold("step_norm", model, tokens[None], noise_of(0))
+    expected, _, evaluations = reference_engine.evaluate(
+        model, tokens, "step_norm", threshold, MAX_LOOPS, noise_of(0), kv_slots=2, warm_from=1
+    )
+    decoder = make_decoder(model, make_criterion("step_norm", threshold), kv_slots=2, warm_start=True)
+    decoded, taken = decode_text(decoder, tokens)
+    assert_close(decoded, expected)
+    assert torch.equal(taken, evaluations)
+
+
+def test_a_model_without_a_gate_has_no_exit_by_gate():
+    model = initialise(model_config(context_length=CONTEXT_LENGTH), 0)
+    for run in (lambda c: evaluate(model, text(1, 3), c, 3, noise_of(0)), lambda c: make_decoder(model, c).feed(1)):
+        with pytest.raises(InputError, match=r"expected a model with model\.exit_gate: true"):
+            run(make_criterion("exit_gate", 0.5))
 
 
 def test_slots_that_are_shared_change_the_function_and_slots_enough_do_not():
@@ -646,6 +729,17 @@ def test_compiled_steps_are_the_same_function(name, options):
 
 
 @needs_compiler
+def test_compiled_steps_of_a_published_architecture_are_the_same_function():
+    model, tokens = small_model(**PUBLISHED["Ouro"]), text(1, 9)[0]
+    criterion = make_criterion("step_norm", ragged_threshold("step_norm", model, tokens[None], noise_of(0)))
+    plain, compiled = (make_decoder(model, criterion, compile=compile) for compile in (False, True))
+    expected, taken = decode_text(plain, tokens)
+    logits, evaluations = decode_text(compiled, tokens)
+    assert_close(logits, expected)
+    assert torch.equal(evaluations, taken)
+
+
+@needs_compiler
 def test_compiled_steps_have_forgotten_what_overflowed():
     model, tokens = small_model(groups=[[2, 3]]), text(1, 9)[0]
     criterion = make_criterion("fixed", 3)
@@ -714,7 +808,7 @@ def test_copies_for_decoding_share_all_but_linear_weights():
 NEAR = 1e-4  # relative distance from the threshold at which rounding may decide
 
 
-@pytest.mark.parametrize("name", [name for name in CRITERIA if name not in ("fixed", "argmax_stability")])
+@pytest.mark.parametrize("name", [name for name in CRITERIA if name not in ("fixed", "argmax_stability", "exit_gate")])
 def test_in_float32_only_tokens_near_the_threshold_leave_at_another_step(name):
     agreed = left_out = 0
     for seed in range(8):

@@ -221,7 +221,7 @@ def test_png_is_written_at_300_dots_per_inch_and_other_kinds_are_refused(tmp_pat
 
 
 def test_checkpoints_darken_over_training_and_the_untrained_model_is_dashed_grey():
-    styles = style.checkpoint_palette([600, 0, 50, 200])
+    styles = style.checkpoint_palette([600, 0, 50, 200], RUN["context"])
     assert list(styles) == [0, 50, 200, 600]
     luminance = [np.dot(to_rgb(styles[iteration]["color"]), (0.2126, 0.7152, 0.0722)) for iteration in (50, 200, 600)]
     assert luminance == sorted(luminance, reverse=True)
@@ -314,6 +314,22 @@ def test_fig1_a_file_that_holds_no_states_is_refused(tmp_path, kind):
     with pytest.raises(InputError, match=r"s\.safetensors: ") as error:
         fig1.read_states(path)
     assert one_sentence(error)
+
+
+def test_fig1_shows_only_what_the_states_have_in_its_legend(tmp_path):
+    loops = [place | {"follows": False} for place in places() if place["group"]]
+    path = tmp_path / "states.safetensors"
+    values = np.random.default_rng(0).normal(size=(len(loops), 2, 5)).astype(np.float32)
+    header = {"places": loops, "tokens": ["a", "b"], "iteration": 0, "sequence": 0}
+    save_file({"states": values}, path, metadata={"twoscale": json.dumps(header)})
+    figure = fig1.draw(**fig1.read([path]), tokens=2, **RUN)
+    entries = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert entries == ["start $x^{(0)}$ to $x^{(1)}$", "last state $x^{(K)}$"]
+
+
+def test_groups_with_fewer_loop_steps_are_named_at_the_foot():
+    context = style.FigureContext("mine", "prompts", LOOPS, fewest_loops=2)
+    assert fig5.draw(loop_metrics(), context=context).get_supxlabel().endswith("K = 2 … 6 loop steps")
 
 
 def test_fig2_shows_the_reference_state_at_each_boundary_with_one_sigma(tmp_path):
@@ -468,6 +484,7 @@ def test_training_without_an_iteration_is_refused_in_one_sentence():
 OF_GROUPS = {"groups", "held_out_loops", "mean_loops"}  # values of the caption of training for looped models
 
 
+FLAGS = {"published": False, "core": None}  # values that select a sentence and are not quoted
 HELD_OUT_COUNTED = ("fig4", "training", "scaling")  # captions with the counts of held-out documents
 
 
@@ -480,10 +497,11 @@ def caption_values(name):
         values["held_out"] = dict.fromkeys(
             ("documents", "tokens", "dropped_documents", "dropped_tokens", "ngram_tokens")
         )
-    return {
+    placed = {
         key: {inner: f"<{inner}>" for inner in value} if isinstance(value, dict) else f"<{key}>"
         for key, value in values.items()
     }
+    return placed | {key: value for key, value in FLAGS.items() if key in values}
 
 
 def render_caption(name, values):
@@ -496,9 +514,37 @@ def render_caption(name, values):
 def test_captions_quote_every_value_they_are_given_and_ask_for_no_other(name):
     values = caption_values(name)
     written = render_caption(name, values)
-    for value in values.values():
+    for value in (value for key, value in values.items() if key not in FLAGS):
         assert all(part in written for part in (value.values() if isinstance(value, dict) else [value]))
     assert (f"(Fig. {name[-1]} of the paper)" in written) == (name in PAPER)
+
+
+@pytest.mark.parametrize("name", [figure.name for figure in FIGURES if not figure.training])
+def test_captions_of_a_published_model_say_nothing_of_a_training_course(name):
+    values = caption_values(name) | {"published": True, "held_out": None}
+    written = render_caption(name, values)
+    for words in ("untrained", "over training", "iterations", "every checkpoint", "in the training text"):
+        assert words not in written
+
+
+def test_fig2_of_a_published_model_has_its_boundaries_side_by_side():
+    table = drift_table(boundaries=("prelude->3-6", "3-6->coda"))
+    table = table[table["iteration"] == table["iteration"].min()].assign(iteration=0)
+    context = style.FigureContext("huginn", "text", LOOPS, published=True)
+    (axes,) = fig2.draw(table, reference_state="first_state", context=context).axes
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["prelude → 3–6", "3–6 → coda"]
+    points = [line.get_ydata()[0] for line in axes.get_lines() if len(line.get_xdata()) == 1]
+    wanted = table[(table["reference_state"] == "first_state") & (table["measure"] == "dlr")]["mean"]
+    assert points == wanted.tolist()
+
+
+def test_the_line_of_a_published_model_has_no_iteration_in_the_legend():
+    context = style.FigureContext("huginn", "text", LOOPS, published=True)
+    table = loop_metrics(groups=("3-6",))
+    table = table[table["iteration"] == table["iteration"].min()].assign(iteration=0)
+    assert not fig3.draw(table, context=context).legends
+    (legend,) = fig5.draw(table, context=context).legends
+    assert [text.get_text() for text in legend.get_texts()] == [style.REPORTED_LABEL]
 
 
 def test_the_values_of_captions_are_those_of_the_config():

@@ -84,7 +84,7 @@ def test_a_run_without_a_checkpoint_is_refused(tmp_path):
     [
         ({"vocab_size": 300}, "found a model of 300 token ids, expected 257"),
         ({"digest": "cd" * 32}, "trained on other tokens than those that .*tokens.json describes"),
-        ({"tokenizer": "words"}, "found 'words', expected gpt2, bpe or bytes"),
+        ({"tokenizer": "words"}, "found 'words', expected gpt2, bpe, bytes or published"),
         ({"tokenizer": "bpe"}, "tokenizer.json: found no tokenizer"),
     ],
 )

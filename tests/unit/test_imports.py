@@ -20,7 +20,7 @@ FLOORS = [
     {"exits"},
     {"analysis"},
     {"figures"},
-    {"workflow"},
+    {"workflow", "recorded_run"},
     {"gpu"},
     {"command"},
 ]
@@ -83,6 +83,11 @@ def test_no_modules_import_one_another_in_a_circle():
             del open_arrows[name]
         open_arrows = {name: targets - set(free) for name, targets in open_arrows.items()}
     assert open_arrows == {}
+
+
+def test_planning_reads_a_published_folder_without_torch():
+    code = "import sys, twoscale.model.published.folder; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
 @pytest.mark.parametrize("package", WITHOUT_TORCH)

@@ -39,6 +39,10 @@ def test_there_is_one_row_for_every_token_group_and_draw():
     assert set(frame["iteration"]) == {ITERATION}
 
 
+def test_the_only_group_is_not_varied_a_second_time_as_all_groups():
+    assert measured(float64_model(groups=[[2, 3]]))["group"].unique().tolist() == ["2-3"]
+
+
 def test_all_groups_varied_is_a_pass_under_the_noise_of_another_seed():
     model = float64_model()
     passes = [independence.final_states(model, TOKENS[:2], LOOPS, EvaluationNoise(SEED + n, [0, 1], 8)) for n in (0, 1)]

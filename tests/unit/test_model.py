@@ -366,6 +366,19 @@ def test_initial_weights_have_the_deviation_of_the_formula_and_no_tails():
     assert {"token_embedding", "position_embedding", "adapter", "qkv", "attention_out", "mlp_in", "mlp_out"} <= seen
 
 
+def test_a_gated_mlp_starts_with_a_small_value_half_and_biases_at_zero():
+    """As in Geiping's code; the gate half starts as any matrix does."""
+    config = model_config(hidden_size=64, mlp="gated", mlp_size=96, qk_bias=True, exit_gate=True)
+    model = initialise(config, seed=3)
+    for name, parameter in model.named_parameters():
+        if name.endswith("mlp_in.weight"):
+            gate, value = parameter.split(96)
+            ratio = (value.std() / gate.std()).item()
+            assert ratio == pytest.approx(1 / math.sqrt(2 * config.effective_depth), rel=0.05)
+        if name.endswith("bias"):
+            assert not parameter.any(), name
+
+
 def test_output_projections_of_the_paper_are_divided_by_the_root_of_112():
     paper = model_config(num_layers=12, num_heads=12, hidden_size=768, groups=[[4], [5, 6], [7]], mean_loops=12)
     assert initial_std(paper, "unlooped.1.qkv.weight") == pytest.approx(math.sqrt(2 / 3840))

@@ -250,3 +250,12 @@ def test_no_held_out_page_of_the_running_pythons_documentation_stands_in_its_tra
     assert not HeldOutNgrams(kept, 150).found_in([training]).any()
     assert len(sides[True]) - counts.dropped_documents >= 8
     assert counts.dropped_tokens < len(examined) / 2
+
+
+def test_ids_above_65535_are_told_apart_from_those_that_share_their_lower_half():
+    ids = np.arange(200, dtype=np.uint32)
+    high = ids + np.uint32(2**16)
+    assert HeldOutNgrams(high, 5).found_in([high]).all()
+    assert not HeldOutNgrams(high, 5).found_in([ids]).any()
+    assert HeldOutNgrams(ids, 5).found_in([ids.astype(np.uint16)]).all()
+    assert len(np.unique(near_duplicates.ngram_hashes(np.arange(2**18, dtype=np.uint32), 2))) == 2**18 - 1

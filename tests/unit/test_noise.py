@@ -107,6 +107,16 @@ def test_noise_is_a_normal_of_variance_two_fifths_cut_at_three_deviations(source
     assert share == pytest.approx(math.erf(1 / math.sqrt(2)) / math.erf(3 / math.sqrt(2)), abs=0.01)
 
 
+@pytest.mark.parametrize("std", [0.01, 2.0])
+def test_noise_of_another_deviation_is_the_same_noise_scaled(std):
+    for one, other in (
+        (EvaluationNoise(1, [3], CONTEXT_LENGTH), EvaluationNoise(1, [3], CONTEXT_LENGTH, std)),
+        (training_noise(1, 5, 0), training_noise(1, 5, 0, std)),
+    ):
+        scaled = one(0, 0, like(1)) * (std / math.sqrt(2 / 5))
+        torch.testing.assert_close(other(0, 0, like(1)), scaled, rtol=1e-6, atol=0)
+
+
 def test_drawing_noise_leaves_the_generators_of_others_alone():
     before = torch.get_rng_state()
     evaluation()

@@ -91,3 +91,15 @@ def test_a_model_without_groups_is_refused_in_one_sentence():
         path_types.draw(types_table(()), metrics_table(path_types.ROWS, ()), **RUN)
     with pytest.raises(InputError, match="expected at least one"):
         path_independence.draw(metrics_table(path_independence.LABELS, ()), **RUN)
+
+
+def test_one_checkpoint_has_a_visible_band_and_one_group_a_legend_within_the_page():
+    types, metrics = types_table(("4",)), metrics_table(path_types.ROWS, ("4",))
+    only = [table[table["iteration"] == 600] for table in (types, metrics)]
+    figure = path_types.draw(*only, **RUN)
+    bars = [segment for lines in figure.axes[1].collections for segment in lines.get_segments()]
+    assert [bar[:, 1].tolist() for bar in bars] == [[1.0, 5.0], [2.0, 4.0]]
+    figure.draw_without_rendering()
+    legend = figure.legends[0].get_window_extent()
+    assert figure.bbox.x0 <= legend.x0
+    assert legend.x1 <= figure.bbox.x1

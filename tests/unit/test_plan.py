@@ -15,7 +15,7 @@ from tests import small
 from tests.small import model_config, train_config
 from twoscale import config, tables
 from twoscale.dynamics import measures, path_types  # noqa: F401 (path_types registers the measures of paths)
-from twoscale.exits.criteria import make_criterion
+from twoscale.exits.criteria import CRITERIA, make_criterion
 from twoscale.exits.decoder import Decoder
 from twoscale.model import flops
 from twoscale.model.noise import EvaluationNoise
@@ -41,6 +41,25 @@ VARIANTS = {
     "one core": ({"groups": [[2, 3]]}, (4,), None, False),
     "loops at both ends": ({"groups": [[1], [3, 4]]}, (2, 3), 1, False),
     "no groups": ({"groups": []}, (), None, False),
+    "gated, grouped heads, own head": (
+        {"mlp": "gated", "mlp_size": 24, "num_heads": 4, "num_kv_heads": 2, "positions": "rotary", "tied_head": False},
+        (3, 2),
+        2,
+        False,
+    ),
+    "no injection": (
+        {"groups": [[3, 4]], "injection": "none", "state_init": "input", "loop_norm": True, "norms": "pre"},
+        (3,),
+        None,
+        True,
+    ),
+}
+# Keys that change the number of parameters.
+PARAMETERS = {
+    "Huginn": {"positions": "rotary", "qk_bias": True, "mlp": "gated", "mlp_size": 24},
+    "grouped heads": {"num_heads": 4, "num_kv_heads": 2, "qk_norm": True, "qk_bias": True, "norms": "post"},
+    "Ouro": {"injection": "none", "state_init": "input", "tied_head": False, "exit_gate": True, "norms": "pre"},
+    "unpadded": {"vocab_multiple": 1},
 }
 
 
@@ -81,9 +100,12 @@ def test_the_mean_cost_is_that_of_the_loop_counts_drawn():
     assert plans.mean_flops_per_token(model, train).total == pytest.approx(np.mean(drawn), abs=error)
 
 
-@pytest.mark.parametrize("groups", [[[2], [3]], [[2, 3]], []], ids=str)
-def test_parameters_are_those_of_the_model(groups):
-    model = model_config(groups=groups)
+CASES = [{"groups": groups} for groups in ([[2], [3]], [[2, 3]], [])]
+
+
+@pytest.mark.parametrize("changes", [*CASES, *PARAMETERS.values()], ids=str)
+def test_parameters_are_those_of_the_model(changes):
+    model = model_config(**changes)
     assert flops.parameters(model) == sum(p.numel() for p in LoopedTransformer(model).parameters())
 
 
@@ -96,9 +118,10 @@ def test_parameters_of_the_paper_are_those_of_the_model():
     assert flops.parameters(model) == pytest.approx(124e6 + 3 * 2 * 768**2, rel=0.01)
 
 
+@pytest.mark.parametrize("heads", [{}, {"num_heads": 4, "num_kv_heads": 2}], ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_cache_is_as_large_as_the_decoder_makes_it(dtype):
-    model = model_config(groups=[[2, 3]])
+def test_the_cache_is_as_large_as_the_decoder_makes_it(dtype, heads):
+    model = model_config(groups=[[2, 3]], **heads)
     made = initialise(model, seed=1).to(getattr(torch, dtype))
     decoder = Decoder(made, make_criterion("fixed", 5), max_loops=5, seed=1)
     allocated = sum(tensor.nbytes for tensor in decoder.cache.stored.values())
@@ -141,8 +164,39 @@ def plan_text(*options: str) -> subprocess.CompletedProcess:
 @pytest.mark.parametrize("preset", sorted(path.stem for path in small.PRESETS.glob("*.yaml")))
 def test_every_preset_has_a_plan(preset):
     (run,) = config.runs({"preset": preset}).values()
-    plan = plans.plan(run)
+    plan = plans.published_plan(run) if run.model.source == "published" else plans.plan(run)
     assert all(value > 0 for name, value in vars(plan).items() if not name.startswith("text"))
+
+
+@pytest.mark.parametrize(
+    ("preset", "published"),
+    [
+        # Huginn's files have its tied head twice, and a table of 4096 x 48 pairs of rotations
+        ("huginn-0125", 3_911_400_096 - 65_536 * 5280 - 4096 * 48 * 2),
+        ("recurrent-llama-3.2", 1_385_228_288),
+        ("ouro-1.4b", 1_434_652_673),
+        ("ouro-2.6b", 2_667_974_657),
+    ],
+)
+def test_the_presets_of_published_models_have_as_many_weights_as_the_repositories(preset, published):
+    (run,) = config.runs({"preset": preset}).values()
+    assert flops.parameters(run.model) == published
+
+
+def test_the_plan_knows_which_criteria_read_predictions():
+    assert {name for name, criterion in CRITERIA.items() if criterion.needs_readout} == plans.READS_PREDICTIONS
+
+
+def test_the_plan_of_a_published_model_is_that_of_its_weights_and_loops():
+    (run,) = config.runs({"preset": "huginn-0125"}).values()
+    plan = plans.published_plan(run)
+    assert plan.weight_bytes == 2 * plan.weight_file_bytes == 4 * plan.parameters
+    # two FLOPs per weight: four layers of eight 32 times, the adapter, the head; attention is the rest
+    layer = 2 * 5280 * 2 * 5280 + 3 * 5280 * 17_920
+    applied = (4 + 4 * 32) * layer + 33 * 5280**2 + 5280 * 65_536
+    assert plan.flops_per_token == pytest.approx(2 * applied, rel=0.02)
+    printed = dict(plans.rows(run, plans.Rates(100, 1000)))
+    assert printed["weights in memory, exit criteria"] == "14.260 GB"
 
 
 def test_the_plan_prints_every_quantity_with_its_unit():

@@ -250,11 +250,17 @@ def test_a_shard_of_text_that_breaks_late_leaves_the_files_of_before(shards, tmp
     assert sorted(paths[0].parent.iterdir()) == sorted(paths)
 
 
-def test_more_ids_than_uint16_holds_is_refused(shards, tmp_path):
+def test_more_ids_than_uint16_holds_are_stored_in_uint32(shards, tmp_path):
     many = {bytes([byte]): byte for byte in range(256)} | {f"~{n:06}".encode(): n for n in range(256, 2**16)}
     encoding = tiktoken.Encoding("many", pat_str=r"\S+|\s+", mergeable_ranks=many, special_tokens={END_OF_TEXT: 2**16})
-    with pytest.raises(InputError, match="found 65537 ids, expected at most 65536"):
-        tokenize(shards, tmp_path, Tokenizer("many", encoding))
+    train, val, metadata = tokenize(shards, tmp_path, Tokenizer("many", encoding))
+    assert json.loads(metadata.read_text())["dtype"] == "uint32"
+    for path, held_out in ((train, False), (val, True)):
+        ids = open_shard(path, metadata)
+        assert ids.dtype == np.uint32
+        assert path.stat().st_size == 4 * len(ids)
+        kept = [encoding.encode_ordinary(document) for document in documents(shards, held_out)]
+        assert ids.tolist()[: len(kept[0]) + 1] == [*kept[0], 2**16]
 
 
 def test_open_shard_refuses_another_length_than_in_the_metadata(shards, tmp_path):
@@ -275,8 +281,8 @@ def test_open_shard_refuses_a_missing_shard(shards, tmp_path):
 
 def test_open_shard_refuses_another_dtype(shards, tmp_path):
     train, _, metadata = tokenize(shards, tmp_path)
-    metadata.write_text(json.dumps(json.loads(metadata.read_text()) | {"dtype": "uint32"}))
-    with pytest.raises(InputError, match="found the dtype 'uint32', expected 'uint16'"):
+    metadata.write_text(json.dumps(json.loads(metadata.read_text()) | {"dtype": "int64"}))
+    with pytest.raises(InputError, match="found the dtype 'int64', expected one of uint16, uint32"):
         open_shard(train, metadata)
 
 

@@ -88,7 +88,7 @@ def test_tokenizer_without_its_file_is_refused(name):
 
 
 def test_unknown_tokenizer_is_refused():
-    with pytest.raises(InputError, match="found 'gpt3', expected gpt2, bpe or bytes"):
+    with pytest.raises(InputError, match="found 'gpt3', expected gpt2, bpe, bytes or published"):
         load_tokenizer("gpt3")
 
 

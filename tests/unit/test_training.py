@@ -48,6 +48,26 @@ VARIANTS = {
     "truncated": ({}, {"backprop_depth": 2}),
     "one core": ({"groups": [[2, 3]]}, {}),
     "no groups": ({"groups": []}, {}),
+    "Huginn": (
+        {"groups": [[2, 3]], "exit_norm": "final_norm", "positions": "rotary", "qk_bias": True, "mlp": "gated"},
+        {},
+    ),
+    "Ouro": (
+        {
+            "groups": [[1, 2, 3, 4]],
+            "num_kv_heads": 1,
+            "sandwich": "branch",
+            "state_init": "input",
+            "injection": "none",
+            "loop_norm": True,
+            "positions": "rotary",
+            "rotary_pairs": "halves",
+            "mlp": "gated",
+            "tied_head": False,
+        },
+        {},
+    ),
+    "retrofitted OLMo": ({"groups": [[2, 3]], "positions": "rotary", "norms": "post", "qk_norm": True}, {}),
 }
 
 # Losses of ten iterations of each variant at the size above, on CPU. They move when the model, its initial
@@ -64,6 +84,9 @@ GOLDEN = {
     "truncated": [3.87979, 3.85284, 3.69622, 3.50499, 3.30453, 3.13639, 2.90713, 2.73325, 2.53012, 2.51208],
     "one core": [3.78199, 3.70161, 3.58206, 3.42799, 3.11261, 2.89948, 2.88721, 2.79710, 2.41381, 2.29198],
     "no groups": [3.95286, 3.91063, 3.71870, 3.64901, 3.18037, 2.90243, 2.84001, 2.62609, 2.55520, 2.49515],
+    "Huginn": [3.82545, 3.66414, 3.71658, 3.49330, 3.32127, 3.03563, 2.93615, 2.71205, 2.49710, 2.38950],
+    "Ouro": [3.94583, 3.48480, 3.76118, 3.12916, 2.92052, 2.85777, 2.76176, 2.69777, 2.52886, 2.49557],
+    "retrofitted OLMo": [3.89883, 3.61099, 3.21037, 3.17184, 3.01883, 2.92114, 2.79462, 2.73625, 2.73785, 2.57637],
 }
 
 

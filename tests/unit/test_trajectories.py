@@ -1,6 +1,7 @@
 """trajectories: every row of the tables against the states of the model's trace."""
 
 import json
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -176,11 +177,40 @@ def test_there_is_one_row_of_drift_for_every_token_boundary_and_reference_state(
     assert frame["reference_state"].unique().tolist() == REFERENCE_STATES
 
 
-@pytest.mark.parametrize(("groups", "expected"), [([], set()), ([[2, 3]], {"trajectories", "token_paths"})])
-def test_a_model_without_boundaries_has_no_drift_and_one_without_groups_no_rows(groups, expected):
-    model = float64_model(model_config(groups=groups))
-    rows = measure_batch(loaded(model), held_out(TOKENS[:1]), LOOPS, CRITERIA)
-    assert {table for table, _ in rows} == expected
+@pytest.mark.parametrize("groups", [[[3, 4]], [[1, 2]], [[4, 5, 6]], [[1, 2, 3, 4, 5, 6]]], ids=str)
+@pytest.mark.parametrize("exit_norm", ["none", "final_norm"])
+def test_the_drift_around_the_only_group_is_the_jump_from_the_layer_before_and_to_the_layers_after(groups, exit_norm):
+    """prelude -> core -> coda, both over the mean loop step of the core."""
+    model = float64_model(model_config(num_layers=6, groups=groups, exit_norm=exit_norm, sandwich="branch"))
+    sequences, (label,) = [0, 4], model.config.group_labels
+    tokens, noise = TOKENS[sequences], loaded(model).noise(sequences)
+    stages = [stage for stage in model.trace(tokens, [LOOPS], noise) if stage.stage is not None]
+    (place,) = [number for number, stage in enumerate(stages) if stage.stage.is_group]
+    core, coda = stages[place], [stage.output for stage in stages[place + 1 :]]
+    frame = measured(model, sequences)["token_drift"].set_index(["boundary", "reference_state"])
+    entry = "embedding" if groups[0][0] == 1 else "prelude"
+    wanted = {
+        (f"{entry}->{label}", "first_state"): (core.entered, core.states[1]),
+        (f"{entry}->{label}", "final"): (core.entered, core.states[-1]),
+        (f"{entry}->{label}", "initial"): (core.entered, core.states[0]),
+    }
+    if coda:
+        wanted |= {
+            (f"{label}->coda", "first_state"): (core.states[-1], coda[0]),
+            (f"{label}->coda", "projected"): (core.states[-1], core.output),
+            (f"{label}->coda", "final"): (core.states[-1], coda[-1]),
+        }
+    assert set(frame.index) == {*wanted, (f"{entry}->{label}", "projected")}
+    steps = torch.stack([measures.norm(after - before) for before, after in pairwise(core.states)]).mean(0)
+    for point, (before, after) in wanted.items():
+        jump = measures.norm(after - before)
+        np.testing.assert_allclose(frame.loc[point]["jump"], jump.ravel(), rtol=1e-5)
+        np.testing.assert_allclose(frame.loc[point]["dlr"], (jump / steps).ravel(), rtol=1e-5)
+
+
+def test_a_model_without_groups_has_no_rows():
+    model = float64_model(model_config(groups=[]))
+    assert not list(measure_batch(loaded(model), held_out(TOKENS[:1]), LOOPS, CRITERIA))
 
 
 # --- files -----------------------------------------------------------------------------------------------------

@@ -77,7 +77,9 @@ def test_what_the_engines_refuse_ends_the_trial(tmp_path, decision):
 
 def test_the_built_in_criteria_pass():
     criteria = {name: {"thresholds": [2]} for name in CRITERIA}
-    for checkpoint in (CHECKPOINT, small.checkpoint(initialise(small.model_config(groups=()), 0))):
+    gated = {"hidden_size": 16, "context_length": CONTEXT_LENGTH, "exit_gate": True}
+    for changes in (gated, {"groups": ()}):
+        checkpoint = small.checkpoint(initialise(small.model_config(**changes), 0))
         try_criteria(
             checkpoint, TOKENS[: checkpoint.model.config.context_length], config.ExitsConfig(criteria=criteria)
         )

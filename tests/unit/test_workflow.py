@@ -10,7 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.published import write_folder
 from twoscale import workflow
+from twoscale.data import model_files
 from twoscale.errors import InputError
 from twoscale.figures.catalogue import FIGURES, Figure, table
 
@@ -111,6 +113,98 @@ def test_a_pattern_is_filled_in_at_every_checkpoint_with_or_without_the_untraine
 )
 def test_the_last_segment_is_told_from_the_others_by_its_paths(path, last):
     assert bool(re.match(f"(?:{runs().last_segments})/", path)) == last
+
+
+# --- published models
+
+
+@pytest.fixture
+def ouro(tmp_path):
+    """The key `model` of a run of tiny Ouro in a folder."""
+    return {"source": "published", "folder": str(write_folder("ouro", tmp_path / "ouro"))}
+
+
+REPOSITORY = {"source": "published", "repository": "somebody/model", "revision": "0123456789" * 4}
+PUBLISHED = {"model": REPOSITORY, "tokenizer": {"name": "published", "vocab_size": 300}}
+
+
+def test_a_folder_sets_architecture_loops_criteria_and_thresholds_below_the_users_keys(ouro):
+    config = runs(model=ouro, exits={"criteria": {"kl": None}}).config
+    assert (config.model.groups, config.model.exit_gate, config.tokenizer.name) == (((1, 2),), True, "published")
+    assert (config.trajectories.loops, config.exits.max_loops, config.path_types.window) == (4, 4, 4)
+    assert config.scaling.loops == (1, 2, 4, 8)
+    assert config.exits.criteria["fixed"].thresholds == (4,)
+    assert config.exits.criteria["exit_gate"].thresholds[-1] == 1.0  # the published one
+    assert "kl" not in config.exits.criteria
+    assert (
+        runs(model=ouro, exits={"max_loops": 3, "criteria": {"fixed": {"thresholds": [3]}}}).config.exits.max_loops == 3
+    )
+
+
+def test_a_published_model_is_one_checkpoint_with_the_files_of_its_folder(ouro):
+    mine, folder = runs(model=ouro), ouro["folder"]
+    assert mine.iterations("tiny") == [0]
+    assert mine.last_checkpoint(of()) == mine.checkpoint_file(of(iteration="000000")) == f"{folder}/config.json"
+    assert mine.model_files(of()) == [f"{folder}/model.safetensors"]
+    assert mine.tokenizer_file(of()) == f"{folder}/tokenizer.json"
+    assert f"{folder}/tokenizer_config.json" in mine.tokenizer_settings(of())
+    assert mine.variants == []
+    for pattern in (mine.trained_pattern, mine.last_segments, mine.repository_pattern):
+        assert not re.fullmatch(pattern, "tiny")
+        assert not re.fullmatch(pattern, "")
+    with pytest.raises(InputError, match="no checkpoint at iteration 10, expected 0: the model is published"):
+        mine.checkpoint_file(of(iteration="000010"))
+
+
+def test_runs_of_one_repository_share_its_download():
+    two = runs(run="a", runs={"b": {"seed": 2}}, **PUBLISHED)
+    (name,) = two.repositories
+    assert name == "somebody--model--012345678901"
+    assert two.last_checkpoint(of("a")) == two.last_checkpoint(of("b")) == f"results/models/{name}/config.json"
+    assert two.model_files(of("b")) == [f"results/models/{name}/published.json"]
+    assert two.downloads.count(f"results/models/{name}/published.json") == 1
+    assert json.loads(two.repository(SimpleNamespace(model=name)))["revision"] == REPOSITORY["revision"]
+
+
+def test_runs_of_published_models_share_text_only_if_they_share_the_tokenizer():
+    other = {"model": {"revision": "a" * 40}}
+    two = runs(run="a", runs={"same": {"seed": 2}, "other": other, "trained": {**TRAINED, "seed": 3}}, **PUBLISHED)
+    assert [two.data_run(run) for run in ("same", "other", "trained")] == ["a", "other", "trained"]
+
+
+TRAINED = {
+    "model": {"source": "trained", "repository": None, "revision": None},
+    "tokenizer": {"name": "bytes"},
+}
+
+
+def test_a_job_of_a_published_model_asks_for_the_memory_of_its_weights(monkeypatch):
+    asked = runs(**PUBLISHED).torch_job("trajectories", memory=8000, minutes=60)["mem_mb"]
+    monkeypatch.setattr(workflow, "parameters", lambda model: 10**9)
+    assert asked(of(), attempt=2) == 2 * (8000 + 8000)  # float64
+    assert runs().torch_job("trajectories", memory=8000, minutes=60)["mem_mb"](of(), attempt=1) == 8000
+
+
+@pytest.mark.parametrize(
+    ("figure", "reason"),
+    [("training", "has a published model"), ("path_independence", "has a model without noise")],
+)
+def test_a_figure_that_a_published_model_does_not_have_is_refused_in_one_sentence(ouro, figure, reason):
+    mine = runs(model=ouro)
+    assert f"results/{figure}.pdf" not in mine.figure_files("supplementary")
+    inputs = mine.figure_inputs(next(row for row in FIGURES if row.name == figure))
+    with pytest.raises(InputError, match=f"results/{figure}.pdf: run tiny {reason}"):
+        next(iter(inputs.values()))(of())
+
+
+def test_a_folder_or_repository_that_cannot_be_planned_is_refused_in_one_sentence(tmp_path, ouro):
+    with pytest.raises(InputError, match=r"config\.json: no such file, expected the config.json of a published model"):
+        runs(model={"source": "published", "folder": str(tmp_path / "nowhere")})
+    Path(ouro["folder"], "model.safetensors").unlink()
+    with pytest.raises(InputError, match=r"model\.safetensors: no such file"):
+        runs(model=ouro)
+    with pytest.raises(InputError, match=r"config key model\.revision: found None, expected the commit"):
+        runs(model=REPOSITORY | {"revision": None}, tokenizer={"name": "published"})
 
 
 # --- params
@@ -252,7 +346,7 @@ def test_the_quality_jobs_of_all_criteria_share_the_cores(cores, exit_grid, pare
 
 
 def test_memory_and_time_grow_with_the_attempt_and_further_resources_are_kept():
-    asked = runs().torch_job(memory=8000, minutes=60, cpus_per_task=4)
+    asked = runs().torch_job("exits", memory=8000, minutes=60, cpus_per_task=4)
     assert [asked["mem_mb"](of(), attempt) for attempt in (1, 3)] == [8000, 24000]
     assert asked["runtime"](of(), attempt=2) == 120
     assert asked["cpus_per_task"] == 4
@@ -278,15 +372,14 @@ def test_a_figure_is_told_its_runs_text_loops_and_values():
         "run": "tiny",
         "runs": ["tiny"],
         "text": "Python documentation",
+        "published": False,
         "loops": mine.config.trajectories.loops,
         "values": {"tokens": mine.config.figures.fig1_tokens},
     }
     assert json.loads(mine.figure_slice(variants))["runs"] == mine.variants
 
 
-@pytest.mark.parametrize(
-    ("groups", "missing"), [([[2], [3]], []), ([[2]], ["fig2"]), ([], [f"fig{n}" for n in range(1, 6)])]
-)
+@pytest.mark.parametrize(("groups", "missing"), [([[2], [3]], []), ([[2]], []), ([], [f"fig{n}" for n in range(1, 6)])])
 def test_targets_have_the_figures_that_the_groups_allow(groups, missing):
     mine = runs(model={"groups": groups})
     names = [Path(file).stem for file in mine.figure_files("all")]
@@ -303,6 +396,7 @@ def test_a_stage_can_append_a_figure():
     assert mine.caption(mine.figures[-1])(of(), output=None) == {
         "run": "tiny",
         "text": "Python documentation",
+        "published": False,
         "held_out": None,
     }
     assert len(runs().figures) == len(FIGURES)
@@ -317,3 +411,8 @@ def test_captions_have_the_counts_of_held_out_documents_once_the_tokens_are_ther
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({"parts": {"val.bin": {"near_duplicates": counts}}}))
     assert caption(of(), None)["held_out"] == counts
+
+
+def test_the_manifest_of_a_download_is_the_file_that_the_download_writes_last():
+    """The workflow does not import the client of the hub."""
+    assert workflow.MANIFEST == model_files.MANIFEST

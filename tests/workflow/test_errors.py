@@ -18,7 +18,7 @@ def criteria(**thresholds):
         ({"model": {"groups": [[2, 4]]}}, "config key model.groups: found the group [2, 4]"),
         ({"train": {"iterations": 15}}, "config key train.iterations: found 15"),
         ({"train": {"processes": 5}}, "config key train.processes: found 5"),
-        ({"tokenizer": {"name": "bpe", "vocab_size": 70000}}, "config key tokenizer.vocab_size: found 70000"),
+        ({"tokenizer": {"name": "bpe", "vocab_size": 10}}, "config key tokenizer.vocab_size: found 10"),
         ({"data": {"source": "parquet"}}, "config key data.path: found nothing"),
         ({"data": {"source": "gutenberg"}}, "config key data.source: found 'gutenberg'"),
         (criteria(**{"a/b": [1.0]}), "config key exits.criteria.a/b: found the name 'a/b', expected letters, digits"),

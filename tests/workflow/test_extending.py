@@ -138,9 +138,9 @@ def test_a_model_trains_a_segment_and_gives_the_table_of_fig3(fresh):
     apply("A model", fresh)
     tiny = yaml.safe_load(TINY.read_text())
     one_segment = {"iterations": 10, "checkpoint_every": 10, "lr_decay_iterations": 10}
-    fresh.configure(**tiny | {"preset": "rotary", "train": tiny["train"] | one_segment})
-    fresh.succeed("results/rotary/tables/loop_metrics.parquet")
-    metrics = table(fresh, "rotary/tables/loop_metrics.parquet")
+    fresh.configure(**tiny | {"preset": "loop_embedding", "train": tiny["train"] | one_segment})
+    fresh.succeed("results/loop_embedding/tables/loop_metrics.parquet")
+    metrics = table(fresh, "loop_embedding/tables/loop_metrics.parquet")
     assert set(metrics["iteration"]) == {0, 10}
     assert metrics.loc[metrics["measure"] == "step_norm", "mean"].notna().any()
 

@@ -2,6 +2,7 @@
 
 import subprocess
 
+import pandas as pd
 import pytest
 import yaml
 
@@ -92,8 +93,10 @@ def test_an_edit_of_the_style_redraws_the_figures(editable):
 
 
 def test_a_supplementary_figure_is_drawn_on_demand_and_redrawn_alone(editable):
-    assert editable.plan("results/training.pdf") == {"plot_training": 1}
+    assert editable.plan("results/training.pdf") == {"aggregate_training": 1, "plot_training": 1}
     editable.succeed("results/training.pdf")
+    training = pd.read_parquet(editable.root / "results/tiny/tables/training.parquet")
+    assert training["iteration"].tolist() == list(range(1, 21))
     append_code(editable, "src/twoscale/figures/training.py")
     assert editable.plan("results/training.pdf") == {"plot_training": 1}
     assert editable.plan() == {}

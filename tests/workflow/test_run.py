@@ -18,16 +18,15 @@ def test_tables_contain_every_checkpoint_group_and_criterion(finished):
     assert set(loops["group"]) == {"2", "3"}
     quality = pd.read_parquet(tables / "exit_quality.parquet")
     assert set(quality["criterion"]) == {"fixed", "step_norm", "kl", "acceleration"}
-    training = pd.read_parquet(tables / "training.parquet")
-    assert training["iteration"].tolist() == list(range(1, 21))
 
 
 def test_one_call_judges_the_claims(finished):
-    """Angles do not settle within 6 loop steps (claim 4)."""
+    """Six loop steps are too few for settled angles (claim 4)."""
     claims = pd.read_parquet(finished.root / "results/tiny/tables/claims.parquet")
     verdicts = claims[claims["scope"] == "all"].set_index("claim")["verdict"]
     assert list(verdicts.index) == list(range(1, 16))
-    assert verdicts[4] == "cannot be judged"
+    assert verdicts[4] == "not asked"
+    assert verdicts[14] != "not asked"
     page = (finished.root / "results/claims.md").read_text()
     assert "**tiny**" in page
     assert "0 (untrained), 10, 20" in page
@@ -49,8 +48,7 @@ def test_a_model_without_groups_leaves_the_figures_out(fresh):
     assert fresh.plan() == {}
     fresh.configure(model={"groups": [[2]]})
     planned = fresh.plan()
-    assert "plot_fig3" in planned
-    assert "plot_fig2" not in planned
+    assert {"plot_fig2", "plot_fig3"} <= set(planned)
 
 
 def test_the_report_holds_claims_figures_tables_and_runtimes(editable):

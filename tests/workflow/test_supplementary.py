@@ -10,6 +10,7 @@ def test_path_types_and_path_independence_are_made_from_the_checkpoints_alone(ed
     assert planned == {
         "measure_path_independence": 3,
         "aggregate_paths": 1,
+        "aggregate_independence": 1,
         "plot_path_types": 1,
         "plot_path_independence": 1,
     }
@@ -36,6 +37,7 @@ def test_the_variants_are_runs_of_the_same_rules_on_the_text_of_the_selected_run
         "train_segment_last": 2,
         "extract_trajectories": 4,
         "aggregate_metrics": 2,
+        "aggregate_training": 2,
         "plot_variants": 1,
     }
     editable.succeed("variants")

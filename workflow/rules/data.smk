@@ -1,20 +1,45 @@
-# From text to tokens. Held-out documents that share a long n-gram with the training text are dropped by join_tokens.
+# Published models, and from text to tokens. Held-out documents that share a long n-gram with the training text are
+# dropped by join_tokens. A published model is not trained: its text has held-out documents only.
 #
-# in:  the source of data.source
-# out: gpt2.tiktoken (tokenizer gpt2 only), data/text/shard_*.parquet, data/tokenizer.json (tokenizer bpe only),
-#      data/{train,val}.bin, data/tokens.json
+# in:  the source of data.source, and a hub repository of a model
+# out: models/{model}/ (published models only), gpt2.tiktoken (tokenizer gpt2 only), data/text/shard_*.parquet,
+#      data/tokenizer.json (tokenizer bpe only), data/{train,val}.bin, data/tokens.json
 #
-# Only fetch_gpt2 and prepare_text use the network; they run where Snakemake runs, also on a cluster.
+# Only fetch_model, fetch_gpt2 and prepare_text use the network; they run where Snakemake runs, also on a cluster.
 
 
 from dataclasses import asdict
 
 from twoscale.config import text_quota, text_source
+from twoscale.workflow import trains
 
 
 rule text:
     input:
         runs.downloads,
+
+
+# The files of the weights, which only the manifest lists, are no outputs: Snakemake would delete those that a job has
+# downloaded before it was interrupted.
+rule fetch_model:
+    output:
+        description="results/models/{model}/config.json",
+        tokenizer="results/models/{model}/tokenizer.json",
+        manifest="results/models/{model}/published.json",
+    log:
+        "results/logs/fetch_model_{model}.log",
+    wildcard_constraints:
+        model=runs.repository_pattern,
+    localrule: True
+    conda:
+        "../../envs/analysis.yaml"
+    params:
+        **script("fetch_model"),
+        config=runs.repository,
+        # how a model is downloaded does not change it
+        download=untracked(runs.slice("download")),
+    shell:
+        "{params.command} --config {params.config:q} --download {params.download:q} {params.files} > {log:q} 2>&1"
 
 
 rule fetch_gpt2:
@@ -83,6 +108,7 @@ rule train_tokenizer:
 
 rule tokenize_text:
     input:
+        runs.tokenizer_settings,
         text=runs.data_file("text/{shard}.parquet"),
         tokenizer=runs.tokenizer_file,
     output:
@@ -128,7 +154,7 @@ rule join_tokens:
         config=runs.slice(
             held_out_tokens=lambda config: config.data.held_out_tokens,
             near_duplicate_tokens=lambda config: config.data.near_duplicate_tokens,
-            context_length=lambda config: config.model.context_length,
+            context_length=lambda config: config.model.context_length if trains(config) else None,
         ),
     shell:
         JOB

@@ -21,6 +21,7 @@ wildcard_constraints:
 
 rule measure_exit_quality:
     input:
+        runs.model_files,
         **HELD_OUT,
         checkpoint=runs.last_checkpoint,
     output:
@@ -35,7 +36,7 @@ rule measure_exit_quality:
     threads: runs.exit_threads(workflow.cores)
     resources:
         # `threads` is limited by the cores of the machine that runs Snakemake; a cluster job requests these
-        **runs.torch_job(memory=8000, minutes=120, cpus_per_task=4),
+        **runs.torch_job("exits", memory=8000, minutes=120, cpus_per_task=4),
     params:
         **torch_script("measure_exit_quality"),
         config=runs.exit_slice(),
@@ -66,6 +67,7 @@ rule join_exit_quality:
 
 rule measure_uniform_loops:
     input:
+        runs.model_files,
         **HELD_OUT,
         checkpoint=runs.last_checkpoint,
     output:
@@ -78,7 +80,7 @@ rule measure_uniform_loops:
         "../../envs/torch.yaml"
     threads: runs.exit_threads(workflow.cores, "pareto")
     resources:
-        **runs.torch_job(memory=8000, minutes=120, cpus_per_task=4),
+        **runs.torch_job("exits", memory=8000, minutes=120, cpus_per_task=4),
     params:
         **torch_script("measure_uniform_loops"),
         config=runs.exit_slice("pareto", "fixed"),
@@ -90,6 +92,7 @@ rule measure_uniform_loops:
 rule benchmark_exits:
     input:
         runs.each_criterion(QUALITY, "exit", of_users=True),
+        runs.model_files,
         **HELD_OUT,
         checkpoint=runs.last_checkpoint,
     output:
@@ -105,7 +108,7 @@ rule benchmark_exits:
     # all cores, so that no other job disturbs the timing; torch itself uses one thread
     threads: workflow.cores or 1
     resources:
-        **runs.torch_job(memory=8000, minutes=240, cpus_per_task=4),
+        **runs.torch_job("exits", memory=8000, minutes=240, cpus_per_task=4),
     params:
         **torch_script("benchmark_exits"),
         config=runs.exit_slice("exit"),
@@ -117,6 +120,7 @@ rule benchmark_exits:
 use rule benchmark_exits as benchmark_pareto with:
     input:
         runs.each_criterion(QUALITY, "pareto", of_users=True),
+        runs.model_files,
         **HELD_OUT,
         checkpoint=runs.last_checkpoint,
     output:
@@ -127,7 +131,7 @@ use rule benchmark_exits as benchmark_pareto with:
     benchmark:
         "results/{run}/benchmarks/benchmark_pareto.tsv"
     resources:
-        **runs.torch_job(memory=8000, minutes=480, cpus_per_task=4),
+        **runs.torch_job("exits", memory=8000, minutes=480, cpus_per_task=4),
     params:
         config=runs.exit_slice("pareto"),
         tables=table_columns("exit_latency", "exit_latency_loops"),

@@ -6,8 +6,9 @@
 
 rule measure_path_independence:
     input:
+        runs.model_files,
         **HELD_OUT,
-        checkpoint=CHECKPOINT,
+        checkpoint=runs.checkpoint_file,
     output:
         independence="results/{run}/path_independence/iteration_{iteration}.parquet",
     log:
@@ -17,7 +18,7 @@ rule measure_path_independence:
     conda:
         "../../envs/torch.yaml"
     resources:
-        **runs.torch_job(memory=8000, minutes=60),
+        **runs.torch_job("trajectories", memory=8000, minutes=60),
     params:
         **torch_script("measure_path_independence"),
         config=runs.slice("seed", "device", "model", "trajectories", "path_independence"),
@@ -29,11 +30,9 @@ rule measure_path_independence:
 rule aggregate_paths:
     input:
         paths=runs.at_checkpoints("results/{run}/paths/iteration_{iteration}.parquet"),
-        independence=runs.at_checkpoints("results/{run}/path_independence/iteration_{iteration}.parquet"),
     output:
         path_types="results/{run}/tables/path_types.parquet",
         path_metrics="results/{run}/tables/path_metrics.parquet",
-        path_independence="results/{run}/tables/path_independence.parquet",
     log:
         "results/{run}/logs/aggregate_paths.log",
     benchmark:
@@ -47,6 +46,27 @@ rule aggregate_paths:
     params:
         **script("aggregate_paths"),
         config=runs.slice("run"),
-        tables=table_columns("path_types", "path_metrics", "path_independence"),
+        tables=table_columns("path_types", "path_metrics"),
+    shell:
+        JOB
+
+
+rule aggregate_independence:
+    input:
+        independence=runs.at_checkpoints("results/{run}/path_independence/iteration_{iteration}.parquet"),
+    output:
+        path_independence="results/{run}/tables/path_independence.parquet",
+    log:
+        "results/{run}/logs/aggregate_independence.log",
+    localrule: True
+    conda:
+        "../../envs/analysis.yaml"
+    resources:
+        mem_mb=2000,
+        runtime=30,
+    params:
+        **script("aggregate_independence"),
+        config=runs.slice("run"),
+        tables=table_columns("path_independence"),
     shell:
         JOB

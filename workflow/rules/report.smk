@@ -5,6 +5,7 @@
 
 from twoscale.config import text_label
 from twoscale.json import canonical_json
+from twoscale.workflow import trains
 
 REPORT_TABLES = ["claims", "loop_metrics", "drift", "exit_quality", "exit_latency", "check_cost"]
 
@@ -32,6 +33,7 @@ rule judge_claims:
             text=lambda config: text_label(config.data),
             max_loops=lambda config: config.exits.max_loops,
             warmup_iterations=lambda config: config.train.warmup_iterations,
+            published=lambda config: not trains(config),
         ),
         tables=table_columns("claims"),
         caption=runs.caption(),

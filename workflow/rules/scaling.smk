@@ -6,8 +6,9 @@
 
 rule measure_scaling:
     input:
+        runs.model_files,
         **HELD_OUT,
-        checkpoint=CHECKPOINT,
+        checkpoint=runs.checkpoint_file,
     output:
         quality="results/{run}/scaling/iteration_{iteration}.parquet",
     log:
@@ -17,7 +18,7 @@ rule measure_scaling:
     conda:
         "../../envs/torch.yaml"
     resources:
-        **runs.torch_job(memory=8000, minutes=60),
+        **runs.torch_job("scaling", memory=8000, minutes=60),
     params:
         **torch_script("measure_scaling"),
         config=runs.slice("seed", "device", "model", "scaling"),

@@ -1,7 +1,10 @@
 # Training as a chain of segments, one job per checkpoint.
 #
 # in:  data/{train,val}.bin, data/tokens.json
-# out: checkpoints/iteration_*.safetensors, training/iteration_*.parquet; the optimizer state of the last iteration
+# out: checkpoints/iteration_*.safetensors, training/iteration_*.parquet; the optimizer state of the last iteration;
+#      tables/{training,training_loops}.parquet
+#
+# Runs of published models have none of it.
 
 
 rule init_model:
@@ -13,6 +16,8 @@ rule init_model:
         "results/{run}/logs/init_model.log",
     benchmark:
         "results/{run}/benchmarks/init_model.tsv"
+    wildcard_constraints:
+        run=runs.trained_pattern,
     conda:
         "../../envs/torch.yaml"
     resources:
@@ -40,6 +45,7 @@ rule train_segment:
     benchmark:
         "results/{run}/benchmarks/train_segment_{iteration}.tsv"
     wildcard_constraints:
+        run=runs.trained_pattern,
         iteration=r"(?!000000)\d{6}",
     conda:
         "../../envs/torch.yaml"
@@ -77,3 +83,25 @@ use rule train_segment as train_segment_last with:
 
 
 ruleorder: train_segment_last > train_segment
+
+
+rule aggregate_training:
+    input:
+        logs=runs.at_checkpoints("results/{run}/training/iteration_{iteration}.parquet", untrained=False),
+        loops=runs.at_checkpoints("results/{run}/training/iteration_{iteration}.loops.parquet", untrained=False),
+    output:
+        training="results/{run}/tables/training.parquet",
+        training_loops="results/{run}/tables/training_loops.parquet",
+    log:
+        "results/{run}/logs/aggregate_training.log",
+    wildcard_constraints:
+        run=runs.trained_pattern,
+    localrule: True
+    conda:
+        "../../envs/analysis.yaml"
+    params:
+        **script("aggregate_training"),
+        config=runs.slice("run"),
+        tables=table_columns("training", "training_loops"),
+    shell:
+        JOB

@@ -2,13 +2,14 @@
 #
 # in:  checkpoints, data/val.bin
 # out: {trajectories,paths,drift}/iteration_*.parquet; states.safetensors of the last checkpoint;
-#      tables/{loop_metrics,drift,loop_sequences,drift_sequences,training,training_loops}.parquet
+#      tables/{loop_metrics,drift,loop_sequences,drift_sequences}.parquet
 
 
 rule extract_trajectories:
     input:
+        runs.model_files,
         **HELD_OUT,
-        checkpoint=CHECKPOINT,
+        checkpoint=runs.checkpoint_file,
     output:
         trajectories="results/{run}/trajectories/iteration_{iteration}.parquet",
         paths="results/{run}/paths/iteration_{iteration}.parquet",
@@ -22,7 +23,7 @@ rule extract_trajectories:
     conda:
         "../../envs/torch.yaml"
     resources:
-        **runs.torch_job(memory=8000, minutes=60),
+        **runs.torch_job("trajectories", memory=8000, minutes=60),
     params:
         **torch_script("extract_trajectories"),
         config=runs.slice("seed", "device", "model", "trajectories", "path_types"),
@@ -33,6 +34,7 @@ rule extract_trajectories:
 
 rule extract_states:
     input:
+        runs.model_files,
         **HELD_OUT,
         checkpoint=runs.last_checkpoint,
         tokenizer=runs.tokenizer_file,
@@ -47,7 +49,7 @@ rule extract_states:
     conda:
         "../../envs/torch.yaml"
     resources:
-        **runs.torch_job(memory=8000, minutes=30),
+        **runs.torch_job("trajectories", memory=8000, minutes=30),
     params:
         **torch_script("extract_states"),
         config=runs.slice("seed", "device", "model", "trajectories", tokenizer=lambda config: config.tokenizer.name),
@@ -59,15 +61,11 @@ rule aggregate_metrics:
     input:
         trajectories=runs.at_checkpoints("results/{run}/trajectories/iteration_{iteration}.parquet"),
         token_drift=runs.at_checkpoints("results/{run}/drift/iteration_{iteration}.parquet"),
-        logs=runs.at_checkpoints("results/{run}/training/iteration_{iteration}.parquet", untrained=False),
-        loops=runs.at_checkpoints("results/{run}/training/iteration_{iteration}.loops.parquet", untrained=False),
     output:
         loop_metrics="results/{run}/tables/loop_metrics.parquet",
         drift="results/{run}/tables/drift.parquet",
         loop_sequences="results/{run}/tables/loop_sequences.parquet",
         drift_sequences="results/{run}/tables/drift_sequences.parquet",
-        training="results/{run}/tables/training.parquet",
-        training_loops="results/{run}/tables/training_loops.parquet",
     log:
         "results/{run}/logs/aggregate_metrics.log",
     benchmark:
@@ -81,6 +79,6 @@ rule aggregate_metrics:
     params:
         **script("aggregate_metrics"),
         config=runs.slice("run"),
-        tables=table_columns("loop_metrics", "drift", "loop_sequences", "drift_sequences", "training", "training_loops"),
+        tables=table_columns("loop_metrics", "drift", "loop_sequences", "drift_sequences"),
     shell:
         JOB

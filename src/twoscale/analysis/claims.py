@@ -3,7 +3,8 @@
 A claim is judged on findings, see `twoscale.analysis.findings`: numbers with intervals, judged against bounds, each
 for one scope: a group, a boundary, a reference state, an exit criterion. A claim does not hold if one of its findings
 does not; else it cannot be judged if one of them cannot; else it holds. The bounds were fixed before any run was
-looked at. tests/simulation.py counts how often a verdict is wrong.
+looked at. tests/simulation.py counts how often a verdict is wrong. A claim that is about another kind of run, such as
+one about training where the model was published, is not asked.
 
 Intervals are bootstraps over held-out documents (geometry, quality) or over timed prompts (latency).
 """
@@ -15,10 +16,40 @@ import pandas as pd
 
 from twoscale import tables
 from twoscale.analysis import claims_exits, claims_geometry
-from twoscale.analysis.evidence import Estimate, Evidence
-from twoscale.analysis.findings import Finding, Quantity, combine, find
+from twoscale.analysis.evidence import SETTLED, Estimate, Evidence
+from twoscale.analysis.findings import NOT_ASKED, Finding, Quantity, combine, find
 
 ALL = "all"  # the scope of the last row of a claim
+SETTLED_LOOPS = int(SETTLED[-1]) + 1
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a run must have for a claim to be about it.
+
+    Attributes:
+        loops: Loop steps of the trajectories, at least.
+        groups: Looped groups, at least.
+        training: Several checkpoints of one training.
+        max_loops: Most loop steps that a token may take under an exit criterion, exactly; `None` for any.
+    """
+
+    loops: int = 0
+    groups: int = 1
+    training: bool = False
+    max_loops: int | None = None
+
+    def lacking(self, evidence: Evidence) -> str | None:
+        """What the run lacks, as half a sentence; `None` if nothing."""
+        if self.training and evidence.published:
+            return "the claim is about the course of training, and a published model has one checkpoint"
+        if (groups := len(evidence.groups)) < self.groups:
+            return f"the claim is about at least {self.groups} looped groups, and the model has {groups}"
+        if evidence.loop_steps < self.loops:
+            return f"the claim needs at least {self.loops} loop steps, and trajectories.loops is {evidence.loop_steps}"
+        if self.max_loops not in (None, evidence.max_loops):
+            return f"the claim is about exits.max_loops: {self.max_loops}, and that of the run is {evidence.max_loops}"
+        return None
 
 
 @dataclass(frozen=True)
@@ -31,6 +62,7 @@ class Claim:
         statement: What is judged, in our words.
         where: Its place in the paper.
         quantities: The numbers that it is judged on.
+        needs: What a run must have for the claim to be about it.
         timed: Whether it rests on times, which other work on the machine changes.
     """
 
@@ -39,6 +71,7 @@ class Claim:
     statement: str
     where: str
     quantities: Callable[[Evidence], Iterator[Quantity]]
+    needs: Needs = Needs()
     timed: bool = False
 
 
@@ -60,6 +93,7 @@ CLAIMS = (
         "k = 1.",
         "§1, §3 (i), Fig. 3 (a): decay within 5–10 loop steps",
         claims_geometry.decay_is_fast,
+        Needs(loops=claims_geometry.FASTEST_DECAY + 1),
     ),
     Claim(
         2,
@@ -68,6 +102,7 @@ CLAIMS = (
         "warm-up.",
         "§3 (iii), Fig. 3 (a): faster norm decay in later checkpoints",
         claims_geometry.decay_gets_faster,
+        Needs(training=True),
     ),
     Claim(
         3,
@@ -77,6 +112,7 @@ CLAIMS = (
         "variance over the checkpoints after warm-up does not rise.",
         "§3 (ii) and (iii), Fig. 3 (b), Fig. 5",
         claims_geometry.angles_settle,
+        Needs(loops=SETTLED_LOOPS, training=True),
     ),
     Claim(
         4,
@@ -84,6 +120,7 @@ CLAIMS = (
         "At the last checkpoint the settled cosine is in the paper's range, with a margin of 0.05 on either side.",
         "§3 (ii): ≈ 0.5–0.65 in later checkpoints",
         claims_geometry.angles_match,
+        Needs(loops=SETTLED_LOOPS),
     ),
     Claim(
         5,
@@ -93,6 +130,7 @@ CLAIMS = (
         "between −0.1 and 0.1, angles of 84° to 96°, they are orthogonal.",
         "Abstract, §1, §3 (ii)",
         claims_geometry.steps_turn_orthogonal,
+        Needs(loops=SETTLED_LOOPS, training=True),
     ),
     Claim(
         6,
@@ -103,6 +141,7 @@ CLAIMS = (
         "leap from the noise, and falls with the number of loop steps: the jump over the whole path does not.",
         "§3.1, Eq. 2, Fig. 2: DLR ≫ 1",
         claims_geometry.drift_is_larger,
+        Needs(groups=2),
     ),
     Claim(
         7,
@@ -110,6 +149,7 @@ CLAIMS = (
         "Under the acceleration criterion a token at τ = 1e-2 takes at most three quarters of its time at 1e-5.",
         "§4 (i), Fig. 4 (i): about 580 → 360 ms per token, a ratio of 0.62",
         claims_exits.acceleration_saves_time,
+        Needs(max_loops=claims_exits.PAPER_MAX_LOOPS),
         timed=True,
     ),
     Claim(
@@ -151,6 +191,7 @@ CLAIMS = (
         "the checkpoints after warm-up.",
         "Abstract, §1: loop steps become smaller across training",
         claims_geometry.steps_become_smaller,
+        Needs(training=True),
     ),
     Claim(
         13,
@@ -160,6 +201,7 @@ CLAIMS = (
         "by no more than a factor of two between the two ranges.",
         "§4: a spiral with nearly constant curvature; norms plateau at a small nonzero value due to rotation",
         claims_geometry.loops_are_spirals,
+        Needs(loops=claims_geometry.LATE.stop),
     ),
     Claim(
         14,
@@ -179,11 +221,17 @@ CLAIMS = (
 )
 
 
+# Those that need the tables of trajectories and of drift only.
+GEOMETRY = tuple(claim for claim in CLAIMS if claim.number in (1, 2, 3, 4, 5, 6, 12, 13))
+
+
 # --- verdicts --------------------------------------------------------------------------------------------------
 
 
 def examine(claim: Claim, evidence: Evidence, references: bool = True) -> Verdict:
     """The verdict on one claim; without `references` its numbers for comparison are not measured."""
+    if (lacking := claim.needs.lacking(evidence)) is not None:
+        return Verdict(claim, (), NOT_ASKED, lacking)
     quantities = [quantity for quantity in claim.quantities(evidence) if references or quantity.counts]
     findings = tuple(find(quantity, sum(q.counts for q in quantities)) for quantity in quantities)
     verdict, reason = combine(findings)
@@ -191,9 +239,9 @@ def examine(claim: Claim, evidence: Evidence, references: bool = True) -> Verdic
     return Verdict(claim, findings, verdict, f"{reason}; {load}" if load else reason)
 
 
-def verdicts(evidence: Evidence) -> list[Verdict]:
-    """One verdict per claim of `CLAIMS`, in their order."""
-    return [examine(claim, evidence) for claim in CLAIMS]
+def verdicts(evidence: Evidence, claims: Iterable[Claim] = CLAIMS) -> list[Verdict]:
+    """One verdict per claim, in their order."""
+    return [examine(claim, evidence) for claim in claims]
 
 
 def table(judged: Iterable[Verdict], run: str) -> pd.DataFrame:

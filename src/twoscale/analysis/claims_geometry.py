@@ -47,7 +47,8 @@ def decay_is_fast(evidence: Evidence) -> Iterator[Quantity]:
     leap = "norm at k = 0 over that at k = 1 (the leap from x⁰)"
     for group in evidence.groups:
         yield judged(group, name, at_most(TENTH), _decay_within, evidence, group)
-        yield reference(group, "the same, untrained", _decay_within, evidence, group, 0)
+        if not evidence.published:
+            yield reference(group, "the same, untrained", _decay_within, evidence, group, 0)
         yield reference(group, leap, _first_norm_ratio, evidence, group)
 
 
@@ -156,7 +157,8 @@ def _settled_cosines(evidence: Evidence, group: str, iterations: Sequence[int]) 
 def angles_match(evidence: Evidence) -> Iterator[Quantity]:
     for group in evidence.groups:
         yield judged(group, "settled mean cosine", between(*PAPER_ANGLES), _settled_cosine, evidence, group)
-        yield reference(group, "the same, untrained", _settled_cosine, evidence, group, 0)
+        if not evidence.published:
+            yield reference(group, "the same, untrained", _settled_cosine, evidence, group, 0)
 
 
 def _settled_cosine(evidence: Evidence, group: str, iteration: int | None = None) -> Estimate:
@@ -198,7 +200,8 @@ def _drift_quantities(evidence: Evidence, boundary: str, reference_state: str) -
         name = f"DLR, iteration {iteration}"
         yield judged(scope, name, above(1), _drift_ratio, *point, iteration, counts=counts)
     yield judged(scope, "DLR, last", at_least(LEAST_DRIFT), _drift_ratio, *point, None, counts=counts)
-    yield reference(scope, "DLR, untrained", _drift_ratio, *point, 0)
+    if not evidence.published:
+        yield reference(scope, "DLR, untrained", _drift_ratio, *point, 0)
     yield reference(scope, "jump over the path of the loop, last", _drift_ratio, *point, None, "jump_over_path")
 
 

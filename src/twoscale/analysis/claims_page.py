@@ -11,10 +11,8 @@ from twoscale.analysis.findings import Finding
 HEADER = """\
 # The claims of the paper on the run {run}
 
-Run **{run}** on {text}. Checkpoints at iterations {iterations}; those after {warmup} are after warm-up. Loop statistics
-are from {sequences} held-out sequences of {documents} documents at {loops} loop steps per group, exit criteria from
-{quality} held-out sequences of {quality_documents} documents and {prompts} timed prompts at no more than {max_loops}
-loop steps per group.
+Run **{run}** on {text}. {checkpoints} Loop statistics
+are from {sequences} held-out sequences of {documents} documents at {loops} loop steps per group{exits}.
 
 Each number has a 95 % interval, a bootstrap over whole held-out documents, for latency over timed prompts, widened for
 few units by Student's t. A trend is the change along a line over the logarithm of the iteration, fitted over all
@@ -26,8 +24,18 @@ if rows are missing, if more than 10 % of the values are under the rounding floo
 checkpoints after warm-up for a trend. A claim does not hold if one of its findings does not. In simulated runs a true
 claim is refuted, and a false one upheld, in at most 5 % (docs/reproduction.md, which also says how the bounds were
 chosen). These verdicts are about this run, with the size and text of its config, and not about the paper's model unless
-the run has that size.
+the run has that size. A claim is *not asked* of a run that it is not about: one of fewer loop steps or groups than the
+claim needs, or of a published model, whose training is not part of the run.
 """
+TRAINED = "Checkpoints at iterations {iterations}; those after {warmup} are after warm-up."
+PUBLISHED = (
+    "The model is published and has one checkpoint; whether its training text contains the held-out text is unknown."
+)
+
+EXITS = """\
+, exit criteria from
+{quality} held-out sequences of {quality_documents} documents and {prompts} timed prompts at no more than {max_loops}
+loop steps per group"""
 
 
 def page(verdicts: Sequence[Verdict], run: str, text: str, evidence: Evidence) -> str:
@@ -47,14 +55,20 @@ def page(verdicts: Sequence[Verdict], run: str, text: str, evidence: Evidence) -
 
 def _header(run: str, text: str, evidence: Evidence) -> str:
     iterations = ["0 (untrained)" if iteration == 0 else str(iteration) for iteration in evidence.iterations]
+    trained = TRAINED.format(iterations=", ".join(iterations), warmup=evidence.warmup)
     return HEADER.format(
         run=run,
         text=text,
-        iterations=", ".join(iterations),
-        warmup=evidence.warmup,
+        checkpoints=PUBLISHED if evidence.published else trained,
         sequences=evidence.loops["sequence"].nunique(),
         documents=evidence.loops["document"].nunique(),
-        loops=evidence.loops["k"].max(),
+        loops=" or ".join(map(str, sorted(evidence.loops.groupby("group")["k"].max().unique()))),
+        exits="" if evidence.quality.empty else _exits(evidence),
+    )
+
+
+def _exits(evidence: Evidence) -> str:
+    return EXITS.format(
         quality=evidence.quality["sequence"].nunique(),
         quality_documents=evidence.quality["document"].nunique(),
         prompts=evidence.latency["repeat"].nunique(),
@@ -78,12 +92,13 @@ def _section(verdict: Verdict) -> list[str]:
         f"In the paper: {claim.where}.",
         "",
         f"Verdict: **{verdict.verdict}** ({verdict.reason}).",
-        "",
-        *_table(
-            ("scope", "quantity", "value", "95 % interval", "bounds", "verdict", "reason"),
-            [_row(finding) for finding in verdict.findings],
-        ),
+        *(["", *_findings(verdict.findings)] if verdict.findings else []),
     ]
+
+
+def _findings(findings: Iterable[Finding]) -> list[str]:
+    header = ("scope", "quantity", "value", "95 % interval", "bounds", "verdict", "reason")
+    return _table(header, [_row(finding) for finding in findings])
 
 
 def _row(finding: Finding) -> tuple[str, ...]:

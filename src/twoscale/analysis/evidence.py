@@ -90,6 +90,7 @@ class Evidence:
         max_loops: Most loop steps that a token may take under an exit criterion.
         warmup: Iterations of warm-up in training.
         seed: Seed of the bootstraps.
+        published: Whether the model was published: it has one checkpoint, with iteration 0, and no course of training.
     """
 
     loops: pd.DataFrame
@@ -101,10 +102,16 @@ class Evidence:
     max_loops: int
     warmup: int = 0
     seed: int = 0
+    published: bool = False
 
     @property
     def groups(self) -> list[str]:
         return list(self.loops["group"].unique())
+
+    @property
+    def loop_steps(self) -> int:
+        """Loop steps of every group in the trajectories."""
+        return int(self.loops["k"].max()) if len(self.loops) else 0
 
     @property
     def boundaries(self) -> list[str]:
@@ -116,13 +123,13 @@ class Evidence:
 
     @property
     def iterations(self) -> list[int]:
-        """Iterations of all checkpoints, including 0 of the untrained model."""
+        """Iterations of all checkpoints, including 0 of the untrained or the published model."""
         return sorted({*self.loops["iteration"], *self.drift["iteration"]})
 
     @property
     def trained(self) -> list[int]:
         """Iterations of all checkpoints except the untrained model."""
-        return [iteration for iteration in self.iterations if iteration > 0]
+        return [iteration for iteration in self.iterations if iteration > 0 or self.published]
 
     def last(self) -> int:
         """Iteration of the last trained checkpoint."""

@@ -14,6 +14,7 @@ import numpy as np
 from twoscale.analysis.evidence import Estimate, InconclusiveError
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "cannot be judged"
+NOT_ASKED = "not asked"  # of a run that the claim is not about
 
 
 @dataclass(frozen=True)

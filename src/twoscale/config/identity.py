@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
+    from pydantic.fields import FieldInfo
 
     from twoscale.config.sections import Config, DataConfig, TokenizerConfig, TrainConfig
 
@@ -40,9 +41,26 @@ QUOTA_KEYS = ("train_characters", "train_tokens", "held_out_tokens", "held_out_m
 TOKEN_KEYS = ("near_duplicate_tokens",)
 
 
-def plain(section: BaseModel) -> dict[str, Any]:
-    """A section as a JSON-able dict: tuples become lists, nested sections become dicts."""
+def complete(section: BaseModel) -> dict[str, Any]:
+    """A section as a JSON-able dict with every key: tuples become lists, nested sections become dicts."""
     return section.model_dump(mode="json", by_alias=True, serialize_as_any=True)
+
+
+def plain(section: BaseModel) -> dict[str, Any]:
+    """A section as a JSON-able dict without optional keys at their default."""
+    values = complete(section)
+    for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        if is_optional(field) and value == field.default:
+            del values[name]
+        elif hasattr(value, "model_dump"):
+            values[name] = plain(value)
+    return values
+
+
+def is_optional(field: FieldInfo) -> bool:
+    """Whether the key may be absent from a section of a slice or an identity, and then has its default."""
+    return (field.json_schema_extra or {}).get("optional", False)
 
 
 def whole_sequences(tokens: int, context_length: int) -> int:
@@ -53,6 +71,11 @@ def whole_sequences(tokens: int, context_length: int) -> int:
 def group_label(group: tuple[int, ...]) -> str:
     """Name of a looped group in tables: "4" or "5-6"."""
     return str(group[0]) if len(group) == 1 else f"{group[0]}-{group[-1]}"
+
+
+def boundary_label(left: str, right: str) -> str:
+    """Name of the boundary between two successive groups in tables: "4->5-6"."""
+    return f"{left}->{right}"
 
 
 def checkpoint_iterations(train: TrainConfig) -> list[int]:
@@ -94,6 +117,8 @@ class TextQuota:
 def text_quota(data: DataConfig, tokenizer: TokenizerConfig) -> TextQuota:
     """The quota in tokens for GPT-2's tokenizer, which exists before the text, otherwise in characters."""
     held_out = math.ceil(data.held_out_margin * data.held_out_tokens)
+    if tokenizer.name == "published":  # nothing is trained
+        return TextQuota("characters", 0, CHARACTERS_PER_TOKEN * held_out)
     if tokenizer.name == "gpt2":
         return TextQuota("tokens", data.train_tokens, held_out)
     characters = {"bytes": 1, "bpe": CHARACTERS_PER_TOKEN}[tokenizer.name]

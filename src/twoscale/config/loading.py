@@ -7,14 +7,14 @@ import importlib
 import itertools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
 import yaml
 
-from twoscale.config.identity import plain
+from twoscale.config.identity import complete, is_optional
 from twoscale.config.messages import build, shown, user_keys
 from twoscale.config.sections import FILE_NAME, SECTIONS, Config, Derived, ModelConfig, Section
 from twoscale.errors import InputError
@@ -24,6 +24,9 @@ PRESETS = PROJECT / "workflow" / "presets"
 DEFAULT_PRESET = "demo"
 VARIANT_KEYS = ("sandwich", "adapter_init", "state_init")  # keys of `model` that the variants combine
 LAYER_KEYS = ("preset", "run", "runs")  # top-level keys that select and name layers
+
+# (folder of a published model, the layers below merged) -> what the folder says, as a layer.
+FolderLayer = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
 
 # Old dotted key -> new dotted key. A section without a dot stands for its remaining keys too.
 RENAMED = {
@@ -82,7 +85,7 @@ def paper() -> Mapping[str, Any]:
 
 def user_values(config: Config) -> dict[str, Any]:
     """The config as a nested dict without derived values."""
-    values = plain(config)
+    values = complete(config)
     del values["model"]["vocab_size"]
     return values
 
@@ -99,11 +102,21 @@ def preset(name: str) -> dict[str, Any]:
     return dict(paper()) if name == "paper" else merge(paper(), read_yaml(PRESETS / f"{name}.yaml"))
 
 
-def _chosen(config: Mapping[str, Any]) -> dict[str, Any]:
-    """All layers of the selected run: paper <- preset <- user."""
+def _chosen(config: Mapping[str, Any], folder_layer: FolderLayer | None) -> dict[str, Any]:
+    """All layers of the selected run: paper <- preset <- folder of a published model <- user."""
     user = {key: value for key, value in config.items() if key not in LAYER_KEYS}
     check_renamed(user)
-    return merge(preset(config.get("preset", DEFAULT_PRESET)), user)
+    return _overlaid(preset(config.get("preset", DEFAULT_PRESET)), user, folder_layer)
+
+
+def _overlaid(base: Mapping[str, Any], overlay: Mapping[str, Any], folder_layer: FolderLayer | None) -> dict[str, Any]:
+    """`overlay` over `base`; where it names the folder of a published model, what that says is between the two."""
+    merged = merge(base, overlay)
+    model = overlay.get("model")
+    folder = model.get("folder") if isinstance(model, Mapping) else None
+    if folder_layer is None or not isinstance(folder, str):
+        return merged
+    return merge(merge(base, folder_layer(folder, merged)), overlay)
 
 
 # --- checks ---------------------------------------------------------------------------------------------------------
@@ -168,12 +181,15 @@ def _module(name: str) -> Any:
 # --- runs -----------------------------------------------------------------------------------------------------------
 
 
-def runs(config: Mapping[str, Any]) -> dict[str, Config]:
-    """Run name -> Config: first the run that `run` names, then those of `runs` (name -> overrides)."""
-    merged = _chosen(config)
+def runs(config: Mapping[str, Any], folder_layer: FolderLayer | None = None) -> dict[str, Config]:
+    """Run name -> Config: first the run that `run` names, then those of `runs` (name -> overrides).
+
+    `folder_layer` reads the folders of published models (`twoscale.model.published.layer.folder_layer`).
+    """
+    merged = _chosen(config, folder_layer)
     layers = {str(config.get("run", config.get("preset", DEFAULT_PRESET))): merged}
     for run, overrides in _mapping("runs", config.get("runs")).items():
-        layers[str(run)] = merge(merged, _mapping(f"runs.{run}", overrides))
+        layers[str(run)] = _overlaid(merged, _mapping(f"runs.{run}", overrides), folder_layer)
     for run in layers:
         if not re.fullmatch(FILE_NAME, run):
             raise InputError(f"config key run: found {run!r}, expected letters, digits, '.', '_' and '-'.")
@@ -187,13 +203,17 @@ def _mapping(key: str, value: Any) -> Mapping[str, Any]:
     return value or {}
 
 
-def variants(config: Mapping[str, Any]) -> dict[str, Config]:
+def variants(config: Mapping[str, Any], folder_layer: FolderLayer | None = None) -> dict[str, Config]:
     """Run name -> Config of the variants: the selected run under each combination of the values in `variants`.
 
     Names are variants/<sandwich>-<adapter_init>-<state_init>; `variants.overrides` takes precedence over all layers.
+    A published model, which is not trained here, has none.
     """
-    merged = _chosen(config)
-    study = checked(merged).variants
+    merged = _chosen(config, folder_layer)
+    selected = checked(merged)
+    if selected.model.source == "published":
+        return {}
+    study = selected.variants
     base = merge(merged, study.overrides)
     combinations = itertools.product(*(getattr(study, key) for key in VARIANT_KEYS))
     return {"variants/" + "-".join(values): _variant(base, values) for values in combinations}
@@ -249,7 +269,7 @@ def _section(name: str, values: Any) -> Any:
 
 
 def check_complete(name: str, section: type[Section], values: Mapping[str, Any]) -> None:
-    """Refuse a section of a slice that lacks a key."""
-    missing = [key for key in section.model_fields if key not in values]
+    """Refuse a section of a slice that lacks a key, unless the key is optional."""
+    missing = [key for key, field in section.model_fields.items() if key not in values and not is_optional(field)]
     if missing:
         raise InputError(f"config key {name}: found no {', '.join(missing)}, expected all keys of the section.")

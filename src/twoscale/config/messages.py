@@ -86,6 +86,8 @@ def phrase(node: Schema) -> str:
             return value
         case {"type": "null"}:
             return "null"
+        case {"$ref": _}:
+            return "a section of keys"
         case {"type": "boolean"}:
             return "true or false"
         case {"type": "array"} | {"type": "object"}:

@@ -174,7 +174,7 @@ def config_page() -> str:
     ]
     for name, schema in sections():
         lines += table(f"`{name}`", summary(schema), schema["properties"])
-    lines += ["", *criteria_note(), ""]
+    lines += ["", *criteria_note(), *scaling_note(), ""]
     return "\n".join(lines)
 
 
@@ -201,10 +201,20 @@ def cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
+def definition(name: str) -> dict[str, Any]:
+    """The schema of a class that is not a section."""
+    return resolved({"$ref": f"#/$defs/{name}"}, Config.model_json_schema())
+
+
+def scaling_note() -> list[str]:
+    """The section on the keys of `model.rotary_scaling`."""
+    entry = definition("RotaryScaling")
+    return table("Keys of `model.rotary_scaling`", summary(entry), entry["properties"])
+
+
 def criteria_note() -> list[str]:
     """The section on entries of `criteria`."""
-    schema = Config.model_json_schema()
-    entry = resolved({"$ref": "#/$defs/CriterionConfig"}, schema)
+    entry = definition("CriterionConfig")
     keys = {key: node | {"source": "ours"} for key, node in entry["properties"].items()}
     keys["thresholds"] |= {"source": "§4, App. D"}
     return table("Entries of `exits.criteria` and `pareto.criteria`", summary(entry), keys)[1:]

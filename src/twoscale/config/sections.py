@@ -22,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from twoscale.config.identity import checkpoint_iterations, group_label, whole_sequences
+from twoscale.config.identity import boundary_label, checkpoint_iterations, group_label, whole_sequences
 from twoscale.errors import InputError
 
 # Names of runs and criteria, which are also names of folders and files: safe in a shell.
@@ -31,9 +31,8 @@ FILE_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 # Number of token ids of the tokenizers whose size is not configurable.
 GPT2_VOCAB_SIZE = 50257
 BYTES_VOCAB_SIZE = 257  # 256 bytes and the end of text
-MAX_VOCAB_SIZE = 2**16  # token shards are uint16
-# The embedding is padded to a multiple of this number of rows, as in nanoGPT (50257 -> 50304).
-VOCAB_MULTIPLE = 64
+NOISE_STD = math.sqrt(2 / 5)  # of the initial state, before truncation at three deviations ([G])
+COMMIT = r"[0-9a-f]{40}"
 
 # Type of the thresholds of each built-in exit criterion; criteria from a user's file take positive numbers.
 THRESHOLD_TYPES: dict[str, type] = {
@@ -48,6 +47,7 @@ THRESHOLD_TYPES: dict[str, type] = {
     "argmax_stability": int,
     "cosine": float,
     "minp_kl": float,
+    "exit_gate": float,
 }
 
 
@@ -93,9 +93,14 @@ AdapterInit = Literal["random", "blend"]
 StateInit = Literal["noise", "input", "input_plus_noise", "zero"]
 
 
-def key(default: Any, description: str, *, source: str, derived: bool = False) -> Any:
-    """A key of a section. `derived` marks a value that the user cannot set."""
-    extra = {"source": source, **({"derived": True} if derived else {})}
+def key(default: Any, description: str, *, source: str, derived: bool = False, optional: bool = False) -> Any:
+    """A key of a section.
+
+    `derived` marks a value that the user cannot set. `optional` marks a key that `identity.plain` leaves out at its
+    default, so that runs from before the key keep their identity.
+    """
+    marks = {"derived": derived, "optional": optional}
+    extra = {"source": source, **{name: True for name, marked in marks.items() if marked}}
     return Field(default, description=description, json_schema_extra=extra)
 
 
@@ -199,26 +204,30 @@ class DownloadConfig(Section):
 class TokenizerConfig(Section):
     """Tokenizer of the text."""
 
-    name: Literal["gpt2", "bpe", "bytes"] = key(
+    name: Literal["gpt2", "bpe", "bytes", "published"] = key(
         "gpt2",
-        "Tokenizer: GPT-2's, a BPE tokenizer trained on the text, or bytes.",
+        "Tokenizer: GPT-2's, a BPE tokenizer trained on the text, bytes, or published: tokenizer.json of a published "
+        "model.",
         source="§2",
     )
-    vocab_size: Annotated[int, Field(ge=BYTES_VOCAB_SIZE + 1), Number] = key(
-        4096, "Vocabulary size of name: bpe. Other tokenizers ignore it.", source="ours"
+    vocab_size: Count = key(
+        4096,
+        "Vocabulary size of name: bpe, at least 258; for name: published, the number of rows of the model's embedding. "
+        "Other tokenizers ignore it.",
+        source="ours",
     )
 
     @property
     def num_ids(self) -> int:
-        """Number of token ids, including the end of text."""
-        return {"gpt2": GPT2_VOCAB_SIZE, "bytes": BYTES_VOCAB_SIZE, "bpe": self.vocab_size}[self.name]
+        """Number of token ids, including the end of text; for a published model, that of its embedding's rows."""
+        return {"gpt2": GPT2_VOCAB_SIZE, "bytes": BYTES_VOCAB_SIZE}.get(self.name, self.vocab_size)
 
     @model_validator(mode="after")
-    def _check_shards(self) -> Self:
-        if self.num_ids > MAX_VOCAB_SIZE:
+    def _check_bytes(self) -> Self:
+        if self.name != "published" and self.vocab_size <= BYTES_VOCAB_SIZE:
             raise InputError(
-                f"config key tokenizer.vocab_size: found {self.num_ids}, expected at most {MAX_VOCAB_SIZE} "
-                "(token shards are uint16)."
+                f"config key tokenizer.vocab_size: found {self.vocab_size}, expected a whole number >= "
+                f"{BYTES_VOCAB_SIZE + 1}."
             )
         return self
 
@@ -226,8 +235,23 @@ class TokenizerConfig(Section):
 # --- model and training ---------------------------------------------------------------------------------------------
 
 
+class RotaryScaling(Section):
+    """Stretch of the slow rotary frequencies for long contexts, as in Llama 3.1."""
+
+    factor: Annotated[float, Field(ge=1), Number] = key(
+        8.0, "Divisor of frequencies below the slow bound.", source="Llama 3.1"
+    )
+    low_frequency_factor: Positive = key(
+        1.0, "Slow: fewer rotations than this over original_context_length.", source="Llama 3.1"
+    )
+    high_frequency_factor: Positive = key(
+        4.0, "Fast: more rotations than this over original_context_length; unchanged.", source="Llama 3.1"
+    )
+    original_context_length: Count = key(8192, "Tokens of the context before the stretch.", source="Llama 3.1")
+
+
 class ModelConfig(Section):
-    """Architecture of the model."""
+    """Architecture of the model, and where its weights come from."""
 
     architecture: str = key(
         "transformer",
@@ -279,15 +303,132 @@ class ModelConfig(Section):
         "Norm on the state that a looped group returns. The paper does not mention one; [G] applies final_norm.",
         source="ours",
     )
+    positions: Literal["learned", "rotary"] = key(
+        "learned",
+        "Positions: a learned embedding that is added to the token's, or rotary, a rotation of queries and keys.",
+        source="§2",
+        optional=True,
+    )
+    rotary_pairs: Literal["interleaved", "halves"] = key(
+        "interleaved",
+        "Channels of a head that are rotated together: 2d and 2d + 1 as in [G], or d and d + D/2 as in Llama.",
+        source="[G]",
+        optional=True,
+    )
+    rotary_base: Positive = key(
+        10_000.0, "Base of the rotary frequencies, base^(-2d/D).", source="arXiv 2104.09864", optional=True
+    )
+    rotary_scaling: RotaryScaling | None = key(
+        None, "Stretch of the slow rotary frequencies. null: none.", source="ours", optional=True
+    )
+    num_kv_heads: Count | None = key(
+        None,
+        "Heads of keys and values, a divisor of num_heads; each serves num_heads / num_kv_heads query heads. null: "
+        "num_heads.",
+        source="§2",
+        optional=True,
+    )
+    qk_bias: StrictBool = key(
+        False, "Biases on queries and keys, added before the rotation, as in [G].", source="§2", optional=True
+    )
+    qk_norm: StrictBool = key(
+        False, "RMSNorm over all heads of the queries and of the keys, as in OLMo 2.", source="§2", optional=True
+    )
+    mlp: Literal["plain", "gated"] = key(
+        "plain",
+        "MLP: out(silu(in(x))), or gated as in [G] and Llama: out(silu(gate(x)) * value(x)).",
+        source="§2",
+        optional=True,
+    )
+    mlp_size: Count | None = key(None, "Hidden size of the MLP. null: 4 times hidden_size.", source="§2", optional=True)
+    norms: Literal["sandwich", "pre", "post"] = key(
+        "sandwich",
+        "Norms of a layer: before and after attention and MLP (see sandwich), only before them as in Llama, or only "
+        "after them, on the branch, as in OLMo 2.",
+        source="App. B",
+        optional=True,
+    )
+    norm_epsilon: Positive = key(1e-6, "Epsilon of every RMSNorm.", source="[G]", optional=True)
+    embedding_scale: Positive | None = key(
+        None, "Factor of the embedding. null: the square root of hidden_size, as in [G].", source="[G]", optional=True
+    )
+    state_std: Positive = key(
+        NOISE_STD,
+        "Standard deviation of the noise of state_init before its truncation at three deviations.",
+        source="[G]",
+        optional=True,
+    )
+    injection: Literal["projection", "none"] = key(
+        "projection",
+        "How the input enters a loop step: projection of [state ; input], or none, where it is the first state only.",
+        source="§2",
+        optional=True,
+    )
+    loop_norm: StrictBool = key(
+        False,
+        "Final norm at the end of each loop step, as in Ouro (arXiv 2510.25741); the head then reads states without a "
+        "norm of its own.",
+        source="§2",
+        optional=True,
+    )
+    tied_head: StrictBool = key(
+        True, "The head is the token embedding. false: a matrix of its own.", source="[G]", optional=True
+    )
+    exit_gate: StrictBool = key(
+        False,
+        "Linear gate that reads a probability of exit from a state, for the criterion exit_gate (Ouro). It is not "
+        "trained here.",
+        source="§2",
+        optional=True,
+    )
+    vocab_multiple: Count = key(
+        64,
+        "The embedding has vocab_size rows, rounded up to a multiple of this (nanoGPT: 50257 -> 50304).",
+        source="nanoGPT",
+        optional=True,
+    )
+    source: Literal["trained", "published"] = key(
+        "trained",
+        "Origin of the weights: trained by this workflow, or published, from repository and revision or from folder.",
+        source="ours",
+        optional=True,
+    )
+    repository: str | None = key(
+        None, "Repository of a published model on the Hugging Face hub.", source="ours", optional=True
+    )
+    revision: Annotated[str, Field(pattern=f"^{COMMIT}$")] | None = key(
+        None, "Commit of the repository, 40 hexadecimal digits.", source="ours", optional=True
+    )
+    folder: str | None = key(
+        None,
+        "Local folder of a published model in the layout of the hub: config.json, safetensors files, tokenizer.json.",
+        source="ours",
+        optional=True,
+    )
 
     @property
     def head_dim(self) -> int:
         return self.hidden_size // self.num_heads
 
     @property
+    def kv_heads(self) -> int:
+        """Heads of keys and values."""
+        return self.num_kv_heads or self.num_heads
+
+    @property
+    def mlp_width(self) -> int:
+        """Hidden size of the MLP."""
+        return self.mlp_size or 4 * self.hidden_size
+
+    @property
+    def embedding_factor(self) -> float:
+        """Factor of the embedding."""
+        return math.sqrt(self.hidden_size) if self.embedding_scale is None else self.embedding_scale
+
+    @property
     def padded_vocab_size(self) -> int:
-        """Rows of the embedding: the vocabulary size rounded up to a multiple of 64."""
-        return math.ceil(self.vocab_size / VOCAB_MULTIPLE) * VOCAB_MULTIPLE
+        """Rows of the embedding: the vocabulary size rounded up to a multiple."""
+        return math.ceil(self.vocab_size / self.vocab_multiple) * self.vocab_multiple
 
     @property
     def group_labels(self) -> tuple[str, ...]:
@@ -296,8 +437,21 @@ class ModelConfig(Section):
 
     @property
     def boundary_labels(self) -> tuple[str, ...]:
-        """Names of the boundaries between successive groups in tables: "4->5-6", "5-6->7"."""
-        return tuple(f"{left}->{right}" for left, right in pairwise(self.group_labels))
+        """Names of the boundaries in tables: between successive groups "4->5-6", "5-6->7".
+
+        Around the only group of a model "prelude->3-6" ("embedding->3-6" without unlooped layers before it), and
+        "3-6->coda" where unlooped layers follow.
+        """
+        if len(self.groups) != 1:
+            return tuple(boundary_label(left, right) for left, right in pairwise(self.group_labels))
+        (core,), (label,) = self.groups, self.group_labels
+        entry = f"{'prelude' if core[0] > 1 else 'embedding'}->{label}"
+        return (entry, f"{label}->coda") if core[-1] < self.num_layers else (entry,)
+
+    @property
+    def draws_noise(self) -> bool:
+        """Whether the states of a token depend on the seed of the noise."""
+        return bool(self.groups) and ("noise" in self.state_init or self.loop_noise > 0)
 
     @property
     def effective_depth(self) -> float:
@@ -311,6 +465,45 @@ class ModelConfig(Section):
             raise InputError(
                 f"config key model.num_heads: found {self.num_heads}, expected a divisor of model.hidden_size = "
                 f"{self.hidden_size}."
+            )
+        if self.num_heads % self.kv_heads:
+            raise InputError(
+                f"config key model.num_kv_heads: found {self.num_kv_heads}, expected a divisor of model.num_heads = "
+                f"{self.num_heads}."
+            )
+        if self.positions == "rotary" and self.head_dim % 2:
+            raise InputError(
+                f"config key model.num_heads: found {self.num_heads}, expected an even head dimension for rotary "
+                f"positions, not {self.head_dim}."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_source(self) -> Self:
+        published = self.source == "published"
+        origins = [name for name in ("repository", "folder") if getattr(self, name) is not None]
+        if published != (len(origins) == 1):
+            expected = "either repository or folder" if published else "neither repository nor folder"
+            found = " and ".join(origins) or "neither"
+            raise InputError(f"config key model: found {found}, expected {expected} for model.source: {self.source}.")
+        if (self.repository is None) != (self.revision is None):
+            raise InputError(
+                f"config key model.revision: found {self.revision}, expected the commit of model.repository, and only "
+                "with one."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_loop(self) -> Self:
+        if self.injection == "none" and not self.state_init.startswith("input"):
+            raise InputError(
+                f"config key model.state_init: found {self.state_init}, expected input or input_plus_noise for "
+                "model.injection: none, where the first state is all that a loop sees of its input."
+            )
+        if self.loop_norm and not (self.groups and self.groups[-1][-1] == self.num_layers):
+            raise InputError(
+                "config key model.loop_norm: found true, expected false unless the last layer is looped, because the "
+                "head then reads states as they are."
             )
         return self
 
@@ -805,6 +998,31 @@ class Config(Derived, Section):
         return self
 
     @model_validator(mode="after")
+    def _check_published(self) -> Self:
+        if (self.model.source == "published") != (self.tokenizer.name == "published"):
+            raise InputError(
+                f"config key tokenizer.name: found {self.tokenizer.name}, expected "
+                f"{'published' if self.model.source == 'published' else 'another tokenizer'} for model.source: "
+                f"{self.model.source}."
+            )
+        if self.model.injection == "none" and self.train.backprop_depth is not None:
+            raise InputError(
+                f"config key train.backprop_depth: found {self.train.backprop_depth}, expected null for "
+                "model.injection: none, where a truncated gradient reaches nothing before the loop."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_exit_gate(self) -> Self:
+        for key in ("exits", "pareto"):
+            if "exit_gate" in getattr(self, key).criteria and not self.model.exit_gate:
+                raise InputError(
+                    f"config key {key}.criteria.exit_gate: found the criterion, expected a model with "
+                    "model.exit_gate: true."
+                )
+        return self
+
+    @model_validator(mode="after")
     def _check_path(self) -> Self:
         if self.data.source == "parquet" and not self.data.path:
             raise InputError(
@@ -832,8 +1050,8 @@ class Config(Derived, Section):
 
     def _held_out_sequences(self) -> dict[str, int]:
         """Held-out sequences that each stage reads, by the key that determines their number."""
-        return {
-            "train.held_out_sequences": self.train.held_out_sequences,
+        trained = self.model.source == "trained"
+        return ({"train.held_out_sequences": self.train.held_out_sequences} if trained else {}) | {
             "trajectories.tokens": self.trajectory_sequences,
             "path_independence.tokens": self.independence_sequences,
             "exits.quality_tokens": self.quality_sequences,

@@ -23,7 +23,7 @@ class Batches:
     """Training batches from the ids of a token shard. A shard that is a memory map stays on disk.
 
     Args:
-        shard: Training ids, uint16 (tokens,).
+        shard: Training ids, uint16 or uint32 (tokens,).
         context_length: Tokens per sequence, T.
         batch_size: Sequences per batch, B.
         order: "permutation" visits all non-overlapping sequences in each epoch, in a new order; a batch may begin in
@@ -142,7 +142,7 @@ def held_out_sequences(shard: np.ndarray, end_of_text: int, context_length: int,
     smaller count are among those of a larger one.
 
     Args:
-        shard: Held-out ids, uint16 (tokens,).
+        shard: Held-out ids, uint16 or uint32 (tokens,).
         end_of_text: Id of the end of text.
         context_length: Tokens per sequence, T.
         count: Number of sequences.

@@ -1,4 +1,4 @@
-"""Parquet files of a data set on the Hugging Face Hub, read by range requests over an unreliable network.
+"""Files of a repository on the Hugging Face Hub, read by range requests over an unreliable network.
 
 One request of `dataset_info` returns the commit of a revision, the subsets of the data set and its files. The library
 `datasets` would list every file of the repository, send requests without a time limit, and silently fall back to
@@ -49,9 +49,16 @@ def fetch(what: str, request: Callable[[], T], download: DownloadConfig) -> T:
     except (HTTPError, OfflineModeIsEnabled, ShortResponseError) as error:
         raise InputError(
             f"{what}: could not be read from the Hugging Face Hub, with {download.retries} retries of transient errors "
-            f"({_describe(error)}); expected a data set within reach of the network (a private one needs a token), or "
-            "data.source: parquet for local files."
+            f"({_describe(error)}); expected a repository and revision within reach of the network (a private one "
+            "needs a token), or local files: data.source: parquet, or model.folder."
         ) from error
+
+
+def get_whole(url: str, download: DownloadConfig) -> bytes:
+    """The content of a small file."""
+    response = get_session().get(url, headers=build_hf_headers(), timeout=download.timeout)
+    hf_raise_for_status(response)
+    return response.content
 
 
 def with_retries(request: Callable[[], T], download: DownloadConfig) -> T:
@@ -105,11 +112,12 @@ def _describe(error: Exception) -> str:
 
 
 class Subset(NamedTuple):
-    """Files of a subset at one commit, sorted by name."""
+    """Files of a repository at one commit, sorted by name: a subset of a data set, or those of a model."""
 
     repository: str
     commit: str
     files: tuple[str, ...]
+    kind: str = "dataset"
 
 
 def resolve(repository: str, subset: str, revision: str, download: DownloadConfig) -> Subset:
@@ -180,7 +188,7 @@ class RemoteFile(io.RawIOBase):
 
     def __init__(self, subset: Subset, name: str, download: DownloadConfig, expected: str | None = None) -> None:
         self.what = f"{subset.repository}/{name}"
-        self.url = huggingface_hub.hf_hub_url(subset.repository, name, repo_type="dataset", revision=subset.commit)
+        self.url = huggingface_hub.hf_hub_url(subset.repository, name, repo_type=subset.kind, revision=subset.commit)
         self.download = download
         self.position = 0
         self.version: str | None = expected

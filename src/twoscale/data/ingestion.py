@@ -124,7 +124,7 @@ class Tally:
 
 def _check_both_sides(tally: Tally) -> None:
     for held_out, side in SIDES:
-        if not tally.documents[held_out]:
+        if not tally.documents[held_out] and tally.limits[held_out] != 0:
             raise InputError(
                 f"config key data.held_out_fraction: found no {side} document among {sum(tally.documents.values())} at "
                 f"{tally.held_out_fraction}, expected at least one; take more text or another fraction."

@@ -142,9 +142,9 @@ class HeldOutNgrams:
 
 def _overlapping(chunks: Chunks, overlap: int) -> Iterator[np.ndarray]:
     """The chunks, each with the last `overlap` ids before it."""
-    before = np.empty(0, dtype=np.uint16)
+    before = None
     for ids in chunks:
-        joined = np.concatenate([before, ids])
+        joined = ids if before is None else np.concatenate([before, ids])
         yield joined
         before = joined[-overlap:]
 
@@ -153,13 +153,20 @@ def _overlapping(chunks: Chunks, overlap: int) -> Iterator[np.ndarray]:
 _ID_HASHES = stream("n-grams").integers(2**64, size=2**16, dtype=np.uint64)
 
 
+def _id_hashes(ids: np.ndarray) -> np.ndarray:
+    """The hash of each id, whatever its dtype: uint64 (tokens,). Both halves of an id above 65535 are in its hash."""
+    if ids.dtype.itemsize <= 2:
+        return _ID_HASHES[ids]
+    return _ID_HASHES[ids & 0xFFFF] ^ ((_ID_HASHES[ids >> 16] ^ _ID_HASHES[0]) >> np.uint64(1))
+
+
 def ngram_hashes(ids: np.ndarray, n: int) -> np.ndarray:
-    """Polynomial hash of every n-gram of ids, uint16 (tokens,), modulo 2**64: uint64 (tokens - n + 1,).
+    """Polynomial hash of every n-gram of ids, uint16 or uint32 (tokens,), modulo 2**64: uint64 (tokens - n + 1,).
 
     The hash of a longer n-gram is that of its first part times BASE to the length of the second, plus that of the
     second part. So log2(n) additions suffice.
     """
-    single = _ID_HASHES[ids]
+    single = _id_hashes(ids)
     hashes, length = single, 1
     for bit in f"{n:b}"[1:]:
         hashes = _joined(hashes, hashes, length, length)

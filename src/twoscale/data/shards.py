@@ -1,7 +1,8 @@
 """Token shards: the ids of a text, as training reads them.
 
-A token shard is three files. Two hold little-endian uint16 ids and nothing else: those of the training documents and
-those of the held-out documents. The third, the metadata, is JSON that describes the ids.
+A token shard is three files. Two hold little-endian ids and nothing else, uint16 or, where a vocabulary needs it,
+uint32: those of the training documents and those of the held-out documents. The third, the metadata, is JSON that
+describes the ids.
 """
 
 import hashlib
@@ -17,7 +18,8 @@ import numpy as np
 from twoscale import progress
 from twoscale.data.near_duplicates import DroppedDocuments, drop_near_duplicates
 from twoscale.data.text import iter_shards
-from twoscale.data.tokenizer import DTYPE, Tokenizer
+from twoscale.data.token_ids import DTYPES, id_dtype
+from twoscale.data.tokenizer import Tokenizer
 from twoscale.errors import InputError
 from twoscale.files import replacing
 from twoscale.json import canonical_json
@@ -39,12 +41,8 @@ def tokenize_text(text_shard: Path, tokenizer: Tokenizer, token_shard: TokenShar
     Documents keep their order, and each is followed by the end of text. The files appear together.
 
     Raises:
-        InputError: if ids of the tokenizer do not fit into uint16, or the text shard cannot be read.
+        InputError: if the text shard cannot be read.
     """
-    if tokenizer.vocab_size > np.iinfo(DTYPE).max + 1:
-        raise InputError(
-            f"tokenizer {tokenizer.name}: found {tokenizer.vocab_size} ids, expected at most 65536 (shards are uint16)."
-        )
     with ExitStack() as stack:
         # Contexts exit in reverse order: the metadata is entered first, so it appears last.
         metadata = stack.enter_context(replacing(token_shard.metadata))
@@ -64,7 +62,7 @@ def join_tokens(
     joined: TokenShard,
     held_out_tokens: int,
     near_duplicate_tokens: int,
-    context_length: int,
+    context_length: int | None,
 ) -> DroppedDocuments:
     """Concatenate the token shards of all text shards, in order, without held-out near-duplicates.
 
@@ -76,7 +74,7 @@ def join_tokens(
         joined: The token shard to write.
         held_out_tokens: Number of held-out ids to write: the first ones that remain.
         near_duplicate_tokens: Tokens per n-gram of the search for near-duplicates.
-        context_length: Tokens per sequence.
+        context_length: Tokens per sequence; None where nothing is trained and there may be no training tokens.
 
     Returns:
         The counts of the dropped documents, which are in the metadata too.
@@ -91,13 +89,14 @@ def join_tokens(
         metadata = stack.enter_context(replacing(joined.metadata))
         train = stack.enter_context(_writer(joined.train, id_metadata["end_of_text"]))
         val = stack.enter_context(_writer(joined.val, id_metadata["end_of_text"], held_out_tokens))
-        training = [shard.train for shard in shards]
-        for ids in token_chunks(training):
+        training, dtype = [shard.train for shard in shards], DTYPES[id_metadata["dtype"]]
+        for ids in token_chunks(training, dtype):
             train.append(ids)
-        _check_training(train, context_length)
-        held_out = np.concatenate([np.fromfile(shard.val, DTYPE) for shard in shards])
+        if context_length is not None:
+            _check_training(train, context_length)
+        held_out = np.concatenate([np.fromfile(shard.val, dtype) for shard in shards])
         kept, dropped = drop_near_duplicates(
-            held_out, id_metadata["end_of_text"], near_duplicate_tokens, lambda: token_chunks(training)
+            held_out, id_metadata["end_of_text"], near_duplicate_tokens, lambda: token_chunks(training, dtype)
         )
         val.append(kept)
         _check_held_out(val, dropped, held_out_tokens)
@@ -105,11 +104,11 @@ def join_tokens(
     return dropped
 
 
-def token_chunks(paths: Iterable[Path]) -> Iterator[np.ndarray]:
+def token_chunks(paths: Iterable[Path], dtype: np.dtype) -> Iterator[np.ndarray]:
     """The ids in the files, at most CHUNK at a time."""
     for path in paths:
         with path.open("rb") as file:
-            while len(ids := np.fromfile(file, DTYPE, CHUNK)):
+            while len(ids := np.fromfile(file, dtype, CHUNK)):
                 yield ids
 
 
@@ -171,7 +170,7 @@ def _check_held_out(val: ShardWriter, dropped: DroppedDocuments, held_out_tokens
 def _id_metadata(tokenizer: Tokenizer) -> dict[str, Any]:
     """Metadata of the ids of a tokenizer; all token shards that are joined have the same."""
     return {
-        "dtype": DTYPE.name,
+        "dtype": id_dtype(tokenizer.vocab_size).name,
         "tokenizer": tokenizer.name,
         "vocab_size": tokenizer.vocab_size,
         "end_of_text": tokenizer.end_of_text,
@@ -208,7 +207,7 @@ def _training_digest(id_metadata: dict[str, Any], train_sha256: str) -> str:
 
 
 def open_shard(path: Path, metadata_path: Path) -> np.ndarray:
-    """Open a file of ids as a read-only memory map: uint16 (tokens,).
+    """Open a file of ids as a read-only memory map: uint16 or uint32 (tokens,).
 
     The length is checked against the metadata. The hash is not, so that a large file opens at once.
 
@@ -223,17 +222,18 @@ def open_shard(path: Path, metadata_path: Path) -> np.ndarray:
             f"{metadata_path}: found no description of {path.name} ({type(error).__name__}: {error}), expected the "
             "metadata that join_tokens writes."
         ) from error
-    if dtype != DTYPE.name:
-        raise InputError(f"{metadata_path}: found the dtype {dtype!r}, expected {DTYPE.name!r}.")
+    if dtype not in DTYPES:
+        raise InputError(f"{metadata_path}: found the dtype {dtype!r}, expected one of {', '.join(DTYPES)}.")
+    itemsize = DTYPES[dtype].itemsize
     if not path.is_file():
         raise InputError(f"{path}: found no file, expected a token shard of {expected} tokens.")
     size = path.stat().st_size
-    if size != expected * DTYPE.itemsize:
+    if size != expected * itemsize:
         raise InputError(
-            f"{path}: found {size} bytes, {size / DTYPE.itemsize:g} tokens, expected {expected} tokens, as "
+            f"{path}: found {size} bytes, {size / itemsize:g} tokens, expected {expected} tokens, as "
             f"{metadata_path.name} says."
         )
-    return np.memmap(path, dtype=DTYPE, mode="r")
+    return np.memmap(path, dtype=DTYPES[dtype], mode="r")
 
 
 def read_digest(metadata_path: Path) -> str:

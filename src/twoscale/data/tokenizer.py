@@ -15,22 +15,16 @@ import numpy as np
 
 from twoscale import progress
 from twoscale.config import BYTES_VOCAB_SIZE
+from twoscale.data.token_ids import CHARACTER_TO_BYTE, id_dtype
 from twoscale.errors import InputError, first_line
 
 if TYPE_CHECKING:
     import tiktoken
 
 END_OF_TEXT = "<|endoftext|>"
-DTYPE = np.dtype("<u2")  # of ids on disk
 COUNTING_THREADS = 4
 # SHA-256 of the file that the rule fetch_gpt2 writes; tiktoken checks the two files from which it is made.
 GPT2_SHA256 = "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"
-
-# GPT-2's text form of bytes: a printable byte is its Latin-1 character, the others are characters from U+0100 on.
-PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
-CHARACTER_TO_BYTE = {chr(byte): byte for byte in PRINTABLE} | {
-    chr(0x100 + number): byte for number, byte in enumerate(sorted(set(range(256)) - set(PRINTABLE)))
-}
 
 
 @dataclass(frozen=True)
@@ -61,23 +55,26 @@ class Tokenizer:
         return self.encoding.decode_single_token_bytes(token)
 
     def encode_document(self, text: str) -> np.ndarray:
-        """Ids of a document and its end of text, as stored in a token shard: uint16 (tokens,)."""
+        """Ids of a document and its end of text, as stored in a token shard: uint16 or uint32 (tokens,)."""
         # encode_to_numpy is the only call of tiktoken that builds no Python list; it releases the interpreter lock.
         ids = self.encoding.encode_to_numpy(text, disallowed_special=())
-        return np.append(ids, np.uint32(self.end_of_text)).astype(DTYPE)
+        return np.append(ids, np.uint32(self.end_of_text)).astype(id_dtype(self.vocab_size))
 
 
 def load_tokenizer(name: str, path: Path | None = None) -> Tokenizer:
     """Load the tokenizer called `name` in the config key tokenizer.name.
 
     Args:
-        name: "gpt2", "bpe" or "bytes".
+        name: "gpt2", "bpe", "bytes" or "published".
         path: File of the tokenizer. "bytes" needs none.
+
+    Returns:
+        A Tokenizer, for "published" a PublishedTokenizer with the same methods.
 
     Raises:
         InputError: if the name is unknown, or the file is missing or not the tokenizer's.
     """
-    if path is None and name in ("gpt2", "bpe"):
+    if path is None and name in ("gpt2", "bpe", "published"):
         raise InputError(f"option --tokenizer: found nothing, expected the file of tokenizer.name: {name}.")
     match name:
         case "gpt2":
@@ -86,8 +83,13 @@ def load_tokenizer(name: str, path: Path | None = None) -> Tokenizer:
             return byte_level()
         case "bpe":
             return load_bpe(path)
+        case "published":
+            # imported here, because the environment of torch does not have its library
+            from twoscale.data.published_tokenizer import load_published
+
+            return load_published(path)
         case _:
-            raise InputError(f"config key tokenizer.name: found {name!r}, expected gpt2, bpe or bytes.")
+            raise InputError(f"config key tokenizer.name: found {name!r}, expected gpt2, bpe, bytes or published.")
 
 
 def load_gpt2(path: Path) -> Tokenizer:

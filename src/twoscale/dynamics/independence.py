@@ -46,7 +46,8 @@ def measure(
 def measure_batch(checkpoint: LoadedCheckpoint, batch: HeldOut, loops: int, draws: int) -> Iterator[Columns]:
     """Rows of the table "token_independence" for B held-out sequences, one (draw, varied group) at a time.
 
-    The distance is that of the last states x^K of the varied group; of the last group if all are varied.
+    The distance is that of the last states x^K of the varied group; of the last group if all are varied, which is not
+    measured again for a model with one group.
     """
     model, labels = checkpoint.model, checkpoint.model.config.group_labels
     if not labels:
@@ -54,7 +55,9 @@ def measure_batch(checkpoint: LoadedCheckpoint, batch: HeldOut, loops: int, draw
     keys = token_keys(checkpoint.iteration, batch)
     tokens, own = batch.inputs.to(checkpoint.device), checkpoint.noise(batch.sequences)
     states, log_p = final_states(model, tokens, loops, own)
-    varied = {label: [group] for group, label in enumerate(labels)} | {ALL: list(range(len(labels)))}
+    varied = {label: [group] for group, label in enumerate(labels)}
+    if len(labels) > 1:
+        varied |= {ALL: list(range(len(labels)))}
     for draw in range(1, draws + 1):
         # a further draw is the noise of another seed
         other = replace(checkpoint, seed=checkpoint.seed + draw).noise(batch.sequences)

@@ -80,13 +80,13 @@ def over_norm(length: Tensor, state_norm: Tensor) -> Tensor:
     return length / (state_norm + precision.eps * length + precision.tiny)
 
 
-def rounding_floor(state_norm: Tensor) -> Tensor:
+def rounding_floor(state_norm: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """The step norm up to which a step from a state of this norm (...) is rounding.
 
     Below 16 units of rounding, rounding errors decide the direction of an update, and the cosine of two such
-    updates is near -0.5 for any model.
+    updates is near -0.5 for any model. `dtype` is that of the states, if they were converted to be measured.
     """
-    return FLOOR_FACTOR * torch.finfo(state_norm.dtype).eps * state_norm
+    return FLOOR_FACTOR * torch.finfo(dtype or state_norm.dtype).eps * state_norm
 
 
 def kl_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
@@ -114,6 +114,7 @@ class LoopStep:
         previous_update: x^k - x^{k-1} (..., C); `None` at k = 0.
         previous_norm: Its norm (...); `None` at k = 0.
         distance_to_final: ||x^K - x^k|| (...).
+        precision: Dtype of the states before they were converted to be measured; `None` if they were not.
     """
 
     state: Tensor
@@ -121,6 +122,7 @@ class LoopStep:
     previous_update: Tensor | None
     previous_norm: Tensor | None
     distance_to_final: Tensor
+    precision: torch.dtype | None = None
 
     @cached_property
     def state_norm(self) -> Tensor:
@@ -138,7 +140,7 @@ class LoopStep:
     def above_floor(self) -> Tensor:
         """Whether the update, and the previous one if there is one, exceed the rounding floor, bool (...)."""
         shorter = self.step_norm if self.previous_norm is None else torch.minimum(self.step_norm, self.previous_norm)
-        return shorter > rounding_floor(self.state_norm)
+        return shorter > rounding_floor(self.state_norm, self.precision)
 
     def unless_rounding(self, comparison: Tensor) -> Tensor:
         """A comparison of both updates (...); NaN if one of them is under the rounding floor."""
@@ -202,12 +204,14 @@ def _register(registry: dict[str, Measure], name: str, unit: str, *needs: bool) 
     return decorator
 
 
-def loop_steps(states: Sequence[Tensor], distances_to_final: Tensor) -> Iterator[LoopStep]:
+def loop_steps(
+    states: Sequence[Tensor], distances_to_final: Tensor, precision: torch.dtype | None = None
+) -> Iterator[LoopStep]:
     """The loop steps of one group, then its last state: states x^0 … x^K (..., C), distances (K + 1, ...)."""
     previous_update = previous_norm = None
     for k, state in enumerate(states):
         update = states[k + 1] - state if k + 1 < len(states) else None
-        step = LoopStep(state, update, previous_update, previous_norm, distances_to_final[k])
+        step = LoopStep(state, update, previous_update, previous_norm, distances_to_final[k], precision)
         yield step
         if update is not None:
             previous_update, previous_norm = update, step.step_norm

@@ -43,7 +43,7 @@ class LoopPath:
 
     @cached_property
     def window(self) -> Tensor:
-        """Distances between the last window + 1 states, (..., window + 1, window + 1)."""
+        """Distances between the last window + 1 states, (..., window + 1, window + 1); all states of a shorter path."""
         states = self.config.window + 1
         return self.distances[..., -states:, -states:]
 
@@ -58,8 +58,8 @@ class LoopPath:
 
     @cached_property
     def return_ratios(self) -> Tensor:
-        """Mean distance at lags of 2 … max_period in the window, in mean steps, (..., max_period - 1)."""
-        lags = range(2, self.config.max_period + 1)
+        """Mean distance at lags of 2 … max_period in the window, in mean steps, (..., lags)."""
+        lags = range(2, min(self.config.max_period, self.window_steps.shape[-1]) + 1)
         returns = torch.stack([lagged(self.window, lag).mean(-1) for lag in lags], dim=-1)
         return returns / self.window_steps.mean(-1, keepdim=True)
 
@@ -117,7 +117,7 @@ def classify(path: LoopPath) -> tuple[Tensor, Tensor]:
     - sliding, if the ends of the window are at least `straightness` times the length of its path apart.
     """
     config = path.config
-    closed = path.return_ratios <= config.return_tolerance  # (..., max_period - 1), one entry per lag
+    closed = path.return_ratios <= config.return_tolerance  # (..., lags)
     at_floor = path.window_steps[..., -1] <= path.last_floor
     converging = (path.settling_rate <= config.converging_rate) | at_floor
     orbiting = closed.any(-1) & ~converging

@@ -5,16 +5,18 @@ apart. Memory does not grow with the number of tokens.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from twoscale import progress, tables
-from twoscale.config import PathTypesConfig, TrajectoriesConfig
+from twoscale.config import PathTypesConfig, TrajectoriesConfig, boundary_label
 from twoscale.data.batches import HeldOut
 from twoscale.dynamics import measures, path_types
 from twoscale.dynamics.path_types import LoopPath
@@ -29,6 +31,22 @@ TABLES = ("trajectories", "token_paths", "token_drift")
 # --- measuring one batch ---------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class GroupStates:
+    """The states of one looped group and one batch of tokens (...): all that the tables are measured on.
+
+    Attributes:
+        label: Name of the group in tables.
+        states: x^0 … x^K, each (..., C).
+        references: Name -> state (..., C) that may count as "x^0 of this group" in Eq. 2, for the jump from the group
+            before it; empty where there is none.
+    """
+
+    label: str
+    states: Sequence[Tensor]
+    references: Mapping[str, Tensor]
+
+
 def measure_batch(
     checkpoint: LoadedCheckpoint, batch: HeldOut, loops: int, config: PathTypesConfig
 ) -> Iterator[tuple[str, Columns]]:
@@ -40,23 +58,53 @@ def measure_batch(
         loops: Loop steps of every group.
         config: Criteria of the path types.
     """
-    model = checkpoint.model
-    keys = token_keys(checkpoint.iteration, batch)
+    around = AroundCore(checkpoint.model)
+    groups = looped_groups(checkpoint, batch, loops, around)
+    return measure_groups(token_keys(checkpoint.iteration, batch), groups, config, around.jumps)
+
+
+def looped_groups(
+    checkpoint: LoadedCheckpoint, batch: HeldOut, loops: int, around: "AroundCore"
+) -> Iterator[GroupStates]:
+    """The states (B, T, C) of every looped group, after `loops` loop steps each; one group is alive at a time.
+
+    `around` sees all stages.
+    """
+    model, labels = checkpoint.model, checkpoint.model.config.group_labels
     tokens, noise = batch.inputs.to(checkpoint.device), checkpoint.noise(batch.sequences)
-    last_state = step_norms = None  # of the previous group: (B, T, C), (K, B, T)
-    for stage in model.trace(tokens, [loops] * len(model.config.groups), noise):
-        if not is_group(stage):
-            continue
+    for stage in filter(is_group, around.watch(model.trace(tokens, [loops] * len(labels), noise))):
         group = stage.stage.group
-        rows, path = measure_group(stage.states, config)
-        yield "trajectories", loop_columns(keys, model.config.group_labels[group], rows)
-        yield "token_paths", path_columns(keys, model.config.group_labels[group], path)
-        if last_state is not None:
-            references = reference_states(model, stage)
-            jumps = torch.stack([measures.norm(state - last_state) for state in references.values()])
-            boundary = model.config.boundary_labels[group - 1]
-            yield "token_drift", drift_columns(keys, boundary, list(references), jumps, step_norms)
-        last_state, step_norms = stage.states[-1], rows["step_norm"][:-1]
+        yield GroupStates(labels[group], stage.states, reference_states(model, stage) if group else {})
+
+
+def measure_groups(
+    keys: Columns,
+    groups: Iterable[GroupStates],
+    config: PathTypesConfig,
+    jumps_around: Callable[[], Mapping[str, Mapping[str, Tensor]]] = dict,
+) -> Iterator[tuple[str, Columns]]:
+    """Rows of the tables `TABLES`, as pairs (table, columns), group by group.
+
+    Args:
+        keys: Key columns of the tokens, in the order of the leading axes of the states.
+        groups: The groups in the order of the model, with the same tokens.
+        config: Criteria of the path types.
+        jumps_around: Called after the last group: further boundaries -> reference state -> length of the jump (...),
+            compared with the loop steps of that group.
+    """
+    previous = None  # the group before: label, x^K (..., C), step norms (K, ...)
+    for group in groups:
+        rows, path = measure_group(group.states, config)
+        yield "trajectories", loop_columns(keys, group.label, rows)
+        yield "token_paths", path_columns(keys, group.label, path)
+        if group.references:
+            label, last_state, step_norms = previous
+            jumps = torch.stack([measures.norm(exact(state) - last_state) for state in group.references.values()])
+            boundary = boundary_label(label, group.label)
+            yield "token_drift", drift_columns(keys, boundary, list(group.references), jumps, step_norms)
+        previous = group.label, exact(group.states[-1]), rows["step_norm"][:-1]
+    for boundary, lengths in jumps_around().items():
+        yield "token_drift", drift_columns(keys, boundary, list(lengths), torch.stack([*lengths.values()]), previous[2])
 
 
 def is_group(stage: StageTrace) -> bool:
@@ -64,13 +112,22 @@ def is_group(stage: StageTrace) -> bool:
 
 
 def measure_group(states: Sequence[Tensor], config: PathTypesConfig) -> tuple[dict[str, Tensor], LoopPath]:
-    """Measures per state (K + 1, B, T), and the path, of the states x^0 … x^K (B, T, C) of one group."""
-    distances = measures.path_distances(torch.stack(list(states), dim=-2))  # (B, T, K + 1, K + 1)
+    """Measures per state (K + 1, ...), and the path, of the states x^0 … x^K (..., C) of one group.
+
+    States in less than float32 are measured in float32, with the rounding floor of their own dtype.
+    """
+    precision, states = states[-1].dtype, [exact(state) for state in states]
+    distances = measures.path_distances(torch.stack(states, dim=-2))  # (..., K + 1, K + 1)
     to_final = distances[..., -1].movedim(-1, 0)
-    steps = [measures.measure_step(step) for step in measures.loop_steps(states, to_final)]
+    steps = [measures.measure_step(step) for step in measures.loop_steps(states, to_final, precision)]
     rows = {name: torch.stack([step[name] for step in steps]) for name in measures.LOOP_MEASURES}
-    floor = measures.rounding_floor(rows["state_norm"]).movedim(0, -1)
+    floor = measures.rounding_floor(rows["state_norm"], precision).movedim(0, -1)
     return rows, LoopPath(distances, rows["step_norm"][:-1].movedim(0, -1), floor, config)
+
+
+def exact(state: Tensor) -> Tensor:
+    """The state in the dtype in which it is measured: its own, but at least float32."""
+    return state.to(torch.promote_types(state.dtype, torch.float32))
 
 
 def reference_states(model: LoopedModel, stage: StageTrace) -> dict[str, Tensor]:
@@ -80,12 +137,49 @@ def reference_states(model: LoopedModel, stage: StageTrace) -> dict[str, Tensor]
     before any layer, the last one, or x^0 to the letter (which measures the noise if a group starts from it).
     """
     group, initial = stage.stage.group, stage.states[0]
-    return {
-        "first_state": stage.states[1],
-        "projected": model.project_state(group, initial, model.project_input(group, stage.entered)),
-        "final": stage.states[-1],
-        "initial": initial,
-    }
+    projected = model.project_state(group, initial, model.project_input(group, stage.entered))
+    return {"first_state": stage.states[1], "projected": projected} | recorded_references(stage.states)
+
+
+def recorded_references(states: Sequence[Tensor]) -> dict[str, Tensor]:
+    """Those of `reference_states` that follow from the states x^0 … x^K (..., C) of the next group alone."""
+    return {"first_state": states[1], "final": states[-1], "initial": states[0]}
+
+
+class AroundCore:
+    """The jumps into and out of the only looped group of a model: prelude -> core -> coda.
+
+    Eq. 2 is about the jump from one group to the next. With one group there are two others: from the last state
+    before the core to the core, and from x^K to the coda. Both are measured against the mean loop step of the core.
+    With another number of groups nothing is remembered, and there are no jumps.
+    """
+
+    def __init__(self, model: LoopedModel) -> None:
+        self.model, self.labels = model, model.config.boundary_labels
+        self.is_alone = len(model.config.groups) == 1
+        self.before: dict[str, Tensor] = {}
+        self.after: dict[str, Tensor] = {}
+        self.last_state: Tensor | None = None  # x^K
+
+    def watch(self, trace: Iterable[StageTrace]) -> Iterator[StageTrace]:
+        """The same stages; keeps the states that the jumps need."""
+        for stage in trace:
+            if self.is_alone and is_group(stage):
+                self.before = self._norms(reference_states(self.model, stage), stage.entered)
+                self.last_state, entered_coda = stage.states[-1], stage.output
+            elif self.last_state is not None:
+                # the coda has no input projection: "projected" is what its first layer sees
+                first = {"first_state": stage.output, "projected": entered_coda} if not self.after else {}
+                self.after |= self._norms(first | {"final": stage.output}, self.last_state)
+            yield stage
+
+    def jumps(self) -> dict[str, dict[str, Tensor]]:
+        """Boundary -> reference state -> length of the jump (B, T), once the trace is at its end."""
+        return dict(zip(self.labels, filter(None, (self.before, self.after)), strict=True)) if self.is_alone else {}
+
+    @staticmethod
+    def _norms(states: Mapping[str, Tensor], start: Tensor) -> dict[str, Tensor]:
+        return {name: measures.norm(exact(state) - exact(start)) for name, state in states.items()}
 
 
 # --- columns ---------------------------------------------------------------------------------------------------
@@ -191,21 +285,21 @@ def save_states(checkpoint: LoadedCheckpoint, sequence: HeldOut, words: Sequence
         loops: Loop steps of every group.
         path: The safetensors file.
     """
-    from safetensors.torch import save_file
-
     model, noise = checkpoint.model, checkpoint.noise(sequence.sequences)
     places, states = [], []
     for stage in model.trace(sequence.inputs.to(checkpoint.device), [loops] * len(model.config.groups), noise):
         places += describe(stage, model.config.group_labels)
         states += [state[0].float().cpu() for state in stage.states]
-    header = {
-        "iteration": checkpoint.iteration,
-        "sequence": sequence.sequences[0],
-        "tokens": list(words),
-        "places": places,
-    }
+    header = {"iteration": checkpoint.iteration, "sequence": sequence.sequences[0], "tokens": list(words)}
+    write_states(path, torch.stack(states), header | {"places": places})
+
+
+def write_states(path: Path, states: Tensor, header: Mapping[str, Any]) -> None:
+    """Write the states (P, T, C) of Fig. 1, with the metadata that `twoscale.figures.fig1.States` describes."""
+    from safetensors.torch import save_file
+
     with replacing(path) as temporary:
-        save_file({"states": torch.stack(states)}, temporary, metadata={"twoscale": json.dumps(header, sort_keys=True)})
+        save_file({"states": states}, temporary, metadata={"twoscale": json.dumps(header, sort_keys=True)})
 
 
 def describe(stage: StageTrace, labels: Sequence[str]) -> list[dict]:
@@ -214,5 +308,9 @@ def describe(stage: StageTrace, labels: Sequence[str]) -> list[dict]:
         return [{"stage": "embedding", "layer": None, "group": None, "k": None}]
     if not stage.stage.is_group:
         return [{"stage": "layer", "layer": stage.stage.layer, "group": None, "k": None}]
-    label = labels[stage.stage.group]
-    return [{"stage": "loop", "layer": None, "group": label, "k": k} for k in range(len(stage.states))]
+    return describe_loop(labels[stage.stage.group], len(stage.states))
+
+
+def describe_loop(label: str, states: int) -> list[dict]:
+    """Metadata of the states x^0, x^1, … of one group."""
+    return [{"stage": "loop", "layer": None, "group": label, "k": k} for k in range(states)]

@@ -9,7 +9,6 @@ from functools import cached_property, partial
 from itertools import pairwise
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from twoscale import progress
@@ -23,6 +22,7 @@ from twoscale.exits.readout import is_sequential, make_readout
 from twoscale.exits.steps import make_steps
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import LoopedModel, any_weight
+from twoscale.model.loss import cross_entropies
 
 Row = dict[str, object]
 OperatingPoint = tuple[str, float]  # criterion, threshold
@@ -85,11 +85,6 @@ def evaluate_parallel(
     """`TextEvaluator.evaluate` in parallel, where every loop step has its own keys and values."""
     noise = checkpoint.noise(text.sequences)
     return evaluate(checkpoint.model, text.inputs.to(checkpoint.device), criterion, max_loops, noise)
-
-
-def cross_entropies(logits: Tensor, targets: Tensor) -> Tensor:
-    """Nats (B, T) of each next token, from logits (B, T, V) and targets (B, T)."""
-    return F.cross_entropy(logits.transpose(1, 2), targets.to(logits.device), reduction="none")
 
 
 def measure_quality(checkpoint: LoadedCheckpoint, text: HeldOut, exits: ExitsConfig) -> tuple[list[Row], list[Row]]:

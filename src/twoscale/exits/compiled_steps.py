@@ -45,7 +45,7 @@ class CompiledSteps:
         self._injected = any_weight(model).new_zeros(1, model.config.hidden_size)
         self._functions: list[Compiled] = []  # group -> compiled function
         self._weights: list[dict[str, Tensor]] = []  # group -> its weights, which a function only points to
-        self._slots = []  # group -> slot -> keys and values of each layer, (2, 1, H, T, D)
+        self._slots = []  # group -> slot -> keys and values of each layer, (2, 1, G, T, D)
         for group, layers in enumerate(model.config.groups):
             slots = list(zip(*(cache.stored[layer] for layer in layers), strict=True))
             function, weights = self._compile(model, group, max_loops, slots[0])
@@ -85,7 +85,7 @@ class _Step(nn.Module):
         self.model, self.group, self.k = model, group, k
 
     def forward(self, state: Tensor, injected: Tensor, position: Tensor, stored: Sequence[Tensor]) -> Tensor:
-        """State and input (1, C), position (1,) and keys and values (2, 1, H, T, D) of each layer -> state (1, C)."""
+        """State and input (1, C), position (1,) and keys and values (2, 1, G, T, D) of each layer -> state (1, C)."""
         layers = self.model.config.groups[self.group]
         views = {layer: [tuple(of_layer)] for layer, of_layer in zip(layers, stored, strict=True)}
         attend = attend_at(views, 0, position, self.model.config.context_length)

@@ -18,7 +18,8 @@ the engine passes it, and it costs nothing unless it is called. Engines check al
 Class attributes: `patience` is the number of loop steps in a row at which `update` has to say exit before a
 token exits; the engine counts them. `keeps` says which state the token keeps, the one before the step that
 triggered the exit ("previous") or the one after it ("new"). `needs_readout` says whether the criterion calls
-`readout`.
+`readout`. A criterion with `needs_gate` gets the model's exit gate in place of the readout: states (N, C) ->
+probabilities of exit (N,).
 """
 
 import importlib.util
@@ -58,6 +59,7 @@ class ExitCriterion:
     keeps: ClassVar[str] = "new"
     patience: ClassVar[int] = 1
     needs_readout: ClassVar[bool] = False
+    needs_gate: ClassVar[bool] = False
 
     def __init__(self, threshold: float) -> None:
         self.threshold = threshold
@@ -293,6 +295,28 @@ class AccelerationRelative(Acceleration):
 
     def statistic(self, x: Tensor, update: Tensor, previous: Tensor) -> Tensor:
         return measures.relative(super().statistic(x, update, previous), x)
+
+
+@register("exit_gate")
+class ExitGate(ExitCriterion):
+    """Cumulated probability of exit >= tau, for a model with an exit gate (Ouro, arXiv 2510.25741).
+
+    The gate reads lambda^k, the probability of exit at x^k given that the token has looped so far, from the states
+    after a loop step; p^k = lambda^k prod_{j<k} (1 - lambda^j). Ouro gives the rest to the last step, where a token
+    exits anyway. O(C) per token and loop step; remembers the product and the sum.
+    """
+
+    needs_gate = True
+
+    def start(self, x0: Tensor) -> State:
+        ones = x0.new_ones(len(x0))
+        return {"remaining": ones, "cumulated": torch.zeros_like(ones)}
+
+    def update(self, state: State, x_new: Tensor, readout: Readout) -> tuple[Tensor, State]:
+        probability = readout(x_new)
+        cumulated = state["cumulated"] + probability * state["remaining"]
+        remaining = state["remaining"] * (1 - probability)
+        return cumulated >= self.threshold, {"remaining": remaining, "cumulated": cumulated}
 
 
 def make_criterion(

@@ -94,7 +94,7 @@ class Decoder:
         self.model, self.criterion, self.max_loops, self.options = model, criterion, max_loops, options
         config, like = model.config, any_weight(model)
         self.cache = KVCache(config, distinct_slots(options.kv_slots, max_loops), like)
-        self.noise = EvaluationNoise(seed, [options.sequence], config.context_length)
+        self.noise = EvaluationNoise.of(config, seed, [options.sequence])
         self._noise_arrays: dict[tuple[int, int], Tensor] = {}  # (group, k) -> (T, C)
         # group -> exit states (T, C) of the tokens so far: the next token's initial state if that is warm
         self._exit_states = [like.new_zeros(config.context_length, config.hidden_size) for _ in config.groups]
@@ -125,7 +125,7 @@ class Decoder:
             self.cache.clear()
         self.criterion = criterion or self.criterion
         if sequence is not None:
-            self.noise = EvaluationNoise(self.noise.seed, [sequence], self.noise.context_length)
+            self.noise = EvaluationNoise.of(self.model.config, self.noise.seed, [sequence])
             self._noise_arrays.clear()
 
     def rewind(self, position: int) -> None:

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from twoscale.config import ModelConfig
+from twoscale.model.attention import attention
 from twoscale.model.interface import Attend, AttendAt
 
 
@@ -15,7 +16,7 @@ def distinct_slots(kv_slots: int | None, max_loops: int) -> int:
     return min(kv_slots or max_loops, max_loops)
 
 
-# layer -> slot -> keys and values (1, H, T, D)
+# layer -> slot -> keys and values (1, G, T, D)
 Views = Mapping[int, Sequence[tuple[Tensor, Tensor]]]
 
 
@@ -30,27 +31,28 @@ class KVCache:
     def __init__(self, config: ModelConfig, slots: int, like: Tensor) -> None:
         self.slots = slots
         looped = {number for group in config.groups for number in group}
-        shape = (1, config.context_length, config.num_heads, config.head_dim)
-        # layer -> (slots, 2, 1, H, T, D): keys and values; all heads of a position are contiguous in memory
+        shape = (1, config.context_length, config.kv_heads, config.head_dim)
+        # layer -> (slots, 2, 1, G, T, D): keys and values; all heads of a position are contiguous in memory
         self.stored = {
             number: like.new_zeros(slots if number in looped else 1, 2, *shape).transpose(3, 4)
             for number in range(1, config.num_layers + 1)
         }
         # Making a view costs as much as attention for one token does, so all of them are made here:
-        # layer -> slot -> keys and values (1, H, T, D); position -> itself as a tensor (1,).
+        # layer -> slot -> keys and values (1, G, T, D); position -> itself as a tensor (1,).
         self._views = {number: [tuple(slot) for slot in stored] for number, stored in self.stored.items()}
         self._positions = torch.arange(config.context_length, device=like.device).split(1)
+        self._is_grouped = config.kv_heads != config.num_heads
 
     def clear(self) -> None:
         for stored in self.stored.values():
             stored.zero_()
 
     def attend(self, k: int, position: int) -> Attend:
-        """Attention at loop step k for the one token at `position`: q, k, v (1, H, D)."""
-        return TokenAttention(self._positions[position], self._views, k % self.slots, position)
+        """Attention at loop step k for the one token at `position`: q (1, H, D) and k, v (1, G, D)."""
+        return TokenAttention(self._positions[position], self._views, k % self.slots, position, self._is_grouped)
 
     def attend_parallel(self, k: int, positions: Tensor, end: int) -> Attend:
-        """Attention at loop step k for the tokens at `positions` (N,), all below `end`: q, k, v (N, H, D)."""
+        """Attention at loop step k for the tokens at `positions` (N,), all below `end`: q (N, H, D), k, v (N, G, D)."""
         return attend_at(self._views, k % self.slots, positions, end)
 
     def fill(self, layers: Sequence[int], positions: int | Tensor, evaluations: int) -> None:
@@ -81,24 +83,24 @@ class CachedKV:
 class TokenAttention:
     """`Attend` of the one token at `position` of a cache, at a loop step that uses `slot`; see `KVCache.attend`."""
 
-    __slots__ = ("_end", "_position", "_slot", "_views", "positions")
+    __slots__ = ("_end", "_is_grouped", "_position", "_slot", "_views", "positions")
 
-    def __init__(self, positions: Tensor, views: Views, slot: int, position: int) -> None:
-        self.positions, self._views, self._slot = positions, views, slot
+    def __init__(self, positions: Tensor, views: Views, slot: int, position: int, is_grouped: bool) -> None:
+        self.positions, self._views, self._slot, self._is_grouped = positions, views, slot, is_grouped
         self._position, self._end = position, position + 1
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """q, k, v (1, H, D) -> (1, H, D)."""
-        keys, values = self._views[layer][self._slot]  # (1, H, T, D) each
+        """q (1, H, D) and k, v (1, G, D) -> (1, H, D)."""
+        keys, values = self._views[layer][self._slot]  # (1, G, T, D) each
         keys.select(2, self._position).copy_(k)
         values.select(2, self._position).copy_(v)
         # four axes and no mask: otherwise torch does not take its fused kernel
         seen = keys.narrow(2, 0, self._end), values.narrow(2, 0, self._end)
-        return F.scaled_dot_product_attention(q.unsqueeze(2), *seen).squeeze(2)
+        return F.scaled_dot_product_attention(q.unsqueeze(2), *seen, enable_gqa=self._is_grouped).squeeze(2)
 
 
 def attend_at(views: Views, slot: int, positions: Tensor, end: int) -> Attend:
-    """Attention for the tokens at `positions` (N,), all below `end`, to what `slot` holds: q, k, v (N, H, D)."""
+    """Attention for the tokens at `positions` (N,), below `end`, to what `slot` holds: q (N, H, D), k, v (N, G, D)."""
     mask = torch.arange(end, device=positions.device) <= positions[:, None]  # (N, end)
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -106,7 +108,6 @@ def attend_at(views: Views, slot: int, positions: Tensor, end: int) -> Attend:
         keys[0].index_copy_(1, positions, k.transpose(0, 1))
         values[0].index_copy_(1, positions, v.transpose(0, 1))
         queries = q.transpose(0, 1)[None]
-        out = F.scaled_dot_product_attention(queries, keys[:, :, :end], values[:, :, :end], attn_mask=mask)
-        return out[0].transpose(0, 1)
+        return attention(queries, keys[:, :, :end], values[:, :, :end], mask)[0].transpose(0, 1)
 
     return AttendAt(positions, attend)

@@ -16,13 +16,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from twoscale.exits.contract import Decisions
 from twoscale.exits.criteria import ExitCriterion
 from twoscale.exits.readout import make_readout, require_parallel
-from twoscale.model.attention import causal_attention
+from twoscale.model.attention import attention, causal_attention
 from twoscale.model.interface import Attend, AttendAt, CausalAttention, LoopedModel, Noise, run_stages
 
 
@@ -62,7 +61,7 @@ class ParallelKV:
 
     def __init__(self, batch: int, length: int) -> None:
         self.batch, self.length = batch, length
-        self.keys: dict[int, Tensor] = {}  # layer -> (B * T, H, D)
+        self.keys: dict[int, Tensor] = {}  # layer -> (B * T, G, D)
         self.values: dict[int, Tensor] = {}
 
     def attend(self, k: int, active: Tensor) -> Attend:
@@ -74,7 +73,7 @@ class ParallelKV:
         """Nothing to do: the rows keep their last keys and values."""
 
     def _attend_all(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attention while every token loops: q, k, v (B * T, H, D)."""
+        """Attention while every token loops: q (B * T, H, D) and k, v (B * T, G, D)."""
         self.keys[layer], self.values[layer] = k.contiguous(), v.contiguous()
         return causal_attention(*(rows.unflatten(0, (self.batch, self.length)) for rows in (q, k, v))).flatten(0, 1)
 
@@ -102,7 +101,7 @@ class ParallelKV:
             self.values[layer].index_copy_(0, active, v)
             stored = (z.unflatten(0, (self.batch, self.length)) for z in (self.keys[layer], self.values[layer]))
             queries, keys, values = (z.transpose(1, 2) for z in (q[source], *stored))
-            out = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
+            out = attention(queries, keys, values, mask)
             return out.transpose(1, 2)[sequence, slot]
 
         return AttendAt(position, attend)

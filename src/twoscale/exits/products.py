@@ -37,12 +37,14 @@ def _weights(model: LoopedTransformer, loops: Sequence[int]) -> Iterable[Tensor]
         if not stage.is_group:
             yield from _matrices(model.unlooped[str(stage.layer)])
             continue
-        group = model.groups[stage.group]
-        yield group.adapter.weight[:, size:]
+        group, projects = model.groups[stage.group], model.config.injection == "projection"
+        if projects:
+            yield group.adapter.weight[:, size:]
         for _ in range(loops[stage.group]):
-            yield group.adapter.weight[:, :size]
+            if projects:
+                yield group.adapter.weight[:, :size]
             yield from _matrices(group.layers)
-    yield model.token_embedding.weight
+    yield model.head_weight
 
 
 def _matrices(module: nn.Module) -> list[Tensor]:

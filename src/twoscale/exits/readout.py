@@ -30,13 +30,24 @@ def require_parallel(criterion: ExitCriterion, readout: str) -> None:
         )
 
 
+def require_gate(model: LoopedModel) -> LoopedModel:
+    """The model, refused if it has no exit gate."""
+    if not model.config.exit_gate:
+        raise InputError(
+            "exit criterion: found one that needs an exit gate, expected a model with model.exit_gate: true."
+        )
+    return model
+
+
 def make_readout(
     model: LoopedModel, criterion: ExitCriterion, readout: str, group: int, attend: Attend | None = None
 ) -> Readout:
-    """The function that a criterion gets in `group`: states (N, C) -> logits (N, V).
+    """The function that a criterion gets in `group`: states (N, C) -> logits (N, V), or the model's exit gate.
 
     `attend` is the attention of unlooped layers at the position of the token; only `remaining_layers` uses it.
     """
+    if criterion.needs_gate:
+        return require_gate(model).exit_gate
     if readout == "head":
         return model.readout
     if not criterion.needs_readout:

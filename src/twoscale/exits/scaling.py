@@ -9,9 +9,10 @@ from torch import Tensor
 from twoscale import progress
 from twoscale.config import ExitsConfig, ScalingConfig
 from twoscale.data.batches import HeldOut
-from twoscale.exits.benchmark import Row, TextEvaluator, cross_entropies, evaluate_parallel
+from twoscale.exits.benchmark import Row, TextEvaluator, evaluate_parallel
 from twoscale.exits.criteria import Fixed
 from twoscale.model.checkpoints import LoadedCheckpoint
+from twoscale.model.loss import cross_entropies
 
 
 def measure_scaling(checkpoint: LoadedCheckpoint, text: HeldOut, scaling: ScalingConfig) -> Iterator[Row]:

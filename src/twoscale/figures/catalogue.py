@@ -34,6 +34,8 @@ class Figure:
         values: Further arguments of `draw`.
         target: Target rule that the figure belongs to: "all", "supplementary" or "variants".
         groups: Least number of looped groups that the figure needs.
+        training: Whether it needs a model that is trained here.
+        noise: Whether it needs a model that draws noise.
         variants: Show all variant runs instead of the selected run. Config is then that of the first variant.
     """
 
@@ -44,12 +46,25 @@ class Figure:
     values: Callable[[Config], dict[str, Any]] = _nothing
     target: str = "supplementary"
     groups: int = 1
+    training: bool = False
+    noise: bool = False
     variants: bool = False
 
     @property
     def category(self) -> str:
         """Category in Snakemake's report."""
         return CATEGORIES.get(self.target, "Supplementary figures")
+
+    def problem(self, config: Config) -> str | None:
+        """Why a run with this config does not have the figure: the end of a sentence, or None."""
+        groups = len(config.model.groups)
+        if groups < self.groups:
+            return f"has {groups} looped groups, expected at least {self.groups}"
+        if self.training and _published(config):
+            return "has a published model, expected one that is trained here"
+        if self.noise and not config.model.draws_noise:
+            return "has a model without noise, expected model.state_init: noise, or another one with noise"
+        return None
 
 
 def table(*names: str, **files: str) -> dict[str, str]:
@@ -62,7 +77,16 @@ def table(*names: str, **files: str) -> dict[str, str]:
 
 def report_values(run: str, config: Config) -> dict[str, Any]:
     """Values that every caption may quote."""
-    return {"run": run, "text": text_label(config.data)}
+    return {"run": run, "text": text_label(config.data), "published": _published(config)}
+
+
+def _published(config: Config) -> bool:
+    return config.model.source == "published"
+
+
+def _after(config: Config) -> str:
+    """Which checkpoint the last one is."""
+    return "as published" if _published(config) else f"after {checkpoint_iterations(config.train)[-1]} iterations"
 
 
 def _groups(config: Config) -> str:
@@ -71,10 +95,6 @@ def _groups(config: Config) -> str:
 
 def _boundaries(config: Config) -> str:
     return ", ".join(config.model.boundary_labels).replace("->", " → ").replace("-", "–")
-
-
-def _last_iteration(config: Config) -> int:
-    return checkpoint_iterations(config.train)[-1]
 
 
 def _trajectories(config: Config) -> dict[str, Any]:
@@ -89,7 +109,7 @@ def _trajectories(config: Config) -> dict[str, Any]:
 
 def _fig1(config: Config) -> dict[str, Any]:
     return {
-        "iteration": _last_iteration(config),
+        "after": _after(config),
         "sequence": config.trajectories.states_sequence,
         "shown_tokens": config.figures.fig1_tokens,
         "groups": _groups(config),
@@ -100,6 +120,7 @@ def _fig1(config: Config) -> dict[str, Any]:
 def _fig2(config: Config) -> dict[str, Any]:
     return {
         "boundaries": _boundaries(config),
+        "core": _groups(config) if len(config.model.groups) == 1 else None,
         "loops": config.trajectories.loops,
         "tokens": config.trajectory_sequences * config.model.context_length,
         "reference_state": config.figures.dlr_reference_state,
@@ -122,7 +143,7 @@ def _exits(config: Config) -> dict[str, Any]:
 
 def _pareto(config: Config) -> dict[str, Any]:
     return _exits(config) | {
-        "iteration": _last_iteration(config),
+        "after": _after(config),
         "loops": ", ".join(map(str, config.loop_grid)),
         "latency_tokens": config.pareto.latency_tokens,
         "latency_repeats": config.pareto.latency_repeats,
@@ -199,7 +220,7 @@ FIGURES = (
         values=lambda config: {"tokens": config.figures.fig1_tokens},
         target="all",
     ),
-    Figure("fig2", table("drift"), _fig2, values=_reference_state, target="all", groups=2),
+    Figure("fig2", table("drift"), _fig2, values=_reference_state, target="all"),
     Figure("fig3", table("loop_metrics"), _trajectories, target="all"),
     Figure("fig4", table("exit_latency", "exit_quality", "exit_loops"), _exits, loops=_max_loops, target="all"),
     Figure("fig5", table("loop_metrics"), _trajectories, target="all"),
@@ -210,6 +231,7 @@ FIGURES = (
         loops=lambda config: config.train.held_out_loops,
         values=lambda config: {"mean_loops": config.model.mean_loops, "grad_clip": config.train.grad_clip},
         groups=0,
+        training=True,
     ),
     Figure(
         "scaling",
@@ -225,13 +247,14 @@ FIGURES = (
         loops=_max_loops,
     ),
     Figure("path_types", table("path_types", "path_metrics"), _path_types),
-    Figure("path_independence", table("path_independence"), _path_independence),
+    Figure("path_independence", table("path_independence"), _path_independence, noise=True),
     Figure(
         "variants",
         table("loop_metrics", "drift", "training"),
         _variants,
         values=_reference_state,
         target="variants",
+        training=True,
         variants=True,
     ),
 )

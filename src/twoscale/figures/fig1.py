@@ -29,6 +29,7 @@ DATA_SHARE = 0.6
 RIGHT, TOP = 0.99, 0.94
 BARS_BOTTOM, BAR_HEIGHT, BARS_WIDTH = 0.19, 0.034, 0.27
 INSET_GAP, INSET_HEIGHT = 0.08, 0.57
+LEAST_ZOOM = 1.5  # magnification from which on the inset is marked in the panel
 
 UNLOOPED = {"color": "0.6", "linewidth": 0.7}
 HANDOFF = {"color": "0.4", "linewidth": 0.6, "linestyle": (0, (4, 1.5))}
@@ -46,7 +47,8 @@ class States:
     Attributes:
         values: (P, T, C), place by token by channel.
         places: One entry per place, in the order of the model: {"stage": "embedding" | "layer" | "loop", "layer": int
-            or None, "group": "5-6" or None, "k": int or None}; k = 0 is the initial state of a group.
+            or None, "group": "5-6" or None, "k": int or None}; k = 0 is the initial state of a group. Optional:
+            "follows": false for a group that does not start from where the places before it end.
         tokens: T strings.
         iteration: Iteration of the checkpoint.
         sequence: Number of the held-out sequence.
@@ -65,6 +67,7 @@ class Segment:
 
     group: str | None
     places: np.ndarray
+    follows: bool = True  # whether it starts from where the segment before it ends
 
     @property
     def path(self) -> np.ndarray:
@@ -128,11 +131,11 @@ def draw(states: States, *, tokens: int, context: style.FigureContext) -> Figure
         _draw_token(axes, plane[:, position], segments, shades)
     visible = np.concatenate([segment.path for segment in segments])
     _set_limits(axes, plane[visible][:, positions].reshape(-1, 2))
-    _label_tokens(axes, plane[0, positions], [states.tokens[position] for position in positions])
+    _label_tokens(axes, plane[segments[0].path[0], positions], [states.tokens[position] for position in positions])
     axes.set_xlabel(f"PC 1 ({100 * shares[0]:.0f} % of variance)", x=DATA_SHARE / 2)
     axes.set_ylabel(f"PC 2 ({100 * shares[1]:.0f} % of variance)")
     _draw_inset(axes, plane[:, positions[0]], states.tokens[positions[0]], segments, shades)
-    _draw_key(axes, loops, shades)
+    _draw_key(axes, segments, shades)
     return figure
 
 
@@ -155,7 +158,8 @@ def project(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def split(places: Sequence[dict]) -> list[Segment]:
     """The places as segments, each of one group's loop or of unlooped layers."""
     runs = itertools.groupby(range(len(places)), key=lambda i: places[i]["group"])
-    return [Segment(group, np.array(list(indices))) for group, indices in runs]
+    segments = [(group, np.array(list(indices))) for group, indices in runs]
+    return [Segment(group, indices, places[indices[0]].get("follows", True)) for group, indices in segments]
 
 
 def spread(length: int, number: int) -> list[int]:
@@ -179,8 +183,13 @@ def _draw_token(axes: Axes, path: np.ndarray, segments: Sequence[Segment], shade
         axes.plot(*path[segment.places[:2]].T, **JUMP)
         _draw_loop(axes, path[segment.path], shades[segment.group])
         axes.plot(*path[segment.path[-1]], color=shades[segment.group][-1], **EXIT)
-    for before, after in itertools.pairwise(segments):
+    for before, after in hand_offs(segments):
         axes.plot(*path[[before.path[-1], after.path[0]]].T, **HANDOFF)
+
+
+def hand_offs(segments: Sequence[Segment]) -> list[tuple[Segment, Segment]]:
+    """Pairs of successive segments where the second one starts from where the first one ends."""
+    return [(before, after) for before, after in itertools.pairwise(segments) if after.follows]
 
 
 def _draw_loop(axes: Axes, path: np.ndarray, shades: np.ndarray) -> None:
@@ -235,7 +244,9 @@ def _draw_inset(
     magnification = width * np.ptp(axes.get_xlim()) / np.ptp(inset.get_xlim())
     word = printable(token).replace("$", r"\$")
     steps = f"group {style.group_name(loop.group)}, $k$ = {first} … {last}"
-    inset.set_title(f"“{word}”, {steps}, × {magnification:.0f}", fontsize=6.5, pad=3)
+    inset.set_title(f"“{word}”, {steps}, × {magnification:.2g}", fontsize=6.5, pad=3)
+    if magnification < LEAST_ZOOM:  # the loop fills the panel: its frame would too
+        return
     indicator = axes.indicate_inset_zoom(inset, edgecolor="0.4", linewidth=0.6)
     # to the left corners (lower, upper): lines to the right ones may cross the legend
     for connector, visible in zip(indicator.connectors, (True, True, False, False), strict=True):
@@ -268,8 +279,9 @@ def _label_state(inset: Axes, k: int, point: np.ndarray, offset: float) -> None:
     inset.annotate(f"$x^{{({k})}}$", point, **placed, fontsize=6.5)
 
 
-def _draw_key(axes: Axes, loops: Sequence[Segment], shades: dict[str, np.ndarray]) -> None:
-    """One colour bar per group over the loop steps, and the legend of lines and markers."""
+def _draw_key(axes: Axes, segments: Sequence[Segment], shades: dict[str, np.ndarray]) -> None:
+    """One colour bar per group over the loop steps, and the legend of the lines and markers that occur."""
+    loops = [segment for segment in segments if segment.group is not None]
     last = max(len(loop.path) for loop in loops)
     key = axes.inset_axes((RIGHT - BARS_WIDTH, BARS_BOTTOM, BARS_WIDTH, BAR_HEIGHT * len(loops)))
     for row, loop in enumerate(loops):
@@ -282,9 +294,10 @@ def _draw_key(axes: Axes, loops: Sequence[Segment], shades: dict[str, np.ndarray
     key.xaxis.label.set_size(6.5)
     key.spines[:].set_visible(False)
     handles = {
-        "unlooped layers": Line2D([], [], **UNLOOPED),
-        "hand-off": Line2D([], [], **HANDOFF),
+        "unlooped layers": Line2D([], [], **UNLOOPED) if len(loops) < len(segments) else None,
+        "hand-off": Line2D([], [], **HANDOFF) if hand_offs(segments) else None,
         "start $x^{(0)}$ to $x^{(1)}$": Line2D([], [], **JUMP),
         "last state $x^{(K)}$": Line2D([], [], linestyle="none", color="0.3", **EXIT),
     }
+    handles = {name: handle for name, handle in handles.items() if handle is not None}
     axes.legend(handles.values(), handles.keys(), loc="lower right", ncols=2, fontsize=6.5)

@@ -16,42 +16,71 @@ REFERENCE_STATE_NAMES = {
     "final": r"next group's $x^{(K)}$",
     "initial": r"next group's $x^{(0)}$",
 }
+# Around the only group of a model: after the boundary there is the core or the coda.
+AROUND_CORE_NAMES = {
+    "first_state": "first state after the boundary",
+    "projected": "input of the first layer after the boundary",
+    "final": "last state after the boundary",
+    "initial": "core's $x^{(0)}$",
+}
 
 
 @style.look()
 def draw(drift: pd.DataFrame, *, reference_state: str, context: style.FigureContext) -> Figure:
     """Mean over tokens of equation 2 at each checkpoint, with a band of one standard deviation.
 
+    The boundaries are those between groups, or those around the only group. A published model has one checkpoint:
+    its boundaries are side by side.
+
     Args:
         drift: Table "drift".
         reference_state: The state that counts as "x^0 of the next group".
         context: Its loop steps K are those of `drift`; the ratio grows with K.
 
-    Raises InputError for a model with fewer than two looped groups and for a reference state that is not in the table.
+    Raises InputError for a model without looped groups and for a reference state that is not in the table.
     """
     ratios = _ratios(drift, reference_state)
     figure = style.new_figure(style.SINGLE, 2.6, context)
     axes = figure.subplots()
     wide = ratios["mean"].max() > 10 * ratios["mean"].min()
     axes.set_yscale("log" if wide else "linear")
+    (_draw_boundaries if context.published else _draw_course)(axes, ratios)
+    axes.axhline(1, color=style.GREY, linewidth=0.8, linestyle=(0, (1, 1.5)), label="DLR = 1")
+    if not wide:
+        axes.set_ylim(bottom=0)
+    axes.set_ylabel(f"drift-to-loop ratio, $K = {context.loops_label}$ loops")
+    around_core = ratios["boundary"].str.contains("prelude|embedding").any()
+    name = (AROUND_CORE_NAMES if around_core else REFERENCE_STATE_NAMES).get(reference_state, reference_state)
+    if context.published:  # points at few places: a legend inside would hide one
+        figure.legend(title=f"jump to the {name}", alignment="left", loc="outside upper center")
+    else:
+        axes.legend(title=f"jump to the {name}", alignment="left")
+    return figure
+
+
+def _draw_course(axes: Axes, ratios: pd.DataFrame) -> None:
+    """One line per boundary over the checkpoints."""
     boundaries = ratios.groupby("boundary", sort=False)
     for (boundary, rows), looks in zip(boundaries, style.series_styles(len(boundaries)), strict=True):
         columns = (rows[name].to_numpy() for name in ("iteration", "mean", "std"))
         style.line_with_band(axes, *columns, label=style.group_name(boundary), **looks)
-    axes.axhline(1, color=style.GREY, linewidth=0.8, linestyle=(0, (1, 1.5)), label="DLR = 1")
-    if not wide:
-        axes.set_ylim(bottom=0)
     _scale_iterations(axes, np.sort(ratios["iteration"].unique()))
-    axes.set_ylabel(f"drift-to-loop ratio, $K = {context.loops}$ loops")
-    name = REFERENCE_STATE_NAMES.get(reference_state, reference_state)
-    axes.legend(title=f"jump to the {name}", alignment="left")
-    return figure
+
+
+def _draw_boundaries(axes: Axes, ratios: pd.DataFrame) -> None:
+    """One point per boundary, in the order of the model."""
+    (looks,) = style.series_styles(1)
+    for place, (mean, std) in enumerate(zip(ratios["mean"], ratios["std"], strict=True)):
+        style.line_with_band(axes, *(np.array([value]) for value in (place, mean, std)), **looks | {"linestyle": ""})
+    axes.set_xticks(range(len(ratios)), map(style.group_name, ratios["boundary"]))
+    axes.set_xlim(-0.6, len(ratios) - 0.4)
+    axes.set_xlabel("boundary")
 
 
 def _ratios(drift: pd.DataFrame, reference_state: str) -> pd.DataFrame:
     """The rows of the drift-to-loop ratio with this reference state."""
     if drift.empty:
-        raise InputError("config key model.groups: found no two looped groups, expected at least two for Figure 2.")
+        raise InputError("config key model.groups: found no looped group, expected at least one for Figure 2.")
     measured = drift[(drift["measure"] == "dlr") & (drift["count"] > 0)]
     known = list(measured["reference_state"].unique())
     if reference_state not in known:

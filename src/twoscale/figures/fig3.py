@@ -21,7 +21,7 @@ def draw(loop_metrics: pd.DataFrame, *, context: style.FigureContext) -> Figure:
     `loop_metrics` is the table of this name. Raises InputError for a model without looped groups.
     """
     groups = style.looped_groups(loop_metrics, "Figure 3")
-    styles = style.checkpoint_palette(loop_metrics["iteration"])
+    styles = style.checkpoint_palette(loop_metrics["iteration"], context)
     figure = style.new_figure(style.DOUBLE if len(groups) > 1 else style.SINGLE, 4.0, context)
     panels = figure.subplots(len(ROWS), len(groups), sharex=True, sharey="row", squeeze=False)
     panels[0, 0].set_yscale("log", nonpositive="mask")
@@ -34,5 +34,5 @@ def draw(loop_metrics: pd.DataFrame, *, context: style.FigureContext) -> Figure:
     style.title_groups(panels[0], groups)
     for axes in panels[-1]:
         style.scale_loop_steps(axes, 0, min(LAST_STEP, context.loops - 1), ticks=5)
-    style.checkpoint_legend(figure, styles)
+    style.checkpoint_legend(figure, styles, context)
     return figure

@@ -5,6 +5,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator
 
 from twoscale.analysis.summaries import summarise_latency, summarise_quality
 from twoscale.errors import InputError
@@ -15,6 +16,7 @@ BASELINE = {"linewidth": 0.6, "linestyle": "-"}
 MARKER = {"markerfacecolor": "white", "markeredgewidth": 0.9}
 # The y range of quality is at least this share of its values, so that negligible differences look negligible.
 LEAST_SPAN = 0.05
+MOST_TICKS = 5  # decades labelled on the axis of thresholds
 
 # Panels (i) to (iii) of the paper: column -> axis label.
 PANELS = {"latency_ms": "latency (ms/token)", "ppl": "perplexity", "ce": "cross-entropy (nats/token)"}
@@ -51,6 +53,7 @@ def draw(
         for full in table.loc[(table["criterion"] == "fixed") & (table["threshold"] == context.loops), column]:
             axes.axhline(full, zorder=1, **ALL_LOOPS)
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(numticks=MOST_TICKS))
         axes.set_xlabel(r"exit threshold $\tau$")
         axes.set_ylabel(label)
         axes.set_title(style.panel_number(number), loc="left")

@@ -13,7 +13,7 @@ def draw(loop_metrics: pd.DataFrame, *, context: style.FigureContext) -> Figure:
     `loop_metrics` is the table of this name. Raises InputError for a model without looped groups.
     """
     groups = style.looped_groups(loop_metrics, "Figure 5")
-    styles = style.checkpoint_palette(loop_metrics["iteration"])
+    styles = style.checkpoint_palette(loop_metrics["iteration"], context)
     figure = style.new_figure(style.DOUBLE if len(groups) > 1 else style.SINGLE, 2.7, context)
     panels = figure.subplots(1, len(groups), sharex=True, sharey=True, squeeze=False)[0]
     cosines = loop_metrics[loop_metrics["measure"] == "cosine"]
@@ -24,5 +24,5 @@ def draw(loop_metrics: pd.DataFrame, *, context: style.FigureContext) -> Figure:
     style.title_groups(panels, groups)
     panels[0].set_ylabel(r"$\cos\angle(\Delta^{(k)}, \Delta^{(k-1)})$")
     style.limit_cosine(panels[0])
-    style.checkpoint_legend(figure, styles, {style.REPORTED_LABEL: band})
+    style.checkpoint_legend(figure, styles, context, {style.REPORTED_LABEL: band})
     return figure

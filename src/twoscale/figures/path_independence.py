@@ -29,7 +29,7 @@ def draw(path_independence: pd.DataFrame, *, context: style.FigureContext) -> Fi
     iterations = sorted(path_independence["iteration"].unique())
     looks = dict(zip(groups, style.series_styles(len(groups)), strict=True))
     for number, (axes, (measure, label)) in enumerate(zip(panels, LABELS.items(), strict=True), start=1):
-        places = style.iteration_categories(axes, iterations)
+        places = style.iteration_categories(axes, iterations, context)
         of_measure = path_independence[path_independence["measure"] == measure]
         for group, look in looks.items():
             rows = of_measure[of_measure["group"] == group].set_index("iteration").reindex(iterations)
@@ -49,5 +49,5 @@ def _draw_group(axes: Axes, places: np.ndarray, rows: pd.DataFrame, measure: str
         return
     axes.set_yscale("log")
     low, median, high = (rows[name].clip(lower=LOWEST) for name in ("q05", "q50", "q95"))
-    axes.fill_between(places, low, high, color=look["color"], alpha=0.12, linewidth=0)
+    style.band(axes, places, low, high, color=look["color"], alpha=0.12)
     axes.plot(places, median, **look)

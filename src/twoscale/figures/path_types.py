@@ -29,11 +29,12 @@ def draw(path_types: pd.DataFrame, path_metrics: pd.DataFrame, *, context: style
     and nine tenths of the tokens. Raises InputError for a model without looped groups.
     """
     groups = style.looped_groups(path_types, "the path types")
-    figure = style.new_figure(style.DOUBLE if len(groups) > 1 else style.SINGLE, 4.6, context)
+    width, height, columns = (style.DOUBLE, 4.6, len(SEGMENTS)) if len(groups) > 1 else (style.SINGLE, 5.0, 2)
+    figure = style.new_figure(width, height, context)
     panels = figure.subplots(1 + len(ROWS), len(groups), sharex=True, sharey="row", squeeze=False)
     iterations = sorted(path_types["iteration"].unique())
     for column, group in zip(panels.T, groups, strict=True):
-        places = pd.Series(style.iteration_categories(column[-1], iterations), index=iterations)
+        places = pd.Series(style.iteration_categories(column[-1], iterations, context), index=iterations)
         _stack(column[0], path_types[path_types["group"] == group], places)
         for axes, measure in zip(column[1:], ROWS, strict=True):
             rows = path_metrics[(path_metrics["group"] == group) & (path_metrics["measure"] == measure)]
@@ -47,7 +48,7 @@ def draw(path_types: pd.DataFrame, path_metrics: pd.DataFrame, *, context: style
     panels[1, 0].set_ylim(bottom=0)
     panels[2, 0].set_ylim(bottom=1)  # that of a straight line
     handles = [Patch(color=colour, label=name) for name, (_, _, colour) in SEGMENTS.items()]
-    figure.legend(handles=handles, loc="outside upper center", ncols=len(SEGMENTS))
+    figure.legend(handles=handles, loc="outside upper center", ncols=columns)
     return figure
 
 
@@ -65,5 +66,5 @@ def _draw_quantiles(axes: Axes, metrics: pd.DataFrame, places: pd.Series) -> Non
     """The median over tokens, with bands of the middle half and of nine tenths."""
     known = metrics[metrics["count"] > 0].set_index("iteration").reindex(places.index)
     for low, high, alpha in (("q05", "q95", 0.15), ("q25", "q75", 0.25)):
-        axes.fill_between(places, known[low], known[high], color=_COLOURS[0], alpha=alpha, linewidth=0)
+        style.band(axes, places, known[low], known[high], color=_COLOURS[0], alpha=alpha)
     axes.plot(places, known["q50"], color=_COLOURS[0], marker="o")

@@ -74,11 +74,22 @@ CRITERION_NAMES = {"kl": "KL", "minp_kl": "min-p KL"}
 
 @dataclass(frozen=True)
 class FigureContext:
-    """What a figure says about its data: name of the run, its text, and the loop steps K."""
+    """What a figure says about its data: name of the run, its text, and the loop steps K.
+
+    `fewest_loops` is set if groups have fewer loop steps than `loops`.
+    `published` marks a model that was published: its one checkpoint is not an iteration of a training.
+    """
 
     run: str
     text: str
     loops: int
+    published: bool = False
+    fewest_loops: int | None = None
+
+    @property
+    def loops_label(self) -> str:
+        fewest = self.fewest_loops
+        return f"{self.loops}" if fewest in (None, self.loops) else f"{fewest} … {self.loops}"
 
 
 def look():
@@ -89,7 +100,7 @@ def look():
 def new_figure(width: float, height: float, context: FigureContext) -> Figure:
     """An empty figure of this size in inches; its footer names the run, its text and the loop steps K."""
     figure = Figure(figsize=(width, height), layout="constrained")
-    write_footer(figure, context, f"K = {context.loops} loop steps")
+    write_footer(figure, context, f"K = {context.loops_label} loop steps")
     return figure
 
 
@@ -161,9 +172,11 @@ def scale_loop_steps(axes: Axes, first: int, last: int, ticks: int = 6) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(nbins=ticks, integer=True))
 
 
-def checkpoint_palette(iterations: Iterable[int]) -> dict[int, dict[str, Any]]:
+def checkpoint_palette(iterations: Iterable[int], context: FigureContext) -> dict[int, dict[str, Any]]:
     """Line style by checkpoint, in ascending order: light to dark over training, the untrained model dashed grey."""
     iterations = sorted(set(iterations))
+    if context.published:
+        return {iteration: {"color": _COLOURS[0], "linestyle": "-"} for iteration in iterations}
     trained = [iteration for iteration in iterations if iteration > 0]
     shades = sns.color_palette("viridis_r", as_cmap=True)(np.linspace(0.12, 1, len(trained)))
     styles = {
@@ -208,8 +221,16 @@ def line_with_band(
     """
     (line,) = axes.plot(x, mean, **style)
     low = np.maximum(mean - std, 0.1 * mean) if axes.get_yscale() == "log" else mean - std
-    axes.fill_between(x, low, mean + std, color=line.get_color(), alpha=alpha, linewidth=0)
+    band(axes, x, low, mean + std, color=line.get_color(), alpha=alpha)
     return line
+
+
+def band(axes: Axes, x: np.ndarray, low: np.ndarray, high: np.ndarray, **style: Any) -> None:
+    """Fill the area between `low` and `high`; a vertical bar at a single `x`, where an area would be invisible."""
+    if len(x) > 1:
+        axes.fill_between(x, low, high, linewidth=0, **style)
+    else:
+        axes.vlines(x, low, high, linewidth=6, **style)
 
 
 def limit_cosine(axes: Axes) -> None:
@@ -235,22 +256,35 @@ def checkpoint_lines(axes: Axes, metrics: pd.DataFrame, styles: Mapping[int, Map
 
 
 def checkpoint_legend(
-    figure: Figure, styles: Mapping[int, Mapping[str, Any]], further: Mapping[str, Artist] = MappingProxyType({})
+    figure: Figure,
+    styles: Mapping[int, Mapping[str, Any]],
+    context: FigureContext,
+    further: Mapping[str, Artist] = MappingProxyType({}),
 ) -> None:
-    """A legend above all panels: iterations in ascending order, row by row, then `further` labelled artists."""
+    """A legend above all panels: iterations in ascending order, row by row, then `further` labelled artists.
+
+    The one line of a published model needs no entry: the footer names the run.
+    """
     entries = {iteration_name(iteration): Line2D([], [], **style) for iteration, style in styles.items()}
-    entries.update(further)
+    entries = dict(further) if context.published else entries | dict(further)
+    if not entries:
+        return
     names = list(entries)
     columns = min(len(names), int(figure.get_figwidth() / LEGEND_ENTRY))
     # matplotlib fills a legend column by column
     row_wise = [name for column in range(columns) for name in names[column::columns]]
     handles = [entries[name] for name in row_wise]
-    figure.legend(handles, row_wise, loc="outside upper center", ncols=columns, title="iteration")
+    title = None if context.published else "iteration"
+    figure.legend(handles, row_wise, loc="outside upper center", ncols=columns, title=title)
 
 
-def iteration_categories(axes: Axes, iterations: Sequence[int]) -> np.ndarray:
+def iteration_categories(axes: Axes, iterations: Sequence[int], context: FigureContext) -> np.ndarray:
     """One labelled place per iteration on the x axis, equally spaced; returns the places."""
     places = np.arange(len(iterations))
+    if context.published:
+        axes.set_xticks(places, ["published"])
+        axes.set_xlim(-1, len(iterations))
+        return places
     labels = [grouped(iteration) for iteration in iterations]
     axes.set_xticks(places, labels, rotation=45, rotation_mode="anchor", ha="right")
     axes.set_xlim(-0.6, len(iterations) - 0.4)

@@ -15,7 +15,7 @@ from twoscale.data.shards import TokenShard, read_digest
 from twoscale.errors import InputError
 from twoscale.model.checkpoints import save_untrained
 from twoscale.training.trainer import Segment, SegmentPaths, TrainingData, train_segment
-from twoscale.workflow import Runs, checkpoint
+from twoscale.workflow import Runs
 
 SCRIPTS = Path(__file__).parents[3] / "scripts"
 
@@ -48,7 +48,7 @@ def _train(runs: Runs, stop_at: float) -> int:
     config = ConfigSlice(identity | {"train": identity["train"] | runtime(runs.config)})
     data = TrainingData.open(shard, config)
     identity["data"] = read_digest(shard.metadata)
-    untrained = Path(checkpoint(run, 0))
+    untrained = Path(runs.checkpoint(run, 0))
     if not untrained.exists():
         save_untrained(untrained, identity)
     reached = 0
@@ -68,7 +68,7 @@ def _train(runs: Runs, stop_at: float) -> int:
 def _paths(runs: Runs, until: int) -> SegmentPaths:
     """The files of rule train_segment for the segment that ends at iteration `until`."""
     run = runs.selected
-    weights = Path(checkpoint(run, until))
+    weights = Path(runs.checkpoint(run, until))
     log = weights.parents[1] / "training" / weights.with_suffix(".parquet").name
     return SegmentPaths(
         start=[Path(path) for path in runs.segment_start(SimpleNamespace(run=run, iteration=until))],

@@ -1,4 +1,4 @@
-"""Causal attention of whole sequences."""
+"""Attention, and causal attention of whole sequences."""
 
 from typing import Any
 
@@ -12,11 +12,19 @@ SHORT = 128
 
 
 def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attention of each position to itself and to those before it: q, k, v (B, T, H, D) -> (B, T, H, D)."""
+    """Attention of each position to itself and those before: q (B, T, H, D), k, v (B, T, G, D) -> (B, T, H, D)."""
     if _is_short(q) and q.shape == k.shape:
         return _ShortAttention.apply(q, k, v) if torch.is_grad_enabled() else _attend(q, k, v)[0]
-    q, k, v = (heads.transpose(1, 2) for heads in (q, k, v))
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+    return attention(*(heads.transpose(1, 2) for heads in (q, k, v)), is_causal=True).transpose(1, 2)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+    """softmax(q k / sqrt(D)) v for q (B, H, N, D) and k, v (B, G, T, D), where G divides H: (B, H, N, D).
+
+    mask: which keys a query sees, broadcastable to (B, H, N, T).
+    """
+    grouped = q.shape[1] != k.shape[1]
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal, enable_gqa=grouped)
 
 
 def _is_short(q: Tensor) -> bool:

@@ -22,6 +22,7 @@ from twoscale.files import replacing
 from twoscale.json import canonical_json
 from twoscale.model.interface import LoopedModel
 from twoscale.model.noise import EvaluationNoise
+from twoscale.model.published.weights import open_published
 from twoscale.model.registry import architecture, build
 
 METADATA_KEY = "twoscale"
@@ -120,14 +121,18 @@ class LoadedCheckpoint:
 
     def noise(self, sequences: Sequence[int]) -> EvaluationNoise:
         """The noise of held-out sequences with these numbers."""
-        return EvaluationNoise(self.seed, sequences, self.model.config.context_length)
+        return EvaluationNoise.of(self.model.config, self.seed, sequences)
 
 
 def open_checkpoint(path: Path, config: ConfigSlice, dtype: str) -> LoadedCheckpoint:
     """The model of the checkpoint at `path` for evaluation, in `dtype`, on the device of the config.
 
-    `config` has the section `model`, `device` and `seed`. Raises InputError for another model's checkpoint.
+    `config` has the section `model`, `device` and `seed`. For a published model `path` is a file of its folder, and its
+    iteration is 0. Raises InputError for another model's checkpoint.
     """
+    if config.model.source == "published":
+        model = open_published(path.parent, config.model, getattr(torch, dtype), config.device)
+        return LoadedCheckpoint(model, 0, config.seed)
     model, header = load_model(path, config.model, getattr(torch, dtype), config.device)
     return LoadedCheckpoint(model, header.iteration, config.seed)
 

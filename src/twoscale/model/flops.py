@@ -25,10 +25,17 @@ class Flops:
         return self.forward + self.backward
 
 
+def layer_matrices(model: ModelConfig) -> int:
+    """Numbers in the matrices of a layer: 2 C² for queries and output, 2 C G D for keys and values, and the MLP's."""
+    size = model.hidden_size
+    factors = 3 if model.mlp == "gated" else 2
+    return 2 * size * (size + model.kv_heads * model.head_dim) + factors * size * model.mlp_width
+
+
 def layer_forward(model: ModelConfig, causal: bool) -> float:
-    """One layer on one token: projections and MLP 24 C², attention scores and averages over T positions 4 T C."""
+    """One layer on one token: the matrices, and attention scores and averages over T positions 4 T C."""
     pairs = (model.context_length + 1) / 2 if causal else model.context_length
-    return 24 * model.hidden_size**2 + 4 * pairs * model.hidden_size
+    return 2 * layer_matrices(model) + 4 * pairs * model.hidden_size
 
 
 def flops_per_token(
@@ -44,7 +51,7 @@ def flops_per_token(
     before the first step that has one, and steps before it have none at all. `recompute` adds a second
     forward pass of the steps with gradient.
     """
-    square = 2 * model.hidden_size**2  # one C x C product
+    square = 2 * model.hidden_size**2 if model.injection == "projection" else 0  # one half of the adapter
     layer = layer_forward(model, causal)
     head = 2 * model.hidden_size * model.padded_vocab_size
     looped = sum(len(group) for group in model.groups)
@@ -61,13 +68,24 @@ def flops_per_token(
 
 
 def parameters(model: ModelConfig) -> int:
-    """Trained numbers, the tied head counted once."""
-    per_layer = 12 * model.hidden_size**2 + 4 * model.hidden_size
-    embeddings = (model.padded_vocab_size + model.context_length) * model.hidden_size
-    return embeddings + model.num_layers * per_layer + 2 * len(model.groups) * model.hidden_size**2 + model.hidden_size
+    """Numbers of a model, a tied head counted once."""
+    size = model.hidden_size
+    tables = model.padded_vocab_size * (1 if model.tied_head else 2)
+    tables += model.context_length if model.positions == "learned" else 0
+    adapters = 2 * size**2 * len(model.groups) if model.injection == "projection" else 0
+    gate = size + 1 if model.exit_gate else 0
+    per_layer = layer_matrices(model) + _layer_vectors(model)
+    return tables * size + model.num_layers * per_layer + adapters + size + gate
+
+
+def _layer_vectors(model: ModelConfig) -> int:
+    """Numbers in the norms and biases of a layer."""
+    heads = (model.num_heads + model.kv_heads) * model.head_dim  # channels of queries and keys
+    return (4 if model.norms == "sandwich" else 2) * model.hidden_size + (model.qk_bias + model.qk_norm) * heads
 
 
 def cache_bytes(model: ModelConfig, slots: int, dtype: str) -> int:
     """Keys and values of one sequence of a whole block in decoding, with `slots` per looped layer."""
     looped = sum(len(group) for group in model.groups)
-    return 2 * (model.num_layers - looped + looped * slots) * model.context_length * model.hidden_size * BYTES[dtype]
+    per_position = 2 * model.kv_heads * model.head_dim * BYTES[dtype]
+    return (model.num_layers - looped + looped * slots) * model.context_length * per_position

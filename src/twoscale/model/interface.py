@@ -3,8 +3,8 @@
 Engines, extraction, generation, benchmarks and figures know a model only through `LoopedModel`. A new
 architecture implements it in one file and registers itself (`twoscale.model.registry`).
 
-Axes: B sequences, T positions, N rows (tokens in any order), C hidden size, H heads, D head dimension,
-V vocabulary. Layers are numbered from 1 as in the paper, groups from 0 in the order of their layers.
+Axes: B sequences, T positions, N rows (tokens in any order), C hidden size, H query heads, G heads of keys and values,
+D head dimension, V vocabulary. Layers are numbered from 1 as in the paper, groups from 0 in the order of their layers.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +35,10 @@ class Attend(Protocol):
     positions: Tensor
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attention of layer number `layer`: q, k, v (..., H, D) -> (..., H, D)."""
+        """Attention of layer number `layer`: q (..., H, D) and k, v (..., G, D) -> (..., H, D).
+
+        G divides H: head g of keys and values serves the query heads g H/G … (g + 1) H/G - 1.
+        """
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class CausalAttention:
         return cls(torch.arange(tokens.shape[-1], device=tokens.device))
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """q, k, v (B, T, H, D) -> (B, T, H, D)."""
+        """q (B, T, H, D) and k, v (B, T, G, D) -> (B, T, H, D)."""
         return causal_attention(q, k, v)
 
 
@@ -140,6 +143,9 @@ class LoopedModel(Protocol):
 
     def readout(self, hidden: Tensor) -> Tensor:
         """Hidden states (..., C) -> logits (..., V) of the next token."""
+
+    def exit_gate(self, state: Tensor) -> Tensor:
+        """States (..., C) -> probability of exit (...), for a model whose config has exit_gate."""
 
     def hidden_states(
         self,

@@ -1,14 +1,20 @@
-"""Cross-entropy of next tokens that never holds the logits of a whole batch."""
+"""Cross-entropy of next tokens: from logits, and in training without the logits of a whole batch."""
 
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from twoscale.model.linear import MULTIPLE, linear
 
 # Logits at a time. A chunk should fit a CPU's caches and allocator; a GPU needs more rows to be busy.
 CHUNK_LOGITS = {"cpu": 2**24, "cuda": 2**26}
+
+
+def cross_entropies(logits: Tensor, targets: Tensor) -> Tensor:
+    """Nats (B, T) of each next token, from logits (B, T, V) and targets (B, T)."""
+    return F.cross_entropy(logits.transpose(1, 2), targets.to(logits.device), reduction="none")
 
 
 def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, vocab_size: int) -> Tensor:

@@ -6,26 +6,30 @@ every machine, in parallel evaluation and in decoding. In training, one stream p
 group), so the noise does not depend on how a batch is split over processes.
 """
 
-import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from twoscale import rng
+from twoscale.config import NOISE_STD, ModelConfig
 from twoscale.model.interface import Noise
-
-NOISE_STD = math.sqrt(2 / 5)  # of the initial state before truncation at three deviations (Geiping)
 
 
 class EvaluationNoise:
     """Noise of held-out sequences; an instance is the `Noise` of one batch.
 
     sequences: numbers of the B sequences in the held-out text; decoding of other text uses sequence 0.
+    std: standard deviation before truncation, the model's `state_std`.
     """
 
-    def __init__(self, seed: int, sequences: Sequence[int], context_length: int) -> None:
-        self.seed, self.sequences, self.context_length = seed, sequences, context_length
+    def __init__(self, seed: int, sequences: Sequence[int], context_length: int, std: float = NOISE_STD) -> None:
+        self.seed, self.sequences, self.context_length, self.std = seed, sequences, context_length, std
+
+    @classmethod
+    def of(cls, config: ModelConfig, seed: int, sequences: Sequence[int]) -> "EvaluationNoise":
+        """The noise of a model with this config."""
+        return cls(seed, sequences, config.context_length, config.state_std)
 
     def __call__(self, group: int, k: int, like: Tensor) -> Tensor:
         """Rows 0 … T - 1 for hidden states (B, T, C)."""
@@ -38,10 +42,10 @@ class EvaluationNoise:
 
     def _stream(self, sequence: int, group: int, k: int, channels: int) -> Tensor:
         key = (self.seed, "evaluation", sequence, group) + ((k,) if k else ())
-        return torch.from_numpy(rng.truncated_normal(key, (self.context_length, channels), NOISE_STD))
+        return torch.from_numpy(rng.truncated_normal(key, (self.context_length, channels), self.std))
 
 
-def training_noise(seed: int, iteration: int, first_sample: int) -> Noise:
+def training_noise(seed: int, iteration: int, first_sample: int, std: float = NOISE_STD) -> Noise:
     """Noise of `iteration` for samples first_sample, first_sample + 1, … of the batch.
 
     On CUDA the samples are drawn on the device, also by Philox but with another algorithm: as everywhere in
@@ -54,10 +58,9 @@ def training_noise(seed: int, iteration: int, first_sample: int) -> Noise:
             key = (seed, "training", iteration, first_sample + row, group, k)
             if like.is_cuda:
                 generator = torch.Generator(like.device).manual_seed(rng.integer_key(*key))
-                bound = 3 * NOISE_STD
-                torch.nn.init.trunc_normal_(out[row], 0.0, NOISE_STD, -bound, bound, generator=generator)
+                torch.nn.init.trunc_normal_(out[row], 0.0, std, -3 * std, 3 * std, generator=generator)
             else:
-                drawn = rng.truncated_normal(key, tuple(like.shape[1:]), NOISE_STD)
+                drawn = rng.truncated_normal(key, tuple(like.shape[1:]), std)
                 out[row] = torch.from_numpy(drawn)
         return out
 

@@ -5,11 +5,8 @@ An architecture beside the built-in one is a module `twoscale.model.NAME` with a
 """
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-
-from torch import Tensor
 
 from twoscale.config import ModelConfig, model_config_class
 from twoscale.model.flops import Flops, flops_per_token
@@ -26,14 +23,12 @@ class Architecture:
         build: A model with weights that are still to be loaded.
         initialise: An untrained model as a function of config and seed.
         flops: FLOPs per token of a training pass (config, loops of each group, backprop_depth).
-        importer: Published weights (folder) -> tensors by the names of our parameters; `None` if there are none.
     """
 
     config: type[ModelConfig]
     build: Callable[[ModelConfig], LoopedModel]
     initialise: Callable[[ModelConfig, int], LoopedModel]
     flops: Callable[[ModelConfig, Sequence[float], int | None], Flops]
-    importer: Callable[[Path], Mapping[str, Tensor]] | None = None
 
 
 TRANSFORMER = Architecture(ModelConfig, LoopedTransformer, initialise, flops_per_token)

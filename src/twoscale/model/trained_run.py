@@ -34,7 +34,7 @@ class TrainedRun:
 
     def noise(self, sequence: int = 0) -> EvaluationNoise:
         """The noise of a held-out sequence; other text uses sequence 0."""
-        return EvaluationNoise(self.seed, [sequence], self.model.config.context_length)
+        return EvaluationNoise.of(self.model.config, self.seed, [sequence])
 
 
 def open_run(results: str | Path, run: str, device: str = "cpu", dtype: torch.dtype = torch.float32) -> TrainedRun:

@@ -1,4 +1,6 @@
-"""A GPT-2-like decoder whose groups of layers are looped in latent space (paper §2 and App. B).
+"""A decoder whose groups of layers are looped in latent space (paper §2 and App. B).
+
+By default it is the paper's model; the keys of `ModelConfig` make it Huginn, Ouro or one of the retrofitted models.
 
 `LoopedTransformer` implements `twoscale.model.interface.LoopedModel`. The model reads no files, knows no
 exits and draws no random numbers: noise and attention are functions that the caller passes.
@@ -13,80 +15,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from twoscale import rng
 from twoscale.config import ModelConfig
 from twoscale.model.interface import Attend, CausalAttention, Noise, Stage, StageTrace, run_stages
+from twoscale.model.layers import GROUPS, TransformerBlock
 from twoscale.model.linear import Linear, linear
 from twoscale.model.loss import linear_cross_entropy
-from twoscale.model.noise import NOISE_STD
 from twoscale.model.rms_norm import RMSNorm
+from twoscale.model.rotary import RotaryEmbedding
 
-NORM_EPSILON = 1e-6  # of RMSNorm, as in Geiping's code
 BLEND_NOISE = 0.02  # relative size of the random part in adapter_init = blend
-
-
-class TransformerBlock(nn.Module):
-    """One transformer layer with sandwich normalisation (App. B), without biases, SiLU in the MLP.
-
-    `post_residual` normalises the sum, x <- n2(attention(n1 x) + x), as Geiping's code does; `branch`
-    normalises only what is added, x <- x + n2(attention(n1 x)).
-    """
-
-    def __init__(self, number: int, config: ModelConfig) -> None:
-        super().__init__()
-        size = config.hidden_size
-        self.number = number
-        self.num_heads = config.num_heads
-        self.normalise_sum = config.sandwich == "post_residual"
-        self.norm1, self.norm2, self.norm3, self.norm4 = (RMSNorm(size, NORM_EPSILON) for _ in range(4))
-        self.qkv = Linear(size, 3 * size)
-        self.attention_out = Linear(size, size)
-        self.mlp_in = Linear(size, 4 * size)
-        self.mlp_out = Linear(4 * size, size)
-
-    def forward(self, x: Tensor, attend: Attend) -> Tensor:
-        """(..., C) -> (..., C); `attend` determines the leading axes."""
-        # `forward` of submodules is called directly, because `nn.Module.__call__` costs one row as much as a norm does
-        x = self._add(x, self._attention(self.norm1.forward(x), attend), self.norm2)
-        return self._add(x, self._mlp(self.norm3.forward(x)), self.norm4)
-
-    def _mlp(self, x: Tensor) -> Tensor:
-        return self.mlp_out.forward(F.silu(self.mlp_in.forward(x)))
-
-    def _attention(self, x: Tensor, attend: Attend) -> Tensor:
-        q, k, v = self.qkv.forward(x).unflatten(-1, (3, self.num_heads, -1)).unbind(-3)  # (..., H, D) each
-        return self.attention_out.forward(attend(self.number, q, k, v).flatten(-2))
-
-    def _add(self, x: Tensor, branch: Tensor, norm: nn.Module) -> Tensor:
-        return norm.forward(x + branch) if self.normalise_sum else x + norm.forward(branch)
-
-
-class LoopedGroup(nn.Module):
-    """Consecutive layers that are looped, and the adapter that maps [state ; input] from 2C to C channels."""
-
-    def __init__(self, numbers: Sequence[int], config: ModelConfig) -> None:
-        super().__init__()
-        self.adapter = Linear(2 * config.hidden_size, config.hidden_size)
-        self.layers = nn.ModuleList(TransformerBlock(number, config) for number in numbers)
-
-    def project_input(self, entered: Tensor) -> Tensor:
-        """The input's half of the adapter. It is the same at every loop step, so it is computed once."""
-        return linear(entered, self.adapter.weight[:, entered.shape[-1] :])
-
-    def project_state(self, state: Tensor, injected: Tensor) -> Tensor:
-        """The adapter's output for [state ; input]: what the first layer of the group sees."""
-        return linear(state, self.adapter.weight[:, : state.shape[-1]]) + injected
-
-    def forward(self, state: Tensor, injected: Tensor, attend: Attend) -> Tensor:
-        """One loop step f_g(x^k, e): (..., C) -> (..., C)."""
-        x = self.project_state(state, injected)
-        for layer in self.layers:
-            x = layer.forward(x, attend)
-        return x
 
 
 @dataclass(frozen=True)
@@ -104,14 +45,19 @@ class LoopedTransformer(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.config = config
-        self.token_embedding = nn.Embedding(config.padded_vocab_size, config.hidden_size)
-        self.position_embedding = nn.Embedding(config.context_length, config.hidden_size)
-        self.final_norm = RMSNorm(config.hidden_size, NORM_EPSILON)
-        self.groups = nn.ModuleList(LoopedGroup(numbers, config) for numbers in config.groups)
+        self.config, size = config, config.hidden_size
+        self.norms_steps = config.loop_norm
+        self.token_embedding = nn.Embedding(config.padded_vocab_size, size)
+        rotary = RotaryEmbedding(config) if config.positions == "rotary" else None
+        self.position_embedding = None if rotary else nn.Embedding(config.context_length, size)
+        self.final_norm = RMSNorm(size, config.norm_epsilon)
+        group = GROUPS[config.injection]
+        self.groups = nn.ModuleList(group(numbers, config, rotary) for numbers in config.groups)
         self.stages = stages_of(config)
         numbers = [stage.layer for stage in self.stages if not stage.is_group]
-        self.unlooped = nn.ModuleDict({str(number): TransformerBlock(number, config) for number in numbers})
+        self.unlooped = nn.ModuleDict({str(number): TransformerBlock(number, config, rotary) for number in numbers})
+        self.head = None if config.tied_head else Linear(size, config.padded_vocab_size)
+        self.gate = nn.Linear(size, 1) if config.exit_gate else None
 
     @property
     def blocks(self) -> Sequence[nn.Module]:
@@ -120,9 +66,12 @@ class LoopedTransformer(nn.Module):
     def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Token ids (..., T) at `positions` (T,) -> hidden states (..., T, C).
 
-        The sum of the two embeddings is multiplied by sqrt(C) (Geiping's embedding scale).
+        The sum of the embeddings is multiplied by a factor, by default sqrt(C) (Geiping's embedding scale).
         """
-        return (self.token_embedding(tokens) + self.position_embedding(positions)) * math.sqrt(self.config.hidden_size)
+        hidden = self.token_embedding(tokens)
+        if self.position_embedding is not None:
+            hidden = hidden + self.position_embedding(positions)
+        return hidden * self.config.embedding_factor
 
     def unlooped_layer(self, number: int, hidden: Tensor, attend: Attend) -> Tensor:
         """Layer `number`, outside all groups: (..., C) -> (..., C)."""
@@ -154,24 +103,40 @@ class LoopedTransformer(nn.Module):
         x^0 gets none: it is noise already, or the config asks for an initial state without noise.
         """
         scale = self.config.loop_noise
-        return state + (scale / NOISE_STD) * noise(group, k, state) if scale and k else state
+        return state + (scale / self.config.state_std) * noise(group, k, state) if scale and k else state
 
     def recur(self, group: int, k: int, state: Tensor, injected: Tensor, attend: Attend) -> Tensor:
         """The recurrence x^{k+1} = f_g(x^k, e), the same function at every k: (..., C) -> (..., C)."""
-        return self.groups[group](state, injected, attend)
+        state = self.groups[group](state, injected, attend)
+        return self.final_norm.forward(state) if self.norms_steps else state
 
     def finish(self, group: int, state: Tensor) -> Tensor:
         """What the layers after a group see of its last state (variant `exit_norm`)."""
         return self.final_norm(state) if self.config.exit_norm == "final_norm" else state
 
     def readout(self, hidden: Tensor) -> Tensor:
-        """Final norm and tied head: (..., C) -> logits (..., V), without the padded rows of the embedding."""
-        return linear(self.final_norm(hidden), self.token_embedding.weight)[..., : self.config.vocab_size]
+        """Final norm and head: (..., C) -> logits (..., V), without the rows that pad the vocabulary.
+
+        States are read as they are where `loop_norm` has normalised them.
+        """
+        return linear(self._final(hidden), self.head_weight)[..., : self.config.vocab_size]
+
+    @property
+    def head_weight(self) -> Tensor:
+        """The matrix of the head, (padded V, C)."""
+        return self.token_embedding.weight if self.head is None else self.head.weight
+
+    def exit_gate(self, state: Tensor) -> Tensor:
+        """Ouro's probability of exit, given that the token has not exited before: states (..., C) -> (...)."""
+        return self.gate(state).squeeze(-1).sigmoid()
+
+    def _final(self, hidden: Tensor) -> Tensor:
+        return hidden if self.norms_steps else self.final_norm(hidden)
 
     def loss(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """Mean cross-entropy in nats of `readout(hidden)` (..., C) against token ids (...)."""
-        normed, weight = self.final_norm(hidden).flatten(0, -2), self.token_embedding.weight
-        return linear_cross_entropy(normed, weight, targets.flatten(), self.config.vocab_size)
+        normed = self._final(hidden).flatten(0, -2)
+        return linear_cross_entropy(normed, self.head_weight, targets.flatten(), self.config.vocab_size)
 
     def trace(self, tokens: Tensor, loops: Sequence[int], noise: Noise) -> Iterator[StageTrace]:
         """The hidden states of `tokens` (B, T) stage by stage, see `LoopedModel.trace`."""
@@ -249,29 +214,36 @@ def stages_of(config: ModelConfig) -> tuple[Stage, ...]:
 def initial_std(config: ModelConfig, name: str) -> float:
     """Standard deviation, before truncation, of the parameter `name` (Geiping's code, after Takase et al.).
 
-    sqrt(2 / 5C) for matrices and both embeddings; the output projections of attention and MLP are divided
+    sqrt(2 / 5C) for matrices and embeddings; the output projections of attention and MLP are divided
     by sqrt(2 L) with L the layers applied per token at the mean loop count.
     """
     std = math.sqrt(2 / (5 * config.hidden_size))
     if name.endswith(("attention_out.weight", "mlp_out.weight")):
-        return std / math.sqrt(2 * config.effective_depth)
+        return std * _output_factor(config)
     return std
+
+
+def _output_factor(config: ModelConfig) -> float:
+    return 1 / math.sqrt(2 * config.effective_depth)
 
 
 @torch.no_grad()
 def initialise(config: ModelConfig, seed: int) -> LoopedTransformer:
-    """An untrained model: every matrix from a truncated normal (±3 deviations), every norm at one.
+    """An untrained model: every matrix from a truncated normal (±3 deviations), every norm at one, biases at zero.
 
-    Each parameter has its own random stream, (seed, "init", name), so that a further parameter changes no other.
+    Each parameter has its own random stream, (seed, "init", name), so that a further parameter changes no other. The
+    value half of a gated MLP starts at the deviation of an output projection, as in Geiping's code.
     """
     model = LoopedTransformer(config)
     for name, parameter in model.named_parameters():
         if parameter.dim() < 2:
-            parameter.fill_(1.0)
+            parameter.fill_(0.0 if name.endswith("bias") else 1.0)
             continue
         shape = tuple(parameter.shape)
         values = rng.truncated_normal((seed, "init", _stream_name(name)), shape, initial_std(config, name))
         parameter.copy_(torch.from_numpy(values))
+        if name.endswith("mlp_in.weight") and config.mlp == "gated":
+            parameter[config.mlp_width :] *= _output_factor(config)
         if name.endswith("adapter.weight") and config.adapter_init == "blend":
             half = torch.eye(config.hidden_size) / 2
             parameter.mul_(BLEND_NOISE).add_(torch.cat([half, half], dim=1))

@@ -1,13 +1,32 @@
 """The cost of a run, computed from its config: FLOPs, parameters, bytes, jobs."""
 
+import math
 from dataclasses import dataclass
 
 from twoscale import config, tables
-from twoscale.model.flops import BYTES, Flops, cache_bytes, flops_per_token, parameters
+from twoscale.errors import InputError
+from twoscale.model.flops import BYTES, Flops, cache_bytes, flops_per_token, layer_matrices, parameters
 
 # Columns of float32 measures in the per-token tables; a test compares them with the registry of measures.
 MEASURES = {"trajectories": 8, "token_paths": 5}
 REFERENCE_STATES = 4  # of the drift, see `twoscale.dynamics.trajectories`
+PUBLISHED_BYTES = 2  # of a published weight, bf16
+# Exit criteria whose predictions pass the layers after the last group under exits.readout: remaining_layers; a test
+# compares them with the registry of criteria.
+READS_PREDICTIONS = frozenset({"kl", "entropy_diff", "argmax_stability", "minp_kl"})
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Sustained rates of a machine: tera-FLOP/s, and GB/s from memory. Raises InputError for one that is not > 0."""
+
+    tflops: float
+    bandwidth: float
+
+    def __post_init__(self) -> None:
+        for name, rate in vars(self).items():
+            if not 0 < rate < math.inf:
+                raise InputError(f"option --{name}: found {rate:g}, expected a finite number > 0.")
 
 
 def mean_flops_per_token(model: config.ModelConfig, train: config.TrainConfig, causal: bool = True) -> Flops:
@@ -20,6 +39,22 @@ def row_bytes(table: str) -> int:
     """One row of a table in memory; on disk parquet packs repeated keys more tightly."""
     keys = sum(BYTES[dtype] for dtype in tables.columns(table).values())
     return keys + MEASURES.get(table, 0) * BYTES["float32"]
+
+
+def states_per_token(run: config.Config) -> int:
+    """States of a token that Fig. 1 has."""
+    model = run.model
+    return 1 + model.num_layers - sum(map(len, model.groups)) + len(model.groups) * (run.trajectories.loops + 1)
+
+
+def bytes_per_token(run: config.Config) -> int:
+    """Bytes of the rows of a token in the per-token tables of a checkpoint."""
+    looped = len(run.model.groups)
+    return (
+        looped * (run.trajectories.loops + 1) * row_bytes("trajectories")
+        + looped * row_bytes("token_paths")
+        + len(run.model.boundary_labels) * REFERENCE_STATES * row_bytes("token_drift")
+    )
 
 
 @dataclass(frozen=True)
@@ -49,13 +84,8 @@ def plan(run: config.Config) -> Plan:
     segments = len(config.checkpoint_iterations(train))
     tokens = train.iterations * train.batch_size * model.context_length
     flops = mean_flops_per_token(model, train).total
-    looped = len(model.groups)
     weight_bytes = parameters(model) * BYTES["float32"]
     measured = run.trajectory_sequences * model.context_length  # tokens a checkpoint
-    loop_rows = measured * looped * (run.trajectories.loops + 1)
-    path_rows = measured * looped
-    drift_rows = measured * len(model.boundary_labels) * REFERENCE_STATES
-    states = 1 + model.num_layers - sum(map(len, model.groups)) + looped * (run.trajectories.loops + 1)
     return Plan(
         parameters=parameters(model),
         iterations=train.iterations,
@@ -71,15 +101,134 @@ def plan(run: config.Config) -> Plan:
         checkpoint_bytes=(segments + 1) * weight_bytes,
         # two moments to start from, and a partial state of weights and moments beside the one it replaces
         optimizer_bytes=(2 + 3 + 3) * weight_bytes,
-        states_bytes=states * model.context_length * model.hidden_size * BYTES["float32"],
-        table_bytes=(segments + 1)
-        * (
-            loop_rows * row_bytes("trajectories")
-            + path_rows * row_bytes("token_paths")
-            + drift_rows * row_bytes("token_drift")
-        ),
+        states_bytes=states_per_token(run) * model.context_length * model.hidden_size * BYTES["float32"],
+        table_bytes=(segments + 1) * measured * bytes_per_token(run),
         cache_bytes=cache_bytes(model, run.exits.max_loops, run.exits.dtype),
     )
+
+
+# --- published models --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PublishedPlan:
+    """Quantities of a run of a published model, each a number with its unit in the name.
+
+    FLOPs and tokens of measurements are those without any exit, so they are upper bounds.
+    """
+
+    parameters: int
+    weight_file_bytes: int
+    weight_bytes: int
+    trajectory_weight_bytes: int
+    cache_bytes: int
+    trajectory_states_bytes: int
+    logits_bytes: int
+    states_bytes: int
+    table_bytes: int
+    flops_per_token: float
+    parallel_flops: float
+    decoded_tokens: int
+    decoded_bytes: float
+
+
+def published_plan(run: config.Config) -> PublishedPlan:
+    """The cost of measuring a published model, from its config alone."""
+    model, exits, trajectories = run.model, run.exits, run.trajectories
+    count, size = parameters(model), BYTES[exits.dtype]
+    decoded = _decoded_tokens(run)
+    tokens = run.trajectory_sequences * model.context_length
+    states = trajectories.batch_size * model.context_length * model.hidden_size * BYTES[trajectories.dtype]
+    return PublishedPlan(
+        parameters=count,
+        weight_file_bytes=count * PUBLISHED_BYTES,
+        weight_bytes=count * size,
+        trajectory_weight_bytes=count * BYTES[trajectories.dtype],
+        cache_bytes=cache_bytes(model, exits.max_loops, exits.dtype),
+        # twice: as a list, and stacked for the distances of the path
+        trajectory_states_bytes=2 * (trajectories.loops + 1) * states,
+        logits_bytes=exits.quality_batch_size * model.context_length * model.padded_vocab_size * size,
+        states_bytes=states_per_token(run) * model.context_length * model.hidden_size * BYTES["float32"],
+        table_bytes=tokens * bytes_per_token(run),
+        flops_per_token=_forward(model, exits.max_loops),
+        parallel_flops=_parallel_flops(run),
+        decoded_tokens=decoded,
+        decoded_bytes=decoded * _weights_read(model, exits.max_loops) * size,
+    )
+
+
+def _forward(model: config.ModelConfig, loops: int) -> float:
+    return flops_per_token(model, [loops] * len(model.groups)).forward
+
+
+def _weights_read(model: config.ModelConfig, loops: int) -> float:
+    """Weights that one token reads in decoding: those of a layer once for each time it is applied, and the head."""
+    applied = model.num_layers + sum(map(len, model.groups)) * (loops - 1)
+    return applied * layer_matrices(model) + model.hidden_size * model.padded_vocab_size
+
+
+def _parallel_flops(run: config.Config) -> float:
+    """Whole sequences at once: trajectories, noise, fixed loop counts, and exit criteria that need no predictions."""
+    model, length = run.model, run.model.context_length
+    draws = run.path_independence.draws + 1 if model.draws_noise else 0
+    passes = [
+        (run.trajectory_sequences + draws * run.independence_sequences, run.trajectories.loops),
+        *((run.scaling_sequences, loops) for loops in run.scaling.loops),
+        *((run.pareto_sequences, loops) for loops in run.loop_grid),
+    ]
+    for exits, sequences in ((run.exits, run.quality_sequences), (run.dense_exits, run.pareto_sequences)):
+        passes.append((sequences * _points(exits, sequential=False), exits.max_loops))
+    return sum(sequences * length * _forward(model, loops) for sequences, loops in passes)
+
+
+def _decoded_tokens(run: config.Config) -> int:
+    """Tokens read one by one: timed ones, each twice, and whole texts under criteria that need predictions."""
+    decoded = 0
+    for exits, sequences in ((run.exits, run.quality_sequences), (run.dense_exits, run.pareto_sequences)):
+        rounds = exits.latency_repeats + 1
+        decoded += 2 * exits.latency_tokens * rounds * _points(exits)
+        decoded += run.model.context_length * (rounds + sequences) * _points(exits, sequential=True)
+    return decoded
+
+
+def _points(exits: config.ExitsConfig, sequential: bool | None = None) -> int:
+    """Operating points of an exit benchmark; of those that process text position by position, or of the others."""
+    return sum(
+        len(entry.thresholds)
+        for name, entry in exits.criteria.items()
+        if sequential is None or sequential == (exits.readout != "head" and name in READS_PREDICTIONS)
+    )
+
+
+def published_rows(plan: PublishedPlan, rates: Rates) -> list[tuple[str, str]]:
+    """Label and value of each line of a printed plan of a published model."""
+    parallel, decoding = plan.parallel_flops / (rates.tflops * 1e12), plan.decoded_bytes / (rates.bandwidth * 1e9)
+    return [
+        ("parameters", f"{plan.parameters / 1e6:.1f} M"),
+        ("weights on disk, in bf16", _gigabytes(plan.weight_file_bytes)),
+        ("weights in memory, exit criteria", _gigabytes(plan.weight_bytes)),
+        ("weights in memory, trajectories", _gigabytes(plan.trajectory_weight_bytes)),
+        ("states of a batch of trajectories, in memory", _gigabytes(plan.trajectory_states_bytes)),
+        ("logits of a batch of held-out text, in memory", _gigabytes(plan.logits_bytes)),
+        ("cache of one decoded sequence, in memory", _gigabytes(plan.cache_bytes)),
+        ("states for Fig. 1 on disk", _gigabytes(plan.states_bytes)),
+        ("per-token tables on disk, at most", _gigabytes(plan.table_bytes)),
+        ("FLOPs per token at all loops", f"{plan.flops_per_token / 1e9:.2f} G"),
+        ("FLOPs of whole sequences, at most", f"{plan.parallel_flops:.3g}"),
+        (f"hours of these at {rates.tflops:g} TFLOP/s", f"{parallel / 3600:.2f}"),
+        ("tokens read one by one, at most", f"{plan.decoded_tokens:,}"),
+        (f"hours of these at {rates.bandwidth:g} GB/s", f"{decoding / 3600:.2f}"),
+    ]
+
+
+# --- printing ----------------------------------------------------------------------------------------------------
+
+
+def rows(run: config.Config, rates: Rates) -> list[tuple[str, str]]:
+    """Label and value of each line of the printed plan of a run."""
+    if run.model.source == "published":
+        return published_rows(published_plan(run), rates)
+    return plan_rows(plan(run), rates.tflops)
 
 
 def plan_rows(plan: Plan, tflops: float) -> list[tuple[str, str]]:

@@ -131,7 +131,7 @@ def held_out_loss(model: LoopedModel, held_out: HeldOut, loops: int, seed: int, 
     total = 0.0
     with torch.no_grad(), autocast(device.type), torch.compiler.set_stance("force_eager"):
         for batch in held_out.batches(batch_size):
-            noise = EvaluationNoise(seed, batch.sequences, model.config.context_length)
+            noise = EvaluationNoise.of(model.config, seed, batch.sequences)
             hidden = model.hidden_states(batch.inputs.to(device), [loops] * len(model.config.groups), noise)
             total += model.loss(hidden, batch.targets.to(device)).item() * batch.targets.numel()
     return total / held_out.targets.numel()
@@ -228,7 +228,7 @@ class Trainer:
                 continue
             # 1 / parts times the share 1 / size of a process in the average is the part's share of the batch
             parts = train.batch_size / ((rows.stop - rows.start) * self.world.size)
-            noise = training_noise(self.seed, state.iteration, rows.start)
+            noise = training_noise(self.seed, state.iteration, rows.start, self.model.state_std)
             with autocast(self.device):
                 hidden = state.model.hidden_states(inputs[rows], loops, noise, train.backprop_depth, train.recompute)
                 part = state.model.loss(hidden, targets[rows])

@@ -1,0 +1,16 @@
+"""Rule fetch_model: download a published model at one commit, so that no later job needs the network; resumes."""
+
+from twoscale import command
+from twoscale.config import ConfigSlice
+from twoscale.data.model_files import fetch_model
+
+
+def main(arguments) -> None:
+    config = arguments.config
+    fetch_model(config.repository, config.revision, arguments.manifest.parent, arguments.download.download)
+
+
+if __name__ == "__main__":
+    parser = command.parser(__doc__, files=("description", "tokenizer", "manifest"))
+    parser.add_argument("--download", type=ConfigSlice.from_json, required=True, help="section download, as JSON")
+    command.run(main, parser)

@@ -1,0 +1,35 @@
+"""Tables, figures and claims of recorded states, docs/recorder.md.
+
+    python scripts/measure_recorded.py results/mine                         # what a Recorder wrote into this folder
+    python scripts/measure_recorded.py results/mine --states mine.safetensors --iteration 1000
+
+With --states the tables are measured first, on the tensors states/GROUP (K + 1, sequences, tokens, channels) of a
+safetensors file.
+"""
+
+import argparse
+from pathlib import Path
+
+from twoscale import command
+from twoscale.dynamics.recorded import measure_saved
+from twoscale.errors import InputError
+from twoscale.recorded_run import draw_run
+
+
+def main(arguments) -> None:
+    if arguments.states is not None and arguments.iteration is None:
+        raise InputError("--iteration: found none, expected the training iteration of the weights; 0 is untrained.")
+    if arguments.states is not None:
+        measure_saved(arguments.states, arguments.folder, arguments.iteration, arguments.batch_size)
+    for path in draw_run(arguments.folder, arguments.text):
+        print(path)
+
+
+if __name__ == "__main__":
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("folder", type=Path, help="folder of the run; its name is the name of the run")
+    options.add_argument("--states", type=Path, help="safetensors file of saved states")
+    options.add_argument("--iteration", type=int, help="training iteration of the weights; 0: untrained")
+    options.add_argument("--batch-size", type=int, default=4, help="sequences of --states at a time")
+    options.add_argument("--text", default="recorded", help="name of the text, for the foot of the figures")
+    command.run(main, options)

@@ -1,0 +1,115 @@
+"""The tokenizer of a published model: tokenizer.json of its repository, run by the library `tokenizers`."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer as Engine
+
+from twoscale.data.token_ids import CHARACTER_TO_BYTE, id_dtype
+from twoscale.errors import InputError, first_line
+
+# Files beside tokenizer.json that may name the end of text, each with the key of its name or its id.
+SETTINGS = (
+    ("tokenizer_config.json", "eos_token"),
+    ("generation_config.json", "eos_token_id"),
+    ("config.json", "eos_token_id"),
+)
+SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # SentencePiece's form of a space
+
+
+@dataclass(frozen=True)
+class PublishedTokenizer:
+    """Converts text to ids and back, with the interface of `twoscale.data.tokenizer.Tokenizer`.
+
+    A text gets what the post-processor of tokenizer.json puts before it, such as a begin of text, and not what it puts
+    behind. A special token that is spelled out in a text is encoded as ordinary text.
+
+    prefix: ids before every text. end_of_text: id after every document.
+    """
+
+    engine: Engine
+    prefix: tuple[int, ...]
+    end_of_text: int
+    name: str = "published"
+
+    @cached_property
+    def vocab_size(self) -> int:
+        """One more than the highest id."""
+        return 1 + max(self.engine.get_vocab(with_added_tokens=True).values())
+
+    @cached_property
+    def is_byte_level(self) -> bool:
+        """Whether pieces are spelled in GPT-2's text form of bytes."""
+        return '"ByteLevel"' in json.dumps(json.loads(self.engine.to_str())["decoder"])
+
+    def encode(self, text: str) -> list[int]:
+        return [*self.prefix, *self.engine.encode(text, add_special_tokens=False).ids]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of `ids` without special tokens. Bytes that are not UTF-8 become replacement characters."""
+        return self.engine.decode(list(ids), skip_special_tokens=True)
+
+    def bytes_of(self, token: int) -> bytes:
+        """The bytes of one id, which may be part of a character."""
+        piece = self.engine.id_to_token(token)
+        if piece is None:  # a row of the embedding that no token has
+            return b""
+        if self.is_byte_level and all(character in CHARACTER_TO_BYTE for character in piece):
+            return bytes(map(CHARACTER_TO_BYTE.__getitem__, piece))
+        if len(piece) == 6 and piece.startswith("<0x"):
+            return bytes.fromhex(piece[3:5])
+        return piece.replace(SPACE, " ").encode()
+
+    def encode_document(self, text: str) -> np.ndarray:
+        """Ids of a document, the prefix before and the end of text behind it: uint16 or uint32 (tokens,)."""
+        return np.array([*self.encode(text), self.end_of_text], dtype=id_dtype(self.vocab_size))
+
+
+def load_published(path: Path) -> PublishedTokenizer:
+    """Load tokenizer.json; the files beside it name the end of text.
+
+    Raises:
+        InputError: if the file cannot be read, or no file names an end of text that the tokenizer has.
+    """
+    try:
+        engine = Engine.from_str(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: no such file, expected the tokenizer of a published model.") from error
+    except Exception as error:  # the library raises plain Exceptions
+        raise InputError(f"{path}: cannot be read ({first_line(error)}), expected a tokenizer.json.") from error
+    engine.encode_special_tokens = True
+    engine.no_truncation()
+    engine.no_padding()
+    return PublishedTokenizer(engine, _prefix(engine), _end_of_text(engine, path.parent))
+
+
+def _prefix(engine: Engine) -> tuple[int, ...]:
+    """What the post-processor puts before a text."""
+    plain, whole = (engine.encode("a", add_special_tokens=special).ids for special in (False, True))
+    starts = [start for start in range(len(whole)) if whole[start : start + len(plain)] == plain]
+    return tuple(whole[: starts[-1]]) if starts else ()
+
+
+def _end_of_text(engine: Engine, folder: Path) -> int:
+    for name, key in SETTINGS:
+        value = _setting(folder / name, key)
+        token = engine.token_to_id(value) if isinstance(value, str) else value
+        if isinstance(token, int) and engine.id_to_token(token) is not None:
+            return token
+    names = ", ".join(name for name, _ in SETTINGS)
+    raise InputError(f"{folder}: found no end of text that tokenizer.json has, expected one in {names}.")
+
+
+def _setting(path: Path, key: str) -> Any:
+    """The value of a key of a JSON file: a name or an id, the first of several; None where there is none."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8")).get(key)
+    except (OSError, ValueError, AttributeError):
+        return None
+    value = value[0] if isinstance(value, list) and value else value
+    return value.get("content") if isinstance(value, dict) else value

@@ -1,0 +1,169 @@
+"""The layers of the looped transformer, in the variants that the config names (paper App. B by default).
+
+Axes: T positions, C hidden size, H query heads, G heads of keys and values, D head dimension, M size of the MLP.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from twoscale.config import ModelConfig
+from twoscale.model.interface import Attend
+from twoscale.model.linear import Linear, linear
+from twoscale.model.rms_norm import RMSNorm
+from twoscale.model.rotary import RotaryEmbedding
+
+Heads = tuple[Tensor, Tensor, Tensor]  # queries (..., H, D), keys and values (..., G, D)
+
+
+class TransformerBlock(nn.Module):
+    """One transformer layer: attention and MLP, each on its own branch, without biases, SiLU in the MLP.
+
+    Norms of a sandwich stand before and after each of the two: `post_residual` normalises the sum,
+    x <- n2(attention(n1 x) + x), as Geiping's code does; `branch` normalises only what is added,
+    x <- x + n2(attention(n1 x)). `norms: pre` leaves out n2 and n4, `norms: post` leaves out n1 and n3.
+    """
+
+    def __init__(self, number: int, config: ModelConfig, rotary: RotaryEmbedding | None = None) -> None:
+        super().__init__()
+        size = config.hidden_size
+        self.number = number
+        self.normalise_sum = config.norms == "sandwich" and config.sandwich == "post_residual"
+        self.norm1, self.norm2, self.norm3, self.norm4 = _norms(config)
+        self.heads = make_heads(config, rotary)
+        self.qkv = Linear(size, (config.num_heads + 2 * config.kv_heads) * config.head_dim)
+        self.attention_out = Linear(size, size)
+        self.activation, factors = ACTIVATIONS[config.mlp]
+        self.mlp_in = Linear(size, factors * config.mlp_width)
+        self.mlp_out = Linear(config.mlp_width, size)
+
+    def forward(self, x: Tensor, attend: Attend) -> Tensor:
+        """(..., C) -> (..., C); `attend` determines the leading axes."""
+        # `forward` of submodules is called directly, because `nn.Module.__call__` costs one row as much as a norm does
+        x = self._add(x, self._attention(self.norm1.forward(x), attend), self.norm2)
+        return self._add(x, self._mlp(self.norm3.forward(x)), self.norm4)
+
+    def _mlp(self, x: Tensor) -> Tensor:
+        return self.mlp_out.forward(self.activation(self.mlp_in.forward(x)))
+
+    def _attention(self, x: Tensor, attend: Attend) -> Tensor:
+        q, k, v = self.heads.forward(self.qkv.forward(x), attend)
+        return self.attention_out.forward(attend(self.number, q, k, v).flatten(-2))
+
+    def _add(self, x: Tensor, branch: Tensor, norm: nn.Module) -> Tensor:
+        return norm.forward(x + branch) if self.normalise_sum else x + norm.forward(branch)
+
+
+def _norms(config: ModelConfig) -> list[nn.Module]:
+    """Before and after attention, before and after the MLP."""
+    kept = {"sandwich": (True, True), "pre": (True, False), "post": (False, True)}[config.norms]
+    return [RMSNorm(config.hidden_size, config.norm_epsilon) if keep else nn.Identity() for keep in 2 * kept]
+
+
+def gated_silu(x: Tensor) -> Tensor:
+    """silu(gate) * value of [gate; value]: (..., 2M) -> (..., M)."""
+    gate, value = x.chunk(2, dim=-1)
+    return F.silu(gate) * value
+
+
+# mlp -> its activation, and how often M the matrix before it has as rows
+ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {"plain": (F.silu, 1), "gated": (gated_silu, 2)}
+
+
+# --- heads -------------------------------------------------------------------------------------------------------
+
+
+class EqualHeads(nn.Module):
+    """Splits [Q; K; V] where all three have H heads and nothing else is done to them."""
+
+    def __init__(self, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+
+    def forward(self, qkv: Tensor, attend: Attend) -> Heads:
+        return qkv.unflatten(-1, (3, self.num_heads, -1)).unbind(-3)
+
+
+class VariedHeads(nn.Module):
+    """Splits [Q; K; V] into H, G and G heads; norms, biases and rotation of queries and keys, in this order."""
+
+    def __init__(self, config: ModelConfig, rotary: RotaryEmbedding | None) -> None:
+        super().__init__()
+        self.head_dim, self.heads = config.head_dim, (config.num_heads, config.kv_heads)
+        self.channels = [count * self.head_dim for count in (*self.heads, config.kv_heads)]
+        self.rotary = rotary
+        if config.qk_norm:
+            self.q_norm, self.k_norm = (RMSNorm(size, config.norm_epsilon) for size in self.channels[:2])
+        self.bias = nn.Parameter(qk_bias(config)) if config.qk_bias else None
+        self.has_norms = config.qk_norm
+
+    def forward(self, qkv: Tensor, attend: Attend) -> Heads:
+        q, k, v = qkv.split(self.channels, dim=-1)
+        if self.has_norms:
+            q, k = self.q_norm.forward(q), self.k_norm.forward(k)
+        qk = torch.cat((q, k), dim=-1)
+        if self.bias is not None:
+            qk = qk + self.bias
+        qk = qk.unflatten(-1, (-1, self.head_dim))
+        if self.rotary is not None:
+            qk = self.rotary.forward(qk, attend.positions)
+        q, k = qk.to(v.dtype).split(self.heads, dim=-2)  # autocast leaves sums in float32
+        return q, k, v.unflatten(-1, (-1, self.head_dim))
+
+
+def qk_bias(config: ModelConfig) -> Tensor:
+    """Zeros of the shape of the biases: those of all query heads, then those of all key heads, ((H + G) D,)."""
+    return torch.zeros((config.num_heads + config.kv_heads) * config.head_dim)
+
+
+def make_heads(config: ModelConfig, rotary: RotaryEmbedding | None) -> nn.Module:
+    """What turns the product [Q; K; V] (..., (H + 2G) D) into heads."""
+    varied = rotary is not None or config.qk_bias or config.qk_norm or config.kv_heads != config.num_heads
+    return VariedHeads(config, rotary) if varied else EqualHeads(config.num_heads)
+
+
+# --- groups ------------------------------------------------------------------------------------------------------
+
+
+class LoopedGroup(nn.Module):
+    """Consecutive layers that are looped, and how the input enters their loop steps."""
+
+    def __init__(self, numbers: Sequence[int], config: ModelConfig, rotary: RotaryEmbedding | None = None) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(TransformerBlock(number, config, rotary) for number in numbers)
+
+    def project_input(self, entered: Tensor) -> Tensor:
+        """What a loop step needs of the input, computed once: here the input, which no step looks at."""
+        return entered
+
+    def project_state(self, state: Tensor, injected: Tensor) -> Tensor:
+        """What the first layer of the group sees: here the state."""
+        return state
+
+    def forward(self, state: Tensor, injected: Tensor, attend: Attend) -> Tensor:
+        """One loop step f_g(x^k, e): (..., C) -> (..., C)."""
+        x = self.project_state(state, injected)
+        for layer in self.layers:
+            x = layer.forward(x, attend)
+        return x
+
+
+class ProjectedGroup(LoopedGroup):
+    """A looped group with the adapter that maps [state ; input] from 2C to C channels."""
+
+    def __init__(self, numbers: Sequence[int], config: ModelConfig, rotary: RotaryEmbedding | None = None) -> None:
+        super().__init__(numbers, config, rotary)
+        self.adapter = Linear(2 * config.hidden_size, config.hidden_size)
+
+    def project_input(self, entered: Tensor) -> Tensor:
+        """The input's half of the adapter. It is the same at every loop step, so it is computed once."""
+        return linear(entered, self.adapter.weight[:, entered.shape[-1] :])
+
+    def project_state(self, state: Tensor, injected: Tensor) -> Tensor:
+        """The adapter's output for [state ; input]: what the first layer of the group sees."""
+        return linear(state, self.adapter.weight[:, : state.shape[-1]]) + injected
+
+
+GROUPS: dict[str, type[LoopedGroup]] = {"projection": ProjectedGroup, "none": LoopedGroup}

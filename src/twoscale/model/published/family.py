@@ -1,0 +1,144 @@
+"""What a family of published models is: how its config.json and its tensors map to ours."""
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from twoscale.config import ModelConfig
+from twoscale.errors import InputError, first_line
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A published tensor with the shape that it must have."""
+
+    name: str
+    shape: Shape
+
+
+# Our parameter -> the published tensors that are its rows, in this order.
+NameMap = dict[str, list[Part]]
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """How a model was published to be run.
+
+    loops: loop steps. criteria: exit criterion -> thresholds. max_context_length: positions that it knows.
+    """
+
+    loops: int
+    criteria: Mapping[str, Sequence[float]]
+    max_context_length: int
+
+
+@dataclass(frozen=True)
+class Family:
+    """Published models with one config.json format and one naming of tensors.
+
+    Attributes:
+        name: Its name in messages.
+        layer: (config.json, names of the tensors) -> keys of the section `model` and "vocab_size".
+        tensors: The published tensors of each parameter of our model.
+        droppable: Names of tensors that may be there and are not needed: buffers, and a head that is tied.
+        defaults: How the model was published to be run.
+    """
+
+    name: str
+    layer: Callable[["Options", Collection[str]], dict[str, Any]]
+    tensors: Callable[[ModelConfig], NameMap]
+    droppable: Callable[[ModelConfig], Collection[str]]
+    defaults: Callable[["Options"], Defaults]
+
+
+class Options:
+    """The keys of a config.json. Errors name the file and the key."""
+
+    def __init__(self, path: Path, values: Mapping[str, Any]) -> None:
+        self.path, self.values = path, values
+
+    @classmethod
+    def read(cls, path: Path) -> "Options":
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise InputError(f"{path}: no such file, expected the config.json of a published model.") from error
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path}: cannot be read ({first_line(error)}), expected JSON.") from error
+        if not isinstance(values, dict):
+            raise InputError(f"{path}: found no mapping, expected the config.json of a published model.")
+        return cls(path, values)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of a key; its default where it is absent or null."""
+        value = self.values.get(key)
+        return default if value is None else value
+
+    def count(self, *keys: str, default: int | None = None) -> int:
+        """The whole number of at least 1 under the first of the keys that is there."""
+        key = next((key for key in keys if self.get(key) is not None), keys[0])
+        value = self.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise self.error(key, "a whole number of at least 1")
+        return value
+
+    def positive(self, key: str, default: float | None = None) -> float:
+        """A number above 0."""
+        value = self.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
+            raise self.error(key, "a number above 0")
+        return float(value)
+
+    def require(self, **supported: Any) -> None:
+        """Refuse an option with another value than the supported one; an option that is absent or null is fine."""
+        for key, value in supported.items():
+            if self.get(key, value) != value:
+                raise self.error(key, f"{json.dumps(value)}; other values are not supported")
+
+    def within(self, key: str) -> "Options":
+        """The mapping under a key, empty where it is absent."""
+        values = self.get(key, {})
+        if not isinstance(values, dict):
+            raise self.error(key, "a mapping")
+        return Options(self.path, values)
+
+    def error(self, key: str, expected: str) -> InputError:
+        found = json.dumps(self.values[key]) if key in self.values else "nothing"
+        return InputError(f"{self.path}: found {key} = {found}, expected {expected}.")
+
+
+def check_head_size(options: Options, size: int, heads: int) -> None:
+    """Refuse heads of another size than the hidden size divided by their number."""
+    if size % heads:
+        raise InputError(
+            f"{options.path}: found {heads} attention heads, expected a divisor of the hidden size {size}."
+        )
+    options.require(head_dim=size // heads)
+
+
+def rotary_scaling(options: Options) -> dict[str, Any] | None:
+    """The value of `model.rotary_scaling`: that of Llama 3.1, or None."""
+    scaling = options.within("rope_scaling")
+    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    if kind == "default":
+        return None
+    if kind != "llama3":
+        raise options.error("rope_scaling", "null or the type llama3; other types are not supported")
+    return {
+        "factor": scaling.positive("factor"),
+        "low_frequency_factor": scaling.positive("low_freq_factor"),
+        "high_frequency_factor": scaling.positive("high_freq_factor"),
+        "original_context_length": scaling.count("original_max_position_embeddings"),
+    }
+
+
+def layer_prefixes(model: ModelConfig) -> dict[int, str]:
+    """Number of a layer -> the beginning of the names of our parameters in it."""
+    names = {number: f"unlooped.{number}" for number in range(1, model.num_layers + 1)}
+    for group, numbers in enumerate(model.groups):
+        names |= {number: f"groups.{group}.layers.{i}" for i, number in enumerate(numbers)}
+    return names

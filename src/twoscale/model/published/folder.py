@@ -1,0 +1,130 @@
+"""A folder in the layout of the hub: config.json, and safetensors files that an index may list. Without torch."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import safetensors
+
+from twoscale.config import ModelConfig
+from twoscale.config.messages import build
+from twoscale.errors import InputError, first_line
+from twoscale.model.published.family import Defaults, Family, Options
+from twoscale.model.published.ouro import OURO
+from twoscale.model.published.raven import RAVEN
+
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+# model_type of config.json -> family
+FAMILIES: dict[str, Family] = {"huginn_raven": RAVEN, "ouro": OURO}
+# Keys of a layer that a run may set otherwise: they change how the model is started, not what it is.
+FREE_KEYS = ("mean_loops", "state_init", "state_std")
+
+
+# Key that may be null -> property with its value.
+RESOLVED = {"num_kv_heads": "kv_heads", "mlp_size": "mlp_width", "embedding_scale": "embedding_factor"}
+
+
+@dataclass(frozen=True)
+class PublishedFolder:
+    """A published model on disk. Errors are InputErrors that name the file."""
+
+    path: Path
+
+    @cached_property
+    def options(self) -> Options:
+        return Options.read(self.path / CONFIG)
+
+    @cached_property
+    def family(self) -> Family:
+        kind = self.options.get("model_type")
+        if kind not in FAMILIES:
+            raise self.options.error("model_type", f"one of {', '.join(FAMILIES)}")
+        return FAMILIES[kind]
+
+    @cached_property
+    def tensors(self) -> Mapping[str, Path]:
+        """Name of each tensor -> its file."""
+        if not (self.path / INDEX).is_file():
+            return dict.fromkeys(tensor_shapes(self.path / WEIGHTS), self.path / WEIGHTS)
+        listed = self._index()
+        found = {file: tensor_shapes(file) for file in sorted(set(listed.values()))}
+        for name, file in listed.items():
+            if name not in found[file]:
+                raise InputError(f"{file}: found no tensor {name}, expected it there, as {INDEX} says.")
+        return {name: file for file, names in found.items() for name in names}
+
+    def _index(self) -> dict[str, Path]:
+        path = self.path / INDEX
+        try:
+            weights = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+            return {name: self.path / Path(file).name for name, file in weights.items()}
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise InputError(
+                f"{path}: cannot be read ({type(error).__name__}: {first_line(error)}), expected a weight_map from "
+                "tensors to files."
+            ) from error
+
+    @property
+    def weight_files(self) -> list[Path]:
+        """The safetensors files."""
+        return sorted(set(self._index().values())) if (self.path / INDEX).is_file() else [self.path / WEIGHTS]
+
+    @property
+    def layer(self) -> dict[str, dict[str, Any]]:
+        """What config.json says, as a layer of the config: sections `model` and `tokenizer`."""
+        model = self.family.layer(self.options, self.tensors)
+        return {"model": model, "tokenizer": {"name": "published", "vocab_size": model.pop("vocab_size")}}
+
+    @property
+    def defaults(self) -> Defaults:
+        """Loops, exit criteria and context with which the model was published."""
+        return self.family.defaults(self.options)
+
+    def model_config(self, **changes: Any) -> ModelConfig:
+        """The section `model` of this folder, with the published context length unless `changes` have another."""
+        layer = self.layer
+        values = {"source": "published", "folder": str(self.path), "vocab_size": layer["tokenizer"]["vocab_size"]}
+        values |= {"context_length": self.defaults.max_context_length} | layer["model"] | changes
+        return build(ModelConfig, values, "model")
+
+    def check(self, config: ModelConfig) -> None:
+        """Refuse a section `model` that describes another model than this folder."""
+        published = self.model_config()
+        for key in ("vocab_size", *self.layer["model"]):
+            found, expected = (_resolved(model, key) for model in (config, published))
+            if key not in FREE_KEYS and not _agree(found, expected):
+                name = "tokenizer.vocab_size" if key == "vocab_size" else f"model.{key}"
+                raise InputError(
+                    f"config key {name}: found {found}, expected {expected}, as {self.path / CONFIG} says."
+                )
+        if config.context_length > published.context_length:
+            raise InputError(
+                f"config key model.context_length: found {config.context_length}, expected at most "
+                f"{published.context_length}, the positions that {self.path / CONFIG} has."
+            )
+
+
+def _resolved(model: ModelConfig, key: str) -> Any:
+    return getattr(model, RESOLVED.get(key, key))
+
+
+def _agree(found: Any, expected: Any) -> bool:
+    """Whether two values are equal, floats up to their digits in a file."""
+    return math.isclose(found, expected) if isinstance(expected, float) else found == expected
+
+
+def tensor_shapes(file: Path) -> dict[str, tuple[int, ...]]:
+    """Name and shape of the tensors of a safetensors file; their values stay on disk."""
+    try:
+        with safetensors.safe_open(file, framework="np") as tensors:
+            return {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118
+    except FileNotFoundError as error:
+        raise InputError(f"{file}: no such file, expected a file with weights of the model.") from error
+    except (safetensors.SafetensorError, OSError) as error:
+        raise InputError(f"{file}: cannot be read ({first_line(error)}), expected a whole safetensors file.") from error

@@ -1,0 +1,57 @@
+"""A folder of a published model as a layer of the config: what the model is, and how it was published to be run."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from twoscale.config import merge
+from twoscale.model.published.family import Defaults
+from twoscale.model.published.folder import PublishedFolder
+
+# Thresholds beside the published one, so that a curve shows where a gate starts to cost quality.
+GATE_GRID = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+
+
+def folder_layer(folder: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The layer between a preset and the user's keys for the model in `folder`.
+
+    Args:
+        folder: Folder in the layout of the hub.
+        values: All layers merged; the layer keeps what they allow of context, loop grid and path window.
+
+    Raises InputError for a folder without a supported model.
+    """
+    source = PublishedFolder(Path(folder))
+    layer = source.layer
+    return merge(layer, measurements(source.defaults, layer["model"], values))
+
+
+def measurements(defaults: Defaults, model: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Loops, exit criteria and thresholds as published, and what else has to fit them.
+
+    Args:
+        defaults: How the model was published to be run.
+        model: Its keys of the section `model`.
+        values: All layers merged.
+    """
+    loops, window = max(2, defaults.loops), values["path_types"]
+    has_coda = model["groups"][-1][-1] < model["num_layers"]
+    scaling = [count for count in values["scaling"]["loops"] if count <= 2 * loops]
+    return {
+        "model": {"context_length": min(values["model"]["context_length"], defaults.max_context_length)},
+        "trajectories": {"loops": loops},
+        "path_types": {name: min(window[name], loops) for name in ("window", "max_period")},
+        "exits": {
+            "max_loops": loops,
+            "readout": "remaining_layers" if has_coda else "head",
+            "criteria": _criteria(loops, defaults),
+        },
+        "scaling": {"loops": scaling or [loops]},
+    }
+
+
+def _criteria(loops: int, defaults: Defaults) -> dict[str, Any]:
+    thresholds = {name: list(published) for name, published in defaults.criteria.items()}
+    if "exit_gate" in thresholds:
+        thresholds["exit_gate"] = sorted({*GATE_GRID, *thresholds["exit_gate"]})
+    return {name: {"thresholds": values} for name, values in ({"fixed": [loops]} | thresholds).items()}

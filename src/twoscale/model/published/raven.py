@@ -1,0 +1,174 @@
+"""Huginn (Geiping et al., arXiv 2502.05171), and models retrofitted with its loop (McLeish et al., arXiv 2511.07384).
+
+All have the model type `huginn_raven`. Their layers differ and are told apart by the tensors of a layer: Huginn's has
+four norms, that of a retrofitted Llama two before the branches, that of a retrofitted OLMo two after them and norms of
+queries and keys. The retrofitted models keep rotary embeddings, embedding scale and head of the model they come from,
+and have no norm where the loop ends.
+"""
+
+import math
+from collections.abc import Collection
+from typing import Any
+
+from twoscale.config import ModelConfig
+from twoscale.model.published.family import (
+    Defaults,
+    Family,
+    NameMap,
+    Options,
+    Part,
+    check_head_size,
+    layer_prefixes,
+    rotary_scaling,
+)
+
+FIRST_LAYER = "transformer.core_block.0."
+# our norm -> theirs
+NORMS = {
+    "sandwich": {f"norm{number}": f"norm_{number}" for number in (1, 2, 3, 4)},
+    "pre": {"norm1": "norm_1", "norm3": "norm_2"},
+    "post": {"norm2": "norm_1", "norm4": "norm_2"},
+}
+# Thresholds "auto" of the exit evaluators in Huginn's code.
+AUTO_THRESHOLDS = {"entropy_diff": [1e-3], "argmax_stability": [5], "cosine": [1e-3], "minp_kl": [1e-5]}
+
+
+def layer(options: Options, names: Collection[str]) -> dict[str, Any]:
+    """Keys of the section `model`, and "vocab_size"."""
+    options.require(
+        block_class_name="SandwichBlock",
+        norm_class_name="RMSNorm_llama",
+        mlp_class_name="GatedMLP",
+        nonlin_name="SiLU",
+        injection_type="linear",
+        bias=False,
+        test_time_noise=0,
+    )
+    variant = huginn if f"{FIRST_LAYER}norm_3.weight" in names else retrofitted
+    return {
+        **_sizes(options),
+        **_state(options),
+        "injection": "projection",
+        "loop_norm": False,
+        "exit_gate": False,
+        "mlp": "gated",
+        "mlp_size": options.count("intermediate_size"),
+        "positions": "rotary",
+        "qk_bias": bool(options.get("qk_bias", True)),
+        "norm_epsilon": options.positive("norm_eps", 1e-6),
+        "tied_head": bool(options.get("tie_embeddings", True)),
+        "vocab_multiple": 1,
+        "vocab_size": options.count("padded_vocab_size", "vocab_size"),
+        **variant(options, names),
+    }
+
+
+def _sizes(options: Options) -> dict[str, Any]:
+    prelude, core, coda = (options.count(f"n_layers_in_{part}") for part in ("prelude", "recurrent_block", "coda"))
+    size, heads = options.count("n_embd", "hidden_size"), options.count("n_heads", "num_attention_heads")
+    check_head_size(options, size, heads)
+    kv_heads = options.count("num_key_value_heads", default=heads)
+    if kv_heads != heads and options.get("qk_bias", True):
+        raise options.error("num_key_value_heads", f"{heads}, n_heads, for a model with qk_bias")
+    return {
+        "num_layers": prelude + core + coda,
+        "num_heads": heads,
+        "num_kv_heads": kv_heads,
+        "hidden_size": size,
+        "groups": [list(range(prelude + 1, prelude + core + 1))],
+        "mean_loops": options.count("mean_recurrence", default=32),
+    }
+
+
+def _state(options: Options) -> dict[str, Any]:
+    """The first state, and the scale of the embedding, which is also that of the noise."""
+    mode = options.get("initial_state_mode", "random")
+    if mode not in ("random", "embed-init"):
+        raise options.error("initial_state_mode", "random or embed-init; other values are not supported")
+    size, values = options.count("n_embd", "hidden_size"), options.within("init_values")
+    scale = values.positive("embed_scale", math.sqrt(size))
+    std = values.positive("std", math.sqrt(2 / (5 * size)))
+    state_init = "noise" if mode == "random" else "input"
+    return {"state_init": state_init, "embedding_scale": scale, "state_std": std * scale}
+
+
+def huginn(options: Options, names: Collection[str]) -> dict[str, Any]:
+    """What only Huginn has."""
+    return {
+        "norms": "sandwich",
+        "sandwich": "post_residual",
+        "exit_norm": "final_norm",
+        "rotary_pairs": "interleaved",
+        "rotary_base": options.positive("rope_base", 50_000.0),
+        "rotary_scaling": None,
+        "qk_norm": False,
+    }
+
+
+def retrofitted(options: Options, names: Collection[str]) -> dict[str, Any]:
+    """What retrofitted Llama, TinyLlama and OLMo models have."""
+    has_qk_norm = f"{FIRST_LAYER}attn.q_norm.weight" in names
+    return {
+        "norms": "post" if has_qk_norm else "pre",
+        "exit_norm": "none",
+        "rotary_pairs": "halves",
+        "rotary_base": options.positive("rope_theta"),
+        "rotary_scaling": rotary_scaling(options),
+        "qk_norm": has_qk_norm,
+    }
+
+
+def tensors(model: ModelConfig) -> NameMap:
+    """The published tensors of each parameter."""
+    size, vocab = model.hidden_size, model.padded_vocab_size
+    found: NameMap = {
+        "token_embedding.weight": [Part("transformer.wte.weight", (vocab, size))],
+        "final_norm.weight": [Part("transformer.ln_f.weight", (size,))],
+        "groups.0.adapter.weight": [Part("transformer.adapter.weight", (size, 2 * size))],
+    }
+    if not model.tied_head:
+        found["head.weight"] = [Part("lm_head.weight", (vocab, size))]
+    for number, ours in layer_prefixes(model).items():
+        theirs = _layer_name(model, number)
+        found |= {f"{ours}.{name}": [part] for name, part in _layer_tensors(model, theirs).items()}
+    return found
+
+
+def _layer_name(model: ModelConfig, number: int) -> str:
+    (core,) = model.groups
+    if number < core[0]:
+        return f"transformer.prelude.{number - 1}"
+    return (
+        f"transformer.core_block.{number - core[0]}" if number in core else f"transformer.coda.{number - core[-1] - 1}"
+    )
+
+
+def _layer_tensors(model: ModelConfig, theirs: str) -> dict[str, Part]:
+    size, keys, width = model.hidden_size, model.kv_heads * model.head_dim, model.mlp_width
+    parts = {f"{ours}.weight": Part(f"{theirs}.{norm}.weight", (size,)) for ours, norm in NORMS[model.norms].items()}
+    parts |= {
+        "qkv.weight": Part(f"{theirs}.attn.Wqkv.weight", (size + 2 * keys, size)),
+        "attention_out.weight": Part(f"{theirs}.attn.proj.weight", (size, size)),
+        "mlp_in.weight": Part(f"{theirs}.mlp.fc.weight", (2 * width, size)),
+        "mlp_out.weight": Part(f"{theirs}.mlp.proj.weight", (size, width)),
+    }
+    if model.qk_bias:
+        parts["heads.bias"] = Part(f"{theirs}.attn.qk_bias", (2, 1, model.num_heads, model.head_dim))
+    if model.qk_norm:
+        parts["heads.q_norm.weight"] = Part(f"{theirs}.attn.q_norm.weight", (size,))
+        parts["heads.k_norm.weight"] = Part(f"{theirs}.attn.k_norm.weight", (keys,))
+    return parts
+
+
+def droppable(model: ModelConfig) -> Collection[str]:
+    """Tables of rotary embeddings, and a head that is tied."""
+    return {"freqs_cis", "rotary_emb.inv_freq", *(["lm_head.weight"] if model.tied_head else [])}
+
+
+def defaults(options: Options) -> Defaults:
+    """The mean number of loops, and the exit criteria at the thresholds of Huginn's code."""
+    positions = options.count("max_position_embeddings", "block_size", default=4096)
+    return Defaults(options.count("mean_recurrence", default=32), AUTO_THRESHOLDS, positions)
+
+
+RAVEN = Family("Huginn and retrofitted models", layer, tensors, droppable, defaults)

@@ -1,0 +1,101 @@
+"""Published weights as a model: read tensor by tensor from the mapped files, with no second copy in memory."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import safetensors
+import torch
+from torch import Tensor
+
+from twoscale.config import ModelConfig
+from twoscale.errors import InputError
+from twoscale.model import flops, registry
+from twoscale.model.interface import LoopedModel
+from twoscale.model.published.family import NameMap
+from twoscale.model.published.folder import CONFIG, PublishedFolder, tensor_shapes
+
+FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+MEMORY = Path("/proc/meminfo")
+
+
+def open_published(folder: Path, config: ModelConfig, dtype: torch.dtype, device: str) -> LoopedModel:
+    """The model in `folder` for evaluation, in `dtype` on `device`.
+
+    Each published tensor is used exactly once or is one that the family does not need.
+
+    Raises:
+        InputError: if the folder has another model than `config`, a tensor is missing, unknown or of another shape,
+            or memory is too small.
+    """
+    source = PublishedFolder(folder)
+    source.check(config)
+    names = source.family.tensors(config)
+    _check_memory(folder, config, dtype, device)
+    _check_names(source, config, names)
+    with torch.device("meta"):
+        model = registry.build(config).to(dtype)
+    model = model.to_empty(device=device).eval().requires_grad_(False)
+    _fill(model, source, names)
+    return model
+
+
+def _check_names(source: PublishedFolder, config: ModelConfig, names: NameMap) -> None:
+    """Refuse missing and unknown tensors and tensors of another shape, before any is read."""
+    wanted = {part.name: part.shape for parts in names.values() for part in parts}
+    if missing := sorted(wanted.keys() - source.tensors.keys()):
+        raise InputError(f"{source.path}: found no tensor {_listed(missing)}, expected the tensors of {CONFIG}.")
+    if unknown := sorted(source.tensors.keys() - wanted.keys() - set(source.family.droppable(config))):
+        raise InputError(
+            f"{source.path}: found the unknown tensor {_listed(unknown)}, expected only those of a model of the family "
+            f"{source.family.name}."
+        )
+    for file in source.weight_files:
+        for name, shape in tensor_shapes(file).items():
+            if shape != wanted.get(name, shape):
+                raise InputError(f"{file}: tensor {name}: found the shape {shape}, expected {wanted[name]}.")
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} others"
+
+
+def _check_memory(folder: Path, config: ModelConfig, dtype: torch.dtype, device: str) -> None:
+    needed, free = flops.parameters(config) * dtype.itemsize, free_memory(device)
+    if free is not None and needed > free:
+        raise InputError(
+            f"{folder}: found {free / 1e9:.1f} GB of free memory on {device}, expected at least {needed / 1e9:.1f} GB "
+            f"for {flops.parameters(config) / 1e9:.2f} billion weights in {str(dtype).removeprefix('torch.')}."
+        )
+
+
+def free_memory(device: str) -> int | None:
+    """Bytes that can be allocated on a device; None where the system does not say."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    if not MEMORY.is_file():
+        return None
+    lines = dict(line.split(":") for line in MEMORY.read_text().splitlines())
+    return 1024 * int(lines["MemAvailable"].split()[0])
+
+
+def _fill(model: LoopedModel, source: PublishedFolder, names: NameMap) -> None:
+    """Copy each published tensor to its rows of a parameter, in the order of the files."""
+    targets = dict(_targets(model, names))
+    for file in source.weight_files:
+        with safetensors.safe_open(file, framework="pt") as tensors:
+            for name in targets.keys() & set(tensors.keys()):
+                tensor = tensors.get_tensor(name)
+                if tensor.dtype not in FLOATS:
+                    raise InputError(f"{file}: tensor {name}: found the dtype {tensor.dtype}, expected a float.")
+                targets[name].copy_(tensor.reshape(targets[name].shape))
+
+
+def _targets(model: LoopedModel, names: NameMap) -> Iterator[tuple[str, Tensor]]:
+    """Name of a published tensor -> the rows of our parameter that it is."""
+    parameters = dict(model.named_parameters())
+    if wrong := parameters.keys() ^ names.keys():
+        raise AssertionError(f"the family maps other parameters than the model has: {sorted(wrong)}")
+    for ours, parts in names.items():
+        rows = [part.shape[0] for part in parts] if len(parts) > 1 else [len(parameters[ours])]
+        for part, target in zip(parts, parameters[ours].data.split(rows), strict=True):
+            yield part.name, target

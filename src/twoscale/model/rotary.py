@@ -1,0 +1,82 @@
+"""Rotary position embeddings (Su et al., arXiv 2104.09864): queries and keys are rotated by their positions."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from twoscale.config import ModelConfig, RotaryScaling
+
+
+class RotaryEmbedding(nn.Module):
+    """Rotates pairs of the D channels of a head by the position times the frequency base^(-2d/D) of pair d.
+
+    The tables hold sine and cosine of every position below the context length. They are computed in float64 and rounded
+    once, to the dtype of the module, also when that changes.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.pairs, self.join = PAIRS[config.rotary_pairs]
+        self._make_tables(torch.empty(()))
+
+    def _make_tables(self, like: Tensor) -> None:
+        frequencies = rotary_frequencies(self.config)
+        positions = torch.arange(self.config.context_length, dtype=torch.float64, device="cpu")
+        angles = torch.outer(positions, frequencies)[:, None]  # (T, 1, D/2), the same for all heads
+        for name, table in (("cos", angles.cos()), ("sin", angles.sin())):
+            self.register_buffer(name, table.to(device=like.device, dtype=like.dtype), persistent=False)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+        # what `nn.Module` calls to change dtype and device
+        before = self.cos
+        super()._apply(fn, recurse)
+        if self.cos is not before:
+            self._make_tables(self.cos)
+        return self
+
+    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
+        """x (..., H, D) at `positions`, which are broadcastable to the leading axes, -> (..., H, D)."""
+        cos, sin = self.cos[positions], self.sin[positions]  # (..., 1, D/2)
+        first, second = self.pairs(x)
+        return self.join(first * cos - second * sin, second * cos + first * sin)
+
+
+def rotary_frequencies(config: ModelConfig) -> Tensor:
+    """Radians per position of each pair of channels, float64 (D/2,) on the CPU."""
+    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float64, device="cpu") / config.head_dim
+    frequencies = config.rotary_base**-exponents
+    return frequencies if config.rotary_scaling is None else _stretched(frequencies, config.rotary_scaling)
+
+
+def _stretched(frequencies: Tensor, scaling: RotaryScaling) -> Tensor:
+    """Llama 3.1's scaling: slow frequencies are divided by the factor, fast ones kept, those between interpolated."""
+    rotations = scaling.original_context_length * frequencies / (2 * math.pi)
+    low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
+    share = ((rotations - low) / (high - low)).clamp(0, 1)  # 0 for slow, 1 for fast
+    return (1 - share) * frequencies / scaling.factor + share * frequencies
+
+
+def _split_interleaved(x: Tensor) -> tuple[Tensor, ...]:
+    return x.unflatten(-1, (-1, 2)).unbind(-1)
+
+
+def _join_interleaved(first: Tensor, second: Tensor) -> Tensor:
+    return torch.stack((first, second), dim=-1).flatten(-2)
+
+
+def _split_halves(x: Tensor) -> tuple[Tensor, ...]:
+    return x.chunk(2, dim=-1)
+
+
+def _join_halves(first: Tensor, second: Tensor) -> Tensor:
+    return torch.cat((first, second), dim=-1)
+
+
+# rotary_pairs -> how the channels (..., D) are split into pairs, twice (..., D/2), and joined again
+PAIRS = {
+    "interleaved": (_split_interleaved, _join_interleaved),
+    "halves": (_split_halves, _join_halves),
+}

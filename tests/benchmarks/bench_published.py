@@ -1,0 +1,149 @@
+"""Decoding Huginn's architecture against the code that was published with it (Geiping et al., arXiv 2502.05171).
+
+    python tests/benchmarks/bench_published.py [--huginn raven_modeling_minimal.py] [--repeats 15]
+
+The published file is given by path, with `raven_config_minimal.py` beside it; it needs the package `transformers`.
+Without `--huginn` nothing is measured. Width 768, 2 + 4 + 2 layers, heads of 96, MLP 3.4 times the width, 32 loops,
+vocabulary 8192, float32 on the CPU, one thread. The weights are random and are imported from a folder in the hub's
+layout. First the logits of a text through both caches must agree, from the same random initial states. Then both decode
+token after token behind a prompt of 128. No aim.
+
+The published code has two caches: the dynamic one, which its `generate` uses unless another is asked for, and a static
+one. As in bench_decode.py, turns alternate, and time is the CPU time of the thread.
+"""
+
+import argparse
+import importlib
+import os
+import sys
+import tempfile
+from pathlib import Path
+from types import ModuleType
+from unittest import mock
+
+import torch
+from bench_decode import SEED, WARM_UP, compare
+from safetensors.torch import save_file
+from torch import Tensor
+
+from twoscale.exits.criteria import make_criterion
+from twoscale.exits.decoder import Decoder
+from twoscale.model.interface import LoopedModel
+from twoscale.model.published.folder import PublishedFolder
+from twoscale.model.published.weights import open_published
+
+LOOPS = 32
+PROMPT = 128
+SIZES = {
+    "n_embd": 768,
+    "n_heads": 8,
+    "intermediate_size": 2608,
+    "n_layers": 8,
+    "n_layers_in_prelude": 2,
+    "n_layers_in_recurrent_block": 4,
+    "n_layers_in_coda": 2,
+    "mean_recurrence": LOOPS,
+    "vocab_size": 8192,
+    "block_size": 512,
+}
+TOLERANCE = 1e-4  # of the largest logit
+
+
+def load(path: Path) -> ModuleType:
+    """The published file as a module of a package that is its folder."""
+    package = ModuleType("huginn")
+    package.__path__ = [str(path.parent)]
+    sys.modules["huginn"] = package
+    return importlib.import_module(f"huginn.{path.stem}")
+
+
+def published_model(code: ModuleType) -> torch.nn.Module:
+    torch.manual_seed(SEED)
+    model = code.RavenForCausalLM(code.RavenConfig(**SIZES, torch_dtype="float32")).eval().requires_grad_(False)
+    for name, parameter in model.named_parameters():
+        if "norm" in name or "bias" in name or "ln_f" in name:  # ones and zeros, which would hide a swap
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
+
+
+def imported(model: torch.nn.Module) -> LoopedModel:
+    """The same weights through the importer of this project."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        model.config.save_pretrained(folder)
+        weights = {
+            key: tensor for key, tensor in model.state_dict().items() if key not in ("lm_head.weight", "freqs_cis")
+        }
+        save_file(weights, folder / "model.safetensors")
+        return open_published(folder, PublishedFolder(folder).model_config(), torch.float32, "cpu")
+
+
+class PublishedDecoder:
+    """Tokens through the published forward pass and one of its caches.
+
+    states: initial states (1, context, C), read by position.
+    """
+
+    def __init__(self, model: torch.nn.Module, cache: object, states: Tensor) -> None:
+        self.model, self.cache, self.states = model, cache, states
+        self.position = 0
+
+    @torch.inference_mode()
+    def feed(self, *tokens: int) -> Tensor:
+        """Logits (N, V) after each of N more tokens."""
+        positions = torch.arange(self.position, self.position + len(tokens))
+        self.position += len(tokens)
+        return self.model(
+            torch.tensor([tokens]),
+            input_states=self.states[:, positions],
+            num_steps=LOOPS,
+            past_key_values=self.cache,
+            use_cache=True,
+            cache_position=positions,
+        ).logits[0]
+
+
+def static_cache(code: ModuleType) -> object:
+    # recent versions of transformers refuse the call of the base class in it, which sets nothing that is used
+    with mock.patch.object(code.Cache, "__init__", return_value=None):
+        heads = SIZES["n_heads"]
+        return code.HuginnStaticCache(SIZES["block_size"], 4 + 4 * LOOPS, heads, SIZES["n_embd"] // heads)
+
+
+def check(label: str, ours: Tensor, theirs: Tensor) -> None:
+    error = ((ours - theirs).abs().max() / theirs.abs().max()).item()
+    print(f"{label}: largest difference of a logit {error:.1e} of the largest logit", flush=True)
+    if not error <= TOLERANCE:
+        raise SystemExit(f"{label}: the logits differ by {error:.1e}, expected at most {TOLERANCE:.0e}")
+
+
+def compare_cache(model: torch.nn.Module, ours: LoopedModel, label: str, cache: object, repeats: int) -> None:
+    decoder = Decoder(ours, make_criterion("fixed", LOOPS), LOOPS, SEED)
+    like = torch.empty(1, SIZES["block_size"], SIZES["n_embd"])
+    peer = PublishedDecoder(model, cache, decoder.noise(0, 0, like))
+    text = torch.randint(SIZES["vocab_size"], (PROMPT + 1,)).tolist()
+    check(f"prompt, {label}", decoder.prefill(text[:-1])[0], peer.feed(*text[:-1]))
+    check(f"next token, {label}", decoder.feed(text[-1])[0], peer.feed(text[-1])[0])
+    last = PROMPT + WARM_UP + repeats
+    label = f"width 768, {LOOPS} loops, positions {PROMPT + 1} to {last}, against {label}"
+    compare(label, lambda: decoder.feed(0, [LOOPS]), lambda: peer.feed(0), repeats)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--huginn", default=os.environ.get("HUGINN"), help="Huginn's raven_modeling_minimal.py")
+    parser.add_argument("--repeats", type=int, default=15)
+    arguments = parser.parse_args()
+    if not arguments.huginn:
+        print("Huginn's own code: left out, give its raven_modeling_minimal.py by --huginn or HUGINN")
+        return
+    torch.set_num_threads(1)
+    code = load(Path(arguments.huginn).resolve())
+    model = published_model(code)
+    ours = imported(model)
+    compare_cache(model, ours, "its dynamic cache", code.HuginnDynamicCache(), arguments.repeats)
+    compare_cache(model, ours, "its static cache", static_cache(code), arguments.repeats)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,232 @@
+"""Published models: the values of their own code, and one sentence for every folder that cannot be used."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.small import ROOT
+from twoscale.config import ConfigSlice, plain
+from twoscale.errors import InputError
+from twoscale.exits.criteria import make_criterion
+from twoscale.exits.decoder import Decoder
+from twoscale.exits.parallel import evaluate
+from twoscale.model.checkpoints import open_checkpoint
+from twoscale.model.interface import CausalAttention
+from twoscale.model.published.folder import PublishedFolder
+from twoscale.model.published.weights import open_published
+
+GOLDEN = ROOT / "tests" / "golden" / "published"
+NAMES = ("huginn", "llama", "olmo", "ouro")
+TOLERANCE = {"rtol": 0, "atol": 1e-5}  # their code rounds to float32 within a pass
+
+
+def golden(name):
+    """The model in float64, and what its own code computes."""
+    folder = GOLDEN / name
+    model = open_published(folder, PublishedFolder(folder).model_config(), torch.float64, "cpu")
+    values = load_file(folder / "expected.safetensors")
+    return model, {key: value.double() if value.is_floating_point() else value for key, value in values.items()}
+
+
+def given(values):
+    """The first state of the golden values as a Noise, for one sequence or all."""
+    return lambda group, k, like: values["states"][0][: len(like)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_state_and_logit_is_that_of_the_published_code(name):
+    model, values = golden(name)
+    states, logits = values["states"], values["logits"]
+    (group,) = [
+        part
+        for part in model.trace(values["tokens"], [len(states) - 1], given(values))
+        if part.stage and part.stage.is_group
+    ]
+    torch.testing.assert_close(torch.stack(group.states), states, **TOLERANCE)
+    if "embedded" in values:
+        torch.testing.assert_close(group.entered, values["embedded"], **TOLERANCE)
+    for k, expected in zip(range(len(states) - len(logits), len(states)), logits, strict=True):
+        torch.testing.assert_close(model(values["tokens"], [k], given(values)), expected, **TOLERANCE)
+
+
+def exit_steps(model, states, threshold):
+    """Loop steps (B, T) after which the criterion exit_gate lets tokens with these states (K + 1, B, T, C) go."""
+    rows = states.flatten(1, 2)
+    criterion = make_criterion("exit_gate", threshold)
+    memory, steps = criterion.start(rows[0]), torch.full(rows.shape[1:2], len(rows) - 1)
+    for k, x in enumerate(rows[1:], start=1):
+        exits, memory = criterion.update(memory, x, model.exit_gate)
+        steps = torch.where(exits, steps.clamp(max=k), steps)
+    return steps.view(states.shape[1:3])
+
+
+def test_gates_and_exits_are_those_of_ouro():
+    model, values = golden("ouro")
+    torch.testing.assert_close(model.exit_gate(values["states"][1:]), values["gates"], **TOLERANCE)
+    for threshold in (0.3, 0.6, 0.9):
+        steps = exit_steps(model, values["states"], threshold)
+        chosen = values["logits"].gather(0, (steps - 1)[None, ..., None].expand(1, -1, -1, 40))[0]
+        expected = values[f"logits_exit_threshold_{threshold}"]
+        torch.testing.assert_close(chosen, expected, **TOLERANCE)
+        # all loops of earlier tokens are seen by later ones there, so states are compared at the first token only
+        logits, counts = evaluate(model, values["tokens"], make_criterion("exit_gate", threshold), 4, given(values))
+        assert torch.equal(counts.loop_steps[0, :, 0], steps[:, 0])
+        torch.testing.assert_close(logits[:, 0], expected[:, 0], **TOLERANCE)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_greedy_decoding_through_the_cache_is_the_full_forward_pass(name):
+    model, _ = golden(name)
+    decoder = Decoder(model, make_criterion("fixed", 3), 3, seed=1)
+    tokens = [5, 9]
+    logits = [decoder.feed(token)[0] for token in tokens]
+    for _ in range(6):
+        tokens.append(int(logits[-1].argmax()))
+        logits.append(decoder.feed(tokens[-1])[0])
+    whole = model(torch.tensor([tokens]), [3], decoder.noise)[0]
+    torch.testing.assert_close(torch.stack(logits), whole, rtol=1e-9, atol=1e-9)
+
+
+def test_positions_of_a_float64_model_are_not_rounded_to_float32():
+    model, _ = golden("ouro")
+    rotary = next(module for module in model.modules() if hasattr(module, "cos"))
+    frequency = 1000.0 ** -torch.tensor([0.0, 0.5], dtype=torch.float64)
+    torch.testing.assert_close(
+        rotary.cos[:, 0], torch.outer(torch.arange(32.0).double(), frequency).cos(), rtol=0, atol=1e-15
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rotary_attention_depends_on_distances_only(name):
+    model, values = golden(name)
+    layer = model.groups[0].layers[0]
+    x = values["states"][1]
+    here = CausalAttention.of(values["tokens"])
+    there = CausalAttention(here.positions + 11)
+    torch.testing.assert_close(layer(x, here), layer(x, there))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A copy of Huginn's folder that a test may damage."""
+    return Path(shutil.copytree(GOLDEN / "huginn", tmp_path / "model"))
+
+
+def edit(folder, **options):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | options))
+
+
+def rewrite(folder, change, shard=1):
+    """Change the tensors of a shard."""
+    file = folder / f"model-{shard:05d}-of-00002.safetensors"
+    tensors = load_file(file)
+    change(tensors)
+    save_file(tensors, file)
+
+
+def refusal(folder, config=None):
+    with pytest.raises(InputError) as error:
+        open_published(folder, config or PublishedFolder(folder).model_config(), torch.float32, "cpu")
+    assert str(error.value).endswith(".")
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"model_type": "gpt2"}, 'found model_type = "gpt2", expected one of huginn_raven, ouro'),
+        ({"nonlin_name": "GELU"}, 'found nonlin_name = "GELU", expected "SiLU"; other values are not supported'),
+        ({"injection_type": "add"}, 'found injection_type = "add", expected "linear"'),
+        ({"initial_state_mode": "skip-adapter"}, 'found initial_state_mode = "skip-adapter", expected random or embed'),
+        ({"head_dim": 8}, "found head_dim = 8, expected 4"),
+        ({"n_embd": None}, "found n_embd = null, expected a whole number of at least 1"),
+        ({"num_key_value_heads": 2}, "found num_key_value_heads = 2, expected 4, n_heads, for a model with qk_bias"),
+    ],
+)
+def test_an_option_that_is_not_supported_is_named(folder, options, expected):
+    edit(folder, **options)
+    assert expected in refusal(folder)
+
+
+def test_an_option_of_ouro_that_is_not_supported_is_named(tmp_path):
+    folder = Path(shutil.copytree(GOLDEN / "ouro", tmp_path / "model"))
+    edit(folder, rope_scaling={"rope_type": "yarn", "factor": 4})
+    assert "found rope_scaling = " in refusal(folder)
+    edit(folder, rope_scaling=None, use_sliding_window=True)
+    assert "found use_sliding_window = true, expected false" in refusal(folder)
+
+
+def test_a_missing_shard_is_named(folder):
+    (folder / "model-00002-of-00002.safetensors").unlink()
+    assert "model-00002-of-00002.safetensors: no such file" in refusal(folder)
+
+
+def test_a_shard_that_is_cut_is_named(folder):
+    file = folder / "model-00002-of-00002.safetensors"
+    file.write_bytes(file.read_bytes()[:-10])
+    assert "model-00002-of-00002.safetensors: cannot be read" in refusal(folder)
+
+
+def test_a_tensor_of_another_shape_is_named(folder):
+    rewrite(folder, lambda tensors: tensors.update({"transformer.adapter.weight": torch.zeros(16, 16)}))
+    expected = "tensor transformer.adapter.weight: found the shape (16, 16), expected (16, 32)"
+    assert expected in refusal(folder)
+
+
+def test_a_tensor_that_no_parameter_needs_is_named(folder):
+    rewrite(folder, lambda tensors: tensors.update({"transformer.extra.weight": torch.zeros(2)}))
+    assert "found the unknown tensor transformer.extra.weight" in refusal(folder)
+
+
+def test_a_tensor_that_is_missing_is_named(folder):
+    rewrite(folder, lambda tensors: tensors.pop("transformer.adapter.weight"))
+    assert "found no tensor transformer.adapter.weight" in refusal(folder)
+
+
+def test_buffers_and_a_tied_head_are_dropped(folder):
+    assert "freqs_cis" in PublishedFolder(folder).tensors
+    rewrite(folder, lambda tensors: tensors.update({"lm_head.weight": torch.zeros(40, 16)}))
+    open_published(folder, PublishedFolder(folder).model_config(), torch.float32, "cpu")
+
+
+def test_a_model_that_does_not_fit_into_memory_is_refused_before_it_is_read(folder):
+    edit(folder, n_embd=2**22, head_dim=2**20, intermediate_size=2**24)
+    assert "GB of free memory on cpu, expected at least" in refusal(folder)
+
+
+def test_a_config_of_another_model_is_refused_with_the_key_that_differs(folder):
+    other = PublishedFolder(folder).model_config(num_heads=2, num_kv_heads=None, context_length=8)
+    assert "config key model.num_heads: found 2, expected 4" in refusal(folder, other)
+    same = PublishedFolder(folder).model_config(num_kv_heads=None, embedding_scale=None, context_length=8)
+    open_published(folder, same, torch.float32, "cpu")
+    long = PublishedFolder(folder).model_config(context_length=33)
+    assert "config key model.context_length: found 33, expected at most 32" in refusal(folder, long)
+
+
+def test_weights_in_bf16_give_the_same_model_up_to_their_rounding(folder):
+    exact = open_published(folder, PublishedFolder(folder).model_config(), torch.float32, "cpu").state_dict()
+    for shard in (1, 2):
+        rewrite(folder, lambda tensors: tensors.update({n: t.bfloat16() for n, t in tensors.items()}), shard)
+    rounded = open_published(folder, PublishedFolder(folder).model_config(), torch.float32, "cpu").state_dict()
+    for name, tensor in exact.items():
+        assert rounded[name].dtype == torch.float32
+        assert torch.equal(rounded[name], tensor.bfloat16().float()), name
+
+
+def test_a_folder_opens_as_a_checkpoint(folder):
+    config = PublishedFolder(folder).model_config(context_length=8)
+    job = ConfigSlice({"seed": 3, "device": "cpu", "model": plain(config)})
+    checkpoint = open_checkpoint(folder / "config.json", job, "float64")
+    assert (checkpoint.iteration, checkpoint.seed, checkpoint.model.config) == (0, 3, config)
+
+
+def test_the_defaults_of_the_publication_are_read():
+    huginn, ouro = (PublishedFolder(GOLDEN / name).defaults for name in ("huginn", "ouro"))
+    assert (huginn.loops, huginn.max_context_length, huginn.criteria["cosine"]) == (3, 32, [1e-3])
+    assert (ouro.loops, ouro.criteria) == (4, {"exit_gate": [1.0]})

@@ -1,0 +1,528 @@
+"""The recorder: tables of modules with known loops, and of the project's own model against those of extraction."""
+
+import re
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from tests.small import ROOT, checkpoint, held_out, model_config
+from twoscale import tables
+from twoscale.config import PathTypesConfig, TrajectoriesConfig
+from twoscale.dynamics import trajectories
+from twoscale.dynamics.recorded import measure_saved, table_path
+from twoscale.dynamics.recorder import Input, Loop, Output, Recorder
+from twoscale.errors import InputError
+from twoscale.figures import fig1
+from twoscale.model.noise import EvaluationNoise
+from twoscale.model.transformer import initialise
+from twoscale.recorded_run import draw_run
+
+LOOPS, CHANNELS = 6, 4
+
+
+class Cell(nn.Module):
+    """One loop step towards a target: x <- target + rate (x - target), a contraction by `rate`."""
+
+    def __init__(self, rate: float = 0.5, returns: str = "tensor") -> None:
+        super().__init__()
+        self.rate, self.returns = rate, returns
+
+    def forward(self, target, state, mask=None):
+        x = target + self.rate * (state - target)
+        return {"tensor": x, "tuple": (torch.ones(3), x), "dict": {"aux": None, "state": x}}[self.returns]
+
+
+class Model(nn.Module):
+    """Embedding, then cells in loops one after the other or in turns, then a head."""
+
+    def __init__(self, *cells: Cell, in_turns: bool = False, loops: int = LOOPS) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(11, CHANNELS)
+        self.cells, self.head = nn.ModuleList(cells), nn.Linear(CHANNELS, 11, bias=False)
+        self.in_turns, self.loops = in_turns, loops
+
+    def forward(self, tokens, attention_mask=None):
+        target = self.embedding(tokens)
+        state = torch.zeros_like(target)
+        for _ in range(self.loops if self.in_turns else 1):
+            for cell in self.cells:
+                for _ in range(1 if self.in_turns else self.loops):
+                    state = pick(cell(target, state=state), cell.returns)
+        return self.head(state)
+
+
+def pick(output, returns):
+    return {"tensor": lambda: output, "tuple": lambda: output[1], "dict": lambda: output["state"]}[returns]()
+
+
+def model(*cells: Cell, **options) -> Model:
+    torch.manual_seed(0)
+    return Model(*(cells or (Cell(),)), **options).double().requires_grad_(False)
+
+
+def tokens(sequences: int = 2, length: int = 3) -> torch.Tensor:
+    return torch.randint(11, (sequences, length), generator=torch.Generator().manual_seed(sequences))
+
+
+CORE = {"core": Loop("cells.0", initial=Input("cells.0", "state"))}
+
+
+def record(folder: Path, module: nn.Module, loops=CORE, texts=None, **options) -> dict[str, pd.DataFrame]:
+    with Recorder(module, loops, folder, iteration=3, **options):
+        for text in [tokens()] if texts is None else texts:
+            module(text)
+    return read(folder)
+
+
+def read(folder: Path, iteration: int = 3) -> dict[str, pd.DataFrame]:
+    return {table: tables.read(table, table_path(folder, table, iteration)) for table in trajectories.TABLES}
+
+
+def column(frames: dict[str, pd.DataFrame], measure: str, k: int) -> np.ndarray:
+    rows = frames["trajectories"]
+    return rows[rows["k"] == k][measure].to_numpy()
+
+
+# --- the project's own model -----------------------------------------------------------------------------------
+
+
+def test_the_tables_of_the_own_model_are_those_of_extraction(tmp_path):
+    config = model_config(num_layers=6, groups=[[2], [3, 4], [6]])
+    own = initialise(config, seed=3).double().requires_grad_(False)
+    texts = torch.randint(37, (4, 8), generator=torch.Generator().manual_seed(0))
+    outputs = {table: tmp_path / "extracted" / f"{table}.parquet" for table in trajectories.TABLES}
+    settings = TrajectoriesConfig(loops=LOOPS, tokens=32, batch_size=2, dtype="float64")
+    text = held_out(texts, sequences=range(4))
+    trajectories.extract(checkpoint(own, 5, 3), text, settings, PathTypesConfig(window=4, max_period=3), outputs)
+
+    groups = {label: f"groups.{number}" for number, label in enumerate(config.group_labels)}
+    criteria = PathTypesConfig(window=4, max_period=3)
+    with Recorder(own, groups, tmp_path / "recorded", iteration=3, criteria=criteria):
+        for rows in (slice(0, 2), slice(2, 4)):
+            own(texts[rows], [LOOPS] * 3, EvaluationNoise(5, range(4)[rows], config.context_length))
+
+    recorded = read(tmp_path / "recorded")
+    for table, path in outputs.items():
+        wanted = tables.read(table, path).assign(document=lambda frame: frame["sequence"])
+        if table == "token_drift":  # a projection of state and input is known of the own model only
+            wanted = wanted[wanted["reference_state"] != "projected"].reset_index(drop=True)
+        pd.testing.assert_frame_equal(recorded[table], wanted, check_dtype=False, check_exact=True)
+
+
+# --- loops with known answers ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rate", [0.5, 0.9, -0.5])
+def test_a_contraction_has_its_known_step_norms_cosines_and_rate(rate, tmp_path):
+    module = model(Cell(rate))
+    distance = module.embedding(tokens()).norm(dim=-1).flatten().numpy()  # from x^0 = 0 to the target
+    frames = record(tmp_path, module)
+    for k in range(LOOPS + 1):
+        np.testing.assert_allclose(column(frames, "state_norm", k), distance * (1 - rate**k), rtol=1e-6)
+    for k in range(LOOPS):
+        np.testing.assert_allclose(column(frames, "step_norm", k), distance * abs(rate) ** k * (1 - rate), rtol=1e-6)
+    for k in range(1, LOOPS):
+        np.testing.assert_allclose(column(frames, "cosine", k), np.sign(rate), rtol=1e-6)
+    np.testing.assert_allclose(frames["token_paths"]["contraction_rate"], abs(rate), rtol=1e-6)
+    assert set(frames["token_paths"]["path_type"]) == {"converging"}
+
+
+def test_a_rotation_has_its_known_angle_and_its_orbit_is_found_in_a_loop_shorter_than_the_window(tmp_path):
+    class Rotation(nn.Module):
+        def forward(self, x):
+            return torch.stack([-x[..., 1], x[..., 0]], dim=-1)
+
+    class Loops(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.step = Rotation()
+
+        def forward(self, x):
+            for _ in range(8):
+                x = self.step(x)
+
+    module = Loops()
+    with Recorder(module, {"turn": "step"}, tmp_path, iteration=3):
+        module(torch.randn(5, 2, dtype=torch.float64))  # without an axis of tokens
+    frames = read(tmp_path)
+    np.testing.assert_allclose(column(frames, "cosine", 4), 0, atol=1e-7)
+    assert set(zip(frames["token_paths"]["path_type"], frames["token_paths"]["period"], strict=True)) == {
+        ("orbiting", 4)
+    }
+    assert (frames["token_paths"]["sequence"].tolist(), set(frames["token_paths"]["position"])) == ([*range(5)], {0})
+
+
+# --- what is recorded ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("returns", "step"),
+    [
+        ("tuple", Output("cells.0", 1)),
+        ("dict", Output("cells.0", "state")),
+        ("dict", "cells.0"),
+        ("tuple", Output("cells.0", lambda output: output[1])),
+        ("tensor", Output("cells.0")),
+    ],
+)
+def test_the_state_is_found_in_what_the_module_returns(returns, step, tmp_path):
+    wanted = record(tmp_path / "wanted", model())
+    found = record(tmp_path / "found", model(Cell(returns=returns)), {"core": Loop(step, CORE["core"].initial)})
+    pd.testing.assert_frame_equal(found["trajectories"], wanted["trajectories"])
+
+
+@pytest.mark.parametrize(
+    ("initial", "starts"),
+    [
+        (None, "target"),  # the first floating-point tensor that enters the cell
+        (Input("cells.0", 0), "target"),
+        (Input("cells.0", "target"), "target"),  # the name of an argument that is given by position
+        (Input("cells.0", "state"), "zero"),
+        (Input("cells.0", lambda target, state: state), "zero"),
+        (Output("embedding"), "target"),
+        (Output("embedding", lambda embedded: 0 * embedded), "zero"),
+    ],
+)
+def test_the_initial_state_is_the_tensor_that_is_named(initial, starts, tmp_path):
+    module = model()
+    frames = record(tmp_path, module, {"core": Loop("cells.0", initial)})
+    wanted = module.embedding(tokens()).norm(dim=-1).flatten() * (starts == "target")
+    np.testing.assert_allclose(column(frames, "state_norm", 0), wanted, rtol=1e-6)
+
+
+def test_modules_may_be_given_instead_of_paths(tmp_path):
+    module = model()
+    loop = Loop(module.cells[0], Input(module.cells[0], "state"))
+    found = record(tmp_path / "found", module, {"core": loop})
+    pd.testing.assert_frame_equal(found["trajectories"], record(tmp_path / "wanted", module)["trajectories"])
+
+
+def test_further_calls_are_further_sequences_and_are_written_at_once(tmp_path):
+    frames = record(tmp_path, model(), texts=[tokens(2), tokens(1, 5)])
+    rows = frames["token_paths"]
+    assert rows.groupby("sequence")["position"].max().tolist() == [2, 2, 4]
+    assert (rows["document"] == rows["sequence"]).all()
+    assert pq.ParquetFile(table_path(tmp_path, "trajectories", 3)).num_row_groups == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_short_dtypes_are_measured_in_float32_with_their_own_rounding_floor(dtype, tmp_path):
+    module = model(Cell(0.5), loops=8).to(dtype)
+    frames, steps = record(tmp_path, module), []
+    with torch.no_grad():
+        target = module.embedding(tokens())
+        state = torch.zeros_like(target)
+        states = [state] + [state := module.cells[0](target, state) for _ in range(8)]
+    for before, after in pairwise(states):
+        steps.append((after.float() - before.float()).norm(dim=-1).flatten().numpy())
+    floor = 16 * torch.finfo(dtype).eps
+    for k in range(8):
+        np.testing.assert_allclose(column(frames, "step_norm", k), steps[k], rtol=1e-6)
+        size = states[k].float().norm(dim=-1).flatten().numpy()
+        if k:
+            known = np.minimum(steps[k], steps[k - 1]) > floor * size
+            np.testing.assert_array_equal(~np.isnan(column(frames, "cosine", k)), known)
+
+
+def test_states_are_copied_so_that_a_model_may_change_them_in_place(tmp_path):
+    class InPlace(Cell):
+        def forward(self, target, state):
+            return state.sub_(target).mul_(self.rate).add_(target)
+
+    found = record(tmp_path / "found", model(InPlace()))
+    wanted = record(tmp_path / "wanted", model())
+    pd.testing.assert_frame_equal(found["trajectories"], wanted["trajectories"], rtol=1e-6)
+
+
+def test_integers_that_are_no_tokens_of_the_states_are_not_taken_for_them(tmp_path):
+    class Flat(Model):
+        def forward(self, sizes, tokens):
+            return super().forward(tokens)
+
+    module = Flat(Cell())
+    with Recorder(module, CORE, tmp_path, iteration=3):
+        module(torch.ones(1, 1, dtype=torch.long), tokens())
+    assert fig1.read_states(tmp_path / "states.safetensors").tokens == ["0", "1", "2"]
+
+
+def test_masked_tokens_have_no_row_and_positions_count_the_others(tmp_path):
+    module, text = model(), tokens(2, 4)
+    mask = torch.tensor([[0, 0, 1, 1], [1, 1, 1, 0]])
+    with Recorder(module, CORE, tmp_path / "masked", iteration=3, mask="attention_mask"):
+        module(text, attention_mask=mask)
+    masked = read(tmp_path / "masked")["token_paths"]
+    assert masked["position"].tolist() == [0, 1, 0, 1, 2]
+    assert masked["sequence"].tolist() == [0, 0, 1, 1, 1]
+    whole = record(tmp_path / "whole", module, texts=[text])["token_paths"]
+    names = ["contraction_rate", "effective_dimension"]
+    np.testing.assert_array_equal(masked[names], whole[mask.flatten().bool().numpy()][names])
+
+
+# --- several groups --------------------------------------------------------------------------------------------
+
+TWO = {name: Loop(f"cells.{i}", Input(f"cells.{i}", "state")) for i, name in enumerate(("slow", "fast"))}
+
+
+def test_drift_between_groups_that_run_one_after_the_other_is_the_jump_to_the_states_of_the_next(tmp_path):
+    module = model(Cell(0.9), Cell(0.5))
+    drift = record(tmp_path, module, TWO)["token_drift"].set_index(["boundary", "reference_state"])
+    assert list(drift.index.unique()) == [("slow->fast", state) for state in ("first_state", "final", "initial")]
+    distance = module.embedding(tokens()).norm(dim=-1).flatten().numpy() * 0.9**LOOPS  # of the last slow state
+    jumps = {"initial": 0, "first_state": 0.5, "final": 1 - 0.5**LOOPS}
+    for state, share in jumps.items():
+        np.testing.assert_allclose(drift.loc[("slow->fast", state), "jump"], distance * share, rtol=1e-5, atol=1e-7)
+    steps = distance / 0.9**LOOPS * (1 - 0.9**LOOPS)  # summed
+    rows = drift.loc[("slow->fast", "first_state")]
+    np.testing.assert_allclose(rows["jump_over_path"], distance * 0.5 / steps, rtol=1e-5)
+    np.testing.assert_allclose(rows["dlr"], distance * 0.5 / (steps / LOOPS), rtol=1e-5)
+
+
+def test_groups_that_run_in_turns_have_no_drift(tmp_path):
+    frames = record(tmp_path, model(Cell(0.9), Cell(0.5), in_turns=True), TWO)
+    assert frames["token_drift"].empty
+    assert frames["trajectories"].groupby("group")["k"].max().to_dict() == {"slow": LOOPS, "fast": LOOPS}
+
+
+# --- predictions -----------------------------------------------------------------------------------------------
+
+
+def test_decoded_states_give_the_cross_entropy_of_as_many_loops(tmp_path):
+    module, text = model(), tokens(2, 5)
+    record(tmp_path, module, texts=[text], decode=module.head)
+    quality = tables.read("scaling_quality", table_path(tmp_path, "scaling_quality", 3))
+    assert quality["loops"].unique().tolist() == list(range(1, LOOPS + 1))
+    for loops, rows in quality.groupby("loops"):
+        module.loops = loops
+        logits = module(text)[:, :-1]
+        wanted = nn.functional.cross_entropy(logits.transpose(1, 2), text[:, 1:], reduction="none").mean(1)
+        np.testing.assert_allclose(rows["ce"], wanted, rtol=1e-12)
+        assert set(rows["tokens"]) == {4}
+
+
+def test_decoding_may_call_the_recorded_module(tmp_path):
+    module = model()
+    wanted = record(tmp_path / "wanted", module)
+    found = record(tmp_path / "found", module, decode=lambda state: module.head(module.cells[0](state, state)))
+    pd.testing.assert_frame_equal(found["trajectories"], wanted["trajectories"])
+
+
+# --- ends and errors -------------------------------------------------------------------------------------------
+
+
+def test_no_hook_is_left_and_the_model_computes_what_it_computed(tmp_path):
+    module = model()
+    before = module(tokens())
+    with Recorder(module, CORE, tmp_path, iteration=3):
+        assert torch.equal(module(tokens()), before)
+    hooks = [h for part in module.modules() for h in (*part._forward_hooks, *part._forward_pre_hooks)]
+    assert hooks == []
+
+
+def test_a_failure_leaves_the_old_files(tmp_path):
+    record(tmp_path, model(), decode=lambda state: torch.zeros(*state.shape[:-1], 11))
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(ZeroDivisionError), Recorder(model(), CORE, tmp_path, iteration=3):
+        raise ZeroDivisionError
+    with pytest.raises(InputError, match="found no forward pass"), Recorder(model(), CORE, tmp_path, iteration=3):
+        pass
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert len(before) == 5
+
+
+@pytest.mark.parametrize(
+    ("loops", "options", "message"),
+    [
+        ({}, {}, "found no looped group, expected at least one"),
+        ({"core": "cell.0"}, {}, r"found no module 'cell.0' in Model, expected a dotted path such as cells.0"),
+        ({"core": "cells"}, {}, "group core: found no call of cells in a forward pass, expected at least one"),
+        (
+            {"core": Output("cells.0", 7)},
+            {},
+            "output 7 of cells.0: found none in Tensor, expected an index",
+        ),
+        ({"core": Output("cells.0", lambda x: None)}, {}, "found the state NoneType, expected a floating-point tensor"),
+        (
+            {"core": Loop("cells.0", Input("cells.0", "x"))},
+            {},
+            r"argument 'x' of cells.0: found 1 positional arguments and the names \['state'\], expected",
+        ),
+        (
+            {"core": Loop("cells.0", Output("embedding", lambda x: x[:1]))},
+            {},
+            r"group core: found x\^0 of shape \(1, 3, 4\), expected \(2, 3, 4\)",
+        ),
+        (CORE, {"mask": lambda tokens: tokens[:, 1:]}, r"mask of the model's call: found the shape \(2, 2\), expected"),
+        (CORE, {"mask": "attention_mask"}, "argument 'attention_mask' of Model: found 1 positional arguments"),
+        ({"core": Output("head", lambda logits: logits[..., :4])}, {}, "found 1 loop steps in a forward pass"),
+    ],
+)
+def test_wrong_input_is_one_sentence(loops, options, message, tmp_path):
+    with pytest.raises(InputError, match=message):
+        record(tmp_path, model(), loops, **options)
+
+
+def test_a_number_of_loop_steps_that_changes_is_refused(tmp_path):
+    class Changing(Model):
+        def forward(self, tokens):
+            self.loops += 1
+            return super().forward(tokens)
+
+    module = Changing(Cell(), loops=5)
+    with pytest.raises(InputError, match=r"group core: found 7 loop steps .* expected 6 as in the first one"):
+        record(tmp_path, module, texts=[tokens(), tokens()])
+
+
+def test_a_loop_step_outside_a_call_of_the_model_is_refused(tmp_path):
+    module = model()
+    with pytest.raises(InputError, match="loop step outside a call of Model"), Recorder(
+        module, CORE, tmp_path, iteration=3
+    ):  # fmt: skip
+        module.cells[0](torch.zeros(1, 3, 4), state=torch.zeros(1, 3, 4))
+
+
+# --- saved states ----------------------------------------------------------------------------------------------
+
+
+def saved(path: Path, metadata=None, **changes) -> Path:
+    """The states of two groups that each contract: (LOOPS + 1, 3, 5, CHANNELS)."""
+    states = torch.randn(3, 5, CHANNELS, generator=torch.Generator().manual_seed(0))
+    powers = torch.arange(LOOPS + 1)[:, None, None, None]
+    tensors = {"states/b": states * 0.5**powers, "states/a": states * 0.5**LOOPS * 0.8**powers}
+    tensors |= {"tokens": torch.arange(15).reshape(3, 5)}
+    save_file({name: t for name, t in (tensors | changes).items() if t is not None}, path, metadata=metadata)
+    return path
+
+
+def test_saved_states_give_the_tables_of_their_paths_however_many_are_read_at_a_time(tmp_path):
+    path = saved(tmp_path / "states.safetensors", {"groups": '["b", "a"]'})
+    measure_saved(path, tmp_path / "two", 3, batch_size=2)
+    measure_saved(path, tmp_path / "all", 3, batch_size=9)
+    two, whole = read(tmp_path / "two"), read(tmp_path / "all")
+    assert whole["token_paths"].groupby("group")["contraction_rate"].median().to_dict() == pytest.approx(
+        {"a": 0.8, "b": 0.5}, rel=1e-5
+    )
+    assert whole["token_drift"]["boundary"].unique().tolist() == ["b->a"]
+    for table, frame in whole.items():
+        keys = [name for name in ("sequence", "group", "boundary", "reference_state", "k", "position") if name in frame]
+        pd.testing.assert_frame_equal(*(part.sort_values(keys, ignore_index=True) for part in (two[table], frame)))
+
+
+def test_saved_states_without_an_order_of_groups_have_no_drift(tmp_path):
+    measure_saved(saved(tmp_path / "states.safetensors"), tmp_path, 3)
+    frames = read(tmp_path)
+    assert frames["token_drift"].empty
+    assert frames["token_paths"]["group"].unique().tolist() == ["a", "b"]
+
+
+def test_documents_and_mask_of_saved_states_are_used(tmp_path):
+    further = {"documents": torch.tensor([7, 7, 9]), "mask": torch.ones(3, 5).tril()}
+    measure_saved(saved(tmp_path / "states.safetensors", **further), tmp_path, 3)
+    rows = read(tmp_path)["token_paths"].query("group == 'a'")
+    assert rows["document"].tolist() == [7] * 3 + [9] * 3
+    assert rows["position"].tolist() == [0, 0, 1, 0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "changes", "message"),
+    [
+        (None, {"states/a": None, "states/b": None}, r"found the tensors \['tokens'\], expected 'states/GROUP'"),
+        (None, {"states/b": torch.zeros(3, 5, 4)}, r"found 'states/b' of shape \(3, 5, 4\), expected \(K \+ 1, seq"),
+        (None, {"states/b": torch.zeros(3, 3, 4, 4)}, r"found 'states/b' of shape \(3, 3, 4, 4\)"),
+        (None, {"tokens": torch.zeros(3, 4)}, r"found 'tokens' of shape \(3, 4\), expected \(3, 5\)"),
+        ({"groups": "a, b"}, {}, r"found the metadata groups a, b, expected a JSON list of \[\"a\", \"b\"\]"),
+        ({"groups": '["a"]'}, {}, "found the metadata groups"),
+        (None, {"states/b": torch.zeros(2, 3, 5, 4)}, "group b: found 1 loop steps"),
+    ],
+)
+def test_a_wrong_file_of_states_is_one_sentence(metadata, changes, message, tmp_path):
+    path = saved(tmp_path / "states.safetensors", metadata, **changes)
+    with pytest.raises(InputError, match=message):
+        measure_saved(path, tmp_path, 3)
+
+
+def test_a_file_that_is_not_safetensors_is_one_sentence(tmp_path):
+    (tmp_path / "states.safetensors").write_text("nothing")
+    with pytest.raises(InputError, match="cannot be read as a safetensors file"):
+        measure_saved(tmp_path / "states.safetensors", tmp_path, 3)
+
+
+# --- figures and claims ----------------------------------------------------------------------------------------
+
+
+def test_a_recorded_run_has_the_figures_that_its_tables_allow(tmp_path):
+    module = model(Cell(0.9), Cell(0.5))
+    record(tmp_path / "two", module, TWO, decode=module.head)
+    record(tmp_path / "one", module, CORE)
+    figures = ["fig1", "fig2", "fig3", "fig5", "scaling", "path_types"]
+    assert [path.name for path in draw_run(tmp_path / "two")] == [f"{name}.pdf" for name in figures] + ["claims.md"]
+    assert [path.name for path in draw_run(tmp_path / "one")] == [
+        f"{name}.pdf" for name in ("fig1", "fig3", "fig5", "path_types")
+    ] + ["claims.md"]
+    assert all(path.stat().st_size > 1000 for path in tmp_path.glob("*/*.pdf"))
+
+
+def test_the_claims_about_geometry_are_judged_on_a_recorded_run(tmp_path):
+    module = model(loops=30)
+    record(tmp_path, module, texts=[tokens(4, 6)])
+    draw_run(tmp_path, text="random ids")
+    judged = tables.read("claims", tmp_path / "tables" / "claims.parquet")
+    verdicts = judged[judged["scope"] == "all"].set_index("claim")["verdict"].to_dict()
+    assert sorted(verdicts) == [1, 2, 3, 4, 5, 6, 12, 13]
+    assert verdicts[1] == "holds"  # a contraction by 0.5 reaches a tenth within ten steps
+    assert verdicts[4] == "does not hold"  # its cosine is 1
+    page = (tmp_path / "claims.md").read_text()
+    assert "on random ids" in page
+    assert "exit criteria from" not in page
+
+
+def test_several_revisions_of_a_model_are_the_checkpoints_of_one_run(tmp_path):
+    for iteration, rate in ((0, 0.9), (100, 0.5)):
+        module = model(Cell(rate))
+        with Recorder(module, CORE, tmp_path, iteration=iteration):
+            module(tokens())
+    draw_run(tmp_path)
+    metrics = tables.read("loop_metrics", tmp_path / "tables" / "loop_metrics.parquet")
+    assert metrics["iteration"].unique().tolist() == [0, 100]
+
+
+def test_figure_1_has_a_hand_off_only_between_groups_that_follow_one_another(tmp_path):
+    for in_turns in (False, True):
+        folder = tmp_path / str(in_turns)
+        record(folder, model(Cell(0.9), Cell(0.5), in_turns=in_turns), TWO, word=lambda token: f"w{token}")
+        states = fig1.read_states(folder / "states.safetensors")
+        assert len(fig1.hand_offs(fig1.split(states.places))) == (not in_turns)
+        assert states.tokens == [f"w{token}" for token in tokens()[0].tolist()]
+        assert states.values.shape == (2 * (LOOPS + 1), 3, CHANNELS)
+
+
+def test_the_script_measures_saved_states_and_draws_them(tmp_path):
+    path = saved(tmp_path / "states.safetensors", {"groups": '["b", "a"]'})
+    command = [sys.executable, ROOT / "scripts" / "measure_recorded.py", tmp_path / "mine"]
+    done = subprocess.run([*command, "--states", path, "--iteration", "5"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert [Path(line).name for line in done.stdout.splitlines()] == [
+        "fig1.pdf", "fig2.pdf", "fig3.pdf", "fig5.pdf", "path_types.pdf", "claims.md"
+    ]  # fmt: skip
+    empty = subprocess.run([*command[:-1], tmp_path / "none"], capture_output=True, text=True)
+    assert empty.returncode == 1
+    assert empty.stderr.startswith(f"error: {tmp_path / 'none'}: found no trajectories/")
+
+
+def test_the_examples_of_the_page_run_as_printed(tmp_path):
+    page = (ROOT / "docs" / "recorder.md").read_text()
+    code = {block.partition("\n")[0]: block for block in re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)}
+    example = "import os\n" + f"os.chdir({str(tmp_path)!r})\n" + code["# record.py"] + code["# save.py"]
+    subprocess.run([sys.executable, "-c", example], check=True)
+    measure_saved(tmp_path / "core.safetensors", tmp_path / "results" / "saved", 0)
+    for run in ("mine", "saved"):
+        names = [path.name for path in draw_run(tmp_path / "results" / run)]
+        assert names == ["fig1.pdf", "fig3.pdf", "fig5.pdf", "path_types.pdf", "claims.md"]

@@ -1,0 +1,145 @@
+"""Published models through the whole workflow: tiny Huginn from a hub that fails, tiny Ouro from a local folder."""
+
+import json
+import subprocess
+
+import pandas as pd
+import pytest
+import yaml
+
+from tests import hub as loopback
+from tests.published import write_folder
+from tests.workflow.conftest import Project, checkout, environment
+from twoscale.model.published.folder import PublishedFolder
+
+FIGURES = [f"fig{number}" for number in range(1, 6)]
+OURO_FIGURES = ["fig1", "fig2", "fig4"]
+TRAINING = {"init_model", "train_segment", "train_segment_last", "aggregate_training"}
+# as few jobs as have one of each kind
+UNUSED = dict.fromkeys(("step_norm", "kl", "acceleration", "entropy_diff", "cosine", "minp_kl"))
+SMALL = {"data": {"text_shards": 1, "held_out_tokens": 2048}}
+
+
+@pytest.fixture(scope="session")
+def huginn(tmp_path_factory) -> Project:
+    """Tiny Huginn after a full run: downloaded, with the keys of the model in the config as in a preset."""
+    folder = write_folder("huginn", tmp_path_factory.mktemp("hub") / "repository")
+    project = checkout(tmp_path_factory.mktemp("huginn"))
+    published = PublishedFolder(folder)
+    origin = {"source": "published", "repository": loopback.REPOSITORY, "revision": loopback.COMMIT}
+    loops = published.defaults.loops
+    project.configure(
+        run="huginn",
+        model=published.layer["model"] | origin,
+        tokenizer=published.layer["tokenizer"],
+        trajectories={"loops": loops},
+        path_types={"window": loops},
+        exits={
+            "max_loops": loops,
+            "readout": "remaining_layers",
+            "criteria": UNUSED | {"fixed": {"thresholds": [loops]}, "argmax_stability": {"thresholds": [2]}},
+        },
+        scaling={"loops": [1, 2, 4]},
+        download={"delay": 0.0},
+        **SMALL,
+    )
+    with loopback.serving(folder) as hub:
+        hub.faults += [loopback.reset, loopback.status(503)]
+        done = subprocess.run(
+            project.command(),
+            cwd=project.root,
+            env=environment() | hub.environment(tmp_path_factory.mktemp("home")),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return project
+
+
+@pytest.fixture(scope="session")
+def ouro(tmp_path_factory) -> Project:
+    """Tiny Ouro after a run from a folder in the project, selected by a file of the user."""
+    project = checkout(tmp_path_factory.mktemp("ouro"))
+    write_folder("ouro", project.root / "models" / "ouro")
+    model = {"source": "published", "folder": "models/ouro"}
+    config = {"run": "ouro", "model": model, "exits": {"criteria": UNUSED}} | SMALL
+    (project.root / "my.yaml").write_text(yaml.safe_dump(config))
+    # Fig. 3 and 5 are drawn for Huginn; all are planned below
+    figures = [f"results/{name}.pdf" for name in OURO_FIGURES]
+    project.succeed("--configfile", "my.yaml", "--", *figures, "results/claims.md")
+    return project
+
+
+def tables(project: Project, run: str, name: str) -> pd.DataFrame:
+    return pd.read_parquet(project.root / f"results/{run}/tables/{name}.parquet")
+
+
+def assert_measured(project: Project, run: str, figures: list[str]) -> None:
+    for name in figures:
+        assert (project.root / f"results/{name}.pdf").read_bytes().startswith(b"%PDF")
+    assert not (project.root / f"results/{run}/checkpoints").exists()
+    assert set(tables(project, run, "loop_metrics")["iteration"]) == {0}
+    verdicts = tables(project, run, "claims").query("scope == 'all'").set_index("claim")
+    assert (verdicts.loc[[2, 3, 5, 6, 12], "verdict"] == "not asked").all()
+    assert verdicts.loc[2, "reason"] == (
+        "the claim is about the course of training, and a published model has one checkpoint"
+    )
+    assert "untrained" not in (project.root / "results/claims.md").read_text()
+
+
+def test_a_repository_gives_all_figures_and_claims_without_training(huginn):
+    assert_measured(huginn, "huginn", FIGURES)
+    manifest = json.loads(next((huginn.root / "results/models").glob("*/published.json")).read_text())
+    assert (manifest["repository"], manifest["revision"]) == (loopback.REPOSITORY, loopback.COMMIT)
+    boundaries = tables(huginn, "huginn", "drift")["boundary"].unique()
+    assert list(boundaries) == ["prelude->2-3", "2-3->coda"]
+    assert huginn.plan() == {}
+
+
+def test_a_folder_gives_figures_and_claims_without_training(ouro):
+    assert_measured(ouro, "ouro", OURO_FIGURES)
+    quality = tables(ouro, "ouro", "exit_quality")
+    assert set(quality["criterion"]) == {"fixed", "exit_gate"}
+    assert quality.query("criterion == 'exit_gate'")["threshold"].nunique() == 10
+    assert list(tables(ouro, "ouro", "drift")["boundary"].unique()) == ["embedding->1-2"]
+    assert ouro.plan("--configfile", "my.yaml") == {"plot_fig3": 1, "plot_fig5": 1}
+
+
+def test_the_plan_of_a_published_model_has_no_job_of_training(ouro):
+    planned = ouro.plan("--forceall", "--configfile", "my.yaml", "--", "all", "supplementary", "variants")
+    assert not TRAINING & set(planned)
+    assert {"plot_scaling", "plot_pareto", "plot_path_types"} <= set(planned)
+    # Ouro's states depend on no noise
+    assert not {"measure_path_independence", "plot_path_independence", "plot_training", "plot_variants"} & set(planned)
+    assert {f"plot_{name}" for name in FIGURES} <= set(planned)
+
+
+def test_changed_weights_repeat_the_measurements_and_not_the_text(ouro, tmp_path):
+    copy = ouro.copy(tmp_path)
+    weights = copy.root / "models/ouro/model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    planned = copy.plan("--configfile", "my.yaml")
+    assert planned["measure_exit_quality"] == 2
+    assert {"extract_trajectories", "extract_states", "benchmark_exits"} <= set(planned)
+    assert not {"prepare_text", "tokenize_text", "join_tokens"} & set(planned)
+
+
+def test_another_end_of_text_repeats_the_tokens(ouro, tmp_path):
+    copy = ouro.copy(tmp_path)
+    (copy.root / "models/ouro/tokenizer_config.json").write_text(json.dumps({"eos_token": "?"}))
+    planned = copy.plan("--configfile", "my.yaml")
+    assert "tokenize_text" in planned
+    assert "prepare_text" not in planned
+
+
+def test_a_folder_without_a_supported_model_is_one_sentence_before_any_job(fresh):
+    path = write_folder("ouro", fresh.root / "somewhere") / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_type": "llama"}))
+    fresh.configure(model={"source": "published", "folder": "somewhere"})
+    done = fresh.run("-n")
+    assert done.returncode != 0
+    assert 'config.json: found model_type = "llama", expected one of huginn_raven, ouro' in done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
