@@ -720,19 +720,18 @@ needs_compiler = pytest.mark.skipif(not has_compiler(), reason="no C++ compiler 
 @pytest.mark.parametrize("name", ["step_norm", "acceleration", "kl"])
 def test_compiled_steps_are_the_same_function(name, options):
     model, tokens = small_model(groups=[[2, 3]], loop_noise=0.3, exit_norm="final_norm"), text(1, 9)[0]
-    criterion = make_criterion(name, ragged_threshold(name, model, tokens[None], noise_of(0)))
-    plain, compiled = (make_decoder(model, criterion, compile=compile, **options) for compile in (False, True))
-    expected, taken = decode_text(plain, tokens)
-    logits, evaluations = decode_text(compiled, tokens)
-    assert_close(logits, expected)
-    assert torch.equal(evaluations, taken)
+    assert_compiled_steps_agree(model, name, tokens, options)
 
 
 @needs_compiler
 def test_compiled_steps_of_a_published_architecture_are_the_same_function():
-    model, tokens = small_model(**PUBLISHED["Ouro"]), text(1, 9)[0]
-    criterion = make_criterion("step_norm", ragged_threshold("step_norm", model, tokens[None], noise_of(0)))
-    plain, compiled = (make_decoder(model, criterion, compile=compile) for compile in (False, True))
+    assert_compiled_steps_agree(small_model(**PUBLISHED["Ouro"]), "step_norm", text(1, 9)[0], {})
+
+
+def assert_compiled_steps_agree(model, name, tokens, options):
+    """Decoding with and without compiled steps gives the same logits and evaluations under the criterion `name`."""
+    criterion = make_criterion(name, ragged_threshold(name, model, tokens[None], noise_of(0)))
+    plain, compiled = (make_decoder(model, criterion, compile=compile, **options) for compile in (False, True))
     expected, taken = decode_text(plain, tokens)
     logits, evaluations = decode_text(compiled, tokens)
     assert_close(logits, expected)

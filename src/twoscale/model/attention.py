@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 # Up to this many tokens, batched products are faster than PyTorch's fused kernel on CPU, which gains nothing from a
-# second thread there, and the weights take little memory (tests/benchmarks/bench_training.py).
+# second thread there, and the weights take little memory (tests/benchmarks/bench_kernels.py).
 SHORT = 128
 
 

@@ -1,7 +1,7 @@
 """Matrix products with the fastest kernel at hand.
 
 On CPU PyTorch computes float32 products with MKL, which keeps to AVX2 on other processors than Intel's. oneDNN, which
-PyTorch brings too, uses AVX-512 wherever it is, and then takes half the time (tests/benchmarks/bench_training.py).
+PyTorch brings too, uses AVX-512 wherever it is, and then takes half the time (tests/benchmarks/bench_kernels.py).
 """
 
 from typing import Any
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 # row counts that recur, those of whole batches, and not for the tokens that still loop under an exit criterion.
 MULTIPLE = 64
 MIN_MULTIPLICATIONS = 2**20  # below, the call itself takes longer than the product
+HAS_ONEDNN = torch.backends.mkldnn.is_available()  # not in every build of PyTorch
 
 
 class Linear(nn.Linear):
@@ -39,7 +40,7 @@ def linear(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def _suits_onednn(x: Tensor, weight: Tensor) -> bool:
-    if x.device.type != "cpu" or x.dtype is not torch.float32 or torch.compiler.is_compiling():
+    if not HAS_ONEDNN or x.device.type != "cpu" or x.dtype is not torch.float32 or torch.compiler.is_compiling():
         return False
     rows = x.numel() // x.shape[-1]
     return rows % MULTIPLE == 0 and rows * weight.numel() >= MIN_MULTIPLICATIONS and torch.backends.mkldnn.enabled

@@ -22,7 +22,7 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, vocab_
 
     The same as `F.cross_entropy(F.linear(hidden, weight)[:, :vocab_size], targets)`. Rows are read out in chunks,
     and the gradient of a chunk is computed while its probabilities are at hand. `F.linear_cross_entropy` of PyTorch
-    2.13 has chunks, too, but takes five times as long on CPU (tests/benchmarks/bench_training.py).
+    2.13 has chunks, too, but takes five times as long on CPU (tests/benchmarks/bench_kernels.py).
 
     Args:
         hidden: Hidden states of N tokens (N, C).

@@ -1,0 +1,85 @@
+"""The library's own operations against PyTorch's: forward and backward pass together, on CPU.
+
+    python tests/benchmarks/bench_kernels.py [--repeats 9] [--threads 1 2]
+
+Linear layers, RMSNorm, causal attention and the loss from hidden states, at the sizes of `bench_training.py` and of the
+demo. The loss is compared with whole logits and with PyTorch's own loss in chunks. Both take turns in one process.
+Printed are median times, and the median and quartiles of theirs / ours of each turn: above 1, ours is faster. No aim;
+a row below 1 is an operation to delete.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from twoscale.model.attention import causal_attention
+from twoscale.model.linear import linear
+from twoscale.model.loss import linear_cross_entropy
+from twoscale.model.rms_norm import RMSNorm
+
+SHAPES = ((384, 6, 4, 256), (768, 12, 2, 512), (64, 4, 8, 128))  # hidden size, heads, sequences, tokens
+VOCAB_SIZE, PADDED = 50257, 50304
+Call = Callable[..., Tensor]
+
+
+def fused_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    heads = (x.transpose(1, 2) for x in (q, k, v))
+    return F.scaled_dot_product_attention(*heads, is_causal=True).transpose(1, 2)
+
+
+def whole_logits(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(F.linear(hidden, weight)[:, :VOCAB_SIZE], targets)
+
+
+def pairs(size: int, heads: int, batch: int, length: int) -> Iterator[tuple[str, Call, Call, tuple[Tensor, ...]]]:
+    """Name, our operation, PyTorch's, and the operands of both."""
+    random = partial(torch.randn, requires_grad=True)
+    ours, theirs = RMSNorm(size, eps=1e-5), torch.nn.RMSNorm(size, eps=1e-5)
+    yield "linear", linear, F.linear, (random(batch, length, size), random(4 * size, size))
+    yield "RMSNorm", ours, theirs, (random(batch, length, size),)
+    qkv = [random(batch, length, heads, size // heads) for _ in range(3)]
+    yield "attention", causal_attention, fused_attention, tuple(qkv)
+    targets = torch.randint(VOCAB_SIZE, (batch * length,))
+    operands = (random(batch * length, size), random(PADDED, size))
+    loss = partial(linear_cross_entropy, targets=targets, vocab_size=VOCAB_SIZE)
+    yield "loss, whole logits", loss, partial(whole_logits, targets=targets), operands
+    # all rows of the head: PyTorch's has no padding
+    loss = partial(linear_cross_entropy, targets=targets, vocab_size=PADDED)
+    chunked = partial(F.linear_cross_entropy, target=targets, options=torch.nn.LinearCrossEntropyOptions())
+    yield "loss, PyTorch's chunks", loss, chunked, operands
+
+
+def seconds(call: Call, operands: tuple[Tensor, ...]) -> float:
+    """One forward and backward pass."""
+    started = time.perf_counter()
+    result = call(*operands)
+    torch.autograd.grad(result.sum(), operands)
+    return time.perf_counter() - started
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=9, help="turns of each operation (default: %(default)s)")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="(default: %(default)s)")
+    arguments = parser.parse_args()
+    for shape in SHAPES:
+        print(f"hidden size {shape[0]}, {shape[1]} heads, {shape[2]} x {shape[3]} tokens")
+        for name, ours, theirs, operands in pairs(*shape):
+            for threads in arguments.threads:
+                torch.set_num_threads(threads)
+                seconds(ours, operands), seconds(theirs, operands)
+                turns = [(seconds(ours, operands), seconds(theirs, operands)) for _ in range(arguments.repeats)]
+                low, ratio, high = statistics.quantiles([other / own for own, other in turns], n=4)
+                own, other = (1e3 * statistics.median(times) for times in zip(*turns, strict=True))
+                times = f"{own:9.2f} ms, PyTorch {other:9.2f} ms"
+                print(f"  {name:22} {threads} threads {times}   {ratio:.2f} ({low:.2f}-{high:.2f})", flush=True)
+
+
+if __name__ == "__main__":
+    main()
