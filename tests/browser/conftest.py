@@ -24,7 +24,9 @@ def browser() -> Iterator:
         own = playwright.chromium.executable_path
         executable = own if os.path.exists(own) else next(filter(None, map(shutil.which, SYSTEM)), None)
         if executable is None:
-            pytest.skip(f"needs a browser, found neither Playwright's nor one of {', '.join(SYSTEM)}: make test-browser")
+            pytest.skip(
+                f"needs a browser, found neither Playwright's nor one of {', '.join(SYSTEM)}: make test-browser"
+            )
         # the sandbox of Chromium refuses to run as root, which is usual in containers
         started = playwright.chromium.launch(
             executable_path=executable, args=OPTIONS, chromium_sandbox=os.geteuid() != 0
