@@ -80,6 +80,7 @@ format: env
 report: env
 	$(BIN)/snakemake --cores all report_pages
 	$(BIN)/snakemake report_pages --report report.html
+	$(BIN)/python scripts/finish_report.py report.html
 
 clean-env:
 	rm -rf $(VENV)

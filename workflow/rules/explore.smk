@@ -46,7 +46,12 @@ rule write_explore_page:
         **{name: f"results/{runs.selected}/explore/{name}.parquet" for name in EXPLORE_TABLES},
         template=SCRIPTS.parent / "workflow" / "report" / "explore.html",
     output:
-        page=report("results/explore.html", caption="../report/explore.rst", category="Explore"),
+        page=report(
+            "results/explore.html",
+            caption="../report/explore.rst",
+            category="Explore",
+            labels={"page": "tokens on their way through the loops"},
+        ),
     log:
         "results/logs/write_explore_page.log",
     localrule: True
