@@ -26,7 +26,7 @@ def report(tmp_path):
     (tmp_path / "Snakefile").write_text(SNAKEFILE)
     run(tmp_path, "-m", "snakemake", "--cores", "1", "--quiet")
     run(tmp_path, "-m", "snakemake", "--report", "report.html")
-    run(tmp_path, str(ROOT / "scripts/finish_report.py"), "report.html")
+    run(ROOT, "scripts/finish_report.py", str(tmp_path / "report.html"))
     return tmp_path / "report.html"
 
 
