@@ -3,6 +3,7 @@
 # make test        environment, then the tests (not the demo)
 # make test-slurm  environment, then the tests on a SLURM of one node, which is installed if it is missing
 # make test-recorder  environment and transformers, then the recorder on a model of that package
+# make test-browser   environment and Playwright, then the pages in a headless browser
 # make bench       environment, then the benchmarks
 # make gpu-check   checks and measurements on a machine with a GPU, at most 8 minutes: docs/gpu.md
 # make gpu-paper   trains preset paper for some minutes from its last state: make gpu-paper MINUTES=20
@@ -18,7 +19,7 @@ MINUTES ?= 20
 GPU_PYTHON = PYTHONPATH=src $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
 .DEFAULT_GOAL := all
-.PHONY: all env test test-slurm test-recorder bench gpu-check gpu-paper plan generated lint format report clean-env
+.PHONY: all env test test-slurm test-recorder test-browser bench gpu-check gpu-paper plan generated lint format report clean-env
 
 all: env
 	$(BIN)/snakemake --cores all
@@ -43,6 +44,12 @@ test-slurm: env
 test-recorder: env
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.txt -r tests/recorder/requirements.txt
 	$(BIN)/python -m pytest tests/recorder
+
+# without Playwright or a browser, where they cannot be installed, the tests are skipped and say so
+test-browser: env
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.txt -r tests/browser/requirements.txt
+	-tests/browser/install-browser.sh $(BIN)/python
+	$(BIN)/python -m pytest tests/browser
 
 bench: env
 	for script in tests/benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
@@ -73,6 +80,7 @@ format: env
 report: env
 	$(BIN)/snakemake --cores all report_pages
 	$(BIN)/snakemake report_pages --report report.html
+	$(BIN)/python scripts/finish_report.py report.html
 
 clean-env:
 	rm -rf $(VENV)

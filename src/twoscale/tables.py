@@ -260,6 +260,48 @@ COLUMNS: dict[str, dict[str, str]] = {
         "check_ms": "float64",
         "loop_step_ms": "float64",
     },
+    # The page results/explore.html shows the beginning of one held-out sequence. One row per token.
+    "explore_tokens": {
+        "run": "string",
+        "sequence": "int32",
+        "document": "int32",  # held-out document with the first token of the sequence
+        "position": "int32",
+        "token": "string",
+        "next_token": "string",  # that follows in the text
+    },
+    # One row per (token, place): the embedding, each unlooped layer, and x^0 … x^K of each group, K = exits.max_loops.
+    # Row k has the loop step from x^k to x^{k+1}, as in "trajectories". Null is what a place does not have.
+    "explore_states": {
+        "run": "string",
+        "iteration": "int64",
+        "place": "int32",  # 0, 1, … in the order of the model
+        "stage": "string",  # "embedding", "layer" or "loop"
+        "layer": "int32",
+        "group": "string",
+        "k": "int32",
+        "position": "int32",
+        "pc1": "float32",  # coordinates in the principal components of all states of the sequence
+        "pc2": "float32",
+        "pc3": "float32",
+        "state_norm": "float32",
+        "step_norm": "float32",
+        "cosine": "float32",  # with the update before; null below the rounding floor
+        "prediction": "string",  # most likely next token if all tokens leave the group with x^k
+        "probability": "float32",  # of that token
+    },
+    # One row per principal component.
+    "explore_components": {"run": "string", "iteration": "int64", "component": "int32", "share": "float64"},
+    # One row per (criterion, threshold, group, token).
+    "explore_exits": {
+        "run": "string",
+        "iteration": "int64",
+        "criterion": "string",
+        "threshold": "float64",
+        "group": "string",
+        "position": "int32",
+        "loop_steps": "int32",  # behind the state with which the token leaves
+        "evaluations": "int32",  # calls of f; exits.max_loops if the criterion did not let the token go before
+    },
     # One row per quantity and setting of `make gpu-check`.
     "gpu_check": {
         "section": "string",

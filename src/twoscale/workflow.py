@@ -438,6 +438,12 @@ class Runs:
         """Input function: the figures of the paper and the claims."""
         return self.figure_files("all") + self.claims
 
+    def explore_page(self, wildcards: Any) -> str:
+        """Input function: the page with the paths of tokens through the loops. InputError for a run without groups."""
+        if not self.config.model.groups:
+            raise InputError(f"results/explore.html: run {self.selected} has no looped groups, expected at least 1.")
+        return "results/explore.html"
+
     def caption(self, figure: Figure | None = None) -> Callable:
         """Param function: values for the caption of a figure or of a page of the report. Untracked."""
         values = report_values(self.selected, self.config)

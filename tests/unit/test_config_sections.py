@@ -208,6 +208,7 @@ WRONG = [
     ("train.lr_decay_iterations", {"train": {"lr_decay_iterations": 2000}}, "2000"),
     ("data.path", {"data": {"source": "parquet", "path": None}}, "nothing"),
     ("trajectories.states_sequence", {"trajectories": {"states_sequence": 16}}, "16"),
+    ("explore.sequence", {"explore": {"sequence": 16}}, "16"),
     ("data.held_out_tokens", {"data": {"held_out_tokens": 32 * 512}}, f"at least {32 * 512 + 1}"),
     ("data.held_out_tokens", {"train": {"held_out_sequences": 5000}}, "train.held_out_sequences"),
     ("data.held_out_tokens", {"trajectories": {"tokens": 1_000_448}}, "trajectories.tokens"),

@@ -67,7 +67,7 @@ def ouro(tmp_path_factory) -> Project:
     (project.root / "my.yaml").write_text(yaml.safe_dump(config))
     # Fig. 3 and 5 are drawn for Huginn; all are planned below
     figures = [f"results/{name}.pdf" for name in OURO_FIGURES]
-    project.succeed("--configfile", "my.yaml", "--", *figures, "results/claims.md")
+    project.succeed("--configfile", "my.yaml", "--", *figures, "results/claims.md", "results/explore.html")
     return project
 
 
@@ -104,6 +104,15 @@ def test_a_folder_gives_figures_and_claims_without_training(ouro):
     assert quality.query("criterion == 'exit_gate'")["threshold"].nunique() == 10
     assert list(tables(ouro, "ouro", "drift")["boundary"].unique()) == ["embedding->1-2"]
     assert ouro.plan("--configfile", "my.yaml") == {"plot_fig3": 1, "plot_fig5": 1}
+
+
+def test_a_published_model_has_a_page_to_explore(ouro):
+    states = pd.read_parquet(ouro.root / "results/ouro/explore/states.parquet").query("stage == 'loop'")
+    assert states["prediction"].notna().all()
+    assert (
+        states["k"].nunique()
+        == 1 + pd.read_parquet(ouro.root / "results/ouro/explore/exits.parquet")["evaluations"].max()
+    )
 
 
 def test_the_plan_of_a_published_model_has_no_job_of_training(ouro):

@@ -91,3 +91,4 @@ rule report_pages:
         runs.results,
         expand("results/report/{table}.html", table=REPORT_TABLES if runs.claims else []),
         "results/report/runtimes.html",
+        runs.explore_page if runs.claims else [],

@@ -813,6 +813,20 @@ class FiguresConfig(Section):
     )
 
 
+class ExploreConfig(Section):
+    """The page results/explore.html: tokens of one held-out sequence at the last checkpoint.
+
+    Every group runs exits.max_loops loop steps; the exits are those under the criteria of `exits`.
+    """
+
+    sequence: Natural = key(0, "Sequence, counted from 0 among those in trajectories.tokens.", source="ours")
+    tokens: Count = key(
+        64,
+        "Tokens from the beginning of the sequence; all of it if it is shorter. Each adds about 10 kB to the page.",
+        source="ours",
+    )
+
+
 class ScalingConfig(Section):
     """Quality at fixed loop counts, for every checkpoint (results/scaling.pdf)."""
 
@@ -984,6 +998,7 @@ class Config(Derived, Section):
     trajectories: TrajectoriesConfig = TrajectoriesConfig()
     exits: ExitsConfig = ExitsConfig()
     figures: FiguresConfig = FiguresConfig()
+    explore: ExploreConfig = ExploreConfig()
     scaling: ScalingConfig = ScalingConfig()
     pareto: ParetoConfig = ParetoConfig()
     path_types: PathTypesConfig = PathTypesConfig()
@@ -1074,11 +1089,16 @@ class Config(Derived, Section):
 
     @model_validator(mode="after")
     def _check_trajectories(self) -> Self:
-        if self.trajectories.states_sequence >= self.trajectory_sequences:
-            raise InputError(
-                f"config key trajectories.states_sequence: found {self.trajectories.states_sequence}, expected less "
-                f"than {self.trajectory_sequences}, the number of sequences in trajectories.tokens."
-            )
+        places = {
+            "trajectories.states_sequence": self.trajectories.states_sequence,
+            "explore.sequence": self.explore.sequence,
+        }
+        for name, sequence in places.items():
+            if sequence >= self.trajectory_sequences:
+                raise InputError(
+                    f"config key {name}: found {sequence}, expected less than {self.trajectory_sequences}, the number "
+                    "of sequences in trajectories.tokens."
+                )
         if self.path_types.window > self.trajectories.loops:
             raise InputError(
                 f"config key path_types.window: found {self.path_types.window}, expected at most trajectories.loops "

@@ -6,13 +6,14 @@ are then seen with the states they left the group with, so positions are read on
 again behind earlier groups; states of those groups go to the head directly.
 """
 
+from collections.abc import Sequence
 from functools import partial
 
 from torch import Tensor
 
 from twoscale.errors import InputError
 from twoscale.exits.criteria import ExitCriterion
-from twoscale.model.interface import Attend, LoopedModel, Readout
+from twoscale.model.interface import Attend, LoopedModel, Readout, Stage
 
 READOUTS = ("head", "remaining_layers")
 
@@ -60,10 +61,14 @@ def make_readout(
 def _through_remaining_layers(model: LoopedModel, group: int, attend: Attend, x: Tensor) -> Tensor:
     """Logits (1, V) of the state x (1, C) of the one token that loops in the last group."""
     hidden = model.finish(group, x)
-    last = [stage.group for stage in model.stages].index(group)
-    for stage in model.stages[last + 1 :]:
+    for stage in stages_behind(model, group):
         hidden = model.unlooped_layer(stage.layer, hidden, attend)
     return model.readout(hidden)
+
+
+def stages_behind(model: LoopedModel, group: int) -> Sequence[Stage]:
+    """The stages behind a group, in the order of the model."""
+    return model.stages[[stage.group for stage in model.stages].index(group) + 1 :]
 
 
 def _undeclared(x: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 from safetensors import SafetensorError, safe_open
 
+from twoscale.dynamics.principal import project
 from twoscale.errors import InputError
 from twoscale.figures import style
 
@@ -137,22 +138,6 @@ def draw(states: States, *, tokens: int, context: style.FigureContext) -> Figure
     _draw_inset(axes, plane[:, positions[0]], states.tokens[positions[0]], segments, shades)
     _draw_key(axes, segments, shades)
     return figure
-
-
-def project(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Coordinates (P, T, 2) of the states (P, T, C) in their two principal directions, and variance shares (2,).
-
-    The directions are fitted to the union of all tokens, depths and loop steps (section 3 of the paper); the
-    largest loading of each is positive, which fixes the signs.
-    """
-    union = values.reshape(-1, values.shape[-1]).astype(np.float64)
-    union -= union.mean(axis=0)
-    # The right singular vectors of the data, from its C x C scatter: P T is up to a hundred times C.
-    _, scatter, directions = np.linalg.svd(union.T @ union, hermitian=True)
-    main = directions[:2]
-    largest = np.abs(main).argmax(axis=1)
-    main = main * np.sign(main[np.arange(2), largest])[:, None]
-    return (union @ main.T).reshape(*values.shape[:2], 2), scatter[:2] / scatter.sum()
 
 
 def split(places: Sequence[dict]) -> list[Segment]:

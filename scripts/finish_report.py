@@ -1,0 +1,24 @@
+"""make report: changes a report.html of Snakemake so that browsers show its large pages."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from twoscale.analysis.report_file import show_large_pages
+from twoscale.errors import InputError
+from twoscale.files import replacing
+
+
+def main(report: Path) -> None:
+    text = show_large_pages(report.read_text(encoding="utf-8"))
+    with replacing(report) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("report", type=Path, help="the report.html")
+    try:
+        main(parser.parse_args().report)
+    except (InputError, OSError) as error:
+        sys.exit(f"error: {error}")
