@@ -79,6 +79,7 @@ class Run:
             "val": self.folder / "val.bin",
             "metadata": self.folder / "tokens.json",
             "until": until,
+            "run": "small",
             "partial": self.partial(until),
             "checkpoint": self.checkpoint(until),
             "optimizer": self.optimizer(until),
