@@ -17,7 +17,7 @@ def main(arguments) -> None:
     torch.set_num_threads(config.train.cpu_threads)
     data = TrainingData.open(TokenShard(arguments.train, arguments.val, arguments.metadata), config)
     paths = SegmentPaths(*(getattr(arguments, name) for name in SegmentPaths.__dataclass_fields__))
-    segment = Segment(arguments.until, identity | {"data": read_digest(arguments.metadata)})
+    segment = Segment(arguments.until, identity | {"data": read_digest(arguments.metadata)}, run=arguments.run)
     train_segment(config, data, segment, paths)
 
 
@@ -29,6 +29,7 @@ if __name__ == "__main__":
         config=json.loads,
     )
     parser.add_argument("--runtime", type=json.loads, required=True, help="runtime keys of `train`, as JSON")
+    parser.add_argument("--run", required=True, help="name of the run in messages")
     parser.add_argument("--until", type=int, required=True, help="iteration to stop at")
     parser.add_argument("--partial", type=Path, required=True, help="file for the state of an unfinished segment")
     command.run(main, parser)

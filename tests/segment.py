@@ -66,6 +66,10 @@ class Run:
     def loops(self, iteration: int) -> pd.DataFrame:
         return tables.read("training_loops", self.folder / f"loops_{iteration}.parquet")
 
+    def metrics(self) -> pd.DataFrame:
+        """The lines that were written during training."""
+        return pd.read_csv(self.folder / "metrics.csv")
+
     def command(self, start: int, until: int, **runtime: Any) -> list[str]:
         """The shell line of the rule, for the segment from `start` to `until`."""
         train = plain(train_config(**self.recipe, **runtime))
@@ -79,6 +83,7 @@ class Run:
             "val": self.folder / "val.bin",
             "metadata": self.folder / "tokens.json",
             "until": until,
+            "run": "small",
             "partial": self.partial(until),
             "checkpoint": self.checkpoint(until),
             "optimizer": self.optimizer(until),

@@ -33,8 +33,17 @@ def alone(tmp_path_factory) -> Run:
     return Run(tmp_path_factory.mktemp("alone"), NOISY).succeed(0, ITERATIONS)
 
 
-def test_two_processes_train_the_model_of_one(alone, tmp_path):
-    assert_same_run(Run(tmp_path, NOISY).succeed(0, ITERATIONS, processes=2), alone)
+@pytest.fixture(scope="module")
+def two(tmp_path_factory) -> Run:
+    return Run(tmp_path_factory.mktemp("two"), NOISY).succeed(0, ITERATIONS, processes=2, log_every=1)
+
+
+def test_two_processes_train_the_model_of_one(alone, two):
+    assert_same_run(two, alone)
+
+
+def test_only_one_of_two_processes_writes_the_metrics(two):
+    assert two.metrics()["iteration"].tolist() == list(range(1, ITERATIONS + 1))
 
 
 def test_two_processes_divide_each_micro_batch(alone, tmp_path):

@@ -33,6 +33,7 @@ def test_a_loss_that_is_not_finite_leaves_the_last_checkpoint_and_the_partial_st
         "train.bin",
         "val.bin",
         "tokens.json",
+        "metrics.csv",
         run.checkpoint(0).name,
         run.partial(6).name,
     }

@@ -1,6 +1,7 @@
 """The tiny workflow from text to figures."""
 
 import pandas as pd
+import pytest
 
 FIGURES = [f"fig{number}" for number in range(1, 6)]
 OTHERS = [f"plot_{name}" for name in FIGURES if name != "fig4"]
@@ -35,6 +36,14 @@ def test_one_call_judges_the_claims(finished):
 def test_only_the_last_optimizer_state_stays(finished):
     states = sorted(path.name for path in (finished.root / "results/tiny/checkpoints").glob("*.optimizer.safetensors"))
     assert states == ["iteration_000020.optimizer.safetensors"]
+
+
+def test_segments_append_their_metrics_to_one_file(finished):
+    folder = finished.root / "results/tiny/training"
+    lines = pd.read_csv(folder / "metrics.csv").set_index("iteration")
+    table = pd.concat(map(pd.read_parquet, sorted(folder.glob("iteration_??????.parquet")))).set_index("iteration")
+    assert lines.index.tolist() == [5, 10, 15, 20]
+    assert lines["loss"].tolist() == pytest.approx(table["loss"][lines.index].tolist(), rel=1e-5)
 
 
 def test_one_figure_plans_no_other(fresh):

@@ -1,4 +1,7 @@
-"""The launch of several processes by the rule's own shell line."""
+"""The launch of several processes by the rule's own shell line, and what the terminal shows of them."""
+
+import re
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -8,10 +11,22 @@ LOG = "results/tiny/training/iteration_000010.parquet"
 
 def test_a_segment_on_two_processes_has_the_loss_curve_of_one(editable):
     alone = pd.read_parquet(editable.root / LOG)
-    editable.configure(train={"processes": 2})
+    editable.configure(train={"processes": 2, "print_seconds": 0.001})
     assert editable.plan() == {}  # how a run is distributed reruns nothing
-    editable.succeed(LOG, "--forcerun", "train_segment")
+    terminal = editable.succeed(LOG, "--forcerun", "train_segment").stderr
     spread = pd.read_parquet(editable.root / LOG)
     assert spread["iteration"].tolist() == alone["iteration"].tolist()
     assert spread["loss"].tolist() == pytest.approx(alone["loss"].tolist(), rel=1e-4)
     assert spread["loss"].tolist() != alone["loss"].tolist()  # another order of sums: it was another launch
+    assert_one_process_prints(terminal, editable.root / "results/tiny/logs/train_segment_000010.log")
+
+
+def assert_one_process_prints(terminal: str, log: Path) -> None:
+    """Lines with loss and time left are on the terminal, each once, and the log has the other lines only."""
+    pattern = r"^tiny: iteration (\d+) of 10, loss \d\.\d{3}, [\d:]+ left in this segment, [\d:]+ in the run$"
+    printed = re.findall(pattern, terminal, re.MULTILINE)
+    assert printed
+    assert len(set(printed)) == len(printed)
+    assert "left in this segment" not in log.read_text()
+    assert "train 0 -> 10" in log.read_text()
+    assert "train 0 -> 10" not in terminal

@@ -66,9 +66,10 @@ rule train_segment:
         until=lambda wildcards: int(wildcards.iteration),
         partial=lambda wildcards, output: Path(output.checkpoint).with_suffix(".partial.safetensors"),
         tables=table_columns("training", "training_loops"),
+    # standard output is the terminal, where the job prints a line every train.print_seconds
     shell:
         "{params.command} --config {params.config:q} --runtime {params.runtime:q} --until {params.until}"
-        " --partial {params.partial:q} {params.files} > {log:q} 2>&1"
+        " --run {wildcards.run:q} --partial {params.partial:q} {params.files} >&2 2> {log:q}"
 
 
 # Keeps the last optimizer state, so that a longer schedule continues the run instead of repeating it.

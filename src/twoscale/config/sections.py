@@ -547,6 +547,20 @@ class TrainConfig(Section):
     save_seconds: Positive = key(
         120.0, "Seconds between saves inside a job. A job that is killed loses at most this much.", source="ours"
     )
+    log_every: Count = key(
+        10,
+        "Iterations between lines of training/metrics.csv, which also has those with a held-out loss.",
+        source="ours",
+    )
+    print_seconds: Positive = key(
+        60.0, "Seconds between lines about a segment on the terminal: iteration, loss and time left.", source="ours"
+    )
+    tracker: Literal["none", "tensorboard"] = key(
+        "none",
+        "Further files for the lines of training/metrics.csv. tensorboard: event files beside it; it needs the package "
+        "tensorboard.",
+        source="ours",
+    )
     order: Literal["permutation", "offsets"] = key(
         "permutation",
         "Order of the text: non-overlapping sequences in a new order each epoch, or random offsets as in nanoGPT.",

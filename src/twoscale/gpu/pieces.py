@@ -57,7 +57,7 @@ def _train(runs: Runs, stop_at: float) -> int:
             reached = until
             continue
         # a call trains one iteration at least, so that calls of any length come to an end
-        reached = train_segment(config, data, Segment(until, identity, stop_at), paths)
+        reached = train_segment(config, data, Segment(until, identity, stop_at, run), paths)
         if reached == until:
             _drop_optimizer(paths)
         if time.monotonic() >= stop_at:

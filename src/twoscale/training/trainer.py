@@ -26,6 +26,7 @@ from twoscale.model import checkpoints, registry
 from twoscale.model.checkpoints import Header
 from twoscale.model.interface import LoopedModel
 from twoscale.model.noise import EvaluationNoise, training_noise
+from twoscale.training.metrics_log import Record, SegmentView, check_tracker, ignore, monitoring
 from twoscale.training.processes import World, destroy_distributed, init_distributed
 
 ADAM_EPSILON = 1e-8
@@ -153,11 +154,15 @@ class TrainingData:
 
 @dataclass(frozen=True)
 class Segment:
-    """Iterations up to `until`, of the run with this identity; at `stop_at` (seconds of time.monotonic) it pauses."""
+    """Iterations up to `until`, of the run with this identity; at `stop_at` (seconds of time.monotonic) it pauses.
+
+    `run` is its name in messages.
+    """
 
     until: int
     identity: dict[str, Any]
     stop_at: float = math.inf
+    run: str = "train"
 
 
 class Trainer:
@@ -171,6 +176,7 @@ class Trainer:
         batches = Batches(data.tokens, self.model.context_length, self.train.batch_size, self.train.order, self.seed)
         self.batches = Prefetched(batches) if self.train.prefetch else batches
         self.held_out = data.held_out
+        self.record: Record = ignore  # called with each row of the log
 
     def iterate(self, state: TrainingState) -> None:
         """One optimizer update, and its row in the log."""
@@ -256,6 +262,7 @@ def train_segment(config: SegmentConfig, data: TrainingData, segment: Segment, p
     The outputs are the log, the optimizer state and the weights; the partial state is removed last. A segment that
     pauses before its end leaves only the partial state.
     """
+    check_tracker(config.train)
     world, until, identity = init_distributed(config.device), segment.until, segment.identity
     weights, header = checkpoints.load(paths.start[0], "weights", identity, config.device)
     moments = {}
@@ -263,7 +270,10 @@ def train_segment(config: SegmentConfig, data: TrainingData, segment: Segment, p
         moments, _ = checkpoints.load(paths.start[1], "optimizer", identity, config.device)
     partial = load_partial(paths.partial, header.iteration, until, identity, config.device)
     state = restore(config, *(partial or (weights, moments, header)))
-    run_segment(Trainer(config, data, world, segment.stop_at), state, until, paths.partial, identity)
+    trainer = Trainer(config, data, world, segment.stop_at)
+    view = SegmentView(segment.run, until, state.iteration, tuple(state.log), paths.log.parent)
+    with monitoring(config, view, visible=world.is_main) as trainer.record:
+        run_segment(trainer, state, until, paths.partial, identity)
     if world.is_main and state.iteration == until:
         write_segment(state, paths, identity)
     destroy_distributed(world)
@@ -294,6 +304,7 @@ def run_segment(trainer: Trainer, state: TrainingState, until: int, partial: Pat
             row = state.log[-1]
             bar.set_postfix_str(f"loss {row['loss']:.3f}, {row['tokens_per_s']:.0f} tokens/s", refresh=False)
             bar.update(1)
+            trainer.record(row)
             now = time.monotonic()
             stops = now >= trainer.stop_at
             if is_main and (stops or now - saved >= train.save_seconds) and state.iteration < until:

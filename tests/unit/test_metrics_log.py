@@ -1,0 +1,267 @@
+"""metrics_log: what can be seen of training while it runs, with kills and resumes."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from tests.segment import TIMEOUT, Run
+from tests.small import job_config, model_config, train_config
+from twoscale import tables
+from twoscale.config import ConfigSlice
+from twoscale.errors import InputError
+from twoscale.model import checkpoints
+from twoscale.training.metrics_log import (
+    METRICS,
+    STDOUT,
+    Clock,
+    SegmentView,
+    monitoring,
+    print_on_terminal,
+    whole_lines,
+)
+from twoscale.training.trainer import Segment, SegmentPaths, train_segment
+
+GROUPS = ("2", "3")
+
+
+# --- a segment that is killed and resumed, and the next one --------------------------------------------------------
+
+FIRST, SECOND = 100, 104
+RUNTIME = {
+    "iterations": SECOND,
+    "checkpoint_every": SECOND,
+    "log_every": 2,
+    "save_seconds": 0.1,
+    "tracker": "tensorboard",
+}
+
+
+def last_line(path: Path) -> int:
+    """Iteration of the last line of a metrics file; 0 if there is none."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return int(lines[-1].split(",")[0]) if len(lines) > 1 else 0
+
+
+def kill_beyond_its_partial_state(run: Run) -> int:
+    """Start the first segment and kill it when it shows more than its partial state has; iteration of that state."""
+    partial, end = run.partial(FIRST), time.monotonic() + TIMEOUT
+    process = subprocess.Popen(run.command(0, FIRST, **RUNTIME), stderr=subprocess.DEVNULL)
+    while True:
+        assert process.poll() is None, "the segment ended before it could be killed"
+        assert time.monotonic() < end
+        if partial.exists():
+            process.send_signal(signal.SIGSTOP)
+            saved = checkpoints.read_header(partial).iteration
+            if last_line(run.folder / METRICS) > saved + 2:
+                process.kill()
+                process.wait()
+                return saved
+            process.send_signal(signal.SIGCONT)
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def resumed(tmp_path_factory) -> Run:
+    """Two segments, the first of which was killed while it wrote a line."""
+    pytest.importorskip("tensorboard")
+    run = Run(tmp_path_factory.mktemp("resumed"))
+    (run.folder / METRICS).write_text("of an earlier training\n1,2,3\n")
+    assert 0 < kill_beyond_its_partial_state(run) < FIRST
+    with (run.folder / METRICS).open("a") as file:
+        file.write("99,63")
+    return run.succeed(0, FIRST, **RUNTIME).succeed(FIRST, SECOND, **RUNTIME)
+
+
+@pytest.fixture(scope="module")
+def table(resumed) -> pd.DataFrame:
+    """The rows of both segments that are shown, with the loops of each group."""
+    rows = pd.concat([resumed.log(FIRST), resumed.log(SECOND)]).set_index("iteration")
+    loops = pd.concat([resumed.loops(FIRST), resumed.loops(SECOND)]).pivot(
+        index="iteration", columns="group", values="loops"
+    )
+    rows = rows.join(loops.add_prefix("loops_"))
+    return rows[(rows.index % 2 == 0) | rows["held_out_loss"].notna()]
+
+
+def test_each_iteration_is_in_the_csv_once_and_in_order_after_a_kill(resumed, table):
+    iterations = resumed.metrics()["iteration"].tolist()
+    assert iterations == table.index.tolist()
+    assert iterations == [i for i in range(1, SECOND + 1) if i % 2 == 0 or i % 5 == 0]
+
+
+def test_the_csv_has_the_numbers_of_the_tables(resumed, table):
+    """Speeds too: a line before the kill shows the same measurement that the partial state keeps."""
+    lines = resumed.metrics().set_index("iteration")
+    for name in [*tables.columns("training"), *(f"loops_{group}" for group in GROUPS)]:
+        if name != "iteration":
+            expected = table[name].astype(float).tolist()
+            assert lines[name].astype(float).tolist() == pytest.approx(expected, rel=1e-5, nan_ok=True), name
+
+
+def test_the_time_left_ends_at_zero(resumed):
+    lines = resumed.metrics().set_index("iteration")
+    assert (lines[["segment_left_s", "run_left_s"]].dropna() >= 0).all(axis=None)
+    assert lines.loc[FIRST, "segment_left_s"] == 0 < lines.loc[FIRST, "run_left_s"]
+    assert lines.loc[SECOND, ["segment_left_s", "run_left_s"]].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("name", ["loss", "held_out_loss", "gradient_norm", "learning_rate", "tokens_per_s", "loops_3"])
+def test_tensorboard_reads_each_iteration_once_after_a_kill(resumed, table, name):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    curves = EventAccumulator(str(resumed.folder), size_guidance={"scalars": 0}).Reload()
+    found = [(event.step, event.value) for event in curves.Scalars(name)]
+    expected = table[name].dropna()
+    assert [step for step, _ in found] == expected.index.tolist()
+    assert [value for _, value in found] == pytest.approx(expected.tolist(), rel=1e-5)
+
+
+def test_a_missing_package_is_named_before_any_file_is_read(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "tensorboard", None)  # as if it were not installed
+    missing = tmp_path / "missing"
+    paths = SegmentPaths([missing], missing, missing, missing, missing, missing)
+    with pytest.raises(InputError, match=r"^config key train\.tracker: found 'tensorboard', but .* not installed"):
+        train_segment(config(tracker="tensorboard"), None, Segment(4, {}), paths)
+    assert not list(tmp_path.iterdir())
+
+
+# --- the file ------------------------------------------------------------------------------------------------------
+
+
+def config(**changes: Any) -> ConfigSlice:
+    return job_config(model=model_config(), train=train_config(log_every=2, **changes))
+
+
+def row(iteration: int, held_out_loss: float | None = None) -> dict[str, Any]:
+    numbers = dict.fromkeys(tables.columns("training"), 0.5)
+    return numbers | {"iteration": iteration, "held_out_loss": held_out_loss, "loops": [3, 4]}
+
+
+def show(folder: Path, rows: list[dict[str, Any]], iteration: int = 0, log: tuple = (), **changes: Any) -> None:
+    """The file after a process that resumes at `iteration`, with `log` before it, and trains `rows`."""
+    with monitoring(config(**changes), SegmentView("small", 20, iteration, log, folder)) as record:
+        for each in rows:
+            record(each)
+
+
+def iterations_in(folder: Path) -> list[int]:
+    return pd.read_csv(folder / METRICS)["iteration"].tolist()
+
+
+def test_lines_are_at_the_interval_and_where_the_held_out_loss_is(tmp_path):
+    show(tmp_path, [row(1), row(2), row(3, held_out_loss=2.5), row(4), row(5)])
+    assert iterations_in(tmp_path) == [2, 3, 4]
+    assert pd.read_csv(tmp_path / METRICS)["held_out_loss"].dropna().tolist() == [2.5]
+
+
+def test_a_line_can_be_read_at_once(tmp_path):
+    with monitoring(config(), SegmentView("small", 20, 0, (), tmp_path)) as record:
+        record(row(2))
+        assert iterations_in(tmp_path) == [2]
+
+
+@pytest.mark.parametrize("resumed_at", range(9))
+def test_a_file_cut_at_any_byte_becomes_whole_again(tmp_path, resumed_at):
+    """From every cut and resume: each line once, in order, none beyond, and those of the segment complete."""
+    everything = [row(iteration) for iteration in range(1, 9)]
+    show(tmp_path, everything)
+    whole = (tmp_path / METRICS).read_bytes()
+    for cut in range(0, len(whole), 7):
+        (tmp_path / METRICS).write_bytes(whole[:cut])
+        show(tmp_path, [], resumed_at, tuple(everything[4:resumed_at]))
+        found = iterations_in(tmp_path)
+        earlier = [iteration for iteration in (2, 4) if iteration in found and iteration <= resumed_at]
+        assert found == earlier + [iteration for iteration in (6, 8) if iteration <= max(resumed_at, 4)]
+
+
+def test_lines_under_other_columns_are_dropped(tmp_path):
+    (tmp_path / METRICS).write_text("iteration,loss\n2,1.5\n")
+    show(tmp_path, [row(4)], iteration=3)
+    assert iterations_in(tmp_path) == [4]
+
+
+def test_training_from_scratch_starts_new_files(tmp_path):
+    pytest.importorskip("tensorboard")
+    for last in (8, 4):
+        show(tmp_path, [row(iteration) for iteration in range(1, last + 1)], tracker="tensorboard")
+    assert iterations_in(tmp_path) == [2, 4]
+    assert len(list(tmp_path.glob("events.out.tfevents.*"))) == 1
+
+
+def test_the_next_segment_appends_to_the_same_file(tmp_path):
+    show(tmp_path, [row(2)])
+    with (tmp_path / METRICS).open() as followed:
+        show(tmp_path, [row(4)], iteration=2)
+        assert len(followed.readlines()) == 3
+
+
+def test_a_process_that_was_left_behind_does_not_write_into_the_file_of_its_successor(tmp_path):
+    with monitoring(config(), SegmentView("small", 20, 0, (), tmp_path)) as record:
+        record(row(2))
+        record(row(4))
+        show(tmp_path, [row(4)], iteration=2, log=(row(1), row(2)))
+        record(row(6))
+    assert iterations_in(tmp_path) == [2, 4]
+
+
+def test_a_repeated_line_counts_once():
+    assert whole_lines("a,b\n2,first\n2,second\n", "a,b\n", 2) == {2: "2,first\n"}
+
+
+# --- time left and terminal ----------------------------------------------------------------------------------------
+
+
+def test_the_first_iteration_does_not_count_once_there_is_another():
+    clock = Clock()
+    time.sleep(0.5)
+    clock.tick()
+    assert clock.seconds(10) >= 5
+    for _ in range(5):
+        clock.tick()
+    assert clock.seconds(10) < 5
+
+
+def terminal(stdout: int) -> subprocess.CompletedProcess:
+    """A process that prints a line on `stdout`."""
+    code = "from twoscale.training.metrics_log import print_on_terminal; print_on_terminal('line\\n')"
+    return subprocess.run(
+        [sys.executable, "-c", code], stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=TIMEOUT, check=False
+    )
+
+
+def test_a_line_is_printed_on_standard_output():
+    assert terminal(subprocess.PIPE).stdout == "line\n"
+
+
+def test_a_reader_that_is_gone_does_not_stop_training():
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = terminal(writing)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_reader_that_does_not_read_does_not_stop_training():
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with contextlib.suppress(BlockingIOError):
+        while os.write(writing, b"x" * 4096):
+            pass
+    os.set_blocking(writing, True)
+    assert terminal(writing).returncode == 0
+    os.close(reading)
+    os.close(writing)
+
+
+def test_nothing_is_printed_where_output_and_errors_are_one_file(capfd):
+    os.dup2(2, STDOUT)
+    print_on_terminal("line\n")
+    assert capfd.readouterr().err == ""
