@@ -144,7 +144,7 @@ def draw(states: States, *, tokens: int, context: style.FigureContext) -> Figure
     visible = np.concatenate([segment.path for segment in segments])
     _set_limits(axes, plane[visible][:, positions].reshape(-1, 2))
     if states.places[0]["stage"] == "embedding":
-        _mark_embedding(axes, plane[:, front], states.tokens[front])
+        _mark_embedding(axes, plane[visible, front], states.tokens[front])
     axes.set_xlabel(f"PC 1 ({100 * shares[0]:.0f} % of variance)", x=DATA_SHARE / 2)
     axes.set_ylabel(f"PC 2 ({100 * shares[1]:.0f} % of variance)")
     _draw_inset(axes, plane[:, front], states.tokens[front], segments, shades)
@@ -285,7 +285,7 @@ def _draw_inset(
     magnification = width * np.ptp(axes.get_xlim()) / np.ptp(inset.get_xlim())
     word = printable(token).replace("$", r"\$")
     steps = f"group {style.group_name(loop.group)}, $k$ = {first} … {last}"
-    inset.set_title(f"“{word}”, {steps}, {_factor(magnification)} ×", fontsize=SMALL, pad=3)
+    inset.set_title(f"“{word}”, {steps}, {factor(magnification)} ×", fontsize=SMALL, pad=3)
     inset.set_xlabel("PC 1", fontsize=SMALL, labelpad=1)
     inset.set_ylabel("PC 2", fontsize=SMALL, labelpad=1)
     if magnification < LEAST_ZOOM:  # the loop fills the panel: its frame would too
@@ -296,7 +296,7 @@ def _draw_inset(
         connector.set_visible(visible)
 
 
-def _factor(magnification: float) -> str:
+def factor(magnification: float) -> str:
     """A factor with two digits, without an exponent."""
     return style.grouped(round(magnification, 1 - math.floor(math.log10(magnification)))).removesuffix(".0")
 
@@ -311,7 +311,7 @@ def _inset_box(groups: int) -> tuple[float, float, float, float]:
 def _enlarge(inset: Axes, points: np.ndarray) -> None:
     """Limits of equal scale around `points` (N, 2)."""
     low, high = points.min(axis=0), points.max(axis=0)
-    middle, half = (low + high) / 2, max(0.58 * (high - low).max(), 1e-9)
+    middle, half = (low + high) / 2, max(0.66 * (high - low).max(), 1e-9)
     inset.set_xlim(middle[0] - half, middle[0] + half)
     inset.set_ylim(middle[1] - half, middle[1] + half)
     inset.set_aspect("equal")
@@ -348,6 +348,6 @@ def _legend(states: States, segments: Sequence[Segment], others: int) -> dict[st
         "hand-off": Line2D([], [], **HANDOFF) if hand_offs(segments) else None,
         "start of a loop": Line2D([], [], **JUMP),
         "last state of a loop": Line2D([], [], linestyle="none", color="0.3", **EXIT),
-        f"{others} other tokens": Line2D([], [], **PALE) if others else None,
+        f"{others} other token{'s' * (others != 1)}": Line2D([], [], **PALE) if others else None,
     }
     return {name: handle for name, handle in handles.items() if handle is not None}

@@ -76,6 +76,9 @@ def _draw_quantiles(axes: Axes, places: np.ndarray, rows: pd.DataFrame, look: di
 
 def _add_legend(figure: Figure, axes: Axes, groups: list[str], floor: float) -> None:
     names = ["all groups" if group == "all" else f"group {style.group_name(group)}" for group in groups]
-    handles = [*axes.get_lines(), Patch(**ROUNDING)]
-    names.append(f"rounding errors, below {style.power_name(floor)}")
-    figure.legend(handles, names, loc="outside upper center", ncols=len(names), title="noise varied in")
+    handles = dict(zip(names, axes.get_lines(), strict=True))
+    if axes.get_ylim()[0] < floor:
+        handles[f"rounding errors, below {style.power_name(floor)}"] = Patch(**ROUNDING)
+    figure.legend(
+        handles.values(), handles.keys(), loc="outside upper center", ncols=len(handles), title="noise varied in"
+    )

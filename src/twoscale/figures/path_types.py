@@ -62,10 +62,11 @@ def _title(panels: list[Axes], groups: list[str], path_types: pd.DataFrame) -> N
     """Title each column with its group and the least share of tokens that converge at a checkpoint."""
     style.title_groups(panels, groups)
     converging = path_types[path_types["path_type"] == "converging"].groupby(["group", "iteration"])["share"].sum()
-    least = converging.unstack().reindex(groups).fillna(0.0).min(axis="columns")
-    for axes, share in zip(panels, least, strict=True):
-        at_least = "all" if share > 1 - 1e-9 else f"at least {min(100 * share, 99.9):.3g} %"
-        axes.set_title(f"{axes.get_title()}, {at_least} converge")
+    shares = converging.unstack().reindex(index=groups, columns=path_types["iteration"].unique()).fillna(0.0)
+    least = "" if shares.shape[1] == 1 else "at least "
+    for axes, share in zip(panels, shares.min(axis="columns"), strict=True):
+        tokens = "all" if share > 1 - 1e-9 else f"{least}{min(100 * share, 99.9):.3g} %"
+        axes.set_title(f"{axes.get_title()}, {tokens} converge")
 
 
 def _name_rows(figure: Figure, panels: list[Axes]) -> None:

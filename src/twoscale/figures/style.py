@@ -30,7 +30,8 @@ LEAST_FONT = 6  # points; smaller text cannot be read in a journal
 # Labels with scripts, which matplotlib sets at 0.7 of the size.
 SCRIPTED = 8.6
 GREY = "0.45"
-LABEL_ROOM = 0.15  # least distance of two labels of iterations, as a share of the axis
+# Width of a digit and of the least gap of two labels of iterations, as shares of the narrowest axis, a third of a page.
+DIGIT, GAP = 0.034, 0.03
 # Range in which the cosine settles in later checkpoints, as section 3 of the paper reports it.
 REPORTED_COSINE = (0.5, 0.65)
 REPORTED_BAND = "#f6e2a0"
@@ -80,7 +81,7 @@ BLUE, ORANGE, GREEN, PURPLE, BROWN, BLACK = COLOURS = (
 CRITERION_COLOURS = {"step_norm": BLUE, "kl": ORANGE, "acceleration": GREEN}
 # Checkpoints, light to dark. The hue changes as well: neighbours differ more than in a map of one hue.
 _CHECKPOINTS = LinearSegmentedColormap.from_list(
-    "checkpoints", ("#de7e00", "#d92e6a", "#9a35dd", "#2250c8", "#005a3c", "#101010")
+    "checkpoints", ("#db7b00", "#d92e6a", "#9a35dd", "#2250c8", "#005a3c", "#101010")
 )
 _FURTHER_COLOURS = (PURPLE, BROWN, BLACK)
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
@@ -377,8 +378,10 @@ def _with_room(axes: Axes, iterations: np.ndarray) -> list[int]:
     # before the layout the final width is unknown, so distances are shares of the axis
     low, high = axes.transData.transform([(limit, 1) for limit in axes.get_xlim()])[:, 0]
     places = (axes.transData.transform([(iteration, 1) for iteration in iterations])[:, 0] - low) / (high - low)
+    widths = [DIGIT * len(grouped(iteration)) for iteration in iterations]
     labelled: list[int] = []
+    # first and last come first, so that they always have a label
     for i in sorted(range(len(iterations)), key=lambda i: i not in (0, len(iterations) - 1)):
-        if all(abs(places[i] - places[other]) > LABEL_ROOM for other in labelled):
+        if all(abs(places[i] - places[k]) > (widths[i] + widths[k]) / 2 + GAP for k in labelled):
             labelled.append(i)
     return sorted(labelled)
