@@ -301,7 +301,7 @@ def test_fig1_names_the_one_token_in_colour_and_counts_the_others(tmp_path):
     assert [text.get_text() for text in axes.texts] == ["“\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}”"]
     assert "2 other tokens" in [text.get_text() for text in axes.get_legend().get_texts()]
     dashed = [line for line in axes.get_lines() if line.get_linestyle() == "--"]
-    assert len(dashed) == 3  # the hand-offs of one token, layers to groups to layer
+    assert len(dashed) == 5  # of one token: three hand-offs and the starts of two loops
 
 
 @pytest.mark.parametrize(

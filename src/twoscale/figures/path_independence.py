@@ -61,6 +61,8 @@ def _draw_measure(
             axes.plot(places, 1 - rows["mean"], **look)
         else:
             _draw_quantiles(axes, places, rows, look, floor)
+    if axes.patches:  # the range of rounding errors
+        axes.set_ylim(bottom=floor / 10)
 
 
 def _draw_quantiles(axes: Axes, places: np.ndarray, rows: pd.DataFrame, look: dict, floor: float) -> None:
