@@ -52,18 +52,14 @@ def draw(
 
     Raises InputError for a table without rows.
     """
-    for name, table in (
-        ("exit_latency", exit_latency),
-        ("exit_quality", exit_quality),
-        ("uniform_loops", uniform_loops),
-    ):
+    needed = {"exit_latency": exit_latency, "exit_quality": exit_quality, "uniform_loops": uniform_loops}
+    for name, table in needed.items():
         if table.empty:
             raise InputError(f"table {name}: found no row, expected at least one exit criterion for the figure.")
     times = summarise_latency(exit_latency)[[*OPERATING_POINT, "latency_ms"]]
     points = summarise_quality(exit_quality, exit_loops, context.loops).merge(times, on=OPERATING_POINT)
-    points = points.sort_values("threshold")
     full = points.loc[(points["criterion"] == "fixed") & (points["threshold"] == context.loops), "ce"].item()
-    points = points.assign(excess=points["ce"] - full)
+    points = points.sort_values("threshold").assign(excess=points["ce"] - full)
     styles = _styles(exit_quality["criterion"])
     figure = style.new_figure(style.DOUBLE, 3.5, context)
     panels = figure.subplots(1, len(PANELS), sharey=True)
