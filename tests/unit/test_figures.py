@@ -235,8 +235,7 @@ def test_criteria_have_the_colours_of_the_paper_and_no_two_look_alike():
     hues = {name: np.argmax(to_rgb(styles[name]["color"])) for name in ("step_norm", "acceleration", "kl")}
     assert hues == {"step_norm": 2, "acceleration": 1, "kl": 0}  # blue, green, orange: red leads
     assert "fixed" not in styles
-    for what in ("color", "marker"):
-        assert len({str(look[what]) for look in styles.values()}) == len(styles)
+    assert len({look["marker"] for look in styles.values()}) == len(styles)
 
 
 @pytest.mark.parametrize(("number", "written"), [(1, "(i)"), (4, "(iv)"), (9, "(ix)"), (12, "(xii)")])
@@ -290,10 +289,26 @@ def test_fig1_inset_holds_the_late_states_of_the_last_group(tmp_path):
     axes = fig1.draw(states, tokens=4, **RUN).axes[0]
     inset = next(child for child in axes.child_axes if "group 5–6" in child.get_title())
     plane, _ = fig1.project(states.values)
-    late = plane[[place["group"] == "5-6" and place["k"] >= 1 for place in states.places], 0]
+    late = plane[[place["group"] == "5-6" and place["k"] >= 1 for place in states.places], 2]
     assert_inside(inset, late)
     assert axes.get_xlabel().startswith("PC 1 (")
-    assert [text.get_text() for text in axes.texts] == ["a", "b", "↵", "$x"]
+    assert (inset.get_xlabel(), inset.get_ylabel()) == ("PC 1", "PC 2")
+
+
+def test_fig1_names_the_one_token_in_colour_and_counts_the_others(tmp_path):
+    states = fig1.read_states(saved_states(tmp_path / "s.safetensors"))
+    axes = fig1.draw(states, tokens=3, **RUN).axes[0]
+    assert [text.get_text() for text in axes.texts] == ["“\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}”"]
+    assert "2 other tokens" in [text.get_text() for text in axes.get_legend().get_texts()]
+    dashed = [line for line in axes.get_lines() if line.get_linestyle() == "--"]
+    assert len(dashed) == 5  # of one token: three hand-offs and the starts of two loops
+
+
+@pytest.mark.parametrize(
+    ("magnification", "printed"), [(252.3, "250"), (5.04, "5"), (0.613, "0.61"), (1234, "1\u2009200")]
+)
+def test_fig1_writes_the_magnification_without_an_exponent(magnification, printed):
+    assert fig1.factor(magnification) == printed
 
 
 @pytest.mark.parametrize("changed", [{"tokens": ["a"]}, {"places": places()[:-1]}])
@@ -324,7 +339,16 @@ def test_fig1_shows_only_what_the_states_have_in_its_legend(tmp_path):
     save_file({"states": values}, path, metadata={"twoscale": json.dumps(header)})
     figure = fig1.draw(**fig1.read([path]), tokens=2, **RUN)
     entries = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
-    assert entries == ["start $x^{(0)}$ to $x^{(1)}$", "last state $x^{(K)}$"]
+    assert entries == ["start of a loop", "last state of a loop", "1 other token"]
+
+
+def test_fig1_of_a_model_with_only_an_embedding_names_no_unlooped_layers(tmp_path):
+    way = [place for place in places() if place["stage"] != "layer"]
+    values = np.random.default_rng(0).normal(size=(len(way), 2, 5)).astype(np.float32)
+    states = fig1.States(values, way, ["a", "b"], iteration=0, sequence=0)
+    legend = fig1.draw(states, tokens=1, **RUN).axes[0].get_legend()
+    entries = [text.get_text() for text in legend.get_texts()]
+    assert entries == ["embedding", "hand-off", "start of a loop", "last state of a loop"]
 
 
 def test_groups_with_fewer_loop_steps_are_named_at_the_foot():
@@ -363,6 +387,15 @@ def test_fig3_has_a_row_per_measure_a_column_per_group_and_a_line_per_checkpoint
     assert legend_texts(figure) == ["0 (untrained)", "50", "600"]
 
 
+@pytest.mark.parametrize("name", ["fig3", "fig5"])
+def test_only_the_first_and_the_last_checkpoint_have_a_band(name, tmp_path):
+    axes = draw(name, tmp_path).axes[-1]
+    lines = axes.get_lines()
+    assert len(lines) == len(ITERATIONS)
+    ends = [to_rgb(lines[0].get_color()), to_rgb(lines[-1].get_color())]
+    assert [to_rgb(band.get_facecolor()[0]) for band in axes.collections] == ends
+
+
 def test_fig3_bands_stay_positive_on_the_logarithmic_axis():
     table = loop_metrics().assign(std=100.0)
     axes = fig3.draw(table, **RUN).axes[0]
@@ -386,6 +419,17 @@ def test_fig4_has_the_criteria_of_the_table_and_all_loop_steps_as_a_line(tmp_pat
         assert axes.get_xscale() == "log"
         level = [line for line in axes.get_lines() if list(line.get_xdata()) == [0, 1]]
         assert len(level) == 1  # `fixed` at all loop steps only, not at 3
+
+
+def test_fig4_has_a_second_axis_of_the_change_from_all_loop_steps():
+    latency, quality, loops = exit_tables(("fixed", "kl"))
+    quality.loc[quality["criterion"] == "kl", "ce"] += 0.5
+    axes = fig4.draw(latency, quality, loops, **RUN).axes[2]
+    axes.figure.draw_without_rendering()
+    (change,) = axes.child_axes
+    full = 3.75  # cross-entropy at all loop steps, weighted by tokens
+    np.testing.assert_allclose(change.get_ylim(), np.array(axes.get_ylim()) - full)
+    assert list(axes.get_lines()[0].get_ydata()) == pytest.approx([full + 0.5] * 3)
 
 
 def test_fig5_covers_all_loop_steps_and_marks_the_range_of_the_paper(tmp_path):
@@ -436,6 +480,7 @@ def test_training_shows_all_loop_counts_of_each_group_around_their_expectation(t
         assert list(axes.get_lines()[-1].get_ydata()) == [3, 3]
         (beside,) = axes.child_axes
         assert sum(bar.get_width() for bar in beside.patches) == len(drawn)
+        assert beside.get_xlabel() == "iterations"
     assert "$r + 1 = 3$ loops" in legend_texts(figure)
 
 

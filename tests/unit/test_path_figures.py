@@ -41,27 +41,41 @@ def draw_types():
 
 def draw_independence(**changes):
     table = metrics_table(path_independence.LABELS, ("4", "5-6", "all"))
-    return path_independence.draw(table.assign(**changes), **RUN)
+    return path_independence.draw(table.assign(**changes), dtype="float64", **RUN)
 
 
-def test_every_path_type_has_a_segment_of_the_bars():
-    assert {path_type for path_type, _, _ in path_types.SEGMENTS.values()} == set(criteria.PATH_TYPES)
+def test_every_path_type_but_converging_has_a_line():
+    assert {path_type for path_type, _, _ in path_types.OTHERS.values()} == set(criteria.PATH_TYPES) - {"converging"}
 
 
-def test_bars_stack_the_shares_of_a_checkpoint_to_one_with_orbits_by_period():
-    axes = draw_types().axes[0]
-    heights = [[bar.get_height() for bar in bars] for bars in axes.containers]
-    assert heights == [pytest.approx([share] * len(ITERATIONS)) for share in (0.4, 0.3, 0.2, 0.0, 0.1)]
-    tops = [bar.get_y() + bar.get_height() for bar in axes.containers[-1]]
-    assert tops == pytest.approx([1.0] * len(ITERATIONS))
+def test_shares_of_other_types_add_up_orbits_by_period_without_types_that_do_not_occur():
+    shares = path_types.other_shares(types_table())
+    assert list(shares.columns) == ["orbiting, period 2", "orbiting, longer period", "undecided"]
+    for _, row in shares.iterrows():
+        assert list(row) == pytest.approx([0.3, 0.2, 0.1])
+    drawn = [list(line.get_ydata()) for line in draw_types().axes[-1].get_lines()]
+    assert drawn == [pytest.approx([share] * len(ITERATIONS)) for share in (0.3, 0.2, 0.1)]
 
 
-def test_there_is_a_column_per_group_with_medians_below_the_bars():
+def test_there_is_a_column_per_group_with_medians_and_the_share_that_converges():
     figure = draw_types()
-    assert [axes.get_title() for axes in figure.axes[:2]] == ["(i)  group 4", "(ii)  group 5–6"]
-    for axes in figure.axes[2:]:
+    titles = ["(i)  group 4, at least 40 % converge", "(ii)  group 5–6, at least 40 % converge"]
+    assert [axes.get_title() for axes in figure.axes[:2]] == titles
+    for axes in figure.axes[:4]:
         assert list(axes.get_lines()[0].get_ydata()) == [3.0] * len(ITERATIONS)
     assert [tick.get_text() for tick in figure.axes[-1].get_xticklabels()] == ["0", "50", "600"]
+    assert figure.axes[-1].get_xlabel() == "iteration (log scale)"
+
+
+def test_there_is_no_panel_of_types_where_all_tokens_converge():
+    types = types_table().query("path_type == 'converging'").assign(share=1.0)
+    figure = path_types.draw(types, metrics_table(path_types.ROWS), **RUN)
+    assert len(figure.axes) == 4  # two measures of two groups
+    assert not figure.legends
+    assert [axes.get_title() for axes in figure.axes[:2]] == [
+        "(i)  group 4, all converge",
+        "(ii)  group 5–6, all converge",
+    ]
 
 
 def test_path_independence_has_a_line_per_varied_group_and_the_share_of_changed_predictions():
@@ -73,9 +87,17 @@ def test_path_independence_has_a_line_per_varied_group_and_the_share_of_changed_
     assert list(changed.get_lines()[0].get_ydata()) == [0.25] * len(ITERATIONS)
 
 
-def test_values_of_zero_are_drawn_at_the_lowest_value_of_the_logarithmic_axes():
-    distance = draw_independence(q05=0.0, q50=0.0).axes[0]
-    assert list(distance.get_lines()[0].get_ydata()) == [path_independence.LOWEST] * len(ITERATIONS)
+def test_rounding_errors_are_drawn_at_the_edge_of_a_marked_range():
+    floor = 16 * 2.0**-52
+    figure = draw_independence(q05=0.0, q50=1e-16)
+    distance = figure.axes[0]
+    assert list(distance.get_lines()[0].get_ydata()) == [floor] * len(ITERATIONS)
+    low, high = distance.patches[0].get_y(), distance.patches[0].get_y() + distance.patches[0].get_height()
+    assert low < high == pytest.approx(floor)
+    assert distance.get_ylim()[0] < floor
+    entries = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert entries[-1] == "rounding errors, below 4e-15"
+    assert not draw_independence().axes[0].patches
 
 
 @pytest.mark.parametrize("draw", [draw_types, draw_independence])
@@ -90,14 +112,14 @@ def test_a_model_without_groups_is_refused_in_one_sentence():
     with pytest.raises(InputError, match="expected at least one"):
         path_types.draw(types_table(()), metrics_table(path_types.ROWS, ()), **RUN)
     with pytest.raises(InputError, match="expected at least one"):
-        path_independence.draw(metrics_table(path_independence.LABELS, ()), **RUN)
+        path_independence.draw(metrics_table(path_independence.LABELS, ()), dtype="float64", **RUN)
 
 
 def test_one_checkpoint_has_a_visible_band_and_one_group_a_legend_within_the_page():
     types, metrics = types_table(("4",)), metrics_table(path_types.ROWS, ("4",))
     only = [table[table["iteration"] == 600] for table in (types, metrics)]
     figure = path_types.draw(*only, **RUN)
-    bars = [segment for lines in figure.axes[1].collections for segment in lines.get_segments()]
+    bars = [segment for lines in figure.axes[0].collections for segment in lines.get_segments()]
     assert [bar[:, 1].tolist() for bar in bars] == [[1.0, 5.0], [2.0, 4.0]]
     figure.draw_without_rendering()
     legend = figure.legends[0].get_window_extent()

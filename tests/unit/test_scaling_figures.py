@@ -3,11 +3,14 @@
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.colors import to_rgb
 
-from tests.unit.test_figures import RUN, exit_tables, legend_texts, one_sentence
+from tests.unit.test_figures import LOOPS, RUN, exit_tables, legend_texts, one_sentence
 from twoscale import tables
 from twoscale.errors import InputError
-from twoscale.figures import pareto, scaling
+from twoscale.figures import pareto, scaling, style
 
 
 def scaling_table(iterations=(0, 50, 600), loops=(1, 2, 6)):
@@ -48,7 +51,32 @@ def test_pareto_has_a_line_per_criterion_with_all_loop_steps_at_zero():
                 line.get_ydata(orig=False), 0, atol=1e-12
             )  # all criteria of this table have one CE
     assert set(figure.axes[0].containers[0].lines[0].get_xdata()) == {30.0}  # median latency
-    assert legend_texts(figure) == ["KL", "mine", "fixed loops", "fewest loops that settle the token"]
+    others = ["fixed loops", "frontier of all points", "fewest loops that settle the token"]
+    assert legend_texts(figure) == ["KL", "mine", *others]
+    assert figure.axes[0].get_ylabel().startswith(f"cross-entropy above that of {LOOPS} loops")
+
+
+def test_built_in_criteria_of_other_papers_are_grey_in_the_pareto_figure_and_one_of_the_user_is_not():
+    axes = pareto_figure(("fixed", "cosine", "acceleration", "mine")).axes[0]
+    colours = {to_rgb(container.lines[0].get_color()) for container in axes.containers}
+    assert colours == {to_rgb(c) for c in (style.BLACK, pareto.IN_GREY["color"], style.GREEN, style.PURPLE)}
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(-9, 9)), min_size=1, max_size=30))
+def test_the_frontier_is_the_set_of_points_that_no_other_point_beats(points):
+    cost, excess = pareto.frontier(*(pd.Series(values, dtype=float) for values in zip(*points, strict=True)))
+    beaten = {(x, y) for x, y in points for other in points if other != (x, y) and other[0] <= x and other[1] <= y}
+    assert set(zip(cost, excess, strict=True)) == set(points) - beaten
+    assert sorted(cost) == list(cost)
+
+
+def test_an_untrained_model_far_above_the_others_is_a_number_in_the_panel_of_perplexity():
+    table = scaling_table()
+    assert not scaling.draw(table, mean_loops=3, **RUN).axes[0].texts
+    table.loc[table["iteration"] == 0, "ppl"] = 5000.0
+    quality = scaling.draw(table, mean_loops=3, **RUN).axes[0]
+    assert [text.get_text() for text in quality.texts] == [f"untrained: {style.grouped(5000)} (above)"]
+    assert quality.get_ylim()[1] < 100
 
 
 def test_the_star_of_the_pareto_figure_is_weighted_by_tokens_and_has_no_latency():

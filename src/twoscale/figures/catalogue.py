@@ -247,7 +247,13 @@ FIGURES = (
         loops=_max_loops,
     ),
     Figure("path_types", table("path_types", "path_metrics"), _path_types),
-    Figure("path_independence", table("path_independence"), _path_independence, noise=True),
+    Figure(
+        "path_independence",
+        table("path_independence"),
+        _path_independence,
+        values=lambda config: {"dtype": config.trajectories.dtype},
+        noise=True,
+    ),
     Figure(
         "variants",
         table("loop_metrics", "drift", "training"),

@@ -2,9 +2,11 @@
 
 import itertools
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import seaborn as sns
@@ -28,17 +30,24 @@ COLOUR_MAPS = ("Blues", "Oranges", "Greens", "Purples", "Reds")
 ASPECT = 1.85
 DATA_SHARE = 0.6
 RIGHT, TOP = 0.99, 0.94
-BARS_BOTTOM, BAR_HEIGHT, BARS_WIDTH = 0.19, 0.034, 0.27
-INSET_GAP, INSET_HEIGHT = 0.08, 0.57
+BARS_BOTTOM, BAR_HEIGHT, BARS_WIDTH = 0.22, 0.034, 0.27
+INSET_GAP, INSET_HEIGHT = 0.11, 0.52
 LEAST_ZOOM = 1.5  # magnification from which on the inset is marked in the panel
 
-UNLOOPED = {"color": "0.6", "linewidth": 0.7}
-HANDOFF = {"color": "0.4", "linewidth": 0.6, "linestyle": (0, (4, 1.5))}
-JUMP = {"color": "0.75", "linewidth": 0.5, "linestyle": (0, (1, 2)), "zorder": 0.5}
-TOKEN = {"xytext": (2, 2), "textcoords": "offset points", "fontsize": 6, "color": "0.2", "parse_math": False}
+# The token in colour is drawn over the pale ones.
+FRONT, BEHIND = 2, 1
+UNLOOPED = {"color": "0.5", "linewidth": 1.2, "zorder": FRONT}
+HANDOFF = {"color": "0.15", "linewidth": 0.9, "linestyle": (0, (4, 1.5)), "zorder": FRONT}
+JUMP = {"color": "0.6", "linewidth": 0.7, "linestyle": (0, (1, 2)), "zorder": BEHIND}
+EMBEDDING = {"marker": "s", "markersize": 4, "color": "white", "markeredgecolor": "black", "zorder": FRONT + 1}
+EXIT = {"marker": "o", "markersize": 4.5, "markeredgecolor": "black", "markeredgewidth": 0.5, "zorder": FRONT + 1}
+PALE = {"color": "0.86", "linewidth": 0.6, "zorder": BEHIND}
+PALE_SHARE = 0.3  # of a group's colour in the pale one, the rest is white
 LONGEST_WORD = 12
 SIGNS = {" ": "\N{OPEN BOX}", "\n": "\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}"}
-EXIT = {"marker": "o", "markersize": 3.5, "markeredgecolor": "black", "markeredgewidth": 0.4, "zorder": 3}
+HALO = [withStroke(linewidth=2, foreground="white")]
+SIDEWAYS = 0.35  # least share of a direction that is to the side
+SMALL = 6.5  # font size inside the right part
 
 
 @dataclass(frozen=True)
@@ -114,9 +123,10 @@ def read_states(path: str | Path) -> States:
 def draw(states: States, *, tokens: int, context: style.FigureContext) -> Figure:
     """Paths of `tokens` tokens, spread over the sequence, in the principal plane of all its states.
 
-    One polyline per token: grey through unlooped layers and hand-offs, coloured light to dark over the steps of each
-    group's loop. The inset enlarges the last group's loop of the first token. The jump from a group's initial state
-    x^0 is dotted and does not set the axis limits. Raises InputError for a model without looped groups.
+    One polyline per token: the one in the middle of the sequence in colour, the others pale. It is grey through
+    unlooped layers and hand-offs, coloured light to dark over the steps of each group's loop. The inset enlarges its
+    last loop. The jump from a group's initial state x^0 is dotted and does not set the axis limits. Raises InputError
+    for a model without looped groups.
     """
     segments = split(states.places)
     loops = [segment for segment in segments if segment.group is not None]
@@ -128,15 +138,18 @@ def draw(states: States, *, tokens: int, context: style.FigureContext) -> Figure
 
     figure = style.new_figure(style.DOUBLE, 4.1, context)
     axes = figure.subplots()
-    for position in positions:
-        _draw_token(axes, plane[:, position], segments, shades)
+    front, *others = _front_first(positions)
+    for position in others:
+        _draw_pale(axes, plane[:, position], segments, shades)
+    _draw_token(axes, plane[:, front], segments, shades)
     visible = np.concatenate([segment.path for segment in segments])
     _set_limits(axes, plane[visible][:, positions].reshape(-1, 2))
-    _label_tokens(axes, plane[segments[0].path[0], positions], [states.tokens[position] for position in positions])
+    if states.places[0]["stage"] == "embedding":
+        _mark_embedding(axes, plane[visible, front], states.tokens[front])
     axes.set_xlabel(f"PC 1 ({100 * shares[0]:.0f} % of variance)", x=DATA_SHARE / 2)
     axes.set_ylabel(f"PC 2 ({100 * shares[1]:.0f} % of variance)")
-    _draw_inset(axes, plane[:, positions[0]], states.tokens[positions[0]], segments, shades)
-    _draw_key(axes, segments, shades)
+    _draw_inset(axes, plane[:, front], states.tokens[front], segments, shades)
+    _draw_key(axes, segments, shades, _legend(states, segments, len(others)))
     return figure
 
 
@@ -159,6 +172,12 @@ def _shades(index: int, steps: int) -> np.ndarray:
     return colour_map(np.linspace(0.3, 1, steps))
 
 
+def _front_first(positions: Sequence[int]) -> list[int]:
+    """The positions with the middle one first, which is drawn in colour."""
+    middle = len(positions) // 2
+    return [positions[middle], *positions[:middle], *positions[middle + 1 :]]
+
+
 def _draw_token(axes: Axes, path: np.ndarray, segments: Sequence[Segment], shades: dict[str, np.ndarray]) -> None:
     """Draw one token's path (P, 2)."""
     for segment in segments:
@@ -172,6 +191,33 @@ def _draw_token(axes: Axes, path: np.ndarray, segments: Sequence[Segment], shade
         axes.plot(*path[[before.path[-1], after.path[0]]].T, **HANDOFF)
 
 
+def _draw_pale(axes: Axes, path: np.ndarray, segments: Sequence[Segment], shades: dict[str, np.ndarray]) -> None:
+    """Draw one token's path (P, 2) without its starts x^0, pale."""
+    axes.plot(*path[np.concatenate([segment.path for segment in segments])].T, **PALE)
+    for segment in segments:
+        if segment.group is not None:
+            middle = shades[segment.group][len(segment.path) // 2, :3]
+            pale = PALE_SHARE * middle + 1 - PALE_SHARE
+            axes.plot(*path[segment.path].T, **PALE | {"color": pale, "linewidth": 1})
+            axes.plot(*path[segment.path[-1]], **PALE | {"color": pale, "marker": "o", "markersize": 3})
+
+
+def _mark_embedding(axes: Axes, path: np.ndarray, token: str) -> None:
+    """Mark and name the token at its embedding, the first state of its path (P, 2)."""
+    axes.plot(*path[0], **EMBEDDING)
+    _write_beside(axes, f"“{printable(token)}”", path[0], path[1], parse_math=False)
+
+
+def _write_beside(axes: Axes, text: str, point: np.ndarray, neighbour: np.ndarray, **looks: Any) -> None:
+    """Write `text` at a state, `point` (2,), away from the state beside it on the path, `neighbour` (2,)."""
+    away = point - neighbour
+    x, y = away / max(np.linalg.norm(away), 1e-12)
+    # the text begins, ends or is centred where it is left, right or above the point
+    side = "center" if abs(x) < SIDEWAYS else "left" if x > 0 else "right"
+    offset = {"xytext": (6 * x, 9 * y), "textcoords": "offset points", "ha": side, "va": "center"}
+    axes.annotate(text, point, **offset, path_effects=HALO, zorder=FRONT + 2, **looks)
+
+
 def hand_offs(segments: Sequence[Segment]) -> list[tuple[Segment, Segment]]:
     """Pairs of successive segments where the second one starts from where the first one ends."""
     return [(before, after) for before, after in itertools.pairwise(segments) if after.follows]
@@ -180,8 +226,9 @@ def hand_offs(segments: Sequence[Segment]) -> list[tuple[Segment, Segment]]:
 def _draw_loop(axes: Axes, path: np.ndarray, shades: np.ndarray) -> None:
     """Draw the states x^1 ... x^K of a loop, (K, 2); each step has the colour of the state it reaches."""
     segments = np.stack([path[:-1], path[1:]], axis=1)
-    axes.add_collection(LineCollection(segments, colors=shades[1:], linewidths=0.9, capstyle="round"), autolim=False)
-    axes.scatter(*path.T, c=shades, s=1.5, linewidths=0, zorder=2.5)
+    lines = LineCollection(segments, colors=shades[1:], linewidths=1.5, capstyle="round", zorder=FRONT)
+    axes.add_collection(lines, autolim=False)
+    axes.scatter(*path.T, c=shades, s=4, linewidths=0, zorder=FRONT)
 
 
 def _set_limits(axes: Axes, points: np.ndarray) -> None:
@@ -197,13 +244,6 @@ def _set_limits(axes: Axes, points: np.ndarray) -> None:
     axes.spines["bottom"].set_bounds(left, right)
     ticks = MaxNLocator(nbins=6, steps=[1, 2, 5, 10]).tick_values(left, right)
     axes.set_xticks(ticks[(ticks >= left) & (ticks <= right)])
-
-
-def _label_tokens(axes: Axes, starts: np.ndarray, tokens: Sequence[str]) -> None:
-    """Name each token at its first state, (tokens, 2)."""
-    halo = [withStroke(linewidth=1.5, foreground="white")]
-    for start, token in zip(starts, tokens, strict=True):
-        axes.annotate(printable(token), start, **TOKEN, path_effects=halo)
 
 
 def printable(token: str) -> str:
@@ -224,18 +264,26 @@ def _draw_inset(
     inset = axes.inset_axes((left, bottom, width, height))
     _enlarge(inset, path[loop.places[first:]])
     _draw_token(inset, path, segments, shades)
-    for k, offset in ((first, 3), (last, -7)):
-        _label_state(inset, k, path[loop.places[k]], offset)
+    for k, neighbour in ((first, first + 1), (last, last - 1)):
+        here, beside = path[loop.places[[k, min(neighbour, last)]]]
+        _write_beside(inset, f"$k$ = {k}", here, beside, fontsize=SMALL)
     magnification = width * np.ptp(axes.get_xlim()) / np.ptp(inset.get_xlim())
     word = printable(token).replace("$", r"\$")
     steps = f"group {style.group_name(loop.group)}, $k$ = {first} … {last}"
-    inset.set_title(f"“{word}”, {steps}, × {magnification:.2g}", fontsize=6.5, pad=3)
+    inset.set_title(f"“{word}”, {steps}, {factor(magnification)} ×", fontsize=SMALL, pad=3)
+    inset.set_xlabel("PC 1", fontsize=SMALL, labelpad=1)
+    inset.set_ylabel("PC 2", fontsize=SMALL, labelpad=1)
     if magnification < LEAST_ZOOM:  # the loop fills the panel: its frame would too
         return
     indicator = axes.indicate_inset_zoom(inset, edgecolor="0.4", linewidth=0.6)
     # to the left corners (lower, upper): lines to the right ones may cross the legend
     for connector, visible in zip(indicator.connectors, (True, True, False, False), strict=True):
         connector.set_visible(visible)
+
+
+def factor(magnification: float) -> str:
+    """A factor with two digits, without an exponent."""
+    return style.grouped(round(magnification, 1 - math.floor(math.log10(magnification)))).removesuffix(".0")
 
 
 def _inset_box(groups: int) -> tuple[float, float, float, float]:
@@ -248,24 +296,19 @@ def _inset_box(groups: int) -> tuple[float, float, float, float]:
 def _enlarge(inset: Axes, points: np.ndarray) -> None:
     """Limits of equal scale around `points` (N, 2)."""
     low, high = points.min(axis=0), points.max(axis=0)
-    middle, half = (low + high) / 2, max(0.58 * (high - low).max(), 1e-9)
+    middle, half = (low + high) / 2, max(0.66 * (high - low).max(), 1e-9)
     inset.set_xlim(middle[0] - half, middle[0] + half)
     inset.set_ylim(middle[1] - half, middle[1] + half)
     inset.set_aspect("equal")
-    inset.tick_params(labelsize=6)
-    inset.locator_params(nbins=5)
+    inset.tick_params(labelsize=style.LEAST_FONT)
+    inset.locator_params(nbins=4)
     inset.spines[:].set_visible(True)
 
 
-def _label_state(inset: Axes, k: int, point: np.ndarray, offset: float) -> None:
-    """Name the state x^k at `point` (2,), towards the middle of the inset; `offset` is upwards, in points."""
-    side, shift = ("right", -3) if point[0] > np.mean(inset.get_xlim()) else ("left", 3)
-    placed = {"xytext": (shift, offset), "textcoords": "offset points", "ha": side}
-    inset.annotate(f"$x^{{({k})}}$", point, **placed, fontsize=6.5)
-
-
-def _draw_key(axes: Axes, segments: Sequence[Segment], shades: dict[str, np.ndarray]) -> None:
-    """One colour bar per group over the loop steps, and the legend of the lines and markers that occur."""
+def _draw_key(
+    axes: Axes, segments: Sequence[Segment], shades: dict[str, np.ndarray], handles: dict[str, Line2D]
+) -> None:
+    """One colour bar per group over the loop steps, and the legend."""
     loops = [segment for segment in segments if segment.group is not None]
     last = max(len(loop.path) for loop in loops)
     key = axes.inset_axes((RIGHT - BARS_WIDTH, BARS_BOTTOM, BARS_WIDTH, BAR_HEIGHT * len(loops)))
@@ -275,14 +318,21 @@ def _draw_key(axes: Axes, segments: Sequence[Segment], shades: dict[str, np.ndar
     key.set(xlim=(0.5, last + 0.5), ylim=(len(loops) - 0.5, -0.5), xlabel="loop step $k$")
     key.set_yticks(range(len(loops)), [f"group {style.group_name(loop.group)}" for loop in loops])
     key.set_xticks(sorted({1, last // 3, 2 * last // 3, last} - {0}))
-    key.tick_params(length=0, labelsize=6.5)
-    key.xaxis.label.set_size(6.5)
+    key.tick_params(length=0, labelsize=SMALL)
+    key.xaxis.label.set_size(SMALL)
     key.spines[:].set_visible(False)
+    axes.legend(handles.values(), handles.keys(), loc="lower right", ncols=2, fontsize=SMALL)
+
+
+def _legend(states: States, segments: Sequence[Segment], others: int) -> dict[str, Line2D]:
+    """Legend entries of the lines and markers that occur."""
+    stages = {place["stage"] for place in states.places}
     handles = {
-        "unlooped layers": Line2D([], [], **UNLOOPED) if len(loops) < len(segments) else None,
+        "embedding": Line2D([], [], linestyle="none", **EMBEDDING) if "embedding" in stages else None,
+        "unlooped layers": Line2D([], [], **UNLOOPED) if "layer" in stages else None,
         "hand-off": Line2D([], [], **HANDOFF) if hand_offs(segments) else None,
-        "start $x^{(0)}$ to $x^{(1)}$": Line2D([], [], **JUMP),
-        "last state $x^{(K)}$": Line2D([], [], linestyle="none", color="0.3", **EXIT),
+        "start of a loop": Line2D([], [], **JUMP),
+        "last state of a loop": Line2D([], [], linestyle="none", color="0.3", **EXIT),
+        f"{others} other token{'s' * (others != 1)}": Line2D([], [], **PALE) if others else None,
     }
-    handles = {name: handle for name, handle in handles.items() if handle is not None}
-    axes.legend(handles.values(), handles.keys(), loc="lower right", ncols=2, fontsize=6.5)
+    return {name: handle for name, handle in handles.items() if handle is not None}

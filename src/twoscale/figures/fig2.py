@@ -4,24 +4,22 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedFormatter, FixedLocator
 
 from twoscale.errors import InputError
 from twoscale.figures import style
 
-LABEL_ROOM = 0.15  # least distance of two labels of the x axis, as a share of its length
 REFERENCE_STATE_NAMES = {
-    "first_state": r"next group's $x^{(1)}$",
-    "projected": r"next group's projected start",
-    "final": r"next group's $x^{(K)}$",
-    "initial": r"next group's $x^{(0)}$",
+    "first_state": "next group's first state",
+    "projected": "next group's projected start",
+    "final": "next group's last state",
+    "initial": "next group's initial state",
 }
 # Around the only group of a model: after the boundary there is the core or the coda.
 AROUND_CORE_NAMES = {
     "first_state": "first state after the boundary",
     "projected": "input of the first layer after the boundary",
     "final": "last state after the boundary",
-    "initial": "core's $x^{(0)}$",
+    "initial": "core's initial state",
 }
 
 
@@ -44,7 +42,11 @@ def draw(drift: pd.DataFrame, *, reference_state: str, context: style.FigureCont
     axes = figure.subplots()
     wide = ratios["mean"].max() > 10 * ratios["mean"].min()
     axes.set_yscale("log" if wide else "linear")
-    (_draw_boundaries if context.published else _draw_course)(axes, ratios)
+    if context.published:
+        _draw_boundaries(axes, ratios)
+    else:
+        _draw_course(axes, ratios)
+        style.scale_iterations(axes, ratios["iteration"].unique(), context)
     axes.axhline(1, color=style.GREY, linewidth=0.8, linestyle=(0, (1, 1.5)), label="DLR = 1")
     if not wide:
         axes.set_ylim(bottom=0)
@@ -64,7 +66,6 @@ def _draw_course(axes: Axes, ratios: pd.DataFrame) -> None:
     for (boundary, rows), looks in zip(boundaries, style.series_styles(len(boundaries)), strict=True):
         columns = (rows[name].to_numpy() for name in ("iteration", "mean", "std"))
         style.line_with_band(axes, *columns, label=style.group_name(boundary), **looks)
-    _scale_iterations(axes, np.sort(ratios["iteration"].unique()))
 
 
 def _draw_boundaries(axes: Axes, ratios: pd.DataFrame) -> None:
@@ -88,22 +89,3 @@ def _ratios(drift: pd.DataFrame, reference_state: str) -> pd.DataFrame:
             f"config key figures.dlr_reference_state: found '{reference_state}', expected one of {', '.join(known)}."
         )
     return measured[measured["reference_state"] == reference_state]
-
-
-def _scale_iterations(axes: Axes, iterations: np.ndarray) -> None:
-    """A logarithmic axis with room for iteration 0, and labels at the checkpoints that have room for one."""
-    trained = iterations[iterations > 0]
-    linear = trained[0] if trained.size else 1
-    axes.set_xscale("symlog", linthresh=linear, linscale=0.5)
-    axes.set_xlim(-0.15 * linear, 1.1 * max(linear, iterations[-1]))
-    places = axes.transData.transform([(iteration, 1) for iteration in iterations])[:, 0]
-    labelled: list[int] = []
-    # first and last come first, so that they always have a label
-    for i in sorted(range(len(iterations)), key=lambda i: i not in (0, len(iterations) - 1)):
-        if all(abs(places[i] - places[other]) > LABEL_ROOM * axes.bbox.width for other in labelled):
-            labelled.append(i)
-    ticks = iterations[sorted(labelled)]
-    axes.xaxis.set_major_locator(FixedLocator(ticks))
-    axes.xaxis.set_major_formatter(FixedFormatter([style.grouped(iteration) for iteration in ticks]))
-    axes.xaxis.set_minor_locator(FixedLocator(iterations))
-    axes.set_xlabel("iteration")

@@ -16,7 +16,9 @@ ROWS = {
 
 @style.look()
 def draw(loop_metrics: pd.DataFrame, *, context: style.FigureContext) -> Figure:
-    """Two rows (measures) by one column per group; lines are means over tokens, bands one standard deviation.
+    """Two rows (measures) by one column per group; lines are means over tokens.
+
+    Bands are one standard deviation, at the first and the last checkpoint.
 
     `loop_metrics` is the table of this name. Raises InputError for a model without looped groups.
     """
@@ -29,7 +31,8 @@ def draw(loop_metrics: pd.DataFrame, *, context: style.FigureContext) -> Figure:
     for row, (measure, label) in zip(panels, ROWS.items(), strict=True):
         for axes, group in zip(row, groups, strict=True):
             style.checkpoint_lines(axes, visible[(visible["group"] == group) & (visible["measure"] == measure)], styles)
-        row[0].set_ylabel(label)
+        row[0].set_ylabel(label, fontsize=style.SCRIPTED)
+    style.label_powers(panels[0, 0].yaxis)
     style.limit_cosine(panels[-1, 0])
     style.title_groups(panels[0], groups)
     for axes in panels[-1]:

@@ -5,7 +5,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator
 
 from twoscale.analysis.summaries import summarise_latency, summarise_quality
 from twoscale.errors import InputError
@@ -18,8 +17,12 @@ MARKER = {"markerfacecolor": "white", "markeredgewidth": 0.9}
 LEAST_SPAN = 0.05
 MOST_TICKS = 5  # decades labelled on the axis of thresholds
 
-# Panels (i) to (iii) of the paper: column -> axis label.
-PANELS = {"latency_ms": "latency (ms/token)", "ppl": "perplexity", "ce": "cross-entropy (nats/token)"}
+# Panels (i) to (iii) of the paper: column -> title, axis label.
+PANELS = {
+    "latency_ms": ("latency", "latency (ms/token)"),
+    "ppl": ("perplexity", "perplexity"),
+    "ce": ("cross-entropy, enlarged", "cross-entropy (nats/token)"),
+}
 
 
 @style.look()
@@ -28,10 +31,11 @@ def draw(
 ) -> Figure:
     """Three panels over tau: (i) latency, (ii) perplexity, (iii) cross-entropy, one line per exit criterion.
 
-    The criterion `fixed` at all `context.loops` loop steps is the dashed horizontal line. Latency is the median of
-    the repeats; the thin line of the same colour is the time of the same loop steps without a criterion. Bars are
-    95 % intervals: of the latency over repeats, of the quality those of its change from all loop steps on the same
-    sequences.
+    The range of perplexity makes negligible differences look negligible. That of the cross-entropy is the range of its
+    values, with a second axis of the change from all loop steps. The criterion `fixed` at all `context.loops` loop
+    steps is the dashed horizontal line. Latency is the median of the repeats; the thin line of the same colour is the
+    time of the same loop steps without a criterion. Bars are 95 % intervals: of the latency over repeats, of the
+    quality those of its change from all loop steps on the same sequences.
 
     Args:
         exit_latency, exit_quality, exit_loops: Tables of these names.
@@ -45,23 +49,38 @@ def draw(
     times = summarise_latency(exit_latency)
     scores = summarise_quality(exit_quality, exit_loops, context.loops)
     styles = style.criterion_styles([*times["criterion"], *scores["criterion"]])
-    figure = style.new_figure(style.DOUBLE, 2.6, context)
+    styles = dict(zip(styles, style.nested(styles.values()), strict=True))
+    figure = style.new_figure(style.DOUBLE, 2.7, context)
     panels = figure.subplots(1, len(PANELS))
-    for number, (axes, (column, label)) in enumerate(zip(panels, PANELS.items(), strict=True), start=1):
+    for number, (axes, column) in enumerate(zip(panels, PANELS, strict=True), start=1):
         table = times if column == "latency_ms" else scores
         _draw_criteria(axes, table, column, styles)
-        for full in table.loc[(table["criterion"] == "fixed") & (table["threshold"] == context.loops), column]:
-            axes.axhline(full, zorder=1, **ALL_LOOPS)
-        axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(numticks=MOST_TICKS))
-        axes.set_xlabel(r"exit threshold $\tau$")
-        axes.set_ylabel(label)
-        axes.set_title(style.panel_number(number), loc="left")
-    for axes in panels[1:]:
-        _widen(axes)
+        full = table.loc[(table["criterion"] == "fixed") & (table["threshold"] == context.loops), column]
+        _draw_all_loops(axes, full, column)
+        _name_panel(axes, number, *PANELS[column])
+    _widen(panels[1])
     panels[0].set_ylim(bottom=0)
     _add_legend(figure, styles, context.loops)
     return figure
+
+
+def _draw_all_loops(axes: Axes, full: pd.Series, column: str) -> None:
+    """The value without exits, which a table without the criterion `fixed` does not have."""
+    if full.empty:
+        return
+    value = full.item()
+    axes.axhline(value, zorder=1, **ALL_LOOPS)
+    if column == "ce":
+        change = axes.secondary_yaxis("right", functions=(lambda ce: ce - value, lambda change: change + value))
+        change.set_ylabel("change from all loop steps")
+
+
+def _name_panel(axes: Axes, number: int, title: str, label: str) -> None:
+    axes.set_xscale("log")
+    style.label_powers(axes.xaxis, MOST_TICKS)
+    axes.set_xlabel(r"exit threshold $\tau$")
+    axes.set_ylabel(label)
+    axes.set_title(f"{style.panel_number(number)}  {title}", loc="left")
 
 
 def _draw_criteria(axes: Axes, table: pd.DataFrame, column: str, styles: dict[str, dict]) -> None:

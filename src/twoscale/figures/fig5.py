@@ -8,7 +8,9 @@ from twoscale.figures import style
 
 @style.look()
 def draw(loop_metrics: pd.DataFrame, *, context: style.FigureContext) -> Figure:
-    """One panel per group; lines are means over tokens, bands one standard deviation.
+    """One panel per group; lines are means over tokens.
+
+    Bands are one standard deviation, at the first and the last checkpoint.
 
     `loop_metrics` is the table of this name. Raises InputError for a model without looped groups.
     """
@@ -18,11 +20,11 @@ def draw(loop_metrics: pd.DataFrame, *, context: style.FigureContext) -> Figure:
     panels = figure.subplots(1, len(groups), sharex=True, sharey=True, squeeze=False)[0]
     cosines = loop_metrics[loop_metrics["measure"] == "cosine"]
     for axes, group in zip(panels, groups, strict=True):
-        band = axes.axhspan(*style.REPORTED_COSINE, color=style.BAND, linewidth=0, zorder=0)
+        band = axes.axhspan(*style.REPORTED_COSINE, color=style.REPORTED_BAND, linewidth=0, zorder=0)
         style.checkpoint_lines(axes, cosines[cosines["group"] == group], styles)
         style.scale_loop_steps(axes, 1, context.loops - 1)
     style.title_groups(panels, groups)
-    panels[0].set_ylabel(r"$\cos\angle(\Delta^{(k)}, \Delta^{(k-1)})$")
+    panels[0].set_ylabel(r"$\cos\angle(\Delta^{(k)}, \Delta^{(k-1)})$", fontsize=style.SCRIPTED)
     style.limit_cosine(panels[0])
     style.checkpoint_legend(figure, styles, context, {style.REPORTED_LABEL: band})
     return figure

@@ -5,19 +5,26 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator, SymmetricalLogLocator
 
 from twoscale.analysis.summaries import OPERATING_POINT, summarise_latency, summarise_quality
+from twoscale.config import THRESHOLD_TYPES
 from twoscale.errors import InputError
 from twoscale.figures import style
 
-# x axis of each panel: column -> label
-PANELS = {"latency_ms": "latency (ms/token)", "loops": "evaluations per token and group, mean"}
-FIXED = {"color": "0.35", "linestyle": (0, (5, 2)), "linewidth": 0.9, "marker": "|", "markersize": 4}
-ORACLE = {"color": "black", "linestyle": "", "marker": "*", "markersize": 7}
-MARKER = {"markersize": 2.8, "linewidth": 0.9, "alpha": 0.9}
+# x axis of each panel: column -> title, label
+PANELS = {
+    "latency_ms": ("quality against latency", "latency (ms/token, log scale)"),
+    "loops": ("quality against loops", "evaluations per token and group (mean, log scale)"),
+}
+FIXED = {"color": style.BLACK, "linestyle": (0, (5, 2)), "linewidth": 1, "marker": "|", "markersize": 5}
+ORACLE = {"color": style.BLACK, "linestyle": "", "marker": "*", "markersize": 7}
+FRONTIER = {"color": "0.82", "linewidth": 4, "solid_joinstyle": "round", "zorder": 0}
+IN_COLOUR = {"markersize": 3.5, "linewidth": 1.2}
+# Criteria of other papers, with which those in colour are compared.
+IN_GREY = {"color": "0.55", "markersize": 3, "linewidth": 0.7, "zorder": 1.5}
 # The y axis is linear within this many nats of the quality at all loop steps, logarithmic beyond.
-LINEAR = 1e-3
+LINEAR = 1e-2
 
 
 @style.look()
@@ -31,9 +38,12 @@ def draw(
 ) -> Figure:
     """Two panels, quality over (i) latency and (ii) mean loops: one line per exit criterion along its thresholds.
 
+    The criteria of the paper and those of the user are in colour, with 95 % intervals over documents; other built-in
+    criteria are grey. The broad line is the frontier: the points that no other point beats in both quantities.
+
     Quality is the cross-entropy minus that at all `context.loops` loop steps, which the criterion `fixed` has to
     contain. Fixed loop counts are the dashed line; the star is the oracle of `uniform_loops`, which has no latency
-    because no decoder can run it. Bars are 95 % intervals over documents.
+    because no decoder can run it.
 
     Args:
         exit_latency, exit_quality, exit_loops: Tables of these names, of the dense grid of thresholds.
@@ -42,52 +52,75 @@ def draw(
 
     Raises InputError for a table without rows.
     """
-    for name, table in (
-        ("exit_latency", exit_latency),
-        ("exit_quality", exit_quality),
-        ("uniform_loops", uniform_loops),
-    ):
+    needed = {"exit_latency": exit_latency, "exit_quality": exit_quality, "uniform_loops": uniform_loops}
+    for name, table in needed.items():
         if table.empty:
             raise InputError(f"table {name}: found no row, expected at least one exit criterion for the figure.")
     times = summarise_latency(exit_latency)[[*OPERATING_POINT, "latency_ms"]]
     points = summarise_quality(exit_quality, exit_loops, context.loops).merge(times, on=OPERATING_POINT)
-    points = points.sort_values("threshold")
     full = points.loc[(points["criterion"] == "fixed") & (points["threshold"] == context.loops), "ce"].item()
-    styles = {"fixed": FIXED}
-    styles |= {name: looks | MARKER for name, looks in style.criterion_styles(exit_quality["criterion"]).items()}
-    figure = style.new_figure(style.DOUBLE, 3.3, context)
+    points = points.sort_values("threshold").assign(excess=points["ce"] - full)
+    styles = _styles(exit_quality["criterion"])
+    figure = style.new_figure(style.DOUBLE, 3.5, context)
     panels = figure.subplots(1, len(PANELS), sharey=True)
     for number, (axes, column) in enumerate(zip(panels, PANELS, strict=True), start=1):
-        _draw_criteria(axes, points.assign(excess=points["ce"] - full), column, styles)
-        axes.set_title(style.panel_number(number), loc="left")
+        axes.plot(*frontier(points[column], points["excess"]), **FRONTIER)
+        _draw_criteria(axes, points, column, styles)
+        _scale(axes, column)
+        axes.set_title(f"{style.panel_number(number)}  {PANELS[column][0]}", loc="left")
     loops, ce = np.average(uniform_loops[["loops", "ce"]], axis=0, weights=uniform_loops["tokens"])
     panels[1].plot(loops, ce - full, zorder=3, **ORACLE)
-    panels[0].set_ylabel("excess cross-entropy (nats/token)")
+    panels[0].set_ylabel(f"cross-entropy above that of {context.loops} loops\n(nats/token, linear within ±{LINEAR:g})")
     _add_legend(figure, styles)
     return figure
 
 
+def frontier(cost: pd.Series, excess: pd.Series) -> tuple[np.ndarray, np.ndarray]:
+    """Cost and excess of the points that no other point beats, from low to high cost; their excess falls."""
+    order = np.lexsort((excess, cost))
+    cost, excess = cost.to_numpy()[order], excess.to_numpy()[order]
+    least_before = np.minimum.accumulate(np.r_[np.inf, excess[:-1]])
+    return cost[excess < least_before], excess[excess < least_before]
+
+
+def _styles(criteria: pd.Series) -> dict[str, dict]:
+    """Styles of the criteria: fixed loop counts, those in grey, those in colour."""
+    names = dict.fromkeys(criteria)
+    grey = [name for name in names if name in THRESHOLD_TYPES and name not in {*style.CRITERION_COLOURS, "fixed"}]
+    # all of them together, so that markers differ
+    looks = style.criterion_styles([*(name for name in names if name not in grey), *grey])
+    coloured = {name: look | IN_COLOUR for name, look in looks.items() if name not in grey}
+    return {"fixed": FIXED} | {name: looks[name] | IN_GREY for name in grey} | coloured
+
+
 def _draw_criteria(axes: Axes, points: pd.DataFrame, column: str, styles: dict[str, dict]) -> None:
-    """Excess cross-entropy over `column`, one line per criterion."""
+    """Excess cross-entropy over `column`, one line per criterion; those in grey without intervals."""
     for criterion, looks in styles.items():
         rows = points[points["criterion"] == criterion]
         bars = np.maximum([rows["ce"] - rows["low"], rows["high"] - rows["ce"]], 0)
-        axes.errorbar(rows[column], rows["excess"], yerr=bars, elinewidth=0.4, **looks)
+        shown = None if looks["color"] == IN_GREY["color"] else bars
+        axes.errorbar(rows[column], rows["excess"], yerr=shown, elinewidth=0.6, **looks)
+
+
+def _scale(axes: Axes, column: str) -> None:
     axes.axhline(0, color=style.GREY, linewidth=0.6, zorder=0)
     axes.set_xscale("log")
     axes.set_yscale("symlog", linthresh=LINEAR)
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel(PANELS[column])
+    axes.yaxis.set_major_locator(SymmetricalLogLocator(base=10, linthresh=LINEAR))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: style.power_name(value)))
+    axes.set_xlabel(PANELS[column][1])
 
 
 def _add_legend(figure: Figure, styles: dict[str, dict]) -> None:
-    handles = {
-        style.criterion_name(criterion): Line2D([], [], **looks)
-        for criterion, looks in styles.items()
-        if criterion != "fixed"
-    }
+    """Criteria in colour first, then fixed loops, the frontier and the oracle, then those in grey."""
+    grey = [name for name, looks in styles.items() if looks["color"] == IN_GREY["color"]]
+    names = {name: style.criterion_name(name) for name in styles if name != "fixed"}
+    handles = {names[name]: Line2D([], [], **styles[name]) for name in names if name not in grey}
     handles["fixed loops"] = Line2D([], [], **FIXED)
+    handles["frontier of all points"] = Line2D([], [], **FRONTIER)
     handles["fewest loops that settle the token"] = Line2D([], [], **ORACLE)
+    handles |= {names[name]: Line2D([], [], **styles[name]) for name in grey}
     figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=4)

@@ -9,7 +9,12 @@ from matplotlib.ticker import FixedLocator, LogLocator, NullLocator, StrMethodFo
 from twoscale.errors import InputError
 from twoscale.figures import style
 
-PANELS = {"ppl": "perplexity", "excess": "excess cross-entropy (nats/token)"}
+# column: (title, label)
+PANELS = {
+    "ppl": ("quality", "perplexity (log scale)"),
+    "excess": ("cost of fewer loops", "cross-entropy above that\nat {} loops (nats/token)"),
+}
+CROPPED = 2  # the untrained model is left out of panel (i) if its perplexity is this many times all others
 TRAINED = {"color": style.GREY, "linewidth": 0.8, "linestyle": (0, (1, 1.5))}
 
 
@@ -32,20 +37,35 @@ def draw(scaling: pd.DataFrame, *, mean_loops: float | None, context: style.Figu
     styles = style.checkpoint_palette(scaling["iteration"], context)
     figure = style.new_figure(style.DOUBLE, 2.7, context)
     panels = figure.subplots(1, len(PANELS))
-    for number, (axes, (column, label)) in enumerate(zip(panels, PANELS.items(), strict=True), start=1):
+    for number, (axes, (column, (title, label))) in enumerate(zip(panels, PANELS.items(), strict=True), start=1):
         _draw_checkpoints(axes, scaling, column, styles)
         further = {} if mean_loops is None else {f"trained: {mean_loops:g} loops": _mark_trained(axes, mean_loops)}
         _scale_loops(axes, scaling["loops"])
-        axes.set_xlabel("loops of the last group" if mean_loops is None else "loops in every group")
-        axes.set_ylabel(label)
-        axes.set_title(style.panel_number(number), loc="left")
-    panels[0].set_yscale("log")
-    panels[0].yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    panels[0].yaxis.set_major_formatter(lambda value, _: style.grouped(round(value)))
-    panels[0].yaxis.set_minor_locator(NullLocator())
+        where = "of the last group" if mean_loops is None else "in every group"
+        axes.set_xlabel(f"loops {where} (log scale)")
+        axes.set_ylabel(label.format(context.loops))
+        axes.set_title(f"{style.panel_number(number)}  {title}", loc="left")
+    _scale_perplexity(panels[0], scaling)
     panels[1].axhline(0, color=style.GREY, linewidth=0.6, zorder=0)
     style.checkpoint_legend(figure, styles, context, further)
     return figure
+
+
+def _scale_perplexity(axes: Axes, scaling: pd.DataFrame) -> None:
+    """A logarithmic axis; an untrained model far above the others is outside, with its value at the edge."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
+    axes.yaxis.set_major_formatter(lambda value, _: style.grouped(round(value)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    trained = scaling[scaling["iteration"] > 0]
+    untrained = scaling.loc[scaling["iteration"] == 0, "ppl"]
+    if trained.empty or untrained.empty or untrained.min() < CROPPED * trained["ppl"].max():
+        return
+    axes.set_ylim(0.9 * trained["ppl_low"].min(), 1.4 * trained["ppl_high"].max())
+    last = style.grouped(round(untrained.iloc[-1]))
+    corner = {"transform": axes.transAxes, "ha": "right", "va": "top"}
+    behind = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # hides the line of the loops in training
+    axes.text(0.98, 0.97, f"untrained: {last} (above)", **corner, bbox=behind)
 
 
 def _mark_trained(axes: Axes, mean_loops: float) -> Line2D:

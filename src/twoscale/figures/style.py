@@ -13,23 +13,28 @@ from typing import Any
 import matplotlib.style
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from twoscale.errors import InputError
 from twoscale.files import replacing
 
 # Widths of a journal column and of the page, in inches.
 SINGLE, DOUBLE = 3.4, 7.0
-LEGEND_ENTRY = 0.87  # width of one entry, in inches
+LEAST_FONT = 6  # points; smaller text cannot be read in a journal
+# Labels with scripts, which matplotlib sets at 0.7 of the size.
+SCRIPTED = 8.6
 GREY = "0.45"
-BAND = "0.88"  # fill of a reported range
+# Width of a digit and of the least gap of two labels of iterations, as shares of the narrowest axis, a third of a page.
+DIGIT, GAP = 0.034, 0.03
 # Range in which the cosine settles in later checkpoints, as section 3 of the paper reports it.
 REPORTED_COSINE = (0.5, 0.65)
+REPORTED_BAND = "#f6e2a0"
 REPORTED_LABEL = "paper: {}–{}".format(*REPORTED_COSINE)
 
 LOOK = {
@@ -63,10 +68,22 @@ LOOK = {
     "savefig.dpi": 300,
 }
 
-_COLOURS = sns.color_palette("colorblind")
+# Contrast with white of at least 3 : 1, and pairs that differ under deuteranopia and protanopia (tested).
+BLUE, ORANGE, GREEN, PURPLE, BROWN, BLACK = COLOURS = (
+    "#1f5fae",
+    "#e57300",
+    "#009975",
+    "#a010dd",
+    "#802300",
+    "#1a1a1a",
+)
 # Figure 4 of the paper: step norm blue, KL orange, acceleration green. Other criteria take the remaining colours.
-CRITERION_COLOURS = {"step_norm": _COLOURS[0], "kl": _COLOURS[1], "acceleration": _COLOURS[2]}
-_FURTHER_COLOURS = [*(_COLOURS[i] for i in (3, 4, 5, 9, 6, 8)), (0.1, 0.1, 0.1)]
+CRITERION_COLOURS = {"step_norm": BLUE, "kl": ORANGE, "acceleration": GREEN}
+# Checkpoints, light to dark. The hue changes as well: neighbours differ more than in a map of one hue.
+_CHECKPOINTS = LinearSegmentedColormap.from_list(
+    "checkpoints", ("#db7b00", "#d92e6a", "#9a35dd", "#2250c8", "#005a3c", "#101010")
+)
+_FURTHER_COLOURS = (PURPLE, BROWN, BLACK)
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
 _DASHES = ("-", (0, (4, 1.2)), (0, (6, 1, 1, 1)), (0, (1, 1)))
 CRITERION_NAMES = {"kl": "KL", "minp_kl": "min-p KL"}
@@ -107,7 +124,7 @@ def new_figure(width: float, height: float, context: FigureContext) -> Figure:
 def write_footer(figure: Figure, context: FigureContext, *parts: str) -> None:
     """Write the run, its text and further parts at the lower right."""
     footer = " · ".join([f"run {context.run}", f"text {context.text}", *parts])
-    figure.supxlabel(footer, x=0.995, ha="right", fontsize=5.5, color=GREY, parse_math=False)
+    figure.supxlabel(footer, x=0.995, ha="right", fontsize=LEAST_FONT, color=GREY, parse_math=False)
 
 
 def save(figure: Figure, path: str | Path) -> None:
@@ -173,14 +190,19 @@ def scale_loop_steps(axes: Axes, first: int, last: int, ticks: int = 6) -> None:
 
 
 def checkpoint_palette(iterations: Iterable[int], context: FigureContext) -> dict[int, dict[str, Any]]:
-    """Line style by checkpoint, in ascending order: light to dark over training, the untrained model dashed grey."""
+    """Line style by checkpoint, in ascending order: light to dark over training, the untrained model dashed grey.
+
+    Lines become thicker as well, so that dark neighbours differ.
+    """
     iterations = sorted(set(iterations))
     if context.published:
-        return {iteration: {"color": _COLOURS[0], "linestyle": "-"} for iteration in iterations}
+        return {iteration: {"color": BLUE, "linestyle": "-"} for iteration in iterations}
     trained = [iteration for iteration in iterations if iteration > 0]
-    shades = sns.color_palette("viridis_r", as_cmap=True)(np.linspace(0.12, 1, len(trained)))
+    shades = _CHECKPOINTS(np.linspace(0, 1, len(trained)))
+    widths = np.linspace(0.9, 1.5, len(trained))
     styles = {
-        iteration: {"color": tuple(shade), "linestyle": "-"} for iteration, shade in zip(trained, shades, strict=True)
+        iteration: {"color": tuple(shade), "linestyle": "-", "linewidth": width}
+        for iteration, shade, width in zip(trained, shades, widths, strict=True)
     }
     if 0 in iterations:
         styles = {0: {"color": "0.6", "linestyle": (0, (3, 1.5))}} | styles
@@ -191,7 +213,7 @@ def series_styles(number: int) -> list[dict[str, Any]]:
     """Colour, marker and dashes of `number` series that have no fixed colour."""
     return [
         {
-            "color": _COLOURS[i % len(_COLOURS)],
+            "color": COLOURS[i % len(COLOURS)],
             "marker": _MARKERS[i % len(_MARKERS)],
             "linestyle": _DASHES[i % len(_DASHES)],
         }
@@ -210,6 +232,16 @@ def criterion_styles(criteria: Iterable[str]) -> dict[str, dict[str, Any]]:
     names = [*CRITERION_COLOURS, *others]
     looks = dict(zip(names, series_styles(len(names)), strict=True))
     return {criterion: looks[criterion] | {"color": colours[criterion]} for criterion in criteria}
+
+
+def nested(styles: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The styles with markers and lines that become smaller, so that the first of coinciding lines stays visible."""
+    styles = list(styles)
+    sizes, widths = np.linspace(5.5, 3, len(styles)), np.linspace(1.8, 1, len(styles))
+    return [
+        {**style, "markersize": size, "linewidth": width}
+        for style, size, width in zip(styles, sizes, widths, strict=True)
+    ]
 
 
 def line_with_band(
@@ -248,11 +280,17 @@ def points_above_rounding(metrics: pd.DataFrame) -> pd.DataFrame:
 
 
 def checkpoint_lines(axes: Axes, metrics: pd.DataFrame, styles: Mapping[int, Mapping[str, Any]]) -> None:
-    """One line with band per checkpoint against k, from the rows of one group and measure of "loop_metrics"."""
-    alpha = min(0.15, 0.9 / len(styles))  # many overlapping bands would hide the lines
+    """One line per checkpoint against k, from the rows of one group and measure of "loop_metrics".
+
+    Only the first and the last checkpoint have a band: those of all of them would hide the lines.
+    """
+    banded = (min(styles), max(styles))
     for iteration, rows in points_above_rounding(metrics).groupby("iteration"):
-        columns = (rows[name].to_numpy() for name in ("k", "mean", "std"))
-        line_with_band(axes, *columns, alpha=alpha, **styles[iteration])
+        k, mean, std = (rows[name].to_numpy() for name in ("k", "mean", "std"))
+        if iteration in banded:
+            line_with_band(axes, k, mean, std, **styles[iteration])
+        else:
+            axes.plot(k, mean, **styles[iteration])
 
 
 def checkpoint_legend(
@@ -270,7 +308,7 @@ def checkpoint_legend(
     if not entries:
         return
     names = list(entries)
-    columns = min(len(names), int(figure.get_figwidth() / LEGEND_ENTRY))
+    columns = legend_columns(names, figure.get_figwidth())
     # matplotlib fills a legend column by column
     row_wise = [name for column in range(columns) for name in names[column::columns]]
     handles = [entries[name] for name in row_wise]
@@ -278,15 +316,72 @@ def checkpoint_legend(
     figure.legend(handles, row_wise, loc="outside upper center", ncols=columns, title=title)
 
 
-def iteration_categories(axes: Axes, iterations: Sequence[int], context: FigureContext) -> np.ndarray:
-    """One labelled place per iteration on the x axis, equally spaced; returns the places."""
-    places = np.arange(len(iterations))
+def legend_columns(names: Sequence[str], width: float) -> int:
+    """The most columns of a legend with entries of these names that fit into `width` inches."""
+    size = LOOK["legend.fontsize"]
+    handle = (LOOK["legend.handlelength"] + LOOK["legend.columnspacing"] + 0.8) * size  # with the gap to its text
+
+    def needed(columns: int) -> float:
+        # a letter is about 0.6 of the font size wide
+        widest = (max(len(name) for name in names[column::columns]) for column in range(columns))
+        return sum(handle + 0.6 * size * letters for letters in widest) / 72
+
+    return max((n for n in range(1, len(names) + 1) if needed(n) <= width), default=1)
+
+
+def label_powers(axis: Axis, most: int = 6) -> None:
+    """Label a logarithmic axis with its data as 1e-2, 0.1 or 100: an exponent above 10 would be too small to read.
+
+    An axis of less than two decades has further labels at twos and fives.
+    """
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,), numticks=most))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: power_name(value)))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def power_name(value: float) -> str:
+    """A tick of a logarithmic axis as printed: 0.1 to 5000 as they are, others as 1e-2."""
+    if value == 0 or 0.09 < abs(value) < 9999:
+        printed = f"{value:g}"
+    else:
+        mantissa, exponent = f"{value:.0e}".split("e")
+        printed = f"{mantissa}e{int(exponent)}"
+    return printed.replace("-", "\N{MINUS SIGN}", 1) if value < 0 else printed
+
+
+def scale_iterations(axes: Axes, iterations: Sequence[int], context: FigureContext) -> np.ndarray:
+    """An x axis of the iterations of checkpoints, with the same scale in all figures; returns the places on it.
+
+    The axis is logarithmic, with room for iteration 0 before a linear part that ends at the first trained
+    checkpoint. Labels are at the checkpoints that have room for one. The one checkpoint of a published model is at 0.
+    """
+    iterations = np.sort(np.asarray(iterations))
     if context.published:
-        axes.set_xticks(places, ["published"])
-        axes.set_xlim(-1, len(iterations))
-        return places
-    labels = [grouped(iteration) for iteration in iterations]
-    axes.set_xticks(places, labels, rotation=45, rotation_mode="anchor", ha="right")
-    axes.set_xlim(-0.6, len(iterations) - 0.4)
-    axes.set_xlabel("iteration")
-    return places
+        axes.set_xticks([0], ["published"])
+        axes.set_xlim(-1, 1)
+        return np.zeros(len(iterations))
+    trained = iterations[iterations > 0]
+    linear = trained[0] if trained.size else 1
+    axes.set_xscale("symlog", linthresh=linear, linscale=0.5)
+    axes.set_xlim(-0.15 * linear if 0 in iterations else 0.9 * linear, 1.12 * max(linear, iterations[-1]))
+    ticks = iterations[_with_room(axes, iterations)]
+    axes.xaxis.set_major_locator(FixedLocator(ticks))
+    axes.xaxis.set_major_formatter(FixedFormatter([grouped(iteration) for iteration in ticks]))
+    axes.xaxis.set_minor_locator(FixedLocator(iterations))
+    axes.set_xlabel("iteration (log scale)")
+    return iterations
+
+
+def _with_room(axes: Axes, iterations: np.ndarray) -> list[int]:
+    """Indices of the iterations whose labels do not touch on the x axis; first and last always have one."""
+    # before the layout the final width is unknown, so distances are shares of the axis
+    low, high = axes.transData.transform([(limit, 1) for limit in axes.get_xlim()])[:, 0]
+    places = (axes.transData.transform([(iteration, 1) for iteration in iterations])[:, 0] - low) / (high - low)
+    widths = [DIGIT * len(grouped(iteration)) for iteration in iterations]
+    labelled: list[int] = []
+    # first and last come first, so that they always have a label
+    for i in sorted(range(len(iterations)), key=lambda i: i not in (0, len(iterations) - 1)):
+        if all(abs(places[i] - places[k]) > (widths[i] + widths[k]) / 2 + GAP for k in labelled):
+            labelled.append(i)
+    return sorted(labelled)

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.gridspec import SubplotSpec
 from matplotlib.lines import Line2D
-from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
+from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
 from twoscale.errors import InputError
 from twoscale.figures import style
@@ -18,7 +18,8 @@ SMOOTHED_SHARE, LEAST_WINDOW = 1 / 50, 5
 UPPER, LOWER, MARGIN = 2.4, 1.6, 0.5  # heights in inches: the two rows, and the legend and footer around them
 TOP_AXIS = 17  # from the top of a panel to the label of the axis there, in points
 ROUND = (1, 2, 5, 10)  # distances of ticks, times a power of ten
-HISTOGRAM = (1.02, 0, 0.14, 1)  # left, bottom, width, height in units of the panel beside it
+SMALL = 6.5  # font size beside the panels
+HISTOGRAM = (1.03, 0, 0.19, 1)  # left, bottom, width, height in units of the panel beside it
 
 _MEAN, _HELD_OUT = (looks["color"] for looks in style.series_styles(2))
 # One mark per iteration, rasterized: as vectors, tens of thousands of them would be megabytes.
@@ -143,7 +144,7 @@ def _draw_rate(axes: Axes, log: pd.DataFrame) -> None:
     axes.plot(log["iteration"], log["learning_rate"] / 10.0**power, color=_MEAN)
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=4, steps=ROUND))
-    axes.set_ylabel(rf"$\times\,10^{{{power}}}$")
+    axes.set_ylabel(f"× 1e{power}")
     axes.set_title("(ii)  learning rate", loc="left")
 
 
@@ -153,9 +154,7 @@ def _draw_gradient(axes: Axes, log: pd.DataFrame, grad_clip: float) -> None:
     axes.axhline(grad_clip, **CLIP)
     if norm.max() > 10 * norm.min() > 0:
         axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 3)))
-        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        style.label_powers(axes.yaxis)
     else:
         axes.set_ylim(bottom=0)
     axes.set_title("(iii)  gradient norm", loc="left")
@@ -168,7 +167,14 @@ def _draw_counts(axes: Axes, iterations: pd.Series, counts: pd.Series, expected:
     axes.plot(iterations, smooth(counts), **MEAN)
     beside = axes.inset_axes(HISTOGRAM, sharey=axes)
     beside.hist(counts, bins=np.arange(0.5, counts.max() + 1), orientation="horizontal", color=EACH["color"])
-    beside.set_axis_off()
+    beside.tick_params(axis="y", left=False, labelleft=False)
+    beside.spines[:].set_visible(False)
+    beside.spines["top"].set_visible(True)
+    beside.xaxis.tick_top()
+    beside.xaxis.set_label_position("top")
+    beside.set_xlabel("iterations", fontsize=SMALL, labelpad=1)
+    beside.tick_params(axis="x", labelsize=SMALL, pad=1)
+    beside.xaxis.set_major_locator(MaxNLocator(nbins=1, steps=ROUND, integer=True))
     for panel in (axes, beside):
         panel.axhline(expected, **EXPECTED)
 

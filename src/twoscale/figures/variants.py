@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -12,7 +11,6 @@ from matplotlib.patches import Patch
 
 from twoscale.figures import style
 
-_COLOURS = sns.color_palette("colorblind")
 MEASURES = {
     "cosine": r"(a)  $\cos\angle(\Delta^{(k)}, \Delta^{(k-1)})$",
     "step_norm": r"(b)  step norm $\Vert\Delta^{(k)}\Vert_2$",
@@ -50,11 +48,12 @@ def draw(
         for axes, group in zip(row, groups, strict=True):
             _draw_curves(axes, last[(last["group"] == group) & (last["measure"] == measure)], looks)
             style.scale_loop_steps(axes, 0, context.loops - 1)
-        row[0].set_ylabel(label)
+        row[0].set_ylabel(label, fontsize=style.SCRIPTED)
     for axes in panels[0]:
-        axes.axhspan(*style.REPORTED_COSINE, color=style.BAND, linewidth=0, zorder=0)
+        axes.axhspan(*style.REPORTED_COSINE, color=style.REPORTED_BAND, linewidth=0, zorder=0)
     style.title_groups(panels[0], groups)
     panels[1, 0].set_yscale("log", nonpositive="mask")
+    style.label_powers(panels[1, 0].yaxis)
     ratios = _last_checkpoint(drift[(drift["measure"] == "dlr") & (drift["reference_state"] == reference_state)])
     for axes, (boundary, rows) in zip(panels[-1], ratios.groupby("boundary", sort=False), strict=False):
         _draw_ratios(axes, rows.set_index("run"), looks)
@@ -79,7 +78,7 @@ def styles(runs: Iterable[str]) -> dict[str, dict[str, Any]]:
     starts = list(dict.fromkeys(values[2] for values in choices.values()))
     by_start = style.series_styles(len(starts))
     return {
-        run: by_start[starts.index(values[2])] | {"color": _COLOURS[pairs.index(values[:2]) % len(_COLOURS)]}
+        run: by_start[starts.index(values[2])] | {"color": style.COLOURS[pairs.index(values[:2]) % len(style.COLOURS)]}
         for run, values in choices.items()
     }
 
@@ -111,6 +110,7 @@ def _draw_ratios(axes: Axes, ratios: pd.DataFrame, looks: Styles) -> None:
         axes.plot(place, ratios.loc[run, "mean"], **look)
     axes.axhline(1, color=style.GREY, linewidth=0.8, linestyle=(0, (1, 1.5)))
     axes.set_yscale("log")
+    style.label_powers(axes.yaxis)
     axes.set_xticks([])
     axes.set_xlabel("variant, in the order of the legend")
 
@@ -127,6 +127,6 @@ def _draw_losses(axes: Axes, training: pd.DataFrame, looks: Styles) -> None:
 
 def _add_legend(figure: Figure, looks: Styles) -> None:
     entries = {", ".join(variant(run)).replace("_", "-"): Line2D([], [], **look) for run, look in looks.items()}
-    entries[style.REPORTED_LABEL] = Patch(color=style.BAND)
+    entries[style.REPORTED_LABEL] = Patch(color=style.REPORTED_BAND)
     title = "sandwich, adapter at initialisation, initial state"
     figure.legend(entries.values(), entries.keys(), loc="outside upper center", ncols=3, title=title)
