@@ -2,7 +2,9 @@
 
 import os
 import shutil
+import time
 
+import psutil
 import pytest
 
 TRAIN = "results/tiny/data/train.bin"
@@ -33,8 +35,13 @@ def test_a_copy_without_times_plans_nothing(finished, tmp_path):
 
 @pytest.mark.parametrize(
     "name",
-    [TRAIN, f"{CHECKPOINTS}/iteration_000000.safetensors", f"{CHECKPOINTS}/iteration_000020.safetensors"]
-    + ["results/tiny/data/text/shard_000.parquet", "results/tiny/tables/exit_quality.parquet"],
+    [
+        TRAIN,
+        f"{CHECKPOINTS}/iteration_000000.safetensors",
+        f"{CHECKPOINTS}/iteration_000020.safetensors",
+        "results/tiny/data/text/shard_000.parquet",
+        "results/tiny/tables/exit_quality.parquet",
+    ],
 )
 def test_a_touched_or_identical_new_file_plans_nothing(editable, name):
     path = editable.root / name
@@ -91,6 +98,26 @@ def test_a_damaged_checkpoint_is_one_sentence_and_costs_no_table(editable):
     editable.succeed()
     assert path.read_bytes() == content
     assert files(editable, "tables", "exits") == before
+
+
+def test_a_killed_benchmark_of_another_config_loses_no_table_of_the_first(editable):
+    table = editable.root / "results/tiny/tables/exit_latency.parquet"
+    before = table.read_bytes()
+    editable.configure(exits={"latency_repeats": 1})
+    snakemake = editable.start("results/fig4.pdf")
+    end = time.monotonic() + 120
+    while table.exists():  # Snakemake removes it when the job starts
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    for process in [psutil.Process(snakemake.pid), *psutil.Process(snakemake.pid).children(recursive=True)]:
+        process.kill()
+    snakemake.wait()
+    assert not table.exists()
+
+    editable.configure()
+    editable.succeed("--unlock")
+    editable.succeed("results/fig4.pdf")
+    assert table.read_bytes() == before
 
 
 def log(project, name):
