@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from inspect import signature
@@ -291,6 +292,39 @@ def test_files_become_options_by_their_names_with_quotes_and_without_empty_ones(
     inputs = {"val": "a b.bin", "token_drift": ["1.parquet", "2.parquet"], "tokenizer": []}
     options = workflow.file_options(of(), inputs, {"loop_metrics": "m.parquet"})
     assert options == "--val 'a b.bin' --token-drift 1.parquet 2.parquet --loop-metrics m.parquet"
+
+
+def kept_job(iteration, code="c", slice_="{}", columns="{}"):
+    """What a segment of the tiny run keeps, from its file options."""
+    mine, stem = runs(), f"results/tiny/checkpoints/iteration_{iteration:06d}"
+    optimizer = "results/tiny/checkpoints/iteration_000010.optimizer.safetensors"
+    param = mine.kept_files(lambda wildcards: code, lambda wildcards: slice_, columns, mine.later_checkpoints)
+    outputs = Files(checkpoint=f"{stem}.safetensors", optimizer=f"{stem}.optimizer.safetensors")
+    options = shlex.split(param(of(iteration=f"{iteration:06d}"), Files(start=optimizer, train="t.bin"), outputs))
+    assert options[:4] == ["--start", optimizer, "--train", "t.bin"]
+    return json.loads(options[options.index("--kept") + 1])
+
+
+class Files(list):
+    """Files of a job with names, as Snakemake hands them to functions."""
+
+    def __init__(self, **files):
+        super().__init__(files.values())
+        self.items = files.items
+
+
+def test_a_segment_keeps_its_optimizer_state_only_at_the_end_of_the_schedule():
+    first, last = kept_job(10), kept_job(20)
+    optimizer = "results/tiny/checkpoints/iteration_{}.optimizer.safetensors"
+    assert first["temporary"] == [optimizer.format("000010")]
+    assert first["later"] == [last["folder"]] == ["results/tiny/.kept/checkpoints/iteration_000020"]
+    assert optimizer.format("000020") in last["outputs"]
+    assert (last["temporary"], last["later"], last["inputs"]) == ([], [], ["t.bin"])
+
+
+@pytest.mark.parametrize("change", [{"code": "d"}, {"slice_": "[]"}, {"columns": "[]"}], ids=str)
+def test_a_result_belongs_to_every_tracked_param(change):
+    assert kept_job(10)["version"] == kept_job(20)["version"] != kept_job(10, **change)["version"]
 
 
 @pytest.mark.parametrize(

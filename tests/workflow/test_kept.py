@@ -3,6 +3,7 @@
 import os
 import shutil
 import time
+from hashlib import sha256
 
 import psutil
 import pytest
@@ -84,10 +85,14 @@ def test_a_forced_training_is_restored_with_all_that_depends_on_it_and_removing_
     assert files(editable, "checkpoints").items() <= before.items()
 
 
-def test_a_damaged_checkpoint_is_one_sentence_and_costs_no_table(editable):
+@pytest.mark.parametrize("linked", [True, False], ids=["with its hard link", "alone"])
+def test_a_damaged_checkpoint_is_one_sentence_and_costs_no_table(editable, linked):
     before = files(editable, "tables", "exits")
     path = editable.root / CHECKPOINTS / "iteration_000020.safetensors"
     content = path.read_bytes()
+    if linked:  # the copy for this test has files instead of links
+        path.unlink()
+        os.link(editable.root / "results/tiny/.kept/checkpoints/iteration_000020" / sha256(content).hexdigest(), path)
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     done = editable.run()
     said = done.stdout + done.stderr
