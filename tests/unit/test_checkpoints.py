@@ -113,7 +113,9 @@ def test_a_flipped_bit_anywhere_is_refused(saved):
         with pytest.raises(InputError) as error:
             checkpoints.load(saved, "weights", IDENTITY)
         assert str(error.value).startswith(f"{saved}: "), place
-    assert "it is damaged; remove it and call snakemake again" in str(error.value)  # the last byte is one of a tensor
+    assert f"it is damaged; remove it and call `snakemake {saved}`" in str(
+        error.value
+    )  # the last byte is one of a tensor
 
 
 def test_a_file_of_a_version_without_digests_is_read(tmp_path):

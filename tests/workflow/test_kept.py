@@ -100,7 +100,7 @@ def test_a_damaged_checkpoint_is_one_sentence_and_costs_no_table(editable, linke
     assert f"error: {CHECKPOINTS}/iteration_000020.safetensors: found a file with the SHA-256" in said
     assert "Traceback" not in said
     path.unlink()
-    editable.succeed()
+    editable.succeed(f"{CHECKPOINTS}/iteration_000020.safetensors", "all")
     assert path.read_bytes() == content
     assert files(editable, "tables", "exits") == before
 

@@ -237,7 +237,7 @@ def open_shard(path: Path, metadata_path: Path) -> np.ndarray:
     if (found := sha256(path)) != digest:
         raise InputError(
             f"{path}: found tokens with the SHA-256 {found[:12]}…, expected {digest[:12]}…, as {metadata_path.name} "
-            "says; remove the file, and it is written again."
+            f"says; remove the file and call `snakemake {path}`."
         )
     return np.memmap(path, dtype=DTYPES[dtype], mode="r")
 

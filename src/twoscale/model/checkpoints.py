@@ -137,7 +137,7 @@ def check_digest(path: Path, expected: str) -> None:
     if found != expected:
         raise InputError(
             f"{path}: found a file with the SHA-256 {found[:12]}…, expected {expected[:12]}…, with which it was "
-            "written: it is damaged; remove it and call snakemake again."
+            f"written: it is damaged; remove it and call `snakemake {path}`."
         )
 
 
