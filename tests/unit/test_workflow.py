@@ -10,12 +10,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import yaml
+from humanfriendly import parse_size
 
 from tests.published import write_folder
 from twoscale import workflow
 from twoscale.data import model_files
 from twoscale.errors import InputError
 from twoscale.figures.catalogue import FIGURES, Figure, table
+from twoscale.model.flops import parameters
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "scripts"
@@ -450,3 +453,11 @@ def test_captions_have_the_counts_of_held_out_documents_once_the_tokens_are_ther
 def test_the_manifest_of_a_download_is_the_file_that_the_download_writes_last():
     """The workflow does not import the client of the hub."""
     assert workflow.MANIFEST == model_files.MANIFEST
+
+
+@pytest.mark.parametrize("profile", ["default", "slurm"])
+def test_snakemake_compares_the_checksums_of_all_files_of_the_papers_training(profile):
+    values = yaml.safe_load((ROOT / "profiles" / profile / "config.yaml").read_text())
+    paper = runs(preset="paper").config
+    optimizer_state, tokens = 2 * 4 * parameters(paper.model), 2 * paper.data.train_tokens
+    assert parse_size(values["max-checksum-file-size"]) > 1.1 * max(optimizer_state, tokens)
