@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from tests.small import learnable_tokens, model_config, train_config
+from tests.small import learnable_tokens, model_config, shard_part, train_config
 from twoscale import tables
 from twoscale.config import RUNTIME_KEYS, plain
 from twoscale.json import canonical_json
@@ -43,7 +43,7 @@ class Run:
         parts = {"train.bin": learnable_tokens(400), "val.bin": learnable_tokens(100)[::-1]}
         for name, ids in parts.items():
             ids.tofile(self.folder / name)
-        counts = {name: {"count": len(ids)} for name, ids in parts.items()}
+        counts = {name: shard_part(ids) for name, ids in parts.items()}
         metadata = {"dtype": "uint16", "end_of_text": 36, "parts": counts, "digest": DIGEST}
         (self.folder / "tokens.json").write_text(json.dumps(metadata))
 

@@ -1,5 +1,6 @@
 """Small configurations that the unit tests share: the paper's structure at a size that runs in milliseconds."""
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -78,3 +79,8 @@ def learnable_tokens(length: int) -> np.ndarray:
 
 def preset(name: str) -> dict[str, Any]:
     return yaml.safe_load((PRESETS / f"{name}.yaml").read_text())
+
+
+def shard_part(ids: np.ndarray) -> dict[str, Any]:
+    """What tokens.json says of a file with these ids."""
+    return {"count": len(ids), "sha256": hashlib.sha256(ids.tobytes()).hexdigest()}

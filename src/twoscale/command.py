@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from twoscale import kept
 from twoscale.config import ConfigSlice
 from twoscale.errors import InputError
 
@@ -30,6 +31,7 @@ def parser(
     """
     options = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--config", type=config, required=True, help="config of the job, as JSON")
+    options.add_argument("--kept", type=kept.Job.from_json, help="where the result is kept for a rerun, as JSON")
     for name in files:
         options.add_argument(_option(name), type=Path, required=True)
     for name in lists:
@@ -44,8 +46,15 @@ def _option(name: str) -> str:
 
 
 def run(main: Callable[[argparse.Namespace], None], parser: argparse.ArgumentParser) -> None:
-    """Run `main` on the parsed arguments; an `InputError` ends as one sentence on stderr with exit status 1."""
+    """Run `main` on the parsed arguments; an `InputError` ends as one sentence on stderr with exit status 1.
+
+    With ``--kept`` an earlier result of the same job is restored instead, see `twoscale.kept`.
+    """
     try:
-        main(parser.parse_args())
+        arguments = parser.parse_args()
+        if (job := getattr(arguments, "kept", None)) is not None:  # generate.py and others have their own parser
+            kept.run(job, lambda: main(arguments))
+        else:
+            main(arguments)
     except InputError as error:
         sys.exit(f"error: {error}")

@@ -1,5 +1,6 @@
-"""Atomic writes: after a failure a file has its previous content."""
+"""Atomic writes: after a failure a file has its previous content. Digests of files."""
 
+import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +10,12 @@ from pathlib import Path
 _UMASK = os.umask(0o022)
 os.umask(_UMASK)
 _MODE = 0o666 & ~_UMASK
+
+
+def sha256(path: str | os.PathLike) -> str:
+    """SHA-256 of the content of a file, in hexadecimal. Raises OSError for a file that cannot be read."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager

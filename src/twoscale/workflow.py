@@ -5,6 +5,7 @@ takes Snakemake's `wildcards`, of which it reads `run` and `iteration`; without 
 run. Nothing here imports Snakemake or torch, so planning stays fast and unit tests need no workflow.
 """
 
+import hashlib
 import json
 import re
 import shlex
@@ -30,6 +31,8 @@ GPT2 = "results/gpt2.tiktoken"
 VARIANTS = "variants/"  # beginning of the names of variant runs
 NOTHING = "(?!)"  # a regular expression that matches nothing
 TOKENIZER = "tokenizer.json"
+OPTIMIZER = ".optimizer.safetensors"  # end of the names of optimizer states
+KEPT = ".kept"  # folder of a run with results that reruns restore
 MANIFEST = "published.json"  # of a model from the hub, written when its download is complete
 # Further files of a published model that may name its end of text.
 TOKENIZER_SETTINGS = ("tokenizer_config.json", "generation_config.json", CONFIG)
@@ -212,7 +215,7 @@ class Runs:
         """Input function: the checkpoint that a segment starts from, and its optimizer state unless it is untrained."""
         iteration = self.previous_iteration(wildcards.run, int(wildcards.iteration))
         weights = self.checkpoint(wildcards.run, iteration)
-        return [weights, weights.replace(".safetensors", ".optimizer.safetensors")] if iteration else [weights]
+        return [weights, weights.replace(".safetensors", OPTIMIZER)] if iteration else [weights]
 
     def at_checkpoints(self, pattern: str, untrained: bool = True) -> Callable:
         """Input function: `pattern` with {run} and {iteration} of each checkpoint, iteration 0 included or not."""
@@ -329,6 +332,35 @@ class Runs:
             return built_in if architecture == "transformer" else self.code(script, f"twoscale.model.{architecture}")
 
         return param
+
+    def kept_files(self, code: Callable, config: Callable, tables: str, later: Callable) -> Callable:
+        """Param function: `file_options`, and what `twoscale.kept` needs to restore the result of a job; untracked.
+
+        `code`, `config` and `tables` are the tracked params of the job, the result of which depends on nothing else
+        but its inputs. `later`: the first outputs of the later segments, in order; where there are any, the optimizer
+        state is temporary. It is left out of the inputs, because it is a function of the same as the weights beside it.
+        """
+
+        def param(wildcards: Any, input: Any, output: Any) -> str:
+            following = later(wildcards)
+            temporary = [file for file in output if file.endswith(OPTIMIZER) and following]
+            tracked = canonical_json([code(wildcards), config(wildcards), tables])
+            job = {
+                "folder": kept_folder(wildcards.run, output[0]),
+                "version": hashlib.sha256(tracked.encode()).hexdigest()[:16],
+                "inputs": sorted(file for file in input if not file.endswith(OPTIMIZER)),
+                "outputs": [file for file in output if file not in temporary],
+                "temporary": temporary,
+                "later": [kept_folder(wildcards.run, file) for file in following],
+            }
+            return f"{file_options(wildcards, input, output)} --kept {shlex.quote(canonical_json(job))}"
+
+        return param
+
+    def later_checkpoints(self, wildcards: Any) -> list[str]:
+        """The checkpoints of the run after the wildcard `iteration`."""
+        run, iteration = wildcards.run, int(wildcards.iteration)
+        return [self.checkpoint(run, later) for later in self.checkpoint_iterations(run) if later > iteration]
 
     def command(self, script: str, *arguments: str) -> Callable:
         """Param function: the command that starts an entry script. Untracked, because it contains a path."""
@@ -515,6 +547,12 @@ def _plain(value: Any) -> Any:
 def criterion_files(criteria: Mapping[str, CriterionConfig]) -> dict[str, str]:
     """Fingerprints of the users' files among exit criteria. Raises InputError for a file that cannot be read."""
     return {name: criterion_file_fingerprint(entry.file) for name, entry in criteria.items() if entry.file is not None}
+
+
+def kept_folder(run: str, output: str) -> str:
+    """The folder that keeps the result of a job, named after its first output."""
+    folder = Path("results", run)
+    return str(folder / KEPT / Path(output).relative_to(folder).with_suffix(""))
 
 
 def table_columns(*names: str) -> str:

@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from tests.small import model_config
 from twoscale.config import plain
 from twoscale.errors import InputError
+from twoscale.json import canonical_json
 from twoscale.model import checkpoints
 from twoscale.model.checkpoints import Header
 from twoscale.model.transformer import initialise
@@ -103,6 +104,26 @@ def test_a_truncated_file_is_refused(share, saved):
     content = saved.read_bytes()
     saved.write_bytes(content[: int(share * len(content))])
     assert "cannot be read" in refusal(saved)
+
+
+def test_a_flipped_bit_anywhere_is_refused(saved):
+    content = saved.read_bytes()
+    for place in range(len(content)):
+        saved.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        with pytest.raises(InputError) as error:
+            checkpoints.load(saved, "weights", IDENTITY)
+        assert str(error.value).startswith(f"{saved}: "), place
+    assert f"it is damaged; remove it and call `snakemake {saved}`" in str(
+        error.value
+    )  # the last byte is one of a tensor
+
+
+def test_a_file_of_a_version_without_digests_is_read(tmp_path):
+    path = tmp_path / "old.safetensors"
+    save_file(TENSORS, path, metadata={"twoscale": canonical_json(vars(HEADER))})
+    tensors, header = checkpoints.load(path, "weights", IDENTITY)
+    assert header == HEADER
+    assert torch.equal(tensors["a"], TENSORS["a"])
 
 
 @pytest.mark.parametrize(

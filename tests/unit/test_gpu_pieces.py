@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.small import ROOT, learnable_tokens
+from tests.small import ROOT, learnable_tokens, shard_part
 from twoscale import tables
 from twoscale.errors import InputError
 from twoscale.gpu.pieces import train_preset
@@ -27,7 +27,7 @@ def tokens(tmp_path, monkeypatch) -> Path:
     parts = {"train.bin": learnable_tokens(900), "val.bin": learnable_tokens(400)}
     for name, ids in parts.items():
         ids.tofile(data / name)
-    counts = {name: {"count": len(ids)} for name, ids in parts.items()}
+    counts = {name: shard_part(ids) for name, ids in parts.items()}
     metadata = {"dtype": "uint16", "end_of_text": 256, "parts": counts, "digest": "of no text"}
     (data / "tokens.json").write_text(json.dumps(metadata))
     return data

@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "twoscale"
 
 # Lowest first. A module imports from its own floor and from those before it.
 FLOORS = [
-    {"errors", "files", "json", "progress", "rng", "tables", "fingerprint", "gpu_lease"},
+    {"errors", "files", "json", "progress", "rng", "tables", "fingerprint", "gpu_lease", "kept"},
     {"config"},
     {"data"},
     {"model"},
@@ -25,7 +25,7 @@ FLOORS = [
     {"command"},
 ]
 LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}
-WITHOUT_TORCH = ["config", "tables", "analysis", "figures", "workflow", "fingerprint"]
+WITHOUT_TORCH = ["config", "tables", "analysis", "figures", "workflow", "fingerprint", "kept"]
 
 
 def modules() -> dict[str, Path]:

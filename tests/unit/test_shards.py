@@ -272,6 +272,17 @@ def test_open_shard_refuses_another_length_than_in_the_metadata(shards, tmp_path
             open_shard(train, metadata)
 
 
+def test_open_shard_refuses_a_changed_byte(shards, tmp_path):
+    train, _, metadata = tokenize(shards, tmp_path)
+    content = bytearray(train.read_bytes())
+    content[-3] ^= 1
+    train.write_bytes(content)
+    with pytest.raises(
+        InputError, match=r"train\.bin: found tokens with the SHA-256 \w{12}…, expected \w{12}…, as tok"
+    ):
+        open_shard(train, metadata)
+
+
 def test_open_shard_refuses_a_missing_shard(shards, tmp_path):
     train, _, metadata = tokenize(shards, tmp_path)
     train.unlink()

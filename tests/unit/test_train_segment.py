@@ -37,3 +37,12 @@ def test_a_loss_that_is_not_finite_leaves_the_last_checkpoint_and_the_partial_st
         run.checkpoint(0).name,
         run.partial(6).name,
     }
+
+
+def test_the_empty_file_of_a_restored_segment_is_no_optimizer_state(tmp_path):
+    run = Run(tmp_path).succeed(0, 2)
+    run.optimizer(2).write_bytes(b"")
+    done = run.train(2, 4)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert f"error: {run.optimizer(2)}: found an empty file, which stands for the optimizer state" in done.stderr

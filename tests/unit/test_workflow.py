@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from inspect import signature
@@ -9,12 +10,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import yaml
+from humanfriendly import parse_size
 
 from tests.published import write_folder
 from twoscale import workflow
 from twoscale.data import model_files
 from twoscale.errors import InputError
 from twoscale.figures.catalogue import FIGURES, Figure, table
+from twoscale.model.flops import parameters
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "scripts"
@@ -293,6 +297,39 @@ def test_files_become_options_by_their_names_with_quotes_and_without_empty_ones(
     assert options == "--val 'a b.bin' --token-drift 1.parquet 2.parquet --loop-metrics m.parquet"
 
 
+def kept_job(iteration, code="c", slice_="{}", columns="{}"):
+    """What a segment of the tiny run keeps, from its file options."""
+    mine, stem = runs(), f"results/tiny/checkpoints/iteration_{iteration:06d}"
+    optimizer = "results/tiny/checkpoints/iteration_000010.optimizer.safetensors"
+    param = mine.kept_files(lambda wildcards: code, lambda wildcards: slice_, columns, mine.later_checkpoints)
+    outputs = Files(checkpoint=f"{stem}.safetensors", optimizer=f"{stem}.optimizer.safetensors")
+    options = shlex.split(param(of(iteration=f"{iteration:06d}"), Files(start=optimizer, train="t.bin"), outputs))
+    assert options[:4] == ["--start", optimizer, "--train", "t.bin"]
+    return json.loads(options[options.index("--kept") + 1])
+
+
+class Files(list):
+    """Files of a job with names, as Snakemake hands them to functions."""
+
+    def __init__(self, **files):
+        super().__init__(files.values())
+        self.items = files.items
+
+
+def test_a_segment_keeps_its_optimizer_state_only_at_the_end_of_the_schedule():
+    first, last = kept_job(10), kept_job(20)
+    optimizer = "results/tiny/checkpoints/iteration_{}.optimizer.safetensors"
+    assert first["temporary"] == [optimizer.format("000010")]
+    assert first["later"] == [last["folder"]] == ["results/tiny/.kept/checkpoints/iteration_000020"]
+    assert optimizer.format("000020") in last["outputs"]
+    assert (last["temporary"], last["later"], last["inputs"]) == ([], [], ["t.bin"])
+
+
+@pytest.mark.parametrize("change", [{"code": "d"}, {"slice_": "[]"}, {"columns": "[]"}], ids=str)
+def test_a_result_belongs_to_every_tracked_param(change):
+    assert kept_job(10)["version"] == kept_job(20)["version"] != kept_job(10, **change)["version"]
+
+
 @pytest.mark.parametrize(
     ("train", "device", "command"),
     [
@@ -416,3 +453,11 @@ def test_captions_have_the_counts_of_held_out_documents_once_the_tokens_are_ther
 def test_the_manifest_of_a_download_is_the_file_that_the_download_writes_last():
     """The workflow does not import the client of the hub."""
     assert workflow.MANIFEST == model_files.MANIFEST
+
+
+@pytest.mark.parametrize("profile", ["default", "slurm"])
+def test_snakemake_compares_the_checksums_of_all_files_of_the_papers_training(profile):
+    values = yaml.safe_load((ROOT / "profiles" / profile / "config.yaml").read_text())
+    paper = runs(preset="paper").config
+    optimizer_state, tokens = 2 * 4 * parameters(paper.model), 2 * paper.data.train_tokens
+    assert parse_size(values["max-checksum-file-size"]) > 1.1 * max(optimizer_state, tokens)

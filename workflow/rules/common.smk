@@ -45,6 +45,16 @@ def torch_script(name):
     return dict(command=runs.torch_command(name), files=file_options, code=runs.torch_code(name))
 
 
+def kept_script(name, config, *tables, later=lambda wildcards: []):
+    """Like `torch_script`, for an expensive job: a rerun restores its result. With all tracked params of the job.
+
+    name: the script. config: param function of its slice. tables: those that it writes. later: see `runs.kept_files`.
+    """
+    columns = table_columns(*tables)
+    files = runs.kept_files(runs.torch_code(name), config, columns, later)
+    return torch_script(name) | dict(files=files, config=config, tables=columns)
+
+
 # The shell line of every job; those of train_segment and a few others have further options.
 JOB = "{params.command} --config {params.config:q} {params.files} > {log:q} 2>&1"
 # Held-out tokens, an input of all jobs that open a checkpoint.

@@ -38,9 +38,7 @@ rule measure_exit_quality:
         # `threads` is limited by the cores of the machine that runs Snakemake; a cluster job requests these
         **runs.torch_job("exits", memory=8000, minutes=120, cpus_per_task=4),
     params:
-        **torch_script("measure_exit_quality"),
-        config=runs.exit_slice(),
-        tables=table_columns("exit_quality", "exit_loops"),
+        **kept_script("measure_exit_quality", runs.exit_slice(), "exit_quality", "exit_loops"),
     shell:
         "{params.command} --config {params.config:q} --threads {threads} {params.files} > {log:q} 2>&1"
 
@@ -82,9 +80,7 @@ rule measure_uniform_loops:
     resources:
         **runs.torch_job("exits", memory=8000, minutes=120, cpus_per_task=4),
     params:
-        **torch_script("measure_uniform_loops"),
-        config=runs.exit_slice("pareto", "fixed"),
-        tables=table_columns("uniform_loops"),
+        **kept_script("measure_uniform_loops", runs.exit_slice("pareto", "fixed"), "uniform_loops"),
     shell:
         "{params.command} --config {params.config:q} --threads {threads} {params.files} > {log:q} 2>&1"
 
@@ -110,9 +106,13 @@ rule benchmark_exits:
     resources:
         **runs.torch_job("exits", memory=8000, minutes=240, cpus_per_task=4),
     params:
-        **torch_script("benchmark_exits"),
-        config=runs.exit_slice("exit"),
-        tables=table_columns("exit_latency", "exit_latency_loops", "check_cost"),
+        **kept_script(
+            "benchmark_exits",
+            runs.exit_slice("exit"),
+            "exit_latency",
+            "exit_latency_loops",
+            "check_cost",
+        ),
     shell:
         JOB
 
@@ -133,5 +133,4 @@ use rule benchmark_exits as benchmark_pareto with:
     resources:
         **runs.torch_job("exits", memory=8000, minutes=480, cpus_per_task=4),
     params:
-        config=runs.exit_slice("pareto"),
-        tables=table_columns("exit_latency", "exit_latency_loops"),
+        **kept_script("benchmark_exits", runs.exit_slice("pareto"), "exit_latency", "exit_latency_loops"),

@@ -20,9 +20,11 @@ rule measure_path_independence:
     resources:
         **runs.torch_job("trajectories", memory=8000, minutes=60),
     params:
-        **torch_script("measure_path_independence"),
-        config=runs.slice("seed", "device", "model", "trajectories", "path_independence"),
-        tables=table_columns("token_independence"),
+        **kept_script(
+            "measure_path_independence",
+            runs.slice("seed", "device", "model", "trajectories", "path_independence"),
+            "token_independence",
+        ),
     shell:
         JOB
 

@@ -20,9 +20,7 @@ rule measure_scaling:
     resources:
         **runs.torch_job("scaling", memory=8000, minutes=60),
     params:
-        **torch_script("measure_scaling"),
-        config=runs.slice("seed", "device", "model", "scaling"),
-        tables=table_columns("scaling_quality"),
+        **kept_script("measure_scaling", runs.slice("seed", "device", "model", "scaling"), "scaling_quality"),
     shell:
         JOB
 

@@ -24,8 +24,7 @@ rule init_model:
         mem_mb=growing(4000),
         runtime=30,
     params:
-        **script("init_model") | dict(code=runs.torch_code("init_model")),
-        config=runs.training_identity,
+        **kept_script("init_model", runs.training_identity),
     shell:
         JOB
 
@@ -59,13 +58,18 @@ rule train_segment:
         gpu=runs.training_gpus,
         gpu_slot=runs.training_gpus,
     params:
-        **torch_script("train_segment") | dict(command=runs.training_command("train_segment")),
-        config=runs.training_identity,
+        **kept_script(
+            "train_segment",
+            runs.training_identity,
+            "training",
+            "training_loops",
+            later=runs.later_checkpoints,
+        )
+        | dict(command=runs.training_command("train_segment")),
         # how training is segmented, logged and distributed does not change its result
         runtime=untracked(runs.runtime),
         until=lambda wildcards: int(wildcards.iteration),
         partial=lambda wildcards, output: Path(output.checkpoint).with_suffix(".partial.safetensors"),
-        tables=table_columns("training", "training_loops"),
     # standard output is the terminal, where the job prints a line every train.print_seconds
     shell:
         "{params.command} --config {params.config:q} --runtime {params.runtime:q} --until {params.until}"

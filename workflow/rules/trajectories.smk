@@ -25,9 +25,13 @@ rule extract_trajectories:
     resources:
         **runs.torch_job("trajectories", memory=8000, minutes=60),
     params:
-        **torch_script("extract_trajectories"),
-        config=runs.slice("seed", "device", "model", "trajectories", "path_types"),
-        tables=table_columns("trajectories", "token_paths", "token_drift"),
+        **kept_script(
+            "extract_trajectories",
+            runs.slice("seed", "device", "model", "trajectories", "path_types"),
+            "trajectories",
+            "token_paths",
+            "token_drift",
+        ),
     shell:
         JOB
 
@@ -51,8 +55,10 @@ rule extract_states:
     resources:
         **runs.torch_job("trajectories", memory=8000, minutes=30),
     params:
-        **torch_script("extract_states"),
-        config=runs.slice("seed", "device", "model", "trajectories", tokenizer=lambda config: config.tokenizer.name),
+        **kept_script(
+            "extract_states",
+            runs.slice("seed", "device", "model", "trajectories", tokenizer=lambda config: config.tokenizer.name),
+        ),
     shell:
         JOB
 

@@ -7,7 +7,6 @@ interrupted. Parts of a data set on the Hub are kept, and another quota continue
 removed.
 """
 
-import hashlib
 import json
 import sys
 import time
@@ -23,7 +22,7 @@ from twoscale import progress, tables
 from twoscale.config import DataConfig, DownloadConfig, TextQuota
 from twoscale.data.text import ROWS, Document, is_held_out, local_files, rows, split_key
 from twoscale.errors import InputError
-from twoscale.files import replacing
+from twoscale.files import replacing, sha256
 
 ROW_GROUP_CHARACTERS = 2**22  # buffered before a row group of a shard is written
 MANIFEST = "manifest.json"
@@ -189,7 +188,7 @@ class Parts:
         columns["text"] = texts = [document.text for document in pending.documents]
         with tables.writing("text_part", self.folder / name) as append:
             append(columns | {"size": sizes})
-        digest = _digest(self.folder / name)
+        digest = sha256(self.folder / name)
         first, end = self._end_of(pending.file), pending.documents[-1].row + 1
         characters = sum(map(len, texts))
         self.parts.append(DownloadPart(name, pending.file, pending.version, first, end, len(texts), characters, digest))
@@ -233,14 +232,9 @@ class Parts:
         """The parts up to the first one whose file is missing or has another hash."""
         for part in parts:
             path = self.folder / part.name
-            if not path.is_file() or _digest(path) != part.sha256:
+            if not path.is_file() or sha256(path) != part.sha256:
                 return
             yield part
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 # --- from the source to the parts

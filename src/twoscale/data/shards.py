@@ -21,7 +21,7 @@ from twoscale.data.text import iter_shards
 from twoscale.data.token_ids import DTYPES, id_dtype
 from twoscale.data.tokenizer import Tokenizer
 from twoscale.errors import InputError
-from twoscale.files import replacing
+from twoscale.files import replacing, sha256
 from twoscale.json import canonical_json
 
 CHUNK = 2**20  # training ids in memory when shards are joined
@@ -209,14 +209,15 @@ def _training_digest(id_metadata: dict[str, Any], train_sha256: str) -> str:
 def open_shard(path: Path, metadata_path: Path) -> np.ndarray:
     """Open a file of ids as a read-only memory map: uint16 or uint32 (tokens,).
 
-    The length is checked against the metadata. The hash is not, so that a large file opens at once.
+    Length and SHA-256 are checked against the metadata.
 
     Raises:
-        InputError: if the metadata does not describe the file, or the file is missing or has another length.
+        InputError: if the metadata does not describe the file, or the file is missing or has another content.
     """
     try:
         metadata = json.loads(metadata_path.read_text(encoding="utf-8"))
-        dtype, expected = metadata["dtype"], int(metadata["parts"][path.name]["count"])
+        part = metadata["parts"][path.name]
+        dtype, expected, digest = metadata["dtype"], int(part["count"]), part["sha256"]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise InputError(
             f"{metadata_path}: found no description of {path.name} ({type(error).__name__}: {error}), expected the "
@@ -232,6 +233,11 @@ def open_shard(path: Path, metadata_path: Path) -> np.ndarray:
         raise InputError(
             f"{path}: found {size} bytes, {size / itemsize:g} tokens, expected {expected} tokens, as "
             f"{metadata_path.name} says."
+        )
+    if (found := sha256(path)) != digest:
+        raise InputError(
+            f"{path}: found tokens with the SHA-256 {found[:12]}…, expected {digest[:12]}…, as {metadata_path.name} "
+            f"says; remove the file and call `snakemake {path}`."
         )
     return np.memmap(path, dtype=DTYPES[dtype], mode="r")
 

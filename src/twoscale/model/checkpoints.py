@@ -3,13 +3,17 @@
 One metadata key holds canonical JSON: the kind of the tensors, the iteration, the tokens seen and the identity
 of the run (seed, model, training config, digest of the text). It is one key because safetensors writes several
 in random order. Time and host are left out, so equal states give equal files. Nothing is unpickled.
+
+Beside the header the JSON holds the SHA-256 of the file, in which zeros stand for the digest itself. It is checked when
+tensors are read.
 """
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import safetensors
 import torch
@@ -26,6 +30,8 @@ from twoscale.model.published.weights import open_published
 from twoscale.model.registry import architecture, build
 
 METADATA_KEY = "twoscale"
+DIGEST_KEY = "sha256"
+NO_DIGEST = "0" * 64
 
 
 @dataclass(frozen=True)
@@ -45,10 +51,27 @@ class Header:
 
 def save(path: Path, tensors: Mapping[str, Tensor], header: Header) -> None:
     """Write `tensors` and their header to `path` in one step."""
-    text = canonical_json(vars(header))
+    text = canonical_json(vars(header) | {DIGEST_KEY: NO_DIGEST})
     contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
     with replacing(path) as temporary:
         save_file(contiguous, temporary, metadata={METADATA_KEY: text})
+        with temporary.open("r+b") as file:
+            digest, place = _digest(file, NO_DIGEST)
+            file.seek(place)
+            file.write(digest.encode())
+
+
+def _digest(file: BinaryIO, written: str) -> tuple[str, int]:
+    """SHA-256 of a safetensors file with zeros for the digest `written` in its header, and the place of the latter.
+
+    Source of the layout, 8 bytes with the length of the header, the header, the tensors: the README of safetensors.
+    """
+    start = file.read(8)
+    start += file.read(int.from_bytes(start, "little"))
+    place = start.index(written.encode())
+    total = hashlib.sha256(start.replace(written.encode(), NO_DIGEST.encode()))
+    hashlib.file_digest(file, lambda: total)  # updates it with the rest of the file
+    return total.hexdigest(), place
 
 
 def save_untrained(path: Path, identity: dict[str, Any]) -> None:
@@ -59,7 +82,12 @@ def save_untrained(path: Path, identity: dict[str, Any]) -> None:
 
 
 def read_header(path: Path) -> Header:
-    """The header of a file of this project; the tensors stay on disk."""
+    """The header of a file of this project; the tensors stay on disk and are not checked."""
+    return _read_header(path)[0]
+
+
+def _read_header(path: Path) -> tuple[Header, str | None]:
+    """The header of a file of this project, and the digest in it; None in files of versions before there was one."""
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             text = (file.metadata() or {}).get(METADATA_KEY)
@@ -68,8 +96,10 @@ def read_header(path: Path) -> Header:
     except (safetensors.SafetensorError, OSError) as error:
         raise InputError(f"{path}: cannot be read ({error}), expected a whole safetensors file.") from error
     try:
-        return Header(**json.loads(text or ""))
-    except (TypeError, ValueError) as error:
+        values = json.loads(text or "")
+        digest = values.pop(DIGEST_KEY, None)
+        return Header(**values), digest
+    except (TypeError, ValueError, AttributeError) as error:
         raise InputError(
             f"{path}: found no header under the metadata key '{METADATA_KEY}', expected a checkpoint of this project."
         ) from error
@@ -79,8 +109,11 @@ def load(path: Path, kind: str, identity: Mapping[str, Any], device: str = "cpu"
     """Tensors and header of `path`, refused if it is of another kind or does not belong to `identity`.
 
     `identity` may be a part of the file's: evaluating needs the model to agree, resuming needs all.
+
+    Raises:
+        InputError: if the file cannot be read, is refused, or is not the one that was written.
     """
-    header = read_header(path)
+    header, digest = _read_header(path)
     if header.kind != kind:
         raise InputError(f"{path}: found a file of kind '{header.kind}', expected '{kind}'.")
     wanted = json.loads(canonical_json(identity))
@@ -91,8 +124,21 @@ def load(path: Path, kind: str, identity: Mapping[str, Any], device: str = "cpu"
             f"{path}: belongs to another configuration: {name} is {found} there, expected {expected}; "
             "choose another `run` name or remove the file."
         )
+    if digest is not None:
+        check_digest(path, digest)
     with safetensors.safe_open(path, framework="pt", device=device) as file:
         return {name: file.get_tensor(name) for name in file.keys()}, header  # noqa: SIM118 - not a mapping
+
+
+def check_digest(path: Path, expected: str) -> None:
+    """Raises InputError for a file of which a byte has changed since it was written."""
+    with path.open("rb") as file:
+        found, _ = _digest(file, expected)
+    if found != expected:
+        raise InputError(
+            f"{path}: found a file with the SHA-256 {found[:12]}…, expected {expected[:12]}…, with which it was "
+            f"written: it is damaged; remove it and call `snakemake {path}`."
+        )
 
 
 def first_difference(found: Any, expected: Any, name: str = "") -> tuple[str, Any, Any] | None:

@@ -267,7 +267,7 @@ def train_segment(config: SegmentConfig, data: TrainingData, segment: Segment, p
     weights, header = checkpoints.load(paths.start[0], "weights", identity, config.device)
     moments = {}
     if header.iteration:
-        moments, _ = checkpoints.load(paths.start[1], "optimizer", identity, config.device)
+        moments = load_moments(paths.start[1], identity, config.device)
     partial = load_partial(paths.partial, header.iteration, until, identity, config.device)
     state = restore(config, *(partial or (weights, moments, header)))
     trainer = Trainer(config, data, world, segment.stop_at)
@@ -278,6 +278,17 @@ def train_segment(config: SegmentConfig, data: TrainingData, segment: Segment, p
         write_segment(state, paths, identity)
     destroy_distributed(world)
     return state.iteration
+
+
+def load_moments(path: Path, identity: dict[str, Any], device: str) -> dict[str, Tensor]:
+    """AdamW's moments; an empty file, which stands for those of a restored segment, is refused."""
+    if path.is_file() and not path.stat().st_size:
+        raise InputError(
+            f"{path}: found an empty file, which stands for the optimizer state of a restored segment, expected a "
+            "later segment that can be restored too; remove the folder .kept/checkpoints of the run and train with "
+            "`snakemake --forcerun init_model`."
+        )
+    return checkpoints.load(path, "optimizer", identity, device)[0]
 
 
 def write_segment(state: TrainingState, paths: SegmentPaths, identity: dict[str, Any]) -> None:

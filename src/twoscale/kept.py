@@ -1,0 +1,154 @@
+"""Results of expensive jobs under a second name, from which a rerun restores them.
+
+Snakemake removes the outputs of a job before it runs the job again. So a job that has succeeded links its outputs (hard
+links) into a folder under `results/{run}/.kept/`, with a manifest: the digests of all that the result depends on, and
+of the outputs. A job that finds a manifest of the same inputs, and intact files, restores them. Only the latest result
+of each job is kept, and the folder may be removed at any time.
+
+An optimizer state between two segments of training is temporary, so it is not kept. Its segment is restored only if
+later segments can be restored up to one whose optimizer state is kept; the temporary file is then empty.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from twoscale.errors import first_line
+from twoscale.files import replacing, sha256
+from twoscale.json import canonical_json
+
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a job keeps, as the rules describe it with ``--kept``.
+
+    folder: where its result is kept. version: digest of its code and config. inputs: files that the result depends on.
+    outputs: files to keep. temporary: outputs that are removed once the next job is done. later: folders of the jobs
+    that depend on the temporary outputs, in order.
+    """
+
+    folder: Path
+    version: str
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+    temporary: Sequence[str]
+    later: Sequence[Path]
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        values = json.loads(text)
+        return cls(**values | {"folder": Path(values["folder"]), "later": [Path(path) for path in values["later"]]})
+
+
+@dataclass(frozen=True)
+class Result:
+    """The content of a manifest: digests (SHA-256) of inputs and outputs by path, and the outputs that were dropped."""
+
+    version: str
+    inputs: dict[str, str]
+    outputs: dict[str, str]
+    dropped: list[str]
+
+
+def run(job: Job, compute: Callable[[], None]) -> None:
+    """Restore the result of `job`, or `compute` and keep it.
+
+    All processes of a job may call this: they decide alike, and the main one restores and keeps.
+    """
+    is_main = os.environ.get("RANK", "0") == "0"  # set by torchrun
+    inputs = _digests(job.inputs)
+    if inputs is not None and (result := find(job, inputs)) is not None:
+        if is_main:
+            restore(job, result)
+        return
+    compute()
+    if inputs is not None and is_main:
+        keep(job, inputs)
+
+
+def find(job: Job, inputs: dict[str, str]) -> Result | None:
+    """The kept result of `job` on inputs with these digests, if it is complete and intact."""
+    result = _read(job.folder)
+    if result is None or (result.version, result.inputs) != (job.version, inputs):
+        return None
+    missing = {*job.outputs, *job.temporary} - result.outputs.keys()
+    if missing and (not missing <= set(job.temporary) or not _is_continued(result, job.later)):
+        return None
+    return result if _is_intact(job.folder, result) else None
+
+
+def _is_continued(result: Result, later: Sequence[Path]) -> bool:
+    """Whether the results in the folders `later` continue `result`, one after the other, up to one without gaps."""
+    known = result.inputs | result.outputs
+    for folder in later:
+        following = _read(folder)
+        if following is None or following.version != result.version or not following.inputs.items() <= known.items():
+            return False
+        if not _is_intact(folder, following):
+            return False
+        if not following.dropped:
+            return True
+        known |= following.outputs
+    return False
+
+
+def restore(job: Job, result: Result) -> None:
+    """Link the kept files to the outputs, each in one step; temporary outputs that were not kept become empty files."""
+    for path in (*job.outputs, *job.temporary):
+        with replacing(path) as temporary:
+            if path in result.outputs:
+                os.link(job.folder / result.outputs[path], temporary)
+            else:
+                temporary.touch()
+        os.utime(path)
+    print(f"restored the kept result; to compute it again, remove {job.folder}", file=sys.stderr)
+
+
+def keep(job: Job, inputs: dict[str, str]) -> None:
+    """Link the outputs into the job's folder and remove what was kept before.
+
+    A manifest names files by their digests and is replaced in one step, so a kill leaves the old or the new result.
+    A file system without hard links keeps nothing: copies would double the space on disk.
+    """
+    try:
+        outputs = {path: sha256(path) for path in job.outputs}
+        for path, digest in outputs.items():
+            with replacing(job.folder / digest) as temporary:
+                os.link(path, temporary)
+        result = Result(job.version, inputs, outputs, list(job.temporary))
+        with replacing(job.folder / MANIFEST) as temporary:
+            temporary.write_text(canonical_json(vars(result)), encoding="utf-8")
+        for file in job.folder.iterdir():
+            if file.name not in {MANIFEST, *outputs.values()}:
+                file.unlink(missing_ok=True)
+    except OSError as error:
+        print(f"the result is not kept for a rerun: {first_line(error)}", file=sys.stderr)
+
+
+def _read(folder: Path) -> Result | None:
+    """The manifest in a folder; None if there is none, or one that cannot be read."""
+    try:
+        values: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        return Result(**values)
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _is_intact(folder: Path, result: Result) -> bool:
+    """Whether the kept files have their digests. A hard link changes with a file that is overwritten in place."""
+    kept = _digests([folder / digest for digest in result.outputs.values()])
+    return kept is not None and all(Path(path).name == digest for path, digest in kept.items())
+
+
+def _digests(paths: Sequence[str | Path]) -> dict[str, str] | None:
+    """Digest of each file; None if one cannot be read."""
+    try:
+        return {str(path): sha256(path) for path in paths}
+    except OSError:
+        return None
