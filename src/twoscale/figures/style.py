@@ -61,7 +61,11 @@ LOOK = {
     "axes.formatter.useoffset": False,
     "pdf.fonttype": 42,  # whole TrueType outlines, which journals ask for
     "savefig.dpi": 300,
+    "svg.hashsalt": "twoscale",  # names inside the file, which are random otherwise
 }
+
+# The date that a file would contain, by suffix.
+DATE = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": None}
 
 _COLOURS = sns.color_palette("colorblind")
 # Figure 4 of the paper: step norm blue, KL orange, acceleration green. Other criteria take the remaining colours.
@@ -111,16 +115,15 @@ def write_footer(figure: Figure, context: FigureContext, *parts: str) -> None:
 
 
 def save(figure: Figure, path: str | Path) -> None:
-    """Write the figure as .pdf or .png, by the suffix of `path`; the same figure gives the same bytes.
+    """Write the figure as .pdf, .svg or .png, by the suffix of `path`; the same figure gives the same bytes.
 
     Raises InputError for another suffix.
     """
     suffix = Path(path).suffix.removeprefix(".")
-    if suffix not in ("pdf", "png"):
-        raise InputError(f"{path}: found the suffix '.{suffix}', expected .pdf or .png.")
-    metadata = {"CreationDate": None} if suffix == "pdf" else None
+    if suffix not in DATE:
+        raise InputError(f"{path}: found the suffix '.{suffix}', expected .pdf, .svg or .png.")
     with look(), replacing(path) as temporary:
-        figure.savefig(temporary, format=suffix, metadata=metadata)
+        figure.savefig(temporary, format=suffix, metadata=DATE[suffix])
 
 
 def looped_groups(table: pd.DataFrame, figure: str) -> list[str]:
