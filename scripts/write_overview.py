@@ -14,7 +14,8 @@ def main(arguments) -> None:
         judged = overview.answers(tables.read("claims", arguments.claims), config.reference_state)
     paths = {name: getattr(arguments, name) for name in overview.NUMBERS}
     measured = {name: tables.read(name, path) for name, path in paths.items() if path}
-    figures = [overview.Shown(**figure, picture=path) for figure, path in zip(config.figures, arguments.pictures)]
+    pictures = zip(config.report_figures, arguments.pictures, strict=True)
+    figures = [overview.Shown(**figure, picture=path) for figure, path in pictures]
     results = {shown.name: overview.sentences(shown, judged, measured) for shown in figures}
     body = overview.body(config.run, config.text, judged, [(shown, results[shown.name]) for shown in figures])
     with replacing(arguments.page) as temporary:

@@ -458,7 +458,7 @@ class Runs:
         figures = [
             {"name": figure.name, "title": figure.label, "claims": figure.claims} for figure in self.report_figures
         ]
-        names = {"run": self.selected, "text": configs.text_label(self.config.data), "figures": figures}
+        names = {"run": self.selected, "text": configs.text_label(self.config.data), "report_figures": figures}
         return canonical_json(names | {"reference_state": self.config.figures.dlr_reference_state})
 
     def results(self, wildcards: Any) -> list[str]:
@@ -505,12 +505,15 @@ class Caption(dict):
 
 
 def caption_results(figure: str) -> str:
-    """The results of a figure for its caption, as a list in reStructuredText; empty before the report was computed."""
+    """The results of a figure for its caption, as a list in reStructuredText; empty if there are none yet."""
     try:
         sentences = json.loads(Path(REPORT_RESULTS).read_text(encoding="utf-8"))[figure]
     except (OSError, ValueError, LookupError):
         return ""
-    return "\n".join("- " + re.sub(r"([\\*`_|])", r"\\\1", sentence) for sentence in sentences)
+    if not sentences:
+        return ""
+    items = [re.sub(r"([\\*`_|])", r"\\\1", sentence) for sentence in sentences]
+    return "\n".join(["**Results**, with 95 % intervals in brackets:", "", *(f"- {item}" for item in items)])
 
 
 def trains(config: Config) -> bool:

@@ -23,7 +23,7 @@ STYLE = """<style>
 .overview th, .overview td { border-bottom: 1px solid #ddd; padding: .25em .7em; text-align: left; vertical-align: top }
 .overview .verdict { font-weight: 600; white-space: nowrap }
 .overview figure { margin: .5em 0 1.5em }
-.overview img { width: 100%; max-width: 60rem; border: 1px solid #ddd; background: white }
+.overview img { zoom: 1.4; max-width: 100%; border: 1px solid #ddd; background: white }
 </style>"""
 
 
@@ -33,7 +33,6 @@ class Answer:
 
     number: int
     title: str
-    where: str
     verdict: str
     measured: str
 
@@ -69,7 +68,7 @@ def _answer(claim: int, rows: pd.DataFrame, reference_state: str) -> Answer:
     judged = rows[(rows["bounds"] != "") & (rows["scope"] != claims.ALL)]
     of_state = judged[judged["scope"].str.endswith(f", {reference_state}")]
     shown = (judged if of_state.empty else of_state).drop_duplicates("scope", keep="last")
-    return Answer(claim, title, whole["where"], whole["verdict"], _measured(shown))
+    return Answer(claim, title, whole["verdict"], _measured(shown))
 
 
 def _measured(rows: pd.DataFrame) -> str:
@@ -92,7 +91,7 @@ def _value(finding: object) -> str:
 
 def _training(table: pd.DataFrame) -> str:
     measured = table.dropna(subset="held_out_loss").iloc[-1]
-    return f"Held-out loss {measured['held_out_loss']:.3f} nats per token after {measured['iteration']} iterations."
+    return f"Held-out loss {measured['held_out_loss']:.3f} nats per token after {measured['iteration']:.0f} iterations."
 
 
 def _scaling(table: pd.DataFrame) -> str:
@@ -167,9 +166,8 @@ def _verdicts(judged: Sequence[Answer]) -> list[str]:
 
 
 def _figure(shown: Shown, results: Sequence[str]) -> str:
-    picture = base64.encodebytes(
-        shown.picture.read_bytes()
-    ).decode()  # in lines, because docutils refuses very long ones
+    # in lines: docutils, which reads this in workflow.rst, refuses very long ones
+    picture = base64.encodebytes(shown.picture.read_bytes()).decode()
     items = "".join(f"<li>{escape(sentence)}</li>" for sentence in results)
     image = f'<img alt="{escape(shown.title)}" src="data:image/svg+xml;base64,{picture}">'
     return f"<h2>{escape(shown.title)}</h2>\n<figure>{image}<figcaption><ul>{items}</ul></figcaption></figure>"
