@@ -15,7 +15,6 @@ def finding(claim, scope, quantity="", value=float("nan"), interval=(None, None)
     return {
         "claim": claim,
         "scope": scope,
-        "where": "Fig. 2",
         "quantity": quantity,
         "value": value,
         "low": low,
