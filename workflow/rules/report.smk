@@ -146,7 +146,7 @@ rule report_pages:
     input:
         runs.results,
         runs.report_pictures,
-        "results/report/overview.html",
+        "results/report/overview.html" if runs.report_figures else [],
         "results/report/claims_in_full.html" if runs.claims else [],
         expand("results/report/{table}.html", table=REPORT_TABLES if runs.claims else []),
         "results/report/runtimes.html",
