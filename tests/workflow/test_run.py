@@ -71,7 +71,7 @@ def test_the_report_opens_with_the_answer_and_has_labels_and_results_in_captions
     page = (report.root / "report.html").read_text()
     for category in ("Claims", "Figures of the paper", "Supplementary figures", "Runtime", "Tables"):
         assert f'"{category}"' in page
-    results, first_page = embedded(page, "results"), embedded(page, "workflow_desc")
+    results, first_page = embedded(page, "results"), embedded(page, "workflow-desc")
     assert "Verdicts on the 15 claims of the paper" in first_page
     assert first_page.count("data:image/svg+xml") == 6
     figures = {path: entry for path, entry in results.items() if path.endswith(".svg")}
@@ -90,5 +90,5 @@ def test_the_runtimes_are_of_rules_that_exist(finished):
 
 
 def embedded(page: str, name: str):
-    """A value that Snakemake's report assigns to a variable of its script."""
-    return json.loads(re.search(rf"^ *var {name} = (.*);$", page, re.MULTILINE).group(1))
+    """The value in the script with this id of Snakemake's report."""
+    return json.loads(re.search(rf'<script id="{name}">\s*var \w+ = (.*);\s*</script>', page).group(1))

@@ -23,6 +23,7 @@ STYLE = """<style>
 .overview th, .overview td { border-bottom: 1px solid #ddd; padding: .25em .7em; text-align: left; vertical-align: top }
 .overview .verdict { font-weight: 600; white-space: nowrap }
 .overview figure { margin: .5em 0 1.5em }
+.overview figcaption { color: #111; font-size: inherit }
 .overview img { zoom: 1.4; max-width: 100%; border: 1px solid #ddd; background: white }
 </style>"""
 
