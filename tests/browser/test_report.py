@@ -2,8 +2,8 @@
 
 import pandas as pd
 import pytest
-from tests.workflow.conftest import editable, finished  # noqa: F401
 
+from tests.workflow.conftest import editable, finished  # noqa: F401
 from twoscale.analysis import pages
 
 LOCAL = ("file:", "data:", "blob:", "about:")
