@@ -12,9 +12,12 @@ def main(name, arguments):
     inputs = {table: getattr(arguments, table) for table in drawing.inputs_of(name)}
     context = style.FigureContext(config.run, config.text, config.loops, published=config.published)
     figure = drawing.draw(name, inputs, config.runs, **config.values, context=context)
-    style.save(figure, arguments.figure)
+    for path in (arguments.figure, arguments.picture):
+        style.save(figure, path)
 
 
 if __name__ == "__main__":
     name = sys.argv.pop(1)
-    command.run(partial(main, name), command.parser(__doc__, files=("figure",), lists=drawing.inputs_of(name)))
+    command.run(
+        partial(main, name), command.parser(__doc__, files=("figure", "picture"), lists=drawing.inputs_of(name))
+    )

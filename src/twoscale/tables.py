@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 # Statistics over tokens that every aggregated measure has.
 STATISTICS = {
-    "mean": "float64",
+    "mean": "float64",  # over tokens
     "std": "float64",  # 1 sigma over tokens
-    "q05": "float64",
-    "q25": "float64",
-    "q50": "float64",
-    "q75": "float64",
-    "q95": "float64",
+    "q05": "float64",  # quantile over tokens: 5 %
+    "q25": "float64",  # quantile over tokens: 25 %
+    "q50": "float64",  # median over tokens
+    "q75": "float64",  # quantile over tokens: 75 %
+    "q95": "float64",  # quantile over tokens: 95 %
     "count": "int64",  # values used
     "nulls": "int64",  # values not used: undefined, or under the rounding floor
 }
@@ -51,13 +51,13 @@ COLUMNS: dict[str, dict[str, str]] = {
     "text_part": {"document": "string", "text": "string", "size": "int64"},
     # One row per iteration. `iteration` counts finished iterations, so the first row is iteration 1.
     "training": {
-        "iteration": "int64",
-        "tokens_seen": "int64",
+        "iteration": "int64",  # optimizer updates so far; 0 is the untrained or the published model
+        "tokens_seen": "int64",  # in training, so far
         "loss": "float64",  # nats per token, mean over the batch
         "held_out_loss": "float64",  # nats per token at train.held_out_loops; null between measurements
-        "learning_rate": "float64",
+        "learning_rate": "float64",  # of the optimizer update
         "gradient_norm": "float64",  # before clipping
-        "tokens_per_s": "float64",
+        "tokens_per_s": "float64",  # trained on, per second
         "tflops": "float64",  # model FLOP/s of the iteration in 1e12, causal count, all processes
         "utilisation": "float64",  # of train.peak_tflops times the processes; null if that is not set
     },
@@ -68,11 +68,11 @@ COLUMNS: dict[str, dict[str, str]] = {
     # per loop step, computed in trajectories.dtype and stored in float32.
     "trajectories": {
         "iteration": "int64",
-        "sequence": "int32",
+        "sequence": "int32",  # number of the held-out sequence
         "document": "int32",  # held-out document with the first token of the sequence
-        "position": "int32",
-        "group": "string",
-        "k": "int32",
+        "position": "int32",  # of the token in its sequence
+        "group": "string",  # of looped layers, as in 5-6
+        "k": "int32",  # loop step
     },
     # One row per (token, group). The further columns are the per-trajectory measures.
     "token_paths": {
@@ -92,11 +92,11 @@ COLUMNS: dict[str, dict[str, str]] = {
         "sequence": "int32",
         "document": "int32",  # held-out document with the first token of the sequence
         "position": "int32",
-        "boundary": "string",
-        "reference_state": "string",
-        "jump": "float32",
-        "dlr": "float32",
-        "jump_over_path": "float32",
+        "boundary": "string",  # between looped groups, as in 4->5-6
+        "reference_state": "string",  # what counts as the start of the next group in Eq. 2
+        "jump": "float32",  # distance to the reference state
+        "dlr": "float32",  # jump over the mean loop step
+        "jump_over_path": "float32",  # jump over the sum of the loop steps
     },
     # One row per (token, varied group, draw of the noise), each compared with the noise of the run itself.
     "token_independence": {
@@ -105,26 +105,26 @@ COLUMNS: dict[str, dict[str, str]] = {
         "document": "int32",  # held-out document with the first token of the sequence
         "position": "int32",
         "group": "string",  # whose noise is varied, or "all"
-        "draw": "int32",
+        "draw": "int32",  # number of the draw of the noise
         "distance": "float32",  # between the last states of the varied group
         "distance_relative": "float32",  # over the norm of that state
         "kl": "float32",  # nats, from the prediction under the run's noise to that under the draw
         "agreement": "float32",  # 1 if both predict the same token, else 0
     },
     "path_types": {
-        "run": "string",
+        "run": "string",  # name of the run
         "iteration": "int64",
         "group": "string",
         "path_type": "string",
         "period": "int32",  # loop steps of an orbit, 0 for other path types
-        "tokens": "int64",
+        "tokens": "int64",  # number of tokens that the row is about
         "share": "float64",  # of the tokens of this iteration and group
     },
     "path_metrics": {
         "run": "string",
         "iteration": "int64",
         "group": "string",
-        "measure": "string",
+        "measure": "string",  # what the statistics are about: docs/glossary.md
         **STATISTICS,
     },
     "path_independence": {
@@ -174,9 +174,9 @@ COLUMNS: dict[str, dict[str, str]] = {
     # One row per (criterion, threshold) and timed repeat.
     "exit_latency": {
         "run": "string",
-        "criterion": "string",
-        "threshold": "float64",
-        "repeat": "int32",
+        "criterion": "string",  # exit criterion; fixed: the same number of loop steps for all tokens
+        "threshold": "float64",  # of the criterion, τ; for fixed, the number of loop steps
+        "repeat": "int32",  # number of the timed repeat
         "tokens": "int64",
         "latency_ms": "float64",  # per token, under the exit criterion
         "baseline_ms": "float64",  # per token, the same evaluations without any criterion
@@ -201,7 +201,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         "document": "int32",  # held-out document with the first token of the sequence
         "tokens": "int64",
         "ce": "float64",  # nats per token
-        "ppl": "float64",
+        "ppl": "float64",  # perplexity, exp of ce
         "share_at_max_loops": "float64",  # share of (token, group) pairs that used all of exits.max_loops
     },
     # The same per group.
@@ -232,14 +232,14 @@ COLUMNS: dict[str, dict[str, str]] = {
         "loops": "int32",
         "tokens": "int64",
         "ce": "float64",
-        "ce_low": "float64",
-        "ce_high": "float64",
-        "ppl": "float64",  # exp of ce
-        "ppl_low": "float64",
-        "ppl_high": "float64",
+        "ce_low": "float64",  # 95 % interval of ce
+        "ce_high": "float64",  # 95 % interval of ce
+        "ppl": "float64",
+        "ppl_low": "float64",  # 95 % interval of ppl
+        "ppl_high": "float64",  # 95 % interval of ppl
         "excess": "float64",  # ce minus that at the largest loop count, on the same sequences
-        "excess_low": "float64",
-        "excess_high": "float64",
+        "excess_low": "float64",  # 95 % interval of excess
+        "excess_high": "float64",  # 95 % interval of excess
     },
     # One row per held-out sequence; each token runs the smallest fixed loop count that settles its prediction.
     "uniform_loops": {
@@ -257,8 +257,8 @@ COLUMNS: dict[str, dict[str, str]] = {
         "run": "string",
         "group": "string",
         "repeat": "int32",
-        "check_ms": "float64",
-        "loop_step_ms": "float64",
+        "check_ms": "float64",  # one check of the KL criterion, per token
+        "loop_step_ms": "float64",  # one loop step, per token
     },
     # The page results/explore.html shows the beginning of one held-out sequence. One row per token.
     "explore_tokens": {
@@ -318,17 +318,17 @@ COLUMNS: dict[str, dict[str, str]] = {
     # One row per measured quantity; the last row of a claim, scope "all", is the verdict on the claim.
     "claims": {
         "run": "string",
-        "claim": "int32",
+        "claim": "int32",  # number of the claim
         "scope": "string",  # group, boundary, reference state or exit criterion
-        "statement": "string",
+        "statement": "string",  # what the claim says
         "where": "string",  # in the paper
-        "quantity": "string",
+        "quantity": "string",  # what was measured
         "value": "float64",  # infinite if a length is not reached, null if nothing was measured
         "low": "float64",  # 95 % bootstrap interval
-        "high": "float64",
+        "high": "float64",  # 95 % bootstrap interval
         "bounds": "string",  # empty for a number given for comparison, without a verdict
-        "verdict": "string",
-        "reason": "string",
+        "verdict": "string",  # holds, does not hold, cannot be judged, or not asked
+        "reason": "string",  # of the verdict
     },
 }
 

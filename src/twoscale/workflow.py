@@ -33,6 +33,7 @@ NOTHING = "(?!)"  # a regular expression that matches nothing
 TOKENIZER = "tokenizer.json"
 OPTIMIZER = ".optimizer.safetensors"  # end of the names of optimizer states
 KEPT = ".kept"  # folder of a run with results that reruns restore
+REPORT_RESULTS = "results/report/results.json"  # figure -> sentences, written with the first page of the report
 MANIFEST = "published.json"  # of a model from the hub, written when its download is complete
 # Further files of a published model that may name its end of text.
 TOKENIZER_SETTINGS = ("tokenizer_config.json", "generation_config.json", CONFIG)
@@ -466,6 +467,32 @@ class Runs:
         shown = (figure for figure in self.figures if figure.target == target and not figure.problem(self.config))
         return [f"results/{figure.name}.pdf" for figure in shown]
 
+    @property
+    def report_figures(self) -> list[Figure]:
+        """The figures of the report: those of the paper, and others whose tables were computed for the selected run."""
+        figures = [figure for figure in self.figures if not figure.problem(self.config)]
+        return [figure for figure in figures if figure.target == "all" or self._has_tables(figure)]
+
+    def _has_tables(self, figure: Figure) -> bool:
+        return all(Path(file).exists() for files in self.figure_inputs(figure).values() for file in files)
+
+    def report_pictures(self, wildcards: Any) -> list[str]:
+        """Input function: the pictures of `report_figures`."""
+        return [f"results/{figure.name}.svg" for figure in self.report_figures]
+
+    def report_table(self, figure: str) -> Callable:
+        """Input function: the table in the file tables/<figure>.parquet if the report has this figure."""
+        shown = [f"results/{self.selected}/tables/{figure}.parquet"]
+        return lambda wildcards: shown if figure in [figure.name for figure in self.report_figures] else []
+
+    def overview_slice(self, wildcards: Any) -> str:
+        """Param function: what the first page of the report shows besides tables, as one canonical JSON string."""
+        figures = [
+            {"name": figure.name, "title": figure.label, "claims": figure.claims} for figure in self.report_figures
+        ]
+        names = {"run": self.selected, "text": configs.text_label(self.config.data), "report_figures": figures}
+        return canonical_json(names | {"reference_state": self.config.figures.dlr_reference_state})
+
     def results(self, wildcards: Any) -> list[str]:
         """Input function: the figures of the paper and the claims."""
         return self.figure_files("all") + self.claims
@@ -481,7 +508,13 @@ class Runs:
         values = report_values(self.selected, self.config)
         if figure is not None:
             values |= figure.caption(self.configs[self.figure_runs(figure)[0]])
-        return untracked(lambda wildcards: values | {"held_out": self.near_duplicates()})
+
+        @untracked
+        def param(wildcards: Any) -> Caption:
+            results = caption_results(figure.name) if figure is not None else ""
+            return Caption(values | {"held_out": self.near_duplicates(), "results": results})
+
+        return param
 
     def near_duplicates(self) -> dict[str, Any] | None:
         """Held-out documents that were examined and dropped, from the selected run's tokens.json once it exists.
@@ -500,6 +533,25 @@ class Runs:
     def claims(self) -> list[str]:
         """The page of the claims, which are about loops: empty for a model without groups."""
         return ["results/claims.md"] if self.config.model.groups else []
+
+
+class Caption(dict):
+    """The values of a caption. The report prints the params of a job beside its caption, which quotes these values."""
+
+    def __str__(self) -> str:
+        return "(see the description)"
+
+
+def caption_results(figure: str) -> str:
+    """The results of a figure for its caption, as a list in reStructuredText; empty if there are none yet."""
+    try:
+        sentences = json.loads(Path(REPORT_RESULTS).read_text(encoding="utf-8"))[figure]
+    except (OSError, ValueError, LookupError):
+        return ""
+    if not sentences:
+        return ""
+    items = [re.sub(r"([\\*`_|])", r"\\\1", sentence) for sentence in sentences]
+    return "\n".join(["**Results**, with 95 % intervals in brackets:", "", *(f"- {item}" for item in items)])
 
 
 def trains(config: Config) -> bool:

@@ -33,6 +33,18 @@ def test_the_same_table_gives_the_same_bytes():
     assert pages.sortable(FRAME, "t") == pages.sortable(FRAME, "t")
 
 
+def test_a_page_explains_columns_and_has_a_filter_for_each():
+    page = pages.sortable(FRAME, "t", {"ms": "time <b> per token"})
+    assert "<li><code>ms</code>: time &lt;b&gt; per token</li>" in page
+    assert '"content": ["search"]' in page
+
+
+def test_markdown_becomes_a_page_with_its_first_line_as_title():
+    page = pages.from_markdown("# Claims & verdicts\n\n| a | b |\n| --- | --- |\n| 1 | **holds** |\n")
+    for text in ("<title>Claims &amp; verdicts</title>", "<td><strong>holds</strong></td>"):
+        assert text in page
+
+
 def benchmark(folder, name, *values):
     path = folder / f"{name}.tsv"
     path.write_text(HEADER + "\t".join(str(value) for value in values) + "\n")

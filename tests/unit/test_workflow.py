@@ -15,6 +15,7 @@ from humanfriendly import parse_size
 
 from tests.published import write_folder
 from twoscale import workflow
+from twoscale.analysis.claims import CLAIMS
 from twoscale.data import model_files
 from twoscale.errors import InputError
 from twoscale.figures.catalogue import FIGURES, Figure, table
@@ -435,6 +436,7 @@ def test_a_stage_can_append_a_figure():
         "text": "Python documentation",
         "published": False,
         "held_out": None,
+        "results": "",
     }
     assert len(runs().figures) == len(FIGURES)
 
@@ -461,3 +463,43 @@ def test_snakemake_compares_the_checksums_of_all_files_of_the_papers_training(pr
     paper = runs(preset="paper").config
     optimizer_state, tokens = 2 * 4 * parameters(paper.model), 2 * paper.data.train_tokens
     assert parse_size(values["max-checksum-file-size"]) > 1.1 * max(optimizer_state, tokens)
+
+
+def test_captions_have_the_results_of_their_figure_as_text_without_markup(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = Path(workflow.REPORT_RESULTS)
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"fig1": ["holds; step_norm: 2 *"], "fig2": []}))
+    mine = runs()
+    captions = {figure.name: mine.caption(figure)(of(), output=None) for figure in FIGURES}
+    assert captions["fig1"]["results"].endswith("\n\n- holds; step\\_norm: 2 \\*")
+    assert captions["fig2"]["results"] == captions["scaling"]["results"] == ""
+
+
+def test_the_params_that_a_report_prints_do_not_repeat_the_values_of_a_caption():
+    caption = runs().caption(FIGURES[0])(of(), output=None)
+    assert f"{caption}" == "(see the description)"
+    assert caption["run"] == "tiny"
+
+
+def test_the_report_has_the_figures_of_the_paper_and_those_whose_tables_exist(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    mine = runs()
+    paper = [f"results/fig{number}.svg" for number in range(1, 6)]
+    assert mine.report_pictures(of()) == paper
+    assert mine.report_table("scaling")(of()) == []
+    scaling = tmp_path / "results" / "tiny" / "tables" / "scaling.parquet"
+    scaling.parent.mkdir(parents=True)
+    scaling.touch()
+    assert mine.report_pictures(of()) == [*paper, "results/scaling.svg"]
+    assert mine.report_table("scaling")(of()) == ["results/tiny/tables/scaling.parquet"]
+    listed = json.loads(mine.overview_slice(of()))["report_figures"]
+    assert [figure["title"] for figure in listed][-2:] == [
+        "Fig. 5, angles over all loop steps",
+        "Quality against loops",
+    ]
+
+
+def test_figures_name_claims_that_exist():
+    known = {claim.number for claim in CLAIMS}
+    assert {claim for figure in FIGURES for claim in figure.claims} <= known

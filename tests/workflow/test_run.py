@@ -1,7 +1,12 @@
 """The tiny workflow from text to figures."""
 
+import json
+import re
+
 import pandas as pd
 import pytest
+
+from twoscale.analysis import pages
 
 FIGURES = [f"fig{number}" for number in range(1, 6)]
 OTHERS = [f"plot_{name}" for name in FIGURES if name != "fig4"]
@@ -60,10 +65,38 @@ def test_a_model_without_groups_leaves_the_figures_out(fresh):
     assert {"plot_fig2", "plot_fig3"} <= set(planned)
 
 
-def test_the_report_holds_claims_figures_tables_and_runtimes(editable):
+@pytest.fixture
+def report(editable):
+    """The project with a report of the paper's figures and of one supplementary figure, whose table exists."""
+    editable.succeed("results/training.pdf")
     editable.succeed("report_pages")
-    editable.succeed("report_pages", "--report", "report.html")
-    report = (editable.root / "report.html").read_text()
-    for category in ("Claims", "Figures of the paper", "Runtime", "Tables"):  # the page sorts them by name
-        assert f'"{category}"' in report
-    assert "train_segment" in (editable.root / "results/report/runtimes.html").read_text()
+    done = editable.succeed("report_pages", "--report", "report.html")
+    assert "(ERROR" not in done.stderr  # of docutils, about a caption
+    return editable
+
+
+def test_the_report_opens_with_the_answer_and_has_labels_and_results_in_captions(report):
+    page = (report.root / "report.html").read_text()
+    for category in ("Claims", "Figures of the paper", "Supplementary figures", "Runtime", "Tables"):
+        assert f'"{category}"' in page
+    results, first_page = embedded(page, "results"), embedded(page, "workflow-desc")
+    assert "Verdicts on the 15 claims of the paper" in first_page
+    assert first_page.count("data:image/svg+xml") == 6
+    figures = {path: entry for path, entry in results.items() if path.endswith(".svg")}
+    assert len(figures) == 6
+    assert results["results/fig2.svg"]["labels"] == {"figure": "Fig. 2, drift"}
+    assert "Claim 6, Jumps between groups are larger than loop steps" in results["results/fig2.svg"]["caption"]
+    assert "Held-out loss" in results["results/training.svg"]["caption"]
+    assert all("caption=(see the description)" in entry["job_properties"]["params"] for entry in figures.values())
+    assert {entry["mime_type"] for entry in results.values()} == {"text/html", "image/svg+xml"}
+    assert report.plan("report_pages") == {}
+
+
+def test_the_runtimes_are_of_rules_that_exist(finished):
+    rules = finished.run("--list-rules").stdout.split()
+    assert {*pages.runtimes((finished.root / "results/tiny/benchmarks").glob("*.tsv"))["rule"]} <= {*rules}
+
+
+def embedded(page: str, name: str):
+    """The value in the script with this id of Snakemake's report."""
+    return json.loads(re.search(rf'<script id="{name}">\s*var \w+ = (.*);\s*</script>', page).group(1))

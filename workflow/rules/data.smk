@@ -118,7 +118,7 @@ rule tokenize_text:
     log:
         "results/{run}/logs/tokenize_text_{shard}.log",
     benchmark:
-        "results/{run}/benchmarks/tokenize_text_{shard}.tsv"
+        "results/{run}/benchmarks/tokenize_text.{shard}.tsv"
     conda:
         "../../envs/analysis.yaml"
     resources:

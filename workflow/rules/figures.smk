@@ -1,7 +1,8 @@
 # All figures, one rule for each row of runs.figures: plot_<name> draws results/<name>.pdf with twoscale.figures.<name>.
 #
 # in:  the tables of the row
-# out: results/<name>.pdf
+# out: results/<name>.pdf, and the same picture for the report as results/<name>.svg: sharp at every size, a browser shows
+#      it without a viewer, and it is smaller than a PNG that is as wide as a screen
 
 for figure in runs.figures:
 
@@ -11,8 +12,12 @@ for figure in runs.figures:
         input:
             **runs.figure_inputs(figure),
         output:
-            figure=report(
-                f"results/{figure.name}.pdf", caption=f"../report/{figure.name}.rst", category=figure.category
+            figure=f"results/{figure.name}.pdf",
+            picture=report(
+                f"results/{figure.name}.svg",
+                caption=f"../report/{figure.name}.rst",
+                category=figure.category,
+                labels={"figure": figure.label},
             ),
         log:
             f"results/logs/plot_{figure.name}.log",

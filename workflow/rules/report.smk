@@ -1,11 +1,11 @@
-# The verdicts, and pages that only the report shows: tables to sort and search, and the runtime of each rule.
+# The verdicts, and pages that only the report shows: the overview, the claims, tables to filter, and runtimes.
 #
-# in:  results/{run}/tables/*.parquet, results/{run}/benchmarks/*.tsv
-# out: results/{run}/tables/claims.parquet, results/claims.md, results/report/*.html
+# in:  results/{run}/tables/*.parquet, results/{run}/benchmarks/*.tsv, results/*.svg
+# out: results/{run}/tables/claims.parquet, results/claims.md, results/report/*.html, results/report/results.json
 
 from twoscale.config import text_label
 from twoscale.json import canonical_json
-from twoscale.workflow import trains
+from twoscale.workflow import REPORT_RESULTS, trains
 
 REPORT_TABLES = ["claims", "loop_metrics", "drift", "exit_quality", "exit_latency", "check_cost"]
 
@@ -20,7 +20,7 @@ rule judge_claims:
         check_cost=TABLE.format("check_cost"),
     output:
         table=TABLE.format("claims"),
-        page=report("results/claims.md", caption="../report/claims.rst", category="Claims"),
+        page="results/claims.md",
     log:
         "results/logs/judge_claims.log",
     localrule: True
@@ -36,6 +36,55 @@ rule judge_claims:
             published=lambda config: not trains(config),
         ),
         tables=table_columns("claims"),
+    shell:
+        JOB
+
+
+rule write_claims_page:
+    input:
+        claims="results/claims.md",
+    output:
+        page=report(
+            "results/report/claims_in_full.html",
+            caption="../report/claims.rst",
+            category="Claims",
+            labels={"page": "Each claim in full"},
+        ),
+    log:
+        "results/logs/write_claims_page.log",
+    localrule: True
+    conda:
+        "../../envs/analysis.yaml"
+    params:
+        **script("write_claims_page"),
+        config=runs.slice("run"),
+        caption=runs.caption(),
+    shell:
+        JOB
+
+
+# The first page of the report, workflow.rst, shows the overview.
+rule write_overview:
+    input:
+        **{name: runs.report_table(name) for name in ("training", "scaling", "path_types", "path_independence")},
+        claims=[TABLE.format("claims")] if runs.claims else [],
+        pictures=runs.report_pictures,
+    output:
+        page=report(
+            "results/report/overview.html",
+            caption="../report/overview.rst",
+            category="Claims",
+            labels={"page": "Overview"},
+        ),
+        results=REPORT_RESULTS,
+    log:
+        "results/logs/write_overview.log",
+    localrule: True
+    conda:
+        "../../envs/analysis.yaml"
+    params:
+        **script("write_overview"),
+        config=runs.overview_slice,
         caption=runs.caption(),
     shell:
         JOB
@@ -49,7 +98,9 @@ rule write_table_page:
             "results/report/{table}.html",
             caption="../report/table_page.rst",
             category=lambda wildcards: "Claims" if wildcards.table == "claims" else "Tables",
-            labels={"table": "{table}"},
+            labels=lambda wildcards: (
+                {"page": "All findings as a table"} if wildcards.table == "claims" else {"table": wildcards.table}
+            ),
         ),
     log:
         "results/logs/write_table_page_{table}.log",
@@ -71,7 +122,12 @@ rule write_runtimes:
     input:
         runs.results,
     output:
-        page=report("results/report/runtimes.html", caption="../report/runtimes.rst", category="Runtime"),
+        page=report(
+            "results/report/runtimes.html",
+            caption="../report/runtimes.rst",
+            category="Runtime",
+            labels={"page": "Runtime of each rule"},
+        ),
     log:
         "results/logs/write_runtimes.log",
     localrule: True
@@ -89,6 +145,9 @@ rule write_runtimes:
 rule report_pages:
     input:
         runs.results,
+        runs.report_pictures,
+        "results/report/overview.html" if runs.report_figures else [],
+        "results/report/claims_in_full.html" if runs.claims else [],
         expand("results/report/{table}.html", table=REPORT_TABLES if runs.claims else []),
         "results/report/runtimes.html",
         runs.explore_page if runs.claims else [],

@@ -1,13 +1,15 @@
-"""Tables as web pages for the report: sortable and searchable, in one file that needs no network.
+"""Tables and claims as web pages for the report, in one file each that needs no network. Tables can be filtered.
 
 The widget is DataTables, from the package itables.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from html import escape
 from pathlib import Path
+from types import MappingProxyType
 
 import itables.options
+import markdown
 import pandas as pd
 from itables.javascript import generate_init_offline_itables_html
 
@@ -17,16 +19,35 @@ PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head><meta charset="utf-8"><title>{title}</title></head>
 <body style="font-family: sans-serif; margin: 1.5em">
-<h2>{title}</h2>
-{bundle}
-{table}
+{body}
 </body>
 </html>
 """
+# Above each column: sort, and rows whose value contains, equals, exceeds … what is typed.
+COLUMN_CONTROLS = [{"target": 0, "content": ["order"]}, {"target": 1, "content": ["search"]}]
+CLAIMS_STYLE = """<style>
+body { max-width: 75rem; line-height: 1.45 }
+table { border-collapse: collapse; margin: 1em 0 }
+th, td { border-bottom: 1px solid #ddd; padding: .25em .7em; text-align: left; vertical-align: top }
+</style>"""
 
 
-def sortable(frame: pd.DataFrame, title: str) -> str:
-    """A page that shows `frame`, numbers with four digits; the same frame gives the same bytes."""
+def page(title: str, body: str) -> str:
+    """A web page with this title and HTML body."""
+    return PAGE.format(title=escape(title), body=body)
+
+
+def from_markdown(text: str) -> str:
+    """A web page that shows Markdown with tables; its title is the first line."""
+    title = text.partition("\n")[0].lstrip("# ")
+    return page(title, f"{CLAIMS_STYLE}\n{markdown.markdown(text, extensions=['tables'])}")
+
+
+def sortable(frame: pd.DataFrame, title: str, meanings: Mapping[str, str] = MappingProxyType({})) -> str:
+    """A page that shows `frame`, numbers with four digits; the same frame gives the same bytes.
+
+    Columns can be sorted and filtered. `meanings` explains some of them, above the table.
+    """
     with pd.option_context("display.float_format", "{:.4g}".format):
         table = itables.to_html_datatable(
             frame,
@@ -37,9 +58,17 @@ def sortable(frame: pd.DataFrame, title: str) -> str:
             allow_html=False,
             lengthMenu=[25, 100, 1000],
             classes="display compact",
+            columnControl=COLUMN_CONTROLS,
+            ordering={"indicators": False, "handler": False},
         )
     bundle = generate_init_offline_itables_html(itables.options.dt_bundle)
-    return PAGE.format(title=escape(title), bundle=bundle, table=table)
+    return page(title, "\n".join([f"<h2>{escape(title)}</h2>", _explanations(meanings), bundle, table]))
+
+
+def _explanations(meanings: Mapping[str, str]) -> str:
+    """A list of the columns with their meanings, which can be folded."""
+    items = "".join(f"<li><code>{escape(name)}</code>: {escape(text)}</li>" for name, text in meanings.items())
+    return f"<details open><summary>Columns</summary><ul>{items}</ul></details>" if items else ""
 
 
 def runtimes(benchmarks: Iterable[Path]) -> pd.DataFrame:

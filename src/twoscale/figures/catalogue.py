@@ -33,6 +33,8 @@ class Figure:
         loops: Loop steps K named in the figure.
         values: Further arguments of `draw`.
         target: Target rule that the figure belongs to: "all", "supplementary" or "variants".
+        title: Name of the figure in the report; by default from `name`.
+        claims: Numbers of the claims (`twoscale.analysis.claims`) that the figure is about.
         groups: Least number of looped groups that the figure needs.
         training: Whether it needs a model that is trained here.
         noise: Whether it needs a model that draws noise.
@@ -45,6 +47,8 @@ class Figure:
     loops: Callable[[Config], float] = _trajectory_loops
     values: Callable[[Config], dict[str, Any]] = _nothing
     target: str = "supplementary"
+    title: str = ""
+    claims: tuple[int, ...] = ()
     groups: int = 1
     training: bool = False
     noise: bool = False
@@ -54,6 +58,11 @@ class Figure:
     def category(self) -> str:
         """Category in Snakemake's report."""
         return CATEGORIES.get(self.target, "Supplementary figures")
+
+    @property
+    def label(self) -> str:
+        """Name of the figure in the report."""
+        return self.title or self.name.replace("_", " ").capitalize()
 
     def problem(self, config: Config) -> str | None:
         """Why a run with this config does not have the figure: the end of a sentence, or None."""
@@ -219,11 +228,35 @@ FIGURES = (
         _fig1,
         values=lambda config: {"tokens": config.figures.fig1_tokens},
         target="all",
+        title="Fig. 1, trajectories",
+        claims=(1, 6),
     ),
-    Figure("fig2", table("drift"), _fig2, values=_reference_state, target="all"),
-    Figure("fig3", table("loop_metrics"), _trajectories, target="all"),
-    Figure("fig4", table("exit_latency", "exit_quality", "exit_loops"), _exits, loops=_max_loops, target="all"),
-    Figure("fig5", table("loop_metrics"), _trajectories, target="all"),
+    Figure("fig2", table("drift"), _fig2, values=_reference_state, target="all", title="Fig. 2, drift", claims=(6,)),
+    Figure(
+        "fig3",
+        table("loop_metrics"),
+        _trajectories,
+        target="all",
+        title="Fig. 3, step norms and angles",
+        claims=(1, 2, 3, 12),
+    ),
+    Figure(
+        "fig4",
+        table("exit_latency", "exit_quality", "exit_loops"),
+        _exits,
+        loops=_max_loops,
+        target="all",
+        title="Fig. 4, exit criteria",
+        claims=(7, 8, 9, 10, 11, 14, 15),
+    ),
+    Figure(
+        "fig5",
+        table("loop_metrics"),
+        _trajectories,
+        target="all",
+        title="Fig. 5, angles over all loop steps",
+        claims=(3, 4, 5),
+    ),
     Figure(
         "training",
         table("training", "training_loops"),
@@ -237,6 +270,7 @@ FIGURES = (
         "scaling",
         table("scaling"),
         _scaling,
+        title="Quality against loops",
         loops=lambda config: max(config.scaling.loops),
         values=lambda config: {"mean_loops": config.model.mean_loops},
     ),
@@ -245,8 +279,10 @@ FIGURES = (
         table("uniform_loops", exit_latency="pareto_latency", exit_quality="pareto_quality", exit_loops="pareto_loops"),
         _pareto,
         loops=_max_loops,
+        title="Pareto: quality against latency",
+        claims=(10,),
     ),
-    Figure("path_types", table("path_types", "path_metrics"), _path_types),
+    Figure("path_types", table("path_types", "path_metrics"), _path_types, claims=(13,)),
     Figure(
         "path_independence",
         table("path_independence"),

@@ -66,6 +66,7 @@ LOOK = {
     "axes.formatter.useoffset": False,
     "pdf.fonttype": 42,  # whole TrueType outlines, which journals ask for
     "savefig.dpi": 300,
+    "svg.hashsalt": "twoscale",  # names inside the file, which are random otherwise
 }
 
 # Contrast with white of at least 3 : 1, and pairs that differ under deuteranopia and protanopia (tested).
@@ -77,6 +78,9 @@ BLUE, ORANGE, GREEN, PURPLE, BROWN, BLACK = COLOURS = (
     "#802300",
     "#1a1a1a",
 )
+# The date that a file would contain, by suffix.
+DATE = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": None}
+
 # Figure 4 of the paper: step norm blue, KL orange, acceleration green. Other criteria take the remaining colours.
 CRITERION_COLOURS = {"step_norm": BLUE, "kl": ORANGE, "acceleration": GREEN}
 # Checkpoints, light to dark. The hue changes as well: neighbours differ more than in a map of one hue.
@@ -128,16 +132,15 @@ def write_footer(figure: Figure, context: FigureContext, *parts: str) -> None:
 
 
 def save(figure: Figure, path: str | Path) -> None:
-    """Write the figure as .pdf or .png, by the suffix of `path`; the same figure gives the same bytes.
+    """Write the figure as .pdf, .svg or .png, by the suffix of `path`; the same figure gives the same bytes.
 
     Raises InputError for another suffix.
     """
     suffix = Path(path).suffix.removeprefix(".")
-    if suffix not in ("pdf", "png"):
-        raise InputError(f"{path}: found the suffix '.{suffix}', expected .pdf or .png.")
-    metadata = {"CreationDate": None} if suffix == "pdf" else None
+    if suffix not in DATE:
+        raise InputError(f"{path}: found the suffix '.{suffix}', expected .pdf, .svg or .png.")
     with look(), replacing(path) as temporary:
-        figure.savefig(temporary, format=suffix, metadata=metadata)
+        figure.savefig(temporary, format=suffix, metadata=DATE[suffix])
 
 
 def looped_groups(table: pd.DataFrame, figure: str) -> list[str]:

@@ -1,0 +1,174 @@
+"""The answer of a run in short: the verdict and the measured values of each claim, in sentences and as a web page."""
+
+import base64
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from twoscale.analysis import claims
+from twoscale.analysis.claims_page import number
+from twoscale.analysis.findings import FAILS, HOLDS, NOT_ASKED, OPEN
+
+# Text colours with a contrast above 4.5 to white.
+COLOURS = {HOLDS: "#166534", FAILS: "#b91c1c", OPEN: "#92400e", NOT_ASKED: "#4b5563"}
+STYLE = """<style>
+.overview { font: 15px/1.45 sans-serif; color: #111; max-width: 64rem }
+.overview h2 { font-size: 1.3em; font-weight: 600; margin: 1.2em 0 .4em }
+.overview table { border-collapse: collapse; margin: .8em 0; font-size: inherit }
+.overview th, .overview td { border-bottom: 1px solid #ddd; padding: .25em .7em; text-align: left; vertical-align: top }
+.overview .verdict { font-weight: 600; white-space: nowrap }
+.overview figure { margin: .5em 0 1.5em }
+.overview figcaption { color: #111; font-size: inherit }
+.overview img { zoom: 1.4; max-width: 100%; border: 1px solid #ddd; background: white }
+</style>"""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The verdict on one claim. `measured` has the judged values, with 95 % intervals."""
+
+    number: int
+    title: str
+    verdict: str
+    measured: str
+
+    @property
+    def sentence(self) -> str:
+        """Claim, verdict and values, for a caption."""
+        values = f"; {self.measured}" if self.measured else ""
+        return f"Claim {self.number}, {self.title}: {self.verdict}{values}."
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A figure of the report: its name in files, its title, the numbers of its claims, and its picture as SVG."""
+
+    name: str
+    title: str
+    claims: Sequence[int]
+    picture: Path
+
+
+def answers(table: pd.DataFrame, reference_state: str) -> list[Answer]:
+    """The verdict on each claim of the table "claims", in their order.
+
+    Of several numbers that a claim is judged on, the last one of each scope is shown; of several reference states
+    (Eq. 2), `reference_state`.
+    """
+    return [_answer(int(number), rows, reference_state) for number, rows in table.groupby("claim")]
+
+
+def _answer(claim: int, rows: pd.DataFrame, reference_state: str) -> Answer:
+    title = next((known.title for known in claims.CLAIMS if known.number == claim), "")
+    whole = rows[rows["scope"] == claims.ALL].iloc[-1]
+    judged = rows[(rows["bounds"] != "") & (rows["scope"] != claims.ALL)]
+    of_state = judged[judged["scope"].str.endswith(f", {reference_state}")]
+    shown = (judged if of_state.empty else of_state).drop_duplicates("scope", keep="last")
+    return Answer(claim, title, whole["verdict"], _measured(shown))
+
+
+def _measured(rows: pd.DataFrame) -> str:
+    """Each quantity with its values: "DLR, last: 21.5 [21.3, 21.7] (4 → 5–6), …"."""
+    parts = []
+    for quantity, findings in groupby(rows.itertuples(), key=lambda finding: finding.quantity):
+        parts.append(f"{quantity}: " + ", ".join(map(_value, findings)))
+    return "; ".join(parts)
+
+
+def _value(finding: object) -> str:
+    scope = finding.scope.replace("->", " → ").replace("-", "–").replace("_", " ")
+    value = "not measured" if np.isnan(finding.value) else number(finding.value)
+    interval = "" if np.isnan(finding.low) else f" [{number(finding.low)}, {number(finding.high)}]"
+    return f"{value}{interval} ({scope})"
+
+
+# --- figures that no claim is about: a sentence from their table ----------------------------------------------------
+
+
+def _training(table: pd.DataFrame) -> str:
+    measured = table.dropna(subset="held_out_loss").iloc[-1]
+    return f"Held-out loss {measured['held_out_loss']:.3f} nats per token after {measured['iteration']:.0f} iterations."
+
+
+def _scaling(table: pd.DataFrame) -> str:
+    last = table[table["iteration"] == table["iteration"].max()].sort_values("loops")
+    values = [f"{row.ppl:.4g} at {row.loops} loops" for row in last.itertuples()]
+    return f"Perplexity at the last checkpoint: {', '.join(values)}."
+
+
+def _path_types(table: pd.DataFrame) -> str:
+    last = table[table["iteration"] == table["iteration"].max()]
+    shares = last.groupby(["group", "path_type"], sort=False)["share"].sum().mul(100)
+    groups = [
+        f"group {group.replace('-', '–')}: " + ", ".join(f"{share:.1f} % {kind}" for (_, kind), share in rows.items())
+        for group, rows in shares.groupby("group", sort=False)
+    ]
+    return f"At the last checkpoint, {'; '.join(groups)}."
+
+
+def _path_independence(table: pd.DataFrame) -> str:
+    last = table[(table["iteration"] == table["iteration"].max()) & (table["group"] == "all")]
+    rows = last.set_index("measure")
+    distance, agreement = rows.loc["distance_relative", "q50"], rows.loc["agreement", "mean"]
+    return (
+        f"At the last checkpoint, noise varied in all groups: median relative distance {distance:.2g}, "
+        f"another prediction for {100 * (1 - agreement):.2g} % of the tokens."
+    )
+
+
+NUMBERS: Mapping[str, Callable[[pd.DataFrame], str]] = {
+    "training": _training,
+    "scaling": _scaling,
+    "path_types": _path_types,
+    "path_independence": _path_independence,
+}
+
+
+# --- sentences and page ---------------------------------------------------------------------------------------------
+
+
+def sentences(shown: Shown, judged: Iterable[Answer], tables: Mapping[str, pd.DataFrame]) -> list[str]:
+    """The results that belong to a figure, from the verdicts and from the table of its name in `tables`."""
+    numbers = [NUMBERS[shown.name](tables[shown.name])] if shown.name in tables else []
+    return numbers + [answer.sentence for answer in judged if answer.number in shown.claims]
+
+
+def body(run: str, text: str, judged: Sequence[Answer], figures: Sequence[tuple[Shown, Sequence[str]]]) -> str:
+    """HTML of the verdicts and then of the figures with their results.
+
+    Args:
+        run: Name of the run.
+        text: Name of its text.
+        judged: One answer per claim; empty for a run that has no claims.
+        figures: The figures, each with its sentences.
+    """
+    heading = f"<h2>The run {escape(run)} on {escape(text)}</h2>"
+    parts = [heading, *(_verdicts(judged) if judged else []), *(_figure(*figure) for figure in figures)]
+    return "\n".join([STYLE, '<div class="overview">', *parts, "</div>"])
+
+
+def _verdicts(judged: Sequence[Answer]) -> list[str]:
+    counts = pd.Series([answer.verdict for answer in judged]).value_counts()
+    listed = ", ".join(f"{verdict}: {counts[verdict]}" for verdict in COLOURS if verdict in counts)
+    rows = [
+        f"<tr><td>{answer.number}</td><td>{escape(answer.title)}</td>"
+        f'<td class="verdict" style="color: {COLOURS[answer.verdict]}">{answer.verdict}</td>'
+        f"<td>{escape(answer.measured)}</td></tr>"
+        for answer in judged
+    ]
+    header = "<tr><th>claim</th><th>in short</th><th>verdict</th><th>measured, with 95 % intervals</th></tr>"
+    summary = f"<p>Verdicts on the {len(judged)} claims of the paper: {listed}.</p>"
+    return [summary, "<table>", f"<thead>{header}</thead>", "<tbody>", *rows, "</tbody></table>"]
+
+
+def _figure(shown: Shown, results: Sequence[str]) -> str:
+    # in lines: docutils, which reads this in workflow.rst, refuses very long ones
+    picture = base64.encodebytes(shown.picture.read_bytes()).decode()
+    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in results)
+    image = f'<img alt="{escape(shown.title)}" src="data:image/svg+xml;base64,{picture}">'
+    return f"<h2>{escape(shown.title)}</h2>\n<figure>{image}<figcaption><ul>{items}</ul></figcaption></figure>"

@@ -1,0 +1,109 @@
+"""The overview of a run: verdicts with the values that they rest on, and sentences for the captions."""
+
+from html.parser import HTMLParser
+
+import pandas as pd
+import pytest
+
+from twoscale.analysis import overview
+
+STATE = "first_state"
+
+
+def finding(claim, scope, quantity="", value=float("nan"), interval=(None, None), bounds="", verdict="holds"):
+    low, high = interval
+    return {
+        "claim": claim,
+        "scope": scope,
+        "quantity": quantity,
+        "value": value,
+        "low": low,
+        "high": high,
+        "bounds": bounds,
+        "verdict": verdict,
+    }
+
+
+@pytest.fixture
+def judged():
+    rows = [
+        finding(4, "5-6", "settled mean cosine", -0.25, (-0.5, 0.125), "0.45 … 0.7", "does not hold"),
+        finding(4, "5-6", "the same, untrained", -0.5),
+        finding(4, "7", "settled mean cosine", bounds="0.45 … 0.7", verdict="cannot be judged"),
+        finding(4, "all", verdict="does not hold"),
+        finding(6, "4->5-6, first_state", "DLR, iteration 10", 10.0, (9.0, 11.0), "> 1"),
+        finding(6, "4->5-6, first_state", "DLR, last", 20.0, (19.0, 21.0), "≥ 5"),
+        finding(6, "4->5-6, projected", "DLR, last", 30.0, (29.0, 31.0), "≥ 5"),
+        finding(6, "all"),
+        finding(13, "all", verdict="not asked"),
+    ]
+    return overview.answers(pd.DataFrame(rows).astype({"low": float, "high": float}), STATE)
+
+
+@pytest.fixture
+def shown(tmp_path):
+    picture = tmp_path / "fig2.svg"
+    picture.write_text("<svg/>" * 20_000)
+    return overview.Shown("fig2", "Fig. 2 <drift>", [6], picture)
+
+
+def test_a_claim_shows_the_last_judged_value_of_each_scope_with_its_interval(judged):
+    assert judged[0].measured == "settled mean cosine: -0.25 [-0.5, 0.125] (5–6), not measured (7)"
+
+
+def test_of_several_reference_states_the_one_of_the_config_is_shown(judged):
+    assert judged[1].measured == "DLR, last: 20 [19, 21] (4 → 5–6, first state)"
+
+
+def test_a_claim_that_is_not_asked_has_a_verdict_and_no_values(judged):
+    assert judged[2].sentence == "Claim 13, Loops become spirals of constant speed and curvature: not asked."
+
+
+def test_a_figure_has_the_sentences_of_its_claims_and_of_its_table(judged, shown):
+    (sentence,) = overview.sentences(shown, judged, {})
+    assert sentence.startswith("Claim 6, Jumps between groups are larger than loop steps: holds; DLR, last: 20 ")
+    table = pd.DataFrame({"iteration": [10, 20, 30], "held_out_loss": [5.0, 4.5, None]})
+    training = overview.Shown("training", "Training", [], shown.picture)
+    assert overview.sentences(training, judged, {"training": table}) == [
+        "Held-out loss 4.500 nats per token after 20 iterations."
+    ]
+
+
+def test_supplementary_figures_say_what_the_last_checkpoint_shows():
+    last = {"run": "a", "iteration": [0, 20, 20]}
+    scaling = pd.DataFrame(last | {"loops": [1, 4, 1], "ppl": [9.0, 2.0, 3.0]})
+    assert overview.NUMBERS["scaling"](scaling) == "Perplexity at the last checkpoint: 3 at 1 loops, 2 at 4 loops."
+    kinds = {"group": ["2", "2-3", "2-3"], "path_type": ["sliding", "orbiting", "converging"], "share": [1, 0.25, 0.75]}
+    sentence = overview.NUMBERS["path_types"](pd.DataFrame(last | kinds))
+    assert sentence == "At the last checkpoint, group 2–3: 25.0 % orbiting, 75.0 % converging."
+    noise = {"group": "all", "measure": ["agreement", "agreement", "distance_relative"]}
+    noise |= {"mean": [0, 0.75, 0], "q50": [0, 0, 0.5]}
+    sentence = overview.NUMBERS["path_independence"](pd.DataFrame(last | noise))
+    assert "median relative distance 0.5, another prediction for 25 % of the tokens" in sentence
+
+
+def test_the_page_has_a_row_per_claim_and_the_picture_of_each_figure(judged, shown):
+    body = overview.body("a<b", "text", judged, [(shown, ["one & two"])])
+    rows = []
+    parser = HTMLParser()
+    parser.handle_starttag = lambda tag, attributes: rows.append(tag)
+    parser.feed(body)
+    assert rows.count("tr") == 1 + len(judged)
+    assert rows.count("img") == 1
+    for text in (
+        "a&lt;b",
+        "Fig. 2 &lt;drift&gt;",
+        "<li>one &amp; two</li>",
+        "holds: 1, does not hold: 1, not asked: 1",
+    ):
+        assert text in body
+
+
+def test_the_lines_of_the_page_are_short_enough_for_the_first_page_of_the_report(judged, shown):
+    """docutils, which reads them, refuses lines of more than 10 000 characters."""
+    body = overview.body("a", "text", judged, [(shown, [])])
+    assert max(map(len, body.splitlines())) < 10_000
+
+
+def test_a_run_without_claims_has_a_page_of_its_figures(shown):
+    assert "<table>" not in overview.body("a", "text", [], [(shown, [])])
