@@ -27,6 +27,7 @@ from twoscale.config.loading import (
     merge,
     model_config_class,
     preset,
+    read_yaml,
     runs,
     variants,
 )
@@ -100,6 +101,7 @@ __all__ = [
     "model_config_class",
     "plain",
     "preset",
+    "read_yaml",
     "runs",
     "runtime",
     "text_label",
