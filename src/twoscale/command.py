@@ -8,6 +8,7 @@ from typing import Any
 
 from twoscale.config import ConfigSlice
 from twoscale.errors import InputError
+from twoscale.machine import check_cuda
 
 
 def parser(
@@ -46,6 +47,16 @@ def _option(name: str) -> str:
 def run(main: Callable[[argparse.Namespace], None], parser: argparse.ArgumentParser) -> None:
     """Run `main` on the parsed arguments; an `InputError` ends as one sentence on stderr with exit status 1."""
     try:
-        main(parser.parse_args())
+        arguments = parser.parse_args()
+        check_device(arguments)
+        main(arguments)
     except InputError as error:
         sys.exit(f"error: {error}")
+
+
+def check_device(arguments: argparse.Namespace) -> None:
+    """Refuse CUDA, as option or in the config of a job, where there is none. Raises InputError."""
+    if getattr(arguments, "device", None) == "cuda":
+        check_cuda("option --device")
+    elif getattr(getattr(arguments, "config", None), "device", None) == "cuda":
+        check_cuda("config key compute.device")

@@ -191,8 +191,8 @@ def test_a_flat_list_of_groups_names_the_first_wrong_index_and_the_form():
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("preset: tiny\ntrain:\n  iterations: [1,\n  x: 3\n", ", line 4: "),
-        ("preset: tiny\n\tseed: 1\n", ", line 2: found character '\\t' that cannot start any token"),
+        ("preset: tiny\ntrain:\n  iterations: [1,\n  x: 3\n", ", line 5: cannot be read as YAML (expected ',' or ']'"),
+        ("preset: tiny\n\tseed: 1\n", ", line 2: cannot be read as YAML (found character '\\t' that cannot start any token"),
         ("- preset\n", ": found ['preset'], expected keys and their values at the top level."),
         (None, ": cannot be read (["),
     ],

@@ -98,17 +98,17 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read ({first_line(error)}), expected a YAML file.") from error
     except yaml.YAMLError as error:
-        raise InputError(f"{path}{_problem(error)}, expected YAML.") from error
+        raise InputError(f"{path}{_problem(error)}.") from error
     if values is not None and not isinstance(values, dict):
         raise InputError(f"{path}: found {shown(values)}, expected keys and their values at the top level.")
     return values or {}
 
 
 def _problem(error: yaml.YAMLError) -> str:
-    """Line and problem of a YAML error, as the middle of a sentence."""
+    """Line and problem of a YAML error, as the end of a sentence."""
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     line = "" if mark is None else f", line {mark.line + 1}"
-    return f"{line}: {getattr(error, 'problem', None) or first_line(error)}"
+    return f"{line}: cannot be read as YAML ({getattr(error, 'problem', None) or first_line(error)})"
 
 
 def preset(name: str) -> dict[str, Any]:

@@ -11,6 +11,9 @@ from twoscale.model.flops import BYTES, Flops, cache_bytes, flops_per_token, lay
 MEASURES = {"trajectories": 8, "token_paths": 5}
 REFERENCE_STATES = 4  # of the drift, see `twoscale.dynamics.trajectories`
 PUBLISHED_BYTES = 2  # of a published weight, bf16
+# Sizes of the weights that training has on disk beside its checkpoints, at most: two moments to start from, and a
+# partial state of weights and moments beside the one that it replaces.
+SEGMENT_STATES = 2 + 3 + 3
 # Exit criteria whose predictions pass the layers after the last group under exits.readout: remaining_layers; a test
 # compares them with the registry of criteria.
 READS_PREDICTIONS = frozenset({"kl", "entropy_diff", "argmax_stability", "minp_kl"})
@@ -45,6 +48,11 @@ def states_per_token(run: config.Config) -> int:
     """States of a token that Fig. 1 has."""
     model = run.model
     return 1 + model.num_layers - sum(map(len, model.groups)) + len(model.groups) * (run.trajectories.loops + 1)
+
+
+def states_bytes(run: config.Config) -> int:
+    """Bytes of the states of one sequence, for Fig. 1."""
+    return states_per_token(run) * run.model.context_length * run.model.hidden_size * BYTES["float32"]
 
 
 def bytes_per_token(run: config.Config) -> int:
@@ -99,9 +107,8 @@ def plan(run: config.Config) -> Plan:
         text=run.data.train_tokens if run.tokenizer.name == "gpt2" else run.data.train_characters,
         text_unit="tokens" if run.tokenizer.name == "gpt2" else "characters",
         checkpoint_bytes=(segments + 1) * weight_bytes,
-        # two moments to start from, and a partial state of weights and moments beside the one it replaces
-        optimizer_bytes=(2 + 3 + 3) * weight_bytes,
-        states_bytes=states_per_token(run) * model.context_length * model.hidden_size * BYTES["float32"],
+        optimizer_bytes=SEGMENT_STATES * weight_bytes,
+        states_bytes=states_bytes(run),
         table_bytes=(segments + 1) * measured * bytes_per_token(run),
         cache_bytes=cache_bytes(model, run.exits.max_loops, run.exits.dtype),
     )
@@ -148,7 +155,7 @@ def published_plan(run: config.Config) -> PublishedPlan:
         # twice: as a list, and stacked for the distances of the path
         trajectory_states_bytes=2 * (trajectories.loops + 1) * states,
         logits_bytes=exits.quality_batch_size * model.context_length * model.padded_vocab_size * size,
-        states_bytes=states_per_token(run) * model.context_length * model.hidden_size * BYTES["float32"],
+        states_bytes=states_bytes(run),
         table_bytes=tokens * bytes_per_token(run),
         flops_per_token=_forward(model, exits.max_loops),
         parallel_flops=_parallel_flops(run),
