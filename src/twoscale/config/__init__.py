@@ -29,6 +29,7 @@ from twoscale.config.loading import (
     preset,
     read_yaml,
     runs,
+    user_config,
     variants,
 )
 from twoscale.config.sections import (
@@ -108,6 +109,7 @@ __all__ = [
     "text_quota",
     "text_source",
     "training_identity",
+    "user_config",
     "variants",
     "whole_sequences",
 ]

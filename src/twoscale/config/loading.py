@@ -62,16 +62,17 @@ RENAMED = {
 # --- layers ---------------------------------------------------------------------------------------------------------
 
 
-def merge(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
+def merge(base: Mapping[str, Any], overlay: Mapping[str, Any], keep_null: bool = False) -> dict[str, Any]:
     """`base` updated with `overlay`, mapping by mapping; any other value of the overlay replaces.
 
-    An exit criterion that the overlay sets to null is removed, because a mapping could otherwise only grow.
+    An exit criterion that the overlay sets to null is removed, because a mapping could otherwise only grow; with
+    `keep_null` it stays, to be removed from a lower layer.
     """
     merged = dict(base)
     for key, value in overlay.items():
         if isinstance(value, Mapping) and isinstance(base.get(key), Mapping):
-            merged[key] = merge(base[key], value)
-            if key == "criteria":
+            merged[key] = merge(base[key], value, keep_null)
+            if key == "criteria" and not keep_null:
                 merged[key] = {name: entry for name, entry in merged[key].items() if entry is not None}
         else:
             merged[key] = value
@@ -109,6 +110,22 @@ def _problem(error: yaml.YAMLError) -> str:
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     line = "" if mark is None else f", line {mark.line + 1}"
     return f"{line}: cannot be read as YAML ({getattr(error, 'problem', None) or first_line(error)})"
+
+
+def user_config(files: Sequence[Path], entries: Sequence[str] = ()) -> dict[str, Any]:
+    """The user's layers merged as Snakemake merges them: YAML files, then KEY=VALUE entries of a command line."""
+    merged: dict[str, Any] = {}
+    for file in files:
+        merged = merge(merged, read_yaml(file), keep_null=True)
+    for entry in entries:
+        key, found, value = entry.partition("=")
+        if not found:
+            raise InputError(f"option --config: found {entry!r}, expected KEY=VALUE.")
+        try:
+            merged = merge(merged, {key: yaml.safe_load(value)}, keep_null=True)
+        except yaml.YAMLError as error:
+            raise InputError(f"option --config: found {entry!r}, expected a value in YAML.") from error
+    return merged
 
 
 def preset(name: str) -> dict[str, Any]:
