@@ -20,9 +20,10 @@ def main(arguments: argparse.Namespace) -> None:
     files = ([own] if own.exists() else []) + arguments.configfile
     runs = config.runs(config.user_config(files, [*preset, *arguments.entries]), folder_layer)
     given = {name.replace("-", "_"): getattr(arguments, name.replace("-", "_")) for name in RATES}
+    rates = {name: plans.Rates.of(run.compute.device, **given) for name, run in runs.items()}
     for name, run in runs.items():
         print(f"run {name}")
-        for label, value in plans.rows(run, plans.Rates.of(run.compute.device, **given)):
+        for label, value in plans.rows(run, rates[name]):
             print(f"  {label:<48}{value:>16}")
         for note in plans.notes(run):
             print(f"  {note}")

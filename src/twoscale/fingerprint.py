@@ -18,7 +18,9 @@ LIBRARY = Path("src", "twoscale")  # relative to the project
 # Modules and packages that no fingerprint covers. The values of `config` and the columns of `tables` reach a rule in
 # its params. The others handle arguments, messages, files and planning, and determine no number. `json` is covered,
 # because the keys of random streams are hashes of canonical JSON.
-EXCLUDED = frozenset({"config", "tables", "command", "progress", "errors", "files", "workflow", "fingerprint", "machine"})
+EXCLUDED = frozenset(
+    {"config", "tables", "command", "progress", "errors", "files", "workflow", "fingerprint", "machine"}
+)
 
 # fields of syntax nodes that hold statements, or nodes that hold statements
 BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")

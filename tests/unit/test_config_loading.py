@@ -130,7 +130,10 @@ def test_the_first_wrong_key_or_value_is_named_in_one_sentence(user, sentence):
 @pytest.mark.parametrize(
     ("user", "sentence"),
     [
-        ({"runs": {"a": {"train": {"iterations": "foo"}}}}, "config key train.iterations: found 'foo', expected a whole"),
+        (
+            {"runs": {"a": {"train": {"iterations": "foo"}}}},
+            "config key train.iterations: found 'foo', expected a whole",
+        ),
         ({"runs": {"a": {"model": {"num_heads": 3}}}}, "config key model.num_heads: found 3, expected a divisor of"),
         ({"runs": {"a": {"exits": {"max_loops": 2}}}}, "config key exits.criteria.fixed.thresholds: found 6, expected"),
         ({"runs": {"a": {"preset": "demo"}}}, "config key (top level): unknown key preset, expected one of seed, "),
@@ -192,7 +195,10 @@ def test_a_flat_list_of_groups_names_the_first_wrong_index_and_the_form():
     ("text", "sentence"),
     [
         ("preset: tiny\ntrain:\n  iterations: [1,\n  x: 3\n", ", line 5: cannot be read as YAML (expected ',' or ']'"),
-        ("preset: tiny\n\tseed: 1\n", ", line 2: cannot be read as YAML (found character '\\t' that cannot start any token"),
+        (
+            "preset: tiny\n\tseed: 1\n",
+            ", line 2: cannot be read as YAML (found character '\\t' that cannot start any token",
+        ),
         ("- preset\n", ": found ['preset'], expected keys and their values at the top level."),
         (None, ": cannot be read (["),
     ],
@@ -284,7 +290,9 @@ def test_the_other_keys_of_a_renamed_section_are_named_too(old, new):
 
 
 def test_renamed_keys_are_found_in_the_overrides_of_runs_and_variants():
-    with pytest.raises(InputError, match=r"^run wide .*: config key model.width: was renamed, expected model.hidden_size.$"):
+    with pytest.raises(
+        InputError, match=r"^run wide .*: config key model.width: was renamed, expected model.hidden_size.$"
+    ):
         config.runs({"preset": "tiny", "runs": {"wide": {"model": {"width": 32}}}})
     with pytest.raises(InputError, match=r"model.width: was renamed, expected model.hidden_size"):
         config.variants({"preset": "tiny", "variants": {"overrides": {"model": {"width": 32}}}})
@@ -351,7 +359,9 @@ def test_an_architecture_brings_the_class_of_its_section(ouro):
 
 
 def test_the_keys_of_an_architecture_are_named(ouro):
-    with pytest.raises(InputError, match=r"^config key model: unknown key gate, expected one of .*, halting \(did you mean"):
+    with pytest.raises(
+        InputError, match=r"^config key model: unknown key gate, expected one of .*, halting \(did you mean"
+    ):
         config.runs({"preset": "tiny", "model": {"architecture": "ouro", "gate": True}})
 
 

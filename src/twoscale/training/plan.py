@@ -322,7 +322,10 @@ def _points(exits: config.ExitsConfig, sequential: bool | None = None) -> int:
 
 def published_rows(plan: PublishedPlan, rates: Rates) -> list[tuple[str, str]]:
     """Label and value of each line of a printed plan of a published model."""
-    parallel, decoding = plan.parallel_flops / (rates.analysis_tflops * 1e12), plan.decoded_bytes / (rates.bandwidth * 1e9)
+    parallel, decoding = (
+        plan.parallel_flops / (rates.analysis_tflops * 1e12),
+        plan.decoded_bytes / (rates.bandwidth * 1e9),
+    )
     return [
         ("parameters", f"{plan.parameters / 1e6:.1f} M"),
         ("weights on disk, in bf16", _gigabytes(plan.weight_file_bytes)),
