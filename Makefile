@@ -7,19 +7,18 @@
 # make bench       environment, then the benchmarks
 # make gpu-check   checks and measurements on a machine with a GPU, at most 8 minutes: docs/gpu.md
 # make gpu-paper   trains preset paper for some minutes from its last state: make gpu-paper MINUTES=20
-# make plan        the cost of a run: make plan PRESET=paper TFLOPS=100
+# make plan        the cost of a run: make plan, make plan PRESET=paper TFLOPS=100, make plan CONFIG=my.yaml
+# make test-pythons  config, planning, analyses and figures on the other versions of Python that are installed
 # make generated   JSON schema, paper.yaml and docs/config.md from the config classes
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-PRESET ?= paper
-TFLOPS ?= 100
 MINUTES ?= 20
 # the targets for a GPU also run where no environment can be installed: with the packages of $(PYTHON)
 GPU_PYTHON = PYTHONPATH=src $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
 .DEFAULT_GOAL := all
-.PHONY: all env test test-slurm test-recorder test-browser bench gpu-check gpu-paper plan generated lint format report clean-env
+.PHONY: all env test test-pythons test-slurm test-recorder test-browser bench gpu-check gpu-paper plan generated lint format report clean-env
 
 all: env
 	$(BIN)/snakemake --cores all
@@ -36,6 +35,10 @@ $(VENV)/.installed: requirements.txt pyproject.toml
 
 test: env
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+# Everything that needs no torch, in an environment per version that is kept between calls.
+test-pythons: env
+	BIN=$(BIN) tests/pythons.sh
 
 test-slurm: env
 	$(BIN)/python -m pytest tests/slurm
@@ -58,10 +61,11 @@ gpu-check:
 	$(GPU_PYTHON) scripts/gpu_check.py
 
 gpu-paper:
-	$(GPU_PYTHON) scripts/gpu_paper.py --preset $(PRESET) --minutes $(MINUTES)
+	$(GPU_PYTHON) scripts/gpu_paper.py --preset $(or $(PRESET),paper) --minutes $(MINUTES)
 
 plan: env
-	$(BIN)/python scripts/plan.py --preset $(PRESET) --tflops $(TFLOPS)
+	$(BIN)/python scripts/plan.py $(addprefix --preset ,$(PRESET)) $(addprefix --configfile ,$(CONFIG)) \
+		$(addprefix --tflops ,$(TFLOPS))
 
 generated: env
 	$(BIN)/python -m twoscale.config.reference

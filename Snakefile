@@ -8,17 +8,12 @@ snakemake variants              the model under several variants of the paper, s
 snakemake -n                    what would be done
 """
 
-from pathlib import Path
-
 from snakemake.utils import min_version
 
 min_version("9.27")
 
 
-# beside this file, even if Snakemake is started in another folder
-configfile: Path(str(workflow.current_basedir)) / "config.yaml"
-
-
+# reads config.yaml
 include: "workflow/rules/common.smk"
 
 

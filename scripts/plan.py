@@ -1,39 +1,39 @@
-"""What a run will take, before it starts: `make plan PRESET=paper`.
+"""What a run will take, before it starts: `make plan PRESET=paper`, `make plan CONFIG=my.yaml`.
 
-Hours are at --tflops sustained tera-FLOP/s, the causal count, and for a published model, where tokens are read one by
-one, at --bandwidth GB/s from memory; they are no claim about a machine.
+The config is that of `snakemake` with the same options: config.yaml, then --configfile, then --config. Hours are at
+the sustained rates of the options; the default ones depend on compute.device and are no claim about a machine.
 """
 
 import argparse
-import sys
 from pathlib import Path
 
-import yaml
-
-from twoscale import config
-from twoscale.errors import InputError
+from twoscale import command, config
 from twoscale.model.published.layer import folder_layer
 from twoscale.training import plan as plans
 
+RATES = {"tflops": "tera-FLOP/s of training", "analysis-tflops": "tera-FLOP/s of analyses", "bandwidth": "GB/s"}
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--preset", default=config.DEFAULT_PRESET, help="file of workflow/presets/")
-    parser.add_argument("--configfile", type=Path, help="your configuration")
-    for rate, default, unit in (("tflops", 100.0, "tera-FLOP/s"), ("bandwidth", 1000.0, "GB/s")):
-        parser.add_argument(f"--{rate}", type=float, default=default, help=f"sustained {unit} (default: %(default)s)")
-    arguments = parser.parse_args()
-    try:
-        rates = plans.Rates(arguments.tflops, arguments.bandwidth)
-        mine = yaml.safe_load(arguments.configfile.read_text()) if arguments.configfile else {}
-        runs = config.runs({"preset": arguments.preset, **mine}, folder_layer)
-    except InputError as error:
-        sys.exit(f"error: {error}")
+
+def main(arguments: argparse.Namespace) -> None:
+    own = config.PROJECT / "config.yaml"
+    preset = [f"preset={arguments.preset}", f"run={arguments.preset}"] if arguments.preset else []
+    files = ([own] if own.exists() else []) + arguments.configfile
+    runs = config.runs(config.user_config(files, [*preset, *arguments.entries]), folder_layer)
+    given = {name.replace("-", "_"): getattr(arguments, name.replace("-", "_")) for name in RATES}
+    rates = {name: plans.Rates.of(run.compute.device, **given) for name, run in runs.items()}
     for name, run in runs.items():
         print(f"run {name}")
-        for label, value in plans.rows(run, rates):
-            print(f"  {label:<46}{value:>16}")
+        for label, value in plans.rows(run, rates[name]):
+            print(f"  {label:<48}{value:>16}")
+        for note in plans.notes(run):
+            print(f"  {note}")
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--preset", help="file of workflow/presets/, also the name of the run")
+    parser.add_argument("--configfile", type=Path, nargs="+", default=[], help="your configuration")
+    parser.add_argument("--config", nargs="+", default=[], dest="entries", metavar="KEY=VALUE", help="further keys")
+    for rate, unit in RATES.items():
+        parser.add_argument(f"--{rate}", type=float, help=f"sustained {unit}")
+    command.run(main, parser)

@@ -9,6 +9,7 @@ from typing import Any
 from twoscale import kept
 from twoscale.config import ConfigSlice
 from twoscale.errors import InputError
+from twoscale.machine import check_cuda
 
 
 def parser(
@@ -52,9 +53,23 @@ def run(main: Callable[[argparse.Namespace], None], parser: argparse.ArgumentPar
     """
     try:
         arguments = parser.parse_args()
-        if (job := getattr(arguments, "kept", None)) is not None:  # generate.py and others have their own parser
-            kept.run(job, lambda: main(arguments))
-        else:
+
+        def compute() -> None:
+            check_device(arguments)
             main(arguments)
+
+        # generate.py and others have their own parser
+        if (job := getattr(arguments, "kept", None)) is not None:
+            kept.run(job, compute)
+        else:
+            compute()
     except InputError as error:
         sys.exit(f"error: {error}")
+
+
+def check_device(arguments: argparse.Namespace) -> None:
+    """Refuse CUDA, as option or in the config of a job, where there is none. Raises InputError."""
+    if getattr(arguments, "device", None) == "cuda":
+        check_cuda("option --device")
+    elif getattr(getattr(arguments, "config", None), "device", None) == "cuda":
+        check_cuda("config key compute.device")

@@ -1,5 +1,9 @@
 """The exception for wrong input, as opposed to wrong code."""
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Any
+
 
 class InputError(Exception):
     """Wrong input. The message is one sentence: the file or key, what was found, what was expected."""
@@ -8,3 +12,12 @@ class InputError(Exception):
 def first_line(error: Exception) -> str:
     """The first line of another library's message, without its full stop, for use in a sentence of ours."""
     return str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
+
+
+def did_you_mean(found: Any, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """The name in `known` that a mistyped name is closest to, as " (did you mean X?)"; empty if none is close.
+
+    `cutoff` is the least similarity, as in `difflib.get_close_matches`.
+    """
+    close = get_close_matches(str(found), list(known), n=1, cutoff=cutoff)
+    return f" (did you mean {close[0]}?)" if close else ""

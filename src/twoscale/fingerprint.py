@@ -11,14 +11,16 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
-from twoscale.errors import InputError, first_line
+from twoscale.errors import InputError, did_you_mean, first_line
 
 LIBRARY = Path("src", "twoscale")  # relative to the project
 
 # Modules and packages that no fingerprint covers. The values of `config` and the columns of `tables` reach a rule in
 # its params. The others handle arguments, messages, files and planning, and determine no number. `json` is covered,
 # because the keys of random streams are hashes of canonical JSON.
-EXCLUDED = frozenset({"config", "tables", "command", "progress", "errors", "files", "kept", "workflow", "fingerprint"})
+EXCLUDED = frozenset(
+    {"config", "tables", "command", "progress", "errors", "files", "kept", "workflow", "fingerprint", "machine"}
+)
 
 # fields of syntax nodes that hold statements, or nodes that hold statements
 BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
@@ -47,19 +49,39 @@ def fingerprint(script: Path, *modules: str) -> str:
     return digest.hexdigest()[:16]
 
 
-def criterion_file_fingerprint(path: str) -> str:
-    """Hexadecimal digest of a user's file with an exit criterion.
+def criterion_file_fingerprint(path: str, name: str) -> str:
+    """Hexadecimal digest of a user's file with the exit criterion `name`.
 
     Raises:
-        InputError: if the file is missing or is not Python code.
+        InputError: if the file is missing, is not Python code or does not define the name.
     """
     try:
-        return hashlib.sha256(normalised(Path(path)).encode()).hexdigest()[:16]
+        digest = hashlib.sha256(normalised(Path(path)).encode()).hexdigest()[:16]
+        defined = defined_names(_parse(Path(path)))
     except (OSError, SyntaxError, ValueError) as error:
         raise InputError(
             f"exit criterion file {path}: cannot be read ({first_line(error)}), expected Python code with the "
             "criterion's class."
         ) from error
+    if name not in defined and "*" not in defined:
+        classes = [known for known in defined if known[:1].isupper()]
+        raise InputError(
+            f"exit criterion file {path}: found no class {name!r}, expected one{did_you_mean(name, classes)}."
+        )
+    return digest
+
+
+def defined_names(tree: ast.Module) -> set[str]:
+    """Names that a file may define at its top level, found without running it; "*" for an import of everything."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {alias.asname or alias.name for alias in node.names}
+    return names
 
 
 # --- from imports to files

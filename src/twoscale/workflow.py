@@ -54,6 +54,7 @@ class Runs:
         self.selected = next(iter(self.configs))
         self.scripts = scripts
         self.figures = list(FIGURES)  # a stage may append rows
+        self.before_jobs: Callable[[], None] = lambda: None  # a check that the workflow makes when it has a plan
         for run in self.configs.values():
             criterion_files(run.dense_exits.criteria)  # a file that cannot be read is reported before any job
 
@@ -397,6 +398,19 @@ class Runs:
 
     # --- resources --------------------------------------------------------------------------------------------------
 
+    def checked(self, function: Callable) -> Callable:
+        """Resource function with the value of `function`, a function of the wildcards, after the check of the plan.
+
+        Snakemake has no hook between planning and the first job that a dry run calls too. It evaluates resources only
+        of jobs that run.
+        """
+
+        def resource(wildcards: Any) -> Any:
+            self.before_jobs()
+            return function(wildcards)
+
+        return resource
+
     def gpus(self, wildcards: Any) -> int:
         """Resource function: GPUs of a job that uses torch."""
         return int(self._of(wildcards)[1].compute.device == "cuda")
@@ -427,7 +441,7 @@ class Runs:
         return {
             "mem_mb": mem_mb,
             "runtime": growing(minutes),
-            "gpu": self.gpus,
+            "gpu": self.checked(self.gpus),
             "gpu_slot": self.gpus,
             **further,
         }
@@ -597,8 +611,12 @@ def _plain(value: Any) -> Any:
 
 
 def criterion_files(criteria: Mapping[str, CriterionConfig]) -> dict[str, str]:
-    """Fingerprints of the users' files among exit criteria. Raises InputError for a file that cannot be read."""
-    return {name: criterion_file_fingerprint(entry.file) for name, entry in criteria.items() if entry.file is not None}
+    """Fingerprints of the users' files among exit criteria. Raises InputError for one without its class."""
+    return {
+        name: criterion_file_fingerprint(entry.file, entry.class_name)
+        for name, entry in criteria.items()
+        if entry.file is not None
+    }
 
 
 def kept_folder(run: str, output: str) -> str:

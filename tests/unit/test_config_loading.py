@@ -106,7 +106,7 @@ MODEL_KEYS = "architecture, num_layers, num_heads, hidden_size, "
         ({"train": {"iterations": 1_000_000}}, "found 1000000, expected a whole number >= 1 and <= 999999."),
         ({"tokenizer": {"vocab_size": 257}}, "found 257, expected a whole number >= 258."),
         ({"seed": -1}, "config key seed: found -1, expected a whole number >= 0."),
-        ({"model": {"groups": [["x"]]}}, "found 'x', expected a list of nonempty lists of whole numbers >= 1."),
+        ({"model": {"groups": [["x"]]}}, "config key model.groups: found 'x' at index 0, 0, expected a list of "),
         ({"scaling": {"loops": []}}, "config key scaling.loops: found [], expected a nonempty list of whole numbers"),
         ({"exits": {"criteria": None}}, "config key exits.criteria: found None, expected a nonempty mapping of names"),
         ({"exits": {"criteria": {"kl": 1}}}, "config key exits.criteria.kl: found 1, expected a section of keys."),
@@ -114,7 +114,6 @@ MODEL_KEYS = "architecture, num_layers, num_heads, hidden_size, "
         ({"model": {"architecture": "../x"}}, "config key model.architecture: found '../x', expected transformer or "),
         ({"preset": "huge"}, "config key preset: found 'huge', expected one of demo, "),
         ({"run": "a b"}, "config key run: found 'a b'"),
-        ({"runs": {"x": {"model": {"num_heads": 3}}}}, "config key model.num_heads: found 3, expected a divisor of"),
         ({"runs": {"x": 3}}, "config key runs.x: found 3, expected a section of keys."),
         ({"runs": [1]}, "config key runs: found [1], expected a section of keys."),
     ],
@@ -126,6 +125,133 @@ def test_the_first_wrong_key_or_value_is_named_in_one_sentence(user, sentence):
     assert str(refusal.value).startswith("config key ")
     assert str(refusal.value).endswith(".")
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("user", "sentence"),
+    [
+        (
+            {"runs": {"a": {"train": {"iterations": "foo"}}}},
+            "config key train.iterations: found 'foo', expected a whole",
+        ),
+        ({"runs": {"a": {"model": {"num_heads": 3}}}}, "config key model.num_heads: found 3, expected a divisor of"),
+        ({"runs": {"a": {"exits": {"max_loops": 2}}}}, "config key exits.criteria.fixed.thresholds: found 6, expected"),
+        ({"runs": {"a": {"preset": "demo"}}}, "config key (top level): unknown key preset, expected one of seed, "),
+    ],
+)
+def test_a_wrong_value_in_a_further_run_names_the_run_and_the_key(user, sentence):
+    with pytest.raises(InputError) as refusal:
+        config.runs({"preset": "tiny"} | user)
+    assert str(refusal.value).startswith(f"run a (runs.a): {sentence}")
+
+
+@pytest.mark.parametrize(
+    ("user", "suggestion"),
+    [
+        ({"modell": {}}, "model"),
+        ({"perset": "demo"}, "preset"),
+        ({"model": {"heds": 2}}, "num_heads"),
+        ({"train": {"learning_rte": 2}}, "learning_rate"),
+        ({"model": {"rotary_scaling": {"facter": 8}}}, "factor"),
+        ({"preset": "dmo"}, "demo"),
+        ({"preset": ["demo"]}, "demo"),
+        ({"exits": {"criteria": {"accelration": {"thresholds": [1]}}}}, "acceleration"),
+        ({"variants": {"sandwich": ["brnch"]}}, "branch"),
+        ({"data": {"source": "python-docs"}}, "python_docs"),
+        ({"runs": {"a": {"trian": {}}}}, "train"),
+    ],
+)
+def test_a_mistyped_name_is_answered_with_the_nearest_one(user, suggestion):
+    with pytest.raises(InputError, match=rf"\(did you mean {suggestion}\?\)\.$"):
+        config.runs({"preset": "tiny"} | user)
+
+
+def test_no_name_is_suggested_where_none_is_near():
+    with pytest.raises(InputError) as refusal:
+        config.runs({"preset": "tiny", "compute": {"device": "gpu"}})
+    assert "did you mean" not in str(refusal.value)
+
+
+def test_a_key_without_its_section_is_answered_with_the_section():
+    with pytest.raises(InputError, match=r"unknown key learning_rate, expected it in its section, train: {learning_ra"):
+        config.runs({"preset": "tiny", "learning_rate": "1e-3"})
+
+
+def test_the_top_level_keys_include_those_that_name_runs():
+    with pytest.raises(InputError, match=r"expected one of seed, compute, .*, preset, run, runs\.$"):
+        config.runs({"preset": "tiny", "qqq": 1})
+
+
+def test_a_flat_list_of_groups_names_the_first_wrong_index_and_the_form():
+    with pytest.raises(InputError) as refusal:
+        config.runs({"preset": "tiny", "model": {"groups": [4, 5, 7]}})
+    assert str(refusal.value) == (
+        "config key model.groups: found 4 at index 0, expected a list of nonempty lists of whole numbers >= 1, such "
+        "as [[4], [5, 6], [7]]."
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("preset: tiny\ntrain:\n  iterations: [1,\n  x: 3\n", ", line 5: cannot be read as YAML (expected ',' or ']'"),
+        (
+            "preset: tiny\n\tseed: 1\n",
+            ", line 2: cannot be read as YAML (found character '\\t' that cannot start any token",
+        ),
+        ("- preset\n", ": found ['preset'], expected keys and their values at the top level."),
+        (None, ": cannot be read (["),
+    ],
+    ids=["bracket", "tab", "list", "missing"],
+)
+def test_a_broken_file_is_one_sentence_with_its_line(tmp_path, text, sentence):
+    path = tmp_path / "my.yaml"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(InputError) as refusal:
+        config.read_yaml(path)
+    assert str(refusal.value).startswith(f"{path}{sentence}")
+    assert "\n" not in str(refusal.value)
+
+
+def test_an_empty_file_is_an_empty_config(tmp_path):
+    (tmp_path / "my.yaml").write_text("# nothing\n")
+    assert config.read_yaml(tmp_path / "my.yaml") == {}
+
+
+# --- numbers as people write them ------------------------------------------------------------------------------
+
+
+def with_strings(values):
+    """Every number as a string in e-notation, as YAML 1.1 reads 6e-4."""
+    if isinstance(values, dict):
+        return {key: with_strings(value) for key, value in values.items()}
+    if isinstance(values, list):
+        return [with_strings(value) for value in values]
+    if isinstance(values, bool) or not isinstance(values, int | float):
+        return values
+    return repr(values) if "e" in repr(values) else f"{values!r}e0"
+
+
+@pytest.mark.parametrize("name", ["paper", "tiny", "huginn-0125"])
+def test_every_number_of_a_preset_may_be_a_string_in_e_notation(name):
+    preset = config.preset(name)
+    numbers = with_strings({key: value for key, value in preset.items() if key != "variants"})
+    assert config.checked(preset | yaml.safe_load(yaml.safe_dump(numbers))) == config.checked(preset)
+
+
+@pytest.mark.parametrize("word", ["many", "0x10", "nan", "1e", "", "1e-3 loops"])
+def test_a_word_is_no_number(word):
+    with pytest.raises(InputError, match=r"config key train\.learning_rate: found .*, expected a number > 0\."):
+        config.runs({"preset": "tiny", "train": {"learning_rate": word}})
+    with pytest.raises(InputError, match=r"config key scaling\.loops: found .* at index 1, expected a nonempty list"):
+        config.runs({"preset": "tiny", "scaling": {"loops": [1, word]}})
+
+
+@pytest.mark.parametrize(("word", "value"), [("true", True), ("False", False)])
+def test_a_flag_may_be_a_string_as_nested_values_of_the_command_line_are(word, value):
+    (run,) = config.runs({"preset": "tiny", "train": {"compile": word, "prefetch": word}}).values()
+    assert (run.train.compile, run.train.prefetch) == (value, value)
 
 
 # --- renamed keys ----------------------------------------------------------------------------------------------
@@ -164,7 +290,9 @@ def test_the_other_keys_of_a_renamed_section_are_named_too(old, new):
 
 
 def test_renamed_keys_are_found_in_the_overrides_of_runs_and_variants():
-    with pytest.raises(InputError, match=r"^config key model.width: was renamed, expected model.hidden_size.$"):
+    with pytest.raises(
+        InputError, match=r"^run wide .*: config key model.width: was renamed, expected model.hidden_size.$"
+    ):
         config.runs({"preset": "tiny", "runs": {"wide": {"model": {"width": 32}}}})
     with pytest.raises(InputError, match=r"model.width: was renamed, expected model.hidden_size"):
         config.variants({"preset": "tiny", "variants": {"overrides": {"model": {"width": 32}}}})
@@ -231,7 +359,9 @@ def test_an_architecture_brings_the_class_of_its_section(ouro):
 
 
 def test_the_keys_of_an_architecture_are_named(ouro):
-    with pytest.raises(InputError, match=r"^config key model: unknown key gate, expected one of .*, halting\.$"):
+    with pytest.raises(
+        InputError, match=r"^config key model: unknown key gate, expected one of .*, halting \(did you mean"
+    ):
         config.runs({"preset": "tiny", "model": {"architecture": "ouro", "gate": True}})
 
 

@@ -158,4 +158,4 @@ def test_a_criterion_file_without_python_code_is_refused(tmp_path):
     path.write_text("class Mine(\n")
     for name in (path, tmp_path / "gone.py"):
         with pytest.raises(InputError, match=f"exit criterion file {name}: cannot be read"):
-            fingerprint.criterion_file_fingerprint(str(name))
+            fingerprint.criterion_file_fingerprint(str(name), "Mine")

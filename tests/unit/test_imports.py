@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "twoscale"
 
 # Lowest first. A module imports from its own floor and from those before it.
 FLOORS = [
-    {"errors", "files", "json", "progress", "rng", "tables", "fingerprint", "gpu_lease", "kept"},
+    {"errors", "files", "json", "progress", "rng", "tables", "fingerprint", "gpu_lease", "kept", "machine"},
     {"config"},
     {"data"},
     {"model"},
@@ -21,11 +21,12 @@ FLOORS = [
     {"analysis"},
     {"figures"},
     {"workflow", "recorded_run"},
+    {"preflight"},
     {"gpu"},
     {"command"},
 ]
 LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}
-WITHOUT_TORCH = ["config", "tables", "analysis", "figures", "workflow", "fingerprint", "kept"]
+WITHOUT_TORCH = ["config", "tables", "analysis", "figures", "workflow", "preflight", "fingerprint", "kept"]
 
 
 def modules() -> dict[str, Path]:

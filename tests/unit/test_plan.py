@@ -195,7 +195,7 @@ def test_the_plan_of_a_published_model_is_that_of_its_weights_and_loops():
     layer = 2 * 5280 * 2 * 5280 + 3 * 5280 * 17_920
     applied = (4 + 4 * 32) * layer + 33 * 5280**2 + 5280 * 65_536
     assert plan.flops_per_token == pytest.approx(2 * applied, rel=0.02)
-    printed = dict(plans.rows(run, plans.Rates(100, 1000)))
+    printed = dict(plans.rows(run, plans.Rates(100, 1000, 20)))
     assert printed["weights in memory, exit criteria"] == "14.260 GB"
 
 
@@ -204,9 +204,94 @@ def test_the_plan_prints_every_quantity_with_its_unit():
     assert printed.returncode == 0, printed.stderr
     for line in ("307.2 M", "60,000", "127.5 M", "hours of training at 200 TFLOP/s"):
         assert line in printed.stdout
-    hours = [line.split()[-1] for line in printed.stdout.splitlines() if "hours" in line]
+    hours = [line.split()[-1] for line in printed.stdout.splitlines() if "hours of training" in line]
     plan = plans.plan(config.runs({"preset": "paper"})["paper"])
     assert [float(value) for value in hours] == pytest.approx([plan.training_flops / 200e12 / 3600], abs=0.01)
+
+
+def test_the_plan_is_that_of_the_users_config(tmp_path):
+    (tmp_path / "my.yaml").write_text("preset: tiny\nrun: mine\ntrain: {learning_rate: 2e-3}\nruns: {more: {}}\n")
+    printed = plan_text("--configfile", str(tmp_path / "my.yaml"), "--config", "train={iterations: 4e1}")
+    assert printed.returncode == 0, printed.stderr
+    assert [line for line in printed.stdout.splitlines() if line.startswith("run ")] == ["run mine", "run more"]
+    assert [line.split()[-1] for line in printed.stdout.splitlines() if "iterations" in line] == ["40", "40"]
+
+
+def test_layers_of_the_user_keep_the_null_that_removes_a_criterion(tmp_path):
+    for name, criteria in (("a", "{kl: null}"), ("b", "{cosine: {thresholds: [1e-3]}}")):
+        (tmp_path / name).write_text(f"exits: {{criteria: {criteria}}}")
+    user = config.user_config([tmp_path / "a", tmp_path / "b"], ["preset=tiny"])
+    criteria = config.runs(user)["tiny"].exits.criteria
+    assert "kl" not in criteria
+    assert criteria["cosine"].thresholds == (1e-3,)
+
+
+def tiny(**sections):
+    (run,) = config.runs({"preset": "tiny"} | sections).values()
+    return run
+
+
+def test_analyses_are_counted_at_every_checkpoint():
+    once, twice = tiny(), tiny(train={"iterations": 40, "lr_decay_iterations": 40})
+    for supplementary in (False, True):
+        few, many = (plans.analyses(run, supplementary) for run in (once, twice))
+        assert few.parallel_flops < many.parallel_flops < 2 * few.parallel_flops
+        assert few.decoded_tokens == many.decoded_tokens
+    trajectories = 4 * 32 * flops.flops_per_token(once.model, [6, 6]).forward  # 128 tokens
+    more = plans.analyses(twice, False).parallel_flops - plans.analyses(once, False).parallel_flops
+    assert more == pytest.approx(2 * trajectories)
+
+
+@pytest.mark.parametrize(
+    ("processes", "parts", "hours"), [(1, "4", 1), (2, "2, 2", 1 / 2), (3, "2, 1, 1", 1 / 2), (4, "1, 1, 1, 1", 1 / 4)]
+)
+def test_several_processes_share_the_sequences_and_wait_for_the_slowest(processes, parts, hours):
+    one, several = (
+        dict(plans.rows(tiny(train={"processes": count}), plans.Rates(1e-9, 1, 1))) for count in (1, processes)
+    )
+    assert several["sequences of each process"] == parts
+    label = "hours of training at 1e-09 TFLOP/s a process"
+    assert float(several[label]) == pytest.approx(hours * float(one[label]), rel=0.02)
+
+
+def test_a_number_of_processes_that_does_not_divide_the_batch_is_a_note():
+    (run,) = config.runs({"preset": "paper", "train": {"processes": 4}}).values()
+    assert plans.notes(run) == [
+        "train.processes: 4 does not divide train.batch_size = 10, so processes wait for 17% of the time; 1, 2, 5, 10 "
+        "divide it."
+    ]
+    assert plans.notes(tiny(train={"processes": 2})) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "recompute"),
+    [({}, False), ({"mlp": "gated"}, False), ({"norms": "pre"}, False), ({"groups": [[2, 3]]}, False), ({}, True)],
+    ids=str,
+)
+def test_the_activations_are_those_that_autograd_keeps_for_one_more_loop_step(changes, recompute):
+    model = model_config(hidden_size=256, context_length=32, num_heads=4, **changes)
+    found = kept_bytes(model, 4, recompute) - kept_bytes(model, 3, recompute)
+    run = tiny().model_copy(update={"model": model, "train": train_config(recompute=recompute)})
+    more = run.model_copy(update={"model": model.model_copy(update={"mean_loops": model.mean_loops + 1})})
+    assert plans.activation_bytes(more) - plans.activation_bytes(run) == pytest.approx(found, rel=0.05)
+
+
+def kept_bytes(model, steps, recompute):
+    """Bytes that the forward pass of one sequence keeps for the backward pass, besides the parameters."""
+    made = initialise(model, seed=1)
+    parameters = {parameter.data_ptr() for parameter in made.parameters()}
+    kept = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in parameters:
+            kept[storage.data_ptr()] = (storage.nbytes(), tensor)  # with the tensor, so that no address is reused
+        return tensor
+
+    tokens = torch.arange(model.context_length)[None] % model.vocab_size
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        _ = made(tokens, [steps] * len(model.groups), EvaluationNoise(1, [0], model.context_length), None, recompute)
+    return sum(size for size, _ in kept.values())
 
 
 @pytest.mark.parametrize(
@@ -214,6 +299,10 @@ def test_the_plan_prints_every_quantity_with_its_unit():
     [
         (("--preset", "no such"), "config key preset: found 'no such', expected one of"),
         (("--tflops", "0"), "option --tflops: found 0"),
+        (("--analysis-tflops", "-1"), "option --analysis-tflops: found -1"),
+        (("--configfile", "no such"), "no such: cannot be read"),
+        (("--config", "seed"), "option --config: found 'seed', expected KEY=VALUE."),
+        (("--preset", "tiny", "--config", "train={batch_size: many}"), "config key train.batch_size: found 'many'"),
     ],
 )
 def test_a_plan_that_cannot_be_made_is_refused_in_one_sentence(options, sentence):

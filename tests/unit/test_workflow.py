@@ -239,7 +239,7 @@ def users_criterion(file):
 
 def test_the_code_of_users_criteria_is_tracked(tmp_path):
     digests = []
-    for number, code in enumerate(("A = 1", "A = 1  # a comment", "A = 2")):
+    for number, code in enumerate(("Mine = 1", "Mine = 1  # a comment", "Mine = 2")):
         file = tmp_path / f"{number}.py"
         file.write_text(code)
         digests.append(json.loads(users_criterion(file)(of()))["criterion_files"]["mine"])
@@ -252,7 +252,7 @@ def test_a_criterion_file_that_does_not_exist_is_refused(tmp_path):
 
 
 def test_a_job_of_one_criterion_depends_on_that_criterion_alone(tmp_path):
-    (tmp_path / "mine.py").write_text("A = 1")
+    (tmp_path / "mine.py").write_text("Mine = 1")
     mine = {"thresholds": [1.0], "file": str(tmp_path / "mine.py"), "class": "Mine"}
     both = runs(), runs(exits={"criteria": {"mine": mine}})
     for grid, name in (("exit", "kl"), ("pareto", "step_norm")):
@@ -265,7 +265,7 @@ def test_a_job_of_one_criterion_depends_on_that_criterion_alone(tmp_path):
 
 
 def test_every_criterion_has_its_file_in_the_order_of_the_slices(tmp_path):
-    (tmp_path / "a.py").write_text("A = 1")
+    (tmp_path / "a.py").write_text("Mine = 1")
     mine = {"thresholds": [1.0], "file": str(tmp_path / "a.py"), "class": "Mine"}
     several = runs(exits={"criteria": {"b": mine, "acceleration": None}})
     pattern = "results/{run}/{grid}/{criterion}"

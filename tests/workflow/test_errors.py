@@ -49,11 +49,65 @@ def test_a_checkpoint_off_the_schedule_is_refused(fresh):
     assert "no checkpoint at iteration 15, expected one of [10, 20]" in done.stdout + done.stderr
 
 
-def test_a_missing_text_folder_is_named_on_the_terminal(fresh):
-    fresh.configure(data={"source": "parquet", "path": "nowhere"})
-    done = fresh.run("results/fig4.pdf")
+# What users tried, what the config says, and the sentence that they see before any job. A target is planned, not run.
+TRIES = {
+    "a number as people write it": ({"train": {"learning_rate": "6e-4"}, "scaling": {"loops": ["1e0", 2]}}, None),
+    "missing text": (
+        {"data": {"source": "parquet", "path": "nowhere"}},
+        "config key data.path: found nothing at nowhere",
+    ),
+    "missing file of a criterion": (
+        {"exits": {"criteria": {"mine": {"thresholds": [1], "file": "mine.py", "class": "Mine"}}}},
+        "exit criterion file mine.py: cannot be read",
+    ),
+    "missing class of a criterion": (
+        {"exits": {"criteria": {"mine": {"thresholds": [1], "file": "Snakefile.py", "class": "Nope"}}}},
+        "exit criterion file Snakefile.py: found no class 'Nope', expected one",
+    ),
+    "missing folder of a model": (
+        {"model": {"source": "published", "folder": "nowhere"}, "tokenizer": {"name": "published"}},
+        "nowhere/config.json",
+    ),
+    "no CUDA": ({"compute": {"device": "cuda"}}, "config key compute.device: found cuda, expected cpu, because "),
+    "too little disk": (
+        {"model": {"hidden_size": 1_000_000, "num_heads": 2}},
+        "GB of free disk, expected at least",
+    ),
+    "a list of runs": ({"runs": ["a", "b"]}, "config key runs: found ['a', 'b'], expected a section of keys."),
+    "a wrong value in a run": (
+        {"runs": {"a": {"train": {"iterations": "foo"}}}},
+        "run a (runs.a): config key train.iterations: found 'foo', expected a whole number",
+    ),
+    "a flat list of groups": ({"model": {"groups": [2, 3]}}, "config key model.groups: found 2 at index 0, expected"),
+    "a mistyped preset": ({"preset": "tny"}, "(did you mean tiny?)."),
+}
+
+
+@pytest.mark.parametrize("attempt", TRIES)
+def test_a_mistake_of_a_user_is_one_sentence_in_a_dry_run(fresh, monkeypatch, attempt):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    config, sentence = TRIES[attempt]
+    (fresh.root / "Snakefile.py").write_text("class Mine: pass\n")
+    fresh.configure(**config)
+    done = fresh.run("-n")
+    assert (done.returncode == 0) == (sentence is None)
+    assert sentence is None or sentence in done.stdout + done.stderr
+
+
+def test_the_line_of_broken_yaml_is_named(fresh):
+    (fresh.root / "config.yaml").write_text("preset: tiny\ntrain: {iterations: 20\nseed: 1\n")
+    done = fresh.run("-n")
+    assert "config.yaml, line 3: cannot be read as YAML (" in done.stdout + done.stderr
+
+
+def test_text_is_collected_without_the_cuda_that_later_jobs_need(fresh, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    fresh.configure(compute={"device": "cuda"})
+    assert "prepare_text" in fresh.plan("text")
+    done = fresh.run("results/tiny/checkpoints/iteration_000010.safetensors")
     assert done.returncode != 0
-    assert "error: config key data.path: found nothing at nowhere" in done.stdout + done.stderr
+    assert "expected cpu, because" in done.stdout + done.stderr
+    assert not (fresh.root / "results").exists() or not list((fresh.root / "results").rglob("*.parquet"))
 
 
 def test_a_checkpoint_of_another_config_is_refused(editable):

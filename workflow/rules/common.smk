@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
+from snakemake.settings.types import DeploymentMethod, ExecMode
 
 # The folder of this workflow, also where another Snakefile imports it as a module. Jobs run in the caller's folder.
 PROJECT = Path(str(workflow.current_basedir)).parents[1]
@@ -26,13 +27,53 @@ prepend("PATH", str(Path(sys.executable).parent))
 os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(2**30))
 os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(2**30))
 
+from twoscale import preflight
+from twoscale.config import read_yaml
 from twoscale.errors import InputError
 from twoscale.workflow import Runs, file_options, growing, table_columns, untracked
+
+CONFIG = PROJECT / "config.yaml"
+
+try:
+    if CONFIG.exists():
+        read_yaml(CONFIG)  # Snakemake does not say which line of a broken file is wrong
+except InputError as error:
+    raise WorkflowError(str(error)) from None
+
+
+configfile: CONFIG
+
 
 try:
     runs = Runs(config, SCRIPTS)
 except InputError as error:
     raise WorkflowError(str(error)) from None
+
+
+def check_plan():
+    """Refuse a plan that this machine cannot carry out: before the first job, and in a dry run."""
+    # no scheduler: Snakemake is still planning
+    if workflow.scheduler is None or workflow.touch or workflow.exec_mode != ExecMode.DEFAULT:
+        return
+    runs.before_jobs = lambda: None
+    # In a dry run the executor is that of dry runs. That jobs will be submitted shows in use_threads.
+    here = workflow.local_exec and not workflow.execution_settings.use_threads
+    installed = DeploymentMethod.CONDA not in workflow.deployment_settings.deployment_method
+    jobs = [
+        preflight.PlannedJob(job.rule.name, job.wildcards, "gpu" in job.rule.resources)
+        for job in workflow.dag.needrun_jobs()
+    ]
+    try:
+        preflight.check(runs, jobs, here, installed)
+    except InputError as error:
+        raise WorkflowError(str(error)) from None
+
+
+runs.before_jobs = check_plan
+
+
+onstart:
+    check_plan()
 
 
 def script(name):

@@ -69,7 +69,7 @@ rule prepare_text:
     localrule: True
     conda:
         "../../envs/analysis.yaml"
-    threads: 4
+    threads: runs.checked(lambda wildcards: 4)
     params:
         **script("prepare_text"),
         config=runs.slice(

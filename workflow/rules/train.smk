@@ -55,7 +55,7 @@ rule train_segment:
         runtime=1440,
         # Snakemake limits `threads` to the cores of its machine, but not this
         cpus_per_task=runs.training_cpus,
-        gpu=runs.training_gpus,
+        gpu=runs.checked(runs.training_gpus),
         gpu_slot=runs.training_gpus,
     params:
         **kept_script(

@@ -27,7 +27,9 @@ from twoscale.config.loading import (
     merge,
     model_config_class,
     preset,
+    read_yaml,
     runs,
+    user_config,
     variants,
 )
 from twoscale.config.sections import (
@@ -102,12 +104,14 @@ __all__ = [
     "model_config_class",
     "plain",
     "preset",
+    "read_yaml",
     "runs",
     "runtime",
     "text_label",
     "text_quota",
     "text_source",
     "training_identity",
+    "user_config",
     "variants",
     "whole_sequences",
 ]

@@ -7,7 +7,8 @@ import importlib
 import itertools
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, Self
@@ -15,9 +16,9 @@ from typing import Any, Self
 import yaml
 
 from twoscale.config.identity import complete, is_optional
-from twoscale.config.messages import build, shown, user_keys
+from twoscale.config.messages import build, shown, unknown_key, user_keys
 from twoscale.config.sections import FILE_NAME, SECTIONS, Config, Derived, ModelConfig, Section
-from twoscale.errors import InputError
+from twoscale.errors import InputError, did_you_mean, first_line
 
 PROJECT = Path(__file__).resolve().parents[3]
 PRESETS = PROJECT / "workflow" / "presets"
@@ -61,16 +62,17 @@ RENAMED = {
 # --- layers ---------------------------------------------------------------------------------------------------------
 
 
-def merge(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
+def merge(base: Mapping[str, Any], overlay: Mapping[str, Any], keep_null: bool = False) -> dict[str, Any]:
     """`base` updated with `overlay`, mapping by mapping; any other value of the overlay replaces.
 
-    An exit criterion that the overlay sets to null is removed, because a mapping could otherwise only grow.
+    An exit criterion that the overlay sets to null is removed, because a mapping could otherwise only grow; with
+    `keep_null` it stays, to be removed from a lower layer.
     """
     merged = dict(base)
     for key, value in overlay.items():
         if isinstance(value, Mapping) and isinstance(base.get(key), Mapping):
-            merged[key] = merge(base[key], value)
-            if key == "criteria":
+            merged[key] = merge(base[key], value, keep_null)
+            if key == "criteria" and not keep_null:
                 merged[key] = {name: entry for name, entry in merged[key].items() if entry is not None}
         else:
             merged[key] = value
@@ -91,14 +93,48 @@ def user_values(config: Config) -> dict[str, Any]:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    return yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    """The mapping in a YAML file, empty for an empty file. Raises InputError with the line of a syntax error."""
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read ({first_line(error)}), expected a YAML file.") from error
+    except yaml.YAMLError as error:
+        raise InputError(f"{path}{_problem(error)}.") from error
+    if values is not None and not isinstance(values, dict):
+        raise InputError(f"{path}: found {shown(values)}, expected keys and their values at the top level.")
+    return values or {}
+
+
+def _problem(error: yaml.YAMLError) -> str:
+    """Line and problem of a YAML error, as the end of a sentence."""
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    line = "" if mark is None else f", line {mark.line + 1}"
+    return f"{line}: cannot be read as YAML ({getattr(error, 'problem', None) or first_line(error)})"
+
+
+def user_config(files: Sequence[Path], entries: Sequence[str] = ()) -> dict[str, Any]:
+    """The user's layers merged as Snakemake merges them: YAML files, then KEY=VALUE entries of a command line."""
+    merged: dict[str, Any] = {}
+    for file in files:
+        merged = merge(merged, read_yaml(file), keep_null=True)
+    for entry in entries:
+        key, found, value = entry.partition("=")
+        if not found:
+            raise InputError(f"option --config: found {entry!r}, expected KEY=VALUE.")
+        try:
+            merged = merge(merged, {key: yaml.safe_load(value)}, keep_null=True)
+        except yaml.YAMLError as error:
+            raise InputError(f"option --config: found {entry!r}, expected a value in YAML.") from error
+    return merged
 
 
 def preset(name: str) -> dict[str, Any]:
     """Every key at the values of a preset: the paper's values with the preset's file on top."""
     known = sorted(path.stem for path in PRESETS.glob("*.yaml"))
     if name not in known:
-        raise InputError(f"config key preset: found {name!r}, expected one of {', '.join(known)}.")
+        raise InputError(
+            f"config key preset: found {name!r}, expected one of {', '.join(known)}{did_you_mean(name, known)}."
+        )
     return dict(paper()) if name == "paper" else merge(paper(), read_yaml(PRESETS / f"{name}.yaml"))
 
 
@@ -106,6 +142,7 @@ def _chosen(config: Mapping[str, Any], folder_layer: FolderLayer | None) -> dict
     """All layers of the selected run: paper <- preset <- folder of a published model <- user."""
     user = {key: value for key, value in config.items() if key not in LAYER_KEYS}
     check_renamed(user)
+    check_top_level(user, LAYER_KEYS)
     return _overlaid(preset(config.get("preset", DEFAULT_PRESET)), user, folder_layer)
 
 
@@ -132,6 +169,20 @@ def check_renamed(values: Mapping[str, Any]) -> None:
                 raise InputError(f"config key {old}: was renamed, expected {new}.")
 
 
+def check_top_level(values: Mapping[str, Any], further: Sequence[str] = ()) -> None:
+    """Refuse a key that is neither a section nor one of the `further` ones; one that a section has is named with it."""
+    known = [*Config.model_fields, *further]
+    unknown = sorted(str(key) for key in values if key not in known)
+    for key in unknown:
+        sections = [name for name, section in SECTIONS.items() if key in section.model_fields]
+        if len(sections) == 1:
+            raise InputError(
+                f"config key (top level): unknown key {key}, expected it in its section, {sections[0]}: {{{key}: …}}."
+            )
+    if unknown:
+        raise InputError(unknown_key("(top level)", unknown, known))
+
+
 def check_derived(values: Mapping[str, Any]) -> None:
     """Refuse model.vocab_size, which follows from the tokenizer."""
     if isinstance(values.get("model"), Mapping) and "vocab_size" in values["model"]:
@@ -142,6 +193,7 @@ def check_derived(values: Mapping[str, Any]) -> None:
 def checked(merged: Mapping[str, Any]) -> Config:
     """The Config of all layers merged; the first invalid key or value is an InputError."""
     check_renamed(merged)
+    check_top_level(merged)
     check_derived(merged)
     return build(Config, {**merged, "model": _model(merged.get("model"))})
 
@@ -187,13 +239,29 @@ def runs(config: Mapping[str, Any], folder_layer: FolderLayer | None = None) -> 
     `folder_layer` reads the folders of published models (`twoscale.model.published.layer.folder_layer`).
     """
     merged = _chosen(config, folder_layer)
-    layers = {str(config.get("run", config.get("preset", DEFAULT_PRESET))): merged}
+    selected = str(config.get("run", config.get("preset", DEFAULT_PRESET)))
+    _check_name("run", selected)
+    configs = {selected: checked(merged)}
     for run, overrides in _mapping("runs", config.get("runs")).items():
-        layers[str(run)] = _overlaid(merged, _mapping(f"runs.{run}", overrides), folder_layer)
-    for run in layers:
-        if not re.fullmatch(FILE_NAME, run):
-            raise InputError(f"config key run: found {run!r}, expected letters, digits, '.', '_' and '-'.")
-    return {run: checked(layer) for run, layer in layers.items()}
+        _check_name("runs", str(run))
+        values = _mapping(f"runs.{run}", overrides)
+        with _named(f"run {run} (runs.{run})"):
+            configs[str(run)] = checked(_overlaid(merged, values, folder_layer))
+    return configs
+
+
+def _check_name(key: str, run: str) -> None:
+    if not re.fullmatch(FILE_NAME, run):
+        raise InputError(f"config key {key}: found {run!r}, expected letters, digits, '.', '_' and '-'.")
+
+
+@contextmanager
+def _named(run: str) -> Iterator[None]:
+    """Begin the sentence of an InputError with the run that it is about."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{run}: {error}") from error
 
 
 def _mapping(key: str, value: Any) -> Mapping[str, Any]:
@@ -220,10 +288,8 @@ def variants(config: Mapping[str, Any], folder_layer: FolderLayer | None = None)
 
 
 def _variant(base: Mapping[str, Any], values: tuple[str, ...]) -> Config:
-    try:
+    with _named(f"run variants/{'-'.join(values)} (variants.overrides)"):
         return checked(merge(base, {"model": dict(zip(VARIANT_KEYS, values, strict=True))}))
-    except InputError as error:
-        raise InputError(f"run variants/{'-'.join(values)} (variants.overrides): {error}") from error
 
 
 # --- slices ---------------------------------------------------------------------------------------------------------

@@ -3,12 +3,12 @@
 The expected value is described by the JSON schema of the key, so errors and docs/config.md use the same words.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from twoscale.errors import InputError
+from twoscale.errors import InputError, did_you_mean
 
 S = TypeVar("S", bound=BaseModel)
 Schema = Mapping[str, Any]
@@ -34,11 +34,37 @@ def sentence(section: type[BaseModel], error: ValidationError, name: str = "") -
     node, path = locate(schema, first["loc"])
     dotted = ".".join(filter(None, [name, *path])) or "(top level)"
     if first["type"] == "extra_forbidden":
-        unknown = ", ".join(unknown_keys(errors, first["loc"][:-1]))
-        return f"config key {dotted}: unknown key {unknown}, expected one of {', '.join(user_keys(node))}."
+        return unknown_key(dotted, unknown_keys(errors, first["loc"][:-1]), user_keys(opened(node, schema)))
     if first["type"] == "missing":
         return f"config key {dotted}: found nothing, expected {phrase(node)}."
-    return f"config key {dotted}: found {shown(first['input'])}, expected {phrase(node)}."
+    found = shown(first["input"]) + place(first["loc"])
+    suggestion = did_you_mean(first["input"], choices(node), cutoff=0.75)  # gpu is nearer to cpu than to cuda
+    return f"config key {dotted}: found {found}, expected {phrase(node)}{example(node)}{suggestion}."
+
+
+def unknown_key(section: str, unknown: Sequence[str], known: Sequence[str]) -> str:
+    """The sentence on unknown keys of a section."""
+    suggestion = did_you_mean(unknown[0], known)
+    return f"config key {section}: unknown key {', '.join(unknown)}, expected one of {', '.join(known)}{suggestion}."
+
+
+def place(location: tuple[int | str, ...]) -> str:
+    """Where in a list pydantic found a wrong value: " at index 0", " at index 0, 1" in a list of lists, or nothing."""
+    indices = [str(part) for part in location if isinstance(part, int)]
+    return f" at index {', '.join(indices)}" if indices else ""
+
+
+def choices(node: Schema) -> list[str]:
+    """The words that a key accepts; empty where it takes other values."""
+    nested = [*node.get("anyOf", ()), node.get("items", {})]
+    own = [*node.get("enum", ()), *([node["const"]] if "const" in node else [])]
+    return own + [word for option in nested if isinstance(option, Mapping) and option for word in choices(option)]
+
+
+def example(node: Schema) -> str:
+    """The default of a list of lists, whose form a phrase hardly shows; empty for other keys."""
+    nested = node.get("type") == "array" and node["items"].get("type") == "array"
+    return f", such as {node['default']}" if nested and node.get("default") else ""
 
 
 def unknown_keys(errors: list[Any], section: tuple[int | str, ...]) -> list[str]:
@@ -51,8 +77,8 @@ def locate(schema: Schema, location: tuple[int | str, ...]) -> tuple[Schema, lis
     """The schema of the key at pydantic's location, and the path to it. Elements of lists count as their key."""
     node, path = schema, []
     for part in location:
-        properties = node.get("properties", {})
-        below = properties.get(part) or node.get("additionalProperties")
+        section = opened(node, schema)
+        below = section.get("properties", {}).get(part) or section.get("additionalProperties")
         if not isinstance(below, Mapping):
             break
         node = resolved(below, schema)
@@ -63,6 +89,12 @@ def locate(schema: Schema, location: tuple[int | str, ...]) -> tuple[Schema, lis
 def resolved(node: Schema, schema: Schema) -> Schema:
     """The definition that a node with a reference points to, or the node."""
     return schema["$defs"][node["$ref"].rpartition("/")[2]] if "$ref" in node else node
+
+
+def opened(node: Schema, schema: Schema) -> Schema:
+    """The section of a node that accepts a section or null, or the node."""
+    sections = [option for option in node.get("anyOf", ()) if "$ref" in option]
+    return resolved(sections[0], schema) if sections else node
 
 
 def user_keys(node: Schema) -> list[str]:

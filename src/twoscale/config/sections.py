@@ -23,7 +23,7 @@ from pydantic import (
 )
 
 from twoscale.config.identity import boundary_label, checkpoint_iterations, group_label, whole_sequences
-from twoscale.errors import InputError
+from twoscale.errors import InputError, did_you_mean
 
 # Names of runs and criteria, which are also names of folders and files: safe in a shell.
 FILE_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
@@ -66,6 +66,11 @@ def parse_number(value: Any) -> Any:
         return float(value)
 
 
+def parse_flag(value: Any) -> Any:
+    """Convert true and false as a string, because Snakemake's --config reads nested values as strings."""
+    return {"true": True, "false": False}.get(value.lower(), value) if isinstance(value, str) else value
+
+
 def check_distinct(values: tuple) -> tuple:
     if len(set(values)) < len(values):
         raise ValueError("a value is repeated")
@@ -77,6 +82,7 @@ def sort_loops(loops: tuple[int, ...]) -> tuple[int, ...]:
 
 
 Number = BeforeValidator(parse_number)
+Flag = Annotated[StrictBool, BeforeValidator(parse_flag)]
 Natural = Annotated[int, Field(ge=0), Number]
 Count = Annotated[int, Field(ge=1), Number]
 AtLeastTwo = Annotated[int, Field(ge=2), Number]
@@ -328,10 +334,10 @@ class ModelConfig(Section):
         source="§2",
         optional=True,
     )
-    qk_bias: StrictBool = key(
+    qk_bias: Flag = key(
         False, "Biases on queries and keys, added before the rotation, as in [G].", source="§2", optional=True
     )
-    qk_norm: StrictBool = key(
+    qk_norm: Flag = key(
         False, "RMSNorm over all heads of the queries and of the keys, as in OLMo 2.", source="§2", optional=True
     )
     mlp: Literal["plain", "gated"] = key(
@@ -364,17 +370,17 @@ class ModelConfig(Section):
         source="§2",
         optional=True,
     )
-    loop_norm: StrictBool = key(
+    loop_norm: Flag = key(
         False,
         "Final norm at the end of each loop step, as in Ouro (arXiv 2510.25741); the head then reads states without a "
         "norm of its own.",
         source="§2",
         optional=True,
     )
-    tied_head: StrictBool = key(
+    tied_head: Flag = key(
         True, "The head is the token embedding. false: a matrix of its own.", source="[G]", optional=True
     )
-    exit_gate: StrictBool = key(
+    exit_gate: Flag = key(
         False,
         "Linear gate that reads a probability of exit from a state, for the criterion exit_gate (Ouro). It is not "
         "trained here.",
@@ -575,18 +581,18 @@ class TrainConfig(Section):
     processes: Count = key(
         1, "Data-parallel processes, one per GPU, at most batch_size, which they need not divide.", source="ours"
     )
-    compile: StrictBool | Literal["auto"] = key(
+    compile: Flag | Literal["auto"] = key(
         "auto",
         "Apply torch.compile to each group's loop step. auto: on CUDA only. On CPU it needs a C++ compiler. It changes "
         "the result by rounding, so it is part of a run's identity.",
         source="ours",
     )
-    recompute: StrictBool = key(
+    recompute: Flag = key(
         False,
         "Activation checkpointing per loop step: a third more FLOPs, and only one state per loop step in memory.",
         source="ours",
     )
-    prefetch: StrictBool = key(True, "Read the next batch during the computation of the current one.", source="ours")
+    prefetch: Flag = key(True, "Read the next batch during the computation of the current one.", source="ours")
     peak_tflops: Positive | None = key(
         None,
         "Peak bf16 throughput of the GPU in TFLOPS, for the utilisation in the log. null: not logged.",
@@ -713,7 +719,8 @@ def _check_origin(key: str, name: str, entry: CriterionConfig) -> None:
         )
     if not builtin and entry.file is None:
         raise InputError(
-            f"config key {key}: unknown criterion, expected one of {', '.join(THRESHOLD_TYPES)}, or a file and a class."
+            f"config key {key}: unknown criterion, expected one of {', '.join(THRESHOLD_TYPES)}, or a file and a class"
+            f"{did_you_mean(name, THRESHOLD_TYPES)}."
         )
 
 
@@ -781,13 +788,13 @@ class ExitsConfig(Section):
         "position. null: one slot per loop step.",
         source="ours",
     )
-    cuda_graphs: StrictBool = key(
+    cuda_graphs: Flag = key(
         True,
         "Decode by replaying captured loop steps, and with one slot per loop step also one loop step ahead of the exit "
         "decisions. CUDA only.",
         source="ours",
     )
-    compile: StrictBool = key(
+    compile: Flag = key(
         False,
         "Decode with compiled loop steps, which takes a C++ compiler. It pays for hidden sizes up to a few hundred and "
         "many tokens: the first run compiles for about ten seconds per group, later ones load the result from the "

@@ -37,7 +37,7 @@ from torch import Tensor
 
 from twoscale.config import THRESHOLD_TYPES, CriterionConfig
 from twoscale.dynamics import measures
-from twoscale.errors import InputError, first_line
+from twoscale.errors import InputError, did_you_mean, first_line
 from twoscale.model.interface import Readout
 
 State = dict[str, Tensor]
@@ -324,7 +324,9 @@ def make_criterion(
 ) -> ExitCriterion:
     """The criterion `name` of `criteria` at `threshold`; an unknown name is an InputError."""
     if name not in criteria:
-        raise InputError(f"exit criterion '{name}': unknown, expected one of {', '.join(criteria)}.")
+        raise InputError(
+            f"exit criterion '{name}': unknown, expected one of {', '.join(criteria)}{did_you_mean(name, criteria)}."
+        )
     try:
         return criteria[name](threshold)
     except Exception as error:  # the user's code may raise anything

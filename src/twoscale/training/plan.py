@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Self
 
 from twoscale import config, tables
 from twoscale.errors import InputError
@@ -11,6 +12,15 @@ from twoscale.model.flops import BYTES, Flops, cache_bytes, flops_per_token, lay
 MEASURES = {"trajectories": 8, "token_paths": 5}
 REFERENCE_STATES = 4  # of the drift, see `twoscale.dynamics.trajectories`
 PUBLISHED_BYTES = 2  # of a published weight, bf16
+# Sizes of the weights that training has on disk beside its checkpoints, at most: two moments to start from, and a
+# partial state of weights and moments beside the one that it replaces.
+SEGMENT_STATES = 2 + 3 + 3
+# Rates that a plan assumes unless they are given. On cpu: 0.03, measured on two threads (docs/benchmarks.md).
+ASSUMED = {
+    "cuda": {"tflops": 100.0, "analysis_tflops": 20.0, "bandwidth": 1000.0},
+    "cpu": {"tflops": 0.03, "analysis_tflops": 0.03, "bandwidth": 10.0},
+}
+OPTIMIZER_STEP = 4  # weights, gradients and two moments
 # Exit criteria whose predictions pass the layers after the last group under exits.readout: remaining_layers; a test
 # compares them with the registry of criteria.
 READS_PREDICTIONS = frozenset({"kl", "entropy_diff", "argmax_stability", "minp_kl"})
@@ -18,15 +28,23 @@ READS_PREDICTIONS = frozenset({"kl", "entropy_diff", "argmax_stability", "minp_k
 
 @dataclass(frozen=True)
 class Rates:
-    """Sustained rates of a machine: tera-FLOP/s, and GB/s from memory. Raises InputError for one that is not > 0."""
+    """Sustained rates of a machine: tera-FLOP/s of training and of analyses, which compute in float32 and float64,
+    and GB/s from memory. Raises InputError for one that is not > 0.
+    """
 
     tflops: float
     bandwidth: float
+    analysis_tflops: float
+
+    @classmethod
+    def of(cls, device: str, **given: float | None) -> Self:
+        """The rates that are `given`, and assumed ones of a device for those that are None."""
+        return cls(**ASSUMED[device] | {name: rate for name, rate in given.items() if rate is not None})
 
     def __post_init__(self) -> None:
         for name, rate in vars(self).items():
             if not 0 < rate < math.inf:
-                raise InputError(f"option --{name}: found {rate:g}, expected a finite number > 0.")
+                raise InputError(f"option --{name.replace('_', '-')}: found {rate:g}, expected a finite number > 0.")
 
 
 def mean_flops_per_token(model: config.ModelConfig, train: config.TrainConfig, causal: bool = True) -> Flops:
@@ -45,6 +63,11 @@ def states_per_token(run: config.Config) -> int:
     """States of a token that Fig. 1 has."""
     model = run.model
     return 1 + model.num_layers - sum(map(len, model.groups)) + len(model.groups) * (run.trajectories.loops + 1)
+
+
+def states_bytes(run: config.Config) -> int:
+    """Bytes of the states of one sequence, for Fig. 1."""
+    return states_per_token(run) * run.model.context_length * run.model.hidden_size * BYTES["float32"]
 
 
 def bytes_per_token(run: config.Config) -> int:
@@ -99,12 +122,108 @@ def plan(run: config.Config) -> Plan:
         text=run.data.train_tokens if run.tokenizer.name == "gpt2" else run.data.train_characters,
         text_unit="tokens" if run.tokenizer.name == "gpt2" else "characters",
         checkpoint_bytes=(segments + 1) * weight_bytes,
-        # two moments to start from, and a partial state of weights and moments beside the one it replaces
-        optimizer_bytes=(2 + 3 + 3) * weight_bytes,
-        states_bytes=states_per_token(run) * model.context_length * model.hidden_size * BYTES["float32"],
+        optimizer_bytes=SEGMENT_STATES * weight_bytes,
+        states_bytes=states_bytes(run),
         table_bytes=(segments + 1) * measured * bytes_per_token(run),
         cache_bytes=cache_bytes(model, run.exits.max_loops, run.exits.dtype),
     )
+
+
+# --- memory of training ------------------------------------------------------------------------------------------
+
+
+def activation_bytes(run: config.Config) -> float:
+    """Bytes in float32 that one sequence keeps for the backward pass at the mean loop count r + 1, without its logits.
+
+    A layer keeps 8 hidden states, 2 more with both norms of a sandwich, and 2 states of the MLP (4 if gated), the
+    adapter 1; with train.recompute a loop step keeps its state only. A test compares this with autograd.
+    """
+    model, train = run.model, run.train
+    layer = (10 if model.norms == "sandwich" else 8) * model.hidden_size
+    layer += (4 if model.mlp == "gated" else 2) * model.mlp_width
+    steps = min(model.mean_loops + 1, train.backprop_depth or math.inf)
+    adapter = model.hidden_size if model.injection == "projection" else 0
+    kept = layer * (model.num_layers - sum(map(len, model.groups)))
+    for group in model.groups:
+        step = len(group) * layer + adapter
+        kept += step + steps * model.hidden_size if train.recompute else steps * step
+    return kept * model.context_length * BYTES["float32"]
+
+
+def memory_rows(run: config.Config) -> list[tuple[str, str]]:
+    """Memory of each training process, in float32."""
+    parts = _parts(run.train)
+    sequences = math.ceil(parts[0] / run.train.micro_batches)
+    fixed = OPTIMIZER_STEP * parameters(run.model) * BYTES["float32"]
+    activations = sequences * activation_bytes(run)
+    device = "GPU" if run.compute.device == "cuda" else "process"
+    return [
+        ("training processes, one per GPU" if device == "GPU" else "training processes", str(len(parts))),
+        ("sequences of each process", ", ".join(map(str, parts))),
+        (f"weights, gradients, moments on a {device}", _gigabytes(fixed)),
+        (f"activations of {sequences} sequences, in float32", _gigabytes(activations)),
+        (f"memory of a {device} in training, about", _gigabytes(fixed + activations)),
+    ]
+
+
+def _parts(train: config.TrainConfig) -> list[int]:
+    """Sequences of each process, largest first."""
+    share, rest = divmod(train.batch_size, train.processes)
+    return [share + 1] * rest + [share] * (train.processes - rest)
+
+
+def notes(run: config.Config) -> list[str]:
+    """Sentences on what the config makes slow."""
+    train = run.train
+    if run.model.source == "published" or train.batch_size % train.processes == 0:
+        return []
+    idle = 1 - train.batch_size / (train.processes * _parts(train)[0])
+    divisors = [count for count in range(1, train.batch_size + 1) if train.batch_size % count == 0]
+    return [
+        f"train.processes: {train.processes} does not divide train.batch_size = {train.batch_size}, so processes wait "
+        f"for {idle:.0%} of the time; {', '.join(map(str, divisors))} divide it."
+    ]
+
+
+# --- analyses ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Analyses:
+    """What a target computes besides training, at most: without any exit."""
+
+    parallel_flops: float
+    decoded_tokens: int
+    decoded_bytes: float
+
+
+def analyses(run: config.Config, supplementary: bool) -> Analyses:
+    """The analyses behind the figures and claims, or those of `snakemake supplementary`."""
+    exits, sequences = _benchmark(run, supplementary)
+    decoded = _decoded_tokens(run, exits, sequences)
+    bytes_per_token = _weights_read(run.model, exits.max_loops) * BYTES[exits.dtype]
+    return Analyses(_parallel_flops(run, supplementary), decoded, decoded * bytes_per_token)
+
+
+def analysis_rows(run: config.Config, rates: Rates) -> list[tuple[str, str]]:
+    """Label and value of the lines on the analyses of a trained run."""
+    lines = []
+    for name, supplementary in (("figures", False), ("supplementary", True)):
+        cost = analyses(run, supplementary)
+        hours = cost.parallel_flops / (rates.analysis_tflops * 1e12) / 3600
+        decoding = cost.decoded_bytes / (rates.bandwidth * 1e9) / 3600
+        lines += [
+            (f"{name}: FLOPs of whole sequences, at most", f"{cost.parallel_flops:.3g}"),
+            (f"{name}: hours at {rates.analysis_tflops:g} TFLOP/s", f"{hours:.2f}"),
+            (f"{name}: tokens read one by one, at most", f"{cost.decoded_tokens:,}"),
+            (f"{name}: hours at {rates.bandwidth:g} GB/s", f"{decoding:.2f}"),
+        ]
+    return lines
+
+
+def _benchmark(run: config.Config, supplementary: bool) -> tuple[config.ExitsConfig, int]:
+    """The exit benchmark of a target, and its sequences for quality."""
+    return (run.dense_exits, run.pareto_sequences) if supplementary else (run.exits, run.quality_sequences)
 
 
 # --- published models --------------------------------------------------------------------------------------------
@@ -136,7 +255,7 @@ def published_plan(run: config.Config) -> PublishedPlan:
     """The cost of measuring a published model, from its config alone."""
     model, exits, trajectories = run.model, run.exits, run.trajectories
     count, size = parameters(model), BYTES[exits.dtype]
-    decoded = _decoded_tokens(run)
+    targets = [analyses(run, supplementary) for supplementary in (False, True)]
     tokens = run.trajectory_sequences * model.context_length
     states = trajectories.batch_size * model.context_length * model.hidden_size * BYTES[trajectories.dtype]
     return PublishedPlan(
@@ -148,12 +267,12 @@ def published_plan(run: config.Config) -> PublishedPlan:
         # twice: as a list, and stacked for the distances of the path
         trajectory_states_bytes=2 * (trajectories.loops + 1) * states,
         logits_bytes=exits.quality_batch_size * model.context_length * model.padded_vocab_size * size,
-        states_bytes=states_per_token(run) * model.context_length * model.hidden_size * BYTES["float32"],
+        states_bytes=states_bytes(run),
         table_bytes=tokens * bytes_per_token(run),
         flops_per_token=_forward(model, exits.max_loops),
-        parallel_flops=_parallel_flops(run),
-        decoded_tokens=decoded,
-        decoded_bytes=decoded * _weights_read(model, exits.max_loops) * size,
+        parallel_flops=sum(target.parallel_flops for target in targets),
+        decoded_tokens=sum(target.decoded_tokens for target in targets),
+        decoded_bytes=sum(target.decoded_bytes for target in targets),
     )
 
 
@@ -167,28 +286,29 @@ def _weights_read(model: config.ModelConfig, loops: int) -> float:
     return applied * layer_matrices(model) + model.hidden_size * model.padded_vocab_size
 
 
-def _parallel_flops(run: config.Config) -> float:
+def _parallel_flops(run: config.Config, supplementary: bool) -> float:
     """Whole sequences at once: trajectories, noise, fixed loop counts, and exit criteria that need no predictions."""
     model, length = run.model, run.model.context_length
-    draws = run.path_independence.draws + 1 if model.draws_noise else 0
-    passes = [
-        (run.trajectory_sequences + draws * run.independence_sequences, run.trajectories.loops),
-        *((run.scaling_sequences, loops) for loops in run.scaling.loops),
-        *((run.pareto_sequences, loops) for loops in run.loop_grid),
-    ]
-    for exits, sequences in ((run.exits, run.quality_sequences), (run.dense_exits, run.pareto_sequences)):
-        passes.append((sequences * _points(exits, sequential=False), exits.max_loops))
-    return sum(sequences * length * _forward(model, loops) for sequences, loops in passes)
+    checkpoints = 1 if model.source == "published" else 1 + len(config.checkpoint_iterations(run.train))
+    exits, sequences = _benchmark(run, supplementary)
+    passes = [(sequences * _points(exits, sequential=False), exits.max_loops)]
+    if supplementary:
+        draws = run.path_independence.draws + 1 if model.draws_noise else 0
+        passes += [
+            (checkpoints * draws * run.independence_sequences, run.trajectories.loops),
+            *((checkpoints * run.scaling_sequences, loops) for loops in run.scaling.loops),
+            *((run.pareto_sequences, loops) for loops in run.loop_grid),
+        ]
+    else:
+        passes.append((checkpoints * run.trajectory_sequences, run.trajectories.loops))
+    return sum(count * length * _forward(model, loops) for count, loops in passes)
 
 
-def _decoded_tokens(run: config.Config) -> int:
+def _decoded_tokens(run: config.Config, exits: config.ExitsConfig, sequences: int) -> int:
     """Tokens read one by one: timed ones, each twice, and whole texts under criteria that need predictions."""
-    decoded = 0
-    for exits, sequences in ((run.exits, run.quality_sequences), (run.dense_exits, run.pareto_sequences)):
-        rounds = exits.latency_repeats + 1
-        decoded += 2 * exits.latency_tokens * rounds * _points(exits)
-        decoded += run.model.context_length * (rounds + sequences) * _points(exits, sequential=True)
-    return decoded
+    rounds = exits.latency_repeats + 1
+    timed = 2 * exits.latency_tokens * rounds * _points(exits)
+    return timed + run.model.context_length * (rounds + sequences) * _points(exits, sequential=True)
 
 
 def _points(exits: config.ExitsConfig, sequential: bool | None = None) -> int:
@@ -202,7 +322,10 @@ def _points(exits: config.ExitsConfig, sequential: bool | None = None) -> int:
 
 def published_rows(plan: PublishedPlan, rates: Rates) -> list[tuple[str, str]]:
     """Label and value of each line of a printed plan of a published model."""
-    parallel, decoding = plan.parallel_flops / (rates.tflops * 1e12), plan.decoded_bytes / (rates.bandwidth * 1e9)
+    parallel, decoding = (
+        plan.parallel_flops / (rates.analysis_tflops * 1e12),
+        plan.decoded_bytes / (rates.bandwidth * 1e9),
+    )
     return [
         ("parameters", f"{plan.parameters / 1e6:.1f} M"),
         ("weights on disk, in bf16", _gigabytes(plan.weight_file_bytes)),
@@ -215,7 +338,7 @@ def published_rows(plan: PublishedPlan, rates: Rates) -> list[tuple[str, str]]:
         ("per-token tables on disk, at most", _gigabytes(plan.table_bytes)),
         ("FLOPs per token at all loops", f"{plan.flops_per_token / 1e9:.2f} G"),
         ("FLOPs of whole sequences, at most", f"{plan.parallel_flops:.3g}"),
-        (f"hours of these at {rates.tflops:g} TFLOP/s", f"{parallel / 3600:.2f}"),
+        (f"hours of these at {rates.analysis_tflops:g} TFLOP/s", f"{parallel / 3600:.2f}"),
         ("tokens read one by one, at most", f"{plan.decoded_tokens:,}"),
         (f"hours of these at {rates.bandwidth:g} GB/s", f"{decoding / 3600:.2f}"),
     ]
@@ -228,12 +351,14 @@ def rows(run: config.Config, rates: Rates) -> list[tuple[str, str]]:
     """Label and value of each line of the printed plan of a run."""
     if run.model.source == "published":
         return published_rows(published_plan(run), rates)
-    return plan_rows(plan(run), rates.tflops)
+    slowest = len(_parts(run.train)) * _parts(run.train)[0] / run.train.batch_size  # of processes that wait for it
+    rate = rates.tflops * run.train.processes / slowest
+    return plan_rows(plan(run), rates.tflops, rate) + memory_rows(run) + analysis_rows(run, rates)
 
 
-def plan_rows(plan: Plan, tflops: float) -> list[tuple[str, str]]:
-    """Label and value of each line of a printed plan; hours are at `tflops` sustained tera-FLOP/s."""
-    hours = plan.training_flops / (tflops * 1e12) / 3600
+def plan_rows(plan: Plan, tflops: float, rate: float) -> list[tuple[str, str]]:
+    """Label and value of each line of a printed plan: `tflops` of one process, `rate` of all, in tera-FLOP/s."""
+    hours = plan.training_flops / (rate * 1e12) / 3600
     return [
         ("parameters", f"{plan.parameters / 1e6:.1f} M"),
         ("iterations", f"{plan.iterations:,}"),
@@ -241,7 +366,7 @@ def plan_rows(plan: Plan, tflops: float) -> list[tuple[str, str]]:
         ("FLOPs per token, causal attention", f"{plan.flops_per_token / 1e9:.2f} G"),
         ("training FLOPs, causal attention", f"{plan.training_flops:.3g}"),
         ("training FLOPs, full attention", f"{plan.training_flops_full_attention:.3g}"),
-        (f"hours of training at {tflops:g} TFLOP/s", f"{hours:.2f}"),
+        (f"hours of training at {tflops:g} TFLOP/s a process", f"{hours:.2f}"),
         ("training jobs (one per checkpoint)", str(plan.training_jobs)),
         ("checkpoints to analyse", str(plan.analysis_jobs)),
         (f"text to collect, {plan.text_unit}", "all" if plan.text is None else f"{plan.text:,}"),

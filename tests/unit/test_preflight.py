@@ -1,0 +1,145 @@
+"""preflight and machine: what is refused before the first job, and what is not."""
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from twoscale import machine, preflight, workflow
+from twoscale.errors import InputError
+from twoscale.model.flops import parameters
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+
+
+def runs(**config):
+    return workflow.Runs({"preset": "tiny"} | config, SCRIPTS)
+
+
+def job(rule, uses_torch=False, **wildcards):
+    return preflight.PlannedJob(rule, SimpleNamespace(**{"run": "tiny"} | wildcards), uses_torch)
+
+
+TRAIN = job("train_segment", uses_torch=True)
+ON_CUDA = {"compute": {"device": "cuda"}}
+
+
+@pytest.fixture
+def without_cuda(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
+# --- CUDA
+
+
+@pytest.mark.usefixtures("without_cuda")
+def test_cuda_is_refused_where_there_is_none(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"^config key compute.device: found cuda, expected cpu, because .*\.$"):
+        preflight.check(runs(**ON_CUDA), [TRAIN])
+
+
+@pytest.mark.usefixtures("without_cuda")
+@pytest.mark.parametrize(
+    ("config", "jobs", "here"),
+    [
+        (ON_CUDA, [job("plot_fig4"), job("join_tokens")], True),
+        (ON_CUDA, [], True),
+        (ON_CUDA, [TRAIN], False),
+        ({}, [TRAIN], True),
+    ],
+    ids=["no job with torch", "finished", "on a cluster", "on the CPU"],
+)
+def test_a_plan_that_needs_no_cuda_here_is_not_refused(tmp_path, monkeypatch, config, jobs, here):
+    monkeypatch.chdir(tmp_path)
+    preflight.check(runs(**config), jobs, here)
+
+
+@pytest.mark.usefixtures("without_cuda")
+def test_a_machine_without_devices_is_named_whatever_torch_is_installed_here():
+    with pytest.raises(InputError, match=r"because this machine has no CUDA device\.$"):
+        machine.check_cuda("option --device", installed=False)
+
+
+def test_the_build_of_torch_is_read_without_importing_it():
+    torch = pytest.importorskip("torch")
+
+    found = machine.torch_build()
+    assert (found["__version__"], found["cuda"], found["hip"]) == (
+        torch.__version__,
+        torch.version.cuda,
+        torch.version.hip,
+    )
+
+
+def test_the_devices_are_those_that_torch_counts():
+    torch = pytest.importorskip("torch")
+
+    assert machine.cuda_devices() == torch.cuda.device_count() or torch.version.cuda is None
+
+
+# --- text
+
+
+@pytest.mark.parametrize(("path", "refused"), [("nowhere", True), ("texts", False)])
+def test_text_that_is_missing_is_refused_only_if_it_will_be_read(tmp_path, monkeypatch, path, refused):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "texts").mkdir()
+    mine = runs(data={"source": "parquet", "path": path})
+    preflight.check(mine, [job("plot_fig4"), job("join_tokens")])
+    if refused:
+        with pytest.raises(InputError, match=r"^config key data.path: found nothing at nowhere, expected a file or "):
+            preflight.check(mine, [job("prepare_text")])
+    else:
+        preflight.check(mine, [job("prepare_text")])
+
+
+# --- disk
+
+
+def test_the_bytes_on_disk_grow_with_the_checkpoints_that_are_missing():
+    mine = runs()
+    weights = 4 * parameters(mine.config.model)
+    one, two = (preflight.disk_bytes(mine, [TRAIN] * count) for count in (1, 2))
+    assert two - one == weights
+    assert one == (1 + 8) * weights
+    assert preflight.disk_bytes(mine, [job("plot_fig4"), job("extract_trajectories", uses_torch=True)]) == 0
+
+
+def test_too_little_disk_is_one_sentence(tmp_path):
+    free = shutil.disk_usage(tmp_path).free
+    machine.check_disk(tmp_path / "not" / "there", free // 2, "tests")
+    with pytest.raises(InputError, match=r"^folder .*there: found .* GB of free disk, expected at least .* GB for tes"):
+        machine.check_disk(tmp_path / "not" / "there", 2 * free, "tests")
+
+
+# --- exit criteria
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "class Mine: pass",
+        "from x import Mine",
+        "from x import Other as Mine",
+        "from x import *",
+        "Mine = make()",
+        "if True:\n    class Mine: pass",
+    ],
+)
+def test_a_class_that_a_file_may_define_is_not_refused(tmp_path, source):
+    file = tmp_path / "mine.py"
+    file.write_text(source)
+    assert len(runs(exits=criterion(file, "Mine")).config.exits.criteria) > 1
+
+
+def test_a_class_that_is_missing_is_refused_with_the_nearest_one(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("class Halving: pass")
+    with pytest.raises(InputError, match=r"found no class 'Halvin', expected one \(did you mean Halving\?\)\.$"):
+        runs(exits=criterion(file, "Halvin"))
+
+
+def criterion(file, name):
+    return {"criteria": {"mine": {"thresholds": ["1e-2"], "file": str(file), "class": name}}}
