@@ -145,7 +145,7 @@ def test_parts_of_local_files_are_removed_and_never_used(source, shards):
 
 
 def test_unknown_source_is_refused(tmp_path, shards):
-    with pytest.raises(InputError, match=r"data\.source: found 'web', expected python_docs, parquet or fineweb"):
+    with pytest.raises(InputError, match=r"data\.source: found 'web', expected python_docs, txt, jsonl, parquet or"):
         ingestion.prepare_text(local(tmp_path, source="web"), EVERYTHING, shards, collection(tmp_path / "parts"))
 
 
