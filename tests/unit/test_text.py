@@ -27,7 +27,7 @@ def write_parquet(path, compression="zstd", **columns):
 
 def documents(config):
     """Name and text of all documents of a local source."""
-    return [(document.name, document.text) for _, rows in text_files.local_files(config, CACHE) for document in rows]
+    return [(document.name, document.text) for document in text_files.local_documents(config, CACHE)]
 
 
 def not_utf8(*values):

@@ -30,8 +30,7 @@ def read(tmp_path):
 
     def documents(source, path, piece_characters=None):
         data = DataConfig(source=source, path=str(path), piece_characters=piece_characters)
-        files = text_files.local_files(data, tmp_path / "cache")
-        return [(document.name, document.text) for _, rows in files for document in rows]
+        return [(document.name, document.text) for document in text_files.local_documents(data, tmp_path / "cache")]
 
     return documents
 

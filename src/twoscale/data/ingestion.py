@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from twoscale import progress, tables
 from twoscale.config import FILE_SOURCES, DataConfig, DownloadConfig, TextQuota
 from twoscale.data.text import ROWS, Document, is_held_out, rows, split_key
-from twoscale.data.text_files import local_files
+from twoscale.data.text_files import local_documents
 from twoscale.errors import InputError
 from twoscale.files import replacing
 
@@ -72,7 +72,7 @@ def prepare_text(data: DataConfig, quota: TextQuota, shards: Sequence[Path], col
     parts = Parts(folder, {key: getattr(data, key) for key in keys} | {"unit": quota.unit})
     if is_local:
         parts.clear()  # the files may have changed
-    files = _local_files(data, folder / CACHE) if is_local else _hub_files(data, parts, collection.download)
+    files = _local_source(data, folder / CACHE) if is_local else _hub_files(data, parts, collection.download)
     tally = Tally(quota, data)
     try:
         _collect(parts, files, tally, collection)
@@ -260,8 +260,9 @@ def _digest(path: Path) -> str:
 # --- from the source to the parts
 
 
-def _local_files(data: DataConfig, cache: Path) -> SourceFiles:
-    return ((name, None, documents) for name, documents in local_files(data, cache))
+def _local_source(data: DataConfig, cache: Path) -> SourceFiles:
+    """All local files as one, so that a part holds many small files."""
+    yield data.source, None, local_documents(data, cache)
 
 
 def _hub_files(data: DataConfig, parts: Parts, download: DownloadConfig) -> SourceFiles:

@@ -30,20 +30,20 @@ BYTE_ORDER_MARK = "\ufeff"
 READ_ERRORS = (OSError, ValueError, EOFError, zlib.error, pa.ArrowException)
 
 
-def local_files(data: DataConfig, cache: Path) -> Iterator[tuple[str, Iterator[Document]]]:
-    """Name and documents of each file of a local source, in order; no document is empty.
+def local_documents(data: DataConfig, cache: Path) -> Iterator[Document]:
+    """Documents of all files of a local source, in order; none is empty.
 
-    Close an iterator of documents that you do not exhaust, because it may hold an open file.
+    Close the iterator if you do not exhaust it, because it may hold an open file.
 
     Args:
         data: Source and path.
-        cache: Folder for what `datasets` writes, which are empty lock files. The caller removes it.
+        cache: Folder for what `datasets` writes: one empty lock file per file. The caller removes it.
 
     Raises:
         InputError: if the source is unknown or a file cannot be read.
     """
     if data.source == "python_docs":
-        yield "python", text.python_docs()
+        yield from text.python_docs()
         return
     if data.source not in FILE_SOURCES:
         raise InputError(
@@ -51,7 +51,7 @@ def local_files(data: DataConfig, cache: Path) -> Iterator[tuple[str, Iterator[D
             "fineweb."
         )
     for file, name in _find(Path(data.path), data.source):
-        yield name, _in_pieces(_documents(file, name, data.source, cache), data.piece_characters)
+        yield from _in_pieces(_documents(file, name, data.source, cache), data.piece_characters)
 
 
 def _find(path: Path, source: str) -> list[tuple[Path, str]]:
@@ -163,7 +163,7 @@ def json_lines(file: Path, name: str, cache: Path) -> Iterator[Document]:
     Args:
         file: The file, which may be compressed with gzip.
         name: Name of the file in names of documents. An object without an `id` is called "name:line".
-        cache: As for `local_files`.
+        cache: As for `local_documents`.
 
     Raises:
         InputError: if a line is no JSON object or its `text` is missing, null or no string, with the line's number.
