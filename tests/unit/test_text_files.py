@@ -110,6 +110,12 @@ def test_a_compressed_file_that_is_cut_or_not_compressed_is_refused(tmp_path, re
             read("txt", file)
 
 
+def test_the_cache_of_datasets_holds_no_text(tmp_path, read):
+    for ending in ("txt", "txt.gz"):
+        read("txt", written(tmp_path / f"novel.{ending}", NOVEL.encode()))
+    assert sum(path.stat().st_size for path in (tmp_path / "cache").rglob("*") if path.is_file()) == 0
+
+
 # --- JSON Lines
 
 

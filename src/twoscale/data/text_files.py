@@ -1,8 +1,8 @@
 """Documents of local sources: plain text, JSON Lines and parquet files of the user, and Python's documentation.
 
-Lines are read with `datasets`, as a stream: memory grows with the longest line and document, not with the file, and no
-copy of the text is written. Parquet files are read with pyarrow: in `datasets` a damaged one can abort the interpreter
-(huggingface/datasets#7566, apache/arrow#45214).
+Lines are read with `datasets`, as a stream: memory grows with the longest line and with what `pieces` holds, not with
+the file, and no copy of the text is written. Parquet files are read with pyarrow: in `datasets` a damaged one can abort
+the interpreter (huggingface/datasets#7566, apache/arrow#45214).
 """
 
 import codecs
