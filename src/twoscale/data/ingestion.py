@@ -221,10 +221,11 @@ class Parts:
                     yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
     def clear(self) -> None:
-        """Remove the parts and the manifest, and nothing else."""
+        """Remove the parts, the manifest and what a killed job has left of them, and nothing else."""
         (self.folder / MANIFEST).unlink(missing_ok=True)
-        for path in self.folder.glob("part_*.parquet"):
-            path.unlink()
+        for pattern in ("part_*.parquet", ".part_*.tmp", f".{MANIFEST}.*.tmp"):
+            for path in self.folder.glob(pattern):
+                path.unlink()
         self.parts = []
 
     def _saved(self) -> dict[str, Any]:
