@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from twoscale.config import Config
+from twoscale.config import FILE_SOURCES, Config
 from twoscale.errors import InputError
 from twoscale.machine import check_cuda, check_disk
 from twoscale.model.flops import BYTES, parameters
@@ -13,7 +13,6 @@ from twoscale.training.plan import PUBLISHED_BYTES, SEGMENT_STATES, states_bytes
 from twoscale.workflow import Runs, repository_name
 
 TRAINING = ("train_segment", "train_segment_last")
-WITHOUT_PATH = ("fineweb", "python_docs")  # values of data.source that read no data.path
 TOKEN_BYTES = 2
 
 
@@ -46,7 +45,7 @@ def check(runs: Runs, jobs: Iterable[PlannedJob], here: bool = True, installed: 
 def check_text(config: Config) -> None:
     """Refuse a data.path at which there is nothing."""
     path = config.data.path
-    if config.data.source not in WITHOUT_PATH and path is not None and not Path(path).exists():
+    if config.data.source in FILE_SOURCES and not Path(path).exists():
         raise InputError(f"config key data.path: found nothing at {path}, expected a file or folder with text.")
 
 

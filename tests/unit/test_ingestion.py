@@ -139,13 +139,16 @@ def test_parts_of_local_files_are_removed_and_never_used(source, shards):
     folder = shards[0].parent.parent / "parts"
     folder.mkdir()
     (folder / "part_00000.parquet").write_bytes(b"from an interrupted run")
+    (folder / ".part_00001.parquet.host.7.tmp").write_bytes(b"from a killed run")
+    (folder / ".manifest.json.host.7.tmp").write_bytes(b"from a killed run")
+    (folder / ingestion.CACHE).mkdir()
     prepare(source, shards)
     assert [row["text"] for row in rows_of(shards)] == TEXTS
     assert not folder.exists()
 
 
 def test_unknown_source_is_refused(tmp_path, shards):
-    with pytest.raises(InputError, match=r"data\.source: found 'web', expected python_docs, parquet or fineweb"):
+    with pytest.raises(InputError, match=r"data\.source: found 'web', expected python_docs, txt, jsonl, parquet or"):
         ingestion.prepare_text(local(tmp_path, source="web"), EVERYTHING, shards, collection(tmp_path / "parts"))
 
 

@@ -1,5 +1,6 @@
 import sysconfig
 from itertools import islice
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -7,9 +8,10 @@ import pytest
 
 from twoscale import tables
 from twoscale.config import DataConfig
-from twoscale.data import text
+from twoscale.data import text, text_files
 from twoscale.errors import InputError
 
+CACHE = Path("unused")  # reading parquet files writes nothing
 TEXTS = [f"document {number} " + "word " * (number % 7) for number in range(200)]
 
 
@@ -25,7 +27,7 @@ def write_parquet(path, compression="zstd", **columns):
 
 def documents(config):
     """Name and text of all documents of a local source."""
-    return [(document.name, document.text) for _, rows in text.local_files(config) for document in rows]
+    return [(document.name, document.text) for document in text_files.local_documents(config, CACHE)]
 
 
 def not_utf8(*values):
@@ -150,7 +152,7 @@ def test_reading_from_a_row_on_gives_the_rest_under_the_same_names(tmp_path):
 
 
 def test_missing_path_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"data\.path: found nothing at .*gone, expected a parquet file"):
+    with pytest.raises(InputError, match=r"data\.path: found nothing at .*gone, expected a file or a folder of \*\.p"):
         documents(data(tmp_path / "gone"))
 
 
@@ -208,7 +210,7 @@ def test_bytes_that_are_not_utf8_are_refused_with_file_and_row(tmp_path):
 
 
 def test_unknown_source_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"data\.source: found 'web', expected python_docs, parquet or fineweb"):
+    with pytest.raises(InputError, match=r"data\.source: found 'web', expected python_docs, txt, jsonl, parquet or"):
         documents(data(tmp_path, source="web"))
 
 

@@ -2,6 +2,7 @@
 
 from twoscale.config.identity import (
     CHARACTERS_PER_TOKEN,
+    FILE_SOURCES,
     RUNTIME_KEYS,
     TextQuota,
     boundary_label,
@@ -64,6 +65,7 @@ __all__ = [
     "BYTES_VOCAB_SIZE",
     "CHARACTERS_PER_TOKEN",
     "DEFAULT_PRESET",
+    "FILE_SOURCES",
     "GPT2_VOCAB_SIZE",
     "NOISE_STD",
     "PRESETS",

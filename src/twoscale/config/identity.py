@@ -38,6 +38,8 @@ RUNTIME_KEYS = frozenset(
     }
 )
 
+FILE_SOURCES = ("txt", "jsonl", "parquet")  # values of data.source that read data.path
+
 # Keys of `data` that do not affect which text the source has and which documents are held out: those that limit how
 # much text is collected, and the one that applies to tokens.
 QUOTA_KEYS = ("train_characters", "train_tokens", "held_out_tokens", "held_out_margin")
@@ -129,8 +131,9 @@ def text_quota(data: DataConfig, tokenizer: TokenizerConfig) -> TextQuota:
 
 
 def text_source(data: DataConfig) -> dict[str, Any]:
-    """The section `data` without what does not affect the text's identity: QUOTA_KEYS and TOKEN_KEYS at defaults."""
-    return plain(data) | {key: type(data).model_fields[key].default for key in (*QUOTA_KEYS, *TOKEN_KEYS)}
+    """The section `data` with the keys that do not affect the text at their defaults."""
+    unused = () if data.source in FILE_SOURCES else ("piece_characters",)
+    return plain(data) | {key: type(data).model_fields[key].default for key in (*QUOTA_KEYS, *TOKEN_KEYS, *unused)}
 
 
 def text_label(data: DataConfig) -> str:
@@ -138,7 +141,7 @@ def text_label(data: DataConfig) -> str:
     match data.source:
         case "fineweb":
             return f"FineWeb {data.subset}"
-        case "parquet":
-            return f"parquet {data.path.rstrip('/').rpartition('/')[2]}"
+        case "txt" | "jsonl" | "parquet":
+            return f"{data.source} {data.path.rstrip('/').rpartition('/')[2]}"
         case _:
             return "Python documentation"

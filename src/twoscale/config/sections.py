@@ -22,7 +22,13 @@ from pydantic import (
     model_validator,
 )
 
-from twoscale.config.identity import boundary_label, checkpoint_iterations, group_label, whole_sequences
+from twoscale.config.identity import (
+    FILE_SOURCES,
+    boundary_label,
+    checkpoint_iterations,
+    group_label,
+    whole_sequences,
+)
 from twoscale.errors import InputError, did_you_mean
 
 # Names of runs and criteria, which are also names of folders and files: safe in a shell.
@@ -132,14 +138,24 @@ class ComputeConfig(Section):
 class DataConfig(Section):
     """Text that is collected, and its split into training and held-out documents."""
 
-    source: Literal["fineweb", "parquet", "python_docs"] = key(
+    source: Literal["fineweb", "txt", "jsonl", "parquet", "python_docs"] = key(
         "fineweb",
-        "Text source: FineWeb from the Hugging Face hub, local parquet files, or the documentation of Python.",
+        "Text source: FineWeb from the Hugging Face hub, local files (plain text, one document per file; JSON Lines "
+        "with a field `text`, one document per line; parquet with a column `text`, one document per row), or the "
+        "documentation of Python.",
         source="§2",
     )
     path: str | None = key(
         None,
-        "File or folder of parquet files with a column `text`. Required for source: parquet.",
+        "File, or folder whose files of the source are read, sorted by path: *.txt and *.txt.gz, *.jsonl and "
+        "*.jsonl.gz, or *.parquet. Required for source: txt, jsonl and parquet.",
+        source="ours",
+    )
+    piece_characters: Count | None = key(
+        8_000,
+        "Local files: a document of more than ten times this many characters, such as a novel, is cut into pieces of "
+        "at most this many, at blank lines where possible. Each piece is a document: held out or not by its hash, and "
+        "a unit of resampling. null: documents are not cut.",
         source="ours",
     )
     repository: str = key("HuggingFaceFW/fineweb", "Hub repository for source: fineweb.", source="§2")
@@ -1060,10 +1076,10 @@ class Config(Derived, Section):
 
     @model_validator(mode="after")
     def _check_path(self) -> Self:
-        if self.data.source == "parquet" and not self.data.path:
+        if self.data.source in FILE_SOURCES and not self.data.path:
             raise InputError(
-                "config key data.path: found nothing, expected a parquet file or a folder of parquet files, because "
-                "data.source is 'parquet'."
+                f"config key data.path: found nothing, expected a file or a folder of files, because data.source is "
+                f"{self.data.source!r}."
             )
         return self
 

@@ -1,9 +1,8 @@
 """Files of a repository on the Hugging Face Hub, read by range requests over an unreliable network.
 
-One request of `dataset_info` returns the commit of a revision, the subsets of the data set and its files. The library
-`datasets` would list every file of the repository, send requests without a time limit, and silently fall back to
-another revision if that one is cached. All requests use the session of `huggingface_hub`, so its endpoint, tokens,
-proxies and offline mode apply. Nothing is written to disk.
+One request of `dataset_info` returns the commit of a revision, the subsets of the data set and its files. All requests
+use the session of `huggingface_hub`, so its endpoint, tokens, proxies and offline mode apply. Nothing is written to
+disk. The library `datasets` fails tests of this module that docs/reproduction.md ("FineWeb and datasets") lists.
 """
 
 import io

@@ -8,6 +8,7 @@ removed.
 """
 
 import json
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,13 +20,15 @@ from typing import Any, NamedTuple
 import pyarrow.parquet as pq
 
 from twoscale import progress, tables
-from twoscale.config import DataConfig, DownloadConfig, TextQuota
-from twoscale.data.text import ROWS, Document, is_held_out, local_files, rows, split_key
+from twoscale.config import FILE_SOURCES, DataConfig, DownloadConfig, TextQuota
+from twoscale.data.text import ROWS, Document, is_held_out, rows, split_key
+from twoscale.data.text_files import local_documents
 from twoscale.errors import InputError
 from twoscale.files import replacing, sha256
 
 ROW_GROUP_CHARACTERS = 2**22  # buffered before a row group of a shard is written
 MANIFEST = "manifest.json"
+CACHE = "cache"  # folder in that of the parts, for the files that `datasets` writes
 SIDES = ((False, "training"), (True, "held-out"))  # whether held out, and its name in messages
 
 Measure = Callable[[Sequence[str]], Sequence[int]]
@@ -60,7 +63,7 @@ def prepare_text(data: DataConfig, quota: TextQuota, shards: Sequence[Path], col
 
     Raises:
         InputError: if the source is wrong or cannot be reached, or yields no training or no held-out document. Complete
-            parts are kept.
+            parts of a data set on the Hub are kept.
     """
     folder = collection.folder
     is_local = data.source != "fineweb"
@@ -68,19 +71,23 @@ def prepare_text(data: DataConfig, quota: TextQuota, shards: Sequence[Path], col
     parts = Parts(folder, {key: getattr(data, key) for key in keys} | {"unit": quota.unit})
     if is_local:
         parts.clear()  # the files may have changed
-    files = _local_files(data) if is_local else _hub_files(data, parts, collection.download)
+    files = _local_source(data, folder / CACHE) if is_local else _hub_files(data, parts, collection.download)
     tally = Tally(quota, data)
     try:
         _collect(parts, files, tally, collection)
+        _check_both_sides(tally)
+        _write_shards(parts, Tally(quota, data), tally.characters, shards)
     except InputError as error:
+        if is_local:
+            raise
         raise InputError(
             f"{str(error).removesuffix('.')}; {len(parts.parts)} complete parts are kept in {folder}."
         ) from error
-    _check_both_sides(tally)
-    _write_shards(parts, Tally(quota, data), tally.characters, shards)
-    if is_local:
-        parts.clear()
-        folder.rmdir()
+    finally:
+        if is_local:
+            parts.clear()
+            shutil.rmtree(folder / CACHE, ignore_errors=True)
+            folder.rmdir()
 
 
 # --- the quota
@@ -122,11 +129,18 @@ class Tally:
 
 
 def _check_both_sides(tally: Tally) -> None:
+    documents = sum(tally.documents.values())
+    if not documents:
+        raise InputError(
+            f"text of data.source: {tally.source}: found no document with text, expected at least one; every text is "
+            "empty, null or white space."
+        )
     for held_out, side in SIDES:
         if not tally.documents[held_out] and tally.limits[held_out] != 0:
             raise InputError(
-                f"config key data.held_out_fraction: found no {side} document among {sum(tally.documents.values())} at "
-                f"{tally.held_out_fraction}, expected at least one; take more text or another fraction."
+                f"config key data.held_out_fraction: found no {side} document among {documents} ({tally.characters} "
+                f"characters) at {tally.held_out_fraction}, expected at least one; take more text or another fraction"
+                f"{', or lower data.piece_characters' if tally.source in FILE_SOURCES else ''}."
             )
 
 
@@ -206,10 +220,11 @@ class Parts:
                     yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
     def clear(self) -> None:
-        """Remove the parts and the manifest, and nothing else."""
+        """Remove the parts, the manifest and what a killed job has left of them, and nothing else."""
         (self.folder / MANIFEST).unlink(missing_ok=True)
-        for path in self.folder.glob("part_*.parquet"):
-            path.unlink()
+        for pattern in ("part_*.parquet", ".part_*.tmp", f".{MANIFEST}.*.tmp"):
+            for path in self.folder.glob(pattern):
+                path.unlink()
         self.parts = []
 
     def _saved(self) -> dict[str, Any]:
@@ -240,8 +255,9 @@ class Parts:
 # --- from the source to the parts
 
 
-def _local_files(data: DataConfig) -> SourceFiles:
-    return ((name, None, documents) for name, documents in local_files(data))
+def _local_source(data: DataConfig, cache: Path) -> SourceFiles:
+    """All local files as one, so that a part holds many small files."""
+    yield data.source, None, local_documents(data, cache)
 
 
 def _hub_files(data: DataConfig, parts: Parts, download: DownloadConfig) -> SourceFiles:

@@ -155,13 +155,19 @@ def _check_training(train: ShardWriter, context_length: int) -> None:
 
 
 def _check_held_out(val: ShardWriter, dropped: DroppedDocuments, held_out_tokens: int) -> None:
-    if val.count < held_out_tokens:
-        raise InputError(
-            f"{val.path.name}: found {val.count} held-out tokens after {dropped.dropped_documents} of "
-            f"{dropped.documents} documents were dropped for {dropped.ngram_tokens} tokens in a row that stand in the "
-            f"training text (data.near_duplicate_tokens), expected data.held_out_tokens = {held_out_tokens}; raise "
-            "data.held_out_margin or data.held_out_fraction, use more text, or lower data.held_out_tokens."
-        )
+    if val.count >= held_out_tokens:
+        return
+    lost = (
+        f"after {dropped.dropped_documents} of {dropped.documents} documents were dropped for {dropped.ngram_tokens} "
+        "tokens in a row that stand in the training text (data.near_duplicate_tokens)"
+        if dropped.dropped_documents
+        else f"in {dropped.documents} documents"
+    )
+    raise InputError(
+        f"{val.path.name}: found {val.count} held-out tokens {lost}, expected data.held_out_tokens = "
+        f"{held_out_tokens}; use more text, raise data.held_out_margin or data.held_out_fraction, or lower "
+        "data.held_out_tokens."
+    )
 
 
 # --- metadata

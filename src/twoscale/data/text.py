@@ -1,4 +1,4 @@
-"""Documents of local sources in a fixed order, and the text shards that all later steps read.
+"""Documents of Python's documentation and of parquet files, and the text shards that all later steps read.
 
 Whether a document is held out is a function of its text alone, so copies of a document are all held out or all used
 for training. For Python's documentation it is a function of the family of pages, because pages of a family quote one
@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from twoscale import tables
-from twoscale.config import DataConfig
 from twoscale.errors import InputError, first_line
 
 # Rows read from a parquet file at a time. Files are opened with `pre_buffer=False`, because pre-buffering fetches a
@@ -36,25 +35,6 @@ class Document(NamedTuple):
     name: str
     text: str
     row: int  # in its file, where empty documents count
-
-
-def local_files(data: DataConfig) -> Iterator[tuple[str, Iterator[Document]]]:
-    """Name and documents of each file of a local source, in order; no document is empty.
-
-    Close an iterator of documents that you do not exhaust, because it may hold an open file.
-
-    Raises:
-        InputError: if the source is unknown or a file cannot be read.
-    """
-    match data.source:
-        case "python_docs":
-            yield "python", python_docs()
-        case "parquet":
-            yield from parquet(Path(data.path))
-        case _:
-            raise InputError(
-                f"config key data.source: found {data.source!r}, expected python_docs, parquet or fineweb."
-            )
 
 
 def python_docs() -> Iterator[Document]:
@@ -99,26 +79,6 @@ def _docstrings(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, BLOCKS):
             yield from _docstrings(child, f"{name}.{child.name}" if isinstance(child, DEFINITIONS) else name)
-
-
-def parquet(path: Path) -> Iterator[tuple[str, Iterator[Document]]]:
-    """Name and documents of a parquet file, or of each *.parquet file under a folder, sorted by path."""
-    if path.is_dir():
-        files = sorted(path.rglob("*.parquet"))
-        if not files:
-            raise InputError(f"config key data.path: found no *.parquet file under {path}, expected at least one.")
-    elif path.is_file():
-        files = [path]
-    else:
-        raise InputError(f"config key data.path: found nothing at {path}, expected a parquet file or a folder of them.")
-    root = path if path.is_dir() else path.parent
-    for file in files:
-        yield file.relative_to(root).as_posix(), _local_rows(file, file.relative_to(root).as_posix())
-
-
-def _local_rows(file: Path, short_name: str) -> Iterator[Document]:
-    with file.open("rb") as opened:
-        yield from rows(opened, str(file), short_name)
 
 
 def rows(opened: BinaryIO, file: str, short_name: str, first: int = 0) -> Iterator[Document]:
