@@ -20,12 +20,12 @@ FLOORS = [
     {"exits"},
     {"analysis"},
     {"figures"},
-    {"workflow", "recorded_run"},
+    {"workflow", "recorded_run", "job_errors"},
     {"gpu"},
     {"command"},
 ]
 LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}
-WITHOUT_TORCH = ["config", "tables", "analysis", "figures", "workflow", "fingerprint"]
+WITHOUT_TORCH = ["config", "tables", "analysis", "figures", "workflow", "fingerprint", "job_errors"]
 
 
 def modules() -> dict[str, Path]:

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
+from snakemake.logging import logger
 
 # The folder of this workflow, also where another Snakefile imports it as a module. Jobs run in the caller's folder.
 PROJECT = Path(str(workflow.current_basedir)).parents[1]
@@ -25,14 +26,27 @@ prepend("PATH", str(Path(sys.executable).parent))
 # torch frees and allocates the same large tensors again and again; glibc keeps them instead of returning their pages
 os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(2**30))
 os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(2**30))
+os.environ["PYTHONUTF8"] = "1"  # jobs read and write UTF-8, whatever the locale
 
 from twoscale.errors import InputError
+from twoscale.files import check_writable
+from twoscale.job_errors import JobErrors
 from twoscale.workflow import Runs, file_options, growing, table_columns, untracked
+
+JobErrors.install(logger)
 
 try:
     runs = Runs(config, SCRIPTS)
 except InputError as error:
     raise WorkflowError(str(error)) from None
+
+
+# Not in a dry run, which needs no file.
+onstart:
+    try:
+        check_writable(Path("results"))
+    except InputError as error:
+        raise WorkflowError(str(error)) from None
 
 
 def script(name):
