@@ -1,9 +1,9 @@
 """Generated text with every token coloured by its loops, on a terminal and as an HTML page.
 
 Few loops are pale and many are red, on a logarithmic scale, as a background under black text, so one colour ramp
-serves dark terminals, light terminals and paper. A terminal gets its text while it is generated, so its scale
-goes from one loop to `max_loops`; the scale of a page goes from its minimum to its maximum, at least to twice the
-minimum, so that a small difference has a small difference of colours.
+serves dark terminals, light terminals and paper. A terminal gets its text while it is generated, so its scale is
+laid around the loops of the first token; the scale of a page goes from its minimum to its maximum. Neither scale is
+narrow, so that a small difference of loops is a small difference of colours.
 
 Line ends and tabs are drawn as ⏎ and →, because they are tokens with loops too; they still break and indent lines.
 """
@@ -18,7 +18,8 @@ from dataclasses import dataclass
 # RGB from pale yellow to red, all legible under black (YlOrRd of ColorBrewer without its darkest)
 RAMP = ((255, 255, 204), (255, 237, 160), (254, 217, 118), (254, 178, 76), (253, 141, 60), (252, 78, 42))
 SCALE_MARKS = 6
-MIN_RATIO = 2  # of the ends of a scale
+MIN_RATIO = 2  # of the ends of the scale of a page
+TERMINAL_RATIO = 1.5  # of the ends of the scale of a terminal to its middle
 LINE_END, TAB = "\N{RETURN SYMBOL}", "\N{RIGHTWARDS ARROW}"
 # Characters of embedding and overriding directions, which could show a text in another order.
 DIRECTIONS = frozenset(map(chr, [*range(0x202A, 0x202F), *range(0x2066, 0x206A)]))
@@ -100,10 +101,10 @@ def visible(text: str) -> str:
     return neutralise(text).replace("\n", LINE_END + "\n").replace("\t", TAB + "\t")
 
 
-def terminal(span: TokenSpan, max_loops: int) -> str:
+def terminal(span: TokenSpan, ends: tuple[float, float]) -> str:
     """A span in ANSI colours; line ends stay uncoloured, so that no bar is drawn to the edge."""
     lines = visible(span.text).split("\n")
-    return "\n".join(_ansi(line, span.mean, (1, max_loops)) for line in lines)
+    return "\n".join(_ansi(line, span.mean, ends) for line in lines)
 
 
 def _ansi(text: str, loops: float, ends: tuple[float, float]) -> str:
@@ -111,9 +112,14 @@ def _ansi(text: str, loops: float, ends: tuple[float, float]) -> str:
     return f"\x1b[30;48;2;{red};{green};{blue}m{text}\x1b[0m" if text else ""
 
 
-def terminal_scale(max_loops: int) -> str:
+def terminal_ends(first: float) -> tuple[float, float]:
+    """Ends of the scale of a terminal whose first token has `first` loops."""
+    return max(1.0, first / TERMINAL_RATIO), max(1.0, first / TERMINAL_RATIO) * TERMINAL_RATIO**2
+
+
+def terminal_scale(ends: tuple[float, float]) -> str:
     """The scale of a terminal in ANSI colours."""
-    return " ".join(_ansi(f" {mark:.1f} ", mark, (1, max_loops)) for mark in scale_marks((1, max_loops)))
+    return " ".join(_ansi(f" {mark:.1f} ", mark, ends) for mark in scale_marks(ends))
 
 
 def scale_marks(ends: tuple[float, float]) -> list[float]:
@@ -143,12 +149,7 @@ def loop_range(spans: Sequence[TokenSpan]) -> str:
 def page(title: str, facts: Mapping[str, str], prompt: str, spans: Sequence[TokenSpan], labels: Sequence[str]) -> str:
     """An HTML page of the text; `facts` are listed above it; a tooltip shows the loops of each group."""
     ends = scale_ends([span.mean for span in spans])
-    coloured = (
-        _span(
-            visible(span.text), span.mean, ends, ", ".join(f"{g}: {n}" for g, n in zip(labels, span.loops, strict=True))
-        )
-        for span in spans
-    )
+    coloured = (_span(visible(span.text), span.mean, ends, _hint(span, labels)) for span in spans)
     return PAGE.format(
         title=html.escape(title),
         rows="\n".join(f"<tr><th>{html.escape(name)}<td>{html.escape(value)}" for name, value in facts.items()),
@@ -156,6 +157,10 @@ def page(title: str, facts: Mapping[str, str], prompt: str, spans: Sequence[Toke
         prompt=html.escape(neutralise(prompt)),
         spans="".join(coloured),
     )
+
+
+def _hint(span: TokenSpan, labels: Sequence[str]) -> str:
+    return ", ".join(f"{label}: {loops}" for label, loops in zip(labels, span.loops, strict=True))
 
 
 def _span(text: str, loops: float, ends: tuple[float, float], hint: str = "") -> str:
