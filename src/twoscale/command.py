@@ -66,7 +66,8 @@ def run(main: Callable[[argparse.Namespace], None], parser: argparse.ArgumentPar
         problem = sentence(error)
         if problem is None:
             raise
-        _discard_output()
+        if isinstance(error, OSError):
+            _discard_output()
         sys.exit(f"error: {problem}")
 
 
@@ -75,7 +76,7 @@ def sentence(error: Exception) -> str | None:
     if isinstance(error, InputError):
         return str(error)
     if isinstance(error, OSError) and error.errno in DISK_ERRORS:
-        where = error.filename or "standard output"
+        where = error.filename or "output"
         return f"{where}: found the error '{os.strerror(error.errno)}', expected {DISK_ERRORS[error.errno]}."
     if (wanted := _memory(error)) is not None:
         return (

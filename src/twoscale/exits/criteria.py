@@ -336,8 +336,8 @@ def raise_failure(criterion: type[ExitCriterion], method: str, error: Exception)
     if criterion.file is None or isinstance(error, InputError):
         raise error
     raise InputError(
-        f"{_place(criterion.file, error)}: {criterion.__name__}.{method} raised {type(error).__name__}: {first_line(error)}, expected "
-        "no exception."
+        f"{_place(criterion.file, error)}: {criterion.__name__}.{method} raised {type(error).__name__}: "
+        f"{first_line(error)}, expected no exception."
     ) from error
 
 

@@ -246,7 +246,7 @@ def _add_criterion(options: argparse.ArgumentParser) -> None:
     criterion.add_argument(
         "--max-loops",
         type=int,
-        help=f"maximum loops of a group (default: {MAX_LOOPS}, whatever the config of the run; of --model: as published)",
+        help=f"most loops of a group (default: {MAX_LOOPS} whatever the config of the run; as published with --model)",
     )
     criterion.add_argument(
         "--readout",

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 # RGB from pale yellow to red, all legible under black (YlOrRd of ColorBrewer without its darkest)
 RAMP = ((255, 255, 204), (255, 237, 160), (254, 217, 118), (254, 178, 76), (253, 141, 60), (252, 78, 42))
 SCALE_MARKS = 6
-MIN_RATIO = 2  # of the ends of the scale of a page
+MIN_RATIO = 1.5  # of the ends of the scale of a page
 TERMINAL_RATIO = 1.5  # of the ends of the scale of a terminal to its middle
 LINE_END, TAB = "\N{RETURN SYMBOL}", "\N{RIGHTWARDS ARROW}"
 # Characters of embedding and overriding directions, which could show a text in another order.
