@@ -33,8 +33,9 @@ $(VENV)/.installed: requirements.txt pyproject.toml
 	$(BIN)/python -m compileall -q -j 0 $(VENV)/lib > /dev/null || true  # a few files of test data cannot be compiled
 	touch $@
 
+# without the variables of the shell that Python reads at its start; tests/conftest.py removes all others
 test: env
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	env $(addprefix -u ,$(filter-out PYTHON,$(filter PYTHON%,$(.VARIABLES)))) $(BIN)/python -m pytest -n 2 --dist worksteal
 
 # Everything that needs no torch, in an environment per version that is kept between calls.
 test-pythons: env

@@ -1,6 +1,14 @@
-"""What all entry scripts share: their options, and one sentence instead of a traceback for wrong input."""
+"""What all entry scripts share: their options, and one sentence instead of a traceback.
+
+A sentence is for wrong input and for what the machine lacks: space on a disk, permission, memory. A fault of the code
+keeps its traceback.
+"""
 
 import argparse
+import errno
+import os
+import re
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,6 +17,7 @@ from typing import Any
 from twoscale import kept
 from twoscale.config import ConfigSlice
 from twoscale.errors import InputError
+from twoscale.files import DISK_ERRORS
 from twoscale.machine import check_cuda
 
 
@@ -47,29 +56,67 @@ def _option(name: str) -> str:
 
 
 def run(main: Callable[[argparse.Namespace], None], parser: argparse.ArgumentParser) -> None:
-    """Run `main` on the parsed arguments; an `InputError` ends as one sentence on stderr with exit status 1.
+    """Run `main` on the parsed arguments; wrong input or a lack of the machine is one sentence, exit status 1.
 
     With ``--kept`` an earlier result of the same job is restored instead, see `twoscale.kept`.
     """
     try:
         arguments = parser.parse_args()
-
-        def compute() -> None:
-            check_device(arguments)
-            main(arguments)
-
         # generate.py and others have their own parser
         if (job := getattr(arguments, "kept", None)) is not None:
-            kept.run(job, compute)
+            kept.run(job, lambda: compute(main, arguments))
         else:
-            compute()
-    except InputError as error:
-        sys.exit(f"error: {error}")
+            compute(main, arguments)
+        sys.stdout.flush()  # what cannot be written is known here, not while the interpreter ends
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+    except BrokenPipeError:  # the reader of standard output has gone, as in `generate.py ... | head`
+        _discard_output()
+        sys.exit(1)
+    except Exception as error:
+        problem = sentence(error)
+        if problem is None:
+            raise
+        if isinstance(error, OSError):
+            _discard_output()
+        sys.exit(f"error: {problem}")
 
 
-def check_device(arguments: argparse.Namespace) -> None:
-    """Refuse CUDA, as option or in the config of a job, where there is none. Raises InputError."""
+def compute(main: Callable[[argparse.Namespace], None], arguments: argparse.Namespace) -> None:
+    """Run `main`, or refuse CUDA, as option or in the config of a job, where there is none. Raises InputError."""
     if getattr(arguments, "device", None) == "cuda":
         check_cuda("option --device")
     elif getattr(getattr(arguments, "config", None), "device", None) == "cuda":
         check_cuda("config key compute.device")
+    main(arguments)
+
+
+def sentence(error: Exception) -> str | None:
+    """What is wrong with the input or the machine; None for a fault of the code."""
+    if isinstance(error, InputError):
+        return str(error)
+    if isinstance(error, OSError) and error.errno in DISK_ERRORS:
+        where = error.filename or "output"
+        return f"{where}: found the error '{os.strerror(error.errno)}', expected {DISK_ERRORS[error.errno]}."
+    if (wanted := _memory(error)) is not None:
+        return (
+            f"memory: found too little{wanted}, expected more, fewer jobs at a time (--cores), or smaller batches and "
+            "a shorter context in the config."
+        )
+    return None
+
+
+def _memory(error: Exception) -> str | None:
+    """What could not be allocated, as a part of a sentence that may be empty; None if `error` is another one."""
+    message = str(error)
+    of_torch = type(error).__name__ == "OutOfMemoryError" or re.search(r"can't allocate|not enough memory", message)
+    out_of_memory = isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and of_torch)
+    if not out_of_memory and getattr(error, "errno", None) != errno.ENOMEM:
+        return None
+    amount = re.search(r"allocate ([\d.]+ ?[KMGTP]?i?B?(?:ytes)?\b)", message, re.IGNORECASE)
+    return f" for {amount[1]}" if amount else ""
+
+
+def _discard_output() -> None:
+    """Let the interpreter flush what is left of standard output to nowhere, instead of failing once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

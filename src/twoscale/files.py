@@ -1,15 +1,30 @@
 """Atomic writes: after a failure a file has its previous content. Digests of files."""
 
+import errno
 import hashlib
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from twoscale.errors import InputError
 
 # Mode rw-rw-rw- under the user's umask. It is set explicitly, because some writers create private files.
 _UMASK = os.umask(0o022)
 os.umask(_UMASK)
 _MODE = 0o666 & ~_UMASK
+
+# Errors of a disk -> what a user has to provide.
+DISK_ERRORS = {
+    errno.ENOSPC: "free space on its disk",
+    errno.EDQUOT: "room in the quota of its disk",
+    errno.EFBIG: "a file system for files of this size",
+    errno.EROFS: "a file system that can be written",
+    errno.EACCES: "the permission to use it",
+    errno.EPERM: "the permission to use it",
+    errno.EIO: "a disk without faults",
+}
 
 
 def sha256(path: str | os.PathLike) -> str:
@@ -24,7 +39,8 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
 
     After an exception the temporary file is removed and `path` is unchanged. The temporary name contains host and
     process id, so that two processes that write the same file (for example an orphan and its successor on two nodes
-    of a cluster) never share one.
+    of a cluster) never share one. What the system refused, such as space on the disk, is an OSError with the name of
+    `path`, whichever library wrote the file.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -34,8 +50,29 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
         temporary.chmod(_MODE)
         _sync(temporary)
         os.replace(temporary, path)
+    except Exception as error:
+        number = _system_error(error, temporary)
+        if number is None:
+            raise
+        raise OSError(number, os.strerror(number), str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _system_error(error: Exception, temporary: Path) -> int | None:
+    """The number of an error of the disk at writing `temporary`; None for another error or one of another file."""
+    if isinstance(error, OSError):
+        number = error.errno if error.filename in (None, str(temporary), temporary) else None
+    else:
+        match = re.search(r"\(os error (\d+)\)", str(error))  # libraries in Rust
+        number = int(match[1]) if match else None
+    return number if number in DISK_ERRORS else None
+
+
+def check_writable(folder: Path) -> None:
+    """Refuse a folder that exists and cannot be written."""
+    if folder.exists() and not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(f"{folder.absolute()}: found a folder that cannot be written, expected one that can.")
 
 
 def _sync(path: Path) -> None:

@@ -537,7 +537,7 @@ def caption_values(name):
     """The names of a caption's values, each with a placeholder; nested values stay a mapping."""
     paper = Config()
     figure = next(figure for figure in FIGURES if figure.name == name)
-    values = report_values("paper", paper) | figure.caption(paper)
+    values = report_values("paper", paper) | figure.caption(paper) | {"results": ""}
     if name in HELD_OUT_COUNTED:
         values["held_out"] = dict.fromkeys(
             ("documents", "tokens", "dropped_documents", "dropped_tokens", "ngram_tokens")

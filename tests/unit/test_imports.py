@@ -20,13 +20,23 @@ FLOORS = [
     {"exits"},
     {"analysis"},
     {"figures"},
-    {"workflow", "recorded_run"},
+    {"workflow", "recorded_run", "job_errors"},
     {"preflight"},
     {"gpu"},
     {"command"},
 ]
 LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}
-WITHOUT_TORCH = ["config", "tables", "analysis", "figures", "workflow", "preflight", "fingerprint", "kept"]
+WITHOUT_TORCH = [
+    "config",
+    "tables",
+    "analysis",
+    "figures",
+    "workflow",
+    "preflight",
+    "fingerprint",
+    "kept",
+    "job_errors",
+]
 
 
 def modules() -> dict[str, Path]:

@@ -2,9 +2,11 @@
 
 import os
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
+from snakemake.logging import logger
 from snakemake.settings.types import DeploymentMethod, ExecMode
 
 # The folder of this workflow, also where another Snakefile imports it as a module. Jobs run in the caller's folder.
@@ -26,28 +28,39 @@ prepend("PATH", str(Path(sys.executable).parent))
 # torch frees and allocates the same large tensors again and again; glibc keeps them instead of returning their pages
 os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(2**30))
 os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(2**30))
+os.environ["PYTHONUTF8"] = "1"  # jobs read and write UTF-8, whatever the locale
 
 from twoscale import preflight
 from twoscale.config import read_yaml
 from twoscale.errors import InputError
+from twoscale.files import check_writable
+from twoscale.job_errors import JobErrors
 from twoscale.workflow import Runs, file_options, growing, table_columns, untracked
+
+JobErrors.install(logger)
 
 CONFIG = PROJECT / "config.yaml"
 
-try:
+
+@contextmanager
+def one_sentence():
+    """Let Snakemake print an InputError without a traceback."""
+    try:
+        yield
+    except InputError as error:
+        raise WorkflowError(str(error)) from None
+
+
+with one_sentence():
     if CONFIG.exists():
         read_yaml(CONFIG)  # Snakemake does not say which line of a broken file is wrong
-except InputError as error:
-    raise WorkflowError(str(error)) from None
 
 
 configfile: CONFIG
 
 
-try:
+with one_sentence():
     runs = Runs(config, SCRIPTS)
-except InputError as error:
-    raise WorkflowError(str(error)) from None
 
 
 def check_plan():
@@ -63,10 +76,8 @@ def check_plan():
         preflight.PlannedJob(job.rule.name, job.wildcards, "gpu" in job.rule.resources)
         for job in workflow.dag.needrun_jobs()
     ]
-    try:
+    with one_sentence():
         preflight.check(runs, jobs, here, installed)
-    except InputError as error:
-        raise WorkflowError(str(error)) from None
 
 
 runs.before_jobs = check_plan
@@ -74,6 +85,8 @@ runs.before_jobs = check_plan
 
 onstart:
     check_plan()
+    with one_sentence():
+        check_writable(Path("results"))
 
 
 def script(name):

@@ -8,6 +8,7 @@ another. Near-duplicates are dropped later, see `twoscale.data.near_duplicates`.
 import ast
 import hashlib
 import os
+import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -48,8 +49,13 @@ def python_docs() -> Iterator[Document]:
 
 
 def _documentation() -> Iterator[tuple[str, str]]:
-    from pydoc_data.topics import topics
-
+    try:
+        from pydoc_data.topics import topics
+    except ImportError as error:
+        raise InputError(
+            f"config key data.source: found python_docs, but this Python ({sys.prefix}) has no help topics (module "
+            "pydoc_data.topics), expected an installation with its documentation, or another source."
+        ) from error
     for topic in sorted(topics):
         yield f"{TOPIC}{topic}", topics[topic]
     for module, path in _standard_library():

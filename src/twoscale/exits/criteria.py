@@ -337,14 +337,17 @@ def raise_failure(criterion: type[ExitCriterion], method: str, error: Exception)
     """Raise what a method raised: from a user's criterion as an InputError with the line in the user's file."""
     if criterion.file is None or isinstance(error, InputError):
         raise error
-    file = Path(criterion.file).resolve()
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == file]
-    where = f"exit criterion file {criterion.file}" + (f", line {lines[-1]}" if lines else "")
     raise InputError(
-        f"{where}: {criterion.__name__}.{method} raised {type(error).__name__}: {first_line(error)}, expected "
-        "no exception."
+        f"{_place(criterion.file, error)}: {criterion.__name__}.{method} raised {type(error).__name__}: "
+        f"{first_line(error)}, expected no exception."
     ) from error
+
+
+def _place(file: str, error: Exception) -> str:
+    """A user's file with the last of its lines that an exception has passed."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == Path(file).resolve()]
+    return f"exit criterion file {file}" + (f", line {lines[-1]}" if lines else "")
 
 
 # --- criteria of the user ----------------------------------------------------------------------------------------
@@ -408,7 +411,7 @@ def _load_module(file: str) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:  # the user's code may raise anything
         raise InputError(
-            f"exit criterion file {file}: does not import ({type(error).__name__}: {first_line(error)}), expected "
+            f"{_place(file, error)}: does not import ({type(error).__name__}: {first_line(error)}), expected "
             "Python code that does."
         ) from error
     return module

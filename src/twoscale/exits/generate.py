@@ -1,13 +1,15 @@
-"""Generate text from the last checkpoint of a run under an exit criterion.
+"""Generate text from the last checkpoint of a run, or from a published model, under an exit criterion.
 
     python scripts/generate.py --run demo --prompt "The loop" --criterion acceleration --tau 1e-3
 
-The text goes to standard output as it is generated, speed and loops to standard error. Decoding is greedy
-unless a temperature is given. The config is not read: the checkpoint carries the model's config.
+The text goes to standard output as it is generated, speed and loops to standard error. Tokens are sampled at
+temperature 0.8 with a fixed seed, because the greedy text of a small model repeats itself; --temperature 0 is greedy.
+The config is not read: the checkpoint carries the model's config.
 """
 
 import argparse
 import math
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -16,31 +18,42 @@ from pathlib import Path
 import torch
 
 from twoscale.config import THRESHOLD_TYPES, ModelConfig
+from twoscale.data.tokenizer import load_tokenizer
 from twoscale.errors import InputError
 from twoscale.exits.criteria import CRITERIA, ExitCriterion, load_criterion, make_criterion
 from twoscale.exits.decoder import Decoder, DecoderOptions
 from twoscale.exits.generation import NewToken, Sampling, Speculation, generate
-from twoscale.exits.loop_heatmap import TokenSpan, Utf8Stream, neutralise, page, terminal
+from twoscale.exits.loop_heatmap import (
+    TokenSpan,
+    Utf8Stream,
+    loop_range,
+    neutralise,
+    page,
+    terminal,
+    terminal_ends,
+    terminal_scale,
+)
 from twoscale.exits.readout import READOUTS
 from twoscale.files import replacing
-from twoscale.model.trained_run import TrainedRun, open_run
+from twoscale.model.published.folder import PublishedFolder
+from twoscale.model.trained_run import TrainedRun, open_published_run, open_run
 
 DTYPES = ("float32", "float64")
+MAX_LOOPS = 30
+TEMPERATURE = 0.8
 
 
 def main(arguments: argparse.Namespace) -> None:
-    for option in ("tokens", "max_loops", "draft_loops"):
-        if (found := getattr(arguments, option)) < 1:
-            raise InputError(f"option --{option.replace('_', '-')}: found {found}, expected at least 1.")
+    check_options(arguments)
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
-    run = open_run(arguments.results, arguments.run, arguments.device, getattr(torch, arguments.dtype))
+    run = open_model(arguments)
     prompt = run.tokenizer.encode(arguments.prompt)
     speculation = make_speculation(arguments)
     sampling = Sampling(arguments.temperature, arguments.top_k, arguments.top_p, arguments.seed)
     decoder = make_decoder(run, arguments)
     in_colour = arguments.show_loops == "always" or (arguments.show_loops == "auto" and sys.stdout.isatty())
-    printer = TokenPrinter(run, arguments.max_loops, in_colour)
+    printer = TokenPrinter(run, in_colour)
     started = time.perf_counter()
     new_tokens = generate(decoder, prompt, arguments.tokens, sampling, run.tokenizer.end_of_text, speculation)
     printer.text(arguments.prompt)
@@ -53,13 +66,41 @@ def main(arguments: argparse.Namespace) -> None:
 
     facts = {"stopped": stop_reason(tokens, run, arguments.tokens)}
     facts |= summary(len(prompt), tokens, times, run.model.config)
+    if run.model.config.groups:
+        facts["loops per token"] = loop_range(printer.spans)
     if speculation is not None:
         accepted = f"{speculation.accepted} of {speculation.drafted} accepted"
         facts["drafts"] = f"{accepted} ({speculation.acceptance:.0%})"
     for name, value in facts.items():
         print(f"{name}: {value}", file=sys.stderr)
+    if in_colour:
+        print(f"colours: {terminal_scale(printer.ends)} loops and beyond", file=sys.stderr)
     if arguments.html is not None:
         write_page(arguments, run, facts, printer.spans)
+
+
+def check_options(arguments: argparse.Namespace) -> None:
+    """Refuse numbers out of range and a device that is not there; complete what depends on other options."""
+    if arguments.max_loops is None:
+        published = arguments.model and PublishedFolder(arguments.model).defaults.loops
+        arguments.max_loops = published or MAX_LOOPS
+    for option in ("tokens", "max_loops", "draft_loops"):
+        if (found := getattr(arguments, option)) < 1:
+            raise InputError(f"option --{option.replace('_', '-')}: found {found}, expected at least 1.")
+    if arguments.device == "cuda" and not torch.cuda.is_available():
+        raise InputError("option --device: found cuda, but PyTorch finds no CUDA device here, expected cpu.")
+    # where the locale is not UTF-8, bytes of the command line are surrogates, which no tokenizer reads
+    arguments.prompt = os.fsencode(arguments.prompt).decode(errors="replace")
+
+
+def open_model(arguments: argparse.Namespace) -> TrainedRun:
+    """The run of --run, or the published model of --model with room for the text."""
+    dtype = getattr(torch, arguments.dtype)
+    if arguments.model is None:
+        return open_run(arguments.results, arguments.run, arguments.device, dtype)
+    tokenizer = load_tokenizer("published", arguments.model / "tokenizer.json")
+    room = len(tokenizer.encode(arguments.prompt)) + arguments.tokens
+    return open_published_run(arguments.model, tokenizer, room, arguments.device, dtype)
 
 
 def make_decoder(run: TrainedRun, arguments: argparse.Namespace) -> Decoder:
@@ -115,11 +156,16 @@ def make_speculation(arguments: argparse.Namespace) -> Speculation | None:
 class TokenPrinter:
     """Prints the text, coloured or plain, and keeps its spans for the page."""
 
-    def __init__(self, run: TrainedRun, max_loops: int, in_colour: bool) -> None:
-        self.run, self.max_loops, self.in_colour = run, max_loops, in_colour
+    def __init__(self, run: TrainedRun, in_colour: bool) -> None:
+        self.run, self.in_colour = run, in_colour
         self.spans: list[TokenSpan] = []
         self._text = Utf8Stream()
         sys.stdout.reconfigure(errors="replace")  # a terminal without UTF-8 shows question marks
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Ends of the scale of the colours."""
+        return terminal_ends(self.spans[0].mean if self.spans else 1.0)
 
     def text(self, text: str) -> None:
         print(neutralise(text) if sys.stdout.isatty() else text, end="", flush=True)
@@ -136,7 +182,7 @@ class TokenPrinter:
     def _span(self, text: str, loops: tuple[int, ...]) -> None:
         self.spans.append(TokenSpan(text, loops))
         if self.in_colour:
-            print(terminal(self.spans[-1], self.max_loops), end="", flush=True)
+            print(terminal(self.spans[-1], self.ends), end="", flush=True)
         else:
             self.text(text)
 
@@ -168,7 +214,7 @@ def write_page(
 ) -> None:
     tau = "" if arguments.tau is None else f" {arguments.tau:g}"
     facts = {
-        "checkpoint": f"{arguments.run}, iteration {run.iteration}",
+        "checkpoint": f"{arguments.run or arguments.model}, iteration {run.iteration}",
         "exit criterion": f"{arguments.criterion}{tau}",
         **facts,
     }
@@ -179,7 +225,9 @@ def write_page(
 
 def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--run", required=True, help="name of a trained run")
+    model = options.add_mutually_exclusive_group(required=True)
+    model.add_argument("--run", help="name of a trained run")
+    model.add_argument("--model", type=Path, metavar="FOLDER", help="folder of a published model (docs/models.md)")
     options.add_argument("--results", type=Path, default=Path("results"), help="folder of the runs (default: results)")
     options.add_argument("--prompt", required=True, help="text to continue")
     options.add_argument("--tokens", type=int, default=100, help="maximum number of tokens to generate (default: 100)")
@@ -198,8 +246,7 @@ def _add_criterion(options: argparse.ArgumentParser) -> None:
     criterion.add_argument(
         "--max-loops",
         type=int,
-        default=30,
-        help="maximum loops of a group (default: 30, whatever the config of the run)",
+        help=f"most loops of a group (default: {MAX_LOOPS} whatever the config of the run; as published with --model)",
     )
     criterion.add_argument(
         "--readout",
@@ -211,7 +258,9 @@ def _add_criterion(options: argparse.ArgumentParser) -> None:
 
 def _add_choice(options: argparse.ArgumentParser) -> None:
     choice = options.add_argument_group("choice of tokens")
-    choice.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")
+    choice.add_argument(
+        "--temperature", type=float, default=TEMPERATURE, help=f"of the sampling (default: {TEMPERATURE}); 0 is greedy"
+    )
     choice.add_argument("--top-k", type=int, metavar="K", help="sample among the K most likely tokens")
     choice.add_argument("--top-p", type=float, metavar="P", help="sample among the most likely tokens that sum to P")
     choice.add_argument("--seed", type=int, default=0, help="of the sampling; the same seed gives the same text")

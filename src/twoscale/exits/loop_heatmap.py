@@ -1,8 +1,11 @@
 """Generated text with every token coloured by its loops, on a terminal and as an HTML page.
 
 Few loops are pale and many are red, on a logarithmic scale, as a background under black text, so one colour ramp
-serves dark terminals, light terminals and paper. A terminal gets its text while it is generated, so its scale
-goes from one loop to `max_loops`; the scale of a page goes from its minimum to its maximum.
+serves dark terminals, light terminals and paper. A terminal gets its text while it is generated, so its scale is
+laid around the loops of the first token; the scale of a page goes from its minimum to its maximum. Neither scale is
+narrow, so that a small difference of loops is a small difference of colours.
+
+Line ends and tabs are drawn as ⏎ and →, because they are tokens with loops too; they still break and indent lines.
 """
 
 import codecs
@@ -15,6 +18,12 @@ from dataclasses import dataclass
 # RGB from pale yellow to red, all legible under black (YlOrRd of ColorBrewer without its darkest)
 RAMP = ((255, 255, 204), (255, 237, 160), (254, 217, 118), (254, 178, 76), (253, 141, 60), (252, 78, 42))
 SCALE_MARKS = 6
+MIN_RATIO = 1.5  # of the ends of the scale of a page
+TERMINAL_RATIO = 1.5  # of the ends of the scale of a terminal to its middle
+LINE_END, TAB = "\N{RETURN SYMBOL}", "\N{RIGHTWARDS ARROW}"
+# Characters of embedding and overriding directions, which could show a text in another order.
+DIRECTIONS = frozenset(map(chr, [*range(0x202A, 0x202F), *range(0x2066, 0x206A)]))
+CONTROL_PICTURES = 0x2400  # + code of a control character
 
 PAGE = """<!doctype html>
 <html lang="en">
@@ -74,34 +83,84 @@ def colour(loops: float, minimum: float, maximum: float) -> tuple[int, int, int]
 
 
 def neutralise(text: str) -> str:
-    """Text for a terminal: escape sequences are neutralised, line ends and tabs kept."""
-    return "".join(c if c in "\n\t" or unicodedata.category(c) != "Cc" else "\N{REPLACEMENT CHARACTER}" for c in text)
+    """Text that cannot control a terminal or the order of a page; line ends and tabs are kept."""
+    return "".join(map(_safe, text))
 
 
-def terminal(span: TokenSpan, max_loops: int) -> str:
+def _safe(character: str) -> str:
+    if character in "\n\t":
+        return character
+    if character < " ":
+        return chr(CONTROL_PICTURES + ord(character))
+    is_control = unicodedata.category(character) in ("Cc", "Cs") or character in DIRECTIONS
+    return "\N{REPLACEMENT CHARACTER}" if is_control else character
+
+
+def visible(text: str) -> str:
+    """Safe text in which each line end and tab is drawn before it breaks or indents the line."""
+    return neutralise(text).replace("\n", LINE_END + "\n").replace("\t", TAB + "\t")
+
+
+def terminal(span: TokenSpan, ends: tuple[float, float]) -> str:
     """A span in ANSI colours; line ends stay uncoloured, so that no bar is drawn to the edge."""
-    red, green, blue = colour(span.mean, 1, max_loops)
-    style = f"\x1b[30;48;2;{red};{green};{blue}m"
-    lines = neutralise(span.text).split("\n")
-    return "\n".join(f"{style}{line}\x1b[0m" if line else "" for line in lines)
+    lines = visible(span.text).split("\n")
+    return "\n".join(_ansi(line, span.mean, ends) for line in lines)
+
+
+def _ansi(text: str, loops: float, ends: tuple[float, float]) -> str:
+    red, green, blue = colour(loops, *ends)
+    return f"\x1b[30;48;2;{red};{green};{blue}m{text}\x1b[0m" if text else ""
+
+
+def terminal_ends(first: float) -> tuple[float, float]:
+    """Ends of the scale of a terminal whose first token has `first` loops."""
+    return max(1.0, first / TERMINAL_RATIO), max(1.0, first / TERMINAL_RATIO) * TERMINAL_RATIO**2
+
+
+def terminal_scale(ends: tuple[float, float]) -> str:
+    """The scale of a terminal in ANSI colours."""
+    return " ".join(_ansi(f" {mark:.1f} ", mark, ends) for mark in scale_marks(ends))
+
+
+def scale_marks(ends: tuple[float, float]) -> list[float]:
+    """Numbers of loops at equal distances on the scale; one if its ends are equal."""
+    marks = (ends[0] * (ends[1] / ends[0]) ** (i / (SCALE_MARKS - 1)) for i in range(SCALE_MARKS))
+    return list(dict.fromkeys(marks))
+
+
+def scale_ends(means: Sequence[float]) -> tuple[float, float]:
+    """Ends of the scale of a page: the least and the most loops, or equal ends if all tokens have the same."""
+    if not means:
+        return 1.0, 1.0
+    lowest, highest = min(means), max(means)
+    return (lowest, lowest) if lowest == highest else (lowest, max(highest, MIN_RATIO * lowest))
+
+
+def loop_range(spans: Sequence[TokenSpan]) -> str:
+    """The least and the most loops of the tokens in words."""
+    means = [span.mean for span in spans]
+    if not means:
+        return "no token"
+    if min(means) == max(means):
+        return f"{means[0]:.1f} for every token, so all have one colour"
+    return f"{min(means):.1f} to {max(means):.1f}, mean over the groups"
 
 
 def page(title: str, facts: Mapping[str, str], prompt: str, spans: Sequence[TokenSpan], labels: Sequence[str]) -> str:
     """An HTML page of the text; `facts` are listed above it; a tooltip shows the loops of each group."""
-    means = [span.mean for span in spans] or [1.0]
-    ends = min(means), max(means)
-    marks = [ends[0] * (ends[1] / ends[0]) ** (i / (SCALE_MARKS - 1)) for i in range(SCALE_MARKS)]
-    coloured = (
-        _span(span.text, span.mean, ends, ", ".join(f"{g}: {n}" for g, n in zip(labels, span.loops, strict=True)))
-        for span in spans
-    )
+    ends = scale_ends([span.mean for span in spans])
+    coloured = (_span(visible(span.text), span.mean, ends, _hint(span, labels)) for span in spans)
     return PAGE.format(
         title=html.escape(title),
         rows="\n".join(f"<tr><th>{html.escape(name)}<td>{html.escape(value)}" for name, value in facts.items()),
-        scale=" ".join(_span(f"{loops:.1f}", loops, ends) for loops in dict.fromkeys(marks)),
-        prompt=html.escape(prompt),
+        scale=" ".join(_span(f"{loops:.1f}", loops, ends) for loops in scale_marks(ends)),
+        prompt=html.escape(neutralise(prompt)),
         spans="".join(coloured),
     )
+
+
+def _hint(span: TokenSpan, labels: Sequence[str]) -> str:
+    return ", ".join(f"{label}: {loops}" for label, loops in zip(labels, span.loops, strict=True))
 
 
 def _span(text: str, loops: float, ends: tuple[float, float], hint: str = "") -> str:

@@ -1,4 +1,4 @@
-"""A trained run, opened from its files without any config."""
+"""A trained run or a published model, opened from its files without any config."""
 
 import json
 import re
@@ -9,12 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from twoscale.config import ConfigSlice
+from twoscale.config import Config, ConfigSlice
 from twoscale.data.tokenizer import Tokenizer, load_tokenizer
 from twoscale.errors import InputError, first_line
 from twoscale.model.checkpoints import load_model, read_header
 from twoscale.model.interface import LoopedModel, any_weight
 from twoscale.model.noise import EvaluationNoise
+from twoscale.model.published.folder import PublishedFolder
+from twoscale.model.published.weights import open_published
 
 CHECKPOINT = re.compile(r"iteration_(\d{6})\.safetensors")
 
@@ -58,18 +60,47 @@ def open_run(results: str | Path, run: str, device: str = "cpu", dtype: torch.dt
     return TrainedRun(model, tokenizer, seed, header.iteration)
 
 
+def open_published_run(
+    folder: Path, tokenizer: Tokenizer, context_length: int, device: str = "cpu", dtype: torch.dtype = torch.float32
+) -> TrainedRun:
+    """The published model in `folder` as a run with one checkpoint, iteration 0.
+
+    Its context has `context_length` tokens, at most as many as were published: a cache is allocated for all of them.
+    Initial states are random with the default seed of the config.
+    """
+    source = PublishedFolder(folder)
+    config = source.model_config(context_length=min(context_length, source.defaults.max_context_length))
+    return TrainedRun(open_published(folder, config, dtype, device), tokenizer, Config().seed, 0)
+
+
 def last_checkpoint(results: Path, run: str) -> Path:
     """The weights of the last iteration of `run`."""
     folder = results / run / "checkpoints"
-    if not folder.is_dir():
-        known = sorted(path.parent.name for path in results.glob("*/checkpoints"))
+    if not results.is_dir():
         raise InputError(
-            f"run {run!r}: found no folder {folder}, expected one of the runs {', '.join(known) or '(none)'}."
+            f"option --results: found no folder {results.absolute()}, expected the one with the runs; a relative path "
+            "starts at the current folder."
         )
+    if not folder.is_dir():
+        raise InputError(_unknown_run(results, run))
     weights = sorted(path for path in folder.iterdir() if CHECKPOINT.fullmatch(path.name))
     if not weights:
         raise InputError(f"{folder}: found no checkpoint, expected iteration_000000.safetensors or a later one.")
     return weights[-1]
+
+
+def _unknown_run(results: Path, run: str) -> str:
+    """A sentence about a run without checkpoints."""
+    if (results / run / "data").is_dir():
+        models = ", ".join(str(path.parent) for path in sorted(results.glob("models/*/config.json")))
+        where = models or "model.folder of its config"
+        return (
+            f"run {run!r}: found no checkpoint of a model trained here, expected that training has begun, or for a "
+            f"published model --model with its folder ({where}) in place of --run."
+        )
+    known = sorted(path.parent.name for path in results.glob("*/checkpoints"))
+    folder = (results / run / "checkpoints").absolute()
+    return f"run {run!r}: found no folder {folder}, expected one of the runs {', '.join(known) or '(none)'}."
 
 
 def _tokenizer(results: Path, run: str, checkpoint: Path, identity: dict[str, Any], vocab_size: int) -> Tokenizer:

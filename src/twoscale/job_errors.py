@@ -1,0 +1,70 @@
+"""What a failed job says on the terminal: its shell line once, and its sentence in the last lines of Snakemake.
+
+Snakemake reports a failure twice, each time with the shell line, and ends with a message that names no cause. A filter
+of its logger drops the first report and adds the causes to that message. It uses only attributes of log records.
+"""
+
+import logging
+import re
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+# "Command '...' returned non-zero exit status 1." or "Command '...' died with <Signals.SIGKILL: 9>."
+FAILED = re.compile(
+    r"Command '(.*)' (?:returned non-zero exit status (\d+)|died with <Signals\.\w+: (\d+)>)", re.DOTALL
+)
+ENDED = "At least one job did not complete successfully."
+SIGKILL = 9
+LITTLE_SPACE = 2**16  # bytes; a disk with less is full
+
+
+class JobErrors(logging.Filter):
+    """Remembers why jobs failed, and says it in Snakemake's last message."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._status: dict[str, int] = {}  # shell line -> exit status
+        self._causes: dict[int, str] = {}  # job -> rule and cause
+
+    @classmethod
+    def install(cls, logger: logging.Logger) -> None:
+        """Add one filter to Snakemake's logger, even if several Snakefiles include this workflow."""
+        if not any(type(known).__name__ == cls.__name__ for known in logger.filters):
+            logger.addFilter(cls())
+        for handler in logger.handlers:  # file names in any script, also where the locale has only ASCII
+            if hasattr(stream := getattr(handler, "stream", None), "reconfigure"):
+                stream.reconfigure(errors="backslashreplace")
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether Snakemake prints a record."""
+        event = str(getattr(record, "event", None))
+        if event == "error" and (match := FAILED.search(str(record.msg))):
+            self._status[match[1]] = int(match[2]) % 128  # 128 + signal in a shell
+            return False
+        if event == "job_error":
+            self._causes[record.jobid] = f"{record.rule_name}: {self._cause(record.log, record.shellcmd)}"
+        elif event == "job_finished":  # at another attempt
+            self._causes.pop(getattr(record, "job_id", None), None)
+        elif event == "error" and ENDED in str(record.msg) and self._causes:
+            record.msg = "\n".join([record.msg, *self._causes.values()])
+        return True
+
+    def _cause(self, logs: Iterable[str], command: str | None) -> str:
+        status = next((status for line, status in self._status.items() if command and command in line), None)
+        if status == SIGKILL:
+            return "the job was killed (SIGKILL), as the system does when memory runs out."
+        return next(filter(None, map(last_line, logs)), None) or "the job wrote no message."
+
+
+def last_line(path: str) -> str | None:
+    """The last line of a log, or why it has none; None if it is empty."""
+    log = Path(path)
+    if not log.is_file():
+        return None
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    if (line := next(filter(None, map(str.strip, reversed(lines))), None)) is not None:
+        return line
+    if shutil.disk_usage(log).free < LITTLE_SPACE:
+        return f"error: {log}: found the error 'No space left on device', expected free space on its disk."
+    return None

@@ -1,0 +1,53 @@
+"""No test depends on the variables of the user's shell. This module is imported before any test and any library."""
+
+import os
+import warnings
+
+# Prefixes of variables that change what Python, the libraries or Snakemake do. Some are set by tests on purpose.
+PREFIXES = (
+    "HF_",
+    "HUGGINGFACE_",
+    "HUGGING_FACE_",
+    "DATASETS_",
+    "TRANSFORMERS_",
+    "TIKTOKEN_",
+    "DATA_GYM_",
+    "SNAKEMAKE_",
+    "SLURM_",
+    "SBATCH_",
+    "PYTHON",
+    "MPL",
+    "MATPLOTLIB",
+    "TORCH",
+    "PYTORCH",
+    "OMP_",
+    "GOMP_",
+    "KMP_",
+    "MKL_",
+    "OPENBLAS_",
+    "NUMEXPR_",
+    "VECLIB_",
+    "MALLOC_",
+    "SSL_CERT_",
+    "REQUESTS_",
+    "CURL_",
+    "CLICOLOR",
+    "LC_",
+)
+PROXIES = frozenset({"http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy"})  # in capitals too
+DISPLAY = frozenset({"LANG", "LANGUAGE", "TZ", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"})
+PROCESSES = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})  # of torch.distributed
+KEPT = frozenset({"PYTHONPATH", "PYTHONDONTWRITEBYTECODE"})
+
+
+def of_the_shell(name: str) -> bool:
+    """Whether a variable could change the result of a test."""
+    return name not in KEPT and (
+        name.startswith(PREFIXES) or name.lower() in PROXIES or name in DISPLAY or name in PROCESSES
+    )
+
+
+for variable in filter(of_the_shell, list(os.environ)):
+    del os.environ[variable]
+os.environ |= {"LC_ALL": "C.UTF-8", "TZ": "UTC"}
+warnings.resetwarnings()  # PYTHONWARNINGS; pytest sets filters of its own for each test

@@ -1,0 +1,113 @@
+"""Scripts: one sentence for what the input or the machine lacks, a traceback for faults of the code."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.small import ROOT
+from twoscale.command import sentence
+from twoscale.errors import InputError
+from twoscale.files import check_writable, replacing
+
+SCRIPT = """
+import argparse, sys
+from twoscale import command
+def main(arguments):
+{body}
+command.run(main, argparse.ArgumentParser())
+"""
+
+
+def script(body, **options):
+    """Run a script whose `main` has this body."""
+    code = SCRIPT.format(body="\n".join(f"    {line}" for line in body.splitlines()))
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, check=False, **options)
+
+
+def test_a_full_disk_is_one_sentence_that_names_the_file(tmp_path):
+    """/dev/full refuses every byte, like a disk without space."""
+    body = (
+        "from twoscale.files import replacing\n"
+        f"with replacing({str(tmp_path / 'table.bin')!r}) as temporary:\n"
+        "    temporary.touch()\n"
+        "    with open('/dev/full', 'wb', buffering=0) as file:\n"
+        "        file.write(b'x')"
+    )
+    done = script(body)
+    expected = (
+        f"error: {tmp_path / 'table.bin'}: found the error 'No space left on device', expected free space on its disk."
+    )
+    assert (done.returncode, done.stderr.strip()) == (1, expected)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_output_to_a_full_disk_is_one_sentence():
+    with open("/dev/full", "w") as full:
+        done = script("print('text')", stdout=full)
+    expected = "error: output: found the error 'No space left on device', expected free space on its disk."
+    assert (done.returncode, done.stderr.strip()) == (1, expected)
+
+
+def test_a_reader_that_has_gone_and_an_interrupt_end_silently():
+    read, write = os.pipe()
+    os.close(read)
+    done = script("print('text')", stdout=write)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, "")
+    done = script("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)")
+    assert (done.returncode, done.stderr) == (128 + signal.SIGINT, "")
+
+
+@pytest.mark.parametrize(
+    "allocate", ["import numpy\nnumpy.ones(10**15)", "import torch\ntorch.ones(10**15)", "bytearray(10**18)"]
+)
+def test_too_little_memory_is_one_sentence(allocate):
+    done = script(allocate)
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 1
+    assert line.startswith("error: memory: found too little")
+    assert line.endswith(
+        ", expected more, fewer jobs at a time (--cores), or smaller batches and a shorter context in the config."
+    )
+
+
+def test_a_fault_of_the_code_keeps_its_traceback():
+    done = script("{}['key']")
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert done.stderr.endswith("KeyError: 'key'\n")
+
+
+@pytest.mark.parametrize(
+    "error", [FileNotFoundError(errno.ENOENT, "none", "x"), ConnectionResetError(104, "reset"), RuntimeError("shape")]
+)
+def test_other_errors_are_faults_of_the_code(error):
+    assert sentence(error) is None
+
+
+def test_refused_permission_is_one_sentence():
+    error = PermissionError(errno.EACCES, "Permission denied", "results/a")
+    assert sentence(error) == "results/a: found the error 'Permission denied', expected the permission to use it."
+
+
+def test_an_error_of_the_disk_names_the_file_whichever_library_wrote_it(tmp_path):
+    """Libraries in Rust raise exceptions of their own, with the number of the system in the message."""
+    with pytest.raises(OSError, match="No space left") as caught, replacing(tmp_path / "weights"):
+        raise ValueError("Error while serializing: I/O error: No space left on device (os error 28)")
+    assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(tmp_path / "weights"))
+    with pytest.raises(OSError, match="other") as caught, replacing(tmp_path / "weights"):
+        raise OSError(errno.ENOSPC, "full", "other")
+    assert caught.value.filename == "other"
+
+
+def test_a_folder_that_cannot_be_written_is_refused_and_one_that_is_missing_is_not(tmp_path):
+    check_writable(tmp_path)
+    check_writable(tmp_path / "missing")
+    with pytest.raises(InputError, match="found a folder that cannot be written"):
+        check_writable(next(path for path in map(type(tmp_path), ("/proc/1", "/proc")) if path.exists()))
