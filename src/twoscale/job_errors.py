@@ -11,9 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 # "Command '...' returned non-zero exit status 1." or "Command '...' died with <Signals.SIGKILL: 9>."
-FAILED = re.compile(
-    r"Command '(.*)' (?:returned non-zero exit status (\d+)|died with <Signals\.\w+: (\d+)>)", re.DOTALL
-)
+FAILED = re.compile(r"Command '(.*)' (?:returned non-zero exit status|died with <Signals\.\w+:) (\d+)", re.DOTALL)
 ENDED = "At least one job did not complete successfully."
 SIGKILL = 9
 LITTLE_SPACE = 2**16  # bytes; a disk with less is full
@@ -38,6 +36,14 @@ class JobErrors(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether Snakemake prints a record."""
+        try:
+            return self._observe(record)
+        except (
+            Exception
+        ):  # raised here, it would end the thread that reports failures, and Snakemake would wait forever
+            return True
+
+    def _observe(self, record: logging.LogRecord) -> bool:
         event = str(getattr(record, "event", None))
         if event == "error" and (match := FAILED.search(str(record.msg))):
             self._status[match[1]] = int(match[2]) % 128  # 128 + signal in a shell

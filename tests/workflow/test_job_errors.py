@@ -43,7 +43,7 @@ def snakemake(folder, *arguments):
     (folder / "Snakefile").write_text(SNAKEFILE)
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     command = [sys.executable, "-m", "snakemake", "--cores", "1", "--keep-going", *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True, check=False)
+    return subprocess.run(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True, timeout=120)
 
 
 def test_the_last_lines_say_why_each_job_failed_and_shell_lines_are_printed_once(tmp_path):

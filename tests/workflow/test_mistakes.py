@@ -1,0 +1,127 @@
+"""What users of generate.py, criteria, results folders and locales do wrong: what they see, and what is lost.
+
+Each row ends in one sentence, at exit status 1, and nothing is lost.
+"""
+
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import pytest
+
+from tests.workflow.conftest import environment
+
+BAD = {
+    "raises.py": "def start(self, x0):\n        return {{}}['x']",
+    "syntax.py": "def start(self, x0:",
+    "method.py": "def begin(self):\n        pass",
+}
+CRITERION = "from twoscale.exits.criteria import ExitCriterion\n\n\nclass Mine(ExitCriterion):\n    {body}\n"
+UPDATE = "\n\n    def update(self, state, x_new, readout):\n        return None, state"
+
+
+def mine(file):
+    return ["--criterion-file", file, "--criterion", "Mine", "--tau", "1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--run", "none"], "run 'none': found no folder "),
+        (["--results", "elsewhere"], "option --results: found no folder "),
+        (["--model", "nowhere"], "nowhere/config.json"),
+        (["--device", "cuda"], "option --device: found cuda, but PyTorch finds no CUDA device here, expected cpu."),
+        (["--tokens", "0"], "option --tokens: found 0, expected at least 1."),
+        (["--criterion", "kl"], "option --tau: found nothing"),
+        (["--criterion", "kl", "--tau", "-1"], "option --tau: found -1.0, expected a number > 0."),
+        (["--criterion", "accelration", "--tau", "1"], "exit criterion 'accelration': unknown"),
+        (["--temperature", "-1"], "temperature: found -1.0"),
+        (["--top-p", "2"], "top_p: found 2.0"),
+        (["--prompt", ""], "prompt: found no token"),
+        (["--prompt", "x" * 40], "prompt: found 40 tokens"),
+        (mine("none.py"), "exit criterion file none.py: found no such file"),
+        (mine("raises.py"), "exit criterion file raises.py, line 6: Mine.start raised KeyError"),
+        (mine("syntax.py"), "exit criterion file syntax.py: does not import (SyntaxError"),
+        (mine("method.py"), "exit criterion file method.py: class 'Mine' lacks the method start"),
+    ],
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
+)
+def test_mistakes_with_generated_text(finished, tmp_path, monkeypatch, capsys, arguments, sentence):
+    from twoscale import command
+    from twoscale.exits.generate import main, parser
+
+    if "cuda" in arguments and os.path.exists("/dev/nvidia0"):
+        pytest.skip("this machine has CUDA")
+    for name, body in BAD.items():
+        (tmp_path / name).write_text(CRITERION.format(body=body.replace("{{}}", "{}")) + UPDATE)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results").symlink_to(finished.root / "results")
+    model = [] if "--model" in arguments else ["--run", "tiny"]
+    monkeypatch.setattr("sys.argv", ["generate.py", *model, "--prompt", "loop", *arguments])
+    with pytest.raises(SystemExit) as end:
+        command.run(main, parser())
+    assert str(end.value).startswith(f"error: {sentence}")
+    assert "\n" not in str(end.value)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_locale_of_ascii_breaks_neither_text_nor_messages(finished):
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "scripts/generate.py", "--run", "tiny", "--prompt", "löp", "--tokens", "2"]
+    variables = environment() | ascii_only | {"PYTHONPATH": "src"}
+    done = subprocess.run(command, cwd=finished.root, env=variables, capture_output=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(b"l?p")
+
+
+def test_a_path_of_another_script_is_named_under_a_locale_of_ascii(fresh):
+    fresh.configure(data={"source": "parquet", "path": "dätä"})
+    variables = environment() | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = fresh.command("results/tiny/data/text/shard_000.parquet")
+    done = subprocess.run(command, cwd=fresh.root, env=variables, capture_output=True, timeout=300)
+    output = (done.stdout + done.stderr).decode(errors="replace")
+    assert done.returncode == 1
+    assert "config key data.path: found nothing at " in output.strip().splitlines()[-1]
+    assert "UnicodeEncodeError" not in output
+
+
+def test_a_python_without_its_help_topics_is_named(monkeypatch):
+    from twoscale.data.text import python_docs
+    from twoscale.errors import InputError
+
+    monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)  # as import finds a module that is not installed
+    with pytest.raises(InputError, match="config key data.source: found python_docs, but this Python .* has no help"):
+        next(python_docs())
+
+
+@contextmanager
+def mounted(folder, *options):
+    """A file system at `folder`; the test is skipped where it cannot be mounted."""
+    folder.mkdir(exist_ok=True)
+    if subprocess.run(["mount", *options, folder], capture_output=True).returncode:
+        pytest.skip("file systems cannot be mounted here (needs root)")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+def test_read_only_results_are_refused_before_any_job_and_can_be_planned(fresh):
+    with mounted(fresh.root / "results", "-t", "tmpfs", "-o", "ro", "tmpfs"):
+        fresh.succeed("-n")
+        done = fresh.run("results/tiny/data/text/shard_000.parquet")
+    assert done.returncode == 1
+    assert "results: found a folder that cannot be written, expected one that can." in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_full_disk_is_the_last_line_of_the_terminal(fresh):
+    with mounted(fresh.root / "results", "-t", "tmpfs", "-o", "size=200k", "tmpfs"):
+        done = fresh.run("results/tiny/data/text/shard_000.parquet")
+    last = done.stderr.strip().splitlines()[-1]
+    assert done.returncode == 1
+    assert last.startswith("prepare_text: error: results/tiny/data/parts/")
+    assert last.endswith("found the error 'No space left on device', expected free space on its disk.")
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("--parts results/tiny/data/parts") == 1  # the shell line
