@@ -91,7 +91,7 @@ def test_a_python_without_its_help_topics_is_named(monkeypatch):
     from twoscale.errors import InputError
 
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)  # as import finds a module that is not installed
-    with pytest.raises(InputError, match="config key data.source: found python_docs, but this Python .* has no help"):
+    with pytest.raises(InputError, match=r"config key data.source: found python_docs, but this Python .* has no help"):
         next(python_docs())
 
 
