@@ -51,3 +51,9 @@ for variable in filter(of_the_shell, list(os.environ)):
     del os.environ[variable]
 os.environ |= {"LC_ALL": "C.UTF-8", "TZ": "UTC"}
 warnings.resetwarnings()  # PYTHONWARNINGS; pytest sets filters of its own for each test
+
+import hypothesis  # noqa: E402 - after the variables are gone
+
+# no limits of time on a busy machine, the same examples in every run, no folder of earlier failures
+hypothesis.settings.register_profile("tests", deadline=None, derandomize=True, database=None)
+hypothesis.settings.load_profile("tests")

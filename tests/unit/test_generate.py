@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from tests.published import write_folder
 from tests.small import ROOT, model_config
 from twoscale.config import BYTES_VOCAB_SIZE, plain
 from twoscale.data.tokenizer import train_bpe
@@ -148,6 +149,22 @@ def test_a_criterion_of_the_user_generates_text(results, tmp_path):
     done = generate(results, "--tokens", "4", "--criterion", "Three", "--criterion-file", file, "--tau", "1")
     assert done.returncode == 0, done.stderr.decode()
     assert b"evaluations per token: 3.00 in 2, 3.00 in 3" in done.stderr
+
+
+@pytest.mark.parametrize(("name", "loops"), [("huginn", "3.00 in 2-3"), ("ouro", "4.00 in 1-2")])
+def test_a_published_model_generates_text_with_its_published_loops_and_room_for_the_text(tmp_path, capfd, name, loops):
+    folder = write_folder(name, tmp_path / name)
+    main(parser().parse_args(["--model", str(folder), "--prompt", "the loop", "--tokens", "4", "--seed", "1"]))
+    printed = capfd.readouterr()
+    assert printed.out.startswith("the loop")
+    assert "after 4 tokens, the number of --tokens" in printed.err
+    assert f"evaluations per token: {loops}" in printed.err
+
+
+def test_a_measured_published_model_is_refused_as_a_run_with_the_option_to_use(tmp_path):
+    (tmp_path / "ouro" / "data").mkdir(parents=True)
+    with pytest.raises(InputError, match="for a published model --model with its folder"):
+        trained_run.open_run(tmp_path, "ouro")
 
 
 def test_predictions_through_the_remaining_layers_are_an_option(results):

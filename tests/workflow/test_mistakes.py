@@ -13,7 +13,7 @@ import pytest
 from tests.workflow.conftest import environment
 
 BAD = {
-    "raises.py": "def start(self, x0):\n        return {{}}['x']",
+    "raises.py": "def start(self, x0):\n        return {}['x']",
     "syntax.py": "def start(self, x0:",
     "method.py": "def begin(self):\n        pass",
 }
@@ -54,7 +54,7 @@ def test_mistakes_with_generated_text(finished, tmp_path, monkeypatch, capsys, a
     if "cuda" in arguments and os.path.exists("/dev/nvidia0"):
         pytest.skip("this machine has CUDA")
     for name, body in BAD.items():
-        (tmp_path / name).write_text(CRITERION.format(body=body.replace("{{}}", "{}")) + UPDATE)
+        (tmp_path / name).write_text(CRITERION.format(body=body) + UPDATE)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "results").symlink_to(finished.root / "results")
     model = [] if "--model" in arguments else ["--run", "tiny"]
@@ -63,7 +63,7 @@ def test_mistakes_with_generated_text(finished, tmp_path, monkeypatch, capsys, a
         command.run(main, parser())
     assert str(end.value).startswith(f"error: {sentence}")
     assert "\n" not in str(end.value)
-    assert capsys.readouterr().out == ""
+    assert capsys.readouterr().out in ("", "loop\n")  # a criterion fails after the prompt
 
 
 def test_a_locale_of_ascii_breaks_neither_text_nor_messages(finished):
@@ -75,7 +75,7 @@ def test_a_locale_of_ascii_breaks_neither_text_nor_messages(finished):
     assert done.stdout.startswith(b"l?p")
 
 
-def test_a_path_of_another_script_is_named_under_a_locale_of_ascii(fresh):
+def test_a_path_in_another_script_is_named_under_a_locale_of_ascii(fresh):
     fresh.configure(data={"source": "parquet", "path": "dätä"})
     variables = environment() | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     command = fresh.command("results/tiny/data/text/shard_000.parquet")

@@ -58,11 +58,13 @@ def main(arguments: argparse.Namespace) -> None:
     new_tokens = generate(decoder, prompt, arguments.tokens, sampling, run.tokenizer.end_of_text, speculation)
     printer.text(arguments.prompt)
     tokens, times = [], []
-    for token in new_tokens:
-        times.append(time.perf_counter() - started)
-        tokens.append(token)
-        printer.token(token)
-    printer.end()
+    try:
+        for token in new_tokens:
+            times.append(time.perf_counter() - started)
+            tokens.append(token)
+            printer.token(token)
+    finally:
+        printer.end()
 
     facts = {"stopped": stop_reason(tokens, run, arguments.tokens)}
     facts |= summary(len(prompt), tokens, times, run.model.config)
