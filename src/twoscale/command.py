@@ -83,10 +83,8 @@ def run(main: Callable[[argparse.Namespace], None], parser: argparse.ArgumentPar
 
 
 def compute(main: Callable[[argparse.Namespace], None], arguments: argparse.Namespace) -> None:
-    """Run `main`, or refuse CUDA, as option or in the config of a job, where there is none. Raises InputError."""
-    if getattr(arguments, "device", None) == "cuda":
-        check_cuda("option --device")
-    elif getattr(getattr(arguments, "config", None), "device", None) == "cuda":
+    """Run `main`, unless the config of the job asks for CUDA where there is none. Raises InputError."""
+    if getattr(getattr(arguments, "config", None), "device", None) == "cuda":
         check_cuda("config key compute.device")
     main(arguments)
 

@@ -63,9 +63,10 @@ def test_an_uneven_batch_compiles_for_two_sizes_and_no_more(compiler):
     assert compiler.frame_count <= 2 * (3 * len(model.config.groups) + 1)
 
 
-def test_compiling_for_the_cpu_needs_a_compiler(monkeypatch):
-    monkeypatch.setattr(torch._inductor.config.cpp, "cxx", ("no-such-compiler",))
-    with pytest.raises(InputError, match=r"train\.compile: found no C\+\+ compiler"):
+def test_compiling_for_the_cpu_needs_a_compiler():
+    # monkeypatch does not restore a key of this module
+    without = torch._inductor.config.patch({"cpp.cxx": ("no-such-compiler",)})
+    with without, pytest.raises(InputError, match=r"train\.compile: found no C\+\+ compiler"):
         check_compiler("cpu")
 
 

@@ -568,7 +568,7 @@ def test_a_file_without_such_a_criterion_is_refused_in_one_sentence(source, name
     with pytest.raises(InputError, match=sentence) as refusal:
         configured(tmp_path, source, name)
     message = str(refusal.value)
-    assert message.startswith(f"exit criterion file {tmp_path / 'mine.py'}: ")
+    assert message.startswith(f"exit criterion file {tmp_path / 'mine.py'}")
     assert message.endswith(".")
     assert "\n" not in message
 

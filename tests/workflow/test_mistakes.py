@@ -31,7 +31,7 @@ def mine(file):
         (["--run", "none"], "run 'none': found no folder "),
         (["--results", "elsewhere"], "option --results: found no folder "),
         (["--model", "nowhere"], "nowhere/config.json"),
-        (["--device", "cuda"], "option --device: found cuda, but PyTorch finds no CUDA device here, expected cpu."),
+        (["--device", "cuda"], "option --device: found cuda, expected cpu, because "),
         (["--tokens", "0"], "option --tokens: found 0, expected at least 1."),
         (["--criterion", "kl"], "option --tau: found nothing"),
         (["--criterion", "kl", "--tau", "-1"], "option --tau: found -1.0, expected a number > 0."),

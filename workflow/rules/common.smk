@@ -42,13 +42,21 @@ JobErrors.install(logger)
 CONFIG = PROJECT / "config.yaml"
 
 
+class WrongInput(WorkflowError):
+    """An InputError, which Snakemake prints without the lines of the Snakefiles that raised it."""
+
+    # it reads them from the traceback
+
+    __traceback__ = property(lambda self: None, lambda self, value: None)
+
+
 @contextmanager
 def one_sentence():
-    """Let Snakemake print an InputError without a traceback."""
+    """Let Snakemake end with the sentence of an InputError."""
     try:
         yield
     except InputError as error:
-        raise WorkflowError(str(error)) from None
+        raise WrongInput(str(error)) from None
 
 
 with one_sentence():

@@ -35,6 +35,7 @@ from twoscale.exits.loop_heatmap import (
 )
 from twoscale.exits.readout import READOUTS
 from twoscale.files import replacing
+from twoscale.machine import check_cuda
 from twoscale.model.published.folder import PublishedFolder
 from twoscale.model.trained_run import TrainedRun, open_published_run, open_run
 
@@ -89,8 +90,8 @@ def check_options(arguments: argparse.Namespace) -> None:
     for option in ("tokens", "max_loops", "draft_loops"):
         if (found := getattr(arguments, option)) < 1:
             raise InputError(f"option --{option.replace('_', '-')}: found {found}, expected at least 1.")
-    if arguments.device == "cuda" and not torch.cuda.is_available():
-        raise InputError("option --device: found cuda, but PyTorch finds no CUDA device here, expected cpu.")
+    if arguments.device == "cuda":
+        check_cuda("option --device")
     # where the locale is not UTF-8, bytes of the command line are surrogates, which no tokenizer reads
     arguments.prompt = os.fsencode(arguments.prompt).decode(errors="replace")
 
