@@ -43,9 +43,7 @@ CONFIG = PROJECT / "config.yaml"
 
 
 class WrongInput(WorkflowError):
-    """An InputError, which Snakemake prints without the lines of the Snakefiles that raised it."""
-
-    # it reads them from the traceback
+    """An InputError. Without a traceback Snakemake prints only its sentence, and not where in the Snakefiles it arose."""
 
     __traceback__ = property(lambda self: None, lambda self, value: None)
 
