@@ -1,6 +1,7 @@
 """What users of generate.py, criteria, results folders and locales do wrong: what they see, and what is lost.
 
-Each row ends in one sentence, at exit status 1, and nothing is lost.
+Each row ends in one sentence, at exit status 1, and nothing is lost. Wrong options are in tests/unit/test_generate.py,
+those of config and planning in test_errors.py.
 """
 
 import os
@@ -28,19 +29,13 @@ def mine(file):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--run", "none"], "run 'none': found no folder "),
         (["--results", "elsewhere"], "option --results: found no folder "),
         (["--model", "nowhere"], "nowhere/config.json"),
         (["--device", "cuda"], "option --device: found cuda, expected cpu, because "),
-        (["--tokens", "0"], "option --tokens: found 0, expected at least 1."),
-        (["--criterion", "kl"], "option --tau: found nothing"),
         (["--criterion", "kl", "--tau", "-1"], "option --tau: found -1.0, expected a number > 0."),
         (["--criterion", "accelration", "--tau", "1"], "exit criterion 'accelration': unknown"),
         (["--temperature", "-1"], "temperature: found -1.0"),
         (["--top-p", "2"], "top_p: found 2.0"),
-        (["--prompt", ""], "prompt: found no token"),
-        (["--prompt", "x" * 40], "prompt: found 40 tokens"),
-        (mine("none.py"), "exit criterion file none.py: found no such file"),
         (mine("raises.py"), "exit criterion file raises.py, line 6: Mine.start raised KeyError"),
         (mine("syntax.py"), "exit criterion file syntax.py: does not import (SyntaxError"),
         (mine("method.py"), "exit criterion file method.py: class 'Mine' lacks the method start"),
