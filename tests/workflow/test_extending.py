@@ -11,6 +11,8 @@ import yaml
 
 from tests.workflow.conftest import ROOT, Project, environment
 
+pytestmark = pytest.mark.runs
+
 PAGE = ROOT / "docs" / "extending.md"
 BLOCK = re.compile(r"^```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TITLE = re.compile(r"(?:#|\{#) (\S+?)(?: \((append|in \w+)\))?(?: #\})?")

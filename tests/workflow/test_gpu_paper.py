@@ -7,6 +7,8 @@ import pytest
 
 from tests.workflow.conftest import Project, environment
 
+pytestmark = pytest.mark.runs
+
 TRAINING = {"init_model", "train_segment", "train_segment_last"}
 
 

@@ -6,6 +6,9 @@ import time
 from hashlib import sha256
 
 import psutil
+import pytest
+
+pytestmark = pytest.mark.runs
 
 TRAIN = "results/tiny/data/train.bin"
 CHECKPOINTS = "results/tiny/checkpoints"

@@ -12,6 +12,8 @@ from tests.published import write_folder
 from tests.workflow.conftest import Project, checkout, environment
 from twoscale.model.published.folder import PublishedFolder
 
+pytestmark = pytest.mark.runs
+
 FIGURES = [f"fig{number}" for number in range(1, 6)]
 OURO_FIGURES = ["fig1", "fig2", "fig4"]
 TRAINING = {"init_model", "train_segment", "train_segment_last", "aggregate_training"}

@@ -3,6 +3,8 @@
 import pandas as pd
 import pytest
 
+pytestmark = pytest.mark.runs
+
 
 def test_path_types_and_path_independence_are_made_from_the_checkpoints_alone(editable):
     figures = ["results/path_types.pdf", "results/path_independence.pdf"]
