@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from twoscale.config import FILE_SOURCES, Config
-from twoscale.errors import InputError
 from twoscale.machine import check_cuda, check_disk
 from twoscale.model.flops import BYTES, parameters
 from twoscale.training.plan import PUBLISHED_BYTES, SEGMENT_STATES, states_bytes
@@ -43,10 +42,12 @@ def check(runs: Runs, jobs: Iterable[PlannedJob], here: bool = True, installed: 
 
 
 def check_text(config: Config) -> None:
-    """Refuse a data.path at which there is nothing."""
-    path = config.data.path
-    if config.data.source in FILE_SOURCES and not Path(path).exists():
-        raise InputError(f"config key data.path: found nothing at {path}, expected a file or folder with text.")
+    """Refuse a data.path without a file that data.source reads."""
+    if config.data.source in FILE_SOURCES:
+        # imported here: with it comes pyarrow, which plans without text need not wait for
+        from twoscale.data.text_files import find_files
+
+        find_files(Path(config.data.path), config.data.source)
 
 
 def _check_devices(runs: Runs, jobs: list[PlannedJob], installed: bool) -> None:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from twoscale.errors import InputError, first_line
+from twoscale.errors import InputError, did_you_mean, first_line
 from twoscale.files import replacing
 
 if TYPE_CHECKING:
@@ -393,6 +393,9 @@ def read(table: str, path: str | Path) -> pd.DataFrame:
 def open_file(table: str, path: str | Path) -> pq.ParquetFile:
     """Open `path` without reading its rows; raise InputError unless its columns are those of `table`."""
     import pyarrow.parquet as pq
+
+    if table not in COLUMNS:
+        raise InputError(f"table: found {table!r}, expected one of {', '.join(COLUMNS)}{did_you_mean(table, COLUMNS)}.")
 
     try:
         file = pq.ParquetFile(path)

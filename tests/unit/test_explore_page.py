@@ -30,7 +30,7 @@ def test_a_token_cannot_close_the_script_that_holds_it(page):
 
 
 def test_line_ends_and_tabs_are_drawn_and_other_controls_replaced(page):
-    assert data_of(page)["tokens"][2:] == ["tab⇥and⏎", "\N{REPLACEMENT CHARACTER}[31mred\N{REPLACEMENT CHARACTER}"]
+    assert data_of(page)["tokens"][2:] == ["tab→and⏎", "\N{REPLACEMENT CHARACTER}[31mred\N{REPLACEMENT CHARACTER}"]
     assert explore_page.shown("naïve 日本 🎉 …") == "naïve 日本 🎉 …"
 
 

@@ -47,12 +47,12 @@ def shown(tmp_path):
     return overview.Shown("fig2", "Fig. 2 <drift>", [6], picture)
 
 
-def test_a_claim_shows_the_last_judged_value_of_each_scope_with_its_interval(judged):
-    assert judged[0].measured == "settled mean cosine: -0.25 [-0.5, 0.125] (5–6), not measured (7)"
+def test_a_claim_shows_the_values_that_decide_it_with_intervals_and_bounds(judged):
+    assert judged[0].measured == "settled mean cosine: -0.25 [-0.5, 0.125] (5–6), expected 0.45 … 0.7"
 
 
 def test_of_several_reference_states_the_one_of_the_config_is_shown(judged):
-    assert judged[1].measured == "DLR, last: 20 [19, 21] (4 → 5–6, first state)"
+    assert judged[1].measured == "DLR, last: 20 [19, 21] (4 → 5–6, first state), expected ≥ 5"
 
 
 def test_a_claim_that_is_not_asked_has_a_verdict_and_no_values(judged):

@@ -82,17 +82,26 @@ def test_the_devices_are_those_that_torch_counts():
 # --- text
 
 
-@pytest.mark.parametrize(("path", "refused"), [("nowhere", True), ("texts", False)])
-def test_text_that_is_missing_is_refused_only_if_it_will_be_read(tmp_path, monkeypatch, path, refused):
+@pytest.mark.parametrize(
+    ("path", "problem"),
+    [
+        ("nowhere", "found nothing at nowhere, expected a file or "),
+        ("empty", r"found no \*.parquet file under empty, expected at least one"),
+        ("texts", None),
+    ],
+)
+def test_text_that_is_missing_is_refused_only_if_it_will_be_read(tmp_path, monkeypatch, path, problem):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "texts").mkdir()
+    for folder in ("texts", "empty"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "texts" / "one.parquet").touch()
     mine = runs(data={"source": "parquet", "path": path})
     preflight.check(mine, [job("plot_fig4"), job("join_tokens")])
-    if refused:
-        with pytest.raises(InputError, match=r"^config key data.path: found nothing at nowhere, expected a file or "):
-            preflight.check(mine, [job("prepare_text")])
-    else:
+    if problem is None:
         preflight.check(mine, [job("prepare_text")])
+    else:
+        with pytest.raises(InputError, match=f"^config key data.path: {problem}"):
+            preflight.check(mine, [job("prepare_text")])
 
 
 # --- disk

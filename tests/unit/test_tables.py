@@ -185,3 +185,10 @@ def test_a_missing_or_broken_file_is_refused_in_one_sentence(content, tmp_path):
         tables.read("drift", path)
     assert str(refusal.value).startswith(str(path))
     assert "\n" not in str(refusal.value)
+
+
+def test_a_mistyped_table_is_refused_with_the_name_that_was_meant(tmp_path):
+    with pytest.raises(
+        InputError, match=r"table: found 'loop_metrcs', expected one of .* \(did you mean loop_metrics\?\)"
+    ):
+        tables.read("loop_metrcs", tmp_path / "table.parquet")

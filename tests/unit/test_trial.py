@@ -66,7 +66,13 @@ def test_a_criterion_that_disagrees_at_one_threshold_only_is_refused(tmp_path):
 
 def test_different_logits_behind_the_same_exits_are_refused(tmp_path):
     with pytest.raises(InputError, match="the same exits in parallel and in decoding but different logits"):
-        try_mine(tmp_path, "x_new.add_(len(x_new))[:, 0] > 1e9")
+        try_mine(tmp_path, "(x_new.add_(1) if len(x_new) == 1 else x_new)[:, 0] > 1e9")
+
+
+@pytest.mark.parametrize("decision", ["x_new.mul_(0.5)[:, 0] > 1e9", "state['x'].zero_()[:, 0] > 1e9"])
+def test_a_criterion_that_writes_into_the_states_of_the_model_is_refused(tmp_path, decision):
+    with pytest.raises(InputError, match=r"mine\.py: Mine changed x0 or x_new in place, expected them unchanged"):
+        try_mine(tmp_path, decision)
 
 
 @pytest.mark.parametrize("decision", ["step.norm() < 1", "1 / 0"], ids=["faulty", "crashing"])

@@ -15,7 +15,7 @@ from plotly.offline import get_plotlyjs
 from twoscale.errors import InputError
 
 PLOTLY_MARK, DATA_MARK = "/* plotly.js */", "/* data */"
-SIGNS = {"\n": "⏎", "\r": "␍", "\t": "⇥"}
+SIGNS = {"\n": "⏎", "\r": "␍", "\t": "→"}
 COMPONENTS = ("pc1", "pc2", "pc3")
 DIGITS = 4
 

@@ -57,8 +57,8 @@ class Shown:
 def answers(table: pd.DataFrame, reference_state: str) -> list[Answer]:
     """The verdict on each claim of the table "claims", in their order.
 
-    Of several numbers that a claim is judged on, the last one of each scope is shown; of several reference states
-    (Eq. 2), `reference_state`.
+    Of the numbers that a claim is judged on, those with the verdict of the claim are shown, and of these the last one
+    of each scope; of several reference states (Eq. 2), `reference_state`.
     """
     return [_answer(int(number), rows, reference_state) for number, rows in table.groupby("claim")]
 
@@ -68,15 +68,19 @@ def _answer(claim: int, rows: pd.DataFrame, reference_state: str) -> Answer:
     whole = rows[rows["scope"] == claims.ALL].iloc[-1]
     judged = rows[(rows["bounds"] != "") & (rows["scope"] != claims.ALL)]
     of_state = judged[judged["scope"].str.endswith(f", {reference_state}")]
-    shown = (judged if of_state.empty else of_state).drop_duplicates("scope", keep="last")
-    return Answer(claim, title, whole["verdict"], _measured(shown))
+    shown = judged if of_state.empty else of_state
+    if (decides := shown["verdict"] == whole["verdict"]).any():
+        shown = shown[decides]
+    return Answer(claim, title, whole["verdict"], _measured(shown.drop_duplicates("scope", keep="last")))
 
 
 def _measured(rows: pd.DataFrame) -> str:
-    """Each quantity with its values: "DLR, last: 21.5 [21.3, 21.7] (4 → 5–6), …"."""
+    """Each quantity with its values and bounds: "DLR, last: 21.5 [21.3, 21.7] (4 → 5–6), …, expected ≥ 10"."""
     parts = []
-    for quantity, findings in groupby(rows.itertuples(), key=lambda finding: finding.quantity):
-        parts.append(f"{quantity}: " + ", ".join(map(_value, findings)))
+    for (quantity, bounds), findings in groupby(
+        rows.itertuples(), key=lambda finding: (finding.quantity, finding.bounds)
+    ):
+        parts.append(f"{quantity}: {', '.join(map(_value, findings))}, expected {bounds}")
     return "; ".join(parts)
 
 

@@ -165,8 +165,8 @@ def _check_held_out(val: ShardWriter, dropped: DroppedDocuments, held_out_tokens
     )
     raise InputError(
         f"{val.path.name}: found {val.count} held-out tokens {lost}, expected data.held_out_tokens = "
-        f"{held_out_tokens}; use more text, raise data.held_out_margin or data.held_out_fraction, or lower "
-        "data.held_out_tokens."
+        f"{held_out_tokens}; use more text or raise data.held_out_margin or data.held_out_fraction: text is collected "
+        "for data.held_out_tokens * data.held_out_margin."
     )
 
 

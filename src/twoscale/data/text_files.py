@@ -50,12 +50,15 @@ def local_documents(data: DataConfig, cache: Path) -> Iterator[Document]:
             f"config key data.source: found {data.source!r}, expected python_docs, {', '.join(FILE_SOURCES)} or "
             "fineweb."
         )
-    for file, name in _find(Path(data.path), data.source):
+    for file, name in find_files(Path(data.path), data.source):
         yield from _in_pieces(_documents(file, name, data.source, cache), data.piece_characters)
 
 
-def _find(path: Path, source: str) -> list[tuple[Path, str]]:
-    """The file, or the files under a folder that have an ending of the source; each with its name in the folder."""
+def find_files(path: Path, source: str) -> list[tuple[Path, str]]:
+    """The file, or the files under a folder that have an ending of the source; each with its name in the folder.
+
+    Raises InputError if there is none.
+    """
     endings = ENDINGS[source]
     shown = " or ".join(f"*{ending}" for ending in endings)
     if path.is_file():

@@ -14,25 +14,31 @@ from torch import Tensor
 from twoscale.config import ExitsConfig
 from twoscale.errors import InputError
 from twoscale.exits.benchmark import operating_points
+from twoscale.exits.contract import Decisions
 from twoscale.exits.criteria import ExitCriterion, configured_criteria, make_criterion
 from twoscale.exits.decoder import Decoder, DecoderOptions
 from twoscale.exits.parallel import evaluate
 from twoscale.model.checkpoints import LoadedCheckpoint
+from twoscale.model.interface import LoopedModel
 
 TRIAL_TOKENS = 8
+TRIAL_STEPS = 3
 TOLERANCE = 1e-3  # of logits, relative and absolute
 
 
 def try_criteria(checkpoint: LoadedCheckpoint, tokens: Tensor, exits: ExitsConfig) -> None:
     """Run every operating point of `exits` on the first tokens of held-out sequence 0, `tokens` (T,), in both engines.
 
-    Raises InputError where the exits or the logits differ, and what the engines raise about the criterion.
+    Raises InputError where the exits or the logits differ, where a criterion writes into the states that it is given,
+    and what the engines raise about the criterion.
     Rounding can move an exit whose statistic is within a few units of the threshold, so a difference counts
     only if it is there in float64 too.
     """
     classes = configured_criteria(exits.criteria)
     tokens = tokens[:TRIAL_TOKENS]
     for name, threshold in operating_points(exits):
+        if exits.criteria[name].file is not None:
+            check_inputs(checkpoint.model, make_criterion(name, threshold, classes))
         difference = _difference(checkpoint, tokens, make_criterion(name, threshold, classes), exits.max_loops)
         if difference is None:
             continue
@@ -44,6 +50,23 @@ def try_criteria(checkpoint: LoadedCheckpoint, tokens: Tensor, exits: ExitsConfi
                 f"{where} at {threshold:g}: found {difference}, expected the same in both: a decision on a token may "
                 "depend on its own row only."
             )
+
+
+def check_inputs(model: LoopedModel, criterion: ExitCriterion) -> None:
+    """Refuse a user's criterion that changes x0 or x_new: they are the model's states, with which it goes on."""
+    states = torch.randn(
+        1 + TRIAL_STEPS, TRIAL_TOKENS, model.config.hidden_size, generator=torch.Generator().manual_seed(0)
+    )
+    states = states.to(next(model.parameters()))
+    copies = states.clone()
+    decisions = Decisions(criterion, copies[0], model.readout)
+    for x_new in copies[1:]:
+        decisions.update(x_new)
+    if not torch.equal(copies, states):
+        raise InputError(
+            f"exit criterion file {criterion.file}: {type(criterion).__name__} changed x0 or x_new in place, expected "
+            "them unchanged; write into a copy, such as x_new.clone()."
+        )
 
 
 def _difference(checkpoint: LoadedCheckpoint, tokens: Tensor, criterion: ExitCriterion, max_loops: int) -> str | None:

@@ -214,9 +214,9 @@ def analysis_rows(run: config.Config, rates: Rates) -> list[tuple[str, str]]:
         decoding = cost.decoded_bytes / (rates.bandwidth * 1e9) / 3600
         lines += [
             (f"{name}: FLOPs of whole sequences, at most", f"{cost.parallel_flops:.3g}"),
-            (f"{name}: hours at {rates.analysis_tflops:g} TFLOP/s", f"{hours:.2f}"),
+            (f"{name}: hours at {rates.analysis_tflops:g} TFLOP/s", _decimals(hours)),
             (f"{name}: tokens read one by one, at most", f"{cost.decoded_tokens:,}"),
-            (f"{name}: hours at {rates.bandwidth:g} GB/s", f"{decoding:.2f}"),
+            (f"{name}: hours at {rates.bandwidth:g} GB/s", _decimals(decoding)),
         ]
     return lines
 
@@ -327,7 +327,7 @@ def published_rows(plan: PublishedPlan, rates: Rates) -> list[tuple[str, str]]:
         plan.decoded_bytes / (rates.bandwidth * 1e9),
     )
     return [
-        ("parameters", f"{plan.parameters / 1e6:.1f} M"),
+        ("parameters", f"{_decimals(plan.parameters / 1e6, 1)} M"),
         ("weights on disk, in bf16", _gigabytes(plan.weight_file_bytes)),
         ("weights in memory, exit criteria", _gigabytes(plan.weight_bytes)),
         ("weights in memory, trajectories", _gigabytes(plan.trajectory_weight_bytes)),
@@ -336,11 +336,11 @@ def published_rows(plan: PublishedPlan, rates: Rates) -> list[tuple[str, str]]:
         ("cache of one decoded sequence, in memory", _gigabytes(plan.cache_bytes)),
         ("states for Fig. 1 on disk", _gigabytes(plan.states_bytes)),
         ("per-token tables on disk, at most", _gigabytes(plan.table_bytes)),
-        ("FLOPs per token at all loops", f"{plan.flops_per_token / 1e9:.2f} G"),
+        ("FLOPs per token at all loops", f"{_decimals(plan.flops_per_token / 1e9)} G"),
         ("FLOPs of whole sequences, at most", f"{plan.parallel_flops:.3g}"),
-        (f"hours of these at {rates.analysis_tflops:g} TFLOP/s", f"{parallel / 3600:.2f}"),
+        (f"hours of these at {rates.analysis_tflops:g} TFLOP/s", _decimals(parallel / 3600)),
         ("tokens read one by one, at most", f"{plan.decoded_tokens:,}"),
-        (f"hours of these at {rates.bandwidth:g} GB/s", f"{decoding / 3600:.2f}"),
+        (f"hours of these at {rates.bandwidth:g} GB/s", _decimals(decoding / 3600)),
     ]
 
 
@@ -360,13 +360,13 @@ def plan_rows(plan: Plan, tflops: float, rate: float) -> list[tuple[str, str]]:
     """Label and value of each line of a printed plan: `tflops` of one process, `rate` of all, in tera-FLOP/s."""
     hours = plan.training_flops / (rate * 1e12) / 3600
     return [
-        ("parameters", f"{plan.parameters / 1e6:.1f} M"),
+        ("parameters", f"{_decimals(plan.parameters / 1e6, 1)} M"),
         ("iterations", f"{plan.iterations:,}"),
-        ("tokens trained on", f"{plan.tokens / 1e6:,.1f} M"),
-        ("FLOPs per token, causal attention", f"{plan.flops_per_token / 1e9:.2f} G"),
+        ("tokens trained on", f"{_decimals(plan.tokens / 1e6, 1)} M"),
+        ("FLOPs per token, causal attention", f"{_decimals(plan.flops_per_token / 1e9)} G"),
         ("training FLOPs, causal attention", f"{plan.training_flops:.3g}"),
         ("training FLOPs, full attention", f"{plan.training_flops_full_attention:.3g}"),
-        (f"hours of training at {tflops:g} TFLOP/s a process", f"{hours:.2f}"),
+        (f"hours of training at {tflops:g} TFLOP/s a process", _decimals(hours)),
         ("training jobs (one per checkpoint)", str(plan.training_jobs)),
         ("checkpoints to analyse", str(plan.analysis_jobs)),
         (f"text to collect, {plan.text_unit}", "all" if plan.text is None else f"{plan.text:,}"),
@@ -379,4 +379,9 @@ def plan_rows(plan: Plan, tflops: float, rate: float) -> list[tuple[str, str]]:
 
 
 def _gigabytes(count: int) -> str:
-    return f"{count / 1e9:.3f} GB"
+    return f"{_decimals(count / 1e9, 3)} GB"
+
+
+def _decimals(value: float, digits: int = 2) -> str:
+    """A number with this many decimals, or, where these would be zeros, with two significant digits."""
+    return f"{value:,.{digits}f}" if value == 0 or value >= 10**-digits else f"{value:.2g}"
