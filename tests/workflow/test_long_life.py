@@ -19,7 +19,7 @@ import pytest
 from tests.workflow.conftest import Project, checkout
 
 KILLS = 200
-SECONDS = 8  # the longest time between the first job and a kill
+JOBS, SECONDS = 4, 3  # a kill comes at most this many jobs and seconds after a start
 PATIENCE = 600  # seconds
 # Files with measured times, or with what depends on them: benchmarks, logs, Fig. 4, the claims.
 TIMED = ("benchmarks/", "logs/", ".kept/", "fig4", "claims", "latency", "metrics.csv", "check_cost")
@@ -87,16 +87,19 @@ def kill(victims: list[psutil.Process]) -> set[str]:
 
 
 def disturb(project: Project, chance: random.Random) -> set[str]:
-    """Start Snakemake and kill all of it, itself alone, or one of its jobs, at a random moment; the scripts hit."""
-    snakemake = project.start()
-    if chance.random() < 0.9:  # otherwise also while it plans
-        wait_until(lambda: scripts_of(family(snakemake)), snakemake)
+    """Start Snakemake and kill all of it, itself alone, or one of its processes, at a random moment; the scripts hit.
+
+    The moment is up to some seconds after some finished jobs, so that runs come to an end on machines of any speed.
+    """
+    log = project.root / "snakemake.log"
+    before = log.stat().st_size if log.exists() else 0
+    snakemake, jobs = project.start(), chance.randint(0, JOBS)
+    wait_until(lambda: log.read_bytes()[before:].count(b"Finished jobid") >= jobs, snakemake)
     time.sleep(chance.uniform(0, SECONDS))
     everyone = family(snakemake)
     if snakemake.poll() is not None or not everyone:
         return set()
-    one = [chance.choice(everyone)]
-    hit = kill(chance.choice([everyone, everyone[:1], one]))
+    hit = kill(chance.choice([everyone, everyone[:1], [chance.choice(everyone)]]))
     snakemake.wait(PATIENCE)
     return hit
 
@@ -108,7 +111,8 @@ def test_after_200_kills_nothing_is_lost_and_the_bits_are_those_of_an_undisturbe
     for number in range(KILLS):
         hit.update(disturb(project, chance))
         assert changed(project, expected) == [], f"after kill {number}"
-        project.succeed("--unlock")
+        if list(project.root.glob(".snakemake/locks/*")):
+            project.succeed("--unlock")
         if expected.keys() <= results(project).keys():  # it was done: once more from the start
             rounds += 1
             shutil.rmtree(project.root / "results")
