@@ -77,6 +77,16 @@ def family(snakemake: subprocess.Popen) -> list[psutil.Process]:
         return []
 
 
+def started_in(project: Project) -> list[psutil.Process]:
+    """All processes in the project's folder, also those of a killed Snakemake."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if Path(process.cwd()) == project.root:
+                found.append(process)
+    return found
+
+
 def kill(victims: list[psutil.Process]) -> set[str]:
     """SIGKILL to all of them at once; the scripts among them."""
     scripts = scripts_of(victims)
@@ -115,6 +125,7 @@ def test_after_200_kills_nothing_is_lost_and_the_bits_are_those_of_an_undisturbe
             project.succeed("--unlock")
         if expected.keys() <= results(project).keys():  # it was done: once more from the start
             rounds += 1
+            kill(started_in(project))
             shutil.rmtree(project.root / "results")
         print(f"kill {number + 1}, {rounds} finished runs, hit {dict(hit)}", flush=True)
     project.succeed()
