@@ -33,6 +33,12 @@ PREFIXES = (
     "CURL_",
     "CLICOLOR",
     "LC_",
+    "PET_",
+    "ATEN_",
+    "DNNL_",
+    "ONEDNN_",
+    "CUBLAS_",
+    "NVIDIA_TF32",
 )
 PROXIES = frozenset({"http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy"})  # in capitals too
 DISPLAY = frozenset({"LANG", "LANGUAGE", "TZ", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"})

@@ -61,7 +61,7 @@ class Run:
         return self.checkpoint(until).with_suffix(".partial.safetensors")
 
     def log(self, iteration: int) -> pd.DataFrame:
-        return tables.read("training", self.folder / f"log_{iteration}.parquet")
+        return tables.read("training", self.checkpoint(iteration).with_suffix(".parquet"))
 
     def loops(self, iteration: int) -> pd.DataFrame:
         return tables.read("training_loops", self.folder / f"loops_{iteration}.parquet")
@@ -87,7 +87,7 @@ class Run:
             "partial": self.partial(until),
             "checkpoint": self.checkpoint(until),
             "optimizer": self.optimizer(until),
-            "log": self.folder / f"log_{until}.parquet",
+            "log": self.checkpoint(until).with_suffix(".parquet"),
             "loops": self.folder / f"loops_{until}.parquet",
         }
         files = [self.checkpoint(start), *([self.optimizer(start)] if start else [])]

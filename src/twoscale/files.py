@@ -4,8 +4,10 @@ import errno
 import hashlib
 import os
 import re
+import secrets
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from twoscale.errors import InputError
@@ -35,20 +37,21 @@ def sha256(path: str | os.PathLike) -> str:
 
 @contextmanager
 def replacing(path: str | os.PathLike) -> Iterator[Path]:
-    """Yield a temporary path beside `path` that atomically replaces `path` on success.
+    """Yield the path of a new, empty file beside `path` that atomically replaces `path` on success.
 
-    After an exception the temporary file is removed and `path` is unchanged. The temporary name contains host and
-    process id, so that two processes that write the same file (for example an orphan and its successor on two nodes
-    of a cluster) never share one. What the system refused, such as space on the disk, is an OSError with the name of
-    `path`, whichever library wrote the file.
+    After an exception the temporary file is removed and `path` is unchanged. Its name contains host and process id, to
+    say whose it is after a kill, and a random part, so that nobody who may write to the folder can put a link there
+    first. What the system refused, such as space on the disk, is an OSError with the name of `path`, whichever library
+    wrote the file.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}.tmp")
+    owner = f"{os.uname().nodename}.{os.getpid()}.{secrets.token_hex(8)}"
+    temporary = path.with_name(f".{path.name}.{owner}.tmp")
     try:
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600))
         yield temporary
-        temporary.chmod(_MODE)
-        _sync(temporary)
+        _finish(temporary)
         os.replace(temporary, path)
     except Exception as error:
         number = _system_error(error, temporary)
@@ -57,6 +60,13 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
         raise OSError(number, os.strerror(number), str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def link(source: str | os.PathLike, path: str | os.PathLike) -> None:
+    """Make `path` a hard link to the file `source` in one step."""
+    with replacing(path) as temporary:
+        temporary.unlink()
+        os.link(source, temporary)  # fails where anything has that name
 
 
 def _system_error(error: Exception, temporary: Path) -> int | None:
@@ -69,13 +79,33 @@ def _system_error(error: Exception, temporary: Path) -> int | None:
     return number if number in DISK_ERRORS else None
 
 
+def private_folder(folder: Path, variable: str) -> Path:
+    """Create a folder with a predictable name where it is missing, for files that this user relies on.
+
+    Raises InputError where another user could change what is in it; `variable` names the place for it.
+    """
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (0, os.getuid()) or found.st_mode & stat.S_IWOTH:
+        raise InputError(
+            f"{folder}: found {stat.filemode(found.st_mode)} of user {found.st_uid}, expected a folder of user "
+            f"{os.getuid()} that not everybody may write; remove it, or set {variable} to another folder."
+        )
+    return folder
+
+
 def check_writable(folder: Path) -> None:
     """Refuse a folder that exists and cannot be written."""
     if folder.exists() and not os.access(folder, os.W_OK | os.X_OK):
         raise InputError(f"{folder.absolute()}: found a folder that cannot be written, expected one that can.")
 
 
-def _sync(path: Path) -> None:
-    """Wait until the bytes are on disk, so that a power failure cannot leave an empty file under the new name."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
+def _finish(path: Path) -> None:
+    """Give a file its mode, and wait until its bytes are on disk: a power failure leaves no empty file under a name."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        os.fchmod(descriptor, _MODE)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

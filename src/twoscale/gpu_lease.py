@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from twoscale.errors import InputError
+from twoscale.files import private_folder
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 POLL_SECONDS = 0.5
@@ -47,9 +48,7 @@ def visible_gpus(environment: Mapping[str, str]) -> list[str]:
 
 def leases_folder() -> Path:
     """Folder of this user's locks on this machine. It is local, because locks on shared file systems are unreliable."""
-    folder = Path(tempfile.gettempdir()) / f"twoscale-gpus-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    return folder
+    return private_folder(Path(tempfile.gettempdir()) / f"twoscale-gpus-{os.getuid()}", "TMPDIR")
 
 
 def wait_for(count: int, gpus: Sequence[str], folder: Path) -> list[str]:
@@ -72,7 +71,7 @@ def lease(count: int, gpus: Sequence[str], folder: Path) -> list[str] | None:
     """
     locks: dict[str, int] = {}  # GPU -> descriptor of its locked file
     for gpu in gpus:
-        descriptor = os.open(folder / gpu.replace("/", "_"), os.O_CREAT | os.O_RDWR, 0o600)
+        descriptor = os.open(folder / gpu.replace("/", "_"), os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

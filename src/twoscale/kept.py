@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from twoscale import launch
 from twoscale.errors import first_line
-from twoscale.files import replacing, sha256
+from twoscale.files import link, replacing, sha256
 from twoscale.json import canonical_json
 
 MANIFEST = "manifest.json"
@@ -61,7 +62,7 @@ def run(job: Job, compute: Callable[[], None]) -> None:
 
     All processes of a job may call this: they decide alike, and the main one restores and keeps.
     """
-    is_main = os.environ.get("RANK", "0") == "0"  # set by torchrun
+    is_main = launch.team().rank == 0
     inputs = _digests(job.inputs)
     if inputs is not None and (result := find(job, inputs)) is not None:
         if is_main:
@@ -101,11 +102,11 @@ def _is_continued(result: Result, later: Sequence[Path]) -> bool:
 def restore(job: Job, result: Result) -> None:
     """Link the kept files to the outputs, each in one step; temporary outputs that were not kept become empty files."""
     for path in (*job.outputs, *job.temporary):
-        with replacing(path) as temporary:
-            if path in result.outputs:
-                os.link(job.folder / result.outputs[path], temporary)
-            else:
-                temporary.touch()
+        if path in result.outputs:
+            link(job.folder / result.outputs[path], path)
+        else:
+            with replacing(path):
+                pass
         os.utime(path)
     print(f"restored the kept result; to compute it again, remove {job.folder}", file=sys.stderr)
 
@@ -119,8 +120,7 @@ def keep(job: Job, inputs: dict[str, str]) -> None:
     try:
         outputs = {path: sha256(path) for path in job.outputs}
         for path, digest in outputs.items():
-            with replacing(job.folder / digest) as temporary:
-                os.link(path, temporary)
+            link(path, job.folder / digest)
         result = Result(job.version, inputs, outputs, list(job.temporary))
         with replacing(job.folder / MANIFEST) as temporary:
             temporary.write_text(canonical_json(vars(result)), encoding="utf-8")

@@ -339,7 +339,9 @@ def columns(table: str) -> dict[str, str]:
 
 
 @contextmanager
-def writing(table: str, path: str | Path, units: Mapping[str, str] | None = None) -> Iterator:
+def writing(
+    table: str, path: str | Path, units: Mapping[str, str] | None = None, metadata: Mapping[str, str] | None = None
+) -> Iterator:
     """Yield a function that appends one batch of columns (name -> array) to the table at `path`.
 
     Batches are written as they arrive, so memory does not grow with the table. The file appears under its
@@ -350,6 +352,7 @@ def writing(table: str, path: str | Path, units: Mapping[str, str] | None = None
         path: The parquet file.
         units: For the tables in `MEASURED`, the measures in the order of their columns: name -> unit. The unit
             is stored in the metadata of the parquet field, unless it is empty.
+        metadata: Further keys and values of the metadata of the file.
 
     Raises:
         ValueError: A batch has other columns, or measures are missing or not possible for the table.
@@ -357,7 +360,7 @@ def writing(table: str, path: str | Path, units: Mapping[str, str] | None = None
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    schema = _schema(table, units or {})
+    schema = _schema(table, units or {}).with_metadata(metadata)
     # Measured floats rarely repeat: a dictionary of them would cost ten times the writing itself.
     repeating = [field.name for field in schema if not pa.types.is_floating(field.type)]
     options = {"compression": "zstd", "use_dictionary": repeating}
@@ -388,6 +391,13 @@ def read(table: str, path: str | Path) -> pd.DataFrame:
 
     open_file(table, path).close()
     return pd.read_parquet(path)
+
+
+def metadata(path: str | Path) -> dict[str, str]:
+    """Keys and values of the metadata of a file. Raises OSError or ValueError for one that cannot be read."""
+    import pyarrow.parquet as pq
+
+    return {key.decode(): value.decode() for key, value in (pq.read_schema(path).metadata or {}).items()}
 
 
 def open_file(table: str, path: str | Path) -> pq.ParquetFile:

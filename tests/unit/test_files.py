@@ -1,10 +1,16 @@
 """Atomic writes: a file has its new content or its previous one."""
 
 import os
+import re
+import stat
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from twoscale.files import replacing
+from twoscale.errors import InputError
+from twoscale.files import link, private_folder, replacing
 
 
 def names(folder):
@@ -62,3 +68,100 @@ def test_the_temporary_file_is_on_the_same_disk_and_belongs_to_this_process(tmp_
         temporary.write_text("new")
         assert temporary.parent == tmp_path
         assert str(os.getpid()) in temporary.name
+
+
+def test_a_temporary_file_is_there_before_it_is_written_and_has_a_name_that_nobody_can_foresee(tmp_path):
+    tokens = set()
+    for _ in range(20):
+        with replacing(tmp_path / "table.txt") as temporary:
+            assert stat.S_ISREG(temporary.lstat().st_mode)
+            assert stat.S_IMODE(temporary.lstat().st_mode) == 0o600
+            tokens.add(re.fullmatch(r"\.table\.txt\..+\.(\w{16})\.tmp", temporary.name)[1])
+    assert len(tokens) == 20
+
+
+def plant_link(path, victim):
+    with replacing(path) as temporary:
+        temporary.unlink()
+        temporary.symlink_to(victim)
+
+
+def test_a_link_in_place_of_the_temporary_file_is_not_followed(tmp_path):
+    victim, path = tmp_path / "victim", tmp_path / "table.txt"
+    victim.write_text("of another user")
+    victim.chmod(0o600)
+    path.write_text("old")
+    with pytest.raises(OSError, match="symbolic links"):
+        plant_link(path, victim)
+    assert (victim.read_text(), stat.S_IMODE(victim.stat().st_mode)) == ("of another user", 0o600)
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["table.txt", "victim"]
+
+
+def test_an_output_that_is_a_link_is_replaced_and_its_target_stays(tmp_path):
+    victim, path = tmp_path / "victim", tmp_path / "table.txt"
+    victim.write_text("of another user")
+    path.symlink_to(victim)
+    with replacing(path) as temporary:
+        temporary.write_text("new")
+    assert not path.is_symlink()
+    assert (path.read_text(), victim.read_text()) == ("new", "of another user")
+
+
+def test_a_hard_link_replaces_a_file_and_may_be_made_twice(tmp_path):
+    source, path = tmp_path / "source", tmp_path / "path"
+    source.write_text("new")
+    path.write_text("old")
+    for _ in range(2):
+        link(source, path)
+        assert path.samefile(source)
+    assert names(tmp_path) == ["path", "source"]
+
+
+UMASK = """
+import os, sys
+os.umask(0o077)
+from twoscale.files import replacing
+with replacing(sys.argv[1]) as temporary:
+    temporary.write_text("private")
+print(oct(os.umask(0)))
+"""
+
+
+def test_the_umask_of_the_user_is_kept_and_obeyed(tmp_path):
+    path, source = tmp_path / "table.txt", Path(__file__).parents[2] / "src"
+    command = [sys.executable, "-c", UMASK, path]
+    environment = os.environ | {"PYTHONPATH": str(source)}
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    assert done.stdout.strip() == "0o77"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_private_folder_is_created_for_this_user_alone(tmp_path):
+    for _ in range(2):
+        folder = private_folder(tmp_path / "parent" / "locks", "TMPDIR")
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("kind", ["link", "link to nothing", "file", "writable by everybody", "of another user"])
+def test_a_folder_that_another_user_can_steer_is_refused(kind, tmp_path):
+    folder, elsewhere = tmp_path / "locks", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    if kind == "of another user" and os.getuid():
+        pytest.skip("only root can give a folder to another user")
+    match kind:
+        case "link":
+            folder.symlink_to(elsewhere)
+        case "link to nothing":
+            folder.symlink_to(tmp_path / "nothing")
+        case "file":
+            folder.touch()
+        case "writable by everybody":
+            folder.mkdir()
+            folder.chmod(0o777)
+        case "of another user":
+            folder.mkdir(mode=0o700)
+            os.chown(folder, 12345, 12345)
+    with pytest.raises(InputError, match=r"locks: found .{10} of user \d+, expected a folder of user .* TMPDIR"):
+        private_folder(folder, "TMPDIR")
+    assert names(elsewhere) == []

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from twoscale import gpu_lease
+
 PROJECT = Path(__file__).parents[2]
 SCRIPT = PROJECT / "scripts/with_gpus.py"
 PRINT_GPUS = "import os, sys; print(os.environ.get('CUDA_VISIBLE_DEVICES'), flush=True); sys.stdin.read()"
@@ -91,6 +93,23 @@ def test_too_few_gpus_is_one_sentence(start):
     process = start(3)
     assert process.wait(PATIENCE) == 1
     assert process.stderr.read().startswith("error: CUDA_VISIBLE_DEVICES: found 2 GPUs, expected at least 3")
+
+
+def test_a_folder_of_locks_that_is_a_link_is_one_sentence(start, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / f"twoscale-gpus-{os.getuid()}").symlink_to(elsewhere)
+    process = start(1)
+    assert process.wait(PATIENCE) == 1
+    assert "expected a folder of user" in process.stderr.read()
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_a_lock_that_is_a_link_creates_no_file_elsewhere(tmp_path):
+    (tmp_path / "a").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic links"):
+        gpu_lease.lease(1, ["a", "b"], tmp_path)
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_arguments_of_the_command_are_unchanged():

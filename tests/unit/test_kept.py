@@ -121,6 +121,7 @@ def test_a_failed_job_keeps_the_result_of_before(project):
 
 
 def test_only_the_main_process_of_a_job_keeps_and_restores(project, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "of torchrun")
     monkeypatch.setenv("RANK", "1")
     project.rerun()
     assert not project.job().folder.exists()
@@ -130,6 +131,12 @@ def test_only_the_main_process_of_a_job_keeps_and_restores(project, monkeypatch)
     with pytest.raises(FileNotFoundError):
         project.rerun()
     assert project.computed == 2  # it did not compute either
+
+
+def test_the_rank_of_a_launch_that_did_not_start_the_job_is_ignored(project, monkeypatch):
+    monkeypatch.setenv("RANK", "3")
+    assert project.rerun() == project.rerun()
+    assert project.computed == 1
 
 
 ENDLESS = """

@@ -1,11 +1,15 @@
 """train_segment: what the script leaves on disk when training cannot go on."""
 
+import json
 import re
+import subprocess
 
 import pytest
 
-from tests.segment import Run
+from tests.segment import TIMEOUT, Run
+from twoscale import tables
 from twoscale.model import checkpoints
+from twoscale.training import environment
 
 
 @pytest.fixture(scope="module")
@@ -46,3 +50,71 @@ def test_the_empty_file_of_a_restored_segment_is_no_optimizer_state(tmp_path):
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert f"error: {run.optimizer(2)}: found an empty file, which stands for the optimizer state" in done.stderr
+
+
+NOBODY = {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory) -> tuple[Run, Run]:
+    """A run in a plain shell, and one whose second segment is trained in a shell with a launch and other kernels."""
+    plain, changed = (Run(tmp_path_factory.mktemp(name)) for name in ("plain", "changed"))
+    plain.succeed(0, 2)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in NOBODY.items():
+            patch.setenv(name, value)
+        changed.succeed(0, 2)
+        patch.setenv("MKL_CBWR", "COMPATIBLE")
+        patch.setenv("OMP_THREAD_LIMIT", "1\x1b")
+        changed.said = changed.train(2, 4).stderr
+    return plain, changed
+
+
+def test_a_launch_that_the_shell_exports_changes_no_bit(shell):
+    plain, changed = shell
+    assert changed.checkpoint(2).read_bytes() == plain.checkpoint(2).read_bytes()
+    assert changed.optimizer(2).read_bytes() == plain.optimizer(2).read_bytes()
+
+
+def test_each_log_has_the_environment_of_its_segment(shell):
+    first, second = (environment.read(shell[1].checkpoint(until).with_suffix(".parquet")) for until in (2, 4))
+    assert [entry["first_iteration"] for entry in (*first, *second)] == [1, 3]
+    assert {"torch", "cpu_capability", "threads", "processes"} <= first[0].keys()
+    assert "MKL_CBWR" not in first[0]
+    assert second[0]["MKL_CBWR"] == "COMPATIBLE"
+
+
+def test_a_segment_in_another_environment_says_what_differs_in_one_line(shell):
+    said = [line for line in shell[1].said.splitlines() if line.startswith("warning: ")]
+    assert said == [
+        "warning: training continues in another environment (MKL_CBWR: unset before, 'COMPATIBLE' now; "
+        r"OMP_THREAD_LIMIT: unset before, '1\x1b' now), so its bits may differ from those of an uninterrupted run"
+    ]
+
+
+def test_the_environment_is_not_part_of_a_checkpoint(shell):
+    """Equal states give equal files: a variable that changes no bit repeats no later job."""
+    header = checkpoints.read_header(shell[1].checkpoint(4))
+    assert "MKL_CBWR" not in json.dumps(vars(header))
+
+
+def test_a_log_that_is_missing_broken_or_silent_says_no_environment(tmp_path):
+    path = tmp_path / "log.parquet"
+    assert environment.read(path) == []
+    path.write_bytes(b"PAR1")
+    assert environment.read(path) == []
+    for value in (None, "[", "{}", "[1]"):
+        columns = {name: [] for name in tables.columns("training")}
+        with tables.writing("training", path, metadata=value and {environment.KEY: value}) as append:
+            append(columns)
+        assert environment.read(path) == []
+
+
+def test_a_team_of_another_size_than_the_config_says_is_one_sentence(tmp_path):
+    run = Run(tmp_path)
+    launch = run.command(0, 2, processes=3)
+    launch[launch.index("--nproc-per-node") + 1] = "2"
+    done = subprocess.run(launch, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+    assert done.returncode != 0
+    assert "error: config key train.processes: found 3, expected 2, the number of processes" in done.stderr
+    assert not run.checkpoint(2).exists()

@@ -326,7 +326,7 @@ def test_measuring_the_held_out_loss_changes_no_training(tmp_path):
 
 def test_the_log_is_the_tables_training_and_training_loops(tmp_path):
     state, path, loops_path = trained(3, tmp_path / "none"), tmp_path / "training.parquet", tmp_path / "loops.parquet"
-    write_log(state.log, MODEL.group_labels, path, loops_path)
+    write_log(state, path, loops_path)
     frame, loops = tables.read("training", path), tables.read("training_loops", loops_path)
     assert frame["iteration"].tolist() == [1, 2, 3]
     assert frame["tokens_seen"].tolist() == [32, 64, 96]  # four sequences of eight tokens
@@ -339,7 +339,7 @@ def test_the_log_is_the_tables_training_and_training_loops(tmp_path):
 
 def test_the_log_of_a_model_without_groups_has_no_loops(tmp_path):
     model = model_config(hidden_size=16, groups=[])
-    write_log(trained(1, tmp_path / "none", model).log, model.group_labels, tmp_path / "log", tmp_path / "loops")
+    write_log(trained(1, tmp_path / "none", model), tmp_path / "log", tmp_path / "loops")
     assert tables.read("training_loops", tmp_path / "loops").empty
 
 

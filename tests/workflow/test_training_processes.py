@@ -7,10 +7,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+# What operators of clusters and torchrun give their processes; torchrun also takes PET_NNODES as an option.
+LAUNCH = {"WORLD_SIZE": "4", "RANK": "3", "TORCHELASTIC_RUN_ID": "another", "PET_NNODES": "2", "MASTER_PORT": "9"}
 LOG = "results/tiny/training/iteration_000010.parquet"
 
 
-def test_a_segment_on_two_processes_has_the_loss_curve_of_one(editable):
+def test_a_segment_on_two_processes_has_the_loss_curve_of_one_also_inside_another_launch(editable, monkeypatch):
+    for name, value in LAUNCH.items():
+        monkeypatch.setenv(name, value)
     alone = pd.read_parquet(editable.root / LOG)
     editable.configure(train={"processes": 2, "print_seconds": 0.001})
     assert editable.plan() == {}  # how a run is distributed reruns nothing

@@ -30,7 +30,7 @@ os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(2**30))
 os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(2**30))
 os.environ["PYTHONUTF8"] = "1"  # jobs read and write UTF-8, whatever the locale
 
-from twoscale import preflight
+from twoscale import launch, preflight
 from twoscale.config import read_yaml
 from twoscale.errors import InputError
 from twoscale.files import check_writable
@@ -38,6 +38,7 @@ from twoscale.job_errors import JobErrors
 from twoscale.workflow import Runs, file_options, growing, table_columns, untracked
 
 JobErrors.install(logger)
+launch.leave_team(os.environ)  # no job belongs to the launch that Snakemake was started in
 
 CONFIG = PROJECT / "config.yaml"
 

@@ -14,7 +14,7 @@ from torch.export import ExportedProgram, export
 from twoscale.errors import InputError
 from twoscale.exits.kv_cache import KVCache, attend_at
 from twoscale.exits.prepared import by_columns, for_rows
-from twoscale.files import replacing
+from twoscale.files import private_folder, replacing
 from twoscale.model.interface import LoopedModel, any_weight
 
 Compiled = Callable[[list[Tensor]], list[Tensor]]
@@ -99,7 +99,7 @@ def has_compiler() -> bool:
 
 def cache_folder() -> Path:
     """Where compiled functions are kept between runs."""
-    return Path(cache_dir()) / "twoscale"
+    return private_folder(Path(cache_dir()), "TORCHINDUCTOR_CACHE_DIR") / "twoscale"
 
 
 def _text(program: ExportedProgram) -> str:

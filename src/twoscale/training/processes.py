@@ -8,6 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from twoscale import launch
+
 
 @dataclass(frozen=True)
 class World:
@@ -46,15 +48,18 @@ class World:
             tensor /= self.size
 
 
-def init_distributed(device: str) -> World:
-    """Join the processes of torchrun's environment. On CUDA a process uses the GPU of its local rank."""
-    size = int(os.environ.get("WORLD_SIZE", "1"))
-    if size == 1:
+def init_distributed(device: str, processes: int) -> World:
+    """Join the processes of this launch by torchrun. On CUDA a process uses the GPU of its local rank.
+
+    Raises InputError where they are not as many as `processes`, the config key train.processes.
+    """
+    team = launch.checked_team(processes)
+    if team.size == 1:
         return World()
     if device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl" if device == "cuda" else "gloo")
-    return World(dist.get_rank(), size)
+    return World(dist.get_rank(), team.size)
 
 
 def destroy_distributed(world: World) -> None:

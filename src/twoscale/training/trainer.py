@@ -8,7 +8,7 @@ import contextlib
 import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,10 +22,12 @@ from twoscale.config import ModelConfig, TrainConfig
 from twoscale.data.batches import Batches, HeldOut, Prefetched, open_held_out
 from twoscale.data.shards import TokenShard, open_shard
 from twoscale.errors import InputError
+from twoscale.json import canonical_json
 from twoscale.model import checkpoints, registry
 from twoscale.model.checkpoints import Header
 from twoscale.model.interface import LoopedModel
 from twoscale.model.noise import EvaluationNoise, training_noise
+from twoscale.training import environment
 from twoscale.training.metrics_log import Record, SegmentView, check_tracker, ignore, monitoring
 from twoscale.training.processes import World, destroy_distributed, init_distributed
 
@@ -56,12 +58,18 @@ class SegmentPaths:
     log: Path
     loops: Path
 
+    @property
+    def previous_log(self) -> Path:
+        """The log of the segment before, beside the one of this segment."""
+        return self.log.with_name(self.start[0].with_suffix(self.log.suffix).name)
+
 
 @dataclass
 class TrainingState:
     """The state of a run: model, optimizer, finished iterations, and the log of the segment so far.
 
-    A row of the log is a row of the table "training" and, under "loops", the loop counts of the groups.
+    A row of the log is a row of the table "training" and, under "loops", the loop counts of the groups. The
+    environments are those in which the segment was trained so far, see `twoscale.training.environment`.
     """
 
     model: LoopedModel
@@ -69,6 +77,7 @@ class TrainingState:
     iteration: int
     tokens_seen: int
     log: list[dict[str, Any]] = field(default_factory=list)
+    environments: list[environment.Environment] = field(default_factory=list)
 
 
 def draw_loops(model: ModelConfig, seed: int, iteration: int) -> tuple[int, ...]:
@@ -263,13 +272,15 @@ def train_segment(config: SegmentConfig, data: TrainingData, segment: Segment, p
     pauses before its end leaves only the partial state.
     """
     check_tracker(config.train)
-    world, until, identity = init_distributed(config.device), segment.until, segment.identity
+    world = init_distributed(config.device, config.train.processes)
+    until, identity = segment.until, segment.identity
     weights, header = checkpoints.load(paths.start[0], "weights", identity, config.device)
     moments = {}
     if header.iteration:
         moments = load_moments(paths.start[1], identity, config.device)
     partial = load_partial(paths.partial, header.iteration, until, identity, config.device)
     state = restore(config, *(partial or (weights, moments, header)))
+    note_environment(state, paths.previous_log, environment.current(config.device, world.size), world.is_main)
     trainer = Trainer(config, data, world, segment.stop_at)
     view = SegmentView(segment.run, until, state.iteration, tuple(state.log), paths.log.parent)
     with monitoring(config, view, visible=world.is_main) as trainer.record:
@@ -278,6 +289,14 @@ def train_segment(config: SegmentConfig, data: TrainingData, segment: Segment, p
         write_segment(state, paths, identity)
     destroy_distributed(world)
     return state.iteration
+
+
+def note_environment(state: TrainingState, previous_log: Path, now: environment.Environment, visible: bool) -> None:
+    """Record the environment in which the state is trained on, and say where it is another one than before."""
+    before = state.environments or environment.read(previous_log)
+    if visible and before and (warning := environment.warning(before[-1], now)) is not None:
+        print(warning, file=sys.stderr)
+    state.environments = environment.extended(state.environments, state.iteration + 1, now)
 
 
 def load_moments(path: Path, identity: dict[str, Any], device: str) -> dict[str, Tensor]:
@@ -293,7 +312,7 @@ def load_moments(path: Path, identity: dict[str, Any], device: str) -> dict[str,
 
 def write_segment(state: TrainingState, paths: SegmentPaths, identity: dict[str, Any]) -> None:
     weights, moments = tensors_of(state)
-    write_log(state.log, state.model.config.group_labels, paths.log, paths.loops)
+    write_log(state, paths.log, paths.loops)
     for path, kind, tensors in ((paths.optimizer, "optimizer", moments), (paths.checkpoint, "weights", weights)):
         checkpoints.save(path, tensors, Header(kind, state.iteration, state.tokens_seen, identity, {}))
     paths.partial.unlink(missing_ok=True)
@@ -336,9 +355,10 @@ def tensors_of(state: TrainingState) -> tuple[dict[str, Tensor], dict[str, Tenso
     return dict(state.model.state_dict()), moments
 
 
-def write_log(log: Sequence[Mapping[str, Any]], groups: Sequence[str], path: Path, loops_path: Path) -> None:
-    """Write the log of a segment as the tables "training" and "training_loops"; `groups` are group labels."""
-    with tables.writing("training", path) as append:
+def write_log(state: TrainingState, path: Path, loops_path: Path) -> None:
+    """Write the log of a segment as the tables "training" and "training_loops", the first with the environments."""
+    log, groups = state.log, state.model.config.group_labels
+    with tables.writing("training", path, metadata={environment.KEY: canonical_json(state.environments)}) as append:
         append({name: [row[name] for row in log] for name in tables.columns("training")})
     rows = [(row["iteration"], group, count) for row in log for group, count in zip(groups, row["loops"], strict=True)]
     columns = zip(*rows, strict=True) if rows else ((), (), ())
@@ -360,7 +380,8 @@ def restore(
         for name, parameter in model.named_parameters():
             updates = torch.tensor(float(header.iteration), device=parameter.device)
             optimizer.state[parameter] = {"step": updates} | {m: moments[f"{name}.{m}"] for m in MOMENTS}
-    return TrainingState(model, optimizer, header.iteration, header.tokens_seen, list(header.extra.get("log", ())))
+    log, environments = list(header.extra.get("log", ())), environment.valid(header.extra.get("environments"))
+    return TrainingState(model, optimizer, header.iteration, header.tokens_seen, log, environments)
 
 
 def check_compiler(device: str) -> None:
@@ -395,7 +416,8 @@ def save_partial(path: Path, state: TrainingState, identity: dict[str, Any]) -> 
     weights, moments = tensors_of(state)
     tensors = {f"weights/{name}": tensor for name, tensor in weights.items()}
     tensors |= {f"optimizer/{name}": tensor for name, tensor in moments.items()}
-    header = Header("partial", state.iteration, state.tokens_seen, identity, {"log": state.log})
+    extra = {"log": state.log, "environments": state.environments}
+    header = Header("partial", state.iteration, state.tokens_seen, identity, extra)
     checkpoints.save(path, tensors, header)
 
 

@@ -1,0 +1,94 @@
+"""What the bits of training depend on besides config and code: versions, the CPU, the GPU, and variables of the shell.
+
+Each segment records it in the metadata of its log, and a partial state in its header. Weights and optimizer states
+leave it out: equal states give equal files, so that later jobs are not repeated because of a variable that changed no
+bit on this machine.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from twoscale import tables
+
+KEY = "twoscale.environments"
+# Variables that choose other kernels, another order of sums or another precision of products.
+VARIABLES = (
+    "ATEN_CPU_CAPABILITY",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "DNNL_DEFAULT_FPMATH_MODE",
+    "DNNL_MAX_CPU_ISA",
+    "MKL_CBWR",
+    "MKL_DYNAMIC",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "NVIDIA_TF32_OVERRIDE",
+    "OMP_DYNAMIC",
+    "OMP_THREAD_LIMIT",
+    "ONEDNN_DEFAULT_FPMATH_MODE",
+    "ONEDNN_MAX_CPU_ISA",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+)
+FIRST = "first_iteration"
+
+Environment = Mapping[str, Any]
+
+
+def current(device: str, processes: int) -> dict[str, Any]:
+    """The environment of this process: names of variables and facts -> values; unset variables are left out."""
+    cuda = {"cuda": torch.version.cuda, "gpu": torch.cuda.get_device_name()} if device == "cuda" else {}
+    return {
+        "torch": torch.__version__,
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+        "processes": processes,
+        **cuda,
+        **{name: os.environ[name] for name in VARIABLES if name in os.environ},
+    }
+
+
+def differences(before: Environment, now: Environment) -> list[str]:
+    """What differs, one text each, in alphabetical order."""
+    names = sorted((before.keys() | now.keys()) - {FIRST})
+    return [
+        f"{name}: {_shown(before, name)} before, {_shown(now, name)} now"
+        for name in names
+        if before.get(name) != now.get(name)
+    ]
+
+
+def _shown(environment: Environment, name: str) -> str:
+    return repr(environment[name]) if name in environment else "unset"
+
+
+def warning(before: Environment, now: Environment) -> str | None:
+    """One line where training continues in another environment, otherwise None."""
+    if not (changes := differences(before, now)):
+        return None
+    return (
+        f"warning: training continues in another environment ({'; '.join(changes)}), so its bits may differ from "
+        "those of an uninterrupted run"
+    )
+
+
+def extended(environments: Sequence[Environment], iteration: int, now: Environment) -> list[Environment]:
+    """The environments of a segment, each with its first iteration, where `iteration` is the first one in `now`."""
+    if environments and not differences(environments[-1], now):
+        return list(environments)
+    return [*environments, {FIRST: iteration, **now}]
+
+
+def valid(value: Any) -> list[Environment]:
+    """A value from a file if it is a list of environments, otherwise none."""
+    return value if isinstance(value, list) and all(isinstance(entry, dict) for entry in value) else []
+
+
+def read(log: Path) -> list[Environment]:
+    """The environments of the segment with this log; none where it is missing or does not say."""
+    try:
+        return valid(json.loads(tables.metadata(log).get(KEY, "[]")))
+    except (OSError, ValueError):
+        return []

@@ -1,0 +1,216 @@
+"""A run over weeks in a minute of each: kills at random moments, two runs side by side, a disk that fills up."""
+
+import errno
+import hashlib
+import os
+import random
+import shutil
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pandas as pd
+import psutil
+import pytest
+
+from tests.workflow.conftest import Project, checkout
+
+KILLS = 200
+JOBS, SECONDS = 4, 3  # a kill comes at most this many jobs and seconds after a start
+PATIENCE = 600  # seconds
+# Files with measured times, or with what depends on them: benchmarks, logs, Fig. 4, the claims. SVG files have random
+# names of clip paths inside; the PDF beside each is the same figure.
+TIMED = (".svg", "benchmarks/", "logs/", ".kept/", "fig4", "claims", "latency", "metrics.csv", "check_cost")
+TIMED_COLUMNS = ["tokens_per_s", "tflops", "utilisation"]  # of the training log
+# Kinds of jobs that some kill must hit.
+SCRIPTS = {"prepare_text", "tokenize_text", "train_segment", "extract_trajectories", "aggregate_metrics", "draw"}
+SEGMENT = {"train": {"iterations": 400, "checkpoint_every": 400, "lr_decay_iterations": 400, "save_seconds": 0.2}}
+TARGET = "results/tiny/checkpoints/iteration_000400.safetensors"
+PARTIAL = "results/tiny/checkpoints/iteration_000400.partial.safetensors"
+
+
+def results(project: Project) -> dict[str, str]:
+    """Path -> digest of the content of all finished results that hold no times."""
+    files = (path for path in (project.root / "results").rglob("*") if path.is_file() and path.name[0] != ".")
+    names = {str(path.relative_to(project.root)): path for path in files if ".partial." not in path.name}
+    return {name: digest(path) for name, path in names.items() if not any(part in name for part in TIMED)}
+
+
+def digest(path: Path) -> str:
+    content = path.read_bytes()
+    if path.parent.name == "training":
+        content = pd.read_parquet(path).drop(columns=TIMED_COLUMNS, errors="ignore").to_json().encode()
+    return hashlib.sha256(content).hexdigest()
+
+
+def changed(project: Project, expected: dict[str, str]) -> list[str]:
+    """Results that are there, but with other bits than in an undisturbed run."""
+    return [name for name, found in results(project).items() if found != expected.get(name, found)]
+
+
+def wait_until(condition, snakemake: subprocess.Popen) -> None:
+    """Wait until a condition holds or Snakemake has ended."""
+    end = time.monotonic() + PATIENCE
+    while snakemake.poll() is None and not condition():
+        assert time.monotonic() < end, "nothing happened"
+        time.sleep(0.02)
+
+
+def scripts_of(processes: list[psutil.Process]) -> set[str]:
+    found = set()
+    for process in processes:
+        try:
+            arguments = process.cmdline()
+        except psutil.Error:  # it has ended
+            continue
+        found |= {Path(argument).stem for argument in arguments if argument.startswith("scripts/")}
+    return found
+
+
+def family(snakemake: subprocess.Popen) -> list[psutil.Process]:
+    try:
+        parent = psutil.Process(snakemake.pid)
+        return [parent, *parent.children(recursive=True)]
+    except psutil.Error:
+        return []
+
+
+def started_in(project: Project) -> list[psutil.Process]:
+    """All processes in the project's folder, also those of a killed Snakemake."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if Path(process.cwd()) == project.root:
+                found.append(process)
+    return found
+
+
+def kill(victims: list[psutil.Process]) -> set[str]:
+    """SIGKILL to all of them at once; the scripts among them."""
+    scripts = scripts_of(victims)
+    for victim in victims:
+        with suppress(psutil.NoSuchProcess):
+            victim.kill()
+    return scripts
+
+
+def disturb(project: Project, chance: random.Random) -> set[str]:
+    """Start Snakemake and kill all of it, itself alone, or one of its processes, at a random moment; the scripts hit.
+
+    The moment is up to some seconds after some finished jobs, so that runs come to an end on machines of any speed.
+    """
+    log = project.root / "snakemake.log"
+    before = log.stat().st_size if log.exists() else 0
+    snakemake, jobs = project.start(), chance.randint(0, JOBS)
+    wait_until(lambda: log.read_bytes()[before:].count(b"Finished jobid") >= jobs, snakemake)
+    time.sleep(chance.uniform(0, SECONDS))
+    everyone = family(snakemake)
+    if snakemake.poll() is not None or not everyone:
+        return set()
+    hit = kill(chance.choice([everyone, everyone[:1], [chance.choice(everyone)]]))
+    snakemake.wait(PATIENCE)
+    return hit
+
+
+@pytest.mark.long
+def test_after_200_kills_nothing_is_lost_and_the_bits_are_those_of_an_undisturbed_run(finished, tmp_path):
+    expected = results(finished)
+    project, chance, hit, rounds = checkout(tmp_path / "killed"), random.Random(16), Counter(), 0
+    for number in range(KILLS):
+        hit.update(disturb(project, chance))
+        assert changed(project, expected) == [], f"after kill {number}"
+        if list(project.root.glob(".snakemake/locks/*")):
+            project.succeed("--unlock")
+        if expected.keys() <= results(project).keys():  # it was done: once more from the start
+            rounds += 1
+            kill(started_in(project))
+            shutil.rmtree(project.root / "results")
+        print(f"kill {number + 1}, {rounds} finished runs, hit {dict(hit)}", flush=True)
+    project.succeed()
+    assert results(project) == expected
+    assert hit.keys() >= SCRIPTS
+
+
+@pytest.mark.long
+def test_a_second_run_in_the_same_folder_is_refused_and_the_first_goes_on(editable, undisturbed):
+    editable.configure(**SEGMENT)
+    first = editable.start(TARGET)
+    wait_until((editable.root / PARTIAL).exists, first)
+    second = editable.run(TARGET)
+    assert second.returncode == 1
+    assert "Traceback" not in second.stderr
+    assert "LockException" in second.stderr
+    assert first.wait(PATIENCE) == 0
+    assert (editable.root / TARGET).read_bytes() == undisturbed
+
+
+@pytest.mark.long
+def test_two_runs_in_two_folders_share_nothing(finished, tmp_path):
+    projects = [checkout(tmp_path / name) for name in ("one", "two")]
+    for snakemake in [project.start() for project in projects]:
+        assert snakemake.wait(PATIENCE) == 0
+    expected = results(finished)
+    for project in projects:
+        assert results(project) == expected
+
+
+@pytest.fixture(scope="module")
+def undisturbed(finished, tmp_path_factory) -> bytes:
+    """The checkpoint of one long segment."""
+    project = finished.copy(tmp_path_factory.mktemp("undisturbed"))
+    project.configure(**SEGMENT)
+    project.succeed(TARGET)
+    return (project.root / TARGET).read_bytes()
+
+
+@pytest.fixture
+def small_disk(finished, tmp_path) -> Iterator[Project]:
+    """The finished project, whose results are on a disk of their own with some MB of free space."""
+    project = finished.copy(tmp_path)
+    kept = (project.root / "results").rename(project.root / "earlier")
+    (project.root / "results").mkdir()
+    size = sum(path.stat().st_size for path in kept.rglob("*") if path.is_file()) + 2**23
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(project.root / "results")]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"needs a disk that may be filled: {done.stderr.strip()}")
+    shutil.copytree(kept, project.root / "results", dirs_exist_ok=True)
+    yield project
+    subprocess.run(["umount", "--lazy", str(project.root / "results")], check=True)
+
+
+def fill(path: Path) -> None:
+    """Write a file until its disk is full."""
+    with path.open("wb", buffering=0) as file:
+        while write_page(file):
+            pass
+
+
+def write_page(file) -> bool:
+    try:
+        return bool(file.write(bytes(4096)))
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        return False
+
+
+@pytest.mark.long
+def test_a_disk_that_fills_up_is_one_sentence_and_the_run_continues_once_there_is_space(small_disk, undisturbed):
+    small_disk.configure(**SEGMENT)
+    snakemake = small_disk.start(TARGET)
+    partial, filler = small_disk.root / PARTIAL, small_disk.root / "results/filler"
+    wait_until(partial.exists, snakemake)
+    fill(filler)
+    assert snakemake.wait(PATIENCE) == 1
+    said = (small_disk.root / "snakemake.log").read_text()
+    assert said.count("found the error 'No space left on device', expected free space on its disk") >= 1
+    assert "Traceback" not in said
+    assert partial.stat().st_size
+    filler.unlink()
+    small_disk.succeed(TARGET)
+    assert (small_disk.root / TARGET).read_bytes() == undisturbed
+    assert os.path.ismount(small_disk.root / "results")
