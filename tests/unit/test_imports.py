@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "twoscale"
 
 # Lowest first. A module imports from its own floor and from those before it.
 FLOORS = [
-    {"errors", "files", "json", "progress", "rng", "tables", "fingerprint", "gpu_lease", "kept", "machine"},
+    {"escaping", "errors", "files", "json", "progress", "rng", "tables", "fingerprint", "gpu_lease", "kept", "machine"},
     {"config"},
     {"data"},
     {"model"},

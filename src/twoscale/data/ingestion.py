@@ -8,7 +8,6 @@ removed.
 """
 
 import json
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,18 +16,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pyarrow.parquet as pq
-
 from twoscale import progress, tables
 from twoscale.config import FILE_SOURCES, DataConfig, DownloadConfig, TextQuota
-from twoscale.data.text import ROWS, Document, is_held_out, rows, split_key
+from twoscale.data.bounded_parquet import BoundedParquet
+from twoscale.data.text import Document, is_held_out, rows, split_key
 from twoscale.data.text_files import local_documents
 from twoscale.errors import InputError
 from twoscale.files import replacing, sha256
 
 ROW_GROUP_CHARACTERS = 2**22  # buffered before a row group of a shard is written
 MANIFEST = "manifest.json"
-CACHE = "cache"  # folder in that of the parts, for the files that `datasets` writes
 SIDES = ((False, "training"), (True, "held-out"))  # whether held out, and its name in messages
 
 Measure = Callable[[Sequence[str]], Sequence[int]]
@@ -71,7 +68,7 @@ def prepare_text(data: DataConfig, quota: TextQuota, shards: Sequence[Path], col
     parts = Parts(folder, {key: getattr(data, key) for key in keys} | {"unit": quota.unit})
     if is_local:
         parts.clear()  # the files may have changed
-    files = _local_source(data, folder / CACHE) if is_local else _hub_files(data, parts, collection.download)
+    files = _local_source(data) if is_local else _hub_files(data, parts, collection.download)
     tally = Tally(quota, data)
     try:
         _collect(parts, files, tally, collection)
@@ -86,7 +83,6 @@ def prepare_text(data: DataConfig, quota: TextQuota, shards: Sequence[Path], col
     finally:
         if is_local:
             parts.clear()
-            shutil.rmtree(folder / CACHE, ignore_errors=True)
             folder.rmdir()
 
 
@@ -215,8 +211,8 @@ class Parts:
     def documents(self) -> Iterator[tuple[str, str, int]]:
         """Name, text and size of every document, in order and in constant memory."""
         for part in self.parts:
-            with pq.ParquetFile(self.folder / part.name, pre_buffer=False) as table:
-                for batch in table.iter_batches(ROWS):
+            with (self.folder / part.name).open("rb") as opened:
+                for _, batch in BoundedParquet(opened, part.name).batches(tables.columns("text_part")):
                     yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
     def clear(self) -> None:
@@ -255,9 +251,9 @@ class Parts:
 # --- from the source to the parts
 
 
-def _local_source(data: DataConfig, cache: Path) -> SourceFiles:
+def _local_source(data: DataConfig) -> SourceFiles:
     """All local files as one, so that a part holds many small files."""
-    yield data.source, None, local_documents(data, cache)
+    yield data.source, None, local_documents(data)
 
 
 def _hub_files(data: DataConfig, parts: Parts, download: DownloadConfig) -> SourceFiles:
@@ -272,7 +268,7 @@ def _hub_files(data: DataConfig, parts: Parts, download: DownloadConfig) -> Sour
         first, version = (last.end, last.version) if last and last.file == name else (0, None)
         with hub.open_file(subset, name, download, version) as opened:
             title = f"{data.repository}/{name}"
-            yield name, opened.raw.version, rows(opened, title, name.rpartition("/")[2], first)
+            yield name, opened.raw.version, rows(opened, title, name.rpartition("/")[2], data.max_document_bytes, first)
 
 
 def _collect(parts: Parts, files: SourceFiles, tally: Tally, collection: Collection) -> None:
