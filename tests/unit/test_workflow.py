@@ -406,7 +406,7 @@ def test_a_figure_reads_its_tables_of_the_selected_run_or_of_all_variants():
 def test_a_figure_is_told_its_runs_text_loops_and_values():
     mine = runs()
     fig1, variants = (next(figure for figure in FIGURES if figure.name == name) for name in ("fig1", "variants"))
-    assert json.loads(mine.figure_slice(fig1)) == {
+    assert json.loads(mine.figure_slice(fig1)({})) == {
         "run": "tiny",
         "runs": ["tiny"],
         "text": "Python documentation",
@@ -414,7 +414,7 @@ def test_a_figure_is_told_its_runs_text_loops_and_values():
         "loops": mine.config.trajectories.loops,
         "values": {"tokens": mine.config.figures.fig1_tokens},
     }
-    assert json.loads(mine.figure_slice(variants))["runs"] == mine.variants
+    assert json.loads(mine.figure_slice(variants)({}))["runs"] == mine.variants
 
 
 @pytest.mark.parametrize(("groups", "missing"), [([[2], [3]], []), ([[2]], []), ([], [f"fig{n}" for n in range(1, 6)])])
