@@ -33,7 +33,7 @@ except InputError as error:
     print(error)
 print(count, peak() - before)
 """
-BIG = 150_000_000  # bytes of one document
+BIG = 60_000_000  # bytes of one document
 
 
 def read(source, path):
@@ -61,9 +61,7 @@ def test_a_document_above_the_limit_is_refused_with_file_and_row_before_it_is_de
         for text in ("short", "x" * BIG):
             writer.write_table(pa.table({"text": [text]}))
     sentence, count, memory = read("parquet", path)
-    assert re.search(
-        r"a\.parquet: found a page of 150 MB at row 1 in the column text, expected at most 20 MB", sentence
-    )
+    assert re.search(r"a\.parquet: found a page of 60 MB at row 1 in the column text, expected at most 20 MB", sentence)
     assert count == 1
     assert memory < BIG / 2
 
@@ -77,7 +75,7 @@ def test_a_line_above_the_limit_is_refused_with_file_and_line(tmp_path, source, 
             file.write(b"x" * (BIG // 10))
     sentence, _, memory = read(source, path)
     assert f"a.{ending}, line 2: found more than 20000000 characters" in sentence
-    assert memory < 2 * BIG
+    assert memory < 3 * BIG
 
 
 @pytest.mark.parametrize("size", [None, 10**6])
@@ -94,11 +92,11 @@ def test_a_document_that_is_cut_may_be_longer_than_the_limit(tmp_path):
     assert sum(len(document.text) for document in text_files.local_documents(data)) == 1_300_000
 
 
-OPTIONS = itertools.product(["1.0", "2.0"], ["zstd", "none", "snappy"], [True, False], [100, 10_000])
+OPTIONS = list(itertools.product(["1.0", "2.0"], ["zstd", "none"], [True, False], [True, False]))
 
 
-@pytest.mark.parametrize(("version", "compression", "use_dictionary", "page_size"), OPTIONS)
-def test_the_headers_of_pages_agree_with_the_footer(tmp_path, version, compression, use_dictionary, page_size):
+@pytest.mark.parametrize(("version", "compression", "use_dictionary", "has_statistics"), OPTIONS)
+def test_the_headers_of_pages_agree_with_the_footer(tmp_path, version, compression, use_dictionary, has_statistics):
     texts = [None if row % 7 == 0 else f"text {row % 50} " * (row % 40) for row in range(3000)]
     pq.write_table(
         pa.table({"text": texts}),
@@ -106,7 +104,8 @@ def test_the_headers_of_pages_agree_with_the_footer(tmp_path, version, compressi
         data_page_version=version,
         compression=compression,
         use_dictionary=use_dictionary,
-        data_page_size=page_size,
+        write_statistics=has_statistics,
+        data_page_size=1000,
         write_batch_size=64,
         row_group_size=1000,
     )
@@ -117,7 +116,7 @@ def test_the_headers_of_pages_agree_with_the_footer(tmp_path, version, compressi
             found = list(pages(opened, chunk))
             assert sum(page.values for page in found) == 1000
             headers = chunk.total_uncompressed_size - sum(page.uncompressed for page in found)
-            assert 10 * len(found) < headers < 150 * len(found)
+            assert 10 * len(found) < headers < (2000 if has_statistics else 60) * len(found)
         rows = [
             text for _, batch in BoundedParquet(opened, "a").batches(["text"]) for text in batch["text"].to_pylist()
         ]

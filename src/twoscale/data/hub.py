@@ -181,14 +181,14 @@ def resolve(repository: str, subset: str, revision: str, download: DownloadConfi
             f"config key data.subset: found {subset!r}, expected one of the subsets of {repository}: "
             f"{', '.join(configurations) or 'none'}."
         )
-    names = _matching([sibling.rfilename for sibling in info.siblings or []], train_patterns(configurations[subset]))
+    names = matching([sibling.rfilename for sibling in info.siblings or []], train_patterns(configurations[subset]))
     files = tuple(name for name in names if name.endswith(".parquet"))
     if not files:
         raise InputError(f"{what}: found no parquet file of the split train, expected at least one.")
     return Subset(repository, info.sha, checked_names(what, files))
 
 
-def _matching(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
+def matching(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
     """The names that match a pattern, sorted."""
     plain = {pattern for pattern in patterns if not any(sign in pattern for sign in "*?[")}
     globs = sorted(set(patterns) - plain)
