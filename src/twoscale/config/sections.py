@@ -162,7 +162,7 @@ class DataConfig(Section):
         128,
         "Largest document, in millions of bytes: of a decompressed page of a parquet file, in which no document is "
         "larger; of characters of a line, and of a file of plain text that is not cut into pieces. A larger one is "
-        "refused, because memory grows with this number: up to about ten times as much.",
+        "refused, because memory grows with this number.",
         source="ours",
         optional=True,
     )
