@@ -4,14 +4,22 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
+from twoscale.escaping import one_line
+
 
 class InputError(Exception):
-    """Wrong input. The message is one sentence: the file or key, what was found, what was expected."""
+    """Wrong input. The message is one sentence: the file or key, what was found, what was expected.
+
+    It may quote names from outside: characters that control a terminal are replaced, and it stays one line.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message))
 
 
 def first_line(error: Exception) -> str:
     """The first line of another library's message, without its full stop, for use in a sentence of ours."""
-    return str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
+    return one_line(str(error).strip().partition("\n")[0].rstrip(".")) or type(error).__name__
 
 
 def did_you_mean(found: Any, known: Iterable[str], cutoff: float = 0.6) -> str:

@@ -10,6 +10,8 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+from twoscale.escaping import one_line
+
 # "Command '...' returned non-zero exit status 1." or "Command '...' died with <Signals.SIGKILL: 9>."
 FAILED = re.compile(r"Command '(.*)' (?:returned non-zero exit status|died with <Signals\.\w+:) (\d+)", re.DOTALL)
 ENDED = "At least one job did not complete successfully."
@@ -70,7 +72,7 @@ def last_line(path: str) -> str | None:
         return None
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
     if (line := next(filter(None, map(str.strip, reversed(lines))), None)) is not None:
-        return line
+        return one_line(line)
     if shutil.disk_usage(log).free < LITTLE_SPACE:
         return f"error: {log}: found the error 'No space left on device', expected free space on its disk."
     return None

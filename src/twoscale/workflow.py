@@ -20,6 +20,7 @@ from twoscale import config as configs
 from twoscale import tables
 from twoscale.config import Config, CriterionConfig, ExitsConfig, ModelConfig
 from twoscale.errors import InputError
+from twoscale.escaping import rst
 from twoscale.figures.catalogue import FIGURES, Figure, report_values
 from twoscale.fingerprint import criterion_file_fingerprint, fingerprint
 from twoscale.json import canonical_json
@@ -57,6 +58,7 @@ class Runs:
         self.before_jobs: Callable[[], None] = lambda: None  # a check that the workflow makes when it has a plan
         for run in self.configs.values():
             criterion_files(run.dense_exits.criteria)  # a file that cannot be read is reported before any job
+            _check_folder(run.model.folder)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.configs)
@@ -468,13 +470,20 @@ class Runs:
             for name, file in figure.inputs.items()
         }
 
-    def figure_slice(self, figure: Figure) -> str:
-        """Param: what a figure shows besides its tables, as one canonical JSON string."""
-        shown = self.figure_runs(figure)
-        config = self.configs[shown[0]]
-        names = {"run": self.selected, "runs": shown, "text": configs.text_label(self.config.data)}
-        names |= {"published": not trains(config)}
-        return canonical_json(names | {"loops": figure.loops(config), "values": figure.values(config)})
+    def figure_slice(self, figure: Figure) -> Callable:
+        """Param function: what a figure shows besides its tables, as one canonical JSON string.
+
+        A function, because Snakemake takes braces in a plain string for a wildcard.
+        """
+
+        def param(wildcards: Any) -> str:
+            shown = self.figure_runs(figure)
+            config = self.configs[shown[0]]
+            names = {"run": self.selected, "runs": shown, "text": configs.text_label(self.config.data)}
+            names |= {"published": not trains(config)}
+            return canonical_json(names | {"loops": figure.loops(config), "values": figure.values(config)})
+
+        return param
 
     def figure_files(self, target: str) -> list[str]:
         """The files of a target rule: those of its figures that the selected run has."""
@@ -526,7 +535,7 @@ class Runs:
         @untracked
         def param(wildcards: Any) -> Caption:
             results = caption_results(figure.name) if figure is not None else ""
-            return Caption(values | {"held_out": self.near_duplicates(), "results": results})
+            return Caption(values | {"held_out": self.near_duplicates()}, results)
 
         return param
 
@@ -550,7 +559,13 @@ class Runs:
 
 
 class Caption(dict):
-    """The values of a caption. The report prints the params of a job beside its caption, which quotes these values."""
+    """The values of a caption, in which reStructuredText has no markup of strings, except in `results`.
+
+    The report prints the params of a job beside its caption, which quotes these values.
+    """
+
+    def __init__(self, values: Mapping[str, Any], results: str = "") -> None:
+        super().__init__({name: _without_markup(value) for name, value in values.items()}, results=results)
 
     def __str__(self) -> str:
         return "(see the description)"
@@ -564,8 +579,14 @@ def caption_results(figure: str) -> str:
         return ""
     if not sentences:
         return ""
-    items = [re.sub(r"([\\*`_|])", r"\\\1", sentence) for sentence in sentences]
-    return "\n".join(["**Results**, with 95 % intervals in brackets:", "", *(f"- {item}" for item in items)])
+    items = [f"- {rst(sentence)}" for sentence in sentences]
+    return "\n".join(["**Results**, with 95 % intervals in brackets:", "", *items])
+
+
+def _without_markup(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _without_markup(entry) for name, entry in value.items()}
+    return rst(value) if isinstance(value, str) else value
 
 
 def trains(config: Config) -> bool:
@@ -617,6 +638,15 @@ def criterion_files(criteria: Mapping[str, CriterionConfig]) -> dict[str, str]:
         for name, entry in criteria.items()
         if entry.file is not None
     }
+
+
+def _check_folder(folder: str | None) -> None:
+    """Refuse a folder of input files that Snakemake would take for a pattern."""
+    if folder is not None and {"{", "}"} & set(folder):
+        raise InputError(
+            f"config key model.folder: found {folder}, expected a path without braces, which are wildcards in the "
+            "names of input files."
+        )
 
 
 def kept_folder(run: str, output: str) -> str:

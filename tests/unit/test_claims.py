@@ -11,7 +11,7 @@ import pytest
 
 from tests.small import ROOT
 from twoscale import tables
-from twoscale.analysis import claims, claims_exits, claims_page, evidence, findings
+from twoscale.analysis import claims, claims_exits, claims_page, evidence, findings, pages
 from twoscale.analysis.findings import FAILS, HOLDS, NOT_ASKED, OPEN
 
 GROUPS = ("4", "5-6")
@@ -632,3 +632,9 @@ def test_analysis_needs_no_torch():
     names = ["twoscale.analysis" if name == "__init__" else f"twoscale.analysis.{name}" for name in modules]
     code = f"import sys; sys.modules['torch'] = None; import {', '.join(names)}"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT / "src")
+
+
+def test_the_page_escapes_the_names_of_run_and_text():
+    page = claims_page.page(usual_verdicts(), "demo_", "txt <img src=x>\n[c](javascript:x)", synthetic())
+    assert "Run **demo\\_** on txt &lt;img src=x&gt;␊\\[c\\](javascript:x)." in page
+    assert "<title>The claims of the paper on the run demo_</title>" in pages.from_markdown(page)

@@ -4,6 +4,7 @@ import email.utils
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import time
@@ -14,6 +15,9 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec.utils import glob_translate
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests import hub as loopback
 from twoscale.config import DataConfig, DownloadConfig, TextQuota, plain
@@ -340,6 +344,119 @@ def test_a_damaged_part_is_collected_again(run, expected):
 def test_a_missing_revision_or_subset_is_reported_after_one_request(hub, run, changes, message):
     assert message in run(**changes).fail()
     assert len(hub.requests) == 1
+
+
+# --- hostile servers and repositories
+
+
+class Flood:
+    """A fault that sends up to a gigabyte, and the bytes that it sent until the client hung up."""
+
+    def __init__(self, code=200, **headers):
+        self.code, self.headers, self.sent = code, {name.replace("_", "-"): v for name, v in headers.items()}, 0
+
+    def __call__(self, handler):
+        handler.head(self.code, 10**9, **self.headers)
+        handler.close_connection = True
+        while self.sent < 10**9:
+            self.sent += handler.wfile.write(bytes(2**20))
+
+
+@pytest.mark.parametrize("code", [200, 403])
+def test_a_response_that_is_longer_than_requested_is_cut_off_and_not_repeated(hub, run, code):
+    flood = Flood(code)
+    hub.faults += [loopback.nothing, loopback.nothing, flood]
+    assert "000.parquet: could not be read from the Hugging Face Hub" in (sentence := run().fail())
+    assert "found more bytes than the" in sentence
+    assert flood.sent < 50e6  # the range, and what the buffers of the system hold
+    assert len(hub.content_requests()) == 3
+
+
+def test_a_redirect_and_a_listing_without_end_are_cut_off(hub, run):
+    for code in (302, 200):
+        flood = Flood(code, Location=f"{hub.address}/elsewhere")
+        hub.api_faults += [flood]
+        assert "found more bytes than the" in run().fail()
+        assert flood.sent < client.MAX_RESPONSE + 50e6
+
+
+@pytest.mark.parametrize("code", [200, 206])
+def test_a_server_that_ignores_ranges_is_refused_at_once(hub, run, code):
+    hub.faults += [lambda handler: handler.answer(code, bytes(5000), ETag='"whole"')]
+    assert f"status {code} with 5000 bytes, expected 206 with 1" in run().fail()
+    assert len(hub.content_requests()) == 1
+
+
+def test_a_compressed_response_is_refused(hub, run):
+    hub.faults += [lambda handler: handler.answer(206, bytes(1), **{"Content-Encoding": "gzip"})]
+    assert "found the content encoding gzip, expected none" in run().fail()
+
+
+def listing(names, card=None):
+    """A fault that answers the first request with these names of files."""
+    card = card or {"configs": [{"config_name": "sample", "data_files": "sample/**"}]}
+    info = {"_id": "0", "id": loopback.REPOSITORY, "sha": loopback.COMMIT, "cardData": card}
+    content = json.dumps(info | {"siblings": [{"rfilename": name} for name in names]}).encode()
+    return lambda handler: handler.answer(200, content)
+
+
+UNSAFE = [
+    "sample/../../../other/secret.parquet",
+    "/etc/passwd.parquet",
+    "sample//a.parquet",
+    "sample/./a.parquet",
+    "sample/..\\a.parquet",
+    "sample/\x1b]0;title\x07.parquet",
+    "sample/\u202egpj.parquet",
+    "sample/a\nerror: all is well.parquet",
+    "sample/\x00.parquet",
+]
+
+
+@pytest.mark.parametrize("name", UNSAFE)
+def test_a_name_that_leaves_the_repository_or_has_controls_is_refused(name):
+    with pytest.raises(InputError, match="what: found a file named ") as raised:
+        client.checked_names("what", ["a.parquet", name])
+    assert str(raised.value).isprintable()
+
+
+def test_a_file_outside_the_repository_is_not_requested(hub, run):
+    hub.api_faults += [listing(["sample/a.parquet", UNSAFE[0]])]
+    assert f"error: somebody/text, subset sample, revision main: found a file named {UNSAFE[0]!r}" in run().fail()
+    assert hub.content_requests() == []
+
+
+def test_names_of_subsets_cannot_control_the_terminal(hub, run):
+    hub.api_faults += [listing([], {"configs": [{"config_name": "\x1b[2J\nerror: fine \u202e", "data_files": "*"}]})]
+    sentence = run().fail()
+    assert sentence.isprintable()
+    assert sentence.startswith("error: config key data.subset: found 'sample', expected one of the subsets")
+
+
+@pytest.mark.parametrize("pattern", ["*a" * 11 + "b", "sample/" + "**/" * 30 + "b", "[a-z]*" * 200 + "!"])
+def test_a_pattern_with_many_wildcards_takes_no_time(pattern):
+    started = time.monotonic()
+    assert not client.matches("sample/" + "a" * 60, pattern)
+    assert not client.matches("a" * 60, pattern)
+    assert not client.matches("a/" * 60 + "a", pattern)
+    assert time.monotonic() - started < 2
+
+
+def test_very_many_patterns_are_refused():
+    patterns = [f"{number}*" for number in range(client.MAX_GLOBS + 1)]
+    with pytest.raises(InputError, match=r"data\.subset: found 101 patterns with wildcards"):
+        client.matching(["a"], patterns)
+    assert client.matching(["b", "a"], ["a", "b", "c"] * 1000) == ["a", "b"]
+
+
+PATHS = st.lists(st.sampled_from(["a", "b", "ab", "aab", "a.b", "[a]"]), min_size=1, max_size=4).map("/".join)
+PARTS = ["*", "**", "a", "a*", "*b", "?", "a?b", "[ab]*", "[!a]*", "*.b", "a*b"]
+PATTERNS = st.lists(st.sampled_from(PARTS), min_size=1, max_size=4).map("/".join)
+
+
+@given(PATHS, PATTERNS)
+def test_patterns_mean_what_they_mean_in_fsspec(path, pattern):
+    assert client.matches(path, pattern) == bool(re.match(glob_translate(pattern), path))
 
 
 def test_offline_mode_is_respected(hub, run):

@@ -11,7 +11,10 @@ SOURCE = Path(__file__).parents[2] / "src" / "twoscale"
 
 # Lowest first. A module imports from its own floor and from those before it.
 FLOORS = [
-    {"errors", "files", "json", "progress", "rng", "tables", "fingerprint", "gpu_lease", "kept", "machine", "launch"},
+    {
+        *("escaping", "errors", "files", "json", "progress", "rng", "tables", "fingerprint", "gpu_lease", "kept"),
+        *("machine", "launch"),
+    },
     {"config"},
     {"data"},
     {"model"},

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from twoscale.escaping import neutralise
 from twoscale.exits.loop_heatmap import (
     RAMP,
     TokenSpan,
     Utf8Stream,
     colour,
     loop_range,
-    neutralise,
     page,
     scale_ends,
     scale_marks,

@@ -1,5 +1,6 @@
 """Downloading a model from a hub that fails, with the real client in a separate process."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -104,3 +105,14 @@ def test_a_repository_without_weights_is_refused(fetch, hub):
     for name in shards():
         (hub.folder / name).unlink()
     assert "expected config.json and safetensors files." in fetch(succeeds=False)
+
+
+def test_a_name_of_the_listing_never_leaves_the_folder(fetch, hub, tmp_path):
+    names = [*hub.files(), "model-/../../../escaped-of-1.safetensors", "model-\x1b[2J-of-2.safetensors"]
+    info = {"_id": "0", "id": loopback.REPOSITORY, "sha": loopback.COMMIT}
+    info |= {"siblings": [{"rfilename": name} for name in names]}
+    hub.api_faults += [lambda handler: handler.answer(200, json.dumps(info).encode())]
+    message = fetch(succeeds=False).strip()
+    assert "found a file named 'model-\\x1b[2J-of-2.safetensors', expected a path inside the repository" in message
+    assert message.isprintable()
+    assert not (tmp_path / "model").exists()

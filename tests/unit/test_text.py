@@ -9,6 +9,7 @@ import pytest
 from twoscale import tables
 from twoscale.config import DataConfig
 from twoscale.data import text, text_files
+from twoscale.data.bounded_parquet import ROWS
 from twoscale.errors import InputError
 
 CACHE = Path("unused")  # reading parquet files writes nothing
@@ -133,7 +134,7 @@ def test_every_string_type_is_text(tmp_path, dtype):
 
 
 def test_row_numbers_go_on_across_batches_and_row_groups(tmp_path):
-    count = 2 * text.ROWS + 10
+    count = 2 * ROWS + 10
     path = tmp_path / "x.parquet"
     pq.write_table(pa.table({"text": [f"t{row}" for row in range(count)]}), path, row_group_size=100)
     assert documents(data(path)) == [(f"x.parquet:{row}", f"t{row}") for row in range(count)]
@@ -145,10 +146,12 @@ def test_reading_from_a_row_on_gives_the_rest_under_the_same_names(tmp_path):
         pa.table({"text": [None if row % 5 == 0 else f"t{row}" for row in range(40)]}), path, row_group_size=7
     )
     with path.open("rb") as opened:
-        everything = list(text.rows(opened, "x", "x"))
+        everything = list(text.rows(opened, "x", "x", 10**6))
     for first in (0, 6, 7, 20, 39, 40):
         with path.open("rb") as opened:
-            assert list(text.rows(opened, "x", "x", first)) == [found for found in everything if found.row >= first]
+            assert list(text.rows(opened, "x", "x", 10**6, first)) == [
+                found for found in everything if found.row >= first
+            ]
 
 
 def test_missing_path_is_refused(tmp_path):

@@ -134,7 +134,7 @@ def test_json_lines_are_documents_named_by_id_or_line(tmp_path, read, ending):
 
 
 def test_line_numbers_go_on_across_batches(tmp_path, read):
-    count = text_files.LINES + 3
+    count = 5000
     file = written(tmp_path / "a.jsonl", json_lines(*({"text": f"t{row}"} for row in range(count))))
     assert read("jsonl", file) == [(f"a.jsonl:{row + 1}", f"t{row}") for row in range(count)]
 

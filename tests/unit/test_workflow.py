@@ -146,6 +146,12 @@ def test_a_folder_sets_architecture_loops_criteria_and_thresholds_below_the_user
     )
 
 
+def test_a_folder_with_braces_is_refused(tmp_path):
+    folder = str(write_folder("ouro", tmp_path / "m{x}"))
+    with pytest.raises(InputError, match=r"config key model\.folder: found .*m\{x\}, expected a path without braces"):
+        runs(model={"source": "published", "folder": folder}, tokenizer={"name": "published"})
+
+
 def test_a_published_model_is_one_checkpoint_with_the_files_of_its_folder(ouro):
     mine, folder = runs(model=ouro), ouro["folder"]
     assert mine.iterations("tiny") == [0]
@@ -403,10 +409,17 @@ def test_a_figure_reads_its_tables_of_the_selected_run_or_of_all_variants():
     assert drift == [f"results/{run}/tables/drift.parquet" for run in mine.variants]
 
 
+def test_the_name_of_a_text_is_one_line_without_controls():
+    mine = runs(data={"source": "txt", "path": "/data/a\n\n.. raw:: html\x1b[2J\u202e/"})
+    assert mine.caption()({}, None)["text"] == r"txt a␊␊\.\. raw\:\: html␛\[2J\�".replace("␊", r"\␊").replace(
+        "␛", r"\␛"
+    )
+
+
 def test_a_figure_is_told_its_runs_text_loops_and_values():
     mine = runs()
     fig1, variants = (next(figure for figure in FIGURES if figure.name == name) for name in ("fig1", "variants"))
-    assert json.loads(mine.figure_slice(fig1)) == {
+    assert json.loads(mine.figure_slice(fig1)({})) == {
         "run": "tiny",
         "runs": ["tiny"],
         "text": "Python documentation",
@@ -414,7 +427,7 @@ def test_a_figure_is_told_its_runs_text_loops_and_values():
         "loops": mine.config.trajectories.loops,
         "values": {"tokens": mine.config.figures.fig1_tokens},
     }
-    assert json.loads(mine.figure_slice(variants))["runs"] == mine.variants
+    assert json.loads(mine.figure_slice(variants)({}))["runs"] == mine.variants
 
 
 @pytest.mark.parametrize(("groups", "missing"), [([[2], [3]], []), ([[2]], []), ([], [f"fig{n}" for n in range(1, 6)])])
@@ -472,7 +485,7 @@ def test_captions_have_the_results_of_their_figure_as_text_without_markup(tmp_pa
     path.write_text(json.dumps({"fig1": ["holds; step_norm: 2 *"], "fig2": []}))
     mine = runs()
     captions = {figure.name: mine.caption(figure)(of(), output=None) for figure in FIGURES}
-    assert captions["fig1"]["results"].endswith("\n\n- holds; step\\_norm: 2 \\*")
+    assert captions["fig1"]["results"].endswith("\n\n- holds\\; step\\_norm\\: 2 \\*")
     assert captions["fig2"]["results"] == captions["scaling"]["results"] == ""
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from twoscale.analysis.claims import Verdict
 from twoscale.analysis.evidence import Estimate, Evidence
 from twoscale.analysis.findings import Finding
+from twoscale.escaping import markdown
 
 HEADER = """\
 # The claims of the paper on the run {run}
@@ -57,8 +58,8 @@ def _header(run: str, text: str, evidence: Evidence) -> str:
     iterations = ["0 (untrained)" if iteration == 0 else str(iteration) for iteration in evidence.iterations]
     trained = TRAINED.format(iterations=", ".join(iterations), warmup=evidence.warmup)
     return HEADER.format(
-        run=run,
-        text=text,
+        run=markdown(run),
+        text=markdown(text),
         checkpoints=PUBLISHED if evidence.published else trained,
         sequences=evidence.loops["sequence"].nunique(),
         documents=evidence.loops["document"].nunique(),

@@ -3,6 +3,7 @@
 The widget is DataTables, from the package itables.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from html import escape
 from pathlib import Path
@@ -39,7 +40,7 @@ def page(title: str, body: str) -> str:
 
 def from_markdown(text: str) -> str:
     """A web page that shows Markdown with tables; its title is the first line."""
-    title = text.partition("\n")[0].lstrip("# ")
+    title = re.sub(r"\\(.)", r"\1", text.partition("\n")[0].lstrip("# "))
     return page(title, f"{CLAIMS_STYLE}\n{markdown.markdown(text, extensions=['tables'])}")
 
 

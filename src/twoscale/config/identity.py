@@ -9,6 +9,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from twoscale.escaping import one_line
+
 if TYPE_CHECKING:
     from pydantic import BaseModel
     from pydantic.fields import FieldInfo
@@ -137,11 +139,11 @@ def text_source(data: DataConfig) -> dict[str, Any]:
 
 
 def text_label(data: DataConfig) -> str:
-    """Name of the text in figures and captions."""
+    """Name of the text in figures and captions, one line of harmless characters."""
     match data.source:
         case "fineweb":
-            return f"FineWeb {data.subset}"
+            return one_line(f"FineWeb {data.subset}")
         case "txt" | "jsonl" | "parquet":
-            return f"{data.source} {data.path.rstrip('/').rpartition('/')[2]}"
+            return one_line(f"{data.source} {data.path.rstrip('/').rpartition('/')[2]}")
         case _:
             return "Python documentation"

@@ -158,6 +158,14 @@ class DataConfig(Section):
         "a unit of resampling. null: documents are not cut.",
         source="ours",
     )
+    max_document_mb: Count = key(
+        128,
+        "Largest document, in millions of bytes: of a decompressed page of a parquet file, in which no document is "
+        "larger; of characters of a line, and of a file of plain text that is not cut into pieces. A larger one is "
+        "refused, because memory grows with this number.",
+        source="ours",
+        optional=True,
+    )
     repository: str = key("HuggingFaceFW/fineweb", "Hub repository for source: fineweb.", source="§2")
     subset: str = key(
         "sample-10BT", "Subset of the repository; 300 M tokens are 3 % of the default subset.", source="ours"
@@ -203,6 +211,10 @@ class DataConfig(Section):
     text_shards: Annotated[int, Field(ge=1, le=999), Number] = key(
         8, "Number of parquet files that the text is written to.", source="ours"
     )
+
+    @property
+    def max_document_bytes(self) -> int:
+        return self.max_document_mb * 10**6
 
 
 class DownloadConfig(Section):

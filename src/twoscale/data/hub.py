@@ -6,16 +6,15 @@ disk. The library `datasets` fails tests of this module that docs/reproduction.m
 """
 
 import io
-import re
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
+from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, TypeVar
 
 import huggingface_hub
-from fsspec.utils import glob_translate
-from httpx2 import HTTPError, TransportError
+from httpx2 import HTTPError, Response, SyncByteStream, TransportError
 from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
@@ -24,6 +23,9 @@ from twoscale.errors import InputError, first_line
 
 BUFFER = 2**22  # bytes read ahead of the parquet reader's position
 MAX_RANGE = 2**23  # bytes of one request, so that a failure repeats little
+MAX_RESPONSE = 2**27  # bytes of one response: a listing, or a small file such as a tokenizer
+ERROR_BYTES = 2**16  # bytes of a response beyond the range that was requested, such as the page of an error
+MAX_GLOBS = 100  # patterns with wildcards of one subset
 MAX_RETRY_AFTER = 3600.0  # seconds
 TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 
@@ -31,7 +33,11 @@ T = TypeVar("T")
 
 
 class ShortResponseError(Exception):
-    """The server sent another number of bytes than requested, in a response that is complete by its own headers."""
+    """The server sent fewer bytes than requested, in a response that is complete by its own headers."""
+
+
+class WrongResponseError(Exception):
+    """The server sent something else than requested, as it would again: more bytes, the whole file, or compressed."""
 
 
 # --- requests
@@ -43,14 +49,49 @@ def fetch(what: str, request: Callable[[], T], download: DownloadConfig) -> T:
     Raises:
         InputError: about `what`, if the last attempt fails or the error is permanent.
     """
+    _bound_responses()
     try:
         return with_retries(request, download)
-    except (HTTPError, OfflineModeIsEnabled, ShortResponseError) as error:
+    except (HTTPError, OfflineModeIsEnabled, ShortResponseError, WrongResponseError) as error:
         raise InputError(
             f"{what}: could not be read from the Hugging Face Hub, with {download.retries} retries of transient errors "
             f"({_describe(error)}); expected a repository and revision within reach of the network (a private one "
             "needs a token), or local files: data.source: parquet, or model.folder."
         ) from error
+
+
+class _BoundedStream(SyncByteStream):
+    """The bytes of a response, up to a limit. Raises WrongResponseError for the first byte beyond."""
+
+    def __init__(self, stream: SyncByteStream, limit: int) -> None:
+        self.stream, self.limit = stream, limit
+
+    def __iter__(self) -> Iterator[bytes]:
+        received = 0
+        for chunk in self.stream:
+            received += len(chunk)
+            if received > self.limit:
+                raise WrongResponseError(f"found more bytes than the {self.limit} that this response may have")
+            yield chunk
+
+    def close(self) -> None:
+        self.stream.close()
+
+
+def _bound_responses() -> None:
+    """Bound every response of the session of `huggingface_hub`, also redirects, listings and errors."""
+    session = get_session()
+    if _bound not in session.event_hooks["response"]:
+        session.event_hooks["response"].append(_bound)
+        session.headers["Accept-Encoding"] = "identity"  # a few compressed bytes can become many
+
+
+def _bound(response: Response) -> None:
+    """Hook of the session: called with every response before its content is read."""
+    encoding = response.headers.get("content-encoding", "identity")
+    if encoding != "identity":
+        raise WrongResponseError(f"found the content encoding {encoding}, expected none")
+    response.stream = _BoundedStream(response.stream, response.request.extensions.get("max_bytes", MAX_RESPONSE))
 
 
 def get_whole(url: str, download: DownloadConfig) -> bytes:
@@ -133,19 +174,59 @@ def resolve(repository: str, subset: str, revision: str, download: DownloadConfi
         ),
         download,
     )
-    # The card lists the subsets under `configs`, each with glob patterns; `siblings` lists the repository's files.
+    # The card lists the subsets under `configs`, each with patterns of names; `siblings` lists the repository's files.
     configurations = {entry["config_name"]: entry for entry in (info.card_data or {}).get("configs") or []}
     if subset not in configurations:
         raise InputError(
             f"config key data.subset: found {subset!r}, expected one of the subsets of {repository}: "
             f"{', '.join(configurations) or 'none'}."
         )
-    pattern = re.compile("|".join(map(glob_translate, train_patterns(configurations[subset]))))
-    names = sorted(sibling.rfilename for sibling in info.siblings or [] if pattern.match(sibling.rfilename))
+    names = matching([sibling.rfilename for sibling in info.siblings or []], train_patterns(configurations[subset]))
     files = tuple(name for name in names if name.endswith(".parquet"))
     if not files:
         raise InputError(f"{what}: found no parquet file of the split train, expected at least one.")
-    return Subset(repository, info.sha, files)
+    return Subset(repository, info.sha, checked_names(what, files))
+
+
+def matching(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
+    """The names that match a pattern, sorted."""
+    plain = {pattern for pattern in patterns if not any(sign in pattern for sign in "*?[")}
+    globs = sorted(set(patterns) - plain)
+    if len(globs) > MAX_GLOBS:
+        raise InputError(
+            f"config key data.subset: found {len(globs)} patterns with wildcards in the card of the data set, expected "
+            f"at most {MAX_GLOBS}."
+        )
+    return sorted(name for name in names if name in plain or any(matches(name, pattern) for pattern in globs))
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether a file name matches a pattern of a data set's card, in time that is polynomial in both lengths.
+
+    A component of the path may have the wildcards of `fnmatch`; the component ** stands for any number of components,
+    as in `fsspec`.
+    """
+    components, parts = name.split("/"), pattern.split("/")
+    reached = {0}  # numbers of leading components that the parts so far match
+    for number, part in enumerate(parts, start=1):
+        if part == "**":
+            reached = set(range(min(reached) + (number == len(parts)), len(components) + 1))
+        else:
+            reached = {i + 1 for i in reached if i < len(components) and fnmatchcase(components[i], part)}
+        if not reached:
+            return False
+    return len(components) in reached
+
+
+def checked_names(what: str, names: Sequence[str]) -> Sequence[str]:
+    """The names of files to request. Raises InputError for one that leaves its repository or cannot be printed."""
+    for name in names:
+        is_inside = "\\" not in name and not {"", ".", ".."} & set(name.split("/"))
+        if not is_inside or not name.isprintable():
+            raise InputError(
+                f"{what}: found a file named {name!r}, expected a path inside the repository of printable characters."
+            )
+    return names
 
 
 def train_patterns(configuration: Mapping[str, Any]) -> Sequence[str]:
@@ -220,13 +301,17 @@ class RemoteFile(io.RawIOBase):
 
     def _request(self, start: int, count: int) -> bytes:
         headers = build_hf_headers() | {"Range": f"bytes={start}-{start + count - 1}", "Accept-Encoding": "identity"}
-        response = get_session().get(self.url, headers=headers, timeout=self.download.timeout)
+        extensions = {"max_bytes": count + ERROR_BYTES}
+        response = get_session().get(self.url, headers=headers, timeout=self.download.timeout, extensions=extensions)
         hf_raise_for_status(response)
-        self._check_version(response)
-        if response.status_code != 206 or len(response.content) != count:
-            raise ShortResponseError(
-                f"status {response.status_code} with {len(response.content)} bytes, expected 206 with {count}"
+        if response.status_code != 206 or len(response.content) > count:
+            raise WrongResponseError(
+                f"status {response.status_code} with {len(response.content)} bytes, expected 206 with {count}; a "
+                "server or proxy in between ignores ranges"
             )
+        self._check_version(response)
+        if len(response.content) < count:
+            raise ShortResponseError(f"found {len(response.content)} bytes, expected {count}")
         return response.content
 
     def _check_version(self, response) -> None:

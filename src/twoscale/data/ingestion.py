@@ -17,11 +17,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pyarrow.parquet as pq
-
 from twoscale import progress, tables
 from twoscale.config import FILE_SOURCES, DataConfig, DownloadConfig, TextQuota
-from twoscale.data.text import ROWS, Document, is_held_out, rows, split_key
+from twoscale.data.bounded_parquet import BoundedParquet
+from twoscale.data.text import Document, is_held_out, rows, split_key
 from twoscale.data.text_files import local_documents
 from twoscale.errors import InputError
 from twoscale.files import replacing, sha256
@@ -215,8 +214,8 @@ class Parts:
     def documents(self) -> Iterator[tuple[str, str, int]]:
         """Name, text and size of every document, in order and in constant memory."""
         for part in self.parts:
-            with pq.ParquetFile(self.folder / part.name, pre_buffer=False) as table:
-                for batch in table.iter_batches(ROWS):
+            with (self.folder / part.name).open("rb") as opened:
+                for _, batch in BoundedParquet(opened, part.name).batches(tables.columns("text_part")):
                     yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
     def clear(self) -> None:
@@ -272,7 +271,7 @@ def _hub_files(data: DataConfig, parts: Parts, download: DownloadConfig) -> Sour
         first, version = (last.end, last.version) if last and last.file == name else (0, None)
         with hub.open_file(subset, name, download, version) as opened:
             title = f"{data.repository}/{name}"
-            yield name, opened.raw.version, rows(opened, title, name.rpartition("/")[2], first)
+            yield name, opened.raw.version, rows(opened, title, name.rpartition("/")[2], data.max_document_bytes, first)
 
 
 def _collect(parts: Parts, files: SourceFiles, tally: Tally, collection: Collection) -> None:

@@ -13,7 +13,7 @@ import huggingface_hub
 
 from twoscale import progress
 from twoscale.config import DownloadConfig
-from twoscale.data.hub import MAX_RANGE, RemoteFile, Subset, fetch, get_whole
+from twoscale.data.hub import MAX_RANGE, RemoteFile, Subset, checked_names, fetch, get_whole
 from twoscale.errors import InputError
 from twoscale.files import replacing
 
@@ -59,10 +59,11 @@ def resolve_model(repository: str, revision: str, download: DownloadConfig) -> S
         download,
     )
     names = sorted(sibling.rfilename for sibling in info.siblings or [])
-    wanted = tuple(name for name in names if any(fnmatch(name, pattern) for pattern in PATTERNS))
+    at_top = (name for name in names if "/" not in name)  # names become those of local files
+    wanted = tuple(name for name in at_top if any(fnmatch(name, pattern) for pattern in PATTERNS))
     if "config.json" not in wanted or not any(name.endswith(".safetensors") for name in wanted):
         raise InputError(f"{what}: found {', '.join(names) or 'no files'}, expected config.json and safetensors files.")
-    return Subset(repository, info.sha, wanted, "model")
+    return Subset(repository, info.sha, checked_names(what, wanted), "model")
 
 
 def _fetch_one(files: Subset, name: str, folder: Path, download: DownloadConfig) -> Path:

@@ -15,14 +15,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from twoscale import tables
+from twoscale.data.bounded_parquet import BoundedParquet
 from twoscale.errors import InputError, first_line
-
-# Rows read from a parquet file at a time. Files are opened with `pre_buffer=False`, because pre-buffering fetches a
-# whole file and keeps it in memory.
-ROWS = 256
 
 # Packages of the standard library whose docstrings are fixtures, or that some installations lack.
 SKIPPED_PACKAGES = frozenset({"test", "tests", "idlelib", "lib2to3", "turtledemo", "__pycache__"})
@@ -87,48 +83,42 @@ def _docstrings(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
             yield from _docstrings(child, f"{name}.{child.name}" if isinstance(child, DEFINITIONS) else name)
 
 
-def rows(opened: BinaryIO, file: str, short_name: str, first: int = 0) -> Iterator[Document]:
+def rows(opened: BinaryIO, file: str, short_name: str, max_bytes: int, first: int = 0) -> Iterator[Document]:
     """Documents of a parquet file: its rows whose `text` is neither null nor empty.
 
-    Memory does not grow with the file, and row groups before `first` are not read.
+    Memory grows with `max_bytes`, not with the file, and row groups before `first` are not read.
 
     Args:
         opened: The file.
         file: Name of the file in error messages.
         short_name: Name of the file in names of documents. A row without an `id` is called "short_name:row".
+        max_bytes: Largest decompressed page, and so largest document.
         first: First row to read.
 
     Raises:
-        InputError: if the file is damaged or has no column of text.
+        InputError: if the file is damaged, has no column of text, or a page is too large.
     """
     try:
-        table = pq.ParquetFile(opened, pre_buffer=False)
-        names = table.schema_arrow.names
-        if "text" not in names:
-            raise InputError(f"{file}: found the columns {', '.join(names)}; expected one named text.")
-        groups, row = _groups_from(table.metadata, first)  # `row` may be below `first`, inside its row group
-        columns = [name for name in ("id", "text") if name in names]
-        for batch in table.iter_batches(ROWS, row_groups=groups, columns=columns):
-            identifiers = batch["id"] if "id" in names else pa.nulls(len(batch))
-            for identifier, value in zip(identifiers, batch["text"], strict=True):
-                text = _checked_text(value, file, row)
-                if text and row >= first:
-                    name = f"{short_name}:{row}" if identifier.as_py() is None else str(identifier)
-                    yield Document(name, text, row)
-                row += 1
+        table = BoundedParquet(opened, file, max_bytes)
+        columns = _text_columns(table.schema, file)
+        for row, batch in table.batches(columns, first):
+            identifiers = batch["id"] if "id" in columns else pa.nulls(len(batch))
+            for number, (identifier, value) in enumerate(zip(identifiers, batch["text"], strict=True), start=row):
+                text = _checked_text(value, file, number)
+                if text and number >= first:
+                    name = f"{short_name}:{number}" if identifier.as_py() is None else str(identifier)
+                    yield Document(name, text, number)
     except (OSError, ValueError, pa.ArrowException) as error:
         raise InputError(f"{file}: cannot be read as a parquet file ({first_line(error)}).") from error
 
 
-def _groups_from(metadata: pq.FileMetaData, first: int) -> tuple[list[int], int]:
-    """The row groups that contain row `first` and all later rows, and the first row of the first of them."""
-    begin = 0
-    for group in range(metadata.num_row_groups):
-        end = begin + metadata.row_group(group).num_rows
-        if end > first:
-            return list(range(group, metadata.num_row_groups)), begin
-        begin = end
-    return [], begin
+def _text_columns(schema: pa.Schema, file: str) -> list[str]:
+    """The columns to read: text, and id where each row has one value of it."""
+    if "text" not in schema.names:
+        raise InputError(f"{file}: found the columns {', '.join(schema.names)}; expected one named text.")
+    if pa.types.is_nested(schema.field("text").type):
+        raise InputError(f"{file}: found the type {schema.field('text').type} of text, expected strings.")
+    return [name for name in ("id", "text") if name in schema.names and not pa.types.is_nested(schema.field(name).type)]
 
 
 def _checked_text(value: pa.Scalar, file: str, row: int) -> str | None:
@@ -160,7 +150,7 @@ def iter_shards(shards: Iterable[Path]) -> Iterator[tuple[list[bool], list[str]]
     """Read the text shards that `prepare_text` writes, in order and in constant memory.
 
     Yields:
-        Flags (whether each document is held out) and texts of up to ROWS documents.
+        Flags (whether each document is held out) and texts of consecutive documents.
 
     Raises:
         InputError: if a file is no text shard or cannot be read.
@@ -168,13 +158,14 @@ def iter_shards(shards: Iterable[Path]) -> Iterator[tuple[list[bool], list[str]]
     expected = list(tables.columns("text"))
     for shard in shards:
         try:
-            with pq.ParquetFile(shard, pre_buffer=False) as table:
-                if table.schema_arrow.names != expected:
+            with Path(shard).open("rb") as opened:
+                table = BoundedParquet(opened, str(shard))
+                if table.schema.names != expected:
                     raise InputError(
-                        f"{shard}: found the columns {', '.join(table.schema_arrow.names)}; expected "
+                        f"{shard}: found the columns {', '.join(table.schema.names)}; expected "
                         f"{', '.join(expected)}, as prepare_text writes them."
                     )
-                for batch in table.iter_batches(ROWS, columns=["held_out", "text"]):
+                for _, batch in table.batches(["held_out", "text"]):
                     yield batch["held_out"].to_pylist(), batch["text"].to_pylist()
         except (OSError, ValueError, pa.ArrowException) as error:
             raise InputError(f"{shard}: cannot be read as a shard of text ({first_line(error)}).") from error

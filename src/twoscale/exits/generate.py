@@ -20,6 +20,7 @@ import torch
 from twoscale.config import THRESHOLD_TYPES, ModelConfig
 from twoscale.data.tokenizer import load_tokenizer
 from twoscale.errors import InputError
+from twoscale.escaping import neutralise
 from twoscale.exits.criteria import CRITERIA, ExitCriterion, load_criterion, make_criterion
 from twoscale.exits.decoder import Decoder, DecoderOptions
 from twoscale.exits.generation import NewToken, Sampling, Speculation, generate
@@ -27,7 +28,6 @@ from twoscale.exits.loop_heatmap import (
     TokenSpan,
     Utf8Stream,
     loop_range,
-    neutralise,
     page,
     terminal,
     terminal_ends,

@@ -11,9 +11,10 @@ Line ends and tabs are drawn as ⏎ and →, because they are tokens with loops 
 import codecs
 import html
 import math
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from twoscale.escaping import neutralise
 
 # RGB from pale yellow to red, all legible under black (YlOrRd of ColorBrewer without its darkest)
 RAMP = ((255, 255, 204), (255, 237, 160), (254, 217, 118), (254, 178, 76), (253, 141, 60), (252, 78, 42))
@@ -21,9 +22,6 @@ SCALE_MARKS = 6
 MIN_RATIO = 1.5  # of the ends of the scale of a page
 TERMINAL_RATIO = 1.5  # of the ends of the scale of a terminal to its middle
 LINE_END, TAB = "\N{RETURN SYMBOL}", "\N{RIGHTWARDS ARROW}"
-# Characters of embedding and overriding directions, which could show a text in another order.
-DIRECTIONS = frozenset(map(chr, [*range(0x202A, 0x202F), *range(0x2066, 0x206A)]))
-CONTROL_PICTURES = 0x2400  # + code of a control character
 
 PAGE = """<!doctype html>
 <html lang="en">
@@ -80,20 +78,6 @@ def colour(loops: float, minimum: float, maximum: float) -> tuple[int, int, int]
     place = min(max(share, 0.0), 1.0) * (len(RAMP) - 1)
     low = min(int(place), len(RAMP) - 2)
     return tuple(round(a + (place - low) * (b - a)) for a, b in zip(RAMP[low], RAMP[low + 1], strict=True))
-
-
-def neutralise(text: str) -> str:
-    """Text that cannot control a terminal or the order of a page; line ends and tabs are kept."""
-    return "".join(map(_safe, text))
-
-
-def _safe(character: str) -> str:
-    if character in "\n\t":
-        return character
-    if character < " ":
-        return chr(CONTROL_PICTURES + ord(character))
-    is_control = unicodedata.category(character) in ("Cc", "Cs") or character in DIRECTIONS
-    return "\N{REPLACEMENT CHARACTER}" if is_control else character
 
 
 def visible(text: str) -> str:

@@ -1,0 +1,71 @@
+"""Text from outside controls neither a terminal nor a sentence, a caption or a page."""
+
+import html
+import re
+
+import markdown as renderer
+import pytest
+from docutils.core import publish_doctree, publish_parts
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from twoscale.errors import InputError, first_line
+from twoscale.escaping import LONGEST, markdown, one_line, rst
+from twoscale.workflow import Caption
+
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+ATTACKS = [
+    "demo_",
+    "|x|",
+    "a\n\n.. raw:: html\n\n   <img src=x onerror=alert(1)>",
+    "`c <javascript:alert(1)>`_",
+    "[c](javascript:alert(1))",
+    "<script>alert(1)</script>",
+    "http://example.org/a_b",
+    "\x1b]0;title\x07 \u202egpj",
+]
+
+
+def plain(shown: str) -> str:
+    return " ".join(shown.split())
+
+
+@given(st.text(st.characters(codec=None)))
+def test_a_sentence_is_one_line_without_controls(text):
+    assert not CONTROL.search(str(InputError(text)))
+    assert not CONTROL.search(first_line(ValueError(text)))
+
+
+def test_a_sentence_that_quotes_a_very_long_name_keeps_its_beginning_and_its_end():
+    sentence = str(InputError(f"a.txt: found {'x' * 10**6}, expected less."))
+    assert len(sentence) < LONGEST + 10
+    assert sentence.startswith("a.txt: found xxx")
+    assert sentence.endswith("xxx, expected less.")
+
+
+@pytest.mark.parametrize("text", ATTACKS)
+def test_a_caption_shows_what_it_quotes(text):
+    caption = Caption({"text": text, "nested": {"text": text}})
+    page = publish_parts(f"Run {caption['text']} and\n{caption['nested']['text']}.", writer="html")["body"]
+    assert html.unescape(re.sub("</?p>", "", page)).strip() == f"Run {one_line(text)} and\n{one_line(text)}."
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(st.sampled_from("ab_*`|:<>.-[]\\\"'&!#$+1(){}^=~,;@/? \n\té…"), max_size=12))
+def test_reStructuredText_shows_any_text_as_it_is(text):
+    # a reference that is not resolved would be an error of docutils
+    document = publish_doctree(f"Run {rst(text)} on.", settings_overrides={"halt_level": 2, "report_level": 5})
+    assert plain(document.astext()) == plain(f"Run {one_line(text)} on.")
+    assert len(document) == 1
+    assert all(child.tagname == "#text" for child in document[0])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(st.sampled_from("ab_*`|:<>.-[]\\\"'&!#+1(){}=~ \n\té"), max_size=12))
+def test_markdown_shows_any_text_as_it_is(text):
+    page = renderer.markdown(f"Run **{markdown(text)}** on.", extensions=["tables"])
+    assert set(re.findall("<[^>]*>", page)) <= {"<p>", "</p>", "<strong>", "</strong>"}
+    if text.strip() and text == text.strip():
+        assert plain(html.unescape(re.sub("<[^>]*>", "", page))).replace("**", "") == plain(
+            f"Run {one_line(text)} on."
+        ).replace("**", "")
