@@ -151,8 +151,8 @@ def check_lines(file: Path, longest: int) -> None:
                 *ends, rest = decoder.decode(chunk, final=not chunk).split("\n")
             except UnicodeDecodeError as error:
                 raise InputError(
-                    f"{file}: found a byte that is not UTF-8 at offset {offset - waiting + error.start}, expected text in "
-                    "UTF-8; convert the file first, for example with iconv."
+                    f"{file}: found a byte that is not UTF-8 at offset {offset - waiting + error.start}, expected text "
+                    "in UTF-8; convert the file first, for example with iconv."
                 ) from error
             for part in ends:
                 _check_length(file, number, length + len(part), longest)
