@@ -1,6 +1,7 @@
 # make             environment, then every figure of the run that config.yaml selects
 # make report      that run as one web page, report.html
 # make test        environment, then the tests (not the demo)
+# make test-long   environment, then the long versions of tests: fuzzing, kills
 # make test-slurm  environment, then the tests on a SLURM of one node, which is installed if it is missing
 # make test-recorder  environment and transformers, then the recorder on a model of that package
 # make test-browser   environment and Playwright, then the pages in a headless browser
@@ -18,7 +19,7 @@ MINUTES ?= 20
 GPU_PYTHON = PYTHONPATH=src $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
 .DEFAULT_GOAL := all
-.PHONY: all env test test-pythons test-slurm test-recorder test-browser bench gpu-check gpu-paper plan generated lint format report clean-env
+.PHONY: all env test test-long test-pythons test-slurm test-recorder test-browser bench gpu-check gpu-paper plan generated lint format report clean-env
 
 all: env
 	$(BIN)/snakemake --cores all
@@ -36,6 +37,10 @@ $(VENV)/.installed: requirements.txt pyproject.toml
 # without the variables of the shell that Python reads at its start; tests/conftest.py removes all others
 test: env
 	env $(addprefix -u ,$(filter-out PYTHON,$(filter PYTHON%,$(.VARIABLES)))) $(BIN)/python -m pytest -n 2 --dist worksteal
+
+# LONG_CASES of hypothesis per fuzz test
+test-long: env
+	$(BIN)/python -m pytest -m long --fuzz-cases $(or $(LONG_CASES),2000)
 
 # Everything that needs no torch, in an environment per version that is kept between calls.
 test-pythons: env

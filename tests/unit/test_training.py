@@ -16,6 +16,7 @@ from twoscale.model.checkpoints import Header
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import initialise
 from twoscale.training.trainer import (
+    Segment,
     Trainer,
     TrainingData,
     TrainingState,
@@ -356,7 +357,7 @@ def test_a_killed_segment_continues_from_its_partial_state_bit_for_bit(uninterru
     killed = Interrupted(segment(**changes), DATA)
     with pytest.raises(KeyboardInterrupt):
         run_segment(killed, start(), 6, partial, IDENTITY)
-    found = load_partial(partial, 0, 6, IDENTITY, "cpu")
+    found = load_partial(partial, 0, Segment(6, IDENTITY), segment())
     assert found is not None
     resumed = restore(segment(), *found)
     assert resumed.iteration == 4
@@ -386,7 +387,7 @@ def test_a_finished_segment_saves_no_partial_state(tmp_path):
 
 
 def test_there_is_no_partial_state_before_the_first(tmp_path, capsys):
-    assert load_partial(tmp_path / "none", 0, 6, IDENTITY, "cpu") is None
+    assert load_partial(tmp_path / "none", 0, Segment(6, IDENTITY), segment()) is None
     assert capsys.readouterr().err == ""
 
 
@@ -394,7 +395,7 @@ def test_the_partial_state_of_another_configuration_is_left_alone_with_a_notice(
     path = tmp_path / "partial.safetensors"
     save_partial(path, trained(2, tmp_path / "none"), IDENTITY)
     capsys.readouterr()
-    assert load_partial(path, 0, 6, IDENTITY | {"seed": 12}, "cpu") is None
+    assert load_partial(path, 0, Segment(6, IDENTITY | {"seed": 12}), segment()) is None
     assert f"seed is {SEED} there, expected 12" in capsys.readouterr().err
 
 
@@ -403,7 +404,7 @@ def test_a_broken_partial_state_is_left_alone_with_a_notice(tmp_path, capsys):
     save_partial(path, trained(2, tmp_path / "none"), IDENTITY)
     path.write_bytes(path.read_bytes()[:-10])
     capsys.readouterr()
-    assert load_partial(path, 0, 6, IDENTITY, "cpu") is None
+    assert load_partial(path, 0, Segment(6, IDENTITY), segment()) is None
     assert str(path) in capsys.readouterr().err
 
 
@@ -411,5 +412,5 @@ def test_a_broken_partial_state_is_left_alone_with_a_notice(tmp_path, capsys):
 def test_the_partial_state_of_another_segment_counts_as_nothing(first, until, tmp_path):
     path = tmp_path / "partial.safetensors"
     save_partial(path, trained(2, tmp_path / "none"), IDENTITY)
-    assert load_partial(path, 0, 6, IDENTITY, "cpu") is not None
-    assert load_partial(path, first, until, IDENTITY, "cpu") is None
+    assert load_partial(path, 0, Segment(6, IDENTITY), segment()) is not None
+    assert load_partial(path, first, Segment(until, IDENTITY), segment()) is None
