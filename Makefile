@@ -38,9 +38,8 @@ $(VENV)/.installed: requirements.txt pyproject.toml
 test: env
 	env $(addprefix -u ,$(filter-out PYTHON,$(filter PYTHON%,$(.VARIABLES)))) $(BIN)/python -m pytest -n 2 --dist worksteal
 
-# LONG_CASES of hypothesis per fuzz test
 test-long: env
-	$(BIN)/python -m pytest -m long --fuzz-cases $(or $(LONG_CASES),2000)
+	$(BIN)/python -m pytest -m long
 
 # Everything that needs no torch, in an environment per version that is kept between calls.
 test-pythons: env
