@@ -1,6 +1,7 @@
 """training: the recipe, and the same bits wherever a segment is cut, killed and resumed."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from twoscale.training.trainer import (
     draw_loops,
     held_out_loss,
     learning_rate,
+    load_moments,
     load_partial,
     make_optimizer,
     restore,
@@ -414,3 +416,39 @@ def test_the_partial_state_of_another_segment_counts_as_nothing(first, until, tm
     save_partial(path, trained(2, tmp_path / "none"), IDENTITY)
     assert load_partial(path, 0, Segment(6, IDENTITY), segment()) is not None
     assert load_partial(path, first, Segment(until, IDENTITY), segment()) is None
+
+
+# --- states of strangers
+
+
+def test_moments_of_another_iteration_or_below_zero_are_refused(tmp_path):
+    state, path = trained(1, tmp_path / "none"), tmp_path / "state.optimizer.safetensors"
+    _, moments = tensors_of(state)
+    checkpoints.save(path, moments, Header("optimizer", 1, 4, IDENTITY, {}))
+    assert load_moments(path, IDENTITY, segment(), 1).keys() == moments.keys()
+    with pytest.raises(InputError, match="found the optimizer state of iteration 1, expected 2"):
+        load_moments(path, IDENTITY, segment(), 2)
+    name = "final_norm.weight.exp_avg_sq"
+    checkpoints.save(path, moments | {name: moments[name] - 1}, Header("optimizer", 1, 4, IDENTITY, {}))
+    with pytest.raises(InputError, match=rf"tensor {name}: found a mean square below 0"):
+        load_moments(path, IDENTITY, segment(), 1)
+
+
+@pytest.mark.parametrize("extra", [{}, {"log": None}, {"log": [{"loss": 1.0}] * 2}, {"log": [[], []]}])
+def test_a_partial_state_without_its_log_is_left_alone_with_a_notice(extra, tmp_path, capsys):
+    state, path = trained(2, tmp_path / "none"), tmp_path / "partial.safetensors"
+    save_partial(path, state, IDENTITY)
+    tensors, header = checkpoints.load(path, "partial", IDENTITY)
+    checkpoints.save(path, tensors, replace(header, extra=extra))
+    capsys.readouterr()
+    assert load_partial(path, 0, Segment(6, IDENTITY), segment()) is None
+    assert "restarting the segment" in capsys.readouterr().err
+
+
+def test_a_model_with_an_exit_gate_resumes_without_moments_of_the_gate(tmp_path):
+    model = model_config(hidden_size=16, exit_gate=True)
+    state, path = trained(1, tmp_path / "none", model), tmp_path / "state.optimizer.safetensors"
+    weights, moments = tensors_of(state)
+    checkpoints.save(path, moments, Header("optimizer", 1, 4, IDENTITY, {}))
+    found = load_moments(path, IDENTITY, segment(model), 1)
+    assert restore(segment(model), weights, found, Header("weights", 1, 4, IDENTITY, {})).iteration == 1
