@@ -16,6 +16,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 import huggingface_hub
 from fsspec.utils import glob_translate
 from httpx2 import HTTPError, TransportError
+from huggingface_hub import CardData
 from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 from pydantic import Field
@@ -152,7 +153,8 @@ def resolve(repository: str, subset: str, revision: str, download: DownloadConfi
         download,
     )
     # The card lists the subsets under `configs`, each with glob patterns; `siblings` lists the repository's files.
-    configurations = card_subsets(repository, (info.card_data or {}).get("configs"))
+    card = info.card_data
+    configurations = card_subsets(repository, card.get("configs") if isinstance(card, CardData) else card)
     if subset not in configurations:
         raise InputError(
             f"config key data.subset: found {subset!r}, expected one of the subsets of {repository}: "

@@ -1,7 +1,8 @@
 """The tokenizer of a published model: tokenizer.json of its repository, run by the library `tokenizers`."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -78,11 +79,13 @@ def load_published(path: Path) -> PublishedTokenizer:
         InputError: if the file cannot be read, or no file names an end of text that the tokenizer has.
     """
     try:
-        engine = Engine.from_str(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise InputError(f"{path}: no such file, expected the tokenizer of a published model.") from error
-    except Exception as error:  # the library raises plain Exceptions
+    except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read ({first_line(error)}), expected a tokenizer.json.") from error
+    with _refusing(f"{path}: cannot be read", "a tokenizer.json"):
+        engine = Engine.from_str(text)
     engine.encode_special_tokens = True
     engine.no_truncation()
     engine.no_padding()
@@ -91,13 +94,19 @@ def load_published(path: Path) -> PublishedTokenizer:
 
 def _ids(engine: Engine, text: str, special: bool) -> list[int]:
     """Ids of a text, with or without what the post-processor adds."""
-    try:
+    with _refusing("tokenizer.json: found a tokenizer that cannot encode a text", "one for any text"):
         return engine.encode(text, add_special_tokens=special).ids
-    except Exception as error:  # the library raises plain Exceptions
-        raise InputError(
-            f"tokenizer.json: found a tokenizer that cannot encode a text ({first_line(error)}), expected one for any "
-            "text."
-        ) from error
+
+
+@contextmanager
+def _refusing(found: str, expected: str) -> Iterator[None]:
+    """An InputError for what the library raises: plain Exceptions, and panics, which are no Exceptions."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise InputError(f"{found} ({first_line(error)}), expected {expected}.") from error
 
 
 def _prefix(engine: Engine) -> tuple[int, ...]:
