@@ -123,12 +123,20 @@ def lines(file: Path, cache: Path) -> Iterator[str]:
                 yield line.removeprefix(before) if before else line
                 before = ""
     except UnicodeDecodeError as error:
-        raise InputError(
-            f"{file}: found a byte that is not UTF-8 at offset {_invalid_byte(file)}, expected text in UTF-8; convert "
-            "the file."
-        ) from error
+        raise _not_utf8(file) from error
     except READ_ERRORS as error:
         raise InputError(f"{file}: cannot be read as text ({first_line(error)}).") from error
+
+
+def _not_utf8(file: Path) -> InputError:
+    """The sentence on a file that is not UTF-8, or, if it is damaged behind that byte, on one that cannot be read."""
+    try:
+        offset = _invalid_byte(file)
+    except READ_ERRORS as error:
+        return InputError(f"{file}: cannot be read as text ({first_line(error)}).")
+    return InputError(
+        f"{file}: found a byte that is not UTF-8 at offset {offset}, expected text in UTF-8; convert the file."
+    )
 
 
 def _invalid_byte(file: Path) -> int:
