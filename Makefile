@@ -2,6 +2,7 @@
 # make report      that run as one web page, report.html
 # make test        environment, then the tests (not the demo)
 # make test-runs   environment, then tests of whole runs: copies and reruns, published models, supplement, recipes
+# make test-long   environment, then the long versions of tests: fuzzing, kills
 # make test-slurm  environment, then the tests on a SLURM of one node, which is installed if it is missing
 # make test-recorder  environment and transformers, then the recorder on a model of that package
 # make test-browser   environment and Playwright, then the pages in a headless browser
@@ -19,7 +20,7 @@ MINUTES ?= 20
 GPU_PYTHON = PYTHONPATH=src $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
 .DEFAULT_GOAL := all
-.PHONY: all env test test-runs test-pythons test-slurm test-recorder test-browser bench gpu-check gpu-paper plan generated lint format report clean-env
+.PHONY: all env test test-runs test-long test-pythons test-slurm test-recorder test-browser bench gpu-check gpu-paper plan generated lint format report clean-env
 
 all: env
 	$(BIN)/snakemake --cores all
@@ -42,6 +43,9 @@ test: env
 
 test-runs: env
 	$(PYTEST) -n 2 --dist worksteal -m runs
+
+test-long: env
+	$(BIN)/python -m pytest -m long
 
 # Everything that needs no torch, in an environment per version that is kept between calls.
 test-pythons: env

@@ -16,7 +16,7 @@ def main(arguments) -> None:
     config, exits = arguments.config, arguments.config.exits
     torch.set_num_threads(1)
     checkpoint = open_checkpoint(arguments.checkpoint, config, exits.dtype)
-    prompts = open_held_out(arguments.val, arguments.metadata, config.model.context_length, exits.latency_repeats)
+    prompts = open_held_out(arguments.val, arguments.metadata, config.model, exits.latency_repeats)
 
     measured = {}
     measured["exit_latency"], measured["exit_latency_loops"] = measure_latency(checkpoint, prompts, exits)

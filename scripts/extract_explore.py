@@ -13,9 +13,7 @@ from twoscale.model.checkpoints import open_checkpoint
 def main(arguments) -> None:
     torch.set_num_threads(1)
     config, place = arguments.config, arguments.config.explore.sequence
-    held_out = open_held_out(
-        arguments.val, arguments.metadata, config.model.context_length, config.trajectory_sequences
-    )
+    held_out = open_held_out(arguments.val, arguments.metadata, config.model, config.trajectory_sequences)
     sequence = explore.beginning(held_out[place : place + 1], config.explore.tokens)
     tokenizer = load_tokenizer(config.tokenizer, arguments.tokenizer)
 

@@ -14,9 +14,7 @@ def main(arguments) -> None:
     config, place = arguments.config, arguments.config.trajectories.states_sequence
     checkpoint = open_checkpoint(arguments.checkpoint, config, config.trajectories.dtype)
     # the sequences of extract_trajectories
-    held_out = open_held_out(
-        arguments.val, arguments.metadata, config.model.context_length, config.trajectory_sequences
-    )
+    held_out = open_held_out(arguments.val, arguments.metadata, config.model, config.trajectory_sequences)
     sequence = held_out[place : place + 1]
     tokenizer = load_tokenizer(config.tokenizer, arguments.tokenizer)
     words = [tokenizer.decode([token]) for token in sequence.inputs[0].tolist()]

@@ -12,9 +12,7 @@ def main(arguments) -> None:
     torch.set_num_threads(1)  # Snakemake runs checkpoints side by side
     config = arguments.config
     checkpoint = open_checkpoint(arguments.checkpoint, config, config.trajectories.dtype)
-    held_out = open_held_out(
-        arguments.val, arguments.metadata, config.model.context_length, config.trajectory_sequences
-    )
+    held_out = open_held_out(arguments.val, arguments.metadata, config.model, config.trajectory_sequences)
     outputs = {
         "trajectories": arguments.trajectories,
         "token_paths": arguments.paths,

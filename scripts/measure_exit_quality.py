@@ -19,7 +19,7 @@ def main(arguments) -> None:
     torch.set_num_threads(arguments.threads)
     checkpoint = open_checkpoint(arguments.checkpoint, config, exits.dtype)
     sequences = whole_sequences(exits.quality_tokens, config.model.context_length)
-    text = open_held_out(arguments.val, arguments.metadata, config.model.context_length, sequences)
+    text = open_held_out(arguments.val, arguments.metadata, config.model, sequences)
     if config.criterion_files:
         try_criteria(checkpoint, text.inputs[0], exits)
     for name, rows in zip(("quality", "loops"), measure_quality(checkpoint, text, exits), strict=True):

@@ -13,7 +13,7 @@ def main(arguments) -> None:
     torch.set_num_threads(1)  # Snakemake runs checkpoints side by side
     config = arguments.config
     checkpoint = open_checkpoint(arguments.checkpoint, config, config.scaling.dtype)
-    text = open_held_out(arguments.val, arguments.metadata, config.model.context_length, config.scaling_sequences)
+    text = open_held_out(arguments.val, arguments.metadata, config.model, config.scaling_sequences)
     rows = measure_scaling(checkpoint, text, config.scaling)
     tables.write("scaling_quality", pd.DataFrame(rows), arguments.quality)
 

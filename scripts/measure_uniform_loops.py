@@ -15,7 +15,7 @@ def main(arguments) -> None:
     torch.set_num_threads(arguments.threads)
     checkpoint = open_checkpoint(arguments.checkpoint, config, exits.dtype)
     sequences = whole_sequences(exits.quality_tokens, config.model.context_length)
-    text = open_held_out(arguments.val, arguments.metadata, config.model.context_length, sequences)
+    text = open_held_out(arguments.val, arguments.metadata, config.model, sequences)
     rows = pd.DataFrame(measure_uniform_loops(checkpoint, text, exits))
     tables.write("uniform_loops", rows.assign(run=config.run), arguments.uniform_loops)
 

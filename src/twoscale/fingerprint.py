@@ -58,7 +58,7 @@ def criterion_file_fingerprint(path: str, name: str) -> str:
     try:
         digest = hashlib.sha256(normalised(Path(path)).encode()).hexdigest()[:16]
         defined = defined_names(_parse(Path(path)))
-    except (OSError, SyntaxError, ValueError) as error:
+    except (OSError, SyntaxError, ValueError, MemoryError, RecursionError) as error:  # the parser's stack is small
         raise InputError(
             f"exit criterion file {path}: cannot be read ({first_line(error)}), expected Python code with the "
             "criterion's class."

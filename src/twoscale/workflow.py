@@ -549,7 +549,7 @@ class Runs:
         try:
             metadata = json.loads(Path(f"results/{self.data_run(self.selected)}/data/tokens.json").read_text())
             return metadata["parts"]["val.bin"]["near_duplicates"]
-        except (OSError, ValueError, LookupError):
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
             return None
 
     @property

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.small import shard_part
+from tests.small import model_config, shard_part
 from twoscale.data.batches import Batches, Prefetched, held_out_sequences, open_held_out
 from twoscale.errors import InputError
 
@@ -190,7 +190,7 @@ def test_the_end_of_text_is_read_from_the_metadata(tmp_path):
     shard.tofile(tmp_path / "val.bin")
     metadata = {"dtype": "uint16", "end_of_text": 40, "parts": {"val.bin": shard_part(shard)}}
     (tmp_path / "tokens.json").write_text(json.dumps(metadata))
-    held_out = open_held_out(tmp_path / "val.bin", tmp_path / "tokens.json", CONTEXT, 10)
+    held_out = open_held_out(tmp_path / "val.bin", tmp_path / "tokens.json", model_config(vocab_size=100), 10)
     assert held_out.documents == (0,) * 6 + (1,) * 4
 
 

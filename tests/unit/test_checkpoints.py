@@ -184,3 +184,75 @@ def test_a_model_of_other_settings_is_refused_before_its_weights_are_read(tmp_pa
     checkpoints.save(path, made.state_dict(), Header("weights", 10, 0, {"model": plain(model_config())}, {}))
     with pytest.raises(InputError, match=r"model\.sandwich is post_residual there, expected branch"):
         checkpoints.load_model(path, model_config(sandwich="branch"), torch.float32, "cpu")
+
+
+# --- files of strangers, which have a valid digest
+
+
+@pytest.fixture
+def model_file(tmp_path):
+    """Writes weights of the small model with changes, as `checkpoints.save` does; the header may be another."""
+    config = model_config()
+    path = tmp_path / "iteration_000010.safetensors"
+
+    def write(change=lambda tensors: None, **header):
+        tensors = dict(initialise(config, seed=3).state_dict())
+        change(tensors)
+        checkpoints.save(
+            path, tensors, Header(**{**vars(HEADER), "identity": {"model": plain(config), "seed": 1}, **header})
+        )
+        return path
+
+    return write
+
+
+NORM = "final_norm.weight"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda tensors: tensors.update({NORM: tensors[NORM].int()}), r"found the dtype torch\.int32, expected"),
+        (lambda tensors: tensors.update({NORM: tensors[NORM].double()}), r"found the dtype torch\.float64, expected"),
+        (lambda tensors: tensors.update({NORM: tensors[NORM] * torch.nan}), "found NaN or an infinite value"),
+        (lambda tensors: tensors.update({NORM: tensors[NORM] / 0}), "found NaN or an infinite value"),
+        (lambda tensors: tensors.update({NORM: tensors[NORM][1:]}), r"found the shape \(7,\), expected \(8,\)"),
+        (lambda tensors: tensors.pop(NORM), rf"found no tensor {NORM}, expected"),
+        (lambda tensors: tensors.update(further=torch.zeros(1)), "found the unknown tensor further, expected"),
+    ],
+)
+def test_weights_of_another_form_are_refused_in_one_sentence(change, message, model_file):
+    with pytest.raises(InputError, match=message):
+        checkpoints.load_model(model_file(change), model_config(), torch.float32, "cpu")
+
+
+DEEP = {"a": None}
+for _ in range(500):
+    DEEP = {"a": DEEP}
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"iteration": "x"},
+        {"iteration": -5},
+        {"iteration": 10.5},
+        {"iteration": 11},  # the name of the file says 10
+        {"tokens_seen": None},
+        {"identity": None},
+        {"identity": []},
+        {"extra": DEEP},
+        {"kind": 3},
+    ],
+    ids=lambda header: str(header)[:20],
+)
+def test_a_header_of_another_form_is_refused_in_one_sentence(header, model_file):
+    with pytest.raises(InputError, match=r"iteration_000010\.safetensors: found (no|a) header"):
+        checkpoints.load_model(model_file(**header), model_config(), torch.float32, "cpu")
+
+
+def test_a_digest_that_the_header_spells_otherwise_is_refused(saved):
+    """JSON may write a digit as an escape, and then the digest has no place in the file."""
+    text = canonical_json(vars(HEADER) | {"sha256": "a" * 64}).replace("a" * 64, "\\u0061" * 64)
+    save_file(TENSORS, saved, metadata={"twoscale": text})
+    assert "with the SHA-256" in refusal(saved)

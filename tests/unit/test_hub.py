@@ -467,3 +467,21 @@ def test_offline_mode_is_respected(hub, run):
 def test_only_parts_and_shards_are_written(run, tmp_path):
     run().succeed()
     assert {path.name for path in tmp_path.iterdir()} - {"repository"} == {"parts", "out"}
+
+
+@pytest.mark.parametrize("configs", [[1], {"config_name": "sample"}, [{"data_files": "*"}], [{"config_name": 3}], "a"])
+def test_a_card_of_another_form_ends_in_one_sentence(configs):
+    with pytest.raises(InputError, match="expected a list with the config_name and the data_files of each subset"):
+        client.card_subsets("somebody/text", configs)
+
+
+@pytest.mark.parametrize("data_files", [None, 3, [1], {"split": "train"}, [{"path": 3}], {"path": None}])
+def test_data_files_of_another_form_end_in_one_sentence(data_files):
+    with pytest.raises(InputError, match=r"config key data\.subset: .a. names"):
+        client.train_patterns({"config_name": "a", "data_files": data_files})
+
+
+def test_a_token_with_other_characters_ends_in_one_sentence_without_it(hub, run):
+    sentence = run(variables={"HF_TOKEN": "hf_sécret"}).fail()
+    assert "(HF_TOKEN): found a character that is not ASCII" in sentence
+    assert "cret" not in sentence

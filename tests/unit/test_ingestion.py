@@ -9,6 +9,7 @@ import pytest
 from twoscale.config import DataConfig, DownloadConfig, TextQuota
 from twoscale.data import ingestion, text
 from twoscale.errors import InputError
+from twoscale.files import sha256
 
 TEXTS = [f"document {number} " + "word " * (number % 7) for number in range(200)]
 FRACTION = 0.2
@@ -251,3 +252,25 @@ def test_a_manifest_that_is_not_json_is_refused_and_the_parts_are_kept(folder):
     with pytest.raises(InputError, match=r"manifest\.json: cannot be read as JSON"):
         ingestion.Parts(folder, {"source": "here"})
     assert len(list(folder.glob("part_*.parquet"))) == 3
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda saved: [], lambda saved: saved | {"commit": 3}, lambda saved: saved | {"parts": [{"name": "part_0"}]}],
+    ids=["list", "commit", "part"],
+)
+def test_a_manifest_of_another_form_is_refused_and_the_parts_are_kept(folder, change):
+    saved = json.loads((folder / ingestion.MANIFEST).read_text())
+    (folder / ingestion.MANIFEST).write_text(json.dumps(change(saved)))
+    with pytest.raises(InputError, match=r"manifest\.json: cannot be read as JSON .* remove the folder to start again"):
+        ingestion.Parts(folder, {"source": "here"})
+    assert (folder / "part_00000.parquet").exists()
+
+
+def test_a_part_that_is_no_table_of_documents_is_refused(folder):
+    pq.write_table(pa.table({"other": [1]}), folder / "part_00000.parquet")
+    saved = json.loads((folder / ingestion.MANIFEST).read_text())
+    saved["parts"][0]["sha256"] = sha256(folder / "part_00000.parquet")
+    (folder / ingestion.MANIFEST).write_text(json.dumps(saved))
+    with pytest.raises(InputError, match=r"part_00000\.parquet: cannot be read as a part \(found the columns other\)"):
+        list(ingestion.Parts(folder, {"source": "here"}).documents())

@@ -303,7 +303,7 @@ def test_open_shard_refuses_a_metadata_without_the_shard(shards, tmp_path, conte
     metadata.unlink()
     if content is not None:
         metadata.write_text(content)
-    with pytest.raises(InputError, match=r"tokens\.json: found no description of train\.bin"):
+    with pytest.raises(InputError, match=r"tokens\.json: found no description of t"):
         open_shard(train, metadata)
 
 
@@ -311,3 +311,32 @@ def test_open_shard_cannot_be_written_to(shards, tmp_path):
     train, _, metadata = tokenize(shards, tmp_path)
     with pytest.raises(ValueError, match="read-only"):
         open_shard(train, metadata)[0] = 1
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("count", 40.7), ("count", "40"), ("count", -1), ("count", float("inf")), ("sha256", None)]
+)
+def test_open_shard_refuses_counts_that_are_no_whole_numbers(key, value, shards, tmp_path):
+    train, _, metadata = tokenize(shards, tmp_path)
+    content = json.loads(metadata.read_text())
+    content["parts"]["train.bin"][key] = value
+    metadata.write_text(json.dumps(content))
+    with pytest.raises(InputError, match=rf"found no description of tokens \(parts\.train\.bin\.{key}: "):
+        open_shard(train, metadata)
+
+
+def test_an_empty_shard_is_opened_as_no_ids(tmp_path):
+    (tmp_path / "val.bin").touch()
+    parts = {"val.bin": {"count": 0, "sha256": hashlib.sha256().hexdigest()}}
+    (tmp_path / "tokens.json").write_text(json.dumps({"dtype": "uint16", "end_of_text": 1, "parts": parts}))
+    assert open_shard(tmp_path / "val.bin", tmp_path / "tokens.json").shape == (0,)
+
+
+def test_open_shard_refuses_ids_that_the_vocabulary_or_the_model_lacks(shards, tmp_path):
+    train, _, metadata = tokenize(shards, tmp_path)
+    assert len(open_shard(train, metadata, 257))
+    with pytest.raises(InputError, match=r"train\.bin: found the token id 256, expected ids below 256"):
+        open_shard(train, metadata, 256)
+    metadata.write_text(json.dumps(json.loads(metadata.read_text()) | {"vocab_size": 200}))
+    with pytest.raises(InputError, match=r"train\.bin: found the token id 256, expected ids below 200"):
+        open_shard(train, metadata, 257)

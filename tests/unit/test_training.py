@@ -1,6 +1,7 @@
 """training: the recipe, and the same bits wherever a segment is cut, killed and resumed."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +17,14 @@ from twoscale.model.checkpoints import Header
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import initialise
 from twoscale.training.trainer import (
+    Segment,
     Trainer,
     TrainingData,
     TrainingState,
     draw_loops,
     held_out_loss,
     learning_rate,
+    load_moments,
     load_partial,
     make_optimizer,
     restore,
@@ -356,7 +359,7 @@ def test_a_killed_segment_continues_from_its_partial_state_bit_for_bit(uninterru
     killed = Interrupted(segment(**changes), DATA)
     with pytest.raises(KeyboardInterrupt):
         run_segment(killed, start(), 6, partial, IDENTITY)
-    found = load_partial(partial, 0, 6, IDENTITY, "cpu")
+    found = load_partial(partial, 0, Segment(6, IDENTITY), segment())
     assert found is not None
     resumed = restore(segment(), *found)
     assert resumed.iteration == 4
@@ -386,7 +389,7 @@ def test_a_finished_segment_saves_no_partial_state(tmp_path):
 
 
 def test_there_is_no_partial_state_before_the_first(tmp_path, capsys):
-    assert load_partial(tmp_path / "none", 0, 6, IDENTITY, "cpu") is None
+    assert load_partial(tmp_path / "none", 0, Segment(6, IDENTITY), segment()) is None
     assert capsys.readouterr().err == ""
 
 
@@ -394,7 +397,7 @@ def test_the_partial_state_of_another_configuration_is_left_alone_with_a_notice(
     path = tmp_path / "partial.safetensors"
     save_partial(path, trained(2, tmp_path / "none"), IDENTITY)
     capsys.readouterr()
-    assert load_partial(path, 0, 6, IDENTITY | {"seed": 12}, "cpu") is None
+    assert load_partial(path, 0, Segment(6, IDENTITY | {"seed": 12}), segment()) is None
     assert f"seed is {SEED} there, expected 12" in capsys.readouterr().err
 
 
@@ -403,7 +406,7 @@ def test_a_broken_partial_state_is_left_alone_with_a_notice(tmp_path, capsys):
     save_partial(path, trained(2, tmp_path / "none"), IDENTITY)
     path.write_bytes(path.read_bytes()[:-10])
     capsys.readouterr()
-    assert load_partial(path, 0, 6, IDENTITY, "cpu") is None
+    assert load_partial(path, 0, Segment(6, IDENTITY), segment()) is None
     assert str(path) in capsys.readouterr().err
 
 
@@ -411,5 +414,41 @@ def test_a_broken_partial_state_is_left_alone_with_a_notice(tmp_path, capsys):
 def test_the_partial_state_of_another_segment_counts_as_nothing(first, until, tmp_path):
     path = tmp_path / "partial.safetensors"
     save_partial(path, trained(2, tmp_path / "none"), IDENTITY)
-    assert load_partial(path, 0, 6, IDENTITY, "cpu") is not None
-    assert load_partial(path, first, until, IDENTITY, "cpu") is None
+    assert load_partial(path, 0, Segment(6, IDENTITY), segment()) is not None
+    assert load_partial(path, first, Segment(until, IDENTITY), segment()) is None
+
+
+# --- states of strangers
+
+
+def test_moments_of_another_iteration_or_below_zero_are_refused(tmp_path):
+    state, path = trained(1, tmp_path / "none"), tmp_path / "state.optimizer.safetensors"
+    _, moments = tensors_of(state)
+    checkpoints.save(path, moments, Header("optimizer", 1, 4, IDENTITY, {}))
+    assert load_moments(path, IDENTITY, segment(), 1).keys() == moments.keys()
+    with pytest.raises(InputError, match="found the optimizer state of iteration 1, expected 2"):
+        load_moments(path, IDENTITY, segment(), 2)
+    name = "final_norm.weight.exp_avg_sq"
+    checkpoints.save(path, moments | {name: moments[name] - 1}, Header("optimizer", 1, 4, IDENTITY, {}))
+    with pytest.raises(InputError, match=rf"tensor {name}: found a mean square below 0"):
+        load_moments(path, IDENTITY, segment(), 1)
+
+
+@pytest.mark.parametrize("extra", [{}, {"log": None}, {"log": [{"loss": 1.0}] * 2}, {"log": [[], []]}])
+def test_a_partial_state_without_its_log_is_left_alone_with_a_notice(extra, tmp_path, capsys):
+    state, path = trained(2, tmp_path / "none"), tmp_path / "partial.safetensors"
+    save_partial(path, state, IDENTITY)
+    tensors, header = checkpoints.load(path, "partial", IDENTITY)
+    checkpoints.save(path, tensors, replace(header, extra=extra))
+    capsys.readouterr()
+    assert load_partial(path, 0, Segment(6, IDENTITY), segment()) is None
+    assert "restarting the segment" in capsys.readouterr().err
+
+
+def test_a_model_with_an_exit_gate_resumes_without_moments_of_the_gate(tmp_path):
+    model = model_config(hidden_size=16, exit_gate=True)
+    state, path = trained(1, tmp_path / "none", model), tmp_path / "state.optimizer.safetensors"
+    weights, moments = tensors_of(state)
+    checkpoints.save(path, moments, Header("optimizer", 1, 4, IDENTITY, {}))
+    found = load_moments(path, IDENTITY, segment(model), 1)
+    assert restore(segment(model), weights, found, Header("weights", 1, 4, IDENTITY, {})).iteration == 1

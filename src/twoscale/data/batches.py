@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from twoscale.config import ModelConfig
 from twoscale.data.shards import open_shard, read_end_of_text
 from twoscale.errors import InputError
 from twoscale.rng import stream
@@ -130,9 +131,10 @@ class HeldOut:
         return [{"sequence": sequence, "document": document} for sequence, document in numbers]
 
 
-def open_held_out(path: Path, metadata: Path, context_length: int, count: int) -> HeldOut:
-    """`held_out_sequences` of the file of held-out ids that the metadata describes."""
-    return held_out_sequences(open_shard(path, metadata), read_end_of_text(metadata), context_length, count)
+def open_held_out(path: Path, metadata: Path, model: ModelConfig, count: int) -> HeldOut:
+    """`held_out_sequences` for a model, of the file of held-out ids that the metadata describes."""
+    shard = open_shard(path, metadata, model.vocab_size)
+    return held_out_sequences(shard, read_end_of_text(metadata), model.context_length, count)
 
 
 def held_out_sequences(shard: np.ndarray, end_of_text: int, context_length: int, count: int) -> HeldOut:

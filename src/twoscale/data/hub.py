@@ -11,15 +11,18 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import huggingface_hub
 from httpx2 import HTTPError, Response, SyncByteStream, TransportError
+from huggingface_hub import CardData
 from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
+from pydantic import Field
 
 from twoscale.config import DownloadConfig
 from twoscale.errors import InputError, first_line
+from twoscale.json import checked
 
 BUFFER = 2**22  # bytes read ahead of the parquet reader's position
 MAX_RANGE = 2**23  # bytes of one request, so that a failure repeats little
@@ -28,6 +31,9 @@ ERROR_BYTES = 2**16  # bytes of a response beyond the range that was requested, 
 MAX_GLOBS = 100  # patterns with wildcards of one subset
 MAX_RETRY_AFTER = 3600.0  # seconds
 TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
+
+Split = dict[str, str | list[str]]  # with the keys path and split
+DataFiles = str | Split | list[str | Split] | None  # of a subset in a data set card
 
 T = TypeVar("T")
 
@@ -52,6 +58,17 @@ def fetch(what: str, request: Callable[[], T], download: DownloadConfig) -> T:
     _bound_responses()
     try:
         return with_retries(request, download)
+    except UnicodeEncodeError:  # the only header with text of the user; the error's message has the token
+        raise InputError(
+            "the user's token for the Hugging Face Hub (HF_TOKEN): found a character that is not ASCII, expected only "
+            "those of a token."
+        ) from None
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        # the client and the parsers below it raise these for an answer that has not the form that they expect
+        raise InputError(
+            f"{what}: found an answer of another form than the Hugging Face Hub's ({_describe(error)}), expected a Hub "
+            "(the variable HF_ENDPOINT, or a proxy, may name another server)."
+        ) from error
     except (HTTPError, OfflineModeIsEnabled, ShortResponseError, WrongResponseError) as error:
         raise InputError(
             f"{what}: could not be read from the Hugging Face Hub, with {download.retries} retries of transient errors "
@@ -169,13 +186,16 @@ def resolve(repository: str, subset: str, revision: str, download: DownloadConfi
     what = f"{repository}, subset {subset}, revision {revision}"
     info = fetch(
         what,
-        lambda: huggingface_hub.HfApi().dataset_info(
-            repository, revision=revision, timeout=download.timeout, expand=["sha", "cardData", "siblings"]
+        lambda: with_form(
+            huggingface_hub.HfApi().dataset_info(
+                repository, revision=revision, timeout=download.timeout, expand=["sha", "cardData", "siblings"]
+            )
         ),
         download,
     )
-    # The card lists the subsets under `configs`, each with patterns of names; `siblings` lists the repository's files.
-    configurations = {entry["config_name"]: entry for entry in (info.card_data or {}).get("configs") or []}
+    # The card lists the subsets under `configs`, each with glob patterns; `siblings` lists the repository's files.
+    card = info.card_data
+    configurations = card_subsets(repository, card.get("configs") if isinstance(card, CardData) else card)
     if subset not in configurations:
         raise InputError(
             f"config key data.subset: found {subset!r}, expected one of the subsets of {repository}: "
@@ -229,20 +249,47 @@ def checked_names(what: str, names: Sequence[str]) -> Sequence[str]:
     return names
 
 
+def with_form(info: Any) -> Any:
+    """What the Hub says of a repository; ValueError if its commit or the names of its files are none."""
+    checked(info.sha, Annotated[str, Field(pattern=r"^[0-9a-f]{40,64}$")])
+    checked([sibling.rfilename for sibling in info.siblings or []], list[str])
+    return info
+
+
+def card_subsets(repository: str, configs: Any) -> dict[str, Mapping[str, Any]]:
+    """Name of each subset -> its entry in `configs` of a data set card; InputError for a card of another form."""
+    try:
+        entries = checked([] if configs is None else configs, list[dict[str, Any]])
+        names = checked([entry.get("config_name") for entry in entries], list[str])
+    except ValueError as error:
+        raise InputError(
+            f"{repository}: found the data set card with configs that cannot be read ({error}), expected a list with "
+            "the config_name and the data_files of each subset."
+        ) from error
+    return dict(zip(names, entries, strict=True))
+
+
 def train_patterns(configuration: Mapping[str, Any]) -> Sequence[str]:
     """Glob patterns of the split `train` in one entry of `configs` of a data set card.
 
     The Hub accepts five forms of `data_files`: a pattern, a list of patterns, a mapping with `path` and optionally
     `split`, a list of these, and in each mapping a pattern or a list of patterns.
     """
-    data_files = configuration.get("data_files", [])
+    try:
+        data_files = checked(configuration.get("data_files"), DataFiles) or []
+    except ValueError as error:
+        raise InputError(
+            f"config key data.subset: {configuration['config_name']!r} names data files that cannot be read ({error}), "
+            "expected patterns, or mappings with path and split."
+        ) from error
     splits = [data_files] if isinstance(data_files, (str, Mapping)) else data_files
     patterns: list[str] = []
     for split in splits:
         if isinstance(split, str):
             patterns.append(split)
         elif split.get("split", "train") == "train":
-            patterns += [split["path"]] if isinstance(split["path"], str) else split["path"]
+            path = split.get("path", [])
+            patterns += [path] if isinstance(path, str) else path
     if not patterns:
         raise InputError(
             f"config key data.subset: {configuration['config_name']!r} names no data files of the split train, "

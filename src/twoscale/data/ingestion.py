@@ -15,15 +15,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+import pyarrow as pa
+from pydantic import Field
 
 from twoscale import progress, tables
 from twoscale.config import FILE_SOURCES, DataConfig, DownloadConfig, TextQuota
 from twoscale.data.bounded_parquet import BoundedParquet
 from twoscale.data.text import Document, is_held_out, rows, split_key
 from twoscale.data.text_files import local_documents
-from twoscale.errors import InputError
+from twoscale.errors import InputError, first_line
 from twoscale.files import replacing, sha256
+from twoscale.json import Count, parse
 
 ROW_GROUP_CHARACTERS = 2**22  # buffered before a row group of a shard is written
 MANIFEST = "manifest.json"
@@ -158,14 +162,23 @@ class PendingPart(NamedTuple):
 class DownloadPart:
     """An entry of the manifest: a part that contains the rows `first` to `end - 1` of a file, except empty ones."""
 
-    name: str
+    name: Annotated[str, Field(pattern=r"^part_\d{5,}\.parquet$")]
     file: str
     version: str | None  # entity tag of the file
-    first: int
-    end: int
-    documents: int
-    characters: int
+    first: Count
+    end: Count
+    documents: Count
+    characters: Count
     sha256: str  # of the part's file
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What the manifest says: what the parts contain, the commit of a data set on the Hub, and the parts."""
+
+    identity: dict[str, Any]
+    commit: str | None
+    parts: list[DownloadPart]
 
 
 class Parts:
@@ -179,7 +192,7 @@ class Parts:
         identity: What the parts contain: the source and the unit of sizes.
 
     Raises:
-        InputError: if the manifest is not JSON.
+        InputError: if the manifest has another form.
     """
 
     def __init__(self, folder: Path, identity: dict[str, Any]) -> None:
@@ -188,9 +201,9 @@ class Parts:
         self.parts: list[DownloadPart] = []
         folder.mkdir(parents=True, exist_ok=True)
         saved = self._saved()
-        if saved.get("identity") == identity:
-            self.commit = saved["commit"]
-            self.parts = list(self._intact(DownloadPart(**entry) for entry in saved["parts"]))
+        if saved is not None and saved.identity == identity:
+            self.commit = saved.commit
+            self.parts = list(self._intact(saved.parts))
         else:
             self.clear()
 
@@ -214,9 +227,16 @@ class Parts:
     def documents(self) -> Iterator[tuple[str, str, int]]:
         """Name, text and size of every document, in order and in constant memory."""
         for part in self.parts:
-            with (self.folder / part.name).open("rb") as opened:
-                for _, batch in BoundedParquet(opened, part.name).batches(tables.columns("text_part")):
-                    yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+            path = self.folder / part.name
+            try:
+                with path.open("rb") as opened:
+                    for _, batch in BoundedParquet(opened, str(path)).batches(tables.columns("text_part")):
+                        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+            except (OSError, ValueError, pa.ArrowException) as error:
+                raise InputError(
+                    f"{path}: cannot be read as a part ({first_line(error)}), expected what {MANIFEST} describes; "
+                    "remove the folder to start again."
+                ) from error
 
     def clear(self) -> None:
         """Remove the parts, the manifest and what a killed job has left of them, and nothing else."""
@@ -226,15 +246,15 @@ class Parts:
                 path.unlink()
         self.parts = []
 
-    def _saved(self) -> dict[str, Any]:
+    def _saved(self) -> Manifest | None:
         try:
-            return json.loads((self.folder / MANIFEST).read_text(encoding="utf-8"))
+            return parse((self.folder / MANIFEST).read_bytes(), Manifest)
         except FileNotFoundError:
-            return {}
+            return None
         except ValueError as error:
             raise InputError(
-                f"{self.folder / MANIFEST}: cannot be read as JSON ({error}), expected the list of parts; remove the "
-                "folder to start again."
+                f"{self.folder / MANIFEST}: cannot be read as JSON ({first_line(error)}), expected the list of "
+                "parts; remove the folder to start again."
             ) from error
 
     def _save(self) -> None:
@@ -267,6 +287,11 @@ def _hub_files(data: DataConfig, parts: Parts, download: DownloadConfig) -> Sour
     subset = hub.resolve(data.repository, data.subset, parts.commit or data.revision, download)
     parts.commit = subset.commit
     last = parts.parts[-1] if parts.parts else None
+    if last and last.file not in subset.files:
+        raise InputError(
+            f"{parts.folder / MANIFEST}: found a part of {last.file!r}, expected a file of the subset; remove the "
+            "folder to start again."
+        )
     for name in subset.files[subset.files.index(last.file) if last else 0 :]:
         first, version = (last.end, last.version) if last and last.file == name else (0, None)
         with hub.open_file(subset, name, download, version) as opened:

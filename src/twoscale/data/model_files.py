@@ -13,7 +13,7 @@ import huggingface_hub
 
 from twoscale import progress
 from twoscale.config import DownloadConfig
-from twoscale.data.hub import MAX_RANGE, RemoteFile, Subset, checked_names, fetch, get_whole
+from twoscale.data.hub import MAX_RANGE, RemoteFile, Subset, checked_names, fetch, get_whole, with_form
 from twoscale.errors import InputError
 from twoscale.files import replacing
 
@@ -53,8 +53,10 @@ def resolve_model(repository: str, revision: str, download: DownloadConfig) -> S
     what = f"{repository}, revision {revision}"
     info = fetch(
         what,
-        lambda: huggingface_hub.HfApi().model_info(
-            repository, revision=revision, timeout=download.timeout, expand=["sha", "siblings"]
+        lambda: with_form(
+            huggingface_hub.HfApi().model_info(
+                repository, revision=revision, timeout=download.timeout, expand=["sha", "siblings"]
+            )
         ),
         download,
     )

@@ -1,7 +1,8 @@
 """The tokenizer of a published model: tokenizer.json of its repository, run by the library `tokenizers`."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +13,7 @@ from tokenizers import Tokenizer as Engine
 
 from twoscale.data.token_ids import CHARACTER_TO_BYTE, id_dtype
 from twoscale.errors import InputError, first_line
+from twoscale.json import parse
 
 # Files beside tokenizer.json that may name the end of text, each with the key of its name or its id.
 SETTINGS = (
@@ -48,7 +50,7 @@ class PublishedTokenizer:
         return '"ByteLevel"' in json.dumps(json.loads(self.engine.to_str())["decoder"])
 
     def encode(self, text: str) -> list[int]:
-        return [*self.prefix, *self.engine.encode(text, add_special_tokens=False).ids]
+        return [*self.prefix, *_ids(self.engine, text, special=False)]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids` without special tokens. Bytes that are not UTF-8 become replacement characters."""
@@ -77,20 +79,39 @@ def load_published(path: Path) -> PublishedTokenizer:
         InputError: if the file cannot be read, or no file names an end of text that the tokenizer has.
     """
     try:
-        engine = Engine.from_str(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise InputError(f"{path}: no such file, expected the tokenizer of a published model.") from error
-    except Exception as error:  # the library raises plain Exceptions
+    except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read ({first_line(error)}), expected a tokenizer.json.") from error
+    with _refusing(f"{path}: cannot be read", "a tokenizer.json"):
+        engine = Engine.from_str(text)
     engine.encode_special_tokens = True
     engine.no_truncation()
     engine.no_padding()
     return PublishedTokenizer(engine, _prefix(engine), _end_of_text(engine, path.parent))
 
 
+def _ids(engine: Engine, text: str, special: bool) -> list[int]:
+    """Ids of a text, with or without what the post-processor adds."""
+    with _refusing("tokenizer.json: found a tokenizer that cannot encode a text", "one for any text"):
+        return engine.encode(text, add_special_tokens=special).ids
+
+
+@contextmanager
+def _refusing(found: str, expected: str) -> Iterator[None]:
+    """An InputError for what the library raises: plain Exceptions, and panics, which are no Exceptions."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise InputError(f"{found} ({first_line(error)}), expected {expected}.") from error
+
+
 def _prefix(engine: Engine) -> tuple[int, ...]:
     """What the post-processor puts before a text."""
-    plain, whole = (engine.encode("a", add_special_tokens=special).ids for special in (False, True))
+    plain, whole = (_ids(engine, "a", special) for special in (False, True))
     starts = [start for start in range(len(whole)) if whole[start : start + len(plain)] == plain]
     return tuple(whole[: starts[-1]]) if starts else ()
 
@@ -99,7 +120,7 @@ def _end_of_text(engine: Engine, folder: Path) -> int:
     for name, key in SETTINGS:
         value = _setting(folder / name, key)
         token = engine.token_to_id(value) if isinstance(value, str) else value
-        if isinstance(token, int) and engine.id_to_token(token) is not None:
+        if isinstance(token, int) and 0 <= token < 2**32 and engine.id_to_token(token) is not None:
             return token
     names = ", ".join(name for name, _ in SETTINGS)
     raise InputError(f"{folder}: found no end of text that tokenizer.json has, expected one in {names}.")
@@ -108,8 +129,8 @@ def _end_of_text(engine: Engine, folder: Path) -> int:
 def _setting(path: Path, key: str) -> Any:
     """The value of a key of a JSON file: a name or an id, the first of several; None where there is none."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8")).get(key)
-    except (OSError, ValueError, AttributeError):
+        value = parse(path.read_bytes(), dict[str, Any]).get(key)
+    except (OSError, ValueError):
         return None
     value = value[0] if isinstance(value, list) and value else value
     return value.get("content") if isinstance(value, dict) else value

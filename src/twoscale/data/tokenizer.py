@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from twoscale import progress
 from twoscale.config import BYTES_VOCAB_SIZE
 from twoscale.data.token_ids import CHARACTER_TO_BYTE, id_dtype
 from twoscale.errors import InputError, first_line
+from twoscale.json import parse
 
 if TYPE_CHECKING:
     import tiktoken
@@ -112,7 +112,7 @@ def byte_level() -> Tokenizer:
 def load_bpe(path: Path) -> Tokenizer:
     """Load a byte-level BPE that `train_bpe` trained, from a file in the format of the `tokenizers` library."""
     try:
-        saved = json.loads(path.read_text(encoding="utf-8"))
+        saved = parse(path.read_bytes(), dict[str, Any])
         (end,) = saved["added_tokens"]
         # tiktoken merges by rank, `tokenizers` by a list of merges. The two agree if ranks are ids: the bytes first,
         # then the merges in the order of training, then the end of text.

@@ -409,7 +409,7 @@ def _load_module(file: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # the user's code may raise anything
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
         raise InputError(
             f"{_place(file, error)}: does not import ({type(error).__name__}: {first_line(error)}), expected "
             "Python code that does."

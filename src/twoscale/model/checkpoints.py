@@ -10,25 +10,29 @@ tensors are read.
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 import safetensors
 import torch
+from pydantic import ConfigDict, Field
 from safetensors.torch import save_file
 from torch import Tensor
 
 from twoscale.config import ConfigSlice, ModelConfig, plain
-from twoscale.errors import InputError
+from twoscale.errors import InputError, first_line
 from twoscale.files import replacing
-from twoscale.json import canonical_json
+from twoscale.json import Count, canonical_json, parse
 from twoscale.model.interface import LoopedModel
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.published.weights import open_published
 from twoscale.model.registry import architecture, build
+from twoscale.model.tensors import check_tensors
 
+CHECKPOINT = re.compile(r"iteration_(\d{6})\.safetensors")
 METADATA_KEY = "twoscale"
 DIGEST_KEY = "sha256"
 NO_DIGEST = "0" * 64
@@ -43,10 +47,18 @@ class Header:
     """
 
     kind: str
-    iteration: int
-    tokens_seen: int
+    iteration: Count
+    tokens_seen: Count
     identity: dict[str, Any]
     extra: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Written(Header):
+    """A header as it is in a file, with the digest; None in files of versions before there was one."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
 
 
 def save(path: Path, tensors: Mapping[str, Tensor], header: Header) -> None:
@@ -68,7 +80,7 @@ def _digest(file: BinaryIO, written: str) -> tuple[str, int]:
     """
     start = file.read(8)
     start += file.read(int.from_bytes(start, "little"))
-    place = start.index(written.encode())
+    place = start.find(written.encode())
     total = hashlib.sha256(start.replace(written.encode(), NO_DIGEST.encode()))
     hashlib.file_digest(file, lambda: total)  # updates it with the rest of the file
     return total.hexdigest(), place
@@ -83,11 +95,14 @@ def save_untrained(path: Path, identity: dict[str, Any]) -> None:
 
 def read_header(path: Path) -> Header:
     """The header of a file of this project; the tensors stay on disk and are not checked."""
-    return _read_header(path)[0]
+    return _without_digest(_read_header(path))
 
 
-def _read_header(path: Path) -> tuple[Header, str | None]:
-    """The header of a file of this project, and the digest in it; None in files of versions before there was one."""
+def _without_digest(written: _Written) -> Header:
+    return Header(*(getattr(written, field.name) for field in fields(Header)))
+
+
+def _read_header(path: Path) -> _Written:
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             text = (file.metadata() or {}).get(METADATA_KEY)
@@ -96,13 +111,16 @@ def _read_header(path: Path) -> tuple[Header, str | None]:
     except (safetensors.SafetensorError, OSError) as error:
         raise InputError(f"{path}: cannot be read ({error}), expected a whole safetensors file.") from error
     try:
-        values = json.loads(text or "")
-        digest = values.pop(DIGEST_KEY, None)
-        return Header(**values), digest
-    except (TypeError, ValueError, AttributeError) as error:
+        header = parse(text or "", _Written)
+    except ValueError as error:
         raise InputError(
-            f"{path}: found no header under the metadata key '{METADATA_KEY}', expected a checkpoint of this project."
+            f"{path}: found no header under the metadata key '{METADATA_KEY}' ({first_line(error)}), expected a "
+            "checkpoint of this project."
         ) from error
+    named = CHECKPOINT.fullmatch(path.name)
+    if named and int(named[1]) != header.iteration:
+        raise InputError(f"{path}: found a header of iteration {header.iteration}, expected {int(named[1])}.")
+    return header
 
 
 def load(path: Path, kind: str, identity: Mapping[str, Any], device: str = "cpu") -> tuple[dict[str, Tensor], Header]:
@@ -113,7 +131,7 @@ def load(path: Path, kind: str, identity: Mapping[str, Any], device: str = "cpu"
     Raises:
         InputError: if the file cannot be read, is refused, or is not the one that was written.
     """
-    header, digest = _read_header(path)
+    header = _read_header(path)
     if header.kind != kind:
         raise InputError(f"{path}: found a file of kind '{header.kind}', expected '{kind}'.")
     wanted = json.loads(canonical_json(identity))
@@ -124,10 +142,31 @@ def load(path: Path, kind: str, identity: Mapping[str, Any], device: str = "cpu"
             f"{path}: belongs to another configuration: {name} is {found} there, expected {expected}; "
             "choose another `run` name or remove the file."
         )
-    if digest is not None:
-        check_digest(path, digest)
-    with safetensors.safe_open(path, framework="pt", device=device) as file:
-        return {name: file.get_tensor(name) for name in file.keys()}, header  # noqa: SIM118 - not a mapping
+    if header.sha256 is not None:
+        check_digest(path, header.sha256)
+    try:
+        with safetensors.safe_open(path, framework="pt", device=device) as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+        return tensors, _without_digest(header)
+    except safetensors.SafetensorError as error:
+        raise InputError(f"{path}: cannot be read ({first_line(error)}), expected tensors of floats.") from error
+
+
+def load_weights(
+    path: Path, identity: Mapping[str, Any], config: ModelConfig, device: str
+) -> tuple[dict[str, Tensor], Header]:
+    """`load` for the weights of a model of this config; other tensors and values that are not finite are refused."""
+    tensors, header = load(path, "weights", identity, device)
+    if config.num_layers > len(tensors):  # the header may be a stranger's, and a model of 10^9 layers takes hours
+        raise InputError(f"{path}: found {len(tensors)} tensors, expected those of {config.num_layers} layers.")
+    check_tensors(path, tensors, blank(config).state_dict())
+    return tensors, header
+
+
+def blank(config: ModelConfig) -> LoopedModel:
+    """A model of this config without values: its parameters have names, shapes and dtypes."""
+    with torch.device("meta"):
+        return build(config)
 
 
 def check_digest(path: Path, expected: str) -> None:
@@ -185,7 +224,7 @@ def open_checkpoint(path: Path, config: ConfigSlice, dtype: str) -> LoadedCheckp
 
 def load_model(path: Path, config: ModelConfig, dtype: torch.dtype, device: str) -> tuple[LoopedModel, Header]:
     """The model of a checkpoint for evaluation, in `dtype` on `device`."""
-    tensors, header = load(path, "weights", {"model": plain(config)}, device)
+    tensors, header = load_weights(path, {"model": plain(config)}, config, device)
     model = build(config)
     model.load_state_dict(tensors)
     return model.to(device=device, dtype=dtype).eval().requires_grad_(False), header

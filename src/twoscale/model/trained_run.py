@@ -1,7 +1,5 @@
 """A trained run or a published model, opened from its files without any config."""
 
-import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,16 +7,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from twoscale.config import Config, ConfigSlice
+from twoscale.config import Config, ConfigSlice, ModelConfig
 from twoscale.data.tokenizer import Tokenizer, load_tokenizer
 from twoscale.errors import InputError, first_line
-from twoscale.model.checkpoints import load_model, read_header
+from twoscale.json import checked, parse
+from twoscale.model.checkpoints import CHECKPOINT, load_model, read_header
 from twoscale.model.interface import LoopedModel, any_weight
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.published.folder import PublishedFolder
 from twoscale.model.published.weights import open_published
 
-CHECKPOINT = re.compile(r"iteration_(\d{6})\.safetensors")
+
+@dataclass(frozen=True)
+class _Tokens:
+    """What is read here of the metadata of a run's tokens."""
+
+    tokenizer: str
+    digest: str
 
 
 @dataclass(frozen=True)
@@ -49,8 +54,8 @@ def open_run(results: str | Path, run: str, device: str = "cpu", dtype: torch.dt
     identity = read_header(path).identity
     config = ConfigSlice(identity)
     try:
-        model_config, seed = config.model, config.seed
-    except (InputError, AttributeError) as error:
+        model_config, seed = checked(config.model, ModelConfig), checked(config.seed, int)
+    except (InputError, AttributeError, ValueError) as error:
         raise InputError(
             f"{path}: found a header of another version of this project ({first_line(error)}), expected one with the "
             "seed and every key of the model's config."
@@ -107,13 +112,13 @@ def _tokenizer(results: Path, run: str, checkpoint: Path, identity: dict[str, An
     """The run's tokenizer, refused if the model was trained with another one or on another text."""
     metadata_path = results / run / "data" / "tokens.json"
     try:
-        metadata = json.loads(metadata_path.read_text(encoding="utf-8"))
-        name, digest = metadata["tokenizer"], metadata["digest"]
-    except (OSError, ValueError, LookupError, TypeError) as error:
+        metadata = parse(metadata_path.read_bytes(), _Tokens)
+    except (OSError, ValueError) as error:
         raise InputError(
-            f"{metadata_path}: found no description of the run's tokens ({type(error).__name__}), expected the "
+            f"{metadata_path}: found no description of the run's tokens ({first_line(error)}), expected the "
             "metadata that join_tokens writes."
         ) from error
+    name = metadata.tokenizer
     file = results / "gpt2.tiktoken" if name == "gpt2" else metadata_path.with_name("tokenizer.json")
     tokenizer = load_tokenizer(name, file)
     if tokenizer.vocab_size != vocab_size:
@@ -121,7 +126,7 @@ def _tokenizer(results: Path, run: str, checkpoint: Path, identity: dict[str, An
             f"{checkpoint}: found a model of {vocab_size} token ids, expected {tokenizer.vocab_size}, those of the "
             f"tokenizer of {metadata_path}."
         )
-    if digest != identity.get("data"):
+    if metadata.digest != identity.get("data"):
         raise InputError(
             f"{checkpoint}: found a model trained on other tokens than those that {metadata_path} describes, expected "
             "the checkpoint of this run."

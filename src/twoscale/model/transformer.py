@@ -57,7 +57,7 @@ class LoopedTransformer(nn.Module):
         numbers = [stage.layer for stage in self.stages if not stage.is_group]
         self.unlooped = nn.ModuleDict({str(number): TransformerBlock(number, config, rotary) for number in numbers})
         self.head = None if config.tied_head else Linear(size, config.padded_vocab_size)
-        self.gate = nn.Linear(size, 1) if config.exit_gate else None
+        self.gate = nn.Linear(size, 1).requires_grad_(False) if config.exit_gate else None  # not trained here
 
     @property
     def blocks(self) -> Sequence[nn.Module]:

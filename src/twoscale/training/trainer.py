@@ -8,7 +8,7 @@ import contextlib
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,11 +22,12 @@ from twoscale.config import ModelConfig, TrainConfig
 from twoscale.data.batches import Batches, HeldOut, Prefetched, open_held_out
 from twoscale.data.shards import TokenShard, open_shard
 from twoscale.errors import InputError
-from twoscale.json import canonical_json
+from twoscale.json import Count, canonical_json, checked
 from twoscale.model import checkpoints, registry
 from twoscale.model.checkpoints import Header
 from twoscale.model.interface import LoopedModel
 from twoscale.model.noise import EvaluationNoise, training_noise
+from twoscale.model.tensors import check_tensors
 from twoscale.training import environment
 from twoscale.training.metrics_log import Record, SegmentView, check_tracker, ignore, monitoring
 from twoscale.training.processes import World, destroy_distributed, init_distributed
@@ -36,6 +37,7 @@ ALONE = World()
 GRAPHS_PER_GROUP = 3  # a step before the gradient, the first one with it, and those whose state has one too
 BATCH_SIZES = 2  # of the parts of a batch, which differ by one sequence where it is not divided evenly
 MOMENTS = ("exp_avg", "exp_avg_sq")  # what AdamW keeps of each parameter
+PARTS = ("weights/", "optimizer/")  # what the names of tensors in a partial state begin with
 
 
 class SegmentConfig(Protocol):
@@ -157,8 +159,8 @@ class TrainingData:
     @classmethod
     def open(cls, shard: TokenShard, config: SegmentConfig) -> "TrainingData":
         """The data in the three files of a token shard; raises InputError for a file that is missing or too short."""
-        length, count = config.model.context_length, config.train.held_out_sequences
-        return cls(open_shard(shard.train, shard.metadata), open_held_out(shard.val, shard.metadata, length, count))
+        tokens = open_shard(shard.train, shard.metadata, config.model.vocab_size)
+        return cls(tokens, open_held_out(shard.val, shard.metadata, config.model, config.train.held_out_sequences))
 
 
 @dataclass(frozen=True)
@@ -274,11 +276,9 @@ def train_segment(config: SegmentConfig, data: TrainingData, segment: Segment, p
     check_tracker(config.train)
     world = init_distributed(config.device, config.train.processes)
     until, identity = segment.until, segment.identity
-    weights, header = checkpoints.load(paths.start[0], "weights", identity, config.device)
-    moments = {}
-    if header.iteration:
-        moments = load_moments(paths.start[1], identity, config.device)
-    partial = load_partial(paths.partial, header.iteration, until, identity, config.device)
+    weights, header = checkpoints.load_weights(paths.start[0], identity, config.model, config.device)
+    moments = load_moments(paths.start[1], identity, config, header.iteration) if header.iteration else {}
+    partial = load_partial(paths.partial, header.iteration, segment, config)
     state = restore(config, *(partial or (weights, moments, header)))
     note_environment(state, paths.previous_log, environment.current(config.device, world.size), world.is_main)
     trainer = Trainer(config, data, world, segment.stop_at)
@@ -299,15 +299,28 @@ def note_environment(state: TrainingState, previous_log: Path, now: environment.
     state.environments = environment.extended(state.environments, state.iteration + 1, now)
 
 
-def load_moments(path: Path, identity: dict[str, Any], device: str) -> dict[str, Tensor]:
-    """AdamW's moments; an empty file, which stands for those of a restored segment, is refused."""
+def load_moments(path: Path, identity: dict[str, Any], config: SegmentConfig, iteration: int) -> dict[str, Tensor]:
+    """AdamW's moments after `iteration`; an empty file, which stands for those of a restored segment, is refused."""
     if path.is_file() and not path.stat().st_size:
         raise InputError(
             f"{path}: found an empty file, which stands for the optimizer state of a restored segment, expected a "
             "later segment that can be restored too; remove the folder .kept/checkpoints of the run and train with "
             "`snakemake --forcerun init_model`."
         )
-    return checkpoints.load(path, "optimizer", identity, device)[0]
+    moments, header = checkpoints.load(path, "optimizer", identity, config.device)
+    if header.iteration != iteration:
+        raise InputError(f"{path}: found the optimizer state of iteration {header.iteration}, expected {iteration}.")
+    check_moments(path, moments, checkpoints.blank(config.model))
+    return moments
+
+
+def check_moments(path: Path, moments: Mapping[str, Tensor], model: LoopedModel) -> None:
+    """Refuse moments of other parameters than those of the model, and values that no moment has."""
+    trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    check_tensors(path, moments, {f"{name}.{moment}": parameter for name, parameter in trained for moment in MOMENTS})
+    for name, tensor in moments.items():
+        if name.endswith(MOMENTS[1]) and tensor.min() < 0:
+            raise InputError(f"{path}: tensor {name}: found a mean square below 0, expected at least 0.")
 
 
 def write_segment(state: TrainingState, paths: SegmentPaths, identity: dict[str, Any]) -> None:
@@ -378,6 +391,8 @@ def restore(
     optimizer = make_optimizer(model, config.train)
     if moments:
         for name, parameter in model.named_parameters():
+            if not parameter.requires_grad:
+                continue
             updates = torch.tensor(float(header.iteration), device=parameter.device)
             optimizer.state[parameter] = {"step": updates} | {m: moments[f"{name}.{m}"] for m in MOMENTS}
     log, environments = list(header.extra.get("log", ())), environment.valid(header.extra.get("environments"))
@@ -414,15 +429,15 @@ def compile_blocks(model: LoopedModel, **options: Any) -> None:
 def save_partial(path: Path, state: TrainingState, identity: dict[str, Any]) -> None:
     """All of an unfinished segment in one file, replaced atomically."""
     weights, moments = tensors_of(state)
-    tensors = {f"weights/{name}": tensor for name, tensor in weights.items()}
-    tensors |= {f"optimizer/{name}": tensor for name, tensor in moments.items()}
+    parts = zip(PARTS, (weights, moments), strict=True)
+    tensors = {f"{prefix}{name}": tensor for prefix, part in parts for name, tensor in part.items()}
     extra = {"log": state.log, "environments": state.environments}
     header = Header("partial", state.iteration, state.tokens_seen, identity, extra)
     checkpoints.save(path, tensors, header)
 
 
 def load_partial(
-    path: Path, start: int, until: int, identity: dict[str, Any], device: str
+    path: Path, start: int, segment: Segment, config: SegmentConfig
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], Header] | None:
     """Weights, moments and header that an interrupted attempt at this segment saved; None if there are none.
 
@@ -431,14 +446,36 @@ def load_partial(
     if not path.exists():
         return None
     try:
-        tensors, header = checkpoints.load(path, "partial", identity, device)
+        tensors, header = checkpoints.load(path, "partial", segment.identity, config.device)
+        weights, moments = ({n.removeprefix(p): t for n, t in tensors.items() if n.startswith(p)} for p in PARTS)
+        model = checkpoints.blank(config.model)
+        check_tensors(path, weights, model.state_dict())
+        check_moments(path, moments, model)
+        log = _log(path, header, len(config.model.groups))
     except InputError as error:
         print(f"restarting the segment: {error}", file=sys.stderr)
         return None
-    if not start < header.iteration < until or len(header.extra["log"]) != header.iteration - start:
+    if not start < header.iteration < segment.until or len(log) != header.iteration - start:
         return None
-    parts: dict[str, dict[str, Tensor]] = {"weights": {}, "optimizer": {}}
-    for name, tensor in tensors.items():
-        part, _, inner = name.partition("/")
-        parts[part][inner] = tensor
-    return parts["weights"], parts["optimizer"], header
+    return weights, moments, header
+
+
+def _log(path: Path, header: Header, groups: int) -> list[dict[str, Any]]:
+    """The rows of the log in the header of a partial state, as `TrainingState` has them."""
+    try:
+        rows = checked(header.extra.get("log"), list[dict[str, int | float | list[Count] | None]])
+    except ValueError as error:
+        raise InputError(f"{path}: found no log of the segment ({error}), expected one row per iteration.") from error
+    columns = {*tables.columns("training"), "loops"}
+    for number, row in enumerate(rows, start=header.iteration - len(rows) + 1):
+        values = [value for name, value in row.items() if name not in ("iteration", "loops", "tokens_seen")]
+        if (
+            row.keys() != columns
+            or row["iteration"] != number
+            or not isinstance(row["tokens_seen"], int)
+            or not isinstance(row["loops"], list)
+            or len(row["loops"]) != groups
+            or any(isinstance(value, list) for value in values)
+        ):
+            raise InputError(f"{path}: found no row of the log for iteration {number}, expected one.")
+    return rows

@@ -1,15 +1,19 @@
 """What a family of published models is: how its config.json and its tensors map to ours."""
 
 import json
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from twoscale.config import ModelConfig
+from twoscale.config.messages import LONGEST_VALUE
 from twoscale.errors import InputError, first_line
+from twoscale.json import parse
 
 Shape = tuple[int, ...]
+MOST = 2**31 - 1  # of any number of layers, channels, …
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ class Options:
     @classmethod
     def read(cls, path: Path) -> "Options":
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
+            values = parse(path.read_bytes(), Any)
         except FileNotFoundError as error:
             raise InputError(f"{path}: no such file, expected the config.json of a published model.") from error
         except (OSError, ValueError) as error:
@@ -78,20 +82,25 @@ class Options:
         value = self.values.get(key)
         return default if value is None else value
 
-    def count(self, *keys: str, default: int | None = None) -> int:
-        """The whole number of at least 1 under the first of the keys that is there."""
+    def count(self, *keys: str, default: int | None = None, most: int = MOST) -> int:
+        """The whole number from 1 to `most` under the first of the keys that is there."""
         key = next((key for key in keys if self.get(key) is not None), keys[0])
         value = self.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise self.error(key, "a whole number of at least 1")
+        if value > most:
+            raise self.error(key, f"at most {most}")
         return value
 
     def positive(self, key: str, default: float | None = None) -> float:
         """A number above 0."""
         value = self.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
             raise self.error(key, "a number above 0")
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise self.error(key, "a number that a float can hold") from None
 
     def require(self, **supported: Any) -> None:
         """Refuse an option with another value than the supported one; an option that is absent or null is fine."""
@@ -107,7 +116,7 @@ class Options:
         return Options(self.path, values)
 
     def error(self, key: str, expected: str) -> InputError:
-        found = json.dumps(self.values[key]) if key in self.values else "nothing"
+        found = json.dumps(self.values[key])[:LONGEST_VALUE] if key in self.values else "nothing"
         return InputError(f"{self.path}: found {key} = {found}, expected {expected}.")
 
 

@@ -1,18 +1,19 @@
 """A folder in the layout of the hub: config.json, and safetensors files that an index may list. Without torch."""
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import safetensors
+from pydantic import Field
 
 from twoscale.config import ModelConfig
 from twoscale.config.messages import build
 from twoscale.errors import InputError, first_line
+from twoscale.json import parse
 from twoscale.model.published.family import Defaults, Family, Options
 from twoscale.model.published.ouro import OURO
 from twoscale.model.published.raven import RAVEN
@@ -31,6 +32,13 @@ RESOLVED = {"num_kv_heads": "kv_heads", "mlp_size": "mlp_width", "embedding_scal
 
 
 @dataclass(frozen=True)
+class Index:
+    """Name of each tensor -> its file, beside the index."""
+
+    weight_map: dict[str, Annotated[str, Field(pattern=r"^[\w.-]+\.safetensors$")]]
+
+
+@dataclass(frozen=True)
 class PublishedFolder:
     """A published model on disk. Errors are InputErrors that name the file."""
 
@@ -43,7 +51,7 @@ class PublishedFolder:
     @cached_property
     def family(self) -> Family:
         kind = self.options.get("model_type")
-        if kind not in FAMILIES:
+        if not isinstance(kind, str) or kind not in FAMILIES:
             raise self.options.error("model_type", f"one of {', '.join(FAMILIES)}")
         return FAMILIES[kind]
 
@@ -62,9 +70,9 @@ class PublishedFolder:
     def _index(self) -> dict[str, Path]:
         path = self.path / INDEX
         try:
-            weights = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
-            return {name: self.path / Path(file).name for name, file in weights.items()}
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            weights = parse(path.read_bytes(), Index).weight_map
+            return {name: self.path / file for name, file in weights.items()}
+        except (OSError, ValueError) as error:
             raise InputError(
                 f"{path}: cannot be read ({type(error).__name__}: {first_line(error)}), expected a weight_map from "
                 "tensors to files."

@@ -27,7 +27,7 @@ NORMS = {
 def layer(options: Options, names: Collection[str]) -> dict[str, Any]:
     """Keys of the section `model`, and "vocab_size"."""
     options.require(hidden_act="silu", use_sliding_window=False, attention_bias=False, mlp_bias=False)
-    layers, size = options.count("num_hidden_layers"), options.count("hidden_size")
+    layers, size = options.count("num_hidden_layers", most=len(names)), options.count("hidden_size")
     options.require(layer_types=["full_attention"] * layers)
     heads = options.count("num_attention_heads")
     check_head_size(options, size, heads)

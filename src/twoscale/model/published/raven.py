@@ -46,7 +46,7 @@ def layer(options: Options, names: Collection[str]) -> dict[str, Any]:
     )
     variant = huginn if f"{FIRST_LAYER}norm_3.weight" in names else retrofitted
     return {
-        **_sizes(options),
+        **_sizes(options, names),
         **_state(options),
         "injection": "projection",
         "loop_norm": False,
@@ -63,8 +63,10 @@ def layer(options: Options, names: Collection[str]) -> dict[str, Any]:
     }
 
 
-def _sizes(options: Options) -> dict[str, Any]:
-    prelude, core, coda = (options.count(f"n_layers_in_{part}") for part in ("prelude", "recurrent_block", "coda"))
+def _sizes(options: Options, names: Collection[str]) -> dict[str, Any]:
+    # each layer has a tensor, so a list of the layers is no longer than the file
+    keys = (f"n_layers_in_{part}" for part in ("prelude", "recurrent_block", "coda"))
+    prelude, core, coda = (options.count(key, most=len(names)) for key in keys)
     size, heads = options.count("n_embd", "hidden_size"), options.count("n_heads", "num_attention_heads")
     check_head_size(options, size, heads)
     kv_heads = options.count("num_key_value_heads", default=heads)

@@ -13,8 +13,8 @@ from twoscale.model import flops, registry
 from twoscale.model.interface import LoopedModel
 from twoscale.model.published.family import NameMap
 from twoscale.model.published.folder import CONFIG, PublishedFolder, tensor_shapes
+from twoscale.model.tensors import FLOATS, check_finite
 
-FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 MEMORY = Path("/proc/meminfo")
 
 
@@ -87,6 +87,7 @@ def _fill(model: LoopedModel, source: PublishedFolder, names: NameMap) -> None:
                 tensor = tensors.get_tensor(name)
                 if tensor.dtype not in FLOATS:
                     raise InputError(f"{file}: tensor {name}: found the dtype {tensor.dtype}, expected a float.")
+                check_finite(file, name, tensor)
                 targets[name].copy_(tensor.reshape(targets[name].shape))
 
 
