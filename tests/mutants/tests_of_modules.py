@@ -1,4 +1,4 @@
-"""The modules of the core, and the files tests/unit/test_<name>.py that have to notice a fault in each, fastest first."""
+"""The modules of the core, and the files tests/unit/test_<name>.py that have to notice a fault in each, in order."""
 
 TESTS = {
     "model/transformer": ["model"],
@@ -33,7 +33,7 @@ TESTS = {
     "config/loading": ["config_loading"],
     "config/identity": ["config_loading"],
     "config/messages": ["config_sections", "config_loading"],
-    "fingerprint": ["fingerprint"],
+    "fingerprint": ["fingerprint", "preflight"],
     "files": ["files"],
     "kept": ["kept"],
     "rng": ["rng"],

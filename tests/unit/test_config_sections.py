@@ -242,6 +242,17 @@ def test_a_config_that_contradicts_itself_is_refused_in_one_sentence_that_names_
     assert "\n" not in message
 
 
+def test_a_window_as_long_as_the_loops_is_accepted():
+    assert from_paper(path_types={"window": 30}).path_types.window == 30  # a step more is in WRONG
+
+
+@pytest.mark.parametrize(("name", "size"), [("bpe", 256), ("bpe", 257)])
+def test_a_tokenizer_of_bytes_alone_learns_no_pair_and_is_refused(name, size):
+    with pytest.raises(InputError, match=rf"tokenizer\.vocab_size: found {size}, expected a whole number >= 258"):
+        from_paper(tokenizer={"name": name, "vocab_size": size})
+    assert from_paper(tokenizer={"name": name, "vocab_size": 258}).model.vocab_size == 258
+
+
 def test_held_out_text_that_is_just_long_enough_is_accepted():
     enough = 32 * 512 + 1  # the most sequences that a stage reads, and the target of the last token
     assert from_paper(data={"held_out_tokens": enough}).data.held_out_tokens == enough

@@ -1,3 +1,5 @@
+import io
+import random
 import sysconfig
 from itertools import islice
 from pathlib import Path
@@ -273,3 +275,47 @@ def test_shards_that_prepare_text_did_not_write_are_refused(tmp_path):
     for path in (corrupt, tmp_path / "gone.parquet"):
         with pytest.raises(InputError, match=f"{path.name}: cannot be read as a shard of text"):
             list(text.iter_shards([path]))
+
+
+# --- memory
+
+
+def large_parquet(path, groups=20, **more):
+    """Row groups of one document of 200 kB that does not compress, and its size in bytes."""
+    texts = [random.Random(number).randbytes(100_000).hex() for number in range(groups)]
+    columns = {"text": texts} | {name: [value] * groups for name, value in more.items()}
+    pq.write_table(pa.table(columns), path, row_group_size=1, use_dictionary=False, compression="none")
+    return path
+
+
+class CountedFile(io.FileIO):
+    """Counts the bytes that are read."""
+
+    count = 0
+
+    def readinto(self, buffer):
+        done = super().readinto(buffer)
+        self.count += done
+        return done
+
+    def read(self, size=-1):
+        content = super().read(size)
+        self.count += len(content)
+        return content
+
+
+def test_the_first_document_is_read_without_the_row_groups_after_it(tmp_path):
+    path = large_parquet(tmp_path / "large.parquet")
+    with CountedFile(path) as opened:
+        next(text.rows(opened, "large.parquet", "large"))
+        assert opened.count < path.stat().st_size / 2
+
+
+def test_text_shards_are_read_a_row_group_at_a_time(tmp_path):
+    path = large_parquet(tmp_path / "shard.parquet", document="a", held_out=False)
+    table = pq.read_table(path).select(list(tables.columns("text")))
+    pq.write_table(table, path, row_group_size=1, use_dictionary=False, compression="none")
+    del table
+    before, shard = pa.total_allocated_bytes(), text.iter_shards([path])
+    next(shard)
+    assert pa.total_allocated_bytes() - before < path.stat().st_size / 2

@@ -15,6 +15,7 @@ from twoscale.model import checkpoints
 from twoscale.model.checkpoints import Header
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import initialise
+from twoscale.training.processes import World
 from twoscale.training.trainer import (
     Trainer,
     TrainingData,
@@ -413,3 +414,27 @@ def test_the_partial_state_of_another_segment_counts_as_nothing(first, until, tm
     save_partial(path, trained(2, tmp_path / "none"), IDENTITY)
     assert load_partial(path, 0, 6, IDENTITY, "cpu") is not None
     assert load_partial(path, first, until, IDENTITY, "cpu") is None
+
+
+# --- speed -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("peak", "processes", "utilisation"), [(1e-5, 1, 0.288), (1e-5, 2, 0.144), (None, 1, None)])
+def test_speed_and_utilisation_are_those_computed_by_hand(peak, processes, utilisation):
+    # one layer: 4 matrices of 4 x 4 and an MLP of 2 x 4 x 16, attention to 2 of 3 positions on average, a head of 4 x 8
+    model = model_config(
+        num_layers=1, hidden_size=4, context_length=3, vocab_size=8, vocab_multiple=8, groups=(), mlp_width=16
+    )
+    forward = 2 * (4 * 16 + 2 * 64) + 4 * 2 * 4 + 2 * 4 * 8  # 480 FLOPs per token
+    data = TrainingData(learnable_tokens(50) % 8, HELD_OUT)
+    measured = Trainer(segment(model, batch_size=2, peak_tflops=peak), data, World(size=processes))._speed(
+        (), seconds=0.003
+    )
+    assert measured["tokens_per_s"] == pytest.approx(2 * 3 / 0.003)
+    assert measured["tflops"] == pytest.approx(2000 * 3 * forward / 1e12)
+    assert measured["tflops"] == pytest.approx(2.88e-6)
+    assert measured["utilisation"] == (None if utilisation is None else pytest.approx(utilisation))
+
+
+def test_adamw_updates_all_parameters_in_one_kernel():
+    assert make_optimizer(initialise(MODEL, SEED), train_config()).defaults["fused"] is True
