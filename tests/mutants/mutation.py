@@ -39,6 +39,7 @@ ARITHMETIC = {
     ast.LShift: ast.RShift,
     ast.RShift: ast.LShift,
 }
+SYMMETRIC = {"max", "min"}
 # fields of a node that no fault is planted in
 SKIPPED = {"annotation", "returns", "decorator_list", "type_params", "bases", "exc"}
 
@@ -115,7 +116,9 @@ def _expressions(node: ast.AST) -> Iterator[ast.AST]:
             yield from (ast.Constant(node.value + 1), ast.Constant(node.value - 1))
         case ast.Constant(value=float()):
             yield ast.Constant(2 * node.value if node.value else 1.0)
-        case ast.Call(args=[first, second, *rest]) if not isinstance(first, ast.Starred):
+        case ast.Call(func=func, args=[first, second, *rest]) if not {type(first), type(second)} & {ast.Starred}:
+            if isinstance(func, ast.Name) and func.id in SYMMETRIC:
+                return
             yield _with(node, args=[second, first, *rest])
 
 

@@ -95,3 +95,9 @@ def test_chunks_give_the_replicates_of_one_chunk(monkeypatch):
 
 def test_a_replicate_that_is_undefined_leaves_no_interval():
     assert np.isnan(bootstrap.interval_about(0.0, np.array([1.0, np.nan, 2.0]), units=5)).all()
+
+
+def test_an_interval_is_of_a_thousand_resamples():
+    units = RNG.normal(size=5)
+    assert bootstrap.replicates(mean, units, seed=1).shape == (1000,)
+    assert bootstrap.totals(units, seed=1).shape == (1000,)

@@ -280,11 +280,12 @@ def test_shards_that_prepare_text_did_not_write_are_refused(tmp_path):
 # --- memory
 
 
-def large_parquet(path, groups=20, **more):
-    """Row groups of one document of 200 kB that does not compress, and its size in bytes."""
-    texts = [random.Random(number).randbytes(100_000).hex() for number in range(groups)]
-    columns = {"text": texts} | {name: [value] * groups for name, value in more.items()}
-    pq.write_table(pa.table(columns), path, row_group_size=1, use_dictionary=False, compression="none")
+def large_parquet(path, groups=10, **more):
+    """Row groups of ROWS documents of 2 kB each, uncompressed."""
+    count, rows = groups * text.ROWS, random.Random(1)
+    columns = more | {"text": [rows.randbytes(1000).hex() for _ in range(count)]}
+    table = pa.table({name: value if name == "text" else [value] * count for name, value in columns.items()})
+    pq.write_table(table, path, row_group_size=text.ROWS, use_dictionary=False, compression="none")
     return path
 
 
@@ -313,9 +314,14 @@ def test_the_first_document_is_read_without_the_row_groups_after_it(tmp_path):
 
 def test_text_shards_are_read_a_row_group_at_a_time(tmp_path):
     path = large_parquet(tmp_path / "shard.parquet", document="a", held_out=False)
-    table = pq.read_table(path).select(list(tables.columns("text")))
-    pq.write_table(table, path, row_group_size=1, use_dictionary=False, compression="none")
-    del table
     before, shard = pa.total_allocated_bytes(), text.iter_shards([path])
     next(shard)
     assert pa.total_allocated_bytes() - before < path.stat().st_size / 2
+
+
+def test_row_groups_before_the_first_row_are_not_read(tmp_path):
+    path = large_parquet(tmp_path / "large.parquet")
+    with CountedFile(path) as opened:
+        rest = list(text.rows(opened, "large.parquet", "large", first=9 * text.ROWS))
+        assert [document.row for document in rest] == list(range(9 * text.ROWS, 10 * text.ROWS))
+        assert opened.count < 1.5 * path.stat().st_size / 10

@@ -423,7 +423,7 @@ def test_the_partial_state_of_another_segment_counts_as_nothing(first, until, tm
 def test_speed_and_utilisation_are_those_computed_by_hand(peak, processes, utilisation):
     # one layer: 4 matrices of 4 x 4 and an MLP of 2 x 4 x 16, attention to 2 of 3 positions on average, a head of 4 x 8
     model = model_config(
-        num_layers=1, hidden_size=4, context_length=3, vocab_size=8, vocab_multiple=8, groups=(), mlp_width=16
+        num_layers=1, hidden_size=4, context_length=3, vocab_size=8, vocab_multiple=8, groups=(), mlp_size=16
     )
     forward = 2 * (4 * 16 + 2 * 64) + 4 * 2 * 4 + 2 * 4 * 8  # 480 FLOPs per token
     data = TrainingData(learnable_tokens(50) % 8, HELD_OUT)
