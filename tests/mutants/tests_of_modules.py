@@ -34,7 +34,7 @@ TESTS = {
     "config/identity": ["config_loading"],
     "config/messages": ["config_sections", "config_loading"],
     "fingerprint": ["fingerprint", "preflight"],
-    "files": ["files"],
+    "files": ["files", "command"],
     "kept": ["kept"],
     "rng": ["rng"],
     "workflow": ["workflow"],

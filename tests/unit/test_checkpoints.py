@@ -184,3 +184,12 @@ def test_a_model_of_other_settings_is_refused_before_its_weights_are_read(tmp_pa
     checkpoints.save(path, made.state_dict(), Header("weights", 10, 0, {"model": plain(model_config())}, {}))
     with pytest.raises(InputError, match=r"model\.sandwich is post_residual there, expected branch"):
         checkpoints.load_model(path, model_config(sandwich="branch"), torch.float32, "cpu")
+
+
+def test_an_untrained_model_is_that_of_its_identity_and_has_seen_no_token(tmp_path):
+    path, identity = tmp_path / "model.safetensors", {"seed": 3, "model": plain(model_config()), "data": "ab"}
+    checkpoints.save_untrained(path, identity)
+    tensors, header = checkpoints.load(path, "weights", identity)
+    assert header == Header("weights", 0, 0, identity, {})
+    for name, expected in initialise(model_config(), seed=3).state_dict().items():
+        assert torch.equal(tensors[name], expected), name

@@ -62,3 +62,15 @@ def test_the_temporary_file_is_on_the_same_disk_and_belongs_to_this_process(tmp_
         temporary.write_text("new")
         assert temporary.parent == tmp_path
         assert str(os.getpid()) in temporary.name
+
+
+def test_the_bytes_are_on_disk_before_the_file_gets_its_name(tmp_path, monkeypatch):
+    path, synced = tmp_path / "table.txt", []
+
+    def fsync(number):
+        synced.append((os.fstat(number).st_ino, path.exists()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with replacing(path) as temporary:
+        temporary.write_text("new")
+    assert synced == [(path.stat().st_ino, False)]
