@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from twoscale import config
+from twoscale.config import messages
 from twoscale.config.loading import paper as paper_values
 from twoscale.errors import InputError
 from twoscale.json import canonical_json
@@ -449,3 +450,25 @@ def test_an_optional_key_is_left_out_at_its_default_and_comes_back():
     assert config.plain(other)["rotary_base"] == 500.0
     for made in (default, other):
         assert config.ConfigSlice({"model": config.plain(made)}).model == made
+
+
+@pytest.mark.parametrize(("source", "matters"), [("txt", True), ("jsonl", True), ("parquet", True), ("fineweb", False)])
+def test_the_length_of_pieces_belongs_to_the_text_only_where_documents_are_cut(source, matters):
+    path = "a" if matters else None
+    one, other = (
+        config.text_source(from_paper(data={"source": source, "path": path, "piece_characters": size}).data)
+        for size in (5000, 6000)
+    )
+    assert (one != other) is matters
+
+
+@pytest.mark.parametrize(("length", "shown"), [(78, "'" + 78 * "a" + "'"), (79, "'" + 78 * "a" + "…")])
+def test_a_long_value_is_shortened_to_80_characters(length, shown):
+    assert messages.shown("a" * length) == shown
+
+
+def test_the_element_of_a_list_counts_as_its_key():
+    text = {"type": "string"}
+    schema = {"properties": {"a": {"type": "array", "properties": {"b": text}}, "b": text}}
+    assert messages.locate(schema, ("a", "b")) == (text, ["a", "b"])
+    assert messages.locate(schema, ("a", 0, "b"))[1] == ["a"]
