@@ -11,7 +11,7 @@ import random
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 COMPARISONS = {
@@ -61,20 +61,28 @@ class Mutant:
 
 
 def mutants(source: str) -> list[Mutant]:
-    """All mutants of a module, each once, in the order of the source."""
+    """All mutants of a module, each once, in the order of the source; a few may be no Python."""
     found = (
         _mutant(source, function, node, changed)
         for function, node in _nodes(ast.parse(source), ())
         for changed in chain(_expressions(node), _statements(node))
     )
-    return list({mutant.key: mutant for mutant in found if mutant is not None}.values())
+    return list({mutant.key: mutant for mutant in found}.values())
 
 
 def sample(source: str, count: int, seed: str) -> list[Mutant]:
     """`count` mutants of a module, or all if there are fewer, drawn with `seed`; in the order of the source."""
-    every = mutants(source)
-    drawn = random.Random(seed).sample(every, min(count, len(every)))
-    return sorted(drawn, key=lambda mutant: mutant.line)
+    shuffled = mutants(source)
+    random.Random(seed).shuffle(shuffled)
+    return sorted(islice(filter(_is_python, shuffled), count), key=lambda mutant: mutant.line)
+
+
+def _is_python(mutant: Mutant) -> bool:
+    try:
+        compile(mutant.source, "mutant", "exec", dont_inherit=True)
+    except SyntaxError:
+        return False
+    return True
 
 
 def equivalent(page: Path, module: str) -> set[tuple[str, str, str]]:
@@ -149,8 +157,8 @@ def _is_text(node: ast.BinOp) -> bool:
     )
 
 
-def _mutant(source: str, function: str, node: ast.AST, changed: ast.AST) -> Mutant | None:
-    """The source with `changed` in place of `node`; None if it is no Python."""
+def _mutant(source: str, function: str, node: ast.AST, changed: ast.AST) -> Mutant:
+    """The source with `changed` in place of `node`."""
     text = ast.unparse(changed)
     if (isinstance(changed, ast.expr) and not isinstance(changed, ast.Constant)) or text.startswith("-"):
         text = f"({text})"
@@ -160,10 +168,6 @@ def _mutant(source: str, function: str, node: ast.AST, changed: ast.AST) -> Muta
     tail = lines[last].encode()[node.end_col_offset :].decode()
     before, after = "".join(lines[first : last + 1]), head + text + tail
     mutated = "".join([*lines[:first], after, *lines[last + 1 :]])
-    try:
-        ast.parse(mutated)
-    except SyntaxError:
-        return None
     return Mutant(function, node.lineno, _one_line(before), _one_line(after), mutated)
 
 
