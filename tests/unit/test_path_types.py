@@ -139,3 +139,9 @@ def test_the_window_is_the_last_steps_of_a_path(window, steps):
     found = loop_path(path, window=window, max_period=2)
     assert found.window.shape == (steps + 1, steps + 1)
     torch.testing.assert_close(found.window_steps, measures.norm(path.diff(dim=0))[-steps:])
+
+
+def test_the_floor_at_the_end_is_that_of_the_last_state():
+    path = drift()  # its states grow
+    floor = measures.rounding_floor(measures.norm(path[-1]))
+    assert loop_path(path).last_floor == floor > measures.rounding_floor(measures.norm(path[0]))
