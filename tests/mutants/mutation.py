@@ -39,7 +39,7 @@ ARITHMETIC = {
     ast.LShift: ast.RShift,
     ast.RShift: ast.LShift,
 }
-SYMMETRIC = {"max", "min"}
+SYMMETRIC = {"max", "min", "np.hypot"}
 # fields of a node that no fault is planted in
 SKIPPED = {"annotation", "returns", "decorator_list", "type_params", "bases", "exc"}
 
@@ -125,7 +125,7 @@ def _expressions(node: ast.AST) -> Iterator[ast.AST]:
         case ast.Constant(value=float()):
             yield ast.Constant(2 * node.value if node.value else 1.0)
         case ast.Call(func=func, args=[first, second, *rest]) if not {type(first), type(second)} & {ast.Starred}:
-            if isinstance(func, ast.Name) and func.id in SYMMETRIC:
+            if ast.unparse(func) in SYMMETRIC:
                 return
             yield _with(node, args=[second, first, *rest])
 

@@ -70,3 +70,4 @@ def test_the_norm_of_one_row_is_that_of_torch(shape):
     ours, torchs = modules(8)
     with torch.no_grad():
         torch.testing.assert_close(ours.forward_row(rows(*shape)), torchs(rows(*shape)))
+        torch.testing.assert_close(ours(rows(*shape)), torchs(rows(*shape)))
