@@ -109,6 +109,12 @@ def test_less_than_one_sequence_and_a_target_is_refused(shard, length):
         Batches(shard[:length], CONTEXT, 2, "permutation", seed=1)
 
 
+def test_a_shard_without_a_target_is_refused_even_for_sequences_of_one_token(shard):
+    for length in (0, 1):
+        with pytest.raises(InputError, match=f"found {length}, expected at least 2"):
+            Batches(shard[:length], 1, 2, "permutation", seed=1)
+
+
 def test_unknown_order_is_refused(shard):
     with pytest.raises(InputError, match=r"train\.order: found 'sorted', expected one of permutation, offsets"):
         Batches(shard, CONTEXT, 2, "sorted", seed=1)

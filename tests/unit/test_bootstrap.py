@@ -95,3 +95,20 @@ def test_chunks_give_the_replicates_of_one_chunk(monkeypatch):
 
 def test_a_replicate_that_is_undefined_leaves_no_interval():
     assert np.isnan(bootstrap.interval_about(0.0, np.array([1.0, np.nan, 2.0]), units=5)).all()
+
+
+def test_an_interval_is_of_a_thousand_resamples():
+    units = RNG.normal(size=5)
+    assert bootstrap.replicates(mean, units, seed=1).shape == (1000,)
+    assert bootstrap.totals(units, seed=1).shape == (1000,)
+
+
+def test_percentiles_are_widened_by_the_t_quantile_and_the_missing_degree_of_freedom():
+    samples = np.linspace(-1, 1, 1001)  # 95 % between -0.95 and 0.95
+    width = np.sqrt(5 / 4) * 2.776445 / 1.959964 * 0.95  # t and normal quantiles of 0.975, four degrees of freedom
+    assert bootstrap.interval_about(3.0, samples, units=5) == pytest.approx((3 - width, 3 + width), rel=1e-5)
+
+
+def test_the_t_quantile_is_exact_near_the_median():
+    for excess in (1e-6, 1e-3, 0.1):
+        assert bootstrap.t_quantile(0.5 + excess, 1) == pytest.approx(np.tan(np.pi * excess), rel=1e-5)  # Cauchy

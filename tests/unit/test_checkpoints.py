@@ -9,7 +9,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from tests.small import model_config
+from tests.small import job_config, model_config
 from twoscale.config import plain
 from twoscale.errors import InputError
 from twoscale.json import canonical_json
@@ -256,3 +256,35 @@ def test_a_digest_that_the_header_spells_otherwise_is_refused(saved):
     text = canonical_json(vars(HEADER) | {"sha256": "a" * 64}).replace("a" * 64, "\\u0061" * 64)
     save_file(TENSORS, saved, metadata={"twoscale": text})
     assert "with the SHA-256" in refusal(saved)
+
+
+def test_an_untrained_model_is_that_of_its_identity_and_has_seen_no_token(tmp_path):
+    path, identity = tmp_path / "model.safetensors", {"seed": 3, "model": plain(model_config()), "data": "ab"}
+    checkpoints.save_untrained(path, identity)
+    tensors, header = checkpoints.load(path, "weights", identity)
+    assert header == Header("weights", 0, 0, identity, {})
+    for name, expected in initialise(model_config(), seed=3).state_dict().items():
+        assert torch.equal(tensors[name], expected), name
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "difference"),
+    [
+        ({"a": 1, "b": {"c": 2}}, {"a": 1, "b": {"c": 2}}, None),
+        ({"a": 1}, {"a": 1, "b": 2}, ("b", None, 2)),
+        ({"a": 1, "b": 2}, {"a": 1}, ("b", 2, None)),
+        ({"b": {"c": 1, "d": 2}, "e": 3}, {"b": {"c": 1, "d": 3}, "e": 4}, ("b.d", 2, 3)),
+        ({"b": 1}, {"b": {"c": 1}}, ("b", 1, {"c": 1})),
+    ],
+)
+def test_two_identities_differ_in_their_first_key_also_where_one_lacks_it(found, expected, difference):
+    assert checkpoints.first_difference(found, expected) == difference
+
+
+def test_a_checkpoint_is_opened_with_its_iteration_and_the_seed_of_the_config(tmp_path):
+    path, config = tmp_path / "model.safetensors", model_config()
+    header = Header("weights", 10, 0, {"model": plain(config), "seed": 1}, {})
+    checkpoints.save(path, initialise(config, seed=3).state_dict(), header)
+    opened = checkpoints.open_checkpoint(path, job_config(model=config, seed=7), "float64")
+    assert (opened.iteration, opened.seed, opened.device.type) == (10, 7, "cpu")
+    assert {parameter.dtype for parameter in opened.model.parameters()} == {torch.float64}

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from twoscale import config
+from twoscale.config.loading import _overlaid
 from twoscale.config.loading import paper as paper_values
 from twoscale.errors import InputError
 
@@ -436,3 +437,17 @@ def test_the_environments_pin_what_the_requirements_pin():
         for package in packages:
             name, version = package.split("==")
             assert pinned[name] == version, f"{path.name}: {package}"
+
+
+def test_a_published_models_folder_lies_between_the_preset_and_the_user(tmp_path):
+    seen = []
+
+    def folder_layer(folder, merged):
+        seen.append((folder, merged["model"]["num_heads"]))
+        return {"model": {"hidden_size": 64, "num_heads": 4, "context_length": 16}}
+
+    model = {"source": "published", "folder": "a folder", "num_heads": 2}
+    chosen = _overlaid(paper_values(), {"model": model}, folder_layer)["model"]
+    assert seen == [("a folder", 2)]
+    assert (chosen["hidden_size"], chosen["num_heads"], chosen["context_length"]) == (64, 2, 16)
+    assert chosen["mean_loops"] == paper_values()["model"]["mean_loops"]

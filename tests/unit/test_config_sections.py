@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from twoscale import config
+from twoscale.config import messages
 from twoscale.config.loading import paper as paper_values
 from twoscale.errors import InputError
 from twoscale.json import canonical_json
@@ -242,6 +243,17 @@ def test_a_config_that_contradicts_itself_is_refused_in_one_sentence_that_names_
     assert "\n" not in message
 
 
+def test_a_window_as_long_as_the_loops_is_accepted():
+    assert from_paper(path_types={"window": 30}).path_types.window == 30  # a step more is in WRONG
+
+
+@pytest.mark.parametrize(("name", "size"), [("bpe", 256), ("bpe", 257)])
+def test_a_tokenizer_of_bytes_alone_learns_no_pair_and_is_refused(name, size):
+    with pytest.raises(InputError, match=rf"tokenizer\.vocab_size: found {size}, expected a whole number >= 258"):
+        from_paper(tokenizer={"name": name, "vocab_size": size})
+    assert from_paper(tokenizer={"name": name, "vocab_size": 258}).model.vocab_size == 258
+
+
 def test_held_out_text_that_is_just_long_enough_is_accepted():
     enough = 32 * 512 + 1  # the most sequences that a stage reads, and the target of the last token
     assert from_paper(data={"held_out_tokens": enough}).data.held_out_tokens == enough
@@ -438,3 +450,25 @@ def test_an_optional_key_is_left_out_at_its_default_and_comes_back():
     assert config.plain(other)["rotary_base"] == 500.0
     for made in (default, other):
         assert config.ConfigSlice({"model": config.plain(made)}).model == made
+
+
+@pytest.mark.parametrize(("source", "matters"), [("txt", True), ("jsonl", True), ("parquet", True), ("fineweb", False)])
+def test_the_length_of_pieces_belongs_to_the_text_only_where_documents_are_cut(source, matters):
+    path = "a" if matters else None
+    one, other = (
+        config.text_source(from_paper(data={"source": source, "path": path, "piece_characters": size}).data)
+        for size in (5000, 6000)
+    )
+    assert (one != other) is matters
+
+
+@pytest.mark.parametrize(("length", "shown"), [(78, "'" + 78 * "a" + "'"), (79, "'" + 78 * "a" + "…")])
+def test_a_long_value_is_shortened_to_80_characters(length, shown):
+    assert messages.shown("a" * length) == shown
+
+
+def test_the_element_of_a_list_counts_as_its_key():
+    text = {"type": "string"}
+    schema = {"properties": {"a": {"type": "array", "properties": {"b": text}}, "b": text}}
+    assert messages.locate(schema, ("a", "b")) == (text, ["a", "b"])
+    assert messages.locate(schema, ("a", 0, "b"))[1] == ["a"]

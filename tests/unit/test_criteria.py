@@ -587,3 +587,19 @@ def test_a_built_in_criterion_that_a_users_file_imports_stays_without_a_file(tmp
 def test_a_criterion_file_that_does_not_exist_is_named(tmp_path):
     with pytest.raises(InputError, match=r"exit criterion file .*nowhere\.py: found no such file"):
         load_criterion(str(tmp_path / "nowhere.py"), "Mine")
+
+
+@pytest.mark.parametrize("name", CRITERIA)
+def test_a_criterion_says_whether_it_calls_the_readout(name):
+    calls = []
+
+    def readout(x):
+        calls.append(x)
+        return x[:, 0] if criterion.needs_gate else x  # probabilities (N,) or logits (N, V)
+
+    states = random_streams(tokens=2)
+    criterion = make_criterion(name, 0.1)
+    state = criterion.start(states[0])
+    for k in range(3):
+        _, state = criterion.update(state, states[k + 1], readout)
+    assert bool(calls) is (criterion.needs_readout or criterion.needs_gate)

@@ -165,3 +165,15 @@ def test_a_folder_that_another_user_can_steer_is_refused(kind, tmp_path):
     with pytest.raises(InputError, match=r"locks: found .{10} of user \d+, expected a folder of user .* TMPDIR"):
         private_folder(folder, "TMPDIR")
     assert names(elsewhere) == []
+
+
+def test_the_bytes_are_on_disk_before_the_file_gets_its_name(tmp_path, monkeypatch):
+    path, synced = tmp_path / "table.txt", []
+
+    def fsync(number):
+        synced.append((os.fstat(number).st_ino, path.exists()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with replacing(path) as temporary:
+        temporary.write_text("new")
+    assert synced == [(path.stat().st_ino, False)]

@@ -115,7 +115,7 @@ def test_nothing_is_compared_with_a_step_before_the_first():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(("units", "defined"), [(8, False), (32, True)])
+@pytest.mark.parametrize(("units", "defined"), [(8, False), (16, False), (17, True)])
 def test_a_comparison_with_a_step_under_the_rounding_floor_is_undefined(dtype, units, defined):
     state = torch.tensor([10.0, 0.0], dtype=dtype)
     long, short = (torch.tensor([0.0, length], dtype=dtype) for length in (1.0, units * 10 * torch.finfo(dtype).eps))
@@ -309,3 +309,9 @@ def test_a_name_is_registered_once():
         measures.loop_measure("cosine", unit="1")
     with pytest.raises(ValueError, match="straightness"):
         path_types.path_measure("straightness", unit="1")
+
+
+def test_the_rounding_floor_is_16_units_of_rounding_of_the_state():
+    norms = torch.tensor([0.0, 1.0, 3.0])
+    assert measures.rounding_floor(norms).tolist() == [0.0, 16 * 2.0**-23, 48 * 2.0**-23]
+    assert measures.rounding_floor(norms, torch.bfloat16).tolist() == [0.0, 16 * 2.0**-7, 48 * 2.0**-7]

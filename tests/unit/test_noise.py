@@ -1,12 +1,12 @@
 """noise: which number a token gets depends on what it is for and on nothing else."""
 
 import math
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import pytest
 import torch
 
-from twoscale.model.noise import EvaluationNoise, training_noise
+from twoscale.model.noise import EvaluationNoise, draw_on_device, training_noise
 
 CONTEXT_LENGTH, HIDDEN_SIZE = 16, 12
 BOUND = 3 * math.sqrt(2 / 5)
@@ -65,6 +65,11 @@ def test_every_purpose_in_evaluation_has_noise_of_its_own(change):
     assert uncorrelated(evaluation(), evaluation(**change))
 
 
+def test_every_pair_of_group_and_loop_step_has_noise_of_its_own_in_evaluation():
+    draws = [evaluation(group=group, k=k) for group in range(3) for k in range(3)]
+    assert all(uncorrelated(one, other) for one, other in combinations(draws, 2))
+
+
 # --- training --------------------------------------------------------------------------------------------------
 
 
@@ -78,6 +83,11 @@ def test_the_noise_of_a_sample_does_not_depend_on_how_the_batch_is_cut(cuts):
 @pytest.mark.parametrize("change", [{"seed": 2}, {"iteration": 6}, {"sample": 3}, {"group": 1}, {"k": 1}], ids=str)
 def test_every_purpose_in_training_has_noise_of_its_own(change):
     assert uncorrelated(training(), training(**change))
+
+
+def test_every_pair_of_group_and_loop_step_has_noise_of_its_own_in_training():
+    draws = [training(group=group, k=k) for group in range(3) for k in range(3)]
+    assert all(uncorrelated(one, other) for one, other in combinations(draws, 2))
 
 
 def test_training_and_evaluation_share_no_noise():
@@ -94,11 +104,25 @@ def test_training_noise_carries_no_gradient_and_keeps_the_precision_of_the_state
 # --- distribution ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("source", ["evaluation", "training"])
+def drawn_on_device(key: tuple, std: float = math.sqrt(2 / 5), size: int = 100_000) -> torch.Tensor:
+    """Training noise as on CUDA, by the generator of this device."""
+    out = torch.full((size,), torch.nan, dtype=torch.float64)
+    draw_on_device(out, key, std)
+    return out
+
+
+SOURCES = {
+    "evaluation": lambda: EvaluationNoise(1, [0, 1], 200)(0, 0, like(2, 200, hidden_size=250)),
+    "training": lambda: training_noise(1, 5, 0)(0, 0, like(2, 200, hidden_size=250)),
+    "training on a device": lambda: drawn_on_device((1, "training", 5, 0, 0, 0)),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
 def test_noise_is_a_normal_of_variance_two_fifths_cut_at_three_deviations(source):
-    states = like(2, 200, hidden_size=250)
-    noise = EvaluationNoise(1, [0, 1], 200) if source == "evaluation" else training_noise(1, 5, 0)
-    drawn = noise(0, 0, states).flatten()
+    drawn = SOURCES[source]().flatten()
+    assert drawn.min() < -0.97 * BOUND
+    assert drawn.max() > 0.97 * BOUND
     assert drawn.abs().max() <= BOUND
     assert drawn.abs().max() > 0.97 * BOUND
     assert drawn.mean().abs() < 0.01
@@ -128,3 +152,32 @@ def uncorrelated(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two draws look independent: a correlation within four standard errors."""
     correlation = torch.corrcoef(torch.stack([one.flatten(), other.flatten()]))[0, 1]
     return correlation.abs().item() < 4 / math.sqrt(one.numel())
+
+
+# --- on a device -----------------------------------------------------------------------------------------------
+
+
+def test_noise_on_a_device_is_a_function_of_the_whole_key_and_leaves_other_generators_alone():
+    key = (1, "training", 5, 2, 0, 0)
+    before = torch.get_rng_state()
+    drawn = drawn_on_device(key, size=500)
+    assert torch.equal(drawn_on_device(key, size=500), drawn)
+    for part in (0, 2, 3, 4, 5):
+        other = (*key[:part], key[part] + 1, *key[part + 1 :])
+        assert uncorrelated(drawn, drawn_on_device(other, size=500))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_noise_on_a_device_scales_with_its_deviation():
+    key = (1, "training", 5, 2, 0, 0)
+    torch.testing.assert_close(drawn_on_device(key, 2.0, 500), 2 * drawn_on_device(key, 1.0, 500))
+
+
+@pytest.mark.gpu
+def test_training_on_cuda_draws_every_sample_on_the_device_under_its_own_key():
+    states = torch.empty(2, 4, HIDDEN_SIZE, device="cuda")
+    drawn = training_noise(1, 5, 7)(1, 2, states)
+    for row in range(2):
+        expected = torch.empty_like(states[row])
+        draw_on_device(expected, (1, "training", 5, 7 + row, 1, 2), math.sqrt(2 / 5))
+        assert torch.equal(drawn[row], expected)

@@ -63,3 +63,11 @@ def test_backward_pass_keeps_one_number_a_row_beside_its_input():
         return sum(sizes.values())
 
     assert kept(ours) == x.numel() + 64 + 32 < kept(torchs)
+
+
+@pytest.mark.parametrize("shape", [(8,), (1, 8)])
+def test_the_norm_of_one_row_is_that_of_torch(shape):
+    ours, torchs = modules(8)
+    with torch.no_grad():
+        torch.testing.assert_close(ours.forward_row(rows(*shape)), torchs(rows(*shape)))
+        torch.testing.assert_close(ours(rows(*shape)), torchs(rows(*shape)))

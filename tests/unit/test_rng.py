@@ -1,5 +1,6 @@
 """Random streams: independence, reproducibility, and the truncated normal distribution."""
 
+import hashlib
 import math
 import os
 import subprocess
@@ -10,7 +11,14 @@ import numpy as np
 import pytest
 import torch
 
+from tests.small import model_config
 from twoscale import rng
+from twoscale.analysis import bootstrap
+from twoscale.data.batches import Batches
+from twoscale.exits.generation import Sampling
+from twoscale.model.noise import EvaluationNoise, training_noise
+from twoscale.model.transformer import initialise
+from twoscale.training.trainer import draw_loops
 
 SOURCE = Path(__file__).parents[2] / "src"
 
@@ -102,3 +110,44 @@ def test_the_bits_do_not_depend_on_the_number_of_threads():
     finally:
         torch.set_num_threads(threads)
     np.testing.assert_array_equal(*samples)
+
+
+# --- bits that stay between versions -----------------------------------------------------------------------------
+
+STATES = torch.empty(2, 8, 4, dtype=torch.float64)
+IDS = np.arange(400, dtype="<u2")
+
+# purpose -> a few draws
+PURPOSES = {
+    "integer key": lambda: [rng.integer_key(1, "loops", 3) % 2**53],
+    "initial weights": lambda: next(initialise(model_config(), 1).parameters()).detach().numpy(),
+    "loops": lambda: [draw_loops(model_config(mean_loops=12), 1, iteration) for iteration in range(50)],
+    "permutation": lambda: [Batches(IDS, 8, 4, "permutation", 1).indices(iteration) for iteration in range(30)],
+    "offsets": lambda: [Batches(IDS, 8, 4, "offsets", 1).indices(iteration) for iteration in range(30)],
+    "training": lambda: training_noise(1, 5, 2)(1, 2, STATES).numpy(),
+    "evaluation": lambda: EvaluationNoise(1, [3, 4], 8)(1, 0, STATES).numpy(),
+    "evaluation, later loop step": lambda: EvaluationNoise(1, [3, 4], 8)(1, 2, STATES).numpy(),
+    "bootstrap": lambda: bootstrap.totals(np.arange(20.0), seed=1, repeats=50),
+    "generation": lambda: [
+        Sampling(temperature=1.0, seed=1).choose(torch.zeros(1000), position) for position in range(20)
+    ],
+}
+DIGESTS = {
+    "integer key": "f523a830bd3801d3",
+    "initial weights": "2aaacb97b9199139",
+    "loops": "0787ce37781f123c",
+    "permutation": "bc65038769db0137",
+    "offsets": "7fbc894763e5cb30",
+    "training": "fcfb4ee78a3cbc14",
+    "evaluation": "80e4950660ba9912",
+    "evaluation, later loop step": "15a45e1bdf5a5eec",
+    "bootstrap": "971ac6df84bb0bfb",
+    "generation": "efda989d189a5997",
+}
+
+
+@pytest.mark.parametrize("purpose", PURPOSES)
+def test_a_seed_gives_the_same_numbers_in_every_version(purpose):
+    """Digests of the draws to nine decimals. Whoever changes one changes the results of every seed: then say why."""
+    numbers = np.round(np.asarray(PURPOSES[purpose](), dtype=np.float64), 9) + 0.0
+    assert hashlib.sha256(numbers.astype("<f8").tobytes()).hexdigest()[:16] == DIGESTS[purpose]

@@ -1,3 +1,5 @@
+import io
+import random
 import sysconfig
 from itertools import islice
 from pathlib import Path
@@ -276,3 +278,53 @@ def test_shards_that_prepare_text_did_not_write_are_refused(tmp_path):
     for path in (corrupt, tmp_path / "gone.parquet"):
         with pytest.raises(InputError, match=f"{path.name}: cannot be read as a shard of text"):
             list(text.iter_shards([path]))
+
+
+# --- memory
+
+
+def large_parquet(path, groups=10, **more):
+    """Row groups of ROWS documents of 2 kB each, uncompressed."""
+    count, rows = groups * text.ROWS, random.Random(1)
+    columns = more | {"text": [rows.randbytes(1000).hex() for _ in range(count)]}
+    table = pa.table({name: value if name == "text" else [value] * count for name, value in columns.items()})
+    pq.write_table(table, path, row_group_size=text.ROWS, use_dictionary=False, compression="none")
+    return path
+
+
+class CountedFile(io.FileIO):
+    """Counts the bytes that are read."""
+
+    count = 0
+
+    def readinto(self, buffer):
+        done = super().readinto(buffer)
+        self.count += done
+        return done
+
+    def read(self, size=-1):
+        content = super().read(size)
+        self.count += len(content)
+        return content
+
+
+def test_the_first_document_is_read_without_the_row_groups_after_it(tmp_path):
+    path = large_parquet(tmp_path / "large.parquet")
+    with CountedFile(path) as opened:
+        next(text.rows(opened, "large.parquet", "large"))
+        assert opened.count < path.stat().st_size / 2
+
+
+def test_text_shards_are_read_a_row_group_at_a_time(tmp_path):
+    path = large_parquet(tmp_path / "shard.parquet", document="a", held_out=False)
+    before, shard = pa.total_allocated_bytes(), text.iter_shards([path])
+    next(shard)
+    assert pa.total_allocated_bytes() - before < path.stat().st_size / 2
+
+
+def test_row_groups_before_the_first_row_are_not_read(tmp_path):
+    path = large_parquet(tmp_path / "large.parquet")
+    with CountedFile(path) as opened:
+        rest = list(text.rows(opened, "large.parquet", "large", first=9 * text.ROWS))
+        assert [document.row for document in rest] == list(range(9 * text.ROWS, 10 * text.ROWS))
+        assert opened.count < 1.5 * path.stat().st_size / 10

@@ -54,6 +54,12 @@ def test_a_text_file_is_one_document(tmp_path, read, ending):
     assert read("txt", file) == [(f"a.{ending}", "Erste Zeile\n\nzweite 😀 ohne Ende")]
 
 
+def test_a_text_file_is_row_0_of_itself(tmp_path):
+    file = written(tmp_path / "a.txt", b"one document")
+    data = DataConfig(source="txt", path=str(file))
+    assert [document.row for document in text_files.local_documents(data, tmp_path / "cache")] == [0]
+
+
 @pytest.mark.parametrize("ending", ["txt", "txt.gz"])
 def test_byte_order_mark_and_windows_line_ends_are_normalized(tmp_path, read, ending):
     file = written(tmp_path / f"a.{ending}", b"\xef\xbb\xbfone\r\n\r\ntwo\r\n")

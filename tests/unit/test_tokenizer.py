@@ -130,6 +130,14 @@ def test_a_vocab_size_below_the_bytes_is_refused():
         train_bpe(CORPUS, 100)
 
 
+def test_the_smallest_vocab_size_is_the_bytes_and_the_end_of_text(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    path.write_text(train_bpe(CORPUS, 257))
+    assert load_bpe(path).vocab_size == 257
+    with pytest.raises(InputError, match=r"tokenizer\.vocab_size: found 256, expected at least 257"):
+        train_bpe(CORPUS, 256)
+
+
 def test_an_error_of_the_text_is_not_swallowed_by_the_trainer():
     def broken():
         yield CORPUS[0]

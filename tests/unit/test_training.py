@@ -16,6 +16,7 @@ from twoscale.model import checkpoints
 from twoscale.model.checkpoints import Header
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import initialise
+from twoscale.training.processes import World
 from twoscale.training.trainer import (
     Segment,
     Trainer,
@@ -452,3 +453,29 @@ def test_a_model_with_an_exit_gate_resumes_without_moments_of_the_gate(tmp_path)
     checkpoints.save(path, moments, Header("optimizer", 1, 4, IDENTITY, {}))
     found = load_moments(path, IDENTITY, segment(model), 1)
     assert restore(segment(model), weights, found, Header("weights", 1, 4, IDENTITY, {})).iteration == 1
+
+    assert load_partial(path, 0, 6, IDENTITY, "cpu") is not None
+
+
+# --- speed -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("peak", "processes", "utilisation"), [(1e-5, 1, 0.288), (1e-5, 2, 0.144), (None, 1, None)])
+def test_speed_and_utilisation_are_those_computed_by_hand(peak, processes, utilisation):
+    # one layer: 4 matrices of 4 x 4 and an MLP of 2 x 4 x 16, attention to 2 of 3 positions on average, a head of 4 x 8
+    model = model_config(
+        num_layers=1, hidden_size=4, context_length=3, vocab_size=8, vocab_multiple=8, groups=(), mlp_size=16
+    )
+    forward = 2 * (4 * 16 + 2 * 64) + 4 * 2 * 4 + 2 * 4 * 8  # 480 FLOPs per token
+    data = TrainingData(learnable_tokens(50) % 8, HELD_OUT)
+    measured = Trainer(segment(model, batch_size=2, peak_tflops=peak), data, World(size=processes))._speed(
+        (), seconds=0.003
+    )
+    assert measured["tokens_per_s"] == pytest.approx(2 * 3 / 0.003)
+    assert measured["tflops"] == pytest.approx(2000 * 3 * forward / 1e12)
+    assert measured["tflops"] == pytest.approx(2.88e-6)
+    assert measured["utilisation"] == (None if utilisation is None else pytest.approx(utilisation))
+
+
+def test_adamw_updates_all_parameters_in_one_kernel():
+    assert make_optimizer(initialise(MODEL, SEED), train_config()).defaults["fused"] is True

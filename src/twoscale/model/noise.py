@@ -57,11 +57,19 @@ def training_noise(seed: int, iteration: int, first_sample: int, std: float = NO
         for row in range(like.shape[0]):
             key = (seed, "training", iteration, first_sample + row, group, k)
             if like.is_cuda:
-                generator = torch.Generator(like.device).manual_seed(rng.integer_key(*key))
-                torch.nn.init.trunc_normal_(out[row], 0.0, std, -3 * std, 3 * std, generator=generator)
+                draw_on_device(out[row], key, std)
             else:
                 drawn = rng.truncated_normal(key, tuple(like.shape[1:]), std)
                 out[row] = torch.from_numpy(drawn)
         return out
 
     return noise
+
+
+def draw_on_device(out: Tensor, key: tuple, std: float) -> None:
+    """Fill `out` with samples of N(0, std^2) truncated at +-3 std, by torch's generator of its device.
+
+    The samples are a function of `key`, the shape and the kind of device.
+    """
+    generator = torch.Generator(out.device).manual_seed(rng.integer_key(*key))
+    torch.nn.init.trunc_normal_(out, 0.0, std, -3 * std, 3 * std, generator=generator)

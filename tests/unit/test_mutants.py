@@ -1,0 +1,63 @@
+"""The mutation check: which faults it plants, and that its list of equivalent mutants is up to date."""
+
+import re
+
+from tests.mutants.mutation import equivalent, mutants, sample
+from tests.mutants.tests_of_modules import TESTS
+from tests.small import ROOT
+
+PAGE = ROOT / "docs" / "mutants.md"
+SOURCE = '''
+def clamp(value: int | None, low=1, high=2.0):
+    """Not 3 > 2."""
+    if value is None or value < low:
+        raise ValueError(f"{value + 1}")
+    for _ in range(low, high):
+        break
+    return -value
+'''
+# every mutant of SOURCE; not the annotation, the docstring and the words of the error
+AFTER = [
+    "def clamp(value: int | None, low=2, high=2.0):",
+    "def clamp(value: int | None, low=0, high=2.0):",
+    "def clamp(value: int | None, low=1, high=4.0):",
+    "if (value is None and value < low):",
+    "if (value is not None) or value < low:",
+    "if value is None or (value <= low):",
+    "pass",
+    "for _ in (range(high, low)):",
+    "continue",
+    "return (value)",
+]
+
+
+def test_a_mutant_has_one_fault_and_leaves_words_and_types_alone():
+    found = mutants(SOURCE)
+    assert {mutant.function for mutant in found} == {"clamp"}
+    assert [mutant.after for mutant in found] == AFTER
+    for mutant in found:
+        changed = [
+            pair for pair in zip(SOURCE.splitlines(), mutant.source.splitlines(), strict=True) if len(set(pair)) > 1
+        ]
+        assert [tuple(map(str.strip, pair)) for pair in changed] == [(mutant.before, mutant.after)]
+
+
+def test_a_sample_is_a_function_of_the_seed():
+    assert sample(SOURCE, 4, "1") == sample(SOURCE, 4, "1") != sample(SOURCE, 4, "2")
+    assert set(sample(SOURCE, 100, "1")) == set(mutants(SOURCE))
+
+
+def test_every_equivalent_mutant_of_the_page_is_one_of_the_present_code():
+    page = PAGE.read_text()
+    modules = re.findall(r"^## `(.+)`$", page, flags=re.MULTILINE)
+    listed = {module: equivalent(PAGE, module) for module in modules}
+    assert sum(map(len, listed.values())) == len(re.findall("^- ", page, flags=re.MULTILINE))
+    for module, keys in listed.items():
+        source = (ROOT / "src" / "twoscale" / f"{module}.py").read_text()
+        assert keys <= {mutant.key for mutant in mutants(source)}, module
+
+
+def test_every_module_and_test_file_of_the_table_exists():
+    for module, names in TESTS.items():
+        assert (ROOT / "src" / "twoscale" / f"{module}.py").is_file()
+        assert all((ROOT / "tests" / "unit" / f"test_{name}.py").is_file() for name in names), module
