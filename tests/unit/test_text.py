@@ -285,10 +285,10 @@ def test_shards_that_prepare_text_did_not_write_are_refused(tmp_path):
 
 def large_parquet(path, groups=10, **more):
     """Row groups of ROWS documents of 2 kB each, uncompressed."""
-    count, rows = groups * text.ROWS, random.Random(1)
+    count, rows = groups * ROWS, random.Random(1)
     columns = more | {"text": [rows.randbytes(1000).hex() for _ in range(count)]}
     table = pa.table({name: value if name == "text" else [value] * count for name, value in columns.items()})
-    pq.write_table(table, path, row_group_size=text.ROWS, use_dictionary=False, compression="none")
+    pq.write_table(table, path, row_group_size=ROWS, use_dictionary=False, compression="none")
     return path
 
 
@@ -311,7 +311,7 @@ class CountedFile(io.FileIO):
 def test_the_first_document_is_read_without_the_row_groups_after_it(tmp_path):
     path = large_parquet(tmp_path / "large.parquet")
     with CountedFile(path) as opened:
-        next(text.rows(opened, "large.parquet", "large"))
+        next(text.rows(opened, "large.parquet", "large", 10**6))
         assert opened.count < path.stat().st_size / 2
 
 
@@ -325,6 +325,6 @@ def test_text_shards_are_read_a_row_group_at_a_time(tmp_path):
 def test_row_groups_before_the_first_row_are_not_read(tmp_path):
     path = large_parquet(tmp_path / "large.parquet")
     with CountedFile(path) as opened:
-        rest = list(text.rows(opened, "large.parquet", "large", first=9 * text.ROWS))
-        assert [document.row for document in rest] == list(range(9 * text.ROWS, 10 * text.ROWS))
+        rest = list(text.rows(opened, "large.parquet", "large", 10**6, first=9 * ROWS))
+        assert [document.row for document in rest] == list(range(9 * ROWS, 10 * ROWS))
         assert opened.count < 1.5 * path.stat().st_size / 10
