@@ -58,8 +58,8 @@ class BoundedParquet:
         Raises:
             InputError: for a page above the limit, with its row.
         """
-        if missing := {*columns} - {*self.schema.names}:
-            raise ValueError(f"found no column {', '.join(sorted(missing))}")
+        if not {*columns} <= {*self.schema.names}:
+            raise ValueError(f"found the columns {', '.join(self.schema.names)}, expected {', '.join(columns)}")
         row = 0
         for group in range(self.table.metadata.num_row_groups):
             num_rows = self.table.metadata.row_group(group).num_rows
