@@ -28,7 +28,7 @@ prepend("PATH", str(Path(sys.executable).parent))
 # torch frees and allocates the same large tensors again and again; glibc keeps them instead of returning their pages
 os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(2**30))
 os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(2**30))
-os.environ["PYTHONUTF8"] = "1"  # jobs read and write UTF-8, whatever the locale
+os.environ.update(PYTHONUTF8="1")  # jobs read and write UTF-8, whatever the locale
 
 from twoscale import launch, preflight
 from twoscale.config import read_yaml
