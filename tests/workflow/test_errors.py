@@ -113,7 +113,7 @@ def test_text_is_collected_without_the_cuda_that_later_jobs_need(fresh, monkeypa
 def test_a_checkpoint_of_another_config_is_refused(editable):
     """Files brought from elsewhere have no record; only the identity inside them can tell."""
     folder = editable.root / "results/tiny/checkpoints"
-    stranger = (folder / "iteration_000010.safetensors").read_bytes()
+    stranger = (folder / "iteration_000000.safetensors").read_bytes()
     editable.configure(run="other", seed=7)
     editable.succeed("results/other/checkpoints/iteration_000000.safetensors")
     target = editable.root / "results/other/checkpoints/iteration_000000.safetensors"

@@ -181,6 +181,7 @@ def test_braces_in_names_of_text_and_criterion_are_no_wildcards(fresh):
     (fresh.root / "crit{a}.py").write_text("class Mine:\n    pass\n")
     criterion = {"thresholds": [0.1], "file": "crit{a}.py", "class": "Mine"}
     (fresh.root / "text{b}").mkdir()
+    (fresh.root / "text{b}" / "a.txt").touch()
     for data in ({"source": "txt", "path": "text{b}"}, {"source": "fineweb", "subset": "a{c}"}):
         fresh.configure(data=data, exits={"criteria": {"mine": criterion}})
         assert "measure_exit_quality" in fresh.plan("all", "supplementary", "report_pages")
