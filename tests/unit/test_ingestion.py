@@ -272,7 +272,5 @@ def test_a_part_that_is_no_table_of_documents_is_refused(folder):
     saved = json.loads((folder / ingestion.MANIFEST).read_text())
     saved["parts"][0]["sha256"] = sha256(folder / "part_00000.parquet")
     (folder / ingestion.MANIFEST).write_text(json.dumps(saved))
-    with pytest.raises(
-        InputError, match=r"part_00000\.parquet: cannot be read as a part \(found the columns other, "
-    ):
+    with pytest.raises(InputError, match=r"part_00000\.parquet: cannot be read as a part \(found the columns other, "):
         list(ingestion.Parts(folder, {"source": "here"}).documents())
