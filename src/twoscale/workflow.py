@@ -29,7 +29,6 @@ from twoscale.model.published.folder import CONFIG, INDEX, PublishedFolder
 from twoscale.model.published.layer import folder_layer
 
 GPT2 = "results/gpt2.tiktoken"
-VARIANTS = "variants/"  # beginning of the names of variant runs
 NOTHING = "(?!)"  # a regular expression that matches nothing
 TOKENIZER = "tokenizer.json"
 OPTIMIZER = ".optimizer.safetensors"  # end of the names of optimizer states
@@ -41,7 +40,7 @@ TOKENIZER_SETTINGS = ("tokenizer_config.json", "generation_config.json", CONFIG)
 
 
 class Runs:
-    """The runs of a config: first the selected one, then those under `runs`, then the variants.
+    """The runs of a config: first the selected one, also under further seeds, then `runs`, then the studies.
 
     Args:
         config: Snakemake's merged config.
@@ -51,7 +50,7 @@ class Runs:
     """
 
     def __init__(self, config: Mapping[str, Any], scripts: Path) -> None:
-        self.configs: dict[str, Config] = configs.runs(config, folder_layer) | configs.variants(config, folder_layer)
+        self.configs: dict[str, Config] = configs.runs(config, folder_layer) | configs.studies(config, folder_layer)
         self.selected = next(iter(self.configs))
         self.scripts = scripts
         self.figures = list(FIGURES)  # a stage may append rows
@@ -71,10 +70,12 @@ class Runs:
         """Config of the selected run."""
         return self.configs[self.selected]
 
-    @cached_property
-    def variants(self) -> list[str]:
-        """Names of the variant runs."""
-        return [run for run in self.configs if run.startswith(VARIANTS)]
+    def study(self, name: str) -> list[str]:
+        """Names of the runs of a study; of "seeds": the selected run under every seed."""
+        if name == "seeds":
+            seeds = (seed for seed in self.config.seeds if seed != self.config.seed)
+            return [self.selected, *(f"{self.selected}-seed{seed}" for seed in seeds)]
+        return [run for run in self.configs if run.startswith(f"{name}/")]
 
     @property
     def pattern(self) -> str:
@@ -452,7 +453,7 @@ class Runs:
 
     def figure_runs(self, figure: Figure) -> list[str]:
         """The runs that a figure shows."""
-        return self.variants if figure.variants and self.variants else [self.selected]
+        return (self.study(figure.study) if figure.study else []) or [self.selected]
 
     def figure_inputs(self, figure: Figure) -> dict[str, Any]:
         """Input files of a figure by the name of the table in them, one file per run.

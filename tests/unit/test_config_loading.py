@@ -83,7 +83,7 @@ MODEL_KEYS = "architecture, num_layers, num_heads, hidden_size, "
 @pytest.mark.parametrize(
     ("user", "sentence"),
     [
-        ({"modle": {}}, "config key (top level): unknown key modle, expected one of seed, compute, "),
+        ({"modle": {}}, "config key (top level): unknown key modle, expected one of seed, seeds, compute, "),
         ({"train": {"lr": 1}}, "config key train: unknown key lr, expected one of iterations, "),
         ({"train": {"lr": 1, "bs": 2, "iterations": -1}}, "config key train: unknown key bs, lr, expected one of "),
         ({"model": {"heds": 2}}, f"config key model: unknown key heds, expected one of {MODEL_KEYS}"),
@@ -179,7 +179,7 @@ def test_a_key_without_its_section_is_answered_with_the_section():
 
 
 def test_the_top_level_keys_include_those_that_name_runs():
-    with pytest.raises(InputError, match=r"expected one of seed, compute, .*, preset, run, runs\.$"):
+    with pytest.raises(InputError, match=r"expected one of seed, seeds, compute, .*, preset, run, runs\.$"):
         config.runs({"preset": "tiny", "qqq": 1})
 
 
@@ -296,14 +296,14 @@ def test_renamed_keys_are_found_in_the_overrides_of_runs_and_variants():
     ):
         config.runs({"preset": "tiny", "runs": {"wide": {"model": {"width": 32}}}})
     with pytest.raises(InputError, match=r"model.width: was renamed, expected model.hidden_size"):
-        config.variants({"preset": "tiny", "variants": {"overrides": {"model": {"width": 32}}}})
+        config.studies({"preset": "tiny", "variants": {"overrides": {"model": {"width": 32}}}})
 
 
 # --- variants --------------------------------------------------------------------------------------------------
 
 
 def test_every_combination_is_a_run_named_after_it():
-    runs = config.variants({"preset": "demo"})
+    runs = config.studies({"preset": "demo"})
     assert len(runs) == 8
     model = runs["variants/branch-blend-input"].model
     assert (model.sandwich, model.adapter_init, model.state_init) == ("branch", "blend", "input")
@@ -314,7 +314,7 @@ def test_every_combination_is_a_run_named_after_it():
 def test_variants_differ_from_the_selected_run_only_in_their_keys_and_the_overrides():
     user = {"preset": "tiny", "seed": 5, "variants": {"overrides": {"train": {"batch_size": 2}}}}
     (selected,) = config.runs(user).values()
-    for run in config.variants(user).values():
+    for run in config.studies(user).values():
         assert (run.seed, run.train.batch_size, run.train.iterations) == (5, 2, 10)
         assert (run.data, run.tokenizer) == (selected.data, selected.tokenizer)
         assert run.model.hidden_size == selected.model.hidden_size
@@ -323,13 +323,35 @@ def test_variants_differ_from_the_selected_run_only_in_their_keys_and_the_overri
 def test_a_wrong_override_names_the_run_and_the_key():
     user = {"preset": "tiny", "variants": {"overrides": {"train": {"lr": 1}}}}
     with pytest.raises(InputError, match=r"variants/post_residual-random-noise .*train: unknown key lr"):
-        config.variants(user)
+        config.studies(user)
 
 
 @pytest.mark.parametrize("value", [[], ["none"], ["branch", "branch"]])
 def test_a_variant_that_does_not_exist_is_refused(value):
     with pytest.raises(InputError, match=r"config key variants\.sandwich: .*list of distinct values out of"):
-        config.variants({"preset": "tiny", "variants": {"sandwich": value}})
+        config.studies({"preset": "tiny", "variants": {"sandwich": value}})
+
+
+# --- seeds -----------------------------------------------------------------------------------------------------
+
+
+def test_further_seeds_are_runs_of_their_own_that_differ_in_nothing_else():
+    found = config.runs({"preset": "tiny", "run": "mine", "seeds": [1337, 5, 6]})
+    assert {name: run.seed for name, run in found.items()} == {"mine": 1337, "mine-seed5": 5, "mine-seed6": 6}
+    assert all(run.model_copy(update={"seed": 1337}) == found["mine"] for run in found.values())
+
+
+def test_every_run_of_a_study_is_trained_under_every_seed():
+    found = config.studies({"preset": "tiny", "seeds": [1337, 5]})
+    assert {name: run.seed for name, run in found.items() if "branch" not in name} == {
+        "variants/post_residual-random-noise": 1337,
+        "variants/post_residual-random-noise-seed5": 5,
+    }
+
+
+def test_a_seed_that_is_listed_twice_is_refused():
+    with pytest.raises(InputError, match=r"config key seeds: .*distinct"):
+        config.runs({"preset": "tiny", "seeds": [5, 5]})
 
 
 # --- other architectures ---------------------------------------------------------------------------------------

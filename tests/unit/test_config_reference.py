@@ -53,7 +53,7 @@ def test_the_page_names_every_key_of_every_section():
 
 def test_the_schema_knows_the_keys_of_the_sections_and_no_others():
     schema = reference.json_schema()
-    assert set(schema["properties"]) == {"preset", "run", "runs", "seed", *config.SECTIONS}
+    assert set(schema["properties"]) == {"preset", "run", "runs", "seed", "seeds", *config.SECTIONS}
     assert schema["additionalProperties"] is False
     for name, section in config.SECTIONS.items():
         node = schema["$defs"][section.__name__]

@@ -57,7 +57,7 @@ def test_a_config_is_read_or_refused(tmp_path, cases):
         path.write_bytes(content)
         layers = loading.read_yaml(path)
         loading.runs(layers)
-        loading.variants(layers)
+        loading.studies(layers)
 
     changes = st.one_of(*map(changed, values.values())).map(lambda value: yaml.dump(value).encode())
     assert_read_or_refused(changes | bent(yaml.dump(values["tiny"]).encode()) | st.binary(max_size=30), read, cases)

@@ -46,7 +46,7 @@ def test_the_selected_run_comes_first_then_further_runs_then_variants():
     names = list(runs(run="mine", runs={"other": {"seed": 2}}))
     assert names[:2] == ["mine", "other"]
     assert all(name.startswith("variants/") for name in names[2:])
-    assert runs(run="mine").variants == list(runs(run="mine"))[1:]
+    assert runs(run="mine").study("variants") == list(runs(run="mine"))[1:]
 
 
 def test_the_pattern_of_runs_matches_names_literally():
@@ -159,7 +159,7 @@ def test_a_published_model_is_one_checkpoint_with_the_files_of_its_folder(ouro):
     assert mine.model_files(of()) == [f"{folder}/model.safetensors"]
     assert mine.tokenizer_file(of()) == f"{folder}/tokenizer.json"
     assert f"{folder}/tokenizer_config.json" in mine.tokenizer_settings(of())
-    assert mine.variants == []
+    assert mine.study("variants") == []
     for pattern in (mine.trained_pattern, mine.last_segments, mine.repository_pattern):
         assert not re.fullmatch(pattern, "tiny")
         assert not re.fullmatch(pattern, "")
@@ -406,7 +406,7 @@ def test_a_figure_reads_its_tables_of_the_selected_run_or_of_all_variants():
     assert mine.figure_inputs(by_name["fig1"]) == {"states": ["results/tiny/states.safetensors"]}
     assert mine.figure_inputs(by_name["pareto"])["exit_loops"] == ["results/tiny/tables/pareto_loops.parquet"]
     drift = mine.figure_inputs(by_name["variants"])["drift"]
-    assert drift == [f"results/{run}/tables/drift.parquet" for run in mine.variants]
+    assert drift == [f"results/{run}/tables/drift.parquet" for run in mine.study("variants")]
 
 
 def test_the_name_of_a_text_is_one_line_without_controls():
@@ -427,7 +427,7 @@ def test_a_figure_is_told_its_runs_text_loops_and_values():
         "loops": mine.config.trajectories.loops,
         "values": {"tokens": mine.config.figures.fig1_tokens},
     }
-    assert json.loads(mine.figure_slice(variants)({}))["runs"] == mine.variants
+    assert json.loads(mine.figure_slice(variants)({}))["runs"] == mine.study("variants")
 
 
 @pytest.mark.parametrize(("groups", "missing"), [([[2], [3]], []), ([[2]], []), ([], [f"fig{n}" for n in range(1, 6)])])

@@ -30,8 +30,8 @@ from twoscale.config.loading import (
     preset,
     read_yaml,
     runs,
+    studies,
     user_config,
-    variants,
 )
 from twoscale.config.sections import (
     BYTES_VOCAB_SIZE,
@@ -109,11 +109,11 @@ __all__ = [
     "read_yaml",
     "runs",
     "runtime",
+    "studies",
     "text_label",
     "text_quota",
     "text_source",
     "training_identity",
     "user_config",
-    "variants",
     "whole_sequences",
 ]

@@ -1,4 +1,4 @@
-"""Layers of the config: paper <- preset <- user. Checks, runs and variants.
+"""Layers of the config: paper <- preset <- user. Checks, runs, and the runs of studies.
 
 The Snakefile passes the config that Snakemake has merged (config.yaml <- --configfile) and gets Config objects.
 """
@@ -234,14 +234,16 @@ def _module(name: str) -> Any:
 
 
 def runs(config: Mapping[str, Any], folder_layer: FolderLayer | None = None) -> dict[str, Config]:
-    """Run name -> Config: first the run that `run` names, then those of `runs` (name -> overrides).
+    """Run name -> Config: the run that `run` names, then the same under further seeds, then those of `runs`.
+
+    The run NAME under another seed S is NAME-seedS. `runs` maps names to overrides.
 
     `folder_layer` reads the folders of published models (`twoscale.model.published.layer.folder_layer`).
     """
     merged = _chosen(config, folder_layer)
     selected = str(config.get("run", config.get("preset", DEFAULT_PRESET)))
     _check_name("run", selected)
-    configs = {selected: checked(merged)}
+    configs = _under_seeds(selected, merged)
     for run, overrides in _mapping("runs", config.get("runs")).items():
         _check_name("runs", str(run))
         values = _mapping(f"runs.{run}", overrides)
@@ -271,25 +273,45 @@ def _mapping(key: str, value: Any) -> Mapping[str, Any]:
     return value or {}
 
 
-def variants(config: Mapping[str, Any], folder_layer: FolderLayer | None = None) -> dict[str, Config]:
-    """Run name -> Config of the variants: the selected run under each combination of the values in `variants`.
+def _under_seeds(run: str, merged: Mapping[str, Any]) -> dict[str, Config]:
+    """A run with all its layers merged, and the same under each further seed."""
+    first = checked(merged)
+    further = (seed for seed in first.seeds if seed != first.seed)
+    return {run: first} | {f"{run}-seed{seed}": checked({**merged, "seed": seed}) for seed in further}
 
-    Names are variants/<sandwich>-<adapter_init>-<state_init>; `variants.overrides` takes precedence over all layers.
-    A published model, which is not trained here, has none.
+
+# --- studies --------------------------------------------------------------------------------------------------------
+
+
+def _variants(selected: Config) -> dict[str, Any]:
+    """Each combination of the values in `variants`, named <sandwich>-<adapter_init>-<state_init>."""
+    combinations = itertools.product(*(getattr(selected.variants, key) for key in VARIANT_KEYS))
+    return {"-".join(values): {"model": dict(zip(VARIANT_KEYS, values, strict=True))} for values in combinations}
+
+
+# Study -> its runs: name -> overrides, from the selected run. The section of the same name has `overrides` of all of
+# them. Every run is trained under every seed.
+STUDIES: dict[str, Callable[[Config], dict[str, Any]]] = {"variants": _variants}
+
+
+def studies(config: Mapping[str, Any], folder_layer: FolderLayer | None = None) -> dict[str, Config]:
+    """Run name -> Config of all studies: the selected run with some sections overridden, under every seed.
+
+    Names are <study>/<name>, and <study>/<name>-seed<seed> under another seed than `seed`. The overrides of a run take
+    precedence over those of its study, and these over all other layers. A published model, which is not trained here,
+    has none.
     """
     merged = _chosen(config, folder_layer)
     selected = checked(merged)
     if selected.model.source == "published":
         return {}
-    study = selected.variants
-    base = merge(merged, study.overrides)
-    combinations = itertools.product(*(getattr(study, key) for key in VARIANT_KEYS))
-    return {"variants/" + "-".join(values): _variant(base, values) for values in combinations}
-
-
-def _variant(base: Mapping[str, Any], values: tuple[str, ...]) -> Config:
-    with _named(f"run variants/{'-'.join(values)} (variants.overrides)"):
-        return checked(merge(base, {"model": dict(zip(VARIANT_KEYS, values, strict=True))}))
+    found: dict[str, Config] = {}
+    for study, members in STUDIES.items():
+        base = merge(merged, getattr(selected, study).overrides)
+        for name, overrides in members(selected).items():
+            with _named(f"run {study}/{name} ({study}.overrides)"):
+                found |= _under_seeds(f"{study}/{name}", merge(base, overrides))
+    return found
 
 
 # --- slices ---------------------------------------------------------------------------------------------------------

@@ -86,8 +86,10 @@ def sections() -> Iterator[tuple[str, dict[str, Any]]]:
         yield name, definitions[section.__name__]
 
 
-def seed() -> dict[str, Any]:
-    return user_schema(Config.model_json_schema())["properties"]["seed"]
+def plain_keys() -> dict[str, Any]:
+    """Name and schema of the keys outside the sections."""
+    properties = user_schema(Config.model_json_schema())["properties"]
+    return {name: node for name, node in properties.items() if name not in SECTIONS}
 
 
 # --- paper.yaml -----------------------------------------------------------------------------------------------------
@@ -100,7 +102,9 @@ def paper_yaml() -> str:
         f"with its meaning and, in parentheses, its source. {SOURCES} {LAYERS}",
         "# ",
     )
-    lines = [*header, "", *yaml_key("seed", paper()["seed"], seed(), indent="")]
+    lines = [*header, ""]
+    for key, node in plain_keys().items():
+        lines += yaml_key(key, paper()[key], node, indent="")
     for name, schema in sections():
         lines += ["", *wrapped(summary(schema), "# "), f"{name}:"]
         for key, node in schema["properties"].items():
@@ -170,7 +174,7 @@ def config_page() -> str:
         f'{LAYERS} The defaults are the values of the paper. A number may also be written as a string (`"1e-4"`).',
         "",
         f"Sources: {SOURCES}",
-        *table("Top level", "Keys outside the sections.", general | {"seed": seed()}),
+        *table("Top level", "Keys outside the sections.", general | plain_keys()),
     ]
     for name, schema in sections():
         lines += table(f"`{name}`", summary(schema), schema["properties"])

@@ -97,7 +97,8 @@ Positive = Annotated[float, Field(gt=0), Number]
 Share = Annotated[float, Field(gt=0, lt=1), Number]
 POSITIVE_SCHEMA = {"type": "number", "exclusiveMinimum": 0}
 Threshold = Annotated[int | float, Field(gt=0), Number, WithJsonSchema(POSITIVE_SCHEMA)]
-Distinct = (Field(min_length=1, json_schema_extra={"uniqueItems": True}), AfterValidator(check_distinct))
+Unique = (Field(json_schema_extra={"uniqueItems": True}), AfterValidator(check_distinct))
+Distinct = (Field(min_length=1), *Unique)
 
 Dtype = Literal["float32", "float64"]
 Sandwich = Literal["post_residual", "branch"]
@@ -1039,6 +1040,9 @@ class Config(Derived, Section):
     seed: Natural = key(
         1337, "Seed of batches, loop counts and noise, which are functions of (seed, iteration).", source="ours"
     )
+    seeds: Annotated[tuple[Natural, ...], *Unique] = key(
+        (), "Further seeds, under which the run and every run of a study are trained and analysed too.", source="ours"
+    )
     compute: ComputeConfig = ComputeConfig()
     data: DataConfig = DataConfig()
     tokenizer: TokenizerConfig = TokenizerConfig()
@@ -1157,5 +1161,5 @@ class Config(Derived, Section):
 
 
 SECTIONS: dict[str, type[Section]] = {
-    name: field.annotation for name, field in Config.model_fields.items() if name != "seed"
+    name: field.annotation for name, field in Config.model_fields.items() if name not in ("seed", "seeds")
 }

@@ -32,13 +32,13 @@ class Figure:
         caption: Values that the caption quotes besides `report_values`, from the Config of the run.
         loops: Loop steps K named in the figure.
         values: Further arguments of `draw`.
-        target: Target rule that the figure belongs to: "all", "supplementary" or "variants".
+        target: Target rule that the figure belongs to: "all", "supplementary" or the name of a study.
         title: Name of the figure in the report; by default from `name`.
         claims: Numbers of the claims (`twoscale.analysis.claims`) that the figure is about.
         groups: Least number of looped groups that the figure needs.
         training: Whether it needs a model that is trained here.
         noise: Whether it needs a model that draws noise.
-        variants: Show all variant runs instead of the selected run. Config is then that of the first variant.
+        study: Study whose runs are shown instead of the selected run. Config is then that of the first of them.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Figure:
     groups: int = 1
     training: bool = False
     noise: bool = False
-    variants: bool = False
+    study: str = ""
 
     @property
     def category(self) -> str:
@@ -297,6 +297,6 @@ FIGURES = (
         values=_reference_state,
         target="variants",
         training=True,
-        variants=True,
+        study="variants",
     ),
 )
