@@ -1,13 +1,16 @@
-"""A run whose names of text and run try to be commands, wildcards, formulas, markup and scripts, up to its report."""
+"""A run of a user whose files are private, with names of text and run that try to be commands, markup and scripts."""
 
 import base64
+import os
 import random
+import stat
 from html.parser import HTMLParser
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.workflow.conftest import checkout
 from tests.workflow.test_run import embedded
 from twoscale.escaping import one_line
 
@@ -46,16 +49,21 @@ def write_text(folder):
     pq.write_table(pa.table({"text": texts}), folder / f"{COMMANDS}.parquet")
 
 
-@pytest.fixture
-def report(fresh):
-    """The project with all figures and the report of such a run."""
-    write_text(fresh.root / FOLDER)
-    fresh.configure(run=RUN, data={"source": "parquet", "path": FOLDER})
-    fresh.succeed("all", "report_pages")
-    done = fresh.succeed("report_pages", "--report", "report.html")
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """The project with all figures and the report of such a run, by a user with the umask 077."""
+    project = checkout(tmp_path_factory.mktemp("hostile"))
+    write_text(project.root / FOLDER)
+    project.configure(run=RUN, data={"source": "parquet", "path": FOLDER})
+    umask = os.umask(0o077)
+    try:
+        project.succeed("all", "report_pages")
+        done = project.succeed("report_pages", "--report", "report.html")
+    finally:
+        os.umask(umask)
     assert "(ERROR" not in done.stderr  # of docutils, about a caption
     assert "(WARNING" not in done.stderr
-    return fresh
+    return project
 
 
 def test_names_are_text_and_nothing_else_from_the_shell_to_the_report(report):
@@ -70,3 +78,9 @@ def test_names_are_text_and_nothing_else_from_the_shell_to_the_report(report):
     shown = " ".join(one_line(FOLDER).split())
     named = [caption for caption in captions if shown in " ".join(Tags(caption).text.split())]
     assert len(named) == len(captions) - 1  # all but the caption of the runtimes
+
+
+def test_every_file_of_a_user_with_the_umask_077_is_private(report):
+    made = [path for folder in ("results", ".snakemake") for path in (report.root / folder).rglob("*")]
+    readable = [path for path in (*made, report.root / "report.html") if stat.S_IMODE(path.lstat().st_mode) & 0o077]
+    assert [path for path in readable if not path.is_symlink()] == []
