@@ -80,7 +80,7 @@ def test_names_are_text_and_nothing_else_from_the_shell_to_the_report(report):
     assert len(named) == len(captions) - 1  # all but the caption of the runtimes
 
 
-def test_every_file_of_a_user_with_the_umask_077_is_private(report):
-    made = [path for folder in ("results", ".snakemake") for path in (report.root / folder).rglob("*")]
-    readable = [path for path in (*made, report.root / "report.html") if stat.S_IMODE(path.lstat().st_mode) & 0o077]
-    assert [path for path in readable if not path.is_symlink()] == []
+def test_nothing_of_a_user_with_the_umask_077_can_be_read_by_others(report):
+    """Snakemake gives files in .snakemake a mode of its own, so that folder is private as a whole."""
+    made = [*(report.root / "results").rglob("*"), report.root / "report.html", report.root / ".snakemake"]
+    assert [path for path in made if not path.is_symlink() and stat.S_IMODE(path.stat().st_mode) & 0o077] == []
