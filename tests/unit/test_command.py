@@ -5,6 +5,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +16,7 @@ from twoscale.command import sentence
 from twoscale.errors import InputError
 from twoscale.files import check_writable, replacing
 
+OTHER = 12345  # id of a user
 SCRIPT = """
 import argparse, sys
 from twoscale import command
@@ -111,3 +115,30 @@ def test_a_folder_that_cannot_be_written_is_refused_and_one_that_is_missing_is_n
     check_writable(tmp_path / "missing")
     with pytest.raises(InputError, match="found a folder that cannot be written"):
         check_writable(next(path for path in map(type(tmp_path), ("/proc/1", "/proc")) if path.exists()))
+
+
+@contextmanager
+def foreign_user():
+    """The system checks permissions as for another user, where the test runs as root, to whom all is permitted."""
+    is_root = os.getuid() == 0
+    if is_root:
+        os.setresuid(OTHER, OTHER, 0)
+    try:
+        yield
+    finally:
+        if is_root:
+            os.setresuid(0, 0, 0)
+
+
+@pytest.mark.parametrize(("mode", "refused"), [(0o700, False), (0o500, True), (0o600, True), (0o000, True)])
+def test_a_folder_is_writable_if_files_can_be_made_and_found_in_it(mode, refused):
+    with tempfile.TemporaryDirectory() as parent:  # pytest's folders cannot be entered by another user
+        os.chmod(parent, 0o755)
+        folder = Path(parent) / "results"
+        folder.mkdir()
+        folder.chmod(mode)
+        if os.getuid() == 0:
+            os.chown(folder, OTHER, OTHER)
+        with foreign_user(), pytest.raises(InputError) if refused else nullcontext():
+            check_writable(folder)
+        folder.chmod(0o700)

@@ -128,6 +128,14 @@ def test_the_first_wrong_key_or_value_is_named_in_one_sentence(user, sentence):
     assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.parametrize("name", ["..", "/tmp/x", "a;touch", "$(touch)", "a\n", "-rf", "a b", "", "\u202ea", "{a}"])
+def test_a_name_that_is_a_path_a_command_or_an_option_names_no_run(name):
+    with pytest.raises(InputError, match="config key run: found"):
+        config.runs({"run": name})
+    with pytest.raises(InputError, match="config key runs"):
+        config.runs({"runs": {name: {}}})
+
+
 @pytest.mark.parametrize(
     ("user", "sentence"),
     [

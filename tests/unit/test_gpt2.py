@@ -2,9 +2,13 @@
 
 import hashlib
 import os
+import socket
+from contextlib import contextmanager
 
 import pytest
 import tiktoken
+from huggingface_hub import close_session
+from tiktoken_ext import openai_public
 
 from twoscale.config import DownloadConfig
 from twoscale.data import gpt2
@@ -17,13 +21,20 @@ DOWNLOAD = DownloadConfig(retries=1, delay=0.01, max_delay=0.01, timeout=1.0, pa
 @pytest.fixture
 def no_network(monkeypatch):
     """Every download fails at once, and tiktoken has not cached the encoding in memory."""
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    use_proxy(monkeypatch, "http://127.0.0.1:9")
     monkeypatch.delitem(tiktoken.registry.ENCODINGS, "gpt2", raising=False)
+    yield
+    close_session()
+
+
+def use_proxy(monkeypatch, address):
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
+        monkeypatch.setenv(name, address)
+    close_session()  # its proxy is that of its first use
 
 
 def cached(folder):
-    return [folder / hashlib.sha1(url.encode()).hexdigest() for url in gpt2.URLS]
+    return [folder / hashlib.sha1(url.encode()).hexdigest() for url in gpt2.FILES]
 
 
 def test_without_cache_and_network_the_error_names_both(no_network, monkeypatch):
@@ -39,6 +50,37 @@ def test_files_with_other_hashes_than_tiktoken_knows_are_refused(no_network, tmp
         path.write_bytes(b"something else")
     with pytest.raises(InputError, match=r"gpt2 is not in tiktoken's cache and could not be downloaded"):
         gpt2.fetch(DOWNLOAD)
+
+
+@contextmanager
+def silent_proxy():
+    """The address of a server that accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_wrong_bytes_in_the_cache_are_not_downloaded_again_without_a_time_limit(no_network, tmp_path, monkeypatch):
+    """tiktoken itself would remove them and wait for ever."""
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+    for path in cached(tmp_path):
+        path.write_bytes(b"something else")
+    with silent_proxy() as address:
+        use_proxy(monkeypatch, address)
+        with pytest.raises(InputError, match=r"could not be downloaded \(\w*Timeout"):
+            gpt2.fetch(DOWNLOAD)
+    assert [path.read_bytes() for path in cached(tmp_path)] == [b"something else"] * 2
+
+
+def test_the_addresses_and_digests_are_those_of_tiktoken(monkeypatch):
+    asked = {}
+    monkeypatch.setattr(
+        openai_public,
+        "data_gym_to_mergeable_bpe_ranks",
+        lambda **files: asked.update(files) or {},
+    )
+    openai_public.gpt2()
+    for file in ("vocab_bpe", "encoder_json"):
+        assert gpt2.FILES[asked[f"{file}_file"]] == asked[f"{file}_hash"]
 
 
 def test_the_downloaded_file_gives_the_ids_of_gpt2(no_network, tmp_path):

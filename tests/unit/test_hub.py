@@ -201,6 +201,30 @@ def test_the_users_token_is_sent_to_the_hub(hub, run):
     assert "Bearer hf_abc" in hub.authorizations
 
 
+def test_the_users_token_is_sent_to_no_other_address_and_is_in_no_file_and_no_message(hub, run, repository, tmp_path):
+    secret = {"HF_TOKEN": "hf_abc"}
+    hub.api_faults += [loopback.status(401)]
+    messages = run(variables=secret).fail()
+    with loopback.serving(repository) as store:
+
+        def redirect(handler):
+            """Send the client to the same file at another address."""
+            if "/resolve/" not in handler.route:
+                return False
+            _, name = handler.route.partition("/resolve/")[2].split("/", 1)
+            return handler.answer(302, b"", Location=f"{store.address}/store/{name}")
+
+        hub.api_faults += [redirect] * 100
+        messages += run(variables=secret).finish().stderr
+    assert store.content_requests()
+    assert store.authorizations == {None}
+    assert hub.authorizations == {"Bearer hf_abc"}
+    assert (tmp_path / "out").is_dir()
+    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert "hf_abc" not in messages
+    assert b"hf_abc" not in written
+
+
 # --- transient faults
 
 TRANSIENT = {

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,24 @@ def test_where_nothing_can_be_kept_the_job_succeeds_and_says_so(project, capsys)
     project.job().folder.parent.write_text("a file where the folder should be")
     assert project.rerun() == ["a 1 text", "b 1 text"]
     assert "the result is not kept for a rerun" in capsys.readouterr().err
+
+
+class Vanishing(type(Path())):
+    """A folder in which another process removes a file between its listing and its removal here."""
+
+    def iterdir(self):
+        yield self / "gone"
+        yield from super().iterdir()
+
+
+def test_a_file_that_another_process_has_removed_does_not_keep_a_result_from_being_kept(project, capsys):
+    project.rerun("1")
+    job = project.job("2")
+    kept.run(replace(job, folder=Vanishing(job.folder)), lambda: project.compute("2"))
+    assert "is not kept" not in capsys.readouterr().err
+    assert len(list(job.folder.iterdir())) == len([MANIFEST, *project.outputs])
+    assert project.rerun("2") == [path.read_text() for path in project.outputs]
+    assert project.computed == 2
 
 
 def test_a_failed_job_keeps_the_result_of_before(project):

@@ -17,6 +17,11 @@ ROOT = Path(__file__).parents[2]
 PARTS = ("Snakefile", "config.yaml", "pyproject.toml", "workflow", "profiles", "scripts", "src", "envs")
 TARGETS = {"all", "supplementary", "variants", "text", "report_pages", "explore"}  # rules without a job
 
+# One long segment with partial states every few iterations, its checkpoint and its partial state.
+SEGMENT = {"train": {"iterations": 400, "checkpoint_every": 400, "lr_decay_iterations": 400, "save_seconds": 0.2}}
+TARGET = "results/tiny/checkpoints/iteration_000400.safetensors"
+PARTIAL = "results/tiny/checkpoints/iteration_000400.partial.safetensors"
+
 
 class Project:
     """A checkout that a test may edit and run."""
@@ -115,3 +120,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
 def editable(finished: Project, tmp_path: Path) -> Project:
     """A copy of the finished project that a test may change."""
     return finished.copy(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def undisturbed(finished: Project, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The checkpoint of one long segment that nothing interrupts."""
+    project = finished.copy(tmp_path_factory.mktemp("undisturbed"))
+    project.configure(**SEGMENT)
+    project.succeed(TARGET)
+    return (project.root / TARGET).read_bytes()

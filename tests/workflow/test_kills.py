@@ -6,21 +6,10 @@ import time
 from pathlib import Path
 
 import psutil
-import pytest
 
-# one long segment; partial states every few iterations
-CONFIG = {"train": {"iterations": 400, "checkpoint_every": 400, "lr_decay_iterations": 400, "save_seconds": 0.2}}
-TARGET = "results/tiny/checkpoints/iteration_000400.safetensors"
-PARTIAL = "results/tiny/checkpoints/iteration_000400.partial.safetensors"
+from tests.workflow.conftest import PARTIAL, SEGMENT, TARGET
+
 PATIENCE = 120  # seconds
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(finished, tmp_path_factory) -> bytes:
-    project = finished.copy(tmp_path_factory.mktemp("uninterrupted"))
-    project.configure(**CONFIG)
-    project.succeed(TARGET)
-    return (project.root / TARGET).read_bytes()
 
 
 def wait_for(path: Path) -> None:
@@ -34,8 +23,8 @@ def trainers(snakemake: psutil.Process) -> list[psutil.Process]:
     return [child for child in snakemake.children(recursive=True) if "scripts/train_segment.py" in child.cmdline()]
 
 
-def test_a_killed_trainer_resumes_from_its_partial_state(editable, uninterrupted):
-    editable.configure(**CONFIG)
+def test_a_killed_trainer_resumes_from_its_partial_state(editable, undisturbed):
+    editable.configure(**SEGMENT)
     snakemake = editable.start(TARGET)
     wait_for(editable.root / PARTIAL)
     for trainer in trainers(psutil.Process(snakemake.pid)):
@@ -45,13 +34,13 @@ def test_a_killed_trainer_resumes_from_its_partial_state(editable, uninterrupted
     assert (editable.root / PARTIAL).exists()
 
     editable.succeed(TARGET)
-    assert (editable.root / TARGET).read_bytes() == uninterrupted
+    assert (editable.root / TARGET).read_bytes() == undisturbed
     assert not (editable.root / PARTIAL).exists()
     assert "train 0 -> 400" in (editable.root / "results/tiny/logs/train_segment_000400.log").read_text()
 
 
-def test_a_killed_snakemake_is_unlocked_and_repeated_beside_its_orphan(editable, uninterrupted):
-    editable.configure(**CONFIG)
+def test_a_killed_snakemake_is_unlocked_and_repeated_beside_its_orphan(editable, undisturbed):
+    editable.configure(**SEGMENT)
     snakemake = editable.start(TARGET)
     wait_for(editable.root / PARTIAL)
     orphans = trainers(psutil.Process(snakemake.pid))
@@ -63,5 +52,5 @@ def test_a_killed_snakemake_is_unlocked_and_repeated_beside_its_orphan(editable,
     editable.succeed("--unlock")
     editable.succeed(TARGET)
     psutil.wait_procs(orphans, timeout=PATIENCE)
-    assert (editable.root / TARGET).read_bytes() == uninterrupted
+    assert (editable.root / TARGET).read_bytes() == undisturbed
     assert editable.plan(TARGET) == {}

@@ -16,7 +16,7 @@ import pandas as pd
 import psutil
 import pytest
 
-from tests.workflow.conftest import Project, checkout
+from tests.workflow.conftest import PARTIAL, SEGMENT, TARGET, Project, checkout
 
 KILLS = 200
 JOBS, SECONDS = 4, 3  # a kill comes at most this many jobs and seconds after a start
@@ -27,9 +27,6 @@ TIMED = (".svg", "benchmarks/", "logs/", ".kept/", "fig4", "claims", "latency", 
 TIMED_COLUMNS = ["tokens_per_s", "tflops", "utilisation"]  # of the training log
 # Kinds of jobs that some kill must hit.
 SCRIPTS = {"prepare_text", "tokenize_text", "train_segment", "extract_trajectories", "aggregate_metrics", "draw"}
-SEGMENT = {"train": {"iterations": 400, "checkpoint_every": 400, "lr_decay_iterations": 400, "save_seconds": 0.2}}
-TARGET = "results/tiny/checkpoints/iteration_000400.safetensors"
-PARTIAL = "results/tiny/checkpoints/iteration_000400.partial.safetensors"
 
 
 def results(project: Project) -> dict[str, str]:
@@ -155,15 +152,6 @@ def test_two_runs_in_two_folders_share_nothing(finished, tmp_path):
     expected = results(finished)
     for project in projects:
         assert results(project) == expected
-
-
-@pytest.fixture(scope="module")
-def undisturbed(finished, tmp_path_factory) -> bytes:
-    """The checkpoint of one long segment."""
-    project = finished.copy(tmp_path_factory.mktemp("undisturbed"))
-    project.configure(**SEGMENT)
-    project.succeed(TARGET)
-    return (project.root / TARGET).read_bytes()
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Download of GPT-2's tokenizer into one file, so that no later job needs the network.
 
-tiktoken downloads without a time limit. This module downloads the two files into tiktoken's cache instead, and
-tiktoken then checks them against the hashes in its source.
+tiktoken downloads without a time limit, also where a file in its cache has another content. This module puts the two
+files with the right content into tiktoken's cache instead.
 """
 
 import base64
@@ -19,10 +19,16 @@ from huggingface_hub.utils import get_session, hf_raise_for_status
 from twoscale.config import DownloadConfig
 from twoscale.data.hub import with_retries
 from twoscale.errors import InputError, first_line
+from twoscale.files import replacing, sha256
 
-URLS = tuple(
-    f"https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/{name}" for name in ("vocab.bpe", "encoder.json")
-)
+# address of a file -> its SHA-256, both as in tiktoken_ext/openai_public.py
+FILES = {
+    f"https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/{name}": digest
+    for name, digest in {
+        "vocab.bpe": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
+        "encoder.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
+    }.items()
+}
 
 
 def fetch(download: DownloadConfig) -> bytes:
@@ -36,10 +42,14 @@ def fetch(download: DownloadConfig) -> bytes:
     """
     try:
         with _cache() as folder:
-            for url in URLS:
+            for url, digest in FILES.items():
                 path = folder / hashlib.sha1(url.encode()).hexdigest()  # the file's name in tiktoken's cache
-                if not path.is_file():
-                    path.write_bytes(with_retries(lambda url=url: _request(url, download), download))
+                if not path.is_file() or sha256(path) != digest:
+                    content = with_retries(lambda url=url: _request(url, download), download)
+                    if (found := hashlib.sha256(content).hexdigest()) != digest:
+                        raise ValueError(f"{url} has the SHA-256 {found[:12]}…, not {digest[:12]}…")
+                    with replacing(path) as temporary:
+                        temporary.write_bytes(content)
             ranks = tiktoken.get_encoding("gpt2")._mergeable_ranks
     except (HTTPError, OSError, ValueError) as error:
         raise InputError(

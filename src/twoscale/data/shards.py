@@ -24,6 +24,7 @@ from twoscale.errors import InputError, first_line
 from twoscale.files import replacing, sha256
 from twoscale.json import Count, canonical_json, parse
 
+T = TypeVar("T")
 M = TypeVar("M", bound="IdMetadata")
 CHUNK = 2**20  # training ids in memory when shards are joined
 
@@ -185,7 +186,7 @@ def _id_metadata(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def _common_id_metadata(paths: Iterable[Path]) -> dict[str, Any]:
-    kinds = {_read_metadata(path, IdMetadata): path for path in paths}
+    kinds = {_read_ids(path, IdMetadata): path for path in paths}
     if len(kinds) != 1:
         raise InputError(f"token shards: found {len(kinds)} kinds of ids, expected one tokenizer.")
     return json.loads(kinds.popitem()[1].read_text(encoding="utf-8"))
@@ -239,14 +240,20 @@ class TokenMetadata(IdMetadata):
     digest: str | None = None
 
 
-def _read_metadata(path: Path, form: type[M]) -> M:
+def read_metadata(path: Path, form: type[T]) -> T:
+    """The part of the metadata of a token shard that `form`, a dataclass, has. Raises InputError."""
     try:
-        metadata = parse(path.read_bytes(), form)
+        return parse(path.read_bytes(), form)
     except (OSError, ValueError) as error:
         raise InputError(
             f"{path}: found no description of tokens ({first_line(error)}), expected the metadata that join_tokens "
             "writes."
         ) from error
+
+
+def _read_ids(path: Path, form: type[M]) -> M:
+    """Metadata with a known dtype."""
+    metadata = read_metadata(path, form)
     if metadata.dtype not in DTYPES:
         raise InputError(f"{path}: found the dtype {metadata.dtype!r}, expected one of {', '.join(DTYPES)}.")
     return metadata
@@ -266,7 +273,7 @@ def open_shard(path: Path, metadata_path: Path, vocab_size: int | None = None) -
     Raises:
         InputError: if the metadata does not describe the file, or the file is missing or has another content.
     """
-    metadata = _read_metadata(metadata_path, TokenMetadata)
+    metadata = _read_ids(metadata_path, TokenMetadata)
     if path.name not in metadata.parts:
         raise InputError(
             f"{metadata_path}: found no description of {path.name}, expected the metadata that join_tokens writes."
@@ -302,7 +309,7 @@ def _check_file(path: Path, part: PartMetadata, dtype: np.dtype, metadata_path: 
 
 def read_digest(metadata_path: Path) -> str:
     """Digest of the training data that the metadata describes."""
-    digest = _read_metadata(metadata_path, TokenMetadata).digest
+    digest = _read_ids(metadata_path, TokenMetadata).digest
     if digest is None:
         raise InputError(f"{metadata_path}: found no digest, expected the metadata that join_tokens writes.")
     return digest
@@ -310,4 +317,4 @@ def read_digest(metadata_path: Path) -> str:
 
 def read_end_of_text(metadata_path: Path) -> int:
     """Id of the end of text in the token shards that the metadata describes."""
-    return _read_metadata(metadata_path, TokenMetadata).end_of_text
+    return _read_ids(metadata_path, TokenMetadata).end_of_text

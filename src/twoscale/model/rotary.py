@@ -7,6 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from twoscale.config import ModelConfig, RotaryScaling
+from twoscale.errors import InputError
+
+MOST_POSITIONS = 2**20
+MOST_ANGLES = 2**26  # of a table: so many positions of 64 pairs
 
 
 class RotaryEmbedding(nn.Module):
@@ -14,20 +18,27 @@ class RotaryEmbedding(nn.Module):
 
     The tables hold sine and cosine of every position below the context length. They are computed in float64 and rounded
     once, to the dtype of the module, also when that changes.
+
+    Raises:
+        InputError: if a table would have more than MOST_POSITIONS rows or MOST_ANGLES numbers. The shape of no weight
+            says the context length, so that of a stranger's file is bounded here.
     """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
+        _check_size(config)
         self.config = config
         self.pairs, self.join = PAIRS[config.rotary_pairs]
         self._make_tables(torch.empty(()))
 
     def _make_tables(self, like: Tensor) -> None:
-        frequencies = rotary_frequencies(self.config)
-        positions = torch.arange(self.config.context_length, dtype=torch.float64, device="cpu")
+        # without values on "meta", where a model is only compared with the tensors of a file
+        frequencies = rotary_frequencies(self.config).to("meta" if like.is_meta else "cpu")
+        positions = torch.arange(self.config.context_length, dtype=torch.float64, device=frequencies.device)
         angles = torch.outer(positions, frequencies)[:, None]  # (T, 1, D/2), the same for all heads
-        for name, table in (("cos", angles.cos()), ("sin", angles.sin())):
-            self.register_buffer(name, table.to(device=like.device, dtype=like.dtype), persistent=False)
+        for name, function in (("cos", torch.cos), ("sin", torch.sin)):
+            table = function(angles).to(device=like.device, dtype=like.dtype)
+            self.register_buffer(name, table, persistent=False)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
         # what `nn.Module` calls to change dtype and device
@@ -42,6 +53,15 @@ class RotaryEmbedding(nn.Module):
         cos, sin = self.cos[positions], self.sin[positions]  # (..., 1, D/2)
         first, second = self.pairs(x)
         return self.join(first * cos - second * sin, second * cos + first * sin)
+
+
+def _check_size(config: ModelConfig) -> None:
+    most = min(MOST_POSITIONS, MOST_ANGLES // (config.head_dim // 2))
+    if config.context_length > most:
+        raise InputError(
+            f"config key model.context_length: found {config.context_length}, expected at most {most} for rotary "
+            f"embeddings of {config.head_dim} channels per head."
+        )
 
 
 def rotary_frequencies(config: ModelConfig) -> Tensor:

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from twoscale.config import Config, ConfigSlice, ModelConfig
+from twoscale.data.shards import read_metadata
 from twoscale.data.tokenizer import Tokenizer, load_tokenizer
 from twoscale.errors import InputError, first_line
-from twoscale.json import checked, parse
+from twoscale.json import checked
 from twoscale.model.checkpoints import CHECKPOINT, load_model, read_header
 from twoscale.model.interface import LoopedModel, any_weight
 from twoscale.model.noise import EvaluationNoise
@@ -111,13 +112,7 @@ def _unknown_run(results: Path, run: str) -> str:
 def _tokenizer(results: Path, run: str, checkpoint: Path, identity: dict[str, Any], vocab_size: int) -> Tokenizer:
     """The run's tokenizer, refused if the model was trained with another one or on another text."""
     metadata_path = results / run / "data" / "tokens.json"
-    try:
-        metadata = parse(metadata_path.read_bytes(), _Tokens)
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{metadata_path}: found no description of the run's tokens ({first_line(error)}), expected the "
-            "metadata that join_tokens writes."
-        ) from error
+    metadata = read_metadata(metadata_path, _Tokens)
     name = metadata.tokenizer
     file = results / "gpt2.tiktoken" if name == "gpt2" else metadata_path.with_name("tokenizer.json")
     tokenizer = load_tokenizer(name, file)

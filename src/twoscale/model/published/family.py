@@ -14,6 +14,7 @@ from twoscale.json import parse
 
 Shape = tuple[int, ...]
 MOST = 2**31 - 1  # of any number of layers, channels, …
+MOST_LOOPS = 2**12  # the shape of no weight says how many, and a cache has a slot for each
 
 
 @dataclass(frozen=True)

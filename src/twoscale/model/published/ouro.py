@@ -5,6 +5,7 @@ from typing import Any
 
 from twoscale.config import ModelConfig
 from twoscale.model.published.family import (
+    MOST_LOOPS,
     Defaults,
     Family,
     NameMap,
@@ -37,7 +38,7 @@ def layer(options: Options, names: Collection[str]) -> dict[str, Any]:
         "num_kv_heads": options.count("num_key_value_heads", default=heads),
         "hidden_size": size,
         "groups": [list(range(1, layers + 1))],
-        "mean_loops": options.count("total_ut_steps", default=4),
+        "mean_loops": options.count("total_ut_steps", default=4, most=MOST_LOOPS),
         "norms": "sandwich",
         "sandwich": "branch",
         "norm_epsilon": options.positive("rms_norm_eps", 1e-6),
@@ -97,7 +98,9 @@ def defaults(options: Options) -> Defaults:
     """All of `total_ut_steps` loops, or an exit by the gate at `early_exit_threshold`."""
     criteria = {"exit_gate": [options.positive("early_exit_threshold", 1.0)]}
     return Defaults(
-        options.count("total_ut_steps", default=4), criteria, options.count("max_position_embeddings", default=32768)
+        options.count("total_ut_steps", default=4, most=MOST_LOOPS),
+        criteria,
+        options.count("max_position_embeddings", default=32768),
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from twoscale.config import ModelConfig
 from twoscale.model.published.family import (
+    MOST_LOOPS,
     Defaults,
     Family,
     NameMap,
@@ -78,7 +79,7 @@ def _sizes(options: Options, names: Collection[str]) -> dict[str, Any]:
         "num_kv_heads": kv_heads,
         "hidden_size": size,
         "groups": [list(range(prelude + 1, prelude + core + 1))],
-        "mean_loops": options.count("mean_recurrence", default=32),
+        "mean_loops": options.count("mean_recurrence", default=32, most=MOST_LOOPS),
     }
 
 
@@ -170,7 +171,7 @@ def droppable(model: ModelConfig) -> Collection[str]:
 def defaults(options: Options) -> Defaults:
     """The mean number of loops, and the exit criteria at the thresholds of Huginn's code."""
     positions = options.count("max_position_embeddings", "block_size", default=4096)
-    return Defaults(options.count("mean_recurrence", default=32), AUTO_THRESHOLDS, positions)
+    return Defaults(options.count("mean_recurrence", default=32, most=MOST_LOOPS), AUTO_THRESHOLDS, positions)
 
 
 RAVEN = Family("Huginn and retrofitted models", layer, tensors, droppable, defaults)
