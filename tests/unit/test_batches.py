@@ -59,6 +59,22 @@ def test_prefetching_yields_the_same_batches_in_any_order(shard, order):
             assert torch.equal(tensor, expected)
 
 
+def test_the_next_batch_is_read_once_while_the_current_one_is_computed():
+    class Recorder:
+        def __init__(self):
+            self.read = []
+
+        def __getitem__(self, iteration):
+            self.read.append(iteration)
+            return iteration
+
+    recorder = Recorder()
+    prefetched = Prefetched(recorder)
+    assert [prefetched[iteration] for iteration in (3, 4, 5, 9, 10)] == [3, 4, 5, 9, 10]
+    prefetched._next[1].result()
+    assert recorder.read == [3, 4, 5, 6, 9, 10, 11]
+
+
 def test_permutation_visits_every_sequence_once_per_epoch(shard):
     batches = Batches(shard, CONTEXT, 5, "permutation", seed=1)
     for epoch in range(4):

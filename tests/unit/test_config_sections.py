@@ -271,6 +271,11 @@ def test_checkpoints_are_the_early_iterations_and_the_grid():
     assert config.checkpoint_iterations(train) == [5, 10, 20, 30]
 
 
+def test_the_first_and_the_last_iteration_may_have_a_checkpoint():
+    train = small_train(iterations=30, checkpoint_every=30, early_checkpoints=(1, 30))
+    assert config.checkpoint_iterations(train) == [1, 30]
+
+
 def test_a_longer_run_only_appends_checkpoints():
     draw = random.Random(0)
     for _ in range(300):
@@ -389,11 +394,11 @@ def test_importing_the_config_imports_no_heavy_library():
         ("gpt2", config.TextQuota("tokens", 300_000_000, 1_500_000)),
         ("bytes", config.TextQuota("characters", 1_500_000_000, 1_500_000)),
         ("bpe", config.TextQuota("characters", 1_500_000_000, 13_500_000)),
+        ("published", config.TextQuota("characters", 0, 13_500_000)),
     ],
 )
 def test_the_quota_counts_what_can_be_counted_before_the_text_exists(tokenizer, quota):
-    made = from_paper(tokenizer={"name": tokenizer})
-    assert config.text_quota(made.data, made.tokenizer) == quota
+    assert config.text_quota(config.DataConfig(), config.TokenizerConfig(name=tokenizer)) == quota
 
 
 def test_the_source_of_the_text_depends_neither_on_quotas_nor_on_what_applies_to_tokens():
