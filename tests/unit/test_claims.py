@@ -104,27 +104,6 @@ def test_every_claim_has_a_case_of_every_verdict():
     ]
 
 
-def test_the_bounds_are_the_ones_fixed_beforehand():
-    bounds = {v.claim.number: list(dict.fromkeys(f.bounds for f in v.findings if f.bounds)) for v in usual_verdicts()}
-    assert bounds == {
-        1: ["≤ 0.1"],
-        2: ["> 0"],
-        3: ["< 0", "≤ 0.0025", "≤ 0"],
-        4: ["0.45 … 0.7"],
-        5: ["≤ -0.05", "≥ -0.1 (not anti-parallel)"],
-        6: ["> 1", "≥ 5"],
-        7: ["≤ 0.75"],
-        8: ["-0.01 … 0.01"],
-        9: ["≤ 0.01", "≥ 0.05"],
-        10: ["< 1"],
-        11: ["> 1"],
-        12: ["< 0"],
-        13: ["≥ 0.5", "0.5 … 2"],
-        14: ["> 0"],
-        15: ["> 0.01"],
-    }
-
-
 # --- what verdicts rest on -------------------------------------------------------------------------------------
 
 

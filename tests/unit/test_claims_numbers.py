@@ -252,6 +252,27 @@ def test_one_checkpoint_under_the_floor_leaves_its_trend_open_and_no_other():
         assert all("rounding floor" in f.reason for f in findings if "trend" in f.quantity)
 
 
+def test_the_bounds_are_the_ones_fixed_beforehand():
+    bounds = {v.claim.number: list(dict.fromkeys(f.bounds for f in v.findings if f.bounds)) for v in usual_verdicts()}
+    assert bounds == {
+        1: ["≤ 0.1"],
+        2: ["> 0"],
+        3: ["< 0", "≤ 0.0025", "≤ 0"],
+        4: ["0.45 … 0.7"],
+        5: ["≤ -0.05", "≥ -0.1 (not anti-parallel)"],
+        6: ["> 1", "≥ 5"],
+        7: ["≤ 0.75"],
+        8: ["-0.01 … 0.01"],
+        9: ["≤ 0.01", "≥ 0.05"],
+        10: ["< 1"],
+        11: ["> 1"],
+        12: ["< 0"],
+        13: ["≥ 0.5", "0.5 … 2"],
+        14: ["> 0"],
+        15: ["> 0.01"],
+    }
+
+
 def test_only_the_papers_thresholds_and_counted_states_count():
     """The number of findings that share the chance of an error."""
     counted = {v.claim.number: sum(f.counts for f in v.findings) for v in usual_verdicts()}

@@ -122,6 +122,24 @@ def test_effective_depth_counts_looped_layers_once_per_mean_loop(groups, depth):
     assert config.ModelConfig(num_layers=12, groups=groups, mean_loops=12).effective_depth == depth
 
 
+@pytest.mark.parametrize(
+    ("keys", "draws"),
+    [
+        ({"state_init": "noise"}, True),
+        ({"state_init": "input_plus_noise"}, True),
+        ({"state_init": "input"}, False),
+        ({"state_init": "input", "loop_noise": 0.5}, True),
+        ({"state_init": "noise", "loop_noise": 0.5, "groups": []}, False),
+    ],
+)
+def test_only_loops_draw_noise_at_their_start_or_at_every_step(keys, draws):
+    assert config.ModelConfig(**keys).draws_noise is draws
+
+
+def test_a_megabyte_is_a_million_bytes():
+    assert config.DataConfig(max_document_mb=3).max_document_bytes == 3_000_000
+
+
 @pytest.mark.parametrize(("vocab_size", "padded"), [(50257, 50304), (257, 320), (64, 64), (65, 128)])
 def test_the_embedding_has_a_multiple_of_64_rows(vocab_size, padded):
     assert config.ModelConfig(vocab_size=vocab_size).padded_vocab_size == padded
