@@ -59,6 +59,13 @@ def test_prefetching_yields_the_same_batches_in_any_order(shard, order):
             assert torch.equal(tensor, expected)
 
 
+def test_a_run_may_begin_in_every_epoch(shard):
+    in_order = Batches(shard, CONTEXT, 5, "permutation", seed=1)
+    for iteration in range(8):
+        begun = Batches(shard, CONTEXT, 5, "permutation", seed=1)
+        np.testing.assert_array_equal(begun.indices(iteration), in_order.indices(iteration))
+
+
 def test_the_next_batch_is_read_once_while_the_current_one_is_computed():
     class Recorder:
         def __init__(self):

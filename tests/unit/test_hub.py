@@ -547,3 +547,8 @@ def test_a_bounded_stream_yields_the_bytes_up_to_its_limit_and_closes_what_it_re
 
 def test_a_hundred_patterns_are_not_too_many():
     assert client.matching(["7x"], [f"{number}*" for number in range(100)]) == ["7x"]
+
+
+def test_what_a_server_may_send_is_limited_to_known_sizes():
+    limits = (client.MAX_RANGE, client.MAX_RESPONSE, client.ERROR_BYTES, client.MAX_GLOBS, client.BUFFER)
+    assert limits == (8 * 1024**2, 128 * 1024**2, 64 * 1024, 100, 4 * 1024**2)
