@@ -357,6 +357,16 @@ def test_a_threshold_of_doubtful_quality_widens_the_interval_of_the_race():
     assert unsure.value == sure.value
 
 
+def test_a_doubtful_quality_of_the_other_criterion_widens_the_race_on_the_other_side():
+    """KL may have to run at 3.16e-3, where it is slower; that acceleration does not change."""
+    doubtful = synthetic(quality=quality(spread=3.0, kl={1e-2: 0.008}))
+    sure, unsure = (
+        next(f.estimate for f in examine(10, run).findings if f.scope == "kl") for run in (synthetic(), doubtful)
+    )
+    assert unsure.low < sure.low * 0.95
+    assert (unsure.value, unsure.high) == (sure.value, sure.high)
+
+
 def test_the_cost_of_a_check_is_given_with_claims_10_and_11():
     for number in (10, 11):
         (cost,) = (f for f in examine(number, synthetic()).findings if "KL check" in f.quantity)
