@@ -221,6 +221,7 @@ def test_the_end_of_text_is_read_from_the_metadata(tmp_path):
     (tmp_path / "tokens.json").write_text(json.dumps(metadata))
     held_out = open_held_out(tmp_path / "val.bin", tmp_path / "tokens.json", model_config(vocab_size=100), 10)
     assert held_out.documents == (0,) * 6 + (1,) * 4
+    assert held_out.keys[6:8] == [{"sequence": 6, "document": 1}, {"sequence": 7, "document": 1}]
 
 
 def test_too_many_held_out_sequences_are_refused():
