@@ -166,6 +166,14 @@ def test_a_model_without_groups_gives_an_empty_table(tmp_path):
     assert tables.read("loop_metrics", tmp_path / "metrics.parquet").empty
 
 
+def test_a_file_without_rows_does_not_hide_those_after_it(tmp_path):
+    paths = [
+        write("trajectories", rows, tmp_path / f"{number}.parquet")
+        for number, rows in enumerate((trajectory_rows(1)[:0], trajectory_rows(2), trajectory_rows(3)))
+    ]
+    assert set(aggregate.loop_metrics(paths, "demo")["iteration"]) == {2, 3}
+
+
 def test_a_repeated_checkpoint_is_refused(tmp_path):
     first = write("trajectories", trajectory_rows(10), tmp_path / "a.parquet")
     again = write("trajectories", trajectory_rows(10), tmp_path / "b.parquet")

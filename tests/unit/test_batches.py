@@ -59,6 +59,29 @@ def test_prefetching_yields_the_same_batches_in_any_order(shard, order):
             assert torch.equal(tensor, expected)
 
 
+def test_a_run_may_begin_in_every_epoch(shard):
+    in_order = Batches(shard, CONTEXT, 5, "permutation", seed=1)
+    for iteration in range(8):
+        begun = Batches(shard, CONTEXT, 5, "permutation", seed=1)
+        np.testing.assert_array_equal(begun.indices(iteration), in_order.indices(iteration))
+
+
+def test_the_next_batch_is_read_once_while_the_current_one_is_computed():
+    class Recorder:
+        def __init__(self):
+            self.read = []
+
+        def __getitem__(self, iteration):
+            self.read.append(iteration)
+            return iteration
+
+    recorder = Recorder()
+    prefetched = Prefetched(recorder)
+    assert [prefetched[iteration] for iteration in (3, 4, 5, 9, 10)] == [3, 4, 5, 9, 10]
+    prefetched._next[1].result()
+    assert recorder.read == [3, 4, 5, 6, 9, 10, 11]
+
+
 def test_permutation_visits_every_sequence_once_per_epoch(shard):
     batches = Batches(shard, CONTEXT, 5, "permutation", seed=1)
     for epoch in range(4):
@@ -198,6 +221,7 @@ def test_the_end_of_text_is_read_from_the_metadata(tmp_path):
     (tmp_path / "tokens.json").write_text(json.dumps(metadata))
     held_out = open_held_out(tmp_path / "val.bin", tmp_path / "tokens.json", model_config(vocab_size=100), 10)
     assert held_out.documents == (0,) * 6 + (1,) * 4
+    assert held_out.keys[6:8] == [{"sequence": 6, "document": 1}, {"sequence": 7, "document": 1}]
 
 
 def test_too_many_held_out_sequences_are_refused():

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from twoscale import rng
 from twoscale.analysis import bootstrap
 
 RNG = np.random.default_rng(3)
@@ -112,3 +113,22 @@ def test_percentiles_are_widened_by_the_t_quantile_and_the_missing_degree_of_fre
 def test_the_t_quantile_is_exact_near_the_median():
     for excess in (1e-6, 1e-3, 0.1):
         assert bootstrap.t_quantile(0.5 + excess, 1) == pytest.approx(np.tan(np.pi * excess), rel=1e-5)  # Cauchy
+
+
+def test_the_samples_are_those_of_the_stream_of_the_seed():
+    """Whoever changes the stream changes all intervals."""
+    drawn = bootstrap.replicates(lambda sample: sample, np.arange(6), seed=4, repeats=20)
+    np.testing.assert_array_equal(drawn, rng.stream(4, "bootstrap").integers(6, size=(20, 6)))
+
+
+def test_an_interval_has_the_degrees_of_freedom_that_it_is_given():
+    samples = np.linspace(-1, 1, 1001)
+    width = np.sqrt(5 / 4) * 4.302653 / 1.959964 * 0.95  # t quantile of 0.975 with two degrees of freedom
+    assert bootstrap.interval_about(3.0, samples, units=5, freedom=2) == pytest.approx((3 - width, 3 + width), rel=1e-5)
+
+
+def test_an_interval_has_two_sides_of_their_own():
+    samples = np.concatenate([np.linspace(-1, 0, 501), np.linspace(0, 3, 501)])
+    low, high = bootstrap.interval_about(2.0, samples, units=1_000_000)
+    centre = samples.mean()
+    assert (2 - low, high - 2) == pytest.approx((centre + 0.95, 2.85 - centre), rel=1e-3)

@@ -1,6 +1,7 @@
 """Loading: layers, presets, runs, variants, slices, and what the messages name."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -221,6 +222,15 @@ def test_a_broken_file_is_one_sentence_with_its_line(tmp_path, text, sentence):
         config.read_yaml(path)
     assert str(refusal.value).startswith(f"{path}{sentence}")
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"), [("seed", "expected KEY=VALUE"), ("seed=[1", "expected a value in YAML")]
+)
+def test_an_entry_of_the_command_line_that_cannot_be_read_is_refused(entry, expected):
+    with pytest.raises(InputError, match=rf"^option --config: found '{re.escape(entry)}', {expected}\.$"):
+        config.user_config([], ["preset=tiny", entry])
+    assert config.user_config([], ["preset=tiny", "seed=3"]) == {"preset": "tiny", "seed": 3}
 
 
 def test_an_empty_file_is_an_empty_config(tmp_path):

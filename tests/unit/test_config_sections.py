@@ -122,6 +122,24 @@ def test_effective_depth_counts_looped_layers_once_per_mean_loop(groups, depth):
     assert config.ModelConfig(num_layers=12, groups=groups, mean_loops=12).effective_depth == depth
 
 
+@pytest.mark.parametrize(
+    ("keys", "draws"),
+    [
+        ({"state_init": "noise"}, True),
+        ({"state_init": "input_plus_noise"}, True),
+        ({"state_init": "input"}, False),
+        ({"state_init": "input", "loop_noise": 0.5}, True),
+        ({"state_init": "noise", "loop_noise": 0.5, "groups": []}, False),
+    ],
+)
+def test_only_loops_draw_noise_at_their_start_or_at_every_step(keys, draws):
+    assert config.ModelConfig(**keys).draws_noise is draws
+
+
+def test_a_megabyte_is_a_million_bytes():
+    assert config.DataConfig(max_document_mb=3).max_document_bytes == 3_000_000
+
+
 @pytest.mark.parametrize(("vocab_size", "padded"), [(50257, 50304), (257, 320), (64, 64), (65, 128)])
 def test_the_embedding_has_a_multiple_of_64_rows(vocab_size, padded):
     assert config.ModelConfig(vocab_size=vocab_size).padded_vocab_size == padded
@@ -271,6 +289,11 @@ def test_checkpoints_are_the_early_iterations_and_the_grid():
     assert config.checkpoint_iterations(train) == [5, 10, 20, 30]
 
 
+def test_the_first_and_the_last_iteration_may_have_a_checkpoint():
+    train = small_train(iterations=30, checkpoint_every=30, early_checkpoints=(1, 30))
+    assert config.checkpoint_iterations(train) == [1, 30]
+
+
 def test_a_longer_run_only_appends_checkpoints():
     draw = random.Random(0)
     for _ in range(300):
@@ -389,11 +412,11 @@ def test_importing_the_config_imports_no_heavy_library():
         ("gpt2", config.TextQuota("tokens", 300_000_000, 1_500_000)),
         ("bytes", config.TextQuota("characters", 1_500_000_000, 1_500_000)),
         ("bpe", config.TextQuota("characters", 1_500_000_000, 13_500_000)),
+        ("published", config.TextQuota("characters", 0, 13_500_000)),
     ],
 )
 def test_the_quota_counts_what_can_be_counted_before_the_text_exists(tokenizer, quota):
-    made = from_paper(tokenizer={"name": tokenizer})
-    assert config.text_quota(made.data, made.tokenizer) == quota
+    assert config.text_quota(config.DataConfig(), config.TokenizerConfig(name=tokenizer)) == quota
 
 
 def test_the_source_of_the_text_depends_neither_on_quotas_nor_on_what_applies_to_tokens():

@@ -159,3 +159,18 @@ def test_a_criterion_file_without_python_code_is_refused(tmp_path):
     for name in (path, tmp_path / "gone.py"):
         with pytest.raises(InputError, match=f"exit criterion file {name}: cannot be read"):
             fingerprint.criterion_file_fingerprint(str(name), "Mine")
+
+
+def test_a_criterion_that_a_file_lacks_is_answered_with_the_nearest_class(tmp_path):
+    path = tmp_path / "criterion.py"
+    path.write_text("import numpy as mine\nfrom math import pi as mines\nMax = mini = 3\nclass Mined: ...\n")
+    for name in ("Mined", "mine", "mines", "Max", "mini"):
+        fingerprint.criterion_file_fingerprint(str(path), name)
+    for name, nearest in (("Mine", "Mined"), ("minus", None), ("numpy", None), ("pi", None)):
+        with pytest.raises(InputError, match=f"found no class '{name}', expected one") as raised:
+            fingerprint.criterion_file_fingerprint(str(path), name)
+        assert ("did you mean" in str(raised.value)) == (nearest is not None)
+        assert nearest is None or f"(did you mean {nearest}?)" in str(raised.value)
+    path = tmp_path / "another.py"  # parsed files are cached
+    path.write_text("from elsewhere import *\n")
+    assert len(fingerprint.criterion_file_fingerprint(str(path), "Any")) == 16

@@ -12,10 +12,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
+import httpx2
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fsspec.utils import glob_translate
+from huggingface_hub.errors import HfHubHTTPError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -509,3 +511,68 @@ def test_a_token_with_other_characters_ends_in_one_sentence_without_it(hub, run)
     sentence = run(variables={"HF_TOKEN": "hf_sécret"}).fail()
     assert "(HF_TOKEN): found a character that is not ASCII" in sentence
     assert "cret" not in sentence
+
+
+# --- in this process
+
+
+def refusal(status, **headers):
+    """An error of the client with a status and headers."""
+    request = httpx2.Request("GET", "http://hub")
+    return HfHubHTTPError("refused", response=httpx2.Response(status, headers=headers, request=request))
+
+
+def test_only_statuses_that_may_change_are_transient():
+    transient = [status for status in range(400, 600) if client._is_transient(refusal(status))]
+    assert transient == [408, 425, 429, 500, 502, 503, 504]
+
+
+@pytest.mark.parametrize("retries", [0, 3])
+def test_a_request_is_tried_once_more_than_it_is_repeated_with_delays_that_double_up_to_a_limit(retries, monkeypatch):
+    attempts, delays = [], []
+    monkeypatch.setattr(time, "sleep", delays.append)
+
+    def request():
+        attempts.append(1)
+        raise client.ShortResponseError("found 1 byte, expected 2")
+
+    with pytest.raises(client.ShortResponseError):
+        client.with_retries(request, DownloadConfig(retries=retries, delay=1.0, max_delay=3.0))
+    assert (len(attempts), delays) == (retries + 1, [1.0, 2.0, 3.0][:retries])
+
+
+def test_the_time_that_a_server_asks_for_is_at_most_an_hour_and_never_negative(monkeypatch):
+    monkeypatch.setattr(time, "time", lambda: 1_000_000_000.0)
+    dates = {seconds: email.utils.formatdate(1_000_000_000 + seconds, usegmt=True) for seconds in (-50, 40, 9000)}
+    values = {"7": 7.0, "9000": 3600.0, "soon": 0.0, dates[-50]: 0.0, dates[40]: 40.0, dates[9000]: 3600.0}
+    assert {value: client._retry_after(refusal(503, **{"Retry-After": value})) for value in values} == values
+    assert client._retry_after(refusal(503)) == 0.0
+    assert client._retry_after(client.ShortResponseError()) == 0.0
+
+
+def test_a_bounded_stream_yields_the_bytes_up_to_its_limit_and_closes_what_it_reads():
+    class Stream(httpx2.SyncByteStream):
+        closed = False
+
+        def __iter__(self):
+            yield from (b"ab", b"cd")
+
+        def close(self):
+            self.closed = True
+
+    stream = Stream()
+    bounded = client._BoundedStream(stream, 4)
+    assert list(bounded) == [b"ab", b"cd"]
+    bounded.close()
+    assert stream.closed
+    with pytest.raises(client.WrongResponseError, match="found more bytes than the 3 that"):
+        list(client._BoundedStream(stream, 3))
+
+
+def test_a_hundred_patterns_are_not_too_many():
+    assert client.matching(["7x"], [f"{number}*" for number in range(100)]) == ["7x"]
+
+
+def test_what_a_server_may_send_is_limited_to_known_sizes():
+    limits = (client.MAX_RANGE, client.MAX_RESPONSE, client.ERROR_BYTES, client.MAX_GLOBS, client.BUFFER)
+    assert limits == (8 * 1024**2, 128 * 1024**2, 64 * 1024, 100, 4 * 1024**2)

@@ -183,6 +183,40 @@ def test_a_source_smaller_than_the_quota_is_taken_whole_and_reported(source, sha
     assert "the source ended after" in capfd.readouterr().err
 
 
+def test_a_quota_of_documents_takes_exactly_as_many(source, shards):
+    prepare(source, shards, TextQuota("characters", 7, 3), measure=lambda texts: [1] * len(texts))
+    assert (len(side(shards, held_out=False)), len(side(shards, held_out=True))) == (7, 3)
+
+
+def test_a_source_without_text_is_refused(tmp_path, shards):
+    with pytest.raises(InputError, match=r"data\.source: parquet: found no document with text, expected at least one"):
+        prepare(write_parquet(tmp_path / "s.parquet", ["", None]), shards)
+
+
+def test_the_counts_of_a_side_without_documents_are_in_the_sentence(tmp_path, shards):
+    with pytest.raises(InputError, match=r"found no held-out document among 2 \(9 characters\) at 0\.0"):
+        prepare(write_parquet(tmp_path / "s.parquet", ["four", "fives"]), shards, fraction=0.0)
+
+
+@pytest.mark.parametrize(("limit", "progress"), [(None, 6), (10, 6), (5, 5)])
+def test_the_progress_is_the_training_text_up_to_its_quota(limit, progress):
+    texts = [number for number in map(str, range(100)) if not text.is_held_out(number, FRACTION)][:2]
+    excluded = next(number for number in map(str, range(100)) if text.is_held_out(number, FRACTION))
+    tally = ingestion.Tally(TextQuota("characters", limit, 100), local("anywhere"))
+    assert [tally.take("name", number, 3) for number in texts] == [False, False]
+    assert tally.take("name", excluded, 50) is True
+    assert (tally.progress, tally.documents, tally.full) == (progress, {False: 2, True: 1}, False)
+
+
+def test_parts_have_the_characters_that_they_are_to_have_and_end_with_their_file():
+    def files():
+        for name, count in (("a", 8), ("b", 3)):
+            yield name, None, (text.Document(f"n{row}", "x", row) for row in range(count))
+
+    parts = list(ingestion._pending_parts(files(), 3))
+    assert [(part.file, len(part.documents)) for part in parts] == [("a", 3), ("a", 3), ("a", 2), ("b", 3)]
+
+
 # --- the folder of parts
 
 

@@ -274,3 +274,15 @@ def test_other_weights_at_the_start_compute_all_segments(chain):
     (chain.folder / "weights0").write_text("zero")
     chain.train([1, 2, 3])
     assert chain.computed == [1, 2, 3]
+
+
+def test_a_segment_that_reads_everything_before_it_continues_it(tmp_path):
+    text, weights, state, last = (str(tmp_path / name) for name in ("text", "weights", "state", "last"))
+    Path(text).write_text("text")
+    first = Job(tmp_path / ".kept/1", "1", [text], [weights], [state], [tmp_path / ".kept/2"])
+    second = Job(tmp_path / ".kept/2", "1", [text, weights], [last], [], [])
+    kept.run(first, lambda: [Path(path).write_text("1") for path in (weights, state)])
+    kept.run(second, lambda: Path(last).write_text("2"))
+    Path(weights).unlink()
+    kept.run(first, lambda: pytest.fail("computed again"))
+    assert (Path(weights).read_text(), Path(state).read_text()) == ("1", "")

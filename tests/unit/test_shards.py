@@ -94,6 +94,11 @@ def test_training_shard_is_the_documents_in_order_each_with_an_end_of_text(shard
     assert np.count_nonzero(ids == tokenizer.end_of_text) == 30
 
 
+def test_the_metadata_is_json_that_people_can_read(shards, tmp_path):
+    text = tokenize(shards, tmp_path).metadata.read_text()
+    assert text == json.dumps(json.loads(text), indent=2) + "\n"
+
+
 @pytest.mark.parametrize("wanted", [CONTEXT + 1, 200])
 def test_held_out_shard_is_the_first_tokens_of_the_held_out_documents(shards, tmp_path, wanted):
     tokenizer = byte_level()

@@ -122,6 +122,27 @@ def test_the_cache_of_datasets_holds_no_text(tmp_path, read):
     assert sum(path.stat().st_size for path in (tmp_path / "cache").rglob("*") if path.is_file()) == 0
 
 
+@pytest.mark.parametrize("chunk", [3, 2**20])
+@pytest.mark.parametrize(
+    ("lines", "wrong"),
+    [
+        (["x" * 10, "ä" * 10, "x" * 10], None),
+        (["x" * 11], 1),
+        (["x" * 10, "", "x" * 11, "y"], 3),
+        (["x" * 4, "x" * 10, "ä" * 11], 3),
+    ],
+)
+def test_a_line_of_more_characters_than_allowed_is_refused_with_its_number(tmp_path, monkeypatch, chunk, lines, wrong):
+    monkeypatch.setattr(text_files, "CHUNK", chunk)
+    for end in ("", "\n"):
+        file = written(tmp_path / "a.txt", ("\n".join(lines) + end).encode())
+        if wrong is None:
+            text_files.check_lines(file, 10)
+        else:
+            with pytest.raises(InputError, match=rf"a\.txt, line {wrong}: found more than 10 characters"):
+                text_files.check_lines(file, 10)
+
+
 # --- JSON Lines
 
 
@@ -199,6 +220,11 @@ def test_pieces_are_the_document_and_do_not_depend_on_how_it_is_read():
             assert all(len(piece) > size // 2 for piece, _ in found[:-1])
         else:
             assert found == ([(document, True)] if document else [])
+
+
+@pytest.mark.parametrize(("length", "number"), [(100, 1), (101, 11)])
+def test_a_document_of_more_than_ten_pieces_is_cut(length, number):
+    assert len(list(text_files.pieces(["x" * length], 10))) == number
 
 
 @pytest.mark.parametrize("boundary", text_files.BOUNDARIES)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from inspect import signature
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import yaml
@@ -16,6 +16,7 @@ from humanfriendly import parse_size
 from tests.published import write_folder
 from twoscale import workflow
 from twoscale.analysis.claims import CLAIMS
+from twoscale.config import ModelConfig
 from twoscale.data import model_files
 from twoscale.errors import InputError
 from twoscale.figures.catalogue import FIGURES, Figure, table
@@ -287,6 +288,16 @@ def test_the_pattern_of_criteria_matches_those_of_all_runs(tmp_path):
     several = runs(runs={"other": {"exits": {"criteria": {"cosine": {"thresholds": [0.1]}}}}})
     assert {*several.criterion_pattern.split("|")} >= {"fixed", "argmax_stability", "cosine"}
     assert not re.fullmatch(several.criterion_pattern, "mine")
+
+
+def test_the_code_of_a_job_has_the_module_of_another_architecture(monkeypatch):
+    module = ModuleType("twoscale.model.linear")
+    module.Config = type("Config", (ModelConfig,), {})
+    monkeypatch.setitem(sys.modules, "twoscale.model.linear", module)
+    script = "write_runtimes"  # imports no model
+    built_in, other = runs(), runs(model={"architecture": "linear"})
+    assert built_in.torch_code(script)(of()) == built_in.code(script)
+    assert other.torch_code(script)(of()) == other.code(script, "twoscale.model.linear") != other.code(script)
 
 
 def test_untracked_params_take_the_output_and_keep_the_value():
