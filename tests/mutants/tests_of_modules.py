@@ -1,7 +1,7 @@
 """The modules of the core, and the files tests/unit/test_<name>.py that have to notice a fault in each, in order."""
 
 TESTS = {
-    "model/transformer": ["model"],
+    "model/transformer": ["model", "loss"],
     "model/noise": ["noise"],
     "model/linear": ["linear"],
     "model/rms_norm": ["rms_norm"],
@@ -38,4 +38,12 @@ TESTS = {
     "kept": ["kept"],
     "rng": ["rng"],
     "workflow": ["workflow"],
+}
+
+# Which tests of these files, as for pytest -k: the others take most of the time and see no further fault.
+SELECTED = {
+    "model/flops": "flops or parameters or cache or count or bytes or row",
+    "model/checkpoints": "test_checkpoints or opens_as_a_checkpoint",
+    "exits/parallel": "not (compiled or replay or captured or float32 or slots or warm or remaining)",
+    "exits/decoder": "not (compiled or captured or float32)",
 }
