@@ -56,7 +56,7 @@ def copy_checkout(folder: Path) -> Path:
 
 
 def run_tests(tree: Path, tests: list[str], limit: float | None) -> str:
-    """Run tests of a tree, as pytest takes them, in a forked process: "survived" if they pass, "killed", or "timeout"."""
+    """Run tests of a tree, as for pytest, in a forked process: "survived" if they pass, "killed", or "timeout"."""
     child = os.fork()
     if not child:
         _test_and_exit(tree, tests, limit)
