@@ -15,7 +15,7 @@ TESTS = {
     "dynamics/measures": ["measures", "criteria"],
     "dynamics/trajectories": ["trajectories"],
     "dynamics/path_types": ["path_types"],
-    "training/trainer": ["training", "train_segment"],
+    "training/trainer": ["training", "compile", "processes"],
     "data/batches": ["batches"],
     "data/shards": ["shards"],
     "data/text": ["text"],
@@ -44,6 +44,7 @@ TESTS = {
 SELECTED = {
     "model/flops": "flops or parameters or cache or count or bytes or row",
     "model/checkpoints": "test_checkpoints or opens_as_a_checkpoint",
+    "training/trainer": "test_training or test_compile or two_processes_train",
     "exits/parallel": "not (compiled or replay or captured or float32 or slots or warm or remaining)",
     "exits/decoder": "not (compiled or captured or float32)",
 }
