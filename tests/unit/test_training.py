@@ -209,6 +209,8 @@ def test_the_learning_rate_can_stay_at_its_peak_and_need_no_warm_up():
     constant = train_config(learning_rate=1e-2, warmup_iterations=10, lr_decay_iterations=None)
     assert [learning_rate(constant, step) for step in (10, 10**6)] == [1e-2, 1e-2]
     assert learning_rate(train_config(warmup_iterations=0, learning_rate=1e-2), 0) == pytest.approx(1e-2)
+    later = train_config(learning_rate=1e-2, warmup_iterations=28, lr_decay_iterations=None)
+    assert learning_rate(later, 28) == 1e-2 != 1e-2 * 29 / 29  # the peak to the last bit
 
 
 def test_the_learning_rate_does_not_depend_on_the_length_of_the_run():
