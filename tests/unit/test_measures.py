@@ -309,7 +309,8 @@ def test_every_registered_measure_has_a_column_a_unit_and_rows(table, registry, 
     schema = pq.read_schema(path)
     assert schema.names == [*tables.columns(table), *registered]
     for name, measure in registered.items():
-        assert measure.unit
+        assert measure.name == name
+        assert measure.unit in ("state", "1", "rad")
         assert schema.field(name).metadata[b"unit"].decode() == measure.unit
     metrics = statistics([path], "trial")
     assert list(metrics["measure"].unique()) == list(registered)
