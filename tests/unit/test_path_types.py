@@ -98,6 +98,14 @@ def test_a_path_that_rests_where_all_is_zero_converges():
     assert type_of(torch.zeros(STEPS + 1, WIDTH, dtype=torch.float64)) == ("converging", 0)
 
 
+def test_the_last_step_decides_whether_a_path_has_arrived():
+    arrived, left = drift(), drift()
+    arrived[-1] = arrived[-2]
+    left[:-7] = left[-8]  # the window of eight steps begins with a rest
+    assert type_of(arrived, window=8) == ("converging", 0)
+    assert type_of(left, window=8) == ("sliding", 0)
+
+
 def test_steps_at_the_rounding_floor_do_not_enter_a_rate():
     steps = torch.tensor([8.0, 4.0, 2.0, 1.0, 0.25, 0.25], dtype=torch.float64)
     states = torch.cat([torch.zeros(1, dtype=torch.float64), steps.cumsum(0)])[:, None]
