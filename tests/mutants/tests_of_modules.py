@@ -40,8 +40,9 @@ TESTS = {
     "workflow": ["workflow"],
 }
 
-# Slow tests of the engines, and criteria that ask no more of an engine than those that are left.
+# Slow tests of the engines, and criteria and models that ask no more of an engine than those that are left.
 SLOW = "compiled or captured or float32 or cosine or minp or entropy or argmax or relative or normalized"
+SLOW += " or Huginn or Ouro or retrofitted or branch or blend"
 
 # Which tests of these files, as for pytest -k: the others take most of the time and see no further fault.
 SELECTED = {
