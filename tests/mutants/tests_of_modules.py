@@ -42,13 +42,13 @@ TESTS = {
 
 # Slow tests of the engines, and criteria and models that ask no more of an engine than those that are left.
 SLOW = "compiled or captured or float32 or cosine or minp or entropy or argmax or relative or normalized"
-SLOW += " or Huginn or Ouro or retrofitted or branch or blend"
+SLOW += " or Ouro or retrofitted or branch or blend"
 
 # Which tests of these files, as for pytest -k: the others take most of the time and see no further fault.
 SELECTED = {
     "model/flops": "flops or parameters or cache or count or bytes or row",
     "model/checkpoints": "test_checkpoints or opens_as_a_checkpoint",
     "training/trainer": "test_training or test_compile or two_processes_train",
-    "exits/parallel": f"not ({SLOW} or replay or slots or warm or remaining)",
+    "exits/parallel": f"not ({SLOW} or replay or slots or warm or predictions)",
     "exits/decoder": f"not ({SLOW})",
 }
