@@ -24,7 +24,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from mutation import Mutant, equivalent, sample
-from tests_of_modules import TESTS
+from tests_of_modules import SELECTED, TESTS
 
 ROOT = Path(__file__).parents[2]
 EQUIVALENT = ROOT / "docs" / "mutants.md"
@@ -55,11 +55,11 @@ def copy_checkout(folder: Path) -> Path:
     return folder
 
 
-def run_tests(tree: Path, files: list[str], limit: float | None) -> str:
-    """Run test files of a tree in a forked process: "survived" if they pass, "killed", or "timeout"."""
+def run_tests(tree: Path, tests: list[str], limit: float | None) -> str:
+    """Run tests of a tree, as for pytest, in a forked process: "survived" if they pass, "killed", or "timeout"."""
     child = os.fork()
     if not child:
-        _test_and_exit(tree, files, limit)
+        _test_and_exit(tree, tests, limit)
     end = time.monotonic() + (limit or float("inf"))
     while time.monotonic() < end:
         done, status = os.waitpid(child, os.WNOHANG)
@@ -71,7 +71,7 @@ def run_tests(tree: Path, files: list[str], limit: float | None) -> str:
     return "timeout"
 
 
-def _test_and_exit(tree: Path, files: list[str], limit: float | None) -> None:
+def _test_and_exit(tree: Path, tests: list[str], limit: float | None) -> None:
     """The body of a forked process; the first run of a tree, which has no limit, leaves compiled modules."""
     import pytest
 
@@ -89,21 +89,22 @@ def _test_and_exit(tree: Path, files: list[str], limit: float | None) -> None:
     code = 1
     try:
         folder = str(tree / "files")
-        code = pytest.main(["-x", "-q", "--tb=short", "-p", "no:cacheprovider", f"--basetemp={folder}", *files])
+        code = pytest.main(["-x", "-q", "--tb=short", "-p", "no:cacheprovider", f"--basetemp={folder}", *tests])
     finally:
         os._exit(int(code))
 
 
 def check_module(module: str, count: int, seed: int) -> list[Outcome]:
     """Plant `count` faults in a module, in a new copy of the checkout."""
-    files, known = [f"tests/unit/test_{name}.py" for name in TESTS[module]], equivalent(EQUIVALENT, module)
+    tests, known = [f"tests/unit/test_{name}.py" for name in TESTS[module]], equivalent(EQUIVALENT, module)
+    tests += ["-k", SELECTED[module]] if module in SELECTED else []
     outcomes = []
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         tree = copy_checkout(Path(folder))
         path = tree / "src" / "twoscale" / f"{module}.py"
         original = path.read_text()
         started = time.monotonic()
-        if run_tests(tree, files, None) != "survived":
+        if run_tests(tree, tests, None) != "survived":
             output = (tree / "output.txt").read_text()[-2000:]
             sys.exit(f"error: {module}: found tests that fail without a mutant, expected tests that pass.\n{output}")
         limit = SLOWER * (time.monotonic() - started) + STARTUP
@@ -111,7 +112,7 @@ def check_module(module: str, count: int, seed: int) -> list[Outcome]:
             compiled.unlink()
         for mutant in sample(original, count, f"{seed} {module}"):
             path.write_text(mutant.source)
-            status = "equivalent" if mutant.key in known else run_tests(tree, files, limit)
+            status = "equivalent" if mutant.key in known else run_tests(tree, tests, limit)
             outcomes.append(Outcome(module, mutant, status))
             if status == "survived":
                 print_survivor(outcomes[-1])

@@ -1,7 +1,7 @@
 """The modules of the core, and the files tests/unit/test_<name>.py that have to notice a fault in each, in order."""
 
 TESTS = {
-    "model/transformer": ["model"],
+    "model/transformer": ["model", "loss"],
     "model/noise": ["noise"],
     "model/linear": ["linear"],
     "model/rms_norm": ["rms_norm"],
@@ -15,7 +15,7 @@ TESTS = {
     "dynamics/measures": ["measures", "criteria"],
     "dynamics/trajectories": ["trajectories"],
     "dynamics/path_types": ["path_types"],
-    "training/trainer": ["training", "train_segment"],
+    "training/trainer": ["training", "compile", "processes"],
     "data/batches": ["batches", "rng"],
     "data/shards": ["shards"],
     "data/text": ["text"],
@@ -38,4 +38,17 @@ TESTS = {
     "kept": ["kept"],
     "rng": ["rng"],
     "workflow": ["workflow"],
+}
+
+# Slow tests of the engines, and criteria and models that ask no more of an engine than those that are left.
+SLOW = "compiled or captured or float32 or cosine or minp or entropy or argmax or relative or normalized"
+SLOW += " or Ouro or retrofitted or branch or blend"
+
+# Which tests of these files, as for pytest -k: the others take most of the time and see no further fault.
+SELECTED = {
+    "model/flops": "flops or parameters or cache or count or bytes or row",
+    "model/checkpoints": "test_checkpoints or opens_as_a_checkpoint",
+    "training/trainer": "test_training or test_compile or two_processes_train",
+    "exits/parallel": f"not ({SLOW} or replay or slots or warm or predictions)",
+    "exits/decoder": f"not ({SLOW})",
 }

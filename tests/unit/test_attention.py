@@ -4,10 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from twoscale.model import attention
-from twoscale.model.attention import causal_attention
+from twoscale.model.attention import SHORT, attention, causal_attention
 
-LENGTHS = [1, 7, attention.SHORT, attention.SHORT + 1]
+LENGTHS = [1, 7, SHORT, SHORT + 1]
 
 
 def heads(length: int) -> tuple[torch.Tensor, ...]:
@@ -38,6 +37,35 @@ def test_without_a_gradient_the_numbers_are_the_same(length):
     inputs = heads(length)
     with torch.no_grad():
         torch.testing.assert_close(causal_attention(*inputs), of_torch(*inputs))
+
+
+@pytest.mark.parametrize("length", [2, SHORT, SHORT + 1])
+def test_products_are_batched_up_to_the_length_at_which_the_fused_kernel_is_faster(length):
+    with torch.profiler.profile() as profile:
+        causal_attention(*heads(length))
+    assert any(event.key == "aten::baddbmm" for event in profile.key_averages()) is (length <= SHORT)
+
+
+def grouped_heads() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Queries (B, H, T, D) and half as many heads of keys and values, with B = H = T."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = torch.randn(3, 4, 4, 4, 5, dtype=torch.float64, generator=generator)
+    return q, k[:, :2], v[:, :2]
+
+
+@pytest.mark.parametrize("seen", [None, torch.ones(4, 4, dtype=torch.bool).tril()], ids=["all", "some"])
+def test_heads_of_a_group_share_keys_and_values(seen):
+    q, k, v = grouped_heads()
+    scores = q @ k.repeat_interleave(2, 1).mT / 5**0.5
+    if seen is not None:
+        scores = scores.where(seen, -torch.inf)
+    torch.testing.assert_close(attention(q, k, v, seen), scores.softmax(-1) @ v.repeat_interleave(2, 1))
+
+
+def test_causal_attention_of_grouped_heads_is_that_of_repeated_ones():
+    q, k, v = (x.transpose(1, 2) for x in grouped_heads())
+    repeated = causal_attention(q, k.repeat_interleave(2, 2), v.repeat_interleave(2, 2))
+    torch.testing.assert_close(causal_attention(q, k, v), repeated)
 
 
 def test_a_position_does_not_see_later_ones():

@@ -6,11 +6,12 @@ import torch._inductor.config
 import torch.nn.functional as F
 from torch._dynamo.testing import CompileCounter
 
-from tests.small import held_out, model_config
+from tests.small import held_out, job_config, model_config, train_config
 from twoscale.errors import InputError
+from twoscale.model.checkpoints import Header
 from twoscale.model.noise import training_noise
 from twoscale.model.transformer import LoopedTransformer, initialise
-from twoscale.training.trainer import check_compiler, compile_blocks, held_out_loss
+from twoscale.training.trainer import check_compiler, compile_blocks, held_out_loss, restore
 
 SEED = 11
 PAPER_GROUPS = {"num_layers": 12, "groups": [[4], [5, 6], [7]]}
@@ -61,6 +62,27 @@ def test_an_uneven_batch_compiles_for_two_sizes_and_no_more(compiler):
         for loops in (2, 5):
             gradient_of(model, loops, None, batch=size)
     assert compiler.frame_count <= 2 * (3 * len(model.config.groups) + 1)
+
+
+def test_a_model_without_groups_compiles_its_layers_once_for_each_size(compiler):
+    model = initialise(model_config(groups=[]), SEED)
+    compile_blocks(model, backend=compiler)
+    for size in (3, 2, 3):
+        gradient_of(model, 1, None, batch=size)
+    assert compiler.frame_count == 2
+
+
+def restored(compile: bool) -> LoopedTransformer:
+    config = job_config(train=train_config(compile=compile))
+    return restore(config, initialise(config.model, SEED).state_dict(), {}, Header("weights", 0, 0, {}, {})).model
+
+
+def test_training_compiles_if_the_config_says_so():
+    for compile in (False, True):
+        assert {block._compiled_call_impl is not None for block in restored(compile).blocks} == {compile}
+    without = torch._inductor.config.patch({"cpp.cxx": ("no-such-compiler",)})
+    with without, pytest.raises(InputError, match=r"train\.compile: found no C\+\+ compiler"):
+        restored(compile=True)
 
 
 def test_compiling_for_the_cpu_needs_a_compiler():

@@ -355,6 +355,22 @@ def test_minp_kl_does_not_see_a_change_among_unlikely_tokens():
     assert leave("kl", 1e-3, states, same) is NEVER
 
 
+def test_the_filter_of_minp_kl_keeps_what_equals_its_limit():
+    criterion = make_criterion("minp_kl", 1.0)
+    criterion.MIN_P = 1.0  # the largest equals the limit
+    found = criterion.filtered(torch.tensor([[0.5, 0.3, 0.2]], dtype=torch.float64).log()).exp()
+    expected = torch.tensor([[0.5, 1 / 3, 1 / 3]], dtype=torch.float64)
+    torch.testing.assert_close(found, expected / expected.sum())
+
+
+def test_entropy_diff_starts_from_an_entropy_of_100_and_is_finite_for_a_certain_prediction():
+    states = as_logits((1, 1, 1), (0.7, 0.2, 0.1))
+    assert leave("entropy_diff", 100.0, states, same) == (1, 1)
+    assert leave("entropy_diff", 99.0, states, same) is NEVER
+    certain = torch.tensor([[1000.0, 0.0, 0.0]], dtype=torch.float64)
+    assert make_criterion("entropy_diff", 1.0).entropy(certain).item() == pytest.approx(-1e-10, rel=1e-4)
+
+
 def test_entropy_diff_compares_entropies_and_not_distributions():
     states = as_logits((1, 1, 1), (0.7, 0.2, 0.1), (0.1, 0.7, 0.2))
     assert leave("entropy_diff", 1e-9, states, same) == (2, 2)
@@ -577,6 +593,22 @@ def test_a_constructor_that_raises_is_one_sentence_with_its_line(tmp_path):
     crash = USERS_CRITERION.replace("def start", "def __init__(self, threshold):\n        1 / 0\n\n    def start")
     with pytest.raises(InputError, match=r"mine\.py, line 9: Patience\.__init__ raised ZeroDivisionError: division"):
         make_criterion("mine", 1.0, configured(tmp_path, crash))
+
+
+def test_an_exception_is_placed_at_the_last_line_of_the_file_that_it_has_passed(tmp_path):
+    source = USERS_CRITERION + "\n    def __init__(self, threshold):\n        self.fail()\n\n"
+    source += "    def fail(self):\n        1 / 0\n"
+    line = 1 + source.splitlines().index("        1 / 0")
+    with pytest.raises(InputError, match=rf"mine\.py, line {line}: Patience\.__init__ raised"):
+        make_criterion("mine", 1.0, configured(tmp_path, source))
+
+
+def test_a_users_criterion_may_write_to_what_below_returns(tmp_path):
+    criterion = make_criterion("mine", 2.0, configured(tmp_path, USERS_CRITERION))
+    for _ in range(2):
+        answer = criterion.below(torch.tensor([1.0]))
+        assert answer.tolist() == [True]
+        answer.fill_(False)
 
 
 def test_a_built_in_criterion_that_a_users_file_imports_stays_without_a_file(tmp_path):

@@ -320,6 +320,18 @@ def test_an_exit_at_the_last_of_max_loops_still_discards_that_step():
     assert (counts.loop_steps == 2).all()
 
 
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("max_loops", [2, 3])
+def test_an_exit_of_a_decoder_at_the_last_of_max_loops_discards_that_step_too(max_loops, ahead):
+    model, tokens, criterion = small_model(), text(1, 9), make_criterion("acceleration", 1e300)
+    expected, counts = evaluate(model, tokens, criterion, max_loops, noise_of(0))
+    logits, evaluations = decode_text(
+        Decoder(model, criterion, max_loops, SEED, DecoderOptions(replay=ahead)), tokens[0]
+    )
+    assert_close(logits, expected[0])
+    assert torch.equal(evaluations, counts.evaluations[:, 0])
+
+
 # --- cost --------------------------------------------------------------------------------------------------------
 
 
@@ -467,6 +479,19 @@ def test_a_decoder_rewinds_only_to_where_it_has_been():
     for position in (-1, 1):
         with pytest.raises(ValueError, match="not a position"):
             decoder.rewind(position)
+    decoder.rewind(0)
+    assert decoder.position == 0
+
+
+def test_a_decoder_by_default_starts_cold_with_own_slots_and_neither_compiles_nor_reads_out_through_layers():
+    assert vars(DecoderOptions()) == {
+        "sequence": 0,
+        "kv_slots": None,
+        "warm_start": False,
+        "replay": None,
+        "compile": False,
+        "readout": "head",
+    }
 
 
 def test_more_tokens_than_the_context_are_refused():

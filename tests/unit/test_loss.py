@@ -8,7 +8,7 @@ from torch import Tensor
 from tests.small import model_config
 from twoscale.model import loss
 from twoscale.model.linear import MULTIPLE
-from twoscale.model.loss import linear_cross_entropy
+from twoscale.model.loss import cross_entropies, linear_cross_entropy
 from twoscale.model.transformer import initialise
 
 VOCAB_SIZE, PADDED, CHANNELS = 37, 64, 8
@@ -35,6 +35,28 @@ def test_loss_and_gradients_are_those_of_whole_logits(tokens, monkeypatch):
     expected = torch.autograd.grad(theirs, (hidden, weight))
     for found, right in zip(torch.autograd.grad(ours, (hidden, weight)), expected, strict=True):
         torch.testing.assert_close(found, right)
+
+
+def test_a_chunk_has_as_many_whole_multiples_of_rows_as_fit(monkeypatch):
+    monkeypatch.setitem(loss.CHUNK_LOGITS, "cpu", 3 * MULTIPLE * PADDED + PADDED)
+    chunks = []
+
+    def linear(x: Tensor, weight: Tensor) -> Tensor:
+        chunks.append(len(x))
+        return F.linear(x, weight)
+
+    monkeypatch.setattr(loss, "linear", linear)
+    with torch.no_grad():
+        linear_cross_entropy(*operands(7 * MULTIPLE + 1), VOCAB_SIZE)
+    assert chunks == [3 * MULTIPLE, 3 * MULTIPLE, MULTIPLE + 1]
+
+
+def test_the_loss_of_each_token_is_its_surprise():
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(2, 3, VOCAB_SIZE, dtype=torch.float64, generator=generator)
+    targets = torch.randint(VOCAB_SIZE, (2, 3), generator=generator)
+    surprise = logits.exp().sum(-1).log() - logits.gather(-1, targets[..., None])[..., 0]
+    torch.testing.assert_close(cross_entropies(logits, targets), surprise)
 
 
 def test_padding_has_no_gradient():

@@ -86,6 +86,17 @@ def test_relative_forms_of_a_state_of_norm_zero_are_finite():
         assert row[name].item() == pytest.approx(1 / torch.finfo(torch.float32).eps)
 
 
+def test_ratios_of_steps_as_short_as_the_smallest_number_are_finite_and_not_negative():
+    tiny = torch.tensor(torch.finfo(torch.float32).tiny)
+    zero, short = torch.zeros(()), tiny / torch.finfo(torch.float32).eps
+    assert measures.over_both(tiny, tiny, zero).item() == 0.5
+    assert measures.over_norm(tiny, zero).item() == pytest.approx(1)
+    assert measures.over_norm(short, zero).item() == pytest.approx(0.5 / torch.finfo(torch.float32).eps)
+    for ratio in (measures.over_both(zero, zero, zero), measures.over_norm(zero, zero)):
+        assert ratio == 0
+        assert not ratio.signbit()
+
+
 def test_relative_forms_are_over_the_norm_of_the_state_that_is_left():
     state, update, previous = (torch.tensor([x, 0.0], dtype=torch.float64) for x in (5.0, 1.0, 3.0))
     row = one_step(state, update, previous)
@@ -247,7 +258,7 @@ def test_the_kl_divergence_is_that_of_the_definition_whatever_the_rows_at_a_time
     logits = torch.randn(2, 7, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     log_p, log_q = logits.log_softmax(-1)
     wanted = (log_p.exp() * (log_p - log_q)).sum(-1)
-    for numbers in (2**18, 10):
+    for numbers in (2**18, 10, 1):
         monkeypatch.setattr(measures, "CACHED_NUMBERS", numbers)
         torch.testing.assert_close(measures.kl_divergence(log_p, log_q), wanted)
     assert measures.kl_divergence(log_p, log_p).abs().max() < 1e-15
@@ -298,7 +309,8 @@ def test_every_registered_measure_has_a_column_a_unit_and_rows(table, registry, 
     schema = pq.read_schema(path)
     assert schema.names == [*tables.columns(table), *registered]
     for name, measure in registered.items():
-        assert measure.unit
+        assert measure.name == name
+        assert measure.unit in ("state", "1", "rad")
         assert schema.field(name).metadata[b"unit"].decode() == measure.unit
     metrics = statistics([path], "trial")
     assert list(metrics["measure"].unique()) == list(registered)

@@ -165,6 +165,36 @@ def test_embeddings_are_summed_and_multiplied_by_the_root_of_the_hidden_size():
     torch.testing.assert_close(model.embed(TOKENS, CAUSAL.positions), embedding_formula(model, TOKENS))
 
 
+def test_rotary_positions_leave_the_embedding_to_the_tokens():
+    model = random_model(positions="rotary")
+    torch.testing.assert_close(model.embed(TOKENS, CAUSAL.positions), model.token_embedding.weight[TOKENS] * 8**0.5)
+    assert not [name for name, _ in model.named_parameters() if "position" in name]
+
+
+def test_a_head_that_is_not_tied_has_its_own_matrix():
+    model = random_model(tied_head=False)
+    hidden = noise(0, 1, torch.empty(2, 6, 8))
+    expected = rms_norm(hidden, model.final_norm.weight) @ model.head.weight[:37].T
+    torch.testing.assert_close(model.readout(hidden), expected)
+
+
+def test_a_model_that_norms_its_loop_steps_reads_states_out_as_they_are():
+    model = random_model(loop_norm=True, groups=[[2], [4]])
+    hidden, entered = noise(0, 1, torch.empty(2, 6, 8)), noise(0, 2, torch.empty(2, 6, 8))
+    found = model.recur(0, 1, hidden, model.project_input(0, entered), CAUSAL)
+    torch.testing.assert_close(found, rms_norm(step_formula(model, 0, hidden, entered), model.final_norm.weight))
+    torch.testing.assert_close(model.readout(hidden), hidden @ model.token_embedding.weight[:37].T)
+
+
+def test_the_exit_gate_is_a_probability_of_each_state_and_is_not_trained():
+    model = random_model(exit_gate=True)
+    hidden = noise(0, 1, torch.empty(2, 6, 8))
+    expected = 1 / (1 + (-(hidden @ model.gate.weight[0] + model.gate.bias)).exp())
+    torch.testing.assert_close(model.exit_gate(hidden), expected)
+    assert not model.gate.weight.requires_grad
+    assert LoopedTransformer(model_config()).gate is None
+
+
 def test_embedding_the_rest_of_a_text_continues_its_positions():
     model = random_model()
     whole = model.embed(TOKENS, CAUSAL.positions)

@@ -6,6 +6,8 @@ from itertools import combinations, pairwise
 import pytest
 import torch
 
+from tests.small import model_config
+from twoscale import rng
 from twoscale.model.noise import EvaluationNoise, draw_on_device, training_noise
 
 CONTEXT_LENGTH, HIDDEN_SIZE = 16, 12
@@ -44,6 +46,19 @@ def test_the_noise_of_a_sequence_does_not_depend_on_its_batch():
         assert torch.equal(batch[row], evaluation(sequence=sequence))
 
 
+@pytest.mark.parametrize(("group", "k"), [(0, 0), (2, 0), (2, 1), (1, 4)])
+def test_the_noise_of_a_held_out_sequence_is_the_stream_of_its_purpose(group, k):
+    stream = (1, "evaluation", 3, group) if k == 0 else (1, "evaluation", 3, group, k)
+    expected = rng.truncated_normal(stream, (CONTEXT_LENGTH, HIDDEN_SIZE), math.sqrt(2 / 5))
+    assert torch.equal(evaluation(group=group, k=k), torch.from_numpy(expected).double())
+
+
+def test_the_noise_of_a_model_has_its_context_length_and_deviation():
+    config = model_config(context_length=5, state_std=0.25)
+    noise = EvaluationNoise.of(config, 7, [2, 4])
+    assert (noise.seed, noise.sequences, noise.context_length, noise.std) == (7, [2, 4], 5, 0.25)
+
+
 def test_rows_are_the_noise_of_a_whole_block():
     noise = EvaluationNoise(1, [3, 4], CONTEXT_LENGTH)
     assert torch.equal(noise.rows(0, 0, HIDDEN_SIZE, like(2, 1)), noise(0, 0, like(2)))
@@ -78,6 +93,14 @@ def test_the_noise_of_a_sample_does_not_depend_on_how_the_batch_is_cut(cuts):
     whole = training_noise(1, 5, 0)(1, 2, like(6))
     pieces = [training_noise(1, 5, first)(1, 2, like(last - first)) for first, last in pairwise(cuts)]
     assert torch.equal(torch.cat(pieces), whole)
+
+
+def test_the_noise_of_a_sample_on_the_host_is_the_stream_of_its_purpose():
+    drawn = training_noise(1, 5, 2)(3, 4, like(2))
+    for row in range(2):
+        stream = (1, "training", 5, 2 + row, 3, 4)
+        expected = rng.truncated_normal(stream, (CONTEXT_LENGTH, HIDDEN_SIZE), math.sqrt(2 / 5))
+        assert torch.equal(drawn[row], torch.from_numpy(expected).double())
 
 
 @pytest.mark.parametrize("change", [{"seed": 2}, {"iteration": 6}, {"sample": 3}, {"group": 1}, {"k": 1}], ids=str)

@@ -94,6 +94,50 @@ def test_a_path_that_arrived_converges_whatever_its_rounding_does():
     assert type_of(arrived + 1e-12 * noise(1.0)) == ("undecided", 0)
 
 
+def test_a_path_that_rests_where_all_is_zero_converges():
+    assert type_of(torch.zeros(STEPS + 1, WIDTH, dtype=torch.float64)) == ("converging", 0)
+
+
+def test_the_last_step_decides_whether_a_path_has_arrived():
+    arrived, left = drift(), drift()
+    arrived[-1] = arrived[-2]
+    left[:-7] = left[-8]  # the window of eight steps begins with a rest
+    assert type_of(arrived, window=8) == ("converging", 0)
+    assert type_of(left, window=8) == ("sliding", 0)
+
+
+def test_steps_at_the_rounding_floor_do_not_enter_a_rate():
+    steps = torch.tensor([8.0, 4.0, 2.0, 1.0, 0.25, 0.25], dtype=torch.float64)
+    states = torch.cat([torch.zeros(1, dtype=torch.float64), steps.cumsum(0)])[:, None]
+    floors = torch.full((7,), 0.25, dtype=torch.float64)
+    path = LoopPath(measures.path_distances(states), steps, floors, criteria(window=5, max_period=2))
+    assert path.settling_rate.item() == pytest.approx(0.5)
+    assert path_types.contraction_rate(path).item() == pytest.approx(0.5)
+
+
+def test_each_step_is_compared_with_the_floor_of_the_state_it_starts_from():
+    steps = torch.tensor([8.0, 4.0, 2.0, 1.0, 0.5], dtype=torch.float64)
+    states = torch.cat([torch.zeros(1, dtype=torch.float64), steps.cumsum(0)])[:, None]
+    floors = torch.tensor([9.0, 0.0, 9.0, 0.0, 0.0, 9.0], dtype=torch.float64)  # only the step of length 2 is below
+    path = LoopPath(measures.path_distances(states), steps, floors, criteria(window=3, max_period=2))
+    above = torch.tensor([True, False, True, True])
+    assert path_types.contraction_rate(path) == measures.contraction_rate(steps[1:], above)
+
+
+@pytest.mark.parametrize(
+    ("path", "measure", "key", "path_type"),
+    [
+        (turning(2.0, ratio=0.8), "settling_rate", "converging_rate", "converging"),
+        (cycle(3) + noise(0.05), "return_ratio", "return_tolerance", "orbiting"),
+        (turning(0.1), "straightness", "straightness", "sliding"),
+    ],
+    ids=["rate", "tolerance", "straightness"],
+)
+def test_a_path_meets_a_criterion_that_it_equals(path, measure, key, path_type):
+    equal = path_types.measure_path(loop_path(path))[measure].item()
+    assert type_of(path, **{key: equal})[0] == path_type
+
+
 def test_noise_is_almost_always_undecided():
     generator = torch.Generator().manual_seed(4)
     paths = torch.randn(500, STEPS + 1, 64, dtype=torch.float64, generator=generator)

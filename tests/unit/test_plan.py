@@ -93,6 +93,17 @@ def test_the_causal_count_leaves_out_the_pairs_behind_the_mask():
     assert full.backward - causal.backward == pytest.approx(2 * left_out)
 
 
+def test_the_count_by_default_is_that_of_causal_pairs_and_a_whole_backward_pass_without_recomputation():
+    model = model_config(hidden_size=16, context_length=12)
+    wanted = flops.flops_per_token(model, (3, 2), backprop_depth=None, recompute=False, causal=True)
+    assert flops.flops_per_token(model, (3, 2)) == wanted
+    assert wanted.total == wanted.forward + wanted.backward
+
+
+def test_the_bytes_of_a_number_are_those_of_numpy():
+    assert {name: np.dtype(name).itemsize for name in flops.BYTES if name != "string"} | {"string": 4} == flops.BYTES
+
+
 def test_the_mean_cost_is_that_of_the_loop_counts_drawn():
     model, train = model_config(mean_loops=12), train_config()
     drawn = [flops.flops_per_token(model, draw_loops(model, 1, step)).total for step in range(2000)]

@@ -47,6 +47,20 @@ def test_without_a_gradient_the_numbers_are_the_same():
         assert torch.equal(ours(torch.zeros(2, 8, dtype=torch.float64)), torch.zeros(2, 8, dtype=torch.float64))
 
 
+def test_a_compiler_gets_the_norm_of_torch_of_which_it_makes_its_own_kernel():
+    graphs = []
+
+    def backend(graph: torch.fx.GraphModule, _inputs: list) -> torch.fx.GraphModule:
+        graphs.append(graph.code)
+        return graph
+
+    ours, torchs = modules(8)
+    x = rows(4, 8)
+    torch.testing.assert_close(torch.compile(ours, backend=backend)(x), torchs(x))
+    assert len(graphs) == 1
+    assert "rms_norm" in graphs[0]
+
+
 def test_backward_pass_keeps_one_number_a_row_beside_its_input():
     ours, torchs = modules(64)
     x = rows(32, 64)

@@ -1,6 +1,8 @@
 """training: the recipe, and the same bits wherever a segment is cut, killed and resumed."""
 
 import math
+import time
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,28 +12,33 @@ import torch
 
 from tests.small import job_config, learnable_tokens, model_config, train_config
 from twoscale import tables
-from twoscale.data.batches import held_out_sequences
+from twoscale.data.batches import Prefetched, held_out_sequences
 from twoscale.errors import InputError
 from twoscale.model import checkpoints
 from twoscale.model.checkpoints import Header
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import initialise
+from twoscale.training import environment
 from twoscale.training.processes import World
 from twoscale.training.trainer import (
     Segment,
+    SegmentPaths,
     Trainer,
     TrainingData,
     TrainingState,
+    autocast,
     draw_loops,
     held_out_loss,
     learning_rate,
     load_moments,
     load_partial,
     make_optimizer,
+    note_environment,
     restore,
     run_segment,
     save_partial,
     tensors_of,
+    train_segment,
     write_log,
 )
 
@@ -202,6 +209,8 @@ def test_the_learning_rate_can_stay_at_its_peak_and_need_no_warm_up():
     constant = train_config(learning_rate=1e-2, warmup_iterations=10, lr_decay_iterations=None)
     assert [learning_rate(constant, step) for step in (10, 10**6)] == [1e-2, 1e-2]
     assert learning_rate(train_config(warmup_iterations=0, learning_rate=1e-2), 0) == pytest.approx(1e-2)
+    later = train_config(learning_rate=1e-2, warmup_iterations=28, lr_decay_iterations=None)
+    assert learning_rate(later, 28) == 1e-2 != 1e-2 * 29 / 29  # the peak to the last bit
 
 
 def test_the_learning_rate_does_not_depend_on_the_length_of_the_run():
@@ -271,6 +280,19 @@ def test_ten_iterations_give_the_golden_losses(variant, tmp_path):
     changes, recipe = VARIANTS[variant]
     log = trained(10, tmp_path / "none", model_config(hidden_size=16, **changes), **recipe).log
     assert [row["loss"] for row in log] == pytest.approx(GOLDEN[variant], rel=1e-4)
+
+
+def test_a_gpu_computes_in_bf16_and_a_cpu_in_float32():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that it finds no GPU
+        context = autocast("cuda")
+    assert (context.device, context.fast_dtype) == ("cuda", torch.bfloat16)
+    assert not isinstance(autocast("cpu"), torch.autocast)
+
+
+def test_batches_are_read_ahead_if_the_config_says_so():
+    assert isinstance(trainer(prefetch=True).batches, Prefetched)
+    assert not isinstance(trainer(prefetch=False).batches, Prefetched)
 
 
 def test_reading_batches_ahead_changes_no_bit(uninterrupted, tmp_path):
@@ -384,6 +406,103 @@ def test_two_segments_give_the_bits_of_one(cut, uninterrupted, tmp_path):
     assert losses == [row["loss"] for row in uninterrupted.log]
 
 
+def test_no_partial_state_is_saved_before_its_time(tmp_path):
+    partial = tmp_path / "partial.safetensors"
+    with pytest.raises(KeyboardInterrupt):
+        run_segment(Interrupted(segment(), DATA), start(), 6, partial, IDENTITY)
+    assert not partial.exists()
+
+
+def test_the_meter_counts_the_iterations_of_the_whole_segment(tmp_path, capsys):
+    trained(2, tmp_path / "none")
+    assert "2.00/2.00" in (said := capsys.readouterr().err)
+    assert "train 0 -> 2" in said
+    assert "loss 3.842" in said
+    state = start()
+    for until in (2, 5):
+        run_segment(trainer(), state, until, tmp_path / "none", IDENTITY)
+    assert "train 0 -> 5" in (said := capsys.readouterr().err)
+    assert "5.00/5.00" in said
+
+
+# --- whole segments --------------------------------------------------------------------------------------------
+
+
+def segment_paths(folder: Path, first: int, until: int) -> SegmentPaths:
+    at = [folder / f"iteration_{iteration:06d}.safetensors" for iteration in (first, until)]
+    weights, optimizer = ([path.with_suffix(suffix) for path in at] for suffix in (".safetensors", ".opt"))
+    starts = weights[:1] + (optimizer[:1] if first else [])
+    log = weights[1].with_suffix(".parquet")
+    return SegmentPaths(starts, folder / "partial.safetensors", weights[1], optimizer[1], log, folder / "loops.parquet")
+
+
+WHOLE = {"seed": SEED, "data": "digest", "model": job_config(model=MODEL).model.model_dump(mode="json")}
+
+
+@pytest.fixture
+def untrained(tmp_path) -> Path:
+    header = Header("weights", 0, 0, WHOLE, {})
+    checkpoints.save(tmp_path / "iteration_000000.safetensors", initialise(MODEL, SEED).state_dict(), header)
+    return tmp_path
+
+
+def files_of(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir() if path.suffix != ".csv"}
+
+
+def test_segments_write_the_bits_of_a_run_without_stops_and_their_environments(untrained, uninterrupted):
+    for first, until in ((0, 2), (2, 6)):
+        paths = segment_paths(untrained, first, until)
+        assert train_segment(segment(), DATA, Segment(until, WHOLE), paths) == until
+        assert [entry["first_iteration"] for entry in environment.read(paths.log)] == [first + 1]
+        assert tables.read("training", paths.log)["iteration"].tolist() == list(range(first + 1, until + 1))
+    weights, header = checkpoints.load(paths.checkpoint, "weights", WHOLE)
+    moments, _ = checkpoints.load(paths.optimizer, "optimizer", WHOLE)
+    assert (header.iteration, header.tokens_seen) == (6, 6 * 32)
+    assert_same_bits(restore(segment(), weights, moments, header), uninterrupted)
+    assert not paths.partial.exists()
+
+
+def test_a_segment_that_has_to_stop_saves_its_state_and_goes_on_from_it(untrained, uninterrupted):
+    paths = segment_paths(untrained, 0, 6)
+    for iteration in (1, 2):
+        assert train_segment(segment(), DATA, Segment(6, WHOLE, stop_at=0.0), paths) == iteration
+        assert files_of(untrained) == {"iteration_000000.safetensors", "partial.safetensors"}
+    assert train_segment(segment(), DATA, Segment(6, WHOLE), paths) == 6
+    assert not paths.partial.exists()
+    weights, header = checkpoints.load(paths.checkpoint, "weights", WHOLE)
+    moments, _ = checkpoints.load(paths.optimizer, "optimizer", WHOLE)
+    assert_same_bits(restore(segment(), weights, moments, header), uninterrupted)
+    assert untimed(tables.read("training", paths.log).to_dict("records"))[0]["iteration"] == 1
+
+
+def test_a_tracker_that_is_not_installed_is_refused_before_anything_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"train\.tracker: found 'wandb'"):
+        train_segment(segment(tracker="wandb"), DATA, Segment(2, WHOLE), segment_paths(tmp_path, 0, 2))
+
+
+def test_the_log_of_the_segment_before_is_beside_that_of_this_one():
+    paths = segment_paths(Path("run"), 2, 6)
+    assert paths.previous_log == Path("run/iteration_000002.parquet")
+
+
+def test_another_environment_than_the_last_one_is_said_once(tmp_path, capsys):
+    state = start()
+    state.iteration, state.environments = (
+        4,
+        [{"first_iteration": 1, "threads": 1}, {"first_iteration": 3, "threads": 2}],
+    )
+    note_environment(state, tmp_path / "none", {"threads": 2}, visible=True)
+    assert capsys.readouterr().err == ""
+    assert len(state.environments) == 2
+    note_environment(state, tmp_path / "none", {"threads": 3}, visible=False)
+    assert capsys.readouterr().err == ""
+    assert state.environments[2] == {"first_iteration": 5, "threads": 3}
+    note_environment(state, tmp_path / "none", {"threads": 1}, visible=True)
+    assert "(threads: 3 before, 1 now)" in capsys.readouterr().err
+
+
 def test_a_finished_segment_saves_no_partial_state(tmp_path):
     trained(1, tmp_path / "none", save_seconds=1e-9)
     assert list(tmp_path.iterdir()) == []
@@ -446,6 +565,43 @@ def test_a_partial_state_without_its_log_is_left_alone_with_a_notice(extra, tmp_
     assert "restarting the segment" in capsys.readouterr().err
 
 
+def row_of(state: TrainingState, **changes) -> list[dict]:
+    return [state.log[0], state.log[1] | changes]
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        lambda state: row_of(state, iteration=3),
+        lambda state: row_of(state, tokens_seen=64.5),
+        lambda state: row_of(state, loops=3),
+        lambda state: row_of(state, loops=[3]),
+        lambda state: row_of(state, loss=[1]),
+        lambda state: row_of(state, further=1),
+        lambda state: state.log[1:],
+        lambda state: [],
+    ],
+)
+def test_a_partial_state_with_another_log_counts_as_nothing(log, tmp_path):
+    state, path = trained(2, tmp_path / "none"), tmp_path / "partial.safetensors"
+    state.log = log(state)
+    save_partial(path, state, IDENTITY)
+    assert load_partial(path, 0, Segment(6, IDENTITY), segment()) is None
+    assert load_partial(path, 2, Segment(6, IDENTITY), segment()) is None
+
+
+@pytest.mark.parametrize("name", ["weights/final_norm.weight", "optimizer/final_norm.weight.exp_avg"])
+def test_a_partial_state_that_lacks_a_tensor_is_left_alone_with_a_notice(name, tmp_path, capsys):
+    state, path = trained(2, tmp_path / "none"), tmp_path / "partial.safetensors"
+    save_partial(path, state, IDENTITY)
+    tensors, header = checkpoints.load(path, "partial", IDENTITY)
+    del tensors[name]
+    checkpoints.save(path, tensors, header)
+    capsys.readouterr()
+    assert load_partial(path, 0, Segment(6, IDENTITY), segment()) is None
+    assert f"restarting the segment: {path}: found no tensor final_norm" in capsys.readouterr().err
+
+
 def test_a_model_with_an_exit_gate_resumes_without_moments_of_the_gate(tmp_path):
     model = model_config(hidden_size=16, exit_gate=True)
     state, path = trained(1, tmp_path / "none", model), tmp_path / "state.optimizer.safetensors"
@@ -475,5 +631,12 @@ def test_speed_and_utilisation_are_those_computed_by_hand(peak, processes, utili
     assert measured["utilisation"] == (None if utilisation is None else pytest.approx(utilisation))
 
 
-def test_adamw_updates_all_parameters_in_one_kernel():
-    assert make_optimizer(initialise(MODEL, SEED), train_config()).defaults["fused"] is True
+def test_the_speed_of_an_iteration_is_that_of_its_seconds():
+    state, started = start(), time.perf_counter()
+    trainer().iterate(state)
+    assert state.log[0]["tokens_per_s"] > 32 / (time.perf_counter() - started)
+
+
+def test_adamw_updates_all_parameters_in_one_kernel_with_the_epsilon_of_nanogpt():
+    defaults = make_optimizer(initialise(MODEL, SEED), train_config()).defaults
+    assert (defaults["fused"], defaults["eps"]) == (True, 1e-8)

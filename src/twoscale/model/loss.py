@@ -40,7 +40,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, vocab_size: int, with_gradient: bool
     ) -> Tensor:
-        size = max(MULTIPLE, CHUNK_LOGITS.get(hidden.device.type, 2**24) // len(weight) // MULTIPLE * MULTIPLE)
+        size = max(
+            MULTIPLE, CHUNK_LOGITS.get(hidden.device.type, CHUNK_LOGITS["cpu"]) // len(weight) // MULTIPLE * MULTIPLE
+        )
         of_hidden = torch.empty_like(hidden) if with_gradient else hidden
         of_weight = torch.zeros_like(weight) if with_gradient else weight
         losses = []

@@ -53,17 +53,17 @@ def training_noise(seed: int, iteration: int, first_sample: int, std: float = NO
     """
 
     def noise(group: int, k: int, like: Tensor) -> Tensor:
-        out = torch.empty_like(like, requires_grad=False)
+        out, draw = torch.empty_like(like, requires_grad=False), draw_on_device if like.is_cuda else draw_on_host
         for row in range(like.shape[0]):
-            key = (seed, "training", iteration, first_sample + row, group, k)
-            if like.is_cuda:
-                draw_on_device(out[row], key, std)
-            else:
-                drawn = rng.truncated_normal(key, tuple(like.shape[1:]), std)
-                out[row] = torch.from_numpy(drawn)
+            draw(out[row], (seed, "training", iteration, first_sample + row, group, k), std)
         return out
 
     return noise
+
+
+def draw_on_host(out: Tensor, key: tuple, std: float) -> None:
+    """Fill `out` with samples of N(0, std^2) truncated at +-3 std, the same on every machine."""
+    out.copy_(torch.from_numpy(rng.truncated_normal(key, tuple(out.shape), std)))
 
 
 def draw_on_device(out: Tensor, key: tuple, std: float) -> None:
