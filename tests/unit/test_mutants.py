@@ -76,6 +76,8 @@ def test_workers_and_their_tests_end_when_the_check_is_killed(tmp_path):
     check.kill()
     check.wait()
     _, alive = psutil.wait_procs(processes, timeout=30)
+    for process in alive:
+        process.kill()
     assert alive == []
 
 
