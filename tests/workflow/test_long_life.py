@@ -4,6 +4,7 @@ import errno
 import hashlib
 import os
 import random
+import re
 import shutil
 import subprocess
 import time
@@ -20,7 +21,8 @@ import pytest
 from tests.workflow.conftest import Project, checkout
 
 KILLS = 200
-JOBS, SECONDS = 1, 3  # a kill comes at most this many jobs and seconds after the last one
+SECONDS = 3  # a kill comes at most this long after a start, a finished job or another kill
+STARTED, FINISHED = b"    jobid: ", b"Finished jobid: "  # in Snakemake's output
 RETRIES = 5  # kills of jobs that a start of Snakemake survives
 PATIENCE = 600  # seconds
 # Files with measured times, or with what depends on them: benchmarks, logs, Fig. 4, the claims.
@@ -67,7 +69,7 @@ def scripts_of(processes: list[psutil.Process]) -> set[str]:
             arguments = process.cmdline()
         except psutil.Error:  # it has ended
             continue
-        found |= {Path(argument).stem for argument in arguments if argument.startswith("scripts/")}
+        found |= set(re.findall(r"scripts/(\w+)\.py", " ".join(arguments)))  # also of the shell of a job
     return found
 
 
@@ -98,11 +100,11 @@ def kill(victims: list[psutil.Process]) -> set[str]:
     return scripts
 
 
-def await_moment(project: Project, snakemake: subprocess.Popen, chance: random.Random) -> None:
-    """Wait up to some seconds after some finished jobs, so that runs come to an end on machines of any speed."""
-    log, jobs = project.root / "snakemake.log", chance.randint(0, JOBS)
+def await_moment(project: Project, snakemake: subprocess.Popen, chance: random.Random, event: bytes) -> None:
+    """Wait up to some seconds, or as long after an event, so that runs come to an end on machines of any speed."""
+    log, event = project.root / "snakemake.log", chance.choice([b"", event])
     before = log.stat().st_size
-    wait_until(lambda: log.read_bytes()[before:].count(b"Finished jobid") >= jobs, snakemake)
+    wait_until(lambda: event in log.read_bytes()[before:], snakemake)
     time.sleep(chance.uniform(0, SECONDS))
 
 
@@ -111,15 +113,15 @@ def disturb(project: Project, chance: random.Random) -> list[set[str]]:
 
     Snakemake starts a killed job again. Returns the scripts that each kill hit.
     """
-    snakemake, hits = project.start("--retries", str(RETRIES)), []
-    for last in [False] * chance.randint(0, RETRIES) + [True]:
-        await_moment(project, snakemake, chance)
+    snakemake, hits, kills = project.start("--retries", str(RETRIES)), [], chance.randint(0, RETRIES)
+    for number in range(kills + 1):
+        await_moment(project, snakemake, chance, FINISHED if number else STARTED)
         everyone = family(snakemake)
         if snakemake.poll() is not None or not everyone:
             return hits
         jobs = [[process] for process in everyone[1:]]
-        if last or jobs:
-            hits.append(kill(chance.choice([everyone, everyone[:1]] if last else jobs)))
+        if jobs or number == kills:
+            hits.append(kill(chance.choice([everyone, everyone[:1]] if number == kills else jobs)))
     snakemake.wait(PATIENCE)
     return hits
 
