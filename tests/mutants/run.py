@@ -8,6 +8,7 @@ run on it. The packages are imported once, and each mutant is a fork of that pro
 """
 
 import argparse
+import ctypes
 import importlib
 import os
 import resource
@@ -33,6 +34,7 @@ SLOWER = 4  # times the duration of the tests of a module that a mutant may take
 STARTUP = 20  # seconds more
 MEMORY = 6 << 30  # bytes that a mutant may allocate
 REQUIRED = 0.95  # share of mutants that are not equivalent
+PR_SET_PDEATHSIG = 1  # of prctl on Linux, see prctl(2)
 COLUMNS = ("drawn", "killed", "timeout", "equivalent", "survived")
 
 
@@ -55,10 +57,24 @@ def copy_checkout(folder: Path) -> Path:
     return folder
 
 
+def end_with(parent: int) -> None:
+    """Let this process, a fork of `parent`, be killed when that one ends, also by SIGKILL; on Linux only."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it ended before
+            os._exit(1)
+
+
+def workers(number: int) -> ProcessPoolExecutor:
+    """Forked processes that end with this one."""
+    return ProcessPoolExecutor(number, get_context("fork"), end_with, (os.getpid(),))
+
+
 def run_tests(tree: Path, tests: list[str], limit: float | None) -> str:
     """Run tests of a tree, as for pytest, in a forked process: "survived" if they pass, "killed", or "timeout"."""
-    child = os.fork()
+    parent, child = os.getpid(), os.fork()
     if not child:
+        end_with(parent)
         _test_and_exit(tree, tests, limit)
     end = time.monotonic() + (limit or float("inf"))
     while time.monotonic() < end:
@@ -152,7 +168,7 @@ def main() -> None:
     for package in PACKAGES:
         importlib.import_module(package)
     print(f"{'module':24}" + "".join(f"{column:>11}" for column in COLUMNS) + f"{'rate':>8}", flush=True)
-    with ProcessPoolExecutor(options.jobs, get_context("fork")) as pool:
+    with workers(options.jobs) as pool:
         waiting = [pool.submit(check_module, module, options.count, options.seed) for module in modules]
         outcomes = [outcome for done in waiting for outcome in done.result()]
     print_row("all", outcomes)

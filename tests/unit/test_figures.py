@@ -171,7 +171,9 @@ from tests.unit import test_figures
 from twoscale.figures import style
 folder = pathlib.Path(sys.argv[3])
 for name in test_figures.DISTINCT:
-    style.save(test_figures.draw(name, folder), folder / f"{name}.pdf")
+    figure = test_figures.draw(name, folder)
+    for suffix in ("pdf", "svg"):  # as scripts/draw.py
+        style.save(figure, folder / f"{name}.{suffix}")
 print("torch" in sys.modules)  # all figure modules are imported by now
 """
 
@@ -188,9 +190,12 @@ def elsewhere(tmp_path_factory):
 
 @pytest.mark.parametrize("name", DISTINCT)
 def test_the_same_tables_give_the_same_bytes_in_another_process_with_fonts_embedded(name, tmp_path, elsewhere):
-    style.save(draw(name, tmp_path), tmp_path / "again.pdf")
+    figure = draw(name, tmp_path)
+    for suffix in ("pdf", "svg"):
+        style.save(figure, tmp_path / f"again.{suffix}")
+        assert (tmp_path / f"again.{suffix}").read_bytes() == (elsewhere[0] / f"{name}.{suffix}").read_bytes()
+    assert b"<dc:date>" not in (tmp_path / "again.svg").read_bytes()
     written = (tmp_path / "again.pdf").read_bytes()
-    assert written == (elsewhere[0] / f"{name}.pdf").read_bytes()
     assert b"/FontFile2" in written
     assert b"/Subtype /Type3" not in written
     assert b"CreationDate" not in written

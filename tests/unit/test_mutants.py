@@ -1,6 +1,12 @@
 """The mutation check: which faults it plants, and that its list of equivalent mutants is up to date."""
 
 import re
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
 
 from tests.mutants.mutation import equivalent, mutants, sample
 from tests.mutants.tests_of_modules import TESTS
@@ -45,6 +51,34 @@ def test_a_mutant_has_one_fault_and_leaves_words_and_types_alone():
 def test_a_sample_is_a_function_of_the_seed():
     assert sample(SOURCE, 4, "1") == sample(SOURCE, 4, "1") != sample(SOURCE, 4, "2")
     assert set(sample(SOURCE, 100, "1")) == set(mutants(SOURCE))
+
+
+WORKER = """
+import sys
+from pathlib import Path
+sys.path[:0] = sys.argv[1:2]
+import run
+with run.workers(1) as pool:
+    pool.submit(run.run_tests, Path(sys.argv[2]), ["test_waits.py"], 60).result()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux ends a process with its parent")
+def test_workers_and_their_tests_end_when_the_check_is_killed(tmp_path):
+    waits = "import pathlib, time\ndef test():\n    pathlib.Path('started').touch()\n    time.sleep(60)\n"
+    (tmp_path / "test_waits.py").write_text(waits)
+    check = subprocess.Popen([sys.executable, "-c", WORKER, str(ROOT / "tests/mutants"), str(tmp_path)])
+    while not (tmp_path / "started").exists():
+        assert check.poll() is None
+        time.sleep(0.05)
+    processes = psutil.Process(check.pid).children(recursive=True)
+    assert len(processes) == 2
+    check.kill()
+    check.wait()
+    _, alive = psutil.wait_procs(processes, timeout=30)
+    for process in alive:
+        process.kill()
+    assert alive == []
 
 
 def test_every_equivalent_mutant_of_the_page_is_one_of_the_present_code():
