@@ -1,13 +1,30 @@
-"""What this machine has: CUDA devices and free disk. Without torch, whose import takes seconds."""
+"""What this machine has: processor, memory, CUDA devices and free disk. Without torch, whose import takes seconds."""
 
 import ast
 import ctypes
+import os
+import platform
+import re
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from twoscale.errors import InputError
+
+
+def description() -> dict[str, Any]:
+    """Name of the processor, number of CPUs, and memory in GB."""
+    try:
+        name = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:  # not Linux
+        name = None
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "processor": name[1] if name else platform.processor() or platform.machine(),
+        "cpus": os.cpu_count(),
+        "memory_gb": round(memory / 1e9, 1),
+    }
 
 
 def cuda_devices() -> int:

@@ -521,6 +521,16 @@ class Runs:
         """Input function: the figures of the paper and the claims."""
         return self.figure_files("all") + self.claims
 
+    def snapshot_files(self, wildcards: Any) -> list[str]:
+        """Input function: claims, and the figures of the report with their tables. InputError for a published model."""
+        if not trains(self.config):
+            raise InputError(f"results/snapshot: run {self.selected} has a published model, expected one trained here.")
+        pictures = self.report_pictures(wildcards)
+        figures = self.report_figures
+        shown = [file for figure in figures for files in self.figure_inputs(figure).values() for file in files]
+        judged = [f"results/{self.selected}/tables/claims.parquet"] if self.claims else []
+        return list(dict.fromkeys([*self.claims, *judged, *pictures, *shown]))
+
     def explore_page(self, wildcards: Any) -> str:
         """Input function: the page with the paths of tokens through the loops. InputError for a run without groups."""
         if not self.config.model.groups:

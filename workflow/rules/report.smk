@@ -1,9 +1,10 @@
 # The verdicts, and pages that only the report shows: the overview, the claims, tables to filter, and runtimes.
 #
 # in:  results/{run}/tables/*.parquet, results/{run}/benchmarks/*.tsv, results/*.svg
-# out: results/{run}/tables/claims.parquet, results/claims.md, results/report/*.html, results/report/results.json
+# out: results/{run}/tables/claims.parquet, results/claims.md, results/report/*.html, results/report/results.json,
+#      results/snapshot
 
-from twoscale.config import text_label
+from twoscale.config import text_label, user_values
 from twoscale.json import canonical_json
 from twoscale.workflow import REPORT_RESULTS, trains
 
@@ -140,6 +141,32 @@ rule write_runtimes:
         caption=runs.caption(),
     shell:
         "{params.command} --config {params.config:q} --benchmarks {params.benchmarks:q} {params.files} > {log:q} 2>&1"
+
+
+# For the docs of a run, or to hand it on. The benchmark files are no inputs, as in write_runtimes.
+rule take_snapshot:
+    input:
+        results=runs.snapshot_files,
+        training=TABLE.format("training"),
+        segments=runs.at_checkpoints("results/{run}/training/iteration_{iteration}.parquet", untrained=False),
+    output:
+        snapshot=directory("results/snapshot"),
+    log:
+        "results/logs/take_snapshot.log",
+    localrule: True
+    conda:
+        "../../envs/analysis.yaml"
+    params:
+        **script("take_snapshot"),
+        config=runs.slice("run", plain=lambda config: user_values(config)),
+        benchmarks=lambda wildcards, output: Path(output.snapshot).parent / runs.selected / "benchmarks",
+    shell:
+        "{params.command} --config {params.config:q} --benchmarks {params.benchmarks:q} {params.files} > {log:q} 2>&1"
+
+
+rule snapshot:
+    input:
+        "results/snapshot",
 
 
 rule report_pages:

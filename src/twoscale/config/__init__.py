@@ -32,6 +32,7 @@ from twoscale.config.loading import (
     runs,
     studies,
     user_config,
+    user_values,
 )
 from twoscale.config.sections import (
     BYTES_VOCAB_SIZE,
@@ -115,5 +116,6 @@ __all__ = [
     "text_source",
     "training_identity",
     "user_config",
+    "user_values",
     "whole_sequences",
 ]

@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from twoscale import tables
 
 KEY = "twoscale.environments"
@@ -39,6 +37,8 @@ Environment = Mapping[str, Any]
 
 def current(device: str, processes: int) -> dict[str, Any]:
     """The environment of this process: names of variables and facts -> values; unset variables are left out."""
+    import torch  # here, because analyses read environments without it
+
     cuda = {"cuda": torch.version.cuda, "gpu": torch.cuda.get_device_name()} if device == "cuda" else {}
     return {
         "torch": torch.__version__,

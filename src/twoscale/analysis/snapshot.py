@@ -1,0 +1,114 @@
+"""A snapshot of a run: its figures, claims and tables in one folder, and a manifest of what they come from.
+
+manifest.json has the keys
+
+    run, commit, modified   the run, the commit of the checkout, and whether tracked files differ from it
+    config                  every key of the run
+    versions                of Python and of the packages that the library imports
+    machine                 processor, cores and memory where the snapshot was taken
+    training                iterations, tokens and hours, and the environments of the segments
+    jobs                    seconds, CPU seconds and memory of each rule, from Snakemake's benchmark files
+    files                   path in the folder -> bytes and SHA-256
+"""
+
+import json
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from twoscale.analysis import pages
+from twoscale.files import replacing, sha256
+from twoscale.training import environment
+
+PACKAGES = (
+    "datasets",
+    "matplotlib",
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "pydantic",
+    "safetensors",
+    "seaborn",
+    "snakemake",
+    "tiktoken",
+    "tokenizers",
+    "torch",
+)
+MANIFEST = "manifest.json"
+
+
+def write(folder: Path, files: Iterable[Path], results: Path, facts: Mapping[str, Any]) -> None:
+    """Copy files below the folder `results` into `folder`, where they keep their paths, and write the manifest.
+
+    Args:
+        folder: Created if it is missing; what is in it already stays.
+        files: Files of the snapshot.
+        results: Folder that their paths are relative to.
+        facts: Further keys of the manifest, before `files`.
+    """
+    digests = {}
+    for file in sorted(files):
+        name = file.relative_to(results)
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(target) as temporary:
+            shutil.copyfile(file, temporary)
+        digests[str(name)] = {"bytes": target.stat().st_size, "sha256": sha256(target)}
+    with replacing(folder / MANIFEST) as temporary:
+        temporary.write_text(json.dumps({**facts, "files": digests}, indent=1, ensure_ascii=False) + "\n", "utf-8")
+
+
+def checkout(project: Path) -> dict[str, Any]:
+    """Commit of the checkout, and whether tracked files differ from it; null for both where git cannot say."""
+    commit, changes = (_git(project, *words) for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "-uno"]))
+    return {"commit": commit, "modified": None if changes is None else changes != ""}
+
+
+def _git(project: Path, *words: str) -> str | None:
+    try:
+        done = subprocess.run(["git", *words], cwd=project, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages; one that is not installed is left out."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def training(log: pd.DataFrame, segments: Iterable[Path]) -> dict[str, Any]:
+    """What training took: iterations, tokens, hours of its iterations alone, and each change of environment.
+
+    Args:
+        log: Table "training", not empty.
+        segments: Logs of the segments in order, which name their environments.
+    """
+    tokens = log["tokens_seen"].diff().fillna(log["tokens_seen"].iloc[0])
+    found: list[environment.Environment] = []
+    for entry in (entry for segment in segments for entry in environment.read(segment)):
+        if not found or environment.differences(found[-1], entry):
+            found.append(entry)
+    return {
+        "iterations": int(log["iteration"].iloc[-1]),
+        "tokens": int(log["tokens_seen"].iloc[-1]),
+        "hours": round(float((tokens / log["tokens_per_s"]).sum()) / 3600, 3),
+        "environments": found,
+    }
+
+
+def jobs(benchmarks: Iterable[Path]) -> list[dict[str, Any]]:
+    """Time and memory of each rule (`pages.runtimes`), rounded to whole seconds and megabytes."""
+    return pages.runtimes(benchmarks).round().astype(object).to_dict("records")
