@@ -80,3 +80,8 @@ def test_only_the_gradients_asked_for_are_computed():
     layer(x).sum().backward()
     torch.testing.assert_close(x.grad, layer.weight.sum(0).expand_as(x))
     assert layer.weight.grad is None
+
+
+def test_a_row_alone_is_multiplied_as_in_a_batch():
+    layer, x = Linear(IN, OUT), tensor(*BATCH, IN).detach()
+    torch.testing.assert_close(layer.forward_row(x[0, :1]), layer(x)[0, :1])

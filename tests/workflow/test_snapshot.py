@@ -23,4 +23,5 @@ def test_a_snapshot_has_every_figure_its_tables_the_claims_and_digests_of_all(ed
 def test_a_snapshot_of_a_published_model_is_refused_in_one_sentence(fresh):
     done = fresh.run("-n", "snapshot", "--config", "preset=ouro-1.4b")
     assert done.returncode == 1
-    assert "results/snapshot: run ouro-1.4b has a published model, expected one trained here." in done.stdout + done.stderr
+    said = done.stdout + done.stderr
+    assert "results/snapshot: run ouro-1.4b has a published model, expected one trained here." in said
