@@ -9,7 +9,15 @@ import torch
 from tests import reference_engine
 from twoscale import config
 from twoscale.errors import InputError
-from twoscale.exits.criteria import CRITERIA, configured_criteria, keep_rows, load_criterion, make_criterion, register
+from twoscale.exits.criteria import (
+    CRITERIA,
+    configured_criteria,
+    keep_rows,
+    load_criterion,
+    make_criterion,
+    raise_failure,
+    register,
+)
 from twoscale.exits.decoder import PatienceCounter
 
 NEVER = None
@@ -635,3 +643,10 @@ def test_a_criterion_says_whether_it_calls_the_readout(name):
     for k in range(3):
         _, state = criterion.update(state, states[k + 1], readout)
     assert bool(calls) is (criterion.needs_readout or criterion.needs_gate)
+
+
+def test_a_fault_of_a_built_in_criterion_is_raised_as_it_is():
+    fault = ZeroDivisionError("division by zero")
+    with pytest.raises(ZeroDivisionError) as raised:
+        raise_failure(CRITERIA["step_norm"], "update", fault)
+    assert raised.value is fault
