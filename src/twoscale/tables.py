@@ -112,8 +112,9 @@ COLUMNS: dict[str, dict[str, str]] = {
         "agreement": "float32",  # 1 if both predict the same token, else 0
     },
     # One row per (token, group), from a loop that runs to its fixed point (`twoscale.dynamics.spectrum`). Rates and
-    # cosines are of the last updates of a path above the rounding floor. Columns from own_modulus on are null in sequences
-    # without exact blocks and for tokens without a fixed point; null is also what too few updates leave undefined. Angles are in radians, 0 ... pi: a period is 2 pi / angle loop steps.
+    # cosines are of the last updates of a path above the rounding floor. Columns from own_modulus on are null in
+    # sequences without exact blocks and for tokens without a fixed point; null is also what too few updates leave
+    # undefined. Angles are in radians, 0 … π: a period is 2π / angle loop steps.
     "token_spectrum": {
         "iteration": "int64",
         "sequence": "int32",

@@ -231,6 +231,19 @@ class Runs:
 
         return files
 
+    def at_spectrum_checkpoints(self, pattern: str) -> Callable:
+        """Input function: `pattern` with {run} and {iteration} of each checkpoint of spectrum.checkpoints."""
+        files = self.at_checkpoints(pattern)
+
+        def chosen(wildcards: Any) -> list[str]:
+            return files(wildcards)[-1:] if self._of(wildcards)[1].spectrum.checkpoints == "last" else files(wildcards)
+
+        return chosen
+
+    def training_tokens(self, wildcards: Any) -> str | list[str]:
+        """Input function: the ids that the run trains on; empty for a published model."""
+        return self.data_file("train.bin")(wildcards) if trains(self._of(wildcards)[1]) else []
+
     @property
     def last_segments(self) -> str:
         """Regular expression of the wildcard `run` that matches only in paths of a run's last checkpoint."""

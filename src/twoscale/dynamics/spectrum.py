@@ -21,6 +21,7 @@ from torch import Tensor
 from twoscale import tables
 from twoscale.config import SpectrumConfig
 from twoscale.data.batches import HeldOut
+from twoscale.data.shards import open_shard, read_end_of_text
 from twoscale.dynamics import own_block
 from twoscale.dynamics.late_path import LatePath, mean_spiral_cosine
 from twoscale.dynamics.own_block import HeldKV, Leading, OwnBlocks, OwnStep
@@ -30,11 +31,11 @@ from twoscale.model.interface import CausalAttention, LoopedModel, run_stages
 
 PLACES = ("first", "end of text", "after end of text", "other")
 PER = 1e6  # training tokens that `frequency` refers to
+COUNTED = 2**24  # training tokens that are counted at a time
 
 # Columns of the exact sequences; NaN for others and for tokens without a fixed point.
 EXACT = tuple(
-    "own_modulus own_angle own_axis_ratio own_spiral own_gain inherited_modulus inherited_angle inherited_spiral "
-    "isolated_rate isolated_cosine isolated_loops slowed_rate slowed_cosine slowed_modulus slowed_angle".split()
+    name for name in tables.columns("token_spectrum") if name.startswith(("own_", "inherited_", "isolated_", "slowed_"))
 )
 
 
@@ -59,6 +60,19 @@ class Text:
         place[is_end] = PLACES.index("end of text")
         place[:, 0] = PLACES.index("first")
         return np.array(PLACES)[place.flatten().numpy()]
+
+
+def open_text(train: Path | None, metadata: Path, vocab_size: int) -> Text:
+    """`Text` of the training ids at `train`, None where there are none, which the metadata describes."""
+    end_of_text = read_end_of_text(metadata)
+    if train is None:
+        return Text(end_of_text)
+    shard = open_shard(train, metadata, vocab_size)
+    counts = torch.zeros(vocab_size, dtype=torch.float64)
+    for start in range(0, len(shard), COUNTED):
+        ids = torch.from_numpy(shard[start : start + COUNTED].astype(np.int64))
+        counts += torch.bincount(ids, minlength=vocab_size)
+    return Text(end_of_text, counts)
 
 
 # --- loops to their fixed points -------------------------------------------------------------------------------
@@ -92,7 +106,13 @@ class Settled:
 
 
 class Loops:
-    """Loops of one model that run to their fixed points."""
+    """Loops of one model that run to their fixed points.
+
+    Args:
+        model: The model, in float64.
+        config: Loop steps, window and the rest.
+        loops: Loop steps after which a group passes its state on (trajectories.loops).
+    """
 
     def __init__(self, model: LoopedModel, config: SpectrumConfig, loops: int) -> None:
         self.model, self.config, self.loops = model, config, loops
@@ -227,8 +247,7 @@ def measure(
     held_out: HeldOut,
     exact: Collection[int],
     text: Text,
-    config: SpectrumConfig,
-    loops: int,
+    loops: Loops,
     path: Path,
 ) -> None:
     """Write the table "token_spectrum" of one checkpoint; memory is that of one batch.
@@ -238,13 +257,12 @@ def measure(
         held_out: N held-out sequences.
         exact: Numbers of those whose own blocks are computed.
         text: What is known of token ids.
-        config: Loop steps, window and the rest.
-        loops: Loop steps after which a group passes its state on.
+        loops: The loops of this model.
         path: The parquet file.
     """
     with tables.writing("token_spectrum", path) as append:
-        for batch in batches(checkpoint, held_out, config.batch_size, "spectrum"):
-            for columns in measure_batch(checkpoint, batch, exact, text, Loops(checkpoint.model, config, loops)):
+        for batch in batches(checkpoint, held_out, loops.config.batch_size, "spectrum"):
+            for columns in measure_batch(checkpoint, batch, exact, text, loops):
                 append(columns)
 
 
