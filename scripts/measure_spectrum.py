@@ -1,4 +1,4 @@
-"""Rule measure_spectrum: eigenvalues of loop steps at their fixed points beside the paths of tokens, at one checkpoint."""
+"""Rule measure_spectrum: eigenvalues of the loop steps of one checkpoint at their fixed points, and paths of tokens."""
 
 import torch
 

@@ -1,9 +1,11 @@
 """What the spectrum of a loop predicts against what paths do, and which tokens are slow.
 
-Tokens count if they have exact blocks and a fixed point. Intervals are bootstraps over documents. NumPy and pandas only.
+Tokens count if they have exact blocks and a fixed point. Intervals are bootstraps over documents. NumPy and pandas
+only.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -72,7 +74,7 @@ def compare(values: pd.DataFrame, seed: int) -> dict[str, float]:
 
 
 def _units(values: pd.DataFrame) -> np.ndarray:
-    """Sums over the tokens of each document: 1, x, y, x², y², xy, |x − y|, with x and y about their means; (D, 7)."""
+    """Sums over the tokens of each document: 1, x, y, x², y², xy, |x − y|, x and y about their means: (D, 7)."""
     x, y = (values[name] - values[name].mean() for name in ("predicted", "measured"))
     terms = {"one": 1.0, "x": x, "y": y, "xx": x * x, "yy": y * y, "xy": x * y}
     terms["gap"] = (values["predicted"] - values["measured"]).abs()
@@ -118,7 +120,7 @@ def classify(tokens: pd.DataFrame) -> dict[str, pd.Series]:
 
 
 def _bins(values: pd.Series, bounds: tuple[int, ...]) -> pd.Series:
-    labels = [f"{low} to {high}" for low, high in zip(bounds, bounds[1:], strict=False)] + [f"from {bounds[-1]}"]
+    labels = [f"{low} to {high}" for low, high in pairwise(bounds)] + [f"from {bounds[-1]}"]
     return pd.cut(values, [*bounds, np.inf], right=False, labels=labels)
 
 

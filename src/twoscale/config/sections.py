@@ -998,8 +998,8 @@ class SpectrumConfig(Section):
     )
     dense_size: Count = key(
         256,
-        "Largest model.hidden_size at which all eigenvalues of a block are computed. Beyond, Arnoldi's method finds the "
-        "leading one.",
+        "Largest model.hidden_size at which all eigenvalues of a block are computed. Beyond, Arnoldi's method finds "
+        "the leading one.",
         source="ours",
     )
     slowed_position: Natural = key(

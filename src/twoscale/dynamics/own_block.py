@@ -102,7 +102,9 @@ class OwnBlocks:
 
     def product(self, vectors: Tensor) -> Tensor:
         """J v by forward differentiation: (N, C) -> (N, C)."""
-        return torch.func.jvp(lambda states: self.step(self.k, states), (self.states,), (vectors,))[1]
+        # without recorded gradients the layers take their plain operations, which have forward derivatives
+        with torch.no_grad():
+            return torch.func.jvp(lambda states: self.step(self.k, states), (self.states,), (vectors,))[1]
 
     def transposed_product(self, vectors: Tensor) -> Tensor:
         """J^T v by backward differentiation: (N, C) -> (N, C)."""
