@@ -74,7 +74,7 @@ def compare(values: pd.DataFrame, seed: int) -> dict[str, float]:
 
 
 def _units(values: pd.DataFrame) -> np.ndarray:
-    """Sums over the tokens of each document: 1, x, y, x², y², xy, |x − y|, x and y about their means: (D, 7)."""
+    """Sums over the tokens of each document, (D, 7): 1, x, y, x², y², xy, |x − y|, with x and y about their means."""
     x, y = (values[name] - values[name].mean() for name in ("predicted", "measured"))
     terms = {"one": 1.0, "x": x, "y": y, "xx": x * x, "yy": y * y, "xy": x * y}
     terms["gap"] = (values["predicted"] - values["measured"]).abs()
@@ -82,7 +82,7 @@ def _units(values: pd.DataFrame) -> np.ndarray:
 
 
 def correlation(samples: np.ndarray) -> np.ndarray:
-    """Statistic: Pearson's correlation over the tokens of sampled documents, (R, D, 7) -> (R,); NaN without variance."""
+    """Statistic: correlation over the tokens of sampled documents, (R, D, 7) -> (R,); NaN without variance."""
     one, x, y, xx, yy, xy, _ = np.moveaxis(samples.sum(axis=1), -1, 0)
     with np.errstate(invalid="ignore", divide="ignore"):
         return (xy - x * y / one) / np.sqrt((xx - x * x / one) * (yy - y * y / one))
@@ -92,6 +92,27 @@ def difference(samples: np.ndarray) -> np.ndarray:
     """Statistic: mean absolute difference over the tokens of sampled documents, (R, D, 7) -> (R,)."""
     total = samples.sum(axis=1)
     return total[:, 6] / total[:, 0]
+
+
+def summary(spectrum: pd.DataFrame) -> str:
+    """What the table "spectrum" says of angles at its last checkpoint, in one sentence per group."""
+    last = spectrum[spectrum["iteration"] == spectrum["iteration"].max()]
+    return " ".join(_group_summary(group, rows) for group, rows in last.groupby("group", sort=False))
+
+
+def _group_summary(group: str, rows: pd.DataFrame) -> str:
+    of = rows.set_index(["prediction", "quantity"])
+    parts = [
+        f"{quantity} {of.loc[('inherited', quantity), 'measured']:.2f}, inherited eigenvalue "
+        f"{_predicted(of.loc[('inherited', quantity)])}, own {_predicted(of.loc[('own', quantity)])}"
+        for quantity in ("rate", "cosine")
+    ]
+    tokens, iteration = (int(rows[name].max()) for name in ("tokens", "iteration"))
+    return f"Group {group.replace('-', '–')}, iteration {iteration}, {tokens} tokens: {'; '.join(parts)}."
+
+
+def _predicted(row: pd.Series) -> str:
+    return f"{row['predicted']:.2f} (correlation over tokens {row['correlation']:.2f})"
 
 
 # --- slow tokens -----------------------------------------------------------------------------------------------
