@@ -30,6 +30,10 @@ def cosine_of(name: str) -> Column:
     return lambda tokens: np.cos(tokens[name])
 
 
+# A path follows one eigenvalue if its two-term recurrence leaves less than this of it, relative.
+RESOLVED = 0.1
+LEAST, MOST = {"correlation": -1.0, "difference": 0.0}, {"correlation": 1.0, "difference": np.inf}
+
 # (prediction, quantity) -> the predicted and the measured column.
 COMPARISONS: dict[tuple[str, str], tuple[Column, Column]] = {
     ("own", "rate"): (column("own_modulus"), column("rate")),
@@ -56,7 +60,8 @@ def agreement(paths: Iterable[str | Path], run: str, seed: int) -> pd.DataFrame:
     rows = []
     for keys, tokens in _groups(paths):
         for (prediction, quantity), (predicted, measured) in COMPARISONS.items():
-            values = pd.DataFrame({"predicted": predicted(tokens), "measured": measured(tokens)}).dropna()
+            rows_of = tokens[tokens["path_residual"] < RESOLVED] if prediction == "path" else tokens
+            values = pd.DataFrame({"predicted": predicted(rows_of), "measured": measured(rows_of)}).dropna()
             values = values.astype(np.float64).join(tokens["document"])
             rows.append(keys | {"prediction": prediction, "quantity": quantity} | compare(values, seed))
     return pd.DataFrame(rows, columns=list(tables.columns("spectrum"))).assign(run=run)
@@ -68,9 +73,17 @@ def compare(values: pd.DataFrame, seed: int) -> dict[str, float]:
     units = _units(values)
     for name, statistic in {"correlation": correlation, "difference": difference}.items():
         value = float(statistic(units[None])[0]) if len(units) else np.nan
-        low, high = bootstrap.interval(statistic, units, seed) if len(units) > 1 else (np.nan, np.nan)
-        found |= {name: value, f"{name}_low": low, f"{name}_high": high}
+        low, high = _interval(statistic, units, value, seed)
+        found |= {name: value, f"{name}_low": max(low, LEAST[name]), f"{name}_high": min(high, MOST[name])}
     return found
+
+
+def _interval(statistic: bootstrap.Statistic, units: np.ndarray, value: float, seed: int) -> tuple[float, float]:
+    """The interval of a statistic over documents; NaN if it, or that of a sample of them, is undefined."""
+    if len(units) < 2 or np.isnan(value):
+        return np.nan, np.nan
+    with np.errstate(invalid="ignore"):
+        return bootstrap.interval(statistic, units, seed)
 
 
 def _units(values: pd.DataFrame) -> np.ndarray:
@@ -149,7 +162,7 @@ def _described(members: pd.DataFrame, tokens: pd.DataFrame) -> dict[str, float]:
     return {
         "tokens": len(members),
         "share": len(members) / len(tokens),
-        "own_modulus": members["own_modulus"].mean(dtype=np.float64),
+        "own_modulus": members["own_modulus"].astype(np.float64).mean(),
     }
 
 

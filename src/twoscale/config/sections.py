@@ -987,7 +987,8 @@ class SpectrumConfig(Section):
     )
     window: Annotated[int, Field(ge=4), Number] = key(
         16,
-        "Last updates of a path above the rounding floor, from which its rate and its angle are measured.",
+        "Last updates of a path above the rounding floor, from which its rate and its angle are measured; at most the "
+        "second half of the path.",
         source="ours",
     )
     tolerance: Share = key(

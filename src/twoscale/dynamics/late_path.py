@@ -56,10 +56,10 @@ class LatePath:
 
     @property
     def valid(self) -> Tensor:
-        """Which places of the window hold an update: bool (W, ...)."""
+        """Which places of the window count: bool (W, ...). A short path counts from its middle on, but `FEWEST`."""
         window = len(self.updates)
         place = torch.arange(window, device=self.count.device).view(-1, *[1] * self.count.dim())
-        return place >= window - self.count.clamp(max=window)
+        return place >= window - (self.count // 2).clamp(FEWEST, window)
 
     def summary(self) -> dict[str, Tensor]:
         """`rate`, `cosine` and the results of `fit_recurrence`: (...) each; NaN for fewer than `FEWEST` updates."""
