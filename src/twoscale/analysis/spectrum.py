@@ -170,12 +170,9 @@ def _share(documents: pd.Series, is_member: np.ndarray, seed: int) -> dict[str, 
     """The share of tokens whose source is a member, with its interval over documents."""
     counts = pd.DataFrame({"members": is_member.astype(float), "tokens": 1.0}, index=documents.index)
     units = counts.groupby(documents).sum().to_numpy()
-    low, high = bootstrap.interval(bootstrap.ratio_of_sums, units, seed) if len(units) > 1 else (np.nan, np.nan)
-    return {
-        "inherited_from": float(is_member.mean()),
-        "inherited_from_low": low,
-        "inherited_from_high": high,
-    }
+    share = float(is_member.mean())
+    low, high = _interval(bootstrap.ratio_of_sums, units, share, seed)
+    return {"inherited_from": share, "inherited_from_low": max(low, 0.0), "inherited_from_high": min(high, 1.0)}
 
 
 # --- tokens ----------------------------------------------------------------------------------------------------
