@@ -138,7 +138,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         "own_angle": "float32",  # of the same eigenvalue
         "own_axis_ratio": "float32",  # short over long axis of its spiral; 0 for a real eigenvalue
         "own_spiral": "float32",  # mean cosine on its spiral
-        "own_gain": "float32",  # largest singular value of the own block
+        "own_singular_value": "float32",  # largest singular value of the own block
         "inherited_modulus": "float32",  # largest own modulus of the token and all earlier ones
         "inherited_angle": "float32",  # of the same eigenvalue
         "inherited_spiral": "float32",  # mean cosine at its angle on a spiral of the shape of the token's path

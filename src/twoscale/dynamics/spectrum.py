@@ -197,7 +197,7 @@ def _sequence_values(
         "own_angle": own.angle,
         "own_axis_ratio": own.axis_ratio,
         "own_spiral": mean_spiral_cosine(own.angle, own.axis_ratio),
-        "own_gain": gain,
+        "own_singular_value": gain,
         "isolated_rate": path["rate"],
         "isolated_cosine": path["cosine"],
         "isolated_loops": isolated.loops,

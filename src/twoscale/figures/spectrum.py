@@ -66,7 +66,8 @@ def _draw_eigenvalues(axes: Axes, tokens: pd.DataFrame, looks: dict[str, dict]) 
     for rows, color in _by_group(tokens, looks):
         angle, modulus = rows["own_angle"], rows["own_modulus"]
         axes.plot(modulus * np.cos(angle), modulus * np.sin(angle), marker="o", color=color, **DOT)
-    axes.set_aspect("equal", adjustable="datalim")
+    axes.set_aspect("equal")
+    axes.set_ylim(-0.05, 1.05)
     axes.set_xlabel("real part")
     axes.set_ylabel("imaginary part")
 
