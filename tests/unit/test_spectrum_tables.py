@@ -88,6 +88,14 @@ def test_a_prediction_without_variance_has_no_correlation(paths):
     assert np.isnan(agreement_rows(paths).loc[(20, "4", "own", "cosine"), "correlation"])
 
 
+def test_an_interval_is_null_where_a_sample_of_documents_has_no_correlation():
+    values = pd.DataFrame({"predicted": [0.1, 0.3, 0.2], "measured": [0.2, 0.3, 0.1], "document": [0, 1, 2]})
+    found = analysis.compare(values, seed=1)
+    assert np.isfinite(found["correlation"])
+    assert np.isnan([found["correlation_low"], found["correlation_high"]]).all()
+    assert np.isfinite([found["difference_low"], found["difference_high"]]).all()
+
+
 def test_tokens_without_a_fixed_point_or_without_exact_blocks_do_not_count(tmp_path):
     tokens = token_table(groups=("4",))
     tokens.loc[tokens["sequence"] == 0, "exact"] = False

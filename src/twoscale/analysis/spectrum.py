@@ -83,7 +83,8 @@ def _interval(statistic: bootstrap.Statistic, units: np.ndarray, value: float, s
     if len(units) < 2 or np.isnan(value):
         return np.nan, np.nan
     with np.errstate(invalid="ignore"):
-        return bootstrap.interval(statistic, units, seed)
+        ends = bootstrap.interval(statistic, units, seed)
+    return ends if np.isfinite(ends).all() else (np.nan, np.nan)
 
 
 def _units(values: pd.DataFrame) -> np.ndarray:
