@@ -197,13 +197,13 @@ def _path_independence(config: Config) -> dict[str, Any]:
 
 
 def _spectrum(config: Config) -> dict[str, Any]:
-    return plain(config.spectrum) | {
+    named = ("steps", "window", "slowed_position", "slow_factor", "dtype")
+    return {name: getattr(config.spectrum, name) for name in named} | {
         "groups": _groups(config),
         "after": _after(config),
         "loops": config.trajectories.loops,
-        "tokens": config.spectrum_sequences * config.model.context_length,
         "exact_tokens": config.exact_sequences * config.model.context_length,
-        "is_dense": config.model.hidden_size <= config.spectrum.dense_size,
+        "method": "dense blocks" if config.model.hidden_size <= config.spectrum.dense_size else "Arnoldi's method",
     }
 
 
