@@ -22,10 +22,12 @@ def main(arguments) -> None:
     )
     verdicts = claims.verdicts(evidence)
     tables.write("claims", claims.table(verdicts, config.run), arguments.table)
+    spectrum = tables.read("spectrum", arguments.spectrum) if arguments.spectrum else None
+    page = claims_page.page(verdicts, config.run, config.text, evidence, spectrum)
     with replacing(arguments.page) as temporary:
-        temporary.write_text(claims_page.page(verdicts, config.run, config.text, evidence), encoding="utf-8")
+        temporary.write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":
     inputs, outputs = ("loops", "drift", "quality", "exit_loops", "latency", "check_cost"), ("table", "page")
-    command.run(main, command.parser(__doc__, files=(*inputs, *outputs)))
+    command.run(main, command.parser(__doc__, files=(*inputs, *outputs), optional=("spectrum",)))

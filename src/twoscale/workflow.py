@@ -22,6 +22,7 @@ from twoscale.config import Config, CriterionConfig, ExitsConfig, ModelConfig
 from twoscale.errors import InputError
 from twoscale.escaping import rst
 from twoscale.figures.catalogue import FIGURES, Figure, report_values
+from twoscale.files import sha256
 from twoscale.fingerprint import criterion_file_fingerprint, fingerprint
 from twoscale.json import canonical_json
 from twoscale.model.flops import BYTES, parameters
@@ -231,6 +232,19 @@ class Runs:
             return [pattern.format(run=run, iteration=f"{iteration:06d}") for iteration in iterations]
 
         return files
+
+    def at_spectrum_checkpoints(self, pattern: str) -> Callable:
+        """Input function: `pattern` with {run} and {iteration} of each checkpoint of spectrum.checkpoints."""
+        files = self.at_checkpoints(pattern)
+
+        def chosen(wildcards: Any) -> list[str]:
+            return files(wildcards)[-1:] if self._of(wildcards)[1].spectrum.checkpoints == "last" else files(wildcards)
+
+        return chosen
+
+    def training_tokens(self, wildcards: Any) -> str | list[str]:
+        """Input function: the ids that the run trains on; empty for a published model."""
+        return self.data_file("train.bin")(wildcards) if trains(self._of(wildcards)[1]) else []
 
     @property
     def last_segments(self) -> str:
@@ -508,6 +522,19 @@ class Runs:
         """Input function: the table in the file tables/<figure>.parquet if the report has this figure."""
         shown = [f"results/{self.selected}/tables/{figure}.parquet"]
         return lambda wildcards: shown if figure in [figure.name for figure in self.report_figures] else []
+
+    def if_computed(self, table: str) -> dict[str, Callable]:
+        """Params of a job that reads a table of the selected run where it exists, and never has it computed.
+
+        `files` is `file_options` with the table; `computed` is its SHA-256, so the job runs again after a change.
+        """
+        path = Path(f"results/{self.selected}/tables/{table}.parquet")
+
+        def files(wildcards: Any, input: Any, output: Any) -> str:
+            option = f" --{table} {shlex.quote(str(path))}" if path.is_file() else ""
+            return file_options(wildcards, input, output) + option
+
+        return {"files": files, "computed": lambda wildcards: sha256(path) if path.is_file() else ""}
 
     def overview_slice(self, wildcards: Any) -> str:
         """Param function: what the first page of the report shows besides tables, as one canonical JSON string."""

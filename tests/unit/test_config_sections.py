@@ -159,10 +159,12 @@ def test_tokens_to_measure_are_whole_sequences_and_at_least_one(tokens, sequence
         scaling={"tokens": tokens},
         pareto={"quality_tokens": tokens},
         path_independence={"tokens": tokens},
+        spectrum={"tokens": tokens, "exact_tokens": 2 * tokens},
     )
     assert config.whole_sequences(tokens, made.model.context_length) == sequences
     assert (made.trajectory_sequences, made.quality_sequences, made.scaling_sequences) == (sequences,) * 3
     assert (made.pareto_sequences, made.independence_sequences) == (sequences,) * 2
+    assert (made.spectrum_sequences, made.exact_sequences) == (sequences,) * 2
 
 
 @pytest.mark.parametrize(
@@ -232,6 +234,8 @@ WRONG = [
     ("data.held_out_tokens", {"train": {"held_out_sequences": 5000}}, "train.held_out_sequences"),
     ("data.held_out_tokens", {"trajectories": {"tokens": 1_000_448}}, "trajectories.tokens"),
     ("data.held_out_tokens", {"path_independence": {"tokens": 1_000_448}}, "path_independence.tokens"),
+    ("data.held_out_tokens", {"spectrum": {"tokens": 1_000_448}}, "spectrum.tokens"),
+    ("spectrum.slowed_position", {"spectrum": {"slowed_position": 511}}, "511"),
     ("data.held_out_tokens", {"exits": {"quality_tokens": 1_000_448}}, "exits.quality_tokens"),
     ("data.held_out_tokens", {"exits": {"latency_repeats": 5000}}, "exits.latency_repeats"),
     ("data.held_out_tokens", {"scaling": {"tokens": 1_000_448}}, "scaling.tokens"),

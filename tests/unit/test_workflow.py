@@ -107,6 +107,27 @@ def test_a_pattern_is_filled_in_at_every_checkpoint_with_or_without_the_untraine
     assert runs().at_checkpoints(pattern, untrained=False)(of()) == every[1:]
 
 
+def test_the_spectrum_is_that_of_every_checkpoint_or_of_the_last():
+    pattern = "results/{run}/x/iteration_{iteration}.parquet"
+    every = runs().at_checkpoints(pattern)(of())
+    assert runs().at_spectrum_checkpoints(pattern)(of()) == every
+    assert runs(spectrum={"checkpoints": "last"}).at_spectrum_checkpoints(pattern)(of()) == every[-1:]
+
+
+def test_a_table_that_exists_is_read_without_being_an_input(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    params = runs().if_computed("spectrum")
+    assert "--spectrum" not in params["files"](of(), {}, {})
+    assert params["computed"](of()) == ""
+    path = Path("results/tiny/tables/spectrum.parquet")
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"one")
+    before = params["computed"](of())
+    assert params["files"](of(), {}, {}).split() == ["--spectrum", str(path)]
+    path.write_bytes(b"two")
+    assert before != params["computed"](of()) != ""
+
+
 @pytest.mark.parametrize(
     ("path", "last"),
     [

@@ -28,7 +28,7 @@ rule judge_claims:
     conda:
         "../../envs/analysis.yaml"
     params:
-        **script("judge_claims"),
+        **script("judge_claims") | runs.if_computed("spectrum"),
         config=runs.slice(
             *("run", "seed"),
             text=lambda config: text_label(config.data),
@@ -67,7 +67,10 @@ rule write_claims_page:
 # The first page of the report, workflow.rst, shows the overview.
 rule write_overview:
     input:
-        **{name: runs.report_table(name) for name in ("training", "scaling", "path_types", "path_independence")},
+        **{
+            name: runs.report_table(name)
+            for name in ("training", "scaling", "path_types", "path_independence", "spectrum")
+        },
         claims=[TABLE.format("claims")] if runs.claims else [],
         pictures=runs.report_pictures,
     output:

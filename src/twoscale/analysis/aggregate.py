@@ -87,6 +87,14 @@ def path_independence(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
     return _aggregate(_Aggregation("token_independence", "path_independence", ("group",), _statistics), paths, run)
 
 
+def spectrum_metrics(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
+    """Statistics over tokens of every measured column, per (iteration, group), of tables "token_spectrum".
+
+    Order and errors as in `loop_metrics`.
+    """
+    return _aggregate(_Aggregation("token_spectrum", "spectrum_metrics", ("group",), _statistics), paths, run)
+
+
 def path_types(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
     """Number of tokens of each (path type, period) that occurs, per (iteration, group), of tables "token_paths".
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from twoscale.analysis import claims
+from twoscale.analysis import claims, spectrum
 from twoscale.analysis.claims_page import number
 from twoscale.analysis.findings import FAILS, HOLDS, NOT_ASKED, OPEN
 
@@ -130,6 +130,7 @@ NUMBERS: Mapping[str, Callable[[pd.DataFrame], str]] = {
     "scaling": _scaling,
     "path_types": _path_types,
     "path_independence": _path_independence,
+    "spectrum": spectrum.summary,
 }
 
 

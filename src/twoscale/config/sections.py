@@ -965,6 +965,55 @@ class PathIndependenceConfig(Section):
     tokens: Count = key(2048, "Held-out tokens per checkpoint, in whole sequences.", source="ours")
 
 
+class SpectrumConfig(Section):
+    """Eigenvalues of loop steps at their fixed points, in float64, for every checkpoint (results/spectrum.pdf)."""
+
+    tokens: Count = key(
+        4096,
+        "Held-out tokens per checkpoint whose paths are followed to their fixed points, in whole sequences.",
+        source="ours",
+    )
+    exact_tokens: Count = key(
+        2048,
+        "Held-out tokens among these whose own blocks are computed, in whole sequences. Two further paths are run for "
+        "each: with all earlier tokens held, and with one token slowed.",
+        source="ours",
+    )
+    checkpoints: Literal["all", "last"] = key("all", "Checkpoints to analyse.", source="ours")
+    steps: AtLeastTwo = key(
+        512,
+        "Maximum number of loop steps to a fixed point. A token whose update, or that of an earlier token, then is "
+        "above the rounding floor has none.",
+        source="ours",
+    )
+    window: Annotated[int, Field(ge=4), Number] = key(
+        16,
+        "Last updates of a path above the rounding floor, from which its rate and its angle are measured; at most the "
+        "second half of the path.",
+        source="ours",
+    )
+    tolerance: Share = key(
+        1e-3,
+        "Threshold of the column loops: a step norm below this fraction of the norm of the state, as for the criterion "
+        "step_norm_relative.",
+        source="ours",
+    )
+    dense_size: Count = key(
+        256,
+        "Largest model.hidden_size at which all eigenvalues of a block are computed. Beyond, Arnoldi's method finds "
+        "the leading one.",
+        source="ours",
+    )
+    slowed_position: Natural = key(
+        4, "Position of the token that is slowed in every sequence; less than model.context_length - 1.", source="ours"
+    )
+    slow_factor: Share = key(0.2, "Fraction of each of its steps that the slowed token takes.", source="ours")
+    batch_size: Count = key(2, "Sequences at a time; limits the memory.", source="ours")
+    dtype: Literal["float64"] = key(
+        "float64", "Precision. In float32 a path ends at the rounding floor before its angle settles.", source="ours"
+    )
+
+
 VARIANT_OVERRIDES = {
     "train": {"iterations": 5000, "checkpoint_every": 5000, "early_checkpoints": [], "lr_decay_iterations": 5000}
 }
@@ -1022,6 +1071,16 @@ class Derived:
         return self._sequences(self.path_independence.tokens)
 
     @property
+    def spectrum_sequences(self) -> int:
+        """Whole sequences in spectrum.tokens, at least one."""
+        return self._sequences(self.spectrum.tokens)
+
+    @property
+    def exact_sequences(self) -> int:
+        """Whole sequences in spectrum.exact_tokens, at least one, at most spectrum_sequences."""
+        return min(self._sequences(self.spectrum.exact_tokens), self.spectrum_sequences)
+
+    @property
     def loop_grid(self) -> tuple[int, ...]:
         """The loop counts of scaling.loops below exits.max_loops, and exits.max_loops."""
         return (*(loops for loops in self.scaling.loops if loops < self.exits.max_loops), self.exits.max_loops)
@@ -1056,6 +1115,7 @@ class Config(Derived, Section):
     pareto: ParetoConfig = ParetoConfig()
     path_types: PathTypesConfig = PathTypesConfig()
     path_independence: PathIndependenceConfig = PathIndependenceConfig()
+    spectrum: SpectrumConfig = SpectrumConfig()
     download: DownloadConfig = DownloadConfig()
     variants: VariantsConfig = VariantsConfig()
 
@@ -1122,6 +1182,7 @@ class Config(Derived, Section):
         return ({"train.held_out_sequences": self.train.held_out_sequences} if trained else {}) | {
             "trajectories.tokens": self.trajectory_sequences,
             "path_independence.tokens": self.independence_sequences,
+            "spectrum.tokens": self.spectrum_sequences,
             "exits.quality_tokens": self.quality_sequences,
             "exits.latency_repeats": self.exits.latency_repeats,
             "scaling.tokens": self.scaling_sequences,
@@ -1138,6 +1199,15 @@ class Config(Derived, Section):
                     f"config key {section}.latency_tokens: found {tokens}, expected at most model.context_length = "
                     f"{self.model.context_length}."
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _check_slowed_position(self) -> Self:
+        if self.spectrum.slowed_position + 1 >= self.model.context_length:
+            raise InputError(
+                f"config key spectrum.slowed_position: found {self.spectrum.slowed_position}, expected less than "
+                f"model.context_length - 1 = {self.model.context_length - 1}."
+            )
         return self
 
     @model_validator(mode="after")

@@ -1,1 +1,1 @@
-"""Trajectories through the loops: measures, path types, path independence."""
+"""Trajectories through the loops: measures, path types, path independence, the spectrum."""

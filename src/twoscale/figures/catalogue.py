@@ -196,6 +196,17 @@ def _path_independence(config: Config) -> dict[str, Any]:
     }
 
 
+def _spectrum(config: Config) -> dict[str, Any]:
+    named = ("steps", "window", "slowed_position", "slow_factor", "dtype")
+    return {name: getattr(config.spectrum, name) for name in named} | {
+        "groups": _groups(config),
+        "after": _after(config),
+        "loops": config.trajectories.loops,
+        "exact_tokens": config.exact_sequences * config.model.context_length,
+        "method": "dense blocks" if config.model.hidden_size <= config.spectrum.dense_size else "Arnoldi's method",
+    }
+
+
 def _variants(config: Config) -> dict[str, Any]:
     values = config.variants
     return _trajectories(config) | {
@@ -289,6 +300,14 @@ FIGURES = (
         _path_independence,
         values=lambda config: {"dtype": config.trajectories.dtype},
         noise=True,
+    ),
+    Figure(
+        "spectrum",
+        table("token_spectrum", "spectrum"),
+        _spectrum,
+        loops=lambda config: config.spectrum.steps,
+        title="Spectrum of a loop",
+        claims=(3, 4, 5),
     ),
     Figure(
         "variants",

@@ -298,10 +298,19 @@ def _parallel_flops(run: config.Config, supplementary: bool) -> float:
             (checkpoints * draws * run.independence_sequences, run.trajectories.loops),
             *((checkpoints * run.scaling_sequences, loops) for loops in run.scaling.loops),
             *((run.pareto_sequences, loops) for loops in run.loop_grid),
+            *_spectrum_passes(run, checkpoints),
         ]
     else:
         passes.append((checkpoints * run.trajectory_sequences, run.trajectories.loops))
     return sum(count * length * _forward(model, loops) for count, loops in passes)
+
+
+def _spectrum_passes(run: config.Config, checkpoints: int) -> list[tuple[int, int]]:
+    """Sequences and loop steps of the spectrum: at most three paths to a fixed point, and products with own blocks."""
+    checkpoints = checkpoints if run.spectrum.checkpoints == "all" else 1
+    exact, paths = run.exact_sequences, run.spectrum_sequences + 2 * run.exact_sequences
+    products = 2 * min(run.model.hidden_size, run.spectrum.dense_size)  # a backward pass costs two forward ones
+    return [(checkpoints * paths, run.spectrum.steps), (checkpoints * exact, products)]
 
 
 def _decoded_tokens(run: config.Config, exits: config.ExitsConfig, sequences: int) -> int:
