@@ -12,7 +12,7 @@ import tiktoken
 from tests.texts import CORPUS
 from twoscale import tables
 from twoscale.data import shards as shards_module
-from twoscale.data.shards import TokenShard, join_tokens, open_shard, tokenize_text
+from twoscale.data.shards import ShardWriter, TokenShard, join_tokens, open_shard, tokenize_text
 from twoscale.data.tokenizer import END_OF_TEXT, Tokenizer, byte_level, load_bpe, load_tokenizer, train_bpe
 from twoscale.errors import InputError
 
@@ -345,3 +345,13 @@ def test_open_shard_refuses_ids_that_the_vocabulary_or_the_model_lacks(shards, t
     metadata.write_text(json.dumps(json.loads(metadata.read_text()) | {"vocab_size": 200}))
     with pytest.raises(InputError, match=r"train\.bin: found the token id 256, expected ids below 200"):
         open_shard(train, metadata, 257)
+
+
+def test_a_limit_holds_over_several_appends(tmp_path):
+    with (tmp_path / "train.bin").open("wb") as file:
+        writer = ShardWriter(tmp_path / "train.bin", file, end_of_text=0, limit=7)
+        for _ in range(3):
+            writer.append(np.arange(1, 5, dtype=np.uint16))
+    assert np.fromfile(tmp_path / "train.bin", np.uint16).tolist() == [1, 2, 3, 4, 1, 2, 3]
+    assert (writer.count, writer.documents) == (7, 1)
+    assert writer.hash.hexdigest() == hashlib.sha256((tmp_path / "train.bin").read_bytes()).hexdigest()
