@@ -39,6 +39,8 @@ class Figure:
         training: Whether it needs a model that is trained here.
         noise: Whether it needs a model that draws noise.
         study: Study whose runs are shown instead of the selected run. Config is then that of the first of them.
+        seeds: Whether it needs the run under further seeds.
+        seed_band: Whether it shows the range over seeds where `figures.seed_band` asks for it.
     """
 
     name: str
@@ -53,6 +55,8 @@ class Figure:
     training: bool = False
     noise: bool = False
     study: str = ""
+    seeds: bool = False
+    seed_band: bool = False
 
     @property
     def category(self) -> str:
@@ -73,7 +77,14 @@ class Figure:
             return "has a published model, expected one that is trained here"
         if self.noise and not config.model.draws_noise:
             return "has a model without noise, expected model.state_init: noise, or another one with noise"
-        return None
+        return one_seed(config) if self.seeds else None
+
+
+def one_seed(config: Config) -> str | None:
+    """The end of a sentence about a run without further seeds, or None."""
+    if set(config.seeds) <= {config.seed}:
+        return "has one seed, expected further ones in the config key seeds, such as seeds: [1337, 1338, 1339]"
+    return None
 
 
 def table(*names: str, **files: str) -> dict[str, str]:
@@ -200,6 +211,7 @@ def _variants(config: Config) -> dict[str, Any]:
     values = config.variants
     return _trajectories(config) | {
         "runs": len(values.sandwich) * len(values.adapter_init) * len(values.state_init),
+        "seeds": len({config.seed, *config.seeds}),
         "boundaries": _boundaries(config),
         "reference_state": config.figures.dlr_reference_state,
         "iterations": config.train.iterations,
@@ -207,6 +219,13 @@ def _variants(config: Config) -> dict[str, Any]:
         "held_out_loops": config.train.held_out_loops,
         "num_layers": config.model.num_layers,
         "hidden_size": config.model.hidden_size,
+    }
+
+
+def _seeds(config: Config) -> dict[str, Any]:
+    return {
+        "seeds": ", ".join(map(str, dict.fromkeys((config.seed, *config.seeds)))),
+        "loops": config.trajectories.loops,
     }
 
 
@@ -231,7 +250,16 @@ FIGURES = (
         title="Fig. 1, trajectories",
         claims=(1, 6),
     ),
-    Figure("fig2", table("drift"), _fig2, values=_reference_state, target="all", title="Fig. 2, drift", claims=(6,)),
+    Figure(
+        "fig2",
+        table("drift"),
+        _fig2,
+        values=_reference_state,
+        target="all",
+        title="Fig. 2, drift",
+        claims=(6,),
+        seed_band=True,
+    ),
     Figure(
         "fig3",
         table("loop_metrics"),
@@ -239,6 +267,7 @@ FIGURES = (
         target="all",
         title="Fig. 3, step norms and angles",
         claims=(1, 2, 3, 12),
+        seed_band=True,
     ),
     Figure(
         "fig4",
@@ -256,6 +285,7 @@ FIGURES = (
         target="all",
         title="Fig. 5, angles over all loop steps",
         claims=(3, 4, 5),
+        seed_band=True,
     ),
     Figure(
         "training",
@@ -299,4 +329,5 @@ FIGURES = (
         training=True,
         study="variants",
     ),
+    Figure("seeds", table("seeds"), _seeds, target="seeds", title="Seeds: verdicts and spread", seeds=True),
 )
