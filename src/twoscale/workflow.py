@@ -545,10 +545,7 @@ class Runs:
         """Param function: values for the caption of a figure or of a page of the report. Untracked."""
         values = report_values(self.selected, self.config)
         if figure is not None:
-            shown = self.figure_runs(figure)
-            values |= figure.caption(self.configs[shown[0]])
-            several = figure.seed_band and len(shown) > 1
-            values |= {"band": ", ".join(str(self.configs[run].seed) for run in shown) if several else ""}
+            values |= figure.caption(self.configs[self.figure_runs(figure)[0]])
 
         @untracked
         def param(wildcards: Any) -> Caption:

@@ -14,8 +14,9 @@ from twoscale.escaping import markdown
 HEADER = """\
 # The claims of the paper on the run {run} under {count} seeds
 
-Run **{run}** on {text}, trained and analysed under the seeds {seeds}. A seed decides the initial weights, the order of
-the batches, the loop counts and the noise; text and held-out documents are the same. {scope}
+Run **{run}** on {text}, under the seeds {seeds}. A seed decides the initial weights, the order of the batches, the loop
+counts and the noise; the text and the held-out documents are the same. The verdicts are about this model and text, and
+not about the paper's model unless the run has its size.
 
 - **Each seed** has the value and the 95 % interval of its run: a bootstrap over documents, which says nothing about
   other seeds.
@@ -27,17 +28,17 @@ the batches, the loop counts and the noise; text and held-out documents are the 
   standard deviations of their logarithm, printed as percentages.
 
 With {count} seeds that of Student's t reaches {reach:.2g} standard deviations to either side, and the true standard
-deviation may be {low:.2g} to {high:.2g} times the measured one (95 %), if seeds vary normally.{few}
+deviation may be {low:.2g} to {high:.2g} times the measured one (95 %), if seeds vary normally.
+{few}
 
 Times depend on the machine and its load, so the claims about them have a verdict per run and none over seeds.
 
 A verdict over seeds follows the rules of results/claims.md, with the mean over seeds in place of the value of a run.
 """
-SCOPE = "The verdicts are about this model and text, and not about the paper's model unless the run has its size."
-FEW = (
-    " That is enough to see an effect that is large against the spread between seeds, and too little to tell whether a "
-    "small one differs from none."
-)
+FEW = """\
+That is enough to see an effect that is large against the spread between seeds, and too little to tell whether a small
+one differs from none.
+"""
 ENOUGH = 6  # seeds from which the interval of the mean is about one standard deviation or less
 
 
@@ -65,7 +66,6 @@ def _header(run: str, text: str, seeds: Sequence[int]) -> str:
         text=markdown(text),
         seeds=", ".join(map(str, seeds)),
         count=count,
-        scope=SCOPE,
         reach=reach,
         low=low,
         high=high,

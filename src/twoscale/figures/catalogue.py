@@ -137,8 +137,22 @@ def _fig1(config: Config) -> dict[str, Any]:
     }
 
 
+def _all_seeds(config: Config) -> str:
+    """The seeds of a run that has several; else empty."""
+    return ", ".join(map(str, dict.fromkeys((config.seed, *config.seeds)))) if one_seed(config) is None else ""
+
+
+def _seed_band(config: Config) -> dict[str, Any]:
+    """The seeds whose range a figure shows."""
+    return {"band": _all_seeds(config) if config.figures.seed_band else ""}
+
+
+def _curves(config: Config) -> dict[str, Any]:
+    return _trajectories(config) | _seed_band(config)
+
+
 def _fig2(config: Config) -> dict[str, Any]:
-    return {
+    return _seed_band(config) | {
         "boundaries": _boundaries(config),
         "core": _groups(config) if len(config.model.groups) == 1 else None,
         "loops": config.trajectories.loops,
@@ -211,7 +225,7 @@ def _variants(config: Config) -> dict[str, Any]:
     values = config.variants
     return _trajectories(config) | {
         "runs": len(values.sandwich) * len(values.adapter_init) * len(values.state_init),
-        "seeds": len({config.seed, *config.seeds}),
+        "seeds": _all_seeds(config),
         "boundaries": _boundaries(config),
         "reference_state": config.figures.dlr_reference_state,
         "iterations": config.train.iterations,
@@ -224,7 +238,7 @@ def _variants(config: Config) -> dict[str, Any]:
 
 def _seeds(config: Config) -> dict[str, Any]:
     return {
-        "seeds": ", ".join(map(str, dict.fromkeys((config.seed, *config.seeds)))),
+        "seeds": _all_seeds(config),
         "loops": config.trajectories.loops,
     }
 
@@ -263,7 +277,7 @@ FIGURES = (
     Figure(
         "fig3",
         table("loop_metrics"),
-        _trajectories,
+        _curves,
         target="all",
         title="Fig. 3, step norms and angles",
         claims=(1, 2, 3, 12),
@@ -281,7 +295,7 @@ FIGURES = (
     Figure(
         "fig5",
         table("loop_metrics"),
-        _trajectories,
+        _curves,
         target="all",
         title="Fig. 5, angles over all loop steps",
         claims=(3, 4, 5),

@@ -25,7 +25,7 @@ AROUND_CORE_NAMES = {
 
 @style.look()
 def draw(drift: pd.DataFrame, *, reference_state: str, context: style.FigureContext) -> Figure:
-    """Mean over tokens of equation 2 at each checkpoint, with a band of one standard deviation.
+    """Mean over tokens of equation 2 at each checkpoint, with a band of one standard deviation, or the range of seeds.
 
     The boundaries are those between groups, or those around the only group. A published model has one checkpoint:
     its boundaries are side by side.
@@ -65,12 +65,10 @@ def draw(drift: pd.DataFrame, *, reference_state: str, context: style.FigureCont
 
 
 def _draw_course(axes: Axes, ratios: pd.DataFrame, context: style.FigureContext) -> None:
-    """One line per boundary over the checkpoints, and the range over seeds."""
+    """One line per boundary over the checkpoints."""
     boundaries = ratios.groupby("boundary", sort=False)
     for (boundary, rows), looks in zip(boundaries, style.series_styles(len(boundaries)), strict=True):
-        columns = (style.of_run(rows, context)[name].to_numpy() for name in ("iteration", "mean", "std"))
-        style.line_with_band(axes, *columns, label=style.group_name(boundary), **looks)
-        style.seed_band(axes, rows, "iteration", looks["color"])
+        style.banded_line(axes, rows, "iteration", context, label=style.group_name(boundary), **looks)
 
 
 def _draw_boundaries(axes: Axes, ratios: pd.DataFrame) -> None:

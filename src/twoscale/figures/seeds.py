@@ -37,7 +37,7 @@ def draw(seeds: pd.DataFrame, *, context: style.FigureContext) -> Figure:
     if seeds.empty:
         raise InputError("table seeds: found no row, expected the verdicts of two seeds at least.")
     figure = style.new_figure(style.DOUBLE, 3.7, context)
-    verdicts, spreads = figure.subplots(1, 2, width_ratios=(1.15, 1))
+    verdicts, spreads = figure.subplots(1, 2, width_ratios=(0.16 * seeds["seed"].nunique(), 1))
     _draw_verdicts(verdicts, seeds[seeds["scope"] == ALL])
     _draw_spreads(spreads, seeds[(seeds["seed"] == MEAN) & (seeds["scope"] != ALL)])
     return figure
@@ -58,6 +58,7 @@ def _draw_verdicts(axes: Axes, rows: pd.DataFrame) -> None:
     axes.set_xlim(-0.6, places[-1] + 0.6)
     axes.set_ylim(len(cells) - 0.4, -0.6)
     axes.xaxis.tick_top()
+    axes.set_title(f"{style.panel_number(1)}  verdicts")
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     marks = {verdict: {"color": colour, "marker": "s"} for verdict, (colour, _) in CELLS.items()}
@@ -77,10 +78,10 @@ def _draw_spreads(axes: Axes, rows: pd.DataFrame) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
     _scale_alike(axes)
-    axes.axline((1, 1), slope=1, zorder=0, **EQUAL)
-    axes.set_xlabel("standard error over documents, one seed")
+    axes.plot(axes.get_xlim(), axes.get_xlim(), zorder=0, **EQUAL)
+    axes.set_xlabel("standard error over documents")
     axes.set_ylabel("standard deviation between seeds")
-    axes.set_title(f"{style.panel_number(2)}  each quantity, in its own unit", loc="left")
+    axes.set_title(f"{style.panel_number(2)}  quantities, each in its unit")
     _legend(axes, marks | {"equal": EQUAL}, loc="best")
 
 
