@@ -154,9 +154,8 @@ BARE = evidence.Evidence(*[pd.DataFrame()] * 6, max_loops=30)
 
 def draw(generator, of_seeds, of_documents, of_both, count):
     """The mean over seeds of a number whose truth is 0: effects of seeds, of documents, and of both, crossed."""
-    by_seed, by_document, by_both = of_seeds, of_documents, of_both
-    values = by_seed * generator.normal(size=(count, 1)) + by_document * generator.normal(size=DOCUMENTS)
-    values = values + by_both * generator.normal(size=values.shape)
+    values = of_seeds * generator.normal(size=(count, 1)) + of_documents * generator.normal(size=DOCUMENTS)
+    values = values + of_both * generator.normal(size=values.shape)
     units = 100 * np.stack([values, np.ones_like(values)], axis=-1)
     estimates = [BARE.estimate(lambda totals: totals[..., 0] / totals[..., 1], rows) for rows in units]
     return estimates, seeds.mean_over_seeds(estimates)
@@ -165,9 +164,9 @@ def draw(generator, of_seeds, of_documents, of_both, count):
 WORLDS = {
     "seeds alone": (1.0, 0.01, 0.01),
     "documents alone": (0.0, 1.0, 0.0),
-    "both alike": (1.0, np.sqrt(DOCUMENTS), 0.0),
-    "seeds and documents at odds": (0.3, 1.0, 3.0),
-    "seeds twice": (2.0, np.sqrt(DOCUMENTS), 1.0),
+    "seeds as much as documents": (1.0, np.sqrt(DOCUMENTS), 0.0),
+    "mostly an effect of both": (0.3, 1.0, 3.0),
+    "seeds twice as much as documents": (2.0, np.sqrt(DOCUMENTS), 1.0),
 }
 
 
@@ -183,7 +182,7 @@ def test_the_interval_covers_the_truth_in_95_percent(world, count):
 def test_the_interval_of_one_seed_and_the_mean_of_their_intervals_do_not_cover_the_truth_over_seeds():
     """Why it takes seeds: where they differ as much as documents do, the interval of one run is too narrow."""
     generator = np.random.default_rng(5)
-    drawn = [draw(generator, *WORLDS["both alike"], 3)[0][0] for _ in range(DRAWS)]
+    drawn = [draw(generator, *WORLDS["seeds as much as documents"], 3)[0][0] for _ in range(DRAWS)]
     assert np.mean([one.low <= 0 <= one.high for one in drawn]) < 0.9
 
 

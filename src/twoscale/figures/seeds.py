@@ -66,7 +66,8 @@ def _draw_verdicts(axes: Axes, rows: pd.DataFrame) -> None:
 
 
 def _draw_spreads(axes: Axes, rows: pd.DataFrame) -> None:
-    known = rows.dropna(subset=["deviation", "document_error"]).drop_duplicates(["scope", "quantity"])
+    spread = ["deviation", "document_error"]
+    known = rows.dropna(subset=spread).drop_duplicates(["scope", "quantity", *spread])  # claims share some
     known = known[(known["deviation"] > 0) & (known["document_error"] > 0)]
     marks = {}
     for (kind, claims), looks in zip(KINDS.items(), style.series_styles(len(KINDS)), strict=True):
