@@ -8,9 +8,9 @@ the bootstrap over documents the second and the last; the mean over seeds varies
 - the bootstrap of the mean over documents, drawn alike under every seed, as if the seeds were fixed,
 
 by the root of the sum of their squared lengths on either side (Zou and Donner 2008, "Construction of confidence limits
-about effect measures"). Each part keeps the degrees of freedom of its own, and the effect of both is counted twice,
-which is conservative, as in the bootstrap that resamples seeds and documents (Owen 2007, "The pigeonhole bootstrap").
-That one is of no use here: resamples of three seeds vary by two thirds of the variance, and have ten values.
+about effect measures"). Each part keeps its degrees of freedom. The effect of both is in both parts, so the interval is
+conservative, like that of the bootstrap that resamples seeds and documents (Owen 2007, "The pigeonhole bootstrap").
+That one is of no use for few seeds: resamples of three have two thirds of their variance, and ten different values.
 """
 
 from collections import Counter
