@@ -31,14 +31,12 @@ With {count} seeds that of Student's t reaches {reach:.2g} standard deviations t
 deviation may be {low:.2g} to {high:.2g} times the measured one (95 %), if seeds vary normally.
 {few}
 
-Times depend on the machine and its load, so the claims about them have a verdict per run and none over seeds.
-
-A verdict over seeds follows the rules of results/claims.md, with the mean over seeds in place of the value of a run.
+Times depend on the machine and its load, so the claims about them have a verdict per run and none over seeds. Any other
+verdict over seeds follows the rules of results/claims.md, with the mean over seeds in place of the value of a run.
 """
 FEW = """\
 That is enough to see an effect that is large against the spread between seeds, and too little to tell whether a small
-one differs from none.
-"""
+one differs from none."""
 ENOUGH = 6  # seeds from which the interval of the mean is about one standard deviation or less
 
 
