@@ -5,6 +5,7 @@ snakemake supplementary         figures that the paper does not have
 snakemake explore               a page with the paths of single tokens
 snakemake results/fig4.pdf      one figure and what it needs
 snakemake variants              the model under several variants of the paper, side by side
+snakemake seeds                 the run under several seeds: spread of every quantity, verdicts over seeds
 snakemake snapshot              figures, claims and tables of the run in one folder, with a manifest
 snakemake -n                    what would be done
 """

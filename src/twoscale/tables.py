@@ -410,6 +410,23 @@ COLUMNS: dict[str, dict[str, str]] = {
         "verdict": "string",  # holds, does not hold, cannot be judged, or not asked
         "reason": "string",  # of the verdict
     },
+    # The claims over seeds. One row per measured quantity and seed, and one for the mean over seeds; the last rows of a
+    # claim, scope "all", are the verdicts on the claim.
+    "seeds": {
+        "run": "string",
+        "claim": "int32",  # number of the claim
+        "scope": "string",  # group, boundary, reference state or exit criterion
+        "quantity": "string",  # what was measured
+        "seed": "string",  # of the run, or "mean": over all seeds, the geometric mean of ratios
+        "value": "float64",  # infinite if a length is not reached, null if nothing was measured
+        "low": "float64",  # 95 % interval: of one seed over documents or prompts, of the mean over documents and seeds
+        "high": "float64",  # its other end
+        "deviation": "float64",  # standard deviation between seeds; of ratios, that of the logarithm; only of the mean
+        "document_error": "float64",  # standard error within one seed, due to the choice of documents; only of the mean
+        "bounds": "string",  # empty for a number given for comparison, without a verdict
+        "verdict": "string",  # holds, does not hold, cannot be judged, not asked, or "per run" for the mean of times
+        "reason": "string",  # of the verdict
+    },
 }
 
 

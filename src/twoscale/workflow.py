@@ -21,7 +21,7 @@ from twoscale import tables
 from twoscale.config import Config, CriterionConfig, ExitsConfig, ModelConfig
 from twoscale.errors import InputError
 from twoscale.escaping import rst
-from twoscale.figures.catalogue import FIGURES, Figure, report_values
+from twoscale.figures.catalogue import FIGURES, Figure, one_seed, report_values
 from twoscale.files import sha256
 from twoscale.fingerprint import criterion_file_fingerprint, fingerprint
 from twoscale.json import canonical_json
@@ -467,6 +467,8 @@ class Runs:
 
     def figure_runs(self, figure: Figure) -> list[str]:
         """The runs that a figure shows."""
+        if figure.seed_band and self.config.figures.seed_band:
+            return self.study("seeds")
         return (self.study(figure.study) if figure.study else []) or [self.selected]
 
     def figure_inputs(self, figure: Figure) -> dict[str, Any]:
@@ -504,6 +506,18 @@ class Runs:
         """The files of a target rule: those of its figures that the selected run has."""
         shown = (figure for figure in self.figures if figure.target == target and not figure.problem(self.config))
         return [f"results/{figure.name}.pdf" for figure in shown]
+
+    def at_seeds(self, table: str) -> Callable:
+        """Input function: a table of the selected run under every seed. InputError for a run with one seed."""
+
+        def files(wildcards: Any) -> list[str]:
+            if (problem := one_seed(self.config)) is not None:
+                raise InputError(f"results/seeds.md: run {self.selected} {problem}.")
+            if not self.claims:
+                raise InputError(f"results/seeds.md: run {self.selected} has no looped groups, expected at least 1.")
+            return [f"results/{run}/tables/{table}.parquet" for run in self.study("seeds")]
+
+        return files
 
     @property
     def report_figures(self) -> list[Figure]:

@@ -28,6 +28,7 @@ TESTS = {
     "analysis/claims_exits": ["claims_numbers", "claims"],
     "analysis/claims_geometry": ["claims_numbers", "claims"],
     "analysis/evidence": ["claims_numbers", "claims"],
+    "analysis/seeds": ["seeds"],
     "config/__init__": ["config_sections", "config_loading"],
     "config/sections": ["config_sections", "config_reference", "config_loading", "plan"],
     "config/loading": ["config_loading"],

@@ -491,3 +491,8 @@ def test_a_published_models_folder_lies_between_the_preset_and_the_user(tmp_path
     assert seen == [("a folder", 2)]
     assert (chosen["hidden_size"], chosen["num_heads"], chosen["context_length"]) == (64, 2, 16)
     assert chosen["mean_loops"] == paper_values()["model"]["mean_loops"]
+
+
+def test_a_run_with_the_name_of_the_selected_one_under_a_seed_is_refused():
+    with pytest.raises(InputError, match=r"config key runs: found 'tiny-seed5', expected another name"):
+        config.runs({"preset": "tiny", "seeds": [5], "runs": {"tiny-seed5": {}}})

@@ -12,6 +12,7 @@ from tests.unit import (
     test_figures,
     test_path_figures,
     test_scaling_figures,
+    test_seeds_figure,
     test_spectrum_tables,
     test_variants_figure,
 )
@@ -79,6 +80,7 @@ def figures(tmp_path_factory):
         "path_independence": test_path_figures.draw_independence(q05=0.0),
         "spectrum": test_spectrum_tables.draw(),
         "variants": test_variants_figure.draw(),
+        "seeds": test_seeds_figure.draw(),
     }
     for figure in drawn.values():
         with style.look():

@@ -441,6 +441,41 @@ def test_a_figure_reads_its_tables_of_the_selected_run_or_of_all_variants():
     assert drift == [f"results/{run}/tables/drift.parquet" for run in mine.study("variants")]
 
 
+def test_the_curves_read_the_tables_of_all_seeds_only_where_the_band_is_asked_for():
+    by_name = {figure.name: figure for figure in FIGURES}
+    both = ["results/tiny/tables/loop_metrics.parquet", "results/tiny-seed7/tables/loop_metrics.parquet"]
+    for config, wanted in (
+        ({"seeds": [7]}, both[:1]),
+        ({"figures": {"seed_band": True}}, both[:1]),
+        ({"seeds": [7], "figures": {"seed_band": True}}, both),
+    ):
+        mine = runs(**config)
+        assert mine.figure_inputs(by_name["fig3"])["loop_metrics"] == wanted
+        assert mine.caption(by_name["fig3"])(of(), None)["band"] == ("1337\\, 7" if wanted == both else "")
+        assert len(mine.figure_inputs(by_name["fig4"])["exit_quality"]) == 1
+
+
+def test_the_tables_of_all_seeds_are_refused_in_one_sentence_where_there_is_one():
+    assert runs(seeds=[1337, 7]).at_seeds("drift")(of()) == [
+        "results/tiny/tables/drift.parquet",
+        "results/tiny-seed7/tables/drift.parquet",
+    ]
+    for seeds in ([], [1337]):
+        with pytest.raises(InputError, match=r"^results/seeds\.md: run tiny has one seed, expected further ones"):
+            runs(seeds=seeds).at_seeds("drift")(of())
+    with pytest.raises(InputError, match=r"^results/seeds\.md: run tiny has no looped groups"):
+        runs(seeds=[7], model={"groups": []}).at_seeds("drift")(of())
+
+
+def test_the_report_has_the_figure_of_the_seeds_only_where_there_are_several(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    seeds = tmp_path / "results" / "tiny" / "tables" / "seeds.parquet"
+    seeds.parent.mkdir(parents=True)
+    seeds.touch()
+    assert "results/seeds.svg" not in runs().report_pictures(of())
+    assert "results/seeds.svg" in runs(seeds=[7]).report_pictures(of())
+
+
 def test_the_name_of_a_text_is_one_line_without_controls():
     mine = runs(data={"source": "txt", "path": "/data/a\n\n.. raw:: html\x1b[2J\u202e/"})
     assert mine.caption()({}, None)["text"] == r"txt a␊␊\.\. raw\:\: html␛\[2J\�".replace("␊", r"\␊").replace(

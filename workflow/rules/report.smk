@@ -18,7 +18,7 @@ rule judge_claims:
         quality=TABLE.format("exit_quality"),
         exit_loops=TABLE.format("exit_loops"),
         latency=TABLE.format("exit_latency"),
-        check_cost=TABLE.format("check_cost"),
+        checks=TABLE.format("check_cost"),
     output:
         table=TABLE.format("claims"),
         page="results/claims.md",

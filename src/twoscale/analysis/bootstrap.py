@@ -74,6 +74,18 @@ def t_quantile(probability: float, freedom: int) -> float:
     return float(np.copysign(np.sqrt(freedom) * np.tan(np.interp(tail, cumulative, angles)), probability - 0.5))
 
 
+@lru_cache(maxsize=16)
+def deviation_factors(number: int) -> tuple[float, float]:
+    """Both ends of the 95 % interval of a standard deviation, over that of a sample of `number` >= 2 normal values."""
+    freedom = number - 1
+    chi = np.linspace(0, np.sqrt(freedom) + 8, 100_001)
+    density = chi ** (freedom - 1) * np.exp(-(chi**2) / 2)
+    cumulative = np.concatenate([[0], np.cumsum(density[1:] + density[:-1])])
+    ends = np.interp([(1 + LEVEL) / 2, (1 - LEVEL) / 2], cumulative / cumulative[-1], chi)
+    low, high = np.sqrt(freedom) / ends
+    return float(low), float(high)
+
+
 def normal_quantile(probability: float) -> float:
     return NormalDist().inv_cdf(probability)
 

@@ -4,12 +4,15 @@ The first axis of each array is the unit: whole documents for geometry and quali
 Missing values, or too many values under the rounding floor, raise `InconclusiveError`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from twoscale import tables
 from twoscale.analysis import bootstrap
 
 TENTH = 0.1  # steps have decayed if their mean norm is this share of that at k = 1
@@ -40,6 +43,8 @@ class Estimate:
         remark: What a reader should know beside the number.
         freedom: Degrees of freedom of the interval.
         is_ratio: Whether it is a positive ratio, whose interval is that of its logarithm.
+        samples: Its values in samples of the units (R,), logarithms of a ratio; the same samples in every run.
+        units: Number of units.
     """
 
     value: float = np.nan
@@ -48,6 +53,8 @@ class Estimate:
     remark: str = ""
     freedom: int = 1
     is_ratio: bool = False
+    samples: np.ndarray | None = field(default=None, repr=False, compare=False)
+    units: int = 0
 
     def checked(self) -> "Estimate":
         """The estimate itself; raise InconclusiveError if it is undefined."""
@@ -74,6 +81,16 @@ class Estimate:
 
 
 # --- the tables of a run ---------------------------------------------------------------------------------------
+
+# Attribute of Evidence -> its table.
+TABLES = {
+    "loops": "loop_sequences",
+    "drift": "drift_sequences",
+    "quality": "exit_quality",
+    "exit_loops": "exit_loops",
+    "latency": "exit_latency",
+    "checks": "check_cost",
+}
 
 
 @dataclass(frozen=True)
@@ -103,6 +120,11 @@ class Evidence:
     warmup: int = 0
     seed: int = 0
     published: bool = False
+
+    @classmethod
+    def read(cls, files: Mapping[str, Path], **values: Any) -> "Evidence":
+        """The evidence in the files of `TABLES`, by attribute, and in the other attributes. Raises InputError."""
+        return cls(**{name: tables.read(table, files[name]) for name, table in TABLES.items()}, **values)
 
     @property
     def groups(self) -> list[str]:
@@ -249,7 +271,7 @@ class Evidence:
         remark = f"{_brief(values[0])} → {_brief(values[-1])} over {len(iterations)} checkpoints"
         freedom = min(len(units) - 1, len(iterations) - 2)
         bounds = bootstrap.interval_about(change, changes, len(units), scatter, freedom)
-        return Estimate(float(change), *bounds, remark, freedom).checked()
+        return Estimate(float(change), *bounds, remark, freedom, samples=changes, units=len(units)).checked()
 
     def change(self, statistic: Statistic, units: np.ndarray) -> Estimate:
         """Last minus first checkpoint after warm-up, for statistic and units as in `trend`."""
@@ -266,7 +288,7 @@ class Evidence:
     @staticmethod
     def _estimate(value: float, samples: np.ndarray, units: int, remark: str) -> Estimate:
         bounds = bootstrap.interval_about(value, samples, units)
-        return Estimate(float(value), *bounds, remark, units - 1).checked()
+        return Estimate(float(value), *bounds, remark, units - 1, samples=samples, units=units).checked()
 
 
 def _brief(value: float) -> str:

@@ -244,8 +244,11 @@ def runs(config: Mapping[str, Any], folder_layer: FolderLayer | None = None) -> 
     selected = str(config.get("run", config.get("preset", DEFAULT_PRESET)))
     _check_name("run", selected)
     configs = _under_seeds(selected, merged)
+    under_other_seeds = set(configs) - {selected}
     for run, overrides in _mapping("runs", config.get("runs")).items():
         _check_name("runs", str(run))
+        if run in under_other_seeds:
+            raise InputError(f"config key runs: found {run!r}, expected another name than that of a run under a seed.")
         values = _mapping(f"runs.{run}", overrides)
         with _named(f"run {run} (runs.{run})"):
             configs[str(run)] = checked(_overlaid(merged, values, folder_layer))

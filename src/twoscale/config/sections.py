@@ -861,6 +861,11 @@ class FiguresConfig(Section):
         "after the input projection, after the last loop step, or the initial state.",
         source="ours",
     )
+    seed_band: bool = key(
+        False,
+        "Show the range over the seeds of `seeds` in Fig. 2, 3 and 5, which then need the runs under all of them.",
+        source="ours",
+    )
 
 
 class ExploreConfig(Section):

@@ -39,6 +39,8 @@ class Figure:
         training: Whether it needs a model that is trained here.
         noise: Whether it needs a model that draws noise.
         study: Study whose runs are shown instead of the selected run. Config is then that of the first of them.
+        seeds: Whether it needs the run under further seeds.
+        seed_band: Whether it shows the range over seeds where `figures.seed_band` asks for it.
     """
 
     name: str
@@ -53,6 +55,8 @@ class Figure:
     training: bool = False
     noise: bool = False
     study: str = ""
+    seeds: bool = False
+    seed_band: bool = False
 
     @property
     def category(self) -> str:
@@ -73,7 +77,14 @@ class Figure:
             return "has a published model, expected one that is trained here"
         if self.noise and not config.model.draws_noise:
             return "has a model without noise, expected model.state_init: noise, or another one with noise"
-        return None
+        return one_seed(config) if self.seeds else None
+
+
+def one_seed(config: Config) -> str | None:
+    """The end of a sentence about a run without further seeds, or None."""
+    if set(config.seeds) <= {config.seed}:
+        return "has one seed, expected further ones in the config key seeds, such as seeds: [1337, 1338, 1339]"
+    return None
 
 
 def table(*names: str, **files: str) -> dict[str, str]:
@@ -126,8 +137,22 @@ def _fig1(config: Config) -> dict[str, Any]:
     }
 
 
+def _all_seeds(config: Config) -> str:
+    """The seeds of a run that has several; else empty."""
+    return ", ".join(map(str, dict.fromkeys((config.seed, *config.seeds)))) if one_seed(config) is None else ""
+
+
+def _seed_band(config: Config) -> dict[str, Any]:
+    """The seeds whose range a figure shows."""
+    return {"band": _all_seeds(config) if config.figures.seed_band else ""}
+
+
+def _curves(config: Config) -> dict[str, Any]:
+    return _trajectories(config) | _seed_band(config)
+
+
 def _fig2(config: Config) -> dict[str, Any]:
-    return {
+    return _seed_band(config) | {
         "boundaries": _boundaries(config),
         "core": _groups(config) if len(config.model.groups) == 1 else None,
         "loops": config.trajectories.loops,
@@ -211,6 +236,7 @@ def _variants(config: Config) -> dict[str, Any]:
     values = config.variants
     return _trajectories(config) | {
         "runs": len(values.sandwich) * len(values.adapter_init) * len(values.state_init),
+        "seeds": _all_seeds(config),
         "boundaries": _boundaries(config),
         "reference_state": config.figures.dlr_reference_state,
         "iterations": config.train.iterations,
@@ -218,6 +244,13 @@ def _variants(config: Config) -> dict[str, Any]:
         "held_out_loops": config.train.held_out_loops,
         "num_layers": config.model.num_layers,
         "hidden_size": config.model.hidden_size,
+    }
+
+
+def _seeds(config: Config) -> dict[str, Any]:
+    return {
+        "seeds": _all_seeds(config),
+        "loops": config.trajectories.loops,
     }
 
 
@@ -242,14 +275,24 @@ FIGURES = (
         title="Fig. 1, trajectories",
         claims=(1, 6),
     ),
-    Figure("fig2", table("drift"), _fig2, values=_reference_state, target="all", title="Fig. 2, drift", claims=(6,)),
+    Figure(
+        "fig2",
+        table("drift"),
+        _fig2,
+        values=_reference_state,
+        target="all",
+        title="Fig. 2, drift",
+        claims=(6,),
+        seed_band=True,
+    ),
     Figure(
         "fig3",
         table("loop_metrics"),
-        _trajectories,
+        _curves,
         target="all",
         title="Fig. 3, step norms and angles",
         claims=(1, 2, 3, 12),
+        seed_band=True,
     ),
     Figure(
         "fig4",
@@ -263,10 +306,11 @@ FIGURES = (
     Figure(
         "fig5",
         table("loop_metrics"),
-        _trajectories,
+        _curves,
         target="all",
         title="Fig. 5, angles over all loop steps",
         claims=(3, 4, 5),
+        seed_band=True,
     ),
     Figure(
         "training",
@@ -318,4 +362,5 @@ FIGURES = (
         training=True,
         study="variants",
     ),
+    Figure("seeds", table("seeds"), _seeds, target="seeds", title="Seeds: verdicts and spread", seeds=True),
 )

@@ -25,7 +25,7 @@ AROUND_CORE_NAMES = {
 
 @style.look()
 def draw(drift: pd.DataFrame, *, reference_state: str, context: style.FigureContext) -> Figure:
-    """Mean over tokens of equation 2 at each checkpoint, with a band of one standard deviation.
+    """Mean over tokens of equation 2 at each checkpoint, with a band of one standard deviation, or the range of seeds.
 
     The boundaries are those between groups, or those around the only group. A published model has one checkpoint:
     its boundaries are side by side.
@@ -33,19 +33,21 @@ def draw(drift: pd.DataFrame, *, reference_state: str, context: style.FigureCont
     Args:
         drift: Table "drift".
         reference_state: The state that counts as "x^0 of the next group".
-        context: Its loop steps K are those of `drift`; the ratio grows with K.
+        context: Its loop steps K are those of `drift`; the ratio grows with K. `drift` may have the run of the context
+            under further seeds, too.
 
     Raises InputError for a model without looped groups and for a reference state that is not in the table.
     """
-    ratios = _ratios(drift, reference_state)
+    every_seed = _ratios(drift, reference_state)
+    ratios = style.of_run(every_seed, context)
     figure = style.new_figure(style.SINGLE, 2.6, context)
     axes = figure.subplots()
-    wide = ratios["mean"].max() > 10 * ratios["mean"].min()
+    wide = every_seed["mean"].max() > 10 * every_seed["mean"].min()
     axes.set_yscale("log" if wide else "linear")
     if context.published:
         _draw_boundaries(axes, ratios)
     else:
-        _draw_course(axes, ratios)
+        _draw_course(axes, every_seed, context)
         style.scale_iterations(axes, ratios["iteration"].unique(), context)
     axes.axhline(1, color=style.GREY, linewidth=0.8, linestyle=(0, (1, 1.5)), label="DLR = 1")
     if not wide:
@@ -56,16 +58,17 @@ def draw(drift: pd.DataFrame, *, reference_state: str, context: style.FigureCont
     if context.published:  # points at few places: a legend inside would hide one
         figure.legend(title=f"jump to the {name}", alignment="left", loc="outside upper center")
     else:
-        axes.legend(title=f"jump to the {name}", alignment="left")
+        handles, labels = axes.get_legend_handles_labels()
+        seeds = style.seed_legend(every_seed)
+        axes.legend([*handles, *seeds.values()], [*labels, *seeds], title=f"jump to the {name}", alignment="left")
     return figure
 
 
-def _draw_course(axes: Axes, ratios: pd.DataFrame) -> None:
+def _draw_course(axes: Axes, ratios: pd.DataFrame, context: style.FigureContext) -> None:
     """One line per boundary over the checkpoints."""
     boundaries = ratios.groupby("boundary", sort=False)
     for (boundary, rows), looks in zip(boundaries, style.series_styles(len(boundaries)), strict=True):
-        columns = (rows[name].to_numpy() for name in ("iteration", "mean", "std"))
-        style.line_with_band(axes, *columns, label=style.group_name(boundary), **looks)
+        style.banded_line(axes, rows, "iteration", context, label=style.group_name(boundary), **looks)
 
 
 def _draw_boundaries(axes: Axes, ratios: pd.DataFrame) -> None:

@@ -18,9 +18,10 @@ ROWS = {
 def draw(loop_metrics: pd.DataFrame, *, context: style.FigureContext) -> Figure:
     """Two rows (measures) by one column per group; lines are means over tokens.
 
-    Bands are one standard deviation, at the first and the last checkpoint.
+    Bands are one standard deviation, or the range over seeds, at the first and the last checkpoint.
 
-    `loop_metrics` is the table of this name. Raises InputError for a model without looped groups.
+    `loop_metrics` is the table of this name; it may have the run of the context under further seeds, too. Raises
+    InputError for a model without looped groups.
     """
     groups = style.looped_groups(loop_metrics, "Figure 3")
     styles = style.checkpoint_palette(loop_metrics["iteration"], context)
@@ -30,12 +31,13 @@ def draw(loop_metrics: pd.DataFrame, *, context: style.FigureContext) -> Figure:
     visible = loop_metrics[loop_metrics["k"] <= LAST_STEP]
     for row, (measure, label) in zip(panels, ROWS.items(), strict=True):
         for axes, group in zip(row, groups, strict=True):
-            style.checkpoint_lines(axes, visible[(visible["group"] == group) & (visible["measure"] == measure)], styles)
+            rows = visible[(visible["group"] == group) & (visible["measure"] == measure)]
+            style.checkpoint_lines(axes, rows, styles, context)
         row[0].set_ylabel(label, fontsize=style.SCRIPTED)
     style.label_powers(panels[0, 0].yaxis)
     style.limit_cosine(panels[-1, 0])
     style.title_groups(panels[0], groups)
     for axes in panels[-1]:
         style.scale_loop_steps(axes, 0, min(LAST_STEP, context.loops - 1), ticks=5)
-    style.checkpoint_legend(figure, styles, context)
+    style.checkpoint_legend(figure, styles, context, style.seed_legend(loop_metrics))
     return figure

@@ -10,9 +10,10 @@ from twoscale.figures import style
 def draw(loop_metrics: pd.DataFrame, *, context: style.FigureContext) -> Figure:
     """One panel per group; lines are means over tokens.
 
-    Bands are one standard deviation, at the first and the last checkpoint.
+    Bands are one standard deviation, or the range over seeds, at the first and the last checkpoint.
 
-    `loop_metrics` is the table of this name. Raises InputError for a model without looped groups.
+    `loop_metrics` is the table of this name; it may have the run of the context under further seeds, too. Raises
+    InputError for a model without looped groups.
     """
     groups = style.looped_groups(loop_metrics, "Figure 5")
     styles = style.checkpoint_palette(loop_metrics["iteration"], context)
@@ -21,10 +22,10 @@ def draw(loop_metrics: pd.DataFrame, *, context: style.FigureContext) -> Figure:
     cosines = loop_metrics[loop_metrics["measure"] == "cosine"]
     for axes, group in zip(panels, groups, strict=True):
         band = axes.axhspan(*style.REPORTED_COSINE, color=style.REPORTED_BAND, linewidth=0, zorder=0)
-        style.checkpoint_lines(axes, cosines[cosines["group"] == group], styles)
+        style.checkpoint_lines(axes, cosines[cosines["group"] == group], styles, context)
         style.scale_loop_steps(axes, 1, context.loops - 1)
     style.title_groups(panels, groups)
     panels[0].set_ylabel(r"$\cos\angle(\Delta^{(k)}, \Delta^{(k-1)})$", fontsize=style.SCRIPTED)
     style.limit_cosine(panels[0])
-    style.checkpoint_legend(figure, styles, context, {style.REPORTED_LABEL: band})
+    style.checkpoint_legend(figure, styles, context, {style.REPORTED_LABEL: band} | style.seed_legend(cosines))
     return figure

@@ -19,6 +19,7 @@ from matplotlib.axis import Axis
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from twoscale.errors import InputError
@@ -35,6 +36,7 @@ DIGIT, GAP = 0.034, 0.03
 # Range in which the cosine settles in later checkpoints, as section 3 of the paper reports it.
 REPORTED_COSINE = (0.5, 0.65)
 REPORTED_BAND = "#f6e2a0"
+SEED_ALPHA = 0.25  # of the range over seeds; that of the spread over tokens is lighter
 REPORTED_LABEL = "paper: {}–{}".format(*REPORTED_COSINE)
 
 LOOK = {
@@ -282,18 +284,57 @@ def points_above_rounding(metrics: pd.DataFrame) -> pd.DataFrame:
     return metrics[(metrics["count"] >= metrics["nulls"]) & (metrics["count"] > 0)]
 
 
-def checkpoint_lines(axes: Axes, metrics: pd.DataFrame, styles: Mapping[int, Mapping[str, Any]]) -> None:
+def of_run(table: pd.DataFrame, context: FigureContext) -> pd.DataFrame:
+    """The rows of the run that the figure is about; the others are of the same run under further seeds."""
+    return table[table["run"] == context.run] if _several_runs(table) else table
+
+
+def _several_runs(table: pd.DataFrame) -> bool:
+    return "run" in table and table["run"].nunique() > 1
+
+
+def seed_band(axes: Axes, rows: pd.DataFrame, x: str, color: Any) -> None:
+    """Fill the range of the means over the runs of several seeds, against the column `x`; nothing for one run."""
+    if _several_runs(rows):
+        ends = rows.groupby(x)["mean"].agg(["min", "max"])
+        band(axes, ends.index, ends["min"], ends["max"], color=color, alpha=SEED_ALPHA, zorder=1)
+
+
+def seed_legend(table: pd.DataFrame) -> dict[str, Artist]:
+    """The entry of a legend for `seed_band`; none for a table of one run."""
+    if not _several_runs(table):
+        return {}
+    return {f"range of {table['run'].nunique()} seeds": Patch(color=GREY, alpha=SEED_ALPHA, linewidth=0)}
+
+
+def banded_line(axes: Axes, rows: pd.DataFrame, x: str, context: FigureContext, **style: Any) -> None:
+    """The column `mean` of the figure's run against the column `x`.
+
+    The band is one standard deviation over tokens, or the range over seeds if there are rows of several.
+    """
+    own = of_run(rows, context)
+    places, mean, std = (own[name].to_numpy() for name in (x, "mean", "std"))
+    if _several_runs(rows):
+        (line,) = axes.plot(places, mean, **style)
+        seed_band(axes, rows, x, line.get_color())
+    else:
+        line_with_band(axes, places, mean, std, **style)
+
+
+def checkpoint_lines(
+    axes: Axes, metrics: pd.DataFrame, styles: Mapping[int, Mapping[str, Any]], context: FigureContext
+) -> None:
     """One line per checkpoint against k, from the rows of one group and measure of "loop_metrics".
 
     Only the first and the last checkpoint have a band: those of all of them would hide the lines.
     """
     banded = (min(styles), max(styles))
     for iteration, rows in points_above_rounding(metrics).groupby("iteration"):
-        k, mean, std = (rows[name].to_numpy() for name in ("k", "mean", "std"))
         if iteration in banded:
-            line_with_band(axes, k, mean, std, **styles[iteration])
+            banded_line(axes, rows, "k", context, **styles[iteration])
         else:
-            axes.plot(k, mean, **styles[iteration])
+            own = of_run(rows, context)
+            axes.plot(own["k"].to_numpy(), own["mean"].to_numpy(), **styles[iteration])
 
 
 def checkpoint_legend(

@@ -1,5 +1,6 @@
 """Supplementary figure, variants: the same model trained under several variants of the paper, last checkpoints."""
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -16,7 +17,7 @@ MEASURES = {
     "step_norm": r"(b)  step norm $\Vert\Delta^{(k)}\Vert_2$",
 }
 
-Styles = Mapping[str, Mapping[str, Any]]
+Styles = Mapping[str, Mapping[str, Any]]  # by variant
 
 
 @style.look()
@@ -30,15 +31,20 @@ def draw(
 ) -> Figure:
     """One column per group: cosine and step norm over the loop; below, DLR at each boundary and the held-out loss.
 
+    Under several seeds lines are means over seeds with the range of the seeds, and each seed has a mark in the DLR.
+
     Args:
         loop_metrics, drift, training: Tables of these names of all runs, with a column `run`. Runs are named
-            variants/<sandwich>-<adapter_init>-<state_init>.
+            variants/<sandwich>-<adapter_init>-<state_init>, followed by -seed<seed> under a further seed.
         reference_state: The state that counts as "x^0 of the next group" in the DLR.
         context: Loop steps K of the trajectories.
 
     Raises InputError for a model without looped groups.
     """
     groups = style.looped_groups(loop_metrics, "the variants")
+    loop_metrics, drift, training = (
+        table.assign(variant=table["run"].map(variant)) for table in (loop_metrics, drift, training)
+    )
     looks = styles(loop_metrics["run"].unique())
     figure = style.new_figure(style.DOUBLE, 6.4, context)
     panels = figure.subplots(1 + len(MEASURES), len(groups), squeeze=False)
@@ -56,7 +62,7 @@ def draw(
     style.label_powers(panels[1, 0].yaxis)
     ratios = _last_checkpoint(drift[(drift["measure"] == "dlr") & (drift["reference_state"] == reference_state)])
     for axes, (boundary, rows) in zip(panels[-1], ratios.groupby("boundary", sort=False), strict=False):
-        _draw_ratios(axes, rows.set_index("run"), looks)
+        _draw_ratios(axes, rows, looks)
         axes.set_title(f"boundary {style.group_name(boundary)}")
     panels[-1, 0].set_ylabel("(c)  drift-to-loop ratio")
     _draw_losses(panels[-1, -1], training, looks)
@@ -65,21 +71,20 @@ def draw(
     return figure
 
 
-def variant(run: str) -> tuple[str, str, str]:
-    """Sandwich, adapter initialisation and initial state of a run, from its name."""
-    sandwich, adapter_init, state_init = run.rpartition("/")[2].split("-")
-    return sandwich, adapter_init, state_init
+def variant(run: str) -> str:
+    """The variant <sandwich>-<adapter_init>-<state_init> of a run under any seed, from its name."""
+    return re.sub(r"-seed\d+$", "", run.rpartition("/")[2])
 
 
-def styles(runs: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Style by run: colour by sandwich and adapter, dashes and marker by initial state."""
-    choices = {run: variant(run) for run in runs}
-    pairs = list(dict.fromkeys(values[:2] for values in choices.values()))
-    starts = list(dict.fromkeys(values[2] for values in choices.values()))
+def styles(runs: Iterable[str]) -> Styles:
+    """Style by variant: colour by sandwich and adapter, dashes and marker by initial state."""
+    choices = {name: name.rpartition("-") for name in map(variant, runs)}
+    pairs = list(dict.fromkeys(pair for pair, _, _ in choices.values()))
+    starts = list(dict.fromkeys(start for _, _, start in choices.values()))
     by_start = style.series_styles(len(starts))
     return {
-        run: by_start[starts.index(values[2])] | {"color": style.COLOURS[pairs.index(values[:2]) % len(style.COLOURS)]}
-        for run, values in choices.items()
+        name: by_start[starts.index(start)] | {"color": style.COLOURS[pairs.index(pair) % len(style.COLOURS)]}
+        for name, (pair, _, start) in choices.items()
     }
 
 
@@ -96,18 +101,27 @@ def _last_checkpoint(metrics: pd.DataFrame) -> pd.DataFrame:
 
 
 def _draw_curves(axes: Axes, metrics: pd.DataFrame, looks: Styles) -> None:
-    """The mean over tokens against k, one line per run."""
+    """The mean over tokens against k, one line per variant."""
     known = style.points_above_rounding(metrics)
-    for run, look in looks.items():
-        rows = known[known["run"] == run]
-        axes.plot(rows["k"], rows["mean"], **look | {"marker": ""})
+    for name, look in looks.items():
+        _draw_course(axes, known[known["variant"] == name], "k", look)
+
+
+def _draw_course(axes: Axes, rows: pd.DataFrame, x: str, look: Mapping[str, Any]) -> None:
+    """The column `mean` against the column `x`: the mean over seeds, and their range."""
+    style.seed_band(axes, rows, x, look["color"])
+    means = rows.groupby(x)["mean"].mean()
+    axes.plot(means.index, means, **look | {"marker": ""})
 
 
 def _draw_ratios(axes: Axes, ratios: pd.DataFrame, looks: Styles) -> None:
-    """The mean over tokens of each run, with a bar over nine tenths of the tokens."""
-    for place, (run, look) in enumerate(looks.items()):
-        axes.plot([place, place], ratios.loc[run, ["q05", "q95"]], color=look["color"], linewidth=0.8)
-        axes.plot(place, ratios.loc[run, "mean"], **look)
+    """The mean over tokens of each variant, with a bar over nine tenths of the tokens, and a mark for each seed."""
+    for place, (name, look) in enumerate(looks.items()):
+        rows = ratios[ratios["variant"] == name]
+        axes.plot([place, place], rows[["q05", "q95"]].mean(), color=look["color"], linewidth=0.8)
+        axes.plot(place, rows["mean"].mean(), **look)
+        if len(rows) > 1:
+            axes.plot([place + 0.3] * len(rows), rows["mean"], color=look["color"], marker="_", linestyle="")
     axes.axhline(1, color=style.GREY, linewidth=0.8, linestyle=(0, (1, 1.5)))
     axes.set_yscale("log")
     style.label_powers(axes.yaxis)
@@ -116,17 +130,16 @@ def _draw_ratios(axes: Axes, ratios: pd.DataFrame, looks: Styles) -> None:
 
 
 def _draw_losses(axes: Axes, training: pd.DataFrame, looks: Styles) -> None:
-    measured = training.dropna(subset="held_out_loss")
-    for run, look in looks.items():
-        rows = measured[measured["run"] == run]
-        axes.plot(rows["iteration"], rows["held_out_loss"], **look | {"marker": ""})
+    measured = training.dropna(subset="held_out_loss").rename(columns={"held_out_loss": "mean"})
+    for name, look in looks.items():
+        _draw_course(axes, measured[measured["variant"] == name], "iteration", look)
     axes.set_title("held-out loss")
     axes.set_xlabel("iteration")
     axes.set_ylabel("nats per token")
 
 
 def _add_legend(figure: Figure, looks: Styles) -> None:
-    entries = {", ".join(variant(run)).replace("_", "-"): Line2D([], [], **look) for run, look in looks.items()}
+    entries = {name.replace("-", ", ").replace("_", "-"): Line2D([], [], **look) for name, look in looks.items()}
     entries[style.REPORTED_LABEL] = Patch(color=style.REPORTED_BAND)
     title = "sandwich, adapter at initialisation, initial state"
     figure.legend(entries.values(), entries.keys(), loc="outside upper center", ncols=3, title=title)

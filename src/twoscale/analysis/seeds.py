@@ -1,0 +1,215 @@
+"""The claims over several seeds: every quantity under each seed, its mean over seeds, and a verdict on the mean.
+
+All seeds are measured on the same documents, so seeds and documents are crossed: the value under a seed is the truth
+plus an effect of the seed, one of the documents, and one of both. The spread between seeds has the first and the last,
+the bootstrap over documents the second and the last; the mean over seeds varies with all three. Its interval joins
+
+- the interval of Student's t of the mean over seeds, as if the documents were fixed, and
+- the bootstrap of the mean over documents, drawn alike under every seed, as if the seeds were fixed,
+
+by the root of the sum of their squared lengths on either side (Zou and Donner 2008, "Construction of confidence limits
+about effect measures"). Each part keeps its degrees of freedom. The effect of both is in both parts, so the interval is
+conservative, like that of the bootstrap that resamples seeds and documents (Owen 2007, "The pigeonhole bootstrap").
+That one is of no use for few seeds: resamples of three have two thirds of their variance, and ten different values.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from twoscale import tables
+from twoscale.analysis import bootstrap, claims
+from twoscale.analysis.claims import ALL, CLAIMS, Claim, Verdict
+from twoscale.analysis.evidence import Estimate, Evidence, InconclusiveError
+from twoscale.analysis.findings import NOT_ASKED, Finding, Quantity, combine, find
+
+MEAN = "mean"  # in the place of a seed: the mean over seeds
+PER_RUN = "per run"  # the verdict over seeds on times, which depend on the machine
+
+
+# --- the mean over seeds -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SeedMean(Estimate):
+    """A mean over seeds, the geometric one of ratios, whose interval has the spread of seeds and of documents.
+
+    Attributes:
+        parts: The same number with its interval over documents and with that over seeds; the logarithm of a ratio.
+    """
+
+    parts: tuple[Estimate, ...] = ()
+
+    def widened(self, findings: int) -> Estimate:
+        return _joined(*(part.widened(findings) for part in self.parts), self.is_ratio)
+
+
+def mean_over_seeds(estimates: Sequence[Estimate]) -> SeedMean:
+    """The mean of the estimates of one quantity, one per seed, of which there are two or more.
+
+    Raises InconclusiveError if one of them is not finite or has no bootstrap over the same number of documents.
+    """
+    values = _values(estimates)
+    if len({estimate.units for estimate in estimates}) > 1 or any(e.samples is None for e in estimates):
+        raise InconclusiveError("the seeds were not measured on the same documents")
+    units, mean = estimates[0].units, float(values.mean())
+    samples = np.mean([estimate.samples for estimate in estimates], axis=0)
+    of_documents = Estimate(mean, *bootstrap.interval_about(mean, samples, units), freedom=units - 1)
+    return _joined(of_documents, _of_seeds(values), estimates[0].is_ratio).checked()
+
+
+def _values(estimates: Iterable[Estimate]) -> np.ndarray:
+    """The estimates (seeds,), logarithms of ratios."""
+    values = np.array([estimate.value for estimate in estimates])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        values = np.log(values) if all(estimate.is_ratio for estimate in estimates) else values
+    if not np.isfinite(values).all():
+        raise InconclusiveError("the quantity is infinite under a seed")
+    return values
+
+
+def _of_seeds(values: np.ndarray) -> Estimate:
+    """The mean of values (seeds,) with the interval of Student's t."""
+    mean, freedom = float(values.mean()), len(values) - 1
+    error = values.std(ddof=1) / np.sqrt(len(values))
+    half = bootstrap.t_quantile((1 + bootstrap.LEVEL) / 2, freedom) * float(error)
+    return Estimate(mean, mean - half, mean + half, freedom=freedom)
+
+
+def _joined(of_documents: Estimate, of_seeds: Estimate, is_ratio: bool) -> SeedMean:
+    mean = of_documents.value
+    low = mean - float(np.hypot(mean - of_documents.low, mean - of_seeds.low))
+    high = mean + float(np.hypot(of_documents.high - mean, of_seeds.high - mean))
+    joined = SeedMean(mean, low, high, parts=(of_documents, of_seeds))
+    return joined.exponential() if is_ratio else joined
+
+
+def deviation(estimates: Sequence[Estimate]) -> float:
+    """Standard deviation of the estimates between seeds, that of the logarithm for ratios."""
+    return float(_values(estimates).std(ddof=1))
+
+
+def document_error(estimates: Sequence[Estimate]) -> float:
+    """Standard error of an estimate that is due to the choice of documents, root mean square over the seeds."""
+    variances = [e.samples.var() * e.units / (e.units - 1) for e in estimates]
+    return float(np.sqrt(np.mean(variances)))
+
+
+# --- findings and verdicts -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SeedFinding:
+    """One quantity of a claim under every seed.
+
+    Attributes:
+        of_seeds: The finding under each seed.
+        mean: The finding about the mean over seeds.
+        deviation: Standard deviation between seeds; NaN if it is not measured.
+        document_error: Standard error within one seed, due to the choice of documents; NaN likewise.
+    """
+
+    of_seeds: tuple[Finding, ...]
+    mean: Finding
+    deviation: float = np.nan
+    document_error: float = np.nan
+
+
+@dataclass(frozen=True)
+class SeedVerdict:
+    """The verdicts on a claim under each seed, and that on the means over seeds."""
+
+    claim: Claim
+    of_seeds: tuple[Verdict, ...]
+    findings: tuple[SeedFinding, ...]
+    verdict: str
+    reason: str
+
+    @property
+    def counts(self) -> Counter[str]:
+        """How many seeds have each verdict."""
+        return Counter(verdict.verdict for verdict in self.of_seeds)
+
+
+def examine(claim: Claim, evidence: Mapping[int, Evidence]) -> SeedVerdict:
+    """The verdict on one claim.
+
+    Args:
+        claim: The claim.
+        evidence: Seed -> the tables of its run, for two seeds or more. Their bootstraps have the same seed.
+    """
+    of_seeds = tuple(claims.examine(claim, found) for found in evidence.values())
+    asked = all(verdict.findings for verdict in of_seeds)
+    quantities = list(claim.quantities(next(iter(evidence.values())))) if asked else []
+    rows = list(zip(*(verdict.findings for verdict in of_seeds), strict=True))
+    counted = sum(quantity.counts for quantity in quantities)
+    compare = _per_run if claim.timed else _compare
+    findings = tuple(compare(q, row, list(evidence), counted) for q, row in zip(quantities, rows, strict=True))
+    if not asked:
+        return SeedVerdict(claim, of_seeds, findings, NOT_ASKED, of_seeds[0].reason)
+    if claim.timed:
+        return SeedVerdict(claim, of_seeds, findings, PER_RUN, "times depend on the machine and its load")
+    return SeedVerdict(claim, of_seeds, findings, *combine(finding.mean for finding in findings))
+
+
+def _per_run(quantity: Quantity, row: tuple[Finding, ...], seeds: list[int], counted: int) -> SeedFinding:
+    return SeedFinding(row, Finding(quantity.scope, quantity.name, Estimate(), row[0].bounds, counts=quantity.counts))
+
+
+def _compare(quantity: Quantity, row: tuple[Finding, ...], seeds: list[int], counted: int) -> SeedFinding:
+    """The finding about the mean over seeds beside those of each seed, one of so many that count."""
+    missing = [f"seed {seed}: {f.reason}" for seed, f in zip(seeds, row, strict=True) if np.isnan(f.estimate.value)]
+    estimates = [finding.estimate for finding in row]
+
+    def measure() -> Estimate:
+        if missing:
+            raise InconclusiveError("; ".join(missing))
+        return mean_over_seeds(estimates)
+
+    mean = find(Quantity(quantity.scope, quantity.name, measure, quantity.bounds, quantity.counts), counted)
+    if np.isnan(mean.estimate.value):
+        return SeedFinding(row, mean)
+    return SeedFinding(row, mean, deviation(estimates), document_error(estimates))
+
+
+def verdicts(evidence: Mapping[int, Evidence], examined: Iterable[Claim] = CLAIMS) -> list[SeedVerdict]:
+    """One verdict per claim, in their order; see `examine`."""
+    return [examine(claim, evidence) for claim in examined]
+
+
+# --- the table -----------------------------------------------------------------------------------------------------
+
+
+def table(judged: Iterable[SeedVerdict], run: str, seeds: Sequence[int]) -> pd.DataFrame:
+    """The table "seeds": one row per finding and seed and one for the mean, then the verdicts with the scope "all"."""
+    rows = []
+    for verdict in judged:
+        for finding in verdict.findings:
+            rows += [_row(verdict.claim, str(seed), f) for seed, f in zip(seeds, finding.of_seeds, strict=True)]
+            spread = {"deviation": finding.deviation, "document_error": finding.document_error}
+            rows.append(_row(verdict.claim, MEAN, finding.mean) | spread)
+        for seed, whole in zip([*seeds, MEAN], [*verdict.of_seeds, verdict], strict=True):
+            finding = Finding(ALL, "", Estimate(), "", whole.verdict, whole.reason)
+            rows.append(_row(verdict.claim, str(seed), finding))
+    return pd.DataFrame(rows).assign(run=run)[list(tables.columns("seeds"))]
+
+
+def _row(claim: Claim, seed: str, finding: Finding) -> dict[str, object]:
+    estimate = finding.estimate
+    return {
+        "claim": claim.number,
+        "scope": finding.scope,
+        "quantity": finding.quantity,
+        "seed": seed,
+        "value": estimate.value,
+        "low": estimate.low,
+        "high": estimate.high,
+        "deviation": np.nan,
+        "document_error": np.nan,
+        "bounds": finding.bounds,
+        "verdict": finding.verdict,
+        "reason": finding.reason,
+    }

@@ -1,0 +1,245 @@
+"""The claims over seeds: means, spreads and verdicts of runs with known values, and how often an interval is wrong."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.unit import test_claims
+from twoscale import tables
+from twoscale.analysis import bootstrap, claims, evidence, seeds, seeds_page
+from twoscale.analysis.claims import ALL, CLAIMS
+from twoscale.analysis.evidence import Estimate, InconclusiveError
+from twoscale.analysis.findings import FAILS, HOLDS, NOT_ASKED, OPEN, above, judge
+
+SEEDS = (1337, 1338, 1339)
+
+
+def runs(number, *changes):
+    """Seed -> the usual synthetic tables with these changes of `test_claims.loops`, for one claim after another."""
+    frames = [test_claims.loops(last=change) for change in changes]
+    return {seed: test_claims.synthetic(loops=frame) for seed, frame in zip(SEEDS, frames, strict=True)}
+
+
+@cache
+def usual():
+    levels = ({"level": 0.55}, {"level": 0.58}, {"level": 0.61})
+    return seeds.verdicts(runs(4, *levels))
+
+
+def examine(number, *changes):
+    return seeds.examine(CLAIMS[number - 1], runs(number, *changes))
+
+
+# --- values of a constructed table -----------------------------------------------------------------------------
+
+
+def test_the_mean_and_the_deviation_are_those_of_the_seeds_and_each_seed_has_its_finding():
+    verdict = usual()[3]
+    group = verdict.findings[0]
+    values = [finding.estimate.value for finding in group.of_seeds]
+    assert values == pytest.approx([0.55, 0.58, 0.61], abs=1e-3)
+    assert group.mean.estimate.value == pytest.approx(0.58, abs=1e-3)
+    assert group.deviation == pytest.approx(0.03, abs=1e-4)
+    single = claims.examine(CLAIMS[3], test_claims.synthetic(loops=test_claims.loops(last={"level": 0.58})))
+    assert group.of_seeds[1] == single.findings[0]
+
+
+def test_the_document_error_is_the_standard_error_of_the_mean_over_documents():
+    group = usual()[3].findings[0]
+    exact = 0.01 * test_claims.SPREAD.std(ddof=1) / np.sqrt(len(test_claims.SPREAD))
+    assert group.document_error == pytest.approx(exact, rel=0.06)
+
+
+def test_equal_seeds_leave_the_interval_of_the_documents():
+    same = {"level": 0.58}
+    group = examine(4, same, same, same).findings[0]
+    assert group.deviation == pytest.approx(0, abs=1e-12)
+    one, mean = group.of_seeds[0].estimate, group.mean.estimate
+    assert (mean.low, mean.high) == pytest.approx((one.low, one.high))
+
+
+def test_documents_without_a_spread_leave_the_interval_of_student():
+    values = np.array([1.0, 2.0, 4.0])
+    mean = seeds.mean_over_seeds([Estimate(v, v, v, samples=np.full(9, v), units=5) for v in values])
+    half = 4.302653 * values.std(ddof=1) / np.sqrt(3)
+    assert (mean.low, mean.high) == pytest.approx((values.mean() - half, values.mean() + half), rel=1e-4)
+
+
+def test_the_mean_of_ratios_is_geometric_and_its_interval_that_of_the_logarithms():
+    samples = np.log([0.9, 1.0, 1.1])
+    ratios = [Estimate(r, r, r, samples=np.log(r) + samples, units=5, is_ratio=True) for r in (0.1, 1.0, 10.0)]
+    mean = seeds.mean_over_seeds(ratios)
+    assert mean.value == pytest.approx(1.0)
+    assert mean.is_ratio
+    assert mean.low * mean.high == pytest.approx(1.0, rel=0.01)
+    assert seeds.deviation(ratios) == pytest.approx(np.log(10))
+
+
+def test_a_widened_interval_widens_either_part_by_its_own_degrees_of_freedom():
+    def mean(spread):
+        values = 1.0 + spread * np.array([-1.0, 0.0, 1.0])
+        samples = np.linspace(-0.1, 0.1, 101)
+        return seeds.mean_over_seeds([Estimate(v, samples=v + samples, units=9) for v in values])
+
+    of_seeds, of_documents = mean(100.0), mean(0.0)
+    for estimate, freedom in ((of_seeds, 2), (of_documents, 8)):
+        one, ten = (bootstrap.t_quantile(1 - 0.025 / findings, freedom) for findings in (1, 10))
+        wide = estimate.widened(10)
+        assert (wide.high - 1) / (estimate.high - 1) == pytest.approx(ten / one, rel=1e-3)
+
+
+def test_a_quantity_that_a_seed_lacks_has_no_mean_and_says_which_seed():
+    lacking = test_claims.synthetic(quality=test_claims.without(test_claims.quality(), "kl", 1e-2))
+    found = {1337: test_claims.synthetic(), 1338: lacking, 1339: test_claims.synthetic()}
+    verdict = seeds.examine(CLAIMS[7], found)
+    assert verdict.verdict == OPEN
+    assert "seed 1338: rows missing: kl at 0.01" in verdict.reason
+
+
+def test_an_infinite_value_or_other_documents_give_no_mean():
+    finite = Estimate(1.0, 1.0, 1.0, samples=np.ones(3), units=4)
+    for other in (replace(finite, value=np.inf), replace(finite, units=5), replace(finite, samples=None)):
+        with pytest.raises(InconclusiveError):
+            seeds.mean_over_seeds([finite, other])
+
+
+def test_the_samples_of_all_seeds_are_of_the_same_documents():
+    """Documents that shift every seed alike are no spread between seeds, and do not average out over them."""
+    shift = {"level": 0.58, "level_spread": 0.1}
+    group = examine(4, shift, shift | {"level": 0.581}, shift | {"level": 0.579}).findings[0]
+    assert group.deviation < 0.05 * group.document_error
+    one, mean = group.of_seeds[0].estimate, group.mean.estimate
+    assert mean.high - mean.low == pytest.approx(one.high - one.low, rel=0.05)
+
+
+# --- verdicts --------------------------------------------------------------------------------------------------
+
+
+def test_seeds_are_counted_by_verdict_and_a_mean_between_the_bounds_is_no_verdict_where_seeds_differ():
+    verdict = examine(4, {"level": 0.55}, {"level": 0.3}, {"level": 0.56})
+    assert verdict.counts == {HOLDS: 2, FAILS: 1}
+    assert verdict.verdict == OPEN
+
+
+def test_seeds_that_agree_bear_a_claim_out_or_refute_it():
+    assert examine(4, {"level": 0.55}, {"level": 0.56}, {"level": 0.57}).verdict == HOLDS
+    assert examine(4, {"level": 0.20}, {"level": 0.21}, {"level": 0.22}).verdict == FAILS
+
+
+def test_times_have_a_verdict_per_run_and_no_mean():
+    for verdict in usual():
+        of_mean = [finding.mean.estimate.value for finding in verdict.findings]
+        if verdict.claim.timed:
+            assert verdict.verdict == seeds.PER_RUN
+            assert np.isnan(of_mean).all()
+            assert sum(verdict.counts.values()) == 3
+        else:
+            assert not np.isnan(of_mean).any()
+
+
+def test_a_claim_that_is_not_asked_of_a_run_is_not_asked_over_seeds():
+    short = {seed: replace(test_claims.synthetic(), max_loops=7) for seed in SEEDS}
+    verdict = seeds.examine(CLAIMS[6], short)
+    assert (verdict.verdict, verdict.findings) == (NOT_ASKED, ())
+
+
+# --- how often an interval is wrong ----------------------------------------------------------------------------
+
+DRAWS, DOCUMENTS = 1000, 12
+BARE = evidence.Evidence(*[pd.DataFrame()] * 6, max_loops=30)
+
+
+def draw(generator, of_seeds, of_documents, of_both, count):
+    """The mean over seeds of a number whose truth is 0: effects of seeds, of documents, and of both, crossed."""
+    values = of_seeds * generator.normal(size=(count, 1)) + of_documents * generator.normal(size=DOCUMENTS)
+    values = values + of_both * generator.normal(size=values.shape)
+    units = 100 * np.stack([values, np.ones_like(values)], axis=-1)
+    estimates = [BARE.estimate(lambda totals: totals[..., 0] / totals[..., 1], rows) for rows in units]
+    return estimates, seeds.mean_over_seeds(estimates)
+
+
+WORLDS = {
+    "seeds alone": (1.0, 0.01, 0.01),
+    "documents alone": (0.0, 1.0, 0.0),
+    "seeds as much as documents": (1.0, np.sqrt(DOCUMENTS), 0.0),
+    "mostly an effect of both": (0.3, 1.0, 3.0),
+    "seeds twice as much as documents": (2.0, np.sqrt(DOCUMENTS), 1.0),
+}
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+@pytest.mark.parametrize("world", WORLDS)
+def test_the_interval_covers_the_truth_in_95_percent(world, count):
+    generator = np.random.default_rng([count, len(world)])
+    drawn = [draw(generator, *WORLDS[world], count)[1] for _ in range(DRAWS)]
+    covered = np.mean([mean.low <= 0 <= mean.high for mean in drawn])
+    assert covered > 0.95 - 3 * np.sqrt(0.05 * 0.95 / DRAWS)
+
+
+def test_the_interval_of_one_seed_and_the_mean_of_their_intervals_do_not_cover_the_truth_over_seeds():
+    """Why it takes seeds: where they differ as much as documents do, the interval of one run is too narrow."""
+    generator = np.random.default_rng(5)
+    drawn = [draw(generator, *WORLDS["seeds as much as documents"], 3)[0][0] for _ in range(DRAWS)]
+    assert np.mean([one.low <= 0 <= one.high for one in drawn]) < 0.9
+
+
+@pytest.mark.parametrize("findings", [1, 9])
+def test_a_true_number_at_its_bound_is_refuted_in_at_most_5_percent(findings):
+    generator = np.random.default_rng(findings)
+    refuted = 0
+    for _ in range(DRAWS // findings):
+        drawn = [draw(generator, 1.0, 2.0, 1.0, 3)[1] for _ in range(findings)]
+        refuted += any(judge(above(0), mean, findings)[0] == FAILS for mean in drawn)
+    assert refuted / (DRAWS // findings) < 0.05 + 3 * np.sqrt(0.05 * 0.95 / (DRAWS // findings)) * (findings > 1)
+
+
+def test_the_true_deviation_is_within_its_factors_in_95_percent():
+    samples = np.random.default_rng(0).normal(size=(20_000, 3)).std(axis=1, ddof=1)
+    low, high = bootstrap.deviation_factors(3)
+    assert np.mean((low * samples <= 1) & (high * samples >= 1)) == pytest.approx(0.95, abs=0.006)
+    assert (low, high) == pytest.approx((0.5207, 6.285), rel=1e-3)
+
+
+# --- table and page --------------------------------------------------------------------------------------------
+
+
+def test_the_table_has_a_row_for_each_seed_and_for_the_mean_and_the_verdicts_last():
+    frame = seeds.table(usual(), "trial", SEEDS)
+    assert list(frame) == list(tables.columns("seeds"))
+    assert list(frame["seed"].unique()) == ["1337", "1338", "1339", "mean"]
+    assert (frame.groupby(["claim", "scope", "quantity"]).size() == 4).all()
+    assert frame[frame["deviation"].notna()]["seed"].eq("mean").all()
+    whole = frame[frame["scope"] == ALL]
+    assert whole[whole["seed"] == "mean"]["verdict"].tolist() == [verdict.verdict for verdict in usual()]
+
+
+def test_every_quantity_of_the_claims_is_in_the_table():
+    single = claims.table(claims.verdicts(test_claims.synthetic()), "trial")
+    keys = ["claim", "scope", "quantity"]
+    frame = seeds.table(usual(), "trial", SEEDS)
+    assert set(map(tuple, frame[keys].to_numpy())) == set(map(tuple, single[keys].to_numpy()))
+
+
+def test_the_page_has_each_seed_its_spread_and_what_so_many_seeds_can_say():
+    text = seeds_page.page(usual(), "trial_", "Python <i>", SEEDS)
+    assert "on the run trial\\_ under 3 seeds" in text
+    assert "Python &lt;i&gt;" in text
+    assert "reaches 2.5 standard deviations" in text
+    assert "0.52 to 6.3 times" in text
+    for verdict in usual():
+        assert f"## {verdict.claim.number}. {verdict.claim.title}: {verdict.verdict}" in text
+    row = next(line for line in text.splitlines() if line.startswith("| 4 | settled mean cosine"))
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert [cell.split(" ")[0] for cell in cells[2:5]] == ["0.55", "0.58", "0.61"]
+    assert cells[5] == "0.03"
+    assert cells[7].startswith("0.58 (")
+    assert cells[9] == usual()[3].findings[0].mean.verdict
+
+
+def test_every_row_of_a_table_of_the_page_has_the_cells_of_its_header():
+    lines = seeds_page.page(usual(), "trial", "text", SEEDS).splitlines()
+    widths = {line.replace("\\|", "").count("|") for line in lines if line.startswith("|")}
+    assert widths == {7, 11}
