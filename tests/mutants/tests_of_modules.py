@@ -15,7 +15,7 @@ TESTS = {
     "dynamics/measures": ["measures", "criteria"],
     "dynamics/trajectories": ["trajectories"],
     "dynamics/path_types": ["path_types"],
-    "training/trainer": ["training", "compile", "processes"],
+    "training/trainer": ["training", "compile", "processes", "metrics_log"],
     "data/batches": ["batches", "rng"],
     "data/shards": ["shards"],
     "data/text": ["text"],
@@ -49,7 +49,7 @@ SLOW += " or Ouro or retrofitted or branch or blend"
 SELECTED = {
     "model/flops": "flops or parameters or cache or count or bytes or row",
     "model/checkpoints": "test_checkpoints or opens_as_a_checkpoint",
-    "training/trainer": "test_training or test_compile or two_processes_train",
+    "training/trainer": "test_training or test_compile or two_processes_train or missing_package",
     "exits/parallel": f"not ({SLOW} or replay or slots or warm or predictions)",
     "exits/decoder": f"not ({SLOW})",
 }

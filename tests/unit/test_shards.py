@@ -12,7 +12,7 @@ import tiktoken
 from tests.texts import CORPUS
 from twoscale import tables
 from twoscale.data import shards as shards_module
-from twoscale.data.shards import ShardWriter, TokenShard, join_tokens, open_shard, tokenize_text
+from twoscale.data.shards import ShardWriter, TokenShard, join_tokens, open_shard, read_digest, tokenize_text
 from twoscale.data.tokenizer import END_OF_TEXT, Tokenizer, byte_level, load_bpe, load_tokenizer, train_bpe
 from twoscale.errors import InputError
 
@@ -355,3 +355,12 @@ def test_a_limit_holds_over_several_appends(tmp_path):
     assert np.fromfile(tmp_path / "train.bin", np.uint16).tolist() == [1, 2, 3, 4, 1, 2, 3]
     assert (writer.count, writer.documents) == (7, 1)
     assert writer.hash.hexdigest() == hashlib.sha256((tmp_path / "train.bin").read_bytes()).hexdigest()
+
+
+def test_metadata_without_a_digest_is_refused(shards, tmp_path):
+    metadata = tokenize(shards, tmp_path)[2]
+    content = json.loads(metadata.read_text())
+    assert read_digest(metadata) == content.pop("digest")
+    metadata.write_text(json.dumps(content))
+    with pytest.raises(InputError, match=r"tokens\.json: found no digest, expected the metadata"):
+        read_digest(metadata)

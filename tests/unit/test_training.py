@@ -476,12 +476,6 @@ def test_a_segment_that_has_to_stop_saves_its_state_and_goes_on_from_it(untraine
     assert untimed(tables.read("training", paths.log).to_dict("records"))[0]["iteration"] == 1
 
 
-def test_a_tracker_that_is_not_installed_is_refused_before_anything_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"train\.tracker: found 'wandb'"):
-        train_segment(segment(tracker="wandb"), DATA, Segment(2, WHOLE), segment_paths(tmp_path, 0, 2))
-
-
 def test_the_log_of_the_segment_before_is_beside_that_of_this_one():
     paths = segment_paths(Path("run"), 2, 6)
     assert paths.previous_log == Path("run/iteration_000002.parquet")
