@@ -241,6 +241,23 @@ COLUMNS: dict[str, dict[str, str]] = {
         "excess_low": "float64",  # 95 % interval of excess
         "excess_high": "float64",  # 95 % interval of excess
     },
+    # One row per (group, loop step, held-out sequence) at the last checkpoint: what x^k predicts through the layers
+    # behind its group, means over the tokens of the sequence.
+    "lens": {
+        "run": "string",
+        "iteration": "int64",
+        "group": "string",
+        "k": "int32",  # loop steps behind the decoded state
+        "sequence": "int32",
+        "document": "int32",  # held-out document with the first token of the sequence
+        "tokens": "int64",
+        "ce": "float64",  # nats per token
+        "entropy": "float64",  # of the prediction, nats per token
+        "log_rank": "float64",  # logarithm of the rank of the right token; exp of its mean is a geometric mean
+        "right": "float64",  # share of tokens whose most likely next token is the right one
+        "lost": "float64",  # share predicted wrongly, and rightly at an earlier k > 0 of the table; null at k = 0
+        "lost_since_mean": "float64",  # the same, of those predicted rightly at the mean loops of training
+    },
     # One row per held-out sequence; each token runs the smallest fixed loop count that settles its prediction.
     "uniform_loops": {
         "run": "string",

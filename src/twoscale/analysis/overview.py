@@ -105,6 +105,18 @@ def _scaling(table: pd.DataFrame) -> str:
     return f"Perplexity at the last checkpoint: {', '.join(values)}."
 
 
+def _lens(table: pd.DataFrame) -> str:
+    last = table[table["k"] == table["k"].max()]
+    shares = [
+        f"{100 * np.average(rows['lost_since_mean'], weights=rows['tokens']):.2g} % (group {group.replace('-', '–')})"
+        for group, rows in last.groupby("group", sort=False)
+    ]
+    return (
+        f"Right predictions at the mean loops of training that are lost at {last['k'].iloc[0]} loops, of all tokens: "
+        f"{', '.join(shares)}."
+    )
+
+
 def _path_types(table: pd.DataFrame) -> str:
     last = table[table["iteration"] == table["iteration"].max()]
     shares = last.groupby(["group", "path_type"], sort=False)["share"].sum().mul(100)
@@ -128,6 +140,7 @@ def _path_independence(table: pd.DataFrame) -> str:
 NUMBERS: Mapping[str, Callable[[pd.DataFrame], str]] = {
     "training": _training,
     "scaling": _scaling,
+    "lens": _lens,
     "path_types": _path_types,
     "path_independence": _path_independence,
 }

@@ -85,6 +85,43 @@ def summarise_scaling(paths: Iterable[str | Path], run: str, seed: int) -> pd.Da
     return scaling[list(tables.columns("scaling"))]
 
 
+def summarise_lens(lens: pd.DataFrame, mean_loops: int, seed: int = 0) -> pd.DataFrame:
+    """Means over tokens per group and loop step k, with bounds over documents.
+
+    Bounds of `ce`, `entropy` and `rank` are those of their change since k = `mean_loops` on the same documents, around
+    the value: they show the change by more or fewer loop steps, not the variation of the text.
+
+    Args:
+        lens: Table "lens" of one run.
+        mean_loops: The loop step in the table next to the mean of training.
+
+    Returns:
+        Columns group, k and, for each of ce, entropy, rank (geometric mean), right, lost and lost_since_mean, the mean
+        and the bounds with _low and _high; groups in the order of the table, null as there.
+    """
+    keys = ["group", "sequence"]
+    trained = lens[lens["k"] == mean_loops].set_index(keys)
+    columns = {}
+    for name in ("ce", "entropy", "log_rank"):
+        change = lens[name] - lens.join(trained[name].rename("trained"), on=keys)["trained"]
+        columns |= _with_bounds(lens.assign(change=change), name, "change", seed)
+    for name in ("right", "lost", "lost_since_mean"):
+        columns |= _with_bounds(lens.dropna(subset=name), name, name, seed)
+    summary = pd.DataFrame(columns).reset_index()
+    for name in [name for name in summary.columns if name.startswith("log_rank")]:
+        summary[name.removeprefix("log_")] = np.exp(summary.pop(name))
+    order = {group: place for place, group in enumerate(lens["group"].unique())}
+    return summary.sort_values(["group", "k"], key=lambda column: column.replace(order), ignore_index=True)
+
+
+def _with_bounds(rows: pd.DataFrame, name: str, varied: str, seed: int) -> dict[str, pd.Series]:
+    """The mean of a column per group and k, and the bounds of the mean of another one, moved to it."""
+    by_point = rows.groupby(["group", "k"])
+    mean = _weighted(by_point, name)
+    bounds = _mean_intervals(by_point, varied, seed).add(mean - _weighted(by_point, varied), axis="index")
+    return {name: mean, f"{name}_low": bounds["low"], f"{name}_high": bounds["high"]}
+
+
 def _weighted(by_point: pd.api.typing.DataFrameGroupBy, values: str) -> pd.Series:
     """The mean of the column `values` at each point, each row weighted by its tokens."""
     means = {point: np.average(rows[values], weights=rows["tokens"]) for point, rows in by_point}

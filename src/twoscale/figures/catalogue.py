@@ -182,6 +182,19 @@ def _scaling(config: Config) -> dict[str, Any]:
     }
 
 
+def _lens(config: Config) -> dict[str, Any]:
+    return {
+        "after": _after(config),
+        "groups": _groups(config),
+        "tokens": config.lens_sequences * config.model.context_length,
+        "last": config.lens_steps[-1],
+        "other_loops": config.lens_other_loops,
+        "mean_loops": f"{config.model.mean_loops:g}",
+        "typical_loops": config.model.typical_loops,
+        "dtype": config.lens.dtype,
+    }
+
+
 def _path_types(config: Config) -> dict[str, Any]:
     return _trajectories(config) | {"path_types": plain(config.path_types)}
 
@@ -273,6 +286,14 @@ FIGURES = (
         title="Quality against loops",
         loops=lambda config: max(config.scaling.loops),
         values=lambda config: {"mean_loops": config.model.mean_loops},
+    ),
+    Figure(
+        "lens",
+        table("lens"),
+        _lens,
+        title="Lens: through the loops",
+        loops=lambda config: config.lens_steps[-1],
+        values=lambda config: {"mean_loops": config.model.mean_loops, "typical_loops": config.model.typical_loops},
     ),
     Figure(
         "pareto",
