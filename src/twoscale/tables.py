@@ -277,6 +277,30 @@ COLUMNS: dict[str, dict[str, str]] = {
         "check_ms": "float64",  # one check of the KL criterion, per token
         "loop_step_ms": "float64",  # one loop step, per token
     },
+    # One row per (model, seed), and one per model for the mean over seeds: held-out cross-entropy at train.held_out_loops
+    # of the looped model, of models without loops, and of the untrained looped model. Intervals are of 95 %.
+    "controls": {
+        "run": "string",
+        "model": "string",  # looped; parameters, flops: without loops, with as many of them; untrained
+        "seed": "int64",  # null: mean over seeds
+        "seeds": "int32",  # number of seeds that the row is about
+        "layers": "int32",
+        "parameters": "int64",
+        "flops": "float64",  # of training, per token, at the mean loop count
+        "iteration": "int64",
+        "tokens": "int64",
+        "documents": "int64",
+        "ce": "float64",  # nats per token
+        "ce_low": "float64",  # over documents
+        "ce_high": "float64",  # over documents
+        "difference": "float64",  # ce minus that of the looped model with the same seed, on the same documents
+        "difference_low": "float64",  # over documents, and in the row of the mean also over seeds
+        "difference_high": "float64",  # over documents, and in the row of the mean also over seeds
+        "documents_low": "float64",  # of the difference, over documents alone
+        "documents_high": "float64",  # of the difference, over documents alone
+        "seeds_low": "float64",  # of the difference, over seeds alone; null for one seed
+        "seeds_high": "float64",  # of the difference, over seeds alone; null for one seed
+    },
     # The page results/explore.html shows the beginning of one held-out sequence. One row per token.
     "explore_tokens": {
         "run": "string",

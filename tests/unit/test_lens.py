@@ -202,7 +202,7 @@ def test_a_multiple_below_one_is_refused():
 
 def lens_table(groups=("2", "3"), steps=(0, 1, 3, 24)):
     """Two documents; cross-entropy, rank and shares are functions of k, the text shifts both alike."""
-    return pd.DataFrame(
+    rows = [
         {
             "run": "trial",
             "iteration": 20,
@@ -221,7 +221,13 @@ def lens_table(groups=("2", "3"), steps=(0, 1, 3, 24)):
         for group in groups
         for k in steps
         for number in range(2)
-    )
+    ]
+    return pd.DataFrame(rows, columns=list(tables.columns("lens")))
+
+
+def draw(**changes):
+    context = style.FigureContext("trial", "text", 24)
+    return figure_module.draw(lens_table(**changes), mean_loops=3.2, typical_loops=3, context=context)
 
 
 def test_rows_fit_their_table(tmp_path):
@@ -246,8 +252,7 @@ def test_the_summary_weighs_sequences_by_tokens_and_bounds_the_change_and_not_th
 
 
 def test_the_figure_has_a_line_per_group_and_lost_predictions_start_after_the_first_loop_step():
-    context = style.FigureContext("trial", "text", 24)
-    figure = figure_module.draw(lens_table(), mean_loops=3.2, typical_loops=3, context=context)
+    figure = draw()
     ce, entropy, rank, lost = figure.axes
     assert [len(axes.get_lines()) for axes in (ce, entropy, rank, lost)] == [3, 3, 3, 5]
     assert list(ce.get_lines()[1].get_xdata()) == [0, 1, 3, 24]
@@ -256,4 +261,4 @@ def test_the_figure_has_a_line_per_group_and_lost_predictions_start_after_the_fi
     assert rank.get_lines()[1].get_ydata()[-1] == pytest.approx(26 * np.exp(0.75))
     assert legend_texts(figure) == ["group 2", "group 3", "lost since 3 loops", "trained: 3.2 loops"]
     with pytest.raises(InputError, match="table lens: found no row"):
-        figure_module.draw(lens_table()[:0], mean_loops=3.2, typical_loops=3, context=context)
+        draw(groups=())

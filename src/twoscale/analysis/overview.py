@@ -12,6 +12,7 @@ import pandas as pd
 
 from twoscale.analysis import claims
 from twoscale.analysis.claims_page import number
+from twoscale.analysis.controls import CONTROLS, NAMES
 from twoscale.analysis.findings import FAILS, HOLDS, NOT_ASKED, OPEN
 
 # Text colours with a contrast above 4.5 to white.
@@ -117,6 +118,15 @@ def _lens(table: pd.DataFrame) -> str:
     )
 
 
+def _controls(table: pd.DataFrame) -> str:
+    means = table[table["seed"].isna() & table["model"].isin(CONTROLS)]
+    parts = [
+        f"{row.difference:+.3f} [{row.difference_low:+.3f}, {row.difference_high:+.3f}] without loops, {NAMES[row.model]}"
+        for row in means.itertuples()
+    ]
+    return f"Held-out cross-entropy minus that of the looped model, nats per token: {'; '.join(parts)}."
+
+
 def _path_types(table: pd.DataFrame) -> str:
     last = table[table["iteration"] == table["iteration"].max()]
     shares = last.groupby(["group", "path_type"], sort=False)["share"].sum().mul(100)
@@ -141,6 +151,7 @@ NUMBERS: Mapping[str, Callable[[pd.DataFrame], str]] = {
     "training": _training,
     "scaling": _scaling,
     "lens": _lens,
+    "controls": _controls,
     "path_types": _path_types,
     "path_independence": _path_independence,
 }

@@ -99,14 +99,14 @@ def summarise_lens(lens: pd.DataFrame, mean_loops: int, seed: int = 0) -> pd.Dat
         Columns group, k and, for each of ce, entropy, rank (geometric mean), right, lost and lost_since_mean, the mean
         and the bounds with _low and _high; groups in the order of the table, null as there.
     """
-    keys = ["group", "sequence"]
+    keys, point = ["group", "sequence"], ["group", "k"]
     trained = lens[lens["k"] == mean_loops].set_index(keys)
     columns = {}
     for name in ("ce", "entropy", "log_rank"):
         change = lens[name] - lens.join(trained[name].rename("trained"), on=keys)["trained"]
-        columns |= _with_bounds(lens.assign(change=change), name, "change", seed)
+        columns |= with_bounds(lens.assign(change=change), point, name, "change", seed)
     for name in ("right", "lost", "lost_since_mean"):
-        columns |= _with_bounds(lens.dropna(subset=name), name, name, seed)
+        columns |= with_bounds(lens.dropna(subset=name), point, name, name, seed)
     summary = pd.DataFrame(columns).reset_index()
     for name in [name for name in summary.columns if name.startswith("log_rank")]:
         summary[name.removeprefix("log_")] = np.exp(summary.pop(name))
@@ -114,9 +114,12 @@ def summarise_lens(lens: pd.DataFrame, mean_loops: int, seed: int = 0) -> pd.Dat
     return summary.sort_values(["group", "k"], key=lambda column: column.replace(order), ignore_index=True)
 
 
-def _with_bounds(rows: pd.DataFrame, name: str, varied: str, seed: int) -> dict[str, pd.Series]:
-    """The mean of a column per group and k, and the bounds of the mean of another one, moved to it."""
-    by_point = rows.groupby(["group", "k"])
+def with_bounds(rows: pd.DataFrame, keys: list[str], name: str, varied: str, seed: int) -> dict[str, pd.Series]:
+    """The mean over tokens of a column per point of `keys`, and bounds over documents with _low and _high.
+
+    The bounds are those of the mean of the column `varied`, moved to the mean of the other one.
+    """
+    by_point = rows.groupby(keys, sort=False)
     mean = _weighted(by_point, name)
     bounds = _mean_intervals(by_point, varied, seed).add(mean - _weighted(by_point, varied), axis="index")
     return {name: mean, f"{name}_low": bounds["low"], f"{name}_high": bounds["high"]}

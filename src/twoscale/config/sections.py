@@ -1012,6 +1012,20 @@ class VariantsConfig(Section):
     )
 
 
+class ControlsConfig(Section):
+    """Models without loops beside the looped one: of the same parameters, and of the same training FLOPs per token.
+
+    `snakemake controls` trains them on the same batches under every seed, and compares held-out cross-entropies.
+    """
+
+    overrides: dict[str, Any] = key(
+        {},
+        "Config sections of these runs, which take precedence over all other layers. With any, the looped model is "
+        "trained again under them; without, it is the run itself.",
+        source="ours",
+    )
+
+
 # --- the whole config -----------------------------------------------------------------------------------------------
 
 
@@ -1101,6 +1115,7 @@ class Config(Derived, Section):
     path_independence: PathIndependenceConfig = PathIndependenceConfig()
     download: DownloadConfig = DownloadConfig()
     variants: VariantsConfig = VariantsConfig()
+    controls: ControlsConfig = ControlsConfig()
 
     @model_validator(mode="after")
     def _set_vocab_size(self) -> Self:

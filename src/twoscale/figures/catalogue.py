@@ -223,6 +223,15 @@ def _variants(config: Config) -> dict[str, Any]:
     }
 
 
+def _controls(config: Config) -> dict[str, Any]:
+    return {
+        "held_out_loops": config.train.held_out_loops,
+        "tokens": config.scaling_sequences * config.model.context_length,
+        "mean_loops": f"{config.model.mean_loops + 1:g}",
+        "dtype": config.scaling.dtype,
+    }
+
+
 # --- the figures ----------------------------------------------------------------------------------------------------
 
 
@@ -319,5 +328,14 @@ FIGURES = (
         target="variants",
         training=True,
         study="variants",
+    ),
+    Figure(
+        "controls",
+        table("controls"),
+        _controls,
+        loops=lambda config: config.train.held_out_loops,
+        target="controls",
+        title="Controls: what the loops buy",
+        training=True,
     ),
 )
