@@ -277,8 +277,8 @@ COLUMNS: dict[str, dict[str, str]] = {
         "check_ms": "float64",  # one check of the KL criterion, per token
         "loop_step_ms": "float64",  # one loop step, per token
     },
-    # One row per (model, seed), and one per model for the mean over seeds: held-out cross-entropy at train.held_out_loops
-    # of the looped model, of models without loops, and of the untrained looped model. Intervals are of 95 %.
+    # One row per (model, seed), and one per model for the mean over seeds: held-out cross-entropy of the looped model
+    # at train.held_out_loops, of models without loops, and of the untrained looped model. Intervals are of 95 %.
     "controls": {
         "run": "string",
         "model": "string",  # looped; parameters, flops: without loops, with as many of them; untrained

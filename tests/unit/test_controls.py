@@ -144,7 +144,7 @@ DOCUMENTS = 6
 
 
 def quality(path, offset, effect=0.0):
-    """Table "scaling_quality" of one model: documents differ by a lot, models by `offset`, both together by `effect`."""
+    """Table "scaling_quality": documents differ by a lot, models by `offset`, both together by `effect`."""
     numbers = np.arange(DOCUMENTS)
     frame = pd.DataFrame({"sequence": numbers, "document": numbers, "tokens": 100 + 100 * (numbers == 0)})
     frame["ce"] = 4 + numbers + offset + effect * (-1.0) ** numbers

@@ -210,7 +210,7 @@ def lens_table(groups=("2", "3"), steps=(0, 1, 3, 24)):
             "k": k,
             "sequence": number,
             "document": number,
-            "tokens": 100 + 200 * number,
+            "tokens": 100 + 100 * number,
             "ce": 4 + 1 / (k + 1) + number,
             "entropy": 3 + 1 / (k + 1),
             "log_rank": np.log(2 + k) + number,
@@ -242,11 +242,11 @@ def test_the_summary_weighs_sequences_by_tokens_and_bounds_the_change_and_not_th
     summary = summarise_lens(lens_table(groups=("3", "2")), 3)
     assert summary[["group", "k"]].to_numpy().tolist() == [[g, k] for g in ("3", "2") for k in (0, 1, 3, 24)]
     row = summary.set_index(["group", "k"]).loc["2", 1]
-    assert row["ce"] == pytest.approx(4.5 + 0.75)
+    assert row["ce"] == pytest.approx(4.5 + 2 / 3)
     assert (row["ce_low"], row["ce_high"]) == pytest.approx(
         (row["ce"], row["ce"])
     )  # the change is that of every document
-    assert row["rank"] == pytest.approx(3 * np.exp(0.75))
+    assert row["rank"] == pytest.approx(3 * np.exp(2 / 3))
     first = summary.set_index(["group", "k"]).loc["2", 0]
     assert first[["lost", "lost_low", "lost_since_mean"]].isna().all()
 
@@ -254,11 +254,13 @@ def test_the_summary_weighs_sequences_by_tokens_and_bounds_the_change_and_not_th
 def test_the_figure_has_a_line_per_group_and_lost_predictions_start_after_the_first_loop_step():
     figure = draw()
     ce, entropy, rank, lost = figure.axes
-    assert [len(axes.get_lines()) for axes in (ce, entropy, rank, lost)] == [3, 3, 3, 5]
+    assert [len(axes.get_lines()) for axes in (ce, entropy, rank, lost)] == [4, 4, 3, 5]
     assert list(ce.get_lines()[1].get_xdata()) == [0, 1, 3, 24]
     assert list(lost.get_lines()[1].get_xdata()) == [1, 3, 24]
     assert list(lost.get_lines()[3].get_xdata()) == [24]
-    assert rank.get_lines()[1].get_ydata()[-1] == pytest.approx(26 * np.exp(0.75))
+    assert list(ce.get_lines()[1].get_ydata()) == pytest.approx([0.75, 0.25, 0, 1 / 25 - 1 / 4])
+    assert ce.get_title(loc="left") == "(i)  cross-entropy, 4.92 at $k = 3$"
+    assert rank.get_lines()[1].get_ydata()[-1] == pytest.approx(26 * np.exp(2 / 3))
     assert legend_texts(figure) == ["group 2", "group 3", "lost since 3 loops", "trained: 3.2 loops"]
     with pytest.raises(InputError, match="table lens: found no row"):
         draw(groups=())

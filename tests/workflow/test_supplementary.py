@@ -62,5 +62,28 @@ def test_the_variants_are_runs_of_the_same_rules_on_the_text_of_the_selected_run
     assert editable.plan() == {}
 
 
+def test_the_controls_are_trained_beside_the_selected_run_and_compared_with_it(editable):
+    planned = editable.plan("controls")
+    assert planned == {
+        "init_model": 2,
+        "train_segment": 2,
+        "train_segment_last": 2,
+        "measure_control": 4,
+        "compare_controls": 1,
+        "plot_controls": 1,
+    }
+    editable.succeed("controls")
+    table = pd.read_parquet(editable.root / "results/tiny/tables/controls.parquet")
+    assert table["model"].unique().tolist() == ["looped", "parameters", "flops", "untrained"]
+    assert table["iteration"].unique().tolist() == [20, 0]
+    looped = pd.read_parquet(editable.root / "results/tiny/training/iteration_000020.parquet")
+    control = pd.read_parquet(editable.root / "results/controls/flops/training/iteration_000020.parquet")
+    assert control["tokens_seen"].tolist() == looped["tokens_seen"].tolist()
+    assert "| same parameters |" in (editable.root / "results/controls.md").read_text()
+    assert (editable.root / "results/controls.pdf").read_bytes().startswith(b"%PDF")
+    assert editable.plan("controls") == {}
+    assert editable.plan() == {}
+
+
 def test_the_variants_are_not_part_of_all(fresh):
     assert fresh.plan()["init_model"] == 1

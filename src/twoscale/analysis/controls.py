@@ -1,8 +1,8 @@
 """What the loops buy: the looped model beside models without loops, as the table "controls" and the page controls.md.
 
 Every difference is between two models with the same seed, on the same documents. The interval of the mean over seeds
-joins the bootstrap over documents, as if the seeds were fixed, and Student's t over the seeds, as if the documents were,
-by the root of the sum of their squared lengths on either side (Zou and Donner 2008, "Construction of confidence limits
+joins the bootstrap over documents, as if the seeds were fixed, and Student's t over seeds, as if the documents were, by
+the root of the sum of their squared lengths on either side (Zou and Donner 2008, "Construction of confidence limits
 about effect measures"). What varies with both is counted twice, which is conservative.
 """
 
@@ -30,15 +30,16 @@ HEADER = """\
 The looped model of the run **{run}** on {text}, beside models without loops that are trained alike: the same batches,
 {training_tokens} tokens in {iterations} iterations, the same optimizer and learning rates, under {seeds}.
 
-- **{parameters_name}**: as many layers, each applied once, with an MLP that is wider by the parameters of the projections.
+- **{parameters_name}**: as many layers, each applied once, with an MLP that is wider by the parameters of the
+  projections.
 - **{flops_name}**: more layers of the same size, so that training costs as much per token as at the mean of
   {mean_loops} loop steps.
 - **{untrained_name}**: the looped model before training.
 
-Held-out cross-entropy in nats per token, over {tokens} tokens of {documents} documents; the looped model runs {loops} loop
-steps of every group. Positive differences are what the loops buy. They are between models with the same seed, on the same
-documents. Intervals are of 95 %: over documents a bootstrap, over seeds Student's t, and both together joined by the
-root of the sum of squares. One seed has no interval over seeds, and then says nothing about another one.
+Held-out cross-entropy in nats per token, over {tokens} tokens of {documents} documents; the looped model runs {loops}
+loop steps of every group. Positive differences are what the loops buy. They are between models with the same seed, on
+the same documents. Intervals are of 95 %: over documents a bootstrap, over seeds Student's t, and both joined by the
+root of the sum of their squares. One seed has no interval over seeds, and says nothing about another one.
 """
 
 
@@ -132,8 +133,11 @@ def _models(means: pd.DataFrame) -> list[str]:
     looped = rows.loc[LOOPED]
     header = ("model", "layers", "parameters", "beside looped", "training FLOPs per token", "beside looped")
     lines = [
-        (NAMES[model], f"{row.layers}", f"{row.parameters:,}", _beside(row.parameters, looped.parameters))
-        + (f"{row.flops:.4g}", _beside(row.flops, looped.flops))
+        (
+            *(NAMES[model], f"{row.layers}"),
+            *(f"{row.parameters:,}", _beside(row.parameters, looped.parameters)),
+            *(f"{row.flops:.4g}", _beside(row.flops, looped.flops)),
+        )
         for model, row in rows.iterrows()
     ]
     return _lines(header, lines)

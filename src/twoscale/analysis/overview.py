@@ -121,10 +121,10 @@ def _lens(table: pd.DataFrame) -> str:
 def _controls(table: pd.DataFrame) -> str:
     means = table[table["seed"].isna() & table["model"].isin(CONTROLS)]
     parts = [
-        f"{row.difference:+.3f} [{row.difference_low:+.3f}, {row.difference_high:+.3f}] without loops, {NAMES[row.model]}"
+        f"{row.difference:+.3f} [{row.difference_low:+.3f}, {row.difference_high:+.3f}] with the {NAMES[row.model]}"
         for row in means.itertuples()
     ]
-    return f"Held-out cross-entropy minus that of the looped model, nats per token: {'; '.join(parts)}."
+    return f"Held-out cross-entropy without loops minus that of the looped model, nats per token: {'; '.join(parts)}."
 
 
 def _path_types(table: pd.DataFrame) -> str:

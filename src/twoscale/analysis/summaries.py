@@ -88,23 +88,26 @@ def summarise_scaling(paths: Iterable[str | Path], run: str, seed: int) -> pd.Da
 def summarise_lens(lens: pd.DataFrame, mean_loops: int, seed: int = 0) -> pd.DataFrame:
     """Means over tokens per group and loop step k, with bounds over documents.
 
-    Bounds of `ce`, `entropy` and `rank` are those of their change since k = `mean_loops` on the same documents, around
-    the value: they show the change by more or fewer loop steps, not the variation of the text.
+    A change is that since k = `mean_loops`, on the same documents. Bounds of `ce`, `entropy` and `rank` are those of
+    their change around the value: they show the change by more or fewer loop steps, not the variation of the text.
 
     Args:
         lens: Table "lens" of one run.
         mean_loops: The loop step in the table next to the mean of training.
 
     Returns:
-        Columns group, k and, for each of ce, entropy, rank (geometric mean), right, lost and lost_since_mean, the mean
-        and the bounds with _low and _high; groups in the order of the table, null as there.
+        Columns group, k and, for each of ce, entropy, rank (geometric mean), right, lost, lost_since_mean, ce_change,
+        entropy_change and rank_change (a ratio), the mean and the bounds with _low and _high; groups in the order of
+        the table, null as there.
     """
     keys, point = ["group", "sequence"], ["group", "k"]
     trained = lens[lens["k"] == mean_loops].set_index(keys)
     columns = {}
     for name in ("ce", "entropy", "log_rank"):
-        change = lens[name] - lens.join(trained[name].rename("trained"), on=keys)["trained"]
-        columns |= with_bounds(lens.assign(change=change), point, name, "change", seed)
+        at_mean = lens.join(trained[name].rename("at_mean"), on=keys)["at_mean"]
+        changes = lens.assign(**{f"{name}_change": lens[name] - at_mean})
+        columns |= with_bounds(changes, point, name, f"{name}_change", seed)
+        columns |= with_bounds(changes, point, f"{name}_change", f"{name}_change", seed)
     for name in ("right", "lost", "lost_since_mean"):
         columns |= with_bounds(lens.dropna(subset=name), point, name, name, seed)
     summary = pd.DataFrame(columns).reset_index()

@@ -4,7 +4,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator, PercentFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator, PercentFormatter, SymmetricalLogLocator
 
 from twoscale.analysis.summaries import summarise_lens
 from twoscale.errors import InputError
@@ -12,11 +12,12 @@ from twoscale.figures import style
 
 # column: (title, label)
 PANELS = {
-    "ce": ("cross-entropy", "nats per token (log scale)"),
-    "entropy": ("entropy of the prediction", "nats per token (log scale)"),
+    "ce_change": ("cross-entropy", "nats/token above $k = {}$"),
+    "entropy_change": ("entropy of the prediction", "nats/token above $k = {}$"),
     "rank": ("rank of the right token", "geometric mean (log scale)"),
     "lost": ("right predictions lost again", "share of all tokens"),
 }
+LINEAR = 1e-3  # the axes of changes are linear within this many nats, logarithmic beyond
 SINCE = {"linestyle": (0, (2, 1.5)), "marker": ""}
 SINCE_NAME = "lost since {} loops"
 
@@ -44,14 +45,15 @@ def draw(lens: pd.DataFrame, *, mean_loops: float, typical_loops: int, context: 
         trained = style.mark_trained(axes, mean_loops)
         for group, look in looks.items():
             _draw_line(axes, summary[summary["group"] == group], column, look)
-        axes.set_title(f"{style.panel_number(number)}  {title}", loc="left")
-        axes.set_ylabel(label)
-    for axes in panels.flat[:3]:
-        axes.set_yscale("log")
-        style.label_powers(axes.yaxis)
+        axes.set_title(f"{style.panel_number(number)}  {title}{_at(summary, column, typical_loops)}", loc="left")
+        axes.set_ylabel(label.format(typical_loops))
+    for axes in panels[0]:
+        _scale_change(axes)
+    panels[1, 0].set_yscale("log")
+    style.label_powers(panels[1, 0].yaxis)
     for group, look in looks.items():
         _draw_line(panels[1, 1], summary[summary["group"] == group], "lost_since_mean", look | SINCE)
-    panels[1, 1].yaxis.set_major_formatter(PercentFormatter(1, decimals=1))
+    panels[1, 1].yaxis.set_major_formatter(PercentFormatter(1))
     panels[1, 1].set_ylim(bottom=0)
     for axes in panels[1]:
         _scale_steps(axes, lens["k"])
@@ -60,6 +62,23 @@ def draw(lens: pd.DataFrame, *, mean_loops: float, typical_loops: int, context: 
     handles |= {f"trained: {mean_loops:g} loops": trained}
     figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=len(handles))
     return figure
+
+
+def _at(summary: pd.DataFrame, column: str, k: int) -> str:
+    """For a panel of changes: the value that they start from, ", 4.21 at k = 12"; of each group where they differ."""
+    if not column.endswith("_change"):
+        return ""
+    values = summary.loc[summary["k"] == k, column.removesuffix("_change")]
+    return f", {', '.join(dict.fromkeys(f'{value:.2f}' for value in values))} at $k = {k}$"
+
+
+def _scale_change(axes: Axes) -> None:
+    axes.axhline(0, color=style.GREY, linewidth=0.6, zorder=0)
+    low, high = axes.dataLim.intervaly
+    axes.set_yscale("symlog", linthresh=LINEAR)
+    axes.set_ylim(min(2 * low, -LINEAR), max(2 * high, LINEAR))
+    axes.yaxis.set_major_locator(SymmetricalLogLocator(base=10, linthresh=LINEAR))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: style.power_name(value)))
 
 
 def _draw_line(axes: Axes, rows: pd.DataFrame, column: str, look: dict) -> None:

@@ -2,8 +2,8 @@
 
 Of the same parameters: as many layers, each applied once, and an MLP that is wider by the parameters of the
 projections. Of the same FLOPs: more layers of the same size, so that a training pass costs as much per token as that of
-the looped model at its mean loop count. Saunshi et al. (2025, arXiv 2502.17416) compare a k-layer model that is looped L
-times with these two, k and k L layers. All see the same tokens, so equal FLOPs per token are equal FLOPs of training.
+the looped model at its mean loop count. Saunshi et al. (2025, arXiv 2502.17416) compare a k-layer model that is looped
+L times with these two, k and k L layers. All see the same tokens, so equal FLOPs per token are equal FLOPs of training.
 """
 
 from typing import Any
