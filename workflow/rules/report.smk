@@ -66,7 +66,10 @@ rule write_claims_page:
 # The first page of the report, workflow.rst, shows the overview.
 rule write_overview:
     input:
-        **{name: runs.report_table(name) for name in ("training", "scaling", "lens", "controls", "path_types", "path_independence")},
+        **{
+            name: runs.report_table(name)
+            for name in ("training", "scaling", "lens", "controls", "path_types", "path_independence")
+        },
         claims=[TABLE.format("claims")] if runs.claims else [],
         pictures=runs.report_pictures,
     output:
