@@ -112,3 +112,8 @@ def test_percentiles_are_widened_by_the_t_quantile_and_the_missing_degree_of_fre
 def test_the_t_quantile_is_exact_near_the_median():
     for excess in (1e-6, 1e-3, 0.1):
         assert bootstrap.t_quantile(0.5 + excess, 1) == pytest.approx(np.tan(np.pi * excess), rel=1e-5)  # Cauchy
+
+
+def test_the_interval_of_a_mean_is_that_of_student():
+    assert bootstrap.t_interval(np.array([1.0, 2.0, 3.0])) == pytest.approx((2 - 2.4841, 2 + 2.4841), abs=1e-3)
+    assert all(np.isnan(bootstrap.t_interval(np.array([1.0]))))

@@ -210,11 +210,6 @@ def test_one_seed_has_no_interval_over_seeds(tmp_path):
     )
 
 
-def test_the_interval_of_a_mean_is_that_of_student():
-    assert bootstrap.t_interval(np.array([1.0, 2.0, 3.0])) == pytest.approx((2 - 2.4841, 2 + 2.4841), abs=1e-3)
-    assert all(np.isnan(bootstrap.t_interval(np.array([1.0]))))
-
-
 VALUES = {"run": "trial", "text": "a_text", "loops": 3, "mean_loops": "4", "iterations": 20, "training_tokens": 2560}
 
 

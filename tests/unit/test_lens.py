@@ -12,12 +12,11 @@ from twoscale.analysis.summaries import summarise_lens
 from twoscale.config import LensConfig
 from twoscale.errors import InputError
 from twoscale.exits import lens as lenses
-from twoscale.exits.criteria import make_criterion
 from twoscale.exits.lens import Pass, lost_again, measure_lens, measure_tokens
 from twoscale.figures import lens as figure_module
 from twoscale.figures import style
 from twoscale.model.interface import CausalAttention
-from twoscale.model.loss import cross_entropies, entropies, ranks
+from twoscale.model.loss import cross_entropies
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import initialise
 
@@ -97,25 +96,6 @@ def test_right_is_the_share_of_tokens_whose_most_likely_next_token_is_the_right_
     expected = (logits.argmax(-1) == targets).double().mean(1).tolist()
     assert rows["right"].tolist() == pytest.approx(expected)
     assert min(expected) >= 0.5
-
-
-def test_a_rank_of_one_is_the_argmax_and_no_token_of_a_tie():
-    logits = torch.randn(50, 9, generator=RANDOM)
-    targets = torch.randint(9, (50,), generator=RANDOM)
-    assert torch.equal(ranks(logits, targets) == 1, logits.argmax(-1) == targets)
-    order = logits.argsort(-1, descending=True)
-    assert torch.equal(order.gather(-1, ranks(logits, targets)[:, None] - 1)[:, 0], targets)
-    assert ranks(torch.zeros(1, 9), torch.tensor([0])).tolist() == [9]
-
-
-def test_entropy_is_that_of_the_criterion_up_to_its_epsilon_and_that_of_known_distributions():
-    logits = 3 * torch.randn(20, 9, generator=RANDOM, dtype=torch.float64)
-    torch.testing.assert_close(
-        entropies(logits), make_criterion("entropy_diff", 1.0).entropy(logits), rtol=0, atol=1e-8
-    )
-    uniform, certain = torch.zeros(1, 8), torch.tensor([[0.0, -1e4]])
-    assert entropies(uniform).item() == pytest.approx(np.log(8))
-    assert entropies(certain).item() == 0
 
 
 def test_a_prediction_is_lost_where_it_is_wrong_and_was_right_before():

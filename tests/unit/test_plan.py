@@ -17,6 +17,7 @@ from twoscale import config, tables
 from twoscale.dynamics import measures, path_types  # noqa: F401 (path_types registers the measures of paths)
 from twoscale.exits.criteria import CRITERIA, make_criterion
 from twoscale.exits.decoder import Decoder
+from twoscale.exits.lens import measure_lens
 from twoscale.model import flops
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import LoopedTransformer, initialise
@@ -91,6 +92,16 @@ def test_the_causal_count_leaves_out_the_pairs_behind_the_mask():
     left_out = 4 * 16 * (12 * 12 - pairs) * model.num_layers / 12  # scores and averages, per token
     assert full.forward - causal.forward == pytest.approx(left_out)
     assert full.backward - causal.backward == pytest.approx(2 * left_out)
+
+
+def test_the_lens_costs_at_most_what_is_planned_and_not_much_less():
+    run = tiny()
+    model = initialise(run.model, 1).requires_grad_(False)
+    text = small.held_out(torch.zeros(2, run.model.context_length, dtype=torch.int64))
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        list(measure_lens(small.checkpoint(model), text, run))
+    once, twice = (plans.analyses(tiny(lens={"tokens": 32 * count}), True).parallel_flops for count in (2, 4))
+    assert 0.8 * (twice - once) < counter.get_total_flops() < 1.1 * (twice - once)
 
 
 def test_the_mean_cost_is_that_of_the_loop_counts_drawn():
