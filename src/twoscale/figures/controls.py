@@ -35,7 +35,7 @@ def draw(controls: pd.DataFrame, *, context: style.FigureContext) -> Figure:
     _draw_models(difference, controls, CONTROLS, "difference", "difference")
     difference.axhline(0, color=style.GREY, linewidth=0.6, zorder=0)
     quality.set_ylabel("cross-entropy (nats/token)")
-    difference.set_ylabel("nats/token above the looped model")
+    difference.set_ylabel("nats/token above looped")
     for number, (axes, title) in enumerate(((quality, "held-out text"), (difference, "what the loops buy")), start=1):
         axes.set_title(f"{style.panel_number(number)}  {title}", loc="left")
     handles = _handles(controls)
