@@ -54,7 +54,7 @@ def draw(lens: pd.DataFrame, *, mean_loops: float, typical_loops: int, context: 
     for group, look in looks.items():
         _draw_line(panels[1, 1], summary[summary["group"] == group], "lost_since_mean", look | SINCE)
     panels[1, 1].yaxis.set_major_formatter(PercentFormatter(1))
-    panels[1, 1].set_ylim(bottom=0)
+    panels[1, 1].set_ylim(bottom=-0.04 * panels[1, 1].get_ylim()[1])  # lines at zero are above the axis
     for axes in panels[1]:
         _scale_steps(axes, lens["k"])
     handles = {f"group {style.group_name(group)}": Line2D([], [], **look) for group, look in looks.items()}
