@@ -84,6 +84,13 @@ def test_a_control_of_a_model_with_a_norm_at_every_loop_step_reads_its_states_wi
     assert not any(run.model.loop_norm for run in found.values())
 
 
+def test_a_model_of_infinite_flops_is_refused_in_one_sentence():
+    with pytest.raises(
+        InputError, match=r"^config key model: found infinite FLOPs per token, expected a smaller model"
+    ):
+        controls(run_of("tiny", model={"mean_loops": 1e308}))
+
+
 def test_a_model_without_loops_has_no_controls():
     assert controls(run_of("tiny", model={"groups": []})) == {}
 

@@ -9,6 +9,7 @@ L times with these two, k and k L layers. All see the same tokens, so equal FLOP
 from typing import Any
 
 from twoscale.config import Config, checked, complete, merge
+from twoscale.errors import InputError
 from twoscale.model.flops import parameters
 from twoscale.training.plan import mean_flops_per_token
 
@@ -18,13 +19,18 @@ CONTROLS = ("parameters", "flops")  # what they have in common with the looped m
 
 
 def controls(selected: Config) -> dict[str, Any]:
-    """Name -> overrides of the controls of a run, and of the looped model if the controls have overrides; of a run
-    without looped groups, none."""
+    """Name -> overrides of the controls of a run, and of the looped model if the controls have overrides.
+
+    A run without looped groups has none. Raises InputError for a model that is too large to be counted.
+    """
     config = _under_overrides(selected)
     if not config.model.groups:
         return {}
     looped = {LOOPED: {}} if selected.controls.overrides else {}
-    found = {"parameters": same_parameters(config), "flops": same_flops(config)}
+    try:
+        found = {"parameters": same_parameters(config), "flops": same_flops(config)}
+    except (OverflowError, ValueError) as error:  # infinite FLOPs
+        raise InputError("config key model: found infinite FLOPs per token, expected a smaller model.") from error
     return looped | {name: {"model": keys} for name, keys in found.items()}
 
 
