@@ -321,6 +321,23 @@ COLUMNS: dict[str, dict[str, str]] = {
         "excess_low": "float64",  # 95 % interval of excess
         "excess_high": "float64",  # 95 % interval of excess
     },
+    # One row per (group, loop step, held-out sequence) at the last checkpoint: what x^k predicts through the layers
+    # behind its group, means over the tokens of the sequence.
+    "lens": {
+        "run": "string",
+        "iteration": "int64",
+        "group": "string",
+        "k": "int32",  # loop steps behind the decoded state
+        "sequence": "int32",
+        "document": "int32",  # held-out document with the first token of the sequence
+        "tokens": "int64",
+        "ce": "float64",  # nats per token
+        "entropy": "float64",  # of the prediction, nats per token
+        "log_rank": "float64",  # logarithm of the rank of the right token; exp of its mean is a geometric mean
+        "right": "float64",  # share of tokens whose most likely next token is the right one
+        "lost": "float64",  # share predicted wrongly, and rightly at an earlier k > 0 of the table; null at k = 0
+        "lost_since_mean": "float64",  # the same, of those predicted rightly at the mean loops of training
+    },
     # One row per held-out sequence; each token runs the smallest fixed loop count that settles its prediction.
     "uniform_loops": {
         "run": "string",
@@ -339,6 +356,30 @@ COLUMNS: dict[str, dict[str, str]] = {
         "repeat": "int32",
         "check_ms": "float64",  # one check of the KL criterion, per token
         "loop_step_ms": "float64",  # one loop step, per token
+    },
+    # One row per (model, seed), and one per model for the mean over seeds: held-out cross-entropy of the looped model
+    # at train.held_out_loops, of models without loops, and of the untrained looped model. Intervals are of 95 %.
+    "controls": {
+        "run": "string",
+        "model": "string",  # looped; parameters, flops: without loops, with as many of them; untrained
+        "seed": "int64",  # null: mean over seeds
+        "seeds": "int32",  # number of seeds that the row is about
+        "layers": "int32",
+        "parameters": "int64",
+        "flops": "float64",  # of training, per token, at the mean loop count
+        "iteration": "int64",
+        "tokens": "int64",
+        "documents": "int64",
+        "ce": "float64",  # nats per token
+        "ce_low": "float64",  # over documents
+        "ce_high": "float64",  # over documents
+        "difference": "float64",  # ce minus that of the looped model with the same seed, on the same documents
+        "difference_low": "float64",  # over documents, and in the row of the mean also over seeds
+        "difference_high": "float64",  # over documents, and in the row of the mean also over seeds
+        "documents_low": "float64",  # of the difference, over documents alone
+        "documents_high": "float64",  # of the difference, over documents alone
+        "seeds_low": "float64",  # of the difference, over seeds alone; null for one seed
+        "seeds_high": "float64",  # of the difference, over seeds alone; null for one seed
     },
     # The page results/explore.html shows the beginning of one held-out sequence. One row per token.
     "explore_tokens": {

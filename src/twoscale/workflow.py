@@ -28,6 +28,8 @@ from twoscale.json import canonical_json
 from twoscale.model.flops import BYTES, parameters
 from twoscale.model.published.folder import CONFIG, INDEX, PublishedFolder
 from twoscale.model.published.layer import folder_layer
+from twoscale.training.controls import LOOPED, UNTRAINED, controls
+from twoscale.training.plan import mean_flops_per_token
 
 GPT2 = "results/gpt2.tiktoken"
 NOTHING = "(?!)"  # a regular expression that matches nothing
@@ -51,7 +53,9 @@ class Runs:
     """
 
     def __init__(self, config: Mapping[str, Any], scripts: Path) -> None:
-        self.configs: dict[str, Config] = configs.runs(config, folder_layer) | configs.studies(config, folder_layer)
+        self.configs: dict[str, Config] = configs.runs(config, folder_layer) | configs.studies(
+            config, folder_layer, {"controls": controls}
+        )
         self.selected = next(iter(self.configs))
         self.scripts = scripts
         self.figures = list(FIGURES)  # a stage may append rows
@@ -77,6 +81,51 @@ class Runs:
             seeds = (seed for seed in self.config.seeds if seed != self.config.seed)
             return [self.selected, *(f"{self.selected}-seed{seed}" for seed in seeds)]
         return [run for run in self.configs if run.startswith(f"{name}/")]
+
+    def compared(self) -> list[dict[str, Any]]:
+        """The models of `snakemake controls` with run, seed, iteration, layers, parameters and FLOPs per token.
+
+        The looped model is the selected run under every seed, unless the controls have overrides of their own.
+        """
+        runs = self.study("controls")
+        names = {run: run.removeprefix("controls/").partition("-seed")[0] for run in runs}
+        if LOOPED not in names.values():
+            names = dict.fromkeys(self.study("seeds"), LOOPED) | names
+        untrained = [(UNTRAINED, run, 0) for run, name in names.items() if name == LOOPED]
+        trained = [(name, run, self.iterations(run)[-1]) for run, name in names.items()]
+        return [self._compared(*entry) for entry in trained + untrained]
+
+    def _compared(self, name: str, run: str, iteration: int) -> dict[str, Any]:
+        config = self.configs[run]
+        counts = {"parameters": parameters(config.model), "layers": config.model.num_layers}
+        counts |= {"flops": mean_flops_per_token(config.model, config.train).total}
+        return {"model": name, "run": run, "seed": config.seed, "iteration": iteration} | counts
+
+    def compared_files(self, pattern: str) -> Callable:
+        """Input function: `pattern` with {run} and {iteration} of each of `compared`. InputError for a run without."""
+
+        def files(wildcards: Any) -> list[str]:
+            if not self.study("controls"):
+                raise InputError(
+                    f"results/controls.md: run {self.selected} has no controls, expected a looped model "
+                    "that is trained here."
+                )
+            return [pattern.format(run=m["run"], iteration=f"{m['iteration']:06d}") for m in self.compared()]
+
+        return files
+
+    def controls_page(self) -> dict[str, Any]:
+        """What results/controls.md says of the models besides its table."""
+        compared = self.configs[self.compared()[0]["run"]]
+        train, model = compared.train, compared.model
+        return {
+            "run": self.selected,
+            "text": configs.text_label(self.config.data),
+            "loops": train.held_out_loops,
+            "mean_loops": f"{model.mean_loops + 1:g}",
+            "iterations": train.iterations,
+            "training_tokens": train.batch_size * model.context_length * train.iterations,
+        }
 
     @property
     def pattern(self) -> str:

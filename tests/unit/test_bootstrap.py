@@ -132,3 +132,8 @@ def test_an_interval_has_two_sides_of_their_own():
     low, high = bootstrap.interval_about(2.0, samples, units=1_000_000)
     centre = samples.mean()
     assert (2 - low, high - 2) == pytest.approx((centre + 0.95, 2.85 - centre), rel=1e-3)
+
+
+def test_the_interval_of_a_mean_is_that_of_student():
+    assert bootstrap.t_interval(np.array([1.0, 2.0, 3.0])) == pytest.approx((2 - 2.4841, 2 + 2.4841), abs=1e-3)
+    assert all(np.isnan(bootstrap.t_interval(np.array([1.0]))))

@@ -157,13 +157,14 @@ def test_tokens_to_measure_are_whole_sequences_and_at_least_one(tokens, sequence
         trajectories={"tokens": tokens},
         exits={"quality_tokens": tokens},
         scaling={"tokens": tokens},
+        lens={"tokens": tokens},
         pareto={"quality_tokens": tokens},
         path_independence={"tokens": tokens},
         spectrum={"tokens": tokens, "exact_tokens": 2 * tokens},
     )
     assert config.whole_sequences(tokens, made.model.context_length) == sequences
     assert (made.trajectory_sequences, made.quality_sequences, made.scaling_sequences) == (sequences,) * 3
-    assert (made.pareto_sequences, made.independence_sequences) == (sequences,) * 2
+    assert (made.lens_sequences, made.pareto_sequences, made.independence_sequences) == (sequences,) * 3
     assert (made.spectrum_sequences, made.exact_sequences) == (sequences,) * 2
 
 
@@ -239,6 +240,7 @@ WRONG = [
     ("data.held_out_tokens", {"exits": {"quality_tokens": 1_000_448}}, "exits.quality_tokens"),
     ("data.held_out_tokens", {"exits": {"latency_repeats": 5000}}, "exits.latency_repeats"),
     ("data.held_out_tokens", {"scaling": {"tokens": 1_000_448}}, "scaling.tokens"),
+    ("data.held_out_tokens", {"lens": {"tokens": 1_000_448}}, "lens.tokens"),
     ("data.held_out_tokens", {"pareto": {"quality_tokens": 1_000_448}}, "pareto.quality_tokens"),
     ("data.held_out_tokens", {"pareto": {"latency_repeats": 5000}}, "pareto.latency_repeats"),
     ("exits.latency_tokens", {"exits": {"latency_tokens": 513}}, "513"),

@@ -37,6 +37,7 @@ from twoscale.model.published.folder import PublishedFolder
 from twoscale.model.published.weights import open_published
 from twoscale.model.trained_run import open_run
 from twoscale.model.transformer import initialise
+from twoscale.training.controls import controls
 from twoscale.training.trainer import MOMENTS, PARTS, Segment, load_moments, load_partial
 
 MODEL = model_config()
@@ -57,7 +58,7 @@ def test_a_config_is_read_or_refused(tmp_path, cases):
         path.write_bytes(content)
         layers = loading.read_yaml(path)
         loading.runs(layers)
-        loading.studies(layers)
+        loading.studies(layers, further={"controls": controls})
 
     changes = st.one_of(*map(changed, values.values())).map(lambda value: yaml.dump(value).encode())
     assert_read_or_refused(changes | bent(yaml.dump(values["tiny"]).encode()) | st.binary(max_size=30), read, cases)

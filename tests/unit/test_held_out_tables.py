@@ -10,10 +10,10 @@ from safetensors import safe_open
 
 from tests import small
 from twoscale import tables
-from twoscale.config import ExitsConfig, PathTypesConfig, ScalingConfig, TrajectoriesConfig
+from twoscale.config import ExitsConfig, LensConfig, PathTypesConfig, ScalingConfig, TrajectoriesConfig
 from twoscale.data.batches import held_out_sequences
 from twoscale.dynamics import independence, trajectories
-from twoscale.exits import benchmark, scaling
+from twoscale.exits import benchmark, lens, scaling
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import initialise
 from twoscale.training.trainer import held_out_loss
@@ -25,7 +25,15 @@ CHOSEN = held_out_sequences(SHARD, END, T, 3)
 MODEL = initialise(small.model_config(context_length=T, vocab_size=11), SEED).double().requires_grad_(False)
 CHECKPOINT = small.checkpoint(MODEL, SEED)
 TRAJECTORIES = TrajectoriesConfig(loops=LOOPS, tokens=3 * T, batch_size=2, dtype="float64", states_sequence=0)
-TABLES = [*trajectories.TABLES, "token_independence", "exit_quality", "exit_loops", "scaling_quality", "uniform_loops"]
+TABLES = [
+    *trajectories.TABLES,
+    "token_independence",
+    "exit_quality",
+    "exit_loops",
+    "scaling_quality",
+    "uniform_loops",
+    "lens",
+]
 EXITS = {"max_loops": LOOPS, "dtype": "float64", "quality_batch_size": 2}
 
 
@@ -48,6 +56,9 @@ def table_of(name, folder):
             rows = benchmark.measure_quality(CHECKPOINT, CHOSEN, exits())[name == "exit_loops"]
         case "uniform_loops":
             rows = list(scaling.measure_uniform_loops(CHECKPOINT, CHOSEN, exits()))
+        case "lens":
+            config = small.job_config(model=MODEL.config, lens=LensConfig(batch_size=2))
+            rows = list(lens.measure_lens(CHECKPOINT, CHOSEN, config))
         case "scaling_quality":
             rows = list(scaling.measure_scaling(CHECKPOINT, CHOSEN, ScalingConfig(loops=(LOOPS,), batch_size=2)))
     return pd.DataFrame(rows)

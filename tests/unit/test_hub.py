@@ -10,6 +10,7 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import httpx2
@@ -576,3 +577,14 @@ def test_a_hundred_patterns_are_not_too_many():
 def test_what_a_server_may_send_is_limited_to_known_sizes():
     limits = (client.MAX_RANGE, client.MAX_RESPONSE, client.ERROR_BYTES, client.MAX_GLOBS, client.BUFFER)
     assert limits == (8 * 1024**2, 128 * 1024**2, 64 * 1024, 100, 4 * 1024**2)
+
+
+@pytest.mark.parametrize("siblings", [None, [], [SimpleNamespace(rfilename="data/0.parquet")]])
+def test_a_repository_may_list_no_files(siblings):
+    info = SimpleNamespace(sha="0" * 40, siblings=siblings)
+    assert client.with_form(info) is info
+
+
+def test_names_of_files_that_are_no_text_are_refused():
+    with pytest.raises(ValueError, match="str"):
+        client.with_form(SimpleNamespace(sha="0" * 40, siblings=[SimpleNamespace(rfilename=7)]))

@@ -1,14 +1,16 @@
-"""linear_cross_entropy: the loss and gradients of whole logits, without holding them."""
+"""linear_cross_entropy: the loss and gradients of whole logits, without holding them. Entropies and ranks."""
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from tests.small import model_config
+from twoscale.exits.criteria import make_criterion
 from twoscale.model import loss
 from twoscale.model.linear import MULTIPLE
-from twoscale.model.loss import cross_entropies, linear_cross_entropy
+from twoscale.model.loss import cross_entropies, entropies, linear_cross_entropy, ranks
 from twoscale.model.transformer import initialise
 
 VOCAB_SIZE, PADDED, CHANNELS = 37, 64, 8
@@ -89,3 +91,22 @@ def test_the_loss_of_a_model_is_that_of_its_logits():
     torch.testing.assert_close(model.loss(hidden, targets), expected)
     with torch.no_grad():
         torch.testing.assert_close(model.loss(hidden, targets), expected)
+
+
+def test_a_rank_of_one_is_the_argmax_and_no_token_of_a_tie():
+    logits = torch.randn(50, 9, generator=torch.Generator().manual_seed(2))
+    targets = torch.randint(9, (50,), generator=torch.Generator().manual_seed(2))
+    assert torch.equal(ranks(logits, targets) == 1, logits.argmax(-1) == targets)
+    order = logits.argsort(-1, descending=True)
+    assert torch.equal(order.gather(-1, ranks(logits, targets)[:, None] - 1)[:, 0], targets)
+    assert ranks(torch.zeros(1, 9), torch.tensor([0])).tolist() == [9]
+
+
+def test_entropy_is_that_of_the_criterion_up_to_its_epsilon_and_that_of_known_distributions():
+    logits = 3 * torch.randn(20, 9, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    torch.testing.assert_close(
+        entropies(logits), make_criterion("entropy_diff", 1.0).entropy(logits), rtol=0, atol=1e-8
+    )
+    uniform, certain = torch.zeros(1, 8), torch.tensor([[0.0, -1e4]])
+    assert entropies(uniform).item() == pytest.approx(np.log(8))
+    assert entropies(certain).item() == 0

@@ -73,6 +73,13 @@ def test_supplementary_figures_say_what_the_last_checkpoint_shows():
     last = {"run": "a", "iteration": [0, 20, 20]}
     scaling = pd.DataFrame(last | {"loops": [1, 4, 1], "ppl": [9.0, 2.0, 3.0]})
     assert overview.NUMBERS["scaling"](scaling) == "Perplexity at the last checkpoint: 3 at 1 loops, 2 at 4 loops."
+    lens = {"k": [3, 24, 24], "group": "5-6", "lost_since_mean": [None, 0.01, 0.03], "tokens": [9, 100, 300]}
+    sentence = overview.NUMBERS["lens"](pd.DataFrame({"run": "a"} | lens))
+    assert sentence.endswith("that are lost at 24 loops, of all tokens: 2.5 % (group 5–6).")
+    means = {"model": ["looped", "flops", "flops"], "seed": [None, None, 7], "difference": [0.0, -0.25, 9.0]}
+    ends = {"difference_low": [0.0, -0.5, 8.0], "difference_high": [0.0, 0.125, 10.0]}
+    sentence = overview.NUMBERS["controls"](pd.DataFrame(means | ends))
+    assert sentence.endswith("per token: -0.250 [-0.500, +0.125] with the same training FLOPs.")
     kinds = {"group": ["2", "2-3", "2-3"], "path_type": ["sliding", "orbiting", "converging"], "share": [1, 0.25, 0.75]}
     sentence = overview.NUMBERS["path_types"](pd.DataFrame(last | kinds))
     assert sentence == "At the last checkpoint, group 2–3: 25.0 % orbiting, 75.0 % converging."

@@ -17,6 +17,7 @@ from twoscale import config, tables
 from twoscale.dynamics import measures, path_types  # noqa: F401 (path_types registers the measures of paths)
 from twoscale.exits.criteria import CRITERIA, make_criterion
 from twoscale.exits.decoder import Decoder
+from twoscale.exits.lens import measure_lens
 from twoscale.model import flops
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import LoopedTransformer, initialise
@@ -102,6 +103,16 @@ def test_the_count_by_default_is_that_of_causal_pairs_and_a_whole_backward_pass_
 
 def test_the_bytes_of_a_number_are_those_of_numpy():
     assert {name: np.dtype(name).itemsize for name in flops.BYTES if name != "string"} | {"string": 4} == flops.BYTES
+
+
+def test_the_lens_costs_at_most_what_is_planned_and_not_much_less():
+    run = tiny()
+    model = initialise(run.model, 1).requires_grad_(False)
+    text = small.held_out(torch.zeros(2, run.model.context_length, dtype=torch.int64))
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        list(measure_lens(small.checkpoint(model), text, run))
+    once, twice = (plans.analyses(tiny(lens={"tokens": 32 * count}), True).parallel_flops for count in (2, 4))
+    assert 0.8 * (twice - once) < counter.get_total_flops() < 1.1 * (twice - once)
 
 
 def test_the_mean_cost_is_that_of_the_loop_counts_drawn():

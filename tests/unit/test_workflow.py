@@ -43,11 +43,12 @@ def test_nothing_of_torch_matplotlib_or_snakemake_is_imported():
 # --- runs
 
 
-def test_the_selected_run_comes_first_then_further_runs_then_variants():
+def test_the_selected_run_comes_first_then_further_runs_then_studies():
     names = list(runs(run="mine", runs={"other": {"seed": 2}}))
     assert names[:2] == ["mine", "other"]
-    assert all(name.startswith("variants/") for name in names[2:])
-    assert runs(run="mine").study("variants") == list(runs(run="mine"))[1:]
+    assert {name.partition("/")[0] for name in names[2:]} == {"variants", "controls"}
+    mine = runs(run="mine")
+    assert [*mine.study("variants"), *mine.study("controls")] == list(mine)[1:]
 
 
 def test_the_pattern_of_runs_matches_names_literally():

@@ -26,6 +26,20 @@ def test_path_types_and_path_independence_are_made_from_the_checkpoints_alone(ed
     assert editable.plan(*figures) == {}
 
 
+def test_the_lens_is_measured_at_the_last_checkpoint_and_again_only_for_its_own_keys(editable):
+    figure = "results/lens.pdf"
+    assert editable.plan(figure) == {"measure_lens": 1, "plot_lens": 1}
+    editable.succeed(figure)
+    lens = pd.read_parquet(editable.root / "results/tiny/tables/lens.parquet")
+    assert lens["iteration"].unique().tolist() == [20]
+    assert lens["k"].unique().tolist() == [0, 1, 2, 3, 4, 6, 8, 12, 16, 24]
+    assert (editable.root / figure).read_bytes().startswith(b"%PDF")
+    assert editable.plan(figure) == {}
+    editable.configure(lens={"max_multiple": 2})
+    assert editable.plan(figure) == {"measure_lens": 1, "plot_lens": 1}
+    assert "measure_lens" not in editable.plan("results/scaling.pdf")
+
+
 def test_criteria_of_path_types_repeat_the_extraction_and_no_training(editable):
     editable.configure(path_types={"straightness": 0.6})
     assert "train_segment" not in editable.plan("results/path_types.pdf")
@@ -45,6 +59,29 @@ def test_the_variants_are_runs_of_the_same_rules_on_the_text_of_the_selected_run
     editable.succeed("variants")
     assert (editable.root / "results/variants.pdf").read_bytes().startswith(b"%PDF")
     assert editable.plan("variants") == {}
+    assert editable.plan() == {}
+
+
+def test_the_controls_are_trained_beside_the_selected_run_and_compared_with_it(editable):
+    planned = editable.plan("controls")
+    assert planned == {
+        "init_model": 2,
+        "train_segment": 2,
+        "train_segment_last": 2,
+        "measure_control": 4,
+        "compare_controls": 1,
+        "plot_controls": 1,
+    }
+    editable.succeed("controls")
+    table = pd.read_parquet(editable.root / "results/tiny/tables/controls.parquet")
+    assert table["model"].unique().tolist() == ["looped", "parameters", "flops", "untrained"]
+    assert table["iteration"].unique().tolist() == [20, 0]
+    looped = pd.read_parquet(editable.root / "results/tiny/training/iteration_000020.parquet")
+    control = pd.read_parquet(editable.root / "results/controls/flops/training/iteration_000020.parquet")
+    assert control["tokens_seen"].tolist() == looped["tokens_seen"].tolist()
+    assert "| same parameters |" in (editable.root / "results/controls.md").read_text()
+    assert (editable.root / "results/controls.pdf").read_bytes().startswith(b"%PDF")
+    assert editable.plan("controls") == {}
     assert editable.plan() == {}
 
 

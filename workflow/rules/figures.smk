@@ -39,6 +39,12 @@ rule supplementary:
         runs.figure_files("supplementary"),
 
 
+rule controls:
+    input:
+        runs.figure_files("controls"),
+        "results/controls.md",
+
+
 rule variants:
     input:
         runs.figure_files("variants"),

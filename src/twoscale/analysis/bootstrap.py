@@ -120,6 +120,14 @@ def interval(statistic: Statistic, units: np.ndarray, seed: int) -> tuple[float,
     return interval_about(float(statistic(units[None])[0]), replicates(statistic, units, seed), len(units))
 
 
+def t_interval(values: np.ndarray) -> tuple[float, float]:
+    """95 % interval of the mean of independent values (n,), by Student's t; NaN for one value."""
+    if len(values) < 2:
+        return np.nan, np.nan
+    half = t_quantile((1 + LEVEL) / 2, len(values) - 1) * float(np.std(values, ddof=1)) / np.sqrt(len(values))
+    return float(np.mean(values)) - half, float(np.mean(values)) + half
+
+
 # --- statistics ------------------------------------------------------------------------------------------------
 
 

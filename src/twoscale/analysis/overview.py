@@ -12,6 +12,7 @@ import pandas as pd
 
 from twoscale.analysis import claims, spectrum
 from twoscale.analysis.claims_page import number
+from twoscale.analysis.controls import CONTROLS, NAMES
 from twoscale.analysis.findings import FAILS, HOLDS, NOT_ASKED, OPEN
 
 # Text colours with a contrast above 4.5 to white.
@@ -105,6 +106,27 @@ def _scaling(table: pd.DataFrame) -> str:
     return f"Perplexity at the last checkpoint: {', '.join(values)}."
 
 
+def _lens(table: pd.DataFrame) -> str:
+    last = table[table["k"] == table["k"].max()]
+    shares = [
+        f"{100 * np.average(rows['lost_since_mean'], weights=rows['tokens']):.2g} % (group {group.replace('-', '–')})"
+        for group, rows in last.groupby("group", sort=False)
+    ]
+    return (
+        f"Right predictions at the mean loops of training that are lost at {last['k'].iloc[0]} loops, of all tokens: "
+        f"{', '.join(shares)}."
+    )
+
+
+def _controls(table: pd.DataFrame) -> str:
+    means = table[table["seed"].isna() & table["model"].isin(CONTROLS)]
+    parts = [
+        f"{row.difference:+.3f} [{row.difference_low:+.3f}, {row.difference_high:+.3f}] with the {NAMES[row.model]}"
+        for row in means.itertuples()
+    ]
+    return f"Held-out cross-entropy without loops minus that of the looped model, nats per token: {'; '.join(parts)}."
+
+
 def _path_types(table: pd.DataFrame) -> str:
     last = table[table["iteration"] == table["iteration"].max()]
     shares = last.groupby(["group", "path_type"], sort=False)["share"].sum().mul(100)
@@ -128,6 +150,8 @@ def _path_independence(table: pd.DataFrame) -> str:
 NUMBERS: Mapping[str, Callable[[pd.DataFrame], str]] = {
     "training": _training,
     "scaling": _scaling,
+    "lens": _lens,
+    "controls": _controls,
     "path_types": _path_types,
     "path_independence": _path_independence,
     "spectrum": spectrum.summary,

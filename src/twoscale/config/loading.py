@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 import yaml
@@ -28,6 +29,9 @@ LAYER_KEYS = ("preset", "run", "runs")  # top-level keys that select and name la
 
 # (folder of a published model, the layers below merged) -> what the folder says, as a layer.
 FolderLayer = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
+
+# The selected run -> overrides of the runs of a study by name.
+Study = Callable[[Config], dict[str, Any]]
 
 # Old dotted key -> new dotted key. A section without a dot stands for its remaining keys too.
 RENAMED = {
@@ -294,22 +298,26 @@ def _variants(selected: Config) -> dict[str, Any]:
 
 # Study -> its runs: name -> overrides, from the selected run. The section of the same name has `overrides` of all of
 # them. Every run is trained under every seed.
-STUDIES: dict[str, Callable[[Config], dict[str, Any]]] = {"variants": _variants}
+STUDIES: dict[str, Study] = {"variants": _variants}
 
 
-def studies(config: Mapping[str, Any], folder_layer: FolderLayer | None = None) -> dict[str, Config]:
+def studies(
+    config: Mapping[str, Any],
+    folder_layer: FolderLayer | None = None,
+    further: Mapping[str, Study] = MappingProxyType({}),
+) -> dict[str, Config]:
     """Run name -> Config of all studies: the selected run with some sections overridden, under every seed.
 
     Names are <study>/<name>, and <study>/<name>-seed<seed> under another seed than `seed`. The overrides of a run take
     precedence over those of its study, and these over all other layers. A published model, which is not trained here,
-    has none.
+    has none. `further`: studies whose runs follow from more than the config, as in `STUDIES`.
     """
     merged = _chosen(config, folder_layer)
     selected = checked(merged)
     if selected.model.source == "published":
         return {}
     found: dict[str, Config] = {}
-    for study, members in STUDIES.items():
+    for study, members in (STUDIES | dict(further)).items():
         base = merge(merged, getattr(selected, study).overrides)
         for name, overrides in members(selected).items():
             with _named(f"run {study}/{name} ({study}.overrides)"):

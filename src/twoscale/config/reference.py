@@ -114,7 +114,7 @@ def paper_yaml() -> str:
 
 def yaml_key(key: str, value: Any, node: dict[str, Any], indent: str) -> list[str]:
     """The lines of one key: its value with a trailing comment that continues on the lines below."""
-    inline = key not in LONG_SECTIONS
+    inline = key not in LONG_SECTIONS or not value
     start = f"{indent}{key}: {yaml_value(value)}" if inline else f"{indent}{key}:"
     column = max(COMMENT_COLUMN, len(start) + 2)
     comment = [line.replace(NO_BREAK, " ") for line in textwrap.wrap(yaml_comment(node), WIDTH - column - 2)]

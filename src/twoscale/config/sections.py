@@ -489,6 +489,11 @@ class ModelConfig(Section):
         return bool(self.groups) and ("noise" in self.state_init or self.loop_noise > 0)
 
     @property
+    def typical_loops(self) -> int:
+        """The whole number of loop steps next to `mean_loops`, at least 1."""
+        return max(1, round(self.mean_loops))
+
+    @property
     def effective_depth(self) -> float:
         """Layers applied per token at the mean loop count: a looped layer counts `mean_loops` times."""
         looped = sum(len(group) for group in self.groups)
@@ -895,6 +900,26 @@ class ScalingConfig(Section):
     dtype: Dtype = key("float32", "Precision.", source="ours")
 
 
+class LensConfig(Section):
+    """What the state of every loop step predicts through the layers behind its group, at the last checkpoint.
+
+    The figure results/lens.pdf has the loop steps 0, the powers of two and the numbers half way between them, the
+    mean of training and the last one.
+    """
+
+    max_multiple: Annotated[float, Field(ge=1), Number] = key(
+        8.0, "Last loop step of the group that is decoded, as a multiple of model.mean_loops.", source="ours"
+    )
+    other_loops: Count | None = key(
+        None,
+        "Loop steps of the groups before and behind the one that is decoded. null: model.mean_loops, rounded.",
+        source="ours",
+    )
+    tokens: Count = key(8192, "Held-out tokens, in whole sequences.", source="ours")
+    batch_size: Count = key(4, "Sequences at a time.", source="ours")
+    dtype: Dtype = key("float32", "Precision.", source="ours")
+
+
 STATE_GRID = [1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0]
 RELATIVE_GRID = [3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3]
 KL_GRID = [1e-7, 1e-6, 1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 0.1]
@@ -1041,6 +1066,20 @@ class VariantsConfig(Section):
     )
 
 
+class ControlsConfig(Section):
+    """Models without loops beside the looped one: of the same parameters, and of the same training FLOPs per token.
+
+    `snakemake controls` trains them on the same batches under every seed, and compares held-out cross-entropies.
+    """
+
+    overrides: dict[str, Any] = key(
+        {},
+        "Config sections of these runs, which take precedence over all other layers. With any, the looped model is "
+        "trained again under them; without, it is the run itself.",
+        source="ours",
+    )
+
+
 # --- the whole config -----------------------------------------------------------------------------------------------
 
 
@@ -1064,6 +1103,23 @@ class Derived:
     def scaling_sequences(self) -> int:
         """Whole sequences in scaling.tokens, at least one."""
         return self._sequences(self.scaling.tokens)
+
+    @property
+    def lens_sequences(self) -> int:
+        """Whole sequences in lens.tokens, at least one."""
+        return self._sequences(self.lens.tokens)
+
+    @property
+    def lens_steps(self) -> tuple[int, ...]:
+        """The loop steps that the lens decodes, ascending."""
+        last = max(self.model.typical_loops, round(self.lens.max_multiple * self.model.mean_loops))
+        grid = {count << shift for count in (2, 3) for shift in range(last.bit_length())}
+        return tuple(sorted({0, 1, self.model.typical_loops, last, *(k for k in grid if k < last)}))
+
+    @property
+    def lens_other_loops(self) -> int:
+        """Loop steps of the groups before and behind the one that the lens decodes."""
+        return self.lens.other_loops or self.model.typical_loops
 
     @property
     def pareto_sequences(self) -> int:
@@ -1117,12 +1173,14 @@ class Config(Derived, Section):
     figures: FiguresConfig = FiguresConfig()
     explore: ExploreConfig = ExploreConfig()
     scaling: ScalingConfig = ScalingConfig()
+    lens: LensConfig = LensConfig()
     pareto: ParetoConfig = ParetoConfig()
     path_types: PathTypesConfig = PathTypesConfig()
     path_independence: PathIndependenceConfig = PathIndependenceConfig()
     spectrum: SpectrumConfig = SpectrumConfig()
     download: DownloadConfig = DownloadConfig()
     variants: VariantsConfig = VariantsConfig()
+    controls: ControlsConfig = ControlsConfig()
 
     @model_validator(mode="after")
     def _set_vocab_size(self) -> Self:
@@ -1191,6 +1249,7 @@ class Config(Derived, Section):
             "exits.quality_tokens": self.quality_sequences,
             "exits.latency_repeats": self.exits.latency_repeats,
             "scaling.tokens": self.scaling_sequences,
+            "lens.tokens": self.lens_sequences,
             "pareto.quality_tokens": self.pareto_sequences,
             "pareto.latency_repeats": self.pareto.latency_repeats,
         }

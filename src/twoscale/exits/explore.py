@@ -21,15 +21,12 @@ from twoscale.data.tokenizer import Tokenizer
 from twoscale.dynamics.principal import project
 from twoscale.dynamics.trajectories import describe, exact, is_group, measure_group
 from twoscale.exits.benchmark import Row, TextEvaluator, make_criteria
-from twoscale.exits.criteria import Fixed
-from twoscale.exits.parallel import ParallelEngine, ParallelKV
-from twoscale.exits.readout import stages_behind
+from twoscale.exits.lens import LOGITS_AT_A_TIME, Pass
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import CausalAttention, StageTrace
 
 COMPONENTS = 3
 MEASURES = ("state_norm", "step_norm", "cosine")
-LOGITS_AT_A_TIME = 2**24  # limits the memory of the predictions
 
 
 def beginning(sequence: HeldOut, tokens: int) -> HeldOut:
@@ -121,14 +118,7 @@ def _decode(
     model, group = checkpoint.model, stage.stage.group
     attend = CausalAttention(torch.arange(states.shape[1], device=states.device))
     noise = checkpoint.noise([sequence] * len(states))
-    engine = ParallelEngine(model, Fixed(loops), loops)
-    hidden = model.finish(group, states)
-    for behind in stages_behind(model, group):
-        if behind.is_group:
-            looped = engine.loop(behind.group, hidden, noise, ParallelKV(*hidden.shape[:2]))
-            hidden = model.finish(behind.group, looped.states)
-        else:
-            hidden = model.unlooped_layer(behind.layer, hidden, attend)
+    hidden = Pass(model, loops, noise, attend).behind(group, states)
     probabilities, ids = model.readout(hidden).softmax(-1).max(-1)
     return ids, probabilities
 

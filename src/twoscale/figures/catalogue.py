@@ -207,6 +207,19 @@ def _scaling(config: Config) -> dict[str, Any]:
     }
 
 
+def _lens(config: Config) -> dict[str, Any]:
+    return {
+        "after": _after(config),
+        "groups": _groups(config),
+        "tokens": config.lens_sequences * config.model.context_length,
+        "last": config.lens_steps[-1],
+        "other_loops": config.lens_other_loops,
+        "mean_loops": f"{config.model.mean_loops:g}",
+        "typical_loops": config.model.typical_loops,
+        "dtype": config.lens.dtype,
+    }
+
+
 def _path_types(config: Config) -> dict[str, Any]:
     return _trajectories(config) | {"path_types": plain(config.path_types)}
 
@@ -251,6 +264,15 @@ def _seeds(config: Config) -> dict[str, Any]:
     return {
         "seeds": _all_seeds(config),
         "loops": config.trajectories.loops,
+    }
+
+
+def _controls(config: Config) -> dict[str, Any]:
+    return {
+        "held_out_loops": config.train.held_out_loops,
+        "tokens": config.scaling_sequences * config.model.context_length,
+        "mean_loops": f"{config.model.mean_loops + 1:g}",
+        "dtype": config.scaling.dtype,
     }
 
 
@@ -330,6 +352,14 @@ FIGURES = (
         values=lambda config: {"mean_loops": config.model.mean_loops},
     ),
     Figure(
+        "lens",
+        table("lens"),
+        _lens,
+        title="Lens: through the loops",
+        loops=lambda config: config.lens_steps[-1],
+        values=lambda config: {"mean_loops": config.model.mean_loops, "typical_loops": config.model.typical_loops},
+    ),
+    Figure(
         "pareto",
         table("uniform_loops", exit_latency="pareto_latency", exit_quality="pareto_quality", exit_loops="pareto_loops"),
         _pareto,
@@ -361,6 +391,15 @@ FIGURES = (
         target="variants",
         training=True,
         study="variants",
+    ),
+    Figure(
+        "controls",
+        table("controls"),
+        _controls,
+        loops=lambda config: config.train.held_out_loops,
+        target="controls",
+        title="Controls: what the loops buy",
+        training=True,
     ),
     Figure("seeds", table("seeds"), _seeds, target="seeds", title="Seeds: verdicts and spread", seeds=True),
 )

@@ -3,7 +3,6 @@
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, LogLocator, NullLocator, StrMethodFormatter
 
 from twoscale.errors import InputError
@@ -15,7 +14,6 @@ PANELS = {
     "excess": ("cost of fewer loops", "cross-entropy above that\nat {} loops (nats/token)"),
 }
 CROPPED = 2  # the untrained model is left out of panel (i) if its perplexity is this many times all others
-TRAINED = {"color": style.GREY, "linewidth": 0.8, "linestyle": (0, (1, 1.5))}
 
 
 @style.look()
@@ -39,7 +37,7 @@ def draw(scaling: pd.DataFrame, *, mean_loops: float | None, context: style.Figu
     panels = figure.subplots(1, len(PANELS))
     for number, (axes, (column, (title, label))) in enumerate(zip(panels, PANELS.items(), strict=True), start=1):
         _draw_checkpoints(axes, scaling, column, styles)
-        further = {} if mean_loops is None else {f"trained: {mean_loops:g} loops": _mark_trained(axes, mean_loops)}
+        further = {} if mean_loops is None else {f"trained: {mean_loops:g} loops": style.mark_trained(axes, mean_loops)}
         _scale_loops(axes, scaling["loops"])
         where = "of the last group" if mean_loops is None else "in every group"
         axes.set_xlabel(f"loops {where} (log scale)")
@@ -66,10 +64,6 @@ def _scale_perplexity(axes: Axes, scaling: pd.DataFrame) -> None:
     corner = {"transform": axes.transAxes, "ha": "right", "va": "top"}
     behind = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # hides the line of the loops in training
     axes.text(0.98, 0.97, f"untrained: {last} (above)", **corner, bbox=behind)
-
-
-def _mark_trained(axes: Axes, mean_loops: float) -> Line2D:
-    return axes.axvline(mean_loops, zorder=0, **TRAINED)
 
 
 def _draw_checkpoints(axes: Axes, scaling: pd.DataFrame, column: str, styles: dict[int, dict]) -> None:

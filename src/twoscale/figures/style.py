@@ -80,6 +80,8 @@ BLUE, ORANGE, GREEN, PURPLE, BROWN, BLACK = COLOURS = (
     "#802300",
     "#1a1a1a",
 )
+# Mean loop count of training, where an axis has loop counts.
+TRAINED = {"color": GREY, "linewidth": 0.8, "linestyle": (0, (1, 1.5))}
 # The date that a file would contain, by suffix.
 DATE = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": None}
 
@@ -192,6 +194,11 @@ def scale_loop_steps(axes: Axes, first: int, last: int, ticks: int = 6) -> None:
     axes.set_xlabel("loop step $k$")
     axes.set_xlim(first, last)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=ticks, integer=True))
+
+
+def mark_trained(axes: Axes, mean_loops: float) -> Line2D:
+    """A dotted vertical line at the mean loops of training, on an axis of loops or loop steps."""
+    return axes.axvline(mean_loops, zorder=0, **TRAINED)
 
 
 def checkpoint_palette(iterations: Iterable[int], context: FigureContext) -> dict[int, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Cross-entropy of next tokens: from logits, and in training without the logits of a whole batch."""
+"""Cross-entropy of next tokens: from logits, and in training without the logits of a whole batch. Entropy, rank."""
 
 from typing import Any
 
@@ -15,6 +15,25 @@ CHUNK_LOGITS = {"cpu": 2**24, "cuda": 2**26}
 def cross_entropies(logits: Tensor, targets: Tensor) -> Tensor:
     """Nats (B, T) of each next token, from logits (B, T, V) and targets (B, T)."""
     return F.cross_entropy(logits.transpose(1, 2), targets.to(logits.device), reduction="none")
+
+
+def entropies(logits: Tensor) -> Tensor:
+    """Entropy in nats of each prediction: logits (..., V) -> (...).
+
+    Without the 1e-10 that the exit criterion `entropy_diff` adds to probabilities, as Geiping's code does.
+    """
+    log_p = logits.log_softmax(-1)
+    return -torch.linalg.vecdot(log_p.exp(), log_p)
+
+
+def ranks(logits: Tensor, targets: Tensor) -> Tensor:
+    """Rank of each next token, from logits (..., V) and targets (...): int64 (...).
+
+    The number of tokens that are at least as likely as it, so 1 is the most likely one, and no token of several that
+    share the largest logit.
+    """
+    of_targets = logits.gather(-1, targets.to(logits.device)[..., None])
+    return (logits >= of_targets).sum(-1)
 
 
 def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, vocab_size: int) -> Tensor:

@@ -287,11 +287,12 @@ def _weights_read(model: config.ModelConfig, loops: int) -> float:
 
 
 def _parallel_flops(run: config.Config, supplementary: bool) -> float:
-    """Whole sequences at once: trajectories, noise, fixed loop counts, and exit criteria that need no predictions."""
+    """Whole sequences at once: trajectories, noise, fixed loop counts, lens, and criteria that need no predictions."""
     model, length = run.model, run.model.context_length
     checkpoints = 1 if model.source == "published" else 1 + len(config.checkpoint_iterations(run.train))
     exits, sequences = _benchmark(run, supplementary)
     passes = [(sequences * _points(exits, sequential=False), exits.max_loops)]
+    lens = run.lens_sequences * _lens_forward(run) if supplementary else 0.0
     if supplementary:
         draws = run.path_independence.draws + 1 if model.draws_noise else 0
         passes += [
@@ -302,7 +303,18 @@ def _parallel_flops(run: config.Config, supplementary: bool) -> float:
         ]
     else:
         passes.append((checkpoints * run.trajectory_sequences, run.trajectories.loops))
-    return sum(count * length * _forward(model, loops) for count, loops in passes)
+    return length * (lens + sum(count * _forward(model, loops) for count, loops in passes))
+
+
+def _lens_forward(run: config.Config) -> float:
+    """FLOPs of the lens per token, at most: the loop steps of each group, and for each k the layers behind it."""
+    model, steps, other = run.model, run.lens_steps, run.lens_other_loops
+    total = 0.0
+    for group in range(len(model.groups)):
+        behind = len(model.groups) - group - 1
+        total += flops_per_token(model, [other] * group + [steps[-1]] + [0] * behind).forward
+        total += len(steps) * flops_per_token(model, [0] * (group + 1) + [other] * behind).forward
+    return total
 
 
 def _spectrum_passes(run: config.Config, checkpoints: int) -> list[tuple[int, int]]:
