@@ -5,6 +5,7 @@ snakemake supplementary         figures that the paper does not have
 snakemake explore               a page with the paths of single tokens
 snakemake results/fig4.pdf      one figure and what it needs
 snakemake variants              the model under several variants of the paper, side by side
+snakemake starts                the model from several starts of the projection, and the angles that follow
 snakemake -n                    what would be done
 """
 

@@ -79,7 +79,7 @@ def _exits(evidence: Evidence) -> str:
 
 def _summary(verdicts: Iterable[Verdict]) -> list[str]:
     rows = [(str(v.claim.number), v.claim.title, f"**{v.verdict}**") for v in verdicts]
-    return _table(("claim", "in short", "verdict"), rows)
+    return table(("claim", "in short", "verdict"), rows)
 
 
 def _section(verdict: Verdict) -> list[str]:
@@ -99,7 +99,7 @@ def _section(verdict: Verdict) -> list[str]:
 
 def _findings(findings: Iterable[Finding]) -> list[str]:
     header = ("scope", "quantity", "value", "95 % interval", "bounds", "verdict", "reason")
-    return _table(header, [_row(finding) for finding in findings])
+    return table(header, [_row(finding) for finding in findings])
 
 
 def _row(finding: Finding) -> tuple[str, ...]:
@@ -127,7 +127,7 @@ def interval(estimate: Estimate) -> str:
     return "" if np.isnan(estimate.low) else f"{number(estimate.low)} … {number(estimate.high)}"
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """A Markdown table; bars inside cells are escaped."""
     lines = [header, ["---"] * len(header), *rows]
     return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]

@@ -297,6 +297,8 @@ def _model_keys(keys: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
 
 def _starts(selected: Config) -> dict[str, Any]:
     """Each start of the projection under each first state and norm, named <share or random>-<state_init>-<sandwich>."""
+    if selected.model.injection == "none":
+        return {}  # no projection
     study = selected.starts
     starts = [("blend", share) for share in study.shares] + [("random", HALF)] * study.random
     keys = ("adapter_init", "adapter_share", "state_init", "sandwich")

@@ -39,6 +39,8 @@ class Figure:
         training: Whether it needs a model that is trained here.
         noise: Whether it needs a model that draws noise.
         study: Study whose runs are shown instead of the selected run. Config is then that of the first of them.
+        compared: Whether the inputs are tables of the selected run that compare the runs of the study.
+        projection: Whether it needs a model with a projection of state and input.
     """
 
     name: str
@@ -53,6 +55,8 @@ class Figure:
     training: bool = False
     noise: bool = False
     study: str = ""
+    compared: bool = False
+    projection: bool = False
 
     @property
     def category(self) -> str:
@@ -73,6 +77,8 @@ class Figure:
             return "has a published model, expected one that is trained here"
         if self.noise and not config.model.draws_noise:
             return "has a model without noise, expected model.state_init: noise, or another one with noise"
+        if self.projection and config.model.injection == "none":
+            return "has a model without a projection, expected model.injection: projection"
         return None
 
 
@@ -210,6 +216,17 @@ def _variants(config: Config) -> dict[str, Any]:
     }
 
 
+def _starts(config: Config) -> dict[str, Any]:
+    return _trajectories(config) | {
+        "seeds": len({config.seed, *config.seeds}),
+        "iterations": config.train.iterations,
+        "training_tokens": config.train.iterations * config.train.batch_size * config.model.context_length,
+        "held_out_loops": config.train.held_out_loops,
+        "num_layers": config.model.num_layers,
+        "hidden_size": config.model.hidden_size,
+    }
+
+
 # --- the figures ----------------------------------------------------------------------------------------------------
 
 
@@ -298,5 +315,17 @@ FIGURES = (
         target="variants",
         training=True,
         study="variants",
+    ),
+    Figure(
+        "starts",
+        table("starts"),
+        _starts,
+        target="starts",
+        title="Starts of the projection",
+        claims=(4,),
+        training=True,
+        study="starts",
+        compared=True,
+        projection=True,
     ),
 )
