@@ -507,7 +507,11 @@ class Runs:
 
         def param(wildcards: Any) -> str:
             config = self.configs[self._shown_runs(figure)[0]]
-            names = {"run": self.selected, "runs": self.figure_runs(figure), "text": configs.text_label(self.config.data)}
+            names = {
+                "run": self.selected,
+                "runs": self.figure_runs(figure),
+                "text": configs.text_label(self.config.data),
+            }
             names |= {"published": not trains(config)}
             return canonical_json(names | {"loops": figure.loops(config), "values": figure.values(config)})
 

@@ -8,7 +8,13 @@ from matplotlib.colors import to_rgb
 from matplotlib.mathtext import MathTextParser
 from matplotlib.text import Text
 
-from tests.unit import test_figures, test_path_figures, test_scaling_figures, test_variants_figure
+from tests.unit import (
+    test_figures,
+    test_path_figures,
+    test_scaling_figures,
+    test_starts_figure,
+    test_variants_figure,
+)
 from twoscale.figures import pareto, scaling, style
 from twoscale.figures.catalogue import FIGURES
 
@@ -72,6 +78,7 @@ def figures(tmp_path_factory):
         "path_types": test_path_figures.draw_types(),
         "path_independence": test_path_figures.draw_independence(q05=0.0),
         "variants": test_variants_figure.draw(),
+        "starts": test_starts_figure.draw(groups=("4", "5-6", "7")),
     }
     for figure in drawn.values():
         with style.look():

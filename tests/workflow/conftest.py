@@ -15,7 +15,7 @@ from tests.workflow.dry_run import dry_run
 
 ROOT = Path(__file__).parents[2]
 PARTS = ("Snakefile", "config.yaml", "pyproject.toml", "workflow", "profiles", "scripts", "src", "envs")
-TARGETS = {"all", "supplementary", "variants", "text", "report_pages", "explore"}  # rules without a job
+TARGETS = {"all", "supplementary", "variants", "starts", "text", "report_pages", "explore"}  # rules without a job
 
 
 class Project:

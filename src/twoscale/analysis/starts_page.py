@@ -83,7 +83,7 @@ def checkpoint_name(iteration: int) -> str:
 def points(starts: pd.DataFrame) -> list[Point]:
     """The starts at every checkpoint, in the order of the table "starts"."""
     rows = starts[starts["seed"] == ALL]
-    return [_point(*key, cell) for key, cell in rows.groupby([*START, "iteration"], sort=False, dropna=False)]
+    return [_point(key, cell) for key, cell in rows.groupby([*START, "iteration"], sort=False, dropna=False)]
 
 
 def _point(key: tuple, rows: pd.DataFrame) -> Point:
@@ -145,7 +145,7 @@ def page(starts: pd.DataFrame, run: str, text: str) -> str:
     header = HEADER.format(
         run=markdown(run),
         text=markdown(text),
-        starts=_counted(len({point.start[:1] for point in found}), "start"),
+        starts=_counted(len({start_name(point.start[0]) for point in found}), "start"),
         seeds=_counted(len(seeds), "seed") + f" ({', '.join(seeds)})",
         interval=OVER_SEEDS if len(seeds) > 1 else OF_ONE_SEED,
         least=PAPER_ANGLES[0],

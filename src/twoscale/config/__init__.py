@@ -18,6 +18,7 @@ from twoscale.config.identity import (
     whole_sequences,
 )
 from twoscale.config.loading import (
+    STUDIES,
     DEFAULT_PRESET,
     PRESETS,
     PROJECT,
@@ -73,6 +74,7 @@ __all__ = [
     "RENAMED",
     "RUNTIME_KEYS",
     "SECTIONS",
+    "STUDIES",
     "THRESHOLD_TYPES",
     "VARIANT_KEYS",
     "ComputeConfig",

@@ -1032,7 +1032,9 @@ class StartsConfig(Section):
     @model_validator(mode="after")
     def _check_starts(self) -> Self:
         if not self.shares and not self.random:
-            raise InputError("config key starts.shares: found none, expected at least one unless starts.random is true.")
+            raise InputError(
+                "config key starts.shares: found none, expected at least one unless starts.random is true."
+            )
         return self
 
 

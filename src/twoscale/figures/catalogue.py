@@ -218,7 +218,7 @@ def _variants(config: Config) -> dict[str, Any]:
 
 def _starts(config: Config) -> dict[str, Any]:
     return _trajectories(config) | {
-        "seeds": len({config.seed, *config.seeds}),
+        "seeds": ", ".join(map(str, dict.fromkeys((config.seed, *config.seeds)))),
         "iterations": config.train.iterations,
         "training_tokens": config.train.iterations * config.train.batch_size * config.model.context_length,
         "held_out_loops": config.train.held_out_loops,
