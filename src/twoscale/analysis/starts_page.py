@@ -17,16 +17,16 @@ HEADER = """\
 # Starts of the projection on the run {run}
 
 The model of the run **{run}** on {text}, trained from {starts} of the projection of state and input, under {seeds}.
-A start is the share of the state (`model.adapter_share`; the input has the rest) or *random* weights, with a first state
-(`model.state_init`) and a position of the second norm (`model.sandwich`). The settled cosine is that of claim 4: the
-mean cosine between successive steps over k = 10 … 29, on held-out text. {interval} The verdict on a start is that of
-claim 4: every group within {least:g} … {most:g} by its whole interval. Held-out losses are in nats per token.
+A start is the share of the state (`model.adapter_share`; the input has the rest) or *random* weights, with a first
+state (`model.state_init`) and a position of the second norm (`model.sandwich`). The settled cosine is that of claim 4:
+the mean cosine between successive steps over k = 10 … 29, on held-out text. {interval} The verdict on a start is that
+of claim 4: every group within {least:g} … {most:g} by its whole interval. Held-out losses are in nats per token.
 
 **Does a start give {low:g}–{high:g} in all groups?** {answer}
 """
 OVER_SEEDS = (
-    "A value is the mean over the seeds, and its 95 % interval has the choice of documents and the scatter of the seeds; "
-    "that of a loss has the seeds alone."
+    "A value is the mean over the seeds, and its 95 % interval has the choice of documents and the scatter of the "
+    "seeds; that of a loss has the seeds alone."
 )
 OF_ONE_SEED = "Its 95 % interval is over documents: with one seed nothing is known of another."
 NOT_MEASURED = "–"

@@ -18,11 +18,11 @@ from twoscale.config.identity import (
     whole_sequences,
 )
 from twoscale.config.loading import (
-    STUDIES,
     DEFAULT_PRESET,
     PRESETS,
     PROJECT,
     RENAMED,
+    STUDIES,
     VARIANT_KEYS,
     ConfigSlice,
     checked,
