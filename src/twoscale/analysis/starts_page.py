@@ -20,7 +20,7 @@ The model of the run **{run}** on {text}, trained from {starts} of the projectio
 A start is the share of the state (`model.adapter_share`; the input has the rest) or *random* weights, with a first
 state (`model.state_init`) and a position of the second norm (`model.sandwich`). The settled cosine is that of claim 4:
 the mean cosine between successive steps over k = 10 … 29, on held-out text. {interval} The verdict on a start is that
-of claim 4: every group within {least:g} … {most:g} by its whole interval. Held-out losses are in nats per token.
+of claim 4: every group within {least:.2f} … {most:.2f} by its whole interval. Held-out losses are in nats per token.
 
 **Does a start give {low:g}–{high:g} in all groups?** {answer}
 """
