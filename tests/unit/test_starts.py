@@ -148,6 +148,15 @@ def test_the_answer_is_none_where_one_group_is_outside_and_names_the_nearest():
     )
 
 
+def test_one_group_outside_decides_the_verdict_on_a_start():
+    run = start_run(level=0.55)
+    cosines = run.evidence.loops
+    cosines.loc[(cosines["group"] == "5-6") & (cosines["measure"] == "cosine"), "mean"] = -0.5
+    assert cells(starts.compare([run]))["verdict"].item() == HOLDS
+    (row,) = [line for line in page(run).partition("## Iteration 10")[2].splitlines() if line.startswith("| share")]
+    assert row.endswith("| does not hold |")
+
+
 def test_the_answer_says_why_nothing_can_be_said():
     text = page(start_run(nulls=0.5))
     assert "It cannot be said: 50% of the values are under the rounding floor." in text
