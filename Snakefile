@@ -8,6 +8,7 @@ snakemake variants              the model under several variants of the paper, s
 snakemake seeds                 the run under several seeds: spread of every quantity, verdicts over seeds
 snakemake snapshot              figures, claims and tables of the run in one folder, with a manifest
 snakemake controls              the model beside models without loops, and what the loops buy
+snakemake starts                the model from several starts of the projection, and the angles that follow
 snakemake -n                    what would be done
 """
 

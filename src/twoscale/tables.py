@@ -381,6 +381,21 @@ COLUMNS: dict[str, dict[str, str]] = {
         "seeds_low": "float64",  # of the difference, over seeds alone; null for one seed
         "seeds_high": "float64",  # of the difference, over seeds alone; null for one seed
     },
+    # Starts of the projection: one row per (start, seed, checkpoint, group, measure), and the same over all seeds.
+    "starts": {
+        "share": "float64",  # of the state at the start of the projection; null for random weights
+        "state_init": "string",  # first state of a loop
+        "sandwich": "string",  # position of the second norm
+        "seed": "string",  # or "all": the mean over the seeds
+        "iteration": "int64",
+        "group": "string",  # or "all": the whole model
+        "measure": "string",  # settled_cosine, or held_out_loss in nats per token
+        "value": "float64",  # null if it cannot be measured
+        "low": "float64",  # 95 % interval over documents, and over seeds for "all"
+        "high": "float64",  # 95 % interval
+        "verdict": "string",  # of a settled cosine, by the bounds of claim 4
+        "reason": "string",  # of the verdict, or why there is no value
+    },
     # The page results/explore.html shows the beginning of one held-out sequence. One row per token.
     "explore_tokens": {
         "run": "string",

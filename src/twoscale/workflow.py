@@ -515,7 +515,11 @@ class Runs:
     # --- figures and report -----------------------------------------------------------------------------------------
 
     def figure_runs(self, figure: Figure) -> list[str]:
-        """The runs that a figure shows."""
+        """The runs whose tables a figure reads."""
+        return [self.selected] if figure.compared else self._shown_runs(figure)
+
+    def _shown_runs(self, figure: Figure) -> list[str]:
+        """The runs that a figure shows; its config is that of the first of them."""
         if figure.seed_band and self.config.figures.seed_band:
             return self.study("seeds")
         return (self.study(figure.study) if figure.study else []) or [self.selected]
@@ -526,15 +530,39 @@ class Runs:
         For a figure that the selected run does not have: an input function that says why.
         """
         shown = self.figure_runs(figure)
+        refuse = self._refusal(figure, f"results/{figure.name}.pdf")
+        return {name: refuse or [f"results/{run}/{file}" for run in shown] for name, file in figure.inputs.items()}
+
+    def _refusal(self, figure: Figure, output: str) -> Callable | None:
+        """Input function of an output that shows what a figure shows: raises InputError. None if the run has it."""
         problem = figure.problem(self.config)
 
         def refuse(wildcards: Any) -> list[str]:
-            raise InputError(f"results/{figure.name}.pdf: run {self.selected} {problem}.")
+            raise InputError(f"{output}: run {self.selected} {problem}.")
 
-        return {
-            name: refuse if problem else [f"results/{run}/{file}" for run in shown]
-            for name, file in figure.inputs.items()
-        }
+        return refuse if problem else None
+
+    def study_tables(self, study: str, table: str) -> list[str] | Callable:
+        """A table of every run of a study, the figure of which has the same name.
+
+        For a study that the selected run does not have: an input function that says why.
+        """
+        figure = next(figure for figure in self.figures if figure.name == study)
+        tables_of_runs = [f"results/{run}/tables/{table}.parquet" for run in self.study(study)]
+        return self._refusal(figure, f"results/{study}.md") or tables_of_runs
+
+    def start_labels(self, config: Config) -> list[dict[str, Any]]:
+        """What distinguishes the runs of the study "starts", in their order: start, first state, norm and seed.
+
+        The share of the state is null for random weights.
+        """
+        runs = [self.configs[run] for run in self.study("starts")]
+        models = [(run.model, run.seed) for run in runs]
+        return [
+            {"share": model.adapter_share if model.adapter_init == "blend" else None, "seed": seed}
+            | {"state_init": model.state_init, "sandwich": model.sandwich}
+            for model, seed in models
+        ]
 
     def figure_slice(self, figure: Figure) -> Callable:
         """Param function: what a figure shows besides its tables, as one canonical JSON string.
@@ -543,9 +571,12 @@ class Runs:
         """
 
         def param(wildcards: Any) -> str:
-            shown = self.figure_runs(figure)
-            config = self.configs[shown[0]]
-            names = {"run": self.selected, "runs": shown, "text": configs.text_label(self.config.data)}
+            config = self.configs[self._shown_runs(figure)[0]]
+            names = {
+                "run": self.selected,
+                "runs": self.figure_runs(figure),
+                "text": configs.text_label(self.config.data),
+            }
             names |= {"published": not trains(config)}
             return canonical_json(names | {"loops": figure.loops(config), "values": figure.values(config)})
 
@@ -631,7 +662,7 @@ class Runs:
         """Param function: values for the caption of a figure or of a page of the report. Untracked."""
         values = report_values(self.selected, self.config)
         if figure is not None:
-            values |= figure.caption(self.configs[self.figure_runs(figure)[0]])
+            values |= figure.caption(self.configs[self._shown_runs(figure)[0]])
 
         @untracked
         def param(wildcards: Any) -> Caption:

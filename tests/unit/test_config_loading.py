@@ -255,7 +255,7 @@ def with_strings(values):
 @pytest.mark.parametrize("name", ["paper", "tiny", "huginn-0125"])
 def test_every_number_of_a_preset_may_be_a_string_in_e_notation(name):
     preset = config.preset(name)
-    numbers = with_strings({key: value for key, value in preset.items() if key != "variants"})
+    numbers = with_strings({key: value for key, value in preset.items() if key not in config.STUDIES})
     assert config.checked(preset | yaml.safe_load(yaml.safe_dump(numbers))) == config.checked(preset)
 
 
@@ -322,7 +322,7 @@ def test_renamed_keys_are_found_in_the_overrides_of_runs_and_variants():
 
 def test_every_combination_is_a_run_named_after_it():
     runs = config.studies({"preset": "demo"})
-    assert len(runs) == 8
+    assert len([name for name in runs if name.startswith("variants/")]) == 8
     model = runs["variants/branch-blend-input"].model
     assert (model.sandwich, model.adapter_init, model.state_init) == ("branch", "blend", "input")
     combinations = {tuple(getattr(run.model, key) for key in config.VARIANT_KEYS) for run in runs.values()}
@@ -332,7 +332,9 @@ def test_every_combination_is_a_run_named_after_it():
 def test_variants_differ_from_the_selected_run_only_in_their_keys_and_the_overrides():
     user = {"preset": "tiny", "seed": 5, "variants": {"overrides": {"train": {"batch_size": 2}}}}
     (selected,) = config.runs(user).values()
-    for run in config.studies(user).values():
+    variants = [run for name, run in config.studies(user).items() if name.startswith("variants/")]
+    assert len(variants) == 2
+    for run in variants:
         assert (run.seed, run.train.batch_size, run.train.iterations) == (5, 2, 10)
         assert (run.data, run.tokenizer) == (selected.data, selected.tokenizer)
         assert run.model.hidden_size == selected.model.hidden_size
@@ -350,6 +352,67 @@ def test_a_variant_that_does_not_exist_is_refused(value):
         config.studies({"preset": "tiny", "variants": {"sandwich": value}})
 
 
+# --- starts ----------------------------------------------------------------------------------------------------
+
+
+def starts_of(user):
+    return {name: run for name, run in config.studies(user).items() if name.startswith("starts/")}
+
+
+def test_every_start_is_a_run_under_each_first_state_and_norm():
+    runs = starts_of({"preset": "demo", "starts": {"shares": [0, 0.25], "state_init": ["noise", "zero"]}})
+    assert list(runs) == [
+        f"starts/{start}-{state}-post_residual" for start in ("0", "0.25", "random") for state in ("noise", "zero")
+    ]
+    model = runs["starts/0.25-zero-post_residual"].model
+    assert (model.adapter_init, model.adapter_share, model.state_init) == ("blend", 0.25, "zero")
+    assert runs["starts/random-noise-post_residual"].model.adapter_init == "random"
+
+
+def test_every_start_is_trained_under_every_seed():
+    runs = starts_of({"preset": "tiny", "seeds": [5], "starts": {"shares": [1], "random": False}})
+    assert {name: run.seed for name, run in runs.items()} == {
+        "starts/1-noise-post_residual": 1337,
+        "starts/1-noise-post_residual-seed5": 5,
+    }
+
+
+def test_random_weights_are_beside_the_shares_of_a_run_that_has_one():
+    user = {"preset": "demo", "model": {"adapter_init": "blend", "adapter_share": 0.25}}
+    runs = config.studies(user)
+    assert runs["starts/random-noise-post_residual"].model.adapter_share == 0.5
+    assert runs["variants/branch-random-noise"].model.adapter_share == 0.5
+    assert runs["variants/branch-blend-noise"].model.adapter_share == 0.25
+
+
+def test_a_model_without_a_projection_has_no_starts():
+    model = {"injection": "none", "state_init": "input"}
+    assert starts_of({"preset": "tiny", "model": model, "variants": {"state_init": ["input"]}}) == {}
+
+
+@pytest.mark.parametrize(
+    ("user", "sentence"),
+    [
+        ({"model": {"adapter_share": 0.25}}, r"model\.adapter_share: found 0\.25, expected 0\.5 unless .* not random"),
+        ({"model": {"adapter_init": "blend", "adapter_share": 1.5}}, r"model\.adapter_share: .*1\.5"),
+        ({"starts": {"shares": [0.5, 0.5]}}, r"starts\.shares: .*distinct"),
+        ({"starts": {"shares": [], "random": False}}, r"starts\.shares: found none, expected at least one"),
+    ],
+)
+def test_a_start_that_does_not_exist_is_refused(user, sentence):
+    with pytest.raises(InputError, match=sentence):
+        config.studies({"preset": "tiny"} | user)
+
+
+def test_models_from_before_the_share_keep_their_identity():
+    before = config.training_identity(config.checked(config.preset("demo")))["model"]
+    assert "adapter_share" not in before
+    half = config.studies({"preset": "demo"})["starts/0.5-noise-post_residual"]
+    assert config.plain(half.model) == before | {"adapter_init": "blend"}
+    quarter = config.studies({"preset": "demo"})["starts/0.25-noise-post_residual"]
+    assert config.plain(quarter.model)["adapter_share"] == 0.25
+
+
 # --- seeds -----------------------------------------------------------------------------------------------------
 
 
@@ -361,7 +424,7 @@ def test_further_seeds_are_runs_of_their_own_that_differ_in_nothing_else():
 
 def test_every_run_of_a_study_is_trained_under_every_seed():
     found = config.studies({"preset": "tiny", "seeds": [1337, 5]})
-    assert {name: run.seed for name, run in found.items() if "branch" not in name} == {
+    assert {name: run.seed for name, run in found.items() if "/post_residual-random" in name} == {
         "variants/post_residual-random-noise": 1337,
         "variants/post_residual-random-noise-seed5": 5,
     }

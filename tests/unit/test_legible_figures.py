@@ -16,6 +16,7 @@ from tests.unit import (
     test_scaling_figures,
     test_seeds_figure,
     test_spectrum_tables,
+    test_starts_figure,
     test_variants_figure,
 )
 from twoscale.figures import pareto, scaling, style
@@ -85,6 +86,7 @@ def figures(tmp_path_factory):
         "spectrum": test_spectrum_tables.draw(),
         "variants": test_variants_figure.draw(),
         "seeds": test_seeds_figure.draw(),
+        "starts": test_starts_figure.draw(groups=("4", "5-6", "7")),
     }
     for figure in drawn.values():
         with style.look():

@@ -425,6 +425,39 @@ def test_the_blend_adapter_starts_as_half_the_state_and_half_the_input():
     assert torch.equal(blend.unlooped["1"].qkv.weight, random.unlooped["1"].qkv.weight)
 
 
+@pytest.mark.parametrize("share", [0.0, 0.25, 0.5, 0.75, 1.0])
+def test_a_share_starts_the_adapter_as_that_share_of_the_state_and_the_rest_of_the_input(share):
+    random = initialise(model_config(), 3)
+    blend = initialise(model_config(adapter_init="blend", adapter_share=share), 3)
+    for group in range(2):
+        blocks = blend.groups[group].adapter.weight.split(8, dim=1)
+        noises = random.groups[group].adapter.weight.split(8, dim=1)
+        for block, noise, part in zip(blocks, noises, (share, 1 - share), strict=True):
+            torch.testing.assert_close(block, part * (torch.eye(8) + 0.04 * noise))
+
+
+@pytest.mark.parametrize(("share", "absent"), [(0.0, "state"), (1.0, "input")])
+def test_an_adapter_that_starts_from_one_side_alone_does_not_see_the_other(share, absent):
+    group = initialise(model_config(adapter_init="blend", adapter_share=share), 3).groups[0]
+    sides = {"state": torch.randn(2, 8), "input": torch.randn(2, 8)}
+
+    def seen(state, input):
+        return group.project_state(state, group.project_input(input))
+
+    changed = sides | {absent: torch.randn(2, 8)}
+    assert torch.equal(seen(*sides.values()), seen(*changed.values()))
+    assert not torch.equal(seen(*sides.values()), seen(*(torch.randn(2, 8) for _ in sides)))
+
+
+def test_the_blend_has_the_bits_that_it_had_before_it_had_a_share():
+    """Half the state, half the input, and 0.02 of the random weights, in this order of operations."""
+    random, blend = (initialise(model_config(adapter_init=init), 3) for init in ("random", "blend"))
+    half = torch.eye(8) / 2
+    for group in range(2):
+        before = random.groups[group].adapter.weight.detach().mul(0.02).add(torch.cat([half, half], dim=1))
+        assert torch.equal(blend.groups[group].adapter.weight, before)
+
+
 def test_initial_weights_are_a_function_of_the_seed():
     one, same, other = (initialise(model_config(), seed).state_dict() for seed in (3, 3, 4))
     assert all(torch.equal(one[name], same[name]) for name in one)

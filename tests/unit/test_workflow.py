@@ -16,7 +16,7 @@ from humanfriendly import parse_size
 from tests.published import write_folder
 from twoscale import workflow
 from twoscale.analysis.claims import CLAIMS
-from twoscale.config import ModelConfig
+from twoscale.config import STUDIES, ModelConfig
 from twoscale.data import model_files
 from twoscale.errors import InputError
 from twoscale.figures.catalogue import FIGURES, Figure, table
@@ -46,9 +46,10 @@ def test_nothing_of_torch_matplotlib_or_snakemake_is_imported():
 def test_the_selected_run_comes_first_then_further_runs_then_studies():
     names = list(runs(run="mine", runs={"other": {"seed": 2}}))
     assert names[:2] == ["mine", "other"]
-    assert {name.partition("/")[0] for name in names[2:]} == {"variants", "controls"}
-    mine = runs(run="mine")
-    assert [*mine.study("variants"), *mine.study("controls")] == list(mine)[1:]
+    studies = [name.partition("/")[0] for name in names[2:]]
+    assert list(dict.fromkeys(studies)) == [*STUDIES, "controls"]
+    for study in [*STUDIES, "controls"]:
+        assert runs(run="mine").study(study) == [name for name in names if name.startswith(f"{study}/")] != []
 
 
 def test_the_pattern_of_runs_matches_names_literally():
@@ -496,6 +497,46 @@ def test_a_figure_is_told_its_runs_text_loops_and_values():
         "values": {"tokens": mine.config.figures.fig1_tokens},
     }
     assert json.loads(mine.figure_slice(variants)({}))["runs"] == mine.study("variants")
+
+
+def test_a_figure_that_compares_the_runs_of_a_study_reads_one_table_and_quotes_their_config():
+    mine = runs(starts={"overrides": {"train": {"iterations": 10}}})
+    starts = next(figure for figure in FIGURES if figure.name == "starts")
+    assert mine.figure_inputs(starts) == {"starts": ["results/tiny/tables/starts.parquet"]}
+    assert json.loads(mine.figure_slice(starts)({}))["runs"] == ["tiny"]
+    assert mine.caption(starts)(of(), output=None)["iterations"] == 10
+
+
+def test_the_runs_of_the_starts_are_labelled_in_the_order_of_their_tables():
+    mine = runs(seeds=[5], starts={"shares": [0.25]})
+    assert mine.study_tables("starts", "training") == [
+        f"results/{run}/tables/training.parquet" for run in mine.study("starts")
+    ]
+    labels = mine.start_labels(mine.config)
+    assert [(label["share"], label["seed"]) for label in labels] == [(0.25, 1337), (0.25, 5), (None, 1337), (None, 5)]
+    assert {(label["state_init"], label["sandwich"]) for label in labels} == {("noise", "post_residual")}
+
+
+@pytest.mark.parametrize(
+    ("user", "problem"),
+    [
+        ({"model": {"groups": []}}, "has 0 looped groups, expected at least 1"),
+        (
+            {"model": {"injection": "none", "state_init": "input"}, "variants": {"state_init": ["input"]}},
+            "has a model without a projection, expected model.injection: projection",
+        ),
+    ],
+)
+def test_a_run_that_has_no_starts_says_why(user, problem):
+    mine = runs(**user)
+    assert mine.figure_files("starts") == []
+    starts = next(figure for figure in FIGURES if figure.name == "starts")
+    for refuse, name in (
+        (mine.study_tables("starts", "training"), "md"),
+        (mine.figure_inputs(starts)["starts"], "pdf"),
+    ):
+        with pytest.raises(InputError, match=rf"results/starts\.{name}: run tiny {problem}\."):
+            refuse(of())
 
 
 @pytest.mark.parametrize(("groups", "missing"), [([[2], [3]], []), ([[2]], []), ([], [f"fig{n}" for n in range(1, 6)])])

@@ -16,7 +16,18 @@ from tests.workflow.dry_run import dry_run
 ROOT = Path(__file__).parents[2]
 PARTS = ("Snakefile", "config.yaml", "pyproject.toml", "workflow", "profiles", "scripts", "src", "envs")
 # Rules without a job.
-TARGETS = {"all", "supplementary", "variants", "controls", "text", "report_pages", "explore", "seeds", "snapshot"}
+TARGETS = {
+    "all",
+    "supplementary",
+    "variants",
+    "starts",
+    "controls",
+    "text",
+    "report_pages",
+    "explore",
+    "seeds",
+    "snapshot",
+}
 
 # One long segment with partial states every few iterations, its checkpoint and its partial state.
 SEGMENT = {"train": {"iterations": 400, "checkpoint_every": 400, "lr_decay_iterations": 400, "save_seconds": 0.2}}

@@ -129,25 +129,28 @@ def angles_settle(evidence: Evidence) -> Iterator[Quantity]:
         yield judged(group, "cosine at k = 1 − settled mean", below(0), _rise, evidence, group)
         yield judged(group, name, at_most(MOST_SETTLED_DEVIATION**2), _settled_variance, evidence, group)
         yield judged(
-            group, TREND.format(name), at_most(0), _trend, evidence, settled_variance, _settled_cosines, group, True
+            group, TREND.format(name), at_most(0), _trend, evidence, settled_variance, settled_cosines, group, True
         )
-        yield reference(group, ENDS, _change, evidence, settled_variance, _settled_cosines, group)
+        yield reference(group, ENDS, _change, evidence, settled_variance, settled_cosines, group)
 
 
 def _rise(evidence: Evidence, group: str) -> Estimate:
     iteration = evidence.last()
     evidence.check_angles(group, [iteration], [1])
-    units = _settled_cosines(evidence, group, [iteration])[:, 0]
+    units = settled_cosines(evidence, group, [iteration])[:, 0]
     return evidence.estimate(lambda totals: mean(totals)[:, 1] - settled_mean(totals), units)
 
 
 def _settled_variance(evidence: Evidence, group: str) -> Estimate:
-    units = _settled_cosines(evidence, group, [evidence.last()])[:, 0]
+    units = settled_cosines(evidence, group, [evidence.last()])[:, 0]
     return evidence.estimate(settled_variance, units, unbias=True)
 
 
-def _settled_cosines(evidence: Evidence, group: str, iterations: Sequence[int]) -> np.ndarray:
-    """Units of cosines; raises InconclusiveError if the loop steps SETTLED of a checkpoint are rounding."""
+def settled_cosines(evidence: Evidence, group: str, iterations: Sequence[int]) -> np.ndarray:
+    """Units of cosines (documents, iterations, K, 2), sums and counts.
+
+    Raises InconclusiveError if the loop steps SETTLED of a checkpoint are rounding.
+    """
     units = evidence.curves("cosine", group, iterations, until=SETTLED[-1])
     for iteration in iterations:
         evidence.check_angles(group, [iteration], SETTLED)
@@ -163,14 +166,14 @@ def angles_match(evidence: Evidence) -> Iterator[Quantity]:
 
 def _settled_cosine(evidence: Evidence, group: str, iteration: int | None = None) -> Estimate:
     iteration = evidence.last() if iteration is None else iteration
-    return evidence.estimate(settled_mean, _settled_cosines(evidence, group, [iteration])[:, 0])
+    return evidence.estimate(settled_mean, settled_cosines(evidence, group, [iteration])[:, 0])
 
 
 def steps_turn_orthogonal(evidence: Evidence) -> Iterator[Quantity]:
     name = "|settled mean cosine|"
     not_anti_parallel = Bounds(f"≥ {ANTI_PARALLEL} (not anti-parallel)", ANTI_PARALLEL)
     for group in evidence.groups:
-        arguments = (evidence, settled_modulus, _settled_cosines, group)
+        arguments = (evidence, settled_modulus, settled_cosines, group)
         yield judged(group, TREND.format(name), at_most(-LEAST_TURN), _trend, *arguments)
         yield judged(group, "settled mean cosine, last", not_anti_parallel, _settled_cosine, evidence, group)
         yield reference(group, f"{name}, last − first after warm-up", _change, *arguments)

@@ -85,6 +85,11 @@ def boundary_label(left: str, right: str) -> str:
     return f"{left}->{right}"
 
 
+def start_name(adapter_init: str, adapter_share: float) -> str:
+    """Name of a start of the projection in tables and names of runs: "random", or the share of the state, "0.25"."""
+    return adapter_init if adapter_init == "random" else str(adapter_share).removesuffix(".0")
+
+
 def checkpoint_iterations(train: TrainConfig) -> list[int]:
     """Iterations with a checkpoint, ascending; iteration 0, the untrained model, is not included.
 

@@ -16,9 +16,9 @@ from typing import Any, Self
 
 import yaml
 
-from twoscale.config.identity import complete, is_optional
+from twoscale.config.identity import complete, is_optional, start_name
 from twoscale.config.messages import build, shown, unknown_key, user_keys
-from twoscale.config.sections import FILE_NAME, SECTIONS, Config, Derived, ModelConfig, Section
+from twoscale.config.sections import FILE_NAME, HALF, SECTIONS, Config, Derived, ModelConfig, Section
 from twoscale.errors import InputError, did_you_mean, first_line
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -293,12 +293,32 @@ def _under_seeds(run: str, merged: Mapping[str, Any]) -> dict[str, Config]:
 def _variants(selected: Config) -> dict[str, Any]:
     """Each combination of the values in `variants`, named <sandwich>-<adapter_init>-<state_init>."""
     combinations = itertools.product(*(getattr(selected.variants, key) for key in VARIANT_KEYS))
-    return {"-".join(values): {"model": dict(zip(VARIANT_KEYS, values, strict=True))} for values in combinations}
+    return {"-".join(values): {"model": _model_keys(VARIANT_KEYS, values)} for values in combinations}
+
+
+def _model_keys(keys: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
+    """Keys of `model` with their values; random weights have no share of the state."""
+    model = dict(zip(keys, values, strict=True))
+    return model | ({"adapter_share": HALF} if model["adapter_init"] == "random" else {})
+
+
+def _starts(selected: Config) -> dict[str, Any]:
+    """Each start of the projection under each first state and norm, named <share or random>-<state_init>-<sandwich>."""
+    if selected.model.injection == "none":
+        return {}  # no projection
+    study = selected.starts
+    starts = [("blend", share) for share in study.shares] + [("random", HALF)] * study.random
+    keys = ("adapter_init", "adapter_share", "state_init", "sandwich")
+    found = {}
+    for (init, share), state_init, sandwich in itertools.product(starts, study.state_init, study.sandwich):
+        name = f"{start_name(init, share)}-{state_init}-{sandwich}"
+        found[name] = {"model": _model_keys(keys, (init, share, state_init, sandwich))}
+    return found
 
 
 # Study -> its runs: name -> overrides, from the selected run. The section of the same name has `overrides` of all of
 # them. Every run is trained under every seed.
-STUDIES: dict[str, Study] = {"variants": _variants}
+STUDIES: dict[str, Study] = {"variants": _variants, "starts": _starts}
 
 
 def studies(

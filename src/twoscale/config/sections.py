@@ -38,6 +38,7 @@ FILE_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 GPT2_VOCAB_SIZE = 50257
 BYTES_VOCAB_SIZE = 257  # 256 bytes and the end of text
 NOISE_STD = math.sqrt(2 / 5)  # of the initial state, before truncation at three deviations ([G])
+HALF = 0.5  # share of the state in the blend that the projection may start from
 COMMIT = r"[0-9a-f]{40}"
 
 # Type of the thresholds of each built-in exit criterion; criteria from a user's file take positive numbers.
@@ -95,6 +96,7 @@ AtLeastTwo = Annotated[int, Field(ge=2), Number]
 NonNegative = Annotated[float, Field(ge=0), Number]
 Positive = Annotated[float, Field(gt=0), Number]
 Share = Annotated[float, Field(gt=0, lt=1), Number]
+WholeShare = Annotated[float, Field(ge=0, le=1), Number]
 POSITIVE_SCHEMA = {"type": "number", "exclusiveMinimum": 0}
 Threshold = Annotated[int | float, Field(gt=0), Number, WithJsonSchema(POSITIVE_SCHEMA)]
 Unique = (Field(json_schema_extra={"uniqueItems": True}), AfterValidator(check_distinct))
@@ -329,9 +331,16 @@ class ModelConfig(Section):
     )
     adapter_init: AdapterInit = key(
         "random",
-        "Initialization of the projection of state and input: random, or half the state plus half the input plus "
-        "small noise (blend, ours).",
+        "Initialization of the projection of state and input: random, or a blend of the two, by default half the state "
+        "plus half the input, with small noise (ours).",
         source="[G]",
+    )
+    adapter_share: WholeShare = key(
+        HALF,
+        "Share s of the state in adapter_init: blend. The projection starts as s times the state plus 1 - s times the "
+        "input, each block with random weights of 0.04 times its share. 0: the input alone, 1: the state alone.",
+        source="ours",
+        optional=True,
     )
     exit_norm: Literal["none", "final_norm"] = key(
         "none",
@@ -530,6 +539,15 @@ class ModelConfig(Section):
             raise InputError(
                 f"config key model.revision: found {self.revision}, expected the commit of model.repository, and only "
                 "with one."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_adapter_share(self) -> Self:
+        if self.adapter_share != HALF and self.adapter_init != "blend":
+            raise InputError(
+                f"config key model.adapter_share: found {self.adapter_share:g}, expected {HALF:g} unless "
+                f"model.adapter_init is blend, not {self.adapter_init}."
             )
         return self
 
@@ -1049,6 +1067,13 @@ VARIANT_OVERRIDES = {
 }
 
 
+# more checkpoints than those of the variants: the question is also when the angles are where the paper has them
+STARTS_OVERRIDES = {
+    "train": {"iterations": 5000, "checkpoint_every": 5000, "early_checkpoints": [500, 1000, 2000]}
+    | {"lr_decay_iterations": 5000}
+}
+
+
 class VariantsConfig(Section):
     """Choices where the paper is open. `snakemake variants` trains the model under every combination of them."""
 
@@ -1064,6 +1089,32 @@ class VariantsConfig(Section):
     overrides: dict[str, Any] = key(
         VARIANT_OVERRIDES, "Config sections of these runs, which take precedence over all other layers.", source="ours"
     )
+
+
+class StartsConfig(Section):
+    """Starts of the projection. `snakemake starts` trains the model from each, under each first state and norm."""
+
+    shares: Annotated[tuple[WholeShare, ...], *Unique] = key(
+        (0.0, 0.25, 0.5, 0.75, 1.0), "Values of model.adapter_share, with adapter_init: blend.", source="ours"
+    )
+    random: Flag = key(True, "Whether adapter_init: random is beside them.", source="ours")
+    state_init: Annotated[tuple[StateInit, ...], *Distinct] = key(
+        ("noise", "input"), "Values of model.state_init.", source="ours"
+    )
+    sandwich: Annotated[tuple[Sandwich, ...], *Distinct] = key(
+        ("post_residual", "branch"), "Values of model.sandwich.", source="ours"
+    )
+    overrides: dict[str, Any] = key(
+        STARTS_OVERRIDES, "Config sections of these runs, which take precedence over all other layers.", source="ours"
+    )
+
+    @model_validator(mode="after")
+    def _check_starts(self) -> Self:
+        if not self.shares and not self.random:
+            raise InputError(
+                "config key starts.shares: found none, expected at least one unless starts.random is true."
+            )
+        return self
 
 
 class ControlsConfig(Section):
@@ -1180,6 +1231,7 @@ class Config(Derived, Section):
     spectrum: SpectrumConfig = SpectrumConfig()
     download: DownloadConfig = DownloadConfig()
     variants: VariantsConfig = VariantsConfig()
+    starts: StartsConfig = StartsConfig()
     controls: ControlsConfig = ControlsConfig()
 
     @model_validator(mode="after")

@@ -41,6 +41,8 @@ class Figure:
         study: Study whose runs are shown instead of the selected run. Config is then that of the first of them.
         seeds: Whether it needs the run under further seeds.
         seed_band: Whether it shows the range over seeds where `figures.seed_band` asks for it.
+        compared: Whether the inputs are tables of the selected run that compare the runs of the study.
+        projection: Whether it needs a model with a projection of state and input.
     """
 
     name: str
@@ -57,6 +59,8 @@ class Figure:
     study: str = ""
     seeds: bool = False
     seed_band: bool = False
+    compared: bool = False
+    projection: bool = False
 
     @property
     def category(self) -> str:
@@ -77,6 +81,8 @@ class Figure:
             return "has a published model, expected one that is trained here"
         if self.noise and not config.model.draws_noise:
             return "has a model without noise, expected model.state_init: noise, or another one with noise"
+        if self.projection and config.model.injection == "none":
+            return "has a model without a projection, expected model.injection: projection"
         return one_seed(config) if self.seeds else None
 
 
@@ -276,6 +282,17 @@ def _controls(config: Config) -> dict[str, Any]:
     }
 
 
+def _starts(config: Config) -> dict[str, Any]:
+    return _trajectories(config) | {
+        "seeds": ", ".join(map(str, dict.fromkeys((config.seed, *config.seeds)))),
+        "iterations": config.train.iterations,
+        "training_tokens": config.train.iterations * config.train.batch_size * config.model.context_length,
+        "held_out_loops": config.train.held_out_loops,
+        "num_layers": config.model.num_layers,
+        "hidden_size": config.model.hidden_size,
+    }
+
+
 # --- the figures ----------------------------------------------------------------------------------------------------
 
 
@@ -391,6 +408,18 @@ FIGURES = (
         target="variants",
         training=True,
         study="variants",
+    ),
+    Figure(
+        "starts",
+        table("starts"),
+        _starts,
+        target="starts",
+        title="Starts of the projection",
+        claims=(4,),
+        training=True,
+        study="starts",
+        compared=True,
+        projection=True,
     ),
     Figure(
         "controls",

@@ -22,6 +22,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from twoscale.analysis.reported import REPORTED_COSINE
 from twoscale.errors import InputError
 from twoscale.files import replacing
 
@@ -33,8 +34,6 @@ SCRIPTED = 8.6
 GREY = "0.45"
 # Width of a digit and of the least gap of two labels of iterations, as shares of the narrowest axis, a third of a page.
 DIGIT, GAP = 0.034, 0.03
-# Range in which the cosine settles in later checkpoints, as section 3 of the paper reports it.
-REPORTED_COSINE = (0.5, 0.65)
 REPORTED_BAND = "#f6e2a0"
 SEED_ALPHA = 0.25  # of the range over seeds; that of the spread over tokens is lighter
 REPORTED_LABEL = "paper: {}–{}".format(*REPORTED_COSINE)

@@ -27,7 +27,7 @@ from twoscale.model.loss import linear_cross_entropy
 from twoscale.model.rms_norm import RMSNorm
 from twoscale.model.rotary import RotaryEmbedding
 
-BLEND_NOISE = 0.02  # relative size of the random part in adapter_init = blend
+BLEND_NOISE = 0.04  # size of the random part in adapter_init = blend, relative to the share of its block
 
 
 @dataclass(frozen=True)
@@ -245,9 +245,18 @@ def initialise(config: ModelConfig, seed: int) -> LoopedTransformer:
         if name.endswith("mlp_in.weight") and config.mlp == "gated":
             parameter[config.mlp_width :] *= _output_factor(config)
         if name.endswith("adapter.weight") and config.adapter_init == "blend":
-            half = torch.eye(config.hidden_size) / 2
-            parameter.mul_(BLEND_NOISE).add_(torch.cat([half, half], dim=1))
+            _blend(parameter, config.adapter_share)
     return model
+
+
+def _blend(adapter: Tensor, share: float) -> None:
+    """Random weights (C, 2C) -> `share` times the state plus 1 - share times the input, with small random parts.
+
+    The random part of a block is in proportion to its share, so that the block of a share of 0 is zero.
+    """
+    size = len(adapter)
+    for block, part in zip(adapter.split(size, dim=1), (share, 1 - share), strict=True):
+        block.mul_(BLEND_NOISE * part).add_(torch.eye(size) * part)
 
 
 def _stream_name(parameter: str) -> str:

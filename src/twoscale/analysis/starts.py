@@ -1,0 +1,152 @@
+"""Starts of the projection side by side: settled angles and held-out loss at every checkpoint, over all seeds.
+
+The settled cosine is that of claim 4, and each is judged by the bounds of claim 4. `MEASURES` names what is compared;
+a cosine that is predicted from the spectrum of the loop step would be a further entry.
+
+All seeds are measured on the same documents, so documents and seeds are crossed. An interval over seeds has both: the
+mean over seeds is resampled over documents, and the scatter of the seeds is added as a second source, with Student's t
+for the smaller number of the two. Two seeds or three give wide intervals.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+import pandas as pd
+
+from twoscale import tables
+from twoscale.analysis import bootstrap
+from twoscale.analysis.claims_geometry import PAPER_ANGLES, settled_cosines
+from twoscale.analysis.evidence import Estimate, Evidence, InconclusiveError, settled_mean
+from twoscale.analysis.findings import OPEN, between, judge
+
+ALL = "all"  # in place of a seed: all of them; in place of a group: the whole model
+START = ["share", "state_init", "sandwich"]  # columns that name a start
+COSINE, LOSS = "settled_cosine", "held_out_loss"
+
+
+@dataclass(frozen=True)
+class StartRun:
+    """One run of the study.
+
+    Attributes:
+        share: Share of the state at the start of the projection; NaN for random weights.
+        state_init: First state of a loop.
+        sandwich: Position of the second norm.
+        seed: Seed of the run.
+        evidence: Its trajectories.
+        training: Table "training".
+    """
+
+    share: float
+    state_init: str
+    sandwich: str
+    seed: int
+    evidence: Evidence
+    training: pd.DataFrame
+
+    @property
+    def start(self) -> tuple[float | None, str, str]:
+        """What distinguishes it from other runs but the seed."""
+        return (None if np.isnan(self.share) else self.share), self.state_init, self.sandwich
+
+
+# --- what is compared ----------------------------------------------------------------------------------------------
+
+
+def settled_cosine(runs: Sequence[StartRun], group: str, iteration: int) -> Estimate:
+    """Settled mean cosine, the mean over the runs, which differ in their seed and have the same documents."""
+    units = [settled_cosines(run.evidence, group, [iteration])[:, 0] for run in runs]
+    return over_seeds(settled_mean, np.stack(units, axis=1), runs[0].evidence.seed)
+
+
+def held_out_loss(runs: Sequence[StartRun], scope: str, iteration: int) -> Estimate:
+    """Held-out loss of training in nats per token, the mean over the runs; its interval is over seeds alone."""
+    rows = [run.training[run.training["iteration"] == iteration]["held_out_loss"].dropna() for run in runs]
+    if any(len(row) != 1 for row in rows):
+        raise InconclusiveError("no held-out loss was measured at this iteration")
+    losses = np.array([row.iloc[0] for row in rows])
+    if len(losses) < 2:
+        return Estimate(float(losses[0]), remark="one seed, no interval")
+    half = bootstrap.t_quantile((1 + bootstrap.LEVEL) / 2, len(losses) - 1) * standard_error(losses)
+    return Estimate(losses.mean(), losses.mean() - half, losses.mean() + half, freedom=len(losses) - 1)
+
+
+def over_seeds(statistic: Callable[[np.ndarray], np.ndarray], units: np.ndarray, seed: int) -> Estimate:
+    """Mean over seeds of a statistic, with an interval over documents and seeds.
+
+    Args:
+        statistic: Totals (R, seeds, …, 2) -> (R, seeds).
+        units: Sums and counts (documents, seeds, …, 2).
+        seed: Of the bootstrap.
+
+    Raises InconclusiveError if it is undefined.
+    """
+    documents, seeds = units.shape[:2]
+    values = statistic(units.sum(axis=0)[None])[0]
+    samples = statistic(bootstrap.totals(units, seed)).mean(axis=1)
+    scatter, freedom = (standard_error(values), min(documents, seeds) - 1) if seeds > 1 else (0.0, documents - 1)
+    bounds = bootstrap.interval_about(values.mean(), samples, documents, scatter, freedom)
+    return Estimate(float(values.mean()), *bounds, freedom=freedom).checked()
+
+
+def standard_error(values: np.ndarray) -> float:
+    """Standard error of the mean of values (n,)."""
+    return float(values.std(ddof=1) / np.sqrt(len(values)))
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A quantity that is compared.
+
+    Attributes:
+        name: Its name in the table.
+        measure: Runs of several seeds, group and iteration -> the mean over the runs.
+        of_groups: Whether each group has one, and not the model.
+        of_untrained: Whether the untrained model has one.
+    """
+
+    name: str
+    measure: Callable[[Sequence[StartRun], str, int], Estimate]
+    of_groups: bool = True
+    of_untrained: bool = True
+
+
+MEASURES = (Measure(COSINE, settled_cosine), Measure(LOSS, held_out_loss, of_groups=False, of_untrained=False))
+
+
+# --- the table -----------------------------------------------------------------------------------------------------
+
+
+def compare(runs: Sequence[StartRun]) -> pd.DataFrame:
+    """Table "starts": every measure of every start at every checkpoint, for each seed and for all seeds."""
+    by_start: dict[tuple, list[StartRun]] = {}
+    for run in runs:
+        by_start.setdefault(run.start, []).append(run)
+    rows = [row for same in by_start.values() for row in _rows(same)]
+    return pd.DataFrame(rows, columns=list(tables.columns("starts")))
+
+
+def _rows(runs: Sequence[StartRun]) -> Iterator[tuple]:
+    """Rows of one start."""
+    first = runs[0]
+    sets = [(str(run.seed), [run]) for run in runs] + [(ALL, list(runs))]
+    for measure, iteration, (seed, chosen) in product(MEASURES, first.evidence.iterations, sets):
+        if iteration == 0 and not measure.of_untrained:
+            continue
+        for group in first.evidence.groups if measure.of_groups else [ALL]:
+            key = (first.share, first.state_init, first.sandwich, seed, iteration, group, measure.name)
+            yield key + _measured(measure, chosen, group, iteration)
+
+
+def _measured(measure: Measure, runs: Sequence[StartRun], group: str, iteration: int) -> tuple:
+    """Value, both ends of the interval, verdict and reason."""
+    judged = measure.name == COSINE
+    try:
+        estimate = measure.measure(runs, group, iteration)
+    except InconclusiveError as error:
+        return np.nan, np.nan, np.nan, OPEN if judged else "", str(error)
+    groups = len(runs[0].evidence.groups)
+    verdict, reason = judge(between(*PAPER_ANGLES), estimate, groups) if judged else ("", estimate.remark)
+    return estimate.value, estimate.low, estimate.high, verdict, reason
