@@ -223,6 +223,7 @@ VALUES = {"run": "trial", "text": "a_text", "loops": 3, "mean_loops": "4", "iter
 def test_the_page_has_sizes_differences_and_every_seed(tmp_path):
     page = analysis.page(compared(tmp_path, THREE), VALUES)
     assert "under the seeds 1, 2, 3" in page
+    assert "- **Same training FLOPs**:" in page
     assert "| same training FLOPs | 4 | 1,000 | +0.00 % | 1e+06 | +0.00 % |" in page
     assert [line for line in page.splitlines() if line.startswith("## ")] == [
         "## Mean over seeds",

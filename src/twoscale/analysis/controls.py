@@ -116,7 +116,7 @@ def page(table: pd.DataFrame, values: Mapping[str, Any]) -> str:
     """
     means, each = table[table["seed"].isna()], table[table["seed"].notna()]
     seeds = sorted(each["seed"].astype(int).unique())
-    names = {f"{name}_name": NAMES[name].capitalize() for name in (*CONTROLS, UNTRAINED)}
+    names = {f"{name}_name": NAMES[name][0].upper() + NAMES[name][1:] for name in (*CONTROLS, UNTRAINED)}
     counts = {"tokens": means["tokens"].iloc[0], "documents": means["documents"].iloc[0]}
     text = {name: markdown(str(value)) for name, value in values.items()}
     header = HEADER.format(**text | names | counts, seeds=_seeds(seeds))
