@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests import synthetic_run
 from tests.unit import test_claims
 from twoscale import tables
 from twoscale.analysis import bootstrap, claims, evidence, seeds, seeds_page
@@ -49,7 +50,7 @@ def test_the_mean_and_the_deviation_are_those_of_the_seeds_and_each_seed_has_its
 
 def test_the_document_error_is_the_standard_error_of_the_mean_over_documents():
     group = usual()[3].findings[0]
-    exact = 0.01 * test_claims.SPREAD.std(ddof=1) / np.sqrt(len(test_claims.SPREAD))
+    exact = 0.01 * synthetic_run.SPREAD.std(ddof=1) / np.sqrt(len(synthetic_run.SPREAD))
     assert group.document_error == pytest.approx(exact, rel=0.06)
 
 

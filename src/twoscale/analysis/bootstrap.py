@@ -10,10 +10,12 @@ the ratio of the quantiles of Student's t with n - 1 degrees of freedom and of t
 """
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, reduce
 from statistics import NormalDist
+from typing import TypeVar
 
 import numpy as np
+import pandas as pd
 
 from twoscale import rng
 
@@ -23,6 +25,7 @@ _MAX_VALUES = 2**24  # values gathered at once; bounds the memory
 
 # (R, units, ...) -> (R,): one number for each of R samples of the units.
 Statistic = Callable[[np.ndarray], np.ndarray]
+Numbers = TypeVar("Numbers", float, pd.Series)
 
 
 # --- resamples -------------------------------------------------------------------------------------------------
@@ -126,6 +129,17 @@ def t_interval(values: np.ndarray) -> tuple[float, float]:
         return np.nan, np.nan
     half = t_quantile((1 + LEVEL) / 2, len(values) - 1) * float(np.std(values, ddof=1)) / np.sqrt(len(values))
     return float(np.mean(values)) - half, float(np.mean(values)) + half
+
+
+def joined(value: Numbers, *intervals: tuple[Numbers, Numbers]) -> tuple[Numbers, Numbers]:
+    """Interval of a value with independent sources of error, from its interval under each alone.
+
+    Distances are added as the root of their sum of squares (Zou and Donner, Statistics in
+    Medicine 27, 2008).
+    """
+    lows, highs = zip(*intervals, strict=True)
+    below, above = reduce(np.hypot, (value - low for low in lows)), reduce(np.hypot, (high - value for high in highs))
+    return value - below, value + above
 
 
 # --- statistics ------------------------------------------------------------------------------------------------

@@ -159,12 +159,13 @@ def settled_cosines(evidence: Evidence, group: str, iterations: Sequence[int]) -
 
 def angles_match(evidence: Evidence) -> Iterator[Quantity]:
     for group in evidence.groups:
-        yield judged(group, "settled mean cosine", between(*PAPER_ANGLES), _settled_cosine, evidence, group)
+        yield judged(group, "settled mean cosine", between(*PAPER_ANGLES), settled_cosine, evidence, group)
         if not evidence.published:
-            yield reference(group, "the same, untrained", _settled_cosine, evidence, group, 0)
+            yield reference(group, "the same, untrained", settled_cosine, evidence, group, 0)
 
 
-def _settled_cosine(evidence: Evidence, group: str, iteration: int | None = None) -> Estimate:
+def settled_cosine(evidence: Evidence, group: str, iteration: int | None = None) -> Estimate:
+    """Settled mean cosine of a group at a checkpoint, by default the last one; claim 4 judges it."""
     iteration = evidence.last() if iteration is None else iteration
     return evidence.estimate(settled_mean, settled_cosines(evidence, group, [iteration])[:, 0])
 
@@ -175,7 +176,7 @@ def steps_turn_orthogonal(evidence: Evidence) -> Iterator[Quantity]:
     for group in evidence.groups:
         arguments = (evidence, settled_modulus, settled_cosines, group)
         yield judged(group, TREND.format(name), at_most(-LEAST_TURN), _trend, *arguments)
-        yield judged(group, "settled mean cosine, last", not_anti_parallel, _settled_cosine, evidence, group)
+        yield judged(group, "settled mean cosine, last", not_anti_parallel, settled_cosine, evidence, group)
         yield reference(group, f"{name}, last − first after warm-up", _change, *arguments)
 
 

@@ -92,16 +92,12 @@ def _summary(rows: pd.DataFrame, seed: int) -> pd.DataFrame:
     for place, end in enumerate(("low", "high")):
         bounds = summary["model"].map({model: interval[place] for model, interval in over_seeds.items()})
         summary[f"seeds_{end}"] = bounds.where(is_mean)
-        summary[f"difference_{end}"] = _joined(summary, end)
+    value = summary["difference"]
+    parts = [[summary[f"{part}_{end}"] for end in ("low", "high")] for part in ("documents", "seeds")]
+    parts[1] = [bound.fillna(value) for bound in parts[1]]  # where there is no interval over seeds
+    summary["difference_low"], summary["difference_high"] = bootstrap.joined(value, *map(tuple, parts))
     summary["seed"] = summary["of_seed"].where(~is_mean)
     return summary
-
-
-def _joined(summary: pd.DataFrame, end: str) -> pd.Series:
-    """An end of the interval over documents and, where there is one, over seeds."""
-    lengths = [(summary[f"{part}_{end}"] - summary["difference"]).fillna(0) for part in ("documents", "seeds")]
-    joined = summary["difference"] + (-1 if end == "low" else 1) * np.hypot(*lengths)
-    return joined.where(summary[f"documents_{end}"].notna())
 
 
 # --- page -----------------------------------------------------------------------------------------------------------

@@ -73,17 +73,13 @@ def _values(estimates: Iterable[Estimate]) -> np.ndarray:
 
 def _of_seeds(values: np.ndarray) -> Estimate:
     """The mean of values (seeds,) with the interval of Student's t."""
-    mean, freedom = float(values.mean()), len(values) - 1
-    error = values.std(ddof=1) / np.sqrt(len(values))
-    half = bootstrap.t_quantile((1 + bootstrap.LEVEL) / 2, freedom) * float(error)
-    return Estimate(mean, mean - half, mean + half, freedom=freedom)
+    return Estimate(float(values.mean()), *bootstrap.t_interval(values), freedom=len(values) - 1)
 
 
 def _joined(of_documents: Estimate, of_seeds: Estimate, is_ratio: bool) -> SeedMean:
-    mean = of_documents.value
-    low = mean - float(np.hypot(mean - of_documents.low, mean - of_seeds.low))
-    high = mean + float(np.hypot(of_documents.high - mean, of_seeds.high - mean))
-    joined = SeedMean(mean, low, high, parts=(of_documents, of_seeds))
+    parts = of_documents, of_seeds
+    bounds = bootstrap.joined(of_documents.value, *((part.low, part.high) for part in parts))
+    joined = SeedMean(of_documents.value, *map(float, bounds), parts=parts)
     return joined.exponential() if is_ratio else joined
 
 

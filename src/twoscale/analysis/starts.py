@@ -3,9 +3,7 @@
 The settled cosine is that of claim 4, and each is judged by the bounds of claim 4. `MEASURES` names what is compared;
 a cosine that is predicted from the spectrum of the loop step would be a further entry.
 
-All seeds are measured on the same documents, so documents and seeds are crossed. An interval over seeds has both: the
-mean over seeds is resampled over documents, and the scatter of the seeds is added as a second source, with Student's t
-for the smaller number of the two. Two seeds or three give wide intervals.
+Means over seeds and their intervals are those of `twoscale.analysis.seeds`. Two seeds or three give wide intervals.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,10 +14,10 @@ import numpy as np
 import pandas as pd
 
 from twoscale import tables
-from twoscale.analysis import bootstrap
-from twoscale.analysis.claims_geometry import PAPER_ANGLES, settled_cosines
-from twoscale.analysis.evidence import Estimate, Evidence, InconclusiveError, settled_mean
+from twoscale.analysis import bootstrap, claims_geometry
+from twoscale.analysis.evidence import Estimate, Evidence, InconclusiveError
 from twoscale.analysis.findings import OPEN, between, judge
+from twoscale.analysis.seeds import mean_over_seeds
 
 ALL = "all"  # in place of a seed: all of them; in place of a group: the whole model
 START = ["share", "state_init", "sandwich"]  # columns that name a start
@@ -57,8 +55,8 @@ class StartRun:
 
 def settled_cosine(runs: Sequence[StartRun], group: str, iteration: int) -> Estimate:
     """Settled mean cosine, the mean over the runs, which differ in their seed and have the same documents."""
-    units = [settled_cosines(run.evidence, group, [iteration])[:, 0] for run in runs]
-    return over_seeds(settled_mean, np.stack(units, axis=1), runs[0].evidence.seed)
+    estimates = [claims_geometry.settled_cosine(run.evidence, group, iteration) for run in runs]
+    return mean_over_seeds(estimates) if len(estimates) > 1 else estimates[0].checked()
 
 
 def held_out_loss(runs: Sequence[StartRun], scope: str, iteration: int) -> Estimate:
@@ -69,31 +67,7 @@ def held_out_loss(runs: Sequence[StartRun], scope: str, iteration: int) -> Estim
     losses = np.array([row.iloc[0] for row in rows])
     if len(losses) < 2:
         return Estimate(float(losses[0]), remark="one seed, no interval")
-    half = bootstrap.t_quantile((1 + bootstrap.LEVEL) / 2, len(losses) - 1) * standard_error(losses)
-    return Estimate(losses.mean(), losses.mean() - half, losses.mean() + half, freedom=len(losses) - 1)
-
-
-def over_seeds(statistic: Callable[[np.ndarray], np.ndarray], units: np.ndarray, seed: int) -> Estimate:
-    """Mean over seeds of a statistic, with an interval over documents and seeds.
-
-    Args:
-        statistic: Totals (R, seeds, …, 2) -> (R, seeds).
-        units: Sums and counts (documents, seeds, …, 2).
-        seed: Of the bootstrap.
-
-    Raises InconclusiveError if it is undefined.
-    """
-    documents, seeds = units.shape[:2]
-    values = statistic(units.sum(axis=0)[None])[0]
-    samples = statistic(bootstrap.totals(units, seed)).mean(axis=1)
-    scatter, freedom = (standard_error(values), min(documents, seeds) - 1) if seeds > 1 else (0.0, documents - 1)
-    bounds = bootstrap.interval_about(values.mean(), samples, documents, scatter, freedom)
-    return Estimate(float(values.mean()), *bounds, freedom=freedom).checked()
-
-
-def standard_error(values: np.ndarray) -> float:
-    """Standard error of the mean of values (n,)."""
-    return float(values.std(ddof=1) / np.sqrt(len(values)))
+    return Estimate(float(losses.mean()), *bootstrap.t_interval(losses), freedom=len(losses) - 1)
 
 
 @dataclass(frozen=True)
@@ -148,5 +122,7 @@ def _measured(measure: Measure, runs: Sequence[StartRun], group: str, iteration:
     except InconclusiveError as error:
         return np.nan, np.nan, np.nan, OPEN if judged else "", str(error)
     groups = len(runs[0].evidence.groups)
-    verdict, reason = judge(between(*PAPER_ANGLES), estimate, groups) if judged else ("", estimate.remark)
+    verdict, reason = (
+        judge(between(*claims_geometry.PAPER_ANGLES), estimate, groups) if judged else ("", estimate.remark)
+    )
     return estimate.value, estimate.low, estimate.high, verdict, reason
