@@ -426,3 +426,9 @@ def test_a_run_with_just_enough_loop_steps_is_asked():
         for missing in (0, 1):
             rows = enough[enough["k"] <= loop_steps - missing]
             assert (examine(number, synthetic(loops=rows)).verdict == NOT_ASKED) == bool(missing)
+
+
+@pytest.mark.parametrize("is_ratio", [False, True])
+def test_an_interval_without_width_stays_as_it_is(is_ratio):
+    exact = evidence.Estimate(0.0, 0.0, 0.0, freedom=3, is_ratio=is_ratio)
+    assert exact.widened(7) == exact
