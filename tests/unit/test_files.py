@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.test_command import foreign_user
 from twoscale.errors import InputError
 from twoscale.files import link, private_folder, replacing
 
@@ -165,6 +166,11 @@ def test_a_folder_that_another_user_can_steer_is_refused(kind, tmp_path):
     with pytest.raises(InputError, match=r"locks: found .{10} of user \d+, expected a folder of user .* TMPDIR"):
         private_folder(folder, "TMPDIR")
     assert names(elsewhere) == []
+
+
+def test_a_folder_of_root_is_as_good_as_one_of_the_user():
+    with foreign_user():
+        assert private_folder(Path("/usr"), "TMPDIR") == Path("/usr")
 
 
 def test_the_bytes_are_on_disk_before_the_file_gets_its_name(tmp_path, monkeypatch):
