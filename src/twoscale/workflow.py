@@ -643,11 +643,15 @@ class Runs:
         return self.figure_files("all") + self.claims
 
     def snapshot_files(self, wildcards: Any) -> list[str]:
-        """Input function: claims, and the figures of the report with their tables. InputError for a published model."""
+        """Input function: claims, the figures of the report and of training, and their tables.
+
+        InputError for a published model.
+        """
         if not trains(self.config):
             raise InputError(f"results/snapshot: run {self.selected} has a published model, expected one trained here.")
-        pictures = self.report_pictures(wildcards)
-        figures = self.report_figures
+        report = self.report_figures
+        figures = [figure for figure in self.figures if figure in report or figure.name == "training"]
+        pictures = [f"results/{figure.name}.svg" for figure in figures]
         shown = [file for figure in figures for files in self.figure_inputs(figure).values() for file in files]
         judged = [f"results/{self.selected}/tables/claims.parquet"] if self.claims else []
         return list(dict.fromkeys([*self.claims, *judged, *pictures, *shown]))

@@ -5,11 +5,12 @@ import json
 
 
 def test_a_snapshot_has_every_figure_its_tables_the_claims_and_digests_of_all(editable):
-    assert editable.plan("snapshot") == {"aggregate_training": 1, "take_snapshot": 1}
+    assert editable.plan("snapshot") == {"aggregate_training": 1, "plot_training": 1, "take_snapshot": 1}
     editable.succeed("snapshot")
     folder = editable.root / "results/snapshot"
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    assert {"claims.md", *(f"fig{number}.svg" for number in range(1, 6))} <= manifest["files"].keys()
+    pictures = {f"fig{number}.svg" for number in range(1, 6)} | {"training.svg"}
+    assert pictures | {"claims.md"} <= manifest["files"].keys()
     assert "tiny/tables/exit_quality.parquet" in manifest["files"]
     for name, facts in manifest["files"].items():
         content = (folder / name).read_bytes()
