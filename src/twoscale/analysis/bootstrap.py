@@ -134,8 +134,8 @@ def t_interval(values: np.ndarray) -> tuple[float, float]:
 def joined(value: Numbers, *intervals: tuple[Numbers, Numbers]) -> tuple[Numbers, Numbers]:
     """Interval of a value with independent sources of error, from its interval under each alone.
 
-    Distances are added as the root of their sum of squares (Zou and Donner, Statistics in
-    Medicine 27, 2008).
+    Distances are added as the root of their sum of squares (Zou and Donner, Statistics in Medicine 27,
+    2008).
     """
     lows, highs = zip(*intervals, strict=True)
     below, above = reduce(np.hypot, (value - low for low in lows)), reduce(np.hypot, (high - value for high in highs))

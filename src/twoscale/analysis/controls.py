@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from twoscale import tables
-from twoscale.analysis import bootstrap
+from twoscale.analysis import bootstrap, claims_page
 from twoscale.analysis.summaries import with_bounds
 from twoscale.escaping import markdown
 from twoscale.training.controls import CONTROLS, LOOPED, UNTRAINED
@@ -136,7 +136,7 @@ def _models(means: pd.DataFrame) -> list[str]:
         )
         for model, row in rows.iterrows()
     ]
-    return _lines(header, lines)
+    return claims_page.table(header, lines)
 
 
 def _beside(value: float, looped: float) -> str:
@@ -149,7 +149,7 @@ def _means(means: pd.DataFrame) -> list[str]:
         (NAMES[row.model], f"{row.ce:.4f}", _interval(row.ce_low, row.ce_high, ".4f"), *_difference(row))
         for row in means.itertuples()
     ]
-    return _lines(header, lines)
+    return claims_page.table(header, lines)
 
 
 def _difference(row: Any) -> tuple[str, ...]:
@@ -169,13 +169,9 @@ def _per_seed(each: pd.DataFrame) -> list[str]:
             (NAMES[row.model], f"{row.ce:.4f}", _interval(row.ce_low, row.ce_high, ".4f"), *_difference(row)[:2])
             for row in rows.itertuples()
         ]
-        lines += ["", f"## Seed {int(seed)}", "", *_lines(header, cells)]
+        lines += ["", f"## Seed {int(seed)}", "", *claims_page.table(header, cells)]
     return lines
 
 
 def _interval(low: float, high: float, digits: str) -> str:
     return "" if np.isnan(low) else f"{low:{digits}} … {high:{digits}}"
-
-
-def _lines(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    return ["| " + " | ".join(cells) + " |" for cells in (header, ["---"] * len(header), *rows)]

@@ -145,7 +145,11 @@ def _fig1(config: Config) -> dict[str, Any]:
 
 def _all_seeds(config: Config) -> str:
     """The seeds of a run that has several; else empty."""
-    return ", ".join(map(str, dict.fromkeys((config.seed, *config.seeds)))) if one_seed(config) is None else ""
+    return _seed_list(config) if one_seed(config) is None else ""
+
+
+def _seed_list(config: Config) -> str:
+    return ", ".join(map(str, dict.fromkeys((config.seed, *config.seeds))))
 
 
 def _seed_band(config: Config) -> dict[str, Any]:
@@ -284,7 +288,7 @@ def _controls(config: Config) -> dict[str, Any]:
 
 def _starts(config: Config) -> dict[str, Any]:
     return _trajectories(config) | {
-        "seeds": ", ".join(map(str, dict.fromkeys((config.seed, *config.seeds)))),
+        "seeds": _seed_list(config),
         "iterations": config.train.iterations,
         "training_tokens": config.train.iterations * config.train.batch_size * config.model.context_length,
         "held_out_loops": config.train.held_out_loops,
