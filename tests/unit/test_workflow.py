@@ -625,3 +625,10 @@ def test_the_report_has_the_figures_of_the_paper_and_those_whose_tables_exist(tm
 def test_figures_name_claims_that_exist():
     known = {claim.number for claim in CLAIMS}
     assert {claim for figure in FIGURES for claim in figure.claims} <= known
+
+
+def test_controls_are_compared_after_their_last_iteration():
+    mine = runs(run="mine", train={"checkpoint_every": 5})
+    trained = [model for model in mine.compared() if model["model"] != "untrained"]
+    assert {model["iteration"] for model in trained} == {mine.config.train.iterations}
+    assert len(mine.iterations("mine")) > 2
