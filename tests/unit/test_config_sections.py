@@ -342,7 +342,9 @@ def test_identity_and_runtime_partition_the_keys_of_train():
     assert not identity.keys() & runtime.keys()
     assert identity.keys() | runtime.keys() == config.TrainConfig.model_fields.keys()
     assert runtime.keys() == RUNTIME_CHANGES.keys() == config.RUNTIME_KEYS
-    assert config.TrainConfig(**identity, **runtime) == made.train.model_copy(update={"compile": True})
+    assert config.TrainConfig(**identity, **runtime) == made.train.model_copy(
+        update={"compile": True, "precision": "bfloat16"}
+    )
 
 
 @pytest.mark.parametrize(("key", "value"), RUNTIME_CHANGES.items())
@@ -360,6 +362,7 @@ def test_a_longer_or_differently_cut_run_has_the_same_identity(key, value):
         {"train": {"learning_rate": 1e-3}},
         {"train": {"cpu_threads": 2}},
         {"train": {"compile": False}},
+        {"train": {"precision": "float32"}},
         {"tokenizer": {"name": "bytes"}},
     ],
 )
@@ -372,6 +375,15 @@ def test_automatic_compilation_is_the_explicit_choice_of_the_device(device, comp
     automatic, explicit = (
         config.training_identity(from_paper(compute={"device": device}, train={"compile": value}))
         for value in ("auto", compiled)
+    )
+    assert automatic == explicit
+
+
+@pytest.mark.parametrize(("device", "precision"), [("cpu", "float32"), ("cuda", "bfloat16")])
+def test_automatic_precision_is_the_explicit_choice_of_the_device(device, precision):
+    automatic, explicit = (
+        config.training_identity(from_paper(compute={"device": device}, train={"precision": value}))
+        for value in ("auto", precision)
     )
     assert automatic == explicit
 

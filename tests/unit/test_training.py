@@ -282,12 +282,28 @@ def test_ten_iterations_give_the_golden_losses(variant, tmp_path):
     assert [row["loss"] for row in log] == pytest.approx(GOLDEN[variant], rel=1e-4)
 
 
-def test_a_gpu_computes_in_bf16_and_a_cpu_in_float32():
+def test_a_gpu_computes_in_bfloat16_and_a_cpu_in_float32_unless_the_config_says_otherwise():
+    automatic, fixed = train_config(), train_config(precision="bfloat16")
+    assert [automatic.precision_on(device) for device in ("cuda", "cpu")] == ["bfloat16", "float32"]
+    assert fixed.precision_on("cpu") == "bfloat16"
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_bfloat16_is_autocast(device):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch says that it finds no GPU
-        context = autocast("cuda")
-    assert (context.device, context.fast_dtype) == ("cuda", torch.bfloat16)
-    assert not isinstance(autocast("cpu"), torch.autocast)
+        context = autocast(device, "bfloat16")
+    assert (context.device, context.fast_dtype) == (device, torch.bfloat16)
+    assert not isinstance(autocast(device, "float32"), torch.autocast)
+
+
+def test_training_in_bfloat16_rounds_the_loss_and_keeps_weights_and_moments_in_float32(tmp_path):
+    rounded, exact = (trained(10, tmp_path / "none", precision=name) for name in ("bfloat16", "float32"))
+    losses, expected = ([row["loss"] for row in state.log] for state in (rounded, exact))
+    assert losses != expected
+    assert losses == pytest.approx(expected, rel=5e-3)
+    assert rounded.log[-1]["held_out_loss"] != exact.log[-1]["held_out_loss"]
+    assert {tensor.dtype for part in tensors_of(rounded) for tensor in part.values()} == {torch.float32}
 
 
 def test_batches_are_read_ahead_if_the_config_says_so():

@@ -108,7 +108,7 @@ def training_identity(config: Config) -> dict[str, Any]:
         "seed": config.seed,
         "device": device,
         "model": plain(config.model),
-        "train": train | {"compile": config.train.compiles(device)},
+        "train": train | {"compile": config.train.compiles(device), "precision": config.train.precision_on(device)},
     }
 
 

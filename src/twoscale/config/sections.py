@@ -133,7 +133,7 @@ class ComputeConfig(Section):
 
     device: Literal["cpu", "cuda"] = key(
         "cuda",
-        "Device of all torch jobs. Selects bf16 autocast in training and the GPU resource of jobs.",
+        "Device of all torch jobs. Selects the precision of training and the GPU resource of jobs.",
         source="ours",
     )
 
@@ -639,6 +639,12 @@ class TrainConfig(Section):
         "the result by rounding, so it is part of a run's identity.",
         source="ours",
     )
+    precision: Literal["auto", "float32", "bfloat16"] = key(
+        "auto",
+        "Precision of matrix products and attention in training, by autocast; weights and optimizer are float32. auto: "
+        "bfloat16 on CUDA, float32 on CPU, where bfloat16 pays on processors with AVX512-BF16 or AMX.",
+        source="ours",
+    )
     recompute: Flag = key(
         False,
         "Activation checkpointing per loop step: a third more FLOPs, and only one state per loop step in memory.",
@@ -680,6 +686,10 @@ class TrainConfig(Section):
     def compiles(self, device: str) -> bool:
         """Whether training on `device` compiles the model."""
         return device == "cuda" if self.compile == "auto" else self.compile
+
+    def precision_on(self, device: str) -> str:
+        """The precision of training on `device`: float32 or bfloat16."""
+        return {"cuda": "bfloat16", "cpu": "float32"}[device] if self.precision == "auto" else self.precision
 
     @model_validator(mode="after")
     def _check_schedule(self) -> Self:

@@ -80,8 +80,8 @@ class Comparison:
 
     @torch.inference_mode()
     def mixed_precision(self) -> list[Row]:
-        """The loss in the precision of training, which is bf16 on CUDA."""
-        with autocast(self.device):
+        """The loss in the precision of training, which is bfloat16 on CUDA."""
+        with autocast(self.device, self.config.train.precision_on(self.device)):
             found = self._loss(self.of(self.device, torch.float32)).item()
         value = abs(found - self._loss(self.of("cpu", torch.float32)).item())
         return [judged("loss in training's precision", "against float32", value, value <= BF16_TOLERANCE, "nats")]

@@ -42,6 +42,8 @@ def linear(x: Tensor, weight: Tensor) -> Tensor:
 def _suits_onednn(x: Tensor, weight: Tensor) -> bool:
     if not HAS_ONEDNN or x.device.type != "cpu" or x.dtype is not torch.float32 or torch.compiler.is_compiling():
         return False
+    if torch.is_autocast_enabled("cpu"):  # F.linear is what autocast knows
+        return False
     rows = x.numel() // x.shape[-1]
     return rows % MULTIPLE == 0 and rows * weight.numel() >= MIN_MULTIPLICATIONS and torch.backends.mkldnn.enabled
 

@@ -69,7 +69,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         for rows, ids, of_rows in zip(*chunks, strict=True):
             logits = linear(rows, weight)  # (size, R)
             logits[:, vocab_size:] = -torch.inf
-            log_p = logits.log_softmax(-1)  # float32 under autocast
+            log_p = logits.log_softmax(-1, torch.promote_types(logits.dtype, torch.float32))  # bfloat16 under autocast
             losses.append(-log_p.gather(1, ids).sum())
             if with_gradient:
                 # d loss / d logits = p - onehot(target), up to the number of tokens

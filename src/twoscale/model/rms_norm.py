@@ -20,7 +20,10 @@ class RMSNorm(nn.RMSNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., C) -> (..., C)."""
-        if x.is_cuda or torch.compiler.is_compiling():
+        if x.is_cuda:
+            return super().forward(x)
+        x = x.to(self.weight.dtype)  # bfloat16 under autocast, which does not know this norm on the CPU
+        if torch.compiler.is_compiling():
             return super().forward(x)
         if torch.is_grad_enabled():
             return _RMSNorm.apply(x, self.weight, self.eps)

@@ -129,19 +129,21 @@ def make_optimizer(model: LoopedModel, train: TrainConfig) -> torch.optim.AdamW:
     )
 
 
-def autocast(device: str) -> contextlib.AbstractContextManager:
-    """bf16 where the GPU has units for it, float32 elsewhere."""
-    return torch.autocast("cuda", torch.bfloat16) if device == "cuda" else contextlib.nullcontext()
+def autocast(device: str, precision: str) -> contextlib.AbstractContextManager:
+    """The context of a forward pass in `precision`, float32 or bfloat16, for float32 weights."""
+    return torch.autocast(device, torch.bfloat16) if precision == "bfloat16" else contextlib.nullcontext()
 
 
-def held_out_loss(model: LoopedModel, held_out: HeldOut, loops: int, seed: int, batch_size: int) -> float:
+def held_out_loss(
+    model: LoopedModel, held_out: HeldOut, loops: int, seed: int, batch_size: int, precision: str = "float32"
+) -> float:
     """Mean cross-entropy in nats per token over held-out sequences at a fixed loop count.
 
     Always eager: rare evaluation shapes would trigger recompilation.
     """
     device = next(model.parameters()).device
     total = 0.0
-    with torch.no_grad(), autocast(device.type), torch.compiler.set_stance("force_eager"):
+    with torch.no_grad(), autocast(device.type, precision), torch.compiler.set_stance("force_eager"):
         for batch in held_out.batches(batch_size):
             noise = EvaluationNoise.of(model.config, seed, batch.sequences)
             hidden = model.hidden_states(batch.inputs.to(device), [loops] * len(model.config.groups), noise)
@@ -183,6 +185,7 @@ class Trainer:
         self, config: SegmentConfig, data: TrainingData, world: World = ALONE, stop_at: float = math.inf
     ) -> None:
         self.seed, self.device, self.model, self.train = config.seed, config.device, config.model, config.train
+        self.precision = config.train.precision_on(config.device)
         self.world, self.stop_at = world, stop_at
         batches = Batches(data.tokens, self.model.context_length, self.train.batch_size, self.train.order, self.seed)
         self.batches = Prefetched(batches) if self.train.prefetch else batches
@@ -246,7 +249,7 @@ class Trainer:
             # 1 / parts times the share 1 / size of a process in the average is the part's share of the batch
             parts = train.batch_size / ((rows.stop - rows.start) * self.world.size)
             noise = training_noise(self.seed, state.iteration, rows.start, self.model.state_std)
-            with autocast(self.device):
+            with autocast(self.device, self.precision):
                 hidden = state.model.hidden_states(inputs[rows], loops, noise, train.backprop_depth, train.recompute)
                 part = state.model.loss(hidden, targets[rows])
             (part / parts).backward()
@@ -263,7 +266,7 @@ class Trainer:
         if not self.world.is_main:
             return
         state.log[-1]["held_out_loss"] = held_out_loss(
-            state.model, self.held_out, self.train.held_out_loops, self.seed, self.train.batch_size
+            state.model, self.held_out, self.train.held_out_loops, self.seed, self.train.batch_size, self.precision
         )
 
 
