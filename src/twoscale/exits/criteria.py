@@ -79,6 +79,10 @@ class ExitCriterion:
             return self._answers[statistic.item() < self._rounded]
         return statistic < self._limit
 
+    def of_group(self, group: int) -> "ExitCriterion":
+        """What decides in this looped group: by default the same in all of them."""
+        return self
+
     def start(self, x0: Tensor) -> State:
         """The per-token state before the first loop step, for the initial states x0 (N, C)."""
         raise NotImplementedError

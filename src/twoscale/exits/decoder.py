@@ -219,7 +219,7 @@ class Decoder:
         With steps that run ahead, the step after a decision starts before the decision has arrived (`pending`); if
         the token exits, that step was one too many and `fill` overwrites its keys and values.
         """
-        criterion = self.criterion
+        criterion = self.criterion.of_group(group)
         readout = make_readout(
             self._row_model, criterion, self.options.readout, group, self.cache.attend(0, self.position)
         )

@@ -133,7 +133,7 @@ class ParallelEngine:
 
     def loop(self, group: int, entered: Tensor, noise: Noise, store: KVStore) -> GroupExit:
         """Loop the tokens (B, T, C) that enter a group. Only tokens that still loop are computed."""
-        model, criterion = self.model, self.criterion
+        model, criterion = self.model, self.criterion.of_group(group)
         rows = torch.arange(entered.shape[0] * entered.shape[1], device=entered.device)
         x0 = model.init_state(group, entered, noise).flatten(0, 1)
         injected = model.project_input(group, entered).flatten(0, 1)
@@ -149,20 +149,23 @@ class ParallelEngine:
             state = model.add_noise(group, k, active.x, active_noise)
             x_new = model.recur(group, k, state, active.injected, store.attend(k, active.rows))
             active.streak = (active.streak + 1) * decisions.update(x_new)
-            self._exit(active, x_new, k, result, store)
+            self._exit(criterion, active, x_new, k, result, store)
             if not len(active.rows):
                 break
         result.states[active.rows] = active.x
         shape = entered.shape[:2]
         return GroupExit(*(values.unflatten(0, shape) for values in vars(result).values()))
 
-    def _exit(self, active: _Active, x_new: Tensor, k: int, result: GroupExit, store: KVStore) -> None:
+    @staticmethod
+    def _exit(
+        criterion: ExitCriterion, active: _Active, x_new: Tensor, k: int, result: GroupExit, store: KVStore
+    ) -> None:
         """Write the tokens that exit after loop step k to `result`; `active` moves on to x^{k+1}."""
-        exits = active.streak == self.criterion.patience
+        exits = active.streak == criterion.patience
         before, active.x = active.x, x_new
         if not exits.any():
             return
-        keeps_previous = self.criterion.keeps == "previous"
+        keeps_previous = criterion.keeps == "previous"
         rows = active.rows[exits]
         result.states[rows] = (before if keeps_previous else x_new)[exits]
         result.evaluations[rows] = k + 1
