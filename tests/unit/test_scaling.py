@@ -8,7 +8,8 @@ from tests import reference_engine
 from tests.unit.test_benchmark import BLOCK, SEED, checkpoint, cross_entropy, exits, held_out, small_model
 from twoscale import tables
 from twoscale.config import ScalingConfig
-from twoscale.exits.scaling import measure_scaling, measure_uniform_loops, settled_from
+from twoscale.exits.oracle import settled_from, settled_within
+from twoscale.exits.scaling import measure_scaling, measure_uniform_loops
 from twoscale.model.noise import EvaluationNoise
 
 LOOPS = (1, 2, 4, 6)
@@ -53,6 +54,13 @@ def test_rows_fit_their_tables(tmp_path):
 def test_a_prediction_is_settled_from_the_first_count_after_its_last_change():
     predicted = torch.tensor([[1, 2, 3, 1], [1, 1, 3, 3], [1, 2, 2, 3], [1, 2, 3, 3]])  # (counts, tokens)
     assert settled_from(predicted).tolist() == [0, 2, 3, 1]
+
+
+def test_a_loss_is_settled_from_the_first_count_after_its_last_excess_over_the_tolerance():
+    losses = torch.tensor([[2.0, 0.5, 1.15, 9.0], [1.2, 1.0, 0.9, 1.0], [0.9, 1.11, 1.0, 1.2], [1.0, 1.0, 1.0, 1.0]])
+    assert settled_within(losses, 0.1).tolist() == [2, 3, 1, 3]
+    assert settled_within(losses, 0.25).tolist() == [1, 0, 0, 1]
+    assert settled_within(losses, 0.0).tolist() == [2, 3, 1, 3]
 
 
 def test_the_reference_counts_every_token_at_the_least_loops_that_settle_its_prediction():

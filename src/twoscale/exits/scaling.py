@@ -4,13 +4,13 @@ import math
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
 
 from twoscale import progress
 from twoscale.config import ExitsConfig, ScalingConfig
 from twoscale.data.batches import HeldOut
 from twoscale.exits.benchmark import Row, TextEvaluator, evaluate_parallel
 from twoscale.exits.criteria import Fixed
+from twoscale.exits.oracle import settled_from
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.loss import cross_entropies
 
@@ -56,9 +56,3 @@ def measure_uniform_loops(checkpoint: LoadedCheckpoint, text: HeldOut, exits: Ex
             for i, key in enumerate(batch.keys):
                 row = key | {"tokens": batch.inputs.shape[1], "loops": loops[i], "ce": ce[i]}
                 yield row | {"ppl": math.exp(ce[i]), "share_at_max_loops": at_max[i]}
-
-
-def settled_from(predictions: Tensor) -> Tensor:
-    """First index along the first axis from which a value is that of the last one: (L, …) -> (…) int64."""
-    agrees = predictions == predictions[-1]
-    return len(predictions) - agrees.flip(0).cumprod(0).sum(0)
