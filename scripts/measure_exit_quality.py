@@ -1,4 +1,4 @@
-"""Rule measure_exit_quality: quality and loops of one exit criterion on the last checkpoint.
+"""Rule measure_exit_quality: quality and loops of one exit criterion and of its controls on the last checkpoint.
 
 A criterion from a user's file is first tried on a few tokens.
 """
@@ -22,13 +22,12 @@ def main(arguments) -> None:
     text = open_held_out(arguments.val, arguments.metadata, config.model, sequences)
     if config.criterion_files:
         try_criteria(checkpoint, text.inputs[0], exits)
-    for name, rows in zip(("quality", "loops"), measure_quality(checkpoint, text, exits), strict=True):
-        table = f"exit_{name}"
+    for table, rows in measure_quality(checkpoint, text, exits).items():
         frame = pd.DataFrame(rows, columns=list(tables.columns(table))).assign(run=config.run)
-        tables.write(table, frame, getattr(arguments, name))
+        tables.write(table, frame, getattr(arguments, table.removeprefix("exit_")))
 
 
 if __name__ == "__main__":
-    parser = command.parser(__doc__, files=("checkpoint", "val", "metadata", "quality", "loops"))
+    parser = command.parser(__doc__, files=("checkpoint", "val", "metadata", "quality", "loops", "controls"))
     parser.add_argument("--threads", type=int, required=True, help="threads of torch")
     command.run(main, parser)

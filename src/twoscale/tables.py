@@ -295,6 +295,84 @@ COLUMNS: dict[str, dict[str, str]] = {
         "loop_steps": "float64",  # mean loop steps behind the returned state (k of Algorithm 1)
         "evaluations": "float64",  # mean calls of f per token
     },
+    # One row per operating point of a criterion, control, draw and held-out sequence.
+    "exit_controls": {
+        "run": "string",
+        "criterion": "string",
+        "threshold": "float64",
+        "control": "string",  # random: the criterion's counts of evaluations at random tokens; fixed: the mean of them
+        "draw": "int32",  # number of the draw of the tokens
+        "sequence": "int32",
+        "document": "int32",  # held-out document with the first token of the sequence
+        "tokens": "int64",
+        "evaluations": "float64",  # mean calls of f over tokens and groups; over the text that of the criterion
+        "ce": "float64",
+    },
+    # One row per (group, operating point, oracle, held-out sequence), on frozen trajectories: tokens leave this group
+    # one at a time, all others run exits.max_loops. Criterion fixed has every loop count.
+    "exit_regret": {
+        "run": "string",
+        "group": "string",
+        "criterion": "string",
+        "threshold": "float64",
+        "oracle": "string",  # loss, prediction: leaves at the first state from which this stays that of all loop steps
+        "sequence": "int32",
+        "document": "int32",  # held-out document with the first token of the sequence
+        "tokens": "int64",
+        "evaluations": "float64",  # mean calls of f per token, of the criterion
+        "ce": "float64",  # of the states with which tokens leave
+        "least": "float64",  # mean calls of f per token, of the oracle
+        "settled": "float64",  # share of tokens that leave settled: no earlier than with the oracle
+        "extra": "float64",  # calls of f above those of the oracle, where settled, else 0; mean over all tokens
+        "lost": "float64",  # nats above the cross-entropy at all loop steps, where not settled, else 0; mean over all tokens
+    },
+    # One row per (group, price, held-out sequence): the budget oracle, which chooses the exit of each token with the
+    # least loss + price x evaluations on frozen trajectories.
+    "oracle_frontier": {
+        "run": "string",
+        "group": "string",
+        "price": "float64",  # of an evaluation, in nats
+        "sequence": "int32",
+        "document": "int32",  # held-out document with the first token of the sequence
+        "tokens": "int64",
+        "evaluations": "float64",  # mean calls of f per token
+        "ce": "float64",  # nats per token
+    },
+    # One row per (group, operating point, reference). Intervals are 95 % bootstraps over documents.
+    "arena": {
+        "run": "string",
+        "criterion": "string",
+        "threshold": "float64",
+        "group": "string",  # all: of the controls, exits from all groups; of the oracle, the mean of the groups
+        "reference": "string",  # random, fixed: controls, see exit_controls; oracle: the budget oracle, see oracle_frontier
+        "documents": "int64",
+        "evaluations": "float64",  # mean calls of f per token and group, of the criterion
+        "ce": "float64",  # nats per token, of the criterion
+        "gain": "float64",  # nats per token, at equal evaluations: ce of the reference minus that of the criterion
+        "gain_low": "float64",  # 95 % interval
+        "gain_high": "float64",  # its other end
+        "saved": "float64",  # at equal ce: evaluations of the reference minus those of the criterion; null out of its range
+        "saved_low": "float64",  # 95 % interval; null if a bootstrap sample is out of the range of the reference
+        "saved_high": "float64",  # its other end
+    },
+    # One row per (operating point, oracle): the sums of exit_regret over groups. Intervals are bootstraps over documents.
+    "settling": {
+        "run": "string",
+        "criterion": "string",
+        "threshold": "float64",
+        "oracle": "string",  # loss or prediction, see exit_regret
+        "evaluations": "float64",  # mean calls of f per token and group, of the criterion
+        "least": "float64",  # the same of the oracle
+        "unsettled": "float64",  # share of (token, group) that leave before they are settled
+        "unsettled_low": "float64",  # 95 % interval
+        "unsettled_high": "float64",  # its other end
+        "extra": "float64",  # mean calls of f above those of the oracle, over those that leave settled
+        "extra_low": "float64",  # 95 % interval
+        "extra_high": "float64",  # its other end
+        "lost": "float64",  # mean nats above the cross-entropy at all loop steps, over those that leave unsettled
+        "lost_low": "float64",  # 95 % interval
+        "lost_high": "float64",  # its other end
+    },
     # One row per (checkpoint, fixed loop count, held-out sequence).
     "scaling_quality": {
         "iteration": "int64",

@@ -1,7 +1,7 @@
 # Exit criteria at the last checkpoint: quality and latency.
 #
 # in:  the last checkpoint, data/val.bin
-# out: exits/{grid}/{criterion}.{quality,loops}.parquet, joined in tables/{grid}_{quality,loops}.parquet;
+# out: exits/{grid}/{criterion}.{quality,loops,controls}.parquet, joined in tables/{grid}_{quality,loops,controls}.parquet;
 #      tables/{grid}_{latency,latency_loops}.parquet; tables/check_cost.parquet (grid exit),
 #      tables/uniform_loops.parquet (grid pareto)
 #
@@ -12,6 +12,7 @@
 
 QUALITY = "results/{run}/exits/{grid}/{criterion}.quality.parquet"
 LOOPS = "results/{run}/exits/{grid}/{criterion}.loops.parquet"
+CONTROLS = "results/{run}/exits/{grid}/{criterion}.controls.parquet"
 
 
 wildcard_constraints:
@@ -27,6 +28,7 @@ rule measure_exit_quality:
     output:
         quality=QUALITY,
         loops=LOOPS,
+        controls=CONTROLS,
     log:
         "results/{run}/logs/measure_exit_quality.{grid}.{criterion}.log",
     benchmark:
@@ -38,7 +40,7 @@ rule measure_exit_quality:
         # `threads` is limited by the cores of the machine that runs Snakemake; a cluster job requests these
         **runs.torch_job("exits", memory=8000, minutes=120, cpus_per_task=4),
     params:
-        **kept_script("measure_exit_quality", runs.exit_slice(), "exit_quality", "exit_loops"),
+        **kept_script("measure_exit_quality", runs.exit_slice(), "exit_quality", "exit_loops", "exit_controls"),
     shell:
         "{params.command} --config {params.config:q} --threads {threads} {params.files} > {log:q} 2>&1"
 
@@ -47,9 +49,11 @@ rule join_exit_quality:
     input:
         quality_files=runs.each_criterion(QUALITY),
         loops_files=runs.each_criterion(LOOPS),
+        controls_files=runs.each_criterion(CONTROLS),
     output:
         quality="results/{run}/tables/{grid}_quality.parquet",
         loops="results/{run}/tables/{grid}_loops.parquet",
+        controls="results/{run}/tables/{grid}_controls.parquet",
     log:
         "results/{run}/logs/join_exit_quality.{grid}.log",
     localrule: True
@@ -58,7 +62,7 @@ rule join_exit_quality:
     params:
         **script("join_exit_quality"),
         config=runs.slice("run"),
-        tables=table_columns("exit_quality", "exit_loops"),
+        tables=table_columns("exit_quality", "exit_loops", "exit_controls"),
     shell:
         JOB
 

@@ -868,6 +868,12 @@ class ExitsConfig(Section):
         16_384, "Held-out tokens for cross-entropy and perplexity, in whole sequences.", source="ours"
     )
     quality_batch_size: Count = key(4, "Sequences at a time.", source="ours")
+    control_draws: Count = key(
+        3,
+        "Draws of the random exits that every criterion is compared with, at the same evaluations. Each evaluates the "
+        "text once more; one pass more is for fixed loops at the same mean.",
+        source="ours",
+    )
     latency_tokens: Count = key(
         64, "Timed tokens per repeat, spread over the context; at most model.context_length.", source="ours"
     )
@@ -981,6 +987,26 @@ class ParetoConfig(Section):
         32, "Timed tokens per repeat, spread over the context; at most model.context_length.", source="ours"
     )
     latency_repeats: Count = key(3, "Timed repeats.", source="ours")
+
+
+class OracleConfig(Section):
+    """Oracles that know every loop step of a token, beside which the criteria of `exits` have their regret.
+
+    Everything is on frozen trajectories: one token leaves early, the others run exits.max_loops.
+    """
+
+    tolerance: Annotated[float, Field(ge=0), Number] = key(
+        0.01,
+        "A token is settled from the first loop step on from which its cross-entropy stays at most this many nats above "
+        "that after exits.max_loops.",
+        source="ours",
+    )
+    tokens: Count = key(
+        4096,
+        "Held-out tokens, in whole sequences. Each group costs about exits.max_loops passes of the text.",
+        source="ours",
+    )
+    batch_size: Count = key(2, "Sequences at a time.", source="ours")
 
 
 class PathTypesConfig(Section):
@@ -1183,6 +1209,11 @@ class Derived:
         return self.lens.other_loops or self.model.typical_loops
 
     @property
+    def oracle_sequences(self) -> int:
+        """Whole sequences in oracle.tokens, at least one."""
+        return self._sequences(self.oracle.tokens)
+
+    @property
     def pareto_sequences(self) -> int:
         """Whole sequences in pareto.quality_tokens, at least one."""
         return self._sequences(self.pareto.quality_tokens)
@@ -1236,6 +1267,7 @@ class Config(Derived, Section):
     scaling: ScalingConfig = ScalingConfig()
     lens: LensConfig = LensConfig()
     pareto: ParetoConfig = ParetoConfig()
+    oracle: OracleConfig = OracleConfig()
     path_types: PathTypesConfig = PathTypesConfig()
     path_independence: PathIndependenceConfig = PathIndependenceConfig()
     spectrum: SpectrumConfig = SpectrumConfig()
@@ -1314,6 +1346,7 @@ class Config(Derived, Section):
             "lens.tokens": self.lens_sequences,
             "pareto.quality_tokens": self.pareto_sequences,
             "pareto.latency_repeats": self.pareto.latency_repeats,
+            "oracle.tokens": self.oracle_sequences,
         }
 
     @model_validator(mode="after")

@@ -304,3 +304,13 @@ def evaluate_by_position(
         counts.append(row_counts)
     parts = (torch.cat([getattr(count, name) for count in counts], dim=1) for name in vars(counts[0]))
     return torch.stack(logits), LoopCounts(*parts)
+
+
+@torch.inference_mode()
+def evaluate_planned(decoder: Decoder, tokens: Tensor, plan: Tensor, sequences: Sequence[int]) -> Tensor:
+    """Logits (B, T, V) of `tokens` (B, T) whose evaluations are those of `plan` (G, B, T), through the cache."""
+    logits = []
+    for row, evaluations, sequence in zip(tokens.tolist(), plan.permute(1, 2, 0).tolist(), sequences, strict=True):
+        decoder.reset(sequence=sequence)
+        logits.append(torch.stack([decoder.feed(*token)[0] for token in zip(row, evaluations, strict=True)]))
+    return torch.stack(logits)
