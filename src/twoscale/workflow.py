@@ -363,10 +363,13 @@ class Runs:
 
         return param
 
-    def exit_slice(self, grid: str | None = None, criterion: str | None = None) -> Callable:
+    def exit_slice(
+        self, grid: str | None = None, criterion: str | None = None, further: tuple[str, ...] = ()
+    ) -> Callable:
         """Param function: the slice for exit criteria on a grid, with the code of users' criteria.
 
         `grid` and `criterion` are wildcards unless given; without either of the latter it is about all criteria.
+        `further`: names of further sections.
         """
 
         def param(wildcards: Any) -> str:
@@ -374,7 +377,7 @@ class Runs:
             if (name := criterion or getattr(wildcards, "criterion", None)) is not None:
                 exits = exits.model_copy(update={"criteria": {name: exits.criteria[name]}})
             files = criterion_files(exits.criteria)
-            names = ("run", "seed", "device", "model")
+            names = ("run", "seed", "device", "model", *further)
             return self.slice(*names, exits=lambda config: exits, criterion_files=lambda config: files)(wildcards)
 
         return param
@@ -550,6 +553,29 @@ class Runs:
         figure = next(figure for figure in self.figures if figure.name == study)
         tables_of_runs = [f"results/{run}/tables/{table}.parquet" for run in self.study(study)]
         return self._refusal(figure, f"results/{study}.md") or tables_of_runs
+
+    def page_tables(self, name: str, *names: str) -> dict[str, Any]:
+        """Inputs of the page results/<name>.md: tables of the selected run, by name.
+
+        For a run that does not have the figure of the same name: an input function that says why.
+        """
+        figure = next(figure for figure in self.figures if figure.name == name)
+        refuse = self._refusal(figure, f"results/{name}.md")
+        return {table: refuse or f"results/{self.selected}/tables/{table}.parquet" for table in names}
+
+    def arena_page(self, config: Config) -> dict[str, Any]:
+        """What results/arena.md says besides its tables."""
+        length = config.model.context_length
+        return {
+            "run": self.selected,
+            "text": configs.text_label(config.data),
+            "draws": config.exits.control_draws,
+            "loops": config.exits.max_loops,
+            "groups": ", ".join(config.model.group_labels),
+            "tokens": config.quality_sequences * length,
+            "oracle_tokens": config.oracle_sequences * length,
+            "tolerance": f"{config.oracle.tolerance:g}",
+        }
 
     def start_labels(self, config: Config) -> list[dict[str, Any]]:
         """What distinguishes the runs of the study "starts", in their order: start, first state, norm and seed.

@@ -9,6 +9,7 @@ from matplotlib.mathtext import MathTextParser
 from matplotlib.text import Text
 
 from tests.unit import (
+    test_arena,
     test_controls,
     test_figures,
     test_lens,
@@ -81,6 +82,7 @@ def figures(tmp_path_factory):
         "controls": test_controls.draw(folder),
         "lens": test_lens.draw(steps=(0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)),
         "pareto": test_scaling_figures.pareto_figure(("fixed", "kl", "cosine", "mine")),
+        "arena": test_arena.draw(),
         "path_types": test_path_figures.draw_types(),
         "path_independence": test_path_figures.draw_independence(q05=0.0),
         "spectrum": test_spectrum_tables.draw(),

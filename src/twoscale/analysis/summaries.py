@@ -49,7 +49,7 @@ def summarise_quality(quality: pd.DataFrame, exit_loops: pd.DataFrame, max_loops
         the order of the table.
     """
     keys = [*OPERATING_POINT, "sequence"]
-    measured = quality.join(_mean_evaluations(exit_loops, keys), on=keys)
+    measured = quality.join(mean_evaluations(exit_loops, keys), on=keys)
     full = measured[(measured["criterion"] == "fixed") & (measured["threshold"] == max_loops)]
     measured["change"] = measured["ce"] - measured["sequence"].map(full.set_index("sequence")["ce"])
     by_point = measured.groupby(OPERATING_POINT, sort=False)
@@ -59,7 +59,19 @@ def summarise_quality(quality: pd.DataFrame, exit_loops: pd.DataFrame, max_loops
     return summary.reset_index()
 
 
-def _mean_evaluations(exit_loops: pd.DataFrame, keys: list[str]) -> pd.Series:
+def random_exits(controls: pd.DataFrame) -> pd.DataFrame:
+    """Random exits at the evaluations of each operating point, over all draws and tokens of the table "exit_controls".
+
+    Returns:
+        Columns criterion, threshold, evaluations (mean over tokens and groups), ce; rows in the order of the table.
+    """
+    random = controls[controls["control"] == "random"]
+    parts = random[["evaluations", "ce"]].mul(random["tokens"], axis="index").assign(tokens=random["tokens"])
+    sums = parts.groupby([random[column] for column in OPERATING_POINT], sort=False).sum()
+    return sums[["evaluations", "ce"]].div(sums["tokens"], axis="index").reset_index()
+
+
+def mean_evaluations(exit_loops: pd.DataFrame, keys: list[str]) -> pd.Series:
     """Mean over groups of `evaluations`, as the series "loops" with the index `keys`."""
     by_group = exit_loops.pivot(index=keys, columns="group", values="evaluations")
     # sums of floats depend on their order: that of the groups in the model, not of their labels

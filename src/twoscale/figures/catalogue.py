@@ -182,6 +182,7 @@ def _exits(config: Config) -> dict[str, Any]:
         "latency_tokens": config.exits.latency_tokens,
         "latency_repeats": config.exits.latency_repeats,
         "quality_tokens": config.quality_sequences * config.model.context_length,
+        "draws": config.exits.control_draws,
     }
 
 
@@ -192,6 +193,15 @@ def _pareto(config: Config) -> dict[str, Any]:
         "latency_tokens": config.pareto.latency_tokens,
         "latency_repeats": config.pareto.latency_repeats,
         "quality_tokens": config.pareto_sequences * config.model.context_length,
+    }
+
+
+def _arena(config: Config) -> dict[str, Any]:
+    said = ("max_loops", "dtype", "readout", "draws", "quality_tokens")
+    return {name: value for name, value in _exits(config).items() if name in said} | {
+        "after": _after(config),
+        "groups": _groups(config),
+        "oracle_tokens": config.oracle_sequences * config.model.context_length,
     }
 
 
@@ -339,7 +349,7 @@ FIGURES = (
     ),
     Figure(
         "fig4",
-        table("exit_latency", "exit_quality", "exit_loops"),
+        table("exit_latency", "exit_quality", "exit_loops", "exit_controls"),
         _exits,
         loops=_max_loops,
         target="all",
@@ -382,12 +392,19 @@ FIGURES = (
     ),
     Figure(
         "pareto",
-        table("uniform_loops", exit_latency="pareto_latency", exit_quality="pareto_quality", exit_loops="pareto_loops"),
+        table(
+            "uniform_loops",
+            exit_latency="pareto_latency",
+            exit_quality="pareto_quality",
+            exit_loops="pareto_loops",
+            exit_controls="pareto_controls",
+        ),
         _pareto,
         loops=_max_loops,
         title="Pareto: quality against latency",
         claims=(10,),
     ),
+    Figure("arena", table("arena"), _arena, loops=_max_loops, title="Arena: what the exits are worth"),
     Figure("path_types", table("path_types", "path_metrics"), _path_types, claims=(13,)),
     Figure(
         "path_independence",
