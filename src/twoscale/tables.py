@@ -324,7 +324,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         "least": "float64",  # mean calls of f per token, of the oracle
         "settled": "float64",  # share of tokens that leave settled: no earlier than with the oracle
         "extra": "float64",  # calls of f above those of the oracle, where settled, else 0; mean over all tokens
-        "lost": "float64",  # nats above the cross-entropy at all loop steps, where not settled, else 0; mean over all tokens
+        "lost": "float64",  # nats above those at all loop steps, where not settled, else 0; mean over all tokens
     },
     # One row per (group, price, held-out sequence): the budget oracle, which chooses the exit of each token with the
     # least loss + price x evaluations on frozen trajectories.
@@ -344,18 +344,18 @@ COLUMNS: dict[str, dict[str, str]] = {
         "criterion": "string",
         "threshold": "float64",
         "group": "string",  # all: of the controls, exits from all groups; of the oracle, the mean of the groups
-        "reference": "string",  # random, fixed: controls, see exit_controls; oracle: the budget oracle, see oracle_frontier
+        "reference": "string",  # random, fixed: controls, as in exit_controls; oracle: the budget oracle
         "documents": "int64",
         "evaluations": "float64",  # mean calls of f per token and group, of the criterion
         "ce": "float64",  # nats per token, of the criterion
         "gain": "float64",  # nats per token, at equal evaluations: ce of the reference minus that of the criterion
         "gain_low": "float64",  # 95 % interval
         "gain_high": "float64",  # its other end
-        "saved": "float64",  # at equal ce: evaluations of the reference minus those of the criterion; null out of its range
+        "saved": "float64",  # at equal ce: evaluations of the reference minus those of the criterion, null out of range
         "saved_low": "float64",  # 95 % interval; null if a bootstrap sample is out of the range of the reference
         "saved_high": "float64",  # its other end
     },
-    # One row per (operating point, oracle): the sums of exit_regret over groups. Intervals are bootstraps over documents.
+    # One row per (operating point, oracle): exit_regret over all groups. Intervals are bootstraps over documents.
     "settling": {
         "run": "string",
         "criterion": "string",

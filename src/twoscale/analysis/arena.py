@@ -100,7 +100,7 @@ def _gain(totals: np.ndarray) -> np.ndarray:
 
 
 def _saved(totals: np.ndarray, place: int) -> np.ndarray:
-    """Evaluations of the reference at the cross-entropy of a threshold, minus those of the criterion: (R, P, 5) -> (R,)."""
+    """Evaluations of the reference at the nats of a threshold, minus those of the criterion: (R, P, 5) -> (R,)."""
     evaluations, ce, cost, quality = np.moveaxis(totals[..., :4] / totals[..., 4:], -1, 0)  # (R, P) each
     return cost_at(cost, quality, ce[:, place]) - evaluations[:, place]
 

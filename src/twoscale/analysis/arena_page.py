@@ -33,8 +33,8 @@ chooses one exit per token: in nats at the same evaluations, and in evaluations 
 at a time, the other groups run {loops} loop steps; means over the groups {groups}, {oracle_tokens} held-out tokens.
 """
 SETTLED = """\
-A token is settled in its loss from the first state on from which the cross-entropy stays at most {tolerance} nats above
-that after {loops} loop steps, and in its prediction from the first state on from which the most likely next token stays.
+A token is settled in its loss from the first state from which the cross-entropy stays at most {tolerance} nats above
+that after {loops} loop steps, and in its prediction from the first state from which the most likely next token stays.
 *Extra* are the evaluations after that of tokens that leave settled, *lost* the nats of those that leave before.
 """
 
@@ -85,6 +85,10 @@ def _estimate(row: Any, name: str) -> Estimate:
     return Estimate(getattr(row, name), *ends, freedom=max(1, int(getattr(row, "documents", 2)) - 1))
 
 
+def _point(row: Any) -> tuple[str, str]:
+    return row.criterion, f"{row.threshold:.3g}"
+
+
 def _cells(row: Any, *names: str) -> list[str]:
     """Value and interval of each estimate of a row."""
     found = [_estimate(row, name) for name in names]
@@ -94,8 +98,7 @@ def _cells(row: Any, *names: str) -> list[str]:
 def _gains(controls: pd.DataFrame) -> list[str]:
     header = ("criterion", "τ", "beside", "evaluations", "gain, nats", "interval", "saved evaluations", "interval")
     lines = [
-        (row.criterion, f"{row.threshold:.3g}", NAMES[row.reference], f"{row.evaluations:.2f}")
-        + tuple(_cells(row, "gain", "saved"))
+        (*_point(row), NAMES[row.reference], f"{row.evaluations:.2f}", *_cells(row, "gain", "saved"))
         for row in controls.itertuples()
     ]
     return claims_page.table(header, lines)
@@ -106,7 +109,7 @@ def _regrets(regret: pd.DataFrame) -> list[str]:
     signs |= {"saved": -regret["saved"], "saved_low": -regret["saved_high"], "saved_high": -regret["saved_low"]}
     header = ("criterion", "τ", "evaluations", "regret, nats", "interval", "regret, evaluations", "interval")
     lines = [
-        (row.criterion, f"{row.threshold:.3g}", f"{row.evaluations:.2f}", *_cells(row, "gain", "saved"))
+        (*_point(row), f"{row.evaluations:.2f}", *_cells(row, "gain", "saved"))
         for row in regret.assign(**signs).itertuples()
     ]
     return claims_page.table(header, lines)
@@ -116,8 +119,10 @@ def _settling(settling: pd.DataFrame) -> list[str]:
     header = ("criterion", "τ", "settled in", "evaluations", "least", "unsettled", "interval")
     header += ("extra", "interval", "lost, nats", "interval")
     lines = [
-        (row.criterion, f"{row.threshold:.3g}", row.oracle, f"{row.evaluations:.2f}", f"{row.least:.2f}")
-        + tuple(_cells(row, "unsettled", "extra", "lost"))
+        (
+            *(*_point(row), row.oracle, f"{row.evaluations:.2f}", f"{row.least:.2f}"),
+            *_cells(row, "unsettled", "extra", "lost"),
+        )
         for row in settling.itertuples()
     ]
     return claims_page.table(header, lines)

@@ -997,7 +997,7 @@ class OracleConfig(Section):
 
     tolerance: Annotated[float, Field(ge=0), Number] = key(
         0.01,
-        "A token is settled from the first loop step on from which its cross-entropy stays at most this many nats above "
+        "A token is settled from the first loop step from which its cross-entropy stays at most this many nats above "
         "that after exits.max_loops.",
         source="ours",
     )

@@ -58,7 +58,7 @@ class FrozenGroup:
     states: Tensor
 
     def behind(self, exits: Tensor) -> Tensor:
-        """What the head reads of tokens that leave with the states `exits` (S, B, T, C), one at a time: (S, B, T, C)."""
+        """What the head reads if tokens leave one at a time, with the states `exits`: (S, B, T, C) -> (S, B, T, C)."""
         noise = self.passing.noise
         streams = replace(
             self.passing,

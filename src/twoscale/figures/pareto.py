@@ -44,8 +44,8 @@ def draw(
     criteria are grey. The broad line is the frontier: the points that no other point beats in both quantities.
 
     Quality is the cross-entropy minus that at all `context.loops` loop steps, which the criterion `fixed` has to
-    contain. Fixed loop counts are the dashed line. In (ii) the light line of a colour are random exits with as many
-    evaluations as the criterion. The star is the oracle of `uniform_loops`, which has no latency
+    contain. Fixed loop counts are the dashed line. In (ii) the light line of a colour shows random exits with as
+    many evaluations as the criterion. The star is the oracle of `uniform_loops`, which has no latency
     because no decoder can run it.
 
     Args:
