@@ -39,8 +39,9 @@ def draw(
 
     The range of perplexity makes negligible differences look negligible. That of the cross-entropy is the range of its
     values, with a second axis of the change from all loop steps; the light line of the same colour shows random exits
-    with as many evaluations. The criterion `fixed` at all `context.loops` loop steps is the dashed horizontal line. Latency is the median of the repeats; the thin line of the same colour is the
-    time of the same loop steps without a criterion. Bars are 95 % intervals: of the latency over repeats, of the
+    with as many evaluations. The criterion `fixed` at all `context.loops` loop steps is the dashed horizontal line.
+    Latency is the median of the repeats; the thin line of the same colour is the time of the same loop steps without a
+    criterion. Bars are 95 % intervals: of the latency over repeats, of the
     quality those of its change from all loop steps on the same sequences.
 
     Args:
