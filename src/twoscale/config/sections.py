@@ -54,6 +54,9 @@ THRESHOLD_TYPES: dict[str, type] = {
     "argmax_stability": int,
     "cosine": float,
     "minp_kl": float,
+    "confidence": float,
+    "margin": float,
+    "entropy": float,
     "exit_gate": float,
 }
 
@@ -950,6 +953,7 @@ class LensConfig(Section):
 
 STATE_GRID = [1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0]
 RELATIVE_GRID = [3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3]
+PROBABILITY_GRID = [0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 0.95, 0.99]
 KL_GRID = [1e-7, 1e-6, 1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 0.1]
 
 
@@ -968,6 +972,9 @@ class ParetoConfig(Section):
             argmax_stability=[1, 2, 3, 5, 8, 12],
             cosine=[1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 3e-2, 0.1],
             minp_kl=KL_GRID,
+            confidence=PROBABILITY_GRID,
+            margin=PROBABILITY_GRID,
+            entropy=[0.03, 0.1, 0.3, 0.7, 1.5, 2.5, 3.5, 4.5, 6.0],
         ),
         "Exit criteria and their dense grids of thresholds. Criteria of `exits` that are absent here keep their "
         "thresholds. [G] uses entropy_diff 1e-3, argmax_stability 5, cosine 1e-3 and minp_kl 1e-5. null removes a "

@@ -39,6 +39,7 @@ from twoscale.config import THRESHOLD_TYPES, CriterionConfig
 from twoscale.dynamics import measures
 from twoscale.errors import InputError, did_you_mean, first_line
 from twoscale.model.interface import Readout
+from twoscale.model.loss import entropies
 
 State = dict[str, Tensor]
 
@@ -251,6 +252,56 @@ class ArgmaxStability(ExitCriterion):
         token = readout(x_new).argmax(-1)
         repeats = torch.where(token == state["token"], state["repeats"] + 1, 0)
         return repeats >= self.threshold, {"token": token, "repeats": repeats}
+
+
+class _Prediction(ExitCriterion):
+    """Decides on the prediction of the new state alone, from the first loop step on; remembers nothing."""
+
+    needs_readout = True
+
+    def start(self, x0: Tensor) -> State:
+        return {}
+
+    def update(self, state: State, x_new: Tensor, readout: Readout) -> tuple[Tensor, State]:
+        return self.is_sure(readout(x_new)), state
+
+    def is_sure(self, logits: Tensor) -> Tensor:
+        """Whether the prediction is sure enough: logits (N, V) -> bool (N,)."""
+        raise NotImplementedError
+
+
+@register("confidence")
+class Confidence(_Prediction):
+    """max p^k >= tau, the largest probability of the prediction (Geifman and El-Yaniv, arXiv 1705.08500).
+
+    O(V C) per token and loop step for the head. A larger threshold asks for more loop steps.
+    """
+
+    def is_sure(self, logits: Tensor) -> Tensor:
+        return logits.softmax(-1).amax(-1) >= self.threshold
+
+
+@register("margin")
+class Margin(_Prediction):
+    """p^k of the likeliest token minus that of the second >= tau (the softmax measure of CALM, arXiv 2207.07061).
+
+    O(V C) per token and loop step for the head. A larger threshold asks for more loop steps.
+    """
+
+    def is_sure(self, logits: Tensor) -> Tensor:
+        first, second = logits.softmax(-1).topk(2, dim=-1).values.unbind(-1)
+        return first - second >= self.threshold
+
+
+@register("entropy")
+class Entropy(_Prediction):
+    """H(p^k) < tau in nats (BranchyNet, arXiv 1709.01686; DeeBERT, arXiv 2004.12993).
+
+    O(V C) per token and loop step for the head. `entropy_diff` compares entropies of successive loop steps instead.
+    """
+
+    def is_sure(self, logits: Tensor) -> Tensor:
+        return self.below(entropies(logits))
 
 
 @register("acceleration")

@@ -23,7 +23,7 @@ ASSUMED = {
 OPTIMIZER_STEP = 4  # weights, gradients and two moments
 # Exit criteria whose predictions pass the layers after the last group under exits.readout: remaining_layers; a test
 # compares them with the registry of criteria.
-READS_PREDICTIONS = frozenset({"kl", "entropy_diff", "argmax_stability", "minp_kl"})
+READS_PREDICTIONS = frozenset({"kl", "entropy_diff", "argmax_stability", "minp_kl", "confidence", "margin", "entropy"})
 
 
 @dataclass(frozen=True)
