@@ -423,8 +423,8 @@ class ModelConfig(Section):
     )
     exit_gate: Flag = key(
         False,
-        "Linear gate that reads a probability of exit from a state, for the criterion exit_gate (Ouro). It is not "
-        "trained here.",
+        "Linear gate that reads a probability of exit from a state, for the criterion exit_gate (Ouro). "
+        "train.exit_gate trains it.",
         source="§2",
         optional=True,
     )
@@ -593,6 +593,17 @@ def _group_problem(group: tuple[int, ...], seen: set[int], num_layers: int) -> s
     return None
 
 
+class ExitGateTraining(Section):
+    """Training of the exit gate with the model, as the first stage of Ouro (arXiv 2510.25741)."""
+
+    entropy_weight: NonNegative = key(
+        0.1,
+        "Factor beta of the entropy of the exit distribution, in nats, which the loss subtracts. 0: the distribution "
+        "may collapse onto one loop step.",
+        source="ours",
+    )
+
+
 class TrainConfig(Section):
     """Training run: schedule, batches, optimizer and held-out loss."""
 
@@ -677,6 +688,14 @@ class TrainConfig(Section):
         "Loop steps that the gradient passes through, counted from the last. null: all. The paper does not mention "
         "truncation; [G] uses 8.",
         source="ours",
+    )
+    exit_gate: ExitGateTraining | None = key(
+        None,
+        "Train the gate of model.exit_gate with the model (one looped group). The loss is then the cross-entropy that "
+        "the exit distribution expects over all loop steps, each decoded through the layers behind the group, minus "
+        "its entropy times entropy_weight; so is the column loss of the log. null: the gate keeps its initial weights.",
+        source="arXiv 2510.25741",
+        optional=True,
     )
     held_out_every: Count = key(
         500,
@@ -1280,6 +1299,12 @@ class Config(Derived, Section):
                     f"config key {key}.criteria.exit_gate: found the criterion, expected a model with "
                     "model.exit_gate: true."
                 )
+        if self.train.exit_gate is not None and not (self.model.exit_gate and len(self.model.groups) == 1):
+            found = f"model.exit_gate: {str(self.model.exit_gate).lower()} and {len(self.model.groups)} looped groups"
+            raise InputError(
+                f"config key train.exit_gate: found {found}, expected model.exit_gate: true and one looped group; the "
+                "criterion probe learns exits from several."
+            )
         return self
 
     @model_validator(mode="after")
