@@ -58,6 +58,7 @@ THRESHOLD_TYPES: dict[str, type] = {
     "margin": float,
     "entropy": float,
     "exit_gate": float,
+    "probe": float,
 }
 
 
@@ -1009,6 +1010,30 @@ class ParetoConfig(Section):
     latency_repeats: Count = key(3, "Timed repeats.", source="ours")
 
 
+class ProbeConfig(Section):
+    """Fit of the criterion `probe`: a linear classifier of states of the last checkpoint, on training text.
+
+    It is fitted only where `probe` is among the criteria of `exits` or `pareto`.
+    """
+
+    tokens: Count = key(
+        4096,
+        "Tokens of training text, in whole sequences spread over it. Each is a sample at every of exits.max_loops loop "
+        "steps, with model.hidden_size + 2 features in float64, which are in memory twice.",
+        source="ours",
+    )
+    tolerance: NonNegative = key(
+        0.01,
+        "A token is settled once its cross-entropy stays at most this many nats above that of the last loop step.",
+        source="ours",
+    )
+    penalty: Positive = key(
+        1e-4, "Factor of half the squared weights of standardised features, beside the mean log loss.", source="ours"
+    )
+    batch_size: Count = key(4, "Sequences at a time; limits the memory.", source="ours")
+    dtype: Dtype = key("float32", "Precision of the states.", source="ours")
+
+
 class PathTypesConfig(Section):
     """Criteria for the types of a token's path: converging, orbiting or sliding, tested in this order, else undecided.
 
@@ -1214,6 +1239,11 @@ class Derived:
         return self._sequences(self.pareto.quality_tokens)
 
     @property
+    def probe_sequences(self) -> int:
+        """Whole sequences in probe.tokens, at least one."""
+        return self._sequences(self.probe.tokens)
+
+    @property
     def independence_sequences(self) -> int:
         """Whole sequences in path_independence.tokens, at least one."""
         return self._sequences(self.path_independence.tokens)
@@ -1262,6 +1292,7 @@ class Config(Derived, Section):
     scaling: ScalingConfig = ScalingConfig()
     lens: LensConfig = LensConfig()
     pareto: ParetoConfig = ParetoConfig()
+    probe: ProbeConfig = ProbeConfig()
     path_types: PathTypesConfig = PathTypesConfig()
     path_independence: PathIndependenceConfig = PathIndependenceConfig()
     spectrum: SpectrumConfig = SpectrumConfig()
@@ -1305,6 +1336,16 @@ class Config(Derived, Section):
                 f"config key train.exit_gate: found {found}, expected model.exit_gate: true and one looped group; the "
                 "criterion probe learns exits from several."
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_probe(self) -> Self:
+        for key in ("exits", "pareto"):
+            if "probe" in getattr(self, key).criteria and self.model.source != "trained":
+                raise InputError(
+                    f"config key {key}.criteria.probe: found the criterion for a published model, expected a model "
+                    "that is trained here: the probe is fitted on training text."
+                )
         return self
 
     @model_validator(mode="after")

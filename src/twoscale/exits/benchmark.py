@@ -18,6 +18,7 @@ from twoscale.exits.criteria import ExitCriterion, configured_criteria, make_cri
 from twoscale.exits.decoder import Decoder, DecoderOptions, evaluate_by_position
 from twoscale.exits.kv_cache import KVCache, distinct_slots
 from twoscale.exits.parallel import LoopCounts, evaluate
+from twoscale.exits.probe import Probe, criterion_of
 from twoscale.exits.readout import is_sequential, make_readout
 from twoscale.exits.steps import make_steps
 from twoscale.model.checkpoints import LoadedCheckpoint
@@ -34,9 +35,9 @@ def operating_points(exits: ExitsConfig) -> list[OperatingPoint]:
     return [(name, threshold) for name, entry in exits.criteria.items() for threshold in entry.thresholds]
 
 
-def make_criteria(exits: ExitsConfig) -> dict[OperatingPoint, ExitCriterion]:
-    """The criterion of every operating point, those of the user included."""
-    classes = configured_criteria(exits.criteria)
+def make_criteria(exits: ExitsConfig, probe: Probe | None = None) -> dict[OperatingPoint, ExitCriterion]:
+    """The criterion of every operating point, those of the user included; the criterion `probe` needs one."""
+    classes = configured_criteria(exits.criteria) | ({} if probe is None else {"probe": criterion_of(probe)})
     return {(name, threshold): make_criterion(name, threshold, classes) for name, threshold in operating_points(exits)}
 
 
@@ -87,9 +88,11 @@ def evaluate_parallel(
     return evaluate(checkpoint.model, text.inputs.to(checkpoint.device), criterion, max_loops, noise)
 
 
-def measure_quality(checkpoint: LoadedCheckpoint, text: HeldOut, exits: ExitsConfig) -> tuple[list[Row], list[Row]]:
+def measure_quality(
+    checkpoint: LoadedCheckpoint, text: HeldOut, exits: ExitsConfig, probe: Probe | None = None
+) -> tuple[list[Row], list[Row]]:
     """Rows of the tables "exit_quality" and "exit_loops": each held-out sequence at every operating point."""
-    criteria = make_criteria(exits)
+    criteria = make_criteria(exits, probe)
     evaluator = TextEvaluator(checkpoint, exits)
     quality: list[Row] = []
     loops: list[Row] = []
@@ -144,7 +147,9 @@ def turns(points: Sequence[OperatingPoint], repeats: int) -> list[tuple[int | No
     return order
 
 
-def measure_latency(checkpoint: LoadedCheckpoint, prompts: HeldOut, exits: ExitsConfig) -> tuple[list[Row], list[Row]]:
+def measure_latency(
+    checkpoint: LoadedCheckpoint, prompts: HeldOut, exits: ExitsConfig, probe: Probe | None = None
+) -> tuple[list[Row], list[Row]]:
     """Rows of the tables "exit_latency" and "exit_latency_loops".
 
     Repeat r decodes prompt r (R, T) with the noise of its sequence. Tokens are timed at places spread over the
@@ -153,7 +158,7 @@ def measure_latency(checkpoint: LoadedCheckpoint, prompts: HeldOut, exits: Exits
     repeat to repeat, each followed at once by its baseline, the same evaluations without a criterion. So a drift of
     the machine affects all of them alike. Before the first repeat each criterion decodes prompt 0 as a warm-up.
     """
-    criteria = make_criteria(exits)
+    criteria = make_criteria(exits, probe)
     decoder = make_decoder(checkpoint, exits)
     segments = timed_segments(prompts.inputs.shape[1], exits.latency_tokens, exits.latency_segments)
     order = turns(list(criteria), repeats=len(prompts.inputs))
