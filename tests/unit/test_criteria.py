@@ -451,17 +451,6 @@ def test_uniform_and_certain_predictions_have_the_limits_of_confidence_margin_an
         assert leave(name, threshold, certain, same) == (1, 1)
 
 
-@pytest.mark.parametrize("name", ["confidence", "margin", "entropy", "exit_gate"])
-def test_a_stricter_threshold_never_lets_a_token_leave_earlier(name):
-    """Strict is large for a probability and small for the entropy."""
-    grid = sorted([0.1, 0.3, 0.5, 0.7, 0.9, 0.99], reverse=name == "entropy")
-    streams = random_streams(tokens=20, steps=12).unbind(1)
-    for states in streams:
-        left = [leave(name, threshold, states, readout_for(name)) or (99, 99) for threshold in grid]
-        assert left == sorted(left)
-    assert len({leave(name, grid[3], states, readout_for(name)) for states in streams}) > 2
-
-
 # --- all criteria ------------------------------------------------------------------------------------------------
 
 
@@ -507,6 +496,18 @@ def test_dropping_tokens_from_the_state_changes_nothing_for_the_others(name, thr
         if len(kept) < 2:
             break
     assert fired
+
+
+@pytest.mark.parametrize("name", CRITERIA)
+def test_a_stricter_threshold_never_lets_a_token_leave_earlier(name):
+    """A larger one is strict for a probability or a count, a smaller one for a size or an entropy."""
+    factors = sorted([0.25, 0.5, 1, 1.25, 2], reverse=not CRITERIA[name].larger_is_later)
+    exits = set()
+    for states in random_streams(tokens=20, steps=12).unbind(1):
+        left = [leave(name, factor * MET_BY_SOME[name], states, readout_for(name)) or (99, 99) for factor in factors]
+        assert left == sorted(left)
+        exits |= set(left)
+    assert len(exits) > 2
 
 
 @pytest.mark.parametrize("name", CRITERIA)

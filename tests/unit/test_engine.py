@@ -72,8 +72,6 @@ PUBLISHED = {
     },
     "retrofitted OLMo": {"groups": [[3, 4]], "norms": "post", "qk_norm": True, "positions": "rotary"},
 }
-# Criteria of a probability, which a token reaches from below: a larger threshold asks for more loop steps.
-OF_PROBABILITY = ("confidence", "margin", "exit_gate")
 OF_ONE_STATE = ("confidence", "margin", "entropy")
 ADAPTIVE = [name for name in CRITERIA if name != "fixed"]
 
@@ -312,8 +310,8 @@ def test_fixed_is_the_plain_forward_pass_with_as_many_loops(variants, loops):
 @pytest.mark.parametrize("name", ADAPTIVE)
 def test_a_threshold_that_is_never_met_runs_all_loops(name):
     model, tokens = small_model(), text(2, 9)
-    never = {"argmax_stability": 1000} | dict.fromkeys(OF_PROBABILITY, 2.0)
-    logits, counts = evaluate(model, tokens, make_criterion(name, never.get(name, 1e-300)), MAX_LOOPS, noise_of(0, 1))
+    never = MAX_LOOPS + 1 if CRITERIA[name].larger_is_later else 1e-300
+    logits, counts = evaluate(model, tokens, make_criterion(name, never), MAX_LOOPS, noise_of(0, 1))
     assert_close(logits, model(tokens, [MAX_LOOPS] * len(model.config.groups), noise_of(0, 1)))
     assert (counts.loop_steps == MAX_LOOPS).all()
     assert (counts.evaluations == MAX_LOOPS).all()
@@ -326,7 +324,7 @@ ALWAYS_MEETABLE = [name for name in ADAPTIVE if name != "argmax_stability"]
 def test_a_threshold_that_is_always_met_lets_every_token_go_at_the_first_chance(name):
     steps, evaluations = (2, 3) if name.startswith("acceleration") else (1, 1)
     model, tokens = small_model(), text(2, 9)
-    always = 1e-300 if name in OF_PROBABILITY else 1e300
+    always = 1e-300 if CRITERIA[name].larger_is_later else 1e300
     logits, counts = evaluate(model, tokens, make_criterion(name, always), MAX_LOOPS, noise_of(0, 1))
     assert (counts.loop_steps == steps).all()
     assert (counts.evaluations == evaluations).all()
@@ -857,7 +855,7 @@ def test_copies_for_decoding_share_all_but_linear_weights():
 NEAR = 1e-4  # relative distance from the threshold at which rounding may decide
 
 
-BELOW = [name for name in CRITERIA if name not in ("fixed", "argmax_stability", *OF_PROBABILITY)]
+BELOW = [name for name in CRITERIA if not CRITERIA[name].larger_is_later]
 
 
 @pytest.mark.parametrize("name", BELOW)

@@ -19,7 +19,7 @@ Class attributes: `patience` is the number of loop steps in a row at which `upda
 token exits; the engine counts them. `keeps` says which state the token keeps, the one before the step that
 triggered the exit ("previous") or the one after it ("new"). `needs_readout` says whether the criterion calls
 `readout`. A criterion with `needs_gate` gets the model's exit gate in place of the readout: states (N, C) ->
-probabilities of exit (N,).
+probabilities of exit (N,). `larger_is_later` says in which direction the threshold is strict.
 """
 
 import importlib.util
@@ -61,6 +61,7 @@ class ExitCriterion:
     patience: ClassVar[int] = 1
     needs_readout: ClassVar[bool] = False
     needs_gate: ClassVar[bool] = False
+    larger_is_later: ClassVar[bool] = False  # whether a larger threshold asks for more loop steps
 
     def __init__(self, threshold: float) -> None:
         self.threshold = threshold
@@ -117,6 +118,8 @@ class Fixed(ExitCriterion):
 
     O(1) per token and loop step; remembers the number of loop steps.
     """
+
+    larger_is_later = True
 
     def start(self, x0: Tensor) -> State:
         return {"loop_steps": torch.zeros(len(x0), dtype=torch.int64, device=x0.device)}
@@ -243,6 +246,7 @@ class ArgmaxStability(ExitCriterion):
     """
 
     needs_readout = True
+    larger_is_later = True
 
     def start(self, x0: Tensor) -> State:
         count = torch.zeros(len(x0), dtype=torch.int64, device=x0.device)
@@ -274,8 +278,10 @@ class _Prediction(ExitCriterion):
 class Confidence(_Prediction):
     """max p^k >= tau, the largest probability of the prediction (Geifman and El-Yaniv, arXiv 1705.08500).
 
-    O(V C) per token and loop step for the head. A larger threshold asks for more loop steps.
+    O(V C) per token and loop step for the head.
     """
+
+    larger_is_later = True
 
     def is_sure(self, logits: Tensor) -> Tensor:
         return logits.softmax(-1).amax(-1) >= self.threshold
@@ -285,8 +291,10 @@ class Confidence(_Prediction):
 class Margin(_Prediction):
     """p^k of the likeliest token minus that of the second >= tau (the softmax measure of CALM, arXiv 2207.07061).
 
-    O(V C) per token and loop step for the head. A larger threshold asks for more loop steps.
+    O(V C) per token and loop step for the head.
     """
+
+    larger_is_later = True
 
     def is_sure(self, logits: Tensor) -> Tensor:
         first, second = logits.softmax(-1).topk(2, dim=-1).values.unbind(-1)
@@ -362,6 +370,7 @@ class ExitGate(ExitCriterion):
     """
 
     needs_gate = True
+    larger_is_later = True
 
     def start(self, x0: Tensor) -> State:
         ones = x0.new_ones(len(x0))

@@ -1,12 +1,13 @@
 """A probe of states: a linear classifier, fitted after training, of whether more loop steps change a token's loss.
 
 The model stays as it is. On training text all groups run in full, and x^k of a group is decoded as in
-`twoscale.exits.lens`: all tokens leave the group with it and the groups behind it run in full too. A token is settled at
-loop step k if its cross-entropy stays within a tolerance of that of the last loop step from k on
-(`twoscale.exits.oracle.settled_within`). For every group one logistic regression predicts this from the own state of
-the token after the loop step, its relative step norm, and k. The criterion `probe` lets a token go at a probability of
-at least tau. 2607.20519 (arXiv) finds that readouts which are fitted afterwards match or beat gates trained with the
-model.
+`twoscale.exits.lens`: all tokens leave the group with it, and the groups behind it run in full too. A token is settled
+at x^k if from there on its cross-entropy stays at most a tolerance above that of the last loop step
+(`twoscale.exits.oracle.settled_within`). One logistic regression for each group predicts this from the own state of the
+token, its relative step norm, and k. The criterion `probe` lets a token go at a probability of at least tau.
+
+That readouts which are fitted afterwards match or beat gates that are trained with the model is found in arXiv
+2607.20519.
 """
 
 import math
@@ -77,6 +78,7 @@ class ProbeCriterion(ExitCriterion):
     with a probe.
     """
 
+    larger_is_later = True
     probe: ClassVar[Probe]
     group = 0
 
