@@ -463,6 +463,14 @@ PUBLISHED = {"source": "published", "folder": "models/huginn"}
         ({"model": {**PUBLISHED, "repository": "a/b", "revision": "0" * 40}}, "found repository and folder, expected"),
         ({"model": {"source": "published", "repository": "a/b"}}, "model.revision: found None, expected the commit"),
         ({"model": {"source": "published", "repository": "a/b", "revision": "main"}}, "string that matches"),
+        (
+            {
+                "model": PUBLISHED,
+                "tokenizer": {"name": "published"},
+                "pareto": {"criteria": {"probe": {"thresholds": [0.5]}}},
+            },
+            "pareto.criteria.probe: found the criterion for a published model",
+        ),
         ({"model": PUBLISHED}, "tokenizer.name: found gpt2, expected published"),
         ({"tokenizer": {"name": "published"}}, "tokenizer.name: found published, expected another tokenizer"),
         (
