@@ -5,6 +5,7 @@ import torch
 
 from twoscale import command, tables
 from twoscale.data.batches import open_held_out
+from twoscale.exits.probe import open_probe
 from twoscale.exits.regret import measure_regret
 from twoscale.model.checkpoints import open_checkpoint
 
@@ -14,11 +15,12 @@ def main(arguments) -> None:
     config, exits = arguments.config, arguments.config.exits
     checkpoint = open_checkpoint(arguments.checkpoint, config, exits.dtype)
     text = open_held_out(arguments.val, arguments.metadata, config.model, config.oracle_sequences)
-    for table, rows in measure_regret(checkpoint, text, exits, config.oracle).items():
+    probe = open_probe(arguments.probe, checkpoint)
+    for table, rows in measure_regret(checkpoint, text, exits, config.oracle, probe).items():
         frame = pd.DataFrame(rows).assign(run=config.run)
         tables.write(table, frame, getattr(arguments, table))
 
 
 if __name__ == "__main__":
     files = ("checkpoint", "val", "metadata", "exit_regret", "oracle_frontier")
-    command.run(main, command.parser(__doc__, files=files))
+    command.run(main, command.parser(__doc__, files, optional=("probe",)))

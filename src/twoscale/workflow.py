@@ -34,6 +34,7 @@ from twoscale.training.plan import mean_flops_per_token
 GPT2 = "results/gpt2.tiktoken"
 NOTHING = "(?!)"  # a regular expression that matches nothing
 TOKENIZER = "tokenizer.json"
+PROBE = "probe.safetensors"
 OPTIMIZER = ".optimizer.safetensors"  # end of the names of optimizer states
 KEPT = ".kept"  # folder of a run with results that reruns restore
 REPORT_RESULTS = "results/report/results.json"  # figure -> sentences, written with the first page of the report
@@ -335,6 +336,19 @@ class Runs:
             return [pattern.format(run=run, grid=grid or wildcards.grid, criterion=name) for name in names]
 
         return files
+
+    def probe_file(self, grid: str | None = None) -> Callable:
+        """Input function: the fitted probe where the criterion `probe` is measured; empty elsewhere.
+
+        It is about the wildcard `criterion`, or about all criteria of `grid`.
+        """
+
+        def file(wildcards: Any) -> str | list[str]:
+            run, _ = self._of(wildcards)
+            names = [wildcards.criterion] if grid is None else self._exits(wildcards, grid).criteria
+            return f"results/{run}/{PROBE}" if "probe" in names else []
+
+        return file
 
     def exit_threads(self, cores: int | None, grid: str | None = None) -> Callable:
         """Threads of a quality job, so that the jobs of all criteria of a grid share the cores.

@@ -463,6 +463,14 @@ PUBLISHED = {"source": "published", "folder": "models/huginn"}
         ({"model": {**PUBLISHED, "repository": "a/b", "revision": "0" * 40}}, "found repository and folder, expected"),
         ({"model": {"source": "published", "repository": "a/b"}}, "model.revision: found None, expected the commit"),
         ({"model": {"source": "published", "repository": "a/b", "revision": "main"}}, "string that matches"),
+        (
+            {
+                "model": PUBLISHED,
+                "tokenizer": {"name": "published"},
+                "pareto": {"criteria": {"probe": {"thresholds": [0.5]}}},
+            },
+            "pareto.criteria.probe: found the criterion for a published model",
+        ),
         ({"model": PUBLISHED}, "tokenizer.name: found gpt2, expected published"),
         ({"tokenizer": {"name": "published"}}, "tokenizer.name: found published, expected another tokenizer"),
         (
@@ -470,6 +478,18 @@ PUBLISHED = {"source": "published", "folder": "models/huginn"}
             "train.backprop_depth: found 2, expected null",
         ),
         ({"exits": {"criteria": {"exit_gate": {"thresholds": [0.5]}}}}, "expected a model with model.exit_gate: true"),
+        (
+            {"train": {"exit_gate": {}}, "model": {"groups": [[4]]}},
+            "train.exit_gate: found model.exit_gate: false and 1 looped groups",
+        ),
+        (
+            {"train": {"exit_gate": {}}, "model": {"exit_gate": True}},
+            "found model.exit_gate: true and 3 looped groups, expected model.exit_gate: true and one looped group",
+        ),
+        (
+            {"train": {"exit_gate": {"entropy_weight": -1}}, "model": {"exit_gate": True, "groups": [[4]]}},
+            "train.exit_gate.entropy_weight: found -1",
+        ),
     ],
 )
 def test_keys_of_published_models_that_contradict_each_other_are_refused(sections, expected):
@@ -482,6 +502,14 @@ def test_the_vocabulary_of_a_published_model_is_that_of_its_embedding():
     tokenizer = {"name": "published", "vocab_size": 100_352}
     made = config.checked(config.merge(config.preset("paper"), {"model": PUBLISHED, "tokenizer": tokenizer}))
     assert made.model.vocab_size == 100_352
+
+
+def test_training_of_the_exit_gate_is_part_of_the_identity_of_weights_and_its_absence_is_not():
+    plain = from_paper()
+    gated = from_paper(model={"exit_gate": True, "groups": [[4]]}, train={"exit_gate": {}})
+    assert "exit_gate" not in config.training_identity(plain)["train"]
+    assert config.training_identity(gated)["train"]["exit_gate"] == {"entropy_weight": 0.1}
+    assert config.ConfigSlice({"train": config.plain(gated.train)}).train == gated.train
 
 
 def test_an_optional_key_is_left_out_at_its_default_and_comes_back():

@@ -6,14 +6,16 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from tests.published import write_folder
-from tests.small import ROOT, model_config
-from twoscale.config import BYTES_VOCAB_SIZE, plain
+from tests.small import ROOT, job_config, model_config
+from twoscale.config import BYTES_VOCAB_SIZE, ProbeConfig, plain
 from twoscale.data.tokenizer import train_bpe
 from twoscale.errors import InputError
 from twoscale.exits.generate import main, parser
 from twoscale.exits.loop_heatmap import neutralise
+from twoscale.exits.probe import Probe, save_probe
 from twoscale.model import checkpoints, trained_run
 from twoscale.model.checkpoints import Header
 from twoscale.model.transformer import initialise
@@ -152,6 +154,18 @@ def test_a_criterion_of_the_user_generates_text(results, tmp_path):
 
 
 @pytest.mark.parametrize(("name", "loops"), [("huginn", "3.00 in 2-3"), ("ouro", "4.00 in 1-2")])
+def test_the_probe_of_a_run_generates_text(results):
+    run = trained_run.open_run(results, "small")
+    size, groups = run.model.config.hidden_size, len(run.model.config.groups)
+    sure = Probe(torch.zeros(groups, size + 2).double(), torch.tensor([5.0, -5.0]).double())  # in the first group only
+    fit = job_config(probe=ProbeConfig(), max_loops=4)
+    save_probe(results / "small" / "probe.safetensors", sure, run, fit)
+    options = ("--criterion", "probe", "--tau", "0.9", "--tokens", "3", "--max-loops", "4")
+    assert b"evaluations per token: 1.00 in 2, 4.00 in 3" in generate(results, *options).stderr
+    (results / "small" / "probe.safetensors").unlink()
+    assert b"probe.safetensors: no such file" in generate(results, *options).stderr
+
+
 def test_a_published_model_generates_text_with_its_published_loops_and_room_for_the_text(tmp_path, capfd, name, loops):
     folder = write_folder(name, tmp_path / name)
     main(parser().parse_args(["--model", str(folder), "--prompt", "the loop", "--tokens", "4", "--seed", "1"]))

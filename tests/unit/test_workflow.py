@@ -307,6 +307,15 @@ def test_every_criterion_has_its_file_in_the_order_of_the_slices(tmp_path):
     assert [f"results/tiny/exit/{name}" for name in slice_of_all["exits"]["criteria"]] == of_all
 
 
+def test_the_probe_is_an_input_only_where_its_criterion_is_measured():
+    probed = runs(exits={"criteria": {"probe": {"thresholds": [0.5]}}})
+    for grid in ("exit", "pareto"):  # criteria of exits are on both grids
+        assert probed.probe_file(grid)(of()) == "results/tiny/probe.safetensors"
+        assert runs().probe_file(grid)(of()) == []
+    assert probed.probe_file()(of(grid="exit", criterion="probe")) == "results/tiny/probe.safetensors"
+    assert probed.probe_file()(of(grid="exit", criterion="kl")) == []
+
+
 def test_the_pattern_of_criteria_matches_those_of_all_runs(tmp_path):
     several = runs(runs={"other": {"exits": {"criteria": {"cosine": {"thresholds": [0.1]}}}}})
     assert {*several.criterion_pattern.split("|")} >= {"fixed", "argmax_stability", "cosine"}

@@ -1,6 +1,6 @@
 # Exit criteria at the last checkpoint: quality and latency.
 #
-# in:  the last checkpoint, data/val.bin
+# in:  the last checkpoint, data/val.bin; probe.safetensors for the criterion `probe`
 # out: exits/{grid}/{criterion}.{quality,loops,controls}.parquet, joined in tables/{grid}_{quality,loops,controls}.parquet;
 #      tables/{grid}_{latency,latency_loops}.parquet; tables/check_cost.parquet (grid exit),
 #      tables/uniform_loops.parquet (grid pareto)
@@ -25,6 +25,7 @@ rule measure_exit_quality:
         runs.model_files,
         **HELD_OUT,
         checkpoint=runs.last_checkpoint,
+        probe=runs.probe_file(),
     output:
         quality=QUALITY,
         loops=LOOPS,
@@ -95,6 +96,7 @@ rule benchmark_exits:
         runs.model_files,
         **HELD_OUT,
         checkpoint=runs.last_checkpoint,
+        probe=runs.probe_file("exit"),
     output:
         latency="results/{run}/tables/exit_latency.parquet",
         latency_loops="results/{run}/tables/exit_latency_loops.parquet",
@@ -127,6 +129,7 @@ use rule benchmark_exits as benchmark_pareto with:
         runs.model_files,
         **HELD_OUT,
         checkpoint=runs.last_checkpoint,
+        probe=runs.probe_file("pareto"),
     output:
         latency="results/{run}/tables/pareto_latency.parquet",
         latency_loops="results/{run}/tables/pareto_latency_loops.parquet",

@@ -1,6 +1,6 @@
 # The arena: exit criteria beside controls of the same cost (measured in exits.smk) and beside oracles.
 #
-# in:  the last checkpoint, data/val.bin, tables/exit_{quality,loops,controls}.parquet
+# in:  the last checkpoint, data/val.bin, probe.safetensors for the criterion `probe`, tables/exit_{quality,loops,controls}.parquet
 # out: tables/{exit_regret,oracle_frontier}.parquet, tables/{arena,settling}.parquet, results/arena.md;
 #      the figure is results/arena.pdf
 
@@ -11,6 +11,7 @@ rule measure_exit_regret:
         runs.model_files,
         **HELD_OUT,
         checkpoint=runs.last_checkpoint,
+        probe=runs.probe_file("exit"),
     output:
         exit_regret="results/{run}/tables/exit_regret.parquet",
         oracle_frontier="results/{run}/tables/oracle_frontier.parquet",

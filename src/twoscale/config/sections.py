@@ -54,7 +54,11 @@ THRESHOLD_TYPES: dict[str, type] = {
     "argmax_stability": int,
     "cosine": float,
     "minp_kl": float,
+    "confidence": float,
+    "margin": float,
+    "entropy": float,
     "exit_gate": float,
+    "probe": float,
 }
 
 
@@ -420,8 +424,8 @@ class ModelConfig(Section):
     )
     exit_gate: Flag = key(
         False,
-        "Linear gate that reads a probability of exit from a state, for the criterion exit_gate (Ouro). It is not "
-        "trained here.",
+        "Linear gate that reads a probability of exit from a state, for the criterion exit_gate (Ouro). "
+        "train.exit_gate trains it.",
         source="§2",
         optional=True,
     )
@@ -590,6 +594,17 @@ def _group_problem(group: tuple[int, ...], seen: set[int], num_layers: int) -> s
     return None
 
 
+class ExitGateTraining(Section):
+    """Training of the exit gate with the model, as the first stage of Ouro (arXiv 2510.25741)."""
+
+    entropy_weight: NonNegative = key(
+        0.1,
+        "Factor beta of the entropy of the exit distribution, in nats, which the loss subtracts. 0: the distribution "
+        "may collapse onto one loop step.",
+        source="ours",
+    )
+
+
 class TrainConfig(Section):
     """Training run: schedule, batches, optimizer and held-out loss."""
 
@@ -674,6 +689,14 @@ class TrainConfig(Section):
         "Loop steps that the gradient passes through, counted from the last. null: all. The paper does not mention "
         "truncation; [G] uses 8.",
         source="ours",
+    )
+    exit_gate: ExitGateTraining | None = key(
+        None,
+        "Train the gate of model.exit_gate with the model (one looped group). The loss is then the cross-entropy that "
+        "the exit distribution expects over all loop steps, each decoded through the layers behind the group, minus "
+        "its entropy times entropy_weight; so is the column loss of the log. null: the gate keeps its initial weights.",
+        source="arXiv 2510.25741",
+        optional=True,
     )
     held_out_every: Count = key(
         500,
@@ -956,6 +979,7 @@ class LensConfig(Section):
 
 STATE_GRID = [1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0]
 RELATIVE_GRID = [3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3]
+PROBABILITY_GRID = [0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 0.95, 0.99]
 KL_GRID = [1e-7, 1e-6, 1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 0.1]
 
 
@@ -974,6 +998,9 @@ class ParetoConfig(Section):
             argmax_stability=[1, 2, 3, 5, 8, 12],
             cosine=[1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 3e-2, 0.1],
             minp_kl=KL_GRID,
+            confidence=PROBABILITY_GRID,
+            margin=PROBABILITY_GRID,
+            entropy=[0.03, 0.1, 0.3, 0.7, 1.5, 2.5, 3.5, 4.5, 6.0],
         ),
         "Exit criteria and their dense grids of thresholds. Criteria of `exits` that are absent here keep their "
         "thresholds. [G] uses entropy_diff 1e-3, argmax_stability 5, cosine 1e-3 and minp_kl 1e-5. null removes a "
@@ -1007,6 +1034,30 @@ class OracleConfig(Section):
         source="ours",
     )
     batch_size: Count = key(2, "Sequences at a time.", source="ours")
+
+
+class ProbeConfig(Section):
+    """Fit of the criterion `probe`: a linear classifier of states of the last checkpoint, on training text.
+
+    It is fitted only where `probe` is among the criteria of `exits` or `pareto`.
+    """
+
+    tokens: Count = key(
+        4096,
+        "Tokens of training text, in whole sequences spread over it. Each is a sample at every of exits.max_loops loop "
+        "steps, with model.hidden_size + 2 features in float64, which are in memory twice.",
+        source="ours",
+    )
+    tolerance: NonNegative = key(
+        0.01,
+        "A token is settled once its cross-entropy stays at most this many nats above that of the last loop step.",
+        source="ours",
+    )
+    penalty: Positive = key(
+        1e-4, "Factor of half the squared weights of standardised features, beside the mean log loss.", source="ours"
+    )
+    batch_size: Count = key(4, "Sequences at a time; limits the memory.", source="ours")
+    dtype: Dtype = key("float32", "Precision of the states.", source="ours")
 
 
 class PathTypesConfig(Section):
@@ -1219,6 +1270,11 @@ class Derived:
         return self._sequences(self.pareto.quality_tokens)
 
     @property
+    def probe_sequences(self) -> int:
+        """Whole sequences in probe.tokens, at least one."""
+        return self._sequences(self.probe.tokens)
+
+    @property
     def independence_sequences(self) -> int:
         """Whole sequences in path_independence.tokens, at least one."""
         return self._sequences(self.path_independence.tokens)
@@ -1268,6 +1324,7 @@ class Config(Derived, Section):
     lens: LensConfig = LensConfig()
     pareto: ParetoConfig = ParetoConfig()
     oracle: OracleConfig = OracleConfig()
+    probe: ProbeConfig = ProbeConfig()
     path_types: PathTypesConfig = PathTypesConfig()
     path_independence: PathIndependenceConfig = PathIndependenceConfig()
     spectrum: SpectrumConfig = SpectrumConfig()
@@ -1304,6 +1361,22 @@ class Config(Derived, Section):
                 raise InputError(
                     f"config key {key}.criteria.exit_gate: found the criterion, expected a model with "
                     "model.exit_gate: true."
+                )
+        if self.train.exit_gate is not None and not (self.model.exit_gate and len(self.model.groups) == 1):
+            found = f"model.exit_gate: {str(self.model.exit_gate).lower()} and {len(self.model.groups)} looped groups"
+            raise InputError(
+                f"config key train.exit_gate: found {found}, expected model.exit_gate: true and one looped group; the "
+                "criterion probe learns exits from several."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_probe(self) -> Self:
+        for key in ("exits", "pareto"):
+            if "probe" in getattr(self, key).criteria and self.model.source != "trained":
+                raise InputError(
+                    f"config key {key}.criteria.probe: found the criterion for a published model, expected a model "
+                    "that is trained here: the probe is fitted on training text."
                 )
         return self
 

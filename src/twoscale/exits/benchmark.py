@@ -19,6 +19,7 @@ from twoscale.exits.criteria import ExitCriterion, configured_criteria, make_cri
 from twoscale.exits.decoder import Decoder, DecoderOptions, evaluate_by_position, evaluate_planned
 from twoscale.exits.kv_cache import KVCache, distinct_slots
 from twoscale.exits.parallel import LoopCounts, evaluate
+from twoscale.exits.probe import Probe, criterion_of
 from twoscale.exits.readout import is_sequential, make_readout
 from twoscale.exits.steps import make_steps
 from twoscale.model.checkpoints import LoadedCheckpoint
@@ -35,9 +36,9 @@ def operating_points(exits: ExitsConfig) -> list[OperatingPoint]:
     return [(name, threshold) for name, entry in exits.criteria.items() for threshold in entry.thresholds]
 
 
-def make_criteria(exits: ExitsConfig) -> dict[OperatingPoint, ExitCriterion]:
-    """The criterion of every operating point, those of the user included."""
-    classes = configured_criteria(exits.criteria)
+def make_criteria(exits: ExitsConfig, probe: Probe | None = None) -> dict[OperatingPoint, ExitCriterion]:
+    """The criterion of every operating point, those of the user included; the criterion `probe` needs one."""
+    classes = configured_criteria(exits.criteria) | ({} if probe is None else {"probe": criterion_of(probe)})
     return {(name, threshold): make_criterion(name, threshold, classes) for name, threshold in operating_points(exits)}
 
 
@@ -95,12 +96,14 @@ def evaluate_parallel(
     return evaluate(checkpoint.model, text.inputs.to(checkpoint.device), criterion, max_loops, noise)
 
 
-def measure_quality(checkpoint: LoadedCheckpoint, text: HeldOut, exits: ExitsConfig) -> dict[str, list[Row]]:
+def measure_quality(
+    checkpoint: LoadedCheckpoint, text: HeldOut, exits: ExitsConfig, probe: Probe | None = None
+) -> dict[str, list[Row]]:
     """Rows of the tables "exit_quality", "exit_loops" and "exit_controls", by name.
 
     Each held-out sequence at every operating point, and under the controls of every criterion but `fixed`.
     """
-    criteria, groups = make_criteria(exits), checkpoint.model.config.group_labels
+    criteria, groups = make_criteria(exits, probe), checkpoint.model.config.group_labels
     evaluator = TextEvaluator(checkpoint, exits)
     found: dict[str, list[Row]] = {"exit_quality": [], "exit_loops": [], "exit_controls": []}
     controlled = [point for point in criteria if point[0] != "fixed" and groups]
@@ -169,7 +172,9 @@ def turns(points: Sequence[OperatingPoint], repeats: int) -> list[tuple[int | No
     return order
 
 
-def measure_latency(checkpoint: LoadedCheckpoint, prompts: HeldOut, exits: ExitsConfig) -> tuple[list[Row], list[Row]]:
+def measure_latency(
+    checkpoint: LoadedCheckpoint, prompts: HeldOut, exits: ExitsConfig, probe: Probe | None = None
+) -> tuple[list[Row], list[Row]]:
     """Rows of the tables "exit_latency" and "exit_latency_loops".
 
     Repeat r decodes prompt r (R, T) with the noise of its sequence. Tokens are timed at places spread over the
@@ -178,7 +183,7 @@ def measure_latency(checkpoint: LoadedCheckpoint, prompts: HeldOut, exits: Exits
     repeat to repeat, each followed at once by its baseline, the same evaluations without a criterion. So a drift of
     the machine affects all of them alike. Before the first repeat each criterion decodes prompt 0 as a warm-up.
     """
-    criteria = make_criteria(exits)
+    criteria = make_criteria(exits, probe)
     decoder = make_decoder(checkpoint, exits)
     segments = timed_segments(prompts.inputs.shape[1], exits.latency_tokens, exits.latency_segments)
     order = turns(list(criteria), repeats=len(prompts.inputs))

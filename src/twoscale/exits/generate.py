@@ -33,6 +33,7 @@ from twoscale.exits.loop_heatmap import (
     terminal_ends,
     terminal_scale,
 )
+from twoscale.exits.probe import criterion_of, open_probe
 from twoscale.exits.readout import READOUTS
 from twoscale.files import replacing
 from twoscale.machine import check_cuda
@@ -50,7 +51,7 @@ def main(arguments: argparse.Namespace) -> None:
         torch.set_num_threads(arguments.threads)
     run = open_model(arguments)
     prompt = run.tokenizer.encode(arguments.prompt)
-    speculation = make_speculation(arguments)
+    speculation = make_speculation(arguments, run)
     sampling = Sampling(arguments.temperature, arguments.top_k, arguments.top_p, arguments.seed)
     decoder = make_decoder(run, arguments)
     in_colour = arguments.show_loops == "always" or (arguments.show_loops == "auto" and sys.stdout.isatty())
@@ -114,16 +115,18 @@ def make_decoder(run: TrainedRun, arguments: argparse.Namespace) -> Decoder:
         compile=arguments.compile,
         readout=arguments.readout,
     )
-    criterion = parse_criterion(arguments, "tau", arguments.tau)
+    criterion = parse_criterion(arguments, run, "tau", arguments.tau)
     return Decoder(run.model, criterion, arguments.max_loops, run.seed, options)
 
 
-def parse_criterion(arguments: argparse.Namespace, option: str, tau: float | None) -> ExitCriterion:
+def parse_criterion(arguments: argparse.Namespace, run: TrainedRun, option: str, tau: float | None) -> ExitCriterion:
     """The exit criterion of the options at the threshold `tau` of `option`; `fixed` defaults to all loops."""
     name = arguments.criterion
     criteria = CRITERIA
     if arguments.criterion_file is not None:
         criteria = {name: load_criterion(arguments.criterion_file, name)}
+    elif name == "probe" and arguments.run is not None:
+        criteria = {name: criterion_of(open_probe(arguments.results / arguments.run / "probe.safetensors", run))}
     if name in criteria:
         tau = check_tau(name, tau, arguments.max_loops, option)
     return make_criterion(name, tau, criteria)
@@ -143,7 +146,7 @@ def check_tau(criterion: str, tau: float | None, max_loops: int, option: str) ->
     return tau
 
 
-def make_speculation(arguments: argparse.Namespace) -> Speculation | None:
+def make_speculation(arguments: argparse.Namespace, run: TrainedRun) -> Speculation | None:
     """Drafts under the criterion at another threshold, or with a fixed number of loops; None without drafts."""
     if arguments.speculative is None:
         if arguments.draft_tau is not None:
@@ -152,7 +155,7 @@ def make_speculation(arguments: argparse.Namespace) -> Speculation | None:
     if arguments.draft_tau is None:
         criterion = make_criterion("fixed", arguments.draft_loops)
     else:
-        criterion = parse_criterion(arguments, "draft-tau", arguments.draft_tau)
+        criterion = parse_criterion(arguments, run, "draft-tau", arguments.draft_tau)
     return Speculation(criterion, arguments.speculative)
 
 

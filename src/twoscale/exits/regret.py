@@ -22,6 +22,7 @@ from twoscale.exits.criteria import ExitCriterion, Fixed
 from twoscale.exits.frozen import FrozenGroup, frozen_groups
 from twoscale.exits.lens import Pass
 from twoscale.exits.oracle import cheapest_exits, exit_costs, settled_from, settled_within
+from twoscale.exits.probe import Probe
 from twoscale.model.checkpoints import LoadedCheckpoint
 
 # Prices of an evaluation in nats, 8 per decade: those at which the budget oracle is measured.
@@ -30,7 +31,7 @@ PRICES = tuple(10 ** (exponent / 8) for exponent in range(-48, 9))
 
 @torch.inference_mode()
 def measure_regret(
-    checkpoint: LoadedCheckpoint, text: HeldOut, exits: ExitsConfig, oracle: OracleConfig
+    checkpoint: LoadedCheckpoint, text: HeldOut, exits: ExitsConfig, oracle: OracleConfig, probe: Probe | None = None
 ) -> dict[str, list[Row]]:
     """Rows of the tables "exit_regret" and "oracle_frontier" without their column `run`, by name.
 
@@ -41,8 +42,9 @@ def measure_regret(
         text: Held-out sequences.
         exits: Criteria, most loop steps and readout. Every loop step has its own keys and values.
         oracle: Tolerance of settled losses and sequences at a time.
+        probe: Fitted probe, for its criterion.
     """
-    criteria = make_criteria(exits) | {("fixed", k): Fixed(k) for k in range(1, exits.max_loops + 1)}
+    criteria = make_criteria(exits, probe) | {("fixed", k): Fixed(k) for k in range(1, exits.max_loops + 1)}
     labels = checkpoint.model.config.group_labels
     found: dict[str, list[Row]] = {"exit_regret": [], "oracle_frontier": []}
     with progress.meter("regret", len(labels) * text.inputs.numel(), "tokens") as bar:

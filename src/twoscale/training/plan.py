@@ -6,7 +6,7 @@ from typing import Self
 
 from twoscale import config, tables
 from twoscale.errors import InputError
-from twoscale.model.flops import BYTES, Flops, cache_bytes, flops_per_token, layer_matrices, parameters
+from twoscale.model.flops import BYTES, Flops, cache_bytes, exit_gate_flops, flops_per_token, layer_matrices, parameters
 
 # Columns of float32 measures in the per-token tables; a test compares them with the registry of measures.
 MEASURES = {"trajectories": 8, "token_paths": 5}
@@ -23,7 +23,7 @@ ASSUMED = {
 OPTIMIZER_STEP = 4  # weights, gradients and two moments
 # Exit criteria whose predictions pass the layers after the last group under exits.readout: remaining_layers; a test
 # compares them with the registry of criteria.
-READS_PREDICTIONS = frozenset({"kl", "entropy_diff", "argmax_stability", "minp_kl"})
+READS_PREDICTIONS = frozenset({"kl", "entropy_diff", "argmax_stability", "minp_kl", "confidence", "margin", "entropy"})
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,8 @@ class Rates:
 def mean_flops_per_token(model: config.ModelConfig, train: config.TrainConfig, causal: bool = True) -> Flops:
     """At the mean loop count r + 1 of the sampler; with truncation the few draws below its depth are neglected."""
     loops = [model.mean_loops + 1] * len(model.groups)
-    return flops_per_token(model, loops, train.backprop_depth, train.recompute, causal)
+    flops = flops_per_token(model, loops, train.backprop_depth, train.recompute, causal)
+    return flops if train.exit_gate is None else flops + exit_gate_flops(model, loops[0], causal)
 
 
 def row_bytes(table: str) -> int:
@@ -136,7 +137,8 @@ def activation_bytes(run: config.Config) -> float:
     """Bytes in float32 that one sequence keeps for the backward pass at the mean loop count r + 1, without its logits.
 
     A layer keeps 8 hidden states, 2 more with both norms of a sandwich, and 2 states of the MLP (4 if gated), the
-    adapter 1; with train.recompute a loop step keeps its state only. A test compares this with autograd.
+    adapter 1; with train.recompute a loop step keeps its state only. With train.exit_gate the layers behind the group
+    decode every state, and three stacks of states are kept. A test compares this with autograd.
     """
     model, train = run.model, run.train
     layer = (10 if model.norms == "sandwich" else 8) * model.hidden_size
@@ -147,6 +149,9 @@ def activation_bytes(run: config.Config) -> float:
     for group in model.groups:
         step = len(group) * layer + adapter
         kept += step + steps * model.hidden_size if train.recompute else steps * step
+    if train.exit_gate is not None:
+        behind = model.num_layers - model.groups[-1][-1]
+        kept += model.mean_loops * behind * layer + 3 * (model.mean_loops + 1) * model.hidden_size
     return kept * model.context_length * BYTES["float32"]
 
 
