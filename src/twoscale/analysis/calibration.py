@@ -8,7 +8,7 @@ import pandas as pd
 from twoscale import tables
 from twoscale.analysis import bootstrap
 from twoscale.analysis.findings import FAILS, HOLDS, OPEN
-from twoscale.analysis.risk_control import fixed_sequence, hoeffding_bentkus
+from twoscale.analysis.risk_control import betting, fixed_sequence, hoeffding_bentkus
 from twoscale.config import PromisesConfig
 
 NO_THRESHOLD = "no threshold"
@@ -49,7 +49,7 @@ def _promised(runs: pd.DataFrame, promises: PromisesConfig, max_loops: int, seed
         for epsilon in epsilons:
             bound = min(promises.clip * epsilon, LARGEST[promise])
             clipped = units.assign(clipped=units["loss"].clip(0, bound))
-            place, p_value = _choose(clipped[clipped["part"] == "calibration"], epsilon, bound, promises.delta)
+            place, p_value = _choose(clipped[clipped["part"] == "calibration"], epsilon, bound, promises)
             known = {"promise": promise, "epsilon": epsilon, "delta": promises.delta, "place": place}
             known |= {"p_value": p_value, "units": _count(clipped, "calibration")}
             yield known | _report(clipped[clipped["part"] == "report"], place, epsilon, max_loops, seed)
@@ -73,15 +73,21 @@ def _count(units: pd.DataFrame, part: str) -> int:
     return int(((units["part"] == part) & (units["place"] == 0)).sum())
 
 
-def _choose(units: pd.DataFrame, epsilon: float, bound: float, delta: float) -> tuple[int, float]:
+def _choose(units: pd.DataFrame, epsilon: float, bound: float, promises: PromisesConfig) -> tuple[int, float]:
     """The place of the chosen point, -1 if the test accepts none, and the p-value of that or of the first point."""
     by_place = units.groupby("place")
-    p_values = [hoeffding_bentkus(losses.to_numpy() / bound, epsilon / bound) for _, losses in by_place["clipped"]]
-    if not (accepted := fixed_sequence(p_values, delta)):
+    p_values = [_p_value(losses.to_numpy() / bound, epsilon / bound, promises) for _, losses in by_place["clipped"]]
+    if not (accepted := fixed_sequence(p_values, promises.delta)):
         return -1, p_values[0]
     evaluations = [np.average(rows["evaluations"], weights=rows["tokens"]) for _, rows in by_place]
     place = int(np.argmin(evaluations[:accepted]))
     return place, p_values[place]
+
+
+def _p_value(losses: np.ndarray, level: float, promises: PromisesConfig) -> float:
+    if promises.test == "betting":
+        return betting(losses, level, promises.delta)
+    return hoeffding_bentkus(losses, level)
 
 
 def _report(units: pd.DataFrame, place: int, epsilon: float, max_loops: int, seed: int) -> dict[str, object]:

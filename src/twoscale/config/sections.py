@@ -986,9 +986,9 @@ class ParetoConfig(Section):
 class CalibrationConfig(Section):
     """Thresholds of exit criteria that are calibrated on held-out documents (results/calibration.pdf).
 
-    Documents are divided into three parts. On one a path through the thresholds is searched, from many evaluations to
-    few; on one thresholds of the path are chosen; on one they are reported. Loop steps, readout, KV slots, precision and
-    batch size are those of exits.
+    Documents are divided into three parts: on one a path through the thresholds is searched, from many evaluations to
+    few, on one thresholds of the path are chosen, and on one they are reported. Loop steps, readout, KV slots,
+    precision and batch size are those of exits.
     """
 
     criteria: Criteria = key(
@@ -1048,10 +1048,16 @@ class PromisesConfig(Section):
         source="arXiv 2207.07061",
     )
     delta: Share = key(0.1, "Probability with which a promise may be broken.", source="arXiv 2110.01052")
+    test: Literal["betting", "hoeffding_bentkus"] = key(
+        "betting",
+        "p-values of thresholds: betting (arXiv 2010.09686, 2101.02703), which needs fewer units where losses vary "
+        "little, or the bounds of Hoeffding and Bentkus (arXiv 2110.01052). Both are valid for any number of units.",
+        source="ours",
+    )
     clip: Annotated[float, Field(gt=1), Number] = key(
         5.0,
-        "Losses of a unit count from 0 to this multiple of epsilon, because the test needs a bound. No promise can be "
-        "made with fewer units than log(delta) / log(1 - 1 / clip).",
+        "Losses of a unit count from 0 to this multiple of epsilon, because the test needs a bound. With betting, no "
+        "promise can be made with fewer units than log(1 / delta) / log(1 + 1 / clip), 13 by default.",
         source="ours",
     )
     unit: Literal["document", "sequence"] = key(

@@ -210,6 +210,7 @@ def _calibration(config: Config) -> dict[str, Any]:
         "probability": f"{1 - config.promises.delta:g}",
         "clip": f"{config.promises.clip:g}",
         "unit": config.promises.unit,
+        "test": {"betting": "betting", "hoeffding_bentkus": "Hoeffding's and Bentkus' bounds"}[config.promises.test],
     }
 
 
