@@ -62,7 +62,8 @@ class Runs:
         self.figures = list(FIGURES)  # a stage may append rows
         self.before_jobs: Callable[[], None] = lambda: None  # a check that the workflow makes when it has a plan
         for run in self.configs.values():
-            criterion_files(run.dense_exits.criteria)  # a file that cannot be read is reported before any job
+            for exits in (run.dense_exits, run.calibrated_exits):
+                criterion_files(exits.criteria)  # a file that cannot be read is reported before any job
             _check_folder(run.model.folder)
 
     def __iter__(self) -> Iterator[str]:
@@ -312,15 +313,21 @@ class Runs:
     # --- exit criteria ----------------------------------------------------------------------------------------------
 
     def _exits(self, wildcards: Any, grid: str | None = None) -> ExitsConfig:
-        """The criteria and settings on a grid of thresholds: "exit" as in Fig. 4, "pareto" dense."""
+        """The criteria and settings on a grid of thresholds: "exit" as in Fig. 4, "pareto" dense, "calibration"."""
         config = self._of(wildcards)[1]
-        return config.exits if (grid or wildcards.grid) == "exit" else config.dense_exits
+        match grid or wildcards.grid:
+            case "exit":
+                return config.exits
+            case "pareto":
+                return config.dense_exits
+            case "calibration":
+                return config.calibrated_exits
 
     @property
     def criterion_pattern(self) -> str:
         """Regular expression of the names of all criteria, for the constraint of the wildcard `criterion`."""
-        names = {name: None for config in self.configs.values() for name in config.dense_exits.criteria}
-        return "|".join(map(re.escape, names))
+        used = (exits for config in self.configs.values() for exits in (config.dense_exits, config.calibrated_exits))
+        return "|".join(map(re.escape, dict.fromkeys(name for exits in used for name in exits.criteria)))
 
     def each_criterion(self, pattern: str, grid: str | None = None, of_users: bool = False) -> Callable:
         """Input function: `pattern` with {run}, {grid} and {criterion} of each criterion, or only of users' ones.
@@ -378,12 +385,16 @@ class Runs:
         return param
 
     def exit_slice(
-        self, grid: str | None = None, criterion: str | None = None, further: tuple[str, ...] = ()
+        self,
+        grid: str | None = None,
+        criterion: str | None = None,
+        further: tuple[str, ...] = (),
+        **derived: Callable[[Config], Any],
     ) -> Callable:
         """Param function: the slice for exit criteria on a grid, with the code of users' criteria.
 
         `grid` and `criterion` are wildcards unless given; without either of the latter it is about all criteria.
-        `further`: names of further sections.
+        `further`: names of further sections. `derived`: further values, as functions of the Config.
         """
 
         def param(wildcards: Any) -> str:
@@ -392,7 +403,8 @@ class Runs:
                 exits = exits.model_copy(update={"criteria": {name: exits.criteria[name]}})
             files = criterion_files(exits.criteria)
             names = ("run", "seed", "device", "model", *further)
-            return self.slice(*names, exits=lambda config: exits, criterion_files=lambda config: files)(wildcards)
+            own = {"exits": lambda config: exits, "criterion_files": lambda config: files}
+            return self.slice(*names, **own, **derived)(wildcards)
 
         return param
 

@@ -479,9 +479,11 @@ PROPERTIES = (
     "lens_steps",
     "lens_other_loops",
     "pareto_sequences",
+    "calibration_sequences",
     "independence_sequences",
     "loop_grid",
     "dense_exits",
+    "calibrated_exits",
 )
 
 

@@ -10,6 +10,7 @@ from matplotlib.text import Text
 
 from tests.unit import (
     test_arena,
+    test_calibration,
     test_controls,
     test_figures,
     test_lens,
@@ -80,6 +81,7 @@ def figures(tmp_path_factory):
     drawn = {name: test_figures.draw(name, folder) for name in test_figures.ALL} | {
         "scaling": scaling.draw(test_scaling_figures.scaling_table(), mean_loops=3, **run),
         "controls": test_controls.draw(folder),
+        "calibration": test_calibration.draw(),
         "lens": test_lens.draw(steps=(0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)),
         "pareto": test_scaling_figures.pareto_figure(("fixed", "kl", "cosine", "mine")),
         "arena": test_arena.draw(),

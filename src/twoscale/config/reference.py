@@ -224,7 +224,7 @@ def criteria_note() -> list[str]:
     entry = definition("CriterionConfig")
     keys = {key: node | {"source": "ours"} for key, node in entry["properties"].items()}
     keys["thresholds"] |= {"source": "§4, App. D"}
-    return table("Entries of `exits.criteria` and `pareto.criteria`", summary(entry), keys)[1:]
+    return table("Entries of `exits.criteria`, `pareto.criteria` and `calibration.criteria`", summary(entry), keys)[1:]
 
 
 # --- files ----------------------------------------------------------------------------------------------------------

@@ -1039,7 +1039,7 @@ class OracleConfig(Section):
 class ProbeConfig(Section):
     """Fit of the criterion `probe`: a linear classifier of states of the last checkpoint, on training text.
 
-    It is fitted only where `probe` is among the criteria of `exits` or `pareto`.
+    It is fitted only where `probe` is among the criteria of `exits`, `pareto` or `calibration`.
     """
 
     tokens: Count = key(
@@ -1058,6 +1058,97 @@ class ProbeConfig(Section):
     )
     batch_size: Count = key(4, "Sequences at a time; limits the memory.", source="ours")
     dtype: Dtype = key("float32", "Precision of the states.", source="ours")
+
+
+class CalibrationConfig(Section):
+    """Thresholds of exit criteria that are calibrated on held-out documents (results/calibration.pdf).
+
+    Documents are divided into three parts: on one a path through the thresholds is searched, from many evaluations to
+    few, on one thresholds of the path are chosen, and on one they are reported. Loop steps, readout, KV slots,
+    precision and batch size are those of exits.
+    """
+
+    criteria: Criteria = key(
+        _grids(
+            step_norm=[1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0],
+            kl=[1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 0.1],
+            acceleration=[1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0],
+        ),
+        "Exit criteria and the thresholds that a path may have, for all groups together and for each group. null "
+        "removes a criterion of the defaults or the preset.",
+        source="ours",
+    )
+    tokens: Count = key(
+        131_072,
+        "Held-out tokens, in whole sequences, of all three parts; all of them if data.held_out_tokens is less.",
+        source="ours",
+    )
+    search_share: Share = key(0.25, "Share of the documents on which paths are searched.", source="ours")
+    report_share: Share = key(
+        0.25,
+        "Share of the documents on which the chosen thresholds are measured. The others choose them.",
+        source="ours",
+    )
+    path_end: Positive = key(
+        0.3,
+        "A path ends with the first thresholds whose mean cross-entropy on the documents of the search is this many "
+        "nats per token above that of all loop steps.",
+        source="ours",
+    )
+
+    @model_validator(mode="after")
+    def _check_shares(self) -> Self:
+        if self.search_share + self.report_share >= 1:
+            raise InputError(
+                f"config key calibration.report_share: found {self.report_share:g}, expected less than "
+                f"{1 - self.search_share:g}, so that documents are left beside calibration.search_share."
+            )
+        return self
+
+
+Promises = Annotated[tuple[Positive, ...], *Unique]
+
+
+class PromisesConfig(Section):
+    """Promises about quality for which thresholds are chosen, each on its own: E[loss] <= epsilon.
+
+    A promise holds with probability 1 - delta over the documents that choose the threshold, by Learn then Test
+    (arXiv 2110.01052). The loss is that of exits against all loop steps, a mean over the tokens of a unit.
+    """
+
+    nats: Promises = key(
+        (0.01, 0.02, 0.05, 0.1), "Values of epsilon for the rise of the cross-entropy, nats per token.", source="ours"
+    )
+    disagreement: Annotated[tuple[Share, ...], *Unique] = key(
+        (0.01, 0.02, 0.05, 0.1),
+        "Values of epsilon for the share of tokens with another most likely next token.",
+        source="arXiv 2207.07061",
+    )
+    delta: Share = key(0.1, "Probability with which a promise may be broken.", source="arXiv 2110.01052")
+    test: Literal["betting", "hoeffding_bentkus"] = key(
+        "betting",
+        "p-values of thresholds: betting (arXiv 2010.09686, 2101.02703), which needs fewer units where losses vary "
+        "little, or the bounds of Hoeffding and Bentkus (arXiv 2110.01052). Both are valid for any number of units.",
+        source="ours",
+    )
+    clip: Annotated[float, Field(gt=1), Number] = key(
+        5.0,
+        "Losses of a unit count from 0 to this multiple of epsilon, because the test needs a bound. With betting, no "
+        "promise can be made with fewer units than log(1 / delta) / log(1 + 1 / clip), 13 by default.",
+        source="ours",
+    )
+    unit: Literal["document", "sequence"] = key(
+        "document",
+        "What the test takes for independent and alike: documents, or the sequences of all documents, where documents "
+        "are few and long. Sequences of one document are not independent, so the promise is then nominal.",
+        source="ours",
+    )
+
+    @model_validator(mode="after")
+    def _check_promises(self) -> Self:
+        if not self.nats and not self.disagreement:
+            raise InputError("config key promises.nats: found none, expected at least one here or in disagreement.")
+        return self
 
 
 class PathTypesConfig(Section):
@@ -1275,6 +1366,12 @@ class Derived:
         return self._sequences(self.probe.tokens)
 
     @property
+    def calibration_sequences(self) -> int:
+        """Whole sequences in calibration.tokens, at most those of the held-out text, at least one."""
+        available = (self.data.held_out_tokens - 1) // self.model.context_length
+        return max(1, min(self._sequences(self.calibration.tokens), available))
+
+    @property
     def independence_sequences(self) -> int:
         """Whole sequences in path_independence.tokens, at least one."""
         return self._sequences(self.path_independence.tokens)
@@ -1301,6 +1398,11 @@ class Derived:
         criteria = {**self.exits.criteria, **self.pareto.criteria, "fixed": fixed}
         return self.exits.model_copy(update={**vars(self.pareto), "criteria": criteria})
 
+    @property
+    def calibrated_exits(self) -> ExitsConfig:
+        """The settings of exits with the criteria of calibration."""
+        return self.exits.model_copy(update={"criteria": self.calibration.criteria})
+
 
 class Config(Derived, Section):
     """All sections of one run."""
@@ -1325,6 +1427,8 @@ class Config(Derived, Section):
     pareto: ParetoConfig = ParetoConfig()
     oracle: OracleConfig = OracleConfig()
     probe: ProbeConfig = ProbeConfig()
+    calibration: CalibrationConfig = CalibrationConfig()
+    promises: PromisesConfig = PromisesConfig()
     path_types: PathTypesConfig = PathTypesConfig()
     path_independence: PathIndependenceConfig = PathIndependenceConfig()
     spectrum: SpectrumConfig = SpectrumConfig()
@@ -1356,7 +1460,7 @@ class Config(Derived, Section):
 
     @model_validator(mode="after")
     def _check_exit_gate(self) -> Self:
-        for key in ("exits", "pareto"):
+        for key in ("exits", "pareto", "calibration"):
             if "exit_gate" in getattr(self, key).criteria and not self.model.exit_gate:
                 raise InputError(
                     f"config key {key}.criteria.exit_gate: found the criterion, expected a model with "
@@ -1372,7 +1476,7 @@ class Config(Derived, Section):
 
     @model_validator(mode="after")
     def _check_probe(self) -> Self:
-        for key in ("exits", "pareto"):
+        for key in ("exits", "pareto", "calibration"):
             if "probe" in getattr(self, key).criteria and self.model.source != "trained":
                 raise InputError(
                     f"config key {key}.criteria.probe: found the criterion for a published model, expected a model "
@@ -1390,8 +1494,9 @@ class Config(Derived, Section):
         return self
 
     @model_validator(mode="after")
-    def _check_pareto(self) -> Self:
-        check_criteria("pareto.criteria", self.pareto.criteria, self.exits.max_loops)
+    def _check_grids(self) -> Self:
+        for key in ("pareto", "calibration"):
+            check_criteria(f"{key}.criteria", getattr(self, key).criteria, self.exits.max_loops)
         return self
 
     @model_validator(mode="after")

@@ -36,9 +36,14 @@ def operating_points(exits: ExitsConfig) -> list[OperatingPoint]:
     return [(name, threshold) for name, entry in exits.criteria.items() for threshold in entry.thresholds]
 
 
+def criterion_classes(exits: ExitsConfig, probe: Probe | None = None) -> dict[str, type[ExitCriterion]]:
+    """The classes of criteria by name, those of the user included; the criterion `probe` needs one."""
+    return configured_criteria(exits.criteria) | ({} if probe is None else {"probe": criterion_of(probe)})
+
+
 def make_criteria(exits: ExitsConfig, probe: Probe | None = None) -> dict[OperatingPoint, ExitCriterion]:
-    """The criterion of every operating point, those of the user included; the criterion `probe` needs one."""
-    classes = configured_criteria(exits.criteria) | ({} if probe is None else {"probe": criterion_of(probe)})
+    """The criterion of every operating point; see `criterion_classes`."""
+    classes = criterion_classes(exits, probe)
     return {(name, threshold): make_criterion(name, threshold, classes) for name, threshold in operating_points(exits)}
 
 

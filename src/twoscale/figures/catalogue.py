@@ -205,6 +205,25 @@ def _arena(config: Config) -> dict[str, Any]:
     }
 
 
+def _calibration(config: Config) -> dict[str, Any]:
+    shares = (config.calibration.search_share, config.calibration.report_share)
+    search, report = (f"{100 * share:g}" for share in shares)
+    return {
+        "after": _after(config),
+        "max_loops": config.exits.max_loops,
+        "dtype": config.exits.dtype,
+        "readout": config.exits.readout.replace("_", " "),
+        "tokens": config.calibration_sequences * config.model.context_length,
+        "search": search,
+        "report": report,
+        "path_end": f"{config.calibration.path_end:g}",
+        "probability": f"{1 - config.promises.delta:g}",
+        "clip": f"{config.promises.clip:g}",
+        "unit": config.promises.unit,
+        "test": {"betting": "betting", "hoeffding_bentkus": "Hoeffding's and Bentkus' bounds"}[config.promises.test],
+    }
+
+
 def _training(config: Config) -> dict[str, Any]:
     return {
         "groups": _groups(config),
@@ -405,6 +424,13 @@ FIGURES = (
         claims=(10,),
     ),
     Figure("arena", table("arena"), _arena, loops=_max_loops, title="Arena: what the exits are worth"),
+    Figure(
+        "calibration",
+        table("calibration"),
+        _calibration,
+        loops=_max_loops,
+        title="Calibration: evaluations saved at a promised quality",
+    ),
     Figure("path_types", table("path_types", "path_metrics"), _path_types, claims=(13,)),
     Figure(
         "path_independence",
