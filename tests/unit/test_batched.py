@@ -57,7 +57,7 @@ def decode(model, criterion, sequences, **options):
     ]
     decoder = BatchedDecoder(model, criterion, MAX_LOOPS, SEED, sequences, BatchOptions(**options))
     evaluations = [{} for _ in LENGTHS]
-    for number, token in decoder.decode(requests):
+    for number, token, _ in decoder.decode(requests):
         evaluations[number][LENGTHS[number][0] - 1 + len(evaluations[number])] = token.evaluations
     return recorders, evaluations
 
@@ -98,3 +98,193 @@ def test_every_sequence_gets_what_the_reference_engine_gives_it_alone(variant, n
     check(model, None, found, alone)
     if name != "fixed":
         assert len({count for counts in found[1] for one in counts.values() for count in one}) > 2
+
+
+def alone_by_decoder(model, criterion, **options):
+    """What the decoder of one sequence gives, token by token behind the prompt."""
+
+    def alone(number, tokens):
+        decoder = make_decoder(model, criterion, sequence=number, **options)
+        logits, counts = decoder.prefill(tokens[: LENGTHS[number][0]].tolist())
+        rest = [decoder.feed(token) for token in tokens[LENGTHS[number][0] :].tolist()]
+        evaluations = [counts.evaluations[:, 0]] + [torch.tensor(taken)[:, None] for _, taken in rest]
+        return torch.cat([logits, *(row[None] for row, _ in rest)]), torch.cat(evaluations, dim=1)
+
+    return alone
+
+
+@pytest.mark.parametrize("name", ["fixed", "acceleration", "minp_kl"])
+def test_waiting_for_the_slowest_changes_no_result(name):
+    model = small_model()
+    criterion = make_criterion(name, threshold_of(name, model))
+    check(model, criterion, decode(model, criterion, 3, wait_for_slowest=True), alone_by_decoder(model, criterion))
+
+
+def test_a_warm_start_is_from_the_own_sequence():
+    model = small_model()
+    criterion = make_criterion("acceleration", threshold_of("acceleration", model))
+    expected = alone_by_decoder(model, criterion, warm_start=True)
+    check(model, criterion, decode(model, criterion, 3, warm_start=True), expected)
+
+
+class Remembering(ExitCriterion):
+    """Keeps all states since the beginning, so its state grows with the loop steps; exits where they have spread."""
+
+    def start(self, x0):
+        return {"past": x0[:, None]}
+
+    def update(self, state, x_new, readout):
+        past = torch.cat((state["past"], x_new[:, None]), dim=1)
+        return (past - past.mean(1, keepdim=True)).norm(dim=(1, 2)) > self.threshold, {"past": past}
+
+
+@pytest.mark.parametrize("criterion", [LeaveBySign(1.0), Remembering(12.0)], ids=["by sign", "growing state"])
+def test_criteria_of_the_user_run_as_alone(criterion):
+    model = small_model()
+    found = decode(model, criterion, 3)
+    check(model, criterion, found, alone_by_decoder(model, criterion))
+    assert len({count for counts in found[1] for one in counts.values() for count in one}) > 1
+
+
+class StepsDiffer:
+    """A model whose loop steps depend on k; the rest is that of another model."""
+
+    def __init__(self, model):
+        self._model = model
+
+    def __getattr__(self, name):
+        return getattr(self._model, name)
+
+    def recur(self, group, k, state, injected, attend):
+        return self._model.recur(group, k, state, injected + 0.1 * k, attend)
+
+
+def test_a_model_whose_loop_steps_differ_gets_its_own_at_every_k():
+    model = StepsDiffer(small_model())
+    criterion = make_criterion("acceleration", threshold_of("acceleration", model))
+    check(model, criterion, decode(model, criterion, 4), alone_by_decoder(model, criterion))
+
+
+@pytest.mark.parametrize("variant", [{}, PUBLISHED["retrofitted Llama"]], ids=["equal heads", "grouped heads"])
+def test_attention_by_row_and_gathered_is_the_same(variant, monkeypatch):
+    """A GPU gathers the keys and values of all rows; the CPU takes row after row."""
+    model = small_model(**variant)
+    criterion = make_criterion("acceleration", threshold_of("acceleration", model))
+    by_row, _ = decode(model, criterion, 3)
+    original = batched_cache.BatchedKVCache.__init__
+
+    def gathering(self, *arguments):
+        original(self, *arguments)
+        self._gathers = True
+
+    monkeypatch.setattr(batched_cache.BatchedKVCache, "__init__", gathering)
+    gathered, _ = decode(model, criterion, 3)
+    for one, other in zip(by_row, gathered, strict=True):
+        assert_close(torch.stack(list(one.logits.values())), torch.stack(list(other.logits.values())))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_sampled_text_is_that_of_generating_alone_under_the_same_seed(temperature):
+    model = small_model()
+    criterion = make_criterion("acceleration", threshold_of("acceleration", model))
+    prompts, end_of_text = [[1], [2, 3, 4], [5, 6], [7, 8, 9, 1]], 5
+    samplings = [Sampling(temperature, seed=seed) for seed in range(len(prompts))]
+    requests = [Request(p, 6, s.choose, end_of_text) for p, s in zip(prompts, samplings, strict=True)]
+    found = [[] for _ in prompts]
+    for number, token, _ in BatchedDecoder(model, criterion, MAX_LOOPS, SEED, 2).decode(requests):
+        found[number].append(token)
+    for tokens, prompt, sampling in zip(found, prompts, samplings, strict=True):
+        decoder = make_decoder(model, criterion)
+        assert tokens == list(generate(decoder, prompt, 6, sampling, end_of_text))
+
+
+def test_keys_and_values_are_allocated_once():
+    model = small_model()
+    decoder = BatchedDecoder(model, make_criterion("acceleration", 0.1), MAX_LOOPS, SEED, 2)
+
+    def addresses():
+        tensors = [*decoder.cache.stored.values(), *decoder._noise._arrays.values(), decoder._exit_states]
+        return [tensor.data_ptr() for tensor in tensors]
+
+    requests = [Request([number], 5, Sampling().choose, sequence=number) for number in range(6)]
+    list(decoder.decode(requests[:3]))
+    before = addresses()
+    list(decoder.decode(requests))
+    assert addresses() == before
+
+
+def test_a_place_is_refilled_as_soon_as_its_sequence_ends():
+    """A request is taken from the iterator only when a place is free for it."""
+    model, taken = small_model(), []
+
+    def arriving():
+        for number in range(4):
+            taken.append(number)
+            yield Request([number], 3, Sampling().choose)
+
+    ended = []
+    for number, _, is_last in BatchedDecoder(model, make_criterion("fixed", 2), MAX_LOOPS, SEED, 2).decode(arriving()):
+        ended += [number] if is_last else []
+        assert len(taken) <= 2 + len(ended)
+    assert sorted(ended) == [0, 1, 2, 3]
+
+
+# --- the order of the stations --------------------------------------------------------------------------------
+
+
+def test_a_station_runs_again_until_the_fullest_one_is_far_ahead():
+    assert next_station({(0, 0): 3, (1, 0): 5}, None) == (1, 0)
+    assert next_station({(0, 0): 3, (1, 0): 5}, (0, 0)) == (0, 0)
+    assert next_station({(0, 0): 1, (1, 0): 6}, (0, 0)) == (1, 0)
+    assert next_station({(1, 0): 2, (3, 0): 2}, (0, 0)) == (3, 0)  # of two alike that nearer to the end
+
+
+@given(
+    loops=st.lists(st.integers(1, 6), min_size=1, max_size=40),
+    groups=st.integers(1, 4),
+    sequences=st.integers(1, 12),
+)
+def test_no_station_waits_longer_than_the_other_sequences_can_work(loops, groups, sequences):
+    """Sequences that never end, whose tokens take `loops` in turn, in `groups` groups and one station that chooses."""
+    most = max(loops)
+    bound = sequences * (groups * most + 1)
+    taken = itertools.cycle(loops)
+    rows = [[0, next(taken)] for _ in range(sequences)]  # station and loop steps that are left
+    last_run = dict.fromkeys(range(groups + 1), 0)
+    current = None
+    for time in range(1, 300):
+        counts = {}
+        for station, _ in rows:
+            counts[station, 0] = counts.get((station, 0), 0) + 1
+        last_run |= {station: time for station in last_run if (station, 0) not in counts}
+        current = next_station(counts, current)
+        last_run[current[0]] = time
+        assert time - min(last_run.values()) <= bound
+        for row in rows:
+            if row[0] == current[0]:
+                row[1] -= 1
+                if not row[1]:
+                    row[0] = (row[0] + 1) % (groups + 1)
+                    row[1] = 1 if row[0] == groups else next(taken)
+
+
+# --- wrong input ------------------------------------------------------------------------------------------------
+
+
+def refused(message, requests=(), criterion="acceleration", sequences=2, **options):
+    def run():
+        made = make_criterion(criterion, 1.0)
+        decoder = BatchedDecoder(small_model(), made, MAX_LOOPS, SEED, sequences, BatchOptions(**options))
+        list(decoder.decode(requests))
+
+    with pytest.raises(InputError, match=message):
+        run()
+
+
+def test_wrong_input_is_one_sentence():
+    choose = Sampling().choose
+    refused("prompt 1: found no token, expected at least one", [Request([1], 2, choose), Request([], 2, choose)])
+    refused("prompt 0: found 12 tokens, expected at most 11", [Request([1] * CONTEXT_LENGTH, 2, choose)])
+    refused("prompt 0: found max_new_tokens = 0", [Request([1], 0, choose)])
+    refused("sequences: found 0, expected at least 1", sequences=0)
+    refused("found remaining_layers, expected head", criterion="kl", readout="remaining_layers")

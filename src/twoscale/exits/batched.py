@@ -11,7 +11,8 @@ of the other sequences run out of work before it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,6 +31,14 @@ from twoscale.model.interface import AttendAt, LoopedModel, Noise, any_weight
 # A station runs again while it has at least this share of the tokens of the fullest one. Larger batches cost less per
 # token, and the last tokens of a station wait for those that arrive next (tests/benchmarks/bench_batched.py).
 STAY_SHARE = 0.2
+
+
+class Decoded(NamedTuple):
+    """A token that follows the prompt of request `number`, and whether it is the last one."""
+
+    number: int
+    token: NewToken
+    is_last: bool
 
 
 @dataclass(frozen=True)
@@ -95,9 +104,14 @@ class BatchedDecoder:
         with torch.inference_mode():
             self._mixes_steps = _same_at_every_step(model, max_loops)
 
+    def reset(self, criterion: ExitCriterion, wait_for_slowest: bool = False) -> None:
+        """Decode the next requests under another criterion, with or without waiting for the slowest."""
+        self.criterion, self.options = criterion, replace(self.options, wait_for_slowest=wait_for_slowest)
+        self._engine = ParallelEngine(self.model, criterion, self.max_loops, self.options.readout)
+
     @torch.inference_mode()
-    def decode(self, requests: Iterable[Request]) -> Iterator[tuple[int, NewToken]]:
-        """The tokens that follow each prompt, as pairs (number of the request, token) in the order of their choice.
+    def decode(self, requests: Iterable[Request]) -> Iterator[Decoded]:
+        """The tokens that follow each prompt, in the order in which they are chosen.
 
         Requests are numbered from 0 in their order. The next one is taken when a place is free.
         """
@@ -121,7 +135,7 @@ class BatchedDecoder:
             counts[step] = counts.get(step, 0) + len(looping.rows)
         return counts
 
-    def _run(self, step: StationStep) -> Iterator[tuple[int, NewToken]]:
+    def _run(self, step: StationStep) -> Iterator[Decoded]:
         """Run a station once: the tokens that are chosen there, if it is the last one."""
         number, k = step
         station = self._stations[number]
@@ -194,7 +208,7 @@ class BatchedDecoder:
 
     # --- tokens -----------------------------------------------------------------------------------------------------
 
-    def _admit(self, arriving: Iterator[tuple[int, Request]]) -> Iterator[tuple[int, NewToken]]:
+    def _admit(self, arriving: Iterator[tuple[int, Request]]) -> Iterator[Decoded]:
         """Give free places to the next requests: read their prompts and choose their first tokens."""
         while self._free and (following := next(arriving, None)) is not None:
             number, request = following
@@ -207,7 +221,9 @@ class BatchedDecoder:
         """Logits (1, V) after a prompt, and the evaluations of its last token."""
         check_prompt(self.model.config.context_length, request.prompt, f"prompt {number}")
         if request.max_new_tokens < 1:
-            raise InputError(f"prompt {number}: found {request.max_new_tokens} tokens to generate, expected at least 1.")
+            raise InputError(
+                f"prompt {number}: found {request.max_new_tokens} tokens to generate, expected at least 1."
+            )
         place, length = self._free[0], len(request.prompt)
         self._noise.set_sequence(place, request.sequence)
         tokens, positions = torch.tensor([request.prompt], device=self._positions.device), self._positions[:length]
@@ -217,23 +233,25 @@ class BatchedDecoder:
             self._exit_states[group, place] = one.states[0, -1]
         return self.model.readout(hidden[0, -1:]), stack_counts(exits, tokens).evaluations[:, 0, -1].tolist()
 
-    def _choose(self, rows: Sequence[Row], logits: Tensor) -> Iterator[tuple[int, NewToken]]:
+    def _choose(self, rows: Sequence[Row], logits: Tensor) -> Iterator[Decoded]:
         """The tokens behind these rows, from their logits (N, V); they enter the model unless their text ends."""
-        new = [row.request.choose(row_logits, row.position + 1) for row, row_logits in zip(rows, logits, strict=True)]
-        chosen = [NewToken(token, tuple(row.evaluations)) for row, token in zip(rows, new, strict=True)]
-        going = []
-        for row, token in zip(rows, new, strict=True):
-            row.position, row.remaining, row.evaluations = row.position + 1, row.remaining - 1, []
-            if row.remaining and token != row.request.end_of_text:
-                going.append((row, token))
-            else:
+        decoded, going = [], []
+        for row, row_logits in zip(rows, logits, strict=True):
+            row.position, row.remaining = row.position + 1, row.remaining - 1
+            token = row.request.choose(row_logits, row.position)
+            is_last = not row.remaining or token == row.request.end_of_text
+            decoded.append(Decoded(row.number, NewToken(token, tuple(row.evaluations)), is_last))
+            row.evaluations = []
+            if is_last:
                 self._free.append(row.place)
+            else:
+                going.append((row, token))
         if going:
-            rows_going, tokens = zip(*going, strict=True)
-            positions = self._positions_of(rows_going)
+            staying, tokens = zip(*going, strict=True)
+            positions = self._positions_of(staying)
             ids = torch.tensor(tokens, device=positions.device)
-            self._stations[0].arrive(rows_going, self.model.embed(ids, positions))
-        yield from ((row.number, token) for row, token in zip(rows, chosen, strict=True))
+            self._stations[0].arrive(staying, self.model.embed(ids, positions))
+        yield from decoded
 
     def _positions_of(self, rows: Sequence[Row]) -> Tensor:
         return self._positions[[row.position for row in rows]]

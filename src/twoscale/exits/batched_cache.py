@@ -15,7 +15,6 @@ from twoscale.model.attention import attention
 from twoscale.model.interface import Attend, AttendAt, Noise
 from twoscale.model.noise import EvaluationNoise
 
-
 AttendRows = Callable[[int, Tensor, Tensor, Tensor], Tensor]  # layer, q (N, H, D), k and v (N, G, D) -> (N, H, D)
 
 
