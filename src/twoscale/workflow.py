@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,8 @@ class Runs:
         self.figures = list(FIGURES)  # a stage may append rows
         self.before_jobs: Callable[[], None] = lambda: None  # a check that the workflow makes when it has a plan
         for run in self.configs.values():
-            criterion_files(run.dense_exits.criteria)  # a file that cannot be read is reported before any job
+            # a file that cannot be read is reported before any job
+            criterion_files(run.throughput_exits.criteria | run.dense_exits.criteria)
             _check_folder(run.model.folder)
 
     def __iter__(self) -> Iterator[str]:
@@ -311,9 +312,10 @@ class Runs:
     # --- exit criteria ----------------------------------------------------------------------------------------------
 
     def _exits(self, wildcards: Any, grid: str | None = None) -> ExitsConfig:
-        """The criteria and settings on a grid of thresholds: "exit" as in Fig. 4, "pareto" dense."""
+        """The criteria and settings on a grid of thresholds: "exit" as in Fig. 4, "pareto" dense, or "throughput"."""
         config = self._of(wildcards)[1]
-        return config.exits if (grid or wildcards.grid) == "exit" else config.dense_exits
+        grids = {"exit": "exits", "pareto": "dense_exits", "throughput": "throughput_exits"}
+        return getattr(config, grids[grid or wildcards.grid])
 
     @property
     def criterion_pattern(self) -> str:
@@ -363,10 +365,13 @@ class Runs:
 
         return param
 
-    def exit_slice(self, grid: str | None = None, criterion: str | None = None) -> Callable:
+    def exit_slice(
+        self, grid: str | None = None, criterion: str | None = None, sections: Sequence[str] = ()
+    ) -> Callable:
         """Param function: the slice for exit criteria on a grid, with the code of users' criteria.
 
-        `grid` and `criterion` are wildcards unless given; without either of the latter it is about all criteria.
+        `sections` are further ones. `grid` and `criterion` are wildcards unless given; without either of the latter it
+        is about all criteria.
         """
 
         def param(wildcards: Any) -> str:
@@ -374,7 +379,7 @@ class Runs:
             if (name := criterion or getattr(wildcards, "criterion", None)) is not None:
                 exits = exits.model_copy(update={"criteria": {name: exits.criteria[name]}})
             files = criterion_files(exits.criteria)
-            names = ("run", "seed", "device", "model")
+            names = ("run", "seed", "device", "model", *sections)
             return self.slice(*names, exits=lambda config: exits, criterion_files=lambda config: files)(wildcards)
 
         return param

@@ -983,6 +983,31 @@ class ParetoConfig(Section):
     latency_repeats: Count = key(3, "Timed repeats.", source="ours")
 
 
+class ThroughputConfig(Section):
+    """Tokens per second of sequences that are decoded together, at the last checkpoint (results/throughput.pdf).
+
+    Every loop step has its own keys and values, and predictions are made with the head, whatever `exits` says.
+    """
+
+    criteria: Criteria = key(
+        _grids(step_norm=[1e-2], kl=[1e-2], acceleration=[1e-2]),
+        "Exit criteria and their thresholds, which are compared with exits.max_loops loop steps for all tokens. null "
+        "removes a criterion of the defaults or the preset.",
+        source="ours",
+    )
+    sequences: Annotated[tuple[Count, ...], Field(min_length=1), AfterValidator(sort_loops)] = key(
+        (1, 2, 4, 8, 16), "Numbers of sequences. Keys and values of the largest are allocated at once.", source="ours"
+    )
+    prompt_tokens: Count = key(
+        32, "Tokens at the beginning of each sequence that are read untimed; at most half the context.", source="ours"
+    )
+    tokens: Count = key(
+        32, "Tokens behind them in each sequence that are decoded; fewer where the context ends.", source="ours"
+    )
+    repeats: Count = key(3, "Timed repeats.", source="ours")
+    cpu_threads: Count = key(2, "Threads on CPU, the same for every number of sequences.", source="ours")
+
+
 class PathTypesConfig(Section):
     """Criteria for the types of a token's path: converging, orbiting or sliding, tested in this order, else undecided.
 
@@ -1214,6 +1239,20 @@ class Derived:
         criteria = {**self.exits.criteria, **self.pareto.criteria, "fixed": fixed}
         return self.exits.model_copy(update={**vars(self.pareto), "criteria": criteria})
 
+    @property
+    def throughput_exits(self) -> ExitsConfig:
+        """The exits of the throughput benchmark: throughput.criteria, and all loop steps as `fixed`."""
+        fixed = CriterionConfig(thresholds=(self.exits.max_loops,))
+        update = {"criteria": {"fixed": fixed, **self.throughput.criteria}, "readout": "head", "kv_slots": None}
+        return self.exits.model_copy(update=update)
+
+    @property
+    def throughput_tokens(self) -> tuple[int, int]:
+        """Tokens of a prompt and those that follow it in the throughput benchmark, within model.context_length."""
+        room = self.model.context_length
+        prompt = max(1, min(self.throughput.prompt_tokens, room // 2))
+        return prompt, min(self.throughput.tokens, room - prompt)
+
 
 class Config(Derived, Section):
     """All sections of one run."""
@@ -1236,6 +1275,7 @@ class Config(Derived, Section):
     scaling: ScalingConfig = ScalingConfig()
     lens: LensConfig = LensConfig()
     pareto: ParetoConfig = ParetoConfig()
+    throughput: ThroughputConfig = ThroughputConfig()
     path_types: PathTypesConfig = PathTypesConfig()
     path_independence: PathIndependenceConfig = PathIndependenceConfig()
     spectrum: SpectrumConfig = SpectrumConfig()
@@ -1267,7 +1307,7 @@ class Config(Derived, Section):
 
     @model_validator(mode="after")
     def _check_exit_gate(self) -> Self:
-        for key in ("exits", "pareto"):
+        for key in ("exits", "pareto", "throughput"):
             if "exit_gate" in getattr(self, key).criteria and not self.model.exit_gate:
                 raise InputError(
                     f"config key {key}.criteria.exit_gate: found the criterion, expected a model with "
@@ -1285,8 +1325,9 @@ class Config(Derived, Section):
         return self
 
     @model_validator(mode="after")
-    def _check_pareto(self) -> Self:
-        check_criteria("pareto.criteria", self.pareto.criteria, self.exits.max_loops)
+    def _check_criteria(self) -> Self:
+        for section in ("pareto", "throughput"):
+            check_criteria(f"{section}.criteria", getattr(self, section).criteria, self.exits.max_loops)
         return self
 
     @model_validator(mode="after")
@@ -1314,6 +1355,7 @@ class Config(Derived, Section):
             "lens.tokens": self.lens_sequences,
             "pareto.quality_tokens": self.pareto_sequences,
             "pareto.latency_repeats": self.pareto.latency_repeats,
+            "throughput.sequences": self.throughput.sequences[-1],
         }
 
     @model_validator(mode="after")

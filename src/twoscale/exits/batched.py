@@ -50,11 +50,14 @@ class BatchOptions:
         readout: "head" or "remaining_layers", see `twoscale.exits.readout`.
         wait_for_slowest: In a group all tokens are computed until the last of them has exited, as in Huginn's
             generation: what batches cost without refilling. The results are the same.
+        room: Positions that keys and values are allocated for, those of a text with its prompt; None: the whole
+            context of the model.
     """
 
     warm_start: bool = False
     readout: str = "head"
     wait_for_slowest: bool = False
+    room: int | None = None
 
 
 @dataclass
@@ -96,11 +99,13 @@ class BatchedDecoder:
             raise InputError(f"sequences: found {sequences}, expected at least 1.")
         self.model, self.criterion, self.max_loops, self.options = model, criterion, max_loops, options
         like = any_weight(model)
-        self.cache = BatchedKVCache(model.config, max_loops, sequences, like)
-        self._noise = BatchedNoise(model.config, seed, sequences)
+        self.room = min(options.room or model.config.context_length, model.config.context_length)
+        allocated = model.config.model_copy(update={"context_length": self.room})
+        self.cache = BatchedKVCache(allocated, max_loops, sequences, like)
+        self._noise = BatchedNoise(model.config, seed, sequences, self.room)
         self._engine = ParallelEngine(model, criterion, max_loops, options.readout)
         self._exit_states = like.new_zeros(len(model.config.groups), sequences, model.config.hidden_size)
-        self._positions = torch.arange(model.config.context_length, device=like.device)
+        self._positions = torch.arange(self.room, device=like.device)
         with torch.inference_mode():
             self._mixes_steps = _same_at_every_step(model, max_loops)
 
@@ -213,13 +218,13 @@ class BatchedDecoder:
         while self._free and (following := next(arriving, None)) is not None:
             number, request = following
             logits, evaluations = self._read_prompt(number, request)
-            remaining = min(request.max_new_tokens, self.model.config.context_length - len(request.prompt))
+            remaining = min(request.max_new_tokens, self.room - len(request.prompt))
             row = Row(self._free.pop(0), number, request, remaining, len(request.prompt) - 1, evaluations=evaluations)
             yield from self._choose([row], logits)
 
     def _read_prompt(self, number: int, request: Request) -> tuple[Tensor, list[int]]:
         """Logits (1, V) after a prompt, and the evaluations of its last token."""
-        check_prompt(self.model.config.context_length, request.prompt, f"prompt {number}")
+        check_prompt(self.room, request.prompt, f"prompt {number}")
         if request.max_new_tokens < 1:
             raise InputError(
                 f"prompt {number}: found {request.max_new_tokens} tokens to generate, expected at least 1."

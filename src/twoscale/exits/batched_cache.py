@@ -76,10 +76,10 @@ class BatchedNoise:
     The rows of a sequence are those that `EvaluationNoise` gives it alone. They are drawn when first read.
     """
 
-    def __init__(self, config: ModelConfig, seed: int, sequences: int) -> None:
-        self._config, self._seed = config, seed
+    def __init__(self, config: ModelConfig, seed: int, sequences: int, room: int) -> None:
+        self._config, self._seed, self._room = config, seed, room
         self._numbers: list[int | None] = [None] * sequences  # place -> number of its sequence
-        self._arrays: dict[tuple[int, int], Tensor] = {}  # (group, k) -> (S, T, C)
+        self._arrays: dict[tuple[int, int], Tensor] = {}  # (group, k) -> (S, room, C)
         self._drawn: dict[tuple[int, int, int], int] = {}  # (group, k, place) -> number of the sequence in the array
 
     def set_sequence(self, place: int, number: int) -> None:
@@ -102,8 +102,7 @@ class BatchedNoise:
         if self._drawn.get((group, k, place)) == number:
             return
         if (group, k) not in self._arrays:
-            shape = (len(self._numbers), self._config.context_length, like.shape[-1])
-            self._arrays[group, k] = like.new_zeros(shape)
+            self._arrays[group, k] = like.new_zeros(len(self._numbers), self._room, like.shape[-1])
         source = EvaluationNoise.of(self._config, self._seed, [number])
-        self._arrays[group, k][place] = source.rows(group, k, like.shape[-1], like)[0]
+        self._arrays[group, k][place] = source.rows(group, k, like.shape[-1], like)[0, : self._room]
         self._drawn[group, k, place] = number

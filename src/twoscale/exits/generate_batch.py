@@ -61,7 +61,9 @@ def generate_batch(
         arguments.max_loops,
         run.seed,
         min(arguments.sequences, len(prompts)),
-        BatchOptions(warm_start=arguments.warm_start, readout=arguments.readout),
+        BatchOptions(
+            warm_start=arguments.warm_start, readout=arguments.readout, room=max(map(len, texts)) + arguments.tokens
+        ),
     )
     started = time.perf_counter()
     evaluations: list[tuple[int, ...]] = []
