@@ -138,7 +138,7 @@ class Remembering(ExitCriterion):
         return (past - past.mean(1, keepdim=True)).norm(dim=(1, 2)) > self.threshold, {"past": past}
 
 
-@pytest.mark.parametrize("criterion", [LeaveBySign(1.0), Remembering(12.0)], ids=["by sign", "growing state"])
+@pytest.mark.parametrize("criterion", [LeaveBySign(1.0), Remembering(4.5)], ids=["by sign", "growing state"])
 def test_criteria_of_the_user_run_as_alone(criterion):
     model = small_model()
     found = decode(model, criterion, 3)

@@ -17,7 +17,14 @@ from twoscale.exits.looping import Request
 from twoscale.model.trained_run import TrainedRun
 
 # Options that are about one text, with their values where they are not given.
-OF_ONE_TEXT = {"speculative": None, "kv_slots": None, "show_loops": None, "html": None, "compile": False}
+OF_ONE_TEXT = {
+    "speculative": None,
+    "draft_tau": None,
+    "kv_slots": None,
+    "show_loops": None,
+    "html": None,
+    "compile": False,
+}
 
 
 def check_options(arguments: argparse.Namespace) -> None:
@@ -32,11 +39,12 @@ def check_options(arguments: argparse.Namespace) -> None:
 def read_prompts(file: Path) -> list[str]:
     """The prompts of a UTF-8 text file, one a line. Raises InputError for a file without prompts or an empty line."""
     try:
-        prompts = file.read_text(encoding="utf-8").splitlines()
+        text = file.read_text(encoding="utf-8").removesuffix("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"option --batch: {file} is not readable ({error}), expected text in UTF-8.") from error
-    if not prompts:
+    if not text.strip():
         raise InputError(f"option --batch: found no prompt in {file}, expected one per line.")
+    prompts = text.split("\n")
     for number, prompt in enumerate(prompts, start=1):
         if not prompt:
             raise InputError(f"option --batch: line {number} of {file} is empty, expected a prompt.")
