@@ -4,13 +4,13 @@
 
 A model of width 256 with 12 layers, a vocabulary of 8192 and a context of 256 under the criterion `acceleration`
 decodes given texts: 1, 2, 4, 8 and 16 sequences at once, each also waiting for the slowest of the batch. All have the
-same exits, so the mean loops are equal but for where the clock stops: at the end of the first sequence. Everything takes
-turns, with the same threads; printed are medians of the repeats. Aims for 16 sequences: 4 times the tokens per second of
-one sequence, which `Decoder` decodes alone, and 1.3 times those of waiting for the slowest. The floor is the time of the
-bare matrix products of the batch at the mean loops (`twoscale.exits.products`).
+same exits, so the mean loops are equal but for where the clock stops: at the end of the first sequence. Everything
+takes turns, with the same threads; printed are medians of the repeats. Aims for 16 sequences: 4 times the tokens per
+second of one sequence, which `Decoder` decodes alone, and 1.3 times those of waiting for the slowest. The floor is the
+time of the bare matrix products of the batch at the mean loops (`twoscale.exits.products`).
 
-Without --run the model is untrained: the time of a loop step does not depend on the values of the weights, but the exits
-do. --tau chooses the threshold, and the loops are printed.
+Without --run the model is untrained: the time of a loop step does not depend on the values of the weights, but the
+exits do. --tau chooses the threshold, and the loops are printed.
 """
 
 import argparse

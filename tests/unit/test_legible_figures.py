@@ -17,6 +17,7 @@ from tests.unit import (
     test_seeds_figure,
     test_spectrum_tables,
     test_starts_figure,
+    test_throughput,
     test_variants_figure,
 )
 from twoscale.figures import pareto, scaling, style
@@ -80,6 +81,7 @@ def figures(tmp_path_factory):
         "scaling": scaling.draw(test_scaling_figures.scaling_table(), mean_loops=3, **run),
         "controls": test_controls.draw(folder),
         "lens": test_lens.draw(steps=(0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)),
+        "throughput": test_throughput.draw(),
         "pareto": test_scaling_figures.pareto_figure(("fixed", "kl", "cosine", "mine")),
         "path_types": test_path_figures.draw_types(),
         "path_independence": test_path_figures.draw_independence(q05=0.0),

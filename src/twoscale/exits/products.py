@@ -14,8 +14,8 @@ def bare_products(model: LoopedTransformer, loops: Sequence[int], batch: int = 1
     """A call that computes every matrix product of one token of each of `batch` sequences at these loop counts.
 
     There is one count per group. Each weight matrix is applied as often as in decoding, in the same order, to rows
-    (batch, in) in the dtype and on the device of the model: unlooped layers, the input's half of an adapter and the head once, the state's half and
-    the layers of a group at every loop step. Results are dropped.
+    (batch, in) in the dtype and on the device of the model: unlooped layers, the input's half of an adapter and the
+    head once, the state's half and the layers of a group at every loop step. Results are dropped.
     """
     like = any_weight(model)
     weights = list(_weights(model, loops))
