@@ -226,9 +226,7 @@ class BatchedDecoder:
         """Logits (1, V) after a prompt, and the evaluations of its last token."""
         check_prompt(self.room, request.prompt, f"prompt {number}")
         if request.max_new_tokens < 1:
-            raise InputError(
-                f"prompt {number}: found {request.max_new_tokens} tokens to generate, expected at least 1."
-            )
+            raise InputError(f"prompt {number}: found max_new_tokens = {request.max_new_tokens}, expected at least 1.")
         place, length = self._free[0], len(request.prompt)
         self._noise.set_sequence(place, request.sequence)
         tokens, positions = torch.tensor([request.prompt], device=self._positions.device), self._positions[:length]
