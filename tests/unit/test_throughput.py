@@ -17,7 +17,7 @@ SEQUENCES = (1, 3)
 
 
 def config(**changes):
-    exits = {"max_loops": 5, "criteria": {"fixed": {"thresholds": [5]}, "acceleration": {"thresholds": [0.5]}}}
+    exits = {"max_loops": 7, "criteria": {"fixed": {"thresholds": [7]}, "acceleration": {"thresholds": [3.0]}}}
     section = {"sequences": SEQUENCES, "prompt_tokens": 3, "tokens": 4, "repeats": 2, "cpu_threads": 1} | changes
     whole = Config(exits=exits, throughput=section)
     model = small_model().config
@@ -55,9 +55,9 @@ def test_only_tokens_behind_the_prompts_are_counted(measured):
 def test_loops_of_the_baselines(measured):
     _, loops = measured
     fixed = loops[loops["criterion"] == "fixed"]
-    assert set(fixed["evaluations"]) == {5.0}
+    assert set(fixed["evaluations"]) == {7.0}
     slowest = loops[loops["batching"] == "slowest"]["evaluations"]
-    assert slowest.max() < 5  # evaluations are those of the exits, not of the waiting
+    assert slowest.max() < 7  # evaluations are those of the exits, not of the waiting
     assert set(loops["group"]) == set(small_model().config.group_labels)
 
 

@@ -15,7 +15,7 @@ from twoscale.model.attention import attention
 from twoscale.model.interface import Attend, AttendAt, Noise
 from twoscale.model.noise import EvaluationNoise
 
-AttendRows = Callable[[int, Tensor, Tensor, Tensor], Tensor]  # layer, q (N, H, D), k and v (N, G, D) -> (N, H, D)
+Read = Callable[[int, Tensor], Tensor]  # layer, queries (N, H, 1, D) -> results of attention (N, H, 1, D)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,35 +39,47 @@ class BatchedKVCache:
             KVCache(config, max_loops, like, {n: stored[:, :, s : s + 1] for n, stored in self.stored.items()})
             for s in range(sequences)
         ]
+        self._shape = (sequences, config.context_length)
+        # layer -> (slots * 2 * S * T, G, D), the same memory
+        self._flat = {number: stored.transpose(3, 4).flatten(0, 3) for number, stored in self.stored.items()}
         # One call of the kernel per row costs the CPU less than gathering the keys of all rows does, and a GPU more.
         self._gathers = like.is_cuda
 
     def attend(self, steps: Sequence[Step], positions: Tensor) -> Attend:
         """Attention for tokens of N different places at `positions` (N,): q (N, H, D) and k, v (N, G, D)."""
-        function = self._attend_gathered(steps, positions) if self._gathers else self._attend_rows(steps)
-        return AttendAt(positions, function)
-
-    def _attend_rows(self, steps: Sequence[Step]) -> AttendRows:
-        rows = [self.places[step.place].attend(step.k, step.position) for step in steps]
+        sequences, length = self._shape
+        at = [(2 * step.k * sequences + step.place) * length + step.position for step in steps]
+        at = torch.tensor(at, device=positions.device)  # (N,), the rows of the keys in `_flat`
+        read = self._gathered(steps, positions) if self._gathers else self._row_by_row(steps)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            parts = zip(rows, q.split(1), k.split(1), v.split(1), strict=True)
-            return torch.cat([row(layer, *part) for row, *part in parts])
+            self._flat[layer].index_copy_(0, at, k).index_copy_(0, at + sequences * length, v)
+            return read(layer, q[:, :, None])[:, :, 0]
 
-        return attend
+        return AttendAt(positions, attend)
 
-    def _attend_gathered(self, steps: Sequence[Step], positions: Tensor) -> AttendRows:
+    def _row_by_row(self, steps: Sequence[Step]) -> Read:
+        rows = [(self.places[step.place].views, step.k, step.position + 1) for step in steps]
+
+        def read(layer: int, q: Tensor) -> Tensor:
+            results = []
+            for query, (views, k, end) in zip(q.split(1), rows, strict=True):
+                keys, values = views[layer][k]
+                results.append(attention(query, keys.narrow(2, 0, end), values.narrow(2, 0, end)))
+            return torch.cat(results)
+
+        return read
+
+    def _gathered(self, steps: Sequence[Step], positions: Tensor) -> Read:
         place, k = torch.tensor([(step.place, step.k) for step in steps], device=positions.device).unbind(1)
         end = max(step.position for step in steps) + 1
         mask = (torch.arange(end, device=positions.device) <= positions[:, None])[:, None, None]  # (N, 1, 1, end)
 
-        def attend(layer: int, q: Tensor, new_keys: Tensor, new_values: Tensor) -> Tensor:
-            stored = self.stored[layer]  # (slots, 2, S, G, T, D)
-            stored[k, 0, place, :, positions], stored[k, 1, place, :, positions] = new_keys, new_values
-            keys, values = (stored[:, half, :, :, :end][k, place] for half in (0, 1))  # (N, G, end, D)
-            return attention(q[:, :, None], keys, values, mask)[:, :, 0]
+        def read(layer: int, q: Tensor) -> Tensor:
+            seen = self.stored[layer][..., :end, :]  # (slots, 2, S, G, end, D)
+            return attention(q, seen[k, 0, place], seen[k, 1, place], mask)
 
-        return attend
+        return read
 
 
 class BatchedNoise:

@@ -47,7 +47,7 @@ class KVCache:
         self.stored = allocate(config, slots, 1, like) if stored is None else stored
         # Making a view costs as much as attention for one token does, so all of them are made here:
         # layer -> slot -> keys and values (1, G, T, D); position -> itself as a tensor (1,).
-        self._views = {number: [tuple(slot) for slot in stored] for number, stored in self.stored.items()}
+        self.views: Views = {number: [tuple(slot) for slot in stored] for number, stored in self.stored.items()}
         self._positions = torch.arange(config.context_length, device=like.device).split(1)
         self._is_grouped = config.kv_heads != config.num_heads
 
@@ -57,11 +57,11 @@ class KVCache:
 
     def attend(self, k: int, position: int) -> Attend:
         """Attention at loop step k for the one token at `position`: q (1, H, D) and k, v (1, G, D)."""
-        return TokenAttention(self._positions[position], self._views, k % self.slots, position, self._is_grouped)
+        return TokenAttention(self._positions[position], self.views, k % self.slots, position, self._is_grouped)
 
     def attend_parallel(self, k: int, positions: Tensor, end: int) -> Attend:
         """Attention at loop step k for the tokens at `positions` (N,), all below `end`: q (N, H, D), k, v (N, G, D)."""
-        return attend_at(self._views, k % self.slots, positions, end)
+        return attend_at(self.views, k % self.slots, positions, end)
 
     def fill(self, layers: Sequence[int], positions: int | Tensor, evaluations: int) -> None:
         """Copy the last evaluation of these positions to the slots that they did not reach.
