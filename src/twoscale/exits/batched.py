@@ -28,8 +28,8 @@ from twoscale.exits.parallel import ParallelEngine, stack_counts
 from twoscale.exits.readout import make_readout
 from twoscale.model.interface import AttendAt, LoopedModel, Noise, any_weight
 
-# A station runs again while it has at least this share of the tokens of the fullest one. Larger batches cost less per
-# token, and the last tokens of a station wait for those that arrive next (tests/benchmarks/bench_batched.py).
+# A station runs again while it has at least this share of the tokens of the fullest one. Then the tokens stay together,
+# which keeps the batches large, and the last ones wait for those that arrive next rather than loop alone.
 STAY_SHARE = 0.2
 
 
@@ -186,10 +186,10 @@ class BatchedDecoder:
         for row, flag, *states in zip(looping.rows, should_exit, looping.x.split(1), x_new.split(1), strict=True):
             row.decide(flag, *states, criterion, self.max_loops)
         looping.x = x_new
-        exits = [row.exit is not None for row in looping.rows]
-        if any(exits) and (all(exits) or not self.options.wait_for_slowest):
-            self._leave(number, [row for row in looping.rows if row.exit is not None])
-            looping.keep([not exit for exit in exits])
+        leaving = [row for row in looping.rows if row.exit is not None]
+        if leaving and (len(leaving) == len(looping.rows) or not self.options.wait_for_slowest):
+            self._leave(number, leaving)
+            looping.keep([row.exit is None for row in looping.rows])
         if looping.rows:
             self._join((number, 0 if self._mixes_steps else k + 1), looping)
 

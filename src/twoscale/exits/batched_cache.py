@@ -42,7 +42,7 @@ class BatchedKVCache:
         self._shape = (sequences, config.context_length)
         # layer -> (slots * 2 * S * T, G, D), the same memory
         self._flat = {number: stored.transpose(3, 4).flatten(0, 3) for number, stored in self.stored.items()}
-        # One call of the kernel per row costs the CPU less than gathering the keys of all rows does, and a GPU more.
+        # A GPU gathers the keys of all rows for one call of the kernel; on the CPU a call per row copies nothing.
         self._gathers = like.is_cuda
 
     def attend(self, steps: Sequence[Step], positions: Tensor) -> Attend:
