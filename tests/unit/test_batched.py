@@ -24,7 +24,6 @@ from tests.unit.test_engine import (
     text,
 )
 from twoscale.errors import InputError
-from twoscale.exits import batched_cache
 from twoscale.exits.batched import BatchedDecoder, BatchOptions, next_station
 from twoscale.exits.criteria import CRITERIA, ExitCriterion, make_criterion
 from twoscale.exits.generation import Sampling, generate
@@ -48,7 +47,7 @@ def texts():
     return [text(1, end, seed=number)[0] for number, (_, end) in enumerate(LENGTHS)]
 
 
-def decode(model, criterion, sequences, **options):
+def decode(model, criterion, sequences, gathers=False, **options):
     """The recorders and the evaluations by position of all texts, decoded together."""
     recorders = [Recorder(tokens) for tokens in texts()]
     requests = [
@@ -56,6 +55,7 @@ def decode(model, criterion, sequences, **options):
         for number, (recorder, tokens, (prompt, end)) in enumerate(zip(recorders, texts(), LENGTHS, strict=True))
     ]
     decoder = BatchedDecoder(model, criterion, MAX_LOOPS, SEED, sequences, BatchOptions(**options))
+    decoder.cache.gathers = gathers
     evaluations = [{} for _ in LENGTHS]
     for number, token, _ in decoder.decode(requests):
         evaluations[number][LENGTHS[number][0] - 1 + len(evaluations[number])] = token.evaluations
@@ -166,19 +166,12 @@ def test_a_model_whose_loop_steps_differ_gets_its_own_at_every_k():
 
 
 @pytest.mark.parametrize("variant", [{}, PUBLISHED["retrofitted Llama"]], ids=["equal heads", "grouped heads"])
-def test_attention_by_row_and_gathered_is_the_same(variant, monkeypatch):
+def test_attention_by_row_and_gathered_is_the_same(variant):
     """A GPU gathers the keys and values of all rows; the CPU takes row after row."""
     model = small_model(**variant)
     criterion = make_criterion("acceleration", threshold_of("acceleration", model))
     by_row, _ = decode(model, criterion, 3)
-    original = batched_cache.BatchedKVCache.__init__
-
-    def gathering(self, *arguments):
-        original(self, *arguments)
-        self._gathers = True
-
-    monkeypatch.setattr(batched_cache.BatchedKVCache, "__init__", gathering)
-    gathered, _ = decode(model, criterion, 3)
+    gathered, _ = decode(model, criterion, 3, gathers=True)
     for one, other in zip(by_row, gathered, strict=True):
         assert_close(torch.stack(list(one.logits.values())), torch.stack(list(other.logits.values())))
 

@@ -31,6 +31,10 @@ class BatchedKVCache:
     """A `KVCache` with a slot for every loop step at each of S places.
 
     The tokens of a batch may be at different loop steps: each sees the slot of its own step.
+
+    Attributes:
+        gathers: Whether the keys and values of all rows are gathered for one call of the attention kernel, as by
+            default on a GPU. Otherwise there is a call for each row, and nothing is copied.
     """
 
     def __init__(self, config: ModelConfig, max_loops: int, sequences: int, like: Tensor) -> None:
@@ -42,15 +46,14 @@ class BatchedKVCache:
         self._shape = (sequences, config.context_length)
         # layer -> (slots * 2 * S * T, G, D), the same memory
         self._flat = {number: stored.transpose(3, 4).flatten(0, 3) for number, stored in self.stored.items()}
-        # A GPU gathers the keys of all rows for one call of the kernel; on the CPU a call per row copies nothing.
-        self._gathers = like.is_cuda
+        self.gathers = like.is_cuda
 
     def attend(self, steps: Sequence[Step], positions: Tensor) -> Attend:
         """Attention for tokens of N different places at `positions` (N,): q (N, H, D) and k, v (N, G, D)."""
         sequences, length = self._shape
         at = [(2 * step.k * sequences + step.place) * length + step.position for step in steps]
         at = torch.tensor(at, device=positions.device)  # (N,), the rows of the keys in `_flat`
-        read = self._gathered(steps, positions) if self._gathers else self._row_by_row(steps)
+        read = self._gathered(steps, positions) if self.gathers else self._row_by_row(steps)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             self._flat[layer].index_copy_(0, at, k).index_copy_(0, at + sequences * length, v)
