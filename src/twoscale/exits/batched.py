@@ -6,7 +6,7 @@ step, and the tokens may be at different loop steps (continuous depth batching, 
 goes to the next station at once, and tokens that arrive join those that still loop. Every sequence gets what
 `twoscale.exits.decoder` gives it alone, because the semantics are causal and a token sees its own sequence only.
 
-Loop steps are computed eagerly: compiled and captured steps (`exits.compile`, `exits.cuda_graphs`) are made for one row.
+Loop steps are computed eagerly: compiled and captured ones (`exits.compile`, `exits.cuda_graphs`) are made for one row.
 
 No token waits for ever: every sequence passes all stations once per token, so while tokens wait at one station, those
 of the other sequences run out of work before it.
