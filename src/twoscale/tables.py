@@ -493,6 +493,33 @@ COLUMNS: dict[str, dict[str, str]] = {
         "check_ms": "float64",  # one check of the KL criterion, per token
         "loop_step_ms": "float64",  # one loop step, per token
     },
+    # One row per (criterion, threshold), way to batch, number of sequences and timed repeat.
+    "throughput": {
+        "run": "string",
+        "criterion": "string",  # exit criterion; fixed: the same number of loop steps for all tokens
+        "threshold": "float64",  # of the criterion, τ; for fixed, the number of loop steps
+        "batching": "string",  # refilled: a token that exits makes room at once; slowest: all wait for the last one
+        "sequences": "int32",  # decoded together
+        "repeat": "int32",  # number of the timed repeat
+        "tokens": "int64",  # that were decoded while all sequences were in flight
+        "tokens_per_second": "float64",  # of all sequences together
+        "latency_ms": "float64",  # between two tokens of one sequence, median
+        "latency_high_ms": "float64",  # the same, 95 % quantile
+        "load_average": "float64",  # of the machine, over the last minute
+        "cpus": "int32",  # cores that the job may use
+        "threads": "int32",  # of PyTorch
+    },
+    # The same per group.
+    "throughput_loops": {
+        "run": "string",
+        "criterion": "string",
+        "threshold": "float64",
+        "batching": "string",
+        "sequences": "int32",
+        "repeat": "int32",
+        "group": "string",
+        "evaluations": "float64",  # mean calls of f per token
+    },
     # One row per (model, seed), and one per model for the mean over seeds: held-out cross-entropy of the looped model
     # at train.held_out_loops, of models without loops, and of the untrained looped model. Intervals are of 95 %.
     "controls": {

@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -62,8 +62,9 @@ class Runs:
         self.figures = list(FIGURES)  # a stage may append rows
         self.before_jobs: Callable[[], None] = lambda: None  # a check that the workflow makes when it has a plan
         for run in self.configs.values():
-            for exits in (run.dense_exits, run.calibrated_exits):
-                criterion_files(exits.criteria)  # a file that cannot be read is reported before any job
+            # a file that cannot be read is reported before any job
+            for exits in (run.dense_exits, run.calibrated_exits, run.throughput_exits):
+                criterion_files(exits.criteria)
             _check_folder(run.model.folder)
 
     def __iter__(self) -> Iterator[str]:
@@ -313,15 +314,15 @@ class Runs:
     # --- exit criteria ----------------------------------------------------------------------------------------------
 
     def _exits(self, wildcards: Any, grid: str | None = None) -> ExitsConfig:
-        """The criteria and settings on a grid of thresholds: "exit" as in Fig. 4, "pareto" dense, "calibration"."""
+        """The criteria and settings on a grid of thresholds: that of Fig. 4 is "exit", the dense one "pareto"."""
         config = self._of(wildcards)[1]
-        match grid or wildcards.grid:
-            case "exit":
-                return config.exits
-            case "pareto":
-                return config.dense_exits
-            case "calibration":
-                return config.calibrated_exits
+        grids = {
+            "exit": "exits",
+            "pareto": "dense_exits",
+            "calibration": "calibrated_exits",
+            "throughput": "throughput_exits",
+        }
+        return getattr(config, grids[grid or wildcards.grid])
 
     @property
     def criterion_pattern(self) -> str:
@@ -388,13 +389,13 @@ class Runs:
         self,
         grid: str | None = None,
         criterion: str | None = None,
-        further: tuple[str, ...] = (),
+        sections: Sequence[str] = (),
         **derived: Callable[[Config], Any],
     ) -> Callable:
         """Param function: the slice for exit criteria on a grid, with the code of users' criteria.
 
         `grid` and `criterion` are wildcards unless given; without either of the latter it is about all criteria.
-        `further`: names of further sections. `derived`: further values, as functions of the Config.
+        `sections` are further ones, `derived` further values, as functions of the Config.
         """
 
         def param(wildcards: Any) -> str:
@@ -402,7 +403,7 @@ class Runs:
             if (name := criterion or getattr(wildcards, "criterion", None)) is not None:
                 exits = exits.model_copy(update={"criteria": {name: exits.criteria[name]}})
             files = criterion_files(exits.criteria)
-            names = ("run", "seed", "device", "model", *further)
+            names = ("run", "seed", "device", "model", *sections)
             own = {"exits": lambda config: exits, "criterion_files": lambda config: files}
             return self.slice(*names, **own, **derived)(wildcards)
 

@@ -245,13 +245,14 @@ WRONG = [
     ("data.held_out_tokens", {"pareto": {"latency_repeats": 5000}}, "pareto.latency_repeats"),
     ("calibration.report_share", {"calibration": {"search_share": 0.5, "report_share": 0.5}}, "0.5"),
     ("promises.nats", {"promises": {"nats": [], "disagreement": []}}, "none"),
+    ("data.held_out_tokens", {"throughput": {"sequences": [1, 5000]}}, "throughput.sequences"),
     ("exits.latency_tokens", {"exits": {"latency_tokens": 513}}, "513"),
     ("pareto.latency_tokens", {"pareto": {"latency_tokens": 513}}, "513"),
     ("path_types.max_period", {"path_types": {"max_period": 17}}, "17"),
     ("path_types.window", {"path_types": {"window": 31}}, "31"),
     *(
         (f"{section}.criteria.{name}{below}", {section: {"criteria": {name: entry}}}, found)
-        for section in ("exits", "pareto", "calibration")
+        for section in ("exits", "pareto", "calibration", "throughput")
         for name, entry, below, found in CRITERIA_WRONG
     ),
 ]

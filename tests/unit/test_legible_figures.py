@@ -19,6 +19,7 @@ from tests.unit import (
     test_seeds_figure,
     test_spectrum_tables,
     test_starts_figure,
+    test_throughput,
     test_variants_figure,
 )
 from twoscale.figures import pareto, scaling, style
@@ -83,6 +84,7 @@ def figures(tmp_path_factory):
         "controls": test_controls.draw(folder),
         "calibration": test_calibration.draw(),
         "lens": test_lens.draw(steps=(0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)),
+        "throughput": test_throughput.draw(),
         "pareto": test_scaling_figures.pareto_figure(("fixed", "kl", "cosine", "mine")),
         "arena": test_arena.draw(),
         "path_types": test_path_figures.draw_types(),

@@ -3,7 +3,7 @@
 # in:  the last checkpoint, data/val.bin; probe.safetensors for the criterion `probe`
 # out: exits/{grid}/{criterion}.{quality,loops,controls}.parquet, joined in tables/{grid}_{quality,loops,controls}.parquet;
 #      tables/{grid}_{latency,latency_loops}.parquet; tables/check_cost.parquet (grid exit),
-#      tables/uniform_loops.parquet (grid pareto)
+#      tables/uniform_loops.parquet (grid pareto); tables/throughput.parquet, tables/throughput_loops.parquet
 #
 # The grid exit has the thresholds of `exits`, the grid pareto dense ones. Each criterion has a quality job of its own,
 # which first tries a user's criterion in both engines. In the latency job all criteria take turns. Snakemake deletes
@@ -141,3 +141,32 @@ use rule benchmark_exits as benchmark_pareto with:
         **runs.torch_job("exits", memory=8000, minutes=480, cpus_per_task=4),
     params:
         **kept_script("benchmark_exits", runs.exit_slice("pareto"), "exit_latency", "exit_latency_loops"),
+
+
+rule benchmark_throughput:
+    input:
+        runs.model_files,
+        **HELD_OUT,
+        checkpoint=runs.last_checkpoint,
+        probe=runs.probe_file("throughput"),
+    output:
+        throughput="results/{run}/tables/throughput.parquet",
+        throughput_loops="results/{run}/tables/throughput_loops.parquet",
+    log:
+        "results/{run}/logs/benchmark_throughput.log",
+    benchmark:
+        "results/{run}/benchmarks/benchmark_throughput.tsv"
+    conda:
+        "../../envs/torch.yaml"
+    threads: workflow.cores or 1
+    resources:
+        **runs.torch_job("exits", memory=8000, minutes=240, cpus_per_task=4),
+    params:
+        **kept_script(
+            "benchmark_throughput",
+            runs.exit_slice("throughput", sections=["throughput"]),
+            "throughput",
+            "throughput_loops",
+        ),
+    shell:
+        JOB

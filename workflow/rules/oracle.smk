@@ -26,7 +26,7 @@ rule measure_exit_regret:
     params:
         **kept_script(
             "measure_exit_regret",
-            runs.exit_slice("exit", further=("oracle",)),
+            runs.exit_slice("exit", sections=["oracle"]),
             "exit_regret",
             "oracle_frontier",
         ),

@@ -1039,7 +1039,7 @@ class OracleConfig(Section):
 class ProbeConfig(Section):
     """Fit of the criterion `probe`: a linear classifier of states of the last checkpoint, on training text.
 
-    It is fitted only where `probe` is among the criteria of `exits`, `pareto` or `calibration`.
+    It is fitted only where `probe` is among the criteria of `exits`, `pareto`, `calibration` or `throughput`.
     """
 
     tokens: Count = key(
@@ -1149,6 +1149,31 @@ class PromisesConfig(Section):
         if not self.nats and not self.disagreement:
             raise InputError("config key promises.nats: found none, expected at least one here or in disagreement.")
         return self
+
+
+class ThroughputConfig(Section):
+    """Tokens per second of sequences that are decoded together, at the last checkpoint (results/throughput.pdf).
+
+    Every loop step has its own keys and values, and predictions are made with the head, whatever `exits` says.
+    """
+
+    criteria: Criteria = key(
+        _grids(step_norm=[1e-2], kl=[1e-2], acceleration=[1e-2]),
+        "Exit criteria and their thresholds, which are compared with exits.max_loops loop steps for all tokens. null "
+        "removes a criterion of the defaults or the preset.",
+        source="ours",
+    )
+    sequences: Annotated[tuple[Count, ...], Field(min_length=1), AfterValidator(sort_loops)] = key(
+        (1, 2, 4, 8, 16), "Numbers of sequences. Keys and values of the largest are allocated at once.", source="ours"
+    )
+    prompt_tokens: Count = key(
+        32, "Tokens at the beginning of each sequence that are read untimed; at most half the context.", source="ours"
+    )
+    tokens: Count = key(
+        32, "Tokens behind them in each sequence that are decoded; fewer where the context ends.", source="ours"
+    )
+    repeats: Count = key(3, "Timed repeats.", source="ours")
+    cpu_threads: Count = key(2, "Threads on CPU, the same for every number of sequences.", source="ours")
 
 
 class PathTypesConfig(Section):
@@ -1403,6 +1428,20 @@ class Derived:
         """The settings of exits with the criteria of calibration."""
         return self.exits.model_copy(update={"criteria": self.calibration.criteria})
 
+    @property
+    def throughput_exits(self) -> ExitsConfig:
+        """The exits of the throughput benchmark: throughput.criteria, and all loop steps as `fixed`."""
+        fixed = CriterionConfig(thresholds=(self.exits.max_loops,))
+        update = {"criteria": {"fixed": fixed, **self.throughput.criteria}, "readout": "head", "kv_slots": None}
+        return self.exits.model_copy(update=update)
+
+    @property
+    def throughput_tokens(self) -> tuple[int, int]:
+        """Tokens of a prompt and those that follow it in the throughput benchmark, within model.context_length."""
+        room = self.model.context_length
+        prompt = max(1, min(self.throughput.prompt_tokens, room // 2))
+        return prompt, min(self.throughput.tokens, room - prompt)
+
 
 class Config(Derived, Section):
     """All sections of one run."""
@@ -1429,6 +1468,7 @@ class Config(Derived, Section):
     probe: ProbeConfig = ProbeConfig()
     calibration: CalibrationConfig = CalibrationConfig()
     promises: PromisesConfig = PromisesConfig()
+    throughput: ThroughputConfig = ThroughputConfig()
     path_types: PathTypesConfig = PathTypesConfig()
     path_independence: PathIndependenceConfig = PathIndependenceConfig()
     spectrum: SpectrumConfig = SpectrumConfig()
@@ -1460,7 +1500,7 @@ class Config(Derived, Section):
 
     @model_validator(mode="after")
     def _check_exit_gate(self) -> Self:
-        for key in ("exits", "pareto", "calibration"):
+        for key in ("exits", "pareto", "calibration", "throughput"):
             if "exit_gate" in getattr(self, key).criteria and not self.model.exit_gate:
                 raise InputError(
                     f"config key {key}.criteria.exit_gate: found the criterion, expected a model with "
@@ -1476,7 +1516,7 @@ class Config(Derived, Section):
 
     @model_validator(mode="after")
     def _check_probe(self) -> Self:
-        for key in ("exits", "pareto", "calibration"):
+        for key in ("exits", "pareto", "calibration", "throughput"):
             if "probe" in getattr(self, key).criteria and self.model.source != "trained":
                 raise InputError(
                     f"config key {key}.criteria.probe: found the criterion for a published model, expected a model "
@@ -1494,8 +1534,8 @@ class Config(Derived, Section):
         return self
 
     @model_validator(mode="after")
-    def _check_grids(self) -> Self:
-        for key in ("pareto", "calibration"):
+    def _check_criteria(self) -> Self:
+        for key in ("pareto", "calibration", "throughput"):
             check_criteria(f"{key}.criteria", getattr(self, key).criteria, self.exits.max_loops)
         return self
 
@@ -1525,6 +1565,7 @@ class Config(Derived, Section):
             "pareto.quality_tokens": self.pareto_sequences,
             "pareto.latency_repeats": self.pareto.latency_repeats,
             "oracle.tokens": self.oracle_sequences,
+            "throughput.sequences": self.throughput.sequences[-1],
         }
 
     @model_validator(mode="after")

@@ -3,7 +3,7 @@
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import pairwise
@@ -164,13 +164,16 @@ def timed_segments(context_length: int, tokens: int, segments: int) -> list[slic
     return [slice(start, start + n) for start, n in zip(starts, lengths, strict=True)]
 
 
-def turns(points: Sequence[OperatingPoint], repeats: int) -> list[tuple[int | None, OperatingPoint]]:
-    """The order of a latency measurement: (repeat, point), with None for the turns to discard.
+Turn = tuple[Hashable, Hashable]  # what is compared, and at what, such as an operating point
+
+
+def turns(points: Sequence[Turn], repeats: int) -> list[tuple[int | None, Turn]]:
+    """The order of a measurement of time: (repeat, point), with None for the turns to discard.
 
     The last point of each criterion is first decoded once as a warm-up. Within a repeat all points take turns, and
     each repeat starts a share of the list later than the one before.
     """
-    order: list[tuple[int | None, OperatingPoint]] = [(None, point) for point in dict(points).items()]
+    order: list[tuple[int | None, Turn]] = [(None, point) for point in dict(points).items()]
     for repeat in range(repeats):
         first = repeat * len(points) // repeats
         order += [(repeat, point) for point in (*points[first:], *points[:first])]

@@ -224,6 +224,21 @@ def _calibration(config: Config) -> dict[str, Any]:
     }
 
 
+def _throughput(config: Config) -> dict[str, Any]:
+    prompt, tokens = config.throughput_tokens
+    return {
+        "after": _after(config),
+        "max_loops": config.exits.max_loops,
+        "dtype": config.exits.dtype,
+        "device": config.compute.device,
+        "sequences": ", ".join(map(str, config.throughput.sequences)),
+        "prompt": prompt,
+        "tokens": tokens,
+        "repeats": config.throughput.repeats,
+        "threads": config.throughput.cpu_threads,
+    }
+
+
 def _training(config: Config) -> dict[str, Any]:
     return {
         "groups": _groups(config),
@@ -430,6 +445,13 @@ FIGURES = (
         _calibration,
         loops=_max_loops,
         title="Calibration: evaluations saved at a promised quality",
+    ),
+    Figure(
+        "throughput",
+        table("throughput"),
+        _throughput,
+        loops=_max_loops,
+        title="Throughput: sequences decoded together",
     ),
     Figure("path_types", table("path_types", "path_metrics"), _path_types, claims=(13,)),
     Figure(

@@ -205,7 +205,7 @@ class Analyses:
 def analyses(run: config.Config, supplementary: bool) -> Analyses:
     """The analyses behind the figures and claims, or those of `snakemake supplementary`."""
     exits, sequences = _benchmark(run, supplementary)
-    decoded = _decoded_tokens(run, exits, sequences)
+    decoded = _decoded_tokens(run, exits, sequences) + (_throughput_tokens(run) if supplementary else 0)
     bytes_per_token = _weights_read(run.model, exits.max_loops) * BYTES[exits.dtype]
     return Analyses(_parallel_flops(run, supplementary), decoded, decoded * bytes_per_token)
 
@@ -335,6 +335,15 @@ def _decoded_tokens(run: config.Config, exits: config.ExitsConfig, sequences: in
     rounds = exits.latency_repeats + 1
     timed = 2 * exits.latency_tokens * rounds * _points(exits)
     return timed + run.model.context_length * (rounds + sequences) * _points(exits, sequential=True)
+
+
+def _throughput_tokens(run: config.Config) -> int:
+    """Tokens of the throughput benchmark with those of the prompts, counted as if each was decoded alone.
+
+    Each criterion decodes them twice, refilled and waiting for the slowest.
+    """
+    texts = sum(run.throughput.sequences) * 2 * _points(run.throughput_exits)
+    return texts * sum(run.throughput_tokens) * (run.throughput.repeats + 1)
 
 
 def _points(exits: config.ExitsConfig, sequential: bool | None = None) -> int:
