@@ -55,7 +55,8 @@ def measure_throughput(
     takes turns with every number of sequences, with and without waiting for the slowest, as in `benchmark.turns`. With
     `fixed`, no token is slower than another.
 
-    config: The sections `exits` (criteria, max_loops) and `throughput`, and the section `model`. probe: For its criterion.
+    config: The sections `exits` (criteria, max_loops) and `throughput`, and the section `model`.
+    probe: Fitted probe, for its criterion.
     """
     criteria = make_criteria(config.exits, probe)
     prompt, tokens = config.throughput_tokens
