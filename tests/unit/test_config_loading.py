@@ -479,6 +479,7 @@ PROPERTIES = (
     "lens_steps",
     "lens_other_loops",
     "pareto_sequences",
+    "oracle_sequences",
     "independence_sequences",
     "loop_grid",
     "dense_exits",
