@@ -480,6 +480,7 @@ PROPERTIES = (
     "lens_other_loops",
     "pareto_sequences",
     "calibration_sequences",
+    "oracle_sequences",
     "independence_sequences",
     "loop_grid",
     "dense_exits",

@@ -159,13 +159,14 @@ def test_tokens_to_measure_are_whole_sequences_and_at_least_one(tokens, sequence
         scaling={"tokens": tokens},
         lens={"tokens": tokens},
         pareto={"quality_tokens": tokens},
+        oracle={"tokens": tokens},
         path_independence={"tokens": tokens},
         spectrum={"tokens": tokens, "exact_tokens": 2 * tokens},
     )
     assert config.whole_sequences(tokens, made.model.context_length) == sequences
     assert (made.trajectory_sequences, made.quality_sequences, made.scaling_sequences) == (sequences,) * 3
     assert (made.lens_sequences, made.pareto_sequences, made.independence_sequences) == (sequences,) * 3
-    assert (made.spectrum_sequences, made.exact_sequences) == (sequences,) * 2
+    assert (made.spectrum_sequences, made.exact_sequences, made.oracle_sequences) == (sequences,) * 3
 
 
 @pytest.mark.parametrize(

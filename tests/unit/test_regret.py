@@ -11,7 +11,9 @@ from tests.unit.test_benchmark import checkpoint, exits
 from tests.unit.test_engine import PUBLISHED, VARIANTS
 from tests.unit.test_engine import small_model as trainable_model
 from twoscale import tables
+from twoscale.analysis import arena, arena_page
 from twoscale.config import OracleConfig
+from twoscale.exits.benchmark import measure_quality
 from twoscale.exits.controls import Planned
 from twoscale.exits.criteria import CRITERIA, make_criterion
 from twoscale.exits.frozen import frozen_groups
@@ -145,3 +147,26 @@ def test_a_batch_changes_nothing():
         ]
         frames = [pd.DataFrame(rows[name]).sort_values(keys, ignore_index=True) for rows in (one, all_at_once)]
         pd.testing.assert_frame_equal(*frames, rtol=1e-9)
+
+
+def test_what_is_measured_makes_an_arena_without_negative_regrets():
+    """From the model to the page, on one text."""
+    model = small_model()
+    criteria = {"step_norm": {"thresholds": [1.0, 2.0]}, "acceleration": {"thresholds": [3.0]}}
+    config = exits(criteria, max_loops=6, control_draws=2)
+    quality = measure_quality(checkpoint(model), TEXT, config)
+    regret = measure_regret(checkpoint(model), TEXT, config, OracleConfig(tolerance=0.1))
+    names = ("exit_quality", "exit_loops", "exit_controls", "exit_regret", "oracle_frontier")
+    measured = [pd.DataFrame((quality | regret)[name]) for name in names]
+    table = arena.summarise(*measured)
+    oracle = table[table["reference"] == "oracle"]
+    assert (oracle[["gain", "gain_high", "saved", "saved_high"]].fillna(0) <= 1e-6).all(axis=None)
+    assert len(oracle) == (len(model.config.groups) + 1) * (3 + 6)
+    controls = table[table["reference"] != "oracle"].set_index(["criterion", "threshold", "reference"])
+    of_fixed = measured[2][measured[2]["control"] == "fixed"]
+    own, fixed = (frame.groupby(["criterion", "threshold"])["ce"].mean() for frame in (measured[0], of_fixed))
+    for point in fixed.index:
+        assert controls.loc[(*point, "fixed"), "gain"] == pytest.approx(fixed[point] - own[point])
+    values = {"run": "trial", "text": "books", "draws": 2, "tokens": 20, "loops": 6, "groups": "2, 3-4"}
+    page = arena_page.page(table, arena.settling(measured[3]), values | {"oracle_tokens": 20, "tolerance": "0.1"})
+    assert "| acceleration | 3 | random exits |" in page

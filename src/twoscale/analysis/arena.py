@@ -8,6 +8,7 @@ Units of resampling are documents. A criterion and its references are resampled 
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -154,7 +155,12 @@ def _regrets(regret: pd.DataFrame, frontier: pd.DataFrame, seed: int) -> Iterato
             row |= {"documents": len(units), "evaluations": evaluations, "ce": ce}
             gain = estimate(lambda totals: oracle_gain(*_of_oracle(totals), prices).mean(axis=1), part, seed)
             saved = estimate(lambda totals: oracle_saving(*_of_oracle(totals), prices).mean(axis=1), part, seed)
-            yield row | _columns("gain", gain) | _columns("saved", saved)
+            yield row | _columns("gain", _never_positive(gain)) | _columns("saved", _never_positive(saved))
+
+
+def _never_positive(found: Estimate) -> Estimate:
+    """The gain over an oracle with an interval that ends at 0, which no sample passes."""
+    return replace(found, low=np.minimum(found.low, 0), high=np.minimum(found.high, 0))
 
 
 def _criterion_units(rows: pd.DataFrame, groups: list[str]) -> np.ndarray:

@@ -292,12 +292,17 @@ def _weights_read(model: config.ModelConfig, loops: int) -> float:
 
 
 def _parallel_flops(run: config.Config, supplementary: bool) -> float:
-    """Whole sequences at once: trajectories, noise, fixed loop counts, lens, and criteria that need no predictions."""
+    """Whole sequences at once: trajectories, noise, fixed loop counts, lens, oracle, criteria and controls.
+
+    Without the criteria that need predictions where those are read position by position.
+    """
     model, length = run.model, run.model.context_length
     checkpoints = 1 if model.source == "published" else 1 + len(config.checkpoint_iterations(run.train))
     exits, sequences = _benchmark(run, supplementary)
     passes = [(sequences * _points(exits, sequential=False), exits.max_loops)]
-    lens = run.lens_sequences * _lens_forward(run) if supplementary else 0.0
+    controlled = _points(exits) - len(exits.criteria["fixed"].thresholds if "fixed" in exits.criteria else ())
+    passes.append((sequences * controlled * (exits.control_draws + 1), exits.max_loops))
+    decoded = run.lens_sequences * _lens_forward(run) + run.oracle_sequences * _oracle_forward(run)
     if supplementary:
         draws = run.path_independence.draws + 1 if model.draws_noise else 0
         passes += [
@@ -308,7 +313,7 @@ def _parallel_flops(run: config.Config, supplementary: bool) -> float:
         ]
     else:
         passes.append((checkpoints * run.trajectory_sequences, run.trajectories.loops))
-    return length * (lens + sum(count * _forward(model, loops) for count, loops in passes))
+    return length * (decoded * supplementary + sum(count * _forward(model, loops) for count, loops in passes))
 
 
 def _lens_forward(run: config.Config) -> float:
@@ -319,6 +324,17 @@ def _lens_forward(run: config.Config) -> float:
         behind = len(model.groups) - group - 1
         total += flops_per_token(model, [other] * group + [steps[-1]] + [0] * behind).forward
         total += len(steps) * flops_per_token(model, [0] * (group + 1) + [other] * behind).forward
+    return total
+
+
+def _oracle_forward(run: config.Config) -> float:
+    """FLOPs of the oracle per token: all loop steps, and for each state of a group the layers behind it."""
+    model, loops = run.model, run.exits.max_loops
+    total = _forward(model, loops)
+    for group in range(len(model.groups)):
+        behind = [0] * (group + 1) + [loops] * (len(model.groups) - group - 1)
+        # the run that the states are decoded beside is computed again for every 8 of them
+        total += 9 / 8 * (loops + 1) * flops_per_token(model, behind).forward
     return total
 
 
