@@ -153,7 +153,6 @@ def test_a_criterion_of_the_user_generates_text(results, tmp_path):
     assert b"evaluations per token: 3.00 in 2, 3.00 in 3" in done.stderr
 
 
-@pytest.mark.parametrize(("name", "loops"), [("huginn", "3.00 in 2-3"), ("ouro", "4.00 in 1-2")])
 def test_the_probe_of_a_run_generates_text(results):
     run = trained_run.open_run(results, "small")
     size, groups = run.model.config.hidden_size, len(run.model.config.groups)
@@ -166,6 +165,7 @@ def test_the_probe_of_a_run_generates_text(results):
     assert b"probe.safetensors: no such file" in generate(results, *options).stderr
 
 
+@pytest.mark.parametrize(("name", "loops"), [("huginn", "3.00 in 2-3"), ("ouro", "4.00 in 1-2")])
 def test_a_published_model_generates_text_with_its_published_loops_and_room_for_the_text(tmp_path, capfd, name, loops):
     folder = write_folder(name, tmp_path / name)
     main(parser().parse_args(["--model", str(folder), "--prompt", "the loop", "--tokens", "4", "--seed", "1"]))

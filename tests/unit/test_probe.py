@@ -1,11 +1,15 @@
 """The probe: its features, its fit, the criterion that reads it, and its file."""
 
+import importlib.util
+from types import SimpleNamespace
+
 import pytest
 import torch
 
-from tests.small import checkpoint, held_out, job_config, model_config
+from tests.segment import SEED, Run
+from tests.small import ROOT, checkpoint, held_out, job_config, model_config
 from tests.unit.test_engine import CONTEXT_LENGTH, MAX_LOOPS, decode_text, make_decoder, noise_of, small_model, text
-from twoscale import config
+from twoscale import config, tables
 from twoscale.errors import InputError
 from twoscale.exits.benchmark import make_criteria
 from twoscale.exits.oracle import settled_within
@@ -224,3 +228,33 @@ def test_a_probe_of_another_checkpoint_is_refused(tmp_path):
         open_probe(path, checkpoint(model, seed=1, iteration=20))
     with pytest.raises(InputError, match="hidden_size is 8 there, expected 16"):
         open_probe(path, checkpoint(initialise(model_config(hidden_size=16), 3), iteration=20))
+
+
+# --- the rules ---------------------------------------------------------------------------------------------------
+
+
+def call(script, **arguments):
+    """Run the main function of an entry script."""
+    specification = importlib.util.spec_from_file_location(script, ROOT / "scripts" / f"{script}.py")
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    module.main(SimpleNamespace(**arguments))
+
+
+def test_the_rules_fit_a_probe_on_training_text_and_measure_its_quality(tmp_path):
+    run = Run(tmp_path / "run")
+    files = {"checkpoint": run.checkpoint(0), "metadata": tmp_path / "run" / "tokens.json"}
+    probe, quality_file, loops_file = (tmp_path / name for name in ("probe.safetensors", "quality", "loops"))
+    fitted = job_config(model=run.model, probe=config.ProbeConfig(tokens=32), max_loops=4, seed=SEED)
+    call("train_probe", config=fitted, train=tmp_path / "run" / "train.bin", probe=probe, **files)
+
+    exits = config.ExitsConfig(max_loops=4, criteria={"probe": {"thresholds": [0.01, 0.5, 1.0]}}, quality_tokens=16)
+    measured = job_config(model=run.model, exits=exits, criterion_files={}, seed=SEED)
+    outputs = {"quality": quality_file, "loops": loops_file}
+    val = tmp_path / "run" / "val.bin"
+    call("measure_exit_quality", config=measured, val=val, probe=probe, threads=1, **files, **outputs)
+    evaluations = tables.read("exit_loops", loops_file).groupby("threshold")["evaluations"].mean()
+    assert evaluations[0.01] < 4
+    assert evaluations[1.0] == 4
+    assert evaluations.is_monotonic_increasing
+    assert tables.read("exit_quality", quality_file)["ce"].notna().all()

@@ -1044,8 +1044,8 @@ class ProbeConfig(Section):
 
     tokens: Count = key(
         4096,
-        "Tokens of training text, in whole sequences spread over it. Each is a sample at every of exits.max_loops loop "
-        "steps, with model.hidden_size + 2 features in float64, which are in memory twice.",
+        "Tokens of training text, in whole sequences spread over it. Each is a sample after each of its "
+        "exits.max_loops loop steps, with model.hidden_size + 2 features in float64, which are in memory twice.",
         source="ours",
     )
     tolerance: NonNegative = key(

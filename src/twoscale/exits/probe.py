@@ -161,16 +161,16 @@ def fit(seen: Tensor, settled: Tensor, penalty: float) -> tuple[Tensor, Tensor]:
 
 def fit_probe(checkpoint: LoadedCheckpoint, text: HeldOut, config: ConfigSlice) -> Probe:
     """The probe of all groups of a model, fitted on `text`; `config` as for `trajectory_samples`."""
-    labels = checkpoint.model.config.group_labels
-    fitted = []
+    labels, size = checkpoint.model.config.group_labels, checkpoint.model.config.hidden_size
+    weight = torch.zeros(len(labels), size + FURTHER_FEATURES, dtype=torch.float64)
+    bias = torch.zeros(len(labels), dtype=torch.float64)
     with progress.meter("probe", len(labels), "groups") as bar:
         for group, label in enumerate(labels):
             seen, settled = trajectory_samples(checkpoint, text, group, config)
-            fitted.append(fit(seen, settled, config.probe.penalty))
-            print(f"probe {label}: {quality(seen, settled, *fitted[-1])}")
+            weight[group], bias[group] = fit(seen, settled, config.probe.penalty)
+            print(f"probe {label}: {quality(seen, settled, weight[group], bias[group])}")
             bar.update(1)
-    weights, biases = zip(*fitted, strict=True)
-    return Probe(torch.stack(weights), torch.stack(biases))
+    return Probe(weight, bias)
 
 
 def quality(seen: Tensor, settled: Tensor, weight: Tensor, bias: Tensor) -> str:
