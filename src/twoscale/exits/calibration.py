@@ -11,7 +11,7 @@ Only the tokens of a sequence that belong to the document of its first token cou
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -223,25 +223,25 @@ def measure_calibration(
     ((name, entry),) = config.exits.criteria.items()
     classes, evaluator = criterion_classes(config.exits, probe), TextEvaluator(checkpoint, config.exits)
     part_of = split_documents(text.documents, config.search_share, config.report_share, config.seed)
-    rows = {part: [row for row, one in enumerate(text.documents) if part_of[one] == part] for part in PARTS}
+    labels = checkpoint.model.config.group_labels
 
-    def measured_under(part: MeasuredText, thresholds: Thresholds, bar) -> Measured:
+    def measured_text(*parts: str) -> MeasuredText:
+        rows = [row for row, document in enumerate(text.documents) if part_of[document] in parts]
+        return MeasuredText(evaluator, select(text, rows), end_of_text)
+
+    def measure(part: MeasuredText, bar: Any, thresholds: Thresholds) -> Measured:
         bar.update(part.text.inputs.numel())
         return part.measure(make_per_group(name, thresholds, classes))
 
-    searched = MeasuredText(evaluator, select(text, rows[SEARCH]), end_of_text)
     with progress.meter(f"search of {name}", None, "tokens") as bar:
+        searched = measured_text(SEARCH)
         paths = search_paths(
-            entry.thresholds,
-            len(checkpoint.model.config.groups),
-            lambda thresholds: measured_under(searched, thresholds, bar).cost,
-            config.path_end,
+            entry.thresholds, len(labels), lambda point: measure(searched, bar, point).cost, config.path_end
         )
-    rest = MeasuredText(evaluator, select(text, sorted(rows[CALIBRATION] + rows[REPORT])), end_of_text)
+    rest = measured_text(CALIBRATION, REPORT)
     points = list(dict.fromkeys(point for path in paths.values() for point in path))
     with progress.meter(f"calibration of {name}", len(points) * rest.text.inputs.numel(), "tokens") as bar:
-        measured = {point: measured_under(rest, point, bar) for point in points}
-    labels = checkpoint.model.config.group_labels
+        measured = {point: measure(rest, bar, point) for point in points}
     return (
         [row for path in paths for row in _run_rows(name, path, paths[path], measured, rest.text, part_of)],
         [row for path in paths for row in _path_rows(name, path, paths[path], labels)],
