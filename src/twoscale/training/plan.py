@@ -205,7 +205,10 @@ class Analyses:
 def analyses(run: config.Config, supplementary: bool) -> Analyses:
     """The analyses behind the figures and claims, or those of `snakemake supplementary`."""
     exits, sequences = _benchmark(run, supplementary)
-    decoded = _decoded_tokens(run, exits, sequences) + (_throughput_tokens(run) if supplementary else 0)
+    decoded = _decoded_tokens(run, exits, sequences)
+    if supplementary:
+        decoded += _throughput_tokens(run)
+        decoded += round(run.model.context_length * _calibration_sequences(run, sequential=True))
     bytes_per_token = _weights_read(run.model, exits.max_loops) * BYTES[exits.dtype]
     return Analyses(_parallel_flops(run, supplementary), decoded, decoded * bytes_per_token)
 
@@ -292,7 +295,7 @@ def _weights_read(model: config.ModelConfig, loops: int) -> float:
 
 
 def _parallel_flops(run: config.Config, supplementary: bool) -> float:
-    """Whole sequences at once: trajectories, noise, fixed loop counts, lens, oracle, criteria and controls.
+    """Whole sequences at once: trajectories, noise, fixed loop counts, lens, oracle, probe, criteria and controls.
 
     Without the criteria that need predictions where those are read position by position.
     """
@@ -303,12 +306,15 @@ def _parallel_flops(run: config.Config, supplementary: bool) -> float:
     controlled = _points(exits) - len(exits.criteria["fixed"].thresholds if "fixed" in exits.criteria else ())
     passes.append((sequences * controlled * (exits.control_draws + 1), exits.max_loops))
     decoded = run.lens_sequences * _lens_forward(run) + run.oracle_sequences * _oracle_forward(run)
+    if "probe" in {**run.dense_exits.criteria, **run.calibration.criteria, **run.throughput.criteria}:
+        decoded += run.probe_sequences * _oracle_forward(run)  # it is fitted on the states that an oracle decodes
     if supplementary:
         draws = run.path_independence.draws + 1 if model.draws_noise else 0
         passes += [
             (checkpoints * draws * run.independence_sequences, run.trajectories.loops),
             *((checkpoints * run.scaling_sequences, loops) for loops in run.scaling.loops),
             *((run.pareto_sequences, loops) for loops in run.loop_grid),
+            (_calibration_sequences(run, sequential=False), exits.max_loops),
             *_spectrum_passes(run, checkpoints),
         ]
     else:
@@ -346,6 +352,26 @@ def _spectrum_passes(run: config.Config, checkpoints: int) -> list[tuple[int, in
     return [(checkpoints * paths, run.spectrum.steps), (checkpoints * exact, products)]
 
 
+def _calibration_sequences(run: config.Config, sequential: bool) -> float:
+    """Sequences of the calibration, each counted once for each of the thresholds under which it is read, at most.
+
+    Of criteria that process text position by position, or of the others.
+    """
+    exits, searched = run.calibrated_exits, run.calibration.search_share
+    total = 0.0
+    for name, entry in exits.criteria.items():
+        if sequential == _is_sequential(exits, name):
+            search, paths = calibration_points(len(entry.thresholds), len(run.model.groups))
+            total += 1 + searched * search + (1 - searched) * paths  # 1: at all loop steps
+    return run.calibration_sequences * total
+
+
+def calibration_points(thresholds: int, groups: int) -> tuple[int, int]:
+    """Thresholds of all groups that the search of the calibration measures, and those of its two paths, at most."""
+    steps = groups * (thresholds - 1) if groups > 1 else 0  # of the path that changes one group at a time
+    return thresholds + groups * steps, thresholds + steps + 1
+
+
 def _decoded_tokens(run: config.Config, exits: config.ExitsConfig, sequences: int) -> int:
     """Tokens read one by one: timed ones, each twice, and whole texts under criteria that need predictions."""
     rounds = exits.latency_repeats + 1
@@ -367,8 +393,13 @@ def _points(exits: config.ExitsConfig, sequential: bool | None = None) -> int:
     return sum(
         len(entry.thresholds)
         for name, entry in exits.criteria.items()
-        if sequential is None or sequential == (exits.readout != "head" and name in READS_PREDICTIONS)
+        if sequential is None or sequential == _is_sequential(exits, name)
     )
+
+
+def _is_sequential(exits: config.ExitsConfig, criterion: str) -> bool:
+    """Whether text is processed position by position under a criterion."""
+    return exits.readout != "head" and criterion in READS_PREDICTIONS
 
 
 def published_rows(plan: PublishedPlan, rates: Rates) -> list[tuple[str, str]]:
