@@ -9,6 +9,8 @@
 3. A step of the demo, looped, against the same step of an older checkout (aim: at least 1.4). Without `--before` only
    its tokens per second are printed.
 4. Peak memory of a step of the paper's model on 2 x 512 tokens.
+5. A step of the preset `overnight`, compiled in float32 and in bfloat16, against the same step in float32 without
+   compilation. No aim: it depends on the processor.
 
 Each model lives in a process of its own, so none shares memory or an allocator with another; the processes take turns,
 and the one that waits does nothing. Printed are medians, and the median and quartiles of the ratio of each turn.
@@ -23,7 +25,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -55,23 +57,29 @@ def step_of(model: ModelConfig, train: TrainConfig) -> Step:
     """One iteration of this project's training of `model`, a preset with changes."""
     from twoscale.data.batches import HeldOut
     from twoscale.model.transformer import initialise
-    from twoscale.training.trainer import Trainer, TrainingData, TrainingState, make_optimizer
+    from twoscale.training.trainer import Trainer, TrainingData, TrainingState, compile_blocks, make_optimizer
 
     config = SimpleNamespace(seed=SEED, device="cpu", model=model, train=train)
     none = torch.empty(0, dtype=torch.int64)
     trainer = Trainer(config, TrainingData(tokens(model.vocab_size), HeldOut(none, none, (), ())))
     weights = initialise(model, SEED)
+    if train.compile:
+        compile_blocks(weights)
     state = TrainingState(weights, make_optimizer(weights, train), 0, 0)
     return lambda: trainer.iterate(state)
 
 
-def preset_step(name: str, batch_size: int | None = None, **model: object) -> Step:
+def preset_step(name: str, batch_size: int | None = None, train: Mapping[str, object] = {}, **model: object) -> Step:
     from twoscale import config
 
     run = config.checked(config.preset(name))
     changes = {} if batch_size is None else {"batch_size": batch_size, "micro_batches": 1}
-    train = run.train.model_copy(update={"cpu_threads": THREADS, "compile": False} | changes)
-    return step_of(run.model.model_copy(update=model), train)
+    recipe = run.train.model_copy(update={"cpu_threads": THREADS, "compile": False} | changes | train)
+    return step_of(run.model.model_copy(update=model), recipe)
+
+
+def compiled_step(name: str, precision: str) -> Step:
+    return preset_step(name, train={"compile": True, "precision": precision})
 
 
 def plain_step(hidden_size: int, num_heads: int, batch_size: int, length: int) -> Step:
@@ -124,7 +132,13 @@ def products_step(hidden_size: int, num_heads: int, batch_size: int, length: int
 def worker(kind: str, *arguments: str) -> None:
     """Run one step for each line of stdin and print its seconds; at the end, the peak memory in bytes."""
     torch.set_num_threads(THREADS)
-    makers = {"plain": plain_step, "products": products_step, "nanogpt": nanogpt_step, "preset": preset_step}
+    makers = {
+        "plain": plain_step,
+        "products": products_step,
+        "nanogpt": nanogpt_step,
+        "preset": preset_step,
+        "compiled": compiled_step,
+    }
     with contextlib.redirect_stdout(sys.stderr):
         step = makers[kind](*(int(a) if a.isdigit() else a for a in arguments))
     for _ in sys.stdin:
@@ -196,6 +210,9 @@ def main() -> None:
     paper = Model.start("preset", "paper", 2)
     paper.seconds()
     print(f"paper, 2 x 512 tokens: {paper.peak_bytes() / 1e9:.2f} GB", flush=True)
+    for precision in ("float32", "bfloat16"):
+        compiled, eager = Model.start("compiled", "overnight", precision), Model.start("preset", "overnight")
+        compare(f"overnight, compiled in {precision}, against eager in float32", compiled, eager, 16 * 256, repeats, "")
 
 
 if __name__ == "__main__":

@@ -527,7 +527,7 @@ def test_a_section_that_is_absent_from_a_slice_is_named(tiny):
 def test_a_training_identity_and_its_runtime_are_a_whole_section(tiny):
     identity = json.dumps(config.training_identity(tiny))
     part = config.ConfigSlice.from_json(identity, runtime=config.runtime(tiny))
-    train = tiny.train.model_copy(update={"compile": False})
+    train = tiny.train.model_copy(update={"compile": False, "precision": "float32"})
     assert (part.train, part.model, part.seed, part.device) == (train, tiny.model, tiny.seed, "cpu")
     with pytest.raises(InputError, match=r"config key train: found no iterations, .*, expected all keys"):
         _ = config.ConfigSlice.from_json(identity).train
