@@ -57,7 +57,7 @@ def main(arguments: argparse.Namespace) -> None:
     run = open_model(arguments, prompts)
     sampling = Sampling(arguments.temperature, arguments.top_k, arguments.top_p, arguments.seed)
     if arguments.batch is not None:
-        criterion = parse_criterion(arguments, "tau", arguments.tau)
+        criterion = parse_criterion(arguments, run, "tau", arguments.tau)
         generate_batch(run, prompts, criterion, sampling, arguments)
     else:
         generate_text(run, sampling, arguments)
