@@ -244,17 +244,16 @@ def call(script, **arguments):
 def test_the_rules_fit_a_probe_on_training_text_and_measure_its_quality(tmp_path):
     run = Run(tmp_path / "run")
     files = {"checkpoint": run.checkpoint(0), "metadata": tmp_path / "run" / "tokens.json"}
-    probe, quality_file, loops_file = (tmp_path / name for name in ("probe.safetensors", "quality", "loops"))
+    probe, outputs = tmp_path / "probe.safetensors", {n: tmp_path / n for n in ("quality", "loops", "controls")}
     fitted = job_config(model=run.model, probe=config.ProbeConfig(tokens=32), max_loops=4, seed=SEED)
     call("train_probe", config=fitted, train=tmp_path / "run" / "train.bin", probe=probe, **files)
 
     exits = config.ExitsConfig(max_loops=4, criteria={"probe": {"thresholds": [0.01, 0.5, 1.0]}}, quality_tokens=16)
     measured = job_config(model=run.model, exits=exits, criterion_files={}, seed=SEED)
-    outputs = {"quality": quality_file, "loops": loops_file}
     val = tmp_path / "run" / "val.bin"
     call("measure_exit_quality", config=measured, val=val, probe=probe, threads=1, **files, **outputs)
-    evaluations = tables.read("exit_loops", loops_file).groupby("threshold")["evaluations"].mean()
+    evaluations = tables.read("exit_loops", outputs["loops"]).groupby("threshold")["evaluations"].mean()
     assert evaluations[0.01] < 4
     assert evaluations[1.0] == 4
     assert evaluations.is_monotonic_increasing
-    assert tables.read("exit_quality", quality_file)["ce"].notna().all()
+    assert tables.read("exit_quality", outputs["quality"])["ce"].notna().all()
