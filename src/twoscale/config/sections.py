@@ -642,7 +642,7 @@ class TrainConfig(Section):
     precision: Literal["auto", "float32", "bfloat16"] = key(
         "auto",
         "Precision of matrix products and attention in training, by autocast; weights and optimizer are float32. auto: "
-        "bfloat16 on CUDA, float32 on CPU, where bfloat16 pays on processors with AVX512-BF16 or AMX.",
+        "bfloat16 on CUDA, float32 on CPU. On CPU bfloat16 needs AVX512-BF16 or AMX to be fast.",
         source="ours",
     )
     recompute: Flag = key(
