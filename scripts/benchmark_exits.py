@@ -9,6 +9,7 @@ import torch
 from twoscale import command, tables
 from twoscale.data.batches import open_held_out
 from twoscale.exits.benchmark import measure_check_cost, measure_latency
+from twoscale.exits.probe import open_probe
 from twoscale.model.checkpoints import open_checkpoint
 
 
@@ -18,8 +19,9 @@ def main(arguments) -> None:
     checkpoint = open_checkpoint(arguments.checkpoint, config, exits.dtype)
     prompts = open_held_out(arguments.val, arguments.metadata, config.model, exits.latency_repeats)
 
-    measured = {}
-    measured["exit_latency"], measured["exit_latency_loops"] = measure_latency(checkpoint, prompts, exits)
+    probe = open_probe(arguments.probe, checkpoint)
+    latency, loops = measure_latency(checkpoint, prompts, exits, probe)
+    measured = {"exit_latency": latency, "exit_latency_loops": loops}
     if arguments.check_cost is not None:
         measured["check_cost"] = list(measure_check_cost(checkpoint, prompts, exits))
     for name, rows in measured.items():
@@ -29,4 +31,4 @@ def main(arguments) -> None:
 
 if __name__ == "__main__":
     files = ("checkpoint", "val", "metadata", "latency", "latency_loops")
-    command.run(main, command.parser(__doc__, files, optional=("check_cost",)))
+    command.run(main, command.parser(__doc__, files, optional=("check_cost", "probe")))

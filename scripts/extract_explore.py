@@ -7,6 +7,7 @@ from twoscale import command, tables
 from twoscale.data.batches import open_held_out
 from twoscale.data.tokenizer import load_tokenizer
 from twoscale.exits import explore
+from twoscale.exits.probe import open_probe
 from twoscale.model.checkpoints import open_checkpoint
 
 
@@ -23,7 +24,9 @@ def main(arguments) -> None:
     # one model at a time: the geometry in the dtype of trajectories, the exits in that of the exit tables
     loops = config.exits.max_loops
     states, components = explore.trace_states(opened(config.trajectories.dtype), sequence, loops, tokenizer)
-    exits = pd.DataFrame(explore.exit_rows(opened(config.exits.dtype), sequence, config.exits))
+    checkpoint = opened(config.exits.dtype)
+    probe = open_probe(arguments.probe, checkpoint)
+    exits = pd.DataFrame(explore.exit_rows(checkpoint, sequence, config.exits, probe))
     tokens = pd.DataFrame(explore.token_rows(sequence, tokenizer))
     for name, frame in {"tokens": tokens, "states": states, "components": components, "exits": exits}.items():
         tables.write(f"explore_{name}", frame.assign(run=config.run), getattr(arguments, name))
@@ -31,4 +34,5 @@ def main(arguments) -> None:
 
 if __name__ == "__main__":
     outputs = ("tokens", "states", "components", "exits")
-    command.run(main, command.parser(__doc__, ("checkpoint", "val", "metadata", *outputs), optional=("tokenizer",)))
+    files = ("checkpoint", "val", "metadata", *outputs)
+    command.run(main, command.parser(__doc__, files, optional=("tokenizer", "probe")))

@@ -1,4 +1,4 @@
-"""Rule measure_exit_quality: quality and loops of one exit criterion on the last checkpoint.
+"""Rule measure_exit_quality: quality and loops of one exit criterion and of its controls on the last checkpoint.
 
 A criterion from a user's file is first tried on a few tokens.
 """
@@ -10,6 +10,7 @@ from twoscale import command, tables
 from twoscale.config import whole_sequences
 from twoscale.data.batches import open_held_out
 from twoscale.exits.benchmark import measure_quality
+from twoscale.exits.probe import open_probe
 from twoscale.exits.trial import try_criteria
 from twoscale.model.checkpoints import open_checkpoint
 
@@ -22,13 +23,14 @@ def main(arguments) -> None:
     text = open_held_out(arguments.val, arguments.metadata, config.model, sequences)
     if config.criterion_files:
         try_criteria(checkpoint, text.inputs[0], exits)
-    for name, rows in zip(("quality", "loops"), measure_quality(checkpoint, text, exits), strict=True):
-        table = f"exit_{name}"
+    measured = measure_quality(checkpoint, text, exits, open_probe(arguments.probe, checkpoint))
+    for table, rows in measured.items():
         frame = pd.DataFrame(rows, columns=list(tables.columns(table))).assign(run=config.run)
-        tables.write(table, frame, getattr(arguments, name))
+        tables.write(table, frame, getattr(arguments, table.removeprefix("exit_")))
 
 
 if __name__ == "__main__":
-    parser = command.parser(__doc__, files=("checkpoint", "val", "metadata", "quality", "loops"))
+    files = ("checkpoint", "val", "metadata", "quality", "loops", "controls")
+    parser = command.parser(__doc__, files, optional=("probe",))
     parser.add_argument("--threads", type=int, required=True, help="threads of torch")
     command.run(main, parser)

@@ -140,6 +140,13 @@ def leaves(criterion, threshold, states, decode):
         case "argmax_stability":
             tokens = [int(decode(state).argmax()) for state in states[1:]][-threshold - 1 :]
             return len(tokens) == threshold + 1 and len(set(tokens)) == 1
+        case "confidence":
+            return max(predicted(x_new, decode)) >= threshold
+        case "margin":
+            *_, second, first = sorted(predicted(x_new, decode))
+            return first - second >= threshold
+        case "entropy":
+            return -sum(a * math.log(a) for a in predicted(x_new, decode)) < threshold
         case "exit_gate":
             gates = [float(decode(state)) for state in states[1:]]
             stays = math.prod(1 - gate for gate in gates)

@@ -295,6 +295,84 @@ COLUMNS: dict[str, dict[str, str]] = {
         "loop_steps": "float64",  # mean loop steps behind the returned state (k of Algorithm 1)
         "evaluations": "float64",  # mean calls of f per token
     },
+    # One row per operating point of a criterion, control, draw and held-out sequence.
+    "exit_controls": {
+        "run": "string",
+        "criterion": "string",
+        "threshold": "float64",
+        "control": "string",  # random: the criterion's counts of evaluations at random tokens; fixed: the mean of them
+        "draw": "int32",  # number of the draw of the tokens
+        "sequence": "int32",
+        "document": "int32",  # held-out document with the first token of the sequence
+        "tokens": "int64",
+        "evaluations": "float64",  # mean calls of f over tokens and groups; over the text that of the criterion
+        "ce": "float64",
+    },
+    # One row per (group, operating point, oracle, held-out sequence), on frozen trajectories: tokens leave this group
+    # one at a time, all others run exits.max_loops. Criterion fixed has every loop count.
+    "exit_regret": {
+        "run": "string",
+        "group": "string",
+        "criterion": "string",
+        "threshold": "float64",
+        "oracle": "string",  # loss, prediction: leaves at the first state from which this stays that of all loop steps
+        "sequence": "int32",
+        "document": "int32",  # held-out document with the first token of the sequence
+        "tokens": "int64",
+        "evaluations": "float64",  # mean calls of f per token, of the criterion
+        "ce": "float64",  # of the states with which tokens leave
+        "least": "float64",  # mean calls of f per token, of the oracle
+        "settled": "float64",  # share of tokens that leave settled: no earlier than with the oracle
+        "extra": "float64",  # calls of f above those of the oracle, where settled, else 0; mean over all tokens
+        "lost": "float64",  # nats above those at all loop steps, where not settled, else 0; mean over all tokens
+    },
+    # One row per (group, price, held-out sequence): the budget oracle, which chooses the exit of each token with the
+    # least loss + price x evaluations on frozen trajectories.
+    "oracle_frontier": {
+        "run": "string",
+        "group": "string",
+        "price": "float64",  # of an evaluation, in nats
+        "sequence": "int32",
+        "document": "int32",  # held-out document with the first token of the sequence
+        "tokens": "int64",
+        "evaluations": "float64",  # mean calls of f per token
+        "ce": "float64",  # nats per token
+    },
+    # One row per (group, operating point, reference). Intervals are 95 % bootstraps over documents.
+    "arena": {
+        "run": "string",
+        "criterion": "string",
+        "threshold": "float64",
+        "group": "string",  # all: of the controls, exits from all groups; of the oracle, the mean of the groups
+        "reference": "string",  # random, fixed: controls, as in exit_controls; oracle: the budget oracle
+        "documents": "int64",
+        "evaluations": "float64",  # mean calls of f per token and group, of the criterion
+        "ce": "float64",  # nats per token, of the criterion
+        "gain": "float64",  # nats per token, at equal evaluations: ce of the reference minus that of the criterion
+        "gain_low": "float64",  # 95 % interval
+        "gain_high": "float64",  # its other end
+        "saved": "float64",  # at equal ce: evaluations of the reference minus those of the criterion, null out of range
+        "saved_low": "float64",  # 95 % interval; null if a bootstrap sample is out of the range of the reference
+        "saved_high": "float64",  # its other end
+    },
+    # One row per (operating point, oracle): exit_regret over all groups. Intervals are bootstraps over documents.
+    "settling": {
+        "run": "string",
+        "criterion": "string",
+        "threshold": "float64",
+        "oracle": "string",  # loss or prediction, see exit_regret
+        "evaluations": "float64",  # mean calls of f per token and group, of the criterion
+        "least": "float64",  # the same of the oracle
+        "unsettled": "float64",  # share of (token, group) that leave before they are settled
+        "unsettled_low": "float64",  # 95 % interval
+        "unsettled_high": "float64",  # its other end
+        "extra": "float64",  # mean calls of f above those of the oracle, over those that leave settled
+        "extra_low": "float64",  # 95 % interval
+        "extra_high": "float64",  # its other end
+        "lost": "float64",  # mean nats above the cross-entropy at all loop steps, over those that leave unsettled
+        "lost_low": "float64",  # 95 % interval
+        "lost_high": "float64",  # its other end
+    },
     # One row per (checkpoint, fixed loop count, held-out sequence).
     "scaling_quality": {
         "iteration": "int64",
@@ -349,6 +427,64 @@ COLUMNS: dict[str, dict[str, str]] = {
         "ppl": "float64",
         "share_at_max_loops": "float64",  # share of tokens whose prediction settles only at exits.max_loops
     },
+    # Points on the paths through the thresholds of an exit criterion, from many evaluations to few (snakemake
+    # results/calibration.pdf): one row per (criterion, path, point, held-out sequence) of the documents that choose
+    # thresholds and of those that they are reported on. Means are over the tokens that belong to `document`.
+    "calibration_runs": {
+        "run": "string",
+        "criterion": "string",
+        "path": "string",  # common: one threshold for all groups; per_group: one for each
+        "place": "int32",  # of the point on its path, from 0
+        "part": "string",  # calibration or report
+        "sequence": "int32",
+        "document": "int32",  # held-out document with the first token of the sequence
+        "tokens": "int64",  # of the sequence that belong to the document
+        "ce": "float64",  # nats per token
+        "full_ce": "float64",  # nats per token at all loop steps
+        "agreement": "float64",  # share of tokens whose most likely next token is that of all loop steps
+        "evaluations": "float64",  # mean calls of f per token and group
+    },
+    # The thresholds of the points: one row per (criterion, path, point, group).
+    "calibration_paths": {
+        "run": "string",
+        "criterion": "string",
+        "path": "string",  # common or per_group
+        "place": "int32",  # of the point on its path, from 0
+        "group": "string",
+        "threshold": "float64",
+    },
+    # Promises and whether they were kept: one row per (criterion, path, loss, epsilon). Columns from `loss` on are
+    # measured on the documents of the report; without a threshold that the promise allows, all loop steps are run.
+    "calibration": {
+        "run": "string",
+        "criterion": "string",
+        "path": "string",  # common or per_group
+        "promise": "string",  # ce: rise in nats per token; disagreement: share of other most likely next tokens
+        "epsilon": "float64",  # most that is promised, mean over units
+        "delta": "float64",  # probability with which the promise may be broken
+        "units": "int64",  # documents or sequences that choose the threshold
+        "place": "int32",  # of the chosen point on its path; -1: none
+        "p_value": "float64",  # of the chosen point; of the first one of the path if none is chosen
+        "report_documents": "int64",
+        "loss": "float64",  # mean over units, each clipped as in the test
+        "loss_low": "float64",  # 95 % interval over documents
+        "loss_high": "float64",  # 95 % interval over documents
+        "unclipped": "float64",  # mean over tokens of the loss as it is
+        "saved": "float64",  # share of the evaluations at all loop steps
+        "saved_low": "float64",  # 95 % interval over documents
+        "saved_high": "float64",  # 95 % interval over documents
+        "verdict": "string",  # on the promise: holds, does not hold, cannot be judged, or no threshold
+    },
+    # The chosen thresholds: one row per (criterion, path, promise, epsilon, group); none where there is no threshold.
+    "calibrated_thresholds": {
+        "run": "string",
+        "criterion": "string",
+        "path": "string",  # common or per_group
+        "promise": "string",  # ce or disagreement
+        "epsilon": "float64",
+        "group": "string",
+        "threshold": "float64",
+    },
     # One row per (repeat, group): the time of one KL check and of one loop step, for one token.
     "check_cost": {
         "run": "string",
@@ -356,6 +492,33 @@ COLUMNS: dict[str, dict[str, str]] = {
         "repeat": "int32",
         "check_ms": "float64",  # one check of the KL criterion, per token
         "loop_step_ms": "float64",  # one loop step, per token
+    },
+    # One row per (criterion, threshold), way to batch, number of sequences and timed repeat.
+    "throughput": {
+        "run": "string",
+        "criterion": "string",  # exit criterion; fixed: the same number of loop steps for all tokens
+        "threshold": "float64",  # of the criterion, τ; for fixed, the number of loop steps
+        "batching": "string",  # refilled: a token that exits makes room at once; slowest: all wait for the last one
+        "sequences": "int32",  # decoded together
+        "repeat": "int32",  # number of the timed repeat
+        "tokens": "int64",  # that were decoded while all sequences were in flight
+        "tokens_per_second": "float64",  # of all sequences together
+        "latency_ms": "float64",  # between two tokens of one sequence, median
+        "latency_high_ms": "float64",  # the same, 95 % quantile
+        "load_average": "float64",  # of the machine, over the last minute
+        "cpus": "int32",  # cores that the job may use
+        "threads": "int32",  # of PyTorch
+    },
+    # The same per group.
+    "throughput_loops": {
+        "run": "string",
+        "criterion": "string",
+        "threshold": "float64",
+        "batching": "string",
+        "sequences": "int32",
+        "repeat": "int32",
+        "group": "string",
+        "evaluations": "float64",  # mean calls of f per token
     },
     # One row per (model, seed), and one per model for the mean over seeds: held-out cross-entropy of the looped model
     # at train.held_out_loops, of models without loops, and of the untrained looped model. Intervals are of 95 %.

@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from twoscale.training.plan import mean_flops_per_token
 GPT2 = "results/gpt2.tiktoken"
 NOTHING = "(?!)"  # a regular expression that matches nothing
 TOKENIZER = "tokenizer.json"
+PROBE = "probe.safetensors"
 OPTIMIZER = ".optimizer.safetensors"  # end of the names of optimizer states
 KEPT = ".kept"  # folder of a run with results that reruns restore
 REPORT_RESULTS = "results/report/results.json"  # figure -> sentences, written with the first page of the report
@@ -61,7 +62,9 @@ class Runs:
         self.figures = list(FIGURES)  # a stage may append rows
         self.before_jobs: Callable[[], None] = lambda: None  # a check that the workflow makes when it has a plan
         for run in self.configs.values():
-            criterion_files(run.dense_exits.criteria)  # a file that cannot be read is reported before any job
+            # a file that cannot be read is reported before any job
+            for exits in (run.dense_exits, run.calibrated_exits, run.throughput_exits):
+                criterion_files(exits.criteria)
             _check_folder(run.model.folder)
 
     def __iter__(self) -> Iterator[str]:
@@ -311,15 +314,21 @@ class Runs:
     # --- exit criteria ----------------------------------------------------------------------------------------------
 
     def _exits(self, wildcards: Any, grid: str | None = None) -> ExitsConfig:
-        """The criteria and settings on a grid of thresholds: "exit" as in Fig. 4, "pareto" dense."""
+        """The criteria and settings on a grid of thresholds: that of Fig. 4 is "exit", the dense one "pareto"."""
         config = self._of(wildcards)[1]
-        return config.exits if (grid or wildcards.grid) == "exit" else config.dense_exits
+        grids = {
+            "exit": "exits",
+            "pareto": "dense_exits",
+            "calibration": "calibrated_exits",
+            "throughput": "throughput_exits",
+        }
+        return getattr(config, grids[grid or wildcards.grid])
 
     @property
     def criterion_pattern(self) -> str:
         """Regular expression of the names of all criteria, for the constraint of the wildcard `criterion`."""
-        names = {name: None for config in self.configs.values() for name in config.dense_exits.criteria}
-        return "|".join(map(re.escape, names))
+        used = (exits for config in self.configs.values() for exits in (config.dense_exits, config.calibrated_exits))
+        return "|".join(map(re.escape, dict.fromkeys(name for exits in used for name in exits.criteria)))
 
     def each_criterion(self, pattern: str, grid: str | None = None, of_users: bool = False) -> Callable:
         """Input function: `pattern` with {run}, {grid} and {criterion} of each criterion, or only of users' ones.
@@ -335,6 +344,19 @@ class Runs:
             return [pattern.format(run=run, grid=grid or wildcards.grid, criterion=name) for name in names]
 
         return files
+
+    def probe_file(self, grid: str | None = None) -> Callable:
+        """Input function: the fitted probe where the criterion `probe` is measured; empty elsewhere.
+
+        It is about the wildcard `criterion`, or about all criteria of `grid`.
+        """
+
+        def file(wildcards: Any) -> str | list[str]:
+            run, _ = self._of(wildcards)
+            names = [wildcards.criterion] if grid is None else self._exits(wildcards, grid).criteria
+            return f"results/{run}/{PROBE}" if "probe" in names else []
+
+        return file
 
     def exit_threads(self, cores: int | None, grid: str | None = None) -> Callable:
         """Threads of a quality job, so that the jobs of all criteria of a grid share the cores.
@@ -363,10 +385,17 @@ class Runs:
 
         return param
 
-    def exit_slice(self, grid: str | None = None, criterion: str | None = None) -> Callable:
+    def exit_slice(
+        self,
+        grid: str | None = None,
+        criterion: str | None = None,
+        sections: Sequence[str] = (),
+        **derived: Callable[[Config], Any],
+    ) -> Callable:
         """Param function: the slice for exit criteria on a grid, with the code of users' criteria.
 
         `grid` and `criterion` are wildcards unless given; without either of the latter it is about all criteria.
+        `sections` are further ones, `derived` further values, as functions of the Config.
         """
 
         def param(wildcards: Any) -> str:
@@ -374,8 +403,9 @@ class Runs:
             if (name := criterion or getattr(wildcards, "criterion", None)) is not None:
                 exits = exits.model_copy(update={"criteria": {name: exits.criteria[name]}})
             files = criterion_files(exits.criteria)
-            names = ("run", "seed", "device", "model")
-            return self.slice(*names, exits=lambda config: exits, criterion_files=lambda config: files)(wildcards)
+            names = ("run", "seed", "device", "model", *sections)
+            own = {"exits": lambda config: exits, "criterion_files": lambda config: files}
+            return self.slice(*names, **own, **derived)(wildcards)
 
         return param
 
@@ -550,6 +580,29 @@ class Runs:
         figure = next(figure for figure in self.figures if figure.name == study)
         tables_of_runs = [f"results/{run}/tables/{table}.parquet" for run in self.study(study)]
         return self._refusal(figure, f"results/{study}.md") or tables_of_runs
+
+    def page_tables(self, name: str, *names: str) -> dict[str, Any]:
+        """Inputs of the page results/<name>.md: tables of the selected run, by name.
+
+        For a run that does not have the figure of the same name: an input function that says why.
+        """
+        figure = next(figure for figure in self.figures if figure.name == name)
+        refuse = self._refusal(figure, f"results/{name}.md")
+        return {table: refuse or f"results/{self.selected}/tables/{table}.parquet" for table in names}
+
+    def arena_page(self, config: Config) -> dict[str, Any]:
+        """What results/arena.md says besides its tables."""
+        length = config.model.context_length
+        return {
+            "run": self.selected,
+            "text": configs.text_label(config.data),
+            "draws": config.exits.control_draws,
+            "loops": config.exits.max_loops,
+            "groups": ", ".join(config.model.group_labels),
+            "tokens": config.quality_sequences * length,
+            "oracle_tokens": config.oracle_sequences * length,
+            "tolerance": f"{config.oracle.tolerance:g}",
+        }
 
     def start_labels(self, config: Config) -> list[dict[str, Any]]:
         """What distinguishes the runs of the study "starts", in their order: start, first state, norm and seed.

@@ -102,8 +102,9 @@ def compare_criteria(model: LoopedTransformer, repeats: int, aim: float) -> None
     """Each criterion at a threshold that is never met, so that it decides as often as possible."""
     evaluations = [MAX_LOOPS] * len(model.config.groups)
     position = model.config.context_length // 4
-    for name in CRITERIA:
-        decoder = Decoder(model, make_criterion(name, NEVER), MAX_LOOPS, SEED)
+    for name in (name for name, criterion in CRITERIA.items() if not criterion.needs_gate):
+        never = MAX_LOOPS + 1 if CRITERIA[name].larger_is_later else NEVER
+        decoder = Decoder(model, make_criterion(name, never), MAX_LOOPS, SEED)
         decoder.prefill([0] * position)
         label = f"hidden size {model.config.hidden_size}, {name} against no criterion"
         compare(label, token_at(decoder, position), token_at(decoder, position, evaluations), repeats, aim)

@@ -479,9 +479,12 @@ PROPERTIES = (
     "lens_steps",
     "lens_other_loops",
     "pareto_sequences",
+    "calibration_sequences",
+    "oracle_sequences",
     "independence_sequences",
     "loop_grid",
     "dense_exits",
+    "calibrated_exits",
 )
 
 

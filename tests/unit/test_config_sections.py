@@ -159,13 +159,14 @@ def test_tokens_to_measure_are_whole_sequences_and_at_least_one(tokens, sequence
         scaling={"tokens": tokens},
         lens={"tokens": tokens},
         pareto={"quality_tokens": tokens},
+        oracle={"tokens": tokens},
         path_independence={"tokens": tokens},
         spectrum={"tokens": tokens, "exact_tokens": 2 * tokens},
     )
     assert config.whole_sequences(tokens, made.model.context_length) == sequences
     assert (made.trajectory_sequences, made.quality_sequences, made.scaling_sequences) == (sequences,) * 3
     assert (made.lens_sequences, made.pareto_sequences, made.independence_sequences) == (sequences,) * 3
-    assert (made.spectrum_sequences, made.exact_sequences) == (sequences,) * 2
+    assert (made.spectrum_sequences, made.exact_sequences, made.oracle_sequences) == (sequences,) * 3
 
 
 @pytest.mark.parametrize(
@@ -243,13 +244,16 @@ WRONG = [
     ("data.held_out_tokens", {"lens": {"tokens": 1_000_448}}, "lens.tokens"),
     ("data.held_out_tokens", {"pareto": {"quality_tokens": 1_000_448}}, "pareto.quality_tokens"),
     ("data.held_out_tokens", {"pareto": {"latency_repeats": 5000}}, "pareto.latency_repeats"),
+    ("calibration.report_share", {"calibration": {"search_share": 0.5, "report_share": 0.5}}, "0.5"),
+    ("promises.nats", {"promises": {"nats": [], "disagreement": []}}, "none"),
+    ("data.held_out_tokens", {"throughput": {"sequences": [1, 5000]}}, "throughput.sequences"),
     ("exits.latency_tokens", {"exits": {"latency_tokens": 513}}, "513"),
     ("pareto.latency_tokens", {"pareto": {"latency_tokens": 513}}, "513"),
     ("path_types.max_period", {"path_types": {"max_period": 17}}, "17"),
     ("path_types.window", {"path_types": {"window": 31}}, "31"),
     *(
         (f"{section}.criteria.{name}{below}", {section: {"criteria": {name: entry}}}, found)
-        for section in ("exits", "pareto")
+        for section in ("exits", "pareto", "calibration", "throughput")
         for name, entry, below, found in CRITERIA_WRONG
     ),
 ]
@@ -340,7 +344,8 @@ def test_identity_and_runtime_partition_the_keys_of_train():
     made = config.Config()
     identity, runtime = config.training_identity(made)["train"], config.runtime(made)
     assert not identity.keys() & runtime.keys()
-    assert identity.keys() | runtime.keys() == config.TrainConfig.model_fields.keys()
+    # a run that does not train the gate has the identity that it had before there was the key
+    assert identity.keys() | runtime.keys() == config.TrainConfig.model_fields.keys() - {"exit_gate"}
     assert runtime.keys() == RUNTIME_CHANGES.keys() == config.RUNTIME_KEYS
     assert config.TrainConfig(**identity, **runtime) == made.train.model_copy(
         update={"compile": True, "precision": "bfloat16"}
@@ -463,6 +468,14 @@ PUBLISHED = {"source": "published", "folder": "models/huginn"}
         ({"model": {**PUBLISHED, "repository": "a/b", "revision": "0" * 40}}, "found repository and folder, expected"),
         ({"model": {"source": "published", "repository": "a/b"}}, "model.revision: found None, expected the commit"),
         ({"model": {"source": "published", "repository": "a/b", "revision": "main"}}, "string that matches"),
+        (
+            {
+                "model": PUBLISHED,
+                "tokenizer": {"name": "published"},
+                "pareto": {"criteria": {"probe": {"thresholds": [0.5]}}},
+            },
+            "pareto.criteria.probe: found the criterion for a published model",
+        ),
         ({"model": PUBLISHED}, "tokenizer.name: found gpt2, expected published"),
         ({"tokenizer": {"name": "published"}}, "tokenizer.name: found published, expected another tokenizer"),
         (
@@ -470,6 +483,18 @@ PUBLISHED = {"source": "published", "folder": "models/huginn"}
             "train.backprop_depth: found 2, expected null",
         ),
         ({"exits": {"criteria": {"exit_gate": {"thresholds": [0.5]}}}}, "expected a model with model.exit_gate: true"),
+        (
+            {"train": {"exit_gate": {}}, "model": {"groups": [[4]]}},
+            "train.exit_gate: found model.exit_gate: false and 1 looped groups",
+        ),
+        (
+            {"train": {"exit_gate": {}}, "model": {"exit_gate": True}},
+            "found model.exit_gate: true and 3 looped groups, expected model.exit_gate: true and one looped group",
+        ),
+        (
+            {"train": {"exit_gate": {"entropy_weight": -1}}, "model": {"exit_gate": True, "groups": [[4]]}},
+            "train.exit_gate.entropy_weight: found -1",
+        ),
     ],
 )
 def test_keys_of_published_models_that_contradict_each_other_are_refused(sections, expected):
@@ -482,6 +507,14 @@ def test_the_vocabulary_of_a_published_model_is_that_of_its_embedding():
     tokenizer = {"name": "published", "vocab_size": 100_352}
     made = config.checked(config.merge(config.preset("paper"), {"model": PUBLISHED, "tokenizer": tokenizer}))
     assert made.model.vocab_size == 100_352
+
+
+def test_training_of_the_exit_gate_is_part_of_the_identity_of_weights_and_its_absence_is_not():
+    plain = from_paper()
+    gated = from_paper(model={"exit_gate": True, "groups": [[4]]}, train={"exit_gate": {}})
+    assert "exit_gate" not in config.training_identity(plain)["train"]
+    assert config.training_identity(gated)["train"]["exit_gate"] == {"entropy_weight": 0.1}
+    assert config.ConfigSlice({"train": config.plain(gated.train)}).train == gated.train
 
 
 def test_an_optional_key_is_left_out_at_its_default_and_comes_back():

@@ -91,6 +91,15 @@ def test_a_model_of_infinite_flops_is_refused_in_one_sentence():
         controls(run_of("tiny", model={"mean_loops": 1e308}))
 
 
+def test_the_controls_of_a_model_with_a_trained_exit_gate_have_the_cost_of_its_training_and_no_gate_to_train():
+    gated = {"model": {"groups": [[2, 3]], "exit_gate": True}, "train": {"exit_gate": {}}}
+    selected = run_of("tiny", **gated)
+    plain = run_of("tiny", **gated | {"train": {}})
+    assert {made.train.exit_gate for made in controls_of(selected).values()} == {None}
+    with_gate, without = (controls_of(run)["flops"].model.num_layers for run in (selected, plain))
+    assert with_gate > without
+
+
 def test_a_model_without_loops_has_no_controls():
     assert controls(run_of("tiny", model={"groups": []})) == {}
 

@@ -413,6 +413,44 @@ def test_argmax_stability_does_not_count_the_prediction_of_the_first_state():
     assert leave("argmax_stability", 1, states, same) == (2, 2)
 
 
+CONFIDENT = [(0.4, 0.3, 0.3), (0.7, 0.2, 0.1), (0.5, 0.5, 0.0), (0.98, 0.01, 0.01)]  # of x^0, x^1, …
+
+
+@pytest.mark.parametrize(
+    ("name", "threshold", "left"),
+    [
+        ("confidence", 0.7 - 1e-9, 1),
+        ("confidence", 0.7 + 1e-9, 3),
+        ("confidence", 0.98 + 1e-9, NEVER),
+        ("margin", 0.5 - 1e-9, 1),
+        ("margin", 0.5 + 1e-9, 3),  # the second step is as sure of two tokens
+        ("margin", 0.97 + 1e-9, NEVER),
+        ("entropy", 0.802, 1),  # 0.8018, 0.6931 and 0.1119 nats
+        ("entropy", 0.7, 2),
+        ("entropy", math.log(2) - 1e-9, 3),
+        ("entropy", 0.11, NEVER),
+    ],
+)
+def test_criteria_of_one_prediction_leave_at_the_first_that_is_sure_enough(name, threshold, left):
+    """The first state is not asked, and the first loop step may already be enough."""
+    states = as_logits(*CONFIDENT).clamp(min=-1e4)
+    assert leave(name, threshold, states, same) == (left and (left, left))
+
+
+@pytest.mark.parametrize("size", [2, 5, 50])
+def test_uniform_and_certain_predictions_have_the_limits_of_confidence_margin_and_entropy(size):
+    uniform, certain = torch.zeros(2, size, dtype=torch.float64), torch.zeros(2, size, dtype=torch.float64)
+    certain[:, -1] = 1e4
+    near = 1e-9
+    assert leave("confidence", 1 / size - near, uniform, same) == (1, 1)
+    assert leave("confidence", 1 / size + near, uniform, same) is NEVER
+    assert leave("margin", near, uniform, same) is NEVER
+    assert leave("entropy", math.log(size) + near, uniform, same) == (1, 1)
+    assert leave("entropy", math.log(size) - near, uniform, same) is NEVER
+    for name, threshold in (("confidence", 1.0), ("margin", 1.0), ("entropy", near)):
+        assert leave(name, threshold, certain, same) == (1, 1)
+
+
 # --- all criteria ------------------------------------------------------------------------------------------------
 
 
@@ -428,6 +466,9 @@ MET_BY_SOME = {
     "argmax_stability": 3,
     "cosine": 0.05,
     "minp_kl": 0.05,
+    "confidence": 0.8,
+    "margin": 0.6,
+    "entropy": 0.5,
     "exit_gate": 0.9,
 }
 
@@ -455,6 +496,18 @@ def test_dropping_tokens_from_the_state_changes_nothing_for_the_others(name, thr
         if len(kept) < 2:
             break
     assert fired
+
+
+@pytest.mark.parametrize("name", CRITERIA)
+def test_a_stricter_threshold_never_lets_a_token_leave_earlier(name):
+    """A larger one is strict for a probability or a count, a smaller one for a size or an entropy."""
+    factors = sorted([0.25, 0.5, 1, 1.25, 2], reverse=not CRITERIA[name].larger_is_later)
+    exits = set()
+    for states in random_streams(tokens=20, steps=12).unbind(1):
+        left = [leave(name, factor * MET_BY_SOME[name], states, readout_for(name)) or (99, 99) for factor in factors]
+        assert left == sorted(left)
+        exits |= set(left)
+    assert len(exits) > 2
 
 
 @pytest.mark.parametrize("name", CRITERIA)
@@ -491,7 +544,8 @@ def test_an_unknown_criterion_is_refused_with_the_known_names():
 
 
 def test_config_and_criteria_know_the_same_names():
-    assert config.THRESHOLD_TYPES.keys() == CRITERIA.keys()
+    """The criterion `probe` is made of a file of the run."""
+    assert config.THRESHOLD_TYPES.keys() == CRITERIA.keys() | {"probe"}
 
 
 def test_a_built_in_criterion_needs_a_type_of_threshold_in_the_config():

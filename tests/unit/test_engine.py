@@ -72,6 +72,7 @@ PUBLISHED = {
     },
     "retrofitted OLMo": {"groups": [[3, 4]], "norms": "post", "qk_norm": True, "positions": "rotary"},
 }
+OF_ONE_STATE = ("confidence", "margin", "entropy")
 ADAPTIVE = [name for name in CRITERIA if name != "fixed"]
 
 
@@ -116,6 +117,12 @@ def statistic(name, model, x, x_new, x_before):
         case "entropy_diff":
             before, after = (criterion.entropy(model.readout(state)) for state in (x, x_new))
             return (after - before).abs()
+        case "confidence":
+            return model.readout(x_new).softmax(-1).amax(-1)
+        case "margin":
+            return model.readout(x_new).softmax(-1).sort(-1).values[..., -2:].diff(dim=-1)[..., 0]
+        case "entropy":
+            return torch.distributions.Categorical(logits=model.readout(x_new)).entropy()
         case "exit_gate":  # about what is cumulated after two or three steps
             gates = [model.exit_gate(state) for state in (x_before, x, x_new)]
             return 1 - (1 - gates[0]) * (1 - gates[1]) * (1 - gates[2])
@@ -131,10 +138,26 @@ def ragged_threshold(name, model, tokens, noise, share=0.5):
         return 1.0
     trace = model.trace(tokens, [MAX_LOOPS] * len(model.config.groups), noise)
     groups = [part.states for part in trace if part.stage is not None and part.stage.is_group]
+    if name in OF_ONE_STATE:
+        return most_ragged_threshold(name, [statistic(name, model, None, torch.stack(x[1:]), None) for x in groups])
     statistics = [statistic(name, model, x[k], x[k + 1], x[k - 1]) for x in groups for k in range(1, MAX_LOOPS)]
     values = torch.cat([values.flatten() for values in statistics]).sort().values
     middle = int(share * len(values))
     return float(values[middle : middle + 2].mean())
+
+
+def most_ragged_threshold(name, statistics):
+    """The threshold with the most different exits under full loops, for statistics (K, B, T) of each group.
+
+    The predictions of an untrained model differ more between tokens than between loop steps.
+    """
+    of_tokens = torch.cat([values.flatten(1) for values in statistics], dim=1)  # (K, tokens)
+    values = of_tokens.flatten().sort().values
+    thresholds = (values[1:] + values[:-1]) / 2
+    fires = of_tokens < thresholds[:, None, None]
+    fires = fires if name == "entropy" else ~fires  # (thresholds, K, tokens)
+    first = torch.where(fires.any(1), fires.int().argmax(1), len(of_tokens))
+    return float(thresholds[max(range(len(first)), key=lambda row: len(first[row].unique()))])
 
 
 def make_decoder(model, criterion, **options):
@@ -287,7 +310,7 @@ def test_fixed_is_the_plain_forward_pass_with_as_many_loops(variants, loops):
 @pytest.mark.parametrize("name", ADAPTIVE)
 def test_a_threshold_that_is_never_met_runs_all_loops(name):
     model, tokens = small_model(), text(2, 9)
-    never = {"argmax_stability": 1000, "exit_gate": 2.0}.get(name, 1e-300)
+    never = MAX_LOOPS + 1 if CRITERIA[name].larger_is_later else 1e-300
     logits, counts = evaluate(model, tokens, make_criterion(name, never), MAX_LOOPS, noise_of(0, 1))
     assert_close(logits, model(tokens, [MAX_LOOPS] * len(model.config.groups), noise_of(0, 1)))
     assert (counts.loop_steps == MAX_LOOPS).all()
@@ -301,7 +324,7 @@ ALWAYS_MEETABLE = [name for name in ADAPTIVE if name != "argmax_stability"]
 def test_a_threshold_that_is_always_met_lets_every_token_go_at_the_first_chance(name):
     steps, evaluations = (2, 3) if name.startswith("acceleration") else (1, 1)
     model, tokens = small_model(), text(2, 9)
-    always = 1e-300 if name == "exit_gate" else 1e300
+    always = 1e-300 if CRITERIA[name].larger_is_later else 1e300
     logits, counts = evaluate(model, tokens, make_criterion(name, always), MAX_LOOPS, noise_of(0, 1))
     assert (counts.loop_steps == steps).all()
     assert (counts.evaluations == evaluations).all()
@@ -832,7 +855,10 @@ def test_copies_for_decoding_share_all_but_linear_weights():
 NEAR = 1e-4  # relative distance from the threshold at which rounding may decide
 
 
-@pytest.mark.parametrize("name", [name for name in CRITERIA if name not in ("fixed", "argmax_stability", "exit_gate")])
+BELOW = [name for name in CRITERIA if not CRITERIA[name].larger_is_later]
+
+
+@pytest.mark.parametrize("name", BELOW)
 def test_in_float32_only_tokens_near_the_threshold_leave_at_another_step(name):
     agreed = left_out = 0
     for seed in range(8):

@@ -16,6 +16,7 @@ import pytest
 from matplotlib.colors import to_rgb
 from safetensors.numpy import save_file
 
+from twoscale import tables
 from twoscale.config import Config, checked, preset
 from twoscale.errors import InputError
 from twoscale.figures import fig1, fig2, fig3, fig4, fig5, style, training
@@ -57,7 +58,7 @@ def drift_table(boundaries=("4->5-6", "5-6->7")):
 
 
 def exit_tables(criteria=("fixed", "step_norm", "kl", "acceleration")):
-    """The tables exit_latency, exit_quality and exit_loops: 3.5 and 4 loops on average in two sequences."""
+    """The tables exit_latency, exit_quality, exit_loops and exit_controls: 3.5 and 4 loops in two sequences."""
     cases = [
         (criterion, float(threshold))
         for criterion in criteria
@@ -72,11 +73,19 @@ def exit_tables(criteria=("fixed", "step_norm", "kl", "acceleration")):
         for sequence, _ in sequences
         for group, evaluations in (("4", 3.0), ("5-6", sequence + 4.0))
     ]
+    controls = [
+        (*case, control, draw, sequence, sequence, tokens, 3.5, ce + 0.1 * draw)
+        for case in cases
+        if case[0] != "fixed"
+        for control, draw in (("random", 1), ("random", 3), ("fixed", 0))
+        for sequence, (tokens, ce) in sequences
+    ]
     point = ["criterion", "threshold"]
     return (
         pd.DataFrame(latency, columns=[*point, "latency_ms", "baseline_ms"]),
         pd.DataFrame(quality, columns=[*point, "sequence", "document", "tokens", "ce"]),
         pd.DataFrame(loops, columns=[*point, "sequence", "group", "evaluations"]),
+        pd.DataFrame(controls, columns=list(tables.columns("exit_controls"))[1:]),
     )
 
 
@@ -418,7 +427,8 @@ def test_points_that_most_tokens_do_not_have_are_left_out(module):
 
 def test_fig4_has_the_criteria_of_the_table_and_all_loop_steps_as_a_line(tmp_path):
     figure = fig4.draw(*exit_tables(("fixed", "kl", "mine")), **RUN)
-    assert legend_texts(figure) == ["KL", "mine", f"all loop steps, $K = {LOOPS}$", "thin: same loops, no criterion"]
+    others = ["thin: same loops, no criterion", "light: random exits, as many loops"]
+    assert legend_texts(figure) == ["KL", "mine", f"all loop steps, $K = {LOOPS}$", *others]
     assert [axes.get_ylabel().split(" ")[0] for axes in figure.axes] == ["latency", "perplexity", "cross-entropy"]
     for axes in figure.axes:
         assert axes.get_xscale() == "log"
@@ -427,14 +437,23 @@ def test_fig4_has_the_criteria_of_the_table_and_all_loop_steps_as_a_line(tmp_pat
 
 
 def test_fig4_has_a_second_axis_of_the_change_from_all_loop_steps():
-    latency, quality, loops = exit_tables(("fixed", "kl"))
+    latency, quality, loops, controls = exit_tables(("fixed", "kl"))
     quality.loc[quality["criterion"] == "kl", "ce"] += 0.5
-    axes = fig4.draw(latency, quality, loops, **RUN).axes[2]
+    axes = fig4.draw(latency, quality, loops, controls, **RUN).axes[2]
     axes.figure.draw_without_rendering()
     (change,) = axes.child_axes
     full = 3.75  # cross-entropy at all loop steps, weighted by tokens
     np.testing.assert_allclose(change.get_ylim(), np.array(axes.get_ylim()) - full)
     assert list(axes.get_lines()[0].get_ydata()) == pytest.approx([full + 0.5] * 3)
+
+
+def test_fig4_has_the_mean_of_the_random_exits_of_every_criterion_in_the_panel_of_the_cross_entropy():
+    axes = fig4.draw(*exit_tables(), **RUN).axes
+    light = [[line for line in one.get_lines() if line.get_alpha() == fig4.RANDOM["alpha"]] for one in axes[:3]]
+    assert [len(lines) for lines in light] == [0, 0, 3]
+    for line in light[2]:
+        assert list(line.get_xdata()) == [1e-5, 1e-3, 1e-2]
+        assert list(line.get_ydata()) == pytest.approx(3 * [3.75 + 0.2])  # by tokens, over both draws
 
 
 def test_fig5_covers_all_loop_steps_and_marks_the_range_of_the_paper(tmp_path):

@@ -6,14 +6,16 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from tests.published import write_folder
-from tests.small import ROOT, model_config
-from twoscale.config import BYTES_VOCAB_SIZE, plain
+from tests.small import ROOT, job_config, model_config
+from twoscale.config import BYTES_VOCAB_SIZE, ProbeConfig, plain
 from twoscale.data.tokenizer import train_bpe
 from twoscale.errors import InputError
 from twoscale.exits.generate import main, parser
 from twoscale.exits.loop_heatmap import neutralise
+from twoscale.exits.probe import Probe, save_probe
 from twoscale.model import checkpoints, trained_run
 from twoscale.model.checkpoints import Header
 from twoscale.model.transformer import initialise
@@ -151,6 +153,18 @@ def test_a_criterion_of_the_user_generates_text(results, tmp_path):
     assert b"evaluations per token: 3.00 in 2, 3.00 in 3" in done.stderr
 
 
+def test_the_probe_of_a_run_generates_text(results):
+    run = trained_run.open_run(results, "small")
+    size, groups = run.model.config.hidden_size, len(run.model.config.groups)
+    sure = Probe(torch.zeros(groups, size + 2).double(), torch.tensor([5.0, -5.0]).double())  # in the first group only
+    fit = job_config(probe=ProbeConfig(), max_loops=4)
+    save_probe(results / "small" / "probe.safetensors", sure, run, fit)
+    options = ("--criterion", "probe", "--tau", "0.9", "--tokens", "3", "--max-loops", "4")
+    assert b"evaluations per token: 1.00 in 2, 4.00 in 3" in generate(results, *options).stderr
+    (results / "small" / "probe.safetensors").unlink()
+    assert b"probe.safetensors: no such file" in generate(results, *options).stderr
+
+
 @pytest.mark.parametrize(("name", "loops"), [("huginn", "3.00 in 2-3"), ("ouro", "4.00 in 1-2")])
 def test_a_published_model_generates_text_with_its_published_loops_and_room_for_the_text(tmp_path, capfd, name, loops):
     folder = write_folder(name, tmp_path / name)
@@ -216,3 +230,57 @@ def test_wrong_options_are_refused_before_any_output(results, capsys, arguments,
     with pytest.raises(InputError, match=re.escape(message)):
         main(parser().parse_args(options))
     assert capsys.readouterr().out == ""
+
+
+# --- many prompts at once -----------------------------------------------------------------------------------------
+
+
+def batch_file(tmp_path, content="loop\nthe loops\nl\n"):
+    file = tmp_path / "prompts.txt"
+    file.write_text(content, encoding="utf-8")
+    return file
+
+
+def test_every_prompt_of_a_file_has_the_text_that_it_has_alone(results, tmp_path, capsys):
+    run = ["--results", str(results), "--run", "small", "--threads", "1"]
+    options = ["--tokens", "5", "--criterion", "acceleration", "--tau", "0.5", "--max-loops", "6", "--seed", "2"]
+    main(parser().parse_args([*run, *options, "--sequences", "2", "--batch", str(batch_file(tmp_path))]))
+    printed = capsys.readouterr()
+    lines = [json.loads(line) for line in printed.out.splitlines()]
+    assert [line["prompt"] for line in lines] == ["loop", "the loops", "l"]
+    assert re.search(r"evaluations per token: [\d.]+ in 2, [\d.]+ in 3", printed.err)
+    for line in lines:
+        assert line["tokens"] == 5
+        assert list(line["evaluations"]) == ["2", "3"]
+        main(parser().parse_args([*run, *options, "--prompt", line["prompt"]]))
+        assert capsys.readouterr().out == f"{line['prompt']}{line['text']}\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "arguments", "message"),
+    [
+        ("", [], "found no prompt in"),
+        ("loop\n\nloop\n", [], "line 2 of"),
+        ("loop\n" + "x" * 16, [], "found 16 tokens, expected at most 15"),
+        ("loop", ["--sequences", "0"], "option --sequences: found 0, expected at least 1"),
+        ("loop", ["--speculative", "2"], "option --speculative: found together with --batch"),
+        ("loop", ["--kv-slots", "2"], "option --kv-slots: found together with --batch"),
+        (
+            "loop",
+            ["--criterion", "kl", "--tau", "1", "--readout", "remaining_layers"],
+            "found remaining_layers, expected head",
+        ),
+    ],
+)
+def test_a_wrong_batch_is_refused_before_any_output(results, tmp_path, capsys, content, arguments, message):
+    file = batch_file(tmp_path, content)
+    options = ["--results", str(results), "--run", "small", "--batch", str(file), *arguments]
+    with pytest.raises(InputError, match=re.escape(message)):
+        main(parser().parse_args(options))
+    assert capsys.readouterr().out == ""
+
+
+def test_a_missing_file_of_prompts_is_refused(results, tmp_path):
+    options = ["--results", str(results), "--run", "small", "--batch", str(tmp_path / "gone.txt")]
+    with pytest.raises(InputError, match=r"option --batch: .*gone.txt is not readable"):
+        main(parser().parse_args(options))

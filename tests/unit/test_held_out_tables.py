@@ -10,10 +10,10 @@ from safetensors import safe_open
 
 from tests import small
 from twoscale import tables
-from twoscale.config import ExitsConfig, LensConfig, PathTypesConfig, ScalingConfig, TrajectoriesConfig
+from twoscale.config import ExitsConfig, LensConfig, OracleConfig, PathTypesConfig, ScalingConfig, TrajectoriesConfig
 from twoscale.data.batches import held_out_sequences
 from twoscale.dynamics import independence, trajectories
-from twoscale.exits import benchmark, lens, scaling
+from twoscale.exits import benchmark, lens, regret, scaling
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import initialise
 from twoscale.training.trainer import held_out_loss
@@ -30,6 +30,9 @@ TABLES = [
     "token_independence",
     "exit_quality",
     "exit_loops",
+    "exit_controls",
+    "exit_regret",
+    "oracle_frontier",
     "scaling_quality",
     "uniform_loops",
     "lens",
@@ -38,8 +41,7 @@ EXITS = {"max_loops": LOOPS, "dtype": "float64", "quality_batch_size": 2}
 
 
 def exits(**changes):
-    criteria = {"fixed": {"thresholds": [LOOPS]}}
-    return ExitsConfig(**EXITS | changes, criteria=criteria)
+    return ExitsConfig(**EXITS | {"criteria": {"fixed": {"thresholds": [LOOPS]}}} | changes)
 
 
 def table_of(name, folder):
@@ -52,8 +54,11 @@ def table_of(name, folder):
         case "token_independence":
             independence.measure(CHECKPOINT, CHOSEN, TRAJECTORIES, 1, folder / name)
             return tables.read(name, folder / name)
-        case "exit_quality" | "exit_loops":
-            rows = benchmark.measure_quality(CHECKPOINT, CHOSEN, exits())[name == "exit_loops"]
+        case "exit_quality" | "exit_loops" | "exit_controls":
+            config = exits(criteria={"step_norm": {"thresholds": [0.5]}})
+            rows = benchmark.measure_quality(CHECKPOINT, CHOSEN, config)[name]
+        case "exit_regret" | "oracle_frontier":
+            rows = regret.measure_regret(CHECKPOINT, CHOSEN, exits(), OracleConfig())[name]
         case "uniform_loops":
             rows = list(scaling.measure_uniform_loops(CHECKPOINT, CHOSEN, exits()))
         case "lens":
@@ -85,11 +90,11 @@ def test_every_table_has_the_numbers_of_the_blocks_and_of_their_documents(name, 
 
 @pytest.mark.parametrize("changes", [{}, {"kv_slots": 2}], ids=["in parallel", "by position"])
 def test_quality_is_under_the_noise_of_the_block(changes):
-    rows, _ = benchmark.measure_quality(CHECKPOINT, CHOSEN, exits(**changes))
+    rows = benchmark.measure_quality(CHECKPOINT, CHOSEN, exits(**changes))["exit_quality"]
     if not changes:
         assert [row["ce"] for row in rows] == pytest.approx([loss_under_own_noise(row) for row in range(3)], rel=1e-9)
     renumbered = small.held_out(CHOSEN.inputs, CHOSEN.targets)
-    others, _ = benchmark.measure_quality(CHECKPOINT, renumbered, exits(**changes))
+    others = benchmark.measure_quality(CHECKPOINT, renumbered, exits(**changes))["exit_quality"]
     assert rows[0]["ce"] == pytest.approx(others[0]["ce"], rel=1e-9)  # number 0 in both
     for row, other in zip(rows[1:], others[1:], strict=True):
         assert row["ce"] != pytest.approx(other["ce"], rel=1e-6)

@@ -9,6 +9,8 @@ from matplotlib.mathtext import MathTextParser
 from matplotlib.text import Text
 
 from tests.unit import (
+    test_arena,
+    test_calibration,
     test_controls,
     test_figures,
     test_lens,
@@ -17,6 +19,7 @@ from tests.unit import (
     test_seeds_figure,
     test_spectrum_tables,
     test_starts_figure,
+    test_throughput,
     test_variants_figure,
 )
 from twoscale.figures import pareto, scaling, style
@@ -79,8 +82,11 @@ def figures(tmp_path_factory):
     drawn = {name: test_figures.draw(name, folder) for name in test_figures.ALL} | {
         "scaling": scaling.draw(test_scaling_figures.scaling_table(), mean_loops=3, **run),
         "controls": test_controls.draw(folder),
+        "calibration": test_calibration.draw(),
         "lens": test_lens.draw(steps=(0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)),
+        "throughput": test_throughput.draw(),
         "pareto": test_scaling_figures.pareto_figure(("fixed", "kl", "cosine", "mine")),
+        "arena": test_arena.draw(),
         "path_types": test_path_figures.draw_types(),
         "path_independence": test_path_figures.draw_independence(q05=0.0),
         "spectrum": test_spectrum_tables.draw(),

@@ -39,6 +39,21 @@ def test_loss_and_gradients_are_those_of_whole_logits(tokens, monkeypatch):
         torch.testing.assert_close(found, right)
 
 
+@pytest.mark.parametrize("tokens", [1, 2 * MULTIPLE + 5])
+def test_shares_weigh_the_loss_of_each_token_and_have_its_loss_as_gradient(tokens, monkeypatch):
+    monkeypatch.setitem(loss.CHUNK_LOGITS, "cpu", 1)  # the smallest chunks
+    hidden, weight, targets = operands(tokens)
+    shares = torch.rand(tokens, dtype=torch.float64, generator=torch.Generator().manual_seed(1), requires_grad=True)
+    ours = 3 * linear_cross_entropy(hidden, weight, targets, VOCAB_SIZE, shares)
+    of_tokens = F.cross_entropy(F.linear(hidden, weight)[:, :VOCAB_SIZE], targets, reduction="none")
+    theirs = 3 * (shares * of_tokens).mean()
+    torch.testing.assert_close(ours, theirs)
+    operands_of_both = (hidden, weight, shares)
+    expected = torch.autograd.grad(theirs, operands_of_both)
+    for found, right in zip(torch.autograd.grad(ours, operands_of_both), expected, strict=True):
+        torch.testing.assert_close(found, right)
+
+
 def test_a_chunk_has_as_many_whole_multiples_of_rows_as_fit(monkeypatch):
     monkeypatch.setitem(loss.CHUNK_LOGITS, "cpu", 3 * MULTIPLE * PADDED + PADDED)
     chunks = []

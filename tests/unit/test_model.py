@@ -186,7 +186,7 @@ def test_a_model_that_norms_its_loop_steps_reads_states_out_as_they_are():
     torch.testing.assert_close(model.readout(hidden), hidden @ model.token_embedding.weight[:37].T)
 
 
-def test_the_exit_gate_is_a_probability_of_each_state_and_is_not_trained():
+def test_the_exit_gate_is_a_probability_of_each_state_and_has_no_gradient_unless_it_is_trained():
     model = random_model(exit_gate=True)
     hidden = noise(0, 1, torch.empty(2, 6, 8))
     expected = 1 / (1 + (-(hidden @ model.gate.weight[0] + model.gate.bias)).exp())

@@ -15,6 +15,7 @@ from tests import small
 from tests.small import model_config, train_config
 from twoscale import config, tables
 from twoscale.dynamics import measures, path_types  # noqa: F401 (path_types registers the measures of paths)
+from twoscale.exits.calibration import Cost, search_paths
 from twoscale.exits.criteria import CRITERIA, make_criterion
 from twoscale.exits.decoder import Decoder
 from twoscale.exits.lens import measure_lens
@@ -251,6 +252,34 @@ def test_layers_of_the_user_keep_the_null_that_removes_a_criterion(tmp_path):
 def tiny(**sections):
     (run,) = config.runs({"preset": "tiny"} | sections).values()
     return run
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3])
+@pytest.mark.parametrize("thresholds", [2, 3, 5])
+def test_the_search_of_thresholds_measures_at_most_what_is_planned(thresholds, groups):
+    measured = []
+
+    def measure(point):
+        """Lower thresholds of the grid cost more evaluations; nothing is lost, so paths go on to their end."""
+        measured.append(point)
+        return Cost(0.0, tuple(float(thresholds - threshold) for threshold in point))
+
+    paths = search_paths(range(thresholds), groups, measure, end=1.0)
+    search, points = plans.calibration_points(thresholds, groups)
+    assert len(measured) <= search
+    assert len({point for path in paths.values() for point in path}) <= points
+
+
+def test_calibration_and_probe_are_counted():
+    one, two, probe = (
+        plans.analyses(tiny(calibration={"criteria": criteria}), supplementary=True).parallel_flops
+        for criteria in (
+            {"kl": {"thresholds": [0.1]}},
+            {"kl": {"thresholds": [0.1, 0.2]}},
+            {"kl": {"thresholds": [0.1]}, "probe": {"thresholds": [0.5]}},
+        )
+    )
+    assert one < min(two, probe)
 
 
 def test_analyses_are_counted_at_every_checkpoint():

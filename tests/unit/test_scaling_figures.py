@@ -52,6 +52,7 @@ def test_pareto_has_a_line_per_criterion_with_all_loop_steps_at_zero():
             )  # all criteria of this table have one CE
     assert set(figure.axes[0].containers[0].lines[0].get_xdata()) == {30.0}  # median latency
     others = ["fixed loops", "frontier of all points", "fewest loops that settle the token"]
+    others += ["light: random exits, as many loops"]
     assert legend_texts(figure) == ["KL", "mine", *others]
     assert figure.axes[0].get_ylabel().startswith(f"cross-entropy above that of {LOOPS} loops")
 
@@ -60,6 +61,15 @@ def test_built_in_criteria_of_other_papers_are_grey_in_the_pareto_figure_and_one
     axes = pareto_figure(("fixed", "cosine", "acceleration", "mine")).axes[0]
     colours = {to_rgb(container.lines[0].get_color()) for container in axes.containers}
     assert colours == {to_rgb(c) for c in (style.BLACK, pareto.IN_GREY["color"], style.GREEN, style.PURPLE)}
+
+
+def test_the_random_exits_of_criteria_in_colour_are_in_the_panel_of_loops():
+    times, loops = pareto_figure(("fixed", "cosine", "kl", "mine")).axes
+    light = [[line for line in one.get_lines() if line.get_alpha() == pareto.RANDOM["alpha"]] for one in (times, loops)]
+    assert [len(lines) for lines in light] == [0, 2]
+    for line in light[1]:
+        assert list(line.get_xdata()) == pytest.approx(3 * [3.5])
+        assert list(line.get_ydata()) == pytest.approx(3 * [0.2])
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(-9, 9)), min_size=1, max_size=30))
@@ -89,11 +99,11 @@ def test_the_star_of_the_pareto_figure_is_weighted_by_tokens_and_has_no_latency(
 
 
 def test_tables_without_rows_are_refused_in_one_sentence():
-    latency, quality, loops = exit_tables()
+    latency, quality, *further = exit_tables()
     for draw in (
         lambda: scaling.draw(scaling_table(iterations=()), mean_loops=3, **RUN),
-        lambda: pareto.draw(latency[:0], quality, loops, uniform_table(), **RUN),
-        lambda: pareto.draw(latency, quality, loops, uniform_table()[:0], **RUN),
+        lambda: pareto.draw(latency[:0], quality, *further, uniform_table(), **RUN),
+        lambda: pareto.draw(latency, quality, *further, uniform_table()[:0], **RUN),
     ):
         with pytest.raises(InputError, match="expected at least") as error:
             draw()

@@ -79,6 +79,7 @@ VARIANTS = {
         {},
     ),
     "retrofitted OLMo": ({"groups": [[2, 3]], "positions": "rotary", "norms": "post", "qk_norm": True}, {}),
+    "exit gate": ({"groups": [[2, 3]], "exit_gate": True}, {"exit_gate": {"entropy_weight": 0.1}}),
 }
 
 # Losses of ten iterations of each variant at the size above, on CPU. They move when the model, its initial
@@ -98,6 +99,7 @@ GOLDEN = {
     "Huginn": [3.82545, 3.66414, 3.71658, 3.49330, 3.32127, 3.03563, 2.93615, 2.71205, 2.49710, 2.38950],
     "Ouro": [3.94583, 3.48480, 3.76118, 3.12916, 2.92052, 2.85777, 2.76176, 2.69777, 2.52886, 2.49557],
     "retrofitted OLMo": [3.89883, 3.61099, 3.21037, 3.17184, 3.01883, 2.92114, 2.79462, 2.73625, 2.73785, 2.57637],
+    "exit gate": [3.70522, 3.60604, 3.42536, 3.31913, 3.03225, 2.81599, 2.77340, 2.67224, 2.32234, 2.14468],
 }
 
 
@@ -619,6 +621,21 @@ def test_a_model_with_an_exit_gate_resumes_without_moments_of_the_gate(tmp_path)
     checkpoints.save(path, moments, Header("optimizer", 1, 4, IDENTITY, {}))
     found = load_moments(path, IDENTITY, segment(model), 1)
     assert restore(segment(model), weights, found, Header("weights", 1, 4, IDENTITY, {})).iteration == 1
+
+
+def test_a_trained_exit_gate_resumes_with_its_moments_and_the_same_bits(tmp_path):
+    changes, recipe = VARIANTS["exit gate"]
+    model = model_config(hidden_size=16, **changes)
+    whole = trained(4, tmp_path / "none", model, **recipe)
+    half, path = trained(2, tmp_path / "none", model, **recipe), tmp_path / "partial.safetensors"
+    save_partial(path, half, IDENTITY)
+    resumed = restore(segment(model, **recipe), *load_partial(path, 0, Segment(4, IDENTITY), segment(model, **recipe)))
+    run_segment(trainer(model, **recipe), resumed, 4, tmp_path / "none", IDENTITY)
+    assert_same_bits(resumed, whole)
+    untrained = initialise(model, SEED).gate
+    assert not torch.equal(whole.model.gate.weight, untrained.weight)
+    assert not torch.equal(whole.model.gate.bias, untrained.bias)
+    assert load_partial(path, 0, Segment(4, IDENTITY), segment(model)) is None  # without training of the gate
 
 
 # --- speed -----------------------------------------------------------------------------------------------------

@@ -285,13 +285,26 @@ def test_a_job_of_one_criterion_depends_on_that_criterion_alone(tmp_path):
     (tmp_path / "mine.py").write_text("Mine = 1")
     mine = {"thresholds": [1.0], "file": str(tmp_path / "mine.py"), "class": "Mine"}
     both = runs(), runs(exits={"criteria": {"mine": mine}})
-    for grid, name in (("exit", "kl"), ("pareto", "step_norm")):
+    for grid, name in (("exit", "kl"), ("pareto", "step_norm"), ("calibration", "kl")):
         before, after = (some.exit_slice()(of(grid=grid, criterion=name)) for some in both)
         assert before == after
         assert list(json.loads(after)["exits"]["criteria"]) == [name]
     assert both[0].exit_slice("exit")(of()) != both[1].exit_slice("exit")(of())
     uniform = json.loads(both[1].exit_slice("pareto", "fixed")(of()))
     assert uniform["exits"]["criteria"] == {"fixed": {"thresholds": [1, 2, 4, 6]}}
+
+
+def test_a_calibration_depends_on_its_grid_and_on_no_promise():
+    def job(**sections):
+        derived = {"sequences": lambda config: config.calibration_sequences}
+        return runs(**sections).exit_slice("calibration", **derived)(of(criterion="kl"))
+
+    assert json.loads(job())["exits"]["criteria"] == {"kl": {"thresholds": [0.001, 0.01, 0.1]}}
+    assert json.loads(job())["sequences"] == 32
+    assert job() == job(promises={"nats": [0.5], "unit": "document"})
+    assert job() == job(calibration={"criteria": {"step_norm": {"thresholds": [2.0]}}})
+    assert job() != job(calibration={"criteria": {"kl": {"thresholds": [0.5]}}})
+    assert job() != job(calibration={"tokens": 512})
 
 
 def test_every_criterion_has_its_file_in_the_order_of_the_slices(tmp_path):
@@ -305,6 +318,15 @@ def test_every_criterion_has_its_file_in_the_order_of_the_slices(tmp_path):
     assert runs().each_criterion(pattern, "exit", of_users=True)(of()) == []
     slice_of_all = json.loads(several.exit_slice("exit")(of()))
     assert [f"results/tiny/exit/{name}" for name in slice_of_all["exits"]["criteria"]] == of_all
+
+
+def test_the_probe_is_an_input_only_where_its_criterion_is_measured():
+    probed = runs(exits={"criteria": {"probe": {"thresholds": [0.5]}}})
+    for grid in ("exit", "pareto"):  # criteria of exits are on both grids
+        assert probed.probe_file(grid)(of()) == "results/tiny/probe.safetensors"
+        assert runs().probe_file(grid)(of()) == []
+    assert probed.probe_file()(of(grid="exit", criterion="probe")) == "results/tiny/probe.safetensors"
+    assert probed.probe_file()(of(grid="exit", criterion="kl")) == []
 
 
 def test_the_pattern_of_criteria_matches_those_of_all_runs(tmp_path):

@@ -40,6 +40,21 @@ def test_the_lens_is_measured_at_the_last_checkpoint_and_again_only_for_its_own_
     assert "measure_lens" not in editable.plan("results/scaling.pdf")
 
 
+def test_another_promise_chooses_thresholds_without_a_measurement(editable):
+    figure, aggregated = "results/calibration.pdf", {"aggregate_calibration": 1, "plot_calibration": 1}
+    assert editable.plan(figure) == {"measure_calibration": 2} | aggregated
+    editable.succeed(figure)
+    calibration = pd.read_parquet(editable.root / "results/tiny/tables/calibration.parquet")
+    assert set(calibration["criterion"]) == {"step_norm", "kl"}
+    assert set(calibration["path"]) == {"common", "per_group"}
+    assert (editable.root / figure).read_bytes().startswith(b"%PDF")
+    assert editable.plan(figure) == {}
+    editable.configure(promises={"nats": [0.3]})
+    assert editable.plan(figure) == aggregated
+    editable.configure(calibration={"tokens": 512})
+    assert editable.plan(figure)["measure_calibration"] == 2
+
+
 def test_criteria_of_path_types_repeat_the_extraction_and_no_training(editable):
     editable.configure(path_types={"straightness": 0.6})
     assert "train_segment" not in editable.plan("results/path_types.pdf")

@@ -1,9 +1,9 @@
 # Exit criteria at the last checkpoint: quality and latency.
 #
-# in:  the last checkpoint, data/val.bin
-# out: exits/{grid}/{criterion}.{quality,loops}.parquet, joined in tables/{grid}_{quality,loops}.parquet;
+# in:  the last checkpoint, data/val.bin; probe.safetensors for the criterion `probe`
+# out: exits/{grid}/{criterion}.{quality,loops,controls}.parquet, joined in tables/{grid}_{quality,loops,controls}.parquet;
 #      tables/{grid}_{latency,latency_loops}.parquet; tables/check_cost.parquet (grid exit),
-#      tables/uniform_loops.parquet (grid pareto)
+#      tables/uniform_loops.parquet (grid pareto); tables/throughput.parquet, tables/throughput_loops.parquet
 #
 # The grid exit has the thresholds of `exits`, the grid pareto dense ones. Each criterion has a quality job of its own,
 # which first tries a user's criterion in both engines. In the latency job all criteria take turns. Snakemake deletes
@@ -12,6 +12,7 @@
 
 QUALITY = "results/{run}/exits/{grid}/{criterion}.quality.parquet"
 LOOPS = "results/{run}/exits/{grid}/{criterion}.loops.parquet"
+CONTROLS = "results/{run}/exits/{grid}/{criterion}.controls.parquet"
 
 
 wildcard_constraints:
@@ -24,9 +25,11 @@ rule measure_exit_quality:
         runs.model_files,
         **HELD_OUT,
         checkpoint=runs.last_checkpoint,
+        probe=runs.probe_file(),
     output:
         quality=QUALITY,
         loops=LOOPS,
+        controls=CONTROLS,
     log:
         "results/{run}/logs/measure_exit_quality.{grid}.{criterion}.log",
     benchmark:
@@ -38,7 +41,7 @@ rule measure_exit_quality:
         # `threads` is limited by the cores of the machine that runs Snakemake; a cluster job requests these
         **runs.torch_job("exits", memory=8000, minutes=120, cpus_per_task=4),
     params:
-        **kept_script("measure_exit_quality", runs.exit_slice(), "exit_quality", "exit_loops"),
+        **kept_script("measure_exit_quality", runs.exit_slice(), "exit_quality", "exit_loops", "exit_controls"),
     shell:
         "{params.command} --config {params.config:q} --threads {threads} {params.files} > {log:q} 2>&1"
 
@@ -47,9 +50,11 @@ rule join_exit_quality:
     input:
         quality_files=runs.each_criterion(QUALITY),
         loops_files=runs.each_criterion(LOOPS),
+        controls_files=runs.each_criterion(CONTROLS),
     output:
         quality="results/{run}/tables/{grid}_quality.parquet",
         loops="results/{run}/tables/{grid}_loops.parquet",
+        controls="results/{run}/tables/{grid}_controls.parquet",
     log:
         "results/{run}/logs/join_exit_quality.{grid}.log",
     localrule: True
@@ -58,7 +63,7 @@ rule join_exit_quality:
     params:
         **script("join_exit_quality"),
         config=runs.slice("run"),
-        tables=table_columns("exit_quality", "exit_loops"),
+        tables=table_columns("exit_quality", "exit_loops", "exit_controls"),
     shell:
         JOB
 
@@ -91,6 +96,7 @@ rule benchmark_exits:
         runs.model_files,
         **HELD_OUT,
         checkpoint=runs.last_checkpoint,
+        probe=runs.probe_file("exit"),
     output:
         latency="results/{run}/tables/exit_latency.parquet",
         latency_loops="results/{run}/tables/exit_latency_loops.parquet",
@@ -123,6 +129,7 @@ use rule benchmark_exits as benchmark_pareto with:
         runs.model_files,
         **HELD_OUT,
         checkpoint=runs.last_checkpoint,
+        probe=runs.probe_file("pareto"),
     output:
         latency="results/{run}/tables/pareto_latency.parquet",
         latency_loops="results/{run}/tables/pareto_latency_loops.parquet",
@@ -134,3 +141,32 @@ use rule benchmark_exits as benchmark_pareto with:
         **runs.torch_job("exits", memory=8000, minutes=480, cpus_per_task=4),
     params:
         **kept_script("benchmark_exits", runs.exit_slice("pareto"), "exit_latency", "exit_latency_loops"),
+
+
+rule benchmark_throughput:
+    input:
+        runs.model_files,
+        **HELD_OUT,
+        checkpoint=runs.last_checkpoint,
+        probe=runs.probe_file("throughput"),
+    output:
+        throughput="results/{run}/tables/throughput.parquet",
+        throughput_loops="results/{run}/tables/throughput_loops.parquet",
+    log:
+        "results/{run}/logs/benchmark_throughput.log",
+    benchmark:
+        "results/{run}/benchmarks/benchmark_throughput.tsv"
+    conda:
+        "../../envs/torch.yaml"
+    threads: workflow.cores or 1
+    resources:
+        **runs.torch_job("exits", memory=8000, minutes=240, cpus_per_task=4),
+    params:
+        **kept_script(
+            "benchmark_throughput",
+            runs.exit_slice("throughput", sections=["throughput"]),
+            "throughput",
+            "throughput_loops",
+        ),
+    shell:
+        JOB

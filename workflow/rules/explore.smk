@@ -19,6 +19,7 @@ rule extract_explore:
         **HELD_OUT,
         checkpoint=runs.last_checkpoint,
         tokenizer=runs.tokenizer_file,
+        probe=runs.probe_file("exit"),
     output:
         **{name: f"results/{{run}}/explore/{name}.parquet" for name in EXPLORE_TABLES},
     log:

@@ -14,6 +14,7 @@ from twoscale import tables
 from twoscale.analysis import bootstrap
 
 OPERATING_POINT = ["criterion", "threshold"]
+THROUGHPUT_POINT = [*OPERATING_POINT, "batching"]
 
 
 def summarise_latency(latency: pd.DataFrame) -> pd.DataFrame:
@@ -30,6 +31,24 @@ def summarise_latency(latency: pd.DataFrame) -> pd.DataFrame:
     by_point = latency.groupby(OPERATING_POINT, sort=False)
     medians = by_point[["latency_ms", "baseline_ms"]].median()
     return medians.join(_median_intervals(by_point, "latency_ms")).reset_index()
+
+
+def summarise_throughput(throughput: pd.DataFrame) -> pd.DataFrame:
+    """Medians over repeats per operating point, way to batch and number of sequences, and the range of the tokens/s.
+
+    The repeats decode the same text, so what differs between them is the machine.
+
+    Args:
+        throughput: Table "throughput".
+
+    Returns:
+        Columns criterion, threshold, batching, sequences, tokens_per_second, latency_ms, latency_high_ms, low, high;
+        rows in the order of the table, the numbers of sequences rising.
+    """
+    by_point = throughput.groupby([*THROUGHPUT_POINT, "sequences"], sort=False)
+    summary = by_point[["tokens_per_second", "latency_ms", "latency_high_ms"]].median()
+    bounds = by_point["tokens_per_second"].agg(low="min", high="max")
+    return summary.join(bounds).reset_index().sort_values("sequences", kind="stable", ignore_index=True)
 
 
 def summarise_quality(quality: pd.DataFrame, exit_loops: pd.DataFrame, max_loops: int | None = None) -> pd.DataFrame:
@@ -49,7 +68,7 @@ def summarise_quality(quality: pd.DataFrame, exit_loops: pd.DataFrame, max_loops
         the order of the table.
     """
     keys = [*OPERATING_POINT, "sequence"]
-    measured = quality.join(_mean_evaluations(exit_loops, keys), on=keys)
+    measured = quality.join(mean_evaluations(exit_loops, keys), on=keys)
     full = measured[(measured["criterion"] == "fixed") & (measured["threshold"] == max_loops)]
     measured["change"] = measured["ce"] - measured["sequence"].map(full.set_index("sequence")["ce"])
     by_point = measured.groupby(OPERATING_POINT, sort=False)
@@ -59,7 +78,19 @@ def summarise_quality(quality: pd.DataFrame, exit_loops: pd.DataFrame, max_loops
     return summary.reset_index()
 
 
-def _mean_evaluations(exit_loops: pd.DataFrame, keys: list[str]) -> pd.Series:
+def random_exits(controls: pd.DataFrame) -> pd.DataFrame:
+    """Random exits at the evaluations of each operating point, over all draws and tokens of the table "exit_controls".
+
+    Returns:
+        Columns criterion, threshold, evaluations (mean over tokens and groups), ce; rows in the order of the table.
+    """
+    random = controls[controls["control"] == "random"]
+    parts = random[["evaluations", "ce"]].mul(random["tokens"], axis="index").assign(tokens=random["tokens"])
+    sums = parts.groupby([random[column] for column in OPERATING_POINT], sort=False).sum()
+    return sums[["evaluations", "ce"]].div(sums["tokens"], axis="index").reset_index()
+
+
+def mean_evaluations(exit_loops: pd.DataFrame, keys: list[str]) -> pd.Series:
     """Mean over groups of `evaluations`, as the series "loops" with the index `keys`."""
     by_group = exit_loops.pivot(index=keys, columns="group", values="evaluations")
     # sums of floats depend on their order: that of the groups in the model, not of their labels

@@ -54,7 +54,11 @@ THRESHOLD_TYPES: dict[str, type] = {
     "argmax_stability": int,
     "cosine": float,
     "minp_kl": float,
+    "confidence": float,
+    "margin": float,
+    "entropy": float,
     "exit_gate": float,
+    "probe": float,
 }
 
 
@@ -420,8 +424,8 @@ class ModelConfig(Section):
     )
     exit_gate: Flag = key(
         False,
-        "Linear gate that reads a probability of exit from a state, for the criterion exit_gate (Ouro). It is not "
-        "trained here.",
+        "Linear gate that reads a probability of exit from a state, for the criterion exit_gate (Ouro). "
+        "train.exit_gate trains it.",
         source="§2",
         optional=True,
     )
@@ -590,6 +594,17 @@ def _group_problem(group: tuple[int, ...], seen: set[int], num_layers: int) -> s
     return None
 
 
+class ExitGateTraining(Section):
+    """Training of the exit gate with the model, as the first stage of Ouro (arXiv 2510.25741)."""
+
+    entropy_weight: NonNegative = key(
+        0.1,
+        "Factor beta of the entropy of the exit distribution, in nats, which the loss subtracts. 0: the distribution "
+        "may collapse onto one loop step.",
+        source="ours",
+    )
+
+
 class TrainConfig(Section):
     """Training run: schedule, batches, optimizer and held-out loss."""
 
@@ -674,6 +689,14 @@ class TrainConfig(Section):
         "Loop steps that the gradient passes through, counted from the last. null: all. The paper does not mention "
         "truncation; [G] uses 8.",
         source="ours",
+    )
+    exit_gate: ExitGateTraining | None = key(
+        None,
+        "Train the gate of model.exit_gate with the model (one looped group). The loss is then the cross-entropy that "
+        "the exit distribution expects over all loop steps, each decoded through the layers behind the group, minus "
+        "its entropy times entropy_weight; so is the column loss of the log. null: the gate keeps its initial weights.",
+        source="arXiv 2510.25741",
+        optional=True,
     )
     held_out_every: Count = key(
         500,
@@ -868,6 +891,12 @@ class ExitsConfig(Section):
         16_384, "Held-out tokens for cross-entropy and perplexity, in whole sequences.", source="ours"
     )
     quality_batch_size: Count = key(4, "Sequences at a time.", source="ours")
+    control_draws: Count = key(
+        3,
+        "Draws of the random exits that every criterion is compared with, at the same evaluations. Each evaluates the "
+        "text once more; one pass more is for fixed loops at the same mean.",
+        source="ours",
+    )
     latency_tokens: Count = key(
         64, "Timed tokens per repeat, spread over the context; at most model.context_length.", source="ours"
     )
@@ -950,6 +979,7 @@ class LensConfig(Section):
 
 STATE_GRID = [1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0]
 RELATIVE_GRID = [3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3]
+PROBABILITY_GRID = [0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 0.95, 0.99]
 KL_GRID = [1e-7, 1e-6, 1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 0.1]
 
 
@@ -968,6 +998,9 @@ class ParetoConfig(Section):
             argmax_stability=[1, 2, 3, 5, 8, 12],
             cosine=[1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 3e-2, 0.1],
             minp_kl=KL_GRID,
+            confidence=PROBABILITY_GRID,
+            margin=PROBABILITY_GRID,
+            entropy=[0.03, 0.1, 0.3, 0.7, 1.5, 2.5, 3.5, 4.5, 6.0],
         ),
         "Exit criteria and their dense grids of thresholds. Criteria of `exits` that are absent here keep their "
         "thresholds. [G] uses entropy_diff 1e-3, argmax_stability 5, cosine 1e-3 and minp_kl 1e-5. null removes a "
@@ -981,6 +1014,166 @@ class ParetoConfig(Section):
         32, "Timed tokens per repeat, spread over the context; at most model.context_length.", source="ours"
     )
     latency_repeats: Count = key(3, "Timed repeats.", source="ours")
+
+
+class OracleConfig(Section):
+    """Oracles that know every loop step of a token, beside which the criteria of `exits` have their regret.
+
+    Everything is on frozen trajectories: one token leaves early, the others run exits.max_loops.
+    """
+
+    tolerance: Annotated[float, Field(ge=0), Number] = key(
+        0.01,
+        "A token is settled from the first loop step from which its cross-entropy stays at most this many nats above "
+        "that after exits.max_loops.",
+        source="ours",
+    )
+    tokens: Count = key(
+        4096,
+        "Held-out tokens, in whole sequences. Each group costs about exits.max_loops passes of the text.",
+        source="ours",
+    )
+    batch_size: Count = key(2, "Sequences at a time.", source="ours")
+
+
+class ProbeConfig(Section):
+    """Fit of the criterion `probe`: a linear classifier of states of the last checkpoint, on training text.
+
+    It is fitted only where `probe` is among the criteria of `exits`, `pareto`, `calibration` or `throughput`.
+    """
+
+    tokens: Count = key(
+        4096,
+        "Tokens of training text, in whole sequences spread over it. Each is a sample after each of its "
+        "exits.max_loops loop steps, with model.hidden_size + 2 features in float64, which are in memory twice.",
+        source="ours",
+    )
+    tolerance: NonNegative = key(
+        0.01,
+        "A token is settled once its cross-entropy stays at most this many nats above that of the last loop step.",
+        source="ours",
+    )
+    penalty: Positive = key(
+        1e-4, "Factor of half the squared weights of standardised features, beside the mean log loss.", source="ours"
+    )
+    batch_size: Count = key(4, "Sequences at a time; limits the memory.", source="ours")
+    dtype: Dtype = key("float32", "Precision of the states.", source="ours")
+
+
+class CalibrationConfig(Section):
+    """Thresholds of exit criteria that are calibrated on held-out documents (results/calibration.pdf).
+
+    Documents are divided into three parts: on one a path through the thresholds is searched, from many evaluations to
+    few, on one thresholds of the path are chosen, and on one they are reported. Loop steps, readout, KV slots,
+    precision and batch size are those of exits.
+    """
+
+    criteria: Criteria = key(
+        _grids(
+            step_norm=[1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0],
+            kl=[1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 0.1],
+            acceleration=[1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0],
+        ),
+        "Exit criteria and the thresholds that a path may have, for all groups together and for each group. null "
+        "removes a criterion of the defaults or the preset.",
+        source="ours",
+    )
+    tokens: Count = key(
+        131_072,
+        "Held-out tokens, in whole sequences, of all three parts; all of them if data.held_out_tokens is less.",
+        source="ours",
+    )
+    search_share: Share = key(0.25, "Share of the documents on which paths are searched.", source="ours")
+    report_share: Share = key(
+        0.25,
+        "Share of the documents on which the chosen thresholds are measured. The others choose them.",
+        source="ours",
+    )
+    path_end: Positive = key(
+        0.3,
+        "A path ends with the first thresholds whose mean cross-entropy on the documents of the search is this many "
+        "nats per token above that of all loop steps.",
+        source="ours",
+    )
+
+    @model_validator(mode="after")
+    def _check_shares(self) -> Self:
+        if self.search_share + self.report_share >= 1:
+            raise InputError(
+                f"config key calibration.report_share: found {self.report_share:g}, expected less than "
+                f"{1 - self.search_share:g}, so that documents are left beside calibration.search_share."
+            )
+        return self
+
+
+Promises = Annotated[tuple[Positive, ...], *Unique]
+
+
+class PromisesConfig(Section):
+    """Promises about quality for which thresholds are chosen, each on its own: E[loss] <= epsilon.
+
+    A promise holds with probability 1 - delta over the documents that choose the threshold, by Learn then Test
+    (arXiv 2110.01052). The loss is that of exits against all loop steps, a mean over the tokens of a unit.
+    """
+
+    nats: Promises = key(
+        (0.01, 0.02, 0.05, 0.1), "Values of epsilon for the rise of the cross-entropy, nats per token.", source="ours"
+    )
+    disagreement: Annotated[tuple[Share, ...], *Unique] = key(
+        (0.01, 0.02, 0.05, 0.1),
+        "Values of epsilon for the share of tokens with another most likely next token.",
+        source="arXiv 2207.07061",
+    )
+    delta: Share = key(0.1, "Probability with which a promise may be broken.", source="arXiv 2110.01052")
+    test: Literal["betting", "hoeffding_bentkus"] = key(
+        "betting",
+        "p-values of thresholds: betting (arXiv 2010.09686, 2101.02703), which needs fewer units where losses vary "
+        "little, or the bounds of Hoeffding and Bentkus (arXiv 2110.01052). Both are valid for any number of units.",
+        source="ours",
+    )
+    clip: Annotated[float, Field(gt=1), Number] = key(
+        5.0,
+        "Losses of a unit count from 0 to this multiple of epsilon, because the test needs a bound. With betting, no "
+        "promise can be made with fewer units than log(1 / delta) / log(1 + 1 / clip), 13 by default.",
+        source="ours",
+    )
+    unit: Literal["document", "sequence"] = key(
+        "document",
+        "What the test takes for independent and alike: documents, or the sequences of all documents, where documents "
+        "are few and long. Sequences of one document are not independent, so the promise is then nominal.",
+        source="ours",
+    )
+
+    @model_validator(mode="after")
+    def _check_promises(self) -> Self:
+        if not self.nats and not self.disagreement:
+            raise InputError("config key promises.nats: found none, expected at least one here or in disagreement.")
+        return self
+
+
+class ThroughputConfig(Section):
+    """Tokens per second of sequences that are decoded together, at the last checkpoint (results/throughput.pdf).
+
+    Every loop step has its own keys and values, and predictions are made with the head, whatever `exits` says.
+    """
+
+    criteria: Criteria = key(
+        _grids(step_norm=[1e-2], kl=[1e-2], acceleration=[1e-2]),
+        "Exit criteria and their thresholds, which are compared with exits.max_loops loop steps for all tokens. null "
+        "removes a criterion of the defaults or the preset.",
+        source="ours",
+    )
+    sequences: Annotated[tuple[Count, ...], Field(min_length=1), AfterValidator(sort_loops)] = key(
+        (1, 2, 4, 8, 16), "Numbers of sequences. Keys and values of the largest are allocated at once.", source="ours"
+    )
+    prompt_tokens: Count = key(
+        32, "Tokens at the beginning of each sequence that are read untimed; at most half the context.", source="ours"
+    )
+    tokens: Count = key(
+        32, "Tokens behind them in each sequence that are decoded; fewer where the context ends.", source="ours"
+    )
+    repeats: Count = key(3, "Timed repeats.", source="ours")
+    cpu_threads: Count = key(2, "Threads on CPU, the same for every number of sequences.", source="ours")
 
 
 class PathTypesConfig(Section):
@@ -1183,9 +1376,25 @@ class Derived:
         return self.lens.other_loops or self.model.typical_loops
 
     @property
+    def oracle_sequences(self) -> int:
+        """Whole sequences in oracle.tokens, at least one."""
+        return self._sequences(self.oracle.tokens)
+
+    @property
     def pareto_sequences(self) -> int:
         """Whole sequences in pareto.quality_tokens, at least one."""
         return self._sequences(self.pareto.quality_tokens)
+
+    @property
+    def probe_sequences(self) -> int:
+        """Whole sequences in probe.tokens, at least one."""
+        return self._sequences(self.probe.tokens)
+
+    @property
+    def calibration_sequences(self) -> int:
+        """Whole sequences in calibration.tokens, at most those of the held-out text, at least one."""
+        available = (self.data.held_out_tokens - 1) // self.model.context_length
+        return max(1, min(self._sequences(self.calibration.tokens), available))
 
     @property
     def independence_sequences(self) -> int:
@@ -1214,6 +1423,25 @@ class Derived:
         criteria = {**self.exits.criteria, **self.pareto.criteria, "fixed": fixed}
         return self.exits.model_copy(update={**vars(self.pareto), "criteria": criteria})
 
+    @property
+    def calibrated_exits(self) -> ExitsConfig:
+        """The settings of exits with the criteria of calibration."""
+        return self.exits.model_copy(update={"criteria": self.calibration.criteria})
+
+    @property
+    def throughput_exits(self) -> ExitsConfig:
+        """The exits of the throughput benchmark: throughput.criteria, and all loop steps as `fixed`."""
+        fixed = CriterionConfig(thresholds=(self.exits.max_loops,))
+        update = {"criteria": {"fixed": fixed, **self.throughput.criteria}, "readout": "head", "kv_slots": None}
+        return self.exits.model_copy(update=update)
+
+    @property
+    def throughput_tokens(self) -> tuple[int, int]:
+        """Tokens of a prompt and those that follow it in the throughput benchmark, within model.context_length."""
+        room = self.model.context_length
+        prompt = max(1, min(self.throughput.prompt_tokens, room // 2))
+        return prompt, min(self.throughput.tokens, room - prompt)
+
 
 class Config(Derived, Section):
     """All sections of one run."""
@@ -1236,6 +1464,11 @@ class Config(Derived, Section):
     scaling: ScalingConfig = ScalingConfig()
     lens: LensConfig = LensConfig()
     pareto: ParetoConfig = ParetoConfig()
+    oracle: OracleConfig = OracleConfig()
+    probe: ProbeConfig = ProbeConfig()
+    calibration: CalibrationConfig = CalibrationConfig()
+    promises: PromisesConfig = PromisesConfig()
+    throughput: ThroughputConfig = ThroughputConfig()
     path_types: PathTypesConfig = PathTypesConfig()
     path_independence: PathIndependenceConfig = PathIndependenceConfig()
     spectrum: SpectrumConfig = SpectrumConfig()
@@ -1267,11 +1500,27 @@ class Config(Derived, Section):
 
     @model_validator(mode="after")
     def _check_exit_gate(self) -> Self:
-        for key in ("exits", "pareto"):
+        for key in ("exits", "pareto", "calibration", "throughput"):
             if "exit_gate" in getattr(self, key).criteria and not self.model.exit_gate:
                 raise InputError(
                     f"config key {key}.criteria.exit_gate: found the criterion, expected a model with "
                     "model.exit_gate: true."
+                )
+        if self.train.exit_gate is not None and not (self.model.exit_gate and len(self.model.groups) == 1):
+            found = f"model.exit_gate: {str(self.model.exit_gate).lower()} and {len(self.model.groups)} looped groups"
+            raise InputError(
+                f"config key train.exit_gate: found {found}, expected model.exit_gate: true and one looped group; the "
+                "criterion probe learns exits from several."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_probe(self) -> Self:
+        for key in ("exits", "pareto", "calibration", "throughput"):
+            if "probe" in getattr(self, key).criteria and self.model.source != "trained":
+                raise InputError(
+                    f"config key {key}.criteria.probe: found the criterion for a published model, expected a model "
+                    "that is trained here: the probe is fitted on training text."
                 )
         return self
 
@@ -1285,8 +1534,9 @@ class Config(Derived, Section):
         return self
 
     @model_validator(mode="after")
-    def _check_pareto(self) -> Self:
-        check_criteria("pareto.criteria", self.pareto.criteria, self.exits.max_loops)
+    def _check_criteria(self) -> Self:
+        for key in ("pareto", "calibration", "throughput"):
+            check_criteria(f"{key}.criteria", getattr(self, key).criteria, self.exits.max_loops)
         return self
 
     @model_validator(mode="after")
@@ -1314,6 +1564,8 @@ class Config(Derived, Section):
             "lens.tokens": self.lens_sequences,
             "pareto.quality_tokens": self.pareto_sequences,
             "pareto.latency_repeats": self.pareto.latency_repeats,
+            "oracle.tokens": self.oracle_sequences,
+            "throughput.sequences": self.throughput.sequences[-1],
         }
 
     @model_validator(mode="after")

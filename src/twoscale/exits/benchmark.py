@@ -3,7 +3,7 @@
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import pairwise
@@ -14,10 +14,12 @@ from torch import Tensor
 from twoscale import progress
 from twoscale.config import ExitsConfig
 from twoscale.data.batches import HeldOut
+from twoscale.exits.controls import Planned, measure_controls
 from twoscale.exits.criteria import ExitCriterion, configured_criteria, make_criterion
-from twoscale.exits.decoder import Decoder, DecoderOptions, evaluate_by_position
+from twoscale.exits.decoder import Decoder, DecoderOptions, evaluate_by_position, evaluate_planned
 from twoscale.exits.kv_cache import KVCache, distinct_slots
 from twoscale.exits.parallel import LoopCounts, evaluate
+from twoscale.exits.probe import Probe, criterion_of
 from twoscale.exits.readout import is_sequential, make_readout
 from twoscale.exits.steps import make_steps
 from twoscale.model.checkpoints import LoadedCheckpoint
@@ -34,9 +36,14 @@ def operating_points(exits: ExitsConfig) -> list[OperatingPoint]:
     return [(name, threshold) for name, entry in exits.criteria.items() for threshold in entry.thresholds]
 
 
-def make_criteria(exits: ExitsConfig) -> dict[OperatingPoint, ExitCriterion]:
-    """The criterion of every operating point, those of the user included."""
-    classes = configured_criteria(exits.criteria)
+def criterion_classes(exits: ExitsConfig, probe: Probe | None = None) -> dict[str, type[ExitCriterion]]:
+    """The classes of criteria by name, those of the user included; the criterion `probe` needs one."""
+    return configured_criteria(exits.criteria) | ({} if probe is None else {"probe": criterion_of(probe)})
+
+
+def make_criteria(exits: ExitsConfig, probe: Probe | None = None) -> dict[OperatingPoint, ExitCriterion]:
+    """The criterion of every operating point; see `criterion_classes`."""
+    classes = criterion_classes(exits, probe)
     return {(name, threshold): make_criterion(name, threshold, classes) for name, threshold in operating_points(exits)}
 
 
@@ -78,6 +85,13 @@ class TextEvaluator:
             return evaluate_parallel(self.checkpoint, criterion, text, self.exits.max_loops)
         return evaluate_by_position(self._decoder, text.inputs, criterion, text.sequences)
 
+    def evaluate_planned(self, plan: Tensor, text: HeldOut) -> Tensor:
+        """Logits (B, T, V) of B held-out sequences whose tokens take the evaluations of `plan` (G, B, T)."""
+        planned = Planned(plan.to(self.checkpoint.device))
+        if self.is_parallel(planned):
+            return evaluate_parallel(self.checkpoint, planned, text, self.exits.max_loops)[0]
+        return evaluate_planned(self._decoder, text.inputs, plan, text.sequences)
+
 
 def evaluate_parallel(
     checkpoint: LoadedCheckpoint, criterion: ExitCriterion, text: HeldOut, max_loops: int
@@ -87,25 +101,44 @@ def evaluate_parallel(
     return evaluate(checkpoint.model, text.inputs.to(checkpoint.device), criterion, max_loops, noise)
 
 
-def measure_quality(checkpoint: LoadedCheckpoint, text: HeldOut, exits: ExitsConfig) -> tuple[list[Row], list[Row]]:
-    """Rows of the tables "exit_quality" and "exit_loops": each held-out sequence at every operating point."""
-    criteria = make_criteria(exits)
+def measure_quality(
+    checkpoint: LoadedCheckpoint, text: HeldOut, exits: ExitsConfig, probe: Probe | None = None
+) -> dict[str, list[Row]]:
+    """Rows of the tables "exit_quality", "exit_loops" and "exit_controls", by name.
+
+    Each held-out sequence at every operating point, and under the controls of every criterion but `fixed`.
+    """
+    criteria, groups = make_criteria(exits, probe), checkpoint.model.config.group_labels
     evaluator = TextEvaluator(checkpoint, exits)
-    quality: list[Row] = []
-    loops: list[Row] = []
-    with progress.meter("quality", len(criteria) * text.inputs.numel(), "tokens") as bar:
+    found: dict[str, list[Row]] = {"exit_quality": [], "exit_loops": [], "exit_controls": []}
+    controlled = [point for point in criteria if point[0] != "fixed" and groups]
+    passes = len(criteria) + (exits.control_draws + 1) * len(controlled)
+    with progress.meter("quality", passes * text.inputs.numel(), "tokens") as bar:
         for (name, threshold), criterion in criteria.items():
+            point = {"criterion": name, "threshold": float(threshold)}
+            evaluations = []
             for batch in text.batches(evaluator.batch_size(criterion)):
                 logits, counts = evaluator.evaluate(criterion, batch)
                 ce = cross_entropies(logits, batch.targets).mean(1).tolist()
-                point = {"criterion": name, "threshold": float(threshold)}
-                at_max = _shares(counts.evaluations == exits.max_loops)
-                for key, nats, share in zip(batch.keys, ce, at_max, strict=True):
-                    row = point | key | {"tokens": batch.inputs.shape[1], "ce": nats, "ppl": math.exp(nats)}
-                    quality.append(row | {"share_at_max_loops": share})
-                loops += [point | row for row in _loop_rows(counts, batch, checkpoint.model.config.group_labels)]
+                found["exit_quality"] += [point | row for row in _quality_rows(ce, counts, batch, exits.max_loops)]
+                found["exit_loops"] += [point | row for row in _loop_rows(counts, batch, groups)]
+                evaluations.append(counts.evaluations)
                 bar.update(batch.inputs.numel())
-    return quality, loops
+            if (name, threshold) in controlled:
+                key = checkpoint.seed, "exit controls", name, float(threshold)
+                control = evaluator.evaluate_planned, torch.cat(evaluations, dim=1), text
+                for rows in measure_controls(*control, exits.quality_batch_size, exits.control_draws, key):
+                    found["exit_controls"] += [point | row for row in rows]
+                    bar.update(text.inputs.numel())
+    return found
+
+
+def _quality_rows(ce: Sequence[float], counts: LoopCounts, batch: HeldOut, max_loops: int) -> Iterator[Row]:
+    """One row a sequence, from its mean cross-entropy."""
+    at_max = _shares(counts.evaluations == max_loops)
+    for key, nats, share in zip(batch.keys, ce, at_max, strict=True):
+        row = key | {"tokens": batch.inputs.shape[1], "ce": nats, "ppl": math.exp(nats)}
+        yield row | {"share_at_max_loops": share}
 
 
 def _shares(mask: Tensor) -> list[float]:
@@ -131,20 +164,25 @@ def timed_segments(context_length: int, tokens: int, segments: int) -> list[slic
     return [slice(start, start + n) for start, n in zip(starts, lengths, strict=True)]
 
 
-def turns(points: Sequence[OperatingPoint], repeats: int) -> list[tuple[int | None, OperatingPoint]]:
-    """The order of a latency measurement: (repeat, point), with None for the turns to discard.
+Turn = tuple[Hashable, Hashable]  # what is compared, and at what, such as an operating point
+
+
+def turns(points: Sequence[Turn], repeats: int) -> list[tuple[int | None, Turn]]:
+    """The order of a measurement of time: (repeat, point), with None for the turns to discard.
 
     The last point of each criterion is first decoded once as a warm-up. Within a repeat all points take turns, and
     each repeat starts a share of the list later than the one before.
     """
-    order: list[tuple[int | None, OperatingPoint]] = [(None, point) for point in dict(points).items()]
+    order: list[tuple[int | None, Turn]] = [(None, point) for point in dict(points).items()]
     for repeat in range(repeats):
         first = repeat * len(points) // repeats
         order += [(repeat, point) for point in (*points[first:], *points[:first])]
     return order
 
 
-def measure_latency(checkpoint: LoadedCheckpoint, prompts: HeldOut, exits: ExitsConfig) -> tuple[list[Row], list[Row]]:
+def measure_latency(
+    checkpoint: LoadedCheckpoint, prompts: HeldOut, exits: ExitsConfig, probe: Probe | None = None
+) -> tuple[list[Row], list[Row]]:
     """Rows of the tables "exit_latency" and "exit_latency_loops".
 
     Repeat r decodes prompt r (R, T) with the noise of its sequence. Tokens are timed at places spread over the
@@ -153,7 +191,7 @@ def measure_latency(checkpoint: LoadedCheckpoint, prompts: HeldOut, exits: Exits
     repeat to repeat, each followed at once by its baseline, the same evaluations without a criterion. So a drift of
     the machine affects all of them alike. Before the first repeat each criterion decodes prompt 0 as a warm-up.
     """
-    criteria = make_criteria(exits)
+    criteria = make_criteria(exits, probe)
     decoder = make_decoder(checkpoint, exits)
     segments = timed_segments(prompts.inputs.shape[1], exits.latency_tokens, exits.latency_segments)
     order = turns(list(criteria), repeats=len(prompts.inputs))

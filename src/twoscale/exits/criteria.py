@@ -19,7 +19,7 @@ Class attributes: `patience` is the number of loop steps in a row at which `upda
 token exits; the engine counts them. `keeps` says which state the token keeps, the one before the step that
 triggered the exit ("previous") or the one after it ("new"). `needs_readout` says whether the criterion calls
 `readout`. A criterion with `needs_gate` gets the model's exit gate in place of the readout: states (N, C) ->
-probabilities of exit (N,).
+probabilities of exit (N,). `larger_is_later` says in which direction the threshold is strict.
 """
 
 import importlib.util
@@ -39,6 +39,7 @@ from twoscale.config import THRESHOLD_TYPES, CriterionConfig
 from twoscale.dynamics import measures
 from twoscale.errors import InputError, did_you_mean, first_line
 from twoscale.model.interface import Readout
+from twoscale.model.loss import entropies
 
 State = dict[str, Tensor]
 
@@ -60,6 +61,7 @@ class ExitCriterion:
     patience: ClassVar[int] = 1
     needs_readout: ClassVar[bool] = False
     needs_gate: ClassVar[bool] = False
+    larger_is_later: ClassVar[bool] = False  # whether a larger threshold asks for more loop steps
 
     def __init__(self, threshold: float) -> None:
         self.threshold = threshold
@@ -116,6 +118,8 @@ class Fixed(ExitCriterion):
 
     O(1) per token and loop step; remembers the number of loop steps.
     """
+
+    larger_is_later = True
 
     def start(self, x0: Tensor) -> State:
         return {"loop_steps": torch.zeros(len(x0), dtype=torch.int64, device=x0.device)}
@@ -242,6 +246,7 @@ class ArgmaxStability(ExitCriterion):
     """
 
     needs_readout = True
+    larger_is_later = True
 
     def start(self, x0: Tensor) -> State:
         count = torch.zeros(len(x0), dtype=torch.int64, device=x0.device)
@@ -251,6 +256,60 @@ class ArgmaxStability(ExitCriterion):
         token = readout(x_new).argmax(-1)
         repeats = torch.where(token == state["token"], state["repeats"] + 1, 0)
         return repeats >= self.threshold, {"token": token, "repeats": repeats}
+
+
+class _Prediction(ExitCriterion):
+    """Decides on the prediction of the new state alone, from the first loop step on; remembers nothing."""
+
+    needs_readout = True
+
+    def start(self, x0: Tensor) -> State:
+        return {}
+
+    def update(self, state: State, x_new: Tensor, readout: Readout) -> tuple[Tensor, State]:
+        return self.is_sure(readout(x_new)), state
+
+    def is_sure(self, logits: Tensor) -> Tensor:
+        """Whether the prediction is sure enough: logits (N, V) -> bool (N,)."""
+        raise NotImplementedError
+
+
+@register("confidence")
+class Confidence(_Prediction):
+    """max p^k >= tau, the largest probability of the prediction (Geifman and El-Yaniv, arXiv 1705.08500).
+
+    O(V C) per token and loop step for the head.
+    """
+
+    larger_is_later = True
+
+    def is_sure(self, logits: Tensor) -> Tensor:
+        return logits.softmax(-1).amax(-1) >= self.threshold
+
+
+@register("margin")
+class Margin(_Prediction):
+    """p^k of the likeliest token minus that of the second >= tau (the softmax measure of CALM, arXiv 2207.07061).
+
+    O(V C) per token and loop step for the head.
+    """
+
+    larger_is_later = True
+
+    def is_sure(self, logits: Tensor) -> Tensor:
+        first, second = logits.softmax(-1).topk(2, dim=-1).values.unbind(-1)
+        return first - second >= self.threshold
+
+
+@register("entropy")
+class Entropy(_Prediction):
+    """H(p^k) < tau in nats (BranchyNet, arXiv 1709.01686; DeeBERT, arXiv 2004.12993).
+
+    O(V C) per token and loop step for the head. `entropy_diff` compares entropies of successive loop steps instead.
+    """
+
+    def is_sure(self, logits: Tensor) -> Tensor:
+        return self.below(entropies(logits))
 
 
 @register("acceleration")
@@ -311,6 +370,7 @@ class ExitGate(ExitCriterion):
     """
 
     needs_gate = True
+    larger_is_later = True
 
     def start(self, x0: Tensor) -> State:
         ones = x0.new_ones(len(x0))

@@ -19,7 +19,7 @@ from twoscale.exits.kv_cache import CachedKV, KVCache, distinct_slots
 from twoscale.exits.parallel import GroupExit, LoopCounts, ParallelEngine, stack_counts
 from twoscale.exits.readout import is_sequential, make_readout
 from twoscale.exits.steps import make_steps
-from twoscale.model.interface import LoopedModel, any_weight, run_stages
+from twoscale.model.interface import LoopedModel, Noise, any_weight, run_stages
 from twoscale.model.noise import EvaluationNoise
 
 
@@ -59,7 +59,7 @@ class TokenExit:
     evaluations: int
 
 
-def _exit_after(k: int, x: Tensor, x_new: Tensor, keeps_previous: bool) -> TokenExit:
+def exit_after(k: int, x: Tensor, x_new: Tensor, keeps_previous: bool) -> TokenExit:
     """The exit at loop step k, which led from x to x_new (1, C)."""
     return TokenExit(x, k, k + 1) if keeps_previous else TokenExit(x_new, k + 1, k + 1)
 
@@ -155,20 +155,9 @@ class Decoder:
         engine = ParallelEngine(self.model, self.criterion, self.max_loops, self.options.readout)
         self._check_room(len(tokens))
         batch, rows = self._as_tensor(tokens), slice(self.position, self.position + len(tokens))
-        positions = self._positions[rows]
-        exits: list[GroupExit] = []
-
-        def layer(number: int, hidden: Tensor) -> Tensor:
-            attend = self.cache.attend_parallel(0, positions, rows.stop)
-            return self.model.unlooped_layer(number, hidden[0], attend)[None]
-
-        def group(index: int, hidden: Tensor) -> Tensor:
-            store = CachedKV(self.cache, self.model.config.groups[index], rows.start, len(tokens))
-            exits.append(engine.loop(index, hidden, self._noise_rows, store))
-            self._exit_states[index][rows] = exits[-1].states[0]
-            return self.model.finish(index, exits[-1].states)
-
-        hidden = run_stages(self.model, self.model.embed(batch, positions), layer, group)  # (1, N, C)
+        hidden, exits = read_parallel(engine, self.cache, batch, self._positions[rows], rows.stop, self._noise_rows)
+        for states, one in zip(self._exit_states, exits, strict=True):
+            states[rows] = one.states[0]
         self.position = rows.stop
         return self.model.readout(hidden)[0], stack_counts(exits, batch)
 
@@ -232,9 +221,9 @@ class Decoder:
                 return pending[1]
             should_exit = decisions.update(x_new)
             if runs_ahead:
-                pending = self._read_async(should_exit), _exit_after(k, x, x_new, keeps_previous)
+                pending = self._read_async(should_exit), exit_after(k, x, x_new, keeps_previous)
             elif patience.exits(should_exit):
-                return _exit_after(k, x, x_new, keeps_previous)
+                return exit_after(k, x, x_new, keeps_previous)
             x = x_new
         if pending is not None and patience.exits(pending[0]()):
             return pending[1]
@@ -288,6 +277,27 @@ class Decoder:
         return torch.tensor([tokens], device=self._positions.device)
 
 
+def read_parallel(
+    engine: ParallelEngine, cache: KVCache, tokens: Tensor, positions: Tensor, end: int, noise: Noise
+) -> tuple[Tensor, list[GroupExit]]:
+    """Read tokens (1, N) at the `positions` (N,) below `end` in parallel, after those that are in the cache.
+
+    Returns their hidden states (1, N, C), which the readout takes, and their exit from each group. The cache needs a
+    slot for every loop step. `noise` is that of these positions.
+    """
+    model, exits = engine.model, []
+
+    def layer(number: int, hidden: Tensor) -> Tensor:
+        return model.unlooped_layer(number, hidden[0], cache.attend_parallel(0, positions, end))[None]
+
+    def group(index: int, hidden: Tensor) -> Tensor:
+        store = CachedKV(cache, model.config.groups[index], end - len(positions), len(positions))
+        exits.append(engine.loop(index, hidden, noise, store))
+        return model.finish(index, exits[-1].states)
+
+    return run_stages(model, model.embed(tokens, positions), layer, group), exits
+
+
 @torch.inference_mode()
 def evaluate_by_position(
     decoder: Decoder, tokens: Tensor, criterion: ExitCriterion, sequences: Sequence[int]
@@ -304,3 +314,13 @@ def evaluate_by_position(
         counts.append(row_counts)
     parts = (torch.cat([getattr(count, name) for count in counts], dim=1) for name in vars(counts[0]))
     return torch.stack(logits), LoopCounts(*parts)
+
+
+@torch.inference_mode()
+def evaluate_planned(decoder: Decoder, tokens: Tensor, plan: Tensor, sequences: Sequence[int]) -> Tensor:
+    """Logits (B, T, V) of `tokens` (B, T) whose evaluations are those of `plan` (G, B, T), through the cache."""
+    logits = []
+    for row, evaluations, sequence in zip(tokens.tolist(), plan.permute(1, 2, 0).tolist(), sequences, strict=True):
+        decoder.reset(sequence=sequence)
+        logits.append(torch.stack([decoder.feed(*token)[0] for token in zip(row, evaluations, strict=True)]))
+    return torch.stack(logits)

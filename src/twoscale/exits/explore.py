@@ -22,6 +22,7 @@ from twoscale.dynamics.principal import project
 from twoscale.dynamics.trajectories import describe, exact, is_group, measure_group
 from twoscale.exits.benchmark import Row, TextEvaluator, make_criteria
 from twoscale.exits.lens import LOGITS_AT_A_TIME, Pass
+from twoscale.exits.probe import Probe
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import CausalAttention, StageTrace
 
@@ -123,9 +124,11 @@ def _decode(
     return ids, probabilities
 
 
-def exit_rows(checkpoint: LoadedCheckpoint, sequence: HeldOut, exits: ExitsConfig) -> Iterator[Row]:
+def exit_rows(
+    checkpoint: LoadedCheckpoint, sequence: HeldOut, exits: ExitsConfig, probe: Probe | None = None
+) -> Iterator[Row]:
     """Rows of the table "explore_exits": where each token of one sequence leaves each group, under each criterion."""
-    evaluator, criteria = TextEvaluator(checkpoint, exits), make_criteria(exits)
+    evaluator, criteria = TextEvaluator(checkpoint, exits), make_criteria(exits, probe)
     with progress.meter("exits", len(criteria), "points") as bar:
         for (name, threshold), criterion in criteria.items():
             _, counts = evaluator.evaluate(criterion, sequence)

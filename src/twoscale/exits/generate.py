@@ -2,6 +2,8 @@
 
     python scripts/generate.py --run demo --prompt "The loop" --criterion acceleration --tau 1e-3
 
+With --batch in place of --prompt all lines of a file are continued at once, and each gives a line of JSON.
+
 The text goes to standard output as it is generated, speed and loops to standard error. Tokens are sampled at
 temperature 0.8 with a fixed seed, because the greedy text of a small model repeats itself; --temperature 0 is greedy.
 The config is not read: the checkpoint carries the model's config.
@@ -23,6 +25,8 @@ from twoscale.errors import InputError
 from twoscale.escaping import neutralise
 from twoscale.exits.criteria import CRITERIA, ExitCriterion, load_criterion, make_criterion
 from twoscale.exits.decoder import Decoder, DecoderOptions
+from twoscale.exits.generate_batch import check_options as check_batch_options
+from twoscale.exits.generate_batch import generate_batch, read_prompts
 from twoscale.exits.generation import NewToken, Sampling, Speculation, generate
 from twoscale.exits.loop_heatmap import (
     TokenSpan,
@@ -33,6 +37,7 @@ from twoscale.exits.loop_heatmap import (
     terminal_ends,
     terminal_scale,
 )
+from twoscale.exits.probe import criterion_of, open_probe
 from twoscale.exits.readout import READOUTS
 from twoscale.files import replacing
 from twoscale.machine import check_cuda
@@ -48,10 +53,20 @@ def main(arguments: argparse.Namespace) -> None:
     check_options(arguments)
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
-    run = open_model(arguments)
-    prompt = run.tokenizer.encode(arguments.prompt)
-    speculation = make_speculation(arguments)
+    prompts = [arguments.prompt] if arguments.batch is None else read_prompts(arguments.batch)
+    run = open_model(arguments, prompts)
     sampling = Sampling(arguments.temperature, arguments.top_k, arguments.top_p, arguments.seed)
+    if arguments.batch is not None:
+        criterion = parse_criterion(arguments, run, "tau", arguments.tau)
+        generate_batch(run, prompts, criterion, sampling, arguments)
+    else:
+        generate_text(run, sampling, arguments)
+
+
+def generate_text(run: TrainedRun, sampling: Sampling, arguments: argparse.Namespace) -> None:
+    """Continue the one text of --prompt."""
+    prompt = run.tokenizer.encode(arguments.prompt)
+    speculation = make_speculation(arguments, run)
     decoder = make_decoder(run, arguments)
     in_colour = arguments.show_loops == "always" or (arguments.show_loops == "auto" and sys.stdout.isatty())
     printer = TokenPrinter(run, in_colour)
@@ -92,17 +107,20 @@ def check_options(arguments: argparse.Namespace) -> None:
             raise InputError(f"option --{option.replace('_', '-')}: found {found}, expected at least 1.")
     if arguments.device == "cuda":
         check_cuda("option --device")
+    if arguments.batch is not None:
+        check_batch_options(arguments)
+        return
     # where the locale is not UTF-8, bytes of the command line are surrogates, which no tokenizer reads
     arguments.prompt = os.fsencode(arguments.prompt).decode(errors="replace")
 
 
-def open_model(arguments: argparse.Namespace) -> TrainedRun:
-    """The run of --run, or the published model of --model with room for the text."""
+def open_model(arguments: argparse.Namespace, prompts: Sequence[str]) -> TrainedRun:
+    """The run of --run, or the published model of --model with room for the longest text."""
     dtype = getattr(torch, arguments.dtype)
     if arguments.model is None:
         return open_run(arguments.results, arguments.run, arguments.device, dtype)
     tokenizer = load_tokenizer("published", arguments.model / "tokenizer.json")
-    room = len(tokenizer.encode(arguments.prompt)) + arguments.tokens
+    room = max(len(tokenizer.encode(prompt)) for prompt in prompts) + arguments.tokens
     return open_published_run(arguments.model, tokenizer, room, arguments.device, dtype)
 
 
@@ -114,16 +132,18 @@ def make_decoder(run: TrainedRun, arguments: argparse.Namespace) -> Decoder:
         compile=arguments.compile,
         readout=arguments.readout,
     )
-    criterion = parse_criterion(arguments, "tau", arguments.tau)
+    criterion = parse_criterion(arguments, run, "tau", arguments.tau)
     return Decoder(run.model, criterion, arguments.max_loops, run.seed, options)
 
 
-def parse_criterion(arguments: argparse.Namespace, option: str, tau: float | None) -> ExitCriterion:
+def parse_criterion(arguments: argparse.Namespace, run: TrainedRun, option: str, tau: float | None) -> ExitCriterion:
     """The exit criterion of the options at the threshold `tau` of `option`; `fixed` defaults to all loops."""
     name = arguments.criterion
     criteria = CRITERIA
     if arguments.criterion_file is not None:
         criteria = {name: load_criterion(arguments.criterion_file, name)}
+    elif name == "probe" and arguments.run is not None:
+        criteria = {name: criterion_of(open_probe(arguments.results / arguments.run / "probe.safetensors", run))}
     if name in criteria:
         tau = check_tau(name, tau, arguments.max_loops, option)
     return make_criterion(name, tau, criteria)
@@ -143,7 +163,7 @@ def check_tau(criterion: str, tau: float | None, max_loops: int, option: str) ->
     return tau
 
 
-def make_speculation(arguments: argparse.Namespace) -> Speculation | None:
+def make_speculation(arguments: argparse.Namespace, run: TrainedRun) -> Speculation | None:
     """Drafts under the criterion at another threshold, or with a fixed number of loops; None without drafts."""
     if arguments.speculative is None:
         if arguments.draft_tau is not None:
@@ -152,7 +172,7 @@ def make_speculation(arguments: argparse.Namespace) -> Speculation | None:
     if arguments.draft_tau is None:
         criterion = make_criterion("fixed", arguments.draft_loops)
     else:
-        criterion = parse_criterion(arguments, "draft-tau", arguments.draft_tau)
+        criterion = parse_criterion(arguments, run, "draft-tau", arguments.draft_tau)
     return Speculation(criterion, arguments.speculative)
 
 
@@ -232,7 +252,9 @@ def parser() -> argparse.ArgumentParser:
     model.add_argument("--run", help="name of a trained run")
     model.add_argument("--model", type=Path, metavar="FOLDER", help="folder of a published model (docs/models.md)")
     options.add_argument("--results", type=Path, default=Path("results"), help="folder of the runs (default: results)")
-    options.add_argument("--prompt", required=True, help="text to continue")
+    text = options.add_mutually_exclusive_group(required=True)
+    text.add_argument("--prompt", help="text to continue")
+    text.add_argument("--batch", type=Path, metavar="FILE", help="file with a text to continue on each line")
     options.add_argument("--tokens", type=int, default=100, help="maximum number of tokens to generate (default: 100)")
     for add in (_add_criterion, _add_choice, _add_decoding, _add_display):
         add(options)
@@ -272,6 +294,9 @@ def _add_choice(options: argparse.ArgumentParser) -> None:
 def _add_decoding(options: argparse.ArgumentParser) -> None:
     decoding = options.add_argument_group("decoding")
     decoding.add_argument("--kv-slots", type=int, metavar="M", help="loop steps share M slots of the cache")
+    decoding.add_argument(
+        "--sequences", type=int, default=16, metavar="S", help="most texts at once with --batch (default: 16)"
+    )
     decoding.add_argument("--warm-start", action="store_true", help="start a token from the state of the one before")
     decoding.add_argument("--speculative", type=int, metavar="N", help="draft N tokens, then verify them in one pass")
     decoding.add_argument("--draft-loops", type=int, default=4, help="loops of a drafted token (default: 4)")

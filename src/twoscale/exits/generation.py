@@ -129,7 +129,7 @@ def generate(
 
     The text stops where it fills the model's context. The prompt is read under the decoder's criterion too.
     """
-    check_prompt(decoder, prompt)
+    check_prompt(decoder.model.config.context_length, prompt)
     if speculation is not None:
         check_parallel(decoder)
     decoder.reset()
@@ -173,12 +173,12 @@ def check_parallel(decoder: Decoder) -> None:
         )
 
 
-def check_prompt(decoder: Decoder, prompt: Sequence[int]) -> None:
-    room = decoder.model.config.context_length
+def check_prompt(room: int, prompt: Sequence[int], name: str = "prompt") -> None:
+    """Refuse a prompt that is empty or leaves no room for a token in a context of `room` tokens."""
     if not prompt:
-        raise InputError("prompt: found no token, expected at least one.")
+        raise InputError(f"{name}: found no token, expected at least one.")
     if len(prompt) >= room:
         raise InputError(
-            f"prompt: found {len(prompt)} tokens, expected at most {room - 1}, one less than model.context_length = "
+            f"{name}: found {len(prompt)} tokens, expected at most {room - 1}, one less than model.context_length = "
             f"{room}."
         )

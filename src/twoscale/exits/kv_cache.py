@@ -1,4 +1,4 @@
-"""Keys and values of decoding: one sequence, allocated once."""
+"""Keys and values of decoding, allocated once: of one sequence, or of several that are decoded together."""
 
 from collections.abc import Mapping, Sequence
 
@@ -20,26 +20,34 @@ def distinct_slots(kv_slots: int | None, max_loops: int) -> int:
 Views = Mapping[int, Sequence[tuple[Tensor, Tensor]]]
 
 
+# layer -> (slots, 2, S, G, T, D): keys and values of S sequences; all heads of a position are contiguous in memory
+Stored = dict[int, Tensor]
+
+
+def allocate(config: ModelConfig, slots: int, sequences: int, like: Tensor) -> Stored:
+    """Zeros for the keys and values of S = `sequences`: looped layers have `slots` slots, unlooped ones have one."""
+    looped = {number for group in config.groups for number in group}
+    shape = (sequences, config.context_length, config.kv_heads, config.head_dim)
+    return {
+        number: like.new_zeros(slots if number in looped else 1, 2, *shape).transpose(3, 4)
+        for number in range(1, config.num_layers + 1)
+    }
+
+
 class KVCache:
     """Keys and values of one sequence, a slot per (loop step, layer), allocated once.
 
     Loop step k reads and writes slot k modulo `slots`; an unlooped layer has one slot. With fewer slots than
     `max_loops` (Geiping's cache sharing) later tokens see, in place of step k, the last of a token's steps
-    that used the same slot.
+    that used the same slot. `stored` is the memory of one sequence, by default newly allocated.
     """
 
-    def __init__(self, config: ModelConfig, slots: int, like: Tensor) -> None:
+    def __init__(self, config: ModelConfig, slots: int, like: Tensor, stored: Stored | None = None) -> None:
         self.slots = slots
-        looped = {number for group in config.groups for number in group}
-        shape = (1, config.context_length, config.kv_heads, config.head_dim)
-        # layer -> (slots, 2, 1, G, T, D): keys and values; all heads of a position are contiguous in memory
-        self.stored = {
-            number: like.new_zeros(slots if number in looped else 1, 2, *shape).transpose(3, 4)
-            for number in range(1, config.num_layers + 1)
-        }
+        self.stored = allocate(config, slots, 1, like) if stored is None else stored
         # Making a view costs as much as attention for one token does, so all of them are made here:
         # layer -> slot -> keys and values (1, G, T, D); position -> itself as a tensor (1,).
-        self._views = {number: [tuple(slot) for slot in stored] for number, stored in self.stored.items()}
+        self.views: Views = {number: [tuple(slot) for slot in stored] for number, stored in self.stored.items()}
         self._positions = torch.arange(config.context_length, device=like.device).split(1)
         self._is_grouped = config.kv_heads != config.num_heads
 
@@ -49,11 +57,11 @@ class KVCache:
 
     def attend(self, k: int, position: int) -> Attend:
         """Attention at loop step k for the one token at `position`: q (1, H, D) and k, v (1, G, D)."""
-        return TokenAttention(self._positions[position], self._views, k % self.slots, position, self._is_grouped)
+        return TokenAttention(self._positions[position], self.views, k % self.slots, position, self._is_grouped)
 
     def attend_parallel(self, k: int, positions: Tensor, end: int) -> Attend:
         """Attention at loop step k for the tokens at `positions` (N,), all below `end`: q (N, H, D), k, v (N, G, D)."""
-        return attend_at(self._views, k % self.slots, positions, end)
+        return attend_at(self.views, k % self.slots, positions, end)
 
     def fill(self, layers: Sequence[int], positions: int | Tensor, evaluations: int) -> None:
         """Copy the last evaluation of these positions to the slots that they did not reach.

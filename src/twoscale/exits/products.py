@@ -1,4 +1,4 @@
-"""The bare matrix products of decoding: what one token costs without norms, attention, decisions and host work."""
+"""The bare matrix products of decoding: what tokens cost without norms, attention, decisions and host work."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -10,16 +10,16 @@ from twoscale.model.interface import any_weight
 from twoscale.model.transformer import LoopedTransformer
 
 
-def bare_products(model: LoopedTransformer, loops: Sequence[int]) -> Callable[[], None]:
-    """A call that computes every matrix product of one token at these loop counts, one per group.
+def bare_products(model: LoopedTransformer, loops: Sequence[int], batch: int = 1) -> Callable[[], None]:
+    """A call that computes every matrix product of one token of each of `batch` sequences at these loop counts.
 
-    Each weight matrix is applied as often as in decoding, in the same order, to one row (1, in) in the dtype and on
-    the device of the model: unlooped layers, the input's half of an adapter and the head once, the state's half and
-    the layers of a group at every loop step. Results are dropped.
+    There is one count per group. Each weight matrix is applied as often as in decoding, in the same order, to rows
+    (batch, in) in the dtype and on the device of the model: unlooped layers, the input's half of an adapter and the
+    head once, the state's half and the layers of a group at every loop step. Results are dropped.
     """
     like = any_weight(model)
     weights = list(_weights(model, loops))
-    rows = {size: like.new_ones(1, size) for size in {weight.shape[1] for weight in weights}}
+    rows = {size: like.new_ones(batch, size) for size in {weight.shape[1] for weight in weights}}
     pairs = [(rows[weight.shape[1]], weight) for weight in weights]
 
     @torch.inference_mode()

@@ -182,6 +182,7 @@ def _exits(config: Config) -> dict[str, Any]:
         "latency_tokens": config.exits.latency_tokens,
         "latency_repeats": config.exits.latency_repeats,
         "quality_tokens": config.quality_sequences * config.model.context_length,
+        "draws": config.exits.control_draws,
     }
 
 
@@ -192,6 +193,49 @@ def _pareto(config: Config) -> dict[str, Any]:
         "latency_tokens": config.pareto.latency_tokens,
         "latency_repeats": config.pareto.latency_repeats,
         "quality_tokens": config.pareto_sequences * config.model.context_length,
+    }
+
+
+def _arena(config: Config) -> dict[str, Any]:
+    said = ("max_loops", "dtype", "readout", "draws", "quality_tokens")
+    return {name: value for name, value in _exits(config).items() if name in said} | {
+        "after": _after(config),
+        "groups": _groups(config),
+        "oracle_tokens": config.oracle_sequences * config.model.context_length,
+    }
+
+
+def _calibration(config: Config) -> dict[str, Any]:
+    shares = (config.calibration.search_share, config.calibration.report_share)
+    search, report = (f"{100 * share:g}" for share in shares)
+    return {
+        "after": _after(config),
+        "max_loops": config.exits.max_loops,
+        "dtype": config.exits.dtype,
+        "readout": config.exits.readout.replace("_", " "),
+        "tokens": config.calibration_sequences * config.model.context_length,
+        "search": search,
+        "report": report,
+        "path_end": f"{config.calibration.path_end:g}",
+        "probability": f"{1 - config.promises.delta:g}",
+        "clip": f"{config.promises.clip:g}",
+        "unit": config.promises.unit,
+        "test": {"betting": "betting", "hoeffding_bentkus": "Hoeffding's and Bentkus' bounds"}[config.promises.test],
+    }
+
+
+def _throughput(config: Config) -> dict[str, Any]:
+    prompt, tokens = config.throughput_tokens
+    return {
+        "after": _after(config),
+        "max_loops": config.exits.max_loops,
+        "dtype": config.exits.dtype,
+        "device": config.compute.device,
+        "sequences": ", ".join(map(str, config.throughput.sequences)),
+        "prompt": prompt,
+        "tokens": tokens,
+        "repeats": config.throughput.repeats,
+        "threads": config.throughput.cpu_threads,
     }
 
 
@@ -339,7 +383,7 @@ FIGURES = (
     ),
     Figure(
         "fig4",
-        table("exit_latency", "exit_quality", "exit_loops"),
+        table("exit_latency", "exit_quality", "exit_loops", "exit_controls"),
         _exits,
         loops=_max_loops,
         target="all",
@@ -382,11 +426,32 @@ FIGURES = (
     ),
     Figure(
         "pareto",
-        table("uniform_loops", exit_latency="pareto_latency", exit_quality="pareto_quality", exit_loops="pareto_loops"),
+        table(
+            "uniform_loops",
+            exit_latency="pareto_latency",
+            exit_quality="pareto_quality",
+            exit_loops="pareto_loops",
+            exit_controls="pareto_controls",
+        ),
         _pareto,
         loops=_max_loops,
         title="Pareto: quality against latency",
         claims=(10,),
+    ),
+    Figure("arena", table("arena"), _arena, loops=_max_loops, title="Arena: what the exits are worth"),
+    Figure(
+        "calibration",
+        table("calibration"),
+        _calibration,
+        loops=_max_loops,
+        title="Calibration: evaluations saved at a promised quality",
+    ),
+    Figure(
+        "throughput",
+        table("throughput"),
+        _throughput,
+        loops=_max_loops,
+        title="Throughput: sequences decoded together",
     ),
     Figure("path_types", table("path_types", "path_metrics"), _path_types, claims=(13,)),
     Figure(

@@ -6,12 +6,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from twoscale.analysis.summaries import summarise_latency, summarise_quality
+from twoscale.analysis.summaries import random_exits, summarise_latency, summarise_quality
 from twoscale.errors import InputError
 from twoscale.figures import style
 
 ALL_LOOPS = {"color": style.GREY, "linestyle": (0, (5, 2)), "linewidth": 0.9}
 BASELINE = {"linewidth": 0.6, "linestyle": "-"}
+RANDOM = {"linewidth": 3, "linestyle": "-", "alpha": 0.3, "zorder": 0}
 MARKER = {"markerfacecolor": "white", "markeredgewidth": 0.9}
 # The y range of quality is at least this share of its values, so that negligible differences look negligible.
 LEAST_SPAN = 0.05
@@ -27,18 +28,24 @@ PANELS = {
 
 @style.look()
 def draw(
-    exit_latency: pd.DataFrame, exit_quality: pd.DataFrame, exit_loops: pd.DataFrame, *, context: style.FigureContext
+    exit_latency: pd.DataFrame,
+    exit_quality: pd.DataFrame,
+    exit_loops: pd.DataFrame,
+    exit_controls: pd.DataFrame,
+    *,
+    context: style.FigureContext,
 ) -> Figure:
     """Three panels over tau: (i) latency, (ii) perplexity, (iii) cross-entropy, one line per exit criterion.
 
     The range of perplexity makes negligible differences look negligible. That of the cross-entropy is the range of its
-    values, with a second axis of the change from all loop steps. The criterion `fixed` at all `context.loops` loop
-    steps is the dashed horizontal line. Latency is the median of the repeats; the thin line of the same colour is the
-    time of the same loop steps without a criterion. Bars are 95 % intervals: of the latency over repeats, of the
+    values, with a second axis of the change from all loop steps; the light line of the same colour shows random exits
+    with as many evaluations. The criterion `fixed` at all `context.loops` loop steps is the dashed horizontal line.
+    Latency is the median of the repeats; the thin line of the same colour is the time of the same loop steps without a
+    criterion. Bars are 95 % intervals: of the latency over repeats, of the
     quality those of its change from all loop steps on the same sequences.
 
     Args:
-        exit_latency, exit_quality, exit_loops: Tables of these names.
+        exit_latency, exit_quality, exit_loops, exit_controls: Tables of these names.
         context: Its loop steps K are the most that a token may take.
 
     Raises InputError if a table has no rows.
@@ -58,6 +65,7 @@ def draw(
         full = table.loc[(table["criterion"] == "fixed") & (table["threshold"] == context.loops), column]
         _draw_all_loops(axes, full, column)
         _name_panel(axes, number, *PANELS[column])
+    _draw_random_exits(panels[2], random_exits(exit_controls), styles)
     _widen(panels[1])
     panels[0].set_ylim(bottom=0)
     _add_legend(figure, styles, context.loops)
@@ -94,6 +102,12 @@ def _draw_criteria(axes: Axes, table: pd.DataFrame, column: str, styles: dict[st
             axes.plot(rows["threshold"], rows["baseline_ms"], color=looks["color"], zorder=1, **BASELINE)
 
 
+def _draw_random_exits(axes: Axes, random: pd.DataFrame, styles: dict[str, dict]) -> None:
+    for criterion, rows in random.groupby("criterion"):
+        rows = rows.sort_values("threshold")
+        axes.plot(rows["threshold"], rows["ce"], color=styles[criterion]["color"], **RANDOM)
+
+
 def _widen(axes: Axes) -> None:
     """Extend a y range that is narrower than LEAST_SPAN of its centre."""
     low, high = axes.get_ylim()
@@ -108,4 +122,5 @@ def _add_legend(figure: Figure, styles: dict[str, dict], max_loops: int) -> None
     }
     handles[f"all loop steps, $K = {max_loops}$"] = Line2D([], [], **ALL_LOOPS)
     handles["thin: same loops, no criterion"] = Line2D([], [], color=style.GREY, **BASELINE)
+    handles["light: random exits, as many loops"] = Line2D([], [], color=style.GREY, **RANDOM)
     figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=min(len(handles), 5))

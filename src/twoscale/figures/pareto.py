@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator, SymmetricalLogLocator
 
-from twoscale.analysis.summaries import OPERATING_POINT, summarise_latency, summarise_quality
+from twoscale.analysis.summaries import OPERATING_POINT, random_exits, summarise_latency, summarise_quality
 from twoscale.config import THRESHOLD_TYPES
 from twoscale.errors import InputError
 from twoscale.figures import style
@@ -21,6 +21,7 @@ FIXED = {"color": style.BLACK, "linestyle": (0, (5, 2)), "linewidth": 1, "marker
 ORACLE = {"color": style.BLACK, "linestyle": "", "marker": "*", "markersize": 7}
 FRONTIER = {"color": "0.82", "linewidth": 4, "solid_joinstyle": "round", "zorder": 0}
 IN_COLOUR = {"markersize": 3.5, "linewidth": 1.2}
+RANDOM = {"linewidth": 3, "linestyle": "-", "alpha": 0.3, "zorder": 0.5}
 # Criteria of other papers, with which those in colour are compared.
 IN_GREY = {"color": "0.55", "markersize": 3, "linewidth": 0.7, "zorder": 1.5}
 # The y axis is linear within this many nats of the quality at all loop steps, logarithmic beyond.
@@ -32,6 +33,7 @@ def draw(
     exit_latency: pd.DataFrame,
     exit_quality: pd.DataFrame,
     exit_loops: pd.DataFrame,
+    exit_controls: pd.DataFrame,
     uniform_loops: pd.DataFrame,
     *,
     context: style.FigureContext,
@@ -42,11 +44,12 @@ def draw(
     criteria are grey. The broad line is the frontier: the points that no other point beats in both quantities.
 
     Quality is the cross-entropy minus that at all `context.loops` loop steps, which the criterion `fixed` has to
-    contain. Fixed loop counts are the dashed line; the star is the oracle of `uniform_loops`, which has no latency
+    contain. Fixed loop counts are the dashed line. In (ii) the light line of a colour shows random exits with as
+    many evaluations as the criterion. The star is the oracle of `uniform_loops`, which has no latency
     because no decoder can run it.
 
     Args:
-        exit_latency, exit_quality, exit_loops: Tables of these names, of the dense grid of thresholds.
+        exit_latency, exit_quality, exit_loops, exit_controls: Tables of these names, of the dense grid of thresholds.
         uniform_loops: Table of this name.
         context: Its loop steps K are the most that a token may take.
 
@@ -70,6 +73,7 @@ def draw(
         axes.set_title(f"{style.panel_number(number)}  {PANELS[column][0]}", loc="left")
     loops, ce = np.average(uniform_loops[["loops", "ce"]], axis=0, weights=uniform_loops["tokens"])
     panels[1].plot(loops, ce - full, zorder=3, **ORACLE)
+    _draw_random_exits(panels[1], random_exits(exit_controls), full, styles)
     panels[0].set_ylabel(f"cross-entropy above that of {context.loops} loops\n(nats/token, linear within ±{LINEAR:g})")
     _add_legend(figure, styles)
     return figure
@@ -102,6 +106,14 @@ def _draw_criteria(axes: Axes, points: pd.DataFrame, column: str, styles: dict[s
         axes.errorbar(rows[column], rows["excess"], yerr=shown, elinewidth=0.6, **looks)
 
 
+def _draw_random_exits(axes: Axes, random: pd.DataFrame, full: float, styles: dict[str, dict]) -> None:
+    """The random exits of the criteria in colour, over their evaluations."""
+    for criterion, rows in random.groupby("criterion"):
+        rows, color = rows.sort_values("evaluations"), styles[criterion]["color"]
+        if color != IN_GREY["color"]:
+            axes.plot(rows["evaluations"], rows["ce"] - full, color=color, **RANDOM)
+
+
 def _scale(axes: Axes, column: str) -> None:
     axes.axhline(0, color=style.GREY, linewidth=0.6, zorder=0)
     axes.set_xscale("log")
@@ -122,5 +134,6 @@ def _add_legend(figure: Figure, styles: dict[str, dict]) -> None:
     handles["fixed loops"] = Line2D([], [], **FIXED)
     handles["frontier of all points"] = Line2D([], [], **FRONTIER)
     handles["fewest loops that settle the token"] = Line2D([], [], **ORACLE)
+    handles["light: random exits, as many loops"] = Line2D([], [], color=style.GREY, **RANDOM)
     handles |= {names[name]: Line2D([], [], **styles[name]) for name in grey}
     figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=4)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from twoscale.config import THRESHOLD_TYPES
 from twoscale.errors import InputError
+from twoscale.exits.criteria import CRITERIA
 from twoscale.gpu.compare import Comparison
 from twoscale.gpu.latency import Latency
 from twoscale.gpu.limits import Clock
@@ -31,7 +31,7 @@ class Options:
     model: str = "paper"
     micro_batches: tuple[int, ...] = (10, 20, 40, 2)
     iterations: int = 8
-    criteria: tuple[str, ...] = tuple(THRESHOLD_TYPES)
+    criteria: tuple[str, ...] = tuple(name for name, criterion in CRITERIA.items() if not criterion.needs_gate)
     slowdown: float = 1.0
 
 

@@ -6,9 +6,12 @@ import torch
 from torch import Tensor
 
 from twoscale import config, rng
+from twoscale.data.batches import HeldOut
+from twoscale.exits.batched import BatchedDecoder
 from twoscale.exits.criteria import ExitCriterion, make_criterion
 from twoscale.exits.decoder import Decoder, DecoderOptions
 from twoscale.exits.parallel import evaluate
+from twoscale.exits.throughput import given_texts
 from twoscale.gpu.report import FAILED, PASSED, Row
 from twoscale.model import registry
 from twoscale.model.interface import LoopedModel, any_weight
@@ -96,12 +99,13 @@ class Comparison:
             "parallel engine": self._parallel(here),
             "decoder, eager steps": self._decoding(here, replay=False),
             "decoder, captured steps": self._decoding(here, replay=True),
+            "sequences decoded together": self._batched(here),
         }
         setting = "against the parallel engine on CPU"
-        same = {
-            name: (self._evaluations(criteria, engine) == expected).double().mean().item()
-            for name, engine in engines.items()
-        }
+        same = {}
+        for name, engine in engines.items():
+            found = self._evaluations(criteria, engine)
+            same[name] = (found == expected[..., : found.shape[-1]]).double().mean().item()
         return [
             judged(f"same exits, {name}", setting, share, share >= SAME_EXITS, "share") for name, share in same.items()
         ]
@@ -124,6 +128,19 @@ class Comparison:
         def evaluations(criterion: ExitCriterion) -> Tensor:
             decoder.reset(criterion)
             return torch.tensor([decoder.feed(token)[1] for token in self.inputs[0].tolist()]).T
+
+        return evaluations
+
+    def _batched(self, model: LoopedModel) -> Callable[[ExitCriterion], Tensor]:
+        """criterion -> evaluations (G, T - 1) of the first sequence beside the second; a full context ends the text."""
+        full = make_criterion("fixed", MAX_LOOPS)
+        decoder = BatchedDecoder(model, full, MAX_LOOPS, SEED, len(SEQUENCES))
+        text = HeldOut(self.inputs, self.targets, SEQUENCES, SEQUENCES)
+
+        def evaluations(criterion: ExitCriterion) -> Tensor:
+            decoder.reset(criterion)
+            decoded = decoder.decode(given_texts(text, prompt=1, tokens=self.model.context_length))
+            return torch.tensor([token.evaluations for number, token, _ in decoded if number == 0]).T
 
         return evaluations
 

@@ -6,9 +6,8 @@ import torch
 from torch.utils.benchmark import Timer
 
 from twoscale import config
-from twoscale.config import THRESHOLD_TYPES
 from twoscale.exits.benchmark import time_tokens
-from twoscale.exits.criteria import ExitCriterion, make_criterion
+from twoscale.exits.criteria import CRITERIA, ExitCriterion, make_criterion
 from twoscale.exits.decoder import Decoder, DecoderOptions
 from twoscale.exits.products import bare_products
 from twoscale.gpu.report import Row
@@ -76,8 +75,7 @@ class Latency:
         return self._decoders[replay]
 
     def _never(self, criterion: str) -> ExitCriterion:
-        whole = {"fixed": self.max_loops}.get(criterion, self.max_loops + 1)
-        return make_criterion(criterion, whole if THRESHOLD_TYPES[criterion] is int else NEVER)
+        return make_criterion(criterion, self.max_loops + 1 if CRITERIA[criterion].larger_is_later else NEVER)
 
 
 def _milliseconds(call: Callable[[], object]) -> float:

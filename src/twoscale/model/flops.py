@@ -7,6 +7,7 @@ computes it, or over the pairs that a causal mask keeps ("causal"), to which uti
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from twoscale.config import ModelConfig
 
@@ -23,6 +24,9 @@ class Flops:
     @property
     def total(self) -> float:
         return self.forward + self.backward
+
+    def __add__(self, other: Self) -> Self:
+        return Flops(self.forward + other.forward, self.backward + other.backward)
 
 
 def layer_matrices(model: ModelConfig) -> int:
@@ -65,6 +69,18 @@ def flops_per_token(
         backward += 2 * square + 2 * followed * step - (0 if starts_from_gradient else square)
         backward += followed * step if recompute else 0
     return Flops(forward, backward)
+
+
+def exit_gate_flops(model: ModelConfig, loops: float, causal: bool = True) -> Flops:
+    """FLOPs per token that training of the exit gate adds, for a model with one group of `loops` loop steps.
+
+    Each state but the last is decoded through the layers behind the group and the head in addition, and the gate reads
+    each. With a truncated gradient a little less.
+    """
+    behind = model.num_layers - model.groups[-1][-1]
+    decoding = behind * layer_forward(model, causal) + 2 * model.hidden_size * model.padded_vocab_size
+    forward = (loops - 1) * decoding + loops * 2 * model.hidden_size
+    return Flops(forward, 2 * forward)
 
 
 def parameters(model: ModelConfig) -> int:

@@ -113,6 +113,7 @@ class LoopedModel(Protocol):
     config: ModelConfig
     stages: tuple[Stage, ...]
     blocks: Sequence[nn.Module]  # the modules that `train.compile` compiles one by one
+    gate: nn.Module | None  # of a model whose config has exit_gate; `train.exit_gate` trains it
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """All weights, as `torch.nn.Module.parameters`; they have one dtype and one device."""
@@ -147,6 +148,9 @@ class LoopedModel(Protocol):
     def exit_gate(self, state: Tensor) -> Tensor:
         """States (..., C) -> probability of exit (...), for a model whose config has exit_gate."""
 
+    def exit_gate_logit(self, state: Tensor) -> Tensor:
+        """The number of which `exit_gate` is the sigmoid: states (..., C) -> (...)."""
+
     def hidden_states(
         self,
         tokens: Tensor,
@@ -161,8 +165,25 @@ class LoopedModel(Protocol):
         steps. recompute: keep one state per loop step for the backward pass and compute the rest again.
         """
 
-    def loss(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """Mean cross-entropy in nats of `readout(hidden)` (..., C) against the token ids `targets` (...)."""
+    def exit_states(
+        self,
+        tokens: Tensor,
+        loops: int,
+        noise: Noise,
+        backprop_depth: int | None = None,
+        recompute: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        """Every exit from the only group, for training of the exit gate: `tokens` (B, T) -> (loops, B, T, C) twice.
+
+        First the states x^1 … x^loops, then for each what `readout` and `loss` take if all tokens leave the group
+        with it. backprop_depth, recompute: as for `hidden_states`.
+        """
+
+    def loss(self, hidden: Tensor, targets: Tensor, shares: Tensor | None = None) -> Tensor:
+        """Mean cross-entropy in nats of `readout(hidden)` (..., C) against the token ids `targets` (...).
+
+        shares: factor of each token's cross-entropy (...), which has a gradient too.
+        """
 
     def trace(self, tokens: Tensor, loops: Sequence[int], noise: Noise) -> Iterator[StageTrace]:
         """The hidden states of `tokens` (B, T) stage by stage, beginning with the embedding.

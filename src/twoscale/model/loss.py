@@ -36,7 +36,22 @@ def ranks(logits: Tensor, targets: Tensor) -> Tensor:
     return (logits >= of_targets).sum(-1)
 
 
-def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, vocab_size: int) -> Tensor:
+def exit_log_probabilities(gate: Tensor) -> Tensor:
+    """Log-probability of leaving after each loop step: logits of an exit gate (K, ...) -> (K, ...).
+
+    p^k = lambda^k prod_{j<k} (1 - lambda^j) with lambda the sigmoid of the logit, and the rest at the last loop step,
+    whose gate is not read (Ouro, arXiv 2510.25741).
+    """
+    gate = gate.to(torch.promote_types(gate.dtype, torch.float32))  # bfloat16 under autocast
+    first = torch.zeros_like(gate[:1])
+    loops_on = torch.cat([first, F.logsigmoid(-gate[:-1]).cumsum(0)])  # that a token takes loop step k
+    leaves = torch.cat([F.logsigmoid(gate[:-1]), first])
+    return loops_on + leaves
+
+
+def linear_cross_entropy(
+    hidden: Tensor, weight: Tensor, targets: Tensor, vocab_size: int, shares: Tensor | None = None
+) -> Tensor:
     """Mean cross-entropy in nats of the logits `hidden @ weight.T`.
 
     The same as `F.cross_entropy(F.linear(hidden, weight)[:, :vocab_size], targets)`. Rows are read out in chunks,
@@ -48,42 +63,55 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, vocab_
         weight: The head (R, C); rows from `vocab_size` on are padding and have probability 0.
         targets: Token ids (N,).
         vocab_size: Number of token ids.
+        shares: Factor of each token's loss (N,), which has a gradient too; None: 1. The sum is divided by N.
     """
-    return _LinearCrossEntropy.apply(hidden, weight, targets, vocab_size, torch.is_grad_enabled())
+    return _LinearCrossEntropy.apply(hidden, weight, targets, vocab_size, shares, torch.is_grad_enabled())
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """Computes both gradients in the forward pass; the backward pass scales them in place."""
+    """Computes the gradients in the forward pass; the backward pass scales them in place."""
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, vocab_size: int, with_gradient: bool
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        vocab_size: int,
+        shares: Tensor | None,
+        with_gradient: bool,
     ) -> Tensor:
         size = max(
             MULTIPLE, CHUNK_LOGITS.get(hidden.device.type, CHUNK_LOGITS["cpu"]) // len(weight) // MULTIPLE * MULTIPLE
         )
         of_hidden = torch.empty_like(hidden) if with_gradient else hidden
         of_weight = torch.zeros_like(weight) if with_gradient else weight
-        losses = []
         chunks = (hidden.split(size), targets[:, None].split(size), of_hidden.split(size))
-        for rows, ids, of_rows in zip(*chunks, strict=True):
+        factors = [None] * len(chunks[0]) if shares is None else shares[:, None].split(size)  # (size, 1) each
+        of_targets, losses = [], []
+        for rows, ids, of_rows, factor in zip(*chunks, factors, strict=True):
             logits = linear(rows, weight)  # (size, R)
             logits[:, vocab_size:] = -torch.inf
             log_p = logits.log_softmax(-1, torch.promote_types(logits.dtype, torch.float32))  # bfloat16 under autocast
-            losses.append(-log_p.gather(1, ids).sum())
+            of_targets.append(log_p.gather(1, ids))  # (size, 1)
+            losses.append(-(of_targets[-1] if factor is None else of_targets[-1] * factor).sum())
             if with_gradient:
                 # d loss / d logits = p - onehot(target), up to the number of tokens
                 of_logits = log_p.exp_()
                 of_logits.scatter_add_(1, ids, of_logits.new_full(ids.shape, -1.0))
+                if factor is not None:
+                    of_logits *= factor
                 of_rows.copy_(linear(of_logits, weight.T))
                 of_weight += linear(of_logits.T, rows.T)
-        ctx.save_for_backward(of_hidden, of_weight)
+        of_shares = None if shares is None else -torch.cat(of_targets)[:, 0]
+        ctx.save_for_backward(of_hidden, of_weight, of_shares)
         return torch.stack(losses).sum() / len(hidden)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         # in place: autograd refuses a second backward pass through saved tensors that have changed
-        of_hidden, of_weight = ctx.saved_tensors
+        of_hidden, of_weight, of_shares = ctx.saved_tensors
         scale = gradient / len(of_hidden)
-        return of_hidden.mul_(scale), of_weight.mul_(scale), None, None, None
+        scaled = None if of_shares is None else of_shares.mul_(scale)
+        return of_hidden.mul_(scale), of_weight.mul_(scale), None, None, scaled, None

@@ -57,7 +57,8 @@ class LoopedTransformer(nn.Module):
         numbers = [stage.layer for stage in self.stages if not stage.is_group]
         self.unlooped = nn.ModuleDict({str(number): TransformerBlock(number, config, rotary) for number in numbers})
         self.head = None if config.tied_head else Linear(size, config.padded_vocab_size)
-        self.gate = nn.Linear(size, 1).requires_grad_(False) if config.exit_gate else None  # not trained here
+        # without a gradient, unless train.exit_gate trains it
+        self.gate = nn.Linear(size, 1).requires_grad_(False) if config.exit_gate else None
 
     @property
     def blocks(self) -> Sequence[nn.Module]:
@@ -128,15 +129,20 @@ class LoopedTransformer(nn.Module):
 
     def exit_gate(self, state: Tensor) -> Tensor:
         """Ouro's probability of exit, given that the token has not exited before: states (..., C) -> (...)."""
-        return self.gate(state).squeeze(-1).sigmoid()
+        return self.exit_gate_logit(state).sigmoid()
+
+    def exit_gate_logit(self, state: Tensor) -> Tensor:
+        """The number of which the probability of exit is the sigmoid: states (..., C) -> (...)."""
+        return self.gate(state).squeeze(-1)
 
     def _final(self, hidden: Tensor) -> Tensor:
         return hidden if self.norms_steps else self.final_norm(hidden)
 
-    def loss(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """Mean cross-entropy in nats of `readout(hidden)` (..., C) against token ids (...)."""
-        normed = self._final(hidden).flatten(0, -2)
-        return linear_cross_entropy(normed, self.head_weight, targets.flatten(), self.config.vocab_size)
+    def loss(self, hidden: Tensor, targets: Tensor, shares: Tensor | None = None) -> Tensor:
+        """Mean cross-entropy in nats of `readout(hidden)` (..., C) against token ids (...), see `LoopedModel.loss`."""
+        normed, ids = self._final(hidden).flatten(0, -2), targets.flatten()
+        shares = None if shares is None else shares.flatten()
+        return linear_cross_entropy(normed, self.head_weight, ids, self.config.vocab_size, shares)
 
     def trace(self, tokens: Tensor, loops: Sequence[int], noise: Noise) -> Iterator[StageTrace]:
         """The hidden states of `tokens` (B, T) stage by stage, see `LoopedModel.trace`."""
@@ -201,6 +207,30 @@ class LoopedTransformer(nn.Module):
             return self.finish(index, state)
 
         return run_stages(self, self.embed(tokens, attend.positions), layer, group)
+
+    def exit_states(
+        self,
+        tokens: Tensor,
+        loops: int,
+        noise: Noise,
+        backprop_depth: int | None = None,
+        recompute: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        """x^1 … x^loops of the only group and `hidden_states` for an exit with each, see `LoopedModel.exit_states`."""
+        attend = CausalAttention.of(tokens)
+        of = _Pass(noise, attend, backprop_depth, recompute)
+
+        def run(stages: Sequence[Stage], hidden: Tensor) -> Tensor:
+            for stage in stages:
+                hidden = self.unlooped_layer(stage.layer, hidden, attend)
+            return hidden
+
+        place = self.stages.index(Stage(group=0))
+        entered = run(self.stages[:place], self.embed(tokens, attend.positions))
+        _, *states = self._loop(0, entered, loops, of)
+        # one state at a time, so that compiled layers see one shape whatever the loop count
+        hidden = [run(self.stages[place + 1 :], self.finish(0, state)) for state in states]
+        return torch.stack(states), torch.stack(hidden)
 
 
 def stages_of(config: ModelConfig) -> tuple[Stage, ...]:

@@ -31,7 +31,8 @@ def controls(selected: Config) -> dict[str, Any]:
         found = {"parameters": same_parameters(config), "flops": same_flops(config)}
     except (OverflowError, ValueError) as error:  # infinite FLOPs
         raise InputError("config key model: found infinite FLOPs per token, expected a smaller model.") from error
-    return looped | {name: {"model": keys} for name, keys in found.items()}
+    train = {} if config.train.exit_gate is None else {"train": {"exit_gate": None}}  # no loops to leave
+    return looped | {name: {"model": keys} | train for name, keys in found.items()}
 
 
 def _under_overrides(selected: Config) -> Config:
@@ -61,4 +62,5 @@ def _without_loops() -> dict[str, Any]:
 
 
 def _training_flops(config: Config, keys: dict[str, Any]) -> float:
-    return mean_flops_per_token(config.model.model_copy(update=keys), config.train).total
+    train = config.train.model_copy(update={"exit_gate": None}) if keys else config.train
+    return mean_flops_per_token(config.model.model_copy(update=keys), train).total

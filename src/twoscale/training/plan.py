@@ -6,7 +6,7 @@ from typing import Self
 
 from twoscale import config, tables
 from twoscale.errors import InputError
-from twoscale.model.flops import BYTES, Flops, cache_bytes, flops_per_token, layer_matrices, parameters
+from twoscale.model.flops import BYTES, Flops, cache_bytes, exit_gate_flops, flops_per_token, layer_matrices, parameters
 
 # Columns of float32 measures in the per-token tables; a test compares them with the registry of measures.
 MEASURES = {"trajectories": 8, "token_paths": 5}
@@ -23,7 +23,7 @@ ASSUMED = {
 OPTIMIZER_STEP = 4  # weights, gradients and two moments
 # Exit criteria whose predictions pass the layers after the last group under exits.readout: remaining_layers; a test
 # compares them with the registry of criteria.
-READS_PREDICTIONS = frozenset({"kl", "entropy_diff", "argmax_stability", "minp_kl"})
+READS_PREDICTIONS = frozenset({"kl", "entropy_diff", "argmax_stability", "minp_kl", "confidence", "margin", "entropy"})
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,8 @@ class Rates:
 def mean_flops_per_token(model: config.ModelConfig, train: config.TrainConfig, causal: bool = True) -> Flops:
     """At the mean loop count r + 1 of the sampler; with truncation the few draws below its depth are neglected."""
     loops = [model.mean_loops + 1] * len(model.groups)
-    return flops_per_token(model, loops, train.backprop_depth, train.recompute, causal)
+    flops = flops_per_token(model, loops, train.backprop_depth, train.recompute, causal)
+    return flops if train.exit_gate is None else flops + exit_gate_flops(model, loops[0], causal)
 
 
 def row_bytes(table: str) -> int:
@@ -136,7 +137,8 @@ def activation_bytes(run: config.Config) -> float:
     """Bytes in float32 that one sequence keeps for the backward pass at the mean loop count r + 1, without its logits.
 
     A layer keeps 8 hidden states, 2 more with both norms of a sandwich, and 2 states of the MLP (4 if gated), the
-    adapter 1; with train.recompute a loop step keeps its state only. A test compares this with autograd.
+    adapter 1; with train.recompute a loop step keeps its state only. With train.exit_gate the layers behind the group
+    decode every state, and three stacks of states are kept. A test compares this with autograd.
     """
     model, train = run.model, run.train
     layer = (10 if model.norms == "sandwich" else 8) * model.hidden_size
@@ -147,6 +149,9 @@ def activation_bytes(run: config.Config) -> float:
     for group in model.groups:
         step = len(group) * layer + adapter
         kept += step + steps * model.hidden_size if train.recompute else steps * step
+    if train.exit_gate is not None:
+        behind = model.num_layers - model.groups[-1][-1]
+        kept += model.mean_loops * behind * layer + 3 * (model.mean_loops + 1) * model.hidden_size
     return kept * model.context_length * BYTES["float32"]
 
 
@@ -201,6 +206,9 @@ def analyses(run: config.Config, supplementary: bool) -> Analyses:
     """The analyses behind the figures and claims, or those of `snakemake supplementary`."""
     exits, sequences = _benchmark(run, supplementary)
     decoded = _decoded_tokens(run, exits, sequences)
+    if supplementary:
+        decoded += _throughput_tokens(run)
+        decoded += round(run.model.context_length * _calibration_sequences(run, sequential=True))
     bytes_per_token = _weights_read(run.model, exits.max_loops) * BYTES[exits.dtype]
     return Analyses(_parallel_flops(run, supplementary), decoded, decoded * bytes_per_token)
 
@@ -287,23 +295,31 @@ def _weights_read(model: config.ModelConfig, loops: int) -> float:
 
 
 def _parallel_flops(run: config.Config, supplementary: bool) -> float:
-    """Whole sequences at once: trajectories, noise, fixed loop counts, lens, and criteria that need no predictions."""
+    """Whole sequences at once: trajectories, noise, fixed loop counts, lens, oracle, probe, criteria and controls.
+
+    Without the criteria that need predictions where those are read position by position.
+    """
     model, length = run.model, run.model.context_length
     checkpoints = 1 if model.source == "published" else 1 + len(config.checkpoint_iterations(run.train))
     exits, sequences = _benchmark(run, supplementary)
     passes = [(sequences * _points(exits, sequential=False), exits.max_loops)]
-    lens = run.lens_sequences * _lens_forward(run) if supplementary else 0.0
+    controlled = _points(exits) - len(exits.criteria["fixed"].thresholds if "fixed" in exits.criteria else ())
+    passes.append((sequences * controlled * (exits.control_draws + 1), exits.max_loops))
+    decoded = run.lens_sequences * _lens_forward(run) + run.oracle_sequences * _oracle_forward(run)
+    if "probe" in {**run.dense_exits.criteria, **run.calibration.criteria, **run.throughput.criteria}:
+        decoded += run.probe_sequences * _oracle_forward(run)  # it is fitted on the states that an oracle decodes
     if supplementary:
         draws = run.path_independence.draws + 1 if model.draws_noise else 0
         passes += [
             (checkpoints * draws * run.independence_sequences, run.trajectories.loops),
             *((checkpoints * run.scaling_sequences, loops) for loops in run.scaling.loops),
             *((run.pareto_sequences, loops) for loops in run.loop_grid),
+            (_calibration_sequences(run, sequential=False), exits.max_loops),
             *_spectrum_passes(run, checkpoints),
         ]
     else:
         passes.append((checkpoints * run.trajectory_sequences, run.trajectories.loops))
-    return length * (lens + sum(count * _forward(model, loops) for count, loops in passes))
+    return length * (decoded * supplementary + sum(count * _forward(model, loops) for count, loops in passes))
 
 
 def _lens_forward(run: config.Config) -> float:
@@ -317,12 +333,43 @@ def _lens_forward(run: config.Config) -> float:
     return total
 
 
+def _oracle_forward(run: config.Config) -> float:
+    """FLOPs of the oracle per token: all loop steps, and for each state of a group the layers behind it."""
+    model, loops = run.model, run.exits.max_loops
+    total = _forward(model, loops)
+    for group in range(len(model.groups)):
+        behind = [0] * (group + 1) + [loops] * (len(model.groups) - group - 1)
+        # the run that the states are decoded beside is computed again for every 8 of them
+        total += 9 / 8 * (loops + 1) * flops_per_token(model, behind).forward
+    return total
+
+
 def _spectrum_passes(run: config.Config, checkpoints: int) -> list[tuple[int, int]]:
     """Sequences and loop steps of the spectrum: at most three paths to a fixed point, and products with own blocks."""
     checkpoints = checkpoints if run.spectrum.checkpoints == "all" else 1
     exact, paths = run.exact_sequences, run.spectrum_sequences + 2 * run.exact_sequences
     products = 2 * min(run.model.hidden_size, run.spectrum.dense_size)  # a backward pass costs two forward ones
     return [(checkpoints * paths, run.spectrum.steps), (checkpoints * exact, products)]
+
+
+def _calibration_sequences(run: config.Config, sequential: bool) -> float:
+    """Sequences of the calibration, each counted once for each of the thresholds under which it is read, at most.
+
+    Of criteria that process text position by position, or of the others.
+    """
+    exits, searched = run.calibrated_exits, run.calibration.search_share
+    total = 0.0
+    for name, entry in exits.criteria.items():
+        if sequential == _is_sequential(exits, name):
+            search, paths = calibration_points(len(entry.thresholds), len(run.model.groups))
+            total += 1 + searched * search + (1 - searched) * paths  # 1: at all loop steps
+    return run.calibration_sequences * total
+
+
+def calibration_points(thresholds: int, groups: int) -> tuple[int, int]:
+    """Thresholds of all groups that the search of the calibration measures, and those of its two paths, at most."""
+    steps = groups * (thresholds - 1) if groups > 1 else 0  # of the path that changes one group at a time
+    return thresholds + groups * steps, thresholds + steps + 1
 
 
 def _decoded_tokens(run: config.Config, exits: config.ExitsConfig, sequences: int) -> int:
@@ -332,13 +379,27 @@ def _decoded_tokens(run: config.Config, exits: config.ExitsConfig, sequences: in
     return timed + run.model.context_length * (rounds + sequences) * _points(exits, sequential=True)
 
 
+def _throughput_tokens(run: config.Config) -> int:
+    """Tokens of the throughput benchmark with those of the prompts, counted as if each was decoded alone.
+
+    Each criterion decodes them twice, refilled and waiting for the slowest.
+    """
+    texts = sum(run.throughput.sequences) * 2 * _points(run.throughput_exits)
+    return texts * sum(run.throughput_tokens) * (run.throughput.repeats + 1)
+
+
 def _points(exits: config.ExitsConfig, sequential: bool | None = None) -> int:
     """Operating points of an exit benchmark; of those that process text position by position, or of the others."""
     return sum(
         len(entry.thresholds)
         for name, entry in exits.criteria.items()
-        if sequential is None or sequential == (exits.readout != "head" and name in READS_PREDICTIONS)
+        if sequential is None or sequential == _is_sequential(exits, name)
     )
+
+
+def _is_sequential(exits: config.ExitsConfig, criterion: str) -> bool:
+    """Whether text is processed position by position under a criterion."""
+    return exits.readout != "head" and criterion in READS_PREDICTIONS
 
 
 def published_rows(plan: PublishedPlan, rates: Rates) -> list[tuple[str, str]]:

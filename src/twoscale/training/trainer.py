@@ -25,10 +25,12 @@ from twoscale.errors import InputError
 from twoscale.json import Count, canonical_json, checked
 from twoscale.model import checkpoints, registry
 from twoscale.model.checkpoints import Header
-from twoscale.model.interface import LoopedModel
+from twoscale.model.flops import exit_gate_flops
+from twoscale.model.interface import LoopedModel, Noise
 from twoscale.model.noise import EvaluationNoise, training_noise
 from twoscale.model.tensors import check_tensors
 from twoscale.training import environment
+from twoscale.training.exit_gate import exit_gate_loss
 from twoscale.training.metrics_log import Record, SegmentView, check_tracker, ignore, monitoring
 from twoscale.training.processes import World, destroy_distributed, init_distributed
 
@@ -228,6 +230,8 @@ class Trainer:
         """Tokens and model FLOPs per second of one iteration, and their share of the GPU's peak."""
         tokens_per_s = self.train.batch_size * self.model.context_length / seconds
         flops = registry.architecture(self.model.architecture).flops(self.model, loops, self.train.backprop_depth)
+        if self.train.exit_gate is not None:
+            flops += exit_gate_flops(self.model, loops[0])
         tflops = tokens_per_s * flops.total / 1e12
         peak = self.train.peak_tflops
         utilisation = tflops / (peak * self.world.size) if peak else None
@@ -250,13 +254,19 @@ class Trainer:
             parts = train.batch_size / ((rows.stop - rows.start) * self.world.size)
             noise = training_noise(self.seed, state.iteration, rows.start, self.model.state_std)
             with autocast(self.device, self.precision):
-                hidden = state.model.hidden_states(inputs[rows], loops, noise, train.backprop_depth, train.recompute)
-                part = state.model.loss(hidden, targets[rows])
+                part = self._loss(state.model, inputs[rows], targets[rows], loops, noise)
             (part / parts).backward()
             loss += part.detach() / parts
         # every process has a sample in the first micro-batch, so all have the same gradients
         self.world.average([loss, *(p.grad for p in state.model.parameters() if p.grad is not None)])
         return loss.item()
+
+    def _loss(self, model: LoopedModel, inputs: Tensor, targets: Tensor, loops: Sequence[int], noise: Noise) -> Tensor:
+        """What is minimised, of a part (B, T) of the batch."""
+        train = self.train
+        if train.exit_gate is not None:
+            return exit_gate_loss(model, inputs, targets, loops[0], noise, train)
+        return model.loss(model.hidden_states(inputs, loops, noise, train.backprop_depth, train.recompute), targets)
 
     def measure_held_out(self, state: TrainingState) -> None:
         """Write the held-out loss at the fixed loop count into the row of the last iteration.
@@ -313,7 +323,7 @@ def load_moments(path: Path, identity: dict[str, Any], config: SegmentConfig, it
     moments, header = checkpoints.load(path, "optimizer", identity, config.device)
     if header.iteration != iteration:
         raise InputError(f"{path}: found the optimizer state of iteration {header.iteration}, expected {iteration}.")
-    check_moments(path, moments, checkpoints.blank(config.model))
+    check_moments(path, moments, set_trained(checkpoints.blank(config.model), config.train))
     return moments
 
 
@@ -386,7 +396,7 @@ def restore(
     config: SegmentConfig, weights: dict[str, Tensor], moments: dict[str, Tensor], header: Header
 ) -> TrainingState:
     """The state that the tensors were saved from; without moments, the start of training."""
-    model = registry.build(config.model).to(config.device)
+    model = set_trained(registry.build(config.model).to(config.device), config.train)
     model.load_state_dict(weights)
     if config.train.compiles(config.device):
         check_compiler(config.device)
@@ -400,6 +410,13 @@ def restore(
             optimizer.state[parameter] = {"step": updates} | {m: moments[f"{name}.{m}"] for m in MOMENTS}
     log, environments = list(header.extra.get("log", ())), environment.valid(header.extra.get("environments"))
     return TrainingState(model, optimizer, header.iteration, header.tokens_seen, log, environments)
+
+
+def set_trained(model: LoopedModel, train: TrainConfig) -> LoopedModel:
+    """The model, with a gradient of its exit gate if that is trained."""
+    if model.gate is not None:
+        model.gate.requires_grad_(train.exit_gate is not None)
+    return model
 
 
 def check_compiler(device: str) -> None:
@@ -453,7 +470,7 @@ def load_partial(
         weights, moments = ({n.removeprefix(p): t for n, t in tensors.items() if n.startswith(p)} for p in PARTS)
         model = checkpoints.blank(config.model)
         check_tensors(path, weights, model.state_dict())
-        check_moments(path, moments, model)
+        check_moments(path, moments, set_trained(model, config.train))
         log = _log(path, header, len(config.model.groups))
     except InputError as error:
         print(f"restarting the segment: {error}", file=sys.stderr)

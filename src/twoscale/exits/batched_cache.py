@@ -1,0 +1,123 @@
+"""Keys, values and noise of several sequences that are decoded together, allocated once.
+
+A sequence in flight has a place, 0 … S - 1, whose memory the next one takes over when it ends.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from twoscale.config import ModelConfig
+from twoscale.exits.kv_cache import KVCache, allocate
+from twoscale.model.attention import attention
+from twoscale.model.interface import Attend, AttendAt, Noise
+from twoscale.model.noise import EvaluationNoise
+
+Read = Callable[[int, Tensor], Tensor]  # layer, queries (N, H, 1, D) -> results of attention (N, H, 1, D)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Where one token of a batch reads and writes: the place of its sequence, its loop step k and its position."""
+
+    place: int
+    k: int
+    position: int
+
+
+class BatchedKVCache:
+    """A `KVCache` with a slot for every loop step at each of S places.
+
+    The tokens of a batch may be at different loop steps: each sees the slot of its own step.
+
+    Attributes:
+        gathers: Whether the keys and values of all rows are gathered for one call of the attention kernel, as by
+            default on a GPU. Otherwise there is a call for each row, and nothing is copied.
+    """
+
+    def __init__(self, config: ModelConfig, max_loops: int, sequences: int, like: Tensor) -> None:
+        self.stored = allocate(config, max_loops, sequences, like)
+        self.places = [
+            KVCache(config, max_loops, like, {n: stored[:, :, s : s + 1] for n, stored in self.stored.items()})
+            for s in range(sequences)
+        ]
+        self._shape = (sequences, config.context_length)
+        # layer -> (slots * 2 * S * T, G, D), the same memory
+        self._flat = {number: stored.transpose(3, 4).flatten(0, 3) for number, stored in self.stored.items()}
+        self.gathers = like.is_cuda
+
+    def attend(self, steps: Sequence[Step], positions: Tensor) -> Attend:
+        """Attention for tokens of N different places at `positions` (N,): q (N, H, D) and k, v (N, G, D)."""
+        sequences, length = self._shape
+        at = [(2 * step.k * sequences + step.place) * length + step.position for step in steps]
+        at = torch.tensor(at, device=positions.device)  # (N,), the rows of the keys in `_flat`
+        read = self._gathered(steps, positions) if self.gathers else self._row_by_row(steps)
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            self._flat[layer].index_copy_(0, at, k).index_copy_(0, at + sequences * length, v)
+            return read(layer, q[:, :, None])[:, :, 0]
+
+        return AttendAt(positions, attend)
+
+    def _row_by_row(self, steps: Sequence[Step]) -> Read:
+        rows = [(self.places[step.place].views, step.k, step.position + 1) for step in steps]
+
+        def read(layer: int, q: Tensor) -> Tensor:
+            results = []
+            for query, (views, k, end) in zip(q.split(1), rows, strict=True):
+                keys, values = views[layer][k]
+                results.append(attention(query, keys.narrow(2, 0, end), values.narrow(2, 0, end)))
+            return torch.cat(results)
+
+        return read
+
+    def _gathered(self, steps: Sequence[Step], positions: Tensor) -> Read:
+        place, k = torch.tensor([(step.place, step.k) for step in steps], device=positions.device).unbind(1)
+        end = max(step.position for step in steps) + 1
+        mask = (torch.arange(end, device=positions.device) <= positions[:, None])[:, None, None]  # (N, 1, 1, end)
+
+        def read(layer: int, q: Tensor) -> Tensor:
+            seen = self.stored[layer][..., :end, :]  # (slots, 2, S, G, end, D)
+            return attention(q, seen[k, 0, place], seen[k, 1, place], mask)
+
+        return read
+
+
+class BatchedNoise:
+    """The noise of the sequences at S places, allocated once per group and loop step that has noise.
+
+    The rows of a sequence are those that `EvaluationNoise` gives it alone. They are drawn when first read.
+    """
+
+    def __init__(self, config: ModelConfig, seed: int, sequences: int, room: int) -> None:
+        self._config, self._seed, self._room = config, seed, room
+        self._numbers: list[int | None] = [None] * sequences  # place -> number of its sequence
+        self._arrays: dict[tuple[int, int], Tensor] = {}  # (group, k) -> (S, room, C)
+        self._drawn: dict[tuple[int, int, int], int] = {}  # (group, k, place) -> number of the sequence in the array
+
+    def set_sequence(self, place: int, number: int) -> None:
+        """The noise at a place is now that of held-out sequence `number`."""
+        self._numbers[place] = number
+
+    def at(self, places: Sequence[int], positions: Tensor) -> Noise:
+        """The noise of N tokens at `positions` (N,) of their places; one place may be given for all of them."""
+
+        def noise(group: int, k: int, like: Tensor) -> Tensor:
+            for place in places:
+                self._draw(group, k, place, like)
+            chosen = torch.tensor(places, device=like.device)
+            return self._arrays[group, k][chosen, positions].view_as(like)
+
+        return noise
+
+    def _draw(self, group: int, k: int, place: int, like: Tensor) -> None:
+        number = self._numbers[place]
+        if self._drawn.get((group, k, place)) == number:
+            return
+        if (group, k) not in self._arrays:
+            self._arrays[group, k] = like.new_zeros(len(self._numbers), self._room, like.shape[-1])
+        source = EvaluationNoise.of(self._config, self._seed, [number])
+        self._arrays[group, k][place] = source.rows(group, k, like.shape[-1], like)[0, : self._room]
+        self._drawn[group, k, place] = number

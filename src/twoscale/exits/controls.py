@@ -1,0 +1,136 @@
+"""Controls of an exit criterion: exits that cost as much and do not look at the tokens.
+
+A criterion is worth its checks only if it knows which tokens to spend loop steps on. Each control takes exactly the
+evaluations that the criterion took on the same text, in every group, and runs through the same causal engine:
+
+- `random`: the criterion's own counts of evaluations, so the same histogram, given to tokens at random;
+- `fixed`: the same count for all tokens. Where the mean is no whole number, as many tokens as needed take one
+  evaluation more, drawn at random.
+
+A control keeps the state of its last evaluation, also where the criterion discards that state (`keeps`).
+"""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from twoscale import rng
+from twoscale.data.batches import HeldOut
+from twoscale.exits.criteria import ExitCriterion, State
+from twoscale.model.interface import Readout
+from twoscale.model.loss import cross_entropies
+
+RANDOM, FIXED = "random", "fixed"
+Row = dict[str, object]
+# (plan (G, B, T), B held-out sequences) -> logits (B, T, V)
+EvaluatePlanned = Callable[[Tensor, HeldOut], Tensor]
+
+
+class Planned(ExitCriterion):
+    """Exits of a whole text after planned evaluations, int64 (G, B, T), at least 1 each.
+
+    It holds the plan of every token, so it works in the parallel engine only. The token keeps its last state.
+    """
+
+    def __init__(self, plan: Tensor) -> None:
+        super().__init__(threshold=float("nan"))
+        self.plan = plan
+
+    def of_group(self, group: int) -> "PlannedGroup":
+        return PlannedGroup(self.plan[group].flatten())
+
+
+class PlannedGroup(ExitCriterion):
+    """The exits of `Planned` from one group: the evaluations (B * T,) of all tokens, in the order of the text."""
+
+    def __init__(self, evaluations: Tensor) -> None:
+        super().__init__(threshold=float("nan"))
+        self.evaluations = evaluations
+
+    def start(self, x0: Tensor) -> State:
+        if len(x0) != len(self.evaluations):
+            raise ValueError(
+                f"exit plan: found the evaluations of {len(self.evaluations)} tokens, expected {len(x0)}, those of "
+                "the text."
+            )
+        return {"left": self.evaluations}
+
+    def update(self, state: State, x_new: Tensor, readout: Readout) -> tuple[Tensor, State]:
+        left = state["left"] - 1
+        return left <= 0, {"left": left}
+
+
+def random_plan(evaluations: np.ndarray, sequences: tuple[int, ...], key: tuple) -> np.ndarray:
+    """The same evaluations for other tokens, (G, N, T) -> (G, N, T).
+
+    Within each group they are sorted and cut into T strata of N values; each sequence gets one value of every stratum
+    and gives them to its tokens in random order. So the histogram over the text is exactly the same, and every
+    sequence has nearly the histogram, and the cost, of the whole text.
+
+    Args:
+        evaluations: Of each token of N sequences, per group.
+        sequences: Numbers of the sequences, which determine the order within them.
+        key: Name of the random stream.
+    """
+    return np.stack([_deal(values, sequences, (*key, group)) for group, values in enumerate(evaluations)])
+
+
+def _deal(values: np.ndarray, sequences: tuple[int, ...], key: tuple) -> np.ndarray:
+    """`random_plan` of one group, (N, T) -> (N, T)."""
+    number, length = values.shape
+    strata = np.sort(values, axis=None).reshape(length, number)
+    dealt = rng.stream(*key, "strata").permuted(strata, axis=1).T
+    return np.stack([rng.stream(*key, s).permutation(row) for s, row in zip(sequences, dealt, strict=True)])
+
+
+def fixed_evaluations(evaluations: np.ndarray) -> np.ndarray:
+    """As many evaluations per group, as equal over its tokens as whole numbers can be: (G, N, T) -> (G, N, T)."""
+    groups, tokens = len(evaluations), evaluations[0].size
+    least, more = np.divmod(evaluations.reshape(groups, -1).sum(axis=1, keepdims=True), tokens)
+    return (least + (np.arange(tokens) < more)).reshape(evaluations.shape)
+
+
+def plans(
+    evaluations: np.ndarray, sequences: tuple[int, ...], draws: int, key: tuple
+) -> Iterator[tuple[str, int, np.ndarray]]:
+    """(control, draw, plan (G, N, T)) of a criterion that took `evaluations` (G, N, T).
+
+    draws: of `random`; `fixed`, whose tokens differ by at most one evaluation, is drawn once.
+    """
+    for draw in range(draws):
+        yield RANDOM, draw, random_plan(evaluations, sequences, (*key, RANDOM, draw))
+    yield FIXED, 0, random_plan(fixed_evaluations(evaluations), sequences, (*key, FIXED, 0))
+
+
+def measure_controls(
+    evaluate: EvaluatePlanned, evaluations: Tensor, text: HeldOut, batch_size: int, draws: int, key: tuple
+) -> Iterator[list[Row]]:
+    """Rows of the table "exit_controls" of one operating point, without its key; one list for each draw.
+
+    Args:
+        evaluate: Evaluates a plan on a batch of the text.
+        evaluations: What the criterion took for each token of the N sequences, int64 (G, N, T), G >= 1.
+        text: The N sequences.
+        batch_size: Sequences at a time.
+        draws: Draws of the random exits.
+        key: Name of the random streams.
+    """
+    measured: dict[bytes, Tensor] = {}  # plans that agree are evaluated once, such as those of all loop steps
+    for control, draw, plan in plans(evaluations.cpu().numpy(), text.sequences, draws, key):
+        known = measured.get(plan.tobytes())
+        ce = _evaluate(evaluate, torch.from_numpy(plan), text, batch_size) if known is None else known
+        measured[plan.tobytes()] = ce
+        means = plan.mean(axis=(0, 2)).tolist()  # per sequence
+        point = {"control": control, "draw": draw}
+        yield [
+            point | {**sequence, "tokens": plan.shape[2], "evaluations": mean, "ce": nats}
+            for sequence, mean, nats in zip(text.keys, means, ce.tolist(), strict=True)
+        ]
+
+
+def _evaluate(evaluate: EvaluatePlanned, plan: Tensor, text: HeldOut, batch_size: int) -> Tensor:
+    """Mean cross-entropy (N,) of each sequence under a plan (G, N, T)."""
+    parts = zip(plan.split(batch_size, dim=1), text.batches(batch_size), strict=True)
+    return torch.cat([cross_entropies(evaluate(part, batch), batch.targets).mean(1).cpu() for part, batch in parts])

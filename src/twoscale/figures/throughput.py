@@ -1,0 +1,99 @@
+"""Supplementary figure, throughput: tokens per second and latency against the sequences that are decoded together."""
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, LogLocator, NullLocator, StrMethodFormatter
+
+from twoscale.analysis.summaries import THROUGHPUT_POINT, summarise_throughput
+from twoscale.errors import InputError
+from twoscale.figures import style
+
+# column: (title, label)
+PANELS = {
+    "tokens_per_second": ("throughput", "tokens/s, all sequences (log scale)"),
+    "latency_ms": ("latency", "time to the next token (ms, log scale)"),
+}
+SLOWEST = {"linestyle": (0, (2, 1.5)), "markerfacecolor": "white"}
+FIXED = {"color": style.GREY, "marker": "|"}
+
+
+@style.look()
+def draw(throughput: pd.DataFrame, *, context: style.FigureContext) -> Figure:
+    """Two panels against the number of sequences: (i) tokens per second, (ii) the time to a sequence's next token.
+
+    One line per exit criterion, dashed where all tokens of a batch wait for the slowest; grey is `fixed`. Points are
+    medians of the repeats, bars of tokens per second the range of the repeats; the shade of (ii) ends at the 95 %
+    quantile over tokens.
+
+    Args:
+        throughput: Table of this name.
+        context: Its loop steps K are the most that a token may take.
+
+    Raises InputError for a table without rows.
+    """
+    if throughput.empty:
+        raise InputError("table throughput: found no row, expected at least one exit criterion for the figure.")
+    points = summarise_throughput(throughput)
+    styles = _styles(throughput)
+    figure = style.new_figure(style.DOUBLE, 2.9, context)
+    panels = figure.subplots(1, len(PANELS))
+    for number, (axes, (column, (title, label))) in enumerate(zip(panels, PANELS.items(), strict=True), start=1):
+        for key, rows in points.groupby(THROUGHPUT_POINT, sort=False):
+            _draw_line(axes, rows, column, styles[key])
+        _scale(axes, points["sequences"])
+        axes.set_ylabel(label)
+        axes.set_title(f"{style.panel_number(number)}  {title}", loc="left")
+    _add_legend(figure, styles)
+    return figure
+
+
+def _styles(throughput: pd.DataFrame) -> dict[tuple, dict]:
+    """(criterion, threshold, batching) -> style of its line."""
+    keys = list(throughput.groupby(THROUGHPUT_POINT, sort=False).groups)
+    lines = list(dict.fromkeys((criterion, threshold) for criterion, threshold, _ in keys))
+    names = [criterion for criterion, _ in lines if criterion != "fixed"]
+    colours = style.criterion_styles(names)
+    styles = {}
+    for criterion, threshold, batching in keys:
+        look = FIXED if criterion == "fixed" else colours[criterion]
+        styles[criterion, threshold, batching] = look | (SLOWEST if batching == "slowest" else {"linestyle": "-"})
+    return styles
+
+
+def _draw_line(axes: Axes, rows: pd.DataFrame, column: str, looks: dict) -> None:
+    looks = looks | {"markersize": 3.5, "linewidth": 1.2}
+    if column == "latency_ms":
+        axes.plot(rows["sequences"], rows[column], **looks)
+        bounds = rows[column], rows["latency_high_ms"]
+        axes.fill_between(rows["sequences"], *bounds, color=looks["color"], alpha=0.08, linewidth=0)
+        return
+    bars = [rows[column] - rows["low"], rows["high"] - rows[column]]
+    axes.errorbar(rows["sequences"], rows[column], yerr=bars, elinewidth=0.6, **looks)
+
+
+def _scale(axes: Axes, sequences: pd.Series) -> None:
+    """Logarithmic axes; that of the sequences is labelled at their numbers."""
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_locator(FixedLocator(sorted(set(sequences))))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:.0f}"))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel("sequences decoded together (log scale)")
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_locator(NullLocator())
+
+
+def _add_legend(figure: Figure, styles: dict[tuple, dict]) -> None:
+    handles = {}
+    for (criterion, threshold, batching), looks in styles.items():
+        if criterion == "fixed":
+            handles[f"{threshold:g} loops for all"] = Line2D([], [], **looks)
+        elif batching == "refilled":
+            handles[rf"{style.criterion_name(criterion)}, $\tau$ = {threshold:g}"] = Line2D([], [], **looks)
+    if any(batching == "slowest" for _, _, batching in styles):
+        handles["dashed: waiting for the slowest"] = Line2D([], [], color=style.GREY, marker="o", **SLOWEST)
+    names = list(handles)
+    figure.legend(handles.values(), names, loc="outside upper center", ncols=style.legend_columns(names, style.DOUBLE))

@@ -1,0 +1,117 @@
+"""Tokens per second of sequences that are decoded together, against one, and against waiting for the slowest.
+
+    python tests/benchmarks/bench_batched.py [--tokens 24] [--repeats 5] [--threads 2] [--run NAME --results FOLDER]
+
+A model of width 256 with 12 layers, a vocabulary of 8192 and a context of 256 under the criterion `acceleration`
+decodes given texts: 1, 2, 4, 8 and 16 sequences at once, each also waiting for the slowest of the batch. All have the
+same exits, so the mean loops are equal but for where the clock stops: at the end of the first sequence. Everything
+takes turns, with the same threads; printed are medians of the repeats. Aims for 16 sequences: 4 times the tokens per
+second of one sequence, which `Decoder` decodes alone, and 1.3 times those of waiting for the slowest. The floor is the
+time of the bare matrix products of the batch at the mean loops (`twoscale.exits.products`).
+
+Without --run the model is untrained: the time of a loop step does not depend on the values of the weights, but the
+exits do. --tau chooses the threshold, and the loops are printed.
+"""
+
+import argparse
+import statistics
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import torch
+
+from twoscale import config
+from twoscale.data.batches import HeldOut
+from twoscale.exits.batched import BatchedDecoder, BatchOptions
+from twoscale.exits.criteria import ExitCriterion, make_criterion
+from twoscale.exits.decoder import Decoder
+from twoscale.exits.products import bare_products
+from twoscale.exits.throughput import given_texts, time_sequences
+from twoscale.model.interface import LoopedModel
+from twoscale.model.trained_run import open_run
+from twoscale.model.transformer import initialise
+
+SEQUENCES = (1, 2, 4, 8, 16)
+MAX_LOOPS = 30
+PROMPT = 16
+SEED = 0
+SIZE = {"num_layers": 12, "num_heads": 8, "hidden_size": 256, "context_length": 256}
+AIMS = {"one": 4.0, "slowest": 1.3}
+
+
+def untrained() -> LoopedModel:
+    values = config.preset("paper")
+    values["model"] |= SIZE
+    values["tokenizer"] |= {"name": "bpe", "vocab_size": 8192}
+    return initialise(config.checked(values).model, SEED).eval().requires_grad_(False)
+
+
+def random_text(model: LoopedModel, tokens: int) -> HeldOut:
+    source = torch.Generator().manual_seed(SEED)
+    ids = torch.randint(model.config.vocab_size, (SEQUENCES[-1], PROMPT + tokens), generator=source)
+    numbers = tuple(range(len(ids)))
+    return HeldOut(ids, ids, numbers, numbers)
+
+
+def seconds_alone(model: LoopedModel, criterion: ExitCriterion, text: HeldOut) -> float:
+    """Seconds per token of the decoder of one sequence."""
+    decoder = Decoder(model, criterion, MAX_LOOPS, SEED)
+    ids = text.inputs[0].tolist()
+    decoder.prefill(ids[:PROMPT])
+    started = time.perf_counter()
+    for token in ids[PROMPT:]:
+        decoder.feed(token)
+    return (time.perf_counter() - started) / len(ids[PROMPT:])
+
+
+def seconds_of_products(model: LoopedModel, loops: list[int]) -> float:
+    """Seconds per token of the bare products of the largest batch."""
+    products = bare_products(model, loops, SEQUENCES[-1])
+    products()
+    started = time.perf_counter()
+    products()
+    return (time.perf_counter() - started) / SEQUENCES[-1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, default=24, help="decoded in each sequence")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--tau", type=float, default=1e-2)
+    parser.add_argument("--run", help="name of a trained run in place of the untrained model")
+    parser.add_argument("--results", type=Path, default=Path("results"))
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    model = untrained() if arguments.run is None else open_run(arguments.results, arguments.run).model
+    criterion = make_criterion("acceleration", arguments.tau)
+    text = random_text(model, arguments.tokens)
+    room = BatchOptions(room=PROMPT + arguments.tokens)
+    decoder = BatchedDecoder(model, criterion, MAX_LOOPS, SEED, SEQUENCES[-1], room)
+    times: defaultdict[tuple[str, int], list[float]] = defaultdict(list)  # seconds per token
+    loops: list[float] = []
+    for repeat in range(-1, arguments.repeats):
+        found = {("one", 1): seconds_alone(model, criterion, text)}
+        for number in SEQUENCES:
+            for batching in ("refilled", "slowest"):
+                decoder.reset(criterion, wait_for_slowest=batching == "slowest")
+                timed = time_sequences(decoder, given_texts(text[:number], PROMPT, arguments.tokens))
+                found[batching, number] = timed.seconds / len(timed.evaluations)
+                loops = torch.tensor(timed.evaluations, dtype=torch.float64).mean(0).tolist()
+        found["products", SEQUENCES[-1]] = seconds_of_products(model, [round(mean) for mean in loops])
+        if repeat >= 0:  # the first turn is a warm-up
+            for key, seconds in found.items():
+                times[key].append(seconds)
+    speeds = {key: 1 / statistics.median(values) for key, values in times.items()}
+    for (what, number), speed in speeds.items():
+        print(f"{what}, {number} sequences: {speed:.1f} tokens/s", flush=True)
+    print("evaluations per token:", ", ".join(f"{mean:.2f}" for mean in loops))
+    most = speeds["refilled", SEQUENCES[-1]]
+    for what, number in (("one", 1), ("slowest", SEQUENCES[-1])):
+        print(f"{SEQUENCES[-1]} sequences against {what}: {most / speeds[what, number]:.2f}, aim {AIMS[what]:.1f}")
+    print(f"floor against {SEQUENCES[-1]} sequences: {speeds['products', SEQUENCES[-1]] / most:.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,283 @@
+"""Batched decoding: every sequence gets what it gets alone, whatever is decoded beside it."""
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests import reference_engine
+from tests.unit.test_engine import (
+    CONTEXT_LENGTH,
+    MAX_LOOPS,
+    PUBLISHED,
+    SEED,
+    SEVERAL,
+    VARIANTS,
+    LeaveBySign,
+    assert_close,
+    make_decoder,
+    noise_of,
+    ragged_threshold,
+    small_model,
+    text,
+)
+from twoscale.errors import InputError
+from twoscale.exits.batched import BatchedDecoder, BatchOptions, next_station
+from twoscale.exits.criteria import CRITERIA, ExitCriterion, make_criterion
+from twoscale.exits.generation import Sampling, generate
+from twoscale.exits.looping import Request
+
+LENGTHS = ((1, 9), (3, 12), (6, 7), (2, 4), (1, 12))  # tokens of each prompt, and of each prompt with what follows
+
+
+class Recorder:
+    """Feeds a given text and keeps the logits after every position."""
+
+    def __init__(self, tokens):
+        self.tokens, self.logits = tokens, {}
+
+    def choose(self, logits, position):
+        self.logits[position - 1] = logits.clone()
+        return int(self.tokens[position]) if position < len(self.tokens) else 0
+
+
+def texts():
+    return [text(1, end, seed=number)[0] for number, (_, end) in enumerate(LENGTHS)]
+
+
+def decode(model, criterion, sequences, gathers=False, **options):
+    """The recorders and the evaluations by position of all texts, decoded together."""
+    recorders = [Recorder(tokens) for tokens in texts()]
+    requests = [
+        Request(tokens[:prompt].tolist(), end - prompt + 1, recorder.choose, sequence=number)
+        for number, (recorder, tokens, (prompt, end)) in enumerate(zip(recorders, texts(), LENGTHS, strict=True))
+    ]
+    decoder = BatchedDecoder(model, criterion, MAX_LOOPS, SEED, sequences, BatchOptions(**options))
+    decoder.cache.gathers = gathers
+    evaluations = [{} for _ in LENGTHS]
+    for number, token, _ in decoder.decode(requests):
+        evaluations[number][LENGTHS[number][0] - 1 + len(evaluations[number])] = token.evaluations
+    return recorders, evaluations
+
+
+def threshold_of(name, model):
+    return ragged_threshold(name, model, torch.stack([tokens[:1].repeat(9) for tokens in texts()]), noise_of(*range(5)))
+
+
+def check(model, criterion, found, expected_of):
+    """Compare logits and evaluations with `expected_of(number, tokens)`: logits (T, V) and evaluations (G, T)."""
+    for number, (recorder, evaluations) in enumerate(zip(*found, strict=True)):
+        logits, counts = expected_of(number, recorder.tokens)
+        prompt, end = LENGTHS[number]
+        positions = range(prompt - 1, min(end, CONTEXT_LENGTH - 1))
+        assert list(evaluations) == list(recorder.logits) == list(positions)
+        for position in positions:
+            assert_close(recorder.logits[position], logits[position])
+            assert evaluations[position] == tuple(counts[:, position].tolist())
+
+
+CASES = [(variant, name, 3) for variant in ("default", "noise at every step, final norm") for name in CRITERIA]
+CASES += [("default", name, sequences) for name in ("kl", "acceleration") for sequences in (1, 2, 5, 8)]
+CASES += [(variant, "acceleration", 3) for variant in VARIANTS]
+CASES += [(variant, name, 3) for variant in PUBLISHED for name in SEVERAL]
+
+
+@pytest.mark.parametrize(("variant", "name", "sequences"), dict.fromkeys(CASES))
+def test_every_sequence_gets_what_the_reference_engine_gives_it_alone(variant, name, sequences):
+    """Ragged texts with more or fewer places than texts, so that they arrive and end while others are decoded."""
+    model = small_model(**(VARIANTS | PUBLISHED)[variant])
+    threshold = threshold_of(name, model)
+    found = decode(model, make_criterion(name, threshold), sequences)
+
+    def alone(number, tokens):
+        logits, _, evaluations = reference_engine.evaluate(model, tokens, name, threshold, MAX_LOOPS, noise_of(number))
+        return logits, evaluations
+
+    check(model, None, found, alone)
+    if name != "fixed":
+        assert len({count for counts in found[1] for one in counts.values() for count in one}) > 2
+
+
+def alone_by_decoder(model, criterion, **options):
+    """What the decoder of one sequence gives, token by token behind the prompt."""
+
+    def alone(number, tokens):
+        decoder = make_decoder(model, criterion, sequence=number, **options)
+        logits, counts = decoder.prefill(tokens[: LENGTHS[number][0]].tolist())
+        rest = [decoder.feed(token) for token in tokens[LENGTHS[number][0] :].tolist()]
+        evaluations = [counts.evaluations[:, 0]] + [torch.tensor(taken)[:, None] for _, taken in rest]
+        return torch.cat([logits, *(row[None] for row, _ in rest)]), torch.cat(evaluations, dim=1)
+
+    return alone
+
+
+@pytest.mark.parametrize("name", ["fixed", "acceleration", "minp_kl"])
+def test_waiting_for_the_slowest_changes_no_result(name):
+    model = small_model()
+    criterion = make_criterion(name, threshold_of(name, model))
+    check(model, criterion, decode(model, criterion, 3, wait_for_slowest=True), alone_by_decoder(model, criterion))
+
+
+def test_a_warm_start_is_from_the_own_sequence():
+    model = small_model()
+    criterion = make_criterion("acceleration", threshold_of("acceleration", model))
+    expected = alone_by_decoder(model, criterion, warm_start=True)
+    check(model, criterion, decode(model, criterion, 3, warm_start=True), expected)
+
+
+class Remembering(ExitCriterion):
+    """Keeps all states since the beginning, so its state grows with the loop steps; exits where they have spread."""
+
+    def start(self, x0):
+        return {"past": x0[:, None]}
+
+    def update(self, state, x_new, readout):
+        past = torch.cat((state["past"], x_new[:, None]), dim=1)
+        return (past - past.mean(1, keepdim=True)).norm(dim=(1, 2)) > self.threshold, {"past": past}
+
+
+@pytest.mark.parametrize("criterion", [LeaveBySign(1.0), Remembering(4.5)], ids=["by sign", "growing state"])
+def test_criteria_of_the_user_run_as_alone(criterion):
+    model = small_model()
+    found = decode(model, criterion, 3)
+    check(model, criterion, found, alone_by_decoder(model, criterion))
+    assert len({count for counts in found[1] for one in counts.values() for count in one}) > 1
+
+
+class StepsDiffer:
+    """A model whose loop steps depend on k; the rest is that of another model."""
+
+    def __init__(self, model):
+        self._model = model
+
+    def __getattr__(self, name):
+        return getattr(self._model, name)
+
+    def recur(self, group, k, state, injected, attend):
+        return self._model.recur(group, k, state, injected + 0.1 * k, attend)
+
+
+def test_a_model_whose_loop_steps_differ_gets_its_own_at_every_k():
+    model = StepsDiffer(small_model())
+    criterion = make_criterion("acceleration", threshold_of("acceleration", model))
+    check(model, criterion, decode(model, criterion, 4), alone_by_decoder(model, criterion))
+
+
+@pytest.mark.parametrize("variant", [{}, PUBLISHED["retrofitted Llama"]], ids=["equal heads", "grouped heads"])
+def test_attention_by_row_and_gathered_is_the_same(variant):
+    """A GPU gathers the keys and values of all rows; the CPU takes row after row."""
+    model = small_model(**variant)
+    criterion = make_criterion("acceleration", threshold_of("acceleration", model))
+    by_row, _ = decode(model, criterion, 3)
+    gathered, _ = decode(model, criterion, 3, gathers=True)
+    for one, other in zip(by_row, gathered, strict=True):
+        assert_close(torch.stack(list(one.logits.values())), torch.stack(list(other.logits.values())))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_sampled_text_is_that_of_generating_alone_under_the_same_seed(temperature):
+    model = small_model()
+    criterion = make_criterion("acceleration", threshold_of("acceleration", model))
+    prompts, end_of_text = [[1], [2, 3, 4], [5, 6], [7, 8, 9, 1]], 5
+    samplings = [Sampling(temperature, seed=seed) for seed in range(len(prompts))]
+    requests = [Request(p, 6, s.choose, end_of_text) for p, s in zip(prompts, samplings, strict=True)]
+    found = [[] for _ in prompts]
+    for number, token, _ in BatchedDecoder(model, criterion, MAX_LOOPS, SEED, 2).decode(requests):
+        found[number].append(token)
+    for tokens, prompt, sampling in zip(found, prompts, samplings, strict=True):
+        decoder = make_decoder(model, criterion)
+        assert tokens == list(generate(decoder, prompt, 6, sampling, end_of_text))
+
+
+def test_keys_and_values_are_allocated_once():
+    model = small_model()
+    decoder = BatchedDecoder(model, make_criterion("acceleration", 0.1), MAX_LOOPS, SEED, 2)
+
+    def addresses():
+        tensors = [*decoder.cache.stored.values(), *decoder._noise._arrays.values(), decoder._exit_states]
+        return [tensor.data_ptr() for tensor in tensors]
+
+    requests = [Request([number], 5, Sampling().choose, sequence=number) for number in range(6)]
+    list(decoder.decode(requests[:3]))
+    before = addresses()
+    list(decoder.decode(requests))
+    assert addresses() == before
+
+
+def test_a_place_is_refilled_as_soon_as_its_sequence_ends():
+    """A request is taken from the iterator only when a place is free for it."""
+    model, taken = small_model(), []
+
+    def arriving():
+        for number in range(4):
+            taken.append(number)
+            yield Request([number], 3, Sampling().choose)
+
+    ended = []
+    for number, _, is_last in BatchedDecoder(model, make_criterion("fixed", 2), MAX_LOOPS, SEED, 2).decode(arriving()):
+        ended += [number] if is_last else []
+        assert len(taken) <= 2 + len(ended)
+    assert sorted(ended) == [0, 1, 2, 3]
+
+
+# --- the order of the stations --------------------------------------------------------------------------------
+
+
+def test_a_station_runs_again_until_the_fullest_one_is_far_ahead():
+    assert next_station({(0, 0): 3, (1, 0): 5}, None) == (1, 0)
+    assert next_station({(0, 0): 3, (1, 0): 5}, (0, 0)) == (0, 0)
+    assert next_station({(0, 0): 1, (1, 0): 6}, (0, 0)) == (1, 0)
+    assert next_station({(1, 0): 2, (3, 0): 2}, (0, 0)) == (3, 0)  # of two alike that nearer to the end
+
+
+@given(
+    loops=st.lists(st.integers(1, 6), min_size=1, max_size=40),
+    groups=st.integers(1, 4),
+    sequences=st.integers(1, 12),
+)
+def test_no_station_waits_longer_than_the_other_sequences_can_work(loops, groups, sequences):
+    """Sequences that never end, whose tokens take `loops` in turn, in `groups` groups and one station that chooses."""
+    most = max(loops)
+    bound = sequences * (groups * most + 1)
+    taken = itertools.cycle(loops)
+    rows = [[0, next(taken)] for _ in range(sequences)]  # station and loop steps that are left
+    last_run = dict.fromkeys(range(groups + 1), 0)
+    current = None
+    for time in range(1, 300):
+        counts = {}
+        for station, _ in rows:
+            counts[station, 0] = counts.get((station, 0), 0) + 1
+        last_run |= {station: time for station in last_run if (station, 0) not in counts}
+        current = next_station(counts, current)
+        last_run[current[0]] = time
+        assert time - min(last_run.values()) <= bound
+        for row in rows:
+            if row[0] == current[0]:
+                row[1] -= 1
+                if not row[1]:
+                    row[0] = (row[0] + 1) % (groups + 1)
+                    row[1] = 1 if row[0] == groups else next(taken)
+
+
+# --- wrong input ------------------------------------------------------------------------------------------------
+
+
+def refused(message, requests=(), criterion="acceleration", sequences=2, **options):
+    def run():
+        made = make_criterion(criterion, 1.0)
+        decoder = BatchedDecoder(small_model(), made, MAX_LOOPS, SEED, sequences, BatchOptions(**options))
+        list(decoder.decode(requests))
+
+    with pytest.raises(InputError, match=message):
+        run()
+
+
+def test_wrong_input_is_one_sentence():
+    choose = Sampling().choose
+    refused("prompt 1: found no token, expected at least one", [Request([1], 2, choose), Request([], 2, choose)])
+    refused("prompt 0: found 12 tokens, expected at most 11", [Request([1] * CONTEXT_LENGTH, 2, choose)])
+    refused("prompt 0: found max_new_tokens = 0", [Request([1], 0, choose)])
+    refused("sequences: found 0, expected at least 1", sequences=0)
+    refused("found remaining_layers, expected head", criterion="kl", readout="remaining_layers")

@@ -1,0 +1,262 @@
+"""Training of the exit gate: the exit distribution, the loss of Ouro's first stage, and what the gate learns."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from tests.small import model_config, train_config
+from twoscale import config
+from twoscale.exits.criteria import make_criterion
+from twoscale.model import flops
+from twoscale.model.loss import exit_log_probabilities
+from twoscale.model.noise import EvaluationNoise
+from twoscale.model.transformer import initialise
+from twoscale.training.exit_gate import exit_gate_loss
+from twoscale.training.plan import activation_bytes
+from twoscale.training.trainer import set_trained
+
+LOOPS = 4
+BATCH = 2
+OURO = {
+    "groups": [[1, 2, 3, 4]],
+    "state_init": "input",
+    "injection": "none",
+    "loop_norm": True,
+    "sandwich": "branch",
+    "tied_head": False,
+}
+CODA = {"groups": [[2, 3]], "exit_norm": "final_norm"}
+
+
+def gated(entropy_weight=0.1, double=True, **changes):
+    """A model with an exit gate of large weights, and the training config that trains it."""
+    train = train_config(exit_gate={"entropy_weight": entropy_weight})
+    model = set_trained(initialise(model_config(exit_gate=True, **CODA | changes), 3), train)
+    with torch.no_grad():
+        model.gate.weight *= 3
+    return (model.double() if double else model), train
+
+
+def batch(model, seed=0):
+    """Token ids and targets (B, T), and the noise."""
+    size = (BATCH, model.config.context_length)
+    generator = torch.Generator().manual_seed(seed)
+    tokens, targets = (torch.randint(model.config.vocab_size, size, generator=generator) for _ in range(2))
+    return tokens, targets, EvaluationNoise(1, range(BATCH), model.config.context_length)
+
+
+def loss_of(model, train, tokens, targets, noise):
+    return exit_gate_loss(model, tokens, targets, LOOPS, noise, train)
+
+
+# --- the exit distribution ---------------------------------------------------------------------------------------
+
+
+def test_the_exit_distribution_is_that_of_the_products():
+    logits = torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    found = exit_log_probabilities(logits).exp()
+    gates = logits.sigmoid().tolist()
+    for token in range(3):
+        stays = 1.0
+        for k in range(4):
+            assert found[k, token].item() == pytest.approx(stays * gates[k][token])
+            stays *= 1 - gates[k][token]
+        assert found[4, token].item() == pytest.approx(stays)
+    torch.testing.assert_close(found.sum(0), torch.ones(3, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(("logit", "leaves_at"), [(1e3, 0), (-1e3, 3)])
+def test_a_gate_that_is_open_or_shut_leaves_at_the_first_or_the_last_step(logit, leaves_at):
+    logits = torch.full((4, 2), logit, requires_grad=True)
+    log_p = exit_log_probabilities(logits)
+    p = log_p.exp()
+    assert p[leaves_at].tolist() == [1, 1]
+    assert p.sum().item() == 2
+    entropy = -(p * log_p).sum()
+    entropy.backward()
+    assert entropy.item() == 0
+    assert logits.grad.isfinite().all()
+
+
+def test_a_single_loop_step_has_all_of_the_probability():
+    assert exit_log_probabilities(torch.tensor([[-3.0, 2.0]])).tolist() == [[0, 0]]
+
+
+def test_the_criterion_compares_the_sum_of_the_trained_distribution():
+    """Below and above the cumulated probability of each loop step but the last, which takes the rest."""
+    logits = torch.randn(5, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    cumulated = exit_log_probabilities(logits).exp().cumsum(0)[:-1, 0].tolist()
+    for k, value in enumerate(cumulated):
+        for threshold, leaves in ((value * (1 - 1e-9), k), (value * (1 + 1e-9), k + 1)):
+            criterion = make_criterion("exit_gate", threshold)
+            state, x = criterion.start(torch.zeros(1, 2, dtype=torch.float64)), torch.zeros(1, 2)
+            for step in range(4):
+                exits, state = criterion.update(state, x, lambda x, step=step: logits[step].sigmoid())
+                assert exits.item() is (step >= leaves)
+
+
+# --- the loss ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("changes", [{}, OURO], ids=["layers behind the group", "Ouro"])
+def test_every_exit_is_the_plain_pass_with_as_many_loop_steps(changes):
+    model, _ = gated(**changes)
+    tokens, _, noise = batch(model)
+    states, hidden = model.exit_states(tokens, LOOPS, noise)
+    group = next(part for part in model.trace(tokens, [LOOPS], noise) if part.stage is not None and part.stage.is_group)
+    torch.testing.assert_close(states, torch.stack(group.states[1:]))
+    for k in range(LOOPS):
+        torch.testing.assert_close(hidden[k], model.hidden_states(tokens, [k + 1], noise))
+
+
+def reference(model, tokens, targets, noise, entropy_weight):
+    """The loss in plain loops over exits and tokens."""
+    rows = []
+    for k in range(LOOPS):
+        hidden = model.hidden_states(tokens, [k + 1], noise)
+        rows.append(F.cross_entropy(model.readout(hidden).flatten(0, 1), targets.flatten(), reduction="none"))
+    gates = model.exit_gate(model.exit_states(tokens, LOOPS, noise)[0]).flatten(1)
+    total = 0.0
+    for token in range(targets.numel()):
+        stays = 1.0
+        for k in range(LOOPS):
+            p = stays if k == LOOPS - 1 else stays * gates[k, token]
+            total = total + p * rows[k][token] + entropy_weight * p * torch.log(p)
+            stays = stays * (1 - gates[k, token])
+    return total / targets.numel()
+
+
+@pytest.mark.parametrize("entropy_weight", [0.0, 0.7])
+@pytest.mark.parametrize("changes", [{}, OURO], ids=["layers behind the group", "Ouro"])
+def test_loss_and_gradients_are_those_of_plain_loops(changes, entropy_weight):
+    model, train = gated(entropy_weight, **changes)
+    tokens, targets, noise = batch(model)
+    found, expected = (
+        loss_of(model, train, tokens, targets, noise),
+        reference(model, tokens, targets, noise, entropy_weight),
+    )
+    torch.testing.assert_close(found, expected)
+    parameters = dict(model.named_parameters())
+    gradients = zip(*(torch.autograd.grad(value, parameters.values()) for value in (found, expected)), strict=True)
+    for name, (ours, theirs) in zip(parameters, gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-11, msg=lambda text, name=name: f"{name}: {text}")
+        assert ours.abs().max() > 0
+
+
+def test_the_gradient_of_the_gate_is_the_slope_of_the_loss():
+    model, train = gated(0.3)
+    tokens, targets, noise = batch(model)
+    loss_of(model, train, tokens, targets, noise).backward()
+    for parameter in model.gate.parameters():
+        values = []
+        for step in (1e-6, -1e-6):
+            with torch.no_grad():
+                parameter.view(-1)[0] += step
+                values.append(loss_of(model, train, tokens, targets, noise).item())
+                parameter.view(-1)[0] -= step
+        assert parameter.grad.view(-1)[0].item() == pytest.approx((values[0] - values[1]) / 2e-6, rel=1e-5)
+
+
+def test_an_open_and_a_shut_gate_give_the_loss_of_one_and_of_all_loop_steps():
+    model, train = gated(0.5)
+    tokens, targets, noise = batch(model)
+    for bias, loops in ((1e4, 1), (-1e4, LOOPS)):
+        torch.nn.init.constant_(model.gate.bias, bias)
+        expected = model.loss(model.hidden_states(tokens, [loops], noise), targets)
+        torch.testing.assert_close(loss_of(model, train, tokens, targets, noise), expected)
+
+
+def test_the_entropy_lowers_the_loss_by_its_weight():
+    model, _ = gated()
+    tokens, targets, noise = batch(model)
+    values = [
+        loss_of(model, train_config(exit_gate={"entropy_weight": weight}), tokens, targets, noise).item()
+        for weight in (0.0, 1.0, 3.0)
+    ]
+    entropy = values[0] - values[1]
+    assert 0 < entropy <= math.log(LOOPS)
+    assert values[0] - values[2] == pytest.approx(3 * entropy)
+
+
+def test_truncation_and_recomputation_change_no_loss_and_recomputation_no_gradient():
+    model, train = gated()
+    tokens, targets, noise = batch(model)
+    gradients, losses = {}, []
+    for name, changes in {"plain": {}, "again": {"recompute": True}, "truncated": {"backprop_depth": 1}}.items():
+        model.zero_grad()
+        settings = train.model_copy(update=changes)
+        loss = loss_of(model, settings, tokens, targets, noise)
+        loss.backward()
+        losses.append(loss.item())
+        gradients[name] = model.groups[0].adapter.weight.grad.clone()
+    assert losses == pytest.approx([losses[0]] * 3, rel=1e-12)
+    torch.testing.assert_close(gradients["again"], gradients["plain"])
+    assert not torch.allclose(gradients["truncated"], gradients["plain"])
+
+
+# --- what is learned ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("right", [0, LOOPS - 1])
+def test_the_gate_learns_to_leave_where_the_prediction_is_best(right):
+    """The targets are what one exit predicts; only the gate is trained, without the entropy."""
+    model, train = gated(0.0)
+    tokens, _, noise = batch(model)
+    targets = model.readout(model.exit_states(tokens, LOOPS, noise)[1][right]).argmax(-1)
+    optimizer = torch.optim.Adam(model.gate.parameters(), lr=0.3)
+    for _ in range(40):
+        optimizer.zero_grad()
+        loss_of(model, train, tokens, targets, noise).backward()
+        optimizer.step()
+    with torch.no_grad():
+        p = exit_log_probabilities(model.exit_gate_logit(model.exit_states(tokens, LOOPS, noise)[0])).exp()
+    # some tokens have a target that another exit predicts with a larger probability
+    assert p[right].mean() > 0.75
+
+
+# --- cost --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("changes", [{}, OURO], ids=["layers behind the group", "Ouro"])
+def test_the_flops_that_the_gate_adds_are_those_that_torch_counts(changes):
+    model, train = gated(double=False, **changes)
+    tokens, targets, noise = batch(model)
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        loss_of(model, train, tokens, targets, noise).backward()
+    plain = flops.flops_per_token(model.config, [LOOPS], causal=False)
+    found = plain + flops.exit_gate_flops(model.config, LOOPS, causal=False)
+    assert found.total == counter.get_total_flops() / tokens.numel()
+    assert found.backward - plain.backward == 2 * (found.forward - plain.forward)
+
+
+def test_the_activations_are_those_that_autograd_keeps_for_one_more_loop_step():
+    found = kept_bytes(LOOPS + 1) - kept_bytes(LOOPS)
+    model, train = gated(hidden_size=256, context_length=32)
+    (run,) = config.runs({"preset": "tiny"}).values()
+    run, more = (
+        run.model_copy(update={"train": train, "model": model.config.model_copy(update={"mean_loops": loops})})
+        for loops in (3, 4)
+    )
+    assert activation_bytes(more) - activation_bytes(run) == pytest.approx(found, rel=0.05)
+
+
+def kept_bytes(loops):
+    """Bytes that the loss of one sequence keeps for the backward pass, besides the parameters and their gradients."""
+    model, train = gated(double=False, hidden_size=256, context_length=32)
+    parameters = {parameter.data_ptr() for parameter in model.parameters()}
+    kept = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in parameters:
+            kept[storage.data_ptr()] = (storage.nbytes(), tensor)  # with the tensor, so that no address is reused
+        return tensor
+
+    tokens = torch.arange(model.config.context_length)[None] % model.config.vocab_size
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        _ = exit_gate_loss(model, tokens, tokens, loops, EvaluationNoise(1, [0], tokens.shape[1]), train)
+    return sum(size for size, _ in kept.values())
