@@ -27,6 +27,7 @@ from twoscale.exits.decoder import read_parallel
 from twoscale.exits.generation import NewToken, check_prompt
 from twoscale.exits.looping import Looping, Request, Row
 from twoscale.exits.parallel import ParallelEngine, stack_counts
+from twoscale.exits.prepared import for_batches
 from twoscale.exits.readout import make_readout
 from twoscale.model.interface import AttendAt, LoopedModel, Noise, any_weight
 
@@ -99,7 +100,8 @@ class BatchedDecoder:
     ) -> None:
         if sequences < 1:
             raise InputError(f"sequences: found {sequences}, expected at least 1.")
-        self.model, self.criterion, self.max_loops, self.options = model, criterion, max_loops, options
+        self.criterion, self.max_loops, self.options = criterion, max_loops, options
+        self.model, self._prompt_model = for_batches(model, sequences), model
         like = any_weight(model)
         self.room = min(options.room or model.config.context_length, model.config.context_length)
         allocated = model.config.model_copy(update={"context_length": self.room})
@@ -114,7 +116,7 @@ class BatchedDecoder:
     def reset(self, criterion: ExitCriterion, wait_for_slowest: bool = False) -> None:
         """Decode the next requests under another criterion, with or without waiting for the slowest."""
         self.criterion, self.options = criterion, replace(self.options, wait_for_slowest=wait_for_slowest)
-        self._engine = ParallelEngine(self.model, criterion, self.max_loops, self.options.readout)
+        self._engine = ParallelEngine(self._prompt_model, criterion, self.max_loops, self.options.readout)
 
     @torch.inference_mode()
     def decode(self, requests: Iterable[Request]) -> Iterator[Decoded]:
@@ -185,8 +187,8 @@ class BatchedDecoder:
         state = self.model.add_noise(group, k, looping.x, self._noise_of(looping.rows))
         x_new = self.model.recur(group, k, state, looping.injected, attend)
         should_exit = looping.update(x_new)
-        for row, flag, *states in zip(looping.rows, should_exit, looping.x.split(1), x_new.split(1), strict=True):
-            row.decide(flag, *states, criterion, self.max_loops)
+        for number_of_row, (row, flag) in enumerate(zip(looping.rows, should_exit, strict=True)):
+            row.decide(flag, number_of_row, looping.x, x_new, criterion, self.max_loops)
         looping.x = x_new
         leaving = [row for row in looping.rows if row.exit is not None]
         if leaving and (len(leaving) == len(looping.rows) or not self.options.wait_for_slowest):

@@ -31,6 +31,16 @@ class Linear(nn.Linear):
         """`forward` for one row, without the choice of a kernel."""
         return F.linear(x, self.weight)
 
+    def pack(self, rows: int) -> None:
+        """Compute products with few rows, best `rows`, by oneDNN from now on, with a copy of the weights."""
+        weight = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach(), rows)
+        self.forward = lambda x: torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
+
+
+def can_pack(weight: Tensor) -> bool:
+    """Whether `Linear.pack` has a kernel for such weights."""
+    return HAS_ONEDNN and torch.backends.mkldnn.enabled and weight.is_cpu and weight.dtype is torch.float32
+
 
 def linear(x: Tensor, weight: Tensor) -> Tensor:
     """`torch.nn.functional.linear`, x @ weight.T: (..., I) and (O, I) -> (..., O)."""
