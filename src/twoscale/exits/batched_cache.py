@@ -47,7 +47,7 @@ class BatchedKVCache:
             KVCache(config, max_loops, like, {n: stored[:, :, s : s + 1] for n, stored in self.stored.items()})
             for s in range(sequences)
         ]
-        self._shape = (sequences, config.context_length)
+        self._shape, self._device = (sequences, config.context_length), like.device
         # the same memory, layer -> (slots * 2 * S * T, G, D) and (slots * 2 * S, G, T, D)
         self._by_position = {number: stored.transpose(3, 4).flatten(0, 3) for number, stored in self.stored.items()}
         self._by_sequence = {number: stored.flatten(0, 2) for number, stored in self.stored.items()}
@@ -55,18 +55,30 @@ class BatchedKVCache:
 
     def attend(self, steps: Sequence[Step], positions: Tensor) -> Attend:
         """Attention for tokens of N different places at `positions` (N,): q (N, H, D) and k, v (N, G, D)."""
+        rows, end = self.rows_of(steps), max(step.position for step in steps) + 1
+        if len(steps) > 1 and end <= self.gathered_positions:
+            return self.attend_gathered(rows, positions, end)
+        return self._attend(rows, positions, self._row_by_row(steps))
+
+    def attend_gathered(self, rows: Tensor, positions: Tensor, end: int | None = None) -> Attend:
+        """`attend` for tokens whose keys and values are gathered, all of them below `end`; None: the whole cache.
+
+        rows: `rows_of` the tokens.
+        """
+        return self._attend(rows, positions, self._gathered(rows, positions, end or self._shape[1]))
+
+    def rows_of(self, steps: Sequence[Step]) -> Tensor:
+        """Where the keys of N tokens are in `_by_sequence`, (N,); their values follow S rows behind."""
+        rows = [2 * step.k * len(self.places) + step.place for step in steps]
+        return torch.tensor(rows, device=self._device)
+
+    def _attend(self, rows: Tensor, positions: Tensor, read: Read) -> Attend:
         sequences, length = self._shape
-        ends = [step.position + 1 for step in steps]
-        # (N,), the keys of each sequence in `_by_sequence`; its values follow S rows behind
-        keys_at = torch.tensor([2 * step.k * sequences + step.place for step in steps], device=positions.device)
-        written_at = keys_at * length + positions
-        if len(steps) > 1 and max(ends) <= self.gathered_positions:
-            read = self._gathered(keys_at, positions, max(ends))
-        else:
-            read = self._row_by_row(steps)
+        keys_at = rows * length + positions
+        values_at = keys_at + sequences * length
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            self._by_position[layer].index_copy_(0, written_at, k).index_copy_(0, written_at + sequences * length, v)
+            self._by_position[layer].index_copy_(0, keys_at, k).index_copy_(0, values_at, v)
             return read(layer, q[:, :, None])[:, :, 0]
 
         return AttendAt(positions, attend)
@@ -83,13 +95,13 @@ class BatchedKVCache:
 
         return read
 
-    def _gathered(self, keys_at: Tensor, positions: Tensor, end: int) -> Read:
-        values_at = keys_at + self._shape[0]
+    def _gathered(self, rows: Tensor, positions: Tensor, end: int) -> Read:
+        values_at = rows + self._shape[0]
         mask = (torch.arange(end, device=positions.device) <= positions[:, None])[:, None, None]  # (N, 1, 1, end)
 
         def read(layer: int, q: Tensor) -> Tensor:
             seen = self._by_sequence[layer][:, :, :end]
-            return attention(q, seen.index_select(0, keys_at), seen.index_select(0, values_at), mask)
+            return attention(q, seen.index_select(0, rows), seen.index_select(0, values_at), mask)
 
         return read
 
