@@ -21,7 +21,7 @@ from twoscale import tables
 from twoscale.config import Config, CriterionConfig, ExitsConfig, ModelConfig
 from twoscale.errors import InputError
 from twoscale.escaping import rst
-from twoscale.figures.catalogue import FIGURES, Figure, one_seed, report_values
+from twoscale.figures.catalogue import FIGURES, Figure, one_seed, report_values, table
 from twoscale.files import sha256
 from twoscale.fingerprint import criterion_file_fingerprint, fingerprint
 from twoscale.json import canonical_json
@@ -63,7 +63,7 @@ class Runs:
         self.before_jobs: Callable[[], None] = lambda: None  # a check that the workflow makes when it has a plan
         for run in self.configs.values():
             # a file that cannot be read is reported before any job
-            for exits in (run.dense_exits, run.calibrated_exits, run.throughput_exits):
+            for exits in _all_exits(run):
                 criterion_files(exits.criteria)
             _check_folder(run.model.folder)
 
@@ -327,7 +327,7 @@ class Runs:
     @property
     def criterion_pattern(self) -> str:
         """Regular expression of the names of all criteria, for the constraint of the wildcard `criterion`."""
-        used = (exits for config in self.configs.values() for exits in (config.dense_exits, config.calibrated_exits))
+        used = (exits for config in self.configs.values() for exits in _all_exits(config))
         return "|".join(map(re.escape, dict.fromkeys(name for exits in used for name in exits.criteria)))
 
     def each_criterion(self, pattern: str, grid: str | None = None, of_users: bool = False) -> Callable:
@@ -581,14 +581,15 @@ class Runs:
         tables_of_runs = [f"results/{run}/tables/{table}.parquet" for run in self.study(study)]
         return self._refusal(figure, f"results/{study}.md") or tables_of_runs
 
-    def page_tables(self, name: str, *names: str) -> dict[str, Any]:
-        """Inputs of the page results/<name>.md: tables of the selected run, by name.
+    def page_tables(self, name: str, *names: str, **files: str) -> dict[str, Any]:
+        """Inputs of the page results/<name>.md, by the name of the table: `names` and `files` as for `catalogue.table`.
 
         For a run that does not have the figure of the same name: an input function that says why.
         """
         figure = next(figure for figure in self.figures if figure.name == name)
         refuse = self._refusal(figure, f"results/{name}.md")
-        return {table: refuse or f"results/{self.selected}/tables/{table}.parquet" for table in names}
+        of_run = table(*names, **files).items()
+        return {name: refuse or f"results/{self.selected}/{file}" for name, file in of_run}
 
     def arena_page(self, config: Config) -> dict[str, Any]:
         """What results/arena.md says besides its tables."""
@@ -599,7 +600,7 @@ class Runs:
             "draws": config.exits.control_draws,
             "loops": config.exits.max_loops,
             "groups": ", ".join(config.model.group_labels),
-            "tokens": config.quality_sequences * length,
+            "tokens": config.pareto_sequences * length,
             "oracle_tokens": config.oracle_sequences * length,
             "tolerance": f"{config.oracle.tolerance:g}",
         }
@@ -827,6 +828,11 @@ def criterion_files(criteria: Mapping[str, CriterionConfig]) -> dict[str, str]:
         for name, entry in criteria.items()
         if entry.file is not None
     }
+
+
+def _all_exits(config: Config) -> tuple[ExitsConfig, ...]:
+    """The criteria of a run on every grid; that of `exits` is part of the dense one."""
+    return config.dense_exits, config.calibrated_exits, config.throughput_exits
 
 
 def _check_folder(folder: str | None) -> None:

@@ -14,6 +14,7 @@ from twoscale.analysis import arena, arena_page
 from twoscale.analysis.arena import cost_at, oracle_gain, oracle_saving
 from twoscale.errors import InputError
 from twoscale.figures import arena as figure_module
+from twoscale.figures import style
 
 DOCUMENTS = 12
 THRESHOLDS = (0.1, 1.0, 10.0)
@@ -186,6 +187,55 @@ def test_the_page_says_whether_a_criterion_beats_its_controls(gain, noise, words
     page = arena_page.page(table, arena.settling(regret_tables()[0]), PAGE)
     assert f"| kl | {words} |" in page
     assert "| kl | 1 | 2.00 | 0.05 |" in page
+
+
+def gains(criterion, *found, reference="random", documents=9):
+    """Rows of the table "arena" of one criterion: the gain at each threshold, with its interval."""
+    frame = pd.DataFrame(found, columns=["gain_low", "gain", "gain_high"])
+    return frame.assign(criterion=criterion, threshold=range(len(frame)), reference=reference, documents=documents)
+
+
+def test_the_summary_names_the_criteria_by_their_verdicts_with_the_largest_gain():
+    table = pd.concat(
+        [
+            gains("entropy_diff", (0.1, 0.11, 0.12), (0.2, 0.21, 0.22), (-1.0, 0.3, 2.0)),
+            gains("margin", (0.1, 0.11, 0.12), (-0.2, -0.19, -0.18)),
+            gains("cosine", (-0.3, -0.2, -0.1)),
+            gains("kl", (-0.1, 0.01, 0.1)),
+            gains("entropy", (np.nan, 0.5, np.nan), documents=1),
+            gains("kl", (0.1, 0.11, 0.12), reference="fixed"),
+            gains("kl", (-9.0, -9.0, -9.0), reference="oracle"),
+        ]
+    )
+    beside_random, beside_fixed = arena_page.summary(table).removesuffix(".").split(". ")
+    assert beside_random.removeprefix("Beside random exits of the same cost: ").split("; ") == [
+        "better with entropy diff (by up to 0.21 nats per token)",
+        "better or worse, depending on the threshold, with margin (by up to 0.11 nats per token)",
+        "worse with cosine",
+        "no difference shown with kl",
+        "cannot be judged with entropy",
+    ]
+    assert beside_fixed == "Beside fixed loops of the same cost: better with kl (by up to 0.11 nats per token)"
+
+
+def test_a_gain_that_is_one_of_many_needs_a_wider_interval():
+    alone = gains("kl", (0.01, 1.0, 1.99))
+    among = pd.concat([alone, *(gains("kl", (-1.0, 0.0, 1.0)).assign(threshold=9 + i) for i in range(8))])
+    assert arena_page.in_words(alone) == "better at τ = 0"
+    assert arena_page.in_words(among) == "no difference shown"
+
+
+def test_the_criteria_that_the_figure_is_about_are_in_colour_and_have_intervals():
+    shown = ("cosine", "confidence", "step_norm", "mine")
+    parts = [control_tables(gain=0.05, noise=0.1, criterion=name) for name in shown]
+    controls = [pd.concat(frames) for frames in zip(*parts, strict=True)]
+    figure = figure_module.draw(arena.summarise(*controls, *regret_tables()), **RUN)
+    assert legend_texts(figure) == ["confidence", "step norm", "mine", "fixed loops", "cosine"]
+    first = figure.axes[0].containers
+    assert [container.has_yerr for container in first] == [False, True, True, True]
+    grey, *coloured = (container.lines[0].get_color() for container in first)
+    assert grey == style.IN_GREY["color"]
+    assert len(set(coloured) - {grey}) == 3
 
 
 def test_the_figure_has_a_panel_per_reference_and_the_regret_above_zero():

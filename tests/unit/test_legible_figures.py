@@ -22,7 +22,7 @@ from tests.unit import (
     test_throughput,
     test_variants_figure,
 )
-from twoscale.figures import pareto, scaling, style
+from twoscale.figures import scaling, style
 from twoscale.figures.catalogue import FIGURES
 
 NAMES = [figure.name for figure in FIGURES]
@@ -141,7 +141,7 @@ def test_labels_of_the_axis_of_iterations_do_not_touch_in_the_narrowest_panel(it
     assert all(first.x1 < second.x0 for first, second in itertools.pairwise(boxes))
 
 
-@pytest.mark.parametrize("colour", [*style.COLOURS, pareto.IN_GREY["color"], *shades(SEVEN), *shades(THIRTEEN)])
+@pytest.mark.parametrize("colour", [*style.COLOURS, style.IN_GREY["color"], *shades(SEVEN), *shades(THIRTEEN)])
 def test_colours_of_lines_stand_out_from_white(colour):
     assert contrast(colour) >= 3
 

@@ -1,12 +1,14 @@
 """The overview of a run: verdicts with the values that they rest on, and sentences for the captions."""
 
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from twoscale.analysis import overview
 
+ROOT = Path(__file__).parents[2]
 STATE = "first_state"
 
 
@@ -67,6 +69,12 @@ def test_a_figure_has_the_sentences_of_its_claims_and_of_its_table(judged, shown
     assert overview.sentences(training, judged, {"training": table}) == [
         "Held-out loss 4.500 nats per token after 20 iterations."
     ]
+
+
+def test_the_job_of_the_overview_reads_every_table_that_has_a_sentence():
+    rules = (ROOT / "workflow/rules/report.smk").read_text()
+    rule = rules[rules.index("rule write_overview:") : rules.index("rule write_table_page:")]
+    assert {name for name in overview.NUMBERS if f'"{name}"' not in rule} == set()
 
 
 def test_supplementary_figures_say_what_the_last_checkpoint_shows():

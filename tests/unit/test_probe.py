@@ -9,12 +9,13 @@ import torch
 from tests.segment import SEED, Run
 from tests.small import ROOT, checkpoint, held_out, job_config, model_config
 from tests.unit.test_engine import CONTEXT_LENGTH, MAX_LOOPS, decode_text, make_decoder, noise_of, small_model, text
-from twoscale import config, tables
+from twoscale import config, tables, workflow
 from twoscale.errors import InputError
 from twoscale.exits.benchmark import make_criteria
 from twoscale.exits.oracle import settled_within
 from twoscale.exits.parallel import evaluate
 from twoscale.exits.probe import (
+    FILE,
     Probe,
     criterion_of,
     features,
@@ -228,6 +229,11 @@ def test_a_probe_of_another_checkpoint_is_refused(tmp_path):
         open_probe(path, checkpoint(model, seed=1, iteration=20))
     with pytest.raises(InputError, match="hidden_size is 8 there, expected 16"):
         open_probe(path, checkpoint(initialise(model_config(hidden_size=16), 3), iteration=20))
+
+
+def test_the_file_of_a_probe_has_the_name_that_the_workflow_gives_it():
+    """The workflow does not import torch."""
+    assert workflow.PROBE == FILE
 
 
 # --- the rules ---------------------------------------------------------------------------------------------------

@@ -60,12 +60,14 @@ def test_pareto_has_a_line_per_criterion_with_all_loop_steps_at_zero():
 def test_built_in_criteria_of_other_papers_are_grey_in_the_pareto_figure_and_one_of_the_user_is_not():
     axes = pareto_figure(("fixed", "cosine", "acceleration", "mine")).axes[0]
     colours = {to_rgb(container.lines[0].get_color()) for container in axes.containers}
-    assert colours == {to_rgb(c) for c in (style.BLACK, pareto.IN_GREY["color"], style.GREEN, style.PURPLE)}
+    assert colours == {to_rgb(c) for c in (style.BLACK, style.IN_GREY["color"], style.GREEN, style.PURPLE)}
 
 
 def test_the_random_exits_of_criteria_in_colour_are_in_the_panel_of_loops():
     times, loops = pareto_figure(("fixed", "cosine", "kl", "mine")).axes
-    light = [[line for line in one.get_lines() if line.get_alpha() == pareto.RANDOM["alpha"]] for one in (times, loops)]
+    light = [
+        [line for line in one.get_lines() if line.get_alpha() == style.RANDOM_EXITS["alpha"]] for one in (times, loops)
+    ]
     assert [len(lines) for lines in light] == [0, 2]
     for line in light[1]:
         assert list(line.get_xdata()) == pytest.approx(3 * [3.5])

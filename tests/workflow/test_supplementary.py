@@ -40,6 +40,26 @@ def test_the_lens_is_measured_at_the_last_checkpoint_and_again_only_for_its_own_
     assert "measure_lens" not in editable.plan("results/scaling.pdf")
 
 
+def test_the_arena_has_every_criterion_of_the_dense_grids(editable):
+    page, figure = "results/arena.md", "results/arena.pdf"
+    beside_oracles = {"measure_exit_regret": 1, "compare_exits": 1}
+    measured = {"measure_exit_quality": 5, "join_exit_quality": 1} | beside_oracles
+    assert editable.plan(page) == measured
+    assert editable.plan(figure) == measured | {"plot_arena": 1}
+    editable.configure(pareto={"criteria": {"confidence": {"thresholds": [0.01, 0.1]}}})
+    editable.succeed(page, figure)
+    arena = pd.read_parquet(editable.root / "results/tiny/tables/arena.parquet")
+    controlled = arena[arena["reference"] != "oracle"]
+    assert set(controlled["criterion"]) == {"step_norm", "kl", "acceleration", "argmax_stability", "confidence"}
+    assert set(controlled["reference"]) == {"random", "fixed"}
+    assert set(arena.loc[arena["reference"] == "oracle", "threshold"]) >= {0.01, 0.1, *range(1, 7)}
+    assert "| confidence |" in (editable.root / page).read_text()
+    assert (editable.root / figure).read_bytes().startswith(b"%PDF")
+    assert editable.plan(page, figure) == {}
+    editable.configure(pareto={"criteria": {"confidence": {"thresholds": [0.01, 0.1]}}}, oracle={"tolerance": 0.5})
+    assert editable.plan(page) == beside_oracles
+
+
 def test_another_promise_chooses_thresholds_without_a_measurement(editable):
     figure, aggregated = "results/calibration.pdf", {"aggregate_calibration": 1, "plot_calibration": 1}
     assert editable.plan(figure) == {"measure_calibration": 2} | aggregated

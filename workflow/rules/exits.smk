@@ -3,16 +3,19 @@
 # in:  the last checkpoint, data/val.bin; probe.safetensors for the criterion `probe`
 # out: exits/{grid}/{criterion}.{quality,loops,controls}.parquet, joined in tables/{grid}_{quality,loops,controls}.parquet;
 #      tables/{grid}_{latency,latency_loops}.parquet; tables/check_cost.parquet (grid exit),
-#      tables/uniform_loops.parquet (grid pareto); tables/throughput.parquet, tables/throughput_loops.parquet
+#      tables/uniform_loops.parquet (grid pareto); exits/throughput/{criterion}.txt for users' criteria,
+#      tables/throughput.parquet, tables/throughput_loops.parquet
 #
 # The grid exit has the thresholds of `exits`, the grid pareto dense ones. Each criterion has a quality job of its own,
 # which first tries a user's criterion in both engines. In the latency job all criteria take turns. Snakemake deletes
 # the outputs of a job when it starts, so joins and latency wait for the quality of users' criteria: if one fails, the
 # tables of the others are kept. (Not with `ancient`: Snakemake then overlooks that the waiting job has changed, too.)
+# The throughput has no quality jobs, so a job of its own tries each user's criterion.
 
 QUALITY = "results/{run}/exits/{grid}/{criterion}.quality.parquet"
 LOOPS = "results/{run}/exits/{grid}/{criterion}.loops.parquet"
 CONTROLS = "results/{run}/exits/{grid}/{criterion}.controls.parquet"
+TRIED = "results/{run}/exits/throughput/{criterion}.txt"
 
 
 wildcard_constraints:
@@ -143,8 +146,29 @@ use rule benchmark_exits as benchmark_pareto with:
         **kept_script("benchmark_exits", runs.exit_slice("pareto"), "exit_latency", "exit_latency_loops"),
 
 
+rule try_criterion:
+    input:
+        runs.model_files,
+        **HELD_OUT,
+        checkpoint=runs.last_checkpoint,
+    output:
+        tried=TRIED,
+    log:
+        "results/{run}/logs/try_criterion.{criterion}.log",
+    conda:
+        "../../envs/torch.yaml"
+    resources:
+        **runs.torch_job("exits", memory=8000, minutes=30),
+    params:
+        **torch_script("try_criterion"),
+        config=runs.exit_slice("throughput"),
+    shell:
+        JOB
+
+
 rule benchmark_throughput:
     input:
+        runs.each_criterion(TRIED, "throughput", of_users=True),
         runs.model_files,
         **HELD_OUT,
         checkpoint=runs.last_checkpoint,

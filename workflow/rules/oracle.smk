@@ -1,19 +1,23 @@
-# The arena: exit criteria beside controls of the same cost (measured in exits.smk) and beside oracles.
+# The arena: exit criteria beside controls of the same cost and beside oracles.
 #
-# in:  the last checkpoint, data/val.bin, probe.safetensors for the criterion `probe`, tables/exit_{quality,loops,controls}.parquet
-# out: tables/{exit_regret,oracle_frontier}.parquet, tables/{arena,settling}.parquet, results/arena.md;
+# in:  the last checkpoint, data/val.bin, probe.safetensors for the criterion `probe`; the controls, which exits.smk
+#      measures: tables/pareto_{quality,loops,controls}.parquet
+# out: tables/{pareto_regret,oracle_frontier}.parquet, tables/{arena,settling}.parquet, results/arena.md;
 #      the figure is results/arena.pdf
+#
+# It is about the grid pareto, which has all criteria and thresholds at which tokens leave; pareto.pdf needs the same
+# quality jobs.
 
 
 rule measure_exit_regret:
     input:
-        runs.each_criterion(QUALITY, "exit", of_users=True),
+        runs.each_criterion(QUALITY, "pareto", of_users=True),
         runs.model_files,
         **HELD_OUT,
         checkpoint=runs.last_checkpoint,
-        probe=runs.probe_file("exit"),
+        probe=runs.probe_file("pareto"),
     output:
-        exit_regret="results/{run}/tables/exit_regret.parquet",
+        exit_regret="results/{run}/tables/pareto_regret.parquet",
         oracle_frontier="results/{run}/tables/oracle_frontier.parquet",
     log:
         "results/{run}/logs/measure_exit_regret.log",
@@ -26,7 +30,7 @@ rule measure_exit_regret:
     params:
         **kept_script(
             "measure_exit_regret",
-            runs.exit_slice("exit", sections=["oracle"]),
+            runs.exit_slice("pareto", sections=["oracle"]),
             "exit_regret",
             "oracle_frontier",
         ),
@@ -36,7 +40,14 @@ rule measure_exit_regret:
 
 rule compare_exits:
     input:
-        **runs.page_tables("arena", "exit_quality", "exit_loops", "exit_controls", "exit_regret", "oracle_frontier"),
+        **runs.page_tables(
+            "arena",
+            "oracle_frontier",
+            exit_quality="pareto_quality",
+            exit_loops="pareto_loops",
+            exit_controls="pareto_controls",
+            exit_regret="pareto_regret",
+        ),
     output:
         arena=TABLE.format("arena"),
         settling=TABLE.format("settling"),

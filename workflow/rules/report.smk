@@ -69,7 +69,10 @@ rule write_overview:
     input:
         **{
             name: runs.report_table(name)
-            for name in ("training", "scaling", "lens", "controls", "path_types", "path_independence", "spectrum")
+            for name in (
+                *("training", "scaling", "lens", "arena", "controls"),
+                *("path_types", "path_independence", "spectrum"),
+            )
         },
         claims=[TABLE.format("claims")] if runs.claims else [],
         pictures=runs.report_pictures,

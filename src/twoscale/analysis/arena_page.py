@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from twoscale.analysis import claims_page
@@ -11,6 +12,9 @@ from twoscale.analysis.evidence import Estimate
 from twoscale.escaping import markdown
 
 NAMES = {"random": "random exits", "fixed": "fixed loops"}
+BETTER, WORSE = "better", "worse"
+BOTH = "better or worse, depending on the threshold,"
+NO_DIFFERENCE, UNKNOWN = "no difference shown", "cannot be judged"
 HEADER = """\
 # What the exits are worth
 
@@ -67,17 +71,48 @@ def _in_short(controls: pd.DataFrame) -> list[str]:
 
 def in_words(rows: pd.DataFrame) -> str:
     """Whether a criterion is better than one control, from its rows of the table "arena"."""
-    found = {row.threshold: _estimate(row, "gain").widened(len(rows)) for row in rows.itertuples()}
-    better = [threshold for threshold, gain in found.items() if gain.low > 0]
-    worse = [threshold for threshold, gain in found.items() if gain.high < 0]
-    parts = [f"{word} at τ = {_thresholds(at)}" for word, at in (("better", better), ("worse", worse)) if at]
-    if parts:
-        return ", ".join(parts)
-    return "cannot be judged" if rows["gain_low"].isna().all() else "no difference shown"
+    judged = _judged(rows)
+    parts = [
+        f"{word} at τ = {', '.join(at)}"
+        for word in (BETTER, WORSE)
+        if (at := [f"{threshold:.3g}" for threshold, found in judged.items() if found == word])
+    ]
+    return ", ".join(parts) or _verdict(judged)
 
 
-def _thresholds(values: list[float]) -> str:
-    return ", ".join(f"{value:.3g}" for value in values)
+def summary(arena: pd.DataFrame) -> str:
+    """Which criteria of the table "arena" are better than each control, and by how much at most: one sentence each."""
+    sentences = []
+    for control in CONTROLS:
+        found: dict[str, list[str]] = {verdict: [] for verdict in (BETTER, BOTH, WORSE, NO_DIFFERENCE, UNKNOWN)}
+        for criterion, rows in arena[arena["reference"] == control].groupby("criterion", sort=False):
+            judged = _judged(rows)
+            gains = [row.gain for row in rows.itertuples() if judged[row.threshold] == BETTER]
+            most = f" (by up to {claims_page.number(max(gains))} nats per token)" if gains else ""
+            found[_verdict(judged)].append(criterion.replace("_", " ") + most)
+        listed = "; ".join(f"{verdict} with {', '.join(names)}" for verdict, names in found.items() if names)
+        sentences.append(f"Beside {NAMES[control]} of the same cost: {listed or 'no criterion was compared'}.")
+    return " ".join(sentences)
+
+
+def _judged(rows: pd.DataFrame) -> dict[float, str]:
+    """For each threshold of a criterion BETTER, WORSE, NO_DIFFERENCE or UNKNOWN beside one control."""
+    gains = {row.threshold: _estimate(row, "gain").widened(len(rows)) for row in rows.itertuples()}
+    return {threshold: _word(gain) for threshold, gain in gains.items()}
+
+
+def _word(gain: Estimate) -> str:
+    if np.isnan(gain.low):
+        return UNKNOWN
+    return BETTER if gain.low > 0 else WORSE if gain.high < 0 else NO_DIFFERENCE
+
+
+def _verdict(judged: Mapping[float, str]) -> str:
+    """What is found at all thresholds together."""
+    found = set(judged.values())
+    if {BETTER, WORSE} <= found:
+        return BOTH
+    return next(word for word in (BETTER, WORSE, NO_DIFFERENCE, UNKNOWN) if word in found)
 
 
 def _estimate(row: Any, name: str) -> Estimate:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from twoscale.analysis import claims, spectrum
+from twoscale.analysis import arena_page, claims, spectrum
 from twoscale.analysis.claims_page import number
 from twoscale.analysis.controls import CONTROLS, NAMES
 from twoscale.analysis.findings import FAILS, HOLDS, NOT_ASKED, OPEN
@@ -151,6 +151,7 @@ NUMBERS: Mapping[str, Callable[[pd.DataFrame], str]] = {
     "training": _training,
     "scaling": _scaling,
     "lens": _lens,
+    "arena": arena_page.summary,
     "controls": _controls,
     "path_types": _path_types,
     "path_independence": _path_independence,

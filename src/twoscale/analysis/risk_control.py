@@ -17,8 +17,8 @@ def betting(losses: np.ndarray, level: float, delta: float) -> float:
 
     One over the largest wealth of a player who stakes a share of it on every unit in turn; if the hypothesis is true,
     no strategy is expected to gain (Waudby-Smith and Ramdas, arXiv 2010.09686). Stakes are those of Bates et al. (arXiv
-    2101.02703, section 3.1), larger where the losses so far differ little. So losses that vary little need fewer units
-    than for `hoeffding_bentkus`, which takes them for coins. Super-uniform under the hypothesis for every number.
+    2101.02703, proposition 5), larger where the losses so far differ little. So losses that vary little need fewer
+    units than for `hoeffding_bentkus`, which takes them for coins. Super-uniform under the hypothesis for every number.
 
     Args:
         losses: Losses of independent units (n,), each between 0 and 1, in an order that does not depend on them.
@@ -35,7 +35,7 @@ def betting(losses: np.ndarray, level: float, delta: float) -> float:
 
 
 def hoeffding_bentkus(losses: np.ndarray, level: float) -> float:
-    """p-value of the hypothesis that the expected loss is above `level` (arXiv 2110.01052, proposition 2).
+    """p-value of the hypothesis that the expected loss is above `level`, that of Learn then Test (arXiv 2110.01052).
 
     The smaller one of Hoeffding's and Bentkus' bounds of the probability of a mean this small. It is super-uniform
     under the hypothesis for every number of units.
@@ -67,6 +67,6 @@ def fixed_sequence(p_values: Sequence[float], delta: float) -> int:
     """Number of hypotheses rejected by a test in a fixed order, which stops at the first one above `delta`.
 
     With an order that does not depend on the units, a true hypothesis is rejected with probability `delta` at most,
-    however many there are (arXiv 2110.01052, section 2.2; arXiv 2207.07061 applies it to exits).
+    however many there are (the fixed sequence testing of arXiv 2110.01052; arXiv 2207.07061 applies it to exits).
     """
     return next((number for number, p_value in enumerate(p_values) if p_value > delta), len(p_values))

@@ -224,7 +224,8 @@ def criteria_note() -> list[str]:
     entry = definition("CriterionConfig")
     keys = {key: node | {"source": "ours"} for key, node in entry["properties"].items()}
     keys["thresholds"] |= {"source": "§4, App. D"}
-    return table("Entries of `exits.criteria`, `pareto.criteria` and `calibration.criteria`", summary(entry), keys)[1:]
+    sections = "`exits.criteria`, `pareto.criteria`, `calibration.criteria` and `throughput.criteria`"
+    return table(f"Entries of {sections}", summary(entry), keys)[1:]
 
 
 # --- files ----------------------------------------------------------------------------------------------------------

@@ -599,9 +599,9 @@ class ExitGateTraining(Section):
 
     entropy_weight: NonNegative = key(
         0.1,
-        "Factor beta of the entropy of the exit distribution, in nats, which the loss subtracts. 0: the distribution "
-        "may collapse onto one loop step.",
-        source="ours",
+        "Factor beta of the entropy of the exit distribution, in nats, which the loss subtracts. Ouro starts with 0.1 "
+        "and goes on with 0.05. 0: the distribution may collapse onto one loop step.",
+        source="arXiv 2510.25741",
     )
 
 
@@ -984,7 +984,11 @@ KL_GRID = [1e-7, 1e-6, 1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 0.1]
 
 
 class ParetoConfig(Section):
-    """Quality against latency and loops at the last checkpoint, on dense grids (results/pareto.pdf)."""
+    """Exit criteria on dense grids, at the last checkpoint.
+
+    Their quality against latency and loops is in results/pareto.pdf, and what their exits are worth beside random
+    exits, fixed loops and an oracle in results/arena.pdf and results/arena.md.
+    """
 
     criteria: Criteria = key(
         _grids(
@@ -1017,7 +1021,7 @@ class ParetoConfig(Section):
 
 
 class OracleConfig(Section):
-    """Oracles that know every loop step of a token, beside which the criteria of `exits` have their regret.
+    """Oracles that know every loop step of a token, beside which the criteria of `pareto` have their regret.
 
     Everything is on frozen trajectories: one token leaves early, the others run exits.max_loops.
     """
@@ -1030,7 +1034,8 @@ class OracleConfig(Section):
     )
     tokens: Count = key(
         4096,
-        "Held-out tokens, in whole sequences. Each group costs about exits.max_loops passes of the text.",
+        "Held-out tokens, in whole sequences. Each group costs about exits.max_loops passes of the text, and the "
+        "decisions of every criterion at every threshold.",
         source="ours",
     )
     batch_size: Count = key(2, "Sequences at a time.", source="ours")

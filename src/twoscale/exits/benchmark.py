@@ -14,7 +14,7 @@ from torch import Tensor
 from twoscale import progress
 from twoscale.config import ExitsConfig
 from twoscale.data.batches import HeldOut
-from twoscale.exits.controls import Planned, measure_controls
+from twoscale.exits.controls import Planned, Row, measure_controls
 from twoscale.exits.criteria import ExitCriterion, configured_criteria, make_criterion
 from twoscale.exits.decoder import Decoder, DecoderOptions, evaluate_by_position, evaluate_planned
 from twoscale.exits.kv_cache import KVCache, distinct_slots
@@ -26,7 +26,6 @@ from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import LoopedModel, any_weight
 from twoscale.model.loss import cross_entropies
 
-Row = dict[str, object]
 OperatingPoint = tuple[str, float]  # criterion, threshold
 MIN_TIMING_SECONDS = 0.05  # of one timing of a check or a loop step
 

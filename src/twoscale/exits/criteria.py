@@ -276,7 +276,9 @@ class _Prediction(ExitCriterion):
 
 @register("confidence")
 class Confidence(_Prediction):
-    """max p^k >= tau, the largest probability of the prediction (Geifman and El-Yaniv, arXiv 1705.08500).
+    """max p^k >= tau, the largest probability of the prediction.
+
+    By this number Geifman and El-Yaniv (arXiv 1705.08500) decide which predictions to trust.
 
     O(V C) per token and loop step for the head.
     """

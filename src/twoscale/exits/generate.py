@@ -23,6 +23,7 @@ from twoscale.config import THRESHOLD_TYPES, ModelConfig
 from twoscale.data.tokenizer import load_tokenizer
 from twoscale.errors import InputError
 from twoscale.escaping import neutralise
+from twoscale.exits import probe
 from twoscale.exits.criteria import CRITERIA, ExitCriterion, load_criterion, make_criterion
 from twoscale.exits.decoder import Decoder, DecoderOptions
 from twoscale.exits.generate_batch import check_options as check_batch_options
@@ -37,7 +38,6 @@ from twoscale.exits.loop_heatmap import (
     terminal_ends,
     terminal_scale,
 )
-from twoscale.exits.probe import criterion_of, open_probe
 from twoscale.exits.readout import READOUTS
 from twoscale.files import replacing
 from twoscale.machine import check_cuda
@@ -143,7 +143,8 @@ def parse_criterion(arguments: argparse.Namespace, run: TrainedRun, option: str,
     if arguments.criterion_file is not None:
         criteria = {name: load_criterion(arguments.criterion_file, name)}
     elif name == "probe" and arguments.run is not None:
-        criteria = {name: criterion_of(open_probe(arguments.results / arguments.run / "probe.safetensors", run))}
+        fitted = probe.open_probe(arguments.results / arguments.run / probe.FILE, run)
+        criteria = {name: probe.criterion_of(fitted)}
     if name in criteria:
         tau = check_tau(name, tau, arguments.max_loops, option)
     return make_criterion(name, tau, criteria)

@@ -6,8 +6,8 @@ at x^k if from there on its cross-entropy stays at most a tolerance above that o
 (`twoscale.exits.oracle.settled_within`). One logistic regression for each group predicts this from the own state of the
 token, its relative step norm, and k. The criterion `probe` lets a token go at a probability of at least tau.
 
-That readouts which are fitted afterwards match or beat gates that are trained with the model is found in arXiv
-2607.20519.
+Popescu et al. (arXiv 2607.20519) fit linear gates on frozen trajectories, too. They find that exits read out after
+training often match or beat those of gates that are trained with the model.
 """
 
 import math
@@ -35,6 +35,7 @@ from twoscale.model.interface import Readout, any_weight
 from twoscale.model.tensors import check_tensors
 from twoscale.model.trained_run import TrainedRun
 
+FILE = "probe.safetensors"  # in the folder of a run
 KIND = "probe"  # of the file
 LEAST_STEP = 1e-8  # relative step norms are at least this before the logarithm
 FURTHER_FEATURES = 2  # besides the components of the state

@@ -18,6 +18,8 @@ PANELS = {
     ORACLE: ("regret beside the oracle", "cross-entropy lost (nats/token)"),
 }
 FIXED = {"color": style.BLACK, "linestyle": (0, (5, 2)), "linewidth": 1}
+# Built-in criteria that do not compare successive loop steps.
+OF_ANOTHER_KIND = ("confidence", "margin", "entropy", "exit_gate", "probe")
 # The y axes are linear within this many nats, logarithmic beyond.
 LINEAR = 1e-3
 
@@ -28,7 +30,8 @@ def draw(arena: pd.DataFrame, *, context: style.FigureContext) -> Figure:
 
     (i) Gain over random exits and (ii) over fixed loops in nats at equal evaluations: criteria above 0 know which
     tokens to spend loop steps on. (iii) Regret in nats beside the oracle at equal evaluations, mean over groups, with
-    fixed loops as the dashed line. Bars are 95 % intervals over documents.
+    fixed loops as the dashed line. In colour, with 95 % intervals over documents: the criteria of the paper, those of
+    another kind and those of the user; grey: further ones that compare successive loop steps.
 
     Args:
         arena: Table of this name.
@@ -36,12 +39,12 @@ def draw(arena: pd.DataFrame, *, context: style.FigureContext) -> Figure:
 
     Raises InputError for a table without criteria.
     """
-    shown = arena[arena["group"] == ALL_GROUPS].sort_values("threshold")
-    styles = style.criterion_styles(shown.loc[shown["reference"] != ORACLE, "criterion"])
-    if not styles:
+    shown = arena[arena["group"] == ALL_GROUPS].sort_values("evaluations", kind="stable")
+    compared = arena.loc[arena["reference"] != ORACLE, "criterion"]
+    looks = style.emphasised_styles(compared, (*style.CRITERION_COLOURS, *OF_ANOTHER_KIND))
+    if not looks:
         raise InputError("table arena: found no row, expected at least one exit criterion beside its controls.")
-    looks = dict(zip(styles, style.nested(styles.values()), strict=True))
-    figure = style.new_figure(style.DOUBLE, 2.9, context)
+    figure = style.new_figure(style.DOUBLE, 3.2, context)
     panels = figure.subplots(1, len(PANELS))
     for number, (axes, reference) in enumerate(zip(panels, PANELS, strict=True), start=1):
         rows = shown[shown["reference"] == reference]
@@ -50,19 +53,23 @@ def draw(arena: pd.DataFrame, *, context: style.FigureContext) -> Figure:
         _scale(axes, reference, number)
     fixed = shown[(shown["reference"] == ORACLE) & (shown["criterion"] == "fixed")]
     panels[-1].plot(fixed["evaluations"], -fixed["gain"], zorder=1, **FIXED)
-    handles = {style.criterion_name(criterion): Line2D([], [], **look) for criterion, look in looks.items()}
+    lines = {name: Line2D([], [], **look) for name, look in looks.items()}
+    grey = [name for name in lines if style.is_grey(looks[name])]
+    handles = {style.criterion_name(name): line for name, line in lines.items() if name not in grey}
     handles["fixed loops"] = Line2D([], [], **FIXED)
+    handles |= {style.criterion_name(name): lines[name] for name in grey}
     figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=min(len(handles), 5))
     return figure
 
 
 def _draw_criteria(axes: Axes, rows: pd.DataFrame, sign: int, looks: dict[str, dict]) -> None:
-    """The gain, or the regret where `sign` is -1, over evaluations."""
+    """The gain, or the regret where `sign` is -1, over evaluations; those in grey without intervals."""
     for criterion, look in looks.items():
-        own = rows[rows["criterion"] == criterion].sort_values("evaluations")
+        own = rows[rows["criterion"] == criterion]
         ends = np.array([own["gain"] - own["gain_low"], own["gain_high"] - own["gain"]])
         bars = np.maximum(np.nan_to_num(ends[::sign]), 0)  # one document has no interval
-        axes.errorbar(own["evaluations"], sign * own["gain"], yerr=bars, elinewidth=0.7, capsize=1.5, **look)
+        shown = None if style.is_grey(look) else bars
+        axes.errorbar(own["evaluations"], sign * own["gain"], yerr=shown, elinewidth=0.6, **look)
 
 
 def _scale(axes: Axes, reference: str, number: int) -> None:

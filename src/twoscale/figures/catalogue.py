@@ -197,9 +197,8 @@ def _pareto(config: Config) -> dict[str, Any]:
 
 
 def _arena(config: Config) -> dict[str, Any]:
-    said = ("max_loops", "dtype", "readout", "draws", "quality_tokens")
-    return {name: value for name, value in _exits(config).items() if name in said} | {
-        "after": _after(config),
+    said = ("after", "max_loops", "dtype", "readout", "draws", "quality_tokens")
+    return {name: value for name, value in _pareto(config).items() if name in said} | {
         "groups": _groups(config),
         "oracle_tokens": config.oracle_sequences * config.model.context_length,
     }

@@ -12,7 +12,6 @@ from twoscale.figures import style
 
 ALL_LOOPS = {"color": style.GREY, "linestyle": (0, (5, 2)), "linewidth": 0.9}
 BASELINE = {"linewidth": 0.6, "linestyle": "-"}
-RANDOM = {"linewidth": 3, "linestyle": "-", "alpha": 0.3, "zorder": 0}
 MARKER = {"markerfacecolor": "white", "markeredgewidth": 0.9}
 # The y range of quality is at least this share of its values, so that negligible differences look negligible.
 LEAST_SPAN = 0.05
@@ -105,7 +104,7 @@ def _draw_criteria(axes: Axes, table: pd.DataFrame, column: str, styles: dict[st
 def _draw_random_exits(axes: Axes, random: pd.DataFrame, styles: dict[str, dict]) -> None:
     for criterion, rows in random.groupby("criterion"):
         rows = rows.sort_values("threshold")
-        axes.plot(rows["threshold"], rows["ce"], color=styles[criterion]["color"], **RANDOM)
+        axes.plot(rows["threshold"], rows["ce"], color=styles[criterion]["color"], **style.RANDOM_EXITS)
 
 
 def _widen(axes: Axes) -> None:
@@ -122,5 +121,5 @@ def _add_legend(figure: Figure, styles: dict[str, dict], max_loops: int) -> None
     }
     handles[f"all loop steps, $K = {max_loops}$"] = Line2D([], [], **ALL_LOOPS)
     handles["thin: same loops, no criterion"] = Line2D([], [], color=style.GREY, **BASELINE)
-    handles["light: random exits, as many loops"] = Line2D([], [], color=style.GREY, **RANDOM)
+    handles[style.RANDOM_EXITS_LABEL] = Line2D([], [], color=style.GREY, **style.RANDOM_EXITS)
     figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=min(len(handles), 5))

@@ -8,7 +8,6 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator, SymmetricalLogLocator
 
 from twoscale.analysis.summaries import OPERATING_POINT, random_exits, summarise_latency, summarise_quality
-from twoscale.config import THRESHOLD_TYPES
 from twoscale.errors import InputError
 from twoscale.figures import style
 
@@ -20,10 +19,6 @@ PANELS = {
 FIXED = {"color": style.BLACK, "linestyle": (0, (5, 2)), "linewidth": 1, "marker": "|", "markersize": 5}
 ORACLE = {"color": style.BLACK, "linestyle": "", "marker": "*", "markersize": 7}
 FRONTIER = {"color": "0.82", "linewidth": 4, "solid_joinstyle": "round", "zorder": 0}
-IN_COLOUR = {"markersize": 3.5, "linewidth": 1.2}
-RANDOM = {"linewidth": 3, "linestyle": "-", "alpha": 0.3, "zorder": 0.5}
-# Criteria of other papers, with which those in colour are compared.
-IN_GREY = {"color": "0.55", "markersize": 3, "linewidth": 0.7, "zorder": 1.5}
 # The y axis is linear within this many nats of the quality at all loop steps, logarithmic beyond.
 LINEAR = 1e-2
 
@@ -63,7 +58,7 @@ def draw(
     points = summarise_quality(exit_quality, exit_loops, context.loops).merge(times, on=OPERATING_POINT)
     full = points.loc[(points["criterion"] == "fixed") & (points["threshold"] == context.loops), "ce"].item()
     points = points.sort_values("threshold").assign(excess=points["ce"] - full)
-    styles = _styles(exit_quality["criterion"])
+    styles = {"fixed": FIXED} | style.emphasised_styles(exit_quality["criterion"], style.CRITERION_COLOURS)
     figure = style.new_figure(style.DOUBLE, 3.5, context)
     panels = figure.subplots(1, len(PANELS), sharey=True)
     for number, (axes, column) in enumerate(zip(panels, PANELS, strict=True), start=1):
@@ -87,31 +82,21 @@ def frontier(cost: pd.Series, excess: pd.Series) -> tuple[np.ndarray, np.ndarray
     return cost[excess < least_before], excess[excess < least_before]
 
 
-def _styles(criteria: pd.Series) -> dict[str, dict]:
-    """Styles of the criteria: fixed loop counts, those in grey, those in colour."""
-    names = dict.fromkeys(criteria)
-    grey = [name for name in names if name in THRESHOLD_TYPES and name not in {*style.CRITERION_COLOURS, "fixed"}]
-    # all of them together, so that markers differ
-    looks = style.criterion_styles([*(name for name in names if name not in grey), *grey])
-    coloured = {name: look | IN_COLOUR for name, look in looks.items() if name not in grey}
-    return {"fixed": FIXED} | {name: looks[name] | IN_GREY for name in grey} | coloured
-
-
 def _draw_criteria(axes: Axes, points: pd.DataFrame, column: str, styles: dict[str, dict]) -> None:
     """Excess cross-entropy over `column`, one line per criterion; those in grey without intervals."""
     for criterion, looks in styles.items():
         rows = points[points["criterion"] == criterion]
         bars = np.maximum([rows["ce"] - rows["low"], rows["high"] - rows["ce"]], 0)
-        shown = None if looks["color"] == IN_GREY["color"] else bars
+        shown = None if style.is_grey(looks) else bars
         axes.errorbar(rows[column], rows["excess"], yerr=shown, elinewidth=0.6, **looks)
 
 
 def _draw_random_exits(axes: Axes, random: pd.DataFrame, full: float, styles: dict[str, dict]) -> None:
     """The random exits of the criteria in colour, over their evaluations."""
     for criterion, rows in random.groupby("criterion"):
-        rows, color = rows.sort_values("evaluations"), styles[criterion]["color"]
-        if color != IN_GREY["color"]:
-            axes.plot(rows["evaluations"], rows["ce"] - full, color=color, **RANDOM)
+        if not style.is_grey(styles[criterion]):
+            rows = rows.sort_values("evaluations")
+            axes.plot(rows["evaluations"], rows["ce"] - full, color=styles[criterion]["color"], **style.RANDOM_EXITS)
 
 
 def _scale(axes: Axes, column: str) -> None:
@@ -128,12 +113,12 @@ def _scale(axes: Axes, column: str) -> None:
 
 def _add_legend(figure: Figure, styles: dict[str, dict]) -> None:
     """Criteria in colour first, then fixed loops, the frontier and the oracle, then those in grey."""
-    grey = [name for name, looks in styles.items() if looks["color"] == IN_GREY["color"]]
+    grey = [name for name, looks in styles.items() if style.is_grey(looks)]
     names = {name: style.criterion_name(name) for name in styles if name != "fixed"}
     handles = {names[name]: Line2D([], [], **styles[name]) for name in names if name not in grey}
     handles["fixed loops"] = Line2D([], [], **FIXED)
     handles["frontier of all points"] = Line2D([], [], **FRONTIER)
     handles["fewest loops that settle the token"] = Line2D([], [], **ORACLE)
-    handles["light: random exits, as many loops"] = Line2D([], [], color=style.GREY, **RANDOM)
+    handles[style.RANDOM_EXITS_LABEL] = Line2D([], [], color=style.GREY, **style.RANDOM_EXITS)
     handles |= {names[name]: Line2D([], [], **styles[name]) for name in grey}
     figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=4)

@@ -23,6 +23,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from twoscale.analysis.reported import REPORTED_COSINE
+from twoscale.config import THRESHOLD_TYPES
 from twoscale.errors import InputError
 from twoscale.files import replacing
 
@@ -94,6 +95,12 @@ _FURTHER_COLOURS = (PURPLE, BROWN, BLACK)
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
 _DASHES = ("-", (0, (4, 1.2)), (0, (6, 1, 1, 1)), (0, (1, 1)))
 CRITERION_NAMES = {"kl": "KL", "minp_kl": "min-p KL"}
+# The random exits beside a criterion, in its colour.
+RANDOM_EXITS = {"linewidth": 3, "linestyle": "-", "alpha": 0.3, "zorder": 0.5}
+RANDOM_EXITS_LABEL = "light: random exits, as many loops"
+# Exit criteria that a figure is about, and those with which they are compared.
+_IN_COLOUR = {"markersize": 3.5, "linewidth": 1.2}
+IN_GREY = {"color": "0.55", "markersize": 3, "linewidth": 0.7, "zorder": 1.5}
 
 
 @dataclass(frozen=True)
@@ -243,6 +250,24 @@ def criterion_styles(criteria: Iterable[str]) -> dict[str, dict[str, Any]]:
     names = [*CRITERION_COLOURS, *others]
     looks = dict(zip(names, series_styles(len(names)), strict=True))
     return {criterion: looks[criterion] | {"color": colours[criterion]} for criterion in criteria}
+
+
+def emphasised_styles(criteria: Iterable[str], in_colour: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Styles of exit criteria except `fixed`, of which some built-in ones are the background.
+
+    Those of `in_colour` and those of a user are in colour and last, to be drawn above the others, which are grey.
+    """
+    names = [name for name in dict.fromkeys(criteria) if name != "fixed"]
+    grey = [name for name in names if name in THRESHOLD_TYPES and name not in set(in_colour)]
+    # all of them together, so that markers differ
+    looks = criterion_styles([*(name for name in names if name not in grey), *grey])
+    coloured = {name: look | _IN_COLOUR for name, look in looks.items() if name not in grey}
+    return {name: looks[name] | IN_GREY for name in grey} | coloured
+
+
+def is_grey(look: Mapping[str, Any]) -> bool:
+    """Whether a style of `emphasised_styles` is that of the background."""
+    return look["color"] == IN_GREY["color"]
 
 
 def nested(styles: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
