@@ -238,7 +238,7 @@ def test_a_place_is_refilled_as_soon_as_its_sequence_ends():
 def test_a_station_runs_again_until_the_fullest_one_is_far_ahead():
     assert next_station({(0, 0): 3, (1, 0): 5}, None) == (1, 0)
     assert next_station({(0, 0): 3, (1, 0): 5}, (0, 0)) == (0, 0)
-    assert next_station({(0, 0): 1, (1, 0): 6}, (0, 0)) == (1, 0)
+    assert next_station({(0, 0): 1, (1, 0): 11}, (0, 0)) == (1, 0)
     assert next_station({(1, 0): 2, (3, 0): 2}, (0, 0)) == (3, 0)  # of two alike that nearer to the end
 
 

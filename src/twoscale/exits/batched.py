@@ -30,11 +30,11 @@ from twoscale.exits.looping import Looping, Request, Row
 from twoscale.exits.parallel import ParallelEngine, stack_counts
 from twoscale.exits.prepared import for_batches
 from twoscale.exits.readout import make_readout
-from twoscale.model.interface import AttendAt, LoopedModel, Noise, any_weight
+from twoscale.model.interface import AttendAt, LoopedModel, any_weight
 
 # A station runs again while it has at least this share of the tokens of the fullest one. Then the tokens stay together,
 # which keeps the batches large, and the last ones wait for those that arrive next rather than loop alone.
-STAY_SHARE = 0.2
+STAY_SHARE = 0.1
 
 
 class Decoded(NamedTuple):
@@ -178,7 +178,8 @@ class BatchedDecoder:
         if self.options.warm_start:
             x = self._exit_states[station.group, [row.place for row in rows]]
         else:
-            x = self.model.init_state(station.group, entered, self._noise_of(rows))
+            noise = self._noise.at([row.place for row in rows], self._positions_of(rows))
+            x = self.model.init_state(station.group, entered, noise)
         readout = make_readout(self.model, criterion, self.options.readout, station.group)
         injected = self.model.project_input(station.group, entered)
         self._join((number, 0), Looping(rows, x, injected, [Decisions(criterion, x, readout)]))
@@ -187,8 +188,10 @@ class BatchedDecoder:
         """One loop step of the tokens that loop at (number, k); those that exit go to the next station."""
         group = self._stations[number].group
         looping, criterion = self._looping.pop((number, k)), self.criterion.of_group(group)
-        state = self.model.add_noise(group, k, looping.x, self._noise_of(looping.rows))
         steps, positions = [row.step() for row in looping.rows], self._positions_of(looping.rows)
+        state = self.model.add_noise(
+            group, k, looping.x, self._noise.at([row.place for row in looping.rows], positions)
+        )
         if self._captured is None:
             x_new = self.model.recur(group, k, state, looping.injected, self.cache.attend(steps, positions))
         else:
@@ -268,10 +271,7 @@ class BatchedDecoder:
         yield from decoded
 
     def _positions_of(self, rows: Sequence[Row]) -> Tensor:
-        return self._positions[[row.position for row in rows]]
-
-    def _noise_of(self, rows: Sequence[Row]) -> Noise:
-        return self._noise.at([row.place for row in rows], self._positions_of(rows))
+        return torch.tensor([row.position for row in rows], device=self._positions.device)
 
 
 def next_station(counts: Mapping[StationStep, int], current: StationStep | None) -> StationStep:

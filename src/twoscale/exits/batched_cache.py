@@ -11,15 +11,15 @@ from torch import Tensor
 
 from twoscale.config import ModelConfig
 from twoscale.exits.kv_cache import KVCache, allocate
-from twoscale.model.attention import attention
+from twoscale.model.attention import attention, row_attention
 from twoscale.model.interface import Attend, AttendAt, Noise
 from twoscale.model.noise import EvaluationNoise
 
-Read = Callable[[int, Tensor], Tensor]  # layer, queries (N, H, 1, D) -> results of attention (N, H, 1, D)
+Read = Callable[[int, Tensor], Tensor]  # layer, queries (N, H, D) -> results of attention (N, H, D)
 
-# On a CPU copies of longer sequences take longer than calls for each row (16 rows of 8 heads of size 32: 0.13 and
-# 0.20 ms a layer at 40 positions, 0.25 each at 96, 0.86 and 0.48 at 256).
-CPU_GATHERED_POSITIONS = 96
+# On a CPU copies of longer texts take longer than a call for each row (16 rows of 8 heads of size 32, one thread: 0.09
+# and 0.19 ms a layer at 40 positions, 0.26 and 0.28 at 128, 0.52 and 0.45 at 256).
+CPU_GATHERED_POSITIONS = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ class BatchedKVCache:
     The tokens of a batch may be at different loop steps: each sees the slot of its own step.
 
     Attributes:
-        gathered_positions: Up to this many positions, the keys and values of all rows are gathered for one call of the
-            attention kernel: all on a GPU. Beyond, there is a call for each row, and nothing is copied.
+        gathered_positions: Up to this many positions, the keys and values of all rows are gathered for batched
+            products: all on a GPU. Beyond, there is a call of the attention kernel for each row, and nothing is copied.
     """
 
     def __init__(self, config: ModelConfig, max_loops: int, sequences: int, like: Tensor) -> None:
@@ -47,7 +47,8 @@ class BatchedKVCache:
             KVCache(config, max_loops, like, {n: stored[:, :, s : s + 1] for n, stored in self.stored.items()})
             for s in range(sequences)
         ]
-        self._shape, self._device = (sequences, config.context_length), like.device
+        self._shape, self._kv_heads = (sequences, config.context_length), config.kv_heads
+        self._device, self._dtype = like.device, like.dtype
         # the same memory, layer -> (slots * 2 * S * T, G, D) and (slots * 2 * S, G, T, D)
         self._by_position = {number: stored.transpose(3, 4).flatten(0, 3) for number, stored in self.stored.items()}
         self._by_sequence = {number: stored.flatten(0, 2) for number, stored in self.stored.items()}
@@ -79,7 +80,7 @@ class BatchedKVCache:
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             self._by_position[layer].index_copy_(0, keys_at, k).index_copy_(0, values_at, v)
-            return read(layer, q[:, :, None])[:, :, 0]
+            return read(layer, q)
 
         return AttendAt(positions, attend)
 
@@ -88,20 +89,22 @@ class BatchedKVCache:
 
         def read(layer: int, q: Tensor) -> Tensor:
             results = []
-            for query, (views, k, end) in zip(q.split(1), rows, strict=True):
+            for query, (views, k, end) in zip(q[:, :, None].split(1), rows, strict=True):
                 keys, values = views[layer][k]
                 results.append(attention(query, keys.narrow(2, 0, end), values.narrow(2, 0, end)))
-            return torch.cat(results)
+            return torch.cat(results)[:, :, 0]
 
         return read
 
     def _gathered(self, rows: Tensor, positions: Tensor, end: int) -> Read:
-        values_at = rows + self._shape[0]
-        mask = (torch.arange(end, device=positions.device) <= positions[:, None])[:, None, None]  # (N, 1, 1, end)
+        both = torch.cat((rows, rows + self._shape[0]))  # keys, then values
+        unseen = torch.arange(end, device=positions.device) > positions[:, None]  # (N, end)
+        bias = torch.zeros_like(unseen, dtype=self._dtype).masked_fill_(unseen, -torch.inf)
+        bias = bias.repeat_interleave(self._kv_heads, 0)[:, None]  # (N * G, 1, end)
 
         def read(layer: int, q: Tensor) -> Tensor:
-            seen = self._by_sequence[layer][:, :, :end]
-            return attention(q, seen.index_select(0, rows), seen.index_select(0, values_at), mask)
+            keys, values = self._by_sequence[layer][:, :, :end].index_select(0, both).chunk(2)
+            return row_attention(q, keys, values, bias)
 
         return read
 

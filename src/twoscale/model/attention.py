@@ -27,6 +27,18 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, is_ca
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal, enable_gqa=grouped)
 
 
+def row_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+    """softmax(q k / sqrt(D) + bias) v of one query for each of N texts: q (N, H, D) and k, v (N, G, T, D) -> (N, H, D).
+
+    Two batched products, which on the CPU take half the time of PyTorch's fused kernel under a mask.
+
+    bias: (N * G, 1, T), 0 where a query sees a key and -inf elsewhere.
+    """
+    queries = q.unflatten(1, (k.shape[1], -1)).flatten(0, 1)  # (N * G, H / G, D)
+    weights = torch.baddbmm(bias, queries, k.flatten(0, 1).mT, alpha=q.shape[-1] ** -0.5).softmax(-1)
+    return torch.bmm(weights, v.flatten(0, 1)).view_as(q)
+
+
 def _is_short(q: Tensor) -> bool:
     return q.shape[1] <= SHORT and q.is_cpu and not torch.compiler.is_compiling()
 
