@@ -47,7 +47,7 @@ def texts():
     return [text(1, end, seed=number)[0] for number, (_, end) in enumerate(LENGTHS)]
 
 
-def decode(model, criterion, sequences, gathers=False, **options):
+def decode(model, criterion, sequences, gathered_positions=0, **options):
     """The recorders and the evaluations by position of all texts, decoded together."""
     recorders = [Recorder(tokens) for tokens in texts()]
     requests = [
@@ -55,7 +55,7 @@ def decode(model, criterion, sequences, gathers=False, **options):
         for number, (recorder, tokens, (prompt, end)) in enumerate(zip(recorders, texts(), LENGTHS, strict=True))
     ]
     decoder = BatchedDecoder(model, criterion, MAX_LOOPS, SEED, sequences, BatchOptions(**options))
-    decoder.cache.gathers = gathers
+    decoder.cache.gathered_positions = gathered_positions
     evaluations = [{} for _ in LENGTHS]
     for number, token, _ in decoder.decode(requests):
         evaluations[number][LENGTHS[number][0] - 1 + len(evaluations[number])] = token.evaluations
@@ -162,18 +162,28 @@ class StepsDiffer:
 def test_a_model_whose_loop_steps_differ_gets_its_own_at_every_k():
     model = StepsDiffer(small_model())
     criterion = make_criterion("acceleration", threshold_of("acceleration", model))
-    check(model, criterion, decode(model, criterion, 4), alone_by_decoder(model, criterion))
+    check(model, criterion, decode(model, criterion, 4, replay=True), alone_by_decoder(model, criterion))
 
 
 @pytest.mark.parametrize("variant", [{}, PUBLISHED["retrofitted Llama"]], ids=["equal heads", "grouped heads"])
 def test_attention_by_row_and_gathered_is_the_same(variant):
-    """A GPU gathers the keys and values of all rows; the CPU takes row after row."""
+    """Both stand in one text where it grows longer than what is gathered."""
     model = small_model(**variant)
     criterion = make_criterion("acceleration", threshold_of("acceleration", model))
     by_row, _ = decode(model, criterion, 3)
-    gathered, _ = decode(model, criterion, 3, gathers=True)
-    for one, other in zip(by_row, gathered, strict=True):
-        assert_close(torch.stack(list(one.logits.values())), torch.stack(list(other.logits.values())))
+    for positions in (4, CONTEXT_LENGTH):
+        gathered, _ = decode(model, criterion, 3, gathered_positions=positions)
+        for one, other in zip(by_row, gathered, strict=True):
+            assert_close(torch.stack(list(one.logits.values())), torch.stack(list(other.logits.values())))
+
+
+@pytest.mark.parametrize("sequences", [1, 3, 5])
+@pytest.mark.parametrize("variant", [{}, PUBLISHED["retrofitted Llama"]], ids=["equal heads", "grouped heads"])
+def test_steps_of_a_size_that_is_captured_on_a_gpu_give_the_same(variant, sequences):
+    """Without a GPU the same function runs without a capture, with batches that are filled up to a size."""
+    model = small_model(**variant)
+    criterion = make_criterion("acceleration", threshold_of("acceleration", model))
+    check(model, criterion, decode(model, criterion, sequences, replay=True), alone_by_decoder(model, criterion))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

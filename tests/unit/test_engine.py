@@ -13,7 +13,8 @@ from twoscale.exits.compiled_steps import cache_folder, has_compiler
 from twoscale.exits.criteria import CRITERIA, ExitCriterion, make_criterion
 from twoscale.exits.decoder import Decoder, DecoderOptions, evaluate_by_position
 from twoscale.exits.parallel import evaluate
-from twoscale.exits.prepared import by_columns, for_rows
+from twoscale.exits.prepared import by_columns, for_batches, for_rows
+from twoscale.model.interface import AttendAt
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import LoopedTransformer, initialise
 
@@ -840,6 +841,20 @@ def test_copies_for_decoding_compute_the_same_and_leave_the_model_alone():
         assert copy.groups[0].layers[0].qkv.weight.stride() == (1, 48)
     assert [dict(vars(module)) for module in model.modules()] == attributes
     assert [p.stride() for p in model.parameters()] == [p.contiguous().stride() for p in model.parameters()]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_copy_for_batches_computes_the_same_and_leaves_the_model_alone(dtype):
+    model, x = small_model().to(dtype), torch.randn(5, 16, dtype=dtype)
+    attributes = [dict(vars(module)) for module in model.modules()]
+    copy = for_batches(model, rows=4)
+    alone = AttendAt(torch.arange(5), lambda layer, q, k, v: v)  # each token attends to itself
+    with torch.inference_mode():
+        for rows in (x, x[:1]):
+            torch.testing.assert_close(copy.unlooped_layer(1, rows, alone), model.unlooped_layer(1, rows, alone))
+            torch.testing.assert_close(copy.recur(0, 0, rows, rows, alone), model.recur(0, 0, rows, rows, alone))
+            torch.testing.assert_close(copy.readout(rows), model.readout(rows))
+    assert [dict(vars(module)) for module in model.modules()] == attributes
 
 
 def test_copies_for_decoding_share_all_but_linear_weights():

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from twoscale.model.linear import MIN_MULTIPLICATIONS, MULTIPLE, Linear, _dense, linear
+from twoscale.model.linear import MIN_MULTIPLICATIONS, MULTIPLE, Linear, _dense, can_pack, linear
 
 BATCH = (4, MULTIPLE)  # sequences and tokens
 IN, OUT = 80, 96  # many enough for oneDNN
@@ -85,3 +85,19 @@ def test_only_the_gradients_asked_for_are_computed():
 def test_a_row_alone_is_multiplied_as_in_a_batch():
     layer, x = Linear(IN, OUT), tensor(*BATCH, IN).detach()
     torch.testing.assert_close(layer.forward_row(x[0, :1]), layer(x)[0, :1])
+
+
+@pytest.mark.parametrize("rows", [1, 3, 16, 17])
+def test_packed_weights_give_the_product_of_torch_for_any_number_of_rows(rows):
+    module = Linear(IN, OUT)
+    if not can_pack(module.weight):
+        pytest.skip("this build of PyTorch has no oneDNN")
+    x, expected = tensor(rows, IN).detach(), F.linear(tensor(rows, IN), module.weight)
+    module.pack(16)
+    with torch.inference_mode():
+        assert used_onednn(lambda: module.forward(x))
+        torch.testing.assert_close(module.forward(x), expected)
+
+
+def test_weights_in_double_precision_are_not_packed():
+    assert not can_pack(tensor(OUT, IN).double())

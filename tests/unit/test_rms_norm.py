@@ -47,6 +47,14 @@ def test_without_a_gradient_the_numbers_are_the_same():
         assert torch.equal(ours(torch.zeros(2, 8, dtype=torch.float64)), torch.zeros(2, 8, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_norm_of_few_rows_has_the_same_numbers(dtype):
+    ours, torchs = modules(8, dtype)
+    x = rows(4, 8).detach().to(dtype) * torch.tensor([[1.0], [1e-3], [0.0], [1e3]], dtype=dtype)  # epsilon counts
+    with torch.inference_mode():
+        torch.testing.assert_close(ours.forward_rows(x), torchs(x))
+
+
 def test_a_compiler_gets_the_norm_of_torch_of_which_it_makes_its_own_kernel():
     graphs = []
 

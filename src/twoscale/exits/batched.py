@@ -6,7 +6,7 @@ step, and the tokens may be at different loop steps (continuous depth batching, 
 goes to the next station at once, and tokens that arrive join those that still loop. Every sequence gets what
 `twoscale.exits.decoder` gives it alone, because the semantics are causal and a token sees its own sequence only.
 
-Loop steps are computed eagerly: compiled and captured ones (`exits.compile`, `exits.cuda_graphs`) are made for one row.
+On the CPU loop steps are computed eagerly: compiled ones (`exits.compile`) are made for one row.
 
 No token waits for ever: every sequence passes all stations once per token, so while tokens wait at one station, those
 of the other sequences run out of work before it.
@@ -23,10 +23,12 @@ from twoscale.errors import InputError
 from twoscale.exits.batched_cache import BatchedKVCache, BatchedNoise
 from twoscale.exits.contract import Decisions
 from twoscale.exits.criteria import ExitCriterion
+from twoscale.exits.cuda_graphs import CapturedBatchSteps
 from twoscale.exits.decoder import read_parallel
 from twoscale.exits.generation import NewToken, check_prompt
 from twoscale.exits.looping import Looping, Request, Row
 from twoscale.exits.parallel import ParallelEngine, stack_counts
+from twoscale.exits.prepared import for_batches
 from twoscale.exits.readout import make_readout
 from twoscale.model.interface import AttendAt, LoopedModel, Noise, any_weight
 
@@ -54,12 +56,14 @@ class BatchOptions:
             generation: what batches cost without refilling. The results are the same.
         room: Positions that keys and values are allocated for, those of a text with its prompt; None: the whole
             context of the model.
+        replay: Loop steps through `CapturedBatchSteps`, if the model has the same at every k. None: on CUDA only.
     """
 
     warm_start: bool = False
     readout: str = "head"
     wait_for_slowest: bool = False
     room: int | None = None
+    replay: bool | None = None
 
 
 @dataclass
@@ -99,7 +103,8 @@ class BatchedDecoder:
     ) -> None:
         if sequences < 1:
             raise InputError(f"sequences: found {sequences}, expected at least 1.")
-        self.model, self.criterion, self.max_loops, self.options = model, criterion, max_loops, options
+        self.criterion, self.max_loops, self.options = criterion, max_loops, options
+        self.model, self._prompt_model = for_batches(model, sequences), model
         like = any_weight(model)
         self.room = min(options.room or model.config.context_length, model.config.context_length)
         allocated = model.config.model_copy(update={"context_length": self.room})
@@ -110,11 +115,13 @@ class BatchedDecoder:
         self._positions = torch.arange(self.room, device=like.device)
         with torch.inference_mode():
             self._mixes_steps = _same_at_every_step(model, max_loops)
+            replays = self._mixes_steps and (like.is_cuda if options.replay is None else options.replay)
+            self._captured = CapturedBatchSteps(self.model, self.cache) if replays else None
 
     def reset(self, criterion: ExitCriterion, wait_for_slowest: bool = False) -> None:
         """Decode the next requests under another criterion, with or without waiting for the slowest."""
         self.criterion, self.options = criterion, replace(self.options, wait_for_slowest=wait_for_slowest)
-        self._engine = ParallelEngine(self.model, criterion, self.max_loops, self.options.readout)
+        self._engine = ParallelEngine(self._prompt_model, criterion, self.max_loops, self.options.readout)
 
     @torch.inference_mode()
     def decode(self, requests: Iterable[Request]) -> Iterator[Decoded]:
@@ -180,13 +187,15 @@ class BatchedDecoder:
         """One loop step of the tokens that loop at (number, k); those that exit go to the next station."""
         group = self._stations[number].group
         looping, criterion = self._looping.pop((number, k)), self.criterion.of_group(group)
-        positions = self._positions_of(looping.rows)
-        attend = self.cache.attend([row.step() for row in looping.rows], positions)
         state = self.model.add_noise(group, k, looping.x, self._noise_of(looping.rows))
-        x_new = self.model.recur(group, k, state, looping.injected, attend)
+        steps, positions = [row.step() for row in looping.rows], self._positions_of(looping.rows)
+        if self._captured is None:
+            x_new = self.model.recur(group, k, state, looping.injected, self.cache.attend(steps, positions))
+        else:
+            x_new = self._captured(group, state, looping.injected, steps, positions)
         should_exit = looping.update(x_new)
-        for row, flag, *states in zip(looping.rows, should_exit, looping.x.split(1), x_new.split(1), strict=True):
-            row.decide(flag, *states, criterion, self.max_loops)
+        for number_of_row, (row, flag) in enumerate(zip(looping.rows, should_exit, strict=True)):
+            row.decide(flag, number_of_row, looping.x, x_new, criterion, self.max_loops)
         looping.x = x_new
         leaving = [row for row in looping.rows if row.exit is not None]
         if leaving and (len(leaving) == len(looping.rows) or not self.options.wait_for_slowest):

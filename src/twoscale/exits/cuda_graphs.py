@@ -1,11 +1,12 @@
 """Loop steps as captured CUDA graphs, and booleans that reach the host without a wait."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from twoscale.exits.batched_cache import BatchedKVCache, Step
 from twoscale.exits.kv_cache import KVCache
 from twoscale.model.interface import LoopedModel, any_weight
 
@@ -29,10 +30,7 @@ class CapturedSteps:
         self.position = torch.zeros(1, dtype=torch.int64, device=like.device)
         self.state, self.injected = (like.new_zeros(1, model.config.hidden_size) for _ in range(2))
         steps = [(group, k) for group in range(len(model.config.groups)) for k in range(max_loops)]
-        if like.is_cuda:
-            self._steps = self._capture_all(steps)
-        else:
-            self._steps = {step: partial(self._compute, *step) for step in steps}
+        self._steps = _captured({step: partial(self._compute, *step) for step in steps}, like.is_cuda)
 
     def begin(self, position: int, injected: Tensor) -> None:
         """Set what is constant while a token loops in a group."""
@@ -47,25 +45,67 @@ class CapturedSteps:
         attend = self.cache.attend_parallel(k, self.position, self.model.config.context_length)
         return self.model.recur(group, k, self.state, self.injected, attend)
 
-    def _capture_all(self, steps: Sequence[tuple[int, int]]) -> dict[tuple[int, int], Callable[[], Tensor]]:
-        side, pool = torch.cuda.Stream(), torch.cuda.graph_pool_handle()  # shared by all graphs
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):  # libraries initialise at their first call, which no graph may contain
-            for group in range(len(self.model.config.groups)):
-                self._compute(group, 0)
-        torch.cuda.current_stream().wait_stream(side)
-        return {step: self._capture(*step, side, pool) for step in steps}
 
-    def _capture(self, group: int, k: int, side: "torch.cuda.Stream", pool: tuple[int, int]) -> Callable[[], Tensor]:
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool, stream=side):
-            result = self._compute(group, k)
+class CapturedBatchSteps:
+    """Loop steps of up to S tokens of different sequences, (N, C) -> (N, C), each at its own k and position.
 
-        def replay() -> Tensor:
-            graph.replay()
-            return result.clone()  # the graphs share memory: the next replay of any of them may overwrite it
+    As `CapturedSteps`, but with a graph for each group and each of the sizes 1, 2, 4, … S. A batch is filled up to the
+    next size with copies of its last row, which write what that row writes. Attention covers the whole cache, which
+    therefore has to be finite.
+    The loop steps of the model have to be the same function at every k.
+    """
 
-        return replay
+    def __init__(self, model: LoopedModel, cache: BatchedKVCache) -> None:
+        like = any_weight(model)
+        self.model, self.cache = model, cache
+        sequences = len(cache.places)
+        self._sizes = [*(2**i for i in range((sequences - 1).bit_length())), sequences]
+        states = (like.new_zeros(sequences, model.config.hidden_size) for _ in range(2))
+        numbers = (torch.zeros(sequences, dtype=torch.int64, device=like.device) for _ in range(2))
+        self._inputs = (*states, *numbers)  # states, inputs, rows of the cache and positions, read by all graphs
+        steps = [(group, size) for group in range(len(model.config.groups)) for size in self._sizes]
+        self._steps = _captured({step: partial(self._compute, *step) for step in steps}, like.is_cuda)
+
+    def __call__(self, group: int, state: Tensor, injected: Tensor, steps: Sequence[Step], positions: Tensor) -> Tensor:
+        """One loop step of N tokens at `steps`: states, inputs (N, C) and positions (N,) -> (N, C)."""
+        size = next(size for size in self._sizes if size >= len(steps))
+        for held, given in zip(self._inputs, (state, injected, self.cache.rows_of(steps), positions), strict=True):
+            held[: len(steps)] = given
+            held[len(steps) : size] = given[-1]
+        return self._steps[group, size]()[: len(steps)]
+
+    def _compute(self, group: int, size: int) -> Tensor:
+        state, injected, rows, positions = (held[:size] for held in self._inputs)
+        return self.model.recur(group, 0, state, injected, self.cache.attend_gathered(rows, positions))
+
+
+Compute = Callable[[], Tensor]
+StepKey = tuple[int, int]
+
+
+def _captured(steps: Mapping[StepKey, Compute], on_cuda: bool) -> Mapping[StepKey, Compute]:
+    """The replay of a graph of each step; without CUDA the steps themselves."""
+    if not on_cuda:
+        return steps
+    side, pool = torch.cuda.Stream(), torch.cuda.graph_pool_handle()  # shared by all graphs
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # libraries initialise at their first call, which no graph may contain
+        for compute in steps.values():
+            compute()
+    torch.cuda.current_stream().wait_stream(side)
+    return {step: _capture(compute, side, pool) for step, compute in steps.items()}
+
+
+def _capture(compute: Compute, side: "torch.cuda.Stream", pool: tuple[int, int]) -> Compute:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool, stream=side):
+        result = compute()
+
+    def replay() -> Tensor:
+        graph.replay()
+        return result.clone()  # the graphs share memory: the next replay of any of them may overwrite it
+
+    return replay
 
 
 class AsyncFlags:

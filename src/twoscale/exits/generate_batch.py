@@ -70,7 +70,10 @@ def generate_batch(
         run.seed,
         min(arguments.sequences, len(prompts)),
         BatchOptions(
-            warm_start=arguments.warm_start, readout=arguments.readout, room=max(map(len, texts)) + arguments.tokens
+            warm_start=arguments.warm_start,
+            readout=arguments.readout,
+            room=max(map(len, texts)) + arguments.tokens,
+            replay=None if arguments.cuda_graphs else False,
         ),
     )
     started = time.perf_counter()

@@ -62,13 +62,15 @@ class Row:
     def enter_group(self, criterion: ExitCriterion) -> None:
         self.k, self.patience, self.exit = 0, PatienceCounter(criterion.patience), None
 
-    def decide(self, should_exit: bool, x: Tensor, x_new: Tensor, criterion: ExitCriterion, max_loops: int) -> None:
-        """Count the loop step from x to x_new (1, C) and exit after it if the criterion fires or it is the last one."""
+    def decide(
+        self, should_exit: bool, i: int, x: Tensor, x_new: Tensor, criterion: ExitCriterion, max_loops: int
+    ) -> None:
+        """Count the loop step of row i from x to x_new (N, C); exit if the criterion fires or it is the last one."""
         if self.exit is None and self.patience.exits(should_exit):
-            self.exit = exit_after(self.k, x, x_new, criterion.keeps == "previous")
+            self.exit = exit_after(self.k, x[i : i + 1], x_new[i : i + 1], criterion.keeps == "previous")
         self.k += 1
         if self.exit is None and self.k == max_loops:
-            self.exit = TokenExit(x_new, max_loops, max_loops)
+            self.exit = TokenExit(x_new[i : i + 1], max_loops, max_loops)
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Copies of a model for decoding on the CPU, where the layout of weights and the host work of one row count."""
+"""Copies of a model for decoding on the CPU, where the layout of weights and the host work of a few rows count."""
 
 import copy
 from collections.abc import Callable
@@ -7,9 +7,10 @@ import torch
 from torch import nn
 
 from twoscale.model.interface import LoopedModel, any_weight
+from twoscale.model.linear import Linear, can_pack
 
 MAX_COPIED_BYTES = 2**30  # a larger model keeps its layout, because copies take memory
-ROW_DTYPES = (torch.float32, torch.float64)
+DTYPES = (torch.float32, torch.float64)
 
 
 def by_columns(model: LoopedModel) -> LoopedModel:
@@ -32,9 +33,32 @@ def for_rows(model: LoopedModel) -> LoopedModel:
     float32 and float64, without gradient; another model is returned as it is.
     """
     like = any_weight(model)
-    if not isinstance(model, nn.Module) or not like.is_cpu or like.dtype not in ROW_DTYPES:
+    if not isinstance(model, nn.Module) or not like.is_cpu or like.dtype not in DTYPES:
         return model
-    return _copied(model, _make_plain, {})
+    return _copied(model, _for_row, {})
+
+
+def for_batches(model: LoopedModel, rows: int) -> LoopedModel:
+    """As `for_rows`, for up to `rows` rows (N, C) at once: `forward_rows` in place of `forward`.
+
+    In float32 the linear weights are packed for oneDNN and do not follow later changes, unless the packed copies would
+    take more than `MAX_COPIED_BYTES`. The product of 16 rows then takes two thirds of its time
+    (tests/benchmarks/bench_batched.py).
+    """
+    like = any_weight(model)
+    if not isinstance(model, nn.Module) or not like.is_cpu or like.dtype not in DTYPES:
+        return model
+    copied = sum(module.weight.nbytes for module in model.modules() if isinstance(module, Linear))
+    packs = can_pack(like) and copied <= MAX_COPIED_BYTES
+
+    def prepare(module: nn.Module) -> None:
+        _make_plain(module)
+        if hasattr(module, "forward_rows"):
+            module.forward = module.forward_rows
+        elif packs and isinstance(module, Linear):
+            module.pack(rows)
+
+    return _copied(model, prepare, {})
 
 
 def _copied(module: nn.Module, change: Callable[[nn.Module], None], copies: dict[nn.Module, nn.Module]) -> nn.Module:
@@ -60,5 +84,9 @@ def _store_by_columns(module: nn.Module) -> None:
 def _make_plain(module: nn.Module) -> None:
     lists = {name: tuple(child) for name, child in module._modules.items() if isinstance(child, nn.ModuleList)}
     module.__dict__ |= module._modules | module._parameters | lists
+
+
+def _for_row(module: nn.Module) -> None:
+    _make_plain(module)
     if hasattr(module, "forward_row"):
         module.forward = module.forward_row

@@ -66,7 +66,7 @@ def measure_throughput(
         config.exits.max_loops,
         checkpoint.seed,
         config.throughput.sequences[-1],
-        BatchOptions(room=prompt + tokens),
+        BatchOptions(room=prompt + tokens, replay=None if config.exits.cuda_graphs else False),
     )
     order = turns(_points(criteria, config.throughput.sequences), config.throughput.repeats)
     rows: list[Row] = []

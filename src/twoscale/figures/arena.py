@@ -20,8 +20,8 @@ PANELS = {
 FIXED = {"color": style.BLACK, "linestyle": (0, (5, 2)), "linewidth": 1}
 # Built-in criteria that do not compare successive loop steps.
 OF_ANOTHER_KIND = ("confidence", "margin", "entropy", "exit_gate", "probe")
-# The y axes are linear within this many nats, logarithmic beyond.
-LINEAR = 1e-3
+# The y axes of gains are linear within this many nats, logarithmic beyond.
+LINEAR = 1e-2
 
 
 @style.look()
@@ -79,9 +79,12 @@ def _scale(axes: Axes, reference: str, number: int) -> None:
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_yscale("symlog", linthresh=LINEAR)
-    axes.yaxis.set_major_locator(SymmetricalLogLocator(base=10, linthresh=LINEAR))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: style.power_name(value)))
+    if reference == ORACLE:
+        axes.set_ylim(bottom=0)
+    else:
+        axes.set_yscale("symlog", linthresh=LINEAR)
+        axes.yaxis.set_major_locator(SymmetricalLogLocator(base=10, linthresh=LINEAR))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: style.power_name(value)))
     axes.set_xlabel("evaluations per token and group")
     axes.set_ylabel(label)
     axes.set_title(f"{style.panel_number(number)}  {title}", loc="left")

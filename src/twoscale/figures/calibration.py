@@ -72,7 +72,7 @@ def _draw_row(panels: np.ndarray, rows: pd.DataFrame, looks: dict[str, dict], pr
         axes.set_xlabel(label)
     saved.yaxis.set_major_formatter(PercentFormatter(1))
     saved.set_ylabel("evaluations saved")
-    kept.set_ylabel("loss on other documents over ε")
+    kept.set_ylabel("loss over ε, other documents")
     saved.set_title(f"{style.panel_number(first)}  {name}: evaluations saved", loc="left")
     kept.set_title(f"{style.panel_number(first + 1)}  {name}: was the promise kept", loc="left")
 

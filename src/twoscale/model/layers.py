@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from twoscale.config import ModelConfig
 from twoscale.model.interface import Attend
-from twoscale.model.linear import Linear, linear
+from twoscale.model.linear import Linear, linear, packed
 from twoscale.model.rms_norm import RMSNorm
 from twoscale.model.rotary import RotaryEmbedding
 
@@ -150,20 +150,39 @@ class LoopedGroup(nn.Module):
         return x
 
 
+class Adapter(Linear):
+    """The projection of [state ; input] from 2C to C channels, which are computed in halves."""
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__(2 * hidden_size, hidden_size)
+
+    def of_state(self, state: Tensor) -> Tensor:
+        """(..., C) -> (..., C)."""
+        return linear(state, self.weight[:, : state.shape[-1]])
+
+    def of_input(self, entered: Tensor) -> Tensor:
+        """(..., C) -> (..., C)."""
+        return linear(entered, self.weight[:, entered.shape[-1] :])
+
+    def pack(self, rows: int) -> None:
+        """`Linear.pack` of both halves."""
+        self.of_state, self.of_input = (packed(half, rows) for half in self.weight.chunk(2, dim=1))
+
+
 class ProjectedGroup(LoopedGroup):
     """A looped group with the adapter that maps [state ; input] from 2C to C channels."""
 
     def __init__(self, numbers: Sequence[int], config: ModelConfig, rotary: RotaryEmbedding | None = None) -> None:
         super().__init__(numbers, config, rotary)
-        self.adapter = Linear(2 * config.hidden_size, config.hidden_size)
+        self.adapter = Adapter(config.hidden_size)
 
     def project_input(self, entered: Tensor) -> Tensor:
         """The input's half of the adapter. It is the same at every loop step, so it is computed once."""
-        return linear(entered, self.adapter.weight[:, entered.shape[-1] :])
+        return self.adapter.of_input(entered)
 
     def project_state(self, state: Tensor, injected: Tensor) -> Tensor:
         """The adapter's output for [state ; input]: what the first layer of the group sees."""
-        return linear(state, self.adapter.weight[:, : state.shape[-1]]) + injected
+        return self.adapter.of_state(state) + injected
 
 
 GROUPS: dict[str, type[LoopedGroup]] = {"projection": ProjectedGroup, "none": LoopedGroup}

@@ -4,6 +4,7 @@ On CPU PyTorch computes float32 products with MKL, which keeps to AVX2 on other 
 PyTorch brings too, uses AVX-512 wherever it is, and then takes half the time (tests/benchmarks/bench_kernels.py).
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -30,6 +31,21 @@ class Linear(nn.Linear):
     def forward_row(self, x: Tensor) -> Tensor:
         """`forward` for one row, without the choice of a kernel."""
         return F.linear(x, self.weight)
+
+    def pack(self, rows: int) -> None:
+        """Compute products with few rows, best `rows`, by oneDNN from now on, with a copy of the weights."""
+        self.forward = packed(self.weight, rows)
+
+
+def packed(weight: Tensor, rows: int) -> Callable[[Tensor], Tensor]:
+    """x (N, I) -> x @ weight.T (N, O) by oneDNN, fastest for N = `rows`, with a copy of the weight (O, I)."""
+    weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), rows)
+    return lambda x: torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
+
+
+def can_pack(weight: Tensor) -> bool:
+    """Whether `packed` has a kernel for such weights."""
+    return HAS_ONEDNN and torch.backends.mkldnn.enabled and weight.is_cpu and weight.dtype is torch.float32
 
 
 def linear(x: Tensor, weight: Tensor) -> Tensor:
