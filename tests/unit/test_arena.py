@@ -95,17 +95,14 @@ def test_saved_are_the_evaluations_of_a_control_of_the_same_loss_where_it_reache
     assert rows["saved_low"].isna().tolist() == [True, True, False]
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_random_exits_gain_nothing_over_themselves(seed):
-    """The interval of a gain of 0 misses it in about 5 % of texts."""
-    missed = 0
-    for text in range(60):
-        table = arena.summarise(
-            *control_tables(gain=0.0, noise=0.1, seed=100 * seed + text), *(frame[:0] for frame in regret_tables())
-        )
-        row = rows_of(table, "fixed").iloc[0]
-        missed += not row["gain_low"] <= 0 <= row["gain_high"]
-    assert missed <= 9
+def test_random_exits_gain_nothing_over_themselves():
+    """The interval of a gain of 0 misses it in about 5 % of 120 texts, thresholds and controls."""
+    no_oracle = [frame[:0] for frame in regret_tables()]
+    parts = [arena.summarise(*control_tables(gain=0.0, noise=0.1, seed=seed), *no_oracle) for seed in range(20)]
+    rows = pd.concat(parts)
+    missed = (rows["gain_low"] > 0) | (rows["gain_high"] < 0)
+    assert len(missed) == 120
+    assert 0 < missed.sum() <= 14
 
 
 def test_the_regret_beside_the_oracle_is_what_is_lost_at_the_same_evaluations():
