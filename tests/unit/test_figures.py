@@ -449,7 +449,7 @@ def test_fig4_has_a_second_axis_of_the_change_from_all_loop_steps():
 
 def test_fig4_has_the_mean_of_the_random_exits_of_every_criterion_in_the_panel_of_the_cross_entropy():
     axes = fig4.draw(*exit_tables(), **RUN).axes
-    light = [[line for line in one.get_lines() if line.get_alpha() == fig4.RANDOM["alpha"]] for one in axes[:3]]
+    light = [[line for line in one.get_lines() if line.get_alpha() == style.RANDOM_EXITS["alpha"]] for one in axes[:3]]
     assert [len(lines) for lines in light] == [0, 0, 3]
     for line in light[2]:
         assert list(line.get_xdata()) == [1e-5, 1e-3, 1e-2]
