@@ -85,6 +85,7 @@ def test_a_checkpoint_is_a_sub_folder(exports):
     assert first.state_dict().keys() == last.state_dict().keys() == {f"model.{name}" for name in weights}
     assert (first.config.iteration, last.config.iteration) == (0, 20)
     assert not torch.equal(first(ids()).logits, last(ids()).logits)
+    assert torch.equal(load(export.folder / "iteration_000000")(ids()).logits, first(ids()).logits)
 
 
 def test_logits_have_the_dtype_of_the_weights_and_tables_of_rotary_embeddings_are_made_anew(exports):
@@ -130,9 +131,9 @@ def test_sampled_text_is_that_of_generate(exports):
 
 # thresholds at which some tokens of these untrained models exit early and others do not
 THRESHOLDS = {
-    "fixed": 3, "step_norm": 2.0, "step_norm_relative": 0.7, "kl": 0.02, "acceleration": 2.5,
-    "acceleration_normalized": 0.7, "acceleration_relative": 0.9, "entropy_diff": 0.02, "argmax_stability": 1,
-    "cosine": 0.2, "minp_kl": 0.02, "confidence": 0.02, "margin": 0.002, "entropy": 5.3, "exit_gate": 0.9,
+    "fixed": 3, "step_norm": 2.0, "step_norm_relative": 0.7, "kl": 0.05, "acceleration": 4.0,
+    "acceleration_normalized": 0.9, "acceleration_relative": 1.2, "entropy_diff": 0.02, "argmax_stability": 1,
+    "cosine": 0.2, "minp_kl": 0.05, "confidence": 0.025, "margin": 0.002, "entropy": 5.3, "exit_gate": 0.9,
 }  # fmt: skip
 
 
@@ -175,7 +176,7 @@ def test_the_criterion_of_the_config_holds_unless_a_call_has_another(exports):
 # --- batches and caches ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{}, {"exit_criterion": "acceleration", "exit_threshold": 2.5}], ids=["all", "a"])
+@pytest.mark.parametrize("options", [{}, {"exit_criterion": "acceleration", "exit_threshold": 4.0}], ids=["all", "a"])
 def test_a_text_of_a_batch_with_padding_is_the_text_alone(exports, options):
     """Positions and noise are those of the text, not of the columns."""
     export, model = exports("loop_noise")
@@ -232,13 +233,16 @@ def test_a_cache_grows_with_the_text(tmp_path):
     torch.testing.assert_close(torch.cat(parts, 1), model(tokens).logits, **CLOSE)
 
 
-@pytest.mark.parametrize("options", [{"num_beams": 3}, {"prompt_lookup_num_tokens": 3}], ids=["beams", "lookup"])
-def test_other_ways_of_generating_give_the_same_text_with_a_cache(exports, options):
+def test_beam_search_gives_the_same_text_with_a_cache(exports):
     _, model = exports("paper")
-    common = {"max_new_tokens": NEW, "do_sample": False, "eos_token_id": None}
-    found = model.generate(ids("aaaaaaa"), **common, **options)
-    slow = options if "num_beams" in options else {}
-    assert torch.equal(found, model.generate(ids("aaaaaaa"), use_cache=False, **common, **slow))
+    options = {"max_new_tokens": NEW, "do_sample": False, "eos_token_id": None, "num_beams": 3}
+    assert torch.equal(model.generate(ids(), **options), model.generate(ids(), use_cache=False, **options))
+
+
+def test_drafts_by_transformers_are_refused(exports):
+    _, model = exports("paper")
+    with pytest.raises(ValueError, match="is not supported with stateful models, such as TwoscaleForCausalLM"):
+        model.generate(ids(), max_new_tokens=NEW, do_sample=False, prompt_lookup_num_tokens=3)
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
@@ -247,7 +251,7 @@ def test_other_ways_of_generating_give_the_same_text_with_a_cache(exports, optio
 def test_a_saved_model_loads_again(exports, tmp_path):
     _, model = exports("gated")
     model.save_pretrained(tmp_path / "copy")
-    assert torch.equal(load(tmp_path / "copy")(ids()).logits, model(ids()).logits)
+    torch.testing.assert_close(load(tmp_path / "copy")(ids()).logits, model(ids()).logits, **CLOSE)
 
 
 def test_the_tokenizer_is_that_of_the_run(exports):
@@ -263,12 +267,7 @@ def test_the_tokenizer_is_that_of_the_run(exports):
 ALONE = """
 import json, sys
 
-class Refuse:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {refused}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}")
-
-sys.meta_path.insert(0, Refuse())
+sys.modules |= dict.fromkeys({refused})  # importing one of them is an error
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -303,7 +302,7 @@ def test_the_loss_of_labels_is_the_mean_cross_entropy_and_has_gradients(exports)
     tokens = torch.arange(CONTEXT)[None]
     output = model(tokens, labels=tokens)
     expected = torch.nn.functional.cross_entropy(output.logits[0, :-1], tokens[0, 1:])
-    torch.testing.assert_close(output.loss, expected, rtol=1e-6, atol=0)  # transformers computes it in float32
+    torch.testing.assert_close(output.loss.double(), expected, rtol=1e-6, atol=0)  # transformers computes it in float32
     output.loss.backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
 

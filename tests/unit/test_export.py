@@ -160,10 +160,13 @@ def _merges(saved: str) -> list[list[str]]:
 
 def test_a_release_has_every_checkpoint_and_the_last_one_at_the_top(tmp_path):
     release = exported.export(tmp_path).folder
-    model = {"config.json", "generation_config.json", "model.safetensors"}
-    others = {"modeling_twoscale.py", "tokenizer.json", "tokenizer_config.json", "README.md"}
-    assert {path.name for path in release.iterdir()} == model | others | {"iteration_000000", "iteration_000020"}
-    for name in model:
+    files = {"config.json", "generation_config.json", "model.safetensors", "modeling_twoscale.py"}
+    files |= {"tokenizer.json", "tokenizer_config.json"}
+    names = {"iteration_000000", "iteration_000020"}
+    assert {path.name for path in release.iterdir()} == files | names | {"README.md"}
+    for name in names:
+        assert {path.name for path in (release / name).iterdir()} == files
+    for name in files:
         assert (release / name).samefile(release / "iteration_000020" / name)
     first, last = (json.loads((release / f / "config.json").read_text()) for f in ("iteration_000000", "."))
     assert (first["iteration"], last["iteration"], last["tokens_seen"]) == (0, 20, 1280)

@@ -1,13 +1,13 @@
 """The folder of a release, in the layout of the Hugging Face hub.
 
     config.json, model.safetensors, generation_config.json   the model of the last checkpoint
-    iteration_000500/, …                                     the same three files of every checkpoint
     modeling_twoscale.py                                     its code, from the sources of this library
     tokenizer.json, tokenizer_config.json                    the run's tokenizer
     README.md, LICENSE                                       the model card, and the licence of the code
+    iteration_000500/, …                                     every checkpoint, with code and tokenizer
 
 `transformers.AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)` loads it; a checkpoint is
-`subfolder="iteration_000500"`.
+`subfolder="iteration_000500"`. Equal files are hard links to one.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from twoscale.files import link, replacing
 from twoscale.model.checkpoints import Header, load_weights
 
 CODE = "modeling_twoscale.py"
-WEIGHTS = "model.safetensors"
+WEIGHTS, CONFIG, GENERATION = "model.safetensors", "config.json", "generation_config.json"
 MODULE = "model"  # attribute of the class in transformers that is the library's model
 ORIGIN = ("architecture", "source", "repository", "revision", "folder")  # keys that a released model does not need
 
@@ -52,29 +52,29 @@ def write_release(
         InputError: for a model that cannot be released, and for checkpoints of another run or damaged ones.
     """
     check_released(config.run, config.model)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in {
+    common = {
         CODE: one_file(),
         "tokenizer.json": tokenizer_json(tokenizer, tokenizer_file),
         "tokenizer_config.json": as_json(tokenizer_config(config.model.context_length)),
-        **texts,
-    }.items():
+    }
+    for name, text in (common | texts).items():
         _write(folder / name, text)
     for checkpoint in checkpoints:
         _write_checkpoint(folder / checkpoint.stem, checkpoint, tokenizer, config)
-    for file in (folder / checkpoints[-1].stem).iterdir():
-        link(file, folder / file.name)
+        for name in common:
+            link(folder / name, folder / checkpoint.stem / name)
+    for name in (WEIGHTS, CONFIG, GENERATION):
+        link(folder / checkpoints[-1].stem / name, folder / name)
 
 
 def _write_checkpoint(folder: Path, checkpoint: Path, tokenizer: Tokenizer, config: ConfigSlice) -> None:
     identity = {"model": plain(config.model), "seed": config.seed}
     tensors, header = load_weights(checkpoint, identity, config.model, "cpu")
-    folder.mkdir(exist_ok=True)
     with replacing(folder / WEIGHTS) as temporary:
         named = {f"{MODULE}.{name}": tensor for name, tensor in tensors.items()}
         save_file(named, temporary, metadata={"format": "pt"})
-    _write(folder / "config.json", as_json(model_config(config, header)))
-    _write(folder / "generation_config.json", as_json(generation_config(tokenizer)))
+    _write(folder / CONFIG, as_json(model_config(config, header)))
+    _write(folder / GENERATION, as_json(generation_config(tokenizer)))
 
 
 def model_config(config: ConfigSlice, header: Header) -> dict[str, Any]:

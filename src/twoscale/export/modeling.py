@@ -277,6 +277,7 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
     config_class = TwoscaleConfig
     base_model_prefix = "model"
     _no_split_modules = ("LoopedTransformer",)
+    _is_stateful = True  # transformers drafts only with a cache that it makes itself
 
     def __init__(self, config: TwoscaleConfig) -> None:
         super().__init__(config)
