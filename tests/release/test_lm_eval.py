@@ -2,6 +2,7 @@
 
 import json
 import math
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -10,8 +11,10 @@ from tests import exported
 from tests.exported import MAX_LOOPS, SEED
 from twoscale.model.noise import EvaluationNoise
 
-lm_eval = pytest.importorskip("lm_eval", reason="needs lm-eval: make test-release")
-pytest.importorskip("transformers", reason="needs transformers: make test-release")
+pytestmark = pytest.mark.skipif(
+    find_spec("lm_eval") is None or find_spec("transformers") is None,
+    reason="needs lm-eval and transformers: make test-release",
+)
 
 TEXTS = ("Return the value", "the loop of a", "x = [1, 2]")
 ROLLING = """\
@@ -72,10 +75,11 @@ def nats(release, prompt, text, loops):
 
 def measure(release, tasks, task, arguments):
     arguments = f"pretrained={release.folder},trust_remote_code=True,dtype=float64{arguments}"
+    from lm_eval import simple_evaluate
     from lm_eval.tasks import TaskManager
 
     manager = TaskManager(include_path=str(tasks), include_defaults=False)
-    found = lm_eval.simple_evaluate(
+    found = simple_evaluate(
         model="hf", model_args=arguments, tasks=[task], task_manager=manager, device="cpu", batch_size=2
     )
     return found["results"][task]

@@ -3,6 +3,8 @@
 import json
 import subprocess
 import sys
+from importlib import import_module
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -16,7 +18,7 @@ from twoscale.exits.parallel import evaluate
 from twoscale.exits.sampling import Sampling
 from twoscale.model.noise import EvaluationNoise
 
-transformers = pytest.importorskip("transformers", reason="needs transformers: make test-release")
+pytestmark = pytest.mark.skipif(find_spec("transformers") is None, reason="needs transformers: make test-release")
 
 PROMPT = "Return the"
 NEW = 12
@@ -25,7 +27,15 @@ CLOSE = {"rtol": 0, "atol": 1e-12}
 
 def load(folder, **options):
     options = {"dtype": torch.float64} | options
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True, **options)
+    return transformers_class("AutoModelForCausalLM").from_pretrained(folder, trust_remote_code=True, **options)
+
+
+def load_tokenizer(folder):
+    return transformers_class("AutoTokenizer").from_pretrained(folder, trust_remote_code=True)
+
+
+def transformers_class(name):
+    return getattr(import_module("transformers"), name)
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +190,7 @@ def test_the_criterion_of_the_config_holds_unless_a_call_has_another(exports):
 def test_a_text_of_a_batch_with_padding_is_the_text_alone(exports, options):
     """Positions and noise are those of the text, not of the columns."""
     export, model = exports("loop_noise")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(export.folder, trust_remote_code=True)
+    tokenizer = load_tokenizer(export.folder)
     texts = ["Return", "a", "the loop"]
     batch = tokenizer(texts, return_tensors="pt", padding=True)
     assert not batch.attention_mask[:, 0].all()
@@ -256,7 +266,7 @@ def test_a_saved_model_loads_again(exports, tmp_path):
 
 def test_the_tokenizer_is_that_of_the_run(exports):
     export, _ = exports("paper")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(export.folder, trust_remote_code=True)
+    tokenizer = load_tokenizer(export.folder)
     for text in ("Return the — x", "<|endoftext|> is text"):
         assert tokenizer(text).input_ids == export.tokenizer.encode(text)
         assert tokenizer.decode(tokenizer(text).input_ids) == text
@@ -278,7 +288,7 @@ model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True, dty
 inputs = tokenizer({prompt!r}, return_tensors="pt")
 print(json.dumps(model.generate(**inputs, max_new_tokens={new}, do_sample=False, eos_token_id=None)[0].tolist()))
 """
-OURS = ("twoscale", "tiktoken", "pandas", "pyarrow", "datasets", "matplotlib", "snakemake")
+OURS = ("twoscale", "pydantic", "tiktoken", "pandas", "pyarrow", "datasets", "matplotlib", "snakemake")
 
 
 def test_a_process_without_the_packages_of_this_project_generates_the_same_text(exports):
