@@ -355,7 +355,7 @@ def _reference_state(config: Config) -> dict[str, Any]:
 FIGURES = (
     Figure(
         "fig1",
-        {"states": "states.safetensors"},
+        table("state_paths"),
         _fig1,
         values=lambda config: {"tokens": config.figures.fig1_tokens},
         target="all",
