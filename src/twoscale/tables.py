@@ -37,6 +37,16 @@ STATISTICS = {
     "nulls": "int64",  # values not used: undefined, or under the rounding floor
 }
 
+# The tables that claims are judged on, by the attribute of `twoscale.analysis.evidence.Evidence`.
+CLAIM_TABLES = {
+    "loops": "loop_sequences",
+    "drift": "drift_sequences",
+    "quality": "exit_quality",
+    "exit_loops": "exit_loops",
+    "latency": "exit_latency",
+    "checks": "check_cost",
+}
+
 # Statistics over the tokens of one sequence.
 SEQUENCE_STATISTICS = {name: STATISTICS[name] for name in ("mean", "count", "nulls")}
 
