@@ -48,6 +48,7 @@ def test_records_of_long_paths_are_read_and_damaged_ones_are_left_out(tmp_path):
     (tmp_path / f"@{name[:254]}" / name[254:]).write_text(json.dumps({"rule": "long"}))
     (tmp_path / urlsafe_b64encode(b"results/a").decode()).write_text(json.dumps({"rule": "short"}))
     (tmp_path / urlsafe_b64encode(b"results/b").decode()).write_text('{"rule": ')
-    (tmp_path / "no base64").write_text("{}")
+    (tmp_path / urlsafe_b64encode(b"results/c").decode()).write_text("[]")
+    (tmp_path / "no base64").write_text('{"rule": "none"}')
     assert read_records(tmp_path) == {long: {"rule": "long"}, "results/a": {"rule": "short"}}
     assert read_records(tmp_path / "absent") == {}

@@ -44,6 +44,7 @@ PROFILES = {
     "https://w3id.org/ro/wfrun/provenance/0.5": "Provenance Run Crate",
     "https://w3id.org/workflowhub/workflow-ro-crate/1.0": "Workflow RO-Crate",
 }
+WORKFLOW_PROFILE = "https://bioschemas.org/profiles/ComputationalWorkflow/1.0-RELEASE"
 MEDIA_TYPES = {".parquet": "application/vnd.apache.parquet", ".safetensors": "application/octet-stream"}
 
 
@@ -69,9 +70,11 @@ def read_records(folder: Path) -> dict[str, dict[str, Any]]:
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
         name = "".join(part.removeprefix("@") for part in file.relative_to(folder).parts)
         try:
-            records[urlsafe_b64decode(name).decode()] = json.loads(file.read_text(encoding="utf-8"))
+            path, record = urlsafe_b64decode(name).decode(), json.loads(file.read_text(encoding="utf-8"))
         except (OSError, ValueError):  # ValueError: also what base64, UTF-8 and JSON raise
             continue
+        if isinstance(record, dict) and record.get("rule"):
+            records[path] = record
     return records
 
 
@@ -156,14 +159,14 @@ class _Builder:
             f"Figures, claims and tables of the run {run}, the code and the config that they were made with, and the "
             f"jobs that made them. Commit of the code: {commit}{changed}."
         )
-        crate.root_dataset["author"] = [
+        crate.root_dataset["author"] = _value(
             self._entity(f"#author/{number}", "Organization", name=author["name"])
             for number, author in enumerate(citation["authors"], 1)
-        ]
-        crate.root_dataset["citation"] = [
+        )
+        crate.root_dataset["citation"] = _value(
             self._entity(reference["url"], "ScholarlyArticle", name=reference["title"])
             for reference in citation["references"]
-        ]
+        )
         crate.root_dataset["conformsTo"] = [
             self._entity(profile, "CreativeWork", name=name, version=profile.rpartition("/")[2])
             for profile, name in PROFILES.items()
@@ -182,11 +185,14 @@ class _Builder:
             elif name != MAIN:
                 self.crate.add_file(source, name, properties=_file_properties(source))
         self.crate.license = self.crate.dereference("LICENSE")
+        self.crate.dereference("README.md")["about"] = self.crate.root_dataset
+        # HowTo: it has steps
+        kinds = ["File", "SoftwareSourceCode", "ComputationalWorkflow", "HowTo"]
+        properties = _file_properties(self.project / MAIN) | {"@type": kinds, "version": self.version}
         self.workflow = self.crate.add_workflow(
-            self.project / MAIN, MAIN, main=True, lang="snakemake", lang_version=snakemake
+            self.project / MAIN, MAIN, properties=properties, main=True, lang="snakemake", lang_version=snakemake
         )
-        self.workflow["@type"] = [*self.workflow.type, "HowTo"]  # it has steps
-        self.workflow["version"] = self.version
+        self.workflow["conformsTo"] = {"@id": WORKFLOW_PROFILE}
         self.engine = self._entity("#snakemake", "SoftwareApplication", name="Snakemake", softwareVersion=snakemake)
         path = self.folder / CONFIG
         config = {"run": self.manifest["run"], **self.manifest["config"]}
@@ -194,7 +200,7 @@ class _Builder:
         self.config = self.crate.add_file(path, CONFIG, properties=_file_properties(path))
         parameter = self.crate.add_formal_parameter("config", "File", "#config", "every key of the run's config")
         parameter["workExample"], self.config["exampleOfWork"] = self.config, parameter
-        self.workflow["input"] = [parameter]
+        self.workflow["input"] = parameter
 
     def add_files(self, contained: Mapping[str, Path], jobs: Iterable[Job]) -> None:
         """Add the files of the crate, and describe those that are only read or written on the way to them."""
@@ -203,7 +209,8 @@ class _Builder:
         for name in (name for job in jobs for name in (*job.inputs, *job.outputs)):
             if name not in self.files:
                 path = Path(name)
-                shown = path.name if path.is_absolute() else name  # no folders of the user's machine
+                # no folders of the user's machine
+                shown = f"elsewhere/{len(self.files)}/{path.name}" if path.is_absolute() else name
                 properties = (_file_properties(path) if path.is_file() else {}) | {"name": shown}
                 self.files[name] = self._entity(f"#{quote(shown)}", "CreativeWork", **properties)
 
@@ -215,22 +222,30 @@ class _Builder:
             rule: self._entity(f"#step/{rule}", "HowToStep", name=rule, position=str(position), workExample=tools[rule])
             for position, rule in enumerate(rules, 1)
         }
-        self.workflow["step"], self.workflow["hasPart"] = list(steps.values()), list(tools.values())
+        self.workflow["step"], self.workflow["hasPart"] = _value(steps.values()), _value(tools.values())
         actions = {rule: [] for rule in rules}
         for number, job in enumerate(jobs, 1):
-            action = self._action(f"#job/{number}", f"{job.rule}: {', '.join(job.outputs)}", tools[job.rule], [job])
-            action["object"] = [self.files[name] for name in job.inputs]
-            action["result"] = [self.files[name] for name in job.outputs]
+            action = self._action(f"#job/{number}", job.rule, tools[job.rule], [job])
+            action["description"] = f"Job {number} of {len(jobs)}, which wrote {', '.join(job.outputs)}."
+            if job.inputs:
+                action["object"] = _value(self.files[name] for name in job.inputs)
+            action["result"] = _value(self.files[name] for name in job.outputs)
             actions[job.rule].append(action)
         run = self._action("#run", f"run {self.manifest['run']}", self.workflow, jobs)
-        run["object"] = [self.config]
-        run["result"] = [entity for entity in self.files.values() if "File" in entity.type]
+        run["description"] = f"All {len(jobs)} jobs that the figures, claims and tables of the run are made by."
+        run["object"] = self.config
+        run["result"] = _value(entity for entity in self.files.values() if "File" in entity.type)
         controls = [
-            self._entity(f"#control/{rule}", "ControlAction", instrument=steps[rule], object=actions[rule])
+            self._entity(f"#control/{rule}", "ControlAction", instrument=steps[rule], object=_value(actions[rule]))
             for rule in rules
         ]
         self._entity(
-            "#orchestration", "OrganizeAction", name="Snakemake", instrument=self.engine, object=controls, result=run
+            "#orchestration",
+            "OrganizeAction",
+            name="Snakemake",
+            instrument=self.engine,
+            object=_value(controls),
+            result=run,
         )
         self.crate.root_dataset["mentions"] = [run, *(action for of_rule in actions.values() for action in of_rule)]
         if "endTime" in run:
@@ -254,6 +269,12 @@ class _Builder:
         for key, value in properties.items():
             entity[key] = value
         return entity
+
+
+def _value(entities: Iterable[Any]) -> Any:
+    """The value of a property: one entity alone, several as a list."""
+    found = list(entities)
+    return found[0] if len(found) == 1 else found
 
 
 def _file_properties(path: Path) -> dict[str, str]:
