@@ -6,7 +6,7 @@
 # make test-slurm  environment, then the tests on a SLURM of one node, which is installed if it is missing
 # make test-recorder  environment and transformers, then the recorder on a model of that package
 # make test-browser   environment and Playwright, then the pages in a headless browser
-# make test-packaging  environment, rocrate, a validator and snakedeploy, then crates and deployment
+# make test-packaging  environment and tools for crates, deployment and recipes, then tests with these
 # make bench       environment, then the benchmarks
 # make gpu-check   checks and measurements on a machine with a GPU, at most 8 minutes: docs/gpu.md
 # make gpu-paper   trains preset paper for some minutes from its last state: make gpu-paper MINUTES=20

@@ -57,6 +57,7 @@ def test_a_module_without_a_config_has_that_of_its_checkout_and_makes_files(fres
     assert (elsewhere.root / "results/tiny/checkpoints/iteration_000000.safetensors").exists()
 
 
+@pytest.mark.runs
 def test_a_module_from_a_git_repository_plans_the_same_jobs_and_makes_files(
     fresh, planned, elsewhere, tmp_path_factory, monkeypatch
 ):
@@ -76,9 +77,9 @@ def test_a_module_from_a_git_repository_plans_the_same_jobs_and_makes_files(
 def test_the_snakefile_of_the_catalog_plans_the_same_jobs_and_repeats_none(fresh, planned):
     catalog = ("-s", "workflow/Snakefile")
     assert fresh.plan(*FIGURES_AND_MORE, *catalog) == planned
-    assert fresh.plan(*catalog) == fresh.plan() != {}
-    fresh.succeed("results/tiny/data/tokens.json")
-    assert fresh.plan("results/tiny/data/tokens.json", *catalog) == {}
+    assert "plot_fig5" in fresh.plan(*catalog)  # its default target
+    fresh.succeed("results/tiny/data/tokens.json", *catalog)
+    assert fresh.plan("results/tiny/data/tokens.json") == {}
 
 
 def test_every_rule_that_plots_has_a_row_a_module_a_caption_and_a_category(fresh):
