@@ -82,6 +82,12 @@ def test_the_snakefile_of_the_catalog_plans_the_same_jobs_and_repeats_none(fresh
     assert fresh.plan("results/tiny/data/tokens.json") == {}
 
 
+def test_a_missing_image_of_the_container_is_reported_before_any_job(fresh):
+    done = fresh.run("-n", "--software-deployment-method", "apptainer")
+    assert done.returncode == 1
+    assert "envs/twoscale.sif: found no image, expected the one that" in done.stdout + done.stderr
+
+
 def test_every_rule_that_plots_has_a_row_a_module_a_caption_and_a_category(fresh):
     rules = set(fresh.succeed("--list-rules").stdout.split())
     assert {rule for rule in rules if rule.startswith("plot_")} == {f"plot_{figure.name}" for figure in FIGURES}

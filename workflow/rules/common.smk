@@ -92,7 +92,9 @@ def one_sentence():
 
 with one_sentence():
     if IN_CONTAINER and not IMAGE.exists():
-        raise InputError(f"{IMAGE}: found no image, expected the one that envs/apptainer.def or envs/Dockerfile builds.")
+        raise InputError(
+            f"{IMAGE}: found no image, expected the one that envs/apptainer.def or envs/Dockerfile builds."
+        )
     if CONFIG.exists():
         read_yaml(CONFIG)  # Snakemake does not say which line of a broken file is wrong
 
