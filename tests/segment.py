@@ -20,7 +20,7 @@ from twoscale.model.checkpoints import Header
 from twoscale.model.transformer import initialise
 
 TRAINER = Path(__file__).parents[1] / "scripts" / "train_segment.py"
-TIMEOUT = 240  # seconds; far more than a segment takes
+TIMEOUT = 2400  # seconds; far more than a segment takes
 SEED = 11
 DIGEST = "of no text"
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
