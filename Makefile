@@ -5,6 +5,7 @@
 # make test-long   environment, then the long versions of tests: fuzzing, kills
 # make test-slurm  environment, then the tests on a SLURM of one node, which is installed if it is missing
 # make test-recorder  environment and transformers, then the recorder on a model of that package
+# make test-release   environment, transformers and lm-eval, then released models in both
 # make test-browser   environment and Playwright, then the pages in a headless browser
 # make bench       environment, then the benchmarks
 # make gpu-check   checks and measurements on a machine with a GPU, at most 8 minutes: docs/gpu.md
@@ -21,7 +22,7 @@ MINUTES ?= 20
 GPU_PYTHON = PYTHONPATH=src $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
 .DEFAULT_GOAL := all
-.PHONY: all env test test-runs test-long test-pythons test-slurm test-recorder test-browser bench gpu-check gpu-paper mutants plan generated lint format report clean-env
+.PHONY: all env test test-runs test-long test-pythons test-slurm test-recorder test-release test-browser bench gpu-check gpu-paper mutants plan generated lint format report clean-env
 
 all: env
 	$(BIN)/snakemake --cores all
@@ -59,6 +60,11 @@ test-slurm: env
 test-recorder: env
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.txt -r tests/recorder/requirements.txt
 	$(BIN)/python -m pytest tests/recorder
+
+# without transformers and lm-eval, where they cannot be installed, the tests are skipped and say so
+test-release: env
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.txt -r tests/release/requirements.txt
+	$(BIN)/python -m pytest tests/release
 
 # without Playwright or a browser, where they cannot be installed, the tests are skipped and say so
 test-browser: env

@@ -7,6 +7,7 @@ snakemake results/fig4.pdf      one figure and what it needs
 snakemake variants              the model under several variants of the paper, side by side
 snakemake seeds                 the run under several seeds: spread of every quantity, verdicts over seeds
 snakemake snapshot              figures, claims and tables of the run in one folder, with a manifest
+snakemake release               the trained model as a folder that the transformers library loads
 snakemake controls              the model beside models without loops, and what the loops buy
 snakemake starts                the model from several starts of the projection, and the angles that follow
 snakemake -n                    what would be done

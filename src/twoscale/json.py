@@ -1,18 +1,16 @@
-"""Canonical JSON: equal values have equal strings, so they can be compared and hashed as text. JSON of strangers."""
+"""Canonical JSON, and JSON of strangers."""
 
-import json
 from functools import cache
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from twoscale.canonical import canonical_json
+
+__all__ = ["Count", "canonical_json", "checked", "parse"]
+
 T = TypeVar("T")
 Count = Annotated[int, Field(ge=0, lt=2**63)]
-
-
-def canonical_json(value: Any) -> str:
-    """`value` as JSON with sorted keys and no spaces. Tuples become lists."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def parse(content: str | bytes, form: type[T]) -> T:

@@ -21,6 +21,7 @@ from twoscale import tables
 from twoscale.config import Config, CriterionConfig, ExitsConfig, ModelConfig
 from twoscale.errors import InputError
 from twoscale.escaping import rst
+from twoscale.export.released import check_released
 from twoscale.figures.catalogue import FIGURES, Figure, one_seed, report_values, table
 from twoscale.files import sha256
 from twoscale.fingerprint import criterion_file_fingerprint, fingerprint
@@ -256,6 +257,12 @@ class Runs:
     def checkpoint_file(self, wildcards: Any) -> str:
         """Input function: the checkpoint at the wildcard `iteration`."""
         return self.checkpoint(wildcards.run, int(wildcards.iteration))
+
+    def release_checkpoints(self, wildcards: Any) -> list[str]:
+        """Input function: all checkpoints of the run, the last one last. InputError for a model without a release."""
+        run, config = self._of(wildcards)
+        check_released(run, config.model)
+        return [self.checkpoint(run, iteration) for iteration in self.iterations(run)]
 
     def previous_iteration(self, run: str, iteration: int) -> int:
         """The iteration that the segment ending at `iteration` starts from. Raises InputError off the schedule."""

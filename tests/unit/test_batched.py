@@ -27,8 +27,9 @@ from tests.unit.test_engine import (
 from twoscale.errors import InputError
 from twoscale.exits.batched import BatchedDecoder, BatchOptions, next_station
 from twoscale.exits.criteria import CRITERIA, ExitCriterion, make_criterion
-from twoscale.exits.generation import Sampling, generate
+from twoscale.exits.generation import generate
 from twoscale.exits.looping import Request
+from twoscale.exits.sampling import Sampling
 
 LENGTHS = ((1, 9), (3, 12), (6, 7), (2, 4), (1, 12))  # tokens of each prompt, and of each prompt with what follows
 

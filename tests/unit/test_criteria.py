@@ -9,15 +9,8 @@ import torch
 from tests import reference_engine
 from twoscale import config
 from twoscale.errors import InputError
-from twoscale.exits.criteria import (
-    CRITERIA,
-    configured_criteria,
-    keep_rows,
-    load_criterion,
-    make_criterion,
-    raise_failure,
-    register,
-)
+from twoscale.exits.criteria import CRITERIA, keep_rows, make_criterion, raise_failure, register
+from twoscale.exits.criterion_file import configured_criteria, load_criterion
 from twoscale.exits.decoder import PatienceCounter
 
 NEVER = None

@@ -29,7 +29,8 @@ from twoscale.data.shards import TokenShard, join_tokens, read_digest
 from twoscale.data.text import Document, iter_shards, rows
 from twoscale.data.text_files import local_documents
 from twoscale.data.tokenizer import load_tokenizer, train_bpe
-from twoscale.exits.criteria import load_criterion, make_criterion
+from twoscale.exits.criteria import make_criterion
+from twoscale.exits.criterion_file import load_criterion
 from twoscale.fingerprint import criterion_file_fingerprint
 from twoscale.json import canonical_json
 from twoscale.model import checkpoints

@@ -18,8 +18,9 @@ from tests.unit.test_engine import (
 from twoscale.errors import InputError
 from twoscale.exits.criteria import CRITERIA, make_criterion
 from twoscale.exits.decoder import Decoder, DecoderOptions
-from twoscale.exits.generation import Sampling, Speculation, generate
+from twoscale.exits.generation import Speculation, generate
 from twoscale.exits.parallel import evaluate
+from twoscale.exits.sampling import Sampling
 
 PROMPT = [3, 1, 4]
 GREEDY = Sampling()

@@ -12,8 +12,8 @@ SOURCE = Path(__file__).parents[2] / "src" / "twoscale"
 # Lowest first. A module imports from its own floor and from those before it.
 FLOORS = [
     {
-        *("escaping", "errors", "files", "json", "progress", "rng", "tables", "fingerprint", "gpu_lease", "kept"),
-        *("machine", "launch"),
+        *("escaping", "errors", "files", "canonical", "json", "progress", "rng", "tables", "fingerprint", "gpu_lease"),
+        *("kept", "machine", "launch"),
     },
     {"config"},
     {"data"},
@@ -22,6 +22,7 @@ FLOORS = [
     {"dynamics"},
     {"exits"},
     {"analysis"},
+    {"export"},
     {"figures"},
     {"workflow", "recorded_run", "job_errors"},
     {"preflight"},

@@ -14,7 +14,10 @@ import yaml
 from tests.workflow.dry_run import dry_run
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("Snakefile", "config.yaml", "pyproject.toml", "workflow", "profiles", "scripts", "src", "envs")
+PARTS = (
+    *("Snakefile", "config.yaml", "pyproject.toml", "CITATION.cff", "LICENSE"),
+    *("workflow", "profiles", "scripts", "src", "envs"),
+)
 # Rules without a job.
 TARGETS = {
     "all",
@@ -27,6 +30,7 @@ TARGETS = {
     "explore",
     "seeds",
     "snapshot",
+    "release",
 }
 
 # One long segment with partial states every few iterations, its checkpoint and its partial state.

@@ -1,5 +1,6 @@
 """The config: sections and their checks, layers and runs, and the identities derived from them."""
 
+from twoscale.config.definitions import NOISE_STD, THRESHOLD_TYPES, ModelSizes, check_threshold
 from twoscale.config.identity import (
     CHARACTERS_PER_TOKEN,
     FILE_SOURCES,
@@ -39,9 +40,7 @@ from twoscale.config.loading import (
 from twoscale.config.sections import (
     BYTES_VOCAB_SIZE,
     GPT2_VOCAB_SIZE,
-    NOISE_STD,
     SECTIONS,
-    THRESHOLD_TYPES,
     CalibrationConfig,
     ComputeConfig,
     Config,
@@ -68,7 +67,6 @@ from twoscale.config.sections import (
     TrainConfig,
     TrajectoriesConfig,
     VariantsConfig,
-    check_threshold,
 )
 
 __all__ = [
@@ -99,6 +97,7 @@ __all__ = [
     "FiguresConfig",
     "LensConfig",
     "ModelConfig",
+    "ModelSizes",
     "OracleConfig",
     "ParetoConfig",
     "PathIndependenceConfig",

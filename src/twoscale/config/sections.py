@@ -5,7 +5,6 @@ Defaults are the values of the paper (arXiv 2509.23314). Sources: "§" is a sect
 `twoscale.config.reference` generates the JSON schema, paper.yaml and docs/config.md from these classes.
 """
 
-import math
 import re
 from collections.abc import Mapping
 from itertools import pairwise
@@ -22,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from twoscale.config.definitions import NOISE_STD, THRESHOLD_TYPES, ModelSizes, check_threshold
 from twoscale.config.identity import (
     FILE_SOURCES,
     boundary_label,
@@ -37,29 +37,8 @@ FILE_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 # Number of token ids of the tokenizers whose size is not configurable.
 GPT2_VOCAB_SIZE = 50257
 BYTES_VOCAB_SIZE = 257  # 256 bytes and the end of text
-NOISE_STD = math.sqrt(2 / 5)  # of the initial state, before truncation at three deviations ([G])
 HALF = 0.5  # share of the state in the blend that the projection may start from
 COMMIT = r"[0-9a-f]{40}"
-
-# Type of the thresholds of each built-in exit criterion; criteria from a user's file take positive numbers.
-THRESHOLD_TYPES: dict[str, type] = {
-    "fixed": int,
-    "step_norm": float,
-    "step_norm_relative": float,
-    "kl": float,
-    "acceleration": float,
-    "acceleration_normalized": float,
-    "acceleration_relative": float,
-    "entropy_diff": float,
-    "argmax_stability": int,
-    "cosine": float,
-    "minp_kl": float,
-    "confidence": float,
-    "margin": float,
-    "entropy": float,
-    "exit_gate": float,
-    "probe": float,
-}
 
 
 # --- types of values ------------------------------------------------------------------------------------------------
@@ -291,7 +270,7 @@ class RotaryScaling(Section):
     original_context_length: Count = key(8192, "Tokens of the context before the stretch.", source="Llama 3.1")
 
 
-class ModelConfig(Section):
+class ModelConfig(ModelSizes, Section):
     """Architecture of the model, and where its weights come from."""
 
     architecture: str = key(
@@ -455,30 +434,6 @@ class ModelConfig(Section):
     )
 
     @property
-    def head_dim(self) -> int:
-        return self.hidden_size // self.num_heads
-
-    @property
-    def kv_heads(self) -> int:
-        """Heads of keys and values."""
-        return self.num_kv_heads or self.num_heads
-
-    @property
-    def mlp_width(self) -> int:
-        """Hidden size of the MLP."""
-        return self.mlp_size or 4 * self.hidden_size
-
-    @property
-    def embedding_factor(self) -> float:
-        """Factor of the embedding."""
-        return math.sqrt(self.hidden_size) if self.embedding_scale is None else self.embedding_scale
-
-    @property
-    def padded_vocab_size(self) -> int:
-        """Rows of the embedding: the vocabulary size rounded up to a multiple."""
-        return math.ceil(self.vocab_size / self.vocab_multiple) * self.vocab_multiple
-
-    @property
     def group_labels(self) -> tuple[str, ...]:
         """Names of the groups in tables: "4", "5-6", "7"."""
         return tuple(group_label(group) for group in self.groups)
@@ -497,20 +452,9 @@ class ModelConfig(Section):
         return (entry, f"{label}->coda") if core[-1] < self.num_layers else (entry,)
 
     @property
-    def draws_noise(self) -> bool:
-        """Whether the states of a token depend on the seed of the noise."""
-        return bool(self.groups) and ("noise" in self.state_init or self.loop_noise > 0)
-
-    @property
     def typical_loops(self) -> int:
         """The whole number of loop steps next to `mean_loops`, at least 1."""
         return max(1, round(self.mean_loops))
-
-    @property
-    def effective_depth(self) -> float:
-        """Layers applied per token at the mean loop count: a looped layer counts `mean_loops` times."""
-        looped = sum(len(group) for group in self.groups)
-        return self.num_layers - looped + looped * self.mean_loops
 
     @model_validator(mode="after")
     def _check_heads(self) -> Self:
@@ -787,7 +731,7 @@ def check_criteria(key: str, criteria: Mapping[str, CriterionConfig], max_loops:
     for name, entry in criteria.items():
         _check_origin(f"{key}.{name}", name, entry)
         for threshold in entry.thresholds:
-            check_threshold(name, threshold, max_loops, key)
+            check_threshold(name, threshold, max_loops, f"config key {key}.{name}.thresholds", "exits.max_loops")
 
 
 def _check_origin(key: str, name: str, entry: CriterionConfig) -> None:
@@ -806,20 +750,6 @@ def _check_origin(key: str, name: str, entry: CriterionConfig) -> None:
         raise InputError(
             f"config key {key}: unknown criterion, expected one of {', '.join(THRESHOLD_TYPES)}, or a file and a class"
             f"{did_you_mean(name, THRESHOLD_TYPES)}."
-        )
-
-
-def check_threshold(criterion: str, threshold: Any, max_loops: int | None, key: str = "exits.criteria") -> None:
-    """Refuse a threshold that is not a positive finite number of the criterion's type."""
-    whole = THRESHOLD_TYPES.get(criterion, float) is int
-    good_type = isinstance(threshold, int if whole else (int, float)) and not isinstance(threshold, bool)
-    if not good_type or not math.isfinite(threshold) or threshold <= 0:
-        expected = "a whole number of loops" if whole else "a number"
-        raise InputError(f"config key {key}.{criterion}.thresholds: found {threshold!r}, expected {expected} > 0.")
-    if criterion == "fixed" and max_loops is not None and threshold > max_loops:
-        raise InputError(
-            f"config key {key}.{criterion}.thresholds: found {threshold}, expected at most exits.max_loops = "
-            f"{max_loops}."
         )
 
 

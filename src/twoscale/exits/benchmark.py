@@ -15,7 +15,8 @@ from twoscale import progress
 from twoscale.config import ExitsConfig
 from twoscale.data.batches import HeldOut
 from twoscale.exits.controls import Planned, Row, measure_controls
-from twoscale.exits.criteria import ExitCriterion, configured_criteria, make_criterion
+from twoscale.exits.criteria import ExitCriterion, make_criterion
+from twoscale.exits.criterion_file import configured_criteria
 from twoscale.exits.decoder import Decoder, DecoderOptions, evaluate_by_position, evaluate_planned
 from twoscale.exits.kv_cache import KVCache, distinct_slots
 from twoscale.exits.parallel import LoopCounts, evaluate

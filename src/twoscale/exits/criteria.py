@@ -22,35 +22,22 @@ triggered the exit ("previous") or the one after it ("new"). `needs_readout` say
 probabilities of exit (N,). `larger_is_later` says in which direction the threshold is strict.
 """
 
-import importlib.util
-import inspect
 import math
 import traceback
 from collections.abc import Callable, Mapping
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
 from typing import ClassVar, NoReturn
 
 import torch
 from torch import Tensor
 
-from twoscale.config import THRESHOLD_TYPES, CriterionConfig
-from twoscale.dynamics import measures
+from twoscale.config import THRESHOLD_TYPES
+from twoscale.dynamics.measures import acceleration, acceleration_normalized, cosine, kl_divergence, norm, relative
 from twoscale.errors import InputError, did_you_mean, first_line
 from twoscale.model.interface import Readout
 from twoscale.model.loss import entropies
 
 State = dict[str, Tensor]
-
-KEEPS = ("previous", "new")
-RENAMED_ATTRIBUTES = {"returns": "keeps", "hits": "patience", "needs_decoder": "needs_readout"}
-METHODS = {  # name -> arguments
-    "__init__": "(self, threshold)",
-    "start": "(self, x0)",
-    "update": "(self, state, x_new, readout)",
-}
-_USERS_MODULE = "users_exit_criterion"
 
 
 class ExitCriterion:
@@ -141,7 +128,7 @@ class StepNorm(ExitCriterion):
 
     def statistic(self, x: Tensor, x_new: Tensor) -> Tensor:
         """The statistic below tau, from the states before and after a loop step: (N, C) twice -> (N,)."""
-        return measures.norm(x_new - x)
+        return norm(x_new - x)
 
 
 @register("step_norm_relative")
@@ -152,7 +139,7 @@ class StepNormRelative(StepNorm):
     """
 
     def statistic(self, x: Tensor, x_new: Tensor) -> Tensor:
-        return measures.relative(super().statistic(x, x_new), x)
+        return relative(super().statistic(x, x_new), x)
 
 
 @register("cosine")
@@ -163,7 +150,7 @@ class Cosine(StepNorm):
     """
 
     def statistic(self, x: Tensor, x_new: Tensor) -> Tensor:
-        return 1 - measures.cosine(x_new, x)
+        return 1 - cosine(x_new, x)
 
 
 @register("kl")
@@ -183,7 +170,7 @@ class KL(ExitCriterion):
     def update(self, state: State, x_new: Tensor, readout: Readout) -> tuple[Tensor, State]:
         previous = readout(state["x0"]).log_softmax(-1) if "x0" in state else state["log_p"]
         log_p = readout(x_new).log_softmax(-1)
-        return self.below(measures.kl_divergence(log_p, previous)), {"log_p": log_p}
+        return self.below(kl_divergence(log_p, previous)), {"log_p": log_p}
 
 
 @register("minp_kl")
@@ -203,7 +190,7 @@ class MinPKL(ExitCriterion):
     def update(self, state: State, x_new: Tensor, readout: Readout) -> tuple[Tensor, State]:
         log_q = self.filtered(readout(x_new))
         previous = state["log_q"] if state else torch.full_like(log_q, -math.log(log_q.shape[-1]))
-        return self.below(measures.kl_divergence(previous, log_q)), {"log_q": log_q}
+        return self.below(kl_divergence(previous, log_q)), {"log_q": log_q}
 
     def filtered(self, logits: Tensor) -> Tensor:
         """Logits (N, V) -> log-probabilities (N, V) after the filter."""
@@ -336,7 +323,7 @@ class Acceleration(ExitCriterion):
 
     def statistic(self, x: Tensor, update: Tensor, previous: Tensor) -> Tensor:
         """The statistic below tau, from a state, its update and the update before, (N, C) each -> (N,)."""
-        return measures.acceleration(update, previous)
+        return acceleration(update, previous)
 
 
 @register("acceleration_normalized")
@@ -348,7 +335,7 @@ class AccelerationNormalized(Acceleration):
     """
 
     def statistic(self, x: Tensor, update: Tensor, previous: Tensor) -> Tensor:
-        return measures.acceleration_normalized(update, previous)
+        return acceleration_normalized(update, previous)
 
 
 @register("acceleration_relative")
@@ -359,7 +346,7 @@ class AccelerationRelative(Acceleration):
     """
 
     def statistic(self, x: Tensor, update: Tensor, previous: Tensor) -> Tensor:
-        return measures.relative(super().statistic(x, update, previous), x)
+        return relative(super().statistic(x, update, previous), x)
 
 
 @register("exit_gate")
@@ -404,83 +391,16 @@ def raise_failure(criterion: type[ExitCriterion], method: str, error: Exception)
     if criterion.file is None or isinstance(error, InputError):
         raise error
     raise InputError(
-        f"{_place(criterion.file, error)}: {criterion.__name__}.{method} raised {type(error).__name__}: "
+        f"{place_in(criterion.file, error)}: {criterion.__name__}.{method} raised {type(error).__name__}: "
         f"{first_line(error)}, expected no exception."
     ) from error
 
 
-def _place(file: str, error: Exception) -> str:
+def place_in(file: str, error: Exception) -> str:
     """A user's file with the last of its lines that an exception has passed."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == Path(file).resolve()]
     return f"exit criterion file {file}" + (f", line {lines[-1]}" if lines else "")
-
-
-# --- criteria of the user ----------------------------------------------------------------------------------------
-
-
-def configured_criteria(entries: Mapping[str, CriterionConfig]) -> dict[str, type[ExitCriterion]]:
-    """The built-in criteria, and those of the user: entries of `exits.criteria` with a file and a class."""
-    return CRITERIA | {
-        name: load_criterion(entry.file, entry.class_name) for name, entry in entries.items() if entry.file is not None
-    }
-
-
-def load_criterion(file: str, name: str) -> type[ExitCriterion]:
-    """The class `name` of a Python file; an InputError if it is not an exit criterion."""
-    criterion = getattr(_load_module(file), name, None)
-    if criterion is None:
-        raise InputError(f"exit criterion file {file}: found no class '{name}', expected one.")
-    if not (isinstance(criterion, type) and issubclass(criterion, ExitCriterion)):
-        raise InputError(
-            f"exit criterion file {file}: '{name}' is no exit criterion, expected a subclass of ExitCriterion."
-        )
-    if (wrong := _wrong_method(criterion) or _wrong_attribute(criterion)) is not None:
-        raise InputError(f"exit criterion file {file}: class '{name}' {wrong}.")
-    if criterion.__module__ == _USERS_MODULE:  # not a built-in that the file imports
-        criterion.file = file
-    return criterion
-
-
-def _wrong_method(criterion: type[ExitCriterion]) -> str | None:
-    """What is wrong with the methods of a class, as the end of a sentence; None if nothing is."""
-    for method, arguments in METHODS.items():
-        found = getattr(criterion, method)
-        if method != "__init__" and found is getattr(ExitCriterion, method):
-            return f"lacks the method {method}, expected {method}{arguments}"
-        signature = inspect.signature(found)
-        try:
-            signature.bind(*arguments.split(","))
-        except TypeError:
-            return f"has {method}{signature}, expected {method}{arguments}"
-    return None
-
-
-def _wrong_attribute(criterion: type[ExitCriterion]) -> str | None:
-    """What is wrong with the attributes of a class, as the end of a sentence; None if nothing is."""
-    for old, new in RENAMED_ATTRIBUTES.items():
-        if hasattr(criterion, old):
-            return f"has the attribute {old}, which was renamed, expected {new}"
-    if criterion.keeps not in KEEPS:
-        return f"has keeps = {criterion.keeps!r}, expected one of {', '.join(KEEPS)}"
-    if not isinstance(criterion.patience, int) or criterion.patience < 1:
-        return f"has patience = {criterion.patience!r}, expected a whole number of loop steps, at least 1"
-    return None
-
-
-def _load_module(file: str) -> ModuleType:
-    if not Path(file).is_file():
-        raise InputError(f"exit criterion file {file}: found no such file, expected Python code with the class.")
-    spec = importlib.util.spec_from_file_location(_USERS_MODULE, file, loader=SourceFileLoader(_USERS_MODULE, file))
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # the user's code may raise anything
-        raise InputError(
-            f"{_place(file, error)}: does not import ({type(error).__name__}: {first_line(error)}), expected "
-            "Python code that does."
-        ) from error
-    return module
 
 
 def keep_rows(state: State, rows: Tensor) -> State:

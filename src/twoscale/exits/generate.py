@@ -24,11 +24,12 @@ from twoscale.data.tokenizer import load_tokenizer
 from twoscale.errors import InputError
 from twoscale.escaping import neutralise
 from twoscale.exits import probe
-from twoscale.exits.criteria import CRITERIA, ExitCriterion, load_criterion, make_criterion
+from twoscale.exits.criteria import CRITERIA, ExitCriterion, make_criterion
+from twoscale.exits.criterion_file import load_criterion
 from twoscale.exits.decoder import Decoder, DecoderOptions
 from twoscale.exits.generate_batch import check_options as check_batch_options
 from twoscale.exits.generate_batch import generate_batch, read_prompts
-from twoscale.exits.generation import NewToken, Sampling, Speculation, generate
+from twoscale.exits.generation import NewToken, Speculation, generate
 from twoscale.exits.loop_heatmap import (
     TokenSpan,
     Utf8Stream,
@@ -39,6 +40,7 @@ from twoscale.exits.loop_heatmap import (
     terminal_scale,
 )
 from twoscale.exits.readout import READOUTS
+from twoscale.exits.sampling import Sampling
 from twoscale.files import replacing
 from twoscale.machine import check_cuda
 from twoscale.model.published.folder import PublishedFolder

@@ -12,8 +12,9 @@ import numpy as np
 from twoscale.errors import InputError
 from twoscale.exits.batched import BatchedDecoder, BatchOptions
 from twoscale.exits.criteria import ExitCriterion
-from twoscale.exits.generation import NewToken, Sampling, check_prompt
+from twoscale.exits.generation import NewToken, check_prompt
 from twoscale.exits.looping import Request
+from twoscale.exits.sampling import Sampling
 from twoscale.model.trained_run import TrainedRun
 
 # Options that are about one text, with their values where they are not given.

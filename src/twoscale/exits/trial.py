@@ -15,7 +15,8 @@ from twoscale.config import ExitsConfig
 from twoscale.errors import InputError
 from twoscale.exits.benchmark import operating_points
 from twoscale.exits.contract import Decisions
-from twoscale.exits.criteria import ExitCriterion, configured_criteria, make_criterion
+from twoscale.exits.criteria import ExitCriterion, make_criterion
+from twoscale.exits.criterion_file import configured_criteria
 from twoscale.exits.decoder import Decoder, DecoderOptions
 from twoscale.exits.parallel import evaluate
 from twoscale.model.checkpoints import LoadedCheckpoint

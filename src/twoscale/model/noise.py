@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from twoscale import rng
 from twoscale.config import NOISE_STD, ModelConfig
 from twoscale.model.interface import Noise
+from twoscale.rng import integer_key, truncated_normal
 
 
 class EvaluationNoise:
@@ -42,7 +42,7 @@ class EvaluationNoise:
 
     def _stream(self, sequence: int, group: int, k: int, channels: int) -> Tensor:
         key = (self.seed, "evaluation", sequence, group) + ((k,) if k else ())
-        return torch.from_numpy(rng.truncated_normal(key, (self.context_length, channels), self.std))
+        return torch.from_numpy(truncated_normal(key, (self.context_length, channels), self.std))
 
 
 def training_noise(seed: int, iteration: int, first_sample: int, std: float = NOISE_STD) -> Noise:
@@ -63,7 +63,7 @@ def training_noise(seed: int, iteration: int, first_sample: int, std: float = NO
 
 def draw_on_host(out: Tensor, key: tuple, std: float) -> None:
     """Fill `out` with samples of N(0, std^2) truncated at +-3 std, the same on every machine."""
-    out.copy_(torch.from_numpy(rng.truncated_normal(key, tuple(out.shape), std)))
+    out.copy_(torch.from_numpy(truncated_normal(key, tuple(out.shape), std)))
 
 
 def draw_on_device(out: Tensor, key: tuple, std: float) -> None:
@@ -71,5 +71,5 @@ def draw_on_device(out: Tensor, key: tuple, std: float) -> None:
 
     The samples are a function of `key`, the shape and the kind of device.
     """
-    generator = torch.Generator(out.device).manual_seed(rng.integer_key(*key))
+    generator = torch.Generator(out.device).manual_seed(integer_key(*key))
     torch.nn.init.trunc_normal_(out, 0.0, std, -3 * std, 3 * std, generator=generator)

@@ -29,9 +29,10 @@ class RotaryEmbedding(nn.Module):
         _check_size(config)
         self.config = config
         self.pairs, self.join = PAIRS[config.rotary_pairs]
-        self._make_tables(torch.empty(()))
+        self.make_tables(torch.empty(()))
 
-    def _make_tables(self, like: Tensor) -> None:
+    def make_tables(self, like: Tensor) -> None:
+        """Compute the tables in the dtype and on the device of `like`."""
         # without values on "meta", where a model is only compared with the tensors of a file
         frequencies = rotary_frequencies(self.config).to("meta" if like.is_meta else "cpu")
         positions = torch.arange(self.config.context_length, dtype=torch.float64, device=frequencies.device)
@@ -45,7 +46,7 @@ class RotaryEmbedding(nn.Module):
         before = self.cos
         super()._apply(fn, recurse)
         if self.cos is not before:
-            self._make_tables(self.cos)
+            self.make_tables(self.cos)
         return self
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:

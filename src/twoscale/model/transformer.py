@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from twoscale import rng
 from twoscale.config import ModelConfig
 from twoscale.model.interface import Attend, CausalAttention, Noise, Stage, StageTrace, run_stages
 from twoscale.model.layers import GROUPS, TransformerBlock
@@ -26,6 +25,7 @@ from twoscale.model.linear import Linear, linear
 from twoscale.model.loss import linear_cross_entropy
 from twoscale.model.rms_norm import RMSNorm
 from twoscale.model.rotary import RotaryEmbedding
+from twoscale.rng import truncated_normal
 
 BLEND_NOISE = 0.04  # size of the random part in adapter_init = blend, relative to the share of its block
 
@@ -270,7 +270,7 @@ def initialise(config: ModelConfig, seed: int) -> LoopedTransformer:
             parameter.fill_(0.0 if name.endswith("bias") else 1.0)
             continue
         shape = tuple(parameter.shape)
-        values = rng.truncated_normal((seed, "init", _stream_name(name)), shape, initial_std(config, name))
+        values = truncated_normal((seed, "init", _stream_name(name)), shape, initial_std(config, name))
         parameter.copy_(torch.from_numpy(values))
         if name.endswith("mlp_in.weight") and config.mlp == "gated":
             parameter[config.mlp_width :] *= _output_factor(config)

@@ -1,0 +1,267 @@
+"""The model card of a release, README.md: what the model is, what it was trained on, and the verdicts on the claims."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from twoscale.analysis.claims import ALL, CLAIMS
+from twoscale.analysis.claims_page import interval, number, table
+from twoscale.analysis.evidence import Estimate
+from twoscale.analysis.seeds import MEAN
+from twoscale.config import ConfigSlice, DataConfig, ModelConfig, complete, text_label
+from twoscale.escaping import markdown
+from twoscale.model.flops import parameters
+from twoscale.training.environment import FIRST, Environment
+
+# Licence of the training text of sources that are not the user's.
+TEXT_LICENCES = {
+    "fineweb": "FineWeb is under the Open Data Commons Attribution License (ODC-By 1.0); its web pages have their own "
+    "terms.",
+    "python_docs": "The documentation of Python is under the PSF License Agreement.",
+}
+USERS_TEXT = "The terms of the training text, which comes from local files, are not known to the workflow."
+
+CARD = """\
+{front_matter}
+# {run}: a looped language model
+
+{structure} It was trained to reproduce *Two-Scale Latent Dynamics for Recurrent-Depth Transformers* (Pappone,
+Crisostomi, Rodolà, [arXiv 2509.23314](https://arxiv.org/abs/2509.23314)) with the library and workflow `twoscale`: run
+`{run}`, seed {seed}, {parameters} parameters. **It is not the model of the paper.** It is meant for measurements of
+looped models; it has not been tuned to follow instructions, and nothing about its text has been made safe.
+
+## Use
+
+PyTorch and transformers are enough; the code is in `modeling_twoscale.py`, so it has to be trusted:
+
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained(FOLDER, trust_remote_code=True)
+model = AutoModelForCausalLM.from_pretrained(FOLDER, trust_remote_code=True)
+inputs = tokenizer("Return the", return_tensors="pt")
+print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50)[0]))
+```
+
+{loops}A text has at most {context_length} tokens.{noise}
+
+## Model
+
+{architecture}
+
+## Training
+
+{training}
+
+{checkpoints}
+
+A checkpoint is loaded with `subfolder="iteration_…"`; without it the model is that of iteration {iteration}. The
+held-out loss is in nats per token at {held_out_loops} loop steps of each group, over {held_out_sequences} sequences.
+{claims}
+## Licence
+
+The code is under the MIT licence (`LICENSE`), and so are the weights unless their publisher says otherwise.
+{text_licence}
+
+## Citation
+
+```bibtex
+{citation}
+```
+"""
+
+LOOPED = """A decoder of {layers} layers whose groups {groups} are *looped*: a token passes each of them several times
+before it goes on."""
+UNLOOPED = "A decoder of {layers} layers without loops."
+
+LOOPS = """\
+The number of loop steps is an argument of the model and of `generate`, {max_loops} unless given:
+
+```python
+model.generate(**inputs, max_new_tokens=50, max_loops=4)
+model.generate(**inputs, max_new_tokens=50, exit_criterion="acceleration", exit_threshold=0.01)
+model(**inputs, exit_criterion="kl", exit_threshold=0.001).evaluations  # loop steps (group, text, token)
+```
+
+Exit criteria are those of the paper (`step_norm`, `kl`, `acceleration`) and further ones of the library.
+"""
+
+NOISE = """ The loops draw noise, which is a
+function of the seed ({seed}), the group and the position of a token: the same text always gives the same logits, in any
+batch. `from_pretrained(…, noise_seed=N)` draws other noise."""
+
+CLAIMS_HEADER = """
+## The claims of the paper on this model
+
+A claim *holds* if the 95 % intervals of all its findings are within their bounds, and *does not hold* if one of them is
+outside. Intervals are bootstraps over held-out documents, for latency over timed prompts. The verdicts are about this
+run with its size and text, not about the paper's model.
+"""
+
+
+def card(
+    config: ConfigSlice,
+    iterations: Sequence[int],
+    tokens: Mapping[str, Any],
+    log: pd.DataFrame,
+    environments: Sequence[Environment],
+    citation: Mapping[str, Any],
+    claims: pd.DataFrame | None = None,
+    seeds: pd.DataFrame | None = None,
+) -> str:
+    """Markdown with the front matter of the hub.
+
+    Args:
+        config: The slice with `run`, `seed`, `model`, `data`, `tokenizer`, `train` and `max_loops`.
+        iterations: Those of all checkpoints, ascending.
+        tokens: Content of the run's tokens.json.
+        log: Table "training".
+        environments: What the bits of training depend on besides config and code, of all segments.
+        citation: Content of CITATION.cff.
+        claims: Table "claims"; None for a model without loops.
+        seeds: Table "seeds", if the run has one.
+    """
+    model = config.model
+    structure = LOOPED if model.groups else UNLOOPED
+    return CARD.format(
+        front_matter=_front_matter(config.data),
+        run=config.run,
+        seed=config.seed,
+        structure=structure.format(layers=model.num_layers, groups=" | ".join(model.group_labels)),
+        parameters=f"{parameters(model):,}",
+        loops=LOOPS.format(max_loops=config.max_loops) if model.groups else "",
+        context_length=model.context_length,
+        noise=NOISE.format(seed=config.seed) if model.draws_noise else "",
+        architecture="\n".join(_architecture(model)),
+        training=_training(config, tokens, log, environments),
+        checkpoints="\n".join(_checkpoints(iterations, log)),
+        iteration=iterations[-1],
+        held_out_loops=config.train.held_out_loops,
+        held_out_sequences=config.train.held_out_sequences,
+        claims="" if claims is None else "\n".join(_claims(claims, seeds)),
+        text_licence=TEXT_LICENCES.get(config.data.source, USERS_TEXT),
+        citation="\n\n".join(_bibtex(citation)),
+    )
+
+
+def _front_matter(data: DataConfig) -> str:
+    values: dict[str, Any] = {
+        "license": "mit",
+        "library_name": "transformers",
+        "pipeline_tag": "text-generation",
+        "tags": ["looped-transformer", "recurrent-depth", "twoscale"],
+    }
+    if data.source == "fineweb":
+        values["datasets"] = [data.repository]
+    return f"---\n{yaml.safe_dump(values, sort_keys=False)}---\n"
+
+
+def _architecture(model: ModelConfig) -> list[str]:
+    """The keys of the section `model` of a trained model, with the paper's value where it differs."""
+    ours, paper = (complete(section) for section in (model, ModelConfig()))
+    own = ("architecture", "source", "repository", "revision", "folder")
+    rows = [
+        (f"`{name}`", f"`{json.dumps(value)}`", "" if value == paper[name] else f"`{json.dumps(paper[name])}`")
+        for name, value in ours.items()
+        if name not in own
+    ]
+    return table(("key", "value", "in the paper's model, if it differs"), rows)
+
+
+def _training(
+    config: ConfigSlice, tokens: Mapping[str, Any], log: pd.DataFrame, environments: Sequence[Environment]
+) -> str:
+    parts, train = tokens["parts"], config.train
+    text = markdown(text_label(config.data))
+    revision = f", commit {config.data.revision}" if config.data.source == "fineweb" else ""
+    sentences = [
+        f"Text: {text}{revision}; {parts['train.bin']['count']:,} tokens of {parts['train.bin']['documents']:,} "
+        f"documents for training, {parts['val.bin']['count']:,} of {parts['val.bin']['documents']:,} held out. "
+        f"The SHA-256 of the tokens is {tokens['digest']}.",
+        f"Tokenizer: {config.tokenizer.name}, {tokens['vocab_size']:,} ids.",
+        f"Training: {int(log['iteration'].iloc[-1]):,} iterations of {train.batch_size} sequences of "
+        f"{config.model.context_length} tokens, {int(log['tokens_seen'].iloc[-1]):,} tokens in total. "
+        f"The loop steps of each group are drawn at random, {config.model.mean_loops + 1:g} on average.",
+    ]
+    if environments:
+        shown = ({name: value for name, value in one.items() if name != FIRST} for one in environments)
+        unique = dict.fromkeys(", ".join(f"{name} {value}" for name, value in one.items()) for one in shown)
+        sentences.append(f"Environment: {markdown('; then '.join(unique))}.")
+    return "\n\n".join(sentences)
+
+
+def _checkpoints(iterations: Sequence[int], log: pd.DataFrame) -> list[str]:
+    losses = log.set_index("iteration")["held_out_loss"]
+    seen = log.set_index("iteration")["tokens_seen"]
+    rows = [(f"`iteration_{i:06d}`", f"{seen.get(i, 0):,}", number(losses.get(i, float("nan")))) for i in iterations]
+    return table(("sub-folder", "tokens seen", "held-out loss"), rows)
+
+
+def _claims(claims: pd.DataFrame, seeds: pd.DataFrame | None) -> list[str]:
+    verdicts = _verdicts(claims)
+    over_seeds = {} if seeds is None else _verdicts(seeds[seeds["seed"] == MEAN])
+    header = ("claim", "in short", "verdict")
+    if over_seeds:
+        names = [seed for seed in seeds["seed"].unique() if seed != MEAN]
+        header = (*header, f"over the seeds {', '.join(names)}")
+    rows = []
+    for claim in CLAIMS:
+        verdict = verdicts.get(claim.number)
+        if verdict is not None:
+            of_seeds = [over_seeds.get(claim.number, "")] if over_seeds else []
+            rows.append((str(claim.number), claim.title, f"**{verdict}**", *of_seeds))
+    judged = claims[(claims["scope"] != ALL) & (claims["bounds"].fillna("") != "")]
+    return [
+        CLAIMS_HEADER,
+        *table(header, rows),
+        "",
+        f"<details><summary>The {len(judged)} findings with their intervals</summary>",
+        "",
+        *table(("claim", "scope", "quantity", "value", "95 % interval", "bounds", "verdict"), _findings(judged)),
+        "",
+        "</details>",
+        "",
+    ]
+
+
+def _verdicts(rows: pd.DataFrame) -> dict[int, str]:
+    """Verdict of each claim, by its number."""
+    whole = rows[rows["scope"] == ALL]
+    return dict(zip(whole["claim"], whole["verdict"], strict=True))
+
+
+def _findings(judged: pd.DataFrame) -> Iterable[tuple[str, ...]]:
+    for row in judged.itertuples():
+        estimate = Estimate(row.value, row.low, row.high)
+        values = (number(estimate.value), interval(estimate), row.bounds, row.verdict)
+        yield (str(row.claim), row.scope, row.quantity, *values)
+
+
+def _bibtex(citation: Mapping[str, Any]) -> Iterable[str]:
+    """An entry for the project and one for each work that it cites."""
+    for entry in (citation, *citation.get("references", ())):
+        kind = "software" if entry.get("type") == "software" else "article"
+        fields = {
+            "title": entry["title"],
+            "author": " and ".join(_author(author) for author in entry["authors"]),
+            "year": entry.get("year"),
+            "url": entry.get("url"),
+        }
+        lines = [f"  {name} = {{{value}}}," for name, value in fields.items() if value]
+        word = next(w for w in entry["authors"][0].get("family-names", "twoscale").split())
+        yield "\n".join([f"@{kind}{{{word.lower()}{entry.get('year', '')},", *lines, "}"])
+
+
+def _author(author: Mapping[str, str]) -> str:
+    if "family-names" in author:
+        return f"{author['family-names']}, {author['given-names']}"
+    return "others" if author["name"] == "and others" else f"{{{author['name']}}}"
+
+
+def read_citation(path: Path) -> dict[str, Any]:
+    """CITATION.cff."""
+    return yaml.safe_load(path.read_text(encoding="utf-8"))

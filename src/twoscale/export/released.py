@@ -1,0 +1,16 @@
+"""Which models can be released."""
+
+from twoscale.config import ModelConfig
+from twoscale.errors import InputError
+
+
+def check_released(run: str, model: ModelConfig) -> None:
+    """Refuse a model whose weights were not trained here, or whose code no release contains."""
+    if model.source == "published":
+        found, expected = "a published model", "one that is trained here"
+    elif model.architecture != "transformer":
+        found = f"model.architecture: {model.architecture}"
+        expected = "transformer, the only one whose code a release contains"
+    else:
+        return
+    raise InputError(f"results/{run}/release: found {found}, expected {expected}.")

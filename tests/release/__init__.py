@@ -1,0 +1,1 @@
+"""Released models in the transformers library and in lm-eval: make test-release."""

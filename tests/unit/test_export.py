@@ -1,0 +1,268 @@
+"""The release of a model: its code, tokenizer, files and card. tests/release loads it with transformers."""
+
+import ast
+import json
+import shutil
+import subprocess
+import sys
+import types
+
+import numpy as np
+import pandas as pd
+import pytest
+import safetensors
+import torch
+import yaml
+from tokenizers import Tokenizer as Engine
+
+from tests import exported
+from tests.exported import CONTEXT, SEED, VARIANTS
+from tests.small import ROOT, train_config
+from twoscale import config as configs
+from twoscale.config import ConfigSlice, complete, plain
+from twoscale.data import tokenizer as tokenizers
+from twoscale.data.token_ids import CHARACTER_TO_BYTE
+from twoscale.errors import InputError
+from twoscale.export import model_card, sources, tokenizer_files
+from twoscale.export.folder import write_release
+from twoscale.export.released import check_released
+from twoscale.model.noise import EvaluationNoise
+
+TEXTS = ("Return the value.\n\n  x = [1, 2]\t# naïve — 日本語", "<|endoftext|> is text", "", " ", "a" * 40)
+CLASSES = "# --- twoscale.export.modeling "
+
+
+@pytest.fixture(scope="module")
+def code() -> str:
+    return sources.one_file()
+
+
+# --- the code --------------------------------------------------------------------------------------------------------
+
+
+def test_the_code_imports_only_torch_transformers_numpy_and_the_standard_library(code):
+    found = set()
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.ImportFrom):
+            assert not node.level
+            found.add(node.module.partition(".")[0])
+        elif isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+    assert found - sys.stdlib_module_names == {"numpy", "torch", "transformers"}
+
+
+def test_every_name_in_the_code_is_defined_once(code, tmp_path):
+    (tmp_path / "code.py").write_text(code, encoding="utf-8")
+    command = ["ruff", "check", "--isolated", "--no-cache", "--select", "F", "code.py"]
+    done = subprocess.run(
+        [sys.executable, "-m", *command], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_definitions_of_the_library_are_in_the_code_as_they_are(code):
+    for module in ("model/transformer", "model/layers", "exits/criteria", "exits/parallel", "rng"):
+        text = (ROOT / "src" / "twoscale" / f"{module}.py").read_text(encoding="utf-8")
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef):
+                assert ast.get_source_segment(text, node) in code
+
+
+def test_a_change_of_a_library_module_changes_the_code_in_the_same_way(code, tmp_path):
+    shutil.copytree(sources.LIBRARY / "twoscale", tmp_path / "twoscale", ignore=shutil.ignore_patterns("__pycache__"))
+    norm = tmp_path / "twoscale/model/rms_norm.py"
+    old, new = ".add_(eps)", ".add_(2 * eps)"
+    norm.write_text(norm.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
+    changed = sources.one_file(library=tmp_path)
+    assert changed == code.replace(old, new) != code
+
+
+@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
+def test_the_code_without_the_library_computes_the_logits_of_the_library(code, changes, monkeypatch):
+    """Its part before the classes of transformers, which are not needed for that."""
+    before = code.partition(CLASSES)[0]
+    alone = types.ModuleType("alone")
+    monkeypatch.setitem(sys.modules, "alone", alone)  # dataclasses look their module up
+    lines = [line for line in before.splitlines() if not line.startswith("from transformers")]
+    exec(compile("\n".join(lines), "alone", "exec"), vars(alone))
+    model = exported.job(**changes).model
+    theirs = alone.LoopedTransformer(alone.ModelConfig(json.loads(json.dumps(complete(model)))))
+    ours = exported.initialise(model, 0)
+    theirs.load_state_dict(ours.state_dict())
+    tokens = torch.arange(2 * CONTEXT).reshape(2, -1)
+    noise = [source(SEED, [0, 3], CONTEXT, 0.5) for source in (EvaluationNoise, alone.EvaluationNoise)]
+    loops = [3] * len(model.groups)
+    with torch.no_grad():
+        assert torch.equal(ours(tokens, loops, noise[0]), theirs(tokens, loops, noise[1]))
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("from twoscale import low\n", r"line 2: found `from twoscale import low`, expected imports of names"),
+        ("from twoscale.low import one as two\n", "expected imports of names under these names"),
+        ("def f():\n    from twoscale.low import one\n", "line 3: found an import in a function"),
+        ("from twoscale.low import other\n", "found no other of twoscale.low in the file"),
+        ("from twoscale.low import one\n\n\ndef one():\n    pass\n", "found the name one of twoscale.low again"),
+        ("from twoscale.low import one\n\n\ndef sum():\n    pass\n", "found the name sum of a built-in function"),
+        ("from math import one\nfrom twoscale.low import two\n", "found the imported name one with another meaning"),
+        ("for i in range(3):\n    print(i)\n", "expected only definitions and imports"),
+    ],
+)
+def test_a_module_that_cannot_be_part_of_one_file_is_refused(tmp_path, text, sentence):
+    (tmp_path / "twoscale").mkdir()
+    (tmp_path / "twoscale/low.py").write_text('"""Low."""\n\none = two = 1\n')
+    (tmp_path / "twoscale/high.py").write_text(f'"""High."""\n{text}')
+    with pytest.raises(ValueError, match=sentence):
+        sources.one_file("twoscale.high", tmp_path)
+
+
+# --- the tokenizer ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trained() -> str:
+    return tokenizers.train_bpe(["the loop and the state of the loop, naïve — 日本語\n\n  x = [1, 2]"] * 4, 290)
+
+
+@pytest.mark.parametrize("name", ["bpe", "bytes", "from_ranks"])
+def test_the_released_tokenizer_encodes_and_decodes_as_the_one_of_the_run(trained, tmp_path, name):
+    """A tokenizer of merges in tiktoken's format, such as GPT-2's, gets these in the format of `tokenizers`."""
+    path = tmp_path / "tokenizer.json"
+    path.write_text(trained, encoding="utf-8")
+    ours = tokenizers.byte_level() if name == "bytes" else tokenizers.load_bpe(path)
+    released = tokenizer_files.from_ranks(ours) if name == "from_ranks" else tokenizer_files.tokenizer_json(ours, path)
+    theirs = Engine.from_str(released)
+    theirs.encode_special_tokens = True  # split_special_tokens of transformers
+    for text in TEXTS:
+        ids = ours.encode(text)
+        assert theirs.encode(text).ids == ids
+        assert theirs.decode(ids, skip_special_tokens=False) == text
+    assert theirs.token_to_id(tokenizers.END_OF_TEXT) == ours.end_of_text
+    assert theirs.get_vocab_size() == ours.vocab_size
+
+
+def test_merges_are_those_of_training(trained, tmp_path):
+    (tmp_path / "tokenizer.json").write_text(trained, encoding="utf-8")
+    ranks = tokenizers.load_bpe(tmp_path / "tokenizer.json").encoding._mergeable_ranks
+    found = list(tokenizer_files.merges(ranks))
+    expected = [[bytes(map(CHARACTER_TO_BYTE.__getitem__, part)) for part in pair] for pair in _merges(trained)]
+    assert [list(pair) for pair in found] == expected != []
+
+
+def _merges(saved: str) -> list[list[str]]:
+    merges = json.loads(saved)["model"]["merges"]
+    return [pair.split(" ") if isinstance(pair, str) else pair for pair in merges]
+
+
+# --- the folder ------------------------------------------------------------------------------------------------------
+
+
+def test_a_release_has_every_checkpoint_and_the_last_one_at_the_top(tmp_path):
+    release = exported.export(tmp_path).folder
+    files = {"config.json", "generation_config.json", "model.safetensors", "modeling_twoscale.py"}
+    files |= {"tokenizer.json", "tokenizer_config.json"}
+    names = {"iteration_000000", "iteration_000020"}
+    assert {path.name for path in release.iterdir()} == files | names | {"README.md"}
+    for name in names:
+        assert {path.name for path in (release / name).iterdir()} == files
+    for name in files:
+        assert (release / name).samefile(release / "iteration_000020" / name)
+    first, last = (json.loads((release / f / "config.json").read_text()) for f in ("iteration_000000", "."))
+    assert (first["iteration"], last["iteration"], last["tokens_seen"]) == (0, 20, 1280)
+    assert (last["run"], last["noise_seed"], last["max_loops"]) == ("small", SEED, 5)
+    assert last["model"]["groups"] == [[2], [3]]
+    with safetensors.safe_open(release / "model.safetensors", framework="pt") as file:
+        assert file.metadata() == {"format": "pt"}
+        assert "model.groups.0.adapter.weight" in file.keys()  # noqa: SIM118 - not a mapping
+
+
+def test_the_same_run_gives_the_same_release(tmp_path):
+    first, second = (exported.export(tmp_path / name).folder for name in "ab")
+    for path in first.rglob("*.*"):
+        assert path.read_bytes() == (second / path.relative_to(first)).read_bytes()
+
+
+def test_a_checkpoint_of_another_seed_is_refused(tmp_path):
+    path = exported.checkpoint(tmp_path, 0)
+    config = ConfigSlice(dict(exported.job()._values) | {"seed": 12})
+    with pytest.raises(InputError, match="belongs to another configuration: seed is 11 there, expected 12"):
+        write_release(tmp_path / "release", [path], tokenizers.byte_level(), None, config, {})
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"source": "published", "folder": "/x"}, "found a published model, expected one that is trained here"),
+        ({"architecture": "mine"}, "found model.architecture: mine, expected transformer, the only one whose code"),
+    ],
+)
+def test_a_model_whose_code_or_weights_are_not_the_librarys_is_refused(changes, sentence):
+    with pytest.raises(InputError, match=f"^results/small/release: {sentence}"):
+        check_released("small", exported.job().model.model_copy(update=changes))
+
+
+# --- the card --------------------------------------------------------------------------------------------------------
+
+
+def rows(columns, *values) -> pd.DataFrame:
+    return pd.DataFrame(values, columns=columns.split())
+
+
+CLAIMS = rows(
+    "claim scope quantity value low high bounds verdict reason",
+    (1, "2", "norm", 0.02, 0.01, 0.03, "≤ 0.1", "holds", ""),
+    (1, "2", "norm, untrained", 0.5, 0.4, 0.6, "", "", ""),
+    (1, "all", "", np.nan, np.nan, np.nan, "", "holds", "every finding is within its bounds"),
+    (2, "all", "", np.nan, np.nan, np.nan, "", "not asked", "no training"),
+)
+
+
+def card(model=None, **further) -> str:
+    run = configs.runs({"preset": "tiny"}, lambda folder: {})["tiny"]
+    values = {name: plain(getattr(run, name)) for name in ("data", "tokenizer")}
+    values |= {"run": "small", "seed": SEED, "max_loops": 6, "train": plain(train_config())}
+    config = ConfigSlice(values | {"model": plain(model or exported.job().model)})
+    parts = {"train.bin": {"count": 4000, "documents": 7}, "val.bin": {"count": 500, "documents": 3}}
+    tokens = {"parts": parts, "digest": "ab" * 32, "vocab_size": 257}
+    log = rows("iteration tokens_seen held_out_loss", (10, 640, np.nan), (20, 1280, 3.25))
+    environments = [{"first_iteration": 1, "torch": "2.13.0"}, {"first_iteration": 11, "torch": "2.13.0"}]
+    citation = model_card.read_citation(ROOT / "CITATION.cff")
+    return model_card.card(config, [0, 10, 20], tokens, log, environments, citation, **further)
+
+
+def test_a_card_has_claims_with_intervals_data_seed_checkpoints_licence_and_citation():
+    text = card(claims=CLAIMS)
+    front, _, _ = text.removeprefix("---\n").partition("---\n")
+    assert yaml.safe_load(front)["library_name"] == "transformers"
+    for part in (
+        "| 1 | Steps shrink within ten | **holds** |",
+        "| 2 | Training makes them shrink faster | **not asked** |",
+        "The 1 findings with their intervals",
+        "| 1 | 2 | norm | 0.02 | 0.01 … 0.03 | ≤ 0.1 | holds |",
+        "Python documentation; 4,000 tokens of 7 documents for training, 500 of 3 held out",
+        "function of the seed (11)",
+        "| `iteration_000020` | 1,280 | 3.25 |",
+        "| `iteration_000000` | 0 |  |",
+        "Environment: torch 2.13.0.\n",
+        "| `num_layers` | `4` | `12` |",
+        "PSF License Agreement",
+        "@article{pappone2025",
+    ):
+        assert part in text
+    assert "over the seeds" not in text
+
+
+def test_a_card_shows_the_verdicts_over_seeds_where_the_run_has_them():
+    seeds = rows("claim scope seed verdict", (1, "all", "11", "holds"), (1, "all", "mean", "cannot be judged"))
+    text = card(claims=CLAIMS, seeds=seeds)
+    assert "| claim | in short | verdict | over the seeds 11 |" in text
+    assert "| 1 | Steps shrink within ten | **holds** | cannot be judged |" in text
+
+
+def test_a_card_of_a_model_without_loops_says_nothing_about_loops():
+    text = card(exported.job(groups=()).model)
+    assert "4 layers without loops." in text
+    assert "exit_criterion" not in text
+    assert "## The claims" not in text
+    assert "draw noise" not in text

@@ -1,0 +1,42 @@
+# The model of the selected run as a folder that the transformers library loads, with a model card (docs/release.md).
+#
+# in:  all checkpoints, the tokenizer, tables/{training,claims}.parquet, and tables/seeds.parquet if it exists
+# out: results/{run}/release
+
+import hashlib
+
+from twoscale.export.sources import one_file
+
+
+rule export_model:
+    input:
+        checkpoints=runs.release_checkpoints,
+        metadata=runs.data_file("tokens.json"),
+        tokenizer=runs.tokenizer_file,
+        training=TABLE.format("training"),
+        segments=runs.at_checkpoints("results/{run}/training/iteration_{iteration}.parquet", untrained=False),
+        claims=[TABLE.format("claims")] if runs.claims else [],
+    output:
+        release=directory(f"results/{runs.selected}/release"),
+    log:
+        "results/logs/export_model.log",
+    conda:
+        "../../envs/torch.yaml"
+    resources:
+        mem_mb=growing(8000),
+        runtime=30,
+    params:
+        **script("export_model") | runs.if_computed("seeds"),
+        config=runs.slice(
+            *("run", "seed", "model", "data", "tokenizer", "train"),
+            max_loops=lambda config: config.exits.max_loops,
+        ),
+        # the text of the code that the folder contains
+        modeling=lambda wildcards: hashlib.sha256(one_file().encode()).hexdigest()[:16],
+    shell:
+        JOB
+
+
+rule release:
+    input:
+        rules.export_model.output,
