@@ -7,12 +7,14 @@
 # make test-recorder  environment and transformers, then the recorder on a model of that package
 # make test-release   environment, transformers and lm-eval, then released models in both
 # make test-browser   environment and Playwright, then the pages in a headless browser
+# make test-packaging  environment and tools for crates, deployment and recipes, then tests with these
 # make bench       environment, then the benchmarks
 # make gpu-check   checks and measurements on a machine with a GPU, at most 8 minutes: docs/gpu.md
 # make gpu-paper   trains preset paper for some minutes from its last state: make gpu-paper MINUTES=20
 # make plan        the cost of a run: make plan, make plan PRESET=paper TFLOPS=100, make plan CONFIG=my.yaml
 # make mutants     plants faults in the core and sees which the tests notice: make mutants MUTANTS=20 MODULE=model/noise
 # make test-pythons  config, planning, analyses and figures on the other versions of Python that are installed
+# make lock        locks envs/*.lock.txt again after a change of requirements.txt: make lock CPU_WHEELS=FOLDER-OR-PAGE
 # make generated   JSON schema, paper.yaml and docs/config.md from the config classes
 PYTHON ?= python3
 VENV   ?= .venv
@@ -22,7 +24,7 @@ MINUTES ?= 20
 GPU_PYTHON = PYTHONPATH=src $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
 .DEFAULT_GOAL := all
-.PHONY: all env test test-runs test-long test-pythons test-slurm test-recorder test-release test-browser bench gpu-check gpu-paper mutants plan generated lint format report clean-env
+.PHONY: all env test test-runs test-long test-pythons test-slurm test-recorder test-release test-browser test-packaging bench lock gpu-check gpu-paper mutants plan generated lint format report clean-env
 
 all: env
 	$(BIN)/snakemake --cores all
@@ -72,6 +74,11 @@ test-browser: env
 	-tests/browser/install-browser.sh $(BIN)/python
 	$(BIN)/python -m pytest tests/browser
 
+# without the packages, where they cannot be installed, the tests are skipped and say so
+test-packaging: env
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.txt -r tests/packaging/requirements.txt
+	$(BIN)/python -m pytest tests/packaging
+
 bench: env
 	for script in tests/benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
 
@@ -87,6 +94,16 @@ mutants: env
 plan: env
 	$(BIN)/python scripts/plan.py $(addprefix --preset ,$(PRESET)) $(addprefix --configfile ,$(CONFIG)) \
 		$(addprefix --tflops ,$(TFLOPS))
+
+# every package that requirements.txt leads to, with hashes, for Python 3.11 on Linux; without the address of an index
+LOCK = $(BIN)/uv pip compile requirements.txt --quiet --python-version 3.11 \
+	--python-platform x86_64-manylinux_2_28 --generate-hashes --custom-compile-command "make lock"
+
+lock: env
+	test -n "$(CPU_WHEELS)"  # where PyTorch's CPU wheels are: a folder, or a page with links to them
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==0.13.9
+	$(LOCK) --find-links $(CPU_WHEELS) --output-file envs/cpu.lock.txt
+	$(LOCK) --output-file envs/cuda.lock.txt
 
 generated: env
 	$(BIN)/python -m twoscale.config.reference

@@ -8,6 +8,7 @@ snakemake variants              the model under several variants of the paper, s
 snakemake seeds                 the run under several seeds: spread of every quantity, verdicts over seeds
 snakemake snapshot              figures, claims and tables of the run in one folder, with a manifest
 snakemake release               the trained model as a folder that the transformers library loads
+snakemake rocrate               the run as an RO-Crate: code, config, results, and the jobs that made them
 snakemake controls              the model beside models without loops, and what the loops buy
 snakemake starts                the model from several starts of the projection, and the angles that follow
 snakemake -n                    what would be done
@@ -33,6 +34,13 @@ include: "workflow/rules/figures.smk"
 
 
 report: "workflow/report/workflow.rst"
+
+
+# All jobs in one image, with `--software-deployment-method apptainer` and not otherwise: Snakemake refuses a path with
+# blanks even where no container is wanted.
+if IN_CONTAINER:
+
+    container: str(IMAGE)
 
 
 wildcard_constraints:

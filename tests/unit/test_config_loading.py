@@ -3,7 +3,6 @@
 import json
 import re
 import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -531,21 +530,6 @@ def test_a_training_identity_and_its_runtime_are_a_whole_section(tiny):
     assert (part.train, part.model, part.seed, part.device) == (train, tiny.model, tiny.seed, "cpu")
     with pytest.raises(InputError, match=r"config key train: found no iterations, .*, expected all keys"):
         _ = config.ConfigSlice.from_json(identity).train
-
-
-# --- pins ------------------------------------------------------------------------------------------------------
-
-
-def test_the_environments_pin_what_the_requirements_pin():
-    lines = (line.partition("#")[0].strip() for line in (config.PROJECT / "requirements.txt").read_text().splitlines())
-    pinned = dict(line.split("==") for line in lines if line)
-    for path in Path(config.PROJECT, "envs").glob("*.yaml"):
-        (packages,) = (
-            entry["pip"] for entry in yaml.safe_load(path.read_text())["dependencies"] if isinstance(entry, dict)
-        )
-        for package in packages:
-            name, version = package.split("==")
-            assert pinned[name] == version, f"{path.name}: {package}"
 
 
 def test_a_published_models_folder_lies_between_the_preset_and_the_user(tmp_path):

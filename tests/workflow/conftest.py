@@ -12,15 +12,14 @@ import pytest
 import yaml
 
 from tests.workflow.dry_run import dry_run
+from twoscale.analysis.crate import CODE
 
 ROOT = Path(__file__).parents[2]
-PARTS = (
-    *("Snakefile", "config.yaml", "pyproject.toml", "CITATION.cff", "LICENSE"),
-    *("workflow", "profiles", "scripts", "src", "envs"),
-)
+PARTS = (*CODE, "config")
 # Rules without a job.
 TARGETS = {
     "all",
+    "default",
     "supplementary",
     "variants",
     "starts",
@@ -31,6 +30,7 @@ TARGETS = {
     "seeds",
     "snapshot",
     "release",
+    "rocrate",
 }
 
 # One long segment with partial states every few iterations, its checkpoint and its partial state.
@@ -103,12 +103,26 @@ def checkout(root: Path) -> Project:
         source = ROOT / part
         if source.is_dir():
             ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
-            shutil.copytree(source, root / part, ignore=ignore, dirs_exist_ok=True)
+            shutil.copytree(source, root / part, ignore=ignore, symlinks=True, dirs_exist_ok=True)
         else:
             shutil.copy2(source, root / part)
     project = Project(root)
     project.configure()
     return project
+
+
+def publish(project, hub: Path) -> dict[str, str]:
+    """Commit a checkout, tag it v1, and return variables with which Git reads https://github.com/ from the folder hub.
+
+    The repository is someone/twoscale. Snakemake's cache, to which it clones, is in the same folder.
+    """
+    repository = hub / "someone" / "twoscale"
+    project.copy(repository)
+    git = ["git", "-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "init.defaultBranch=main"]
+    for command in (["init"], ["add", "."], ["commit", "--message", "Release"], ["tag", "v1"]):
+        subprocess.run([*git, *command], cwd=repository, check=True, capture_output=True)
+    rewrite = {"GIT_CONFIG_KEY_0": f"url.{hub.as_uri()}/.insteadOf", "GIT_CONFIG_VALUE_0": "https://github.com/"}
+    return rewrite | {"GIT_CONFIG_COUNT": "1", "XDG_CACHE_HOME": str(hub / "cache")}
 
 
 @pytest.fixture

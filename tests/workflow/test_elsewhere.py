@@ -1,8 +1,8 @@
-"""The workflow from another folder, and as a module of another workflow."""
+"""The workflow from another folder, and as a module of another workflow, from a folder or from a Git repository."""
 
 import pytest
 
-from tests.workflow.conftest import ROOT, TARGETS, Project
+from tests.workflow.conftest import ROOT, TARGETS, Project, publish
 from twoscale.figures.catalogue import FIGURES
 
 CONFIG = {"preset": "tiny", "seed": 5}
@@ -55,6 +55,37 @@ def test_a_module_without_a_config_has_that_of_its_checkout_and_makes_files(fres
     assert imported_plan(elsewhere) == planned
     elsewhere.succeed("results/tiny/checkpoints/iteration_000000.safetensors")
     assert (elsewhere.root / "results/tiny/checkpoints/iteration_000000.safetensors").exists()
+
+
+@pytest.mark.runs
+def test_a_module_from_a_git_repository_plans_the_same_jobs_and_makes_files(
+    fresh, planned, elsewhere, tmp_path_factory, monkeypatch
+):
+    for name, value in publish(fresh, tmp_path_factory.mktemp("hub")).items():
+        monkeypatch.setenv(name, value)
+    (elsewhere.root / "Snakefile").write_text(
+        'module twoscale:\n    snakefile: github("someone/twoscale", path="workflow/Snakefile", tag="v1")\n'
+        f"    config: {CONFIG}\n\nuse rule * from twoscale as imported_*\n"
+    )
+    assert imported_plan(elsewhere) == planned
+    elsewhere.succeed("results/tiny/data/tokens.json")
+    assert (elsewhere.root / "results/tiny/data/train.bin").stat().st_size > 0
+    (clone,) = (elsewhere.root / ".snakemake/twoscale").iterdir()
+    assert (clone / "src/twoscale/__init__.py").exists()
+
+
+def test_the_snakefile_of_the_catalog_plans_the_same_jobs_and_repeats_none(fresh, planned):
+    catalog = ("-s", "workflow/Snakefile")
+    assert fresh.plan(*FIGURES_AND_MORE, *catalog) == planned
+    assert "plot_fig5" in fresh.plan(*catalog)  # its default target
+    fresh.succeed("results/tiny/data/tokens.json", *catalog)
+    assert fresh.plan("results/tiny/data/tokens.json") == {}
+
+
+def test_a_missing_image_of_the_container_is_reported_before_any_job(fresh):
+    done = fresh.run("-n", "--software-deployment-method", "apptainer")
+    assert done.returncode == 1
+    assert "envs/twoscale.sif: found no image, expected the one that" in done.stdout + done.stderr
 
 
 def test_every_rule_that_plots_has_a_row_a_module_a_caption_and_a_category(fresh):

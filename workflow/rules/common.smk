@@ -2,15 +2,45 @@
 
 import os
 import sys
+import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
 from snakemake.settings.types import DeploymentMethod, ExecMode
+from snakemake.sourcecache import HostingProviderFile, LocalGitFile
 
-# The folder of this workflow, also where another Snakefile imports it as a module. Jobs run in the caller's folder.
-PROJECT = Path(str(workflow.current_basedir)).parents[1]
+
+def project_folder():
+    """The folder of this workflow, also where another Snakefile imports it as a module.
+
+    Snakemake reads a module from a Git repository file by file and without a work tree, but jobs need `scripts` and
+    `src`: such a module is cloned into .snakemake of the caller's folder, which the nodes of a cluster share.
+    """
+    source = workflow.current_basedir
+    if not isinstance(source, HostingProviderFile | LocalGitFile):
+        return Path(os.path.normpath(str(source))).parents[1]  # without the ".." of workflow/Snakefile
+    import git
+
+    repository = git.Repo(source.repo_path) if isinstance(source, LocalGitFile) else source.hosted_repo.repo
+    commit = repository.commit(source.ref).hexsha
+    folder = Path.cwd() / ".snakemake" / "twoscale" / commit
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+            clone = Path(temporary, "clone")
+            git.Repo.clone_from(repository.git_dir, clone, no_checkout=True).git.checkout("--detach", commit)
+            try:
+                clone.rename(folder)
+            except OSError:  # another call was faster
+                if not folder.exists():
+                    raise
+    return folder
+
+
+# Jobs run in the caller's folder.
+PROJECT = project_folder()
 SCRIPTS = Path("scripts") if PROJECT == Path.cwd() else PROJECT / "scripts"
 SOURCE = str(PROJECT / "src")
 
@@ -41,6 +71,8 @@ JobErrors.install(logger)
 launch.leave_team(os.environ)  # no job belongs to the launch that Snakemake was started in
 
 CONFIG = PROJECT / "config.yaml"
+IMAGE = PROJECT / "envs" / "twoscale.sif"  # built from a lock file: docs/release.md
+IN_CONTAINER = DeploymentMethod.APPTAINER in workflow.deployment_settings.deployment_method
 
 
 class WrongInput(WorkflowError):
@@ -59,6 +91,10 @@ def one_sentence():
 
 
 with one_sentence():
+    if IN_CONTAINER and not IMAGE.exists():
+        raise InputError(
+            f"{IMAGE}: found no image, expected the one that envs/apptainer.def or envs/Dockerfile builds."
+        )
     if CONFIG.exists():
         read_yaml(CONFIG)  # Snakemake does not say which line of a broken file is wrong
 
@@ -78,7 +114,7 @@ def check_plan():
     runs.before_jobs = lambda: None
     # In a dry run the executor is that of dry runs. That jobs will be submitted shows in use_threads.
     here = workflow.local_exec and not workflow.execution_settings.use_threads
-    installed = DeploymentMethod.CONDA not in workflow.deployment_settings.deployment_method
+    installed = not IN_CONTAINER and DeploymentMethod.CONDA not in workflow.deployment_settings.deployment_method
     jobs = [
         preflight.PlannedJob(job.rule.name, job.wildcards, "gpu" in job.rule.resources)
         for job in workflow.dag.needrun_jobs()

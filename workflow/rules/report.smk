@@ -2,7 +2,9 @@
 #
 # in:  results/{run}/tables/*.parquet, results/{run}/benchmarks/*.tsv, results/*.svg
 # out: results/{run}/tables/claims.parquet, results/claims.md, results/report/*.html, results/report/results.json,
-#      results/snapshot
+#      results/snapshot, results/rocrate
+
+from snakemake import __version__ as SNAKEMAKE_VERSION
 
 from twoscale.config import text_label, user_values
 from twoscale.json import canonical_json
@@ -173,6 +175,29 @@ rule take_snapshot:
 rule snapshot:
     input:
         "results/snapshot",
+
+
+# What the jobs were comes from Snakemake's records, which are no inputs.
+rule write_rocrate:
+    input:
+        snapshot="results/snapshot",
+    output:
+        crate=directory("results/rocrate"),
+    log:
+        "results/logs/write_rocrate.log",
+    localrule: True
+    conda:
+        "../../envs/analysis.yaml"
+    params:
+        **script("write_rocrate"),
+        config=runs.slice("run", snakemake=lambda config: SNAKEMAKE_VERSION),
+    shell:
+        JOB
+
+
+rule rocrate:
+    input:
+        "results/rocrate",
 
 
 rule report_pages:

@@ -1,0 +1,153 @@
+"""Files that describe the project to others: citation, archive, catalog, lock files and recipes of containers agree."""
+
+import json
+import re
+import tomllib
+from importlib.metadata import PackageNotFoundError, requires
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from twoscale.analysis.crate import CODE
+from twoscale.config import PROJECT
+
+LOCKS = ("cpu", "cuda")
+ENTRY = re.compile(r"^(?P<name>[\w.-]+)==(?P<version>\S+) \\\n(?P<hashes>(?:    --hash=\S+(?: \\)?\n)+)", re.MULTILINE)
+OF_ROCRATE = ("rocrate", "arcp")  # not in the lock: only `snakemake rocrate` needs them
+# the libraries that the CPU build of PyTorch does without
+OF_CUDA = re.compile(r"nvidia-.*|cuda-.*|triton")
+
+
+def read(name: str) -> str:
+    return (PROJECT / name).read_text(encoding="utf-8")
+
+
+def locked(name: str) -> dict[str, Version]:
+    return {entry["name"]: Version(entry["version"]) for entry in ENTRY.finditer(read(f"envs/{name}.lock.txt"))}
+
+
+def required() -> list[Requirement]:
+    lines = (line.partition("#")[0].strip() for line in read("requirements.txt").splitlines())
+    return [Requirement(line) for line in lines if line]
+
+
+def in_force(name: str) -> list[str]:
+    """What an installed package requires here, without extras; nothing if it is not installed."""
+    try:
+        texts = requires(name) or []
+    except PackageNotFoundError:
+        return []
+    markers = ((text, Requirement(text).marker) for text in texts)
+    return [text for text, marker in markers if marker is None or marker.evaluate({"extra": ""})]
+
+
+# --- citation and archive ---------------------------------------------------------------------------------------------
+
+
+def test_the_archive_and_the_citation_say_the_same():
+    archive, citation = json.loads(read(".zenodo.json")), yaml.safe_load(read("CITATION.cff"))
+    assert archive["title"] == citation["title"]
+    assert archive["license"] == citation["license"]
+    assert archive["upload_type"] == citation["type"]
+    assert archive["version"] == citation["version"] == tomllib.loads(read("pyproject.toml"))["project"]["version"]
+    assert [creator["name"] for creator in archive["creators"]] == [author["name"] for author in citation["authors"]]
+    cited = [reference["url"] for reference in citation["references"]]
+    assert [related["identifier"] for related in archive["related_identifiers"]] == cited
+
+
+# --- catalog and continuous integration -------------------------------------------------------------------------------
+
+
+def test_the_catalog_finds_what_its_standardized_usage_asks_for():
+    assert 'include: "../Snakefile"' in read("workflow/Snakefile")
+    assert read("config/README.md").startswith("# Configuration\n")
+    assert read("config/config.yaml") == read("config.yaml")
+    usage = yaml.safe_load(read(".snakemake-workflow-catalog.yml"))["usage"]
+    assert usage["software-stack-deployment"]["conda"]
+    assert usage["report"]
+
+
+def test_public_continuous_integration_runs_the_projects_own_checks():
+    (job,) = yaml.safe_load(read(".github/workflows/ci.yml"))["jobs"].values()
+    assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
+
+
+def test_a_crate_contains_files_that_exist():
+    assert [name for name in CODE if not (PROJECT / name).exists()] == []
+
+
+# --- locks and containers ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_a_lock_pins_what_the_requirements_pin(name):
+    pins = locked(name)
+    for requirement in required():
+        version = pins[canonicalize_name(requirement.name)]
+        assert requirement.specifier.contains(version), f"{requirement}: locked at {version}, run make lock"
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_a_lock_has_a_hash_for_every_package_and_names_no_index(name):
+    text = read(f"envs/{name}.lock.txt")
+    lines = [line for line in text.splitlines() if line and not line.lstrip().startswith("#")]
+    entries = list(ENTRY.finditer(text))
+    assert len(lines) == sum(1 + len(entry["hashes"].splitlines()) for entry in entries)
+    hashes = [line.strip(" \\") for entry in entries for line in entry["hashes"].splitlines()]
+    assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", line) for line in hashes)
+    assert not re.search(r"https?:|--index|--find-links", text)
+
+
+def test_the_locks_differ_only_in_pytorch_and_the_libraries_of_cuda():
+    cpu, cuda = map(locked, LOCKS)
+    shared = cuda.keys() - {"torch"} - set(filter(OF_CUDA.fullmatch, cuda))
+    assert {name: cpu[name] for name in cpu.keys() - {"torch"}} == {name: cuda[name] for name in shared}
+    assert cpu["torch"].base_version == cuda["torch"].base_version
+    assert cpu["torch"].local == "cpu"
+    assert not list(filter(OF_CUDA.fullmatch, cpu))
+
+
+def test_a_lock_contains_everything_that_its_packages_require():
+    """In the versions that are installed, as far as these are the locked ones."""
+    pins, missing = locked("cpu"), []
+    for name, version in pins.items():
+        for text in in_force(name):
+            requirement = Requirement(text)
+            found = pins.get(canonicalize_name(requirement.name))
+            if found is None or not requirement.specifier.contains(found, prereleases=True):
+                missing.append(f"{name}=={version} requires {text}, locked: {found}")
+    assert missing == []
+
+
+@pytest.mark.parametrize("name", ["analysis", "torch"])
+def test_a_conda_environment_pins_all_packages_to_the_versions_of_the_lock(name):
+    (listed,) = (
+        entry["pip"] for entry in yaml.safe_load(read(f"envs/{name}.yaml"))["dependencies"] if isinstance(entry, dict)
+    )
+    versions = dict(package.split("==") for package in listed)
+    pins = locked("cpu")
+    found = {name: Version(version) for name, version in versions.items() if name not in OF_ROCRATE}
+    assert found == {name: Version(pins[canonicalize_name(name)].public) for name in found}
+    names = set(map(canonicalize_name, versions))
+    required_names = {canonicalize_name(Requirement(text).name) for name in names for text in in_force(name)}
+    assert required_names - names == set()
+
+
+def test_the_packages_of_crates_have_one_version():
+    pins = dict(re.findall(r"^([\w-]+)==(\S+)$", read("tests/packaging/requirements.txt"), re.MULTILINE))
+    assert f"- rocrate=={pins['rocrate']} " in read("envs/analysis.yaml")
+
+
+def test_both_recipes_build_the_same_image():
+    docker, apptainer = read("envs/Dockerfile"), read("envs/apptainer.def")
+    install = "pip install --no-cache-dir --no-deps --require-hashes --requirement /opt/twoscale/lock.txt"
+    packages = "apt-get install --yes --no-install-recommends g++ git"
+    for recipe in (docker, apptainer):
+        assert install in recipe
+        assert packages in recipe
+    base = re.compile(r"BASE=(\S+)")
+    assert base.search(docker)[1] == base.search(apptainer)[1]
+    assert all((PROJECT / "envs" / f"{name}.lock.txt").exists() for name in LOCKS)
