@@ -12,6 +12,8 @@
 # make gpu-check   checks and measurements on a machine with a GPU, at most 8 minutes: docs/gpu.md
 # make gpu-paper   trains preset paper for some minutes from its last state: make gpu-paper MINUTES=20
 # make plan        the cost of a run: make plan, make plan PRESET=paper TFLOPS=100, make plan CONFIG=my.yaml
+# make check-demo  compares the demo in results/ with the released one: docs/release.md
+# make demo-release  runs the demo and keeps its tables, figures and verdicts in docs/demo-release
 # make mutants     plants faults in the core and sees which the tests notice: make mutants MUTANTS=20 MODULE=model/noise
 # make test-pythons  config, planning, analyses and figures on the other versions of Python that are installed
 # make lock        locks envs/*.lock.txt again after a change of requirements.txt: make lock CPU_WHEELS=FOLDER-OR-PAGE
@@ -24,7 +26,7 @@ MINUTES ?= 20
 GPU_PYTHON = PYTHONPATH=src $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
 .DEFAULT_GOAL := all
-.PHONY: all env test test-runs test-long test-pythons test-slurm test-recorder test-release test-browser test-packaging bench lock gpu-check gpu-paper mutants plan generated lint format report clean-env
+.PHONY: all env test test-runs test-long test-pythons test-slurm test-recorder test-release test-browser test-packaging bench lock gpu-check gpu-paper check-demo demo-release mutants plan generated lint format report clean-env
 
 all: env
 	$(BIN)/snakemake --cores all
@@ -87,6 +89,14 @@ gpu-check:
 
 gpu-paper:
 	$(GPU_PYTHON) scripts/gpu_paper.py --preset $(or $(PRESET),paper) --minutes $(MINUTES)
+
+check-demo: env
+	$(BIN)/python scripts/check_release.py $(or $(RELEASE),docs/demo-release)
+
+# the manifest names the commit, so it is written again even if no result changed
+demo-release: env
+	$(BIN)/snakemake --cores all snapshot --config preset=demo run=demo --forcerun take_snapshot
+	$(BIN)/python scripts/keep_release.py results/snapshot docs/demo-release
 
 mutants: env
 	$(BIN)/python tests/mutants/run.py $(addprefix --count ,$(MUTANTS)) $(addprefix --seed ,$(SEED)) $(MODULE)

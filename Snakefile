@@ -9,6 +9,7 @@ snakemake seeds                 the run under several seeds: spread of every qua
 snakemake snapshot              figures, claims and tables of the run in one folder, with a manifest
 snakemake release               the trained model as a folder that the transformers library loads
 snakemake rocrate               the run as an RO-Crate: code, config, results, and the jobs that made them
+snakemake --config release=DIR  figures and claims from the tables of such a folder, or of one at an address
 snakemake controls              the model beside models without loops, and what the loops buy
 snakemake starts                the model from several starts of the projection, and the angles that follow
 snakemake -n                    what would be done
@@ -24,10 +25,10 @@ include: "workflow/rules/common.smk"
 
 
 # One file per stage, in the order of their names. The figures come last: a stage may append to runs.figures.
-for stage in sorted(path.name for path in (PROJECT / "workflow" / "rules").glob("*.smk")):
-    if stage not in ("common.smk", "figures.smk"):
+for stage in sorted(path.stem for path in (PROJECT / "workflow" / "rules").glob("*.smk")):
+    if stage not in ("common", "figures") and runs.includes(stage):
 
-        include: f"workflow/rules/{stage}"
+        include: f"workflow/rules/{stage}.smk"
 
 
 include: "workflow/rules/figures.smk"

@@ -10,8 +10,8 @@ def main(arguments) -> None:
     # one seed for all bootstraps: they draw the same documents
     values = {"max_loops": config.max_loops, "warmup": config.warmup_iterations}
     values |= {"seed": config.seed, "published": config.published}
-    files = zip(*(getattr(arguments, name) for name in evidence.TABLES), strict=True)
-    found = [evidence.Evidence.read(dict(zip(evidence.TABLES, paths, strict=True)), **values) for paths in files]
+    files = zip(*(getattr(arguments, name) for name in tables.CLAIM_TABLES), strict=True)
+    found = [evidence.Evidence.read(dict(zip(tables.CLAIM_TABLES, paths, strict=True)), **values) for paths in files]
     verdicts = seeds.verdicts(dict(zip(config.seeds, found, strict=True)))
     tables.write("seeds", seeds.table(verdicts, config.run, config.seeds), arguments.table)
     with replacing(arguments.page) as temporary:
@@ -19,4 +19,4 @@ def main(arguments) -> None:
 
 
 if __name__ == "__main__":
-    command.run(main, command.parser(__doc__, files=("table", "page"), lists=list(evidence.TABLES)))
+    command.run(main, command.parser(__doc__, files=("table", "page"), lists=list(tables.CLAIM_TABLES)))

@@ -8,7 +8,7 @@ from twoscale.files import replacing
 def main(arguments) -> None:
     config = arguments.config
     found = evidence.Evidence.read(
-        {name: getattr(arguments, name) for name in evidence.TABLES},
+        {name: getattr(arguments, name) for name in tables.CLAIM_TABLES},
         max_loops=config.max_loops,
         warmup=config.warmup_iterations,
         seed=config.seed,
@@ -23,5 +23,5 @@ def main(arguments) -> None:
 
 
 if __name__ == "__main__":
-    files = (*evidence.TABLES, "table", "page")
+    files = (*tables.CLAIM_TABLES, "table", "page")
     command.run(main, command.parser(__doc__, files=files, optional=("spectrum",)))

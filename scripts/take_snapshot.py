@@ -12,6 +12,7 @@ def main(arguments) -> None:
     facts = {
         "run": arguments.config.run,
         **snapshot.checkout(PROJECT),
+        "text": snapshot.text(arguments.tokens),
         "config": arguments.config.plain,
         "versions": snapshot.versions(),
         "machine": machine.description(),
@@ -22,5 +23,5 @@ def main(arguments) -> None:
 
 
 if __name__ == "__main__":
-    files = ("training", "benchmarks", "snapshot")  # the last two are folders
+    files = ("training", "tokens", "benchmarks", "snapshot")  # the last two are folders
     command.run(main, command.parser(__doc__, files=files, lists=("segments", "results")))

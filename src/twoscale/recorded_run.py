@@ -12,6 +12,7 @@ import pandas as pd
 from twoscale import tables
 from twoscale.analysis import aggregate, claims, claims_page
 from twoscale.analysis.evidence import Evidence
+from twoscale.analysis.state_paths import read_states, state_paths
 from twoscale.analysis.summaries import summarise_scaling
 from twoscale.config import Config
 from twoscale.errors import InputError
@@ -61,6 +62,8 @@ def _aggregate(folder: Path) -> dict[str, pd.DataFrame]:
     }
     if quality := _files(folder, "scaling"):
         frames["scaling"] = summarise_scaling(quality, run, SEED)
+    if (states := folder / "states.safetensors").exists():
+        frames["state_paths"] = state_paths(read_states(states), run)
     for name, frame in frames.items():
         tables.write(name, frame, folder / "tables" / f"{name}.parquet")
     return frames

@@ -37,6 +37,16 @@ STATISTICS = {
     "nulls": "int64",  # values not used: undefined, or under the rounding floor
 }
 
+# The tables that claims are judged on, by the attribute of `twoscale.analysis.evidence.Evidence`.
+CLAIM_TABLES = {
+    "loops": "loop_sequences",
+    "drift": "drift_sequences",
+    "quality": "exit_quality",
+    "exit_loops": "exit_loops",
+    "latency": "exit_latency",
+    "checks": "check_cost",
+}
+
 # Statistics over the tokens of one sequence.
 SEQUENCE_STATISTICS = {name: STATISTICS[name] for name in ("mean", "count", "nulls")}
 
@@ -190,6 +200,25 @@ COLUMNS: dict[str, dict[str, str]] = {
         "inherited_from": "float64",  # share of all tokens that inherit from a token of the class
         "inherited_from_low": "float64",  # 95 % interval of inherited_from
         "inherited_from_high": "float64",  # 95 % interval of inherited_from
+    },
+    # The states of one held-out sequence in the plane of the two main directions of all of them, for Fig. 1: one row
+    # per (place, token). Null is what a place does not have.
+    "state_paths": {
+        "run": "string",
+        "iteration": "int64",
+        "sequence": "int32",  # number of the held-out sequence
+        "place": "int32",  # 0, 1, … in the order of the model
+        "stage": "string",  # "embedding", "layer" or "loop"
+        "layer": "int32",  # of an unlooped layer
+        "group": "string",
+        "k": "int32",  # loop steps behind the state; 0 is the initial state of the group
+        "follows": "bool",  # false for a group that does not start from where the places before it end
+        "position": "int32",  # of the token in its sequence
+        "token": "string",
+        "pc1": "float64",  # coordinate in the first principal component
+        "pc1_share": "float64",  # of the variance of all states, the same in every row
+        "pc2": "float64",
+        "pc2_share": "float64",
     },
     "path_types": {
         "run": "string",  # name of the run

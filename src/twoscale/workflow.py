@@ -18,11 +18,13 @@ from pydantic import BaseModel
 
 from twoscale import config as configs
 from twoscale import tables
-from twoscale.config import Config, CriterionConfig, ExitsConfig, ModelConfig
+from twoscale.analysis import release as releases
+from twoscale.config import Config, CriterionConfig, DownloadConfig, ExitsConfig, ModelConfig
+from twoscale.config.messages import build
 from twoscale.errors import InputError
 from twoscale.escaping import rst
 from twoscale.export.released import check_released
-from twoscale.figures.catalogue import FIGURES, Figure, one_seed, report_values, table
+from twoscale.figures.catalogue import FIGURES, Figure, one_seed, report_values, snapshot_figures, table
 from twoscale.files import sha256
 from twoscale.fingerprint import criterion_file_fingerprint, fingerprint
 from twoscale.json import canonical_json
@@ -40,12 +42,16 @@ OPTIMIZER = ".optimizer.safetensors"  # end of the names of optimizer states
 KEPT = ".kept"  # folder of a run with results that reruns restore
 REPORT_RESULTS = "results/report/results.json"  # figure -> sentences, written with the first page of the report
 MANIFEST = "published.json"  # of a model from the hub, written when its download is complete
+RESULTS = "results"
+RELEASE_STAGES = ("release", "report")  # files of rules that a release needs besides those of the figures
 # Further files of a published model that may name its end of text.
 TOKENIZER_SETTINGS = ("tokenizer_config.json", "generation_config.json", CONFIG)
 
 
 class Runs:
     """The runs of a config: first the selected one, also under further seeds, then `runs`, then the studies.
+
+    With the key `release` those of a release, whose tables take the place of the results of jobs.
 
     Args:
         config: Snakemake's merged config.
@@ -55,15 +61,23 @@ class Runs:
     """
 
     def __init__(self, config: Mapping[str, Any], scripts: Path) -> None:
-        self.configs: dict[str, Config] = configs.runs(config, folder_layer) | configs.studies(
-            config, folder_layer, {"controls": controls}
+        self.release = _release(config)
+        self.configs: dict[str, Config] = (
+            configs.runs(config, folder_layer) | configs.studies(config, folder_layer, {"controls": controls})
+            if self.release is None
+            else self.release.runs(config, {"controls": controls})
         )
         self.selected = next(iter(self.configs))
         self.scripts = scripts
         self.figures = list(FIGURES)  # a stage may append rows
         self.before_jobs: Callable[[], None] = lambda: None  # a check that the workflow makes when it has a plan
+        self.table_root = RESULTS if self.release is None else releases.FOLDER  # of the tables that are shown
+        if self.release is None:
+            self._check_files()
+
+    def _check_files(self) -> None:
+        """Refuse files of the config that cannot be read, before any job."""
         for run in self.configs.values():
-            # a file that cannot be read is reported before any job
             for exits in _all_exits(run):
                 criterion_files(exits.criteria)
             _check_folder(run.model.folder)
@@ -144,6 +158,32 @@ class Runs:
     def _of(self, wildcards: Any) -> tuple[str, Config]:
         run = getattr(wildcards, "run", self.selected)
         return run, self.configs[run]
+
+    # --- releases ---------------------------------------------------------------------------------------------------
+
+    def includes(self, stage: str) -> bool:
+        """Whether the rules of a stage, a file of workflow/rules/, take part. A release needs none that computes."""
+        return self.release is None or stage in RELEASE_STAGES
+
+    @property
+    def released_tables(self) -> dict[str, str]:
+        """Path in the release -> file for each of its tables, except the verdicts, which are judged again."""
+        verdicts = f"{self.selected}/tables/claims.parquet"
+        return {name: f"{releases.FOLDER}/{name}" for name in self.release.tables if name != verdicts}
+
+    def released_files(self, wildcards: Any) -> str:
+        """Param function: size and SHA-256 of each of `released_tables`, as one canonical JSON string."""
+        return canonical_json({"files": {name: vars(self.release.tables[name]) for name in self.released_tables}})
+
+    def release_options(self, wildcards: Any) -> str:
+        """Param function: where the release is and how it is fetched, as options."""
+        download = canonical_json({"download": configs.plain(self.release.download)})
+        return shlex.join(["--place", self.release.place, "--download", download])
+
+    def _unreleased(self, files: Iterable[str]) -> str | None:
+        """The end of a sentence about files of runs that the release lacks, or None."""
+        absent = [] if self.release is None else [file for file in files if file not in self.release.tables]
+        return f"is from the release {self.release.place}, which has no {', '.join(absent)}" if absent else None
 
     # --- text and tokens --------------------------------------------------------------------------------------------
 
@@ -568,11 +608,18 @@ class Runs:
         """
         shown = self.figure_runs(figure)
         refuse = self._refusal(figure, f"results/{figure.name}.pdf")
-        return {name: refuse or [f"results/{run}/{file}" for run in shown] for name, file in figure.inputs.items()}
+        root = self.table_root
+        return {name: refuse or [f"{root}/{run}/{file}" for run in shown] for name, file in figure.inputs.items()}
+
+    def _problem(self, figure: Figure) -> str | None:
+        """Why the selected run does not have the figure: the end of a sentence, or None."""
+        return figure.problem(self.config) or self._unreleased(
+            f"{run}/{file}" for run in self.figure_runs(figure) for file in figure.inputs.values()
+        )
 
     def _refusal(self, figure: Figure, output: str) -> Callable | None:
         """Input function of an output that shows what a figure shows: raises InputError. None if the run has it."""
-        problem = figure.problem(self.config)
+        problem = self._problem(figure)
 
         def refuse(wildcards: Any) -> list[str]:
             raise InputError(f"{output}: run {self.selected} {problem}.")
@@ -645,7 +692,7 @@ class Runs:
 
     def figure_files(self, target: str) -> list[str]:
         """The files of a target rule: those of its figures that the selected run has."""
-        shown = (figure for figure in self.figures if figure.target == target and not figure.problem(self.config))
+        shown = (figure for figure in self.figures if figure.target == target and not self._problem(figure))
         return [f"results/{figure.name}.pdf" for figure in shown]
 
     def at_seeds(self, table: str) -> Callable:
@@ -663,7 +710,7 @@ class Runs:
     @property
     def report_figures(self) -> list[Figure]:
         """The figures of the report: those of the paper, and others whose tables were computed for the selected run."""
-        figures = [figure for figure in self.figures if not figure.problem(self.config)]
+        figures = [figure for figure in self.figures if not self._problem(figure)]
         return [figure for figure in figures if figure.target == "all" or self._has_tables(figure)]
 
     def _has_tables(self, figure: Figure) -> bool:
@@ -675,7 +722,7 @@ class Runs:
 
     def report_table(self, figure: str) -> Callable:
         """Input function: the table in the file tables/<figure>.parquet if the report has this figure."""
-        shown = [f"results/{self.selected}/tables/{figure}.parquet"]
+        shown = [self.table_file(figure)]
         return lambda wildcards: shown if figure in [figure.name for figure in self.report_figures] else []
 
     def if_computed(self, table: str) -> dict[str, Callable]:
@@ -683,13 +730,23 @@ class Runs:
 
         `files` is `file_options` with the table; `computed` is its SHA-256, so the job runs again after a change.
         """
-        path = Path(f"results/{self.selected}/tables/{table}.parquet")
+        path = Path(self.table_file(table))
+
+        def digest() -> str:
+            if self.release is not None:  # fetched together with the inputs of the job
+                released = self.release.tables.get(f"{self.selected}/tables/{table}.parquet")
+                return "" if released is None else released.sha256
+            return sha256(path) if path.is_file() else ""
 
         def files(wildcards: Any, input: Any, output: Any) -> str:
-            option = f" --{table} {shlex.quote(str(path))}" if path.is_file() else ""
+            option = f" --{table} {shlex.quote(str(path))}" if digest() else ""
             return file_options(wildcards, input, output) + option
 
-        return {"files": files, "computed": lambda wildcards: sha256(path) if path.is_file() else ""}
+        return {"files": files, "computed": lambda wildcards: digest()}
+
+    def table_file(self, table: str) -> str:
+        """The file of a table of the selected run that figures and claims read."""
+        return f"{self.table_root}/{self.selected}/tables/{table}.parquet"
 
     def overview_slice(self, wildcards: Any) -> str:
         """Param function: what the first page of the report shows besides tables, as one canonical JSON string."""
@@ -704,18 +761,18 @@ class Runs:
         return self.figure_files("all") + self.claims
 
     def snapshot_files(self, wildcards: Any) -> list[str]:
-        """Input function: claims, the figures of the report and of training, and their tables.
+        """Input function: claims, the figures of the report and of training, and the tables of all of them.
 
         InputError for a published model.
         """
         if not trains(self.config):
             raise InputError(f"results/snapshot: run {self.selected} has a published model, expected one trained here.")
-        report = self.report_figures
-        figures = [figure for figure in self.figures if figure in report or figure.name == "training"]
+        shown = (figure for figure in self.figures if not self._problem(figure))
+        figures = snapshot_figures(shown, self.report_figures)
         pictures = [f"results/{figure.name}.svg" for figure in figures]
         shown = [file for figure in figures for files in self.figure_inputs(figure).values() for file in files]
-        judged = [f"results/{self.selected}/tables/claims.parquet"] if self.claims else []
-        return list(dict.fromkeys([*self.claims, *judged, *pictures, *shown]))
+        judged = ["claims", *tables.CLAIM_TABLES.values()] if self.claims else []
+        return list(dict.fromkeys([*self.claims, *map(self.table_file, judged), *pictures, *shown]))
 
     def explore_page(self, wildcards: Any) -> str:
         """Input function: the page with the paths of tokens through the loops. InputError for a run without groups."""
@@ -751,8 +808,9 @@ class Runs:
 
     @property
     def claims(self) -> list[str]:
-        """The page of the claims, which are about loops: empty for a model without groups."""
-        return ["results/claims.md"] if self.config.model.groups else []
+        """The page of the claims, which are about loops: empty for a model without groups, or without their tables."""
+        absent = self._unreleased(f"{self.selected}/tables/{table}.parquet" for table in tables.CLAIM_TABLES.values())
+        return ["results/claims.md"] if self.config.model.groups and not absent else []
 
 
 class Caption(dict):
@@ -784,6 +842,14 @@ def _without_markup(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _without_markup(entry) for name, entry in value.items()}
     return rst(value) if isinstance(value, str) else value
+
+
+def _release(config: Mapping[str, Any]) -> releases.Release | None:
+    """The release that the config names, if it names one. Raises InputError."""
+    if config.get("release") is None:
+        return None
+    download = build(DownloadConfig, config.get("download") or {}, "download")
+    return releases.Release.open(config["release"], download)
 
 
 def trains(config: Config) -> bool:
@@ -852,9 +918,12 @@ def _check_folder(folder: str | None) -> None:
 
 
 def kept_folder(run: str, output: str) -> str:
-    """The folder that keeps the result of a job, named after its first output."""
-    folder = Path("results", run)
-    return str(folder / KEPT / Path(output).relative_to(folder).with_suffix(""))
+    """The folder that keeps the result of a job, named after its first output.
+
+    With a storage plugin an output is a local copy, the path of which only ends like that of the result.
+    """
+    name = output.rpartition(f"results/{run}/")[2]
+    return str(Path("results", run, KEPT, name).with_suffix(""))
 
 
 def table_columns(*names: str) -> str:

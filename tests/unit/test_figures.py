@@ -17,7 +17,9 @@ from matplotlib.colors import to_rgb
 from safetensors.numpy import save_file
 
 from twoscale import tables
+from twoscale.analysis.state_paths import States, read_states, state_paths
 from twoscale.config import Config, checked, preset
+from twoscale.dynamics.principal import project
 from twoscale.errors import InputError
 from twoscale.figures import fig1, fig2, fig3, fig4, fig5, style, training
 from twoscale.figures.catalogue import FIGURES, report_values
@@ -105,6 +107,10 @@ def saved_states(path, groups=("4", "5-6"), jump=1.0, **changed):
     return path
 
 
+def paths_of(path):
+    return state_paths(read_states(path), "demo")
+
+
 def training_table(iterations=100, **changed):
     """Loss falling by 0.01 per iteration, measured on held-out text every 50."""
     iteration = np.arange(1, iterations + 1)
@@ -137,7 +143,7 @@ def draw_training(groups=("4", "5-6"), iterations=100, **changed):
 def draw(name, tmp_path):
     match name:
         case "fig1":
-            return fig1.draw(**fig1.read([saved_states(tmp_path / "states.safetensors")]), tokens=3, **RUN)
+            return fig1.draw(paths_of(saved_states(tmp_path / "states.safetensors")), tokens=3, **RUN)
         case "fig2":
             return fig2.draw(drift_table(), reference_state="first_state", **RUN)
         case "fig3":
@@ -262,7 +268,7 @@ def test_fig1_principal_plane_is_found_with_fixed_signs():
     first, second = np.array([0.6, -0.8, 0]), np.array([0.8, 0.6, 0])
     weights = rng.normal(size=(40, 5, 2)) * (10, 1)
     values = weights @ np.stack([first, second]) + np.array([3, 2, 1])
-    plane, shares = fig1.project(values)
+    plane, shares = project(values)
     weights = weights - weights.mean(axis=(0, 1))
     np.testing.assert_allclose(np.corrcoef(plane[..., 0].ravel(), -weights[..., 0].ravel())[0, 1], 1, atol=1e-3)
     np.testing.assert_allclose(np.corrcoef(plane[..., 1].ravel(), weights[..., 1].ravel())[0, 1], 1, atol=0.1)
@@ -272,8 +278,8 @@ def test_fig1_principal_plane_is_found_with_fixed_signs():
 
 def test_fig1_signs_do_not_change_with_the_order_of_the_tokens():
     values = np.random.default_rng(1).normal(size=(30, 6, 8))
-    plane, _ = fig1.project(values)
-    shuffled, _ = fig1.project(values[:, ::-1])
+    plane, _ = project(values)
+    shuffled, _ = project(values[:, ::-1])
     np.testing.assert_allclose(plane[:, ::-1], shuffled, atol=1e-10)
 
 
@@ -290,19 +296,19 @@ def test_fig1_tokens_are_printed_as_short_visible_words(token, word):
 
 
 def test_fig1_jump_from_the_start_of_a_loop_does_not_set_the_limits(tmp_path):
-    states = fig1.read_states(saved_states(tmp_path / "s.safetensors", jump=1000.0))
-    axes = fig1.draw(states, tokens=4, **RUN).axes[0]
-    plane, _ = fig1.project(states.values)
+    states = read_states(saved_states(tmp_path / "s.safetensors", jump=1000.0))
+    axes = fig1.draw(state_paths(states, "demo"), tokens=4, **RUN).axes[0]
+    plane, _ = project(states.values)
     visible = plane[[place["k"] != 0 for place in states.places]].reshape(-1, 2)
     assert_inside(axes, visible)
     assert np.ptp(axes.get_ylim()) < 0.1 * np.ptp(plane[..., 1])
 
 
 def test_fig1_inset_holds_the_late_states_of_the_last_group(tmp_path):
-    states = fig1.read_states(saved_states(tmp_path / "s.safetensors"))
-    axes = fig1.draw(states, tokens=4, **RUN).axes[0]
+    states = read_states(saved_states(tmp_path / "s.safetensors"))
+    axes = fig1.draw(state_paths(states, "demo"), tokens=4, **RUN).axes[0]
     inset = next(child for child in axes.child_axes if "group 5–6" in child.get_title())
-    plane, _ = fig1.project(states.values)
+    plane, _ = project(states.values)
     late = plane[[place["group"] == "5-6" and place["k"] >= 1 for place in states.places], 2]
     assert_inside(inset, late)
     assert axes.get_xlabel().startswith("PC 1 (")
@@ -310,8 +316,7 @@ def test_fig1_inset_holds_the_late_states_of_the_last_group(tmp_path):
 
 
 def test_fig1_names_the_one_token_in_colour_and_counts_the_others(tmp_path):
-    states = fig1.read_states(saved_states(tmp_path / "s.safetensors"))
-    axes = fig1.draw(states, tokens=3, **RUN).axes[0]
+    axes = fig1.draw(paths_of(saved_states(tmp_path / "s.safetensors")), tokens=3, **RUN).axes[0]
     assert [text.get_text() for text in axes.texts] == ["“\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}”"]
     assert "2 other tokens" in [text.get_text() for text in axes.get_legend().get_texts()]
     dashed = [line for line in axes.get_lines() if line.get_linestyle() == "--"]
@@ -329,7 +334,7 @@ def test_fig1_writes_the_magnification_without_an_exponent(magnification, printe
 def test_fig1_states_that_do_not_fit_their_metadata_are_refused(tmp_path, changed):
     path = saved_states(tmp_path / "s.safetensors", **changed)
     with pytest.raises(InputError, match=r"s\.safetensors: found states of shape \(17, 4, 5\)") as error:
-        fig1.read_states(path)
+        read_states(path)
     assert one_sentence(error)
 
 
@@ -341,7 +346,7 @@ def test_fig1_a_file_that_holds_no_states_is_refused(tmp_path, kind):
     elif kind != "missing":
         save_file({"states" if kind == "no metadata" else "weights": np.zeros((2, 2, 2), np.float32)}, path)
     with pytest.raises(InputError, match=r"s\.safetensors: ") as error:
-        fig1.read_states(path)
+        read_states(path)
     assert one_sentence(error)
 
 
@@ -351,7 +356,7 @@ def test_fig1_shows_only_what_the_states_have_in_its_legend(tmp_path):
     values = np.random.default_rng(0).normal(size=(len(loops), 2, 5)).astype(np.float32)
     header = {"places": loops, "tokens": ["a", "b"], "iteration": 0, "sequence": 0}
     save_file({"states": values}, path, metadata={"twoscale": json.dumps(header)})
-    figure = fig1.draw(**fig1.read([path]), tokens=2, **RUN)
+    figure = fig1.draw(paths_of(path), tokens=2, **RUN)
     entries = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
     assert entries == ["start of a loop", "last state of a loop", "1 other token"]
 
@@ -359,10 +364,28 @@ def test_fig1_shows_only_what_the_states_have_in_its_legend(tmp_path):
 def test_fig1_of_a_model_with_only_an_embedding_names_no_unlooped_layers(tmp_path):
     way = [place for place in places() if place["stage"] != "layer"]
     values = np.random.default_rng(0).normal(size=(len(way), 2, 5)).astype(np.float32)
-    states = fig1.States(values, way, ["a", "b"], iteration=0, sequence=0)
-    legend = fig1.draw(states, tokens=1, **RUN).axes[0].get_legend()
+    states = States(values, way, ["a", "b"], iteration=0, sequence=0)
+    legend = fig1.draw(state_paths(states, "demo"), tokens=1, **RUN).axes[0].get_legend()
     entries = [text.get_text() for text in legend.get_texts()]
     assert entries == ["embedding", "hand-off", "start of a loop", "last state of a loop"]
+
+
+def test_fig1_is_the_same_from_a_table_that_was_written_and_read(tmp_path):
+    frame = paths_of(saved_states(tmp_path / "s.safetensors"))
+    tables.write("state_paths", frame, tmp_path / "state_paths.parquet")
+    pictures = []
+    for number, table in enumerate((frame, tables.read("state_paths", tmp_path / "state_paths.parquet"))):
+        style.save(fig1.draw(table, tokens=3, **RUN), tmp_path / f"{number}.svg")
+        pictures.append((tmp_path / f"{number}.svg").read_bytes())
+    assert pictures[0] == pictures[1]
+
+
+@pytest.mark.parametrize("rows", [slice(1, None), slice(0, 0)], ids=["one row missing", "no row"])
+def test_fig1_a_table_without_every_token_at_every_place_is_refused(tmp_path, rows):
+    frame = paths_of(saved_states(tmp_path / "s.safetensors")).iloc[rows]
+    with pytest.raises(InputError, match="table state_paths: found") as error:
+        fig1.draw(frame, tokens=3, **RUN)
+    assert one_sentence(error)
 
 
 def test_groups_with_fewer_loop_steps_are_named_at_the_foot():
@@ -529,7 +552,7 @@ def test_training_gradient_norm_is_logarithmic_only_where_it_spans_more_than_a_d
 
 @pytest.mark.parametrize("name", PAPER)
 def test_a_model_without_groups_is_refused_in_one_sentence(name, tmp_path):
-    states = fig1.read_states(saved_states(tmp_path / "s.safetensors", groups=()))
+    states = paths_of(saved_states(tmp_path / "s.safetensors", groups=()))
     empty = {
         "fig1": lambda: fig1.draw(states, tokens=3, **RUN),
         "fig2": lambda: fig2.draw(drift_table(boundaries=()), reference_state="first_state", **RUN),

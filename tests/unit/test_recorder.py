@@ -16,6 +16,7 @@ from torch import nn
 
 from tests.small import ROOT, checkpoint, held_out, model_config
 from twoscale import tables
+from twoscale.analysis.state_paths import read_states, state_paths
 from twoscale.config import PathTypesConfig, TrajectoriesConfig
 from twoscale.dynamics import trajectories
 from twoscale.dynamics.recorded import measure_saved, table_path
@@ -251,7 +252,7 @@ def test_integers_that_are_no_tokens_of_the_states_are_not_taken_for_them(tmp_pa
     module = Flat(Cell())
     with Recorder(module, CORE, tmp_path, iteration=3):
         module(torch.ones(1, 1, dtype=torch.long), tokens())
-    assert fig1.read_states(tmp_path / "states.safetensors").tokens == ["0", "1", "2"]
+    assert read_states(tmp_path / "states.safetensors").tokens == ["0", "1", "2"]
 
 
 def test_masked_tokens_have_no_row_and_positions_count_the_others(tmp_path):
@@ -498,8 +499,9 @@ def test_figure_1_has_a_hand_off_only_between_groups_that_follow_one_another(tmp
     for in_turns in (False, True):
         folder = tmp_path / str(in_turns)
         record(folder, model(Cell(0.9), Cell(0.5), in_turns=in_turns), TWO, word=lambda token: f"w{token}")
-        states = fig1.read_states(folder / "states.safetensors")
-        assert len(fig1.hand_offs(fig1.split(states.places))) == (not in_turns)
+        states = read_states(folder / "states.safetensors")
+        paths = fig1.paths_of(state_paths(states, "mine"))
+        assert len(fig1.hand_offs(fig1.split(paths.places))) == (not in_turns)
         assert states.tokens == [f"w{token}" for token in tokens()[0].tolist()]
         assert states.values.shape == (2 * (LOOPS + 1), 3, CHANNELS)
 

@@ -459,7 +459,7 @@ def test_memory_and_time_grow_with_the_attempt_and_further_resources_are_kept():
 def test_a_figure_reads_its_tables_of_the_selected_run_or_of_all_variants():
     mine = runs()
     by_name = {figure.name: figure for figure in FIGURES}
-    assert mine.figure_inputs(by_name["fig1"]) == {"states": ["results/tiny/states.safetensors"]}
+    assert mine.figure_inputs(by_name["fig1"]) == {"state_paths": ["results/tiny/tables/state_paths.parquet"]}
     assert mine.figure_inputs(by_name["pareto"])["exit_loops"] == ["results/tiny/tables/pareto_loops.parquet"]
     drift = mine.figure_inputs(by_name["variants"])["drift"]
     assert drift == [f"results/{run}/tables/drift.parquet" for run in mine.study("variants")]

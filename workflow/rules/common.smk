@@ -157,4 +157,4 @@ JOB = "{params.command} --config {params.config:q} {params.files} > {log:q} 2>&1
 # Held-out tokens, an input of all jobs that open a checkpoint.
 HELD_OUT = dict(val=runs.data_file("val.bin"), metadata=runs.data_file("tokens.json"))
 CHECKPOINT = "results/{run}/checkpoints/iteration_{iteration}.safetensors"
-TABLE = f"results/{runs.selected}/tables/{{}}.parquet"
+TABLE = runs.table_file("{}")

@@ -8,6 +8,7 @@ from snakemake import __version__ as SNAKEMAKE_VERSION
 
 from twoscale.config import text_label, user_values
 from twoscale.json import canonical_json
+from twoscale.tables import CLAIM_TABLES
 from twoscale.workflow import REPORT_RESULTS, trains
 
 REPORT_TABLES = ["claims", "loop_metrics", "drift", "exit_quality", "exit_latency", "check_cost"]
@@ -15,12 +16,7 @@ REPORT_TABLES = ["claims", "loop_metrics", "drift", "exit_quality", "exit_latenc
 
 rule judge_claims:
     input:
-        loops=TABLE.format("loop_sequences"),
-        drift=TABLE.format("drift_sequences"),
-        quality=TABLE.format("exit_quality"),
-        exit_loops=TABLE.format("exit_loops"),
-        latency=TABLE.format("exit_latency"),
-        checks=TABLE.format("check_cost"),
+        **{name: TABLE.format(table) for name, table in CLAIM_TABLES.items()},
     output:
         table=TABLE.format("claims"),
         page="results/claims.md",
@@ -156,6 +152,7 @@ rule take_snapshot:
     input:
         results=runs.snapshot_files,
         training=TABLE.format("training"),
+        tokens=runs.data_file("tokens.json"),
         segments=runs.at_checkpoints("results/{run}/training/iteration_{iteration}.parquet", untrained=False),
     output:
         snapshot=directory("results/snapshot"),

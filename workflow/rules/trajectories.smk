@@ -2,7 +2,7 @@
 #
 # in:  checkpoints, data/val.bin
 # out: {trajectories,paths,drift}/iteration_*.parquet; states.safetensors of the last checkpoint;
-#      tables/{loop_metrics,drift,loop_sequences,drift_sequences}.parquet
+#      tables/{state_paths,loop_metrics,drift,loop_sequences,drift_sequences}.parquet
 
 
 rule extract_trajectories:
@@ -59,6 +59,24 @@ rule extract_states:
             "extract_states",
             runs.slice("seed", "device", "model", "trajectories", tokenizer=lambda config: config.tokenizer.name),
         ),
+    shell:
+        JOB
+
+
+rule project_states:
+    input:
+        states="results/{run}/states.safetensors",
+    output:
+        state_paths="results/{run}/tables/state_paths.parquet",
+    log:
+        "results/{run}/logs/project_states.log",
+    localrule: True
+    conda:
+        "../../envs/analysis.yaml"
+    params:
+        **script("project_states"),
+        config=runs.slice("run"),
+        tables=table_columns("state_paths"),
     shell:
         JOB
 

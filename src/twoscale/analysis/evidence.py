@@ -82,16 +82,6 @@ class Estimate:
 
 # --- the tables of a run ---------------------------------------------------------------------------------------
 
-# Attribute of Evidence -> its table.
-TABLES = {
-    "loops": "loop_sequences",
-    "drift": "drift_sequences",
-    "quality": "exit_quality",
-    "exit_loops": "exit_loops",
-    "latency": "exit_latency",
-    "checks": "check_cost",
-}
-
 
 @dataclass(frozen=True)
 class Evidence:
@@ -123,8 +113,8 @@ class Evidence:
 
     @classmethod
     def read(cls, files: Mapping[str, Path], **values: Any) -> "Evidence":
-        """The evidence in the files of `TABLES`, by attribute, and in the other attributes. Raises InputError."""
-        return cls(**{name: tables.read(table, files[name]) for name, table in TABLES.items()}, **values)
+        """The evidence in the files of `tables.CLAIM_TABLES`, and in the other attributes. Raises InputError."""
+        return cls(**{name: tables.read(table, files[name]) for name, table in tables.CLAIM_TABLES.items()}, **values)
 
     @property
     def groups(self) -> list[str]:

@@ -3,6 +3,7 @@
 manifest.json has the keys
 
     run, commit, modified   the run, the commit of the checkout, and whether tracked files differ from it
+    text                    SHA-256 of the training tokens and of the held-out ones
     config                  every key of the run
     versions                of Python and of the packages that the library imports
     machine                 processor, cores and memory where the snapshot was taken
@@ -23,6 +24,8 @@ from typing import Any
 import pandas as pd
 
 from twoscale.analysis import pages
+from twoscale.analysis.release import MANIFEST
+from twoscale.errors import InputError, first_line
 from twoscale.files import replacing, sha256
 from twoscale.training import environment
 
@@ -40,7 +43,6 @@ PACKAGES = (
     "tokenizers",
     "torch",
 )
-MANIFEST = "manifest.json"
 
 
 def write(folder: Path, files: Iterable[Path], results: Path, facts: Mapping[str, Any]) -> None:
@@ -70,6 +72,42 @@ def checkout(project: Path) -> dict[str, Any]:
     return {"commit": commit, "modified": None if changes is None else changes != ""}
 
 
+def excerpt(snapshot: Path, folder: Path, names: Iterable[str], most_bytes: int) -> None:
+    """Copy some files of a snapshot into `folder`, with a manifest of them; other files of an older one are removed.
+
+    Raises InputError for a snapshot without these files, one of a checkout with changes, or one that is too large.
+    """
+    facts = json.loads((snapshot / MANIFEST).read_text(encoding="utf-8"))
+    listed, names = facts.pop("files"), list(names)
+    if absent := sorted({*names} - {*listed}):
+        raise InputError(f"{snapshot / MANIFEST}: found no file {', '.join(absent)}, expected it in the snapshot.")
+    if facts["modified"] is not False:
+        raise InputError(
+            f"{snapshot / MANIFEST}: found modified: {json.dumps(facts['modified'])}, expected false: commit what was "
+            "changed in the checkout, and take the snapshot again."
+        )
+    if (size := sum(listed[name]["bytes"] for name in names)) > most_bytes:
+        raise InputError(f"{snapshot}: found {size} bytes in the files to keep, expected at most {most_bytes}.")
+    write(folder, [snapshot / name for name in names], snapshot, facts)
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.relative_to(folder).as_posix() not in {*names, MANIFEST}:
+            path.unlink()
+
+
+def text(tokens: Path) -> dict[str, str]:
+    """File of tokens -> SHA-256 of its content, from the metadata of the tokens (`data/tokens.json`).
+
+    Raises InputError for a file of another form.
+    """
+    try:
+        parts = json.loads(tokens.read_text(encoding="utf-8"))["parts"]
+        return {name: str(part["sha256"]) for name, part in sorted(parts.items())}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"{tokens}: found no metadata of tokens ({first_line(error)}), expected that of a run."
+        ) from error
+
+
 def _git(project: Path, *words: str) -> str | None:
     try:
         done = subprocess.run(["git", *words], cwd=project, capture_output=True, text=True, check=True)
@@ -97,15 +135,11 @@ def training(log: pd.DataFrame, segments: Iterable[Path]) -> dict[str, Any]:
         segments: Logs of the segments in order, which name their environments.
     """
     tokens = log["tokens_seen"].diff().fillna(log["tokens_seen"].iloc[0])
-    found: list[environment.Environment] = []
-    for entry in (entry for segment in segments for entry in environment.read(segment)):
-        if not found or environment.differences(found[-1], entry):
-            found.append(entry)
     return {
         "iterations": int(log["iteration"].iloc[-1]),
         "tokens": int(log["tokens_seen"].iloc[-1]),
         "hours": round(float((tokens / log["tokens_per_s"]).sum()) / 3600, 3),
-        "environments": found,
+        "environments": environment.distinct(segments),
     }
 
 

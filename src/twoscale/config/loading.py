@@ -25,7 +25,7 @@ PROJECT = Path(__file__).resolve().parents[3]
 PRESETS = PROJECT / "workflow" / "presets"
 DEFAULT_PRESET = "demo"
 VARIANT_KEYS = ("sandwich", "adapter_init", "state_init")  # keys of `model` that the variants combine
-LAYER_KEYS = ("preset", "run", "runs")  # top-level keys that select and name layers
+LAYER_KEYS = ("preset", "run", "runs", "release")  # top-level keys that select and name layers
 
 # (folder of a published model, the layers below merged) -> what the folder says, as a layer.
 FolderLayer = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]

@@ -42,6 +42,11 @@ SELECTORS = {
         "description": "Further runs: name -> sections that take precedence over those of the selected run.",
         "additionalProperties": {"anyOf": [{"$ref": "#/$defs/Overrides"}, {"type": "null"}]},
     },
+    "release": {
+        "type": "string",
+        "description": "Folder or http(s) address of a release: its tables are drawn and judged under its config, "
+        "nothing is trained. Of the other keys only figures and download count.",
+    },
 }
 
 

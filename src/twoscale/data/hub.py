@@ -118,6 +118,28 @@ def get_whole(url: str, download: DownloadConfig) -> bytes:
     return response.content
 
 
+def get_address(url: str, max_bytes: int, download: DownloadConfig) -> bytes:
+    """The content at an address that is not the Hub's: with the same limits and retries, without the user's token.
+
+    Raises:
+        InputError: if it cannot be read, or has more bytes than `max_bytes`.
+    """
+    _bound_responses()
+
+    def request() -> bytes:
+        response = get_session().get(url, timeout=download.timeout, extensions={"max_bytes": max_bytes})
+        hf_raise_for_status(response)
+        return response.content
+
+    try:
+        return with_retries(request, download)
+    except (HTTPError, OfflineModeIsEnabled, WrongResponseError, ValueError) as error:
+        raise InputError(
+            f"{url}: could not be read, with {download.retries} retries of transient errors ({_describe(error)}); "
+            f"expected a file of at most {max_bytes} bytes within reach of the network."
+        ) from error
+
+
 def with_retries(request: Callable[[], T], download: DownloadConfig) -> T:
     """The result of `request`, which is repeated after transient errors.
 

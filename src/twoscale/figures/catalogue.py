@@ -5,7 +5,7 @@ a function `draw`, and the caption workflow/report/<name>.rst. `draw` takes the 
 `values` and `context` as keyword-only arguments. This module imports neither torch nor matplotlib.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -354,7 +354,7 @@ def _reference_state(config: Config) -> dict[str, Any]:
 FIGURES = (
     Figure(
         "fig1",
-        {"states": "states.safetensors"},
+        table("state_paths"),
         _fig1,
         values=lambda config: {"tokens": config.figures.fig1_tokens},
         target="all",
@@ -500,3 +500,9 @@ FIGURES = (
     ),
     Figure("seeds", table("seeds"), _seeds, target="seeds", title="Seeds: verdicts and spread", seeds=True),
 )
+
+
+def snapshot_figures(figures: Iterable[Figure], chosen: Iterable[Figure] = ()) -> list[Figure]:
+    """Those of `figures` that a snapshot has: the figures of the paper, that of training, and the chosen ones."""
+    chosen = list(chosen)
+    return [figure for figure in figures if figure.target == "all" or figure.name == "training" or figure in chosen]

@@ -27,12 +27,8 @@ def draw(name: str, inputs: Mapping[str, Sequence[Path]], runs: Sequence[str], *
         runs: The runs; each row of a table gets the name of its run.
         values: Keyword-only arguments of the figure's function, such as `context`.
     """
-    module = _module(name)
-    if hasattr(module, "read"):  # a figure of other files than tables
-        content = module.read(**inputs)
-    else:
-        content = {table: _read(table, paths, runs) for table, paths in inputs.items()}
-    return module.draw(**content, **values)
+    content = {table: _read(table, paths, runs) for table, paths in inputs.items()}
+    return _module(name).draw(**content, **values)
 
 
 def _module(name: str) -> Any:

@@ -1,14 +1,13 @@
 """Figure 1, overall trajectory with inset zoom: the states of a sequence in the plane of their two main directions."""
 
 import itertools
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
@@ -16,13 +15,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
-from safetensors import SafetensorError, safe_open
 
-from twoscale.dynamics.principal import project
 from twoscale.errors import InputError
 from twoscale.figures import style
 
-METADATA_KEYS = ("places", "tokens", "iteration", "sequence")
 # Colour maps of the groups, in turn; light to dark over the loop steps.
 COLOUR_MAPS = ("Blues", "Oranges", "Greens", "Purples", "Reds")
 # The panel in units of its width and height: trajectories at the left; at the right, from the top, the inset, the
@@ -51,24 +47,21 @@ SMALL = 6.5  # font size inside the right part
 
 
 @dataclass(frozen=True)
-class States:
-    """All hidden states of one held-out sequence, from the embedding to the last layer.
+class Paths:
+    """The paths of the tokens of one held-out sequence in the principal plane, from the embedding to the last layer.
 
     Attributes:
-        values: (P, T, C), place by token by channel.
-        places: One entry per place, in the order of the model: {"stage": "embedding" | "layer" | "loop", "layer": int
-            or None, "group": "5-6" or None, "k": int or None}; k = 0 is the initial state of a group. Optional:
-            "follows": false for a group that does not start from where the places before it end.
+        plane: (P, T, 2), place by token by coordinate.
+        shares: Of the variance in the two directions (2,).
+        places: One entry per place: stage, layer, group, k (None where a place has none) and follows, as in the table
+            "state_paths".
         tokens: T strings.
-        iteration: Iteration of the checkpoint.
-        sequence: Number of the held-out sequence.
     """
 
-    values: np.ndarray
+    plane: np.ndarray
+    shares: np.ndarray
     places: list[dict]
     tokens: list[str]
-    iteration: int
-    sequence: int
 
 
 @dataclass(frozen=True)
@@ -85,42 +78,27 @@ class Segment:
         return self.places if self.group is None else self.places[1:]
 
 
-def read(states: Sequence[Path]) -> dict[str, States]:
-    """Arguments of `draw` from its input files, of which there is one."""
-    (path,) = states
-    return {"states": read_states(path)}
-
-
-def read_states(path: str | Path) -> States:
-    """Read the states saved for Figure 1: tensor "states" and the JSON of the metadata key "twoscale".
-
-    Raises InputError for a file without them, or whose parts do not match.
-    """
-    try:
-        with safe_open(path, framework="numpy") as file:
-            if "states" not in file.keys():  # noqa: SIM118  (a safetensors file is no mapping)
-                raise InputError(f"{path}: found the tensors {sorted(file.keys())}, expected 'states'.")
-            values, metadata = file.get_tensor("states"), file.metadata() or {}
-    except (OSError, SafetensorError) as error:
-        raise InputError(f"{path}: cannot be read as a safetensors file ({error}).") from error
-    try:
-        described = json.loads(metadata["twoscale"])
-        states = States(values, **{key: described[key] for key in METADATA_KEYS})
-    except (KeyError, TypeError, ValueError) as error:
+def paths_of(state_paths: pd.DataFrame) -> Paths:
+    """The content of the table "state_paths". Raises InputError unless every place has every token once."""
+    frame = state_paths.sort_values(["place", "position"], ignore_index=True)
+    places, tokens = frame.drop_duplicates("place"), frame.drop_duplicates("position")
+    expected = pd.MultiIndex.from_product([places["place"], tokens["position"]])
+    if frame.empty or not pd.MultiIndex.from_frame(frame[["place", "position"]]).equals(expected):
         raise InputError(
-            f"{path}: found no usable metadata 'twoscale' ({error!r}), expected JSON with {', '.join(METADATA_KEYS)}."
-        ) from error
-    expected = (len(states.places), len(states.tokens))
-    if values.ndim != 3 or values.shape[:2] != expected:
-        raise InputError(
-            f"{path}: found states of shape {values.shape}, expected {expected[0]} places by {expected[1]} tokens by "
-            "channels, as in its metadata."
+            f"table state_paths: found {len(frame)} rows, expected one for each of {len(places)} places and "
+            f"{len(tokens)} tokens."
         )
-    return states
+    described = places[["stage", "layer", "group", "k", "follows"]].astype(object)
+    return Paths(
+        plane=frame[["pc1", "pc2"]].to_numpy().reshape(len(places), len(tokens), 2),
+        shares=frame[["pc1_share", "pc2_share"]].to_numpy()[0],
+        places=described.where(described.notna(), None).to_dict("records"),
+        tokens=tokens["token"].tolist(),
+    )
 
 
 @style.look()
-def draw(states: States, *, tokens: int, context: style.FigureContext) -> Figure:
+def draw(state_paths: pd.DataFrame, *, tokens: int, context: style.FigureContext) -> Figure:
     """Paths of `tokens` tokens, spread over the sequence, in the principal plane of all its states.
 
     One polyline per token: the one in the middle of the sequence in colour, the others pale. It is grey through
@@ -128,12 +106,12 @@ def draw(states: States, *, tokens: int, context: style.FigureContext) -> Figure
     last loop. The jump from a group's initial state x^0 is dotted and does not set the axis limits. Raises InputError
     for a model without looped groups.
     """
-    segments = split(states.places)
+    paths = paths_of(state_paths)
+    plane, segments = paths.plane, split(paths.places)
     loops = [segment for segment in segments if segment.group is not None]
     if not loops:
         raise InputError("config key model.groups: found no looped group, expected at least one for Figure 1.")
-    plane, shares = project(states.values)
-    positions = spread(len(states.tokens), tokens)
+    positions = spread(len(paths.tokens), tokens)
     shades = {loop.group: _shades(i, len(loop.path)) for i, loop in enumerate(loops)}
 
     figure = style.new_figure(style.DOUBLE, 4.1, context)
@@ -144,12 +122,12 @@ def draw(states: States, *, tokens: int, context: style.FigureContext) -> Figure
     _draw_token(axes, plane[:, front], segments, shades)
     visible = np.concatenate([segment.path for segment in segments])
     _set_limits(axes, plane[visible][:, positions].reshape(-1, 2))
-    if states.places[0]["stage"] == "embedding":
-        _mark_embedding(axes, plane[visible, front], states.tokens[front])
-    axes.set_xlabel(f"PC 1 ({100 * shares[0]:.0f} % of variance)", x=DATA_SHARE / 2)
-    axes.set_ylabel(f"PC 2 ({100 * shares[1]:.0f} % of variance)")
-    _draw_inset(axes, plane[:, front], states.tokens[front], segments, shades)
-    _draw_key(axes, segments, shades, _legend(states, segments, len(others)))
+    if paths.places[0]["stage"] == "embedding":
+        _mark_embedding(axes, plane[visible, front], paths.tokens[front])
+    axes.set_xlabel(f"PC 1 ({100 * paths.shares[0]:.0f} % of variance)", x=DATA_SHARE / 2)
+    axes.set_ylabel(f"PC 2 ({100 * paths.shares[1]:.0f} % of variance)")
+    _draw_inset(axes, plane[:, front], paths.tokens[front], segments, shades)
+    _draw_key(axes, segments, shades, _legend(paths, segments, len(others)))
     return figure
 
 
@@ -157,7 +135,7 @@ def split(places: Sequence[dict]) -> list[Segment]:
     """The places as segments, each of one group's loop or of unlooped layers."""
     runs = itertools.groupby(range(len(places)), key=lambda i: places[i]["group"])
     segments = [(group, np.array(list(indices))) for group, indices in runs]
-    return [Segment(group, indices, places[indices[0]].get("follows", True)) for group, indices in segments]
+    return [Segment(group, indices, places[indices[0]]["follows"]) for group, indices in segments]
 
 
 def spread(length: int, number: int) -> list[int]:
@@ -324,9 +302,9 @@ def _draw_key(
     axes.legend(handles.values(), handles.keys(), loc="lower right", ncols=2, fontsize=SMALL)
 
 
-def _legend(states: States, segments: Sequence[Segment], others: int) -> dict[str, Line2D]:
+def _legend(paths: Paths, segments: Sequence[Segment], others: int) -> dict[str, Line2D]:
     """Legend entries of the lines and markers that occur."""
-    stages = {place["stage"] for place in states.places}
+    stages = {place["stage"] for place in paths.places}
     handles = {
         "embedding": Line2D([], [], linestyle="none", **EMBEDDING) if "embedding" in stages else None,
         "unlooped layers": Line2D([], [], **UNLOOPED) if "layer" in stages else None,

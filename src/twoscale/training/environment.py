@@ -7,7 +7,7 @@ bit on this machine.
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +50,11 @@ def current(device: str, processes: int) -> dict[str, Any]:
     }
 
 
-def differences(before: Environment, now: Environment) -> list[str]:
-    """What differs, one text each, in alphabetical order."""
+def differences(before: Environment, now: Environment, words: tuple[str, str] = ("before", "now")) -> list[str]:
+    """What differs, one text each, in alphabetical order. `words`: what the two are called."""
     names = sorted((before.keys() | now.keys()) - {FIRST})
     return [
-        f"{name}: {_shown(before, name)} before, {_shown(now, name)} now"
+        f"{name}: {_shown(before, name)} {words[0]}, {_shown(now, name)} {words[1]}"
         for name in names
         if before.get(name) != now.get(name)
     ]
@@ -79,6 +79,15 @@ def extended(environments: Sequence[Environment], iteration: int, now: Environme
     if environments and not differences(environments[-1], now):
         return list(environments)
     return [*environments, {FIRST: iteration, **now}]
+
+
+def distinct(logs: Iterable[Path]) -> list[Environment]:
+    """The environments of segments in order, each that differs from the one before."""
+    found: list[Environment] = []
+    for entry in (entry for log in logs for entry in read(log)):
+        if not found or differences(found[-1], entry):
+            found.append(entry)
+    return found
 
 
 def valid(value: Any) -> list[Environment]:

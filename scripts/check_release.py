@@ -1,0 +1,42 @@
+"""Compare a finished run with a release of it: `make check-demo`, docs/release.md.
+
+    python scripts/check_release.py docs/demo-release               # results/demo against the release of the demo
+    python scripts/check_release.py https://host/folder --results elsewhere/results
+
+Prints the numbers that left their tolerance; the exit status is 1 if there are any.
+"""
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from twoscale import command, tables
+from twoscale.analysis import release_check, snapshot
+from twoscale.analysis.release import Release
+from twoscale.config import DownloadConfig
+from twoscale.errors import InputError
+
+
+def main(arguments) -> None:
+    release = Release.open(arguments.release, DownloadConfig())
+    run, folder = release.manifest.run, arguments.results / release.manifest.run
+    tokens, segments = folder / "data/tokens.json", sorted((folder / "training").glob("iteration_??????.parquet"))
+    if not tokens.is_file():
+        raise InputError(f"{tokens}: found no such file, expected the results of a finished run {run}.")
+    release_check.check_text(release.manifest, snapshot.text(tokens), str(tokens))
+    files = {table: f"tables/{table}.parquet" for table in release_check.KEYS}
+    found = {table: tables.read(table, folder / file) for table, file in files.items()}
+    with tempfile.TemporaryDirectory() as copies:
+        released = {table: release.table(run, table, Path(copies)) for table in files}
+    changes = release_check.differences(release.manifest, segments)
+    result = release_check.check(found, released, same_arithmetic=not changes)
+    print("\n".join(release_check.lines(result, changes)))
+    sys.exit(int(len(result.outside) > 0))
+
+
+if __name__ == "__main__":
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("release", help="folder or address of the release")
+    options.add_argument("--results", type=Path, default=Path("results"), help="folder of the runs")
+    command.run(main, options)

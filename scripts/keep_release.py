@@ -1,0 +1,36 @@
+"""Keep the figures of the paper, that of training, the verdicts and their tables of a snapshot: `make demo-release`.
+
+    python scripts/keep_release.py results/snapshot docs/demo-release
+
+Figures and tables of the supplement, which a snapshot has where they were computed, are left out.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from twoscale import command, tables
+from twoscale.analysis import release, snapshot
+from twoscale.errors import InputError
+from twoscale.figures.catalogue import FIGURES, snapshot_figures
+
+MOST_BYTES = 4_000_000
+
+
+def main(arguments) -> None:
+    manifest = arguments.snapshot / release.MANIFEST
+    if not manifest.is_file():
+        raise InputError(f"{manifest}: found no such file, expected the one that `snakemake snapshot` writes.")
+    run = json.loads(manifest.read_text(encoding="utf-8"))["run"]
+    figures = snapshot_figures(FIGURES)
+    files = {f"{run}/{file}" for figure in figures for file in figure.inputs.values()}
+    judged = {f"{run}/tables/{table}.parquet" for table in ("claims", *tables.CLAIM_TABLES.values())}
+    names = {"claims.md", *(f"{figure.name}.svg" for figure in figures)} | files | judged
+    snapshot.excerpt(arguments.snapshot, arguments.folder, sorted(names), MOST_BYTES)
+
+
+if __name__ == "__main__":
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("snapshot", type=Path, help="folder of the snapshot")
+    options.add_argument("folder", type=Path, help="folder of the release; other files in it are removed")
+    command.run(main, options)

@@ -1,0 +1,181 @@
+"""Releases: the tables of a snapshot (`twoscale.analysis.snapshot`) in a folder or at an address, with their manifest.
+
+A release comes from elsewhere and is not trusted. Only its manifest and the tables that the manifest lists are read, a
+table only if it has the size and the SHA-256 of the manifest. This module imports neither pandas nor torch, because
+planning reads manifests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+from pydantic import Field
+
+from twoscale import config as configs
+from twoscale import tables
+from twoscale.config import Config, DownloadConfig
+from twoscale.config.loading import LAYER_KEYS
+from twoscale.config.sections import FILE_NAME
+from twoscale.errors import InputError, first_line
+from twoscale.files import replacing
+from twoscale.json import Count, parse
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MANIFEST = "manifest.json"
+FOLDER = "results/released"  # where the tables of a release are put
+OWN_SECTIONS = ("figures", "download")  # of the user's config: how the tables are fetched and drawn
+MAX_MANIFEST = 2**22  # bytes
+MAX_TABLE = 2**28  # bytes of the file of a table
+MAX_DECODED = 2**31  # bytes of a table in memory, by the upper bound of `decoded_bytes`
+ADDRESS = re.compile(r"https?://[^?#]+")
+# {run}/tables/{table}.parquet; the name of a run of a study contains that of the study
+TABLE = re.compile(rf"(?P<run>{FILE_NAME}(?:/{FILE_NAME})?)/tables/(?P<table>{FILE_NAME})\.parquet")
+
+
+@dataclass(frozen=True)
+class File:
+    """Size and SHA-256 of a file, as in a manifest."""
+
+    bytes: Count
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What is read of a manifest; the keys are those that `twoscale.analysis.snapshot` describes."""
+
+    run: Annotated[str, Field(pattern=rf"^{FILE_NAME}$")]
+    config: dict[str, Any]
+    files: dict[str, File]
+    commit: str | None = None
+    text: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    machine: dict[str, Any] = field(default_factory=dict)
+    training: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Release:
+    """The files at a place, a folder or an address, and what their manifest says of them."""
+
+    place: str
+    manifest: Manifest
+    download: DownloadConfig
+
+    @classmethod
+    def open(cls, place: Any, download: DownloadConfig) -> Self:
+        """The release at a place. Raises InputError for a place without a manifest, or one of another form."""
+        if not isinstance(place, str) or not place:
+            raise InputError(f"config key release: found {place!r}, expected a folder or an http(s) address.")
+        if "://" in place and not ADDRESS.fullmatch(place):
+            raise InputError(
+                f"config key release: found {place}, expected a folder, or the address of one: http:// or https://, "
+                "without ? and #."
+            )
+        place = place.rstrip("/") or place
+        try:
+            manifest = parse(_read(place, MANIFEST, MAX_MANIFEST, download), Manifest)
+        except ValueError as error:
+            raise InputError(
+                f"{place}/{MANIFEST}: found no manifest of a release ({error}), expected one that `snakemake snapshot` "
+                "has written."
+            ) from error
+        return cls(place, manifest, download)
+
+    @property
+    def tables(self) -> dict[str, File]:
+        """The tables by their path in the release, {run}/tables/{table}.parquet, sorted."""
+        return {name: file for name, file in sorted(self.manifest.files.items()) if TABLE.fullmatch(name)}
+
+    def layers(self, user: Mapping[str, Any]) -> dict[str, Any]:
+        """The config of the released run, with `OWN_SECTIONS` of the user, in the form that `config.runs` takes."""
+        released = {key: value for key, value in self.manifest.config.items() if key not in LAYER_KEYS}
+        own = {key: user[key] for key in OWN_SECTIONS if key in user}
+        return configs.merge(released, own) | {"preset": "paper", "run": self.manifest.run}
+
+    def runs(self, user: Mapping[str, Any], *studies: Any) -> dict[str, Config]:
+        """Run name -> Config of the released run, its seeds and its studies (`config.studies`). Raises InputError."""
+        layers = self.layers(user)
+        try:
+            found = configs.runs(layers) | configs.studies(layers, None, *studies)
+        except InputError as error:
+            raise InputError(f"{self.place}/{MANIFEST}: {error}") from error
+        if found[self.manifest.run].model.source != "trained":
+            raise InputError(f"{self.place}/{MANIFEST}: found a published model, expected a run that was trained.")
+        return found
+
+    def read(self, name: str) -> bytes:
+        """The content of a table of `tables`.
+
+        Raises InputError for one that cannot be read, has not the size and the SHA-256 of the manifest, or is no
+        parquet file of bounded size.
+        """
+        file, what = self.tables[name], f"{self.place}/{name}"
+        if file.bytes > MAX_TABLE:
+            raise InputError(f"{what}: found {file.bytes} bytes in {MANIFEST}, expected at most {MAX_TABLE}.")
+        content = _read(self.place, name, file.bytes, self.download)
+        if (found := hashlib.sha256(content).hexdigest()) != file.sha256:
+            raise InputError(
+                f"{what}: found {len(content)} bytes with the SHA-256 {found[:12]}…, expected {file.bytes} bytes with "
+                f"{file.sha256[:12]}…, as {MANIFEST} says."
+            )
+        _check_parquet(what, content)
+        return content
+
+    def table(self, run: str, table: str, folder: Path) -> pd.DataFrame:
+        """A table of a run, by way of a copy in `folder`. Raises InputError as `read` does, or if there is none."""
+        name = f"{run}/tables/{table}.parquet"
+        if name not in self.tables:
+            raise InputError(f"{self.place}/{MANIFEST}: found no file {name}, expected one.")
+        self.fetch(name, folder / name)
+        return tables.read(table, folder / name)
+
+    def fetch(self, name: str, path: Path) -> None:
+        """Write a table of `tables` to `path`. Raises InputError as `read` does."""
+        content = self.read(name)
+        with replacing(path) as temporary:
+            temporary.write_bytes(content)
+
+
+def _read(place: str, name: str, most: int, download: DownloadConfig) -> bytes:
+    """The content of a file at a place, which has at most so many bytes. Raises InputError."""
+    if ADDRESS.fullmatch(place):
+        # here, because planning without a network should not wait for the client
+        from twoscale.data.hub import get_address
+
+        return get_address(f"{place}/{name}", most, download)
+    path = Path(place, name)
+    try:
+        size = path.stat().st_size
+        if size > most:
+            raise InputError(f"{path}: found {size} bytes, expected at most {most}.")
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be read ({first_line(error)}), expected a file of the release {place}."
+        ) from error
+
+
+def _check_parquet(what: str, content: bytes) -> None:
+    """Refuse a file that no table can be read from, or one that memory cannot hold."""
+    from pyarrow import ArrowException
+
+    from twoscale.data.bounded_parquet import decoded_bytes
+
+    try:
+        found = decoded_bytes(BytesIO(content))
+    except (ValueError, OSError, ArrowException) as error:
+        raise InputError(f"{what}: cannot be read as a parquet table ({first_line(error)}).") from error
+    if found > MAX_DECODED:
+        raise InputError(
+            f"{what}: found a table of up to {found / 1e9:.1f} GB in memory, expected at most {MAX_DECODED / 1e9:.1f} "
+            "GB."
+        )

@@ -1,0 +1,264 @@
+"""How far a finished run is from a release of it: which numbers leave their tolerance.
+
+Where processor, cores, torch and the environment of training are those of the release, every number of every table but
+times has to agree to `SAME_ARITHMETIC`. Elsewhere sums are rounded in another order, and training amplifies what
+rounding changes: losses, and what claims are judged on, then have the tolerances of `KINDS`. docs/release.md says how
+they were chosen.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from twoscale import machine
+from twoscale.analysis.claims import ALL, CLAIMS
+from twoscale.analysis.release import Manifest
+from twoscale.errors import InputError
+from twoscale.training import environment
+
+ABSOLUTE, RELATIVE, LOGARITHM = "absolute", "relative", "of natural logarithms"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of numbers, and how far they may be from those of the release.
+
+    Attributes:
+        name: What the numbers are.
+        tolerance: Largest difference.
+        scale: What the difference is: absolute, relative to the larger one, or that of the natural logarithms.
+    """
+
+    name: str
+    tolerance: float
+    scale: str = ABSOLUTE
+
+
+SCHEDULE = Kind("schedule", 0.0)
+HELD_OUT = Kind("held-out loss in training", 0.1)
+ENTROPY = Kind("cross-entropy with exits", 0.1)
+EVALUATIONS = Kind("evaluations", 12.0)
+DECAY = Kind("decay of steps", 4.0, LOGARITHM)
+RATE = Kind("rate of decay over training", 0.2)
+COSINE = Kind("cosine", 0.7)
+VARIANCE = Kind("variance of a cosine", 0.1)
+JUMP = Kind("jump between groups", 0.5, LOGARITHM)
+NATS = Kind("cross-entropy lost to exits", 0.005)
+LENGTH = Kind("length of steps over training", 0.6)
+LATE = Kind("late steps", 9.0, LOGARITHM)
+RESPONSE = Kind("evaluations, KL minus acceleration", 2.0)
+SCALE = Kind("scale of the threshold", 0.1, LOGARITHM)
+KINDS = (
+    *(SCHEDULE, HELD_OUT, ENTROPY, EVALUATIONS),
+    *(DECAY, RATE, COSINE, VARIANCE, JUMP, NATS, LENGTH, LATE, RESPONSE, SCALE),
+)
+SAME_ARITHMETIC = Kind("every number but times", 1e-6, RELATIVE)
+
+# Claim -> kind of its numbers; claims that rest on times have none.
+CLAIM_KINDS = {
+    **{1: DECAY, 2: RATE, 6: JUMP, 12: LENGTH, 13: LATE, 14: RESPONSE},
+    **dict.fromkeys((3, 4, 5), COSINE),
+    **dict.fromkeys((8, 9, 15), NATS),
+}
+TIMED = frozenset(claim.number for claim in CLAIMS if claim.timed)
+ALL_GROUPS = "all groups"  # scope of the threshold in units of the states, which several claims give for comparison
+UNLIKE_VARIANCE = "cosine at k = 1"  # beginning of the quantity of claim 3 that is no variance
+
+# Table -> the columns that say which row it is. Its other numbers are compared, but for `TIMED_COLUMNS`.
+KEYS = {
+    "training": ("iteration",),
+    "training_loops": ("iteration", "group"),
+    "loop_metrics": ("iteration", "group", "k", "measure"),
+    "loop_sequences": ("iteration", "group", "k", "sequence", "measure"),
+    "drift": ("iteration", "boundary", "reference_state", "measure"),
+    "drift_sequences": ("iteration", "boundary", "reference_state", "sequence", "measure"),
+    "state_paths": ("place", "position"),
+    "exit_quality": ("criterion", "threshold", "sequence"),
+    "exit_loops": ("criterion", "threshold", "sequence", "group"),
+    "exit_controls": ("criterion", "threshold", "control", "draw", "sequence"),
+    "claims": ("claim", "scope", "quantity"),
+}
+TIMED_COLUMNS = frozenset({"tokens_per_s", "tflops", "utilisation"})
+
+Frames = Mapping[str, pd.DataFrame]  # the tables of `KEYS` by name
+
+
+@dataclass(frozen=True)
+class Check:
+    """The numbers of a run beside those of a release.
+
+    Attributes:
+        numbers: One row per number: kind, number, found, released, difference, tolerance, outside.
+        verdicts: One row per claim with another verdict: claim, found, released.
+    """
+
+    numbers: pd.DataFrame
+    verdicts: pd.DataFrame
+
+    @property
+    def outside(self) -> pd.DataFrame:
+        """The numbers that left their tolerance."""
+        return self.numbers[self.numbers["outside"]]
+
+    def kinds(self) -> pd.DataFrame:
+        """One row per kind: kind, numbers, outside, largest (difference), tolerance."""
+        by_kind = self.numbers.groupby("kind", sort=False)
+        columns = {"numbers": ("number", "size"), "outside": ("outside", "sum")}
+        columns |= {"largest": ("difference", "max"), "tolerance": ("tolerance", "first")}
+        return by_kind.agg(**columns).reset_index()
+
+
+# --- the run and the release -----------------------------------------------------------------------------------
+
+
+def check_text(manifest: Manifest, found: Mapping[str, str], where: str) -> None:
+    """Refuse a run on other tokens than those of the release, whose numbers need not agree. Raises InputError."""
+    for name, digest in sorted(manifest.text.items()):
+        if (other := found.get(name, "none")) != digest:
+            raise InputError(
+                f"{where}: found {name} with the SHA-256 {other[:12]}…, expected {digest[:12]}…, that of the release; "
+                "the text of the demo is the documentation of the Python that runs it, there "
+                f"{manifest.versions.get('python', 'unknown')}."
+            )
+
+
+def differences(manifest: Manifest, segments: Iterable[Path]) -> list[str]:
+    """What the rounding of a run depends on and differs from the release, one text each.
+
+    `segments`: logs of the run's segments in order, which name their environments. The processor is this machine's.
+    """
+    here, there = machine.description(), manifest.machine
+    names = [name for name in ("processor", "cpus") if here[name] != there.get(name)]
+    found = [f"{name}: {there.get(name)!r} there, {here[name]!r} here" for name in names]
+    released, ours = environment.valid(manifest.training.get("environments")), environment.distinct(segments)
+    if len(released) != len(ours):
+        return [*found, f"environments of training: {len(released)} there, {len(ours)} here"]
+    changes = (environment.differences(*pair, ("there", "here")) for pair in zip(released, ours, strict=True))
+    return [*found, *dict.fromkeys(text for texts in changes for text in texts)]
+
+
+# --- numbers ---------------------------------------------------------------------------------------------------
+
+
+def check(found: Frames, released: Frames, same_arithmetic: bool) -> Check:
+    """Compare the tables of a run with those of a release."""
+    numbers = every_number if same_arithmetic else summary
+    pairs = zip(numbers(found), numbers(released), strict=True)
+    rows = [_compared(kind, ours, theirs) for (kind, ours), (_, theirs) in pairs]
+    return Check(pd.concat(rows, ignore_index=True), _verdicts(found["claims"], released["claims"]))
+
+
+def every_number(frames: Frames) -> list[tuple[Kind, pd.Series]]:
+    """All numbers of the tables but times, by name."""
+    return [
+        (SAME_ARITHMETIC, pd.concat([numbers for name in KEYS for numbers in _columns(name, _untimed(name, frames))]))
+    ]
+
+
+def summary(frames: Frames) -> list[tuple[Kind, pd.Series]]:
+    """The numbers of each kind by name: losses, means over held-out text, and what claims are judged on."""
+    training, quality, loops = (frames[name] for name in ("training", "exit_quality", "exit_loops"))
+    point = ["criterion", "threshold"]
+    weighted = quality.assign(ce=quality["ce"] * quality["tokens"]).groupby(point)[["ce", "tokens"]].sum()
+    evaluations = loops.groupby([*point, "group"], as_index=False)["evaluations"].mean()
+    held_out = training[training["held_out_loss"].notna()]
+    schedule = [
+        *_columns("training", training[["iteration", "tokens_seen", "learning_rate"]]),
+        *_columns("training_loops", frames["training_loops"]),
+        *_columns("exit_quality", quality[[*KEYS["exit_quality"], "document", "tokens"]]),
+    ]
+    claims = _untimed("claims", frames)
+    by_kind = claims.groupby([_kind_of_claim(row) for row in claims.itertuples()])
+    judged = {kind: _labelled("claim", rows["value"], rows[list(KEYS["claims"])]) for kind, rows in by_kind}
+    return [
+        (SCHEDULE, pd.concat(schedule)),
+        (HELD_OUT, _labelled("held-out loss, iteration", held_out["held_out_loss"], held_out[["iteration"]])),
+        (ENTROPY, _labelled("cross-entropy", weighted["ce"] / weighted["tokens"], weighted.index.to_frame())),
+        (EVALUATIONS, _labelled("evaluations", evaluations["evaluations"], evaluations[[*point, "group"]])),
+        *((kind, judged[kind.name]) for kind in KINDS if kind.name in judged),
+    ]
+
+
+def _untimed(name: str, frames: Frames) -> pd.DataFrame:
+    """A table without times; of the claims, without the verdicts, and without numbers that two claims give alike."""
+    frame = frames[name].drop(columns=TIMED_COLUMNS & {*frames[name].columns})
+    if name != "claims":
+        return frame
+    shown = ~frame["claim"].isin(TIMED) & (frame["scope"] != ALL)
+    repeated = (frame["scope"] == ALL_GROUPS) & frame.duplicated(["scope", "quantity"])
+    return frame[shown & ~repeated]
+
+
+def _kind_of_claim(row) -> str:
+    if row.scope == ALL_GROUPS:
+        return SCALE.name
+    if row.claim == 3 and not row.quantity.startswith(UNLIKE_VARIANCE):
+        return VARIANCE.name
+    return CLAIM_KINDS[row.claim].name
+
+
+def _columns(name: str, frame: pd.DataFrame) -> list[pd.Series]:
+    """The numbers of a table, column by column."""
+    keys = [key for key in KEYS[name] if key in frame]
+    columns = [column for column in frame.select_dtypes("number") if column not in keys]
+    return [_labelled(f"{name}.{column}", frame[column], frame[keys]) for column in columns]
+
+
+def _labelled(start: str, values: pd.Series, keys: pd.DataFrame) -> pd.Series:
+    """Numbers by name: `start` and the keys of the row, and a number where a name is not the first one."""
+    names = keys.astype("string").fillna("").agg(", ".join, axis=1).radd(f"{start} ") if len(keys) else pd.Series([])
+    again = names.groupby(names).cumcount()
+    names = names.where(again == 0, names + " (" + (again + 1).astype("string") + ")")
+    return pd.Series(values.to_numpy(np.float64), index=pd.Index(names, name="number", dtype=object))
+
+
+def _compared(kind: Kind, found: pd.Series, released: pd.Series) -> pd.DataFrame:
+    """One row per number; one that either side lacks, or has not measured, is outside."""
+    frame = pd.concat({"found": found, "released": released}, axis="columns").rename_axis("number").reset_index()
+    both = frame["number"].isin(found.index) & frame["number"].isin(released.index)
+    equal = both & ((frame["found"] == frame["released"]) | (frame["found"].isna() & frame["released"].isna()))
+    difference = _difference(kind.scale, frame["found"], frame["released"]).where(~equal, 0.0).fillna(np.inf)
+    frame = frame.assign(kind=kind.name, difference=difference, tolerance=kind.tolerance)
+    return frame.assign(outside=frame["difference"] > kind.tolerance)
+
+
+def _difference(scale: str, found: pd.Series, released: pd.Series) -> pd.Series:
+    if scale == LOGARITHM:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found, released = np.log(found), np.log(released)
+    size = np.maximum(found.abs(), released.abs()) if scale == RELATIVE else 1.0
+    with np.errstate(invalid="ignore"):
+        return (found - released).abs() / size
+
+
+def _verdicts(found: pd.DataFrame, released: pd.DataFrame) -> pd.DataFrame:
+    """The claims whose verdicts differ."""
+    sides = {
+        name: frame[frame["scope"] == ALL].set_index("claim")["verdict"]
+        for name, frame in (("found", found), ("released", released))
+    }
+    verdicts = pd.concat(sides, axis="columns").reset_index()
+    return verdicts[verdicts["found"] != verdicts["released"]]
+
+
+# --- the answer ------------------------------------------------------------------------------------------------
+
+
+def lines(result: Check, changes: Sequence[str], most: int = 20) -> list[str]:
+    """The answer as text: what differs in the machine, a row per kind, and the numbers that left their tolerance."""
+    text = ["arithmetic: that of the release" if not changes else f"another arithmetic: {'; '.join(changes)}", ""]
+    text.append(f"{'kind':<40}{'numbers':>9}{'outside':>9}{'largest':>12}{'tolerance':>11}")
+    for row in result.kinds().itertuples():
+        text.append(f"{row.kind:<40}{row.numbers:>9}{row.outside:>9}{row.largest:>12.3g}{row.tolerance:>11g}")
+    text += ["", "times depend on the machine and its load and are not compared"]
+    for row in result.verdicts.itertuples():
+        text.append(f"claim {row.claim}: {row.found} here, {row.released} in the release")
+    shown = result.outside.sort_values("difference", ascending=False, kind="stable").head(most)
+    for row in shown.itertuples():
+        text.append(f"outside: {row.number}: {row.found:.6g} here, {row.released:.6g} in the release")
+    if (rest := len(result.outside) - len(shown)) > 0:
+        text.append(f"and {rest} more")
+    return text

@@ -1,0 +1,92 @@
+"""The states of one held-out sequence in their principal plane: the table that Fig. 1 is drawn from.
+
+The states themselves (`twoscale.dynamics.trajectories.save_states`) are as large as the model is wide; the table has
+two coordinates of each.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from safetensors import SafetensorError, safe_open
+
+from twoscale import tables
+from twoscale.dynamics.principal import project
+from twoscale.errors import InputError
+
+METADATA_KEYS = ("places", "tokens", "iteration", "sequence")
+DESCRIPTION = ("stage", "layer", "group", "k")  # columns that describe a place, as in its metadata
+COORDINATES = ("pc1", "pc2")
+
+
+@dataclass(frozen=True)
+class States:
+    """All hidden states of one held-out sequence, from the embedding to the last layer.
+
+    Attributes:
+        values: (P, T, C), place by token by channel.
+        places: One entry per place, in the order of the model: {"stage": "embedding" | "layer" | "loop", "layer": int
+            or None, "group": "5-6" or None, "k": int or None}; k = 0 is the initial state of a group. Optional:
+            "follows": false for a group that does not start from where the places before it end.
+        tokens: T strings.
+        iteration: Iteration of the checkpoint.
+        sequence: Number of the held-out sequence.
+    """
+
+    values: np.ndarray
+    places: list[dict]
+    tokens: list[str]
+    iteration: int
+    sequence: int
+
+
+def read_states(path: str | Path) -> States:
+    """Read saved states: the tensor "states" and the JSON of the metadata key "twoscale".
+
+    Raises InputError for a file without them, or whose parts do not match.
+    """
+    try:
+        with safe_open(path, framework="numpy") as file:
+            if "states" not in file.keys():  # noqa: SIM118  (a safetensors file is no mapping)
+                raise InputError(f"{path}: found the tensors {sorted(file.keys())}, expected 'states'.")
+            values, metadata = file.get_tensor("states"), file.metadata() or {}
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{path}: cannot be read as a safetensors file ({error}).") from error
+    try:
+        described = json.loads(metadata["twoscale"])
+        states = States(values, **{key: described[key] for key in METADATA_KEYS})
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{path}: found no usable metadata 'twoscale' ({error!r}), expected JSON with {', '.join(METADATA_KEYS)}."
+        ) from error
+    expected = (len(states.places), len(states.tokens))
+    if values.ndim != 3 or values.shape[:2] != expected:
+        raise InputError(
+            f"{path}: found states of shape {values.shape}, expected {expected[0]} places by {expected[1]} tokens by "
+            "channels, as in its metadata."
+        )
+    return states
+
+
+def state_paths(states: States, run: str) -> pd.DataFrame:
+    """The table "state_paths": the coordinates of every state in the principal plane of all of them (`project`)."""
+    plane, shares = project(states.values)
+    places, tokens = plane.shape[:2]
+    described = pd.DataFrame([{key: place[key] for key in DESCRIPTION} for place in states.places])
+    described["follows"] = [place.get("follows", True) for place in states.places]
+    # one row per place -> one row per place and token
+    frame = described.astype({"layer": "Int32", "k": "Int32"}).loc[np.repeat(np.arange(places), tokens)]
+    frame = frame.reset_index(drop=True).assign(
+        run=run,
+        iteration=states.iteration,
+        sequence=states.sequence,
+        place=np.repeat(np.arange(places), tokens),
+        position=np.tile(np.arange(tokens), places),
+        token=np.tile(np.array(states.tokens, dtype=object), places),
+    )
+    for axis, name in enumerate(COORDINATES):
+        frame[name] = plane[..., axis].ravel()
+        frame[f"{name}_share"] = shares[axis]
+    return frame[list(tables.columns("state_paths"))]

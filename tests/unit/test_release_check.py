@@ -1,0 +1,210 @@
+"""The check of a run against a release: which numbers are compared, and when one is outside its tolerance."""
+
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.small import ROOT
+from twoscale import machine, tables
+from twoscale.analysis import release_check as checks
+from twoscale.analysis.claims import CLAIMS
+from twoscale.analysis.release import Manifest
+from twoscale.errors import InputError
+from twoscale.training import environment
+
+KEYS = {
+    "iteration": [50, 100],
+    "group": ["4", "5-6"],
+    "k": [0, 1],
+    "measure": ["cosine", "step_norm"],
+    "criterion": ["acceleration", "kl"],
+    "threshold": [1e-3, 1e-2],
+    "sequence": [0, 1],
+    "boundary": ["4->5-6"],
+    "reference_state": ["final", "initial"],
+    "place": [0, 1],
+    "position": [0, 1],
+    "control": ["fixed", "random"],
+    "draw": [0, 1],
+}
+FINDINGS = [
+    (1, "4", "mean norm at k = 10 over that at k = 1", 0.01),
+    (4, "4", "settled mean cosine", 0.5),
+    (8, "kl", "CE(1e-2) − CE(1e-5) in nats", 0.01),
+    (8, "all groups", "τ over the mean norm", 0.002),
+    (9, "all groups", "τ over the mean norm", 0.002),
+    (11, "kl", "latency over that of acceleration", 1.3),
+    (14, "kl", "evaluations minus those of acceleration", -12.0),
+]
+
+
+def claims():
+    rows = [
+        {"claim": claim, "scope": scope, "quantity": quantity, "value": value, "low": value, "high": value}
+        for claim, scope, quantity, value in FINDINGS
+    ]
+    rows += [{"claim": claim.number, "scope": "all", "quantity": "", "verdict": "holds"} for claim in CLAIMS]
+    return pd.DataFrame(rows).reindex(columns=list(tables.columns("claims")))
+
+
+def frames():
+    """Every table that is compared: two or more rows of known numbers."""
+    found = {"claims": claims()}
+    for name, keys in checks.KEYS.items():
+        if name != "claims":
+            rows = pd.MultiIndex.from_product([KEYS[key] for key in keys], names=keys).to_frame(index=False)
+            numbers = [
+                column for column, kind in tables.columns(name).items() if kind != "string" and column not in keys
+            ]
+            values = {column: 1.0 + np.arange(len(rows)) for column in numbers}
+            found[name] = rows.assign(**values)
+    return found
+
+
+def changed(name, column, row, value):
+    """The tables with one number changed."""
+    tables_ = frames()
+    tables_[name][column] = tables_[name][column].astype(float)
+    tables_[name].loc[row, column] = value
+    return tables_
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_run_has_no_number_outside_of_itself(same):
+    result = checks.check(frames(), frames(), same)
+    assert len(result.numbers) > 20
+    assert result.outside.empty
+    assert result.verdicts.empty
+    assert result.numbers["number"].is_unique
+
+
+@pytest.mark.parametrize("name", [name for name in checks.KEYS if name != "claims"])
+def test_with_the_same_arithmetic_every_table_has_to_agree(name):
+    released = frames()
+    column = [c for c in released[name].columns if c not in {*checks.KEYS[name], *checks.TIMED_COLUMNS}][-1]
+    value = released[name][column].iloc[1]
+    assert checks.check(changed(name, column, 1, value * (1 + 1e-8)), released, True).outside.empty
+    outside = checks.check(changed(name, column, 1, value * (1 + 1e-5)), released, True).outside
+    assert len(outside) == 1
+    assert outside["number"].iloc[0].startswith(f"{name}.{column} ")
+
+
+def test_times_are_not_compared():
+    for same in (True, False):
+        slow = changed("training", "tokens_per_s", 0, 1e-3)
+        slow["claims"].loc[5, ["value", "low", "high"]] = 50.0  # claim 11
+        assert checks.check(slow, frames(), same).outside.empty
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "row", "kind"),
+    [
+        ("training", "learning_rate", 1, checks.SCHEDULE),
+        ("training_loops", "loops", 0, checks.SCHEDULE),
+        ("exit_quality", "document", 0, checks.SCHEDULE),
+        ("training", "held_out_loss", 1, checks.HELD_OUT),
+        ("claims", "value", 1, checks.COSINE),
+        ("claims", "value", 2, checks.NATS),
+        ("claims", "value", 6, checks.RESPONSE),
+    ],
+)
+def test_with_another_arithmetic_each_kind_of_number_has_its_tolerance(name, column, row, kind):
+    released = frames()
+    value = released[name][column].iloc[row]
+    inside = checks.check(changed(name, column, row, value + 0.99 * kind.tolerance), released, False)
+    outside = checks.check(changed(name, column, row, value + 1.01 * kind.tolerance + 1e-9), released, False)
+    assert inside.outside.empty
+    assert outside.outside["kind"].tolist() == [kind.name]
+
+
+def test_lengths_are_compared_by_their_logarithms():
+    bound = np.exp(checks.DECAY.tolerance)
+    for factor, count in ((0.99 * bound, 0), (1 / (1.01 * bound), 1)):
+        assert len(checks.check(changed("claims", "value", 0, 0.01 * factor), frames(), False).outside) == count
+
+
+def test_cross_entropy_is_a_mean_over_the_tokens_of_all_sequences():
+    released = frames()
+    rows = released["exit_quality"].query("criterion == 'kl' and threshold == 1e-2")
+    number = dict(zip(*(checks.check(released, released, False).numbers[c] for c in ("number", "found")), strict=True))
+    assert number["cross-entropy kl, 0.01"] == pytest.approx((rows["ce"] * rows["tokens"]).sum() / rows["tokens"].sum())
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_missing_row_and_a_number_that_one_side_lacks_are_outside(same):
+    short = frames()
+    short["training"] = short["training"].iloc[:1]
+    outside = checks.check(short, frames(), same).outside
+    assert set(outside["difference"]) == {np.inf}
+    assert checks.check(changed("training", "held_out_loss", 1, np.nan), frames(), same).outside["found"].isna().all()
+
+
+def test_equal_nulls_and_infinities_agree():
+    for value in (np.nan, np.inf):
+        here, there = (changed("claims", "value", 0, value) for _ in range(2))
+        assert checks.check(here, there, False).outside.empty
+
+
+def test_another_verdict_is_named_and_is_no_number():
+    other = frames()
+    other["claims"].loc[other["claims"]["claim"].eq(7) & other["claims"]["scope"].eq("all"), "verdict"] = (
+        "cannot be judged"
+    )
+    result = checks.check(other, frames(), False)
+    assert result.verdicts[["claim", "found", "released"]].to_numpy().tolist() == [[7, "cannot be judged", "holds"]]
+    assert result.outside.empty
+
+
+def test_every_claim_without_times_has_a_kind():
+    assert set(checks.CLAIM_KINDS) == {claim.number for claim in CLAIMS if not claim.timed}
+
+
+def manifest(environments, **facts):
+    return Manifest("demo", {}, {}, machine=machine.description(), training={"environments": environments}, **facts)
+
+
+@pytest.fixture
+def segment(tmp_path):
+    """The log of a segment of two threads."""
+    path = tmp_path / "iteration_000050.parquet"
+    with tables.writing(
+        "training", path, metadata={environment.KEY: json.dumps([{"first_iteration": 1, "threads": 2}])}
+    ):
+        pass
+    return path
+
+
+def test_another_processor_or_environment_of_training_is_another_arithmetic(segment):
+    assert checks.differences(manifest([{"first_iteration": 1, "threads": 2}]), [segment]) == []
+    assert checks.differences(manifest([{"threads": 1}]), [segment]) == ["threads: 1 there, 2 here"]
+    assert checks.differences(manifest([]), [segment]) == ["environments of training: 0 there, 1 here"]
+    elsewhere = manifest([{"threads": 2}])
+    elsewhere.machine["processor"] = "Other"
+    assert re.match("processor: 'Other' there, '.*' here", checks.differences(elsewhere, [segment])[0])
+
+
+def test_a_run_on_another_text_is_refused_with_the_python_of_the_release():
+    released = manifest([], text={"val.bin": "a" * 64}, versions={"python": "3.11.7"})
+    checks.check_text(released, {"val.bin": "a" * 64, "train.bin": "b"}, "tokens.json")
+    with pytest.raises(
+        InputError, match=r"^tokens\.json: found val\.bin with .*bbbb…, expected aaaa.*there 3\.11\.7\.$"
+    ):
+        checks.check_text(released, {"val.bin": "b" * 64}, "tokens.json")
+
+
+def test_the_answer_names_numbers_outside_and_what_differs_in_the_machine():
+    result = checks.check(changed("training", "held_out_loss", 1, 50.0), frames(), False)
+    text = checks.lines(result, ["cpus: 2 there, 4 here"])
+    assert text[0] == "another arithmetic: cpus: 2 there, 4 here"
+    assert "outside: held-out loss, iteration 100: 50 here, 2 in the release" in text
+    assert checks.lines(checks.check(frames(), frames(), True), [])[0] == "arithmetic: that of the release"
+
+
+def test_the_page_on_releases_has_the_tolerances_of_the_code():
+    page = (ROOT / "docs" / "release.md").read_text()
+    rows = re.findall(r"^\| ([^|]+?) \| [^|]+ \| [^|]+ \| ([^|]+?) \|$", page, re.MULTILINE)
+    stated = {name: float(value) for name, value in rows if re.fullmatch(r"[\d.e-]+", value)}
+    assert stated == {kind.name: kind.tolerance for kind in checks.KINDS}

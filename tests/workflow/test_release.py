@@ -1,0 +1,110 @@
+"""Figures and verdicts from the tables of a release, without training; a run beside a release of it."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests import web
+from tests.workflow.conftest import Project, environment
+
+PICTURES = [f"fig{number}.svg" for number in range(1, 6)]
+DRAWN = {"fetch_release": 1, "judge_claims": 1, **{f"plot_fig{number}": 1 for number in range(1, 6)}}
+
+
+@pytest.fixture
+def released(editable):
+    """The finished project with a snapshot of its run in the folder `release`."""
+    editable.succeed("snapshot")
+    shutil.copytree(editable.root / "results/snapshot", editable.root / "release")
+    return editable
+
+
+def drawn(project: Project) -> None:
+    """The pictures and verdicts in results/ have the bytes of the release."""
+    for name in [*PICTURES, "claims.md"]:
+        assert (project.root / "results" / name).read_bytes() == (project.root / "release" / name).read_bytes(), name
+
+
+def test_figures_and_verdicts_are_drawn_again_from_a_released_folder_without_training(released):
+    project, option = released, ("--config", "release=release")
+    project.configure(train={"iterations": 5000})  # the config is that of the release
+    mine = project.root / "results/tiny/tables/claims.parquet"
+    shutil.rmtree(project.root / "results/tiny/checkpoints")
+    before = mine.read_bytes()
+    for name in [*PICTURES, "claims.md"]:
+        (project.root / "results" / name).unlink()
+    assert project.plan(*option) == DRAWN
+    project.succeed(*option)
+    drawn(project)
+    assert mine.read_bytes() == before
+    assert project.plan(*option) == {}
+    assert project.plan("supplementary", *option) == {"plot_training": 1}
+    refused = project.run("-n", "results/pareto.pdf", *option)
+    assert "run tiny is from the release release, which has no tiny/tables/pareto_latency.parquet" in refused.stdout
+    assert project.run("-n", "text", *option).returncode != 0  # nothing that computes can be asked for
+
+
+def test_a_release_is_drawn_from_an_address_and_a_changed_table_there_is_one_sentence(released):
+    with web.serving(released.root / "release") as server:
+        option = ("--config", f"release={server.address}")
+        released.succeed(*option, "--forcerun", "plot_fig2")
+        drawn(released)
+        assert "/manifest.json" in server.requests
+        assert not any(request.endswith((".svg", ".md")) for request in server.requests)
+        table = released.root / "release/tiny/tables/drift.parquet"
+        table.write_bytes(table.read_bytes()[:-1] + b"?")
+        done = released.run("results/fig2.pdf", *option, "--forcerun", "fetch_release")
+    assert done.returncode != 0
+    sentence = f"error: {server.address}/tiny/tables/drift.parquet: found"
+    assert sentence in done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def check(project: Project) -> subprocess.CompletedProcess:
+    command = [sys.executable, "scripts/check_release.py", "release"]
+    shell = environment() | {"PYTHONPATH": str(project.root / "src")}
+    return subprocess.run(command, cwd=project.root, env=shell, capture_output=True, text=True, check=False)
+
+
+def test_a_run_agrees_with_its_own_release_and_a_number_that_moved_is_named(released):
+    done = check(released)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("arithmetic: that of the release")
+    manifest = released.root / "release/manifest.json"
+    facts = json.loads(manifest.read_text())
+    facts["machine"]["processor"] = "Another"
+    manifest.write_text(json.dumps(facts))
+    elsewhere = check(released)
+    assert elsewhere.returncode == 0, elsewhere.stdout + elsewhere.stderr
+    assert "another arithmetic: processor: 'Another' there" in elsewhere.stdout
+    facts["text"]["val.bin"] = "0" * 64
+    manifest.write_text(json.dumps(facts))
+    other = check(released)
+    assert other.returncode == 1
+    assert other.stderr.startswith("error: results/tiny/data/tokens.json: found val.bin with the SHA-256")
+
+
+def test_the_release_to_keep_is_that_of_a_checkout_without_changes(released):
+    """Figures of the supplement stay behind; the demo's release is made in this way."""
+    root = released.root
+    command = [sys.executable, "scripts/keep_release.py", "results/snapshot", "kept"]
+    shell = environment() | {"PYTHONPATH": str(root / "src")}
+
+    def keep() -> subprocess.CompletedProcess:
+        return subprocess.run(command, cwd=root, env=shell, capture_output=True, text=True, check=False)
+
+    refused = keep()  # the copy of the project is no checkout
+    assert refused.returncode == 1
+    assert "found modified: null, expected false" in refused.stderr
+    manifest = root / "results/snapshot/manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"modified": False}))
+    (root / "kept").mkdir()
+    (root / "kept/old.svg").touch()
+    assert keep().returncode == 0
+    names = {path.relative_to(root / "kept").as_posix() for path in (root / "kept").rglob("*") if path.is_file()}
+    assert names == {*json.loads((root / "kept/manifest.json").read_text())["files"], "manifest.json"}
+    assert {*PICTURES, "training.svg", "claims.md", "tiny/tables/check_cost.parquet"} <= names
+    assert not any("states.safetensors" in name for name in names)
