@@ -3,7 +3,7 @@
 # make test        environment, then the tests (not the demo)
 # make test-runs   environment, then tests of whole runs: copies and reruns, published models, supplement, recipes
 # make test-long   environment, then the long versions of tests: fuzzing, kills
-# make test-slurm  environment, then the tests on a SLURM of one node, which is installed if it is missing
+# make test-slurm  environment, then the tests on a SLURM of two nodes, which is installed if it is missing
 # make test-recorder  environment and transformers, then the recorder on a model of that package
 # make test-release   environment, transformers and lm-eval, then released models in both
 # make test-browser   environment and Playwright, then the pages in a headless browser

@@ -9,18 +9,26 @@ from typing import Any
 
 import pandas as pd
 
+from tests.ports import free_port
 from tests.small import learnable_tokens, model_config, shard_part, train_config
 from twoscale import tables
 from twoscale.config import RUNTIME_KEYS, plain
 from twoscale.json import canonical_json
+from twoscale.launch import Share, torchrun_line
 from twoscale.model import checkpoints
 from twoscale.model.checkpoints import Header
 from twoscale.model.transformer import initialise
 
 TRAINER = Path(__file__).parents[1] / "scripts" / "train_segment.py"
-TIMEOUT = 240  # seconds; far more than a segment takes
+TIMEOUT = 2400  # seconds; far more than a segment takes
 SEED = 11
 DIGEST = "of no text"
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+
+
+def start_process(command: list[str]) -> subprocess.Popen:
+    """Start a command in processes of one thread each; its standard error is kept."""
+    return subprocess.Popen(command, env=os.environ | ONE_THREAD, stderr=subprocess.PIPE, text=True)
 
 
 class Run:
@@ -70,12 +78,18 @@ class Run:
         """The lines that were written during training."""
         return pd.read_csv(self.folder / "metrics.csv")
 
-    def command(self, start: int, until: int, **runtime: Any) -> list[str]:
-        """The shell line of the rule, for the segment from `start` to `until`."""
+    def command(self, start: int, until: int, endpoint: str = "", **runtime: Any) -> list[str]:
+        """The shell line of the rule, for the segment from `start` to `until`.
+
+        On several nodes: the line of one of them; the launchers meet at `endpoint`.
+        """
         train = plain(train_config(**self.recipe, **runtime))
-        launch = [sys.executable]
-        if train["processes"] > 1:
-            launch += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(train["processes"]), "--"]
+        launch, processes = [sys.executable], train["processes"] // train["nodes"]
+        if train["nodes"] > 1:
+            torchrun = torchrun_line(Share(train["nodes"], processes, cpus=1, gpus=0), endpoint, "test")
+            launch += ["-m", "torch.distributed.run", *torchrun[1:]]
+        elif processes > 1:
+            launch += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "--"]
         options = {
             "config": canonical_json(self.config()),
             "runtime": canonical_json({key: train[key] for key in RUNTIME_KEYS}),
@@ -94,11 +108,16 @@ class Run:
         arguments = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
         return [*launch, str(TRAINER), *arguments, "--start", *map(str, files)]
 
+    def start_nodes(self, start: int, until: int, **runtime: Any) -> list[subprocess.Popen]:
+        """Start the segment on train.nodes nodes: one launcher each, all on this machine."""
+        command = self.command(start, until, f"localhost:{free_port()}", **runtime)
+        return [start_process(command) for _ in range(runtime["nodes"])]
+
     def train(self, start: int, until: int, **runtime: Any) -> subprocess.CompletedProcess:
         """Run the segment in processes of one thread each."""
         return subprocess.run(
             self.command(start, until, **runtime),
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            env=os.environ | ONE_THREAD,
             capture_output=True,
             text=True,
             timeout=TIMEOUT,

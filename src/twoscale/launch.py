@@ -1,4 +1,4 @@
-"""The processes that torchrun started together, if it started this one.
+"""The processes that torchrun started together, if it started this one, and how they start on several nodes.
 
 Operators of clusters and shells inside another launch export the same variables to processes that train nothing
 together. So these count only beside the one that torchrun alone sets, and the workflow removes all of them from the
@@ -6,12 +6,14 @@ environment of its jobs, in which a torchrun of a rule sets them anew.
 """
 
 import os
-from collections.abc import MutableMapping
-from typing import NamedTuple
+import socket
+from collections.abc import MutableMapping, Sequence
+from typing import NamedTuple, NoReturn
 
 from twoscale.errors import InputError
 
 STARTED_BY_TORCHRUN = "TORCHELASTIC_RUN_ID"
+SLURM_JOB = "SLURM_JOB_ID"
 # torchrun's options have defaults in variables PET_*, for example PET_NNODES. Source: torch.distributed.argparse_util.
 PREFIXES = ("TORCHELASTIC_", "PET_")
 NAMES = frozenset(
@@ -48,6 +50,45 @@ def leave_team(environment: MutableMapping[str, str]) -> None:
     """Remove the variables of every launch from an environment."""
     for name in [name for name in environment if name in NAMES or name.startswith(PREFIXES)]:
         del environment[name]
+
+
+class Share(NamedTuple):
+    """What a job uses of each of its `nodes`: processes, CPUs and GPUs."""
+
+    nodes: int
+    processes: int
+    cpus: int
+    gpus: int
+
+
+def run_on_nodes(share: Share, command: Sequence[str]) -> NoReturn:
+    """Replace this process, the first of a SLURM job, by srun, which runs `command` on all nodes of the job.
+
+    The launchers meet at a free port of this machine. Raises InputError outside of a SLURM job.
+    """
+    if (job := os.environ.get(SLURM_JOB)) is None:
+        raise InputError(
+            f"variable {SLURM_JOB}: found none, expected that of a SLURM job, which training on {share.nodes} nodes "
+            "needs (--profile profiles/slurm)."
+        )
+    with socket.create_server(("", 0)) as probe:
+        endpoint = f"{socket.gethostname()}:{probe.getsockname()[1]}"
+    line = srun_line(share, [*torchrun_line(share, endpoint, job), *command])
+    os.execvp(line[0], line)
+
+
+def srun_line(share: Share, command: Sequence[str]) -> list[str]:
+    """srun with `command` once on each node; when one of them fails, the others end too."""
+    gpus = [f"--gpus-per-node={share.gpus}"] if share.gpus else []
+    tasks = [f"--nodes={share.nodes}", f"--ntasks={share.nodes}", "--ntasks-per-node=1"]
+    return ["srun", *tasks, f"--cpus-per-task={share.cpus}", *gpus, "--kill-on-bad-exit=1", "--input=none", *command]
+
+
+def torchrun_line(share: Share, endpoint: str, run: str) -> list[str]:
+    """torchrun for the processes of one node; the launchers of all nodes meet at `endpoint`, HOST:PORT of one."""
+    sizes = ["--nnodes", str(share.nodes), "--nproc-per-node", str(share.processes)]
+    # after "--" torchrun does not mistake an option of the script for an abbreviated option of torchrun
+    return ["torchrun", *sizes, "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", run, "--"]
 
 
 def _number(name: str, default: int) -> int:

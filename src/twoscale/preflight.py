@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from twoscale.config import FILE_SOURCES, Config
+from twoscale.errors import InputError
 from twoscale.machine import check_cuda, check_disk
 from twoscale.model.flops import BYTES, parameters
 from twoscale.training.plan import PUBLISHED_BYTES, SEGMENT_STATES, states_bytes
@@ -23,7 +24,9 @@ class PlannedJob(NamedTuple):
     uses_torch: bool
 
 
-def check(runs: Runs, jobs: Iterable[PlannedJob], here: bool = True, installed: bool = True) -> None:
+def check(
+    runs: Runs, jobs: Iterable[PlannedJob], here: bool = True, installed: bool = True, slurm: bool = False
+) -> None:
     """Refuse planned jobs that cannot succeed. Raises InputError.
 
     Args:
@@ -31,8 +34,11 @@ def check(runs: Runs, jobs: Iterable[PlannedJob], here: bool = True, installed: 
         jobs: Those that will run; jobs whose results exist need nothing.
         here: Whether jobs run on this machine, and not on a cluster.
         installed: Whether jobs run in this environment, and not in one of conda.
+        slurm: Whether jobs go to SLURM, as far as is known in a dry run.
     """
     jobs = list(jobs)
+    if not slurm:
+        _check_nodes(runs, jobs)
     for job in jobs:
         if job.rule == "prepare_text":
             check_text(_config(runs, job))
@@ -48,6 +54,16 @@ def check_text(config: Config) -> None:
         from twoscale.data.text_files import find_files
 
         find_files(Path(config.data.path), config.data.source)
+
+
+def _check_nodes(runs: Runs, jobs: list[PlannedJob]) -> None:
+    """Refuse training on several nodes where nothing but SLURM starts it there."""
+    nodes = max((_config(runs, job).train.nodes for job in jobs if job.rule in TRAINING), default=1)
+    if nodes > 1:
+        raise InputError(
+            f"config key train.nodes: found {nodes}, expected 1 for jobs that do not go to SLURM (--profile "
+            "profiles/slurm)."
+        )
 
 
 def _check_devices(runs: Runs, jobs: list[PlannedJob], installed: bool) -> None:

@@ -28,6 +28,7 @@ from twoscale.figures.catalogue import FIGURES, Figure, one_seed, report_values,
 from twoscale.files import sha256
 from twoscale.fingerprint import criterion_file_fingerprint, fingerprint
 from twoscale.json import canonical_json
+from twoscale.launch import Share
 from twoscale.model.flops import BYTES, parameters
 from twoscale.model.published.folder import CONFIG, INDEX, PublishedFolder
 from twoscale.model.published.layer import folder_layer
@@ -521,15 +522,17 @@ class Runs:
         return param
 
     def training_command(self, script: str) -> Callable:
-        """Like `command`, for a script that runs in train.processes processes."""
+        """Like `command`, for a script that runs in train.processes processes on train.nodes nodes."""
 
         @untracked
         def param(wildcards: Any) -> str:
-            processes = self._of(wildcards)[1].train.processes
+            share = self._node_share(wildcards)
+            if share.nodes > 1:  # SLURM assigns their GPUs
+                return shlex.join(["python", self._script("with_nodes"), *map(str, share), self._script(script)])
             # after "--" torchrun does not mistake an option of the script for an abbreviated option of torchrun
-            torchrun = ["torchrun", "--standalone", "--nproc-per-node", str(processes), "--"]
-            launcher = ["python"] if processes == 1 else torchrun
-            return shlex.join([*self._gpu_lease(self.training_gpus(wildcards)), *launcher, self._script(script)])
+            torchrun = ["torchrun", "--standalone", "--nproc-per-node", str(share.processes), "--"]
+            launcher = ["python"] if share.processes == 1 else torchrun
+            return shlex.join([*self._gpu_lease(share.gpus), *launcher, self._script(script)])
 
         return param
 
@@ -562,14 +565,46 @@ class Runs:
         """Resource function: GPUs of a training job, one per process."""
         return self.gpus(wildcards) * self._of(wildcards)[1].train.processes
 
+    def requested_gpus(self, wildcards: Any) -> int:
+        """Resource function: GPUs of a training job on one node; `node_resources` has those of several."""
+        return self.training_gpus(wildcards) if self._of(wildcards)[1].train.nodes == 1 else 0
+
     def training_threads(self, wildcards: Any) -> int:
-        """Threads of a training job, all processes together."""
+        """Threads of a training job on each node, all its processes together."""
         train = self._of(wildcards)[1].train
-        return train.cpu_threads * train.processes
+        return train.cpu_threads * train.processes // train.nodes
 
     def training_cpus(self, wildcards: Any) -> int:
-        """Resource function: CPUs of a training job; four per GPU at least, to prefetch and to compile."""
-        return max(self.training_threads(wildcards), 4 * self.training_gpus(wildcards))
+        """Resource function: CPUs of a training job on each node; four per GPU at least, to prefetch and to compile."""
+        nodes = self._of(wildcards)[1].train.nodes
+        return max(self.training_threads(wildcards), 4 * self.training_gpus(wildcards) // nodes)
+
+    def _node_share(self, wildcards: Any) -> Share:
+        train = self._of(wildcards)[1].train
+        gpus = self.training_gpus(wildcards) // train.nodes
+        return Share(train.nodes, train.processes // train.nodes, self.training_cpus(wildcards), gpus)
+
+    def node_resources(self) -> dict[str, Callable]:
+        """Resources that Snakemake's SLURM executor takes for a job on several nodes; unset for a job on one.
+
+        `mpi`: the job itself calls srun. `tasks_per_gpu` keeps the executor from a number of tasks of its own.
+        `gres`: GPUs of each node, in place of `gpu`, those of the job, which SLURM may distribute unevenly.
+        """
+
+        def on_several(value: Callable[[Share], Any]) -> Callable:
+            def resource(wildcards: Any) -> Any:
+                share = self._node_share(wildcards)
+                return value(share) if share.nodes > 1 else None
+
+            return resource
+
+        return {
+            "nodes": on_several(lambda share: share.nodes),
+            "tasks": on_several(lambda share: share.nodes),
+            "mpi": on_several(lambda share: "srun"),
+            "tasks_per_gpu": on_several(lambda share: 0),
+            "gres": on_several(lambda share: f"gpu:{share.gpus}" if share.gpus else None),
+        }
 
     def torch_job(self, section: str, memory: int, minutes: int, **further: Any) -> dict[str, Any]:
         """Resources of a job that opens a checkpoint in the dtype of a section: MB and minutes of the first attempt.

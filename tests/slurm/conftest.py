@@ -1,9 +1,8 @@
-"""A SLURM of one node, and Snakemake runs that hand their jobs to it."""
+"""A SLURM of two nodes, and Snakemake runs that hand their jobs to it."""
 
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -14,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.ports import free_port
 from tests.workflow.conftest import Project, checkout
 
 HERE = Path(__file__).parent
@@ -92,17 +92,11 @@ def trainers(root: Path) -> list[psutil.Process]:
     return found
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 @pytest.fixture(scope="session")
 def slurm() -> Iterator[Cluster]:
     """Started for the session and stopped by pid after it; jobs find it through the environment."""
     folder = Path(tempfile.mkdtemp(prefix="slurm-"))
-    ports = {"CTLD_PORT": str(free_port()), "SLURMD_PORT": str(free_port())}
+    ports = {name: str(free_port()) for name in ("CTLD_PORT", "SLURMD_PORT_1", "SLURMD_PORT_2")}
     started = subprocess.run(
         [HERE / "start-slurm.sh", folder], env=os.environ | ports, stderr=subprocess.PIPE, text=True, check=False
     )

@@ -1,18 +1,20 @@
 #!/usr/bin/env bash
-# A SLURM of one node for the tests: on loopback, without systemd, cgroups and accounting, all in one folder.
+# A SLURM of two nodes for the tests: on loopback, without systemd, cgroups and accounting, all in one folder.
 #
-#   start-slurm.sh FOLDER     installs slurm-wlm and munge where they are missing (Debian, root), starts
-#                             munged, slurmctld and slurmd, and returns when the node takes jobs;
+#   start-slurm.sh FOLDER     installs slurm-wlm and munge where they are missing (Debian, root), starts munged,
+#                             slurmctld and a slurmd for each node, and returns when the nodes take jobs;
 #                             `. FOLDER/env.sh` then makes sbatch, squeue and srun talk to it
 #   stop-slurm.sh FOLDER      ends its jobs and the daemons, by pid
 #
-# CTLD_PORT, SLURMD_PORT: ports on loopback. Exit status 77: there is no SLURM here and none can be installed.
+# CTLD_PORT, SLURMD_PORT_1, SLURMD_PORT_2: ports on loopback. Exit status 77: there is no SLURM here and none can be installed.
 # CPUs, memory and GPU are pretended, so that what jobs ask for does not depend on the machine; nothing is
 # enforced but the wall time.
 set -euo pipefail
 BASE=${1:?folder for configuration, state and logs}
 CTLD_PORT=${CTLD_PORT:-16817}
-SLURMD_PORT=${SLURMD_PORT:-16818}
+SLURMD_PORT_1=${SLURMD_PORT_1:-16818}
+SLURMD_PORT_2=${SLURMD_PORT_2:-16819}
+NODES="n1 n2"
 CPUS=4
 MEMORY_MB=64000
 PATIENCE=120 # seconds
@@ -45,7 +47,6 @@ cat >"$BASE/etc/slurm.conf" <<CONF
 ClusterName=test
 SlurmctldHost=$HOST(127.0.0.1)
 SlurmctldPort=$CTLD_PORT
-SlurmdPort=$SLURMD_PORT
 # loopback only
 CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
 SlurmUser=root
@@ -54,11 +55,11 @@ AuthType=auth/munge
 AuthInfo=socket=$BASE/run/munge.socket
 CredType=cred/munge
 StateSaveLocation=$BASE/state
-SlurmdSpoolDir=$BASE/spool
+SlurmdSpoolDir=$BASE/spool/%n
 SlurmctldPidFile=$BASE/run/slurmctld.pid
-SlurmdPidFile=$BASE/run/slurmd.pid
+SlurmdPidFile=$BASE/run/slurmd-%n.pid
 SlurmctldLogFile=$BASE/log/slurmctld.log
-SlurmdLogFile=$BASE/log/slurmd.log
+SlurmdLogFile=$BASE/log/slurmd-%n.log
 MailProg=/bin/true
 # no cgroups: processes of a job are found by their ancestry
 ProctrackType=proctrack/linuxproc
@@ -79,8 +80,11 @@ KillWait=5
 TaskProlog=$BASE/bin/task-prolog
 Epilog=$BASE/bin/epilog
 GresTypes=gpu
-NodeName=$HOST NodeAddr=127.0.0.1 CPUs=$CPUS Sockets=1 CoresPerSocket=$CPUS ThreadsPerCore=1 RealMemory=$MEMORY_MB Gres=gpu:pretended:1 State=UNKNOWN
-PartitionName=test Nodes=$HOST Default=YES DefaultTime=10 MaxTime=INFINITE State=UP
+# both nodes are this machine
+NodeName=DEFAULT CPUs=$CPUS Sockets=1 CoresPerSocket=$CPUS ThreadsPerCore=1 RealMemory=$MEMORY_MB Gres=gpu:pretended:1 State=UNKNOWN
+NodeName=n1 NodeHostname=$HOST NodeAddr=127.0.0.1 Port=$SLURMD_PORT_1
+NodeName=n2 NodeHostname=$HOST NodeAddr=127.0.0.1 Port=$SLURMD_PORT_2
+PartitionName=test Nodes=${NODES// /,} Default=YES DefaultTime=10 MaxTime=INFINITE State=UP
 CONF
 # a GPU without a file behind it is refused
 echo "Name=gpu Type=pretended File=/dev/null" >"$BASE/etc/gres.conf"
@@ -113,10 +117,10 @@ ENV
 munged --key-file="$BASE/etc/munge.key" --socket="$BASE/run/munge.socket" --pid-file="$BASE/run/munged.pid" \
        --log-file="$BASE/log/munged.log" --seed-file="$BASE/state/munged.seed"
 slurmctld -f "$SLURM_CONF"
-slurmd -f "$SLURM_CONF"
+for node in $NODES; do slurmd -N "$node" -f "$SLURM_CONF"; done
 
 end=$((SECONDS + PATIENCE))
-until [ "$(timeout 10 sinfo -h -n "$HOST" -o %T 2>/dev/null)" = idle ]; do
+until [ "$(timeout 10 sinfo -h -N -o %T 2>/dev/null | sort -u)" = idle ]; do
   if [ $SECONDS -ge $end ]; then
     echo "SLURM did not start within $PATIENCE s" >&2
     tail -n 20 "$BASE"/log/*.log >&2

@@ -21,12 +21,18 @@ RULE = f"rule_train_segment_last_wildcards_tiny_{ITERATIONS:06d}"  # SLURM's com
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(finished_on_slurm, tmp_path_factory) -> bytes:
-    """The segment's checkpoint from a run without SLURM and without a kill."""
+def without_slurm(finished_on_slurm, tmp_path_factory) -> Path:
+    """The folder of a project that trained the segment without SLURM and without a kill."""
     project = finished_on_slurm.copy(tmp_path_factory.mktemp("uninterrupted")).local()
     project.configure(**SEGMENT)
     project.succeed(TARGET)
-    return (project.root / TARGET).read_bytes()
+    return project.root
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(without_slurm) -> bytes:
+    """The segment's checkpoint from a run without SLURM and without a kill."""
+    return (without_slurm / TARGET).read_bytes()
 
 
 @pytest.fixture
@@ -152,16 +158,21 @@ def test_a_killed_snakemake_is_unlocked_and_repeated_beside_its_job(segment, uni
     assert project.plan(TARGET) == {}
 
 
+def start_run(project: SlurmProject, run: str) -> None:
+    """Let a run begin with the tokens and the weights of the finished one."""
+    for name in ("data", "checkpoints/iteration_000000.safetensors"):
+        target = project.root / "results" / run / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        (project.root / "results/tiny" / name).rename(target)
+
+
 def test_two_processes_train_inside_one_allocation(project, slurm):
     """The first ten iterations again, in a run of its own that starts from the same tokens and weights.
 
     Called with the profile in its other place, where profiles/default is not read.
     """
     project.profile = "--workflow-profile"
-    for name in ("data", "checkpoints/iteration_000000.safetensors"):
-        target = project.root / "results/pair" / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        (project.root / "results/tiny" / name).rename(target)
+    start_run(project, "pair")
     project.configure(run="pair", train={"processes": 2})
     snakemake = project.start("results/pair/checkpoints/iteration_000010.safetensors")
     wait_until("torchrun and two trainers", lambda: len(trainers(project.root)) == 3, snakemake)
@@ -170,3 +181,28 @@ def test_two_processes_train_inside_one_allocation(project, slurm):
     assert (job["Comment"], job["CPUs/Task"]) == ("rule_train_segment_wildcards_pair_000010", "2")
     pair, alone = (tables.read("training", project.root / f"results/{run}/{LOG_10}") for run in ("pair", "tiny"))
     np.testing.assert_allclose(pair["loss"], alone["loss"], rtol=1e-4)
+
+
+def test_training_on_two_nodes_resumes_after_one_of_them_is_lost(segment, without_slurm):
+    """All processes on the second node end at once; the first attempt fails by itself, the second one goes on."""
+    project, jobs = segment
+    start_run(project, "nodes")
+    project.configure(run="nodes", train=SEGMENT["train"] | {"processes": 2, "nodes": 2})
+    results = project.root / "results/nodes"
+    partial, log = (results / path.removeprefix("results/tiny/") for path in (PARTIAL, LOG))
+    snakemake = project.start(f"results/nodes/{TARGET.removeprefix('results/tiny/')}")
+    wait_until("a partial state", partial.exists, snakemake)
+    lost = [process for process in trainers(project.root) if process.environ().get("SLURMD_NODENAME") == "n2"]
+    assert len(lost) == 2  # a launcher and its trainer
+    for process in lost:
+        process.kill()
+    assert snakemake.wait(PATIENCE) == 0
+    rule = RULE.replace("tiny", "nodes")
+    assert [(job["Comment"], job["JobState"], job["NumNodes"], job["NumTasks"]) for job in jobs()] == [
+        (rule, "FAILED", "2", "2"),
+        (rule, "COMPLETED", "2", "2"),
+    ]
+    nodes, alone = (tables.read("training", path) for path in (log, without_slurm / LOG))
+    assert nodes["iteration"].tolist() == list(range(1, ITERATIONS + 1))
+    np.testing.assert_allclose(nodes["loss"][:50], alone["loss"][:50], rtol=1e-4)
+    assert not partial.exists()

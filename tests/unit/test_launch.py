@@ -1,10 +1,18 @@
 """Which processes train together: those of one torchrun, whatever else the shell exports."""
 
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from twoscale.errors import InputError
 from twoscale.launch import Team, checked_team, leave_team, team
 
+WITH_NODES = Path(__file__).parents[2] / "scripts" / "with_nodes.py"
 OPERATOR = {"WORLD_SIZE": "4", "RANK": "3", "LOCAL_RANK": "3", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "23456"}
 TORCHRUN = OPERATOR | {"TORCHELASTIC_RUN_ID": "none", "GROUP_RANK": "0", "ROLE_NAME": "default"}
 
@@ -40,6 +48,45 @@ def test_a_size_that_is_no_number_is_refused(value, export):
     export(TORCHRUN | {"WORLD_SIZE": value})
     with pytest.raises(InputError, match="variable WORLD_SIZE: found"):
         team()
+
+
+SRUN = """#!/bin/sh
+printf '%s\\n' "$@"
+"""
+
+
+def with_nodes(folder, *arguments, **variables):
+    """What scripts/with_nodes.py hands to srun, which here prints its arguments."""
+    srun = folder / "srun"
+    srun.write_text(SRUN)
+    srun.chmod(0o755)
+    environment = os.environ | {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"} | variables
+    command = [sys.executable, str(WITH_NODES), *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_srun_starts_one_launcher_on_each_node_and_all_end_with_the_first_that_fails(tmp_path):
+    done = with_nodes(tmp_path, "2", "4", "16", "4", "x.py", "--nnodes", "a b", SLURM_JOB_ID="77")
+    assert done.returncode == 0, done.stderr
+    srun, _, torchrun = done.stdout.partition("torchrun\n")
+    assert srun.split() == [
+        *("--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--cpus-per-task=16", "--gpus-per-node=4"),
+        *("--kill-on-bad-exit=1", "--input=none"),
+    ]
+    options, _, command = torchrun.partition("\n--\n")
+    *options, endpoint, id_option, run = options.split()
+    sizes = ["--nnodes", "2", "--nproc-per-node", "4"]
+    assert options == [*sizes, "--rdzv-backend", "c10d", "--rdzv-endpoint"]
+    assert (id_option, run) == ("--rdzv-id", "77")
+    assert re.fullmatch(rf"{re.escape(socket.gethostname())}:\d+", endpoint)
+    assert command.splitlines() == ["x.py", "--nnodes", "a b"]
+
+
+def test_nodes_without_slurm_are_one_sentence(tmp_path):
+    done = with_nodes(tmp_path, "2", "1", "1", "0", "x.py")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: variable SLURM_JOB_ID: found none, expected that of a SLURM job")
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_leaving_a_team_removes_its_variables_and_no_other():

@@ -305,6 +305,28 @@ def test_several_processes_share_the_sequences_and_wait_for_the_slowest(processe
     assert float(several[label]) == pytest.approx(hours * float(one[label]), rel=0.02)
 
 
+def test_nodes_are_counted_and_take_no_process_away():
+    one, two = (
+        dict(plans.rows(tiny(train={"processes": 4, "nodes": nodes}), plans.Rates(1e-9, 1, 1))) for nodes in (1, 2)
+    )
+    assert (one.pop("nodes of a training job"), two.pop("nodes of a training job")) == ("1", "2")
+    assert one == two
+
+
+def test_a_divided_model_takes_its_share_of_the_memory_and_what_is_gathered():
+    run = tiny(train={"processes": 4, "shard": True}, model={"num_layers": 8, "groups": [[4], [5]]})
+    whole, divided = (
+        dict(plans.memory_rows(run.model_copy(update={"train": train})))
+        for train in (run.train.model_copy(update={"shard": False}), run.train)
+    )
+    fixed = "weights, gradients, moments on a process"
+    assert float(divided[fixed].split()[0]) == pytest.approx(float(whole[fixed].split()[0]) / 4, rel=0.05)
+    assert "gathered weights and gradients, at most" in divided.keys() - whole.keys()
+    # six unlooped layers, of which two are gathered
+    layer = flops.layer_matrices(run.model) + 4 * run.model.hidden_size
+    assert plans.gathered_bytes(run.model) == 8 * (flops.parameters(run.model) - 4 * layer)
+
+
 def test_a_number_of_processes_that_does_not_divide_the_batch_is_a_note():
     (run,) = config.runs({"preset": "paper", "train": {"processes": 4}}).values()
     assert plans.notes(run) == [

@@ -79,6 +79,23 @@ def test_the_devices_are_those_that_torch_counts():
     assert machine.cuda_devices() == torch.cuda.device_count() or torch.version.cuda is None
 
 
+# --- nodes
+
+SEVERAL_NODES = {"train": {"nodes": 2, "processes": 2}}
+
+
+def test_several_nodes_are_refused_where_jobs_do_not_go_to_slurm():
+    for here in (True, False):
+        with pytest.raises(InputError, match=r"^config key train.nodes: found 2, expected 1 for jobs that do not"):
+            preflight.check(runs(**SEVERAL_NODES), [TRAIN], here)
+
+
+def test_several_nodes_are_refused_only_where_training_is_planned_without_slurm(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    preflight.check(runs(**SEVERAL_NODES), [TRAIN], here=False, slurm=True)
+    preflight.check(runs(**SEVERAL_NODES), [job("plot_fig4"), job("extract_trajectories", uses_torch=True)])
+
+
 # --- text
 
 

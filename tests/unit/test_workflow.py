@@ -404,6 +404,8 @@ def test_a_result_belongs_to_every_tracked_param(change):
             "cuda",
             "python {0}/with_gpus.py 2 torchrun --standalone --nproc-per-node 2 -- {0}/x.py",
         ),
+        ({"processes": 4, "nodes": 2, "cpu_threads": 3}, "cpu", "python {0}/with_nodes.py 2 2 6 0 {0}/x.py"),
+        ({"processes": 4, "nodes": 4}, "cuda", "python {0}/with_nodes.py 4 1 4 1 {0}/x.py"),
     ],
 )
 def test_the_training_command_leases_gpus_and_starts_the_processes(train, device, command):
@@ -434,6 +436,25 @@ def test_resources_follow_the_device_and_the_processes():
     )
     cuda = runs(train={"processes": 2}, compute={"device": "cuda"})
     assert (cuda.gpus(of()), cuda.training_gpus(of()), cuda.training_cpus(of())) == (1, 2, 8)
+
+
+def node_resources(**config):
+    found = {name: value(of()) for name, value in runs(**config).node_resources().items()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def test_a_job_on_several_nodes_asks_for_them_and_for_its_share_of_each():
+    train = {"processes": 4, "nodes": 2, "cpu_threads": 3}
+    cpu, cuda = ({"train": train, "compute": {"device": device}} for device in ("cpu", "cuda"))
+    on_cpu, on_cuda = runs(**cpu), runs(**cuda)
+    assert (on_cpu.training_threads(of()), on_cpu.training_cpus(of())) == (6, 6)  # of a node
+    assert (on_cuda.training_gpus(of()), on_cuda.training_cpus(of())) == (4, 8)  # GPUs of the job, CPUs of a node
+    several = {"nodes": 2, "tasks": 2, "mpi": "srun", "tasks_per_gpu": 0}
+    assert node_resources(**cpu) == several
+    assert node_resources(**cuda) == several | {"gres": "gpu:2"}
+    assert on_cuda.requested_gpus(of()) == 0  # gres has them
+    assert runs(train={"processes": 4}, compute={"device": "cuda"}).requested_gpus(of()) == 4
+    assert node_resources() == node_resources(train={"processes": 4}) == {}
 
 
 @pytest.mark.parametrize(("cores", "exit_grid", "pareto_grid"), [(None, 1, 1), (2, 1, 1), (11, 2, 2), (32, 8, 6)])

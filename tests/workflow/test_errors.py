@@ -68,6 +68,10 @@ TRIES = {
         {"model": {"source": "published", "folder": "nowhere"}, "tokenizer": {"name": "published"}},
         "nowhere/config.json",
     ),
+    "several nodes without SLURM": (
+        {"train": {"nodes": 2, "processes": 2}},
+        "config key train.nodes: found 2, expected 1 for jobs that do not go to SLURM",
+    ),
     "no CUDA": ({"compute": {"device": "cuda"}}, "config key compute.device: found cuda, expected cpu, because "),
     "too little disk": (
         {"model": {"hidden_size": 1_000_000, "num_heads": 2}},

@@ -114,13 +114,14 @@ def check_plan():
     runs.before_jobs = lambda: None
     # In a dry run the executor is that of dry runs. That jobs will be submitted shows in use_threads.
     here = workflow.local_exec and not workflow.execution_settings.use_threads
+    slurm = not here and workflow.executor_plugin.name in ("slurm", "dryrun")
     installed = not IN_CONTAINER and DeploymentMethod.CONDA not in workflow.deployment_settings.deployment_method
     jobs = [
         preflight.PlannedJob(job.rule.name, job.wildcards, "gpu" in job.rule.resources)
         for job in workflow.dag.needrun_jobs()
     ]
     with one_sentence():
-        preflight.check(runs, jobs, here, installed)
+        preflight.check(runs, jobs, here, installed, slurm)
 
 
 runs.before_jobs = check_plan

@@ -50,12 +50,13 @@ rule train_segment:
         "../../envs/torch.yaml"
     threads: runs.training_threads
     resources:
+        **runs.node_resources(),
         mem_mb=growing(16000),
         # does not grow: the next attempt resumes from the partial state
         runtime=1440,
         # Snakemake limits `threads` to the cores of its machine, but not this
         cpus_per_task=runs.training_cpus,
-        gpu=runs.checked(runs.training_gpus),
+        gpu=runs.checked(runs.requested_gpus),
         gpu_slot=runs.training_gpus,
     params:
         **kept_script(

@@ -34,6 +34,8 @@ RUNTIME_KEYS = frozenset(
         "tracker",
         "micro_batches",
         "processes",
+        "nodes",
+        "shard",
         "recompute",
         "prefetch",
         "peak_tflops",

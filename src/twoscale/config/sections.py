@@ -590,7 +590,21 @@ class TrainConfig(Section):
         source="ours",
     )
     processes: Count = key(
-        1, "Data-parallel processes, one per GPU, at most batch_size, which they need not divide.", source="ours"
+        1,
+        "Data-parallel processes, those of all nodes together, one per GPU, at most batch_size, which they need not "
+        "divide.",
+        source="ours",
+    )
+    nodes: Count = key(
+        1,
+        "Nodes of the SLURM job that trains, with as many processes on each; more than 1 needs the profile slurm.",
+        source="ours",
+    )
+    shard: Flag = key(
+        False,
+        "Divide weights, gradients and moments over the processes, for a model that one GPU cannot hold (FSDP2 of "
+        "PyTorch). false: each process has all of them.",
+        source="ours",
     )
     compile: Flag | Literal["auto"] = key(
         "auto",
@@ -676,6 +690,26 @@ class TrainConfig(Section):
                     f"config key train.{name}: found {getattr(self, name)}, expected at most train.batch_size = "
                     f"{self.batch_size}."
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _check_processes(self) -> Self:
+        if self.processes % self.nodes:
+            raise InputError(
+                f"config key train.nodes: found {self.nodes}, expected a divisor of train.processes = "
+                f"{self.processes}, which all nodes have together."
+            )
+        if self.shard and self.processes == 1:
+            raise InputError(
+                "config key train.shard: found true, expected false with train.processes = 1, or more processes to "
+                "divide the model over."
+            )
+        # processes that compute nothing would not take part in the gathering of weights
+        if self.shard and self.micro_batches * self.processes > self.batch_size:
+            raise InputError(
+                f"config key train.micro_batches: found {self.micro_batches}, expected at most train.batch_size / "
+                f"train.processes = {self.batch_size} / {self.processes} with train.shard."
+            )
         return self
 
     @model_validator(mode="after")

@@ -112,7 +112,9 @@ class LoopedModel(Protocol):
 
     config: ModelConfig
     stages: tuple[Stage, ...]
-    blocks: Sequence[nn.Module]  # the modules that `train.compile` compiles one by one
+    # The modules that `train.compile` compiles and `train.shard` divides one by one: looped groups, which have a
+    # method `project_input`, and unlooped layers.
+    blocks: Sequence[nn.Module]
     gate: nn.Module | None  # of a model whose config has exit_gate; `train.exit_gate` trains it
 
     def parameters(self) -> Iterator[nn.Parameter]:

@@ -35,8 +35,11 @@ FIRST = "first_iteration"
 Environment = Mapping[str, Any]
 
 
-def current(device: str, processes: int) -> dict[str, Any]:
-    """The environment of this process: names of variables and facts -> values; unset variables are left out."""
+def current(device: str, processes: int, nodes: int = 1, shard: bool = False) -> dict[str, Any]:
+    """The environment of this process: names of variables and facts -> values; unset variables are left out.
+
+    Several nodes and a divided model are facts; one node and a whole model are left out.
+    """
     import torch  # here, because analyses read environments without it
 
     cuda = {"cuda": torch.version.cuda, "gpu": torch.cuda.get_device_name()} if device == "cuda" else {}
@@ -45,6 +48,8 @@ def current(device: str, processes: int) -> dict[str, Any]:
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
         "processes": processes,
+        **({"nodes": nodes} if nodes > 1 else {}),
+        **({"shard": shard} if shard else {}),
         **cuda,
         **{name: os.environ[name] for name in VARIABLES if name in os.environ},
     }

@@ -156,19 +156,32 @@ def activation_bytes(run: config.Config) -> float:
 
 
 def memory_rows(run: config.Config) -> list[tuple[str, str]]:
-    """Memory of each training process, in float32."""
-    parts = _parts(run.train)
-    sequences = math.ceil(parts[0] / run.train.micro_batches)
-    fixed = OPTIMIZER_STEP * parameters(run.model) * BYTES["float32"]
+    """Nodes and processes of a training job, and memory of each process, in float32."""
+    train, parts = run.train, _parts(run.train)
+    sequences = math.ceil(parts[0] / train.micro_batches)
+    fixed = OPTIMIZER_STEP * parameters(run.model) * BYTES["float32"] / (train.processes if train.shard else 1)
+    gathered = gathered_bytes(run.model) if train.shard else 0
     activations = sequences * activation_bytes(run)
     device = "GPU" if run.compute.device == "cuda" else "process"
     return [
+        ("nodes of a training job", str(train.nodes)),
         ("training processes, one per GPU" if device == "GPU" else "training processes", str(len(parts))),
         ("sequences of each process", ", ".join(map(str, parts))),
         (f"weights, gradients, moments on a {device}", _gigabytes(fixed)),
+        *([("gathered weights and gradients, at most", _gigabytes(gathered))] if train.shard else []),
         (f"activations of {sequences} sequences, in float32", _gigabytes(activations)),
-        (f"memory of a {device} in training, about", _gigabytes(fixed + activations)),
+        (f"memory of a {device} in training, about", _gigabytes(fixed + gathered + activations)),
     ]
+
+
+def gathered_bytes(model: config.ModelConfig) -> int:
+    """Bytes of the weights and gradients that train.shard gathers on a process at a time, at most.
+
+    Those of everything but the unlooped layers, of which two are gathered at a time, one ahead.
+    """
+    unlooped = model.num_layers - sum(map(len, model.groups))
+    layer = parameters(model) - parameters(model.model_copy(update={"num_layers": model.num_layers - 1}))
+    return 2 * (parameters(model) - max(0, unlooped - 2) * layer) * BYTES["float32"]
 
 
 def _parts(train: config.TrainConfig) -> list[int]:

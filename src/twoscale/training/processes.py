@@ -1,7 +1,11 @@
-"""Data-parallel training processes on one node, started by torchrun. A single process needs no process group."""
+"""Data-parallel training processes, started by torchrun on one node or several.
+
+A single process needs no process group.
+"""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -9,14 +13,16 @@ import torch.distributed as dist
 from torch import Tensor
 
 from twoscale import launch
+from twoscale.errors import InputError, first_line
 
 
 @dataclass(frozen=True)
 class World:
-    """The processes that train together, seen from the one with the number `rank` of `size`."""
+    """The processes that train together on `device`, seen from the one with the number `rank` of `size`."""
 
     rank: int = 0
     size: int = 1
+    device: str = "cpu"
 
     @property
     def is_main(self) -> bool:
@@ -47,6 +53,15 @@ class World:
         for tensor in tensors:
             tensor /= self.size
 
+    def gather_number(self, number: int) -> list[int]:
+        """A number of each process, in the order of their ranks. All processes must call this."""
+        if self.size == 1:
+            return [number]
+        mine = torch.tensor([int(number)], device=self.device)
+        numbers = torch.empty(self.size, dtype=mine.dtype, device=self.device)
+        dist.all_gather_into_tensor(numbers, mine)
+        return numbers.tolist()
+
 
 def init_distributed(device: str, processes: int) -> World:
     """Join the processes of this launch by torchrun. On CUDA a process uses the GPU of its local rank.
@@ -59,7 +74,23 @@ def init_distributed(device: str, processes: int) -> World:
     if device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl" if device == "cuda" else "gloo")
-    return World(dist.get_rank(), team.size)
+    return World(dist.get_rank(), team.size, device)
+
+
+@contextmanager
+def connected(world: World) -> Iterator[None]:
+    """A block in which processes communicate; raises InputError where another process is lost, as with its node."""
+    try:
+        yield
+    except RuntimeError as error:
+        # gloo raises a plain RuntimeError, which names its source file
+        if world.size == 1 or not (isinstance(error, dist.DistError) or "/gloo/" in str(error)):
+            raise
+        reason = first_line(error).partition(". ")[0]
+        raise InputError(
+            f"training: lost the connection to another process ({reason}), expected all {world.size} processes to the "
+            "end; the next attempt resumes from the last saved state."
+        ) from error
 
 
 def destroy_distributed(world: World) -> None:

@@ -29,10 +29,10 @@ from twoscale.model.flops import exit_gate_flops
 from twoscale.model.interface import LoopedModel, Noise
 from twoscale.model.noise import EvaluationNoise, training_noise
 from twoscale.model.tensors import check_tensors
-from twoscale.training import environment
+from twoscale.training import environment, sharding
 from twoscale.training.exit_gate import exit_gate_loss
 from twoscale.training.metrics_log import Record, SegmentView, check_tracker, ignore, monitoring
-from twoscale.training.processes import World, destroy_distributed, init_distributed
+from twoscale.training.processes import World, connected, destroy_distributed, init_distributed
 
 ADAM_EPSILON = 1e-8
 ALONE = World()
@@ -73,7 +73,8 @@ class TrainingState:
     """The state of a run: model, optimizer, finished iterations, and the log of the segment so far.
 
     A row of the log is a row of the table "training" and, under "loops", the loop counts of the groups. The
-    environments are those in which the segment was trained so far, see `twoscale.training.environment`.
+    environments are those in which the segment was trained so far, see `twoscale.training.environment`. If `sharded`,
+    model and optimizer are divided over the processes, see `twoscale.training.sharding`.
     """
 
     model: LoopedModel
@@ -82,6 +83,7 @@ class TrainingState:
     tokens_seen: int
     log: list[dict[str, Any]] = field(default_factory=list)
     environments: list[environment.Environment] = field(default_factory=list)
+    sharded: bool = False
 
 
 def draw_loops(model: ModelConfig, seed: int, iteration: int) -> tuple[int, ...]:
@@ -202,7 +204,7 @@ class Trainer:
         for group in state.optimizer.param_groups:
             group["lr"] = rate
         loss = self._accumulate_gradient(state, loops)
-        gradient_norm = torch.nn.utils.clip_grad_norm_(state.model.parameters(), self.train.grad_clip).item()
+        gradient_norm = self._clip_gradient(state)
         self._check_finite(state.iteration + 1, loss, gradient_norm)
         state.optimizer.step()
         state.optimizer.zero_grad(set_to_none=True)
@@ -217,6 +219,11 @@ class Trainer:
             "gradient_norm": gradient_norm,
         }
         state.log.append(row | self._speed(loops, time.perf_counter() - started) | {"loops": list(loops)})
+
+    def _clip_gradient(self, state: TrainingState) -> float:
+        """Limit the norm of the gradient to train.grad_clip; the norm before."""
+        norm = torch.nn.utils.clip_grad_norm_(state.model.parameters(), self.train.grad_clip)
+        return (norm.full_tensor() if state.sharded else norm).item()
 
     @staticmethod
     def _check_finite(iteration: int, loss: float, gradient_norm: float) -> None:
@@ -257,8 +264,12 @@ class Trainer:
                 part = self._loss(state.model, inputs[rows], targets[rows], loops, noise)
             (part / parts).backward()
             loss += part.detach() / parts
-        # every process has a sample in the first micro-batch, so all have the same gradients
-        self.world.average([loss, *(p.grad for p in state.model.parameters() if p.grad is not None)])
+        if state.sharded:  # the gradients are averaged
+            sharding.reshard(state.model)
+            self.world.average([loss])
+        else:
+            # every process has a sample in the first micro-batch, so all have the same gradients
+            self.world.average([loss, *(p.grad for p in state.model.parameters() if p.grad is not None)])
         return loss.item()
 
     def _loss(self, model: LoopedModel, inputs: Tensor, targets: Tensor, loops: Sequence[int], noise: Noise) -> Tensor:
@@ -271,13 +282,16 @@ class Trainer:
     def measure_held_out(self, state: TrainingState) -> None:
         """Write the held-out loss at the fixed loop count into the row of the last iteration.
 
-        The main process measures it; the others wait at their next average.
+        The main process measures it; the others wait at their next average. With train.shard all measure it, because
+        no process has the whole model.
         """
-        if not self.world.is_main:
+        if not self.world.is_main and not state.sharded:
             return
         state.log[-1]["held_out_loss"] = held_out_loss(
             state.model, self.held_out, self.train.held_out_loops, self.seed, self.train.batch_size, self.precision
         )
+        if state.sharded:
+            sharding.reshard(state.model)
 
 
 def train_segment(config: SegmentConfig, data: TrainingData, segment: Segment, paths: SegmentPaths) -> int:
@@ -288,20 +302,45 @@ def train_segment(config: SegmentConfig, data: TrainingData, segment: Segment, p
     """
     check_tracker(config.train)
     world = init_distributed(config.device, config.train.processes)
+    with connected(world):
+        iteration = _train_segment(config, data, segment, paths, world)
+        destroy_distributed(world)
+    return iteration
+
+
+def _train_segment(
+    config: SegmentConfig, data: TrainingData, segment: Segment, paths: SegmentPaths, world: World
+) -> int:
     until, identity = segment.until, segment.identity
-    weights, header = checkpoints.load_weights(paths.start[0], identity, config.model, config.device)
+    weights, header = checkpoints.load_weights(paths.start[0], identity, config.model, _loads_on(config))
     moments = load_moments(paths.start[1], identity, config, header.iteration) if header.iteration else {}
     partial = load_partial(paths.partial, header.iteration, segment, config)
     state = restore(config, *(partial or (weights, moments, header)))
-    note_environment(state, paths.previous_log, environment.current(config.device, world.size), world.is_main)
+    check_same_start(world, paths.partial, state.iteration)
+    now = environment.current(config.device, world.size, config.train.nodes, config.train.shard)
+    note_environment(state, paths.previous_log, now, world.is_main)
     trainer = Trainer(config, data, world, segment.stop_at)
     view = SegmentView(segment.run, until, state.iteration, tuple(state.log), paths.log.parent)
     with monitoring(config, view, visible=world.is_main) as trainer.record:
         run_segment(trainer, state, until, paths.partial, identity)
-    if world.is_main and state.iteration == until:
-        write_segment(state, paths, identity)
-    destroy_distributed(world)
+    if state.iteration == until and (world.is_main or state.sharded):
+        write_segment(state, paths, identity, world.is_main)
     return state.iteration
+
+
+def _loads_on(config: SegmentConfig) -> str:
+    """Where tensors are loaded: a model that is divided need not fit a GPU."""
+    return "cpu" if config.train.shard else config.device
+
+
+def check_same_start(world: World, partial: Path, iteration: int) -> None:
+    """Refuse to train where the processes have read different states, on nodes that do not see the same files."""
+    found = sorted(set(world.gather_number(iteration)))
+    if len(found) > 1:
+        raise InputError(
+            f"{partial}: found states after iterations {', '.join(map(str, found))} on the nodes, expected the same "
+            "file on all of them; start the job again once the shared file system shows it."
+        )
 
 
 def note_environment(state: TrainingState, previous_log: Path, now: environment.Environment, visible: bool) -> None:
@@ -320,7 +359,7 @@ def load_moments(path: Path, identity: dict[str, Any], config: SegmentConfig, it
             "later segment that can be restored too; remove the folder .kept/checkpoints of the run and train with "
             "`snakemake --forcerun init_model`."
         )
-    moments, header = checkpoints.load(path, "optimizer", identity, config.device)
+    moments, header = checkpoints.load(path, "optimizer", identity, _loads_on(config))
     if header.iteration != iteration:
         raise InputError(f"{path}: found the optimizer state of iteration {header.iteration}, expected {iteration}.")
     check_moments(path, moments, set_trained(checkpoints.blank(config.model), config.train))
@@ -336,8 +375,11 @@ def check_moments(path: Path, moments: Mapping[str, Tensor], model: LoopedModel)
             raise InputError(f"{path}: tensor {name}: found a mean square below 0, expected at least 0.")
 
 
-def write_segment(state: TrainingState, paths: SegmentPaths, identity: dict[str, Any]) -> None:
+def write_segment(state: TrainingState, paths: SegmentPaths, identity: dict[str, Any], is_main: bool = True) -> None:
+    """Write the outputs of a segment; with train.shard all processes call this, and the main one writes."""
     weights, moments = tensors_of(state)
+    if not is_main:
+        return
     write_log(state, paths.log, paths.loops)
     for path, kind, tensors in ((paths.optimizer, "optimizer", moments), (paths.checkpoint, "weights", weights)):
         checkpoints.save(path, tensors, Header(kind, state.iteration, state.tokens_seen, identity, {}))
@@ -347,7 +389,8 @@ def write_segment(state: TrainingState, paths: SegmentPaths, identity: dict[str,
 def run_segment(trainer: Trainer, state: TrainingState, until: int, partial: Path, identity: dict[str, Any]) -> None:
     """Iterate up to iteration `until`; every train.save_seconds the state is saved to the file `partial`.
 
-    It is also saved when the trainer has to stop, which only a single process can do.
+    It is also saved when the trainer has to stop, which only a single process can do. With train.shard all processes
+    take part in a save, when the main one decides on it.
     """
     train, start, is_main = trainer.train, state.iteration - len(state.log), trainer.world.is_main
     saved = time.monotonic()
@@ -363,22 +406,29 @@ def run_segment(trainer: Trainer, state: TrainingState, until: int, partial: Pat
             trainer.record(row)
             now = time.monotonic()
             stops = now >= trainer.stop_at
-            if is_main and (stops or now - saved >= train.save_seconds) and state.iteration < until:
-                save_partial(partial, state, identity)
+            saves = (stops or now - saved >= train.save_seconds) and state.iteration < until
+            if state.sharded:
+                saves = bool(trainer.world.gather_number(saves)[0])
+            if saves and (is_main or state.sharded):
+                save_partial(partial, state, identity, is_main)
                 saved = time.monotonic()
             if stops:
                 return
 
 
 def tensors_of(state: TrainingState) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Weights, and AdamW's moments under the names of their parameters."""
+    """Weights, and AdamW's moments under the names of their parameters.
+
+    With train.shard all processes must call this, and those besides the main one get none.
+    """
     moments = {
         f"{name}.{moment}": state.optimizer.state[parameter][moment]
         for name, parameter in state.model.named_parameters()
         if parameter in state.optimizer.state
         for moment in MOMENTS
     }
-    return dict(state.model.state_dict()), moments
+    weights = dict(state.model.state_dict())
+    return (sharding.gather(weights), sharding.gather(moments)) if state.sharded else (weights, moments)
 
 
 def write_log(state: TrainingState, path: Path, loops_path: Path) -> None:
@@ -395,21 +445,30 @@ def write_log(state: TrainingState, path: Path, loops_path: Path) -> None:
 def restore(
     config: SegmentConfig, weights: dict[str, Tensor], moments: dict[str, Tensor], header: Header
 ) -> TrainingState:
-    """The state that the tensors were saved from; without moments, the start of training."""
-    model = set_trained(registry.build(config.model).to(config.device), config.train)
+    """The state that the tensors were saved from; without moments, the start of training.
+
+    With train.shard all processes call this, and each keeps its part.
+    """
+    sharded = config.train.shard
+    model = set_trained(registry.build(config.model).to(_loads_on(config)), config.train)
     model.load_state_dict(weights)
     if config.train.compiles(config.device):
         check_compiler(config.device)
-        compile_blocks(model)
+        compile_blocks(model, sharded)
+    if sharded:
+        sharding.shard_model(model, config.device)
     optimizer = make_optimizer(model, config.train)
     if moments:
         for name, parameter in model.named_parameters():
             if not parameter.requires_grad:
                 continue
             updates = torch.tensor(float(header.iteration), device=parameter.device)
-            optimizer.state[parameter] = {"step": updates} | {m: moments[f"{name}.{m}"] for m in MOMENTS}
+            parts = {m: moments[f"{name}.{m}"] for m in MOMENTS}
+            if sharded:
+                parts = {m: sharding.shard_like(whole, parameter) for m, whole in parts.items()}
+            optimizer.state[parameter] = {"step": updates} | parts
     log, environments = list(header.extra.get("log", ())), environment.valid(header.extra.get("environments"))
-    return TrainingState(model, optimizer, header.iteration, header.tokens_seen, log, environments)
+    return TrainingState(model, optimizer, header.iteration, header.tokens_seen, log, environments, sharded)
 
 
 def set_trained(model: LoopedModel, train: TrainConfig) -> LoopedModel:
@@ -436,19 +495,29 @@ def check_compiler(device: str) -> None:
         ) from error
 
 
-def compile_blocks(model: LoopedModel, **options: Any) -> None:
+def compile_blocks(model: LoopedModel, sharded: bool = False, **options: Any) -> None:
     """Compile the loop step of every group and every unlooped layer, each once whatever the loop counts.
 
-    `options` are those of torch.compile. Beyond its limit torch would silently run the rest uncompiled.
+    `options` are those of torch.compile. Beyond its limit torch would silently run the rest uncompiled. Of a model that
+    will be divided only `forward` is compiled, without the hooks that gather weights and would break the graph.
     """
     limit = GRAPHS_PER_GROUP * BATCH_SIZES * max(1, len(model.config.groups))
+    options |= {"dynamic": False, "recompile_limit": limit}
     for module in model.blocks:
-        module.compile(dynamic=False, recompile_limit=limit, **options)
+        if sharded:
+            module.forward = torch.compile(module.forward, **options)
+        else:
+            module.compile(**options)
 
 
-def save_partial(path: Path, state: TrainingState, identity: dict[str, Any]) -> None:
-    """All of an unfinished segment in one file, replaced atomically."""
+def save_partial(path: Path, state: TrainingState, identity: dict[str, Any], is_main: bool = True) -> None:
+    """All of an unfinished segment in one file, replaced atomically.
+
+    With train.shard all processes call this, and the main one writes.
+    """
     weights, moments = tensors_of(state)
+    if not is_main:
+        return
     parts = zip(PARTS, (weights, moments), strict=True)
     tensors = {f"{prefix}{name}": tensor for prefix, part in parts for name, tensor in part.items()}
     extra = {"log": state.log, "environments": state.environments}
@@ -466,7 +535,7 @@ def load_partial(
     if not path.exists():
         return None
     try:
-        tensors, header = checkpoints.load(path, "partial", segment.identity, config.device)
+        tensors, header = checkpoints.load(path, "partial", segment.identity, _loads_on(config))
         weights, moments = ({n.removeprefix(p): t for n, t in tensors.items() if n.startswith(p)} for p in PARTS)
         model = checkpoints.blank(config.model)
         check_tensors(path, weights, model.state_dict())

@@ -1,0 +1,70 @@
+"""A model divided over the training processes: FSDP2 of PyTorch (`fully_shard`), behind train.shard.
+
+Each process keeps a part of every weight, gradient and moment. An unlooped layer is gathered while it computes. A
+looped group stays gathered from its first loop step to the end of the backward pass, because its next use is the next
+loop step; autograd adds up its gradient over the loop steps before the processes average it. The averages are those of
+`World.average` but for the order of sums.
+"""
+
+from collections.abc import Mapping
+
+import torch.distributed as dist
+from torch import Tensor
+
+from twoscale.model.interface import LoopedModel
+
+GROUP_METHOD = "project_input"  # uses weights of a looped group beside its `forward`; unlooped layers have none
+MODEL_METHODS = ("hidden_states", "exit_states")  # what training calls first
+
+
+def shard_model(model: LoopedModel, device: str) -> None:
+    """Divide a model on the CPU over all processes, each of which keeps its part on `device`.
+
+    All processes must have the same weights. One block at a time is whole on the device.
+    """
+    # imported here: it takes a second, and few runs divide a model
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+
+    mesh = init_device_mesh(device, (dist.get_world_size(),))
+    for block in model.blocks:
+        is_group = hasattr(block, GROUP_METHOD)
+        fully_shard(block, mesh=mesh, reshard_after_forward=not is_group)
+        if is_group:
+            block.set_reshard_after_backward(False)
+            register_fsdp_forward_method(block, GROUP_METHOD)
+    # embedding, head and final norm stay gathered as well, because `loss` needs them after `hidden_states`
+    fully_shard(model, mesh=mesh, reshard_after_forward=False)
+    for name in MODEL_METHODS:
+        register_fsdp_forward_method(model, name)
+
+
+def reshard(model: LoopedModel) -> None:
+    """Free what is still gathered of a divided model, which would otherwise not see the next update of its weights."""
+    for module in (model, *model.blocks):
+        module.reshard()
+
+
+def gather(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The whole tensors on the CPU of the main process, one after the other; none in the other processes.
+
+    All processes must call this, with their parts of the same tensors in the same order.
+    """
+    whole = {}
+    for name, part in tensors.items():
+        tensor = part.full_tensor()
+        if dist.get_rank() == 0:
+            whole[name] = tensor.cpu()
+    return whole
+
+
+def shard_like(whole: Tensor, parameter: Tensor) -> Tensor:
+    """The part of a tensor that belongs to this process's part of a parameter of the same shape.
+
+    All processes must have the same tensor.
+    """
+    from torch.distributed.tensor import distribute_tensor
+
+    # None: each process takes its part of its own tensor
+    whole = whole.to(parameter.device)
+    return distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)

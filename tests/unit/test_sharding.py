@@ -1,0 +1,83 @@
+"""train.shard: a model divided over two processes has the losses and gradients of a whole one, and takes half of it."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch._dynamo.testing import CompileCounter
+
+from tests.divided_gradients import VARIANTS
+from tests.segment import TIMEOUT
+from tests.small import ROOT, model_config
+from twoscale.model.noise import training_noise
+from twoscale.model.transformer import initialise
+from twoscale.training import sharding
+from twoscale.training.trainer import compile_blocks
+
+pytestmark = pytest.mark.runs
+
+LAUNCH = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "tests.divided_gradients"]
+
+
+@pytest.fixture(scope="module")
+def comparisons():
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    done = subprocess.run(
+        [sys.executable, *LAUNCH], env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_divided_model_has_the_losses_and_the_gradient_of_a_whole_one(variant, comparisons):
+    found = comparisons[variant]
+    rounding = 2e-2 if variant == "bfloat16" else 1e-5
+    assert max(found[name] for name in ("loss", "held out", "norm", "gradient")) < rounding, found
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_process_keeps_half_of_the_weights(variant, comparisons):
+    assert comparisons[variant]["kept"] == pytest.approx(0.5, abs=0.01)
+
+
+# --- compilation, of a model that is divided over one process
+
+
+@pytest.fixture
+def group():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+        yield
+    torch._dynamo.reset()
+    dist.destroy_process_group()
+
+
+def norm_of(model, loops) -> float:
+    """Norm of the gradient of one batch."""
+    tokens = torch.arange(16).reshape(2, 8)
+    model.zero_grad()
+    hidden = model.hidden_states(tokens, [loops] * len(model.config.groups), training_noise(1, 0, 0))
+    model.loss(hidden, tokens).backward()
+    return float(torch.nn.utils.get_total_norm([p.grad for p in model.parameters()]))
+
+
+@pytest.mark.usefixtures("group")
+def test_the_blocks_of_a_divided_model_are_compiled_once_whatever_the_loop_counts():
+    counter = CompileCounter()
+    whole, divided = (initialise(model_config(hidden_size=16), 11) for _ in range(2))
+    compile_blocks(divided, sharded=True, backend=counter)
+    sharding.shard_model(divided, "cpu")
+    graphs = []
+    for loops in (4, 1, 2, 7):
+        found = norm_of(divided, loops)
+        sharding.reshard(divided)
+        assert found == pytest.approx(norm_of(whole, loops), rel=1e-5)
+        graphs.append(counter.frame_count)
+    assert 3 <= graphs[1] == graphs[-1] <= 3 * len(divided.config.groups) + 2  # groups and unlooped layers
