@@ -1,15 +1,13 @@
 """Rule fetch_release: the tables of a release, each with the size and the SHA-256 of its manifest."""
 
 from twoscale import command
-from twoscale.analysis.release import Manifest, Release
+from twoscale.analysis.release import Release
 from twoscale.config import ConfigSlice
-from twoscale.json import checked
 
 
 def main(arguments) -> None:
-    manifest = checked({"run": "released", "config": {}, "files": arguments.config.files}, Manifest)
-    release = Release(arguments.place, manifest, arguments.download.download)
-    for name, path in zip(sorted(manifest.files), arguments.tables, strict=True):
+    release = Release.of(arguments.place, arguments.config.files, arguments.download.download)
+    for name, path in zip(release.tables, arguments.tables, strict=True):
         release.fetch(name, path)
 
 

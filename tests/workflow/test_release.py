@@ -14,12 +14,22 @@ PICTURES = [f"fig{number}.svg" for number in range(1, 6)]
 DRAWN = {"fetch_release": 1, "judge_claims": 1, **{f"plot_fig{number}": 1 for number in range(1, 6)}}
 
 
+pytestmark = pytest.mark.runs
+
+
+@pytest.fixture(scope="module")
+def snapshot(finished, tmp_path_factory):
+    """The finished project with a snapshot of its run in the folder `release`; tests only look at it."""
+    project = finished.copy(tmp_path_factory.mktemp("snapshot"))
+    project.succeed("snapshot")
+    shutil.copytree(project.root / "results/snapshot", project.root / "release")
+    return project
+
+
 @pytest.fixture
-def released(editable):
-    """The finished project with a snapshot of its run in the folder `release`."""
-    editable.succeed("snapshot")
-    shutil.copytree(editable.root / "results/snapshot", editable.root / "release")
-    return editable
+def released(snapshot, tmp_path):
+    """A copy of that project which a test may change."""
+    return snapshot.copy(tmp_path)
 
 
 def drawn(project: Project) -> None:

@@ -90,6 +90,11 @@ class Release:
             ) from error
         return cls(place, manifest, download)
 
+    @classmethod
+    def of(cls, place: str, files: Mapping[str, Mapping[str, Any]], download: DownloadConfig) -> Self:
+        """The release at a place with these files of its manifest, which a job gets as values of JSON."""
+        return cls(place, Manifest("released", {}, {name: File(**facts) for name, facts in files.items()}), download)
+
     @property
     def tables(self) -> dict[str, File]:
         """The tables by their path in the release, {run}/tables/{table}.parquet, sorted."""
@@ -156,7 +161,8 @@ def _read(place: str, name: str, most: int, download: DownloadConfig) -> bytes:
     try:
         size = path.stat().st_size
         if size > most:
-            raise InputError(f"{path}: found {size} bytes, expected at most {most}.")
+            source = "" if name == MANIFEST else f", as {MANIFEST} says"
+            raise InputError(f"{path}: found {size} bytes, expected at most {most}{source}.")
         return path.read_bytes()
     except OSError as error:
         raise InputError(
