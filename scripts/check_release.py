@@ -16,6 +16,8 @@ from twoscale.analysis import release_check, snapshot
 from twoscale.analysis.release import Release
 from twoscale.config import DownloadConfig
 from twoscale.errors import InputError
+from twoscale.escaping import neutralise
+from twoscale.model.checkpoints import read_header
 
 
 def main(arguments) -> None:
@@ -25,13 +27,16 @@ def main(arguments) -> None:
     if not tokens.is_file():
         raise InputError(f"{tokens}: found no such file, expected the results of a finished run {run}.")
     release_check.check_text(release.manifest, snapshot.text(tokens), str(tokens))
+    config = release.runs({})[run]
+    checkpoint = folder / f"checkpoints/iteration_{config.train.iterations:06d}.safetensors"
+    release_check.check_config(read_header(checkpoint).identity, config, str(checkpoint))
     files = {table: f"tables/{table}.parquet" for table in release_check.KEYS}
     found = {table: tables.read(table, folder / file) for table, file in files.items()}
     with tempfile.TemporaryDirectory() as copies:
         released = {table: release.table(run, table, Path(copies)) for table in files}
     changes = release_check.differences(release.manifest, segments)
     result = release_check.check(found, released, same_arithmetic=not changes)
-    print("\n".join(release_check.lines(result, changes)))
+    print(neutralise("\n".join(release_check.lines(result, changes))))
     sys.exit(int(len(result.outside) > 0))
 
 

@@ -3,6 +3,7 @@
 import json
 
 from twoscale import command, tables
+from twoscale.analysis import citation
 from twoscale.config import PROJECT
 from twoscale.data.tokenizer import load_tokenizer
 from twoscale.export import model_card
@@ -20,7 +21,7 @@ def main(arguments) -> None:
         json.loads(arguments.metadata.read_text(encoding="utf-8")),
         tables.read("training", arguments.training),
         [entry for segment in arguments.segments for entry in environment.read(segment)],
-        model_card.read_citation(PROJECT / "CITATION.cff"),
+        citation.read(PROJECT),
         **{name: tables.read(name, path) for name in ("claims", "seeds") if (path := getattr(arguments, name))},
     )
     texts = {"README.md": card, "LICENSE": (PROJECT / "LICENSE").read_text(encoding="utf-8")}

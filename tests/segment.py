@@ -12,8 +12,8 @@ import pandas as pd
 from tests.ports import free_port
 from tests.small import learnable_tokens, model_config, shard_part, train_config
 from twoscale import tables
+from twoscale.canonical import canonical_json
 from twoscale.config import RUNTIME_KEYS, plain
-from twoscale.json import canonical_json
 from twoscale.launch import Share, torchrun_line
 from twoscale.model import checkpoints
 from twoscale.model.checkpoints import Header

@@ -1,13 +1,9 @@
-"""Canonical JSON, and JSON of strangers."""
+"""JSON of strangers."""
 
 from functools import cache
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
-
-from twoscale.canonical import canonical_json
-
-__all__ = ["Count", "canonical_json", "checked", "parse"]
 
 T = TypeVar("T")
 Count = Annotated[int, Field(ge=0, lt=2**63)]

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from twoscale import launch
+from twoscale.canonical import canonical_json
 from twoscale.errors import first_line
 from twoscale.files import link, replacing, sha256
-from twoscale.json import canonical_json
 
 MANIFEST = "manifest.json"
 

@@ -19,6 +19,7 @@ from pydantic import BaseModel
 from twoscale import config as configs
 from twoscale import tables
 from twoscale.analysis import release as releases
+from twoscale.canonical import canonical_json
 from twoscale.config import Config, CriterionConfig, DownloadConfig, ExitsConfig, ModelConfig
 from twoscale.config.messages import build
 from twoscale.errors import InputError
@@ -27,7 +28,6 @@ from twoscale.export.released import check_released
 from twoscale.figures.catalogue import FIGURES, Figure, one_seed, report_values, snapshot_figures, table
 from twoscale.files import sha256
 from twoscale.fingerprint import criterion_file_fingerprint, fingerprint
-from twoscale.json import canonical_json
 from twoscale.launch import Share
 from twoscale.model.flops import BYTES, parameters
 from twoscale.model.published.folder import CONFIG, INDEX, PublishedFolder
@@ -44,7 +44,7 @@ KEPT = ".kept"  # folder of a run with results that reruns restore
 REPORT_RESULTS = "results/report/results.json"  # figure -> sentences, written with the first page of the report
 MANIFEST = "published.json"  # of a model from the hub, written when its download is complete
 RESULTS = "results"
-RELEASE_STAGES = ("release", "report")  # files of rules that a release needs besides those of the figures
+RELEASE_STAGES = ("claims", "released_tables")  # files of rules that released tables need besides those of figures
 # Further files of a published model that may name its end of text.
 TOKENIZER_SETTINGS = ("tokenizer_config.json", "generation_config.json", CONFIG)
 

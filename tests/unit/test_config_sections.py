@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from twoscale import config
+from twoscale.canonical import canonical_json
 from twoscale.config import messages
 from twoscale.config.loading import paper as paper_values
 from twoscale.errors import InputError
-from twoscale.json import canonical_json
 
 
 def changed(values: dict[str, Any], **sections: Any) -> dict[str, Any]:

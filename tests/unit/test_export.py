@@ -227,8 +227,7 @@ def card(model=None, **further) -> str:
     tokens = {"parts": parts, "digest": "ab" * 32, "vocab_size": 257}
     log = rows("iteration tokens_seen held_out_loss", (10, 640, np.nan), (20, 1280, 3.25))
     environments = [{"first_iteration": 1, "torch": "2.13.0"}, {"first_iteration": 11, "torch": "2.13.0"}]
-    citation = model_card.read_citation(ROOT / "CITATION.cff")
-    return model_card.card(config, [0, 10, 20], tokens, log, environments, citation, **further)
+    return model_card.card(config, [0, 10, 20], tokens, log, environments, citation.read(ROOT), **further)
 
 
 def test_a_card_has_claims_with_intervals_data_seed_checkpoints_licence_and_citation():

@@ -20,6 +20,7 @@ from safetensors.torch import save
 from tests import published
 from tests.fuzzing import assert_read_or_refused, bent, changed, json_bytes, several, try_all
 from tests.small import job_config, learnable_tokens, model_config, preset, shard_part
+from twoscale.canonical import canonical_json
 from twoscale.config import DataConfig, DownloadConfig, loading, plain
 from twoscale.data import hub, ingestion
 from twoscale.data.batches import open_held_out
@@ -32,7 +33,6 @@ from twoscale.data.tokenizer import load_tokenizer, train_bpe
 from twoscale.exits.criteria import make_criterion
 from twoscale.exits.criterion_file import load_criterion
 from twoscale.fingerprint import criterion_file_fingerprint
-from twoscale.json import canonical_json
 from twoscale.model import checkpoints
 from twoscale.model.published.folder import PublishedFolder
 from twoscale.model.published.weights import open_published

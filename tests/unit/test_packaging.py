@@ -4,6 +4,7 @@ import json
 import re
 import tomllib
 from importlib.metadata import PackageNotFoundError, requires
+from pathlib import Path
 
 import pytest
 import yaml
@@ -11,6 +12,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from twoscale.analysis import citation as citations
 from twoscale.analysis.crate import CODE
 from twoscale.config import PROJECT
 
@@ -48,12 +50,12 @@ def in_force(name: str) -> list[str]:
 
 
 def test_the_archive_and_the_citation_say_the_same():
-    archive, citation = json.loads(read(".zenodo.json")), yaml.safe_load(read("CITATION.cff"))
+    archive, citation = json.loads(read(".zenodo.json")), citations.read(PROJECT)
     assert archive["title"] == citation["title"]
     assert archive["license"] == citation["license"]
     assert archive["upload_type"] == citation["type"]
     assert archive["version"] == citation["version"] == tomllib.loads(read("pyproject.toml"))["project"]["version"]
-    assert [creator["name"] for creator in archive["creators"]] == [author["name"] for author in citation["authors"]]
+    assert [creator["name"] for creator in archive["creators"]] == [*map(citations.author_name, citation["authors"])]
     cited = [reference["url"] for reference in citation["references"]]
     assert [related["identifier"] for related in archive["related_identifiers"]] == cited
 
@@ -64,7 +66,7 @@ def test_the_archive_and_the_citation_say_the_same():
 def test_the_catalog_finds_what_its_standardized_usage_asks_for():
     assert 'include: "../Snakefile"' in read("workflow/Snakefile")
     assert read("config/README.md").startswith("# Configuration\n")
-    assert read("config/config.yaml") == read("config.yaml")
+    assert (PROJECT / "config" / "config.yaml").readlink() == Path("../config.yaml")
     usage = yaml.safe_load(read(".snakemake-workflow-catalog.yml"))["usage"]
     assert usage["software-stack-deployment"]["conda"]
     assert usage["report"]

@@ -1,42 +1,15 @@
-# The verdicts, and pages that only the report shows: the overview, the claims, tables to filter, and runtimes.
+# Pages that only the report shows: the overview, the claims, tables to filter, and runtimes; the run to hand on.
 #
-# in:  results/{run}/tables/*.parquet, results/{run}/benchmarks/*.tsv, results/*.svg
-# out: results/{run}/tables/claims.parquet, results/claims.md, results/report/*.html, results/report/results.json,
-#      results/snapshot, results/rocrate
+# in:  results/{run}/tables/*.parquet, results/claims.md, results/{run}/benchmarks/*.tsv, results/*.svg
+# out: results/report/*.html, results/report/results.json, results/snapshot, results/rocrate
 
 from snakemake import __version__ as SNAKEMAKE_VERSION
 
-from twoscale.config import text_label, user_values
-from twoscale.json import canonical_json
-from twoscale.tables import CLAIM_TABLES
-from twoscale.workflow import REPORT_RESULTS, trains
+from twoscale.config import user_values
+from twoscale.canonical import canonical_json
+from twoscale.workflow import REPORT_RESULTS
 
 REPORT_TABLES = ["claims", "loop_metrics", "drift", "exit_quality", "exit_latency", "check_cost"]
-
-
-rule judge_claims:
-    input:
-        **{name: TABLE.format(table) for name, table in CLAIM_TABLES.items()},
-    output:
-        table=TABLE.format("claims"),
-        page="results/claims.md",
-    log:
-        "results/logs/judge_claims.log",
-    localrule: True
-    conda:
-        "../../envs/analysis.yaml"
-    params:
-        **script("judge_claims") | runs.if_computed("spectrum"),
-        config=runs.slice(
-            *("run", "seed"),
-            text=lambda config: text_label(config.data),
-            max_loops=lambda config: config.exits.max_loops,
-            warmup_iterations=lambda config: config.train.warmup_iterations,
-            published=lambda config: not trains(config),
-        ),
-        tables=table_columns("claims"),
-    shell:
-        JOB
 
 
 rule write_claims_page:

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-import yaml
-
+from twoscale.analysis import citation as citations
 from twoscale.analysis.snapshot import MANIFEST
 from twoscale.errors import InputError
 from twoscale.files import sha256
@@ -30,13 +29,12 @@ if TYPE_CHECKING:
 RECORDS = Path(".snakemake", "metadata")
 CONFIG = "config.json"  # in the crate: every key of the run; `snakemake --configfile config.json` plans it again
 MAIN = "Snakefile"
-CITATION = "CITATION.cff"
 # Files and folders of the checkout that the crate contains.
 CODE = (
     *(MAIN, "config.yaml", "workflow", "scripts", "src", "envs", "profiles", "pyproject.toml"),
-    *("requirements.txt", CITATION, "LICENSE", "README.md"),
+    *("requirements.txt", citations.FILE, "LICENSE", "README.md"),
 )
-NOT_CODE = ("__pycache__", "*.egg-info")
+NOT_CODE = ("__pycache__", "*.egg-info", "*.sif")
 # The profiles that the crate conforms to, with their names.
 PROFILES = {
     "https://w3id.org/ro/wfrun/process/0.5": "Process Run Crate",
@@ -145,7 +143,7 @@ class _Builder:
         self.files: dict[str, Any] = {}  # path in the checkout -> entity
         # the context of RO-Crate 1.1 is older than the term
         crate.metadata.extra_terms["sha256"] = "https://schema.org/sha256"
-        citation = yaml.safe_load((project / CITATION).read_text(encoding="utf-8"))
+        citation = citations.read(project)
         self.version = citation["version"]
         self._describe_root(citation)
         self._add_code(snakemake)
@@ -160,7 +158,11 @@ class _Builder:
             f"jobs that made them. Commit of the code: {commit}{changed}."
         )
         crate.root_dataset["author"] = _value(
-            self._entity(f"#author/{number}", "Organization", name=author["name"])
+            self._entity(
+                f"#author/{number}",
+                "Person" if citations.is_person(author) else "Organization",
+                name=citations.author_name(author),
+            )
             for number, author in enumerate(citation["authors"], 1)
         )
         crate.root_dataset["citation"] = _value(

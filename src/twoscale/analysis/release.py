@@ -1,13 +1,14 @@
-"""Releases: the tables of a snapshot (`twoscale.analysis.snapshot`) in a folder or at an address, with their manifest.
+"""Released tables: those of a snapshot (`twoscale.analysis.snapshot`) in a folder or at an address, with their manifest.
 
 A release comes from elsewhere and is not trusted. Only its manifest and the tables that the manifest lists are read, a
-table only if it has the size and the SHA-256 of the manifest. This module imports neither pandas nor torch, because
+table only if it has the size and the SHA-256 of the manifest, fits into memory, and has names without markup. This module imports neither pandas nor torch, because
 planning reads manifests.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from pydantic import Field
 from twoscale import config as configs
 from twoscale import tables
 from twoscale.config import Config, DownloadConfig
-from twoscale.config.loading import LAYER_KEYS
+from twoscale.config.loading import LAYER_KEYS, STUDIES
 from twoscale.config.sections import FILE_NAME
 from twoscale.errors import InputError, first_line
 from twoscale.files import replacing
@@ -35,9 +36,19 @@ OWN_SECTIONS = ("figures", "download")  # of the user's config: how the tables a
 MAX_MANIFEST = 2**22  # bytes
 MAX_TABLE = 2**28  # bytes of the file of a table
 MAX_DECODED = 2**31  # bytes of a table in memory, by the upper bound of `decoded_bytes`
-ADDRESS = re.compile(r"https?://[^?#]+")
+MAX_COMBINATIONS = 2000  # of seeds and of the keys that studies combine; each is a run that is planned
+ADDRESS = re.compile(r"https?://[^\s?#@\x00-\x1f]+")  # @: passwords do not belong into commands and sentences
 # {run}/tables/{table}.parquet; the name of a run of a study contains that of the study
 TABLE = re.compile(rf"(?P<run>{FILE_NAME}(?:/{FILE_NAME})?)/tables/(?P<table>{FILE_NAME})\.parquet")
+# Texts in a table: names of groups, criteria and measures, and in some columns sentences or tokens. Without control
+# characters, markup of pages, and what matplotlib takes for mathematics.
+NAME = re.compile(r"[\w .:,+()/=>–→-]{0,100}")
+PROSE = re.compile(r"(?:[^<$\x00-\x1f\x7f-\x9f\u2028\u2029]|<(?= )){0,10000}")
+PROSE_COLUMNS = {
+    **dict.fromkeys(("claims", "seeds"), ("bounds", "quantity", "reason", "scope", "statement", "where")),
+    "starts": ("reason",),
+}
+TOKEN_COLUMNS = {"state_paths": ("token",)}  # any character, drawn as it is
 
 
 @dataclass(frozen=True)
@@ -78,7 +89,7 @@ class Release:
         if "://" in place and not ADDRESS.fullmatch(place):
             raise InputError(
                 f"config key release: found {place}, expected a folder, or the address of one: http:// or https://, "
-                "without ? and #."
+                "without blanks, ?, # and @."
             )
         place = place.rstrip("/") or place
         try:
@@ -109,6 +120,7 @@ class Release:
     def runs(self, user: Mapping[str, Any], *studies: Any) -> dict[str, Config]:
         """Run name -> Config of the released run, its seeds and its studies (`config.studies`). Raises InputError."""
         layers = self.layers(user)
+        self._check_combinations(layers)
         try:
             found = configs.runs(layers) | configs.studies(layers, None, *studies)
         except InputError as error:
@@ -117,11 +129,21 @@ class Release:
             raise InputError(f"{self.place}/{MANIFEST}: found a published model, expected a run that was trained.")
         return found
 
+    def _check_combinations(self, layers: Mapping[str, Any]) -> None:
+        """Refuse a config of more runs than could be planned in seconds."""
+        values = [layers.get("seeds"), *(value for key in STUDIES for value in _mapping(layers.get(key)).values())]
+        found = math.prod(max(len(value), 1) for value in values if isinstance(value, list))
+        if found > MAX_COMBINATIONS:
+            raise InputError(
+                f"{self.place}/{MANIFEST}: found {found} combinations of seeds and the values of {', '.join(STUDIES)}, "
+                f"expected at most {MAX_COMBINATIONS}."
+            )
+
     def read(self, name: str) -> bytes:
         """The content of a table of `tables`.
 
-        Raises InputError for one that cannot be read, has not the size and the SHA-256 of the manifest, or is no
-        parquet file of bounded size.
+        Raises InputError for one that cannot be read, has not the size and the SHA-256 of the manifest, is no parquet
+        file of bounded size, or has other texts than `NAME` and `PROSE` allow.
         """
         file, what = self.tables[name], f"{self.place}/{name}"
         if file.bytes > MAX_TABLE:
@@ -132,7 +154,7 @@ class Release:
                 f"{what}: found {len(content)} bytes with the SHA-256 {found[:12]}…, expected {file.bytes} bytes with "
                 f"{file.sha256[:12]}…, as {MANIFEST} says."
             )
-        _check_parquet(what, content)
+        _check_parquet(what, TABLE.fullmatch(name)["table"], content)
         return content
 
     def table(self, run: str, table: str, folder: Path) -> pd.DataFrame:
@@ -159,25 +181,36 @@ def _read(place: str, name: str, most: int, download: DownloadConfig) -> bytes:
         return get_address(f"{place}/{name}", most, download)
     path = Path(place, name)
     try:
-        size = path.stat().st_size
-        if size > most:
-            source = "" if name == MANIFEST else f", as {MANIFEST} says"
-            raise InputError(f"{path}: found {size} bytes, expected at most {most}{source}.")
-        return path.read_bytes()
+        if path.exists() and not path.is_file():  # a named pipe would never end
+            raise InputError(f"{path}: found no regular file, expected one of the release {place}.")
+        with path.open("rb") as file:
+            content = file.read(most + 1)
     except OSError as error:
+        model = Path(place, "config.json").is_file() and Path(place, "model.safetensors").is_file()
+        hint = ", and found a released model, which has no tables" if model else ""
         raise InputError(
-            f"{path}: cannot be read ({first_line(error)}), expected a file of the release {place}."
+            f"{path}: cannot be read ({first_line(error)}), expected a file of released tables{hint}."
         ) from error
+    if len(content) > most:
+        source = "" if name == MANIFEST else f", as {MANIFEST} says"
+        raise InputError(f"{path}: found {path.stat().st_size} bytes, expected at most {most}{source}.")
+    return content
 
 
-def _check_parquet(what: str, content: bytes) -> None:
-    """Refuse a file that no table can be read from, or one that memory cannot hold."""
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _check_parquet(what: str, table: str, content: bytes) -> None:
+    """Refuse a file that no table can be read from, one that memory cannot hold, and texts that are no names."""
     from pyarrow import ArrowException
 
     from twoscale.data.bounded_parquet import decoded_bytes
 
     try:
         found = decoded_bytes(BytesIO(content))
+        if found <= MAX_DECODED:
+            _check_texts(what, table, content)
     except (ValueError, OSError, ArrowException) as error:
         raise InputError(f"{what}: cannot be read as a parquet table ({first_line(error)}).") from error
     if found > MAX_DECODED:
@@ -185,3 +218,26 @@ def _check_parquet(what: str, content: bytes) -> None:
             f"{what}: found a table of up to {found / 1e9:.1f} GB in memory, expected at most {MAX_DECODED / 1e9:.1f} "
             "GB."
         )
+
+
+def _check_texts(what: str, table: str, content: bytes) -> None:
+    """Refuse columns of other types than numbers and texts, and texts that are no names or sentences."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file = pq.ParquetFile(BytesIO(content))
+    for field in file.schema_arrow:
+        if pa.types.is_integer(field.type) or pa.types.is_floating(field.type) or pa.types.is_boolean(field.type):
+            continue
+        if not (pa.types.is_string(field.type) or pa.types.is_large_string(field.type)):
+            raise InputError(f"{what}: found the column {field.name!r} of type {field.type}, expected numbers or text.")
+        if field.name in TOKEN_COLUMNS.get(table, ()):
+            continue
+        form, expected = (PROSE, "a sentence") if field.name in PROSE_COLUMNS.get(table, ()) else (NAME, "a name")
+        for text in file.read([field.name])[field.name].unique().to_pylist():
+            if text is not None and not form.fullmatch(text):
+                shown = text if len(text) <= 100 else f"{text[:100]}…"
+                raise InputError(
+                    f"{what}: found {shown!r} in the column {field.name!r}, expected {expected} without control "
+                    "characters and markup."
+                )

@@ -9,6 +9,7 @@ they were chosen.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,6 +17,8 @@ import pandas as pd
 from twoscale import machine
 from twoscale.analysis.claims import ALL, CLAIMS
 from twoscale.analysis.release import Manifest
+from twoscale.config import Config, plain
+from twoscale.config.identity import RUNTIME_KEYS
 from twoscale.errors import InputError
 from twoscale.training import environment
 
@@ -140,14 +143,35 @@ def differences(manifest: Manifest, segments: Iterable[Path]) -> list[str]:
     return [*found, *dict.fromkeys(text for texts in changes for text in texts)]
 
 
+def check_config(identity: Mapping[str, Any], released: Config, where: str) -> None:
+    """Refuse a run that was trained with another config than the release. Raises InputError.
+
+    `identity`: that of a checkpoint of the run, in the file `where`.
+    """
+    theirs = {"seed": released.seed, "model": plain(released.model), "train": plain(released.train)}
+    theirs["train"] = {key: value for key, value in theirs["train"].items() if key not in RUNTIME_KEYS}
+    ours = {section: identity.get(section) for section in theirs}
+    if keys := _differing(ours, theirs):
+        raise InputError(f"{where}: found a run with another value of {', '.join(keys)}, expected that of the release.")
+
+
+def _differing(ours: Any, theirs: Any, name: str = "") -> list[str]:
+    """Dotted names of the keys whose values differ."""
+    if not (isinstance(ours, Mapping) and isinstance(theirs, Mapping)):
+        return [] if ours == theirs else [name]
+    keys = sorted({*ours, *theirs})
+    dotted = {key: f"{name}.{key}" if name else key for key in keys}
+    return [found for key in keys for found in _differing(ours.get(key), theirs.get(key), dotted[key])]
+
+
 # --- numbers ---------------------------------------------------------------------------------------------------
 
 
 def check(found: Frames, released: Frames, same_arithmetic: bool) -> Check:
     """Compare the tables of a run with those of a release."""
     numbers = every_number if same_arithmetic else summary
-    pairs = zip(numbers(found), numbers(released), strict=True)
-    rows = [_compared(kind, ours, theirs) for (kind, ours), (_, theirs) in pairs]
+    ours, theirs, none = dict(numbers(found)), dict(numbers(released)), pd.Series(dtype=np.float64)
+    rows = [_compared(kind, ours.get(kind, none), theirs.get(kind, none)) for kind in ours | theirs]
     return Check(pd.concat(rows, ignore_index=True), _verdicts(found["claims"], released["claims"]))
 
 
@@ -197,6 +221,8 @@ def _kind_of_claim(row) -> str:
         return SCALE.name
     if row.claim == 3 and not row.quantity.startswith(UNLIKE_VARIANCE):
         return VARIANCE.name
+    if row.claim not in CLAIM_KINDS:
+        raise InputError(f"table claims: found claim {row.claim}, expected one of {', '.join(map(str, CLAIM_KINDS))}.")
     return CLAIM_KINDS[row.claim].name
 
 

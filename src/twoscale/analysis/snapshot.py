@@ -73,10 +73,12 @@ def checkout(project: Path) -> dict[str, Any]:
 
 
 def excerpt(snapshot: Path, folder: Path, names: Iterable[str], most_bytes: int) -> None:
-    """Copy some files of a snapshot into `folder`, with a manifest of them; other files of an older one are removed.
+    """Copy some files of a snapshot into `folder`, with a manifest of them; other files of its old manifest are removed.
 
-    Raises InputError for a snapshot without these files, one of a checkout with changes, or one that is too large.
+    Raises InputError for a snapshot without these files, one of a checkout with changes, or one that is too large, and
+    for a folder with files but no manifest.
     """
+    old = _listed(folder)
     facts = json.loads((snapshot / MANIFEST).read_text(encoding="utf-8"))
     listed, names = facts.pop("files"), list(names)
     if absent := sorted({*names} - {*listed}):
@@ -89,9 +91,18 @@ def excerpt(snapshot: Path, folder: Path, names: Iterable[str], most_bytes: int)
     if (size := sum(listed[name]["bytes"] for name in names)) > most_bytes:
         raise InputError(f"{snapshot}: found {size} bytes in the files to keep, expected at most {most_bytes}.")
     write(folder, [snapshot / name for name in names], snapshot, facts)
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.relative_to(folder).as_posix() not in {*names, MANIFEST}:
-            path.unlink()
+    for path in (folder / name for name in sorted(old - {*names})):
+        if path.resolve().is_relative_to(folder.resolve()):
+            path.unlink(missing_ok=True)
+
+
+def _listed(folder: Path) -> set[str]:
+    """The files that the manifest in a folder lists; none for an empty or absent folder."""
+    if (folder / MANIFEST).is_file():
+        return {*json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]}
+    if folder.exists() and any(folder.iterdir()):
+        raise InputError(f"{folder}: found files without a {MANIFEST}, expected a folder that was written before.")
+    return set()
 
 
 def text(tokens: Path) -> dict[str, str]:

@@ -16,13 +16,14 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 import numpy as np
 
 from twoscale import progress
+from twoscale.canonical import canonical_json
 from twoscale.data.near_duplicates import DroppedDocuments, drop_near_duplicates
 from twoscale.data.text import iter_shards
 from twoscale.data.token_ids import DTYPES, id_dtype
 from twoscale.data.tokenizer import Tokenizer
 from twoscale.errors import InputError, first_line
 from twoscale.files import replacing, sha256
-from twoscale.json import Count, canonical_json, parse
+from twoscale.json import Count, parse
 
 T = TypeVar("T")
 M = TypeVar("M", bound="IdMetadata")

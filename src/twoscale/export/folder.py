@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 
 from twoscale.config import ConfigSlice, complete, plain
 from twoscale.data.tokenizer import Tokenizer
-from twoscale.export.released import check_released
+from twoscale.export.released import ORIGIN, check_released
 from twoscale.export.sources import one_file
 from twoscale.export.tokenizer_files import as_json, generation_config, tokenizer_config, tokenizer_json
 from twoscale.files import link, replacing
@@ -27,7 +27,6 @@ from twoscale.model.checkpoints import Header, load_weights
 CODE = "modeling_twoscale.py"
 WEIGHTS, CONFIG, GENERATION = "model.safetensors", "config.json", "generation_config.json"
 MODULE = "model"  # attribute of the class in transformers that is the library's model
-ORIGIN = ("architecture", "source", "repository", "revision", "folder")  # keys that a released model does not need
 
 
 def write_release(

@@ -2,18 +2,19 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import yaml
 
+from twoscale.analysis.citation import author_name, is_person
 from twoscale.analysis.claims import ALL, CLAIMS
 from twoscale.analysis.claims_page import interval, number, table
 from twoscale.analysis.evidence import Estimate
 from twoscale.analysis.seeds import MEAN
 from twoscale.config import ConfigSlice, DataConfig, ModelConfig, complete, text_label
 from twoscale.escaping import markdown
+from twoscale.export.released import ORIGIN
 from twoscale.model.flops import parameters
 from twoscale.training.environment import FIRST, Environment
 
@@ -60,7 +61,7 @@ print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50)[0]))
 {checkpoints}
 
 A checkpoint is loaded with `subfolder="iteration_…"`; without it the model is that of iteration {iteration}. The
-held-out loss is in nats per token at {held_out_loops} loop steps of each group, over {held_out_sequences} sequences.
+held-out loss is in nats per token{held_out_loops}, over {held_out_sequences} sequences.
 {claims}
 ## Licence
 
@@ -123,7 +124,7 @@ def card(
         environments: What the bits of training depend on besides config and code, of all segments.
         citation: Content of CITATION.cff.
         claims: Table "claims"; None for a model without loops.
-        seeds: Table "seeds", if the run has one.
+        seeds: Table "seeds", if the run has one. It is left out if it is that of an older model.
     """
     model = config.model
     structure = LOOPED if model.groups else UNLOOPED
@@ -140,9 +141,9 @@ def card(
         training=_training(config, tokens, log, environments),
         checkpoints="\n".join(_checkpoints(iterations, log)),
         iteration=iterations[-1],
-        held_out_loops=config.train.held_out_loops,
+        held_out_loops=f" at {config.train.held_out_loops} loop steps of each group" if model.groups else "",
         held_out_sequences=config.train.held_out_sequences,
-        claims="" if claims is None else "\n".join(_claims(claims, seeds)),
+        claims="" if claims is None else "\n".join(_claims(claims, _of_this_model(seeds, claims, config.seed))),
         text_licence=TEXT_LICENCES.get(config.data.source, USERS_TEXT),
         citation="\n\n".join(_bibtex(citation)),
     )
@@ -163,11 +164,10 @@ def _front_matter(data: DataConfig) -> str:
 def _architecture(model: ModelConfig) -> list[str]:
     """The keys of the section `model` of a trained model, with the paper's value where it differs."""
     ours, paper = (complete(section) for section in (model, ModelConfig()))
-    own = ("architecture", "source", "repository", "revision", "folder")
     rows = [
         (f"`{name}`", f"`{json.dumps(value)}`", "" if value == paper[name] else f"`{json.dumps(paper[name])}`")
         for name, value in ours.items()
-        if name not in own
+        if name not in ORIGIN
     ]
     return table(("key", "value", "in the paper's model, if it differs"), rows)
 
@@ -175,7 +175,7 @@ def _architecture(model: ModelConfig) -> list[str]:
 def _training(
     config: ConfigSlice, tokens: Mapping[str, Any], log: pd.DataFrame, environments: Sequence[Environment]
 ) -> str:
-    parts, train = tokens["parts"], config.train
+    parts, train, looped = tokens["parts"], config.train, bool(config.model.groups)
     text = markdown(text_label(config.data))
     revision = f", commit {config.data.revision}" if config.data.source == "fineweb" else ""
     sentences = [
@@ -184,8 +184,8 @@ def _training(
         f"The SHA-256 of the tokens is {tokens['digest']}.",
         f"Tokenizer: {config.tokenizer.name}, {tokens['vocab_size']:,} ids.",
         f"Training: {int(log['iteration'].iloc[-1]):,} iterations of {train.batch_size} sequences of "
-        f"{config.model.context_length} tokens, {int(log['tokens_seen'].iloc[-1]):,} tokens in total. "
-        f"The loop steps of each group are drawn at random, {config.model.mean_loops + 1:g} on average.",
+        f"{config.model.context_length} tokens, {int(log['tokens_seen'].iloc[-1]):,} tokens in total."
+        + (f" The loop steps of each group are drawn at random, {config.model.mean_loops + 1:g} on average." * looped),
     ]
     if environments:
         shown = ({name: value for name, value in one.items() if name != FIRST} for one in environments)
@@ -228,6 +228,17 @@ def _claims(claims: pd.DataFrame, seeds: pd.DataFrame | None) -> list[str]:
     ]
 
 
+def _of_this_model(seeds: pd.DataFrame | None, claims: pd.DataFrame, seed: int) -> pd.DataFrame | None:
+    """The table "seeds" if its findings on this run are those of the table "claims"; otherwise None."""
+    if seeds is None:
+        return None
+    columns = ["claim", "scope", "quantity", "value"]
+    ours, theirs = (
+        frame[columns].sort_values(columns, ignore_index=True) for frame in (claims, seeds[seeds["seed"] == str(seed)])
+    )
+    return seeds if ours.equals(theirs) else None
+
+
 def _verdicts(rows: pd.DataFrame) -> dict[int, str]:
     """Verdict of each claim, by its number."""
     whole = rows[rows["scope"] == ALL]
@@ -257,11 +268,6 @@ def _bibtex(citation: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _author(author: Mapping[str, str]) -> str:
-    if "family-names" in author:
-        return f"{author['family-names']}, {author['given-names']}"
-    return "others" if author["name"] == "and others" else f"{{{author['name']}}}"
-
-
-def read_citation(path: Path) -> dict[str, Any]:
-    """CITATION.cff."""
-    return yaml.safe_load(path.read_text(encoding="utf-8"))
+    """An author in BibTeX, where braces keep a name that is not a person's in one piece."""
+    name = author_name(author)
+    return name if is_person(author) else "others" if name == "and others" else f"{{{name}}}"

@@ -1,7 +1,10 @@
-"""Which models can be released."""
+"""Which models can be released, and what of their config."""
 
 from twoscale.config import ModelConfig
 from twoscale.errors import InputError
+
+# Keys of the section `model` that say where a model comes from; that of a released model is its folder.
+ORIGIN = ("architecture", "source", "repository", "revision", "folder")
 
 
 def check_released(run: str, model: ModelConfig) -> None:

@@ -80,7 +80,7 @@ def read_module(name: str, library: Path = LIBRARY) -> Module:
     lines[: docstring.end_lineno] = [""] * docstring.end_lineno
     for node in rest:
         if not isinstance(node, ast.Import | ast.ImportFrom):
-            names += _defined(node)
+            names += _defined(name, node)
             continue
         lines[node.lineno - 1 : node.end_lineno] = [""] * (node.end_lineno - node.lineno + 1)
         source = getattr(node, "module", None) or ""
@@ -108,7 +108,7 @@ def _imported(name: str, node: ast.ImportFrom, library: Path) -> Iterator[str]:
         yield alias.name
 
 
-def _defined(node: ast.stmt) -> Iterator[str]:
+def _defined(name: str, node: ast.stmt) -> Iterator[str]:
     """Names that a statement of the top level defines."""
     if isinstance(node, ast.ClassDef | ast.FunctionDef):
         yield node.name
@@ -116,7 +116,9 @@ def _defined(node: ast.stmt) -> Iterator[str]:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         yield from (part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name))
     elif not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
-        raise ValueError(f"line {node.lineno}: found `{ast.unparse(node)}`, expected only definitions and imports.")
+        raise ValueError(
+            f"{name}, line {node.lineno}: found `{ast.unparse(node)}`, expected only definitions and imports."
+        )
 
 
 def _in_order(name: str, library: Path) -> list[Module]:

@@ -22,10 +22,11 @@ from pydantic import ConfigDict, Field
 from safetensors.torch import save_file
 from torch import Tensor
 
+from twoscale.canonical import canonical_json
 from twoscale.config import ConfigSlice, ModelConfig, plain
 from twoscale.errors import InputError, first_line
 from twoscale.files import replacing
-from twoscale.json import Count, canonical_json, parse
+from twoscale.json import Count, parse
 from twoscale.model import flops
 from twoscale.model.interface import LoopedModel
 from twoscale.model.noise import EvaluationNoise

@@ -18,11 +18,12 @@ import torch
 from torch import Tensor
 
 from twoscale import progress, rng, tables
+from twoscale.canonical import canonical_json
 from twoscale.config import ModelConfig, TrainConfig
 from twoscale.data.batches import Batches, HeldOut, Prefetched, open_held_out
 from twoscale.data.shards import TokenShard, open_shard
 from twoscale.errors import InputError
-from twoscale.json import Count, canonical_json, checked
+from twoscale.json import Count, checked
 from twoscale.model import checkpoints, registry
 from twoscale.model.checkpoints import Header
 from twoscale.model.flops import exit_gate_flops

@@ -1,0 +1,33 @@
+# The verdicts on the claims of the paper.
+#
+# in:  the tables of twoscale.tables.CLAIM_TABLES; tables/spectrum.parquet if it exists
+# out: results/{run}/tables/claims.parquet, results/claims.md
+
+from twoscale.config import text_label
+from twoscale.tables import CLAIM_TABLES
+from twoscale.workflow import trains
+
+
+rule judge_claims:
+    input:
+        **{name: TABLE.format(table) for name, table in CLAIM_TABLES.items()},
+    output:
+        table=TABLE.format("claims"),
+        page="results/claims.md",
+    log:
+        "results/logs/judge_claims.log",
+    localrule: True
+    conda:
+        "../../envs/analysis.yaml"
+    params:
+        **script("judge_claims") | runs.if_computed("spectrum"),
+        config=runs.slice(
+            *("run", "seed"),
+            text=lambda config: text_label(config.data),
+            max_loops=lambda config: config.exits.max_loops,
+            warmup_iterations=lambda config: config.train.warmup_iterations,
+            published=lambda config: not trains(config),
+        ),
+        tables=table_columns("claims"),
+    shell:
+        JOB
