@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from twoscale import command, tables
-from twoscale.analysis import release_check, snapshot
+from twoscale.analysis import aggregate, release_check, snapshot
 from twoscale.analysis.release import Release
 from twoscale.config import DownloadConfig
 from twoscale.errors import InputError
@@ -30,10 +30,15 @@ def main(arguments) -> None:
     config = release.runs({})[run]
     checkpoint = folder / f"checkpoints/iteration_{config.train.iterations:06d}.safetensors"
     release_check.check_config(read_header(checkpoint).identity, config, str(checkpoint))
-    files = {table: f"tables/{table}.parquet" for table in release_check.KEYS}
-    found = {table: tables.read(table, folder / file) for table, file in files.items()}
+    # a run joins the logs of its segments only for the figure of training
+    found = {
+        "training": aggregate.training(segments),
+        "training_loops": aggregate.training_loops([path.with_suffix(".loops.parquet") for path in segments]),
+    }
+    further = [table for table in release_check.KEYS if table not in found]
+    found |= {table: tables.read(table, folder / f"tables/{table}.parquet") for table in further}
     with tempfile.TemporaryDirectory() as copies:
-        released = {table: release.table(run, table, Path(copies)) for table in files}
+        released = {table: release.table(run, table, Path(copies)) for table in release_check.KEYS}
     changes = release_check.differences(release.manifest, segments)
     result = release_check.check(found, released, same_arithmetic=not changes)
     print(neutralise("\n".join(release_check.lines(result, changes))))

@@ -187,7 +187,7 @@ def test_a_key_without_its_section_is_answered_with_the_section():
 
 
 def test_the_top_level_keys_include_those_that_name_runs():
-    with pytest.raises(InputError, match=r"expected one of seed, seeds, compute, .*, preset, run, runs\.$"):
+    with pytest.raises(InputError, match=r"expected one of seed, seeds, compute, .*, preset, run, runs, release\.$"):
         config.runs({"preset": "tiny", "qqq": 1})
 
 

@@ -7,6 +7,7 @@ import yaml
 
 from twoscale import config
 from twoscale.config import reference
+from twoscale.config.loading import LAYER_KEYS
 from twoscale.config.loading import paper as paper_values
 
 FILES = reference.generated_files()
@@ -53,7 +54,7 @@ def test_the_page_names_every_key_of_every_section():
 
 def test_the_schema_knows_the_keys_of_the_sections_and_no_others():
     schema = reference.json_schema()
-    assert set(schema["properties"]) == {"preset", "run", "runs", "seed", "seeds", *config.SECTIONS}
+    assert set(schema["properties"]) == {*LAYER_KEYS, "seed", "seeds", *config.SECTIONS}
     assert schema["additionalProperties"] is False
     for name, section in config.SECTIONS.items():
         node = schema["$defs"][section.__name__]

@@ -19,6 +19,7 @@ from tests import exported
 from tests.exported import CONTEXT, SEED, VARIANTS
 from tests.small import ROOT, train_config
 from twoscale import config as configs
+from twoscale.analysis import citation
 from twoscale.config import ConfigSlice, complete, plain
 from twoscale.data import tokenizer as tokenizers
 from twoscale.data.token_ids import CHARACTER_TO_BYTE
@@ -253,15 +254,19 @@ def test_a_card_has_claims_with_intervals_data_seed_checkpoints_licence_and_cita
 
 
 def test_a_card_shows_the_verdicts_over_seeds_where_the_run_has_them():
-    seeds = rows("claim scope seed verdict", (1, "all", "11", "holds"), (1, "all", "mean", "cannot be judged"))
+    means = CLAIMS.assign(verdict="cannot be judged", value=CLAIMS["value"] * 2)
+    seeds = pd.concat([CLAIMS.assign(seed=str(SEED)), means.assign(seed="mean")])
     text = card(claims=CLAIMS, seeds=seeds)
     assert "| claim | in short | verdict | over the seeds 11 |" in text
     assert "| 1 | Steps shrink within ten | **holds** | cannot be judged |" in text
+    older = pd.concat([CLAIMS.assign(seed=str(SEED), value=CLAIMS["value"] + 1), means.assign(seed="mean")])
+    assert "over the seeds" not in card(claims=CLAIMS, seeds=older)
 
 
 def test_a_card_of_a_model_without_loops_says_nothing_about_loops():
     text = card(exported.job(groups=()).model)
     assert "4 layers without loops." in text
     assert "exit_criterion" not in text
+    assert "loop step" not in text
     assert "## The claims" not in text
     assert "draw noise" not in text

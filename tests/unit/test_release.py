@@ -109,6 +109,39 @@ def test_a_file_with_the_right_digest_that_is_no_table_is_refused(tmp_path):
     )
 
 
+@pytest.mark.parametrize("file", ["manifest.json", LOOPS])
+def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(tmp_path, file):
+    folder = release(tmp_path)
+    found = opened(folder)
+    (folder / file).unlink()
+    os.mkfifo(folder / file)
+    refused(lambda: opened(folder) if file == "manifest.json" else found.read(file), "found no regular file")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["<script>", "$\\bad$", "\x1b[2J", "two\nlines", "x" * 101],
+    ids=["HTML", "TeX", "terminal", "lines", "long"],
+)
+def test_texts_in_a_table_are_names(tmp_path, text):
+    loops = pd.DataFrame({"iteration": [1], "group": [text], "loops": [3]})
+    tables.write("training_loops", loops, tmp_path / "there.parquet")
+    name = "tiny/tables/lens.parquet"
+    folder = release(tmp_path, [(name, (tmp_path / "there.parquet").read_bytes())])
+    refused(lambda: opened(folder).read(name), r"lens.parquet: found '.*' in the column 'group', expected a name")
+
+
+def test_a_column_of_lists_is_refused(tmp_path):
+    pq.write_table(pa.table({"a": [["x"]]}), tmp_path / "there.parquet")
+    folder = release(tmp_path, [(DRIFT, (tmp_path / "there.parquet").read_bytes())])
+    refused(lambda: opened(folder).read(DRIFT), "found the column 'a' of type list")
+
+
+def test_a_config_of_very_many_runs_is_refused_before_they_are_planned(tmp_path):
+    folder = release(tmp_path, config=config_of(seeds=list(range(3000))))
+    refused(lambda: runs(folder), r"manifest\.json: found \d+ combinations of seeds .*, expected at most 2000")
+
+
 def bomb(kind: str) -> bytes:
     """A small file whose rows would take gigabytes: one string of a megabyte, or one null, repeated by its encoding."""
     repeated = pa.DictionaryArray.from_arrays(np.zeros(3000, np.int32), pa.array(["x" * 2**20]))
@@ -126,13 +159,19 @@ def test_a_small_file_of_a_table_for_which_memory_is_too_small_is_refused(tmp_pa
     refused(lambda: opened(folder).read(DRIFT), r"drift.parquet: found a table of up to 3\.\d GB")
 
 
-@pytest.mark.parametrize("place", [None, 3, "", "ftp://host/folder", "https://host/folder?token=1", "file:///etc"])
+NO_PLACES = [None, 3, "", "ftp://host/folder", "https://host/folder?token=1", "file:///etc"]
+
+
+@pytest.mark.parametrize("place", [*NO_PLACES, "https://me:secret@host/folder", "https://host/a folder\x07"])
 def test_a_place_that_is_no_folder_and_no_address_is_refused(place):
     refused(lambda: Release.open(place, ONCE), "config key release: found")
 
 
 def test_a_folder_without_a_manifest_is_refused(tmp_path):
-    refused(lambda: opened(tmp_path), r"manifest.json: cannot be read \(.*\), expected a file of the release")
+    refused(lambda: opened(tmp_path), r"manifest.json: cannot be read \(.*\), expected a file of released tables\.")
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).touch()
+    refused(lambda: opened(tmp_path), r"released tables, and found a released model, which has no tables\.")
 
 
 def test_a_manifest_of_megabytes_is_refused_unread(tmp_path):
@@ -246,13 +285,12 @@ def test_a_published_model_and_a_wrong_key_are_refused_with_the_name_of_the_mani
     published = config_of()
     published["model"] |= {"source": "published", "folder": "/nowhere"}
     folder = release(tmp_path / "b", config=published | {"tokenizer": {"name": "published"}})
-    refused(lambda: runs(folder), r"manifest\.json: ")
+    refused(lambda: runs(folder), r"manifest\.json: found a published model, expected a run that was trained")
 
 
 # --- the release in docs ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not DEMO.is_dir(), reason="docs/demo-release is written by `make demo-release`")
 def test_the_release_of_the_demo_is_intact_and_small():
     manifest = json.loads((DEMO / "manifest.json").read_text())
     names = {path.relative_to(DEMO).as_posix() for path in DEMO.rglob("*") if path.is_file()}

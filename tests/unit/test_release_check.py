@@ -12,6 +12,8 @@ from twoscale import machine, tables
 from twoscale.analysis import release_check as checks
 from twoscale.analysis.claims import CLAIMS
 from twoscale.analysis.release import Manifest
+from twoscale.config import plain, runs
+from twoscale.config.identity import RUNTIME_KEYS
 from twoscale.errors import InputError
 from twoscale.training import environment
 
@@ -90,6 +92,42 @@ def test_with_the_same_arithmetic_every_table_has_to_agree(name):
     outside = checks.check(changed(name, column, 1, value * (1 + 1e-5)), released, True).outside
     assert len(outside) == 1
     assert outside["number"].iloc[0].startswith(f"{name}.{column} ")
+
+
+def test_a_number_that_a_timed_claim_gives_too_is_compared():
+    timed = pd.DataFrame([{"claim": 7, "scope": "all groups", "quantity": "τ over the mean norm", "value": 0.002}])
+    sides = [frames(), changed("claims", "value", 3, 0.004)]
+    for side in sides:
+        side["claims"] = pd.concat([timed, side["claims"]], ignore_index=True)
+    assert checks.check(*sides, same_arithmetic=False).outside["kind"].tolist() == [checks.SCALE.name]
+
+
+@pytest.mark.parametrize("lacking", ["found", "released"])
+def test_findings_of_a_kind_that_one_side_lacks_are_outside_and_no_others(lacking):
+    whole, cut = frames(), frames()
+    cut["claims"] = cut["claims"][cut["claims"]["claim"] != 4]
+    sides = (cut, whole) if lacking == "found" else (whole, cut)
+    outside = checks.check(*sides, same_arithmetic=False).outside
+    assert outside["kind"].tolist() == [checks.COSINE.name]
+
+
+def test_an_unknown_claim_is_one_sentence():
+    strange = frames()
+    strange["claims"].loc[0, "claim"] = 99
+    with pytest.raises(InputError, match="table claims: found claim 99, expected one of 1, 2"):
+        checks.check(strange, frames(), same_arithmetic=False)
+
+
+def test_a_run_with_another_config_is_refused_with_its_keys():
+    config = runs({"preset": "tiny"})["tiny"]
+    train = {key: value for key, value in plain(config.train).items() if key not in RUNTIME_KEYS}
+    identity = {"seed": config.seed, "model": plain(config.model), "train": train}
+    checks.check_config(identity | {"data": "text", "device": "cpu"}, config, "a.safetensors")
+    other = identity | {"seed": 3, "model": identity["model"] | {"hidden_size": 8}}
+    with pytest.raises(
+        InputError, match=r"a\.safetensors: found a run with another value of model.hidden_size, seed, "
+    ):
+        checks.check_config(other, config, "a.safetensors")
 
 
 def test_times_are_not_compared():

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tests.workflow.dry_run import dry_run
-from twoscale.analysis.crate import CODE
+from twoscale.analysis.crate import CODE, NOT_CODE
 
 ROOT = Path(__file__).parents[2]
 PARTS = (*CODE, "config")
@@ -102,7 +102,7 @@ def checkout(root: Path) -> Project:
     for part in PARTS:
         source = ROOT / part
         if source.is_dir():
-            ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
+            ignore = shutil.ignore_patterns(*NOT_CODE)
             shutil.copytree(source, root / part, ignore=ignore, symlinks=True, dirs_exist_ok=True)
         else:
             shutil.copy2(source, root / part)

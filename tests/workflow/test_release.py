@@ -1,6 +1,7 @@
 """Figures and verdicts from the tables of a release, without training; a run beside a release of it."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -53,8 +54,15 @@ def test_figures_and_verdicts_are_drawn_again_from_a_released_folder_without_tra
     assert project.plan(*option) == {}
     assert project.plan("supplementary", *option) == {"plot_training": 1}
     refused = project.run("-n", "results/pareto.pdf", *option)
-    assert "run tiny is from the release release, which has no tiny/tables/pareto_latency.parquet" in refused.stdout
-    assert project.run("-n", "text", *option).returncode != 0  # nothing that computes can be asked for
+    sentence = r"run tiny is from the release release, which has no .*tiny/tables/pareto_latency\.parquet"
+    assert re.search(sentence, refused.stdout)
+    # nothing that computes, or that mixes the tables with a run on this machine, can be asked for
+    for target in ("text", "snapshot", "rocrate", "report_pages"):
+        done = project.run("-n", target, *option)
+        assert f"No rule to produce {target}" in done.stdout + done.stderr, target
+    own = project.plan()  # without the option the figures are again those of the run here
+    assert {f"plot_fig{number}" for number in range(1, 6)} <= {*own}
+    assert "fetch_release" not in own
 
 
 def test_a_release_is_drawn_from_an_address_and_a_changed_table_there_is_one_sentence(released):
@@ -112,8 +120,17 @@ def test_the_release_to_keep_is_that_of_a_checkout_without_changes(released):
     manifest = root / "results/snapshot/manifest.json"
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"modified": False}))
     (root / "kept").mkdir()
-    (root / "kept/old.svg").touch()
+    (root / "kept/notes.txt").touch()
+    assert "found files without a manifest.json" in keep().stderr
+    (root / "kept/notes.txt").unlink()
     assert keep().returncode == 0
+    manifest = root / "kept/manifest.json"
+    facts = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps(facts | {"files": facts["files"] | {"old.svg": {}, "../outside.txt": {}}}))
+    for name in ("kept/old.svg", "outside.txt"):
+        (root / name).touch()
+    assert keep().returncode == 0
+    assert (root / "outside.txt").exists()
     names = {path.relative_to(root / "kept").as_posix() for path in (root / "kept").rglob("*") if path.is_file()}
     assert names == {*json.loads((root / "kept/manifest.json").read_text())["files"], "manifest.json"}
     assert {*PICTURES, "training.svg", "claims.md", "tiny/tables/check_cost.parquet"} <= names

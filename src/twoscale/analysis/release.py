@@ -1,8 +1,8 @@
-"""Released tables: those of a snapshot (`twoscale.analysis.snapshot`) in a folder or at an address, with their manifest.
+"""Released tables: those of a snapshot (`twoscale.analysis.snapshot`) with a manifest, in a folder or at an address.
 
 A release comes from elsewhere and is not trusted. Only its manifest and the tables that the manifest lists are read, a
-table only if it has the size and the SHA-256 of the manifest, fits into memory, and has names without markup. This module imports neither pandas nor torch, because
-planning reads manifests.
+table only if it has the size and the SHA-256 of the manifest, fits into memory, and has names without markup. This
+module imports neither pandas nor torch, because planning reads manifests.
 """
 
 from __future__ import annotations
@@ -226,18 +226,19 @@ def _check_texts(what: str, table: str, content: bytes) -> None:
     import pyarrow.parquet as pq
 
     file = pq.ParquetFile(BytesIO(content))
-    for field in file.schema_arrow:
-        if pa.types.is_integer(field.type) or pa.types.is_floating(field.type) or pa.types.is_boolean(field.type):
+    for column in file.schema_arrow:
+        name, kind = column.name, column.type
+        if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
             continue
-        if not (pa.types.is_string(field.type) or pa.types.is_large_string(field.type)):
-            raise InputError(f"{what}: found the column {field.name!r} of type {field.type}, expected numbers or text.")
-        if field.name in TOKEN_COLUMNS.get(table, ()):
+        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+            raise InputError(f"{what}: found the column {name!r} of type {kind}, expected numbers or text.")
+        if name in TOKEN_COLUMNS.get(table, ()):
             continue
-        form, expected = (PROSE, "a sentence") if field.name in PROSE_COLUMNS.get(table, ()) else (NAME, "a name")
-        for text in file.read([field.name])[field.name].unique().to_pylist():
+        form, expected = (PROSE, "a sentence") if name in PROSE_COLUMNS.get(table, ()) else (NAME, "a name")
+        for text in file.read([name])[name].unique().to_pylist():
             if text is not None and not form.fullmatch(text):
                 shown = text if len(text) <= 100 else f"{text[:100]}…"
                 raise InputError(
-                    f"{what}: found {shown!r} in the column {field.name!r}, expected {expected} without control "
-                    "characters and markup."
+                    f"{what}: found {shown!r} in the column {name!r}, expected {expected} without control characters "
+                    "and markup."
                 )

@@ -42,15 +42,15 @@ class Kind:
 
 SCHEDULE = Kind("schedule", 0.0)
 HELD_OUT = Kind("held-out loss in training", 0.1)
-ENTROPY = Kind("cross-entropy with exits", 0.1)
-EVALUATIONS = Kind("evaluations", 12.0)
-DECAY = Kind("decay of steps", 4.0, LOGARITHM)
-RATE = Kind("rate of decay over training", 0.2)
+ENTROPY = Kind("cross-entropy with exits", 0.06)
+EVALUATIONS = Kind("evaluations", 6.0)
+DECAY = Kind("decay of steps", 5.0, LOGARITHM)
+RATE = Kind("rate of decay over training", 0.4)
 COSINE = Kind("cosine", 0.7)
 VARIANCE = Kind("variance of a cosine", 0.1)
 JUMP = Kind("jump between groups", 0.5, LOGARITHM)
 NATS = Kind("cross-entropy lost to exits", 0.005)
-LENGTH = Kind("length of steps over training", 0.6)
+LENGTH = Kind("length of steps over training", 1.2)
 LATE = Kind("late steps", 9.0, LOGARITHM)
 RESPONSE = Kind("evaluations, KL minus acceleration", 2.0)
 SCALE = Kind("scale of the threshold", 0.1, LOGARITHM)
@@ -211,9 +211,8 @@ def _untimed(name: str, frames: Frames) -> pd.DataFrame:
     frame = frames[name].drop(columns=TIMED_COLUMNS & {*frames[name].columns})
     if name != "claims":
         return frame
-    shown = ~frame["claim"].isin(TIMED) & (frame["scope"] != ALL)
-    repeated = (frame["scope"] == ALL_GROUPS) & frame.duplicated(["scope", "quantity"])
-    return frame[shown & ~repeated]
+    frame = frame[~frame["claim"].isin(TIMED) & (frame["scope"] != ALL)]
+    return frame[~((frame["scope"] == ALL_GROUPS) & frame.duplicated(["scope", "quantity"]))]
 
 
 def _kind_of_claim(row) -> str:

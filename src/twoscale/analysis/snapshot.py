@@ -73,7 +73,7 @@ def checkout(project: Path) -> dict[str, Any]:
 
 
 def excerpt(snapshot: Path, folder: Path, names: Iterable[str], most_bytes: int) -> None:
-    """Copy some files of a snapshot into `folder`, with a manifest of them; other files of its old manifest are removed.
+    """Copy some files of a snapshot into `folder`, with a manifest of them; others that its old one lists are removed.
 
     Raises InputError for a snapshot without these files, one of a checkout with changes, or one that is too large, and
     for a folder with files but no manifest.
