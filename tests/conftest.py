@@ -63,3 +63,8 @@ import hypothesis  # noqa: E402 - after the variables are gone
 # no limits of time on a busy machine, the same examples in every run, no folder of earlier failures
 hypothesis.settings.register_profile("tests", deadline=None, derandomize=True, database=None)
 hypothesis.settings.load_profile("tests")
+
+
+def pytest_collection_modifyitems(items) -> None:
+    """Run the tests of the workflow first: they take longest, and none should be left to one worker at the end."""
+    items.sort(key=lambda item: "workflow" not in item.path.parts)

@@ -50,6 +50,7 @@ def test_a_module_with_a_config_plans_the_same_jobs(fresh, planned, elsewhere):
     assert imported_plan(elsewhere) == planned
 
 
+@pytest.mark.runs
 def test_a_module_without_a_config_has_that_of_its_checkout_and_makes_files(fresh, planned, elsewhere):
     import_as_module(fresh, elsewhere)
     assert imported_plan(elsewhere) == planned
@@ -74,6 +75,7 @@ def test_a_module_from_a_git_repository_plans_the_same_jobs_and_makes_files(
     assert (clone / "src/twoscale/__init__.py").exists()
 
 
+@pytest.mark.runs
 def test_the_snakefile_of_the_catalog_plans_the_same_jobs_and_repeats_none(fresh, planned):
     catalog = ("-s", "workflow/Snakefile")
     assert fresh.plan(*FIGURES_AND_MORE, *catalog) == planned

@@ -3,7 +3,10 @@
 import json
 import re
 
+import pytest
 
+
+@pytest.mark.runs
 def test_the_page_shows_the_sequence_of_the_config_and_nothing_is_trained(editable):
     editable.configure(explore={"sequence": 1, "tokens": 8})
     assert editable.plan("explore") == {"extract_explore": 1, "write_explore_page": 1}

@@ -2,7 +2,10 @@
 
 import json
 
+import pytest
 
+
+@pytest.mark.runs
 def test_a_release_has_every_checkpoint_code_tokenizer_and_a_card_of_the_run(editable):
     assert editable.plan("release") == {"aggregate_training": 1, "export_model": 1}
     editable.succeed("release")

@@ -149,6 +149,7 @@ def test_a_key_of_the_config_repeats_what_it_shapes(editable, config, expected):
     assert editable.plan() == expected
 
 
+@pytest.mark.runs
 def test_more_iterations_only_add_segments(editable):
     editable.configure(train={"iterations": 40})
     planned = editable.plan()

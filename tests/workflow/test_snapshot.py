@@ -3,7 +3,10 @@
 import hashlib
 import json
 
+import pytest
 
+
+@pytest.mark.runs
 def test_a_snapshot_has_every_figure_its_tables_the_claims_and_digests_of_all(editable):
     assert editable.plan("snapshot") == {"aggregate_training": 1, "plot_training": 1, "take_snapshot": 1}
     editable.succeed("snapshot")

@@ -48,6 +48,7 @@ def test_how_text_is_downloaded_plans_nothing(editable):
     assert editable.plan() == {}
 
 
+@pytest.mark.runs
 def test_tokens_do_not_depend_on_the_number_of_cores_and_shards(fresh):
     contents = set()
     for cores, shards in (("1", 1), ("2", 3)):

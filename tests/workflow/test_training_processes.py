@@ -12,6 +12,7 @@ LAUNCH = {"WORLD_SIZE": "4", "RANK": "3", "TORCHELASTIC_RUN_ID": "another", "PET
 LOG = "results/tiny/training/iteration_000010.parquet"
 
 
+@pytest.mark.runs
 def test_a_segment_on_two_processes_has_the_loss_curve_of_one_also_inside_another_launch(editable, monkeypatch):
     for name, value in LAUNCH.items():
         monkeypatch.setenv(name, value)

@@ -62,6 +62,7 @@ def tables(project):
     return {path.name: path.read_bytes() for path in (project.root / "results/tiny/tables").glob("*.parquet")}
 
 
+@pytest.mark.runs
 def test_a_fault_costs_nothing_that_existed_and_its_repair_measures_that_criterion_alone(with_criterion):
     before = tables(with_criterion)
     for decision, sentence in (
@@ -117,6 +118,7 @@ def test_a_criterion_of_the_calibration_alone_is_tried_before_it_is_measured(edi
     assert "Traceback" not in done.stdout + done.stderr
 
 
+@pytest.mark.runs
 def test_without_the_faulty_criterion_nothing_is_measured_again(with_criterion):
     (with_criterion.root / "patience.py").write_text(CRITERION.replace(DECISION, CRASH))
     with_criterion.run("results/fig4.pdf")
