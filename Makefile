@@ -7,7 +7,7 @@
 # make test-recorder  environment and transformers, then the recorder on a model of that package
 # make test-release   environment, transformers and lm-eval, then released models in both
 # make test-browser   environment and Playwright, then the pages in a headless browser
-# make test-packaging  environment and tools for crates, deployment and recipes, then tests with these
+# make test-packaging  environment and tools for crates, deployment, storage and recipes, then tests with these
 # make bench       environment, then the benchmarks
 # make gpu-check   checks and measurements on a machine with a GPU, at most 8 minutes: docs/gpu.md
 # make gpu-paper   trains preset paper for some minutes from its last state: make gpu-paper MINUTES=20

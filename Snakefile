@@ -49,6 +49,9 @@ wildcard_constraints:
     iteration=r"\d{6}",
 
 
+constrain_stored_outputs()
+
+
 # two jobs that need the GPU of one machine take turns; a cluster gives each job its own GPU
 resource_scopes:
     gpu_slot="local",

@@ -1,7 +1,5 @@
 """Rule take_snapshot: figures, claims and tables of a run in one folder, with a manifest of what they come from."""
 
-from pathlib import Path
-
 from twoscale import command, machine, tables
 from twoscale.analysis import snapshot
 from twoscale.config import PROJECT
@@ -19,7 +17,7 @@ def main(arguments) -> None:
         "training": training,
         "jobs": snapshot.jobs(arguments.benchmarks.glob("*.tsv")),
     }
-    snapshot.write(arguments.snapshot, {*arguments.results, arguments.training}, Path("results"), facts)
+    snapshot.write(arguments.snapshot, {*arguments.results, arguments.training}, arguments.snapshot.parent, facts)
 
 
 if __name__ == "__main__":

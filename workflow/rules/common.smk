@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
+from snakemake.io import IOFile, update_wildcard_constraints
 from snakemake.logging import logger
 from snakemake.settings.types import DeploymentMethod, ExecMode
 from snakemake.sourcecache import HostingProviderFile, LocalGitFile
@@ -131,6 +132,23 @@ onstart:
     check_plan()
     with one_sentence():
         check_writable(Path("results"))
+
+
+def constrain_stored_outputs():
+    """Apply the wildcard constraints of all rules to outputs in a storage.
+
+    Snakemake adds them to the query of an output, but a plugin may have derived the local path from it before, as that
+    for S3 does. Every iteration would then match `train_segment_last`, whose optimizer state is not temporary.
+    """
+    for each in workflow.rules:
+        for position, output in enumerate(each.output):
+            if output.is_storage:
+                path = str(output.storage_object.local_path())
+                constraints = each.wildcard_constraints, workflow.modifier.wildcard_constraints
+                constrained = IOFile(update_wildcard_constraints(path, *constraints), rule=each)
+                constrained.clone_flags(output, skip_storage_object=True)
+                constrained.flags["storage_object"] = output.storage_object
+                each.output[position] = constrained
 
 
 def script(name):
