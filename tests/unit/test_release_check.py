@@ -12,8 +12,7 @@ from twoscale import machine, tables
 from twoscale.analysis import release_check as checks
 from twoscale.analysis.claims import CLAIMS
 from twoscale.analysis.release import Manifest
-from twoscale.config import plain, runs
-from twoscale.config.identity import RUNTIME_KEYS
+from twoscale.config import runs, training_identity
 from twoscale.errors import InputError
 from twoscale.training import environment
 
@@ -120,9 +119,8 @@ def test_an_unknown_claim_is_one_sentence():
 
 def test_a_run_with_another_config_is_refused_with_its_keys():
     config = runs({"preset": "tiny"})["tiny"]
-    train = {key: value for key, value in plain(config.train).items() if key not in RUNTIME_KEYS}
-    identity = {"seed": config.seed, "model": plain(config.model), "train": train}
-    checks.check_config(identity | {"data": "text", "device": "cpu"}, config, "a.safetensors")
+    identity = training_identity(config)
+    checks.check_config(identity | {"data": "digest of the text"}, config, "a.safetensors")
     other = identity | {"seed": 3, "model": identity["model"] | {"hidden_size": 8}}
     with pytest.raises(
         InputError, match=r"a\.safetensors: found a run with another value of model.hidden_size, seed, "

@@ -17,8 +17,7 @@ import pandas as pd
 from twoscale import machine
 from twoscale.analysis.claims import ALL, CLAIMS
 from twoscale.analysis.release import Manifest
-from twoscale.config import Config, plain
-from twoscale.config.identity import RUNTIME_KEYS
+from twoscale.config import Config, training_identity
 from twoscale.errors import InputError
 from twoscale.training import environment
 
@@ -148,8 +147,7 @@ def check_config(identity: Mapping[str, Any], released: Config, where: str) -> N
 
     `identity`: that of a checkpoint of the run, in the file `where`.
     """
-    theirs = {"seed": released.seed, "model": plain(released.model), "train": plain(released.train)}
-    theirs["train"] = {key: value for key, value in theirs["train"].items() if key not in RUNTIME_KEYS}
+    theirs = training_identity(released)
     ours = {section: identity.get(section) for section in theirs}
     if keys := _differing(ours, theirs):
         raise InputError(f"{where}: found a run with another value of {', '.join(keys)}, expected that of the release.")
