@@ -6,6 +6,7 @@ loop step; autograd adds up its gradient over the loop steps before the processe
 `World.average` but for the order of sums.
 """
 
+import warnings
 from collections.abc import Mapping
 
 import torch.distributed as dist
@@ -26,6 +27,8 @@ def shard_model(model: LoopedModel, device: str) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
+    # nothing is changed in place of what a block returns, of which FSDP warns at every view
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor", category=UserWarning)
     mesh = init_device_mesh(device, (dist.get_world_size(),))
     for block in model.blocks:
         is_group = hasattr(block, GROUP_METHOD)
