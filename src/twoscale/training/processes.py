@@ -65,7 +65,7 @@ class World:
         mine = torch.tensor([int(number)], device=self.device)
         numbers = [torch.empty_like(mine) for _ in range(self.size)]
         dist.all_gather(numbers, mine)
-        return [number.item() for number in numbers]
+        return torch.cat(numbers).tolist()
 
 
 def init_distributed(device: str, processes: int) -> World:
