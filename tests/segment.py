@@ -2,22 +2,29 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import psutil
 
 from tests.ports import free_port
 from tests.small import learnable_tokens, model_config, shard_part, train_config
 from twoscale import tables
 from twoscale.canonical import canonical_json
-from twoscale.config import RUNTIME_KEYS, plain
+from twoscale.config import RUNTIME_KEYS, ConfigSlice, plain
+from twoscale.data.shards import TokenShard
 from twoscale.launch import Share, torchrun_line
 from twoscale.model import checkpoints
 from twoscale.model.checkpoints import Header
 from twoscale.model.transformer import initialise
+from twoscale.training.trainer import Segment, SegmentPaths, TrainingData, train_segment
 
 TRAINER = Path(__file__).parents[1] / "scripts" / "train_segment.py"
 TIMEOUT = 2400  # seconds; far more than a segment takes
@@ -29,6 +36,44 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 def start_process(command: list[str]) -> subprocess.Popen:
     """Start a command in processes of one thread each; its standard error is kept."""
     return subprocess.Popen(command, env=os.environ | ONE_THREAD, stderr=subprocess.PIPE, text=True)
+
+
+def kill(launcher: subprocess.Popen) -> None:
+    """End a launcher and its processes with SIGKILL; the machine that they are on stays."""
+    process = psutil.Process(launcher.pid)
+    for member in [process, *process.children(recursive=True)]:
+        member.kill()
+    launcher.communicate()
+
+
+@contextmanager
+def launchers(commands: list[list[str]], port: int) -> Iterator[list[subprocess.Popen]]:
+    """One launcher for each node, all on this machine; they meet at a port of the first.
+
+    What still runs at the end of the block is killed.
+    """
+    nodes = [start_process(commands[0])]
+    try:
+        wait_for_port(port)
+        nodes += map(start_process, commands[1:])
+        yield nodes
+    finally:
+        for node in nodes:
+            if node.poll() is None:
+                kill(node)
+
+
+def wait_for_port(port: int) -> None:
+    """Wait until a process on this machine accepts connections there."""
+    end = time.monotonic() + TIMEOUT
+    while True:
+        try:
+            socket.create_connection(("localhost", port), timeout=TIMEOUT).close()
+        except ConnectionRefusedError:
+            assert time.monotonic() < end, f"nothing accepts connections at port {port}"
+            time.sleep(0.05)
+        else:
+            return
 
 
 class Run:
@@ -84,12 +129,10 @@ class Run:
         On several nodes: the line of one of them; the launchers meet at `endpoint`.
         """
         train = plain(train_config(**self.recipe, **runtime))
-        launch, processes = [sys.executable], train["processes"] // train["nodes"]
-        if train["nodes"] > 1:
-            torchrun = torchrun_line(Share(train["nodes"], processes, cpus=1, gpus=0), endpoint, "test")
-            launch += ["-m", "torch.distributed.run", *torchrun[1:]]
-        elif processes > 1:
-            launch += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "--"]
+        launch = [sys.executable]
+        if train["processes"] > 1:
+            share = Share(train["nodes"], train["processes"] // train["nodes"], cpus=1, gpus=0)
+            launch += ["-m", "torch.distributed.run", *torchrun_line(share, endpoint, "test")[1:]]
         options = {
             "config": canonical_json(self.config()),
             "runtime": canonical_json({key: train[key] for key in RUNTIME_KEYS}),
@@ -108,10 +151,27 @@ class Run:
         arguments = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
         return [*launch, str(TRAINER), *arguments, "--start", *map(str, files)]
 
-    def start_nodes(self, start: int, until: int, **runtime: Any) -> list[subprocess.Popen]:
-        """Start the segment on train.nodes nodes: one launcher each, all on this machine."""
-        command = self.command(start, until, f"localhost:{free_port()}", **runtime)
-        return [start_process(command) for _ in range(runtime["nodes"])]
+    def on_nodes(self, start: int, until: int, **runtime: Any) -> AbstractContextManager[list[subprocess.Popen]]:
+        """`launchers` of the segment on train.nodes nodes."""
+        port = free_port()
+        return launchers(runtime["nodes"] * [self.command(start, until, f"localhost:{port}", **runtime)], port)
+
+    def succeed_on_nodes(self, start: int, until: int, **runtime: Any) -> "Run":
+        with self.on_nodes(start, until, **runtime) as nodes:
+            said = [node.communicate(timeout=TIMEOUT)[1] for node in nodes]
+        assert [node.returncode for node in nodes] == [0] * len(nodes), said
+        assert not any("Warning" in text for text in said), said
+        return self
+
+    def pause(self, until: int) -> None:
+        """Train one iteration of the first segment in this process, and leave its partial state."""
+        config = ConfigSlice(self.config())
+        shard = TokenShard(*(self.folder / name for name in ("train.bin", "val.bin", "tokens.json")))
+        segment = Segment(until, self.config() | {"data": DIGEST}, stop_at=0.0)
+        log = self.checkpoint(until).with_suffix(".parquet")
+        loops = self.folder / f"loops_{until}.parquet"
+        outputs = (self.partial(until), self.checkpoint(until), self.optimizer(until), log, loops)
+        train_segment(config, TrainingData.open(shard, config), segment, SegmentPaths([self.checkpoint(0)], *outputs))
 
     def train(self, start: int, until: int, **runtime: Any) -> subprocess.CompletedProcess:
         """Run the segment in processes of one thread each."""
@@ -127,4 +187,5 @@ class Run:
     def succeed(self, start: int, until: int, **runtime: Any) -> "Run":
         done = self.train(start, until, **runtime)
         assert done.returncode == 0, done.stdout + done.stderr
+        assert "Warning" not in done.stderr, done.stderr
         return self

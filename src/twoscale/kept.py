@@ -60,11 +60,13 @@ class Result:
 def run(job: Job, compute: Callable[[], None]) -> None:
     """Restore the result of `job`, or `compute` and keep it.
 
-    All processes of a job may call this: they decide alike, and the main one restores and keeps.
+    All processes of a job on one node may call this: they decide alike, and the main one restores and keeps. Several
+    nodes may not see the same files at a time, so there nothing is restored.
     """
-    is_main = launch.team().rank == 0
+    team = launch.team()
+    is_main = team.rank == 0
     inputs = _digests(job.inputs)
-    if inputs is not None and (result := find(job, inputs)) is not None:
+    if inputs is not None and team.nodes == 1 and (result := find(job, inputs)) is not None:
         if is_main:
             restore(job, result)
         return

@@ -6,6 +6,7 @@ environment of its jobs, in which a torchrun of a rule sets them anew.
 """
 
 import os
+import shutil
 import socket
 from collections.abc import MutableMapping, Sequence
 from typing import NamedTuple, NoReturn
@@ -22,17 +23,18 @@ NAMES = frozenset(
 
 
 class Team(NamedTuple):
-    """The number `rank` of this process, and the number of processes of its launch."""
+    """The number `rank` of this process, and the numbers of processes and of nodes of its launch."""
 
     rank: int = 0
     size: int = 1
+    nodes: int = 1
 
 
 def team() -> Team:
     """The team of this process; of one process unless torchrun started it. Raises InputError."""
     if STARTED_BY_TORCHRUN not in os.environ:
         return Team()
-    return Team(_number("RANK", 0), _number("WORLD_SIZE", 1))
+    return Team(_number("RANK", 0), _number("WORLD_SIZE", 1), _number("GROUP_WORLD_SIZE", 1))
 
 
 def checked_team(processes: int) -> Team:
@@ -71,6 +73,11 @@ def run_on_nodes(share: Share, command: Sequence[str]) -> NoReturn:
             f"variable {SLURM_JOB}: found none, expected that of a SLURM job, which training on {share.nodes} nodes "
             "needs (--profile profiles/slurm)."
         )
+    if shutil.which("srun") is None:
+        raise InputError(
+            "command srun: found none in the PATH of this job, expected SLURM's, which starts the processes on "
+            f"{share.nodes} nodes (a container has none)."
+        )
     with socket.create_server(("", 0)) as probe:
         endpoint = f"{socket.gethostname()}:{probe.getsockname()[1]}"
     line = srun_line(share, [*torchrun_line(share, endpoint, job), *command])
@@ -84,11 +91,14 @@ def srun_line(share: Share, command: Sequence[str]) -> list[str]:
     return ["srun", *tasks, f"--cpus-per-task={share.cpus}", *gpus, "--kill-on-bad-exit=1", "--input=none", *command]
 
 
-def torchrun_line(share: Share, endpoint: str, run: str) -> list[str]:
-    """torchrun for the processes of one node; the launchers of all nodes meet at `endpoint`, HOST:PORT of one."""
-    sizes = ["--nnodes", str(share.nodes), "--nproc-per-node", str(share.processes)]
+def torchrun_line(share: Share, endpoint: str = "", run: str = "") -> list[str]:
+    """torchrun for the processes of one node; the launchers of several meet at `endpoint`, HOST:PORT of one."""
+    nodes, meeting = ["--standalone"], []
+    if share.nodes > 1:
+        nodes = ["--nnodes", str(share.nodes)]
+        meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", run]
     # after "--" torchrun does not mistake an option of the script for an abbreviated option of torchrun
-    return ["torchrun", *sizes, "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", run, "--"]
+    return ["torchrun", *nodes, "--nproc-per-node", str(share.processes), *meeting, "--"]
 
 
 def _number(name: str, default: int) -> int:

@@ -25,7 +25,12 @@ class PlannedJob(NamedTuple):
 
 
 def check(
-    runs: Runs, jobs: Iterable[PlannedJob], here: bool = True, installed: bool = True, slurm: bool = False
+    runs: Runs,
+    jobs: Iterable[PlannedJob],
+    here: bool = True,
+    installed: bool = True,
+    slurm: bool = False,
+    container: bool = False,
 ) -> None:
     """Refuse planned jobs that cannot succeed. Raises InputError.
 
@@ -35,10 +40,10 @@ def check(
         here: Whether jobs run on this machine, and not on a cluster.
         installed: Whether jobs run in this environment, and not in one of conda.
         slurm: Whether jobs go to SLURM, as far as is known in a dry run.
+        container: Whether jobs run in a container.
     """
     jobs = list(jobs)
-    if not slurm:
-        _check_nodes(runs, jobs)
+    _check_nodes(runs, jobs, slurm, container)
     for job in jobs:
         if job.rule == "prepare_text":
             check_text(_config(runs, job))
@@ -56,13 +61,18 @@ def check_text(config: Config) -> None:
         find_files(Path(config.data.path), config.data.source)
 
 
-def _check_nodes(runs: Runs, jobs: list[PlannedJob]) -> None:
-    """Refuse training on several nodes where nothing but SLURM starts it there."""
+def _check_nodes(runs: Runs, jobs: list[PlannedJob], slurm: bool, container: bool) -> None:
+    """Refuse training on several nodes where there is no srun to start it there: without SLURM, and in a container."""
     nodes = max((_config(runs, job).train.nodes for job in jobs if job.rule in TRAINING), default=1)
-    if nodes > 1:
+    if nodes > 1 and not slurm:
         raise InputError(
             f"config key train.nodes: found {nodes}, expected 1 for jobs that do not go to SLURM (--profile "
             "profiles/slurm)."
+        )
+    if nodes > 1 and container:
+        raise InputError(
+            f"config key train.nodes: found {nodes}, expected 1 for jobs in a container (--sdm apptainer), which has "
+            "no srun."
         )
 
 

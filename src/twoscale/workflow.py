@@ -28,12 +28,12 @@ from twoscale.export.released import check_released
 from twoscale.figures.catalogue import FIGURES, Figure, one_seed, report_values, snapshot_figures, table
 from twoscale.files import sha256
 from twoscale.fingerprint import criterion_file_fingerprint, fingerprint
-from twoscale.launch import Share
+from twoscale.launch import Share, torchrun_line
 from twoscale.model.flops import BYTES, parameters
 from twoscale.model.published.folder import CONFIG, INDEX, PublishedFolder
 from twoscale.model.published.layer import folder_layer
 from twoscale.training.controls import LOOPED, UNTRAINED, controls
-from twoscale.training.plan import mean_flops_per_token
+from twoscale.training.plan import loading_bytes, mean_flops_per_token
 
 GPT2 = "results/gpt2.tiktoken"
 NOTHING = "(?!)"  # a regular expression that matches nothing
@@ -44,6 +44,7 @@ KEPT = ".kept"  # folder of a run with results that reruns restore
 REPORT_RESULTS = "results/report/results.json"  # figure -> sentences, written with the first page of the report
 MANIFEST = "published.json"  # of a model from the hub, written when its download is complete
 RESULTS = "results"
+TRAINING_MB = 16000  # of a training job on a node, at its first attempt
 RELEASE_STAGES = ("claims", "released_tables")  # files of rules that released tables need besides those of figures
 # Further files of a published model that may name its end of text.
 TOKENIZER_SETTINGS = ("tokenizer_config.json", "generation_config.json", CONFIG)
@@ -529,9 +530,7 @@ class Runs:
             share = self._node_share(wildcards)
             if share.nodes > 1:  # SLURM assigns their GPUs
                 return shlex.join(["python", self._script("with_nodes"), *map(str, share), self._script(script)])
-            # after "--" torchrun does not mistake an option of the script for an abbreviated option of torchrun
-            torchrun = ["torchrun", "--standalone", "--nproc-per-node", str(share.processes), "--"]
-            launcher = ["python"] if share.processes == 1 else torchrun
+            launcher = ["python"] if share.processes == 1 else torchrun_line(share)
             return shlex.join([*self._gpu_lease(share.gpus), *launcher, self._script(script)])
 
         return param
@@ -578,6 +577,12 @@ class Runs:
         """Resource function: CPUs of a training job on each node; four per GPU at least, to prefetch and to compile."""
         nodes = self._of(wildcards)[1].train.nodes
         return max(self.training_threads(wildcards), 4 * self.training_gpus(wildcards) // nodes)
+
+    def training_memory(self, wildcards: Any, attempt: int) -> int:
+        """Resource function: MB of a training job on each node, with those for loading a model that is divided."""
+        config = self._of(wildcards)[1]
+        loaded = loading_bytes(config) // 10**6 if config.train.shard else 0
+        return (TRAINING_MB + loaded) * attempt
 
     def _node_share(self, wildcards: Any) -> Share:
         train = self._of(wildcards)[1].train

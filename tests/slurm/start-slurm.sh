@@ -6,7 +6,8 @@
 #                             `. FOLDER/env.sh` then makes sbatch, squeue and srun talk to it
 #   stop-slurm.sh FOLDER      ends its jobs and the daemons, by pid
 #
-# CTLD_PORT, SLURMD_PORT_1, SLURMD_PORT_2: ports on loopback. Exit status 77: there is no SLURM here and none can be installed.
+# CTLD_PORT, SLURMD_PORT_1, SLURMD_PORT_2: ports on loopback. Exit status 77: there is no SLURM here and none can be
+# installed.
 # CPUs, memory and GPU are pretended, so that what jobs ask for does not depend on the machine; nothing is
 # enforced but the wall time.
 set -euo pipefail
@@ -32,7 +33,8 @@ install_packages() {
     chmod 755 /usr/sbin/policy-rc.d
   fi
   { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends slurm-wlm munge; } \
-    >"$BASE/log/apt.log" 2>&1 || cannot "apt-get could not install slurm-wlm and munge ($(tail -n 1 "$BASE/log/apt.log"))"
+    >"$BASE/log/apt.log" 2>&1 \
+    || cannot "apt-get could not install slurm-wlm and munge ($(tail -n 1 "$BASE/log/apt.log"))"
 }
 
 mkdir -p "$BASE"/{etc,run,log,state,spool,bin}
@@ -81,7 +83,8 @@ TaskProlog=$BASE/bin/task-prolog
 Epilog=$BASE/bin/epilog
 GresTypes=gpu
 # both nodes are this machine
-NodeName=DEFAULT CPUs=$CPUS Sockets=1 CoresPerSocket=$CPUS ThreadsPerCore=1 RealMemory=$MEMORY_MB Gres=gpu:pretended:1 State=UNKNOWN
+NodeName=DEFAULT CPUs=$CPUS Sockets=1 CoresPerSocket=$CPUS ThreadsPerCore=1 RealMemory=$MEMORY_MB \
+  Gres=gpu:pretended:1 State=UNKNOWN
 NodeName=n1 NodeHostname=$HOST NodeAddr=127.0.0.1 Port=$SLURMD_PORT_1
 NodeName=n2 NodeHostname=$HOST NodeAddr=127.0.0.1 Port=$SLURMD_PORT_2
 PartitionName=test Nodes=${NODES// /,} Default=YES DefaultTime=10 MaxTime=INFINITE State=UP

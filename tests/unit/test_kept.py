@@ -57,6 +57,15 @@ def test_a_rerun_restores_the_outputs_with_a_new_time_and_says_so(project, capsy
     assert f"restored the kept result; to compute it again, remove {project.job().folder}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("nodes", "computed"), [(1, 1), (2, 2)])
+def test_several_nodes_compute_again_because_each_would_decide_alone(project, monkeypatch, nodes, computed):
+    team = {"TORCHELASTIC_RUN_ID": "1", "RANK": "0", "WORLD_SIZE": "2", "GROUP_WORLD_SIZE": str(nodes)}
+    for name, value in team.items():
+        monkeypatch.setenv(name, value)
+    assert project.rerun() == project.rerun()
+    assert project.computed == computed
+
+
 def test_a_touched_input_restores_and_a_changed_one_computes(project):
     project.rerun()
     project.input.touch()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from twoscale.errors import InputError
-from twoscale.launch import Team, checked_team, leave_team, team
+from twoscale.launch import Share, Team, checked_team, leave_team, team, torchrun_line
 
 WITH_NODES = Path(__file__).parents[2] / "scripts" / "with_nodes.py"
 OPERATOR = {"WORLD_SIZE": "4", "RANK": "3", "LOCAL_RANK": "3", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "23456"}
@@ -34,6 +34,8 @@ def test_without_torchrun_a_process_is_alone(export):
 def test_torchrun_gives_a_process_its_team(export):
     export(TORCHRUN)
     assert checked_team(4) == Team(3, 4)
+    export({"GROUP_WORLD_SIZE": "2"})
+    assert team() == Team(3, 4, nodes=2)
 
 
 @pytest.mark.parametrize(("variables", "processes", "size"), [(TORCHRUN, 1, 4), (TORCHRUN, 8, 4), (OPERATOR, 2, 1)])
@@ -87,6 +89,24 @@ def test_nodes_without_slurm_are_one_sentence(tmp_path):
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("error: variable SLURM_JOB_ID: found none, expected that of a SLURM job")
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_nodes_without_srun_are_one_sentence(tmp_path):
+    """As in a container, in which a job has SLURM's variables and none of its commands."""
+    command = [sys.executable, str(WITH_NODES), "2", "1", "1", "0", "x.py"]
+    environment = os.environ | {"PATH": str(tmp_path), "SLURM_JOB_ID": "77"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: command srun: found none in the PATH of this job, expected SLURM's")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_processes_of_one_node_meet_by_themselves_and_those_of_several_at_an_endpoint():
+    one, two = (Share(nodes, processes=4, cpus=4, gpus=0) for nodes in (1, 2))
+    assert torchrun_line(one) == ["torchrun", "--standalone", "--nproc-per-node", "4", "--"]
+    assert " ".join(torchrun_line(two, "n1:9", "77")) == (
+        "torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint n1:9 --rdzv-id 77 --"
+    )
 
 
 def test_leaving_a_team_removes_its_variables_and_no_other():

@@ -321,10 +321,25 @@ def test_a_divided_model_takes_its_share_of_the_memory_and_what_is_gathered():
     )
     fixed = "weights, gradients, moments on a process"
     assert float(divided[fixed].split()[0]) == pytest.approx(float(whole[fixed].split()[0]) / 4, rel=0.05)
-    assert "gathered weights and gradients, at most" in divided.keys() - whole.keys()
+    assert "gathered weights and gradients, about" in divided.keys() - whole.keys()
     # six unlooped layers, of which two are gathered
     layer = flops.layer_matrices(run.model) + 4 * run.model.hidden_size
     assert plans.gathered_bytes(run.model) == 8 * (flops.parameters(run.model) - 4 * layer)
+
+
+def test_weights_in_bfloat16_are_copies_beside_those_in_float32():
+    label = "copies of the weights in bfloat16, until the backward pass"
+    alone, divided = (tiny(train={"precision": "bfloat16"} | more) for more in ({}, {"processes": 4, "shard": True}))
+    copies = f"{2 * flops.parameters(alone.model) / 1e9:.2g} GB"
+    assert dict(plans.memory_rows(alone))[label] == dict(plans.memory_rows(divided))[label] == copies
+    assert label not in dict(plans.memory_rows(tiny()))
+
+
+def test_each_process_of_a_node_loads_the_whole_model_before_it_is_divided():
+    run = tiny(train={"processes": 4, "nodes": 2, "shard": True})
+    assert plans.loading_bytes(run) == 2 * 4 * 4 * flops.parameters(run.model)  # weights, two moments, the model
+    assert "memory of each node to load the model" in dict(plans.memory_rows(run))
+    assert "memory of each node to load the model" not in dict(plans.memory_rows(tiny(train={"processes": 2})))
 
 
 def test_a_number_of_processes_that_does_not_divide_the_batch_is_a_note():

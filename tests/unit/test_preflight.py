@@ -96,6 +96,13 @@ def test_several_nodes_are_refused_only_where_training_is_planned_without_slurm(
     preflight.check(runs(**SEVERAL_NODES), [job("plot_fig4"), job("extract_trajectories", uses_torch=True)])
 
 
+def test_several_nodes_are_refused_in_a_container(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"^config key train.nodes: found 2, expected 1 for jobs in a container"):
+        preflight.check(runs(**SEVERAL_NODES), [TRAIN], here=False, slurm=True, container=True)
+    preflight.check(runs(), [TRAIN], here=False, slurm=True, container=True)
+
+
 # --- text
 
 

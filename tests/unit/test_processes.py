@@ -1,11 +1,16 @@
 """Data-parallel training with real processes over gloo: a run does not depend on their number."""
 
+from datetime import timedelta
+
 import pytest
 import torch
 
+from tests.ports import free_port
 from tests.segment import Run
+from twoscale.errors import InputError
 from twoscale.model import checkpoints
-from twoscale.training.processes import World
+from twoscale.training import processes
+from twoscale.training.processes import World, connected, init_distributed
 
 ITERATIONS = 6
 NOISY = {"loop_noise": 0.1}  # noise at every loop step, which each process must draw for its samples
@@ -91,6 +96,21 @@ def test_a_divided_model_trains_like_a_whole_one_and_is_continued_by_one_process
     run = Run(tmp_path, NOISY).succeed(0, 3, processes=2, shard=True, save_seconds=1e-9)
     assert not run.partial(3).exists()
     assert_same_run(run.succeed(3, ITERATIONS), alone)
+
+
+@pytest.mark.runs
+def test_two_processes_divide_a_model_that_one_has_trained(alone, tmp_path):
+    run = Run(tmp_path, NOISY).succeed(0, 3)
+    assert_same_run(run.succeed(3, ITERATIONS, processes=2, shard=True), alone)
+
+
+def test_a_process_whose_team_does_not_answer_ends_in_one_sentence(monkeypatch):
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    for name, value in {"TORCHELASTIC_RUN_ID": "1", "RANK": "1", "WORLD_SIZE": "2", **address}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(processes, "TIMEOUT", timedelta(seconds=1))
+    with pytest.raises(InputError, match=r"^training: lost the connection to another process"), connected(2):
+        init_distributed("cpu", 2)
 
 
 def test_a_loss_that_is_not_finite_stops_every_process(tmp_path):

@@ -13,6 +13,7 @@ from torch._dynamo.testing import CompileCounter
 from tests.divided_gradients import VARIANTS
 from tests.segment import TIMEOUT
 from tests.small import ROOT, model_config
+from twoscale.launch import Share, torchrun_line
 from twoscale.model.noise import training_noise
 from twoscale.model.transformer import initialise
 from twoscale.training import sharding
@@ -20,30 +21,24 @@ from twoscale.training.trainer import compile_blocks
 
 pytestmark = pytest.mark.runs
 
-LAUNCH = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "tests.divided_gradients"]
+SCRIPT = str(ROOT / "tests" / "divided_gradients.py")
 
 
-@pytest.fixture(scope="module")
-def comparisons():
+def test_a_divided_model_has_the_losses_and_the_gradient_of_a_whole_one_and_keeps_half_of_its_weights():
+    launch = ["-m", "torch.distributed.run", *torchrun_line(Share(1, 2, cpus=1, gpus=0))[1:], SCRIPT]
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     done = subprocess.run(
-        [sys.executable, *LAUNCH], env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False
+        [sys.executable, *launch], env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False
     )
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_a_divided_model_has_the_losses_and_the_gradient_of_a_whole_one(variant, comparisons):
-    found = comparisons[variant]
-    rounding = 2e-2 if variant == "bfloat16" else 1e-5
-    assert max(found[name] for name in ("loss", "held out", "norm", "gradient")) < rounding, found
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_a_process_keeps_half_of_the_weights(variant, comparisons):
-    assert comparisons[variant]["kept"] == pytest.approx(0.5, abs=0.01)
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found.keys() == VARIANTS.keys()
+    for variant, shares in found.items():
+        rounding = 2e-2 if variant == "bfloat16" else 1e-5
+        assert max(shares[name] for name in ("loss", "held out", "norm", "gradient")) < rounding, (variant, shares)
+        assert shares["kept"] == pytest.approx(0.5, abs=0.01), variant
+    assert "Warning" not in done.stderr, done.stderr
 
 
 # --- compilation, of a model that is divided over one process

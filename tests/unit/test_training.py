@@ -19,6 +19,7 @@ from twoscale.model.checkpoints import Header
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import initialise
 from twoscale.training import environment
+from twoscale.training import trainer as trainer_module
 from twoscale.training.processes import World
 from twoscale.training.trainer import (
     Segment,
@@ -32,6 +33,7 @@ from twoscale.training.trainer import (
     learning_rate,
     load_moments,
     load_partial,
+    load_state,
     make_optimizer,
     note_environment,
     restore,
@@ -548,6 +550,40 @@ def test_the_partial_state_of_another_segment_counts_as_nothing(first, until, tm
     save_partial(path, trained(2, tmp_path / "none"), IDENTITY)
     assert load_partial(path, 0, Segment(6, IDENTITY), segment()) is not None
     assert load_partial(path, first, Segment(until, IDENTITY), segment()) is None
+
+
+def test_the_partial_state_alone_is_read_where_there_is_one(untrained):
+    """A start of which nothing but the header is read: the states of both would be in memory at a time."""
+    paths = segment_paths(untrained, 0, 6)
+    save_partial(paths.partial, trained(2, untrained / "none"), WHOLE)
+    start = paths.start[0]
+    damaged = start.read_bytes()
+    start.write_bytes(damaged[:-1] + bytes([damaged[-1] ^ 1]))
+    assert load_state(segment(), Segment(6, WHOLE), paths).iteration == 2
+    paths.partial.unlink()
+    with pytest.raises(InputError, match="it is damaged"):
+        load_state(segment(), Segment(6, WHOLE), paths)
+
+
+def test_every_process_loads_onto_its_own_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    config = job_config(device="cuda", train=train_config(processes=4))
+    assert trainer_module._loads_on(config) == "cuda:3"
+    assert trainer_module._loads_on(job_config(device="cuda", train=train_config(processes=4, shard=True))) == "cpu"
+    assert trainer_module._loads_on(job_config()) == "cpu"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one CUDA device")
+def test_a_state_goes_on_on_the_second_gpu(tmp_path):
+    with torch.cuda.device(1):
+        config = job_config(seed=SEED, device="cuda", model=MODEL, train=train_config())
+        state = restore(config, initialise(MODEL, SEED).state_dict(), {}, HEADER)
+        run_segment(Trainer(config, DATA), state, 2, tmp_path / "none", IDENTITY)
+        save_partial(tmp_path / "partial", state, IDENTITY)
+        again = restore(config, *load_partial(tmp_path / "partial", 0, Segment(6, IDENTITY), config))
+        run_segment(Trainer(config, DATA), again, 3, tmp_path / "none", IDENTITY)
+    assert {str(parameter.device) for parameter in again.model.parameters()} == {"cuda:1"}
 
 
 # --- states of strangers

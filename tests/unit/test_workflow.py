@@ -457,6 +457,23 @@ def test_a_job_on_several_nodes_asks_for_them_and_for_its_share_of_each():
     assert node_resources() == node_resources(train={"processes": 4}) == {}
 
 
+def test_a_training_job_asks_for_memory_to_load_a_model_that_is_divided():
+    large = {"model": {"hidden_size": 4096, "num_heads": 64}}
+    whole, divided, on_two_nodes = (
+        runs(train=train, **large)
+        for train in (
+            {"processes": 4},
+            {"processes": 4, "shard": True},
+            {"processes": 4, "nodes": 2, "shard": True},
+        )
+    )
+    assert [whole.training_memory(of(), attempt) for attempt in (1, 2)] == [16000, 32000]
+    one, two = (job.training_memory(of(), 1) - 16000 for job in (divided, on_two_nodes))
+    assert one == pytest.approx(2 * two, abs=1)
+    assert two == 2 * 16 * parameters(divided.config.model) // 10**6
+    assert divided.training_memory(of(), 3) == 3 * (16000 + one)
+
+
 @pytest.mark.parametrize(("cores", "exit_grid", "pareto_grid"), [(None, 1, 1), (2, 1, 1), (11, 2, 2), (32, 8, 6)])
 def test_the_quality_jobs_of_all_criteria_share_the_cores(cores, exit_grid, pareto_grid):
     """The tiny preset has four criteria on the grid exit and five on the grid pareto."""

@@ -122,7 +122,7 @@ def check_plan():
         for job in workflow.dag.needrun_jobs()
     ]
     with one_sentence():
-        preflight.check(runs, jobs, here, installed, slurm)
+        preflight.check(runs, jobs, here, installed, slurm, IN_CONTAINER)
 
 
 runs.before_jobs = check_plan

@@ -51,7 +51,7 @@ rule train_segment:
     threads: runs.training_threads
     resources:
         **runs.node_resources(),
-        mem_mb=growing(16000),
+        mem_mb=runs.training_memory,
         # does not grow: the next attempt resumes from the partial state
         runtime=1440,
         # Snakemake limits `threads` to the cores of its machine, but not this

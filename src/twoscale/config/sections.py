@@ -562,7 +562,10 @@ class TrainConfig(Section):
         source="ours",
     )
     save_seconds: Positive = key(
-        120.0, "Seconds between saves inside a job. A job that is killed loses at most this much.", source="ours"
+        120.0,
+        "Seconds between saves inside a job. A job that is killed loses at most this much, one iteration and the "
+        "writing.",
+        source="ours",
     )
     log_every: Count = key(
         10,

@@ -11,7 +11,8 @@ from twoscale.model.flops import BYTES, Flops, cache_bytes, exit_gate_flops, flo
 # Columns of float32 measures in the per-token tables; a test compares them with the registry of measures.
 MEASURES = {"trajectories": 8, "token_paths": 5}
 REFERENCE_STATES = 4  # of the drift, see `twoscale.dynamics.trajectories`
-PUBLISHED_BYTES = 2  # of a published weight, bf16
+BFLOAT16_BYTES = 2  # of a weight
+PUBLISHED_BYTES = BFLOAT16_BYTES  # of a published weight
 # Sizes of the weights that training has on disk beside its checkpoints, at most: two moments to start from, and a
 # partial state of weights and moments beside the one that it replaces.
 SEGMENT_STATES = 2 + 3 + 3
@@ -21,6 +22,7 @@ ASSUMED = {
     "cpu": {"tflops": 0.03, "analysis_tflops": 0.03, "bandwidth": 10.0},
 }
 OPTIMIZER_STEP = 4  # weights, gradients and two moments
+LOADED = 4  # weights and two moments of a file, and the weights of the model that takes them
 # Exit criteria whose predictions pass the layers after the last group under exits.readout: remaining_layers; a test
 # compares them with the registry of criteria.
 READS_PREDICTIONS = frozenset({"kl", "entropy_diff", "argmax_stability", "minp_kl", "confidence", "margin", "entropy"})
@@ -156,11 +158,15 @@ def activation_bytes(run: config.Config) -> float:
 
 
 def memory_rows(run: config.Config) -> list[tuple[str, str]]:
-    """Nodes and processes of a training job, and memory of each process, in float32."""
+    """Nodes and processes of a training job, and memory of each process, in float32 but for the weights under autocast.
+
+    With train.shard also the memory of a node that loading the model takes.
+    """
     train, parts = run.train, _parts(run.train)
     sequences = math.ceil(parts[0] / train.micro_batches)
     fixed = OPTIMIZER_STEP * parameters(run.model) * BYTES["float32"] / (train.processes if train.shard else 1)
     gathered = gathered_bytes(run.model) if train.shard else 0
+    cast = BFLOAT16_BYTES * parameters(run.model) if train.precision_on(run.compute.device) == "bfloat16" else 0
     activations = sequences * activation_bytes(run)
     device = "GPU" if run.compute.device == "cuda" else "process"
     return [
@@ -168,20 +174,32 @@ def memory_rows(run: config.Config) -> list[tuple[str, str]]:
         ("training processes, one per GPU" if device == "GPU" else "training processes", str(len(parts))),
         ("sequences of each process", ", ".join(map(str, parts))),
         (f"weights, gradients, moments on a {device}", _gigabytes(fixed)),
-        *([("gathered weights and gradients, at most", _gigabytes(gathered))] if train.shard else []),
+        *([("gathered weights and gradients, about", _gigabytes(gathered))] if train.shard else []),
+        *([("copies of the weights in bfloat16, until the backward pass", _gigabytes(cast))] if cast else []),
         (f"activations of {sequences} sequences, in float32", _gigabytes(activations)),
-        (f"memory of a {device} in training, about", _gigabytes(fixed + gathered + activations)),
+        (f"memory of a {device} in training, about", _gigabytes(fixed + gathered + cast + activations)),
+        *([("memory of each node to load the model", _gigabytes(loading_bytes(run)))] if train.shard else []),
     ]
 
 
 def gathered_bytes(model: config.ModelConfig) -> int:
-    """Bytes of the weights and gradients that train.shard gathers on a process at a time, at most.
+    """Bytes of the weights and gradients in float32 that train.shard gathers on a process at a time.
 
-    Those of everything but the unlooped layers, of which two are gathered at a time, one ahead.
+    Those of everything but the unlooped layers, of which two are gathered at a time, one ahead. FSDP's buffers for
+    communication are not counted.
     """
     unlooped = model.num_layers - sum(map(len, model.groups))
     layer = parameters(model) - parameters(model.model_copy(update={"num_layers": model.num_layers - 1}))
     return 2 * (parameters(model) - max(0, unlooped - 2) * layer) * BYTES["float32"]
+
+
+def loading_bytes(run: config.Config) -> int:
+    """Bytes of the CPU's memory that the processes of a node take to load a model for train.shard.
+
+    Each has all weights and moments from the file, and the whole model, before it keeps its part.
+    """
+    loaded = LOADED * parameters(run.model) * BYTES["float32"]
+    return loaded * (run.train.processes // run.train.nodes)
 
 
 def _parts(train: config.TrainConfig) -> list[int]:

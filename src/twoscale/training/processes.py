@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -14,6 +15,10 @@ from torch import Tensor
 
 from twoscale import launch
 from twoscale.errors import InputError, first_line
+
+# How long a process waits for the others. It covers what the main process does alone: it measures the held-out loss and
+# writes the state.
+TIMEOUT = timedelta(hours=1)
 
 
 @dataclass(frozen=True)
@@ -58,9 +63,9 @@ class World:
         if self.size == 1:
             return [number]
         mine = torch.tensor([int(number)], device=self.device)
-        numbers = torch.empty(self.size, dtype=mine.dtype, device=self.device)
-        dist.all_gather_into_tensor(numbers, mine)
-        return numbers.tolist()
+        numbers = [torch.empty_like(mine) for _ in range(self.size)]
+        dist.all_gather(numbers, mine)
+        return torch.cat(numbers).tolist()
 
 
 def init_distributed(device: str, processes: int) -> World:
@@ -72,23 +77,29 @@ def init_distributed(device: str, processes: int) -> World:
     if team.size == 1:
         return World()
     if device == "cuda":
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("nccl" if device == "cuda" else "gloo")
+        gpu = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(gpu)
+        dist.init_process_group("nccl", timeout=TIMEOUT, device_id=gpu)
+    else:
+        dist.init_process_group("gloo", timeout=TIMEOUT)
     return World(dist.get_rank(), team.size, device)
 
 
 @contextmanager
-def connected(world: World) -> Iterator[None]:
-    """A block in which processes communicate; raises InputError where another process is lost, as with its node."""
+def connected(processes: int) -> Iterator[None]:
+    """A block in which this many processes join and communicate; raises InputError where another one is lost.
+
+    That is how gloo reports it. NCCL ends the process instead, with a message of its own.
+    """
     try:
         yield
     except RuntimeError as error:
         # gloo raises a plain RuntimeError, which names its source file
-        if world.size == 1 or not (isinstance(error, dist.DistError) or "/gloo/" in str(error)):
+        if processes == 1 or not (isinstance(error, dist.DistError) or "/gloo/" in str(error)):
             raise
         reason = first_line(error).partition(". ")[0]
         raise InputError(
-            f"training: lost the connection to another process ({reason}), expected all {world.size} processes to the "
+            f"training: lost the connection to another process ({reason}), expected all {processes} processes to the "
             "end; the next attempt resumes from the last saved state."
         ) from error
 

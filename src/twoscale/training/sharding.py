@@ -1,11 +1,12 @@
 """A model divided over the training processes: FSDP2 of PyTorch (`fully_shard`), behind train.shard.
 
-Each process keeps a part of every weight, gradient and moment. An unlooped layer is gathered while it computes. A
-looped group stays gathered from its first loop step to the end of the backward pass, because its next use is the next
-loop step; autograd adds up its gradient over the loop steps before the processes average it. The averages are those of
-`World.average` but for the order of sums.
+Each process keeps a part of every weight, gradient and moment. The float32 weights of an unlooped layer are gathered
+while it computes. A looped group stays gathered from its first loop step to the end of the backward pass, because its
+next use is the next loop step; autograd adds up its gradient over the loop steps before the processes average it. The
+averages are those of `World.average` but for the order of sums.
 """
 
+import warnings
 from collections.abc import Mapping
 
 import torch.distributed as dist
@@ -26,6 +27,9 @@ def shard_model(model: LoopedModel, device: str) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
+    # nothing is changed in place of what a block returns, of which FSDP warns at every view
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor", category=UserWarning)
+    # no MixedPrecisionPolicy: in bfloat16 it rounds norms and states, which autocast keeps in float32 (docs/cluster.md)
     mesh = init_device_mesh(device, (dist.get_world_size(),))
     for block in model.blocks:
         is_group = hasattr(block, GROUP_METHOD)
@@ -59,12 +63,11 @@ def gather(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def shard_like(whole: Tensor, parameter: Tensor) -> Tensor:
-    """The part of a tensor that belongs to this process's part of a parameter of the same shape.
+    """The part of a tensor that belongs to this process's part of a parameter of the same shape and device.
 
     All processes must have the same tensor.
     """
     from torch.distributed.tensor import distribute_tensor
 
     # None: each process takes its part of its own tensor
-    whole = whole.to(parameter.device)
     return distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)

@@ -302,8 +302,8 @@ def train_segment(config: SegmentConfig, data: TrainingData, segment: Segment, p
     pauses before its end leaves only the partial state.
     """
     check_tracker(config.train)
-    world = init_distributed(config.device, config.train.processes)
-    with connected(world):
+    with connected(config.train.processes):
+        world = init_distributed(config.device, config.train.processes)
         iteration = _train_segment(config, data, segment, paths, world)
         destroy_distributed(world)
     return iteration
@@ -313,10 +313,7 @@ def _train_segment(
     config: SegmentConfig, data: TrainingData, segment: Segment, paths: SegmentPaths, world: World
 ) -> int:
     until, identity = segment.until, segment.identity
-    weights, header = checkpoints.load_weights(paths.start[0], identity, config.model, _loads_on(config))
-    moments = load_moments(paths.start[1], identity, config, header.iteration) if header.iteration else {}
-    partial = load_partial(paths.partial, header.iteration, segment, config)
-    state = restore(config, *(partial or (weights, moments, header)))
+    state = load_state(config, segment, paths)
     check_same_start(world, paths.partial, state.iteration)
     now = environment.current(config.device, world.size, config.train.nodes, config.train.shard)
     note_environment(state, paths.previous_log, now, world.is_main)
@@ -329,9 +326,25 @@ def _train_segment(
     return state.iteration
 
 
+def load_state(config: SegmentConfig, segment: Segment, paths: SegmentPaths) -> TrainingState:
+    """The state to train from: the partial state of the segment if there is one, otherwise that of its start.
+
+    What is loaded is released on return: with train.shard it is the whole model in the memory of the CPU.
+    """
+    start = checkpoints.read_header(paths.start[0]).iteration
+    if (partial := load_partial(paths.partial, start, segment, config)) is not None:
+        return restore(config, *partial)
+    weights, header = checkpoints.load_weights(paths.start[0], segment.identity, config.model, _loads_on(config))
+    moments = load_moments(paths.start[1], segment.identity, config, header.iteration) if header.iteration else {}
+    return restore(config, weights, moments, header)
+
+
 def _loads_on(config: SegmentConfig) -> str:
     """Where tensors are loaded: a model that is divided need not fit a GPU."""
-    return "cpu" if config.train.shard else config.device
+    if config.train.shard or config.device == "cpu":
+        return "cpu"
+    # safetensors takes "cuda" for the first GPU, whichever one the process uses
+    return f"cuda:{torch.cuda.current_device()}"
 
 
 def check_same_start(world: World, partial: Path, iteration: int) -> None:
@@ -464,7 +477,7 @@ def restore(
             if not parameter.requires_grad:
                 continue
             updates = torch.tensor(float(header.iteration), device=parameter.device)
-            parts = {m: moments[f"{name}.{m}"] for m in MOMENTS}
+            parts = {m: moments[f"{name}.{m}"].to(parameter.device) for m in MOMENTS}
             if sharded:
                 parts = {m: sharding.shard_like(whole, parameter) for m, whole in parts.items()}
             optimizer.state[parameter] = {"step": updates} | parts
