@@ -165,7 +165,7 @@ class Run:
 
     def pause(self, until: int) -> None:
         """Train one iteration of the first segment in this process, and leave its partial state."""
-        config = ConfigSlice(self.config())
+        config = ConfigSlice(self.config() | {"train": plain(train_config(**self.recipe))})
         shard = TokenShard(*(self.folder / name for name in ("train.bin", "val.bin", "tokens.json")))
         segment = Segment(until, self.config() | {"data": DIGEST}, stop_at=0.0)
         log = self.checkpoint(until).with_suffix(".parquet")
