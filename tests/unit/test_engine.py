@@ -772,6 +772,7 @@ def test_compiled_steps_are_the_same_function(name, options):
     assert_compiled_steps_agree(model, name, tokens, options)
 
 
+@pytest.mark.runs
 @needs_compiler
 def test_compiled_steps_of_a_published_architecture_are_the_same_function():
     assert_compiled_steps_agree(small_model(**PUBLISHED["Ouro"]), "step_norm", text(1, 9)[0], {})

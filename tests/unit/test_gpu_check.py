@@ -30,12 +30,14 @@ def report(tmp_path_factory) -> Report:
         return check(ON_CPU, folder)
 
 
+@pytest.mark.runs
 def test_the_check_of_a_cpu_against_itself_passes(report):
     verdicts = [row["verdict"] for row in report.rows if row["section"] == "comparison"]
     assert verdicts == [PASSED] * 11
     assert not report.failed
 
 
+@pytest.mark.runs
 def test_every_setting_has_a_value(report):
     frame = tables.read("gpu_check", report.folder / "gpu-check.parquet")
     training = frame[(frame["section"] == "training") & (frame["unit"] == "tokens/s")]
@@ -49,12 +51,14 @@ def test_every_setting_has_a_value(report):
     assert frame["torch"].unique().tolist() == [torch.__version__]
 
 
+@pytest.mark.runs
 def test_the_utilisation_of_an_unknown_device_is_empty(report):
     utilisation = [row for row in report.rows if row["quantity"] == "utilisation"]
     assert len(utilisation) == 4
     assert {row["value"] for row in utilisation} == {None}
 
 
+@pytest.mark.runs
 def test_the_page_has_every_row(report):
     page = (report.folder / "gpu-check.md").read_text()
     lines = [line for line in page.splitlines() if line.startswith("| ") and not line.startswith("| quantity")]

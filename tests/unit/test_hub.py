@@ -302,6 +302,7 @@ def test_a_killed_run_loses_and_repeats_no_document(hub, run, expected, request_
     assert run().complete()[: len(kept)] == kept
 
 
+@pytest.mark.runs
 def test_repeated_kills_while_parts_are_written_change_no_byte(run, expected):
     for number in range(1, 4):
         process = run().start()

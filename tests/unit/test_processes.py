@@ -92,6 +92,7 @@ def test_a_run_of_two_processes_is_continued_by_one(alone, tmp_path):
     assert_same_run(run.succeed(3, ITERATIONS), alone)
 
 
+@pytest.mark.runs
 def test_a_divided_model_trains_like_a_whole_one_and_is_continued_by_one_process(alone, tmp_path):
     run = Run(tmp_path, NOISY).succeed(0, 3, processes=2, shard=True, save_seconds=1e-9)
     assert not run.partial(3).exists()

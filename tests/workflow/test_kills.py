@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.workflow.conftest import PARTIAL, SEGMENT, TARGET
 
@@ -39,6 +40,7 @@ def test_a_killed_trainer_resumes_from_its_partial_state(editable, undisturbed):
     assert "train 0 -> 400" in (editable.root / "results/tiny/logs/train_segment_000400.log").read_text()
 
 
+@pytest.mark.runs
 def test_a_killed_snakemake_is_unlocked_and_repeated_beside_its_orphan(editable, undisturbed):
     editable.configure(**SEGMENT)
     snakemake = editable.start(TARGET)

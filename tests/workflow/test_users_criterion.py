@@ -26,6 +26,7 @@ def with_criterion(editable):
     return editable
 
 
+@pytest.mark.runs
 def test_a_users_criterion_is_in_the_tables_and_only_an_edit_of_its_code_measures_it_again(with_criterion):
     with_criterion.succeed("results/fig4.pdf")
     for table in ("exit_quality", "exit_latency", "exit_loops", "exit_latency_loops"):
