@@ -169,6 +169,13 @@ def test_more_iterations_only_add_segments(editable):
     assert editable.plan() == {}
 
 
+@pytest.mark.runs
+def test_a_run_of_hundreds_of_segments_is_planned(fresh):
+    fresh.configure(train={"iterations": 5000})
+    plan = fresh.plan()
+    assert (plan["train_segment"], plan["train_segment_last"]) == (499, 1)
+
+
 def test_planning_does_not_import_torch(finished):
     """It alone would take longer than the rest of a dry run."""
     command = finished.command("-n")

@@ -41,7 +41,7 @@ def drawn(project: Project) -> None:
 
 def test_figures_and_verdicts_are_drawn_again_from_a_released_folder_without_training(released):
     project, option = released, ("--config", "release=release")
-    project.configure(train={"iterations": 5000})  # the config is that of the release
+    project.configure(train={"iterations": 400})  # the config is that of the release
     mine = project.root / "results/tiny/tables/claims.parquet"
     shutil.rmtree(project.root / "results/tiny/checkpoints")
     before = mine.read_bytes()

@@ -60,6 +60,8 @@ prepend("PATH", str(Path(sys.executable).parent))
 os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(2**30))
 os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(2**30))
 os.environ.update(PYTHONUTF8="1")  # jobs read and write UTF-8, whatever the locale
+# Snakemake follows the chain of segments by recursion, and takes a RecursionError for an ambiguous rule
+sys.setrecursionlimit(max(sys.getrecursionlimit(), 50_000))
 
 from twoscale import launch, preflight
 from twoscale.config import read_yaml
