@@ -153,6 +153,7 @@ def test_a_criterion_of_the_user_generates_text(results, tmp_path):
     assert b"evaluations per token: 3.00 in 2, 3.00 in 3" in done.stderr
 
 
+@pytest.mark.runs
 def test_the_probe_of_a_run_generates_text(results):
     run = trained_run.open_run(results, "small")
     size, groups = run.model.config.hidden_size, len(run.model.config.groups)

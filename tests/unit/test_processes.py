@@ -55,6 +55,7 @@ def test_two_processes_divide_each_micro_batch(alone, tmp_path):
     assert_same_run(Run(tmp_path, NOISY).succeed(0, ITERATIONS, processes=2, micro_batches=2), alone)
 
 
+@pytest.mark.runs
 def test_three_processes_have_the_loss_and_gradient_of_one_where_they_do_not_divide_the_batch(tmp_path):
     # micro-batches of 3 and 2 samples: 1 + 1 + 1, then 1 + 1 + 0
     one, three = (

@@ -506,6 +506,7 @@ def test_figure_1_has_a_hand_off_only_between_groups_that_follow_one_another(tmp
         assert states.values.shape == (2 * (LOOPS + 1), 3, CHANNELS)
 
 
+@pytest.mark.runs
 def test_the_script_measures_saved_states_and_draws_them(tmp_path):
     path = saved(tmp_path / "states.safetensors", {"groups": '["b", "a"]'})
     command = [sys.executable, ROOT / "scripts" / "measure_recorded.py", tmp_path / "mine"]

@@ -29,6 +29,7 @@ def imported_plan(project):
     return {rule: count for rule, count in counts.items() if rule not in TARGETS}
 
 
+@pytest.mark.runs
 def test_another_folder_plans_the_same_jobs_and_gets_the_results(fresh, planned, elsewhere):
     snakefile = ("-s", str(fresh.root / "Snakefile"))
     assert elsewhere.plan(*FIGURES_AND_MORE, *snakefile) == planned

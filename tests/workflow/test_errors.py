@@ -114,6 +114,7 @@ def test_text_is_collected_without_the_cuda_that_later_jobs_need(fresh, monkeypa
     assert not (fresh.root / "results").exists() or not list((fresh.root / "results").rglob("*.parquet"))
 
 
+@pytest.mark.runs
 def test_a_checkpoint_of_another_config_is_refused(editable):
     """Files brought from elsewhere have no record; only the identity inside them can tell."""
     folder = editable.root / "results/tiny/checkpoints"

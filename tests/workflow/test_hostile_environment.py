@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from tests.small import ROOT
 
 NOWHERE = "/nonexistent"
@@ -44,6 +46,7 @@ TESTS = (
 )
 
 
+@pytest.mark.runs
 def test_tests_pass_under_variables_that_break_downloads_locale_colours_and_threads():
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *TESTS]
     done = subprocess.run(

@@ -93,6 +93,7 @@ def test_an_edit_of_the_style_redraws_the_figures(editable):
     assert editable.plan() == FIGURES
 
 
+@pytest.mark.runs
 def test_a_supplementary_figure_is_drawn_on_demand_and_redrawn_alone(editable):
     assert editable.plan("results/training.pdf") == {"aggregate_training": 1, "plot_training": 1}
     editable.succeed("results/training.pdf")

@@ -35,6 +35,7 @@ def snakemake(project: Project, variables: dict[str, str], *arguments: str) -> s
     return done.stderr
 
 
+@pytest.mark.runs
 def test_after_the_target_text_nothing_needs_the_network(fresh, repository, tmp_path):
     fresh.configure(data=FINEWEB | {"held_out_tokens": 1000})
     with loopback.serving(repository) as hub:
