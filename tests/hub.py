@@ -18,6 +18,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import yaml
 
+from tests.web import running
+
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 REPOSITORY = "somebody/text"
 
@@ -76,14 +78,8 @@ class Hub:
 def serving(folder: Path) -> Iterator[Hub]:
     """A hub that serves the repository in `folder` inside a `with` block."""
     hub = Hub(folder)
-    thread = threading.Thread(target=hub.server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
+    with running(hub.server):
         yield hub
-    finally:
-        hub.server.shutdown()
-        hub.server.server_close()
-        thread.join()
 
 
 # --- faults

@@ -32,13 +32,20 @@ class Web:
 def serving(folder: Path) -> Iterator[Web]:
     """A server of the files in `folder` inside a `with` block."""
     web = Web(folder)
-    thread = threading.Thread(target=web.server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    with running(web.server):
+        yield web
+
+
+@contextmanager
+def running(server: ThreadingHTTPServer) -> Iterator[None]:
+    """A server that answers inside a `with` block."""
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     try:
-        yield web
+        yield
     finally:
-        web.server.shutdown()
-        web.server.server_close()
+        server.shutdown()
+        server.server_close()
         thread.join()
 
 
