@@ -232,7 +232,8 @@ def _columns(name: str, frame: pd.DataFrame) -> list[pd.Series]:
 
 def _labelled(start: str, values: pd.Series, keys: pd.DataFrame) -> pd.Series:
     """Numbers by name: `start` and the keys of the row, and a number where a name is not the first one."""
-    names = keys.astype("string").fillna("").agg(", ".join, axis=1).radd(f"{start} ") if len(keys) else pd.Series([])
+    first, *others = (keys[name].astype("string").fillna("") for name in keys)
+    names = f"{start} " + first.str.cat(others, sep=", ")
     again = names.groupby(names).cumcount()
     names = names.where(again == 0, names + " (" + (again + 1).astype("string") + ")")
     return pd.Series(values.to_numpy(np.float64), index=pd.Index(names, name="number", dtype=object))
