@@ -107,6 +107,7 @@ def test_the_code_without_the_library_computes_the_logits_of_the_library(code, c
         ("from twoscale.low import one\n\n\ndef one():\n    pass\n", "found the name one of twoscale.low again"),
         ("from twoscale.low import one\n\n\ndef sum():\n    pass\n", "found the name sum of a built-in function"),
         ("from math import one\nfrom twoscale.low import two\n", "found the imported name one with another meaning"),
+        ("one = 1\n'a comment'\n", "expected only definitions and imports"),
         ("for i in range(3):\n    print(i)\n", "expected only definitions and imports"),
     ],
 )
@@ -203,6 +204,14 @@ def test_a_model_whose_code_or_weights_are_not_the_librarys_is_refused(changes, 
         check_released("small", exported.job().model.model_copy(update=changes))
 
 
+def test_a_model_that_cannot_be_released_leaves_no_folder(tmp_path):
+    published = {"model": plain(exported.job().model) | {"source": "published", "folder": "/x"}}
+    config = ConfigSlice(dict(exported.job()._values) | published)
+    with pytest.raises(InputError, match="found a published model"):
+        write_release(tmp_path / "release", [tmp_path / "none"], tokenizers.byte_level(), None, config, {})
+    assert not (tmp_path / "release").exists()
+
+
 # --- the card --------------------------------------------------------------------------------------------------------
 
 
@@ -219,9 +228,10 @@ CLAIMS = rows(
 )
 
 
-def card(model=None, **further) -> str:
+def card(model=None, data=None, **further) -> str:
     run = configs.runs({"preset": "tiny"}, lambda folder: {})["tiny"]
     values = {name: plain(getattr(run, name)) for name in ("data", "tokenizer")}
+    values |= {"data": data or values["data"]}
     values |= {"run": "small", "seed": SEED, "max_loops": 6, "train": plain(train_config())}
     config = ConfigSlice(values | {"model": plain(model or exported.job().model)})
     parts = {"train.bin": {"count": 4000, "documents": 7}, "val.bin": {"count": 500, "documents": 3}}
@@ -244,6 +254,7 @@ def test_a_card_has_claims_with_intervals_data_seed_checkpoints_licence_and_cita
         "function of the seed (11)",
         "| `iteration_000020` | 1,280 | 3.25 |",
         "| `iteration_000000` | 0 |  |",
+        "the model is that of iteration 20.",
         "Environment: torch 2.13.0.\n",
         "| `num_layers` | `4` | `12` |",
         "PSF License Agreement",
@@ -253,9 +264,20 @@ def test_a_card_has_claims_with_intervals_data_seed_checkpoints_licence_and_cita
     assert "over the seeds" not in text
 
 
+def test_an_article_of_more_authors_than_are_named_ends_with_others():
+    assert "author = {Geiping, Jonas and others}," in card()
+
+
+def test_a_card_of_a_model_trained_on_fineweb_names_the_dataset():
+    data = plain(configs.DataConfig(source="fineweb"))
+    front, _, _ = card(data=data).removeprefix("---\n").partition("---\n")
+    assert yaml.safe_load(front)["datasets"] == [data["repository"]]
+    assert "datasets" not in card().partition("\n---\n")[0]
+
+
 def test_a_card_shows_the_verdicts_over_seeds_where_the_run_has_them():
     means = CLAIMS.assign(verdict="cannot be judged", value=CLAIMS["value"] * 2)
-    seeds = pd.concat([CLAIMS.assign(seed=str(SEED)), means.assign(seed="mean")])
+    seeds = pd.concat([CLAIMS[::-1].assign(seed=str(SEED)), means.assign(seed="mean")])
     text = card(claims=CLAIMS, seeds=seeds)
     assert "| claim | in short | verdict | over the seeds 11 |" in text
     assert "| 1 | Steps shrink within ten | **holds** | cannot be judged |" in text

@@ -75,6 +75,8 @@ def test_the_tables_of_a_release_are_those_of_its_manifest_and_nothing_else_of_i
     assert found.read(LOOPS) == (folder / LOOPS).read_bytes()
     found.fetch(TRAINING, tmp_path / "here.parquet")
     assert tables.read("training", tmp_path / "here.parquet")["tokens_seen"].tolist() == [128]
+    assert found.table("tiny", "training_loops", tmp_path)["loops"].tolist() == [3, 4]
+    refused(lambda: found.table("tiny", "drift", tmp_path), f"found no file {DRIFT}, expected one")
 
 
 @pytest.mark.parametrize("name", ["../a/tables/b.parquet", "/a/tables/b.parquet", "a/b/c/tables/d.parquet", "..\\b"])
@@ -131,6 +133,18 @@ def test_texts_in_a_table_are_names(tmp_path, text):
     refused(lambda: opened(folder).read(name), r"lens.parquet: found '.*' in the column 'group', expected a name")
 
 
+@pytest.mark.parametrize(("text", "accepted"), [("95 % of it; not < 3!", True), ("<b>", False), ("$x$", False)])
+def test_verdicts_have_reasons_in_sentences(tmp_path, text, accepted):
+    found = {name: [text if name == "reason" else None] for name in tables.columns("claims")}
+    tables.write("claims", pd.DataFrame(found | {"claim": [1]}), tmp_path / "there.parquet")
+    name = "tiny/tables/claims.parquet"
+    there = opened(release(tmp_path, [(name, (tmp_path / "there.parquet").read_bytes())]))
+    if accepted:
+        assert there.table("tiny", "claims", tmp_path)["reason"].tolist() == [text]
+    else:
+        refused(lambda: there.read(name), "in the column 'reason', expected a sentence without control characters")
+
+
 def test_a_column_of_lists_is_refused(tmp_path):
     pq.write_table(pa.table({"a": [["x"]]}), tmp_path / "there.parquet")
     folder = release(tmp_path, [(DRIFT, (tmp_path / "there.parquet").read_bytes())])
@@ -139,7 +153,20 @@ def test_a_column_of_lists_is_refused(tmp_path):
 
 def test_a_config_of_very_many_runs_is_refused_before_they_are_planned(tmp_path):
     folder = release(tmp_path, config=config_of(seeds=list(range(3000))))
-    refused(lambda: runs(folder), r"manifest\.json: found \d+ combinations of seeds .*, expected at most 2000")
+    refused(lambda: runs(folder), r"manifest\.json: found \d+ runs, .*, expected at most 2000")
+    starts = config_of()["starts"] | {"shares": [i / 3000 for i in range(3000)]}
+    folder = release(tmp_path / "starts", config=config_of(seeds=[], starts=starts))
+    refused(lambda: runs(folder), r"manifest\.json: found \d+ runs, .*, expected at most 2000")
+
+
+def test_a_release_may_have_as_many_runs_as_the_limit_says(tmp_path, monkeypatch):
+    monkeypatch.setattr("twoscale.analysis.release.MAX_RUNS", 3 * (1 + 2 + 4))
+    config = config_of()
+    config["variants"] |= {"sandwich": ["branch"], "adapter_init": ["random", "blend"], "state_init": ["noise"]}
+    config["starts"] |= {"shares": [0.0, 1.0], "state_init": ["noise", "zero"], "sandwich": ["branch"]}
+    assert runs(release(tmp_path / "three", config=config | {"seeds": [1, 2, 3]})).selected == "tiny"
+    folder = release(tmp_path / "four", config=config | {"seeds": [1, 2, 3, 4]})
+    refused(lambda: runs(folder), "found 28 runs")
 
 
 def bomb(kind: str) -> bytes:
@@ -162,6 +189,13 @@ def test_a_small_file_of_a_table_for_which_memory_is_too_small_is_refused(tmp_pa
 NO_PLACES = [None, 3, "", "ftp://host/folder", "https://host/folder?token=1", "file:///etc"]
 
 
+def test_a_table_that_is_said_to_be_very_large_is_not_read(tmp_path, monkeypatch):
+    found = opened(release(tmp_path))
+    monkeypatch.setattr("twoscale.analysis.release.MAX_TABLE", 10)
+    monkeypatch.setattr(Path, "open", None)
+    refused(lambda: found.read(LOOPS), r"loops\.parquet: found \d+ bytes in manifest.json, expected at most 10")
+
+
 @pytest.mark.parametrize("place", [*NO_PLACES, "https://me:secret@host/folder", "https://host/a folder\x07"])
 def test_a_place_that_is_no_folder_and_no_address_is_refused(place):
     refused(lambda: Release.open(place, ONCE), "config key release: found")
@@ -169,8 +203,9 @@ def test_a_place_that_is_no_folder_and_no_address_is_refused(place):
 
 def test_a_folder_without_a_manifest_is_refused(tmp_path):
     refused(lambda: opened(tmp_path), r"manifest.json: cannot be read \(.*\), expected a file of released tables\.")
-    for name in ("config.json", "model.safetensors"):
-        (tmp_path / name).touch()
+    (tmp_path / "config.json").touch()
+    refused(lambda: opened(tmp_path), r"expected a file of released tables\.$")
+    (tmp_path / "model.safetensors").touch()
     refused(lambda: opened(tmp_path), r"released tables, and found a released model, which has no tables\.")
 
 

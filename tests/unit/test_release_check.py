@@ -60,7 +60,7 @@ def frames():
             numbers = [
                 column for column, kind in tables.columns(name).items() if kind != "string" and column not in keys
             ]
-            values = {column: 1.0 + np.arange(len(rows)) for column in numbers}
+            values = {column: 100.0 + np.arange(len(rows)) for column in numbers}
             found[name] = rows.assign(**values)
     return found
 
@@ -87,8 +87,8 @@ def test_with_the_same_arithmetic_every_table_has_to_agree(name):
     released = frames()
     column = [c for c in released[name].columns if c not in {*checks.KEYS[name], *checks.TIMED_COLUMNS}][-1]
     value = released[name][column].iloc[1]
-    assert checks.check(changed(name, column, 1, value * (1 + 1e-8)), released, True).outside.empty
-    outside = checks.check(changed(name, column, 1, value * (1 + 1e-5)), released, True).outside
+    assert checks.check(changed(name, column, 1, value * (1 + 0.9e-6)), released, True).outside.empty
+    outside = checks.check(changed(name, column, 1, value * (1 + 1.1e-6)), released, True).outside
     assert len(outside) == 1
     assert outside["number"].iloc[0].startswith(f"{name}.{column} ")
 
@@ -175,7 +175,17 @@ def test_a_missing_row_and_a_number_that_one_side_lacks_are_outside(same):
     short["training"] = short["training"].iloc[:1]
     outside = checks.check(short, frames(), same).outside
     assert set(outside["difference"]) == {np.inf}
-    assert checks.check(changed("training", "held_out_loss", 1, np.nan), frames(), same).outside["found"].isna().all()
+    sides = [changed("training", "held_out_loss", 1, np.nan), frames()]
+    for side, (found, released) in (("found", sides), ("released", sides[::-1])):
+        assert checks.check(found, released, same).outside[side].isna().tolist() == [True]
+
+
+def test_a_row_that_one_side_lacks_is_outside_also_where_the_other_has_measured_nothing():
+    unmeasured = changed("training", "held_out_loss", 1, np.nan)
+    short = frames()
+    short["training"] = short["training"].iloc[:1]
+    names = checks.check(short, unmeasured, True).outside["number"]
+    assert names.str.startswith("training.held_out_loss").sum() == 1
 
 
 def test_equal_nulls_and_infinities_agree():
@@ -235,8 +245,27 @@ def test_the_answer_names_numbers_outside_and_what_differs_in_the_machine():
     result = checks.check(changed("training", "held_out_loss", 1, 50.0), frames(), False)
     text = checks.lines(result, ["cpus: 2 there, 4 here"])
     assert text[0] == "another arithmetic: cpus: 2 there, 4 here"
-    assert "outside: held-out loss, iteration 100: 50 here, 2 in the release" in text
+    assert "outside: held-out loss, iteration 100: 50 here, 101 in the release" in text
     assert checks.lines(checks.check(frames(), frames(), True), [])[0] == "arithmetic: that of the release"
+
+
+def test_the_largest_differences_are_named_and_the_rest_is_counted():
+    found = frames()
+    found["training"]["held_out_loss"] += [5.0, 7.0]
+    found["claims"].loc[1, "value"] = -1.0
+    result = checks.check(found, frames(), False)
+    numbers = [line.split(",")[0] for line in checks.lines(result, ["cpus"], most=2) if line.startswith("outside")]
+    assert numbers == ["outside: held-out loss", "outside: held-out loss"]
+    assert checks.lines(result, ["cpus"], most=2)[-1] == "and 1 more"
+    assert checks.lines(result, ["cpus"], most=3)[-1].startswith("outside: claim 4, 4, settled mean")
+
+
+def test_numbers_of_one_name_are_told_apart_by_a_count():
+    twice = frames()
+    twice["claims"] = pd.concat([twice["claims"], twice["claims"].iloc[[1]]], ignore_index=True)
+    names = checks.check(twice, twice, False).numbers["number"]
+    assert len(names[names.str.contains("settled mean cosine")]) == 2
+    assert names.str.endswith("settled mean cosine (2)").sum() == 1
 
 
 def test_the_page_on_releases_has_the_tolerances_of_the_code():

@@ -115,7 +115,7 @@ def _defined(name: str, node: ast.stmt) -> Iterator[str]:
     elif isinstance(node, ast.Assign | ast.AnnAssign):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         yield from (part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name))
-    elif not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
+    else:
         raise ValueError(
             f"{name}, line {node.lineno}: found `{ast.unparse(node)}`, expected only definitions and imports."
         )
