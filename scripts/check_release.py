@@ -8,14 +8,12 @@ Prints the numbers that left their tolerance; the exit status is 1 if there are 
 
 import argparse
 import sys
-import tempfile
 from pathlib import Path
 
-from twoscale import command, tables
-from twoscale.analysis import aggregate, release_check, snapshot
+from twoscale import command
+from twoscale.analysis import release_check, snapshot
 from twoscale.analysis.release import Release
 from twoscale.config import DownloadConfig
-from twoscale.errors import InputError
 from twoscale.escaping import neutralise
 from twoscale.model.checkpoints import read_header
 
@@ -23,23 +21,13 @@ from twoscale.model.checkpoints import read_header
 def main(arguments) -> None:
     release = Release.open(arguments.release, DownloadConfig())
     run, folder = release.manifest.run, arguments.results / release.manifest.run
-    tokens, segments = folder / "data/tokens.json", sorted((folder / "training").glob("iteration_??????.parquet"))
-    if not tokens.is_file():
-        raise InputError(f"{tokens}: found no such file, expected the results of a finished run {run}.")
+    tokens = folder / "data/tokens.json"
     release_check.check_text(release.manifest, snapshot.text(tokens), str(tokens))
     config = release.runs({})[run]
     checkpoint = folder / f"checkpoints/iteration_{config.train.iterations:06d}.safetensors"
     release_check.check_config(read_header(checkpoint).identity, config, str(checkpoint))
-    # a run joins the logs of its segments only for the figure of training
-    found = {
-        "training": aggregate.training(segments),
-        "training_loops": aggregate.training_loops([path.with_suffix(".loops.parquet") for path in segments]),
-    }
-    further = [table for table in release_check.KEYS if table not in found]
-    found |= {table: tables.read(table, folder / f"tables/{table}.parquet") for table in further}
-    with tempfile.TemporaryDirectory() as copies:
-        released = {table: release.table(run, table, Path(copies)) for table in release_check.KEYS}
-    changes = release_check.differences(release.manifest, segments)
+    found, released = release_check.tables_of_run(folder), release_check.tables_of_release(release)
+    changes = release_check.differences(release.manifest, release_check.segments(folder))
     result = release_check.check(found, released, same_arithmetic=not changes)
     print(neutralise("\n".join(release_check.lines(result, changes))))
     sys.exit(int(len(result.outside) > 0))

@@ -6,6 +6,7 @@ rounding changes: losses, and what claims are judged on, then have the tolerance
 they were chosen.
 """
 
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +15,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from twoscale import machine
+from twoscale import machine, tables
+from twoscale.analysis import aggregate
 from twoscale.analysis.claims import ALL, CLAIMS
-from twoscale.analysis.release import Manifest
+from twoscale.analysis.release import Manifest, Release
 from twoscale.config import Config, training_identity
 from twoscale.errors import InputError
 from twoscale.training import environment
@@ -114,6 +116,30 @@ class Check:
 
 
 # --- the run and the release -----------------------------------------------------------------------------------
+
+
+def segments(folder: Path) -> list[Path]:
+    """The logs of the segments of a run in its folder, in order."""
+    return sorted((folder / "training").glob("iteration_??????.parquet"))
+
+
+def tables_of_run(folder: Path) -> Frames:
+    """The tables of a finished run in its folder; the logs of its segments are joined, as for the figure of training.
+
+    Raises InputError for a table that is missing or damaged.
+    """
+    logs = segments(folder)
+    joined = {
+        "training": aggregate.training(logs),
+        "training_loops": aggregate.training_loops([path.with_suffix(".loops.parquet") for path in logs]),
+    }
+    return joined | {name: tables.read(name, folder / f"tables/{name}.parquet") for name in KEYS if name not in joined}
+
+
+def tables_of_release(release: Release) -> Frames:
+    """The same tables of the run of a release. Raises InputError as `Release.read` does."""
+    with tempfile.TemporaryDirectory() as copies:
+        return {name: release.table(release.manifest.run, name, Path(copies)) for name in KEYS}
 
 
 def check_text(manifest: Manifest, found: Mapping[str, str], where: str) -> None:
