@@ -104,6 +104,13 @@ def test_a_table_that_is_not_that_of_the_manifest_is_refused(tmp_path, changes):
     assert not (tmp_path / "here.parquet").exists()
 
 
+def test_a_table_that_is_said_to_be_very_large_is_not_read(tmp_path, monkeypatch):
+    found = opened(release(tmp_path))
+    monkeypatch.setattr("twoscale.analysis.release.MAX_TABLE", 10)
+    monkeypatch.setattr(Path, "open", None)
+    refused(lambda: found.read(LOOPS), r"loops\.parquet: found \d+ bytes in manifest.json, expected at most 10")
+
+
 def test_a_file_with_the_right_digest_that_is_no_table_is_refused(tmp_path):
     folder = release(tmp_path, [("tiny/tables/drift.parquet", b"nothing")])
     refused(
@@ -153,20 +160,20 @@ def test_a_column_of_lists_is_refused(tmp_path):
 
 def test_a_config_of_very_many_runs_is_refused_before_they_are_planned(tmp_path):
     folder = release(tmp_path, config=config_of(seeds=list(range(3000))))
-    refused(lambda: runs(folder), r"manifest\.json: found \d+ runs, .*, expected at most 2000")
+    refused(lambda: runs(folder), r"manifest\.json: found \d+ combinations of seeds .*, expected at most 2000")
     starts = config_of()["starts"] | {"shares": [i / 3000 for i in range(3000)]}
     folder = release(tmp_path / "starts", config=config_of(seeds=[], starts=starts))
-    refused(lambda: runs(folder), r"manifest\.json: found \d+ runs, .*, expected at most 2000")
+    refused(lambda: runs(folder), r"manifest\.json: found \d+ combinations of seeds .*, expected at most 2000")
 
 
-def test_a_release_may_have_as_many_runs_as_the_limit_says(tmp_path, monkeypatch):
-    monkeypatch.setattr("twoscale.analysis.release.MAX_RUNS", 3 * (1 + 2 + 4))
+def test_a_release_may_have_as_many_combinations_as_the_limit_says(tmp_path, monkeypatch):
+    monkeypatch.setattr("twoscale.analysis.release.MAX_COMBINATIONS", 3 * (1 + 2 + 4))
     config = config_of()
     config["variants"] |= {"sandwich": ["branch"], "adapter_init": ["random", "blend"], "state_init": ["noise"]}
     config["starts"] |= {"shares": [0.0, 1.0], "state_init": ["noise", "zero"], "sandwich": ["branch"]}
     assert runs(release(tmp_path / "three", config=config | {"seeds": [1, 2, 3]})).selected == "tiny"
     folder = release(tmp_path / "four", config=config | {"seeds": [1, 2, 3, 4]})
-    refused(lambda: runs(folder), "found 28 runs")
+    refused(lambda: runs(folder), "found 28 combinations")
 
 
 def bomb(kind: str) -> bytes:
@@ -187,13 +194,6 @@ def test_a_small_file_of_a_table_for_which_memory_is_too_small_is_refused(tmp_pa
 
 
 NO_PLACES = [None, 3, "", "ftp://host/folder", "https://host/folder?token=1", "file:///etc"]
-
-
-def test_a_table_that_is_said_to_be_very_large_is_not_read(tmp_path, monkeypatch):
-    found = opened(release(tmp_path))
-    monkeypatch.setattr("twoscale.analysis.release.MAX_TABLE", 10)
-    monkeypatch.setattr(Path, "open", None)
-    refused(lambda: found.read(LOOPS), r"loops\.parquet: found \d+ bytes in manifest.json, expected at most 10")
 
 
 @pytest.mark.parametrize("place", [*NO_PLACES, "https://me:secret@host/folder", "https://host/a folder\x07"])

@@ -9,6 +9,7 @@ import pytest
 
 from twoscale import machine, tables
 from twoscale.analysis import snapshot
+from twoscale.errors import InputError
 from twoscale.training import environment
 
 
@@ -52,6 +53,17 @@ def test_the_commit_is_that_of_the_checkout_and_says_whether_files_were_changed(
     assert found["modified"] is False
     (tmp_path / "file").write_text("2")
     assert snapshot.checkout(tmp_path) == found | {"modified": True}
+
+
+def test_the_text_is_named_by_the_digests_of_its_tokens_or_refused_in_one_sentence(tmp_path):
+    tokens = tmp_path / "tokens.json"
+    with pytest.raises(InputError, match=r"tokens\.json: found no such file, expected the metadata of tokens"):
+        snapshot.text(tokens)
+    tokens.write_text('{"parts": {"val.bin": {"sha256": "ab", "count": 3}, "train.bin": {"sha256": "cd"}}}')
+    assert snapshot.text(tokens) == {"train.bin": "cd", "val.bin": "ab"}
+    tokens.write_text('{"parts": {"val.bin": {}}}')
+    with pytest.raises(InputError, match=r"tokens\.json: found no metadata of tokens \('sha256'\), expected"):
+        snapshot.text(tokens)
 
 
 def test_hours_of_training_are_those_of_its_iterations_and_environments_are_named_where_they_change(tmp_path):

@@ -36,7 +36,7 @@ OWN_SECTIONS = ("figures", "download")  # of the user's config: how the tables a
 MAX_MANIFEST = 2**22  # bytes
 MAX_TABLE = 2**28  # bytes of the file of a table
 MAX_DECODED = 2**31  # bytes of a table in memory, by the upper bound of `decoded_bytes`
-MAX_RUNS = 2000  # all are planned
+MAX_COMBINATIONS = 2000  # of seeds and the values of a study; each is a run that is planned
 ADDRESS = re.compile(r"https?://[^\s?#@\x00-\x1f]+")  # @: passwords do not belong into commands and sentences
 # {run}/tables/{table}.parquet; the name of a run of a study contains that of the study
 TABLE = re.compile(rf"(?P<run>{FILE_NAME}(?:/{FILE_NAME})?)/tables/(?P<table>{FILE_NAME})\.parquet")
@@ -120,7 +120,7 @@ class Release:
     def runs(self, user: Mapping[str, Any], *studies: Any) -> dict[str, Config]:
         """Run name -> Config of the released run, its seeds and its studies (`config.studies`). Raises InputError."""
         layers = self.layers(user)
-        self._check_runs(layers)
+        self._check_combinations(layers)
         try:
             found = configs.runs(layers) | configs.studies(layers, None, *studies)
         except InputError as error:
@@ -129,14 +129,14 @@ class Release:
             raise InputError(f"{self.place}/{MANIFEST}: found a published model, expected a run that was trained.")
         return found
 
-    def _check_runs(self, layers: Mapping[str, Any]) -> None:
+    def _check_combinations(self, layers: Mapping[str, Any]) -> None:
         """Refuse a config of more runs than could be planned in seconds."""
         studies = sum(_combinations(_mapping(layers.get(key)).values()) for key in STUDIES)
         found = _combinations([layers.get("seeds")]) * (1 + studies)
-        if found > MAX_RUNS:
+        if found > MAX_COMBINATIONS:
             raise InputError(
-                f"{self.place}/{MANIFEST}: found {found} runs, those under all seeds of the values of "
-                f"{' and '.join(STUDIES)} included, expected at most {MAX_RUNS}."
+                f"{self.place}/{MANIFEST}: found {found} combinations of seeds with the run and the values of "
+                f"{' and of '.join(STUDIES)}, expected at most {MAX_COMBINATIONS}."
             )
 
     def read(self, name: str) -> bytes:

@@ -108,8 +108,10 @@ def _listed(folder: Path) -> set[str]:
 def text(tokens: Path) -> dict[str, str]:
     """File of tokens -> SHA-256 of its content, from the metadata of the tokens (`data/tokens.json`).
 
-    Raises InputError for a file of another form.
+    Raises InputError for a file that is missing or of another form.
     """
+    if not tokens.is_file():
+        raise InputError(f"{tokens}: found no such file, expected the metadata of tokens of a finished run.")
     try:
         parts = json.loads(tokens.read_text(encoding="utf-8"))["parts"]
         return {name: str(part["sha256"]) for name, part in sorted(parts.items())}
