@@ -10,6 +10,7 @@
 # make test-packaging  environment and tools for crates, deployment, storage and recipes, then tests with these
 # make bench       environment, then the benchmarks
 # make gpu-check   checks and measurements on a machine with a GPU, at most 8 minutes: docs/gpu.md
+# make gpu-pack    a folder for a GPU machine without a network: make gpu-pack PRESET=half-hour
 # make gpu-paper   trains preset paper for some minutes from its last state: make gpu-paper MINUTES=20
 # make plan        the cost of a run: make plan, make plan PRESET=paper TFLOPS=100, make plan CONFIG=my.yaml
 # make check-demo  compares the demo in results/ with the released one: docs/release.md
@@ -26,7 +27,7 @@ MINUTES ?= 20
 GPU_PYTHON = PYTHONPATH=src $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
 .DEFAULT_GOAL := all
-.PHONY: all env test test-runs test-long test-pythons test-slurm test-recorder test-release test-browser test-packaging bench lock gpu-check gpu-paper check-demo demo-release mutants plan generated lint format report clean-env
+.PHONY: all env test test-runs test-long test-pythons test-slurm test-recorder test-release test-browser test-packaging bench lock gpu-check gpu-pack gpu-paper check-demo demo-release mutants plan generated lint format report clean-env
 
 all: env
 	$(BIN)/snakemake --cores all
@@ -86,6 +87,11 @@ bench: env
 
 gpu-check:
 	$(GPU_PYTHON) scripts/gpu_check.py
+
+# CONFIG: further keys; PYTHON_THERE: version of Python on the other machine
+gpu-pack: env
+	$(BIN)/python scripts/gpu_pack.py make --preset $(or $(PRESET),half-hour) $(addprefix --configfile ,$(CONFIG)) \
+		$(addprefix --python ,$(PYTHON_THERE))
 
 gpu-paper:
 	$(GPU_PYTHON) scripts/gpu_paper.py --preset $(or $(PRESET),paper) --minutes $(MINUTES)
