@@ -8,6 +8,7 @@
 # make test-release   environment, transformers and lm-eval, then released models in both
 # make test-browser   environment and Playwright, then the pages in a headless browser
 # make test-packaging  environment and tools for crates, deployment, storage and recipes, then tests with these
+# make test-pack   environment, then a pack for a GPU machine, rehearsed on the CPU: docs/gpu.md
 # make bench       environment, then the benchmarks
 # make gpu-check   checks and measurements on a machine with a GPU, at most 8 minutes: docs/gpu.md
 # make gpu-pack    a folder for a GPU machine without a network: make gpu-pack PRESET=half-hour
@@ -27,7 +28,7 @@ MINUTES ?= 20
 GPU_PYTHON = PYTHONPATH=src $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
 .DEFAULT_GOAL := all
-.PHONY: all env test test-runs test-long test-pythons test-slurm test-recorder test-release test-browser test-packaging bench lock gpu-check gpu-pack gpu-paper check-demo demo-release mutants plan generated lint format report clean-env
+.PHONY: all env test test-runs test-long test-pythons test-slurm test-recorder test-release test-browser test-packaging test-pack bench lock gpu-check gpu-pack gpu-paper check-demo demo-release mutants plan generated lint format report clean-env
 
 all: env
 	$(BIN)/snakemake --cores all
@@ -81,6 +82,10 @@ test-browser: env
 test-packaging: env
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.txt -r tests/packaging/requirements.txt
 	$(BIN)/python -m pytest tests/packaging
+
+# without pip's registry, or the environment with torch of test-pythons, the test is skipped and says so
+test-pack: env
+	$(BIN)/python -m pytest tests/pack
 
 bench: env
 	for script in tests/benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done

@@ -17,5 +17,4 @@ if ! command -v python > /dev/null; then # jobs call `python`
     ln -sf "$(command -v "$python")" "$pack/bin/python"
     export PATH="$PATH:$pack/bin"
 fi
-export GIT_PYTHON_REFRESH=quiet # Snakemake's dependency otherwise refuses a machine without git
 PYTHONPATH="$PWD/src:$pack/site${PYTHONPATH:+:$PYTHONPATH}" exec "$python" scripts/gpu_pack.py --folder "$pack" "$@"

@@ -7,6 +7,7 @@ their paths in the checkout, `config.yaml`, `pack.sh`, and `pack.json` with the 
 import hashlib
 import json
 import lzma
+import os
 import re
 import shutil
 import subprocess
@@ -72,12 +73,17 @@ def training_files(runs: Runs) -> list[str]:
 
 
 def unpack(folder: Path) -> None:
-    """Decompress the files of a pack to their paths in the checkout; files that are there stay."""
+    """Decompress the files of a pack to their paths in the checkout; files that are there stay.
+
+    All get the same time, by which Snakemake judges that none was made from a newer one.
+    """
+    made = (folder / MANIFEST).stat().st_mtime
     for packed in sorted((folder / FILES).rglob("*.xz")):
         path = packed.relative_to(folder / FILES).with_suffix("")
         if not path.exists():
             with replacing(path) as temporary, lzma.open(packed) as source, temporary.open("wb") as target:
                 shutil.copyfileobj(source, target)
+            os.utime(path, (made, made))
 
 
 def code_digest(project: Path) -> str:
