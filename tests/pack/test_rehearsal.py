@@ -91,15 +91,21 @@ def machine(packed, tmp_path):
         os.killpg(machine.session["pid"], signal.SIGKILL)
 
 
+def jobs_done(status: str) -> tuple[int, int]:
+    """How many jobs of how many are done."""
+    found = re.search(r"jobs: (\d+) of (\d+) are done", status)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
 def test_a_killed_session_is_continued_and_five_figures_and_the_claims_come_out_of_its_archive(machine):
-    assert "is running" in machine.pack("run", "--minutes", "2", "--device", "cpu")
-    first = machine.root / "results/tiny/checkpoints/iteration_000000.safetensors"
-    machine.wait(first.exists)
+    assert "is running" in machine.pack("run", "--minutes", "3", "--device", "cpu")
+    machine.wait(lambda: jobs_done(machine.pack("status"))[0] >= 2)
     chosen = config.read_yaml(machine.root / "results/tiny/gpu/config.yaml")
     os.killpg(machine.session["pid"], signal.SIGKILL)
     machine.wait(lambda: "stopped in stage workflow" in machine.pack("status"))
     with zipfile.ZipFile(machine.root / machine.pack("collect").strip()) as early:
         assert {"tiny/gpu/session.json", "tiny/gpu/log.txt", "manifest.json"} <= set(early.namelist())
+    first = machine.root / "results/tiny/checkpoints/iteration_000000.safetensors"
     written = first.stat().st_mtime_ns
 
     assert "is running" in machine.pack("run")
@@ -109,8 +115,8 @@ def test_a_killed_session_is_continued_and_five_figures_and_the_claims_come_out_
     assert config.read_yaml(machine.root / "results/tiny/gpu/config.yaml") == chosen
     iterations = chosen["train"]["iterations"]
     assert f"training: iteration {iterations} of {iterations}" in status
-    done, count = re.search(r"jobs: (\d+) of (\d+) are done", status).groups()
-    assert done == count
+    done, count = jobs_done(status)
+    assert done == count > 0
     assert not re.search(r"rule (prepare_text|tokenize_text|join_tokens)", machine.log)
 
     archive = machine.root / machine.pack("collect").strip()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 import yaml
 
 from tests.small import ROOT
@@ -79,6 +80,15 @@ def test_a_session_runs_until_the_last_of_its_processes_is_killed(session):
         assert time.monotonic() < end
         time.sleep(0.05)
     assert "stopped in stage workflow" in status(session)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_a_machine_without_a_gpu_starts_nothing(session):
+    (session.folder / "session.json").unlink()
+    with pytest.raises(InputError, match=r"config key compute\.device: found cuda, expected cpu"):
+        start(session, 25, "cuda")
+    assert not session.state
+    assert not session.config.exists()
 
 
 # --- config and status -----------------------------------------------------------------------------------------------

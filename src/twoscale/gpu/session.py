@@ -23,6 +23,7 @@ from twoscale.errors import InputError
 from twoscale.files import replacing
 from twoscale.gpu import pack
 from twoscale.gpu.schedule import schedule
+from twoscale.machine import check_cuda
 from twoscale.workflow import RESULTS, Runs
 
 # Shares of the whole time: of the check at most, and for what follows training.
@@ -86,13 +87,19 @@ class Session:
 
 
 def start(session: Session, minutes: float, device: str | None) -> str:
-    """Start the session in the background, or continue it; a sentence. Time and device are those of the first start."""
+    """Start the session in the background, or continue it; a sentence. Time and device are those of the first start.
+
+    Raises InputError where there is no CUDA device to start on.
+    """
     session.folder.mkdir(parents=True, exist_ok=True)
     if session.is_running:
         return f"{session.folder}: a session is running already."
     if not session.state:
-        session.configure(**({"compute": {"device": device}} if device else {}))
-        session.note(started=time.time(), minutes=minutes, device=session.runs.config.compute.device)
+        device = device or session.runs.config.compute.device
+        if device == "cuda":
+            check_cuda("config key compute.device")
+        session.configure(compute={"device": device})
+        session.note(started=time.time(), minutes=minutes, device=device)
     with session.log.open("a", encoding="utf-8") as log:
         subprocess.Popen(
             _own(session, "work"), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
