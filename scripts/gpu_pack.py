@@ -14,12 +14,12 @@ def main() -> None:
     from twoscale.gpu import archive, pack, session, status
 
     actions = {
-        "make": lambda options: pack.make(options.folder, options.preset, options.configfile, options.python),
-        "run": lambda options: session.start(session.Session(options.folder), options.minutes, options.device),
-        "status": lambda options: status.status(session.Session(options.folder)),
-        "collect": lambda options: archive.collect(session.Session(options.folder)),
-        "work": lambda options: session.work(session.Session(options.folder)),
-        "measure": lambda options: session.measure(session.Session(options.folder)),
+        "make": lambda o: pack.make(o.folder, o.preset, o.configfile, o.python),
+        "run": lambda o: session.start(session.Session(o.folder), o.minutes, o.device, o.wait),
+        "status": lambda o: status.status(session.Session(o.folder)),
+        "collect": lambda o: archive.collect(session.Session(o.folder)),
+        "work": lambda o: session.work(session.Session(o.folder)),
+        "measure": lambda o: session.measure(session.Session(o.folder)),
     }
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("action", choices=actions, help="work and measure are called by run")
@@ -29,6 +29,7 @@ def main() -> None:
     parser.add_argument("--python", default="3.12", help="make: version of Python on the other machine")
     parser.add_argument("--minutes", type=float, default=25, help="run: whole time, figures included")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="run: in place of compute.device")
+    parser.add_argument("--wait", action="store_true", help="run: until all is done, for a batch job")
     command.run(lambda options: print(actions[options.action](options)), parser)
 
 

@@ -2,14 +2,13 @@
 
 import json
 import os
-import signal
-import subprocess
 import sys
 import time
 import zipfile
 from pathlib import Path
 
 import pandas as pd
+import psutil
 import pytest
 import torch
 import yaml
@@ -24,7 +23,7 @@ from twoscale.gpu.session import Session, start
 from twoscale.gpu.status import status
 
 RUN = Path("results/tiny")
-STATE = {"started": time.time() - 600, "minutes": 25.0, "device": "cpu", "stage": "workflow"}
+STATE = {"minutes": 25.0, "device": "cpu", "stage": "workflow"}
 CHECKED = {"check": {"status": 0, "seconds": 210.4}}
 METRICS = "iteration,loss,tokens_per_s,run_left_s\n10,5.5,256,90.5\n"
 
@@ -40,7 +39,7 @@ def session(tmp_path, monkeypatch) -> Session:
     session = Session(Path("gpu-pack"))
     session.folder.mkdir(parents=True)
     session.log.touch()
-    session.note(**STATE)
+    session.note(started=time.time() - 600, **STATE)
     return session
 
 
@@ -53,32 +52,34 @@ def add(path: str, content: bytes | str = b"content") -> None:
 
 # --- lock --------------------------------------------------------------------------------------------------------
 
-HOLDER = """
-import os, subprocess, sys
+WORKER = """
 from pathlib import Path
-from twoscale.gpu.session import Session
-with Session(Path("gpu-pack")).locked() as lock:
-    child = subprocess.Popen(["sleep", "600"], pass_fds=[lock])
-    print(child.pid, flush=True)
-    sys.stdin.read()
+from twoscale.gpu.session import Session, _stage
+session = Session(Path("gpu-pack"))
+with session.locked() as lock:
+    _stage(session, "workflow", ["sleep", "600"], lock)
 """
+
+
+def wait_until(happened) -> None:
+    end = time.monotonic() + 120
+    while not happened():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def test_a_session_runs_until_the_last_of_its_processes_is_killed(session):
     assert not session.is_running
-    holder = subprocess.Popen([sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    child = int(holder.stdout.readline())
-    assert session.is_running
+    worker = psutil.Popen([sys.executable, "-c", WORKER])
+    wait_until(worker.children)
+    (child,) = worker.children()
     assert start(session, 25, None) == "results/tiny/gpu: a session is running already."
     assert "stage workflow is running" in status(session)
-    holder.kill()
-    holder.wait()
+    worker.kill()
+    worker.wait()
     assert session.is_running
-    os.kill(child, signal.SIGKILL)
-    end = time.monotonic() + 60
-    while session.is_running:
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    child.kill()
+    wait_until(lambda: not session.is_running)
     assert "stopped in stage workflow" in status(session)
 
 
@@ -154,7 +155,7 @@ def test_an_archive_of_a_session_that_has_only_started_says_what_it_is(session):
     assert (manifest["run"], manifest["commit"], manifest["modified"]) == ("tiny", "0" * 40, False)
     assert manifest["versions"]["torch"]
     assert manifest["hours"] == pytest.approx(1 / 6, abs=0.01)
-    assert manifest["session"] == STATE
+    assert manifest["session"] == session.state
 
 
 def test_a_checkout_of_other_code_is_modified(session):
@@ -168,7 +169,7 @@ def test_figures_tables_and_logs_are_collected_and_what_is_large_or_of_another_r
         add(name, METRICS if name.endswith(".csv") else b"content")
     for name in ("fig1.pdf", "fig2.svg", "claims.md", "fig3.pdf"):
         Path("results", name).write_bytes(b"shown")
-    os.utime("results/fig3.pdf", (0, STATE["started"] - 1))
+    os.utime("results/fig3.pdf", (0, session.state["started"] - 1))
     add("tables/loop_metrics.parquet")  # aggregated, so nothing is read of trajectories
     content = collected(session)
     names = {"fig1.pdf", "fig2.svg", "claims.md", "tiny/gpu/session.json", "tiny/tables/loop_metrics.parquet"}

@@ -80,10 +80,12 @@ def unpack(folder: Path) -> None:
     made = (folder / MANIFEST).stat().st_mtime
     for packed in sorted((folder / FILES).rglob("*.xz")):
         path = packed.relative_to(folder / FILES).with_suffix("")
-        if not path.exists():
-            with replacing(path) as temporary, lzma.open(packed) as source, temporary.open("wb") as target:
+        if path.exists():
+            continue
+        with replacing(path) as temporary:
+            with lzma.open(packed) as source, temporary.open("wb") as target:
                 shutil.copyfileobj(source, target)
-            os.utime(path, (made, made))
+            os.utime(temporary, (made, made))
 
 
 def code_digest(project: Path) -> str:

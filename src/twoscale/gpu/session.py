@@ -86,10 +86,11 @@ class Session:
             return True
 
 
-def start(session: Session, minutes: float, device: str | None) -> str:
+def start(session: Session, minutes: float, device: str | None, wait: bool = False) -> str:
     """Start the session in the background, or continue it; a sentence. Time and device are those of the first start.
 
-    Raises InputError where there is no CUDA device to start on.
+    With `wait` it returns when the session has ended, for a batch job. Raises InputError where there is no CUDA device
+    to start on.
     """
     session.folder.mkdir(parents=True, exist_ok=True)
     if session.is_running:
@@ -101,9 +102,10 @@ def start(session: Session, minutes: float, device: str | None) -> str:
         session.configure(compute={"device": device})
         session.note(started=time.time(), minutes=minutes, device=device)
     with session.log.open("a", encoding="utf-8") as log:
-        subprocess.Popen(
-            _own(session, "work"), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-        )
+        command, inputs = _own(session, "work"), subprocess.DEVNULL
+        worker = subprocess.Popen(command, stdin=inputs, stdout=log, stderr=log, start_new_session=True)
+    if wait:
+        return f"{session.folder}: the session has ended with exit status {worker.wait()}."
     return f"{session.folder}: the session of {session.state['minutes']:g} minutes is running."
 
 
