@@ -8,8 +8,10 @@
 # make test-release   environment, transformers and lm-eval, then released models in both
 # make test-browser   environment and Playwright, then the pages in a headless browser
 # make test-packaging  environment and tools for crates, deployment, storage and recipes, then tests with these
+# make test-pack   environment, then a pack for a GPU machine, rehearsed on the CPU: docs/gpu.md
 # make bench       environment, then the benchmarks
 # make gpu-check   checks and measurements on a machine with a GPU, at most 8 minutes: docs/gpu.md
+# make gpu-pack    a folder for a GPU machine without a network: make gpu-pack PRESET=half-hour
 # make gpu-paper   trains preset paper for some minutes from its last state: make gpu-paper MINUTES=20
 # make plan        the cost of a run: make plan, make plan PRESET=paper TFLOPS=100, make plan CONFIG=my.yaml
 # make check-demo  compares the demo in results/ with the released one: docs/release.md
@@ -26,7 +28,7 @@ MINUTES ?= 20
 GPU_PYTHON = PYTHONPATH=src $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
 .DEFAULT_GOAL := all
-.PHONY: all env test test-runs test-long test-pythons test-slurm test-recorder test-release test-browser test-packaging bench lock gpu-check gpu-paper check-demo demo-release mutants plan generated lint format report clean-env
+.PHONY: all env test test-runs test-long test-pythons test-slurm test-recorder test-release test-browser test-packaging test-pack bench lock gpu-check gpu-pack gpu-paper check-demo demo-release mutants plan generated lint format report clean-env
 
 all: env
 	$(BIN)/snakemake --cores all
@@ -81,11 +83,20 @@ test-packaging: env
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.txt -r tests/packaging/requirements.txt
 	$(BIN)/python -m pytest tests/packaging
 
+# without pip's registry, or the environment with torch of test-pythons, the test is skipped and says so
+test-pack: env
+	$(BIN)/python -m pytest tests/pack
+
 bench: env
 	for script in tests/benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
 
 gpu-check:
 	$(GPU_PYTHON) scripts/gpu_check.py
+
+# CONFIG: further keys; PYTHON_THERE: version of Python on the other machine
+gpu-pack: env
+	$(BIN)/python scripts/gpu_pack.py make --preset $(or $(PRESET),half-hour) $(addprefix --configfile ,$(CONFIG)) \
+		$(addprefix --python ,$(PYTHON_THERE))
 
 gpu-paper:
 	$(GPU_PYTHON) scripts/gpu_paper.py --preset $(or $(PRESET),paper) --minutes $(MINUTES)
