@@ -6,10 +6,10 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 own=$("$BIN/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 version_of_torch=3.12
-without_torch=$(printf 'tests/unit/test_%s.py ' config_loading config_sections config_reference fingerprint preflight \
-    summaries bootstrap)
-with_torch=$(printf 'tests/unit/test_%s.py ' attention batched batches checkpoints compile criteria engine linear loss \
-    measures model noise processes rms_norm spectrum train_segment training)
+shopt -s nullglob
+without_torch=(tests/unit/test_{config_loading,config_sections,config_reference,fingerprint,preflight,summaries,bootstrap}.py)
+with_torch=(tests/unit/test_{attention,batched,batches,checkpoints,compile,contract,criteria,engine,fake_cuda*,gpu_check,gpu_pieces}.py
+    tests/unit/test_{linear,loss,measures,model,noise,processes,rms_norm,spectrum,training,trajectories}.py)
 
 # A command named python3.x may be a shim without that version behind it, so each candidate is asked.
 interpreter() {
@@ -41,9 +41,7 @@ for version in 3.11 3.12 3.13; do
         continue
     fi
     echo "Python $version"
-    # conftest.py imports torch
-    # shellcheck disable=SC2086
-    run_tests --noconftest $without_torch
+    run_tests --noconftest "${without_torch[@]}"  # conftest.py imports torch
     PYTHONPATH=src "$folder/bin/python" -m snakemake -n --quiet all --config preset=tiny run=pythons > /dev/null || failed=1
     [ "$version" = "$version_of_torch" ] || continue
     if ! reason=$(timeout 300 "$folder/bin/python" tests/old_torch.py 2>&1); then
@@ -51,7 +49,6 @@ for version in 3.11 3.12 3.13; do
         continue
     fi
     echo "Python $version with $("$folder/bin/python" -c 'import torch; print("torch", torch.__version__)')"
-    # shellcheck disable=SC2086
-    run_tests $with_torch
+    run_tests "${with_torch[@]}"
 done
 exit "$failed"
