@@ -17,7 +17,7 @@
 # make check-demo  compares the demo in results/ with the released one: docs/release.md
 # make demo-release  runs the demo and keeps its tables, figures and verdicts in docs/demo-release
 # make mutants     plants faults in the core and sees which the tests notice: make mutants MUTANTS=20 MODULE=model/noise
-# make test-pythons  config, planning, analyses and figures on the other versions of Python that are installed
+# make test-pythons  other versions of Python that are installed: tests without torch, and tests with the oldest torch
 # make lock        locks envs/*.lock.txt again after a change of requirements.txt: make lock CPU_WHEELS=FOLDER-OR-PAGE
 # make generated   JSON schema, paper.yaml and docs/config.md from the config classes
 PYTHON ?= python3
@@ -55,7 +55,8 @@ test-runs: env
 test-long: env
 	$(BIN)/python -m pytest -m long
 
-# Everything that needs no torch, in an environment per version that is kept between calls.
+# What needs no torch, and model, training and exits with the oldest torch, in an environment per version that is kept
+# between calls.
 test-pythons: env
 	BIN=$(BIN) tests/pythons.sh
 

@@ -79,8 +79,9 @@ def test_the_script_ends_in_one_sentence_without_a_gpu(tmp_path):
     environment = {"PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240, env=environment)
     assert done.returncode == 1
-    assert done.stderr.startswith("error: device cuda: found no CUDA device")
-    assert done.stderr.count("\n") == 1
+    *warned, sentence = done.stderr.splitlines()
+    assert sentence.startswith("error: device cuda: found no CUDA device")
+    assert all("] No CUDA runtime is found" in line for line in warned)  # by torch, if it is a build for CUDA
 
 
 def test_missing_packages_are_named_before_anything_is_imported():

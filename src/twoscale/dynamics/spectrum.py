@@ -27,7 +27,7 @@ from twoscale.dynamics.late_path import LatePath, mean_spiral_cosine
 from twoscale.dynamics.own_block import HeldKV, Leading, OwnBlocks, OwnStep
 from twoscale.dynamics.trajectories import Columns, batches, flat, token_keys
 from twoscale.model.checkpoints import LoadedCheckpoint
-from twoscale.model.interface import CausalAttention, LoopedModel, run_stages
+from twoscale.model.interface import CausalAttention, LoopedModel, any_weight, run_stages
 
 PLACES = ("first", "end of text", "after end of text", "other")
 PER = 1e6  # training tokens that `frequency` refers to
@@ -112,9 +112,13 @@ class Loops:
         model: The model, in float64.
         config: Loop steps, window and the rest.
         loops: Loop steps after which a group passes its state on (trajectories.loops).
+
+    Raises:
+        InputError: As `own_block.check_precision`.
     """
 
     def __init__(self, model: LoopedModel, config: SpectrumConfig, loops: int) -> None:
+        own_block.check_precision(any_weight(model))
         self.model, self.config, self.loops = model, config, loops
 
     def settle(self, group: int, entered: Tensor, start: Tensor) -> Settled:
