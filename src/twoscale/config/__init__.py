@@ -1,15 +1,14 @@
 """The config: sections and their checks, layers and runs, and the identities derived from them."""
 
-from twoscale.config.definitions import NOISE_STD, THRESHOLD_TYPES, ModelSizes, check_threshold
+from twoscale.config.definitions import BYTES_VOCAB_SIZE, NOISE_STD, ModelSizes, boundary_label, group_label
 from twoscale.config.identity import (
     CHARACTERS_PER_TOKEN,
     FILE_SOURCES,
     RUNTIME_KEYS,
     TextQuota,
-    boundary_label,
+    absent_values,
     checkpoint_iterations,
     complete,
-    group_label,
     plain,
     runtime,
     text_label,
@@ -20,6 +19,7 @@ from twoscale.config.identity import (
 )
 from twoscale.config.loading import (
     DEFAULT_PRESET,
+    IMPORTERS,
     PRESETS,
     PROJECT,
     RENAMED,
@@ -30,6 +30,7 @@ from twoscale.config.loading import (
     checked,
     merge,
     model_config_class,
+    modules_by_name,
     preset,
     read_yaml,
     runs,
@@ -38,7 +39,6 @@ from twoscale.config.loading import (
     user_values,
 )
 from twoscale.config.sections import (
-    BYTES_VOCAB_SIZE,
     GPT2_VOCAB_SIZE,
     SECTIONS,
     CalibrationConfig,
@@ -68,6 +68,7 @@ from twoscale.config.sections import (
     TrajectoriesConfig,
     VariantsConfig,
 )
+from twoscale.config.thresholds import THRESHOLD_TYPES, check_threshold
 
 __all__ = [
     "BYTES_VOCAB_SIZE",
@@ -75,6 +76,7 @@ __all__ = [
     "DEFAULT_PRESET",
     "FILE_SOURCES",
     "GPT2_VOCAB_SIZE",
+    "IMPORTERS",
     "NOISE_STD",
     "PRESETS",
     "PROJECT",
@@ -114,6 +116,7 @@ __all__ = [
     "TrainConfig",
     "TrajectoriesConfig",
     "VariantsConfig",
+    "absent_values",
     "boundary_label",
     "check_threshold",
     "checked",
@@ -122,6 +125,7 @@ __all__ = [
     "group_label",
     "merge",
     "model_config_class",
+    "modules_by_name",
     "plain",
     "preset",
     "read_yaml",

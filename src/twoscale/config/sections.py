@@ -7,7 +7,6 @@ Defaults are the values of the paper (arXiv 2509.23314). Sources: "§" is a sect
 
 import re
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -21,22 +20,15 @@ from pydantic import (
     model_validator,
 )
 
-from twoscale.config.definitions import NOISE_STD, THRESHOLD_TYPES, ModelSizes, check_threshold
-from twoscale.config.identity import (
-    FILE_SOURCES,
-    boundary_label,
-    checkpoint_iterations,
-    group_label,
-    whole_sequences,
-)
+from twoscale.config.definitions import BYTES_VOCAB_SIZE, NOISE_STD, ModelSizes
+from twoscale.config.identity import FILE_SOURCES, checkpoint_iterations, whole_sequences
+from twoscale.config.thresholds import THRESHOLD_TYPES, check_threshold
 from twoscale.errors import InputError, did_you_mean
 
 # Names of runs and criteria, which are also names of folders and files: safe in a shell.
 FILE_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 
-# Number of token ids of the tokenizers whose size is not configurable.
-GPT2_VOCAB_SIZE = 50257
-BYTES_VOCAB_SIZE = 257  # 256 bytes and the end of text
+GPT2_VOCAB_SIZE = 50257  # number of token ids of GPT-2's tokenizer
 HALF = 0.5  # share of the state in the blend that the projection may start from
 COMMIT = r"[0-9a-f]{40}"
 
@@ -432,29 +424,6 @@ class ModelConfig(ModelSizes, Section):
         source="ours",
         optional=True,
     )
-
-    @property
-    def group_labels(self) -> tuple[str, ...]:
-        """Names of the groups in tables: "4", "5-6", "7"."""
-        return tuple(group_label(group) for group in self.groups)
-
-    @property
-    def boundary_labels(self) -> tuple[str, ...]:
-        """Names of the boundaries in tables: between successive groups "4->5-6", "5-6->7".
-
-        Around the only group of a model "prelude->3-6" ("embedding->3-6" without unlooped layers before it), and
-        "3-6->coda" where unlooped layers follow.
-        """
-        if len(self.groups) != 1:
-            return tuple(boundary_label(left, right) for left, right in pairwise(self.group_labels))
-        (core,), (label,) = self.groups, self.group_labels
-        entry = f"{'prelude' if core[0] > 1 else 'embedding'}->{label}"
-        return (entry, f"{label}->coda") if core[-1] < self.num_layers else (entry,)
-
-    @property
-    def typical_loops(self) -> int:
-        """The whole number of loop steps next to `mean_loops`, at least 1."""
-        return max(1, round(self.mean_loops))
 
     @model_validator(mode="after")
     def _check_heads(self) -> Self:
@@ -1310,7 +1279,7 @@ class ControlsConfig(Section):
 
 
 class Derived:
-    """Values derived from several sections. Config and ConfigSlice share them."""
+    """Values derived from several sections. A job that needs one has it in its slice, by its name."""
 
     def _sequences(self, tokens: int) -> int:
         return whole_sequences(tokens, self.model.context_length)

@@ -14,7 +14,8 @@ import numpy as np
 
 from twoscale import progress
 from twoscale.config import BYTES_VOCAB_SIZE
-from twoscale.data.token_ids import CHARACTER_TO_BYTE, id_dtype
+from twoscale.data.token_files import id_dtype
+from twoscale.data.token_ids import CHARACTER_TO_BYTE
 from twoscale.errors import InputError, first_line
 from twoscale.json import parse
 
