@@ -492,15 +492,19 @@ class Runs:
         """Param: fingerprint of an entry script, of further modules by dotted name, and of all that they import."""
         return fingerprint(self.scripts / f"{script}.py", *modules)
 
+    def tokenizer_code(self, script: str) -> Callable:
+        """Param function: like `code`, with the module that is imported by name for the tokenizer of the run."""
+        return lambda wildcards: self.code(script, *configs.modules_of_tokenizer(self._of(wildcards)[1]))
+
     def torch_code(self, script: str) -> Callable:
-        """Param function: like `code`, with the modules that are imported by name for the model of the run.
+        """Param function: like `code`, with the modules that are imported by name for model and tokenizer of the run.
 
         It also covers the defaults of the optional keys of `model` and `train`, which slices and identities leave out.
         """
 
         def param(wildcards: Any) -> str:
             config = self._of(wildcards)[1]
-            code = self.code(script, *configs.modules_by_name(config.model))
+            code = self.code(script, *configs.modules_of_model(config), *configs.modules_of_tokenizer(config))
             return _digest([code, configs.absent_values(config.model, config.train)])
 
         return param
@@ -1001,7 +1005,7 @@ def _digest(value: Any) -> str:
 
 
 def table_columns(*names: str) -> str:
-    """Param: the columns of the tables that a rule writes, as one canonical JSON string; measures have no name there."""
+    """Param: the columns of the tables that a rule writes, and the type of measures, as one canonical JSON string."""
     measures = {name: {"": tables.MEASURE_TYPE} if name in tables.MEASURED else {} for name in names}
     return canonical_json({name: tables.columns(name) | measures[name] for name in names})
 

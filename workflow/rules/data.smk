@@ -127,7 +127,7 @@ rule tokenize_text:
         mem_mb=growing(1000),
         runtime=growing(240),
     params:
-        **script("tokenize_text"),
+        **script("tokenize_text") | dict(code=runs.tokenizer_code("tokenize_text")),
         config=runs.slice(tokenizer=lambda config: config.tokenizer.name),
     shell:
         JOB

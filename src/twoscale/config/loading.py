@@ -35,6 +35,8 @@ Study = Callable[[Config], dict[str, Any]]
 
 # model.source -> module with a function `open_published`, which opens weights that were not trained here.
 IMPORTERS = {"published": "twoscale.model.published.weights"}
+# tokenizer.name -> module with a function `load_published`, which opens the file of a tokenizer that is not built in.
+TOKENIZERS = {"published": "twoscale.data.published_tokenizer"}
 
 # Old dotted key -> new dotted key. A section without a dot stands for its remaining keys too.
 RENAMED = {
@@ -227,10 +229,16 @@ def model_config_class(architecture: Any) -> type[ModelConfig]:
     )
 
 
-def modules_by_name(model: ModelConfig) -> list[str]:
+def modules_of_model(config: Config) -> list[str]:
     """Modules that jobs import by their names, and only for such a model: its architecture, and the importer."""
-    own = [f"twoscale.model.{model.architecture}"] if model.architecture != "transformer" else []
-    return own + ([IMPORTERS[model.source]] if model.source in IMPORTERS else [])
+    architecture, source = config.model.architecture, config.model.source
+    own = [f"twoscale.model.{architecture}"] if architecture != "transformer" else []
+    return own + ([IMPORTERS[source]] if source in IMPORTERS else [])
+
+
+def modules_of_tokenizer(config: Config) -> list[str]:
+    """Modules that jobs import by their names, and only for such a tokenizer."""
+    return [TOKENIZERS[config.tokenizer.name]] if config.tokenizer.name in TOKENIZERS else []
 
 
 def _module(name: str) -> Any:
