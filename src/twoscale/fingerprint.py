@@ -23,13 +23,11 @@ LIBRARY = Path("src", "twoscale")  # relative to the project
 EXCLUDED = frozenset(
     f"twoscale.{name}"
     for name in (
-        *("config.identity", "config.loading", "config.messages", "config.reference", "config.sections", "tables"),
-        *("command", "errors", "files", "fingerprint", "kept", "launch", "machine", "progress", "workflow"),
+        *("config", "config.identity", "config.loading", "config.messages", "config.reference", "config.sections"),
+        *("tables", "command", "errors", "files", "fingerprint", "kept", "launch", "machine", "progress", "workflow"),
         *("training.environment", "training.metrics_log"),
     )
 )
-# Covered in place of the package, which offers the names of all its modules: what jobs compute with a config.
-REPLACED = {"twoscale.config": "twoscale.config.definitions"}
 
 EMPTY = "Module()"  # the syntax tree of a module that has at most a docstring
 # fields of syntax nodes that hold statements, or nodes that hold statements
@@ -156,9 +154,8 @@ def _files(project: Path, name: str) -> Iterator[Path]:
     if parts[0] != LIBRARY.name:
         return
     for module in (".".join(parts[:end]) for end in range(1, len(parts) + 1)):
-        if module in EXCLUDED:
-            return
-        if (file := _module_file(project, REPLACED.get(module, module))) and normalised(file) != EMPTY:
+        file = None if module in EXCLUDED else _module_file(project, module)
+        if file and normalised(file) != EMPTY:
             yield file
 
 

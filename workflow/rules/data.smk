@@ -128,7 +128,10 @@ rule tokenize_text:
         runtime=growing(240),
     params:
         **script("tokenize_text") | dict(code=runs.tokenizer_code("tokenize_text")),
-        config=runs.slice(tokenizer=lambda config: config.tokenizer.name),
+        config=runs.slice(
+            tokenizer=lambda config: config.tokenizer.name,
+            num_ids=lambda config: config.tokenizer.num_ids,
+        ),
     shell:
         JOB
 

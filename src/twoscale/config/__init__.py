@@ -1,6 +1,9 @@
-"""The config: sections and their checks, layers and runs, and the identities derived from them."""
+"""The config: sections and their checks, layers and runs, and the identities derived from them.
 
-from twoscale.config.definitions import BYTES_VOCAB_SIZE, NOISE_STD, ModelSizes, boundary_label, group_label
+What is offered here reaches jobs as values in their params. Formulas that jobs compute themselves are imported from
+`twoscale.config.definitions` and `twoscale.config.thresholds`, so that fingerprints cover them.
+"""
+
 from twoscale.config.identity import (
     CHARACTERS_PER_TOKEN,
     FILE_SOURCES,
@@ -41,6 +44,7 @@ from twoscale.config.loading import (
     user_values,
 )
 from twoscale.config.sections import (
+    BYTES_VOCAB_SIZE,
     GPT2_VOCAB_SIZE,
     SECTIONS,
     CalibrationConfig,
@@ -70,7 +74,6 @@ from twoscale.config.sections import (
     TrajectoriesConfig,
     VariantsConfig,
 )
-from twoscale.config.thresholds import THRESHOLD_TYPES, check_threshold
 
 __all__ = [
     "BYTES_VOCAB_SIZE",
@@ -79,14 +82,12 @@ __all__ = [
     "FILE_SOURCES",
     "GPT2_VOCAB_SIZE",
     "IMPORTERS",
-    "NOISE_STD",
     "PRESETS",
     "PROJECT",
     "RENAMED",
     "RUNTIME_KEYS",
     "SECTIONS",
     "STUDIES",
-    "THRESHOLD_TYPES",
     "TOKENIZERS",
     "VARIANT_KEYS",
     "CalibrationConfig",
@@ -102,7 +103,6 @@ __all__ = [
     "FiguresConfig",
     "LensConfig",
     "ModelConfig",
-    "ModelSizes",
     "OracleConfig",
     "ParetoConfig",
     "PathIndependenceConfig",
@@ -120,12 +120,9 @@ __all__ = [
     "TrajectoriesConfig",
     "VariantsConfig",
     "absent_values",
-    "boundary_label",
-    "check_threshold",
     "checked",
     "checkpoint_iterations",
     "complete",
-    "group_label",
     "merge",
     "model_config_class",
     "modules_of_model",

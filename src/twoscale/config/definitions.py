@@ -1,6 +1,6 @@
-"""What jobs compute with a config: constants, sizes of a model, names of groups.
+"""What jobs compute with the section `model` of a config: the noise, sizes of a model, names of groups.
 
-The fingerprint of the code covers this module for every job that has a config. Everything else that a job needs of the
+The fingerprint of the code covers this module for every job with a model. Everything else that a job needs of the
 config reaches it as a value in its params. Nothing here needs pydantic, so a released model contains this module as it
 is (`twoscale.export`).
 """
@@ -8,7 +8,6 @@ is (`twoscale.export`).
 import math
 from itertools import pairwise
 
-BYTES_VOCAB_SIZE = 257  # ids of the tokenizer of bytes: 256 bytes and the end of text
 NOISE_STD = math.sqrt(2 / 5)  # of the initial state, before truncation at three deviations ([G])
 
 

@@ -20,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from twoscale.config.definitions import BYTES_VOCAB_SIZE, NOISE_STD, ModelSizes
+from twoscale.config.definitions import NOISE_STD, ModelSizes
 from twoscale.config.identity import FILE_SOURCES, checkpoint_iterations, whole_sequences
 from twoscale.config.thresholds import THRESHOLD_TYPES, check_threshold
 from twoscale.errors import InputError, did_you_mean
@@ -28,7 +28,9 @@ from twoscale.errors import InputError, did_you_mean
 # Names of runs and criteria, which are also names of folders and files: safe in a shell.
 FILE_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 
-GPT2_VOCAB_SIZE = 50257  # number of token ids of GPT-2's tokenizer
+# Number of token ids of the tokenizers whose size is not configurable.
+GPT2_VOCAB_SIZE = 50257
+BYTES_VOCAB_SIZE = 257  # 256 bytes and the end of text
 HALF = 0.5  # share of the state in the blend that the projection may start from
 COMMIT = r"[0-9a-f]{40}"
 

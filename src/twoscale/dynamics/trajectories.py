@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from twoscale import tables
-from twoscale.config import PathTypesConfig, TrajectoriesConfig, boundary_label
+from twoscale.config import PathTypesConfig, TrajectoriesConfig
+from twoscale.config.definitions import boundary_label
 from twoscale.data.batches import HeldOut
 from twoscale.dynamics import measures, path_types, vectors
 from twoscale.dynamics.path_types import LoopPath
