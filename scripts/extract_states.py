@@ -5,7 +5,7 @@ import torch
 from twoscale import command
 from twoscale.data.batches import open_held_out
 from twoscale.data.tokenizer import load_tokenizer
-from twoscale.dynamics.trajectories import save_states
+from twoscale.dynamics.states import save_states
 from twoscale.model.checkpoints import open_checkpoint
 
 

@@ -3,7 +3,7 @@
 import json
 
 from twoscale import command
-from twoscale.data.shards import read_digest
+from twoscale.data.token_files import read_digest
 from twoscale.model.checkpoints import save_untrained
 
 

@@ -3,7 +3,8 @@
 import sys
 
 from twoscale import command
-from twoscale.data.shards import TokenShard, join_tokens
+from twoscale.data.shards import join_tokens
+from twoscale.data.token_files import TokenShard
 
 
 def main(arguments) -> None:

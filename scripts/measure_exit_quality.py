@@ -7,7 +7,6 @@ import pandas as pd
 import torch
 
 from twoscale import command, tables
-from twoscale.config import whole_sequences
 from twoscale.data.batches import open_held_out
 from twoscale.exits.benchmark import measure_quality
 from twoscale.exits.probe import open_probe
@@ -19,8 +18,7 @@ def main(arguments) -> None:
     config, exits = arguments.config, arguments.config.exits
     torch.set_num_threads(arguments.threads)
     checkpoint = open_checkpoint(arguments.checkpoint, config, exits.dtype)
-    sequences = whole_sequences(exits.quality_tokens, config.model.context_length)
-    text = open_held_out(arguments.val, arguments.metadata, config.model, sequences)
+    text = open_held_out(arguments.val, arguments.metadata, config.model, config.sequences)
     if config.criterion_files:
         try_criteria(checkpoint, text.inputs[0], exits)
     measured = measure_quality(checkpoint, text, exits, open_probe(arguments.probe, checkpoint))

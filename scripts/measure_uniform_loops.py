@@ -4,7 +4,6 @@ import pandas as pd
 import torch
 
 from twoscale import command, tables
-from twoscale.config import whole_sequences
 from twoscale.data.batches import open_held_out
 from twoscale.exits.scaling import measure_uniform_loops
 from twoscale.model.checkpoints import open_checkpoint
@@ -14,8 +13,7 @@ def main(arguments) -> None:
     config, exits = arguments.config, arguments.config.exits
     torch.set_num_threads(arguments.threads)
     checkpoint = open_checkpoint(arguments.checkpoint, config, exits.dtype)
-    sequences = whole_sequences(exits.quality_tokens, config.model.context_length)
-    text = open_held_out(arguments.val, arguments.metadata, config.model, sequences)
+    text = open_held_out(arguments.val, arguments.metadata, config.model, config.sequences)
     rows = pd.DataFrame(measure_uniform_loops(checkpoint, text, exits))
     tables.write("uniform_loops", rows.assign(run=config.run), arguments.uniform_loops)
 

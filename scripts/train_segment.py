@@ -7,7 +7,7 @@ import torch
 
 from twoscale import command
 from twoscale.config import ConfigSlice
-from twoscale.data.shards import TokenShard, read_digest
+from twoscale.data.token_files import TokenShard, read_digest
 from twoscale.training.trainer import Segment, SegmentPaths, TrainingData, train_segment
 
 
@@ -17,8 +17,9 @@ def main(arguments) -> None:
     torch.set_num_threads(config.train.cpu_threads)
     data = TrainingData.open(TokenShard(arguments.train, arguments.val, arguments.metadata), config)
     paths = SegmentPaths(*(getattr(arguments, name) for name in SegmentPaths.__dataclass_fields__))
-    segment = Segment(arguments.until, identity | {"data": read_digest(arguments.metadata)}, run=arguments.run)
-    train_segment(config, data, segment, paths)
+    identity = identity | {"data": read_digest(arguments.metadata)}
+    version = arguments.kept.version if arguments.kept else ""
+    train_segment(config, data, Segment(arguments.until, identity, run=arguments.run, version=version), paths)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from twoscale.config import ConfigSlice, ModelConfig, Section, TrainConfig, plain
 from twoscale.config.messages import build
+from twoscale.config.sections import Derived
 from twoscale.data.batches import HeldOut
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import LoopedModel
@@ -54,9 +55,20 @@ def train_config(**changes: Any) -> TrainConfig:
     return build(TrainConfig, TRAIN | changes, "train")
 
 
-def job_config(**sections: Any) -> ConfigSlice:
-    """The config of a job, with the small model and training config unless others are given."""
+class Sections(Derived):
+    """Some sections of a config, to derive values from."""
+
+    def __init__(self, sections: dict[str, Any]) -> None:
+        self.__dict__.update(sections)
+
+
+def job_config(*derived: str, **sections: Any) -> ConfigSlice:
+    """The config of a job, with the small model and training config unless others are given.
+
+    `derived`: names of values that are derived from the sections.
+    """
     values = {"seed": 1, "device": "cpu", "run": "small", "model": model_config(), "train": train_config()} | sections
+    values |= {name: getattr(Sections(values), name) for name in derived}
     return ConfigSlice({name: plain(v) if isinstance(v, Section) else v for name, v in values.items()})
 
 

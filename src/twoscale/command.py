@@ -19,6 +19,7 @@ from twoscale.config import ConfigSlice
 from twoscale.errors import InputError
 from twoscale.files import DISK_ERRORS
 from twoscale.machine import check_cuda
+from twoscale.training import environment
 
 
 def parser(
@@ -64,7 +65,7 @@ def run(main: Callable[[argparse.Namespace], None], parser: argparse.ArgumentPar
         arguments = parser.parse_args()
         # generate.py and others have their own parser
         if (job := getattr(arguments, "kept", None)) is not None:
-            kept.run(job, lambda: compute(main, arguments))
+            kept.run(job.within(_environment(job, arguments)), lambda: compute(main, arguments))
         else:
             compute(main, arguments)
         sys.stdout.flush()  # what cannot be written is known here, not while the interpreter ends
@@ -80,6 +81,14 @@ def run(main: Callable[[argparse.Namespace], None], parser: argparse.ArgumentPar
         if isinstance(error, OSError):
             _discard_output()
         sys.exit(f"error: {problem}")
+
+
+def _environment(job: kept.Job, arguments: argparse.Namespace) -> dict[str, Any]:
+    """What the bits of a job depend on besides its code and config: kernels, and threads that are no part of these."""
+    if job.device == "cuda":
+        check_cuda("config key compute.device")
+    threads = {"threads": arguments.threads} if job.device == "cpu" and hasattr(arguments, "threads") else {}
+    return environment.kernels(job.device) | threads
 
 
 def compute(main: Callable[[argparse.Namespace], None], arguments: argparse.Namespace) -> None:

@@ -1,32 +1,41 @@
-"""Fingerprint of the code behind a rule, independent of comments, docstrings and formatting.
+"""Fingerprint of the code of a rule, independent of comments, docstrings and formatting.
 
-It covers the syntax tree of an entry script and of all library modules that it imports, directly or indirectly.
-Snakemake tracks it as a param: an edit that can change a result reruns the rules that import it, other edits rerun
-nothing.
+It covers the syntax tree of an entry script and of all library modules that it imports, directly or indirectly, and of
+a user's file with an exit criterion the modules of the user that it imports. Snakemake tracks it as a param: an edit
+that can change a result reruns the rules that import it, other edits rerun nothing.
 """
 
 import ast
 import hashlib
+import sysconfig
 from collections.abc import Iterable, Iterator
 from functools import cache
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from twoscale.errors import InputError, did_you_mean, first_line
 
 LIBRARY = Path("src", "twoscale")  # relative to the project
 
-# Modules and packages that no fingerprint covers. The values of `config` and the columns of `tables` reach a rule in
-# its params. The others handle arguments, messages, files and planning, and determine no number. `json` is covered,
-# because the keys of random streams are hashes of canonical JSON.
+# Modules of the library that no fingerprint covers. The values of `config` and the columns of `tables` reach a rule in
+# its params. The others handle arguments, messages, processes, files and planning, and determine no number. `json` is
+# covered, because the keys of random streams are hashes of canonical JSON.
 EXCLUDED = frozenset(
-    {"config", "tables", "command", "progress", "errors", "files", "kept", "workflow", "fingerprint", "machine"}
+    f"twoscale.{name}"
+    for name in (
+        *("config", "config.identity", "config.loading", "config.messages", "config.reference", "config.sections"),
+        *("tables", "command", "errors", "files", "fingerprint", "kept", "launch", "machine", "progress", "workflow"),
+        *("training.environment", "training.metrics_log"),
+    )
 )
 
+EMPTY = "Module()"  # the syntax tree of a module that has at most a docstring
 # fields of syntax nodes that hold statements, or nodes that hold statements
 BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
+@cache
 def fingerprint(script: Path, *modules: str) -> str:
     """Hexadecimal digest of `script`, of further modules, and of all library modules that they import.
 
@@ -50,13 +59,16 @@ def fingerprint(script: Path, *modules: str) -> str:
 
 
 def criterion_file_fingerprint(path: str, name: str) -> str:
-    """Hexadecimal digest of a user's file with the exit criterion `name`.
+    """Hexadecimal digest of a user's file with the exit criterion `name`, and of the modules that it imports.
+
+    They are those of the library and others on the search path of Python, except installed packages.
 
     Raises:
-        InputError: if the file is missing, is not Python code or does not define the name.
+        InputError: if the file or a module is not Python code, or the file is missing or does not define the name.
     """
     try:
-        digest = hashlib.sha256(normalised(Path(path)).encode()).hexdigest()[:16]
+        texts = map(normalised, _users_files(Path(path)))
+        digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
         defined = defined_names(_parse(Path(path)))
     except (OSError, SyntaxError, ValueError, MemoryError, RecursionError) as error:  # the parser's stack is small
         raise InputError(
@@ -114,7 +126,8 @@ def imported(path: Path) -> tuple[Path, ...]:
 def _statements(node: ast.AST) -> Iterator[ast.AST]:
     """`node` and all statements in it, also those inside functions and branches, but no expressions."""
     yield node
-    for field in BLOCKS:
+    for_annotations = isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+    for field in ("orelse",) if for_annotations else BLOCKS:
         for child in getattr(node, field, ()):
             yield from _statements(child)
 
@@ -134,15 +147,55 @@ def _imported_names(node: ast.AST, package: tuple[str, ...]) -> Iterator[str]:
 def _files(project: Path, name: str) -> Iterator[Path]:
     """Files that Python executes to import the dotted `name`: __init__.py of each package, and the module itself.
 
-    There are none if the name is outside the library or excluded. A name that is not a module, such as a function,
-    yields the files of the module before it.
+    There are none if the name is outside the library or excluded, and none without a statement. A name that is not a
+    module, such as a function, yields the files of the module before it.
     """
     parts = name.split(".")
-    if parts[0] != LIBRARY.name or EXCLUDED.intersection(parts[1:2]):
+    if parts[0] != LIBRARY.name:
         return
-    for end in range(1, len(parts) + 1):
-        if file := _module_file(project, ".".join(parts[:end])):
+    for module in (".".join(parts[:end]) for end in range(1, len(parts) + 1)):
+        file = None if module in EXCLUDED else _module_file(project, module)
+        if file and normalised(file) != EMPTY:
             yield file
+
+
+def _users_files(file: Path) -> list[Path]:
+    """A user's file, the user's modules that it imports, directly or indirectly, and the library files of them all."""
+    project = _project(Path(__file__))
+    modules, library, unread = {file: ""}, set(), [file]
+    while unread:
+        path = unread.pop()
+        package = modules[path].split(".")[: None if path.stem == "__init__" else -1]
+        for name in {name for node in _statements(_parse(path)) for name in _imported_names(node, tuple(package))}:
+            library.update(_files(project, name))
+            new = {found: module for module, found in _located(name) if found not in modules}
+            modules |= new
+            unread += new
+    return [*sorted(modules, key=modules.__getitem__), *sorted(_closure(library))]
+
+
+def _located(name: str) -> Iterator[tuple[str, Path]]:
+    """A module outside the library and the packages that hold it, with their files; those installed are left out."""
+    parts, folders = name.split("."), None
+    if parts[0] == LIBRARY.name:
+        return
+    for module in (".".join(parts[:end]) for end in range(1, len(parts) + 1)):
+        spec = PathFinder.find_spec(module, folders)
+        if spec is None or _is_installed(spec.origin):
+            return
+        if spec.origin is not None and spec.origin.endswith(".py"):
+            yield module, Path(spec.origin)
+        folders = spec.submodule_search_locations
+        if folders is None:
+            return
+
+
+def _is_installed(origin: str | None) -> bool:
+    """Whether a module is part of Python or of an installed package, whose version the environment fixes."""
+    if origin is None:
+        return False
+    folders = {"site-packages", "dist-packages"}
+    return bool(folders & set(Path(origin).parts)) or Path(origin).is_relative_to(sysconfig.get_path("stdlib"))
 
 
 @cache

@@ -2,18 +2,20 @@
 
 Snakemake removes the outputs of a job before it runs the job again. So a job that has succeeded links its outputs (hard
 links) into a folder under `results/{run}/.kept/`, with a manifest: the digests of all that the result depends on, and
-of the outputs. A job that finds a manifest of the same inputs, and intact files, restores them. Only the latest result
-of each job is kept, and the folder may be removed at any time.
+of the outputs. A job that finds a manifest of the same code, config, environment and inputs, and intact files, restores
+them. Only the latest result of each job is kept, and the folder may be removed at any time.
 
 An optimizer state between two segments of training is temporary, so it is not kept. Its segment is restored only if
 later segments can be restored up to one whose optimizer state is kept; the temporary file is then empty.
 """
 
+import hashlib
 import json
 import os
+import shutil
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -31,7 +33,7 @@ class Job:
 
     folder: where its result is kept. version: digest of its code and config. inputs: files that the result depends on.
     outputs: files to keep. temporary: outputs that are removed once the next job is done. later: folders of the jobs
-    that depend on the temporary outputs, in order.
+    that depend on the temporary outputs, in order. device: the one that it computes on.
     """
 
     folder: Path
@@ -40,11 +42,17 @@ class Job:
     outputs: Sequence[str]
     temporary: Sequence[str]
     later: Sequence[Path]
+    device: str = "cpu"
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         values = json.loads(text)
         return cls(**values | {"folder": Path(values["folder"]), "later": [Path(path) for path in values["later"]]})
+
+    def within(self, environment: Mapping[str, Any]) -> Self:
+        """The same job with a version that also depends on an environment, which may change the bits of its result."""
+        text = canonical_json([self.version, environment])
+        return replace(self, version=hashlib.sha256(text.encode()).hexdigest()[:16])
 
 
 @dataclass(frozen=True)
@@ -105,12 +113,24 @@ def restore(job: Job, result: Result) -> None:
     """Link the kept files to the outputs, each in one step; temporary outputs that were not kept become empty files."""
     for path in (*job.outputs, *job.temporary):
         if path in result.outputs:
-            link(job.folder / result.outputs[path], path)
+            link_or_copy(job.folder / result.outputs[path], path)
         else:
             with replacing(path):
                 pass
         os.utime(path)
     print(f"restored the kept result; to compute it again, remove {job.folder}", file=sys.stderr)
+
+
+def link_or_copy(source: Path, path: str) -> None:
+    """Make `path` a hard link, or a copy where the system refuses one.
+
+    It does for files of other users, on file systems without hard links, and for a file with too many.
+    """
+    try:
+        link(source, path)
+    except OSError:
+        with replacing(path) as temporary:
+            shutil.copyfile(source, temporary)
 
 
 def keep(job: Job, inputs: dict[str, str]) -> None:

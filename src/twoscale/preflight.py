@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from twoscale.config import FILE_SOURCES, Config
+from twoscale.data.source_files import find_files
 from twoscale.errors import InputError
 from twoscale.machine import check_cuda, check_disk
 from twoscale.model.flops import BYTES, parameters
@@ -55,9 +56,6 @@ def check(
 def check_text(config: Config) -> None:
     """Refuse a data.path without a file that data.source reads."""
     if config.data.source in FILE_SOURCES:
-        # imported here: with it comes pyarrow, which plans without text need not wait for
-        from twoscale.data.text_files import find_files
-
         find_files(Path(config.data.path), config.data.source)
 
 

@@ -50,8 +50,9 @@ CLAIM_TABLES = {
 # Statistics over the tokens of one sequence.
 SEQUENCE_STATISTICS = {name: STATISTICS[name] for name in ("mean", "count", "nulls")}
 
-# Tables with further float32 columns: one per registered measure, after the declared columns.
+# Tables with further columns of this type: one per registered measure, after the declared columns.
 MEASURED = ("trajectories", "token_paths")
+MEASURE_TYPE = "float32"
 
 # table -> column -> dtype; the keys of a row come first.
 COLUMNS: dict[str, dict[str, str]] = {
@@ -770,9 +771,9 @@ def _check_columns(table: str, schema: pa.Schema, path: str | Path) -> None:
             f"{path}: found the columns {', '.join(schema.names)}; expected those of the table '{table}': {expected}."
         )
     for name in further:
-        if schema.field(name).type != _arrow_type("float32"):
+        if schema.field(name).type != _arrow_type(MEASURE_TYPE):
             raise InputError(
-                f"{path}: found the measure '{name}' with type {schema.field(name).type}, expected float32."
+                f"{path}: found the measure '{name}' with type {schema.field(name).type}, expected {MEASURE_TYPE}."
             )
 
 
@@ -782,7 +783,8 @@ def _schema(table: str, units: Mapping[str, str]) -> pa.Schema:
     if bool(units) != (table in MEASURED):
         raise ValueError(f"table {table}: measures {list(units)} given, {'none' if units else 'at least one'} expected")
     fields = [pa.field(name, _arrow_type(dtype)) for name, dtype in COLUMNS[table].items()]
-    fields += [pa.field(name, pa.float32(), metadata={"unit": unit} if unit else None) for name, unit in units.items()]
+    measure = _arrow_type(MEASURE_TYPE)
+    fields += [pa.field(name, measure, metadata={"unit": unit} if unit else None) for name, unit in units.items()]
     return pa.schema(fields)
 
 

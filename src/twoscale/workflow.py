@@ -22,6 +22,7 @@ from twoscale.analysis import release as releases
 from twoscale.canonical import canonical_json
 from twoscale.config import Config, CriterionConfig, DownloadConfig, ExitsConfig, ModelConfig
 from twoscale.config.messages import build
+from twoscale.data import source_files
 from twoscale.errors import InputError
 from twoscale.escaping import rst
 from twoscale.export.released import check_released
@@ -39,11 +40,13 @@ GPT2 = "results/gpt2.tiktoken"
 NOTHING = "(?!)"  # a regular expression that matches nothing
 TOKENIZER = "tokenizer.json"
 PROBE = "probe.safetensors"
+SOURCE_DIGEST = "source.digest"  # of the files of data.path that the text was read from
 OPTIMIZER = ".optimizer.safetensors"  # end of the names of optimizer states
 KEPT = ".kept"  # folder of a run with results that reruns restore
 REPORT_RESULTS = "results/report/results.json"  # figure -> sentences, written with the first page of the report
 MANIFEST = "published.json"  # of a model from the hub, written when its download is complete
 RESULTS = "results"
+TRAINING_TABLES = ("training", "training_loops")  # that train_segment writes
 TRAINING_MB = 16000  # of a training job on a node, at its first attempt
 RELEASE_STAGES = ("claims", "released_tables")  # files of rules that released tables need besides those of figures
 # Further files of a published model that may name its end of text.
@@ -201,6 +204,20 @@ class Runs:
     def data_file(self, name: str) -> Callable:
         """Input function: a file of the text or tokens that the run trains on."""
         return lambda wildcards: f"results/{self.data_run(self._of(wildcards)[0])}/data/{name}"
+
+    def source_digest(self, wildcards: Any) -> str:
+        """Param function: digest of the files of data.path; empty for other sources.
+
+        Where the files are gone, as in results that were copied alone, the digest that prepare_text has recorded.
+        """
+        run, config = self._of(wildcards)
+        if config.data.source not in configs.FILE_SOURCES:
+            return ""
+        record = Path(f"results/{run}/data/{SOURCE_DIGEST}")
+        try:
+            return source_files.digest(Path(config.data.path), config.data.source)
+        except (InputError, OSError):
+            return record.read_text().strip() if record.is_file() else ""
 
     def text_files(self, wildcards: Any) -> list[str]:
         """Input function: the text that the run trains on, one file per shard."""
@@ -421,7 +438,7 @@ class Runs:
         """Param function: the part of the config that a rule depends on, as one canonical JSON string.
 
         Args:
-            names: Sections of the config, or "run", "seed", "device".
+            names: Sections or derived values of the config, or "run", "seed", "device".
             derived: Further values, as functions of the Config.
 
         One string, because Snakemake compares several params as a set.
@@ -444,7 +461,8 @@ class Runs:
         """Param function: the slice for exit criteria on a grid, with the code of users' criteria.
 
         `grid` and `criterion` are wildcards unless given; without either of the latter it is about all criteria.
-        `sections` are further ones, `derived` further values, as functions of the Config.
+        `sequences` is the number of held-out ones that quality_tokens make. `sections` are further names and `derived`
+        further values, as for `slice`.
         """
 
         def param(wildcards: Any) -> str:
@@ -453,8 +471,12 @@ class Runs:
                 exits = exits.model_copy(update={"criteria": {name: exits.criteria[name]}})
             files = criterion_files(exits.criteria)
             names = ("run", "seed", "device", "model", *sections)
-            own = {"exits": lambda config: exits, "criterion_files": lambda config: files}
-            return self.slice(*names, **own, **derived)(wildcards)
+            own = {
+                "exits": lambda config: exits,
+                "criterion_files": lambda config: files,
+                "sequences": lambda config: configs.whole_sequences(exits.quality_tokens, config.model.context_length),
+            }
+            return self.slice(*names, **own | derived)(wildcards)
 
         return param
 
@@ -470,13 +492,20 @@ class Runs:
         """Param: fingerprint of an entry script, of further modules by dotted name, and of all that they import."""
         return fingerprint(self.scripts / f"{script}.py", *modules)
 
+    def tokenizer_code(self, script: str) -> Callable:
+        """Param function: like `code`, with the module that is imported by name for the tokenizer of the run."""
+        return lambda wildcards: self.code(script, *configs.modules_of_tokenizer(self._of(wildcards)[1]))
+
     def torch_code(self, script: str) -> Callable:
-        """Param function: like `code`, with the module of the run's architecture, which is imported by its name."""
-        built_in = self.code(script)
+        """Param function: like `code`, with the modules that are imported by name for model and tokenizer of the run.
+
+        It also covers the defaults of the optional keys of `model` and `train`, which slices and identities leave out.
+        """
 
         def param(wildcards: Any) -> str:
-            architecture = self._of(wildcards)[1].model.architecture
-            return built_in if architecture == "transformer" else self.code(script, f"twoscale.model.{architecture}")
+            config = self._of(wildcards)[1]
+            code = self.code(script, *configs.modules_of_model(config), *configs.modules_of_tokenizer(config))
+            return _digest([code, configs.absent_values(config.model, config.train)])
 
         return param
 
@@ -491,10 +520,10 @@ class Runs:
         def param(wildcards: Any, input: Any, output: Any) -> str:
             following = later(wildcards)
             temporary = [file for file in output if file.endswith(OPTIMIZER) and following]
-            tracked = canonical_json([code(wildcards), config(wildcards), tables])
             job = {
                 "folder": kept_folder(wildcards.run, output[0]),
-                "version": hashlib.sha256(tracked.encode()).hexdigest()[:16],
+                "version": _digest([code(wildcards), config(wildcards), tables]),
+                "device": self._of(wildcards)[1].compute.device,
                 "inputs": sorted(file for file in input if not file.endswith(OPTIMIZER)),
                 "outputs": [file for file in output if file not in temporary],
                 "temporary": temporary,
@@ -503,6 +532,11 @@ class Runs:
             return f"{file_options(wildcards, input, output)} --kept {shlex.quote(canonical_json(job))}"
 
         return param
+
+    def training_version(self, wildcards: Any) -> str:
+        """The version under which `kept_files` keeps a segment of training."""
+        code = self.torch_code("train_segment")(wildcards)
+        return _digest([code, self.training_identity(wildcards), table_columns(*TRAINING_TABLES)])
 
     def later_checkpoints(self, wildcards: Any) -> list[str]:
         """The checkpoints of the run after the wildcard `iteration`."""
@@ -966,9 +1000,14 @@ def kept_folder(run: str, output: str) -> str:
     return str(Path("results", run, KEPT, name).with_suffix(""))
 
 
+def _digest(value: Any) -> str:
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:16]
+
+
 def table_columns(*names: str) -> str:
-    """Param: the columns of the tables that a rule writes, as one canonical JSON string."""
-    return canonical_json({name: tables.columns(name) for name in names})
+    """Param: the columns of the tables that a rule writes, and the type of measures, as one canonical JSON string."""
+    measures = {name: {"": tables.MEASURE_TYPE} if name in tables.MEASURED else {} for name in names}
+    return canonical_json({name: tables.columns(name) | measures[name] for name in names})
 
 
 def growing(amount: int) -> Callable:

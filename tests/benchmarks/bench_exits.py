@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from twoscale.config import ModelConfig
-from twoscale.dynamics import measures
+from twoscale.dynamics import vectors
 from twoscale.exits.criteria import ExitCriterion, make_criterion
 from twoscale.exits.decoder import Decoder, DecoderOptions
 from twoscale.exits.parallel import LoopCounts, ParallelKV, evaluate
@@ -124,8 +124,8 @@ def thresholds(bench: Benchmark) -> list[tuple[str, float]]:
     groups = [part.states for part in trace if part.stage is not None and part.stage.is_group]
     updates = [[x_new - x for x, x_new in pairwise(states)] for states in groups]
     statistic = {
-        "step_norm": [measures.norm(update) for group in updates for update in group],
-        "acceleration": [measures.acceleration(new, old) for group in updates for old, new in pairwise(group)],
+        "step_norm": [vectors.norm(update) for group in updates for update in group],
+        "acceleration": [vectors.acceleration(new, old) for group in updates for old, new in pairwise(group)],
     }
     values = {name: torch.cat([part.flatten() for part in parts]) for name, parts in statistic.items()}
     return [(name, values[name].quantile(share).item()) for name in values for share in SHARES]

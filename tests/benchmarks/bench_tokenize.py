@@ -28,8 +28,9 @@ from twoscale import tables
 from twoscale.config import DataConfig, DownloadConfig, TextQuota, plain
 from twoscale.data import gpt2
 from twoscale.data.ingestion import Collection, prepare_text
-from twoscale.data.shards import TokenShard, tokenize_text
+from twoscale.data.shards import tokenize_text
 from twoscale.data.text import iter_shards
+from twoscale.data.token_files import TokenShard
 from twoscale.data.tokenizer import load_tokenizer
 from twoscale.errors import InputError
 

@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.small import ROOT
+from twoscale.canonical import canonical_json
 from twoscale.command import sentence
 from twoscale.errors import InputError
 from twoscale.files import check_writable, replacing
+from twoscale.machine import cuda_devices
 
 OTHER = 12345  # id of a user
 SCRIPT = """
@@ -142,3 +144,41 @@ def test_a_folder_is_writable_if_files_can_be_made_and_found_in_it(mode, refused
         with foreign_user(), pytest.raises(InputError) if refused else nullcontext():
             check_writable(folder)
         folder.chmod(0o700)
+
+
+KEPT = """
+import sys
+from pathlib import Path
+from twoscale import command
+parser = command.parser("", files=("output",))
+parser.add_argument("--threads", type=int)
+command.run(lambda arguments: arguments.output.write_text("computed"), parser)
+"""
+
+
+def kept_job(folder, threads=1, device="cpu", **variables):
+    """What a job with a result cache says; it may restore the result of an earlier call."""
+    output = folder / "output"
+    output.unlink(missing_ok=True)
+    job = {"folder": str(folder / ".kept"), "version": "1", "inputs": [], "outputs": [str(output)]}
+    job |= {"temporary": [], "later": [], "device": device}
+    options = {"--config": "{}", "--kept": canonical_json(job), "--output": output, "--threads": threads}
+    command = [sys.executable, "-c", KEPT, *(str(part) for pair in options.items() for part in pair)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")} | variables
+    done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, check=False)
+    assert output.exists() == (done.returncode == 0)
+    return done.stderr
+
+
+def test_a_result_is_restored_only_with_the_same_kernels_and_threads(tmp_path):
+    assert kept_job(tmp_path) == ""
+    assert "restored the kept result" in kept_job(tmp_path)
+    assert kept_job(tmp_path, ATEN_CPU_CAPABILITY="default") == ""
+    assert kept_job(tmp_path, MKL_CBWR="COMPATIBLE") == ""
+    assert kept_job(tmp_path) == ""  # the latest result alone is kept
+    assert kept_job(tmp_path, threads=2) == ""
+
+
+@pytest.mark.skipif(cuda_devices() > 0, reason="this machine has a CUDA device")
+def test_a_job_for_cuda_where_there_is_none_is_one_sentence(tmp_path):
+    assert kept_job(tmp_path, device="cuda").startswith("error: config key compute.device: found cuda, expected cpu")

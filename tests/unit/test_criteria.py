@@ -8,6 +8,7 @@ import torch
 
 from tests import reference_engine
 from twoscale import config
+from twoscale.config.thresholds import THRESHOLD_TYPES
 from twoscale.errors import InputError
 from twoscale.exits.criteria import CRITERIA, keep_rows, make_criterion, raise_failure, register
 from twoscale.exits.criterion_file import configured_criteria, load_criterion
@@ -538,7 +539,7 @@ def test_an_unknown_criterion_is_refused_with_the_known_names():
 
 def test_config_and_criteria_know_the_same_names():
     """The criterion `probe` is made of a file of the run."""
-    assert config.THRESHOLD_TYPES.keys() == CRITERIA.keys() | {"probe"}
+    assert THRESHOLD_TYPES.keys() == CRITERIA.keys() | {"probe"}
 
 
 def test_a_built_in_criterion_needs_a_type_of_threshold_in_the_config():

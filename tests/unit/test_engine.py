@@ -7,7 +7,7 @@ import torch
 
 from tests import reference_engine
 from tests.small import model_config
-from twoscale.dynamics.measures import kl_divergence
+from twoscale.dynamics.vectors import kl_divergence
 from twoscale.errors import InputError
 from twoscale.exits.compiled_steps import cache_folder, has_compiler
 from twoscale.exits.criteria import CRITERIA, ExitCriterion, make_criterion

@@ -22,16 +22,37 @@ def main():
     return near.value, deep.value
 '''
 
+NEAR = '''"""Near."""
+import twoscale.far
+from twoscale import config, tables
+from twoscale.config.definitions import value as one
+from twoscale.training.metrics_log import value as shown
+value = f"{1:>3}"
+'''
+
+DEEP = """
+from typing import TYPE_CHECKING
+from . import sibling
+from ..cousins.second import value
+if TYPE_CHECKING:
+    import twoscale.stranger
+else:
+    import twoscale.cousins.third
+"""
+
 MODULES = {
     "__init__.py": '"""The library."""\n',
-    "near.py": '"""Near."""\nimport twoscale.far\nfrom twoscale import config, tables\nvalue = f"{1:>3}"\n',
+    "near.py": NEAR,
     "far.py": "value = [1, None, ()]\n",
     "inner/__init__.py": "value = 2\n",
-    "inner/deep.py": "from . import sibling\nfrom ..cousins.second import value\n",
+    "inner/deep.py": DEEP,
     "inner/sibling.py": "value = 3\n",
     "cousins/second.py": "value = 4\n",
+    "cousins/third.py": "value = 4\n",
     "config/__init__.py": "from twoscale.config import sections\n",
     "config/sections.py": "value = 5\n",
+    "config/definitions.py": "value = 5\n",
+    "training/metrics_log.py": "value = 6\n",
     "tables.py": "value = 6\n",
     "stranger.py": "value = 7\n",
     "figures/fig3.py": "from twoscale.figures import style\n",
@@ -49,6 +70,8 @@ COVERED = [
             "inner/deep.py",
             "inner/sibling.py",
             "cousins/second.py",
+            "cousins/third.py",
+            "config/definitions.py",
         )
     ),
 ]
@@ -93,7 +116,11 @@ def test_a_statement_anywhere_among_the_imports_counts(project, path):
 
 
 @pytest.mark.parametrize(
-    "name", ["config/__init__.py", "config/sections.py", "tables.py", "stranger.py", "figures/fig3.py"]
+    "name",
+    [
+        *("config/__init__.py", "config/sections.py", "tables.py", "training/metrics_log.py"),
+        *("stranger.py", "figures/fig3.py"),
+    ],
 )
 def test_modules_that_are_excluded_or_not_imported_do_not_count(project, name):
     before = digest(project)
@@ -131,7 +158,7 @@ def test_the_fingerprint_does_not_depend_on_the_folder(project, tmp_path_factory
 
 
 # Also checks that all Python versions yield the same: run the test with each.
-GOLDEN = "0ff865e39a74d9b1"
+GOLDEN = "a4ffe3d77f80ada7"
 
 
 def test_the_fingerprint_is_the_same_on_every_python(project):
@@ -174,3 +201,42 @@ def test_a_criterion_that_a_file_lacks_is_answered_with_the_nearest_class(tmp_pa
     path = tmp_path / "another.py"  # parsed files are cached
     path.write_text("from elsewhere import *\n")
     assert len(fingerprint.criterion_file_fingerprint(str(path), "Any")) == 16
+
+
+HELPERS = {
+    "helper.py": "from mine.inner import value\n",
+    "mine/__init__.py": "",
+    "mine/inner.py": "from . import sibling\nimport numpy, json, gone\nvalue = 1\n",
+    "mine/sibling.py": "from twoscale.exits.oracle import settled_from\n",
+    "stranger.py": "value = 1\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [(name, name != "stranger.py") for name in HELPERS],
+)
+def test_the_modules_that_a_criterion_file_imports_count(tmp_path, monkeypatch, name, counts):
+    digests = []
+    for edited in (False, True):
+        folder = tmp_path / str(edited)
+        for helper, text in HELPERS.items():
+            (folder / helper).parent.mkdir(parents=True, exist_ok=True)
+            (folder / helper).write_text(text)
+        if edited:
+            add_statement(folder / name)
+        file = folder / "criterion.py"
+        file.write_text("import helper\nclass Mine: ...\n")
+        with monkeypatch.context() as patch:
+            patch.syspath_prepend(folder)
+            digests.append(fingerprint.criterion_file_fingerprint(str(file), "Mine"))
+    assert (digests[0] != digests[1]) == counts
+
+
+def test_the_library_modules_that_a_criterion_file_imports_count_but_no_installed_package(tmp_path):
+    file = tmp_path / "criterion.py"
+    file.write_text("import torch.nn.functional, os, numpy\nfrom twoscale.exits.oracle import settled_from\n")
+    found = fingerprint._users_files(file)
+    assert found[0] == file
+    assert all(path.is_relative_to(LIBRARY) for path in found[1:])
+    assert LIBRARY / "exits/oracle.py" in found

@@ -26,9 +26,10 @@ from twoscale.data import hub, ingestion
 from twoscale.data.batches import open_held_out
 from twoscale.data.ingestion import Parts, PendingPart
 from twoscale.data.published_tokenizer import load_published
-from twoscale.data.shards import TokenShard, join_tokens, read_digest
+from twoscale.data.shards import join_tokens
 from twoscale.data.text import Document, iter_shards, rows
 from twoscale.data.text_files import local_documents
+from twoscale.data.token_files import TokenShard, read_digest
 from twoscale.data.tokenizer import load_tokenizer, train_bpe
 from twoscale.exits.criteria import make_criterion
 from twoscale.exits.criterion_file import load_criterion

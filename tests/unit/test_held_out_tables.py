@@ -13,6 +13,7 @@ from twoscale import tables
 from twoscale.config import ExitsConfig, LensConfig, OracleConfig, PathTypesConfig, ScalingConfig, TrajectoriesConfig
 from twoscale.data.batches import held_out_sequences
 from twoscale.dynamics import independence, trajectories
+from twoscale.dynamics.states import save_states
 from twoscale.exits import benchmark, lens, regret, scaling
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import initialise
@@ -62,7 +63,9 @@ def table_of(name, folder):
         case "uniform_loops":
             rows = list(scaling.measure_uniform_loops(CHECKPOINT, CHOSEN, exits()))
         case "lens":
-            config = small.job_config(model=MODEL.config, lens=LensConfig(batch_size=2))
+            config = small.job_config(
+                "lens_steps", "lens_other_loops", model=MODEL.config, lens=LensConfig(batch_size=2)
+            )
             rows = list(lens.measure_lens(CHECKPOINT, CHOSEN, config))
         case "scaling_quality":
             rows = list(scaling.measure_scaling(CHECKPOINT, CHOSEN, ScalingConfig(loops=(LOOPS,), batch_size=2)))
@@ -113,7 +116,7 @@ def test_the_held_out_loss_scaling_and_quality_agree_on_every_sequence():
 def test_saved_states_are_those_of_the_trajectories(tmp_path, place):
     trajectory = table_of("trajectories", tmp_path)
     path = tmp_path / "states.safetensors"
-    trajectories.save_states(CHECKPOINT, CHOSEN[place : place + 1], ["w"] * T, LOOPS, path)
+    save_states(CHECKPOINT, CHOSEN[place : place + 1], ["w"] * T, LOOPS, path)
     with safe_open(path, framework="np") as file:
         states, header = file.get_tensor("states"), json.loads(file.metadata()["twoscale"])
     assert header["sequence"] == CHOSEN.sequences[place]

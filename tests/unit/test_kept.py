@@ -1,5 +1,6 @@
 """kept: a rerun restores the result of the same job, and nothing else."""
 
+import errno
 import os
 import random
 import signal
@@ -83,6 +84,25 @@ def test_another_code_or_config_computes_and_only_the_latest_result_is_kept(proj
     assert len(files) == len(project.outputs) + 1
     project.rerun("1")
     assert project.computed == 3
+
+
+def test_another_environment_computes_and_the_same_one_restores(project):
+    job, environments = project.job(), [{"torch": "2.13.0"}, {"torch": "2.13.0"}, {"torch": "2.14.0"}, {}]
+    for environment, computed in zip(environments, (1, 1, 2, 3), strict=True):
+        kept.run(job.within(environment), lambda: project.compute("1"))
+        assert project.computed == computed
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EXDEV, errno.EMLINK])
+def test_a_result_that_cannot_be_linked_is_copied(project, monkeypatch, number):
+    def refuse(*arguments):
+        raise OSError(number, os.strerror(number))
+
+    first = project.rerun()
+    monkeypatch.setattr(os, "link", refuse)
+    assert project.rerun() == first
+    assert project.computed == 1
+    assert project.outputs[0].stat().st_nlink == 1
 
 
 def test_further_outputs_of_the_job_compute(project):

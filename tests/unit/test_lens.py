@@ -11,8 +11,9 @@ from twoscale import config, tables
 from twoscale.analysis.summaries import summarise_lens
 from twoscale.config import LensConfig
 from twoscale.errors import InputError
-from twoscale.exits import lens as lenses
-from twoscale.exits.lens import Pass, lost_again, measure_lens, measure_tokens
+from twoscale.exits import sequence_pass
+from twoscale.exits.lens import lost_again, measure_lens
+from twoscale.exits.sequence_pass import Pass, measure_tokens
 from twoscale.figures import lens as figure_module
 from twoscale.figures import style
 from twoscale.model.interface import CausalAttention
@@ -47,7 +48,9 @@ def checkpoint(**changes):
 
 def job(model, **keys):
     """The slice of a job: 3 mean loops, so the loop steps 0 to 24."""
-    return small.job_config(model=model.config, lens=LensConfig(**{"batch_size": 2} | keys))
+    return small.job_config(
+        "lens_steps", "lens_other_loops", model=model.config, lens=LensConfig(**{"batch_size": 2} | keys)
+    )
 
 
 def rows_of(subject, **keys):
@@ -128,7 +131,7 @@ def test_the_shares_of_lost_predictions_follow_the_paths_of_the_tokens():
 def test_the_batch_and_the_size_of_the_parts_change_nothing(monkeypatch):
     subject = checkpoint()
     whole = rows_of(subject, batch_size=3)
-    monkeypatch.setattr(lenses, "LOGITS_AT_A_TIME", 1)  # one token at a time
+    monkeypatch.setattr(sequence_pass, "LOGITS_AT_A_TIME", 1)  # one token at a time
     keys = ["sequence", "group", "k"]
     parts = rows_of(subject, batch_size=1).sort_values(keys, ignore_index=True)
     pd.testing.assert_frame_equal(whole.sort_values(keys, ignore_index=True), parts, rtol=1e-9)

@@ -12,18 +12,19 @@ from tests.small import held_out
 from twoscale import tables
 from twoscale.analysis import aggregate
 from twoscale.config import PathTypesConfig
-from twoscale.dynamics import measures, path_types, trajectories
+from twoscale.dynamics import measures, path_types, trajectories, vectors
+from twoscale.dynamics.states import token_keys
 
 
 def step_rows(path: Tensor) -> list[dict[str, Tensor]]:
     """The measures of every step along a path (K + 1, …, C)."""
-    steps = measures.loop_steps(list(path), measures.norm(path - path[-1]))
+    steps = measures.loop_steps(list(path), vectors.norm(path - path[-1]))
     return [measures.measure_step(step) for step in steps][:-1]
 
 
 def one_step(state: Tensor, update: Tensor, previous: Tensor) -> dict[str, Tensor]:
     """The measures of a step with the update before it."""
-    step = measures.LoopStep(state, update, previous, measures.norm(previous), torch.tensor(0.0))
+    step = measures.LoopStep(state, update, previous, vectors.norm(previous), torch.tensor(0.0))
     return measures.measure_step(step)
 
 
@@ -89,10 +90,10 @@ def test_relative_forms_of_a_state_of_norm_zero_are_finite():
 def test_ratios_of_steps_as_short_as_the_smallest_number_are_finite_and_not_negative():
     tiny = torch.tensor(torch.finfo(torch.float32).tiny)
     zero, short = torch.zeros(()), tiny / torch.finfo(torch.float32).eps
-    assert measures.over_both(tiny, tiny, zero).item() == 0.5
-    assert measures.over_norm(tiny, zero).item() == pytest.approx(1)
-    assert measures.over_norm(short, zero).item() == pytest.approx(0.5 / torch.finfo(torch.float32).eps)
-    for ratio in (measures.over_both(zero, zero, zero), measures.over_norm(zero, zero)):
+    assert vectors.over_both(tiny, tiny, zero).item() == 0.5
+    assert vectors.over_norm(tiny, zero).item() == pytest.approx(1)
+    assert vectors.over_norm(short, zero).item() == pytest.approx(0.5 / torch.finfo(torch.float32).eps)
+    for ratio in (vectors.over_both(zero, zero, zero), vectors.over_norm(zero, zero)):
         assert ratio == 0
         assert not ratio.signbit()
 
@@ -107,7 +108,7 @@ def test_relative_forms_are_over_the_norm_of_the_state_that_is_left():
 
 def test_the_normalized_acceleration_never_exceeds_one():
     updates = torch.randn(2, 1000, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    assert measures.acceleration_normalized(*updates).max() <= 1
+    assert vectors.acceleration_normalized(*updates).max() <= 1
 
 
 def test_measures_scale_with_the_states_or_not_at_all():
@@ -141,7 +142,7 @@ def test_the_last_state_has_a_norm_and_a_distance_and_no_step():
     *_, last = measures.loop_steps(list(path), torch.zeros(len(path)))
     row = measures.measure_step(last)
     assert {name for name, value in row.items() if not value.isnan()} == {"state_norm", "distance_to_final"}
-    assert row["state_norm"] == measures.norm(path[-1])
+    assert row["state_norm"] == vectors.norm(path[-1])
 
 
 def test_two_steps_of_length_zero_have_no_angle_and_a_ratio_of_zero():
@@ -149,7 +150,7 @@ def test_two_steps_of_length_zero_have_no_angle_and_a_ratio_of_zero():
     row = one_step(state, update, update)
     assert row["cosine"].isnan()
     assert row["acceleration_normalized"].isnan()
-    assert measures.acceleration_normalized(update, update).item() == 0
+    assert vectors.acceleration_normalized(update, update).item() == 0
 
 
 def test_every_token_is_measured_for_itself():
@@ -222,8 +223,8 @@ def test_a_path_that_rests_has_no_effective_dimension():
 def test_path_distances_hold_the_steps_and_the_way_to_the_end_also_far_from_the_origin():
     path = 1e6 + contraction(0.5)
     distances = measures.path_distances(path)
-    torch.testing.assert_close(distances.diagonal(1), measures.norm(path.diff(dim=0)))
-    torch.testing.assert_close(distances[:, -1], measures.norm(path - path[-1]))
+    torch.testing.assert_close(distances.diagonal(1), vectors.norm(path.diff(dim=0)))
+    torch.testing.assert_close(distances[:, -1], vectors.norm(path - path[-1]))
 
 
 @pytest.mark.parametrize("ratio", [0.25, 0.9, 1.0, 1.1])
@@ -259,9 +260,9 @@ def test_the_kl_divergence_is_that_of_the_definition_whatever_the_rows_at_a_time
     log_p, log_q = logits.log_softmax(-1)
     wanted = (log_p.exp() * (log_p - log_q)).sum(-1)
     for numbers in (2**18, 10, 1):
-        monkeypatch.setattr(measures, "CACHED_NUMBERS", numbers)
-        torch.testing.assert_close(measures.kl_divergence(log_p, log_q), wanted)
-    assert measures.kl_divergence(log_p, log_p).abs().max() < 1e-15
+        monkeypatch.setattr(vectors, "CACHED_NUMBERS", numbers)
+        torch.testing.assert_close(vectors.kl_divergence(log_p, log_q), wanted)
+    assert vectors.kl_divergence(log_p, log_p).abs().max() < 1e-15
 
 
 # --- the registries --------------------------------------------------------------------------------------------
@@ -280,7 +281,7 @@ def write_tables(folder) -> dict[str, Path]:
     """The tables "trajectories" and "token_paths" of 2 x 3 random paths of 5 states."""
     states = list(torch.randn(5, 2, 3, 8, generator=torch.Generator().manual_seed(0)))
     rows, path = trajectories.measure_group(states, PathTypesConfig(window=3, max_period=2))
-    keys = trajectories.token_keys(20, held_out(torch.zeros(2, 3)))
+    keys = token_keys(20, held_out(torch.zeros(2, 3)))
     columns = {
         "trajectories": trajectories.loop_columns(keys, "4", rows),
         "token_paths": trajectories.path_columns(keys, "4", path),
@@ -325,5 +326,5 @@ def test_a_name_is_registered_once():
 
 def test_the_rounding_floor_is_16_units_of_rounding_of_the_state():
     norms = torch.tensor([0.0, 1.0, 3.0])
-    assert measures.rounding_floor(norms).tolist() == [0.0, 16 * 2.0**-23, 48 * 2.0**-23]
-    assert measures.rounding_floor(norms, torch.bfloat16).tolist() == [0.0, 16 * 2.0**-7, 48 * 2.0**-7]
+    assert vectors.rounding_floor(norms).tolist() == [0.0, 16 * 2.0**-23, 48 * 2.0**-23]
+    assert vectors.rounding_floor(norms, torch.bfloat16).tolist() == [0.0, 16 * 2.0**-7, 48 * 2.0**-7]

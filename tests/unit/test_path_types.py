@@ -8,7 +8,7 @@ from torch import Tensor
 
 from twoscale.config import PathTypesConfig
 from twoscale.config.messages import build
-from twoscale.dynamics import measures, path_types
+from twoscale.dynamics import measures, path_types, vectors
 from twoscale.dynamics.path_types import LoopPath
 from twoscale.errors import InputError
 
@@ -21,9 +21,9 @@ def criteria(**changes) -> PathTypesConfig:
 
 def loop_path(path: Tensor, floor: float | None = None, **changes) -> LoopPath:
     """A path (..., K + 1, C); the rounding floor is that of its states, or the same for all of them."""
-    norms = measures.norm(path)
-    floors = measures.rounding_floor(norms) if floor is None else torch.full_like(norms, floor)
-    step_norms = measures.norm(path.diff(dim=-2))
+    norms = vectors.norm(path)
+    floors = vectors.rounding_floor(norms) if floor is None else torch.full_like(norms, floor)
+    step_norms = vectors.norm(path.diff(dim=-2))
     return LoopPath(measures.path_distances(path), step_norms, floors, criteria(**changes))
 
 
@@ -182,10 +182,10 @@ def test_the_window_is_the_last_steps_of_a_path(window, steps):
     path = walk()
     found = loop_path(path, window=window, max_period=2)
     assert found.window.shape == (steps + 1, steps + 1)
-    torch.testing.assert_close(found.window_steps, measures.norm(path.diff(dim=0))[-steps:])
+    torch.testing.assert_close(found.window_steps, vectors.norm(path.diff(dim=0))[-steps:])
 
 
 def test_the_floor_at_the_end_is_that_of_the_last_state():
     path = drift()  # its states grow
-    floor = measures.rounding_floor(measures.norm(path[-1]))
-    assert loop_path(path).last_floor == floor > measures.rounding_floor(measures.norm(path[0]))
+    floor = vectors.rounding_floor(vectors.norm(path[-1]))
+    assert loop_path(path).last_floor == floor > vectors.rounding_floor(vectors.norm(path[0]))

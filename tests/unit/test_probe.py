@@ -14,18 +14,8 @@ from twoscale.errors import InputError
 from twoscale.exits.benchmark import make_criteria
 from twoscale.exits.oracle import settled_within
 from twoscale.exits.parallel import evaluate
-from twoscale.exits.probe import (
-    FILE,
-    Probe,
-    criterion_of,
-    features,
-    fit,
-    fit_probe,
-    open_probe,
-    quality,
-    save_probe,
-    trajectory_samples,
-)
+from twoscale.exits.probe import FILE, Probe, criterion_of, features, open_probe, save_probe
+from twoscale.exits.probe_fit import fit, fit_probe, quality, trajectory_samples
 from twoscale.model.loss import cross_entropies
 from twoscale.model.transformer import initialise
 
@@ -251,11 +241,11 @@ def test_the_rules_fit_a_probe_on_training_text_and_measure_its_quality(tmp_path
     run = Run(tmp_path / "run")
     files = {"checkpoint": run.checkpoint(0), "metadata": tmp_path / "run" / "tokens.json"}
     probe, outputs = tmp_path / "probe.safetensors", {n: tmp_path / n for n in ("quality", "loops", "controls")}
-    fitted = job_config(model=run.model, probe=config.ProbeConfig(tokens=32), max_loops=4, seed=SEED)
+    fitted = job_config("probe_sequences", model=run.model, probe=config.ProbeConfig(tokens=32), max_loops=4, seed=SEED)
     call("train_probe", config=fitted, train=tmp_path / "run" / "train.bin", probe=probe, **files)
 
     exits = config.ExitsConfig(max_loops=4, criteria={"probe": {"thresholds": [0.01, 0.5, 1.0]}}, quality_tokens=16)
-    measured = job_config(model=run.model, exits=exits, criterion_files={}, seed=SEED)
+    measured = job_config(model=run.model, exits=exits, sequences=2, criterion_files={}, seed=SEED)
     val = tmp_path / "run" / "val.bin"
     call("measure_exit_quality", config=measured, val=val, probe=probe, threads=1, **files, **outputs)
     evaluations = tables.read("exit_loops", outputs["loops"]).groupby("threshold")["evaluations"].mean()

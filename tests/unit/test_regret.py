@@ -17,10 +17,10 @@ from twoscale.exits.benchmark import measure_quality
 from twoscale.exits.controls import Planned
 from twoscale.exits.criteria import CRITERIA, make_criterion
 from twoscale.exits.frozen import frozen_groups
-from twoscale.exits.lens import Pass
 from twoscale.exits.oracle import cheapest_exits, exit_costs
 from twoscale.exits.parallel import evaluate
 from twoscale.exits.regret import compare, measure_regret
+from twoscale.exits.sequence_pass import Pass
 from twoscale.model.loss import cross_entropies
 from twoscale.model.noise import EvaluationNoise
 

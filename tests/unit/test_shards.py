@@ -12,7 +12,8 @@ import tiktoken
 from tests.texts import CORPUS
 from twoscale import tables
 from twoscale.data import shards as shards_module
-from twoscale.data.shards import ShardWriter, TokenShard, join_tokens, open_shard, read_digest, tokenize_text
+from twoscale.data.shards import ShardWriter, join_tokens, tokenize_text
+from twoscale.data.token_files import TokenShard, open_shard, read_digest
 from twoscale.data.tokenizer import END_OF_TEXT, Tokenizer, byte_level, load_bpe, load_tokenizer, train_bpe
 from twoscale.errors import InputError
 

@@ -15,6 +15,7 @@ import pytest
 
 from twoscale.config import DataConfig, DownloadConfig, TextQuota, plain
 from twoscale.data import ingestion, text, text_files
+from twoscale.data.source_files import ENDINGS
 from twoscale.errors import InputError
 
 PROJECT = Path(__file__).parents[2]
@@ -196,7 +197,7 @@ def test_a_file_of_another_source_is_refused_with_the_source_that_reads_it(tmp_p
         read(source, written(tmp_path / name, b"text"))
 
 
-@pytest.mark.parametrize("source", text_files.ENDINGS)
+@pytest.mark.parametrize("source", ENDINGS)
 def test_a_folder_without_files_of_the_source_is_refused(tmp_path, read, source):
     written(tmp_path / "a.doc", b"text")
     with pytest.raises(InputError, match=rf"data\.path: found no \*\.{source}.* file under .*, expected at least one"):
@@ -243,7 +244,7 @@ def test_no_size_leaves_documents_whole(tmp_path, read):
     assert read("txt", written(tmp_path / "a.txt", NOVEL.encode()), None) == [("a.txt", NOVEL)]
 
 
-@pytest.mark.parametrize("source", text_files.ENDINGS)
+@pytest.mark.parametrize("source", ENDINGS)
 def test_every_source_gives_the_same_pieces_of_a_long_document(tmp_path, read, source):
     file = tmp_path / f"novel.{source}"
     match source:

@@ -21,7 +21,7 @@ def config(**changes):
     section = {"sequences": SEQUENCES, "prompt_tokens": 3, "tokens": 4, "repeats": 2, "cpu_threads": 1} | changes
     whole = Config(exits=exits, throughput=section)
     model = small_model().config
-    return job_config(model=model, exits=whole.exits, throughput=whole.throughput)
+    return job_config("throughput_tokens", model=model, exits=whole.exits, throughput=whole.throughput)
 
 
 @pytest.fixture(scope="module")

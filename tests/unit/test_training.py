@@ -555,14 +555,29 @@ def test_the_partial_state_of_another_segment_counts_as_nothing(first, until, tm
 def test_the_partial_state_alone_is_read_where_there_is_one(untrained):
     """A start of which nothing but the header is read: the states of both would be in memory at a time."""
     paths = segment_paths(untrained, 0, 6)
-    save_partial(paths.partial, trained(2, untrained / "none"), WHOLE)
     start = paths.start[0]
+    save_partial(paths.partial, trained(2, untrained / "none"), Segment(6, WHOLE).unfinished(start).identity)
     damaged = start.read_bytes()
     start.write_bytes(damaged[:-1] + bytes([damaged[-1] ^ 1]))
     assert load_state(segment(), Segment(6, WHOLE), paths).iteration == 2
     paths.partial.unlink()
     with pytest.raises(InputError, match="it is damaged"):
         load_state(segment(), Segment(6, WHOLE), paths)
+
+
+@pytest.mark.parametrize("changed", ["nothing", "code", "start"])
+def test_a_partial_state_is_continued_by_the_same_code_from_the_same_start_alone(untrained, changed, capsys):
+    paths, segments = segment_paths(untrained, 0, 6), {name: Segment(6, WHOLE, version=name) for name in ("old", "new")}
+    save_partial(paths.partial, trained(2, untrained / "none"), segments["old"].unfinished(paths.start[0]).identity)
+    if changed == "start":  # as after a training of the segment before by another version of torch
+        weights, header = checkpoints.load(paths.start[0], "weights", {})
+        checkpoints.save(paths.start[0], {name: 2 * tensor for name, tensor in weights.items()}, header)
+    capsys.readouterr()
+    state = load_state(segment(), segments["new" if changed == "code" else "old"], paths)
+    assert state.iteration == (2 if changed == "nothing" else 0)
+    said = capsys.readouterr().err
+    assert ("restarting the segment" in said) == (changed != "nothing")
+    assert changed == "nothing" or f"belongs to another configuration: {changed} is" in said
 
 
 def test_every_process_loads_onto_its_own_gpu(monkeypatch):

@@ -13,8 +13,9 @@ from safetensors import safe_open
 from tests.small import checkpoint, held_out, model_config
 from twoscale import tables
 from twoscale.config import ModelConfig, PathTypesConfig, TrajectoriesConfig
-from twoscale.dynamics import measures, path_types
-from twoscale.dynamics.trajectories import TABLES, extract, measure_batch, save_states
+from twoscale.dynamics import measures, path_types, vectors
+from twoscale.dynamics.states import save_states
+from twoscale.dynamics.trajectories import TABLES, extract, measure_batch
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import LoopedTransformer, initialise
@@ -102,8 +103,8 @@ def test_every_row_of_a_path_is_what_the_states_of_the_trace_give():
             continue
         paths = torch.from_numpy(states).movedim(0, -2).flatten(0, 1)  # (tokens, K + 1, C)
         for (_, row), path in zip(frame.loc[label].iterrows(), paths, strict=True):
-            distances, floor = measures.path_distances(path), measures.rounding_floor(measures.norm(path[-1]))
-            steps = measures.norm(path.diff(dim=0))[1:]  # without the leap from x^0
+            distances, floor = measures.path_distances(path), vectors.rounding_floor(vectors.norm(path[-1]))
+            steps = vectors.norm(path.diff(dim=0))[1:]  # without the leap from x^0
             rate = measures.contraction_rate(steps, steps > floor)
             assert row["contraction_rate"] == pytest.approx(rate.item(), rel=1e-5)
             dimension = measures.effective_dimension(distances)
@@ -114,8 +115,8 @@ def test_every_row_of_a_path_is_what_the_states_of_the_trace_give():
 
 def classified(path: torch.Tensor) -> tuple[int, int]:
     """Path type and period of a path (K + 1, C)."""
-    norms = measures.norm(path.diff(dim=0))
-    floor = measures.rounding_floor(measures.norm(path))
+    norms = vectors.norm(path.diff(dim=0))
+    floor = vectors.rounding_floor(vectors.norm(path))
     whole = path_types.LoopPath(measures.path_distances(path), norms, floor, CRITERIA)
     return tuple(value.item() for value in path_types.classify(whole))
 
@@ -201,9 +202,9 @@ def test_the_drift_around_the_only_group_is_the_jump_from_the_layer_before_and_t
             (f"{label}->coda", "final"): (core.states[-1], coda[-1]),
         }
     assert set(frame.index) == {*wanted, (f"{entry}->{label}", "projected")}
-    steps = torch.stack([measures.norm(after - before) for before, after in pairwise(core.states)]).mean(0)
+    steps = torch.stack([vectors.norm(after - before) for before, after in pairwise(core.states)]).mean(0)
     for point, (before, after) in wanted.items():
-        jump = measures.norm(after - before)
+        jump = vectors.norm(after - before)
         np.testing.assert_allclose(frame.loc[point]["jump"], jump.ravel(), rtol=1e-5)
         np.testing.assert_allclose(frame.loc[point]["dlr"], (jump / steps).ravel(), rtol=1e-5)
 

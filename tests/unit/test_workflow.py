@@ -1,6 +1,7 @@
 """workflow: the files, params and resources of jobs, without Snakemake."""
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -17,7 +18,8 @@ from tests.published import write_folder
 from twoscale import workflow
 from twoscale.analysis.claims import CLAIMS
 from twoscale.config import STUDIES, ModelConfig
-from twoscale.data import model_files
+from twoscale.config.sections import key
+from twoscale.data import model_files, source_files
 from twoscale.errors import InputError
 from twoscale.figures.catalogue import FIGURES, Figure, table
 from twoscale.model.flops import parameters
@@ -142,6 +144,42 @@ def test_a_table_that_exists_is_read_without_being_an_input(tmp_path, monkeypatc
 )
 def test_the_last_segment_is_told_from_the_others_by_its_paths(path, last):
     assert bool(re.match(f"(?:{runs().last_segments})/", path)) == last
+
+
+# --- local text
+
+
+def with_text(path, source="txt"):
+    return runs(data={"source": source, "path": str(path)}).source_digest(of())
+
+
+@pytest.mark.parametrize("limit", [source_files.DIGESTED, 1], ids=["by content", "by size and time"])
+def test_an_edited_added_or_renamed_file_of_text_is_another_source(tmp_path, monkeypatch, limit):
+    monkeypatch.setattr(source_files, "DIGESTED", limit)
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text/a.txt").write_text("one word")
+    (tmp_path / "note.md").write_text("no text")
+    digests = [with_text(tmp_path / "text")]
+    os.utime(tmp_path / "text/a.txt", (1, 1))
+    touched = with_text(tmp_path / "text")
+    assert (touched == digests[0]) == (limit > 1)  # without its content, a file is known by its time
+    for edit in (
+        lambda: (tmp_path / "text/a.txt").write_text("One word"),
+        lambda: (tmp_path / "text/b.txt").write_text(""),
+        lambda: (tmp_path / "text/b.txt").rename(tmp_path / "text/c.txt"),
+    ):
+        edit()
+        digests.append(with_text(tmp_path / "text"))
+    assert len(set(digests)) == 4
+
+
+def test_results_whose_text_is_gone_are_those_of_the_recorded_text(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert with_text("gone.txt") == ""
+    Path("results/tiny/data").mkdir(parents=True)
+    Path("results/tiny/data", workflow.SOURCE_DIGEST).write_text("recorded\n")
+    assert with_text("gone.txt") == "recorded"
+    assert runs().source_digest(of()) == ""
 
 
 # --- published models
@@ -335,14 +373,26 @@ def test_the_pattern_of_criteria_matches_those_of_all_runs(tmp_path):
     assert not re.fullmatch(several.criterion_pattern, "mine")
 
 
-def test_the_code_of_a_job_has_the_module_of_another_architecture(monkeypatch):
+def test_the_code_of_a_job_has_the_modules_that_are_imported_by_name_for_its_model(monkeypatch, ouro):
     module = ModuleType("twoscale.model.linear")
     module.Config = type("Config", (ModelConfig,), {})
     monkeypatch.setitem(sys.modules, "twoscale.model.linear", module)
+    models = [{}, {"architecture": "linear"}, ouro]
     script = "write_runtimes"  # imports no model
-    built_in, other = runs(), runs(model={"architecture": "linear"})
-    assert built_in.torch_code(script)(of()) == built_in.code(script)
-    assert other.torch_code(script)(of()) == other.code(script, "twoscale.model.linear") != other.code(script)
+    assert len({runs(model=model).torch_code(script)(of()) for model in models}) == len(models)
+
+
+def test_the_default_of_an_optional_key_is_part_of_the_code_because_no_slice_has_it(monkeypatch):
+    codes = []
+    for default in (1.0, 2.0):
+        module = ModuleType("twoscale.model.linear")
+        namespace = {"__annotations__": {"gain": float}, "gain": key(default, "Gain.", source="ours", optional=True)}
+        module.Config = type("Config", (ModelConfig,), namespace)
+        monkeypatch.setitem(sys.modules, "twoscale.model.linear", module)
+        mine = runs(model={"architecture": "linear"})
+        assert "gain" not in mine.training_identity(of())
+        codes.append(mine.torch_code("write_runtimes")(of()))
+    assert codes[0] != codes[1]
 
 
 def test_untracked_params_take_the_output_and_keep_the_value():

@@ -68,7 +68,7 @@ from twoscale.config import read_yaml
 from twoscale.errors import InputError
 from twoscale.files import check_writable
 from twoscale.job_errors import JobErrors
-from twoscale.workflow import Runs, file_options, growing, table_columns, untracked
+from twoscale.workflow import TRAINING_TABLES, Runs, file_options, growing, table_columns, untracked
 
 JobErrors.install(logger)
 launch.leave_team(os.environ)  # no job belongs to the launch that Snakemake was started in

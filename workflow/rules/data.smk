@@ -11,7 +11,7 @@
 from dataclasses import asdict
 
 from twoscale.config import text_quota, text_source
-from twoscale.workflow import trains
+from twoscale.workflow import SOURCE_DIGEST, trains
 
 
 rule text:
@@ -79,10 +79,12 @@ rule prepare_text:
         # how text is downloaded does not change the text
         download=untracked(runs.slice("download")),
         parts=lambda wildcards, output: Path(output.text[0]).parents[1] / "parts",
+        source=runs.source_digest,
+        record=lambda wildcards, output: Path(output.text[0]).parents[1] / SOURCE_DIGEST,
         tables=table_columns("text_part", "text"),
     shell:
         "{params.command} --config {params.config:q} --download {params.download:q} --parts {params.parts:q}"
-        " {params.files} > {log:q} 2>&1"
+        " {params.files} > {log:q} 2>&1 && echo {params.source:q} > {params.record:q}"
 
 
 rule train_tokenizer:
@@ -125,8 +127,11 @@ rule tokenize_text:
         mem_mb=growing(1000),
         runtime=growing(240),
     params:
-        **script("tokenize_text"),
-        config=runs.slice(tokenizer=lambda config: config.tokenizer.name),
+        **script("tokenize_text") | dict(code=runs.tokenizer_code("tokenize_text")),
+        config=runs.slice(
+            tokenizer=lambda config: config.tokenizer.name,
+            num_ids=lambda config: config.tokenizer.num_ids,
+        ),
     shell:
         JOB
 

@@ -188,7 +188,7 @@ rule benchmark_throughput:
     params:
         **kept_script(
             "benchmark_throughput",
-            runs.exit_slice("throughput", sections=["throughput"]),
+            runs.exit_slice("throughput", sections=["throughput", "throughput_tokens"]),
             "throughput",
             "throughput_loops",
         ),

@@ -33,7 +33,7 @@ rule extract_explore:
     params:
         **torch_script("extract_explore"),
         config=runs.slice(
-            *("run", "seed", "device", "model", "trajectories", "exits", "explore"),
+            *("run", "seed", "device", "model", "trajectories", "exits", "explore", "trajectory_sequences"),
             tokenizer=lambda config: config.tokenizer.name,
             criterion_files=lambda config: criterion_files(config.exits.criteria),
         ),

@@ -20,6 +20,13 @@ rule measure_lens:
     resources:
         **runs.torch_job("lens", memory=8000, minutes=60),
     params:
-        **kept_script("measure_lens", runs.slice("run", "seed", "device", "model", "lens"), "lens"),
+        **kept_script(
+            "measure_lens",
+            runs.slice(
+                *("run", "seed", "device", "model", "lens"),
+                *("lens_sequences", "lens_steps", "lens_other_loops"),
+            ),
+            "lens",
+        ),
     shell:
         JOB

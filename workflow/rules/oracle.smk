@@ -30,7 +30,7 @@ rule measure_exit_regret:
     params:
         **kept_script(
             "measure_exit_regret",
-            runs.exit_slice("pareto", sections=["oracle"]),
+            runs.exit_slice("pareto", sections=["oracle", "oracle_sequences"]),
             "exit_regret",
             "oracle_frontier",
         ),

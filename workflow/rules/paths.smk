@@ -22,7 +22,7 @@ rule measure_path_independence:
     params:
         **kept_script(
             "measure_path_independence",
-            runs.slice("seed", "device", "model", "trajectories", "path_independence"),
+            runs.slice("seed", "device", "model", "trajectories", "path_independence", "independence_sequences"),
             "token_independence",
         ),
     shell:

@@ -25,7 +25,7 @@ rule train_probe:
         **kept_script(
             "train_probe",
             runs.slice(
-                *("run", "seed", "device", "model", "probe"),
+                *("run", "seed", "device", "model", "probe", "probe_sequences"),
                 max_loops=lambda config: config.exits.max_loops,
             ),
         ),

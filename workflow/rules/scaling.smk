@@ -20,7 +20,11 @@ rule measure_scaling:
     resources:
         **runs.torch_job("scaling", memory=8000, minutes=60),
     params:
-        **kept_script("measure_scaling", runs.slice("seed", "device", "model", "scaling"), "scaling_quality"),
+        **kept_script(
+            "measure_scaling",
+            runs.slice("seed", "device", "model", "scaling", "scaling_sequences"),
+            "scaling_quality",
+        ),
     shell:
         JOB
 

@@ -24,7 +24,7 @@ rule measure_spectrum:
         **kept_script(
             "measure_spectrum",
             runs.slice(
-                *("seed", "device", "model", "spectrum"),
+                *("seed", "device", "model", "spectrum", "spectrum_sequences", "exact_sequences"),
                 loops=lambda config: config.trajectories.loops,
             ),
             "token_spectrum",

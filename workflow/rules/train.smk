@@ -62,8 +62,7 @@ rule train_segment:
         **kept_script(
             "train_segment",
             runs.training_identity,
-            "training",
-            "training_loops",
+            *TRAINING_TABLES,
             later=runs.later_checkpoints,
         )
         | dict(command=runs.training_command("train_segment")),

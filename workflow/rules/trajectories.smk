@@ -27,7 +27,7 @@ rule extract_trajectories:
     params:
         **kept_script(
             "extract_trajectories",
-            runs.slice("seed", "device", "model", "trajectories", "path_types"),
+            runs.slice("seed", "device", "model", "trajectories", "path_types", "trajectory_sequences"),
             "trajectories",
             "token_paths",
             "token_drift",
@@ -57,7 +57,10 @@ rule extract_states:
     params:
         **kept_script(
             "extract_states",
-            runs.slice("seed", "device", "model", "trajectories", tokenizer=lambda config: config.tokenizer.name),
+            runs.slice(
+                *("seed", "device", "model", "trajectories", "trajectory_sequences"),
+                tokenizer=lambda config: config.tokenizer.name,
+            ),
         ),
     shell:
         JOB

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from twoscale.analysis import arena_page, claims, spectrum
-from twoscale.analysis.claims_page import number
+from twoscale.analysis import arena_page, claims
+from twoscale.analysis.claims_page import number, spectrum_summary
 from twoscale.analysis.controls import CONTROLS, NAMES
 from twoscale.analysis.findings import FAILS, HOLDS, NOT_ASKED, OPEN
 
@@ -155,7 +155,7 @@ NUMBERS: Mapping[str, Callable[[pd.DataFrame], str]] = {
     "controls": _controls,
     "path_types": _path_types,
     "path_independence": _path_independence,
-    "spectrum": spectrum.summary,
+    "spectrum": spectrum_summary,
 }
 
 

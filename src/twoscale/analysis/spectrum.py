@@ -108,27 +108,6 @@ def difference(samples: np.ndarray) -> np.ndarray:
     return total[:, 6] / total[:, 0]
 
 
-def summary(spectrum: pd.DataFrame) -> str:
-    """What the table "spectrum" says of angles at its last checkpoint, in one sentence per group."""
-    last = spectrum[spectrum["iteration"] == spectrum["iteration"].max()]
-    return " ".join(_group_summary(group, rows) for group, rows in last.groupby("group", sort=False))
-
-
-def _group_summary(group: str, rows: pd.DataFrame) -> str:
-    of = rows.set_index(["prediction", "quantity"])
-    parts = [
-        f"{quantity} {of.loc[('inherited', quantity), 'measured']:.2f}, inherited eigenvalue "
-        f"{_predicted(of.loc[('inherited', quantity)])}, own {_predicted(of.loc[('own', quantity)])}"
-        for quantity in ("rate", "cosine")
-    ]
-    tokens, iteration = (int(rows[name].max()) for name in ("tokens", "iteration"))
-    return f"Group {group.replace('-', '–')}, iteration {iteration}, {tokens} tokens: {'; '.join(parts)}."
-
-
-def _predicted(row: pd.Series) -> str:
-    return f"{row['predicted']:.2f} (correlation over tokens {row['correlation']:.2f})"
-
-
 # --- slow tokens -----------------------------------------------------------------------------------------------
 
 

@@ -1,34 +1,24 @@
-"""What the config shares with code that runs without it: constants, the sizes of a model, checks of thresholds.
+"""What jobs compute with the section `model` of a config: the noise, sizes of a model, names of groups.
 
-Nothing here needs pydantic, so a released model contains this module as it is (`twoscale.export`).
+The fingerprint of the code covers this module for every job with a model. Everything else that a job needs of the
+config reaches it as a value in its params. Nothing here needs pydantic, so a released model contains this module as it
+is (`twoscale.export`).
 """
 
 import math
-from typing import Any
-
-from twoscale.errors import InputError
+from itertools import pairwise
 
 NOISE_STD = math.sqrt(2 / 5)  # of the initial state, before truncation at three deviations ([G])
 
-# Type of the thresholds of each built-in exit criterion; criteria from a user's file take positive numbers.
-THRESHOLD_TYPES: dict[str, type] = {
-    "fixed": int,
-    "step_norm": float,
-    "step_norm_relative": float,
-    "kl": float,
-    "acceleration": float,
-    "acceleration_normalized": float,
-    "acceleration_relative": float,
-    "entropy_diff": float,
-    "argmax_stability": int,
-    "cosine": float,
-    "minp_kl": float,
-    "confidence": float,
-    "margin": float,
-    "entropy": float,
-    "exit_gate": float,
-    "probe": float,
-}
+
+def group_label(group: tuple[int, ...]) -> str:
+    """Name of a looped group in tables: "4" or "5-6"."""
+    return str(group[0]) if len(group) == 1 else f"{group[0]}-{group[-1]}"
+
+
+def boundary_label(left: str, right: str) -> str:
+    """Name of the boundary between two successive groups in tables: "4->5-6"."""
+    return f"{left}->{right}"
 
 
 class ModelSizes:
@@ -59,6 +49,29 @@ class ModelSizes:
         return math.ceil(self.vocab_size / self.vocab_multiple) * self.vocab_multiple
 
     @property
+    def typical_loops(self) -> int:
+        """The whole number of loop steps next to `mean_loops`, at least 1."""
+        return max(1, round(self.mean_loops))
+
+    @property
+    def group_labels(self) -> tuple[str, ...]:
+        """Names of the groups in tables: "4", "5-6", "7"."""
+        return tuple(group_label(group) for group in self.groups)
+
+    @property
+    def boundary_labels(self) -> tuple[str, ...]:
+        """Names of the boundaries in tables: between successive groups "4->5-6", "5-6->7".
+
+        Around the only group of a model "prelude->3-6" ("embedding->3-6" without unlooped layers before it), and
+        "3-6->coda" where unlooped layers follow.
+        """
+        if len(self.groups) != 1:
+            return tuple(boundary_label(left, right) for left, right in pairwise(self.group_labels))
+        (core,), (label,) = self.groups, self.group_labels
+        entry = f"{'prelude' if core[0] > 1 else 'embedding'}->{label}"
+        return (entry, f"{label}->coda") if core[-1] < self.num_layers else (entry,)
+
+    @property
     def draws_noise(self) -> bool:
         """Whether the states of a token depend on the seed of the noise."""
         return bool(self.groups) and ("noise" in self.state_init or self.loop_noise > 0)
@@ -68,22 +81,3 @@ class ModelSizes:
         """Layers applied per token at the mean loop count: a looped layer counts `mean_loops` times."""
         looped = sum(len(group) for group in self.groups)
         return self.num_layers - looped + looped * self.mean_loops
-
-
-def check_threshold(criterion: str, threshold: Any, max_loops: int | None, where: str, loops_key: str) -> None:
-    """Refuse a threshold that is not a positive finite number of the criterion's type.
-
-    Args:
-        criterion: Name of the criterion.
-        threshold: Its threshold.
-        max_loops: Most loop steps of a token, which the threshold of `fixed` must not exceed; None: any.
-        where: What the sentence begins with, such as the key of the threshold.
-        loops_key: What the sentence calls `max_loops`.
-    """
-    whole = THRESHOLD_TYPES.get(criterion, float) is int
-    good_type = isinstance(threshold, int if whole else (int, float)) and not isinstance(threshold, bool)
-    if not good_type or not math.isfinite(threshold) or threshold <= 0:
-        expected = "a whole number of loops" if whole else "a number"
-        raise InputError(f"{where}: found {threshold!r}, expected {expected} > 0.")
-    if criterion == "fixed" and max_loops is not None and threshold > max_loops:
-        raise InputError(f"{where}: found {threshold}, expected at most {loops_key} = {max_loops}.")

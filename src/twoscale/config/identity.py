@@ -67,6 +67,11 @@ def plain(section: BaseModel) -> dict[str, Any]:
     return values
 
 
+def absent_values(*sections: BaseModel) -> list[dict[str, Any]]:
+    """What `plain` leaves out of each section: its optional keys and their defaults."""
+    return [{k: v.default for k, v in type(s).model_fields.items() if is_optional(v)} for s in sections]
+
+
 def is_optional(field: FieldInfo) -> bool:
     """Whether the key may be absent from a section of a slice or an identity, and then has its default."""
     return (field.json_schema_extra or {}).get("optional", False)
@@ -75,16 +80,6 @@ def is_optional(field: FieldInfo) -> bool:
 def whole_sequences(tokens: int, context_length: int) -> int:
     """Number of whole sequences of `context_length` in `tokens`, at least one."""
     return max(1, tokens // context_length)
-
-
-def group_label(group: tuple[int, ...]) -> str:
-    """Name of a looped group in tables: "4" or "5-6"."""
-    return str(group[0]) if len(group) == 1 else f"{group[0]}-{group[-1]}"
-
-
-def boundary_label(left: str, right: str) -> str:
-    """Name of the boundary between two successive groups in tables: "4->5-6"."""
-    return f"{left}->{right}"
 
 
 def start_name(adapter_init: str, adapter_share: float) -> str:

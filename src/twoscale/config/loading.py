@@ -18,7 +18,7 @@ import yaml
 
 from twoscale.config.identity import complete, is_optional, start_name
 from twoscale.config.messages import build, shown, unknown_key, user_keys
-from twoscale.config.sections import FILE_NAME, HALF, SECTIONS, Config, Derived, ModelConfig, Section
+from twoscale.config.sections import FILE_NAME, HALF, SECTIONS, Config, ModelConfig, Section
 from twoscale.errors import InputError, did_you_mean, first_line
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -32,6 +32,11 @@ FolderLayer = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
 
 # The selected run -> overrides of the runs of a study by name.
 Study = Callable[[Config], dict[str, Any]]
+
+# model.source -> module with a function `open_published`, which opens weights that were not trained here.
+IMPORTERS = {"published": "twoscale.model.published.weights"}
+# tokenizer.name -> module with a function `load_published`, which opens the file of a tokenizer that is not built in.
+TOKENIZERS = {"published": "twoscale.data.published_tokenizer"}
 
 # Old dotted key -> new dotted key. A section without a dot stands for its remaining keys too.
 RENAMED = {
@@ -224,6 +229,18 @@ def model_config_class(architecture: Any) -> type[ModelConfig]:
     )
 
 
+def modules_of_model(config: Config) -> list[str]:
+    """Modules that jobs import by their names, and only for such a model: its architecture, and the importer."""
+    architecture, source = config.model.architecture, config.model.source
+    own = [f"twoscale.model.{architecture}"] if architecture != "transformer" else []
+    return own + ([IMPORTERS[source]] if source in IMPORTERS else [])
+
+
+def modules_of_tokenizer(config: Config) -> list[str]:
+    """Modules that jobs import by their names, and only for such a tokenizer."""
+    return [TOKENIZERS[config.tokenizer.name]] if config.tokenizer.name in TOKENIZERS else []
+
+
 def _module(name: str) -> Any:
     """An imported module, or None where it does not exist."""
     try:
@@ -348,10 +365,11 @@ def studies(
 # --- slices ---------------------------------------------------------------------------------------------------------
 
 
-class ConfigSlice(Derived):
-    """Part of a config, as a job gets it: some sections and some plain values (seed, device, run, …) as attributes.
+class ConfigSlice:
+    """Part of a config, as a job gets it: some sections and some plain values (seed, device, …) as attributes.
 
-    A section is built when it is first read. Sections are complete: a job gets no default silently.
+    A section is built when it is first read. Sections are complete: a job gets no default silently. It computes nothing
+    of several sections either: a value derived from them is an attribute if the slice has it.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
@@ -366,8 +384,6 @@ class ConfigSlice(Derived):
         return cls(values)
 
     def __getattr__(self, name: str) -> Any:
-        if isinstance(getattr(type(self), name, None), property):
-            return getattr(type(self), name).fget(self)  # repeats the AttributeError of the section that is absent
         values = self.__dict__.get("_values", {})
         if name not in values:
             raise AttributeError(f"this config slice has no {name!r}, only {', '.join(values) or 'nothing'}")

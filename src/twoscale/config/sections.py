@@ -7,7 +7,6 @@ Defaults are the values of the paper (arXiv 2509.23314). Sources: "§" is a sect
 
 import re
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -21,14 +20,9 @@ from pydantic import (
     model_validator,
 )
 
-from twoscale.config.definitions import NOISE_STD, THRESHOLD_TYPES, ModelSizes, check_threshold
-from twoscale.config.identity import (
-    FILE_SOURCES,
-    boundary_label,
-    checkpoint_iterations,
-    group_label,
-    whole_sequences,
-)
+from twoscale.config.definitions import NOISE_STD, ModelSizes
+from twoscale.config.identity import FILE_SOURCES, checkpoint_iterations, whole_sequences
+from twoscale.config.thresholds import THRESHOLD_TYPES, check_threshold
 from twoscale.errors import InputError, did_you_mean
 
 # Names of runs and criteria, which are also names of folders and files: safe in a shell.
@@ -432,29 +426,6 @@ class ModelConfig(ModelSizes, Section):
         source="ours",
         optional=True,
     )
-
-    @property
-    def group_labels(self) -> tuple[str, ...]:
-        """Names of the groups in tables: "4", "5-6", "7"."""
-        return tuple(group_label(group) for group in self.groups)
-
-    @property
-    def boundary_labels(self) -> tuple[str, ...]:
-        """Names of the boundaries in tables: between successive groups "4->5-6", "5-6->7".
-
-        Around the only group of a model "prelude->3-6" ("embedding->3-6" without unlooped layers before it), and
-        "3-6->coda" where unlooped layers follow.
-        """
-        if len(self.groups) != 1:
-            return tuple(boundary_label(left, right) for left, right in pairwise(self.group_labels))
-        (core,), (label,) = self.groups, self.group_labels
-        entry = f"{'prelude' if core[0] > 1 else 'embedding'}->{label}"
-        return (entry, f"{label}->coda") if core[-1] < self.num_layers else (entry,)
-
-    @property
-    def typical_loops(self) -> int:
-        """The whole number of loop steps next to `mean_loops`, at least 1."""
-        return max(1, round(self.mean_loops))
 
     @model_validator(mode="after")
     def _check_heads(self) -> Self:
@@ -1310,7 +1281,7 @@ class ControlsConfig(Section):
 
 
 class Derived:
-    """Values derived from several sections. Config and ConfigSlice share them."""
+    """Values derived from several sections. A job that needs one has it in its slice, by its name."""
 
     def _sequences(self, tokens: int) -> int:
         return whole_sequences(tokens, self.model.context_length)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from twoscale.config import ModelConfig
-from twoscale.data.shards import open_shard, read_end_of_text
+from twoscale.data.token_files import open_shard, read_end_of_text
 from twoscale.errors import InputError
 from twoscale.rng import stream
 

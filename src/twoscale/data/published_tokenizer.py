@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer as Engine
 
-from twoscale.data.token_ids import CHARACTER_TO_BYTE, id_dtype
+from twoscale.data.token_files import id_dtype
+from twoscale.data.token_ids import CHARACTER_TO_BYTE
 from twoscale.errors import InputError, first_line
 from twoscale.json import parse
 

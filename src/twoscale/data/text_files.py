@@ -19,11 +19,10 @@ import pyarrow as pa
 
 from twoscale.config import FILE_SOURCES, DataConfig
 from twoscale.data import text
+from twoscale.data.source_files import find_files
 from twoscale.data.text import Document
 from twoscale.errors import InputError, first_line
 
-# data.source -> endings of its files in a folder
-ENDINGS = {"txt": (".txt", ".txt.gz"), "jsonl": (".jsonl", ".jsonl.gz"), "parquet": (".parquet",)}
 LONG = 10  # a document is cut into pieces if it has more than LONG * data.piece_characters characters
 BOUNDARIES = ("\n\n", "\n", ". ", " ")  # where a document may be cut, best first
 LINES = 4096  # lines taken from `datasets` at a time
@@ -54,33 +53,6 @@ def local_documents(data: DataConfig, cache: Path) -> Iterator[Document]:
         )
     for file, name in find_files(Path(data.path), data.source):
         yield from _in_pieces(_documents(file, name, data, cache), data)
-
-
-def find_files(path: Path, source: str) -> list[tuple[Path, str]]:
-    """The file, or the files under a folder that have an ending of the source; each with its name in the folder.
-
-    Raises InputError if there is none.
-    """
-    endings = ENDINGS[source]
-    shown = " or ".join(f"*{ending}" for ending in endings)
-    if path.is_file():
-        other = [key for key in FILE_SOURCES if key != source and path.name.lower().endswith(ENDINGS[key])]
-        if other:
-            raise InputError(
-                f"config key data.source: found {source} for {path}, expected {other[0]}, which reads such a file."
-            )
-        return [(path, path.name)]
-    if not path.is_dir():
-        raise InputError(
-            f"config key data.path: found nothing at {path}, expected a file or a folder of {shown} files."
-        )
-    files = sorted(file for file in path.rglob("*") if file.name.lower().endswith(endings) and file.is_file())
-    if not files:
-        raise InputError(
-            f"config key data.path: found no {shown} file under {path}, expected at least one, because data.source is "
-            f"{source!r}."
-        )
-    return [(file, file.relative_to(path).as_posix()) for file in files]
 
 
 def _documents(file: Path, name: str, data: DataConfig, cache: Path) -> Iterator[tuple[Document, Iterable[str]]]:

@@ -7,14 +7,16 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from twoscale import progress
-from twoscale.config import BYTES_VOCAB_SIZE
-from twoscale.data.token_ids import CHARACTER_TO_BYTE, id_dtype
+from twoscale.config import BYTES_VOCAB_SIZE, TOKENIZERS
+from twoscale.data.token_files import id_dtype
+from twoscale.data.token_ids import CHARACTER_TO_BYTE
 from twoscale.errors import InputError, first_line
 from twoscale.json import parse
 
@@ -85,9 +87,7 @@ def load_tokenizer(name: str, path: Path | None = None) -> Tokenizer:
             return load_bpe(path)
         case "published":
             # imported here, because the environment of torch does not have its library
-            from twoscale.data.published_tokenizer import load_published
-
-            return load_published(path)
+            return import_module(TOKENIZERS[name]).load_published(path)
         case _:
             raise InputError(f"config key tokenizer.name: found {name!r}, expected gpt2, bpe, bytes or published.")
 

@@ -16,8 +16,8 @@ from torch import Tensor
 from twoscale import tables
 from twoscale.config import TrajectoriesConfig
 from twoscale.data.batches import HeldOut
-from twoscale.dynamics import measures
-from twoscale.dynamics.trajectories import Columns, batches, flat, is_group, token_keys
+from twoscale.dynamics import vectors
+from twoscale.dynamics.states import Columns, batches, flat, is_group, token_keys
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import LoopedModel, Noise
 
@@ -70,12 +70,12 @@ def measure_batch(checkpoint: LoadedCheckpoint, batch: HeldOut, loops: int, draw
 
 def compare(state: Tensor, other: Tensor, log_p: Tensor, log_q: Tensor) -> Columns:
     """Measured columns from two last states (B, T, C) and two predictions (B, T, V)."""
-    distance = measures.norm(other - state)
+    distance = vectors.norm(other - state)
     compared = {
         "distance": distance,
-        "distance_relative": measures.relative(distance, state),
+        "distance_relative": vectors.relative(distance, state),
         # a KL is negative only by rounding
-        "kl": measures.kl_divergence(log_p.flatten(0, -2), log_q.flatten(0, -2)).clamp_min(0),
+        "kl": vectors.kl_divergence(log_p.flatten(0, -2), log_q.flatten(0, -2)).clamp_min(0),
         "agreement": log_p.argmax(-1) == log_q.argmax(-1),
     }
     return {name: flat(values) for name, values in compared.items()}

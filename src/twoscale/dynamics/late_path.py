@@ -11,7 +11,7 @@ Updates are (..., C), a window of W of them (W, ..., C). Angles are in radians, 
 import torch
 from torch import Tensor
 
-from twoscale.dynamics import measures
+from twoscale.dynamics import vectors
 
 MARGIN = 64  # an update this many times the rounding floor has an error of about a thousandth
 FEWEST = 4  # updates for a rate, and for a recurrence
@@ -43,15 +43,15 @@ class LatePath:
 
     def add(self, before: Tensor, after: Tensor) -> None:
         """One more loop step, from `before` to `after` (..., C)."""
-        update, state_norm = after - before, measures.norm(before)
-        step_norm, floor = measures.norm(update), measures.rounding_floor(state_norm)
+        update, state_norm = after - before, vectors.norm(before)
+        step_norm, floor = vectors.norm(update), vectors.rounding_floor(state_norm)
         self.steps += 1
         self.is_open = self.is_open & (step_norm > MARGIN * floor)
         moved = torch.cat([self.updates[1:], update[None]])
         self.updates = torch.where(self.is_open[..., None], moved, self.updates)
         self.count += self.is_open
         self.converged = step_norm <= floor
-        is_below = self.loops.isnan() & (measures.over_norm(step_norm, state_norm) < self.tolerance)
+        is_below = self.loops.isnan() & (vectors.over_norm(step_norm, state_norm) < self.tolerance)
         self.loops[is_below] = self.steps
 
     @property
@@ -71,14 +71,14 @@ class LatePath:
 
 def rate(updates: Tensor, valid: Tensor) -> Tensor:
     """Geometric mean of the ratios of successive step norms: (W, ..., C) and bool (W, ...) -> (...)."""
-    norms, count = measures.norm(updates), valid.sum(0)
+    norms, count = vectors.norm(updates), valid.sum(0)
     first = norms.gather(0, (len(updates) - count).clamp(max=len(updates) - 1)[None])[0]
     return (norms[-1] / first) ** (1 / (count - 1))
 
 
 def mean_cosine(updates: Tensor, valid: Tensor) -> Tensor:
     """Mean cosine of the angle between successive updates: (W, ..., C) and bool (W, ...) -> (...)."""
-    cosines = measures.cosine(updates[1:], updates[:-1])
+    cosines = vectors.cosine(updates[1:], updates[:-1])
     return cosines.where(valid[:-1], torch.nan).nanmean(0)
 
 
@@ -96,7 +96,7 @@ def fit_recurrence(updates: Tensor, valid: Tensor) -> dict[str, Tensor]:
         path_modulus and path_angle of the root, path_axis_ratio (`axis_ratio` of the spiral; NaN for a real root), and
         path_residual, the root mean square of the residuals over that of the left sides: (...) each.
     """
-    scale = measures.norm(updates[1:-1])[..., None]
+    scale = vectors.norm(updates[1:-1])[..., None]
     uses = valid[:-2, ..., None]  # the updates before decide: later ones are valid too
     later, middle, earlier = (torch.where(uses, part / scale, 0) for part in (updates[2:], updates[1:-1], updates[:-2]))
 

@@ -1,7 +1,7 @@
 """The geometry of a loop: step norms, angles, acceleration, drift (paper §2, §3.1, §4), each defined once.
 
-All functions take states x^k of any leading shape (..., C) and reduce the last axis. Index 0 is the initial
-state: update k leads from x^k to x^{k+1}, and a comparison of two updates has the index of the later one.
+States x^k have any leading shape (..., C). Index 0 is the initial state: update k leads from x^k to x^{k+1}, and a
+comparison of two updates has the index of the later one. Functions of vectors are in `twoscale.dynamics.vectors`.
 
 Measures are registered with one decorator. A measure per loop step is a function of one `LoopStep`:
 
@@ -23,81 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-FLOOR_FACTOR = 16  # a step norm below this many units of rounding of the state is noise
-CACHED_NUMBERS = 2**18  # floats that fit into the cache of a core
-
-
-# --- functions of vectors --------------------------------------------------------------------------------------
-
-
-def norm(vector: Tensor) -> Tensor:
-    """Euclidean norm over the hidden size: (..., C) -> (...)."""
-    return torch.linalg.vector_norm(vector, dim=-1)
-
-
-def cosine(update: Tensor, previous: Tensor) -> Tensor:
-    """Cosine of the angle between two updates (paper §2): (..., C) twice -> (...)."""
-    return _cosine(update, previous, norm(update), norm(previous))
-
-
-def _cosine(update: Tensor, previous: Tensor, update_norm: Tensor, previous_norm: Tensor) -> Tensor:
-    return (update * previous).sum(-1) / (update_norm * previous_norm)
-
-
-def acceleration(update: Tensor, previous: Tensor) -> Tensor:
-    """a^k = ||update^k - update^{k-1}|| (Eq. 5): (..., C) twice -> (...)."""
-    return norm(update - previous)
-
-
-def acceleration_normalized(update: Tensor, previous: Tensor) -> Tensor:
-    """a^k over the sum of both step norms (Eq. 6): (..., C) twice -> (...).
-
-    The paper bounds it by 2; by the triangle inequality it never exceeds 1.
-    """
-    return over_both(acceleration(update, previous), norm(update), norm(previous))
-
-
-def over_both(acceleration: Tensor, update_norm: Tensor, previous_norm: Tensor) -> Tensor:
-    """The ratio of Eq. 6 from norms: (...) each; 0 for two steps of length zero.
-
-    The ε of Eq. 6 is the smallest normal number of the dtype. An absolute one would decide the ratio of shorter steps.
-    """
-    return acceleration / (update_norm + previous_norm + torch.finfo(acceleration.dtype).tiny)
-
-
-def relative(length: Tensor, state: Tensor) -> Tensor:
-    """A length (...) over the norm of the state (..., C) that it starts from (§4, the scale-free forms)."""
-    return over_norm(length, norm(state))
-
-
-def over_norm(length: Tensor, state_norm: Tensor) -> Tensor:
-    """`relative` from norms: (...) each.
-
-    The ε below Eq. 3 is one unit of rounding of the length, so the ratio is finite for a state of norm zero too: it is
-    1 / eps, or 0 for a length of zero.
-    """
-    precision = torch.finfo(length.dtype)
-    return length / (state_norm + precision.eps * length + precision.tiny)
-
-
-def rounding_floor(state_norm: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """The step norm up to which a step from a state of this norm (...) is rounding.
-
-    Below 16 units of rounding, rounding errors decide the direction of an update, and the cosine of two such
-    updates is near -0.5 for any model. `dtype` is that of the states, if they were converted to be measured.
-    """
-    return FLOOR_FACTOR * torch.finfo(dtype or state_norm.dtype).eps * state_norm
-
-
-def kl_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """KL(p || q) in nats of two sets of distributions, given as logarithms: (N, V) twice -> (N,)."""
-    rows = max(1, CACHED_NUMBERS // log_p.shape[-1])
-    if log_p.is_cuda or len(log_p) <= rows:
-        return torch.linalg.vecdot(log_p.exp(), log_p - log_q)
-    # on the CPU a few rows at a time: intermediate results that fit into the cache make it three times as fast
-    pairs = zip(log_p.split(rows), log_q.split(rows), strict=True)
-    return torch.cat([torch.linalg.vecdot(p.exp(), p - q) for p, q in pairs])
-
+from twoscale.dynamics.vectors import acceleration, cosine_from_norms, norm, over_both, over_norm, rounding_floor
 
 # --- measures per loop step ------------------------------------------------------------------------------------
 
@@ -242,7 +168,8 @@ def _step_norm_relative(step: LoopStep) -> Tensor:
 
 @loop_measure("cosine", unit="1", needs_previous=True)
 def _cosine_above_floor(step: LoopStep) -> Tensor:
-    return step.unless_rounding(_cosine(step.update, step.previous_update, step.step_norm, step.previous_norm))
+    norms = step.step_norm, step.previous_norm
+    return step.unless_rounding(cosine_from_norms(step.update, step.previous_update, *norms))
 
 
 @loop_measure("acceleration", unit="state", needs_previous=True)

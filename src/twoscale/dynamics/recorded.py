@@ -21,18 +21,8 @@ from torch import Tensor
 from twoscale import tables
 from twoscale.config import PathTypesConfig
 from twoscale.data.batches import HeldOut
-from twoscale.dynamics.trajectories import (
-    TABLES,
-    Columns,
-    GroupStates,
-    describe_loop,
-    exact,
-    measure_groups,
-    recorded_references,
-    token_keys,
-    units,
-    write_states,
-)
+from twoscale.dynamics.states import Columns, describe_loop, exact, token_keys, write_states
+from twoscale.dynamics.trajectories import TABLES, GroupStates, measure_groups, recorded_references, units
 from twoscale.errors import InputError
 
 # Folder of each table in the folder of a run, as in the workflow.

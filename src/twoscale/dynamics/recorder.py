@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from twoscale.config import PathTypesConfig
 from twoscale.dynamics.recorded import RecordedBatch, StateTables
-from twoscale.dynamics.trajectories import exact
+from twoscale.dynamics.states import exact
 from twoscale.errors import InputError
 from twoscale.model.loss import cross_entropies
 

@@ -21,11 +21,11 @@ from torch import Tensor
 from twoscale import tables
 from twoscale.config import SpectrumConfig
 from twoscale.data.batches import HeldOut
-from twoscale.data.shards import open_shard, read_end_of_text
+from twoscale.data.token_files import open_shard, read_end_of_text
 from twoscale.dynamics import own_block
 from twoscale.dynamics.late_path import LatePath, mean_spiral_cosine
 from twoscale.dynamics.own_block import HeldKV, Leading, OwnBlocks, OwnStep
-from twoscale.dynamics.trajectories import Columns, batches, flat, token_keys
+from twoscale.dynamics.states import Columns, batches, flat, token_keys
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import CausalAttention, LoopedModel, any_weight, run_stages
 

@@ -4,27 +4,25 @@ The states of one group and one batch are kept until the group has run, because 
 apart. Memory does not grow with the number of tokens.
 """
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from twoscale import progress, tables
-from twoscale.config import PathTypesConfig, TrajectoriesConfig, boundary_label
+from twoscale import tables
+from twoscale.config import PathTypesConfig, TrajectoriesConfig
+from twoscale.config.definitions import boundary_label
 from twoscale.data.batches import HeldOut
-from twoscale.dynamics import measures, path_types
+from twoscale.dynamics import measures, path_types, vectors
 from twoscale.dynamics.path_types import LoopPath
-from twoscale.files import replacing
+from twoscale.dynamics.states import Columns, batches, exact, flat, is_group, token_keys
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import LoopedModel, StageTrace
 
-Columns = dict[str, np.ndarray]
 TABLES = ("trajectories", "token_paths", "token_drift")
 
 
@@ -99,16 +97,12 @@ def measure_groups(
         yield "token_paths", path_columns(keys, group.label, path)
         if group.references:
             label, last_state, step_norms = previous
-            jumps = torch.stack([measures.norm(exact(state) - last_state) for state in group.references.values()])
+            jumps = torch.stack([vectors.norm(exact(state) - last_state) for state in group.references.values()])
             boundary = boundary_label(label, group.label)
             yield "token_drift", drift_columns(keys, boundary, list(group.references), jumps, step_norms)
         previous = group.label, exact(group.states[-1]), rows["step_norm"][:-1]
     for boundary, lengths in jumps_around().items():
         yield "token_drift", drift_columns(keys, boundary, list(lengths), torch.stack([*lengths.values()]), previous[2])
-
-
-def is_group(stage: StageTrace) -> bool:
-    return stage.stage is not None and stage.stage.is_group
 
 
 def measure_group(states: Sequence[Tensor], config: PathTypesConfig) -> tuple[dict[str, Tensor], LoopPath]:
@@ -121,13 +115,8 @@ def measure_group(states: Sequence[Tensor], config: PathTypesConfig) -> tuple[di
     to_final = distances[..., -1].movedim(-1, 0)
     steps = [measures.measure_step(step) for step in measures.loop_steps(states, to_final, precision)]
     rows = {name: torch.stack([step[name] for step in steps]) for name in measures.LOOP_MEASURES}
-    floor = measures.rounding_floor(rows["state_norm"], precision).movedim(0, -1)
+    floor = vectors.rounding_floor(rows["state_norm"], precision).movedim(0, -1)
     return rows, LoopPath(distances, rows["step_norm"][:-1].movedim(0, -1), floor, config)
-
-
-def exact(state: Tensor) -> Tensor:
-    """The state in the dtype in which it is measured: its own, but at least float32."""
-    return state.to(torch.promote_types(state.dtype, torch.float32))
 
 
 def reference_states(model: LoopedModel, stage: StageTrace) -> dict[str, Tensor]:
@@ -179,21 +168,10 @@ class AroundCore:
 
     @staticmethod
     def _norms(states: Mapping[str, Tensor], start: Tensor) -> dict[str, Tensor]:
-        return {name: measures.norm(exact(state) - exact(start)) for name, state in states.items()}
+        return {name: vectors.norm(exact(state) - exact(start)) for name, state in states.items()}
 
 
 # --- columns ---------------------------------------------------------------------------------------------------
-
-
-def token_keys(iteration: int, batch: HeldOut) -> Columns:
-    """The key columns of B * T tokens, sequence by sequence."""
-    sequences, length = batch.inputs.shape
-    return {
-        "iteration": np.full(sequences * length, iteration),
-        "sequence": np.repeat(np.asarray(batch.sequences, dtype=np.int32), length),
-        "document": np.repeat(np.asarray(batch.documents, dtype=np.int32), length),
-        "position": np.tile(np.arange(length, dtype=np.int32), sequences),
-    }
 
 
 def loop_columns(keys: Columns, label: str, rows: Mapping[str, Tensor]) -> Columns:
@@ -224,11 +202,6 @@ def drift_columns(
         "reference_state": np.repeat(np.array(references), count),
     }
     return columns | {"jump": flat(jumps), "dlr": flat(over_mean), "jump_over_path": flat(over_path)}
-
-
-def flat(values: Tensor) -> np.ndarray:
-    """Values of any shape as a float32 array (n,) on the host."""
-    return values.flatten().float().cpu().numpy()
 
 
 # --- jobs ------------------------------------------------------------------------------------------------------
@@ -262,55 +235,3 @@ def units() -> dict[str, dict[str, str]]:
     """Table -> its registered measures and their units."""
     registries = {"trajectories": measures.LOOP_MEASURES, "token_paths": measures.PATH_MEASURES, "token_drift": {}}
     return {table: {name: measure.unit for name, measure in registries[table].items()} for table in TABLES}
-
-
-def batches(checkpoint: LoadedCheckpoint, held_out: HeldOut, size: int, label: str) -> Iterator[HeldOut]:
-    """`held_out` in batches of `size` sequences, with a progress bar."""
-    with progress.meter(f"{label} of iteration {checkpoint.iteration}", held_out.inputs.numel(), "tokens") as bar:
-        for batch in held_out.batches(size):
-            yield batch
-            bar.update(batch.inputs.numel())
-
-
-@torch.no_grad()
-def save_states(checkpoint: LoadedCheckpoint, sequence: HeldOut, words: Sequence[str], loops: int, path: Path) -> None:
-    """Write every hidden state of one held-out sequence as float32 (P, T, C), with metadata for each entry.
-
-    P counts the embedding, each unlooped layer, and x^0 … x^K of each group.
-
-    Args:
-        checkpoint: The model, its iteration and the seed of its noise.
-        sequence: One sequence of T tokens.
-        words: Text of its tokens.
-        loops: Loop steps of every group.
-        path: The safetensors file.
-    """
-    model, noise = checkpoint.model, checkpoint.noise(sequence.sequences)
-    places, states = [], []
-    for stage in model.trace(sequence.inputs.to(checkpoint.device), [loops] * len(model.config.groups), noise):
-        places += describe(stage, model.config.group_labels)
-        states += [state[0].float().cpu() for state in stage.states]
-    header = {"iteration": checkpoint.iteration, "sequence": sequence.sequences[0], "tokens": list(words)}
-    write_states(path, torch.stack(states), header | {"places": places})
-
-
-def write_states(path: Path, states: Tensor, header: Mapping[str, Any]) -> None:
-    """Write the states (P, T, C) of Fig. 1, with the metadata that `twoscale.analysis.state_paths.States` describes."""
-    from safetensors.torch import save_file
-
-    with replacing(path) as temporary:
-        save_file({"states": states}, temporary, metadata={"twoscale": json.dumps(header, sort_keys=True)})
-
-
-def describe(stage: StageTrace, labels: Sequence[str]) -> list[dict]:
-    """Metadata of the states of one stage, one entry per state."""
-    if stage.stage is None:
-        return [{"stage": "embedding", "layer": None, "group": None, "k": None}]
-    if not stage.stage.is_group:
-        return [{"stage": "layer", "layer": stage.stage.layer, "group": None, "k": None}]
-    return describe_loop(labels[stage.stage.group], len(stage.states))
-
-
-def describe_loop(label: str, states: int) -> list[dict]:
-    """Metadata of the states x^0, x^1, … of one group."""
-    return [{"stage": "loop", "layer": None, "group": label, "k": k} for k in range(states)]

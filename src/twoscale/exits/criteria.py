@@ -31,8 +31,8 @@ from typing import ClassVar, NoReturn
 import torch
 from torch import Tensor
 
-from twoscale.config import THRESHOLD_TYPES
-from twoscale.dynamics.measures import acceleration, acceleration_normalized, cosine, kl_divergence, norm, relative
+from twoscale.config.thresholds import THRESHOLD_TYPES
+from twoscale.dynamics.vectors import acceleration, acceleration_normalized, cosine, kl_divergence, norm, relative
 from twoscale.errors import InputError, did_you_mean, first_line
 from twoscale.model.interface import Readout
 from twoscale.model.loss import entropies
@@ -87,10 +87,10 @@ CRITERIA: dict[str, type[ExitCriterion]] = {}
 def register(name: str) -> Callable[[type[ExitCriterion]], type[ExitCriterion]]:
     """Class decorator: a built-in criterion under the name that `exits.criteria` gives it.
 
-    The type of its thresholds is in `twoscale.config.THRESHOLD_TYPES`, which has to be read without torch.
+    The type of its thresholds is in `twoscale.config.thresholds`, which has to be read without torch.
     """
     if name not in THRESHOLD_TYPES:
-        raise ValueError(f"{name}: expected a name of twoscale.config.THRESHOLD_TYPES")
+        raise ValueError(f"{name}: expected a name of twoscale.config.thresholds.THRESHOLD_TYPES")
 
     def add(criterion: type[ExitCriterion]) -> type[ExitCriterion]:
         CRITERIA[name] = criterion

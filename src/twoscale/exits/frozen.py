@@ -16,8 +16,8 @@ from torch import Tensor
 
 from twoscale.exits.contract import Decisions
 from twoscale.exits.criteria import ExitCriterion
-from twoscale.exits.lens import Pass
 from twoscale.exits.readout import is_sequential, make_readout
+from twoscale.exits.sequence_pass import Pass
 from twoscale.model.attention import attention
 from twoscale.model.interface import Readout
 from twoscale.model.loss import cross_entropies

@@ -19,7 +19,8 @@ from pathlib import Path
 
 import torch
 
-from twoscale.config import THRESHOLD_TYPES, ModelConfig
+from twoscale.config import ModelConfig
+from twoscale.config.thresholds import THRESHOLD_TYPES
 from twoscale.data.tokenizer import load_tokenizer
 from twoscale.errors import InputError
 from twoscale.escaping import neutralise

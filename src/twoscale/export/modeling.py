@@ -19,12 +19,13 @@ from torch import Tensor, nn
 from transformers import GenerationMixin, LogitsProcessor, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
+from twoscale.config.thresholds import check_threshold
 from twoscale.errors import InputError
 from twoscale.exits.criteria import ExitCriterion, make_criterion
 from twoscale.exits.kv_cache import allocate
 from twoscale.exits.parallel import ParallelEngine, evaluate, stack_counts
 from twoscale.exits.sampling import Sampling
-from twoscale.export.plain_config import ModelConfig, check_threshold
+from twoscale.export.plain_config import ModelConfig
 from twoscale.model.attention import attention
 from twoscale.model.interface import Attend, AttendAt, Noise, any_weight, run_stages
 from twoscale.model.noise import EvaluationNoise

@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from twoscale.config.definitions import NOISE_STD, THRESHOLD_TYPES, ModelSizes, check_threshold
-
-__all__ = ["NOISE_STD", "THRESHOLD_TYPES", "ModelConfig", "RotaryScaling", "check_threshold"]
+from twoscale.config.definitions import ModelSizes
 
 RotaryScaling = SimpleNamespace
 

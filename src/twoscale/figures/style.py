@@ -23,7 +23,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from twoscale.analysis.reported import REPORTED_COSINE
-from twoscale.config import THRESHOLD_TYPES
+from twoscale.config.thresholds import THRESHOLD_TYPES
 from twoscale.errors import InputError
 from twoscale.files import replacing
 

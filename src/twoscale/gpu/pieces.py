@@ -1,7 +1,7 @@
 """A training run in pieces of time, without Snakemake, with the files that the workflow writes.
 
-The segments are those of rule train_segment, with the same function, files and identities. So the workflow continues
-what was trained here, and the other way round.
+The segments are those of rule train_segment, with the same function, files, identities and version of the code. So the
+workflow continues what was trained here, and the other way round.
 """
 
 import time
@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import torch
 
 from twoscale.config import ConfigSlice, runtime, training_identity
-from twoscale.data.shards import TokenShard, read_digest
+from twoscale.data.token_files import TokenShard, read_digest
 from twoscale.errors import InputError
 from twoscale.model.checkpoints import save_untrained
 from twoscale.training.trainer import Segment, SegmentPaths, TrainingData, train_segment
@@ -48,6 +48,7 @@ def _train(runs: Runs, stop_at: float) -> int:
     config = ConfigSlice(identity | {"train": identity["train"] | runtime(runs.config)})
     data = TrainingData.open(shard, config)
     identity["data"] = read_digest(shard.metadata)
+    version = runs.training_version(SimpleNamespace(run=run))
     untrained = Path(runs.checkpoint(run, 0))
     if not untrained.exists():
         save_untrained(untrained, identity)
@@ -57,7 +58,7 @@ def _train(runs: Runs, stop_at: float) -> int:
             reached = until
             continue
         # a call trains one iteration at least, so that calls of any length come to an end
-        reached = train_segment(config, data, Segment(until, identity, stop_at, run), paths)
+        reached = train_segment(config, data, Segment(until, identity, stop_at, run, version), paths)
         if reached == until:
             _drop_optimizer(paths)
         if time.monotonic() >= stop_at:

@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
@@ -23,14 +24,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from twoscale.canonical import canonical_json
-from twoscale.config import ConfigSlice, ModelConfig, plain
+from twoscale.config import IMPORTERS, ConfigSlice, ModelConfig, plain
 from twoscale.errors import InputError, first_line
-from twoscale.files import replacing
+from twoscale.files import replacing, sha256
 from twoscale.json import Count, parse
 from twoscale.model import flops
 from twoscale.model.interface import LoopedModel
 from twoscale.model.noise import EvaluationNoise
-from twoscale.model.published.weights import open_published
 from twoscale.model.registry import architecture, build
 from twoscale.model.tensors import check_tensors
 
@@ -101,6 +101,11 @@ def read_header(path: Path) -> Header:
     return _without_digest(_read_header(path))
 
 
+def digest(path: Path) -> str:
+    """SHA-256 of a file of this project: that in its header, or of its bytes in a version before there was one."""
+    return _read_header(path).sha256 or sha256(path)
+
+
 def _without_digest(written: _Written) -> Header:
     return Header(*(getattr(written, field.name) for field in fields(Header)))
 
@@ -141,9 +146,9 @@ def load(path: Path, kind: str, identity: Mapping[str, Any], device: str = "cpu"
     difference = first_difference({key: header.identity.get(key) for key in wanted}, wanted)
     if difference is not None:
         name, found, expected = difference
+        advice = "" if kind == "partial" else "; choose another `run` name or remove the file"
         raise InputError(
-            f"{path}: belongs to another configuration: {name} is {found} there, expected {expected}; "
-            "choose another `run` name or remove the file."
+            f"{path}: belongs to another configuration: {name} is {found} there, expected {expected}{advice}."
         )
     if header.sha256 is not None:
         check_digest(path, header.sha256)
@@ -230,7 +235,8 @@ def open_checkpoint(path: Path, config: ConfigSlice, dtype: str) -> LoadedCheckp
     `config` has the section `model`, `device` and `seed`. For a published model `path` is a file of its folder, and its
     iteration is 0. Raises InputError for another model's checkpoint.
     """
-    if config.model.source == "published":
+    if config.model.source in IMPORTERS:
+        open_published = import_module(IMPORTERS[config.model.source]).open_published
         model = open_published(path.parent, config.model, getattr(torch, dtype), config.device)
         return LoadedCheckpoint(model, 0, config.seed)
     model, header = load_model(path, config.model, getattr(torch, dtype), config.device)

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from twoscale.config import NOISE_STD, ModelConfig
+from twoscale.config import ModelConfig
+from twoscale.config.definitions import NOISE_STD
 from twoscale.model.interface import Noise
 from twoscale.rng import integer_key, truncated_normal
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from twoscale.config import Config, ConfigSlice, ModelConfig
-from twoscale.data.shards import read_metadata
+from twoscale.data.token_files import read_metadata
 from twoscale.data.tokenizer import Tokenizer, load_tokenizer
 from twoscale.errors import InputError, first_line
 from twoscale.json import checked

@@ -1,8 +1,8 @@
-"""What the bits of training depend on besides config and code: versions, the CPU, the GPU, and variables of the shell.
+"""What bits depend on besides config and code: versions, the CPU, the GPU, and variables of the shell.
 
-Each segment records it in the metadata of its log, and a partial state in its header. Weights and optimizer states
-leave it out: equal states give equal files, so that later jobs are not repeated because of a variable that changed no
-bit on this machine.
+Each segment of training records it in the metadata of its log, and a partial state in its header. Weights and optimizer
+states leave it out: equal states give equal files, so that later jobs are not repeated because of a variable that
+changed no bit on this machine. The result cache restores a result only where the kernels are the same.
 """
 
 import json
@@ -35,24 +35,24 @@ FIRST = "first_iteration"
 Environment = Mapping[str, Any]
 
 
-def current(device: str, processes: int, nodes: int = 1, shard: bool = False) -> dict[str, Any]:
-    """The environment of this process: names of variables and facts -> values; unset variables are left out.
-
-    Several nodes and a divided model are facts; one node and a whole model are left out.
-    """
+def kernels(device: str) -> dict[str, Any]:
+    """What selects the kernels of this process: names of variables and facts -> values, without unset variables."""
     import torch  # here, because analyses read environments without it
 
     cuda = {"cuda": torch.version.cuda, "gpu": torch.cuda.get_device_name()} if device == "cuda" else {}
-    return {
-        "torch": torch.__version__,
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "threads": torch.get_num_threads(),
-        "processes": processes,
-        **({"nodes": nodes} if nodes > 1 else {}),
-        **({"shard": shard} if shard else {}),
-        **cuda,
-        **{name: os.environ[name] for name in VARIABLES if name in os.environ},
-    }
+    facts = {"torch": torch.__version__, "cpu_capability": torch.backends.cpu.get_cpu_capability()} | cuda
+    return facts | {name: os.environ[name] for name in VARIABLES if name in os.environ}
+
+
+def current(device: str, processes: int, nodes: int = 1, shard: bool = False) -> dict[str, Any]:
+    """The environment of this process: its `kernels`, threads and processes.
+
+    Several nodes and a divided model are facts; one node and a whole model are left out.
+    """
+    import torch
+
+    several = ({"nodes": nodes} if nodes > 1 else {}) | ({"shard": shard} if shard else {})
+    return kernels(device) | {"threads": torch.get_num_threads(), "processes": processes} | several
 
 
 def differences(before: Environment, now: Environment, words: tuple[str, str] = ("before", "now")) -> list[str]:

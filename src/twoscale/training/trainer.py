@@ -9,7 +9,7 @@ import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,7 +21,7 @@ from twoscale import progress, rng, tables
 from twoscale.canonical import canonical_json
 from twoscale.config import ModelConfig, TrainConfig
 from twoscale.data.batches import Batches, HeldOut, Prefetched, open_held_out
-from twoscale.data.shards import TokenShard, open_shard
+from twoscale.data.token_files import TokenShard, open_shard
 from twoscale.errors import InputError
 from twoscale.json import Count, checked
 from twoscale.model import checkpoints, registry
@@ -174,13 +174,18 @@ class TrainingData:
 class Segment:
     """Iterations up to `until`, of the run with this identity; at `stop_at` (seconds of time.monotonic) it pauses.
 
-    `run` is its name in messages.
+    `run` is its name in messages, `version` that of the code and config as in `twoscale.kept`.
     """
 
     until: int
     identity: dict[str, Any]
     stop_at: float = math.inf
     run: str = "train"
+    version: str = ""
+
+    def unfinished(self, start: Path) -> "Segment":
+        """The segment with the identity of its partial states, which are bound to code and start as well."""
+        return replace(self, identity=self.identity | {"code": self.version, "start": checkpoints.digest(start)})
 
 
 class Trainer:
@@ -320,7 +325,7 @@ def _train_segment(
     trainer = Trainer(config, data, world, segment.stop_at)
     view = SegmentView(segment.run, until, state.iteration, tuple(state.log), paths.log.parent)
     with monitoring(config, view, visible=world.is_main) as trainer.record:
-        run_segment(trainer, state, until, paths.partial, identity)
+        run_segment(trainer, state, until, paths.partial, segment.unfinished(paths.start[0]).identity)
     if state.iteration == until and (world.is_main or state.sharded):
         write_segment(state, paths, identity, world.is_main)
     return state.iteration
@@ -332,7 +337,7 @@ def load_state(config: SegmentConfig, segment: Segment, paths: SegmentPaths) -> 
     What is loaded is released on return: with train.shard it is the whole model in the memory of the CPU.
     """
     start = checkpoints.read_header(paths.start[0]).iteration
-    if (partial := load_partial(paths.partial, start, segment, config)) is not None:
+    if (partial := load_partial(paths.partial, start, segment.unfinished(paths.start[0]), config)) is not None:
         return restore(config, *partial)
     weights, header = checkpoints.load_weights(paths.start[0], segment.identity, config.model, _loads_on(config))
     moments = load_moments(paths.start[1], segment.identity, config, header.iteration) if header.iteration else {}

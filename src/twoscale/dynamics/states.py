@@ -1,0 +1,101 @@
+"""Held-out text in batches, the states of its tokens, and their keys in tables: what all extractions share."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from twoscale import progress
+from twoscale.data.batches import HeldOut
+from twoscale.files import replacing
+from twoscale.model.checkpoints import LoadedCheckpoint
+from twoscale.model.interface import StageTrace
+
+Columns = dict[str, np.ndarray]
+
+
+def batches(checkpoint: LoadedCheckpoint, held_out: HeldOut, size: int, label: str) -> Iterator[HeldOut]:
+    """`held_out` in batches of `size` sequences, with a progress bar."""
+    with progress.meter(f"{label} of iteration {checkpoint.iteration}", held_out.inputs.numel(), "tokens") as bar:
+        for batch in held_out.batches(size):
+            yield batch
+            bar.update(batch.inputs.numel())
+
+
+def is_group(stage: StageTrace) -> bool:
+    return stage.stage is not None and stage.stage.is_group
+
+
+def exact(state: Tensor) -> Tensor:
+    """The state in the dtype in which it is measured: its own, but at least float32."""
+    return state.to(torch.promote_types(state.dtype, torch.float32))
+
+
+# --- columns ---------------------------------------------------------------------------------------------------
+
+
+def token_keys(iteration: int, batch: HeldOut) -> Columns:
+    """The key columns of B * T tokens, sequence by sequence."""
+    sequences, length = batch.inputs.shape
+    return {
+        "iteration": np.full(sequences * length, iteration),
+        "sequence": np.repeat(np.asarray(batch.sequences, dtype=np.int32), length),
+        "document": np.repeat(np.asarray(batch.documents, dtype=np.int32), length),
+        "position": np.tile(np.arange(length, dtype=np.int32), sequences),
+    }
+
+
+def flat(values: Tensor) -> np.ndarray:
+    """Values of any shape as a float32 array (n,) on the host."""
+    return values.flatten().float().cpu().numpy()
+
+
+# --- states of one sequence ---------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def save_states(checkpoint: LoadedCheckpoint, sequence: HeldOut, words: Sequence[str], loops: int, path: Path) -> None:
+    """Write every hidden state of one held-out sequence as float32 (P, T, C), with metadata for each entry.
+
+    P counts the embedding, each unlooped layer, and x^0 … x^K of each group.
+
+    Args:
+        checkpoint: The model, its iteration and the seed of its noise.
+        sequence: One sequence of T tokens.
+        words: Text of its tokens.
+        loops: Loop steps of every group.
+        path: The safetensors file.
+    """
+    model, noise = checkpoint.model, checkpoint.noise(sequence.sequences)
+    places, states = [], []
+    for stage in model.trace(sequence.inputs.to(checkpoint.device), [loops] * len(model.config.groups), noise):
+        places += describe(stage, model.config.group_labels)
+        states += [state[0].float().cpu() for state in stage.states]
+    header = {"iteration": checkpoint.iteration, "sequence": sequence.sequences[0], "tokens": list(words)}
+    write_states(path, torch.stack(states), header | {"places": places})
+
+
+def write_states(path: Path, states: Tensor, header: Mapping[str, Any]) -> None:
+    """Write the states (P, T, C) of Fig. 1, with the metadata that `twoscale.analysis.state_paths.States` describes."""
+    from safetensors.torch import save_file
+
+    with replacing(path) as temporary:
+        save_file({"states": states}, temporary, metadata={"twoscale": json.dumps(header, sort_keys=True)})
+
+
+def describe(stage: StageTrace, labels: Sequence[str]) -> list[dict]:
+    """Metadata of the states of one stage, one entry per state."""
+    if stage.stage is None:
+        return [{"stage": "embedding", "layer": None, "group": None, "k": None}]
+    if not stage.stage.is_group:
+        return [{"stage": "layer", "layer": stage.stage.layer, "group": None, "k": None}]
+    return describe_loop(labels[stage.stage.group], len(stage.states))
+
+
+def describe_loop(label: str, states: int) -> list[dict]:
+    """Metadata of the states x^0, x^1, … of one group."""
+    return [{"stage": "loop", "layer": None, "group": label, "k": k} for k in range(states)]

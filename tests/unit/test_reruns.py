@@ -1,0 +1,141 @@
+"""Which modules an expensive job stands on: none that it does not compute, and all that determine its numbers."""
+
+import ast
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.small import ROOT
+from tests.unit.test_imports import ARROWS, KNOWN
+from twoscale import fingerprint
+
+SOURCE = ROOT / "src" / "twoscale"
+
+MODEL = {
+    *("canonical", "json", "rng", "config.definitions", "data.token_files"),
+    *(
+        f"model.{name}"
+        for name in (
+            *("attention", "checkpoints", "flops", "interface", "layers", "linear", "loss", "noise", "registry"),
+            *("rms_norm", "rotary", "tensors", "transformer"),
+        )
+    ),
+}
+EXITS = {
+    *("config.thresholds", "data.batches", "dynamics.vectors"),
+    *(
+        f"exits.{name}"
+        for name in (
+            *("batched_cache", "benchmark", "compiled_steps", "contract", "controls", "criteria", "criterion_file"),
+            *("cuda_graphs", "decoder", "kv_cache", "parallel", "prepared", "probe", "readout", "steps"),
+        )
+    ),
+}
+# Script -> the modules of the library that its fingerprint covers. An edit of one of them repeats the job: add a module
+# only if the job computes with it, and never an importer, a log line, a page, a study or a measure of another job.
+ALLOWED = {
+    "init_model": MODEL,
+    "train_segment": MODEL
+    | {"data.batches"}
+    | {f"training.{name}" for name in ("exit_gate", "processes", "sharding", "trainer")},
+    "extract_trajectories": MODEL
+    | {"data.batches"}
+    | {f"dynamics.{name}" for name in ("measures", "path_types", "states", "trajectories", "vectors")},
+    "extract_states": MODEL | {"data.batches", "data.token_ids", "data.tokenizer", "dynamics.states"},
+    "benchmark_exits": MODEL | EXITS,
+    "measure_exit_quality": MODEL | EXITS | {"exits.trial"},
+    "judge_claims": {
+        *("canonical", "escaping", "rng"),
+        *(f"analysis.{name}" for name in ("bootstrap", "claims", "claims_exits", "claims_geometry", "claims_page")),
+        *(f"analysis.{name}" for name in ("evidence", "findings")),
+    },
+}
+TRAINING_LINES = 3400
+
+# Modules that these jobs import and no fingerprint covers, and why an edit cannot change a number.
+UNCOVERED = {
+    "config": "offers names of its modules",
+    "config.identity": "its results are values in params",
+    "config.loading": "its results are values in params",
+    "config.messages": "sentences of errors",
+    "config.sections": "its results are values in params",
+    "tables": "columns and types are in params",
+    "command": "options and sentences of errors",
+    "errors": "sentences of errors",
+    "files": "how files are written",
+    "kept": "restores what was computed",
+    "launch": "how processes start",
+    "machine": "checks of the machine",
+    "progress": "meters",
+    "training.environment": "what a log says of the environment",
+    "training.metrics_log": "what is shown during training",
+}
+# Modules that only some of these jobs compute with; the others import them for sentences and checks of a config.
+PARTLY = {"config.definitions", "config.thresholds", "escaping"}
+
+
+@cache
+def covered(script: str) -> dict[str, Path]:
+    """Dotted name below `twoscale` -> file, of the modules in the fingerprint of a script."""
+    files = fingerprint._closure([ROOT / "scripts" / f"{script}.py"]) - {ROOT / "scripts" / f"{script}.py"}
+    return {".".join(file.relative_to(SOURCE).with_suffix("").parts): file for file in files}
+
+
+def imported(script: str) -> set[str]:
+    """Modules of the library with any code that a script imports, directly or indirectly; nothing is excluded."""
+    names = {node.module for node in ast.walk(_tree(script)) if isinstance(node, ast.ImportFrom)}
+    names |= {f"{n.module}.{a.name}" for n in ast.walk(_tree(script)) if isinstance(n, ast.ImportFrom) for a in n.names}
+    unread = {name.removeprefix("twoscale.") for name in names} & KNOWN.keys()
+    found = set(unread)
+    while unread:
+        new = ARROWS[unread.pop()] - found
+        found |= new
+        unread |= new
+    return {name for name in found if fingerprint.normalised(KNOWN[name]) != fingerprint.EMPTY}
+
+
+def _tree(script: str) -> ast.Module:
+    return ast.parse((ROOT / "scripts" / f"{script}.py").read_text())
+
+
+@pytest.mark.parametrize("script", ALLOWED)
+def test_a_job_stands_on_the_modules_of_its_list(script):
+    assert covered(script).keys() == ALLOWED[script]
+
+
+def test_training_stands_on_few_lines():
+    lines = sum(len(file.read_text().splitlines()) for file in covered("train_segment").values())
+    assert lines <= TRAINING_LINES
+    assert len(covered("train_segment")) <= 26
+
+
+@pytest.mark.parametrize("script", ALLOWED)
+def test_a_module_that_a_job_imports_is_in_its_fingerprint_or_determines_no_number(script):
+    assert imported(script) - ALLOWED[script] <= UNCOVERED.keys() | PARTLY
+
+
+def test_no_fingerprint_covers_what_determines_no_number():
+    assert not set().union(*ALLOWED.values()) & UNCOVERED.keys()
+
+
+def with_another_constant(text: str) -> str:
+    """The code of a module after an edit of its first number, otherwise of its first string that is no docstring."""
+    tree = ast.parse(text)
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    constants = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in docstrings]
+    numbers = [node for node in constants if type(node.value) in (int, float)]
+    words = [node for node in constants if isinstance(node.value, str)]
+    if not numbers + words:
+        return text + "EDITED = 1\n"
+    (numbers + words)[0].value += 1 if numbers else "x"
+    return ast.unparse(tree)
+
+
+@pytest.mark.parametrize("script", ALLOWED)
+def test_another_constant_in_any_module_of_a_job_counts(script, tmp_path):
+    """A fingerprint is the digest of the normalised text of every module that it covers."""
+    for name, file in covered(script).items():
+        edited = tmp_path / f"{name}.py"
+        edited.write_text(with_another_constant(file.read_text()))
+        assert fingerprint.normalised(edited) != fingerprint.normalised(file), name
