@@ -32,7 +32,8 @@ def packed(tmp_path_factory) -> Project:
     """A checkout with a pack."""
     if subprocess.run([*NO_NETWORK, "true"], capture_output=True, check=False).returncode:
         pytest.skip("needs a namespace without network, which unshare may not make here")
-    if subprocess.run([PYTHON, "-c", "import torch"], capture_output=True, check=False).returncode:
+    has_torch = [PYTHON, "-c", "import torch"]
+    if not PYTHON.exists() or subprocess.run(has_torch, capture_output=True, check=False).returncode:
         pytest.skip("needs Python 3.12 with torch: make test-pythons")
     project = checkout(tmp_path_factory.mktemp("here") / "checkout")
     shutil.copy(ROOT / "Makefile", project.root)
