@@ -80,6 +80,7 @@ class Throughput:
         state = restore(settings, self.weights, {}, UNTRAINED)
         for _ in range(WARM_UP + self.iterations):
             trainer.iterate(state)
+        trainer.complete(state)
         return statistics.median(row["tflops"] for row in state.log[WARM_UP:])
 
     def _memory(self) -> float | None:
