@@ -107,6 +107,8 @@ class Seen(TorchDispatchMode):
             if _is_fill(name, args):
                 name = "masked_fill_"
             args = (args[0], self._indices(args[1], waits=name in INDEXING), *args[2:])
+        elif name not in COPIES:
+            _check_devices(name, _tensors((args, kwargs)))
         pins = kwargs.pop("pin_memory", None)
         result = func(*args, **kwargs)
         if pins:
@@ -125,11 +127,6 @@ class Seen(TorchDispatchMode):
             self._note_copy(name, sources, result, given)
         elif name in INDEXING:
             self._note_sync("to device", any(not tensor.is_cuda for tensor in sources))
-        elif any(not tensor.is_cuda and tensor.dim() for tensor in (*sources, *results)):
-            raise RuntimeError(
-                "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! "
-                f"({name} at {_place()})"
-            )
 
     def _note_copy(self, name: str, sources: Sequence[Tensor], result: Tensor, given: Any) -> None:
         target, source = (result, sources[0]) if name == "_to_copy" else (sources[0], sources[1])
@@ -243,6 +240,15 @@ def _idle_guard() -> Iterator[None]:
 
 def _tensors(values: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
+
+
+def _check_devices(name: str, given: Sequence[Tensor]) -> None:
+    """Refuse tensors of both devices, except numbers on the CPU, which are arguments of a kernel."""
+    if any(tensor.is_cuda for tensor in given) and any(tensor.is_cpu and tensor.dim() for tensor in given):
+        raise RuntimeError(
+            "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! "
+            f"({name} at {_place()})"
+        )
 
 
 def _is_view(func: Any) -> bool:
