@@ -11,8 +11,9 @@
 # make test-pack   environment, then a pack for a GPU machine, rehearsed on the CPU: docs/gpu.md
 # make bench       environment, then the benchmarks
 # make gpu-check   checks and measurements on a machine with a GPU, at most 8 minutes: docs/gpu.md
+#                  tried on a CPU: make gpu-check DEVICE=cpu MODEL=tiny; a part: SECTIONS="tests training" MICRO_BATCHES=10
 # make gpu-pack    a folder for a GPU machine without a network: make gpu-pack PRESET=half-hour
-# make gpu-paper   trains preset paper for some minutes from its last state: make gpu-paper MINUTES=20
+# make gpu-paper   trains preset paper for some minutes from its last state: make gpu-paper MINUTES=20 CONFIG=my.yaml
 # make plan        the cost of a run: make plan, make plan PRESET=paper TFLOPS=100, make plan CONFIG=my.yaml
 # make check-demo  compares the demo in results/ with the released one: docs/release.md
 # make demo-release  runs the demo and keeps its tables, figures and verdicts in docs/demo-release
@@ -25,7 +26,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 MINUTES ?= 20
 # the targets for a GPU also run where no environment can be installed: with the packages of $(PYTHON)
-GPU_PYTHON = PYTHONPATH=src $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
+GPU_PYTHON = PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH} $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
 .DEFAULT_GOAL := all
 .PHONY: all env test test-runs test-long test-pythons test-slurm test-recorder test-release test-browser test-packaging test-pack bench lock gpu-check gpu-pack gpu-paper check-demo demo-release mutants plan generated lint format report clean-env
@@ -92,7 +93,8 @@ bench: env
 	for script in tests/benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
 
 gpu-check:
-	$(GPU_PYTHON) scripts/gpu_check.py
+	$(GPU_PYTHON) scripts/gpu_check.py $(addprefix --device ,$(DEVICE)) $(addprefix --model ,$(MODEL)) \
+		$(if $(SECTIONS),--sections $(SECTIONS)) $(if $(MICRO_BATCHES),--micro-batches $(MICRO_BATCHES))
 
 # CONFIG: further keys; PYTHON_THERE: version of Python on the other machine
 gpu-pack: env
@@ -100,7 +102,8 @@ gpu-pack: env
 		$(addprefix --python ,$(PYTHON_THERE))
 
 gpu-paper:
-	$(GPU_PYTHON) scripts/gpu_paper.py --preset $(or $(PRESET),paper) --minutes $(MINUTES)
+	$(GPU_PYTHON) scripts/gpu_paper.py $(addprefix --preset ,$(PRESET)) $(if $(CONFIG),--configfile $(CONFIG)) \
+		--minutes $(MINUTES)
 
 check-demo: env
 	$(BIN)/python scripts/check_release.py $(or $(RELEASE),docs/demo-release)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from twoscale.gpu.packages import CHECK, missing_packages
 
-PACKAGES = CHECK | {"snakemake": "snakemake", "seaborn": "seaborn", "tokenizers": "tokenizers"}
+PACKAGES = CHECK | {name: name for name in ("pandas", "seaborn", "snakemake", "tokenizers")}
 
 
 def main() -> None:

@@ -29,9 +29,11 @@ def flops_per_s(runs: Runs, seconds: float) -> float:
     trainer, state = Trainer(config, data), restore(config, dict(model.state_dict()), {}, UNTRAINED)
     for _ in range(WARM_UP):
         trainer.iterate(state)
+    trainer.complete(state)
     began, first = time.perf_counter(), len(state.log)
     while len(state.log) < first + LEAST or time.perf_counter() - began < seconds:
         trainer.iterate(state)
+    trainer.complete(state)  # waits for the device
     elapsed = time.perf_counter() - began
     tokens = config.train.batch_size * config.model.context_length
     return sum(1e12 * row["tflops"] / row["tokens_per_s"] for row in state.log[first:]) * tokens / elapsed
