@@ -11,7 +11,7 @@ from twoscale import config
 from twoscale.errors import InputError
 from twoscale.exits.criteria import CRITERIA, keep_rows, make_criterion, raise_failure, register
 from twoscale.exits.criterion_file import configured_criteria, load_criterion
-from twoscale.exits.decoder import PatienceCounter
+from twoscale.exits.token_exit import PatienceCounter
 
 NEVER = None
 

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from twoscale.errors import InputError
 from twoscale.exits.batched_cache import BatchedKVCache, BatchedNoise
+from twoscale.exits.captured_loops import same_at_every_step
 from twoscale.exits.contract import Decisions
 from twoscale.exits.criteria import ExitCriterion
 from twoscale.exits.cuda_graphs import CapturedBatchSteps
@@ -30,7 +31,7 @@ from twoscale.exits.looping import Looping, Request, Row
 from twoscale.exits.parallel import ParallelEngine, stack_counts
 from twoscale.exits.prepared import for_batches
 from twoscale.exits.readout import make_readout
-from twoscale.model.interface import AttendAt, LoopedModel, any_weight
+from twoscale.model.interface import LoopedModel, any_weight
 
 # A station runs again while it has at least this share of the tokens of the fullest one. Then the tokens stay together,
 # which keeps the batches large, and the last ones wait for those that arrive next rather than loop alone.
@@ -114,7 +115,7 @@ class BatchedDecoder:
         self._exit_states = like.new_zeros(len(model.config.groups), sequences, model.config.hidden_size)
         self._positions = torch.arange(self.room, device=like.device)
         with torch.inference_mode():
-            self._mixes_steps = _same_at_every_step(model, max_loops)
+            self._mixes_steps = not model.config.loop_noise and same_at_every_step(model, max_loops)
             replays = self._mixes_steps and (like.is_cuda if options.replay is None else options.replay)
             self._captured = CapturedBatchSteps(self.model, self.cache) if replays else None
 
@@ -290,19 +291,3 @@ def _stations(model: LoopedModel) -> list[_Station]:
         else:
             stations[-1].layers.append(stage.layer)
     return [s for s in stations[:-1] if s.group is not None or s.layers] + stations[-1:]
-
-
-def _same_at_every_step(model: LoopedModel, max_loops: int) -> bool:
-    """Whether a loop step is the same function at every k, so that tokens at different k may share a batch."""
-    if model.config.loop_noise:
-        return False
-    like, heads = any_weight(model), model.config.num_heads // model.config.kv_heads
-    source = torch.Generator().manual_seed(0)
-    state = torch.randn(1, model.config.hidden_size, generator=source).to(like)
-    position = torch.zeros(1, dtype=torch.int64, device=like.device)
-    attend = AttendAt(position, lambda layer, q, k, v: v.repeat_interleave(heads, -2))  # of a token to itself only
-    return all(
-        torch.equal(model.recur(group, 0, state, state, attend), model.recur(group, k, state, state, attend))
-        for group in range(len(model.config.groups))
-        for k in (1, max_loops - 1)
-    )

@@ -9,7 +9,7 @@ from torch import Tensor
 from twoscale.exits.batched_cache import Step
 from twoscale.exits.contract import Decisions
 from twoscale.exits.criteria import ExitCriterion
-from twoscale.exits.decoder import PatienceCounter, TokenExit, exit_after
+from twoscale.exits.token_exit import PatienceCounter, TokenExit, exit_after
 
 
 @dataclass(frozen=True)
