@@ -27,6 +27,7 @@ from twoscale.exits.criteria import ExitCriterion
 from twoscale.exits.cuda_graphs import CapturedBatchSteps
 from twoscale.exits.decoder import read_parallel
 from twoscale.exits.generation import NewToken, check_prompt
+from twoscale.exits.kv_cache import tensor_on
 from twoscale.exits.looping import Looping, Request, Row
 from twoscale.exits.parallel import ParallelEngine, stack_counts
 from twoscale.exits.prepared import for_batches
@@ -177,7 +178,7 @@ class BatchedDecoder:
         for row in rows:
             row.enter_group(criterion)
         if self.options.warm_start:
-            x = self._exit_states[station.group, [row.place for row in rows]]
+            x = self._exit_states[station.group, self._places_of(rows)]
         else:
             noise = self._noise.at([row.place for row in rows], self._positions_of(rows))
             x = self.model.init_state(station.group, entered, noise)
@@ -223,7 +224,7 @@ class BatchedDecoder:
             row.evaluations.append(row.exit.evaluations)
             row.k = 0  # unlooped layers have one slot
         if self.options.warm_start:
-            self._exit_states[group, [row.place for row in rows]] = states
+            self._exit_states[group, self._places_of(rows)] = states
         self._stations[number + 1].arrive(rows, self.model.finish(group, states))
 
     # --- tokens -----------------------------------------------------------------------------------------------------
@@ -244,7 +245,7 @@ class BatchedDecoder:
             raise InputError(f"prompt {number}: found max_new_tokens = {request.max_new_tokens}, expected at least 1.")
         place, length = self._free[0], len(request.prompt)
         self._noise.set_sequence(place, request.sequence)
-        tokens, positions = torch.tensor([request.prompt], device=self._positions.device), self._positions[:length]
+        tokens, positions = tensor_on(request.prompt, self._positions.device)[None], self._positions[:length]
         cache, noise = self.cache.places[place], self._noise.at([place], positions)
         hidden, exits = read_parallel(self._engine, cache, tokens, positions, length, noise)
         for group, one in enumerate(exits):
@@ -267,12 +268,15 @@ class BatchedDecoder:
         if going:
             staying, tokens = zip(*going, strict=True)
             positions = self._positions_of(staying)
-            ids = torch.tensor(tokens, device=positions.device)
+            ids = tensor_on(tokens, positions.device)
             self._stations[0].arrive(staying, self.model.embed(ids, positions))
         yield from decoded
 
+    def _places_of(self, rows: Sequence[Row]) -> Tensor:
+        return tensor_on([row.place for row in rows], self._positions.device)
+
     def _positions_of(self, rows: Sequence[Row]) -> Tensor:
-        return torch.tensor([row.position for row in rows], device=self._positions.device)
+        return tensor_on([row.position for row in rows], self._positions.device)
 
 
 def next_station(counts: Mapping[StationStep, int], current: StationStep | None) -> StationStep:

@@ -407,5 +407,5 @@ def place_in(file: str, error: Exception) -> str:
 
 
 def keep_rows(state: State, rows: Tensor) -> State:
-    """The per-token state of the tokens that `rows` (indices or a mask) selects."""
+    """The per-token state of the tokens that `rows` (indices) selects."""
     return {name: values[rows] for name, values in state.items()}

@@ -1,7 +1,8 @@
 """Functions as captured CUDA graphs, and the loop steps of a batch as such graphs."""
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any, Protocol
 
@@ -39,14 +40,11 @@ class Graphs:
         Raises:
             RuntimeError: if it waits for the device, which no capture may contain; not if it `may_wait`.
         """
-        before = torch.cuda.get_sync_debug_mode()
         self._stream.wait_stream(torch.cuda.current_stream())
-        torch.cuda.set_sync_debug_mode(before if may_wait else "error")
         try:
-            with torch.cuda.stream(self._stream):
+            with torch.cuda.stream(self._stream), nullcontext() if may_wait else _refused_waits():
                 function()
         finally:
-            torch.cuda.set_sync_debug_mode(before)
             torch.cuda.current_stream().wait_stream(self._stream)
 
     def capture(self, function: Callable[[], Any]) -> Replay:
@@ -62,6 +60,19 @@ class Graphs:
                 raise
             graph.capture_end()
         return _Captured(graph, result)
+
+
+@contextmanager
+def _refused_waits() -> Iterator[None]:
+    """A context in which an operation raises a RuntimeError where the host would wait for the device."""
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch calls this mode a prototype
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
 
 
 class _Captured:

@@ -36,7 +36,8 @@ def allocate(config: ModelConfig, slots: int, sequences: int, like: Tensor) -> S
 
 def tensor_on(values: Sequence[int], device: torch.device) -> Tensor:
     """Integers as a tensor on a device, without a wait for it."""
-    return torch.tensor(values, dtype=torch.int64, pin_memory=device.type == "cuda").to(device, non_blocking=True)
+    host = torch.tensor(values, dtype=torch.int64)
+    return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host
 
 
 class KVCache:
