@@ -104,7 +104,9 @@ class Seen(TorchDispatchMode):
         if name == "nonzero":
             return self._selected(args[0])
         if name in INDEXING:
-            args = (args[0], self._indices(args[1]), *args[2:])
+            if _is_fill(name, args):
+                name = "masked_fill_"
+            args = (args[0], self._indices(args[1], waits=name in INDEXING), *args[2:])
         pins = kwargs.pop("pin_memory", None)
         result = func(*args, **kwargs)
         if pins:
@@ -141,18 +143,13 @@ class Seen(TorchDispatchMode):
         if happens:
             self.syncs[f"{kind} {_place()}"] += 1
 
-    def _indices(self, indices: Sequence[Tensor | None]) -> list[Tensor | None]:
+    def _indices(self, indices: Sequence[Tensor | None], waits: bool) -> list[Tensor | None]:
         """Masks among indices as the rows that they select: all."""
-        masks = (torch.bool, torch.uint8)
-        return list(
-            itertools.chain.from_iterable(
-                self._selected(index).unbind(1) if isinstance(index, Tensor) and index.dtype in masks else [index]
-                for index in indices
-            )
-        )
+        parts = (self._selected(index, waits).unbind(1) if _is_mask(index) else [index] for index in indices)
+        return list(itertools.chain.from_iterable(parts))
 
-    def _selected(self, mask: Tensor) -> Tensor:
-        self._note_sync("rows", mask.is_cuda)
+    def _selected(self, mask: Tensor, waits: bool = True) -> Tensor:
+        self._note_sync("rows", waits and mask.is_cuda)
         return torch.empty(mask.numel(), mask.dim(), dtype=torch.int64, device=mask.device)
 
 
@@ -178,6 +175,18 @@ def _numpy(tensor: Tensor) -> np.ndarray:
 
 def _indexed(value: Any) -> Any:
     return "cuda:0" if value in ("cuda", torch.device("cuda")) else value
+
+
+def _is_mask(index: Tensor | None) -> bool:
+    return isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)
+
+
+def _is_fill(name: str, args: tuple) -> bool:
+    """Whether a number is written where one mask is true, for which PyTorch calls `masked_fill_`."""
+    if not name.startswith("index_put") or not args[2].is_cpu or args[2].dim():
+        return False
+    indices = [index for index in args[1] if index is not None]
+    return len(indices) == 1 and _is_mask(indices[0])
 
 
 def default_value(tensor: Tensor) -> bool | int | float:
@@ -211,6 +220,7 @@ def fake_cuda() -> Iterator[Seen]:
             stack.enter_context(patch(name, value))
         for name in idle:
             stack.enter_context(patch(f"torch.cuda.{name}", MagicMock()))
+        torch.cuda.Event.return_value.elapsed_time.return_value = 1.0
         stack.enter_context(_idle_guard())
         stack.enter_context(mode)
         yield stack.enter_context(seen)
