@@ -99,7 +99,7 @@ def test_patience_and_what_a_token_keeps_cross_the_ends_of_graphs(keeps, patienc
     model, tokens = small_model(), text(1, 9)[0]
     threshold = ragged_threshold("step_norm", model, tokens[None], noise_of(0), share=0.6)
     taken = assert_same(model, of_a_user(Patient(threshold)), tokens, steps_per_graph=2)
-    assert (taken % 2).any() and not (taken % 2).all()
+    assert set((taken % 2).unique().tolist()) == {0, 1}
 
 
 @pytest.mark.parametrize("criterion", [LeaveBySign(1.0), Remembering(4.5)], ids=["by sign", "growing state"])
@@ -150,9 +150,7 @@ def test_the_baseline_of_captured_loops_runs_exactly_its_evaluations(size, tape)
     model, tokens = small_model(**VARIED), text(1, 9)[0]
     wanted = torch.randint(1, MAX_LOOPS + 1, (9, 3), generator=torch.Generator().manual_seed(0)).tolist()
     criterion = make_criterion("fixed", MAX_LOOPS)
-    plain, captured = (
-        make_decoder(model, criterion, replay=replay, steps_per_graph=size) for replay in (False, True)
-    )
+    plain, captured = (make_decoder(model, criterion, replay=replay, steps_per_graph=size) for replay in (False, True))
     for token, evaluations in zip(tokens.tolist(), wanted, strict=True):
         assert_close(captured.feed(token, evaluations)[0], plain.feed(token, evaluations)[0])
 
@@ -203,7 +201,7 @@ class WrongShape(ExitCriterion):
 def test_a_broken_criterion_is_reported_when_a_token_loops(tape):
     with pytest.warns(UserWarning, match="WrongShape: cannot be captured"):
         decoder = make_decoder(small_model(), WrongShape(1.0), replay=True)
-    with pytest.raises(InputError, match="WrongShape.update returned as should_exit a bool tensor of shape"):
+    with pytest.raises(InputError, match=r"WrongShape\.update returned as should_exit a bool tensor of shape"):
         decoder.feed(1)
 
 

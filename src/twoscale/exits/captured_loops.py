@@ -158,7 +158,7 @@ class CapturedLoops:
 
     def _captured_steps(self, group: int, criterion: ExitCriterion | None, stops: Sequence[int]) -> dict[int, Replay]:
         """Loop steps taken -> the graph that takes the last ones up to there."""
-        loop = _Loop(self, group, criterion)
+        loop = Loop(self, group, criterion)
         whole = [partial(loop, *span) for span in self._spans(self._stops(self._max_loops))]
         self._graphs.warm_up(lambda: [part() for part in whole], may_wait=criterion is None)
         return {span[1]: self._graphs.capture(partial(loop, *span)) for span in self._spans(stops)}
@@ -188,8 +188,12 @@ class CapturedLoops:
     def recur(self, group: int, k: int, x: Tensor) -> Tensor:
         """Loop step k: x^k (1, C) -> x^{k+1} (1, C)."""
         state = self.model.add_noise(group, k, x, lambda group, k, like: self._noise[k])
-        k, stored = 0 if self._compiled else k, self._stored(group, k)
-        return self._recur[group](k, state, self._injected, self.positions, self._bias, stored)
+        return self._recur[group](0 if self._compiled else k, *self.arguments(group, k, state))
+
+    def arguments(self, group: int, k: int, state: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Tensor]]:
+        """What `Recur` takes behind k."""
+        stored = [self._cache.stored[layer][k % self._cache.slots] for layer in self.model.config.groups[group]]
+        return state, self._injected, self.positions, self._bias, stored
 
     def decisions(self, criterion: ExitCriterion, group: int) -> Decisions:
         readout = make_readout(self.model, criterion, self._readout, group, self._attend_unlooped())
@@ -201,11 +205,8 @@ class CapturedLoops:
     def _attend_unlooped(self) -> Attend:
         return attend_token({n: stored[0] for n, stored in self._cache.stored.items()}, self.positions, self._bias)
 
-    def _stored(self, group: int, k: int) -> list[Tensor]:
-        return [self._cache.stored[layer][k % self._cache.slots] for layer in self.model.config.groups[group]]
 
-
-class _Loop:
+class Loop:
     """The loop of a token in a group, of which graphs are captured part by part."""
 
     def __init__(self, loops: CapturedLoops, group: int, criterion: ExitCriterion | None) -> None:
