@@ -8,8 +8,8 @@ them decode one token at a quarter of the context in turn, so a drift of the mac
 table of medians with quartiles, and each median over the floor.
 
 The model is untrained: time does not depend on the values of its weights, but exits would, so nothing here says what a
-criterion saves. The paper's 580 -> 360 ms per token (Fig. 4 (i)) are acceleration at two thresholds with exits, on other
-hardware and in other code. `--quick` tries the script on the model of `preset: tiny`.
+criterion saves. The paper's 580 -> 360 ms per token (Fig. 4 (i)) are acceleration at two thresholds with exits, on
+other hardware and in other code. `--quick` tries the script on the model of `preset: tiny`.
 """
 
 import argparse
