@@ -27,7 +27,7 @@ rule measure_control:
         **kept_script(
             "measure_scaling",
             runs.slice(
-                *("seed", "device", "model"),
+                *("seed", "device", "model", "scaling_sequences"),
                 scaling=lambda config: config.scaling.model_copy(update={"loops": (config.train.held_out_loops,)}),
             ),
             "scaling_quality",
