@@ -1,4 +1,4 @@
-"""Models without loops beside a looped one, as overrides of its config: what `snakemake controls` trains.
+"""The runs of the study: models without loops, as overrides of the config of the looped one.
 
 Of the same parameters: as many layers, each applied once, and an MLP that is wider by the parameters of the
 projections. Of the same FLOPs: more layers of the same size, so that a training pass costs as much per token as that of
@@ -15,18 +15,18 @@ from twoscale.training.plan import mean_flops_per_token
 
 LOOPED = "looped"
 UNTRAINED = "untrained"
-CONTROLS = ("parameters", "flops")  # what they have in common with the looped model
+BASELINES = ("parameters", "flops")  # what they have in common with the looped model
 
 
-def controls(selected: Config) -> dict[str, Any]:
-    """Name -> overrides of the controls of a run, and of the looped model if the controls have overrides.
+def runs(selected: Config) -> dict[str, Any]:
+    """Name -> overrides of the baselines of a run, and of the looped model if the study has overrides.
 
     A run without looped groups has none. Raises InputError for a model that is too large to be counted.
     """
     config = _under_overrides(selected)
     if not config.model.groups:
         return {}
-    looped = {LOOPED: {}} if selected.controls.overrides else {}
+    looped = {LOOPED: {}} if selected.baselines.overrides else {}
     try:
         found = {"parameters": same_parameters(config), "flops": same_flops(config)}
     except (OverflowError, ValueError) as error:  # infinite FLOPs
@@ -38,7 +38,7 @@ def controls(selected: Config) -> dict[str, Any]:
 def _under_overrides(selected: Config) -> Config:
     values = complete(selected)
     del values["model"]["vocab_size"]  # follows from the tokenizer
-    return checked(merge(values, selected.controls.overrides))
+    return checked(merge(values, selected.baselines.overrides))
 
 
 def same_parameters(config: Config) -> dict[str, Any]:
