@@ -106,18 +106,6 @@ def _scaling(table: pd.DataFrame) -> str:
     return f"Perplexity at the last checkpoint: {', '.join(values)}."
 
 
-def _lens(table: pd.DataFrame) -> str:
-    last = table[table["k"] == table["k"].max()]
-    shares = [
-        f"{100 * np.average(rows['lost_since_mean'], weights=rows['tokens']):.2g} % (group {group.replace('-', '–')})"
-        for group, rows in last.groupby("group", sort=False)
-    ]
-    return (
-        f"Right predictions at the mean loops of training that are lost at {last['k'].iloc[0]} loops, of all tokens: "
-        f"{', '.join(shares)}."
-    )
-
-
 def _controls(table: pd.DataFrame) -> str:
     means = table[table["seed"].isna() & table["model"].isin(CONTROLS)]
     parts = [
@@ -150,7 +138,6 @@ def _path_independence(table: pd.DataFrame) -> str:
 NUMBERS: Mapping[str, Callable[[pd.DataFrame], str]] = {
     "training": _training,
     "scaling": _scaling,
-    "lens": _lens,
     "arena": arena_page.summary,
     "controls": _controls,
     "path_types": _path_types,

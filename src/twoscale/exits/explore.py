@@ -21,7 +21,7 @@ from twoscale.data.tokenizer import Tokenizer
 from twoscale.dynamics.principal import project
 from twoscale.dynamics.trajectories import describe, exact, is_group, measure_group
 from twoscale.exits.benchmark import Row, TextEvaluator, make_criteria
-from twoscale.exits.lens import LOGITS_AT_A_TIME, Pass
+from twoscale.exits.full_pass import LOGITS_AT_A_TIME, Pass
 from twoscale.exits.probe import Probe
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import CausalAttention, StageTrace

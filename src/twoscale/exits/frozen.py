@@ -4,7 +4,7 @@ The states x^0 … x^K of a group are those of the run at K loop steps of every 
 with x^k is decoded as the model would continue with this token, while all tokens before it keep their states, keys and
 values of the run. So a token's loss is a function of its own exit alone, and the best exit of every token is known.
 
-This differs from the lens (`twoscale.exits.lens`), where all tokens leave at k, and from the causal engine
+This differs from the lens (`twoscale.studies.lens`), where all tokens leave at k, and from the causal engine
 (`twoscale.exits.parallel`), where a token sees what earlier exits have changed.
 """
 
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from twoscale.exits.contract import Decisions
 from twoscale.exits.criteria import ExitCriterion
-from twoscale.exits.lens import Pass
+from twoscale.exits.full_pass import Pass
 from twoscale.exits.readout import is_sequential, make_readout
 from twoscale.model.attention import attention
 from twoscale.model.interface import Readout

@@ -1,7 +1,7 @@
 """A probe of states: a linear classifier, fitted after training, of whether more loop steps change a token's loss.
 
 The model stays as it is. On training text all groups run in full, and x^k of a group is decoded as in
-`twoscale.exits.lens`: all tokens leave the group with it, and the groups behind it run in full too. A token is settled
+`twoscale.exits.full_pass`: all tokens leave the group with it, and the groups behind it run in full too. A token is settled
 at x^k if from there on its cross-entropy stays at most a tolerance above that of the last loop step
 (`twoscale.exits.oracle.settled_within`). One logistic regression for each group predicts this from the own state of the
 token, its relative step norm, and k. The criterion `probe` lets a token go at a probability of at least tau.
@@ -27,7 +27,7 @@ from twoscale.data.batches import HeldOut
 from twoscale.dynamics import measures
 from twoscale.errors import InputError
 from twoscale.exits.criteria import ExitCriterion, State
-from twoscale.exits.lens import Pass, measure_tokens
+from twoscale.exits.full_pass import Pass, measure_tokens
 from twoscale.exits.oracle import settled_within
 from twoscale.model import checkpoints
 from twoscale.model.checkpoints import Header, LoadedCheckpoint

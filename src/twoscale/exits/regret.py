@@ -20,7 +20,7 @@ from twoscale.data.batches import HeldOut
 from twoscale.exits.benchmark import OperatingPoint, Row, make_criteria
 from twoscale.exits.criteria import ExitCriterion, Fixed
 from twoscale.exits.frozen import FrozenGroup, frozen_groups
-from twoscale.exits.lens import Pass
+from twoscale.exits.full_pass import Pass
 from twoscale.exits.oracle import cheapest_exits, exit_costs, settled_from, settled_within
 from twoscale.exits.probe import Probe
 from twoscale.model.checkpoints import LoadedCheckpoint

@@ -60,6 +60,11 @@ class CalibrationConfig(Section):
     def exit_grid(self, config: "CoreConfig") -> ExitsConfig:
         return config.exits.model_copy(update={"criteria": self.criteria})
 
+    def sequences(self, config: "CoreConfig") -> int:
+        """Whole sequences in calibration.tokens, at most those of the held-out text, at least one."""
+        available = (config.data.held_out_tokens - 1) // config.model.context_length
+        return max(1, min(config.sequences("calibration"), available))
+
 
 Promises = Annotated[tuple[Positive, ...], *Unique]
 

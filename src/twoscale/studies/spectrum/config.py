@@ -69,6 +69,10 @@ class SpectrumConfig(Section):
     def needed_sequences(self, config: "CoreConfig") -> dict[str, int]:
         return {"tokens": config.sequences("spectrum")}
 
+    def exact_sequences(self, config: "CoreConfig") -> int:
+        """Whole sequences in spectrum.exact_tokens, at least one, at most those in spectrum.tokens."""
+        return min(config.sequences("spectrum", "exact_tokens"), config.sequences("spectrum"))
+
 
 SECTIONS = {"spectrum": SpectrumConfig}
 

@@ -44,6 +44,12 @@ class ThroughputConfig(Section):
         update = {"criteria": {"fixed": fixed, **self.criteria}, "readout": "head", "kv_slots": None}
         return config.exits.model_copy(update=update)
 
+    def lengths(self, config: "CoreConfig") -> tuple[int, int]:
+        """Tokens of a prompt and those that follow it, within model.context_length."""
+        room = config.model.context_length
+        prompt = max(1, min(self.prompt_tokens, room // 2))
+        return prompt, min(self.tokens, room - prompt)
+
 
 SECTIONS = {"throughput": ThroughputConfig}
 

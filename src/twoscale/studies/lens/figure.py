@@ -6,9 +6,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator, PercentFormatter, SymmetricalLogLocator
 
-from twoscale.analysis.summaries import summarise_lens
 from twoscale.errors import InputError
 from twoscale.figures import style
+from twoscale.studies.lens.compare import summarise_lens
 
 # column: (title, label)
 PANELS = {

@@ -8,8 +8,8 @@ The logit lens (nostalgebraist 2020) applies the head alone. Here the remaining 
 `predict_from_latents`, because the head has been trained on their output only.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -17,61 +17,21 @@ from torch import Tensor
 from twoscale import progress
 from twoscale.config import ConfigSlice
 from twoscale.data.batches import HeldOut
-from twoscale.exits.readout import stages_behind
+from twoscale.exits.full_pass import Pass, measure_tokens
 from twoscale.model.checkpoints import LoadedCheckpoint
-from twoscale.model.interface import Attend, CausalAttention, LoopedModel, Noise, Stage
-from twoscale.model.loss import cross_entropies, entropies, ranks
+from twoscale.studies.lens.steps import other_loops, steps_of
+
+if TYPE_CHECKING:
+    from twoscale.exits.checkpoint_job import CheckpointJob
 
 Row = dict[str, object]
-LOGITS_AT_A_TIME = 2**24  # limits the memory of the predictions
 
 
-@dataclass(frozen=True)
-class Pass:
-    """Whole sequences on their way through a model, stage by stage, with `loops` loop steps of every group."""
-
-    model: LoopedModel
-    loops: int
-    noise: Noise
-    attend: Attend
-
-    @classmethod
-    def of(cls, checkpoint: LoadedCheckpoint, tokens: Tensor, sequences: Sequence[int], loops: int) -> "Pass":
-        """For token ids (B, T) with the noise of the held-out sequences of these numbers."""
-        return cls(checkpoint.model, loops, checkpoint.noise(sequences), CausalAttention.of(tokens))
-
-    def states(self, group: int, entered: Tensor, loops: int) -> Iterator[Tensor]:
-        """x^0 … x^loops of a group that (B, T, C) enters, one after another."""
-        injected = self.model.project_input(group, entered)
-        state = self.model.init_state(group, entered, self.noise)
-        yield state
-        for k in range(loops):
-            noisy = self.model.add_noise(group, k, state, self.noise)
-            state = self.model.recur(group, k, noisy, injected, self.attend)
-            yield state
-
-    def run(self, stages: Iterable[Stage], hidden: Tensor) -> Tensor:
-        """Hidden states (B, T, C) after these stages."""
-        for stage in stages:
-            if stage.is_group:
-                for state in self.states(stage.group, hidden, self.loops):  # noqa: B007
-                    pass  # only the last state is kept
-                hidden = self.model.finish(stage.group, state)
-            else:
-                hidden = self.model.unlooped_layer(stage.layer, hidden, self.attend)
-        return hidden
-
-    def behind(self, group: int, state: Tensor) -> Tensor:
-        """What the head reads if all tokens leave a group with the states (B, T, C)."""
-        return self.run(stages_behind(self.model, group), self.model.finish(group, state))
-
-    def entering(self, tokens: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """Each group with the hidden states that enter it (B, T, C), for token ids (B, T)."""
-        hidden = self.model.embed(tokens, self.attend.positions)
-        for stage in self.model.stages:
-            if stage.is_group:
-                yield stage.group, hidden
-            hidden = self.run([stage], hidden)
+def measure(job: "CheckpointJob") -> None:
+    """Write the table "lens"."""
+    config = job.config
+    text = job.held_out(config.sequences("lens"))
+    job.write("lens", measure_lens(job.checkpoint(config.lens.dtype), text, config))
 
 
 @torch.no_grad()
@@ -83,11 +43,11 @@ def measure_lens(checkpoint: LoadedCheckpoint, text: HeldOut, config: ConfigSlic
         text: Held-out sequences.
         config: Its sections `model` and `lens`.
     """
-    labels, steps = checkpoint.model.config.group_labels, config.lens_steps
+    labels, steps = checkpoint.model.config.group_labels, steps_of(config)
     with progress.meter("lens", len(labels) * len(steps) * text.inputs.numel(), "tokens") as bar:
         for batch in text.batches(config.lens.batch_size):
             tokens = batch.inputs.to(checkpoint.device)
-            passing = Pass.of(checkpoint, tokens, batch.sequences, config.lens_other_loops)
+            passing = Pass.of(checkpoint, tokens, batch.sequences, other_loops(config))
             for group, entered in passing.entering(tokens):
                 measured = _measure_group(passing, group, entered, batch.targets, steps)
                 point = {"iteration": checkpoint.iteration, "group": labels[group]}
@@ -109,17 +69,6 @@ def _measure_group(
     lost = _from(1, lost_again(right[1:]))
     since = _from(trained + 1, right[trained] & ~right[trained + 1 :])
     return measured | {"right": right.double(), "lost": lost, "lost_since_mean": since}
-
-
-def measure_tokens(model: LoopedModel, hidden: Tensor, targets: Tensor) -> dict[str, Tensor]:
-    """Cross-entropy and entropy in nats, and rank of the right token: (B, T, C) and ids (B, T) -> (B, T) each."""
-    rows = max(1, LOGITS_AT_A_TIME // model.config.vocab_size)
-    parts: list[dict[str, Tensor]] = []
-    for part, ids in zip(hidden.flatten(0, 1).split(rows), targets.flatten().split(rows), strict=True):
-        logits = model.readout(part)
-        ce = cross_entropies(logits[None], ids[None])[0]
-        parts.append({"ce": ce, "entropy": entropies(logits), "rank": ranks(logits, ids)})
-    return {name: torch.cat([part[name] for part in parts]).unflatten(0, targets.shape) for name in parts[0]}
 
 
 def lost_again(right: Tensor) -> Tensor:
