@@ -3,7 +3,7 @@
 import pandas as pd
 
 from twoscale import command, tables
-from twoscale.analysis.calibration import calibrate, chosen_thresholds
+from twoscale.studies.calibration.compare import calibrate, chosen_thresholds
 
 
 def main(arguments) -> None:

@@ -1,7 +1,8 @@
 """Rule aggregate_spectrum: what the spectrum predicts against what paths do, slow tokens, and the last checkpoint."""
 
 from twoscale import command, tables
-from twoscale.analysis import aggregate, spectrum
+from twoscale.analysis import aggregate
+from twoscale.studies.spectrum import compare as spectrum
 
 
 def main(arguments) -> None:

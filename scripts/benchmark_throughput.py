@@ -6,8 +6,8 @@ import torch
 from twoscale import command, tables
 from twoscale.data.batches import open_held_out
 from twoscale.exits.probe import open_probe
-from twoscale.exits.throughput import measure_throughput
 from twoscale.model.checkpoints import open_checkpoint
+from twoscale.studies.throughput.measure import measure_throughput
 
 
 def main(arguments) -> None:

@@ -1,8 +1,8 @@
 """Rule compare_controls: the looped model beside models without loops, as a table and as a page."""
 
 from twoscale import command, tables
-from twoscale.analysis import controls
 from twoscale.files import replacing
+from twoscale.studies.baselines import compare as controls
 
 
 def main(arguments) -> None:

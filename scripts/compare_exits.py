@@ -1,8 +1,9 @@
 """Rule compare_exits: exit criteria beside controls and oracles, as tables and as a page."""
 
 from twoscale import command, tables
-from twoscale.analysis import arena, arena_page
 from twoscale.files import replacing
+from twoscale.studies.arena import compare as arena
+from twoscale.studies.arena import page as arena_page
 
 
 def main(arguments) -> None:

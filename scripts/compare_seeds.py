@@ -1,8 +1,9 @@
 """Rule compare_seeds: the claims over the runs of several seeds, as a table and as a page."""
 
 from twoscale import command, tables
-from twoscale.analysis import evidence, seeds, seeds_page
+from twoscale.analysis import evidence, seeds
 from twoscale.files import replacing
+from twoscale.studies.seeds import page as seeds_page
 
 
 def main(arguments) -> None:

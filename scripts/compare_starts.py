@@ -3,9 +3,10 @@
 import pandas as pd
 
 from twoscale import command, tables
-from twoscale.analysis import starts, starts_page
 from twoscale.analysis.evidence import Evidence
 from twoscale.files import replacing
+from twoscale.studies.starts import compare as starts
+from twoscale.studies.starts import page as starts_page
 
 EXITS = ("drift_sequences", "exit_quality", "exit_loops", "exit_latency", "check_cost")
 

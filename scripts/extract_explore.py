@@ -6,9 +6,9 @@ import torch
 from twoscale import command, tables
 from twoscale.data.batches import open_held_out
 from twoscale.data.tokenizer import load_tokenizer
-from twoscale.exits import explore
 from twoscale.exits.probe import open_probe
 from twoscale.model.checkpoints import open_checkpoint
+from twoscale.studies.explore import measure as explore
 
 
 def main(arguments) -> None:

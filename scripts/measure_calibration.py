@@ -9,10 +9,10 @@ import torch
 from twoscale import command, tables
 from twoscale.data.batches import open_held_out
 from twoscale.data.shards import read_end_of_text
-from twoscale.exits.calibration import measure_calibration
 from twoscale.exits.probe import open_probe
 from twoscale.exits.trial import try_criteria
 from twoscale.model.checkpoints import open_checkpoint
+from twoscale.studies.calibration.measure import measure_calibration
 
 
 def main(arguments) -> None:

@@ -6,8 +6,8 @@ import torch
 from twoscale import command, tables
 from twoscale.data.batches import open_held_out
 from twoscale.exits.probe import open_probe
-from twoscale.exits.regret import measure_regret
 from twoscale.model.checkpoints import open_checkpoint
+from twoscale.studies.arena.regret import measure_regret
 
 
 def main(arguments) -> None:

@@ -5,7 +5,7 @@ import torch
 
 from twoscale import command, tables
 from twoscale.data.batches import open_held_out
-from twoscale.exits.scaling import measure_scaling
+from twoscale.exits.fixed_loops import measure_scaling
 from twoscale.model.checkpoints import open_checkpoint
 
 

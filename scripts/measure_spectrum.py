@@ -4,8 +4,8 @@ import torch
 
 from twoscale import command
 from twoscale.data.batches import open_held_out
-from twoscale.dynamics import spectrum
 from twoscale.model.checkpoints import open_checkpoint
+from twoscale.studies.spectrum import measure as spectrum
 
 
 def main(arguments) -> None:

@@ -6,7 +6,7 @@ import torch
 from twoscale import command, tables
 from twoscale.config import whole_sequences
 from twoscale.data.batches import open_held_out
-from twoscale.exits.scaling import measure_uniform_loops
+from twoscale.exits.fixed_loops import measure_uniform_loops
 from twoscale.model.checkpoints import open_checkpoint
 
 

@@ -1,8 +1,8 @@
 """Rule write_explore_page: the tables of extract_explore as one interactive page, results/explore.html."""
 
 from twoscale import command, tables
-from twoscale.analysis import explore_page
 from twoscale.files import replacing
+from twoscale.studies.explore import page as explore_page
 
 TABLES = ("tokens", "states", "components", "exits")
 

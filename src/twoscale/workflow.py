@@ -32,7 +32,7 @@ from twoscale.launch import Share, torchrun_line
 from twoscale.model.flops import BYTES, parameters
 from twoscale.model.published.folder import CONFIG, INDEX, PublishedFolder
 from twoscale.model.published.layer import folder_layer
-from twoscale.training.controls import LOOPED, UNTRAINED, controls
+from twoscale.studies.baselines.runs import LOOPED, UNTRAINED, controls
 from twoscale.training.plan import loading_bytes, mean_flops_per_token
 
 GPT2 = "results/gpt2.tiktoken"

@@ -4,7 +4,7 @@ import pytest
 
 from tests.explore_tables import GROUPS, LOOPS, TOKENS, explore_tables
 from tests.small import ROOT
-from twoscale.analysis import explore_page
+from twoscale.studies.explore import page as explore_page
 
 STATES = LOOPS + 1
 

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from tests.unit.test_figures import RUN, legend_texts
 from twoscale import tables
-from twoscale.analysis import arena, arena_page
-from twoscale.analysis.arena import cost_at, oracle_gain, oracle_saving
 from twoscale.errors import InputError
-from twoscale.figures import arena as figure_module
 from twoscale.figures import style
+from twoscale.studies.arena import compare as arena
+from twoscale.studies.arena import figure as figure_module
+from twoscale.studies.arena import page as arena_page
+from twoscale.studies.arena.compare import cost_at, oracle_gain, oracle_saving
 
 DOCUMENTS = 12
 THRESHOLDS = (0.1, 1.0, 10.0)

@@ -10,11 +10,17 @@ import torch
 from tests import small
 from tests.unit.test_figures import legend_texts
 from twoscale import tables
-from twoscale.analysis.calibration import NO_THRESHOLD, calibrate, chosen_thresholds, unit_losses
 from twoscale.config import ExitsConfig, PromisesConfig
 from twoscale.errors import InputError
 from twoscale.exits.benchmark import TextEvaluator
-from twoscale.exits.calibration import (
+from twoscale.exits.criteria import make_criterion
+from twoscale.exits.parallel import evaluate
+from twoscale.figures import style
+from twoscale.model.loss import cross_entropies
+from twoscale.model.transformer import initialise
+from twoscale.studies.calibration import figure as figure_module
+from twoscale.studies.calibration.compare import NO_THRESHOLD, calibrate, chosen_thresholds, unit_losses
+from twoscale.studies.calibration.measure import (
     PARTS,
     Cost,
     MeasuredText,
@@ -24,13 +30,7 @@ from twoscale.exits.calibration import (
     select,
     split_documents,
 )
-from twoscale.exits.criteria import make_criterion
-from twoscale.exits.parallel import evaluate
-from twoscale.exits.per_group import make_per_group
-from twoscale.figures import calibration as figure_module
-from twoscale.figures import style
-from twoscale.model.loss import cross_entropies
-from twoscale.model.transformer import initialise
+from twoscale.studies.calibration.per_group import make_per_group
 
 SEED, LENGTH, VOCABULARY, MAX_LOOPS, END = 5, 8, 37, 6, 36
 

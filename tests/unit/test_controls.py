@@ -7,13 +7,13 @@ import pytest
 from tests.unit.test_figures import legend_texts
 from twoscale import config, tables
 from twoscale.analysis import bootstrap
-from twoscale.analysis import controls as analysis
 from twoscale.errors import InputError
-from twoscale.figures import controls as figure_module
 from twoscale.figures import style
 from twoscale.model.flops import parameters
 from twoscale.model.registry import build
-from twoscale.training.controls import controls
+from twoscale.studies.baselines import compare as analysis
+from twoscale.studies.baselines import figure as figure_module
+from twoscale.studies.baselines.runs import controls
 from twoscale.training.plan import mean_flops_per_token
 from twoscale.workflow import Runs
 

@@ -9,10 +9,10 @@ from twoscale import tables
 from twoscale.config import ExitsConfig
 from twoscale.data.tokenizer import byte_level
 from twoscale.dynamics.principal import project
-from twoscale.exits import explore
 from twoscale.exits.benchmark import evaluate_parallel
 from twoscale.exits.criteria import Fixed
 from twoscale.model.transformer import initialise
+from twoscale.studies.explore import measure as explore
 
 LOOPS, LENGTH = 4, 8
 SIZES = {"vocab_size": 257, "hidden_size": 16}  # the ids of bytes

@@ -7,8 +7,8 @@ import pytest
 
 from tests.explore_tables import GROUPS, LOOPS, PLACES, TOKENS, explore_tables
 from tests.small import ROOT
-from twoscale.analysis import explore_page
 from twoscale.errors import InputError
+from twoscale.studies.explore import page as explore_page
 
 TEMPLATE = (ROOT / "workflow/report/explore.html").read_text(encoding="utf-8")
 

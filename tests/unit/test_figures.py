@@ -21,8 +21,9 @@ from twoscale.analysis.state_paths import States, read_states, state_paths
 from twoscale.config import Config, checked, preset
 from twoscale.dynamics.principal import project
 from twoscale.errors import InputError
-from twoscale.figures import fig1, fig2, fig3, fig4, fig5, style, training
+from twoscale.figures import fig1, fig2, fig3, fig4, fig5, style
 from twoscale.figures.catalogue import FIGURES, report_values
+from twoscale.studies.training import figure as training
 
 ROOT = Path(__file__).parents[2]
 LOOPS = 6

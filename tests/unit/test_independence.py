@@ -8,10 +8,10 @@ import torch
 from tests.small import checkpoint, held_out, model_config
 from twoscale import tables
 from twoscale.config import TrajectoriesConfig
-from twoscale.dynamics import independence
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import LoopedTransformer, initialise
+from twoscale.studies.path_independence import measure as independence
 
 SEED, ITERATION, LOOPS = 5, 200, 4
 TOKENS = torch.randint(37, (3, 8), generator=torch.Generator().manual_seed(0))

@@ -11,14 +11,14 @@ from twoscale import config, tables
 from twoscale.analysis.summaries import summarise_lens
 from twoscale.config import LensConfig
 from twoscale.errors import InputError
-from twoscale.exits import lens as lenses
-from twoscale.exits.lens import Pass, lost_again, measure_lens, measure_tokens
-from twoscale.figures import lens as figure_module
 from twoscale.figures import style
 from twoscale.model.interface import CausalAttention
 from twoscale.model.loss import cross_entropies
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import initialise
+from twoscale.studies.lens import figure as figure_module
+from twoscale.studies.lens import measure as lenses
+from twoscale.studies.lens.measure import Pass, lost_again, measure_lens, measure_tokens
 
 SEED, LENGTH, VOCABULARY = 5, 8, 37
 RANDOM = torch.Generator().manual_seed(2)

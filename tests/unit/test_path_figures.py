@@ -5,7 +5,9 @@ import pytest
 
 from twoscale.dynamics import path_types as criteria
 from twoscale.errors import InputError
-from twoscale.figures import path_independence, path_types, style
+from twoscale.figures import style
+from twoscale.studies.path_independence import figure as path_independence
+from twoscale.studies.path_types import figure as path_types
 
 RUN = {"context": style.FigureContext("demo", "python_docs", 6)}
 ITERATIONS = (0, 50, 600)

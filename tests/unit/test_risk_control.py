@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twoscale.analysis.risk_control import betting, fixed_sequence, hoeffding_bentkus
+from twoscale.studies.calibration.risk_control import betting, fixed_sequence, hoeffding_bentkus
 
 SIZES = (1, 5, 20, 60)
 LEVELS = (0.05, 0.2, 0.7)

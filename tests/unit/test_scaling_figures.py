@@ -10,7 +10,9 @@ from matplotlib.colors import to_rgb
 from tests.unit.test_figures import LOOPS, RUN, exit_tables, legend_texts, one_sentence
 from twoscale import tables
 from twoscale.errors import InputError
-from twoscale.figures import pareto, scaling, style
+from twoscale.figures import style
+from twoscale.studies.arena import figure_pareto as pareto
+from twoscale.studies.scaling import figure as scaling
 
 
 def scaling_table(iterations=(0, 50, 600), loops=(1, 2, 6)):

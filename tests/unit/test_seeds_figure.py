@@ -9,7 +9,9 @@ from tests.unit import test_figures, test_variants_figure
 from twoscale import tables
 from twoscale.analysis.findings import FAILS, HOLDS, OPEN
 from twoscale.errors import InputError
-from twoscale.figures import fig2, fig3, fig5, seeds, style, variants
+from twoscale.figures import fig2, fig3, fig5, style
+from twoscale.studies.seeds import figure as seeds
+from twoscale.studies.variants import figure as variants
 
 VERDICTS = {1: (HOLDS, FAILS, OPEN), 6: (HOLDS, HOLDS, HOLDS), 7: (HOLDS, HOLDS, "per run")}
 SPREADS = {1: (0.02, 0.2), 6: (1.0, 0.01)}  # claim -> error over documents, deviation between seeds

@@ -6,10 +6,10 @@ import pytest
 
 from twoscale import tables
 from twoscale.analysis import aggregate, claims_page, overview
-from twoscale.analysis import spectrum as analysis
 from twoscale.errors import InputError
-from twoscale.figures import spectrum as figure
 from twoscale.figures import style
+from twoscale.studies.spectrum import compare as analysis
+from twoscale.studies.spectrum import figure
 
 RUN = {"context": style.FigureContext("demo", "python_docs", 512)}
 LENGTH, SEQUENCES = 8, 6

@@ -8,9 +8,11 @@ import pytest
 
 from tests.unit.test_claims import GROUPS, loop_rows
 from twoscale import tables
-from twoscale.analysis import claims_geometry, starts, starts_page
+from twoscale.analysis import claims_geometry
 from twoscale.analysis.evidence import Evidence, InconclusiveError
 from twoscale.analysis.findings import FAILS, HOLDS, OPEN
+from twoscale.studies.starts import compare as starts
+from twoscale.studies.starts import page as starts_page
 
 ABSENT = [
     pd.DataFrame(columns=list(tables.columns(name)))

@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from twoscale.errors import InputError
-from twoscale.figures import starts, style
+from twoscale.figures import style
+from twoscale.studies.starts import figure as starts
 
 SHARES = (0.0, 0.5, 1.0, np.nan)
 ITERATIONS = (0, 100, 400)

@@ -10,8 +10,8 @@ from twoscale import tables
 from twoscale.analysis.summaries import summarise_throughput
 from twoscale.config import Config, checked, preset
 from twoscale.errors import InputError
-from twoscale.exits.throughput import measure_throughput
-from twoscale.figures import throughput
+from twoscale.studies.throughput import figure as throughput
+from twoscale.studies.throughput.measure import measure_throughput
 
 SEQUENCES = (1, 3)
 

@@ -5,7 +5,8 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from twoscale.errors import InputError
-from twoscale.figures import style, variants
+from twoscale.figures import style
+from twoscale.studies.variants import figure as variants
 
 ITERATIONS, LOOPS = (0, 400), 6
 RUNS = (

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pandas as pd
 
-from twoscale.analysis import spectrum
 from twoscale.analysis.claims import Verdict
 from twoscale.analysis.evidence import Estimate, Evidence
 from twoscale.analysis.findings import Finding
 from twoscale.escaping import markdown
+from twoscale.studies.spectrum import compare as spectrum
 
 HEADER = """\
 # The claims of the paper on the run {run}

@@ -10,10 +10,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from twoscale.analysis import arena_page, claims, spectrum
+from twoscale.analysis import claims
 from twoscale.analysis.claims_page import number
-from twoscale.analysis.controls import CONTROLS, NAMES
 from twoscale.analysis.findings import FAILS, HOLDS, NOT_ASKED, OPEN
+from twoscale.studies.arena import page as arena_page
+from twoscale.studies.baselines.compare import CONTROLS, NAMES
+from twoscale.studies.spectrum import compare as spectrum
 
 # Text colours with a contrast above 4.5 to white.
 COLOURS = {HOLDS: "#166534", FAILS: "#b91c1c", OPEN: "#92400e", NOT_ASKED: "#4b5563"}

@@ -11,11 +11,11 @@ from twoscale.exits.batched import BatchedDecoder
 from twoscale.exits.criteria import ExitCriterion, make_criterion
 from twoscale.exits.decoder import Decoder, DecoderOptions
 from twoscale.exits.parallel import evaluate
-from twoscale.exits.throughput import given_texts
 from twoscale.gpu.report import FAILED, PASSED, Row
 from twoscale.model import registry
 from twoscale.model.interface import LoopedModel, any_weight
 from twoscale.model.noise import EvaluationNoise
+from twoscale.studies.throughput.measure import given_texts
 from twoscale.training.trainer import autocast
 
 PRESET = "tiny"

@@ -95,4 +95,3 @@ class OracleConfig(Section):
 
 
 SECTIONS = {"pareto": ParetoConfig, "oracle": OracleConfig}
-

@@ -7,9 +7,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator, SymmetricalLogLocator
 
-from twoscale.analysis.arena import ALL_GROUPS, ORACLE
 from twoscale.errors import InputError
 from twoscale.figures import style
+from twoscale.studies.arena.compare import ALL_GROUPS, ORACLE
 
 # reference of the table "arena": (title, label)
 PANELS = {

@@ -20,4 +20,3 @@ class BaselinesConfig(Section):
 
 
 SECTIONS = {"baselines": BaselinesConfig}
-

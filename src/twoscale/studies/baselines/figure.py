@@ -5,11 +5,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from twoscale.training.controls import CONTROLS, LOOPED, UNTRAINED
 
-from twoscale.analysis.controls import NAMES
 from twoscale.errors import InputError
 from twoscale.figures import style
+from twoscale.studies.baselines.compare import NAMES
+from twoscale.studies.baselines.runs import CONTROLS, LOOPED, UNTRAINED
 
 COLOURS = {LOOPED: style.BLUE, "parameters": style.ORANGE, "flops": style.GREEN, UNTRAINED: style.GREY}
 MEAN = {"marker": "o", "markersize": 5, "linestyle": ""}

@@ -112,4 +112,3 @@ class PromisesConfig(Section):
 
 
 SECTIONS = {"calibration": CalibrationConfig, "promises": PromisesConfig}
-

@@ -7,9 +7,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
-from twoscale.analysis.calibration import NO_THRESHOLD
 from twoscale.errors import InputError
 from twoscale.figures import style
+from twoscale.studies.calibration.compare import NO_THRESHOLD
 
 # promise: (its name, label of its epsilon)
 PROMISES = {

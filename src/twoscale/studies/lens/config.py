@@ -34,4 +34,3 @@ class LensConfig(Section):
 
 
 SECTIONS = {"lens": LensConfig}
-

@@ -19,4 +19,3 @@ class PathIndependenceConfig(Section):
 
 
 SECTIONS = {"path_independence": PathIndependenceConfig}
-

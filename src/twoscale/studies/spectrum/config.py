@@ -75,4 +75,3 @@ class SpectrumConfig(Section):
 
 
 SECTIONS = {"spectrum": SpectrumConfig}
-

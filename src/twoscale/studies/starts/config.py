@@ -41,4 +41,3 @@ class StartsConfig(Section):
 
 
 SECTIONS = {"starts": StartsConfig}
-

@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from twoscale.analysis.starts import ALL, COSINE, LOSS
 from twoscale.figures import style
+from twoscale.studies.starts.compare import ALL, COSINE, LOSS
 
 RANDOM = 1.3  # place of random weights on the axis of shares
 SEEDS = 0.04  # distance of the marks of single seeds from the mean

@@ -52,4 +52,3 @@ class ThroughputConfig(Section):
 
 
 SECTIONS = {"throughput": ThroughputConfig}
-

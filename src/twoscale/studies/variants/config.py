@@ -27,4 +27,3 @@ class VariantsConfig(Section):
 
 
 SECTIONS = {"variants": VariantsConfig}
-

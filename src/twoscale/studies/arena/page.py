@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 
 from twoscale.analysis import claims_page
-from twoscale.analysis.arena import ALL_GROUPS, CONTROLS, ORACLE
 from twoscale.analysis.evidence import Estimate
 from twoscale.escaping import markdown
+from twoscale.studies.arena.compare import ALL_GROUPS, CONTROLS, ORACLE
 
 NAMES = {"random": "random exits", "fixed": "fixed loops"}
 BETTER, WORSE = "better", "worse"

@@ -19,11 +19,11 @@ from twoscale.config import ExitsConfig, OracleConfig
 from twoscale.data.batches import HeldOut
 from twoscale.exits.benchmark import OperatingPoint, Row, make_criteria
 from twoscale.exits.criteria import ExitCriterion, Fixed
-from twoscale.exits.frozen import FrozenGroup, frozen_groups
 from twoscale.exits.full_pass import Pass
 from twoscale.exits.oracle import cheapest_exits, exit_costs, settled_from, settled_within
 from twoscale.exits.probe import Probe
 from twoscale.model.checkpoints import LoadedCheckpoint
+from twoscale.studies.arena.frozen import FrozenGroup, frozen_groups
 
 # Prices of an evaluation in nats, 8 per decade: those at which the budget oracle is measured.
 PRICES = tuple(10 ** (exponent / 8) for exponent in range(-48, 9))

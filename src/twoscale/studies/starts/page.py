@@ -10,8 +10,8 @@ from twoscale.analysis.claims_geometry import PAPER_ANGLES
 from twoscale.analysis.claims_page import number, table
 from twoscale.analysis.findings import FAILS, HOLDS, OPEN
 from twoscale.analysis.reported import REPORTED_COSINE
-from twoscale.analysis.starts import ALL, COSINE, LOSS, START
 from twoscale.escaping import markdown
+from twoscale.studies.starts.compare import ALL, COSINE, LOSS, START
 
 HEADER = """\
 # Starts of the projection on the run {run}

@@ -17,7 +17,7 @@ from twoscale import tables
 from twoscale.analysis import bootstrap, claims_page
 from twoscale.analysis.summaries import with_bounds
 from twoscale.escaping import markdown
-from twoscale.training.controls import CONTROLS, LOOPED, UNTRAINED
+from twoscale.studies.baselines.runs import CONTROLS, LOOPED, UNTRAINED
 
 MEAN = -1  # in the place of a seed: the mean over seeds
 POINT = ["model", "of_seed"]

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from twoscale import rng
-from twoscale.dynamics.late_path import axis_ratio
 from twoscale.model.interface import Attend, AttendAt, CausalAttention, LoopedModel
+from twoscale.studies.spectrum.late_path import axis_ratio
 
 SUBSPACE = 40  # vectors of one cycle of Arnoldi's and of Golub and Kahan's method
 RESTARTS = 25  # cycles of Arnoldi's method

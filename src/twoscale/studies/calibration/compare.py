@@ -8,8 +8,8 @@ import pandas as pd
 from twoscale import tables
 from twoscale.analysis import bootstrap
 from twoscale.analysis.findings import FAILS, HOLDS, OPEN
-from twoscale.analysis.risk_control import betting, fixed_sequence, hoeffding_bentkus
 from twoscale.config import PromisesConfig
+from twoscale.studies.calibration.risk_control import betting, fixed_sequence, hoeffding_bentkus
 
 NO_THRESHOLD = "no threshold"
 MEASURED = ("loss", "loss_low", "loss_high", "unclipped", "saved", "saved_low", "saved_high")  # columns of the report

@@ -22,12 +22,12 @@ from twoscale import tables
 from twoscale.config import SpectrumConfig
 from twoscale.data.batches import HeldOut
 from twoscale.data.shards import open_shard, read_end_of_text
-from twoscale.dynamics import own_block
-from twoscale.dynamics.late_path import LatePath, mean_spiral_cosine
-from twoscale.dynamics.own_block import HeldKV, Leading, OwnBlocks, OwnStep
 from twoscale.dynamics.trajectories import Columns, batches, flat, token_keys
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import CausalAttention, LoopedModel, run_stages
+from twoscale.studies.spectrum import own_block
+from twoscale.studies.spectrum.late_path import LatePath, mean_spiral_cosine
+from twoscale.studies.spectrum.own_block import HeldKV, Leading, OwnBlocks, OwnStep
 
 PLACES = ("first", "end of text", "after end of text", "other")
 PER = 1e6  # training tokens that `frequency` refers to

@@ -23,10 +23,10 @@ from twoscale.data.batches import HeldOut
 from twoscale.errors import InputError
 from twoscale.exits.benchmark import Row, TextEvaluator, criterion_classes
 from twoscale.exits.criteria import ExitCriterion, Fixed
-from twoscale.exits.per_group import make_per_group
 from twoscale.exits.probe import Probe
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.loss import cross_entropies
+from twoscale.studies.calibration.per_group import make_per_group
 
 SEARCH, CALIBRATION, REPORT = PARTS = ("search", "calibration", "report")
 Thresholds = tuple[float, ...]  # of each group
