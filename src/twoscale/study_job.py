@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from twoscale import tables
 from twoscale.config import ConfigSlice
+from twoscale.files import replacing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,7 +33,13 @@ class StudyJob:
         """Write a table to the file of this name, by default the name of the table; the column `run` is filled in."""
         import pandas as pd
 
-        frame = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(rows)
-        if "run" in tables.columns(table):
+        columns = list(tables.columns(table))
+        frame = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(list(rows), columns=columns)
+        if "run" in columns:
             frame = frame.assign(run=self.config.run)
         tables.write(table, frame, self.file(name or table))
+
+    def write_text(self, name: str, text: str) -> None:
+        """Write the only file of this name in one step."""
+        with replacing(self.file(name)) as temporary:
+            temporary.write_text(text, encoding="utf-8")

@@ -3,13 +3,11 @@
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-import pandas as pd
 
 from twoscale.analysis.claims import Verdict
 from twoscale.analysis.evidence import Estimate, Evidence
 from twoscale.analysis.findings import Finding
 from twoscale.escaping import markdown
-from twoscale.studies.spectrum import compare as spectrum
 
 HEADER = """\
 # The claims of the paper on the run {run}
@@ -35,7 +33,6 @@ PUBLISHED = (
     "The model is published and has one checkpoint; whether its training text contains the held-out text is unknown."
 )
 
-ANGLES = (3, 4, 5)  # claims about angles
 
 EXITS = """\
 , exit criteria from
@@ -43,9 +40,7 @@ EXITS = """\
 loop steps per group"""
 
 
-def page(
-    verdicts: Sequence[Verdict], run: str, text: str, evidence: Evidence, of_loops: pd.DataFrame | None = None
-) -> str:
+def page(verdicts: Sequence[Verdict], run: str, text: str, evidence: Evidence) -> str:
     """Markdown of the verdicts.
 
     Args:
@@ -53,13 +48,10 @@ def page(
         run: Name of the run.
         text: Name of its text.
         evidence: The tables of the run.
-        of_loops: Table "spectrum", for the claims about angles; None if it has not been computed.
     """
     lines = [_header(run, text, evidence), *_summary(verdicts)]
     for verdict in verdicts:
         lines += _section(verdict)
-        if of_loops is not None and len(of_loops) and verdict.claim.number in ANGLES:
-            lines += ["", f"The spectrum of the loops (docs/spectrum.md): {spectrum.summary(of_loops)}"]
     return "\n".join(lines) + "\n"
 
 

@@ -4,13 +4,11 @@ An operating point is an exit criterion with a threshold. Repeats are prompts, a
 resampled by document, because those that begin in one are not independent. NumPy and pandas only.
 """
 
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
 
-from twoscale import tables
 from twoscale.analysis import bootstrap
 
 OPERATING_POINT = ["criterion", "threshold"]
@@ -72,8 +70,8 @@ def summarise_quality(quality: pd.DataFrame, exit_loops: pd.DataFrame, max_loops
     full = measured[(measured["criterion"] == "fixed") & (measured["threshold"] == max_loops)]
     measured["change"] = measured["ce"] - measured["sequence"].map(full.set_index("sequence")["ce"])
     by_point = measured.groupby(OPERATING_POINT, sort=False)
-    means = pd.DataFrame({column: _weighted(by_point, column) for column in ("ce", "change", "loops")})
-    bounds = _mean_intervals(by_point, "change").add(means["ce"] - means["change"], axis="index")
+    means = pd.DataFrame({column: weighted(by_point, column) for column in ("ce", "change", "loops")})
+    bounds = mean_intervals(by_point, "change").add(means["ce"] - means["change"], axis="index")
     summary = means.drop(columns="change").join(bounds).assign(ppl=np.exp(means["ce"]))
     return summary.reset_index()
 
@@ -97,37 +95,18 @@ def mean_evaluations(exit_loops: pd.DataFrame, keys: list[str]) -> pd.Series:
     return by_group[exit_loops["group"].unique()].mean(axis="columns").rename("loops")
 
 
-def summarise_scaling(paths: Iterable[str | Path], run: str, seed: int) -> pd.DataFrame:
-    """The table "scaling" from the tables "scaling_quality" of all checkpoints; iterations and loops rise.
-
-    `excess` is the cost of fewer loops against the largest loop count; its interval, over the same documents, is
-    far narrower than that of the cross-entropy itself.
-    """
-    rows = pd.concat([tables.read("scaling_quality", path) for path in paths])
-    full = rows[rows["loops"] == rows["loops"].max()].set_index(["iteration", "sequence"])["ce"]
-    rows = rows.join(full.rename("full"), on=["iteration", "sequence"])
-    by_point = rows.assign(excess=rows["ce"] - rows["full"]).groupby(["iteration", "loops"])
-    columns = {"tokens": by_point["tokens"].sum()}
-    for name in ("ce", "excess"):
-        bounds = _mean_intervals(by_point, name, seed)
-        columns |= {name: _weighted(by_point, name), f"{name}_low": bounds["low"], f"{name}_high": bounds["high"]}
-    columns |= {name.replace("ce", "ppl"): np.exp(columns[name]) for name in ("ce", "ce_low", "ce_high")}
-    scaling = pd.DataFrame(columns).reset_index().assign(run=run)
-    return scaling[list(tables.columns("scaling"))]
-
-
 def with_bounds(rows: pd.DataFrame, keys: list[str], name: str, varied: str, seed: int) -> dict[str, pd.Series]:
     """The mean over tokens of a column per point of `keys`, and bounds over documents with _low and _high.
 
     The bounds are those of the mean of the column `varied`, moved to the mean of the other one.
     """
     by_point = rows.groupby(keys, sort=False)
-    mean = _weighted(by_point, name)
-    bounds = _mean_intervals(by_point, varied, seed).add(mean - _weighted(by_point, varied), axis="index")
+    mean = weighted(by_point, name)
+    bounds = mean_intervals(by_point, varied, seed).add(mean - weighted(by_point, varied), axis="index")
     return {name: mean, f"{name}_low": bounds["low"], f"{name}_high": bounds["high"]}
 
 
-def _weighted(by_point: pd.api.typing.DataFrameGroupBy, values: str) -> pd.Series:
+def weighted(by_point: pd.api.typing.DataFrameGroupBy, values: str) -> pd.Series:
     """The mean of the column `values` at each point, each row weighted by its tokens."""
     means = {point: np.average(rows[values], weights=rows["tokens"]) for point, rows in by_point}
     return pd.Series(means).rename_axis(by_point.keys)
@@ -138,7 +117,7 @@ def _median_intervals(by_point: pd.api.typing.DataFrameGroupBy, values: str) -> 
     return _intervals(by_point, lambda rows: _interval(bootstrap.median, rows[values].to_numpy()))
 
 
-def _mean_intervals(by_point: pd.api.typing.DataFrameGroupBy, values: str, seed: int = 0) -> pd.DataFrame:
+def mean_intervals(by_point: pd.api.typing.DataFrameGroupBy, values: str, seed: int = 0) -> pd.DataFrame:
     """Columns low and high: the interval over documents of the mean over tokens of the column `values`."""
 
     def bounds(rows: pd.DataFrame) -> tuple[float, float]:

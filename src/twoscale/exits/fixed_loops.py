@@ -3,14 +3,11 @@
 import math
 from collections.abc import Iterator
 
-import torch
-
 from twoscale import progress
-from twoscale.config import ExitsConfig, ScalingConfig
+from twoscale.config import ScalingConfig
 from twoscale.data.batches import HeldOut
-from twoscale.exits.benchmark import Row, TextEvaluator, evaluate_parallel
+from twoscale.exits.benchmark import Row, evaluate_parallel
 from twoscale.exits.criteria import Fixed
-from twoscale.exits.oracle import settled_from
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.loss import cross_entropies
 
@@ -27,32 +24,3 @@ def measure_scaling(checkpoint: LoadedCheckpoint, text: HeldOut, scaling: Scalin
                     row = {"iteration": checkpoint.iteration, "loops": loops} | key
                     yield row | {"tokens": batch.inputs.shape[1], "ce": ce, "ppl": math.exp(ce)}
                 bar.update(batch.inputs.numel())
-
-
-def measure_uniform_loops(checkpoint: LoadedCheckpoint, text: HeldOut, exits: ExitsConfig) -> Iterator[Row]:
-    """Rows of the table "uniform_loops": the reference of the Pareto figure, on held-out sequences.
-
-    The text is evaluated at each loop count of the criterion `fixed`, ascending, the same for all tokens and
-    groups. A token then counts at the least of them from which on its most likely next token is that of the
-    last count, `max_loops`. No criterion can know that, so it bounds what exits per token can save without
-    changing a prediction.
-    """
-    counts = exits.criteria["fixed"].thresholds
-    evaluator = TextEvaluator(checkpoint, exits)
-    criteria = [Fixed(count) for count in counts]
-    size = evaluator.batch_size(criteria[0])
-    with progress.meter("uniform loops", len(counts) * text.inputs.numel(), "tokens") as bar:
-        for batch in text.batches(size):
-            predictions, losses = [], []
-            for criterion in criteria:
-                logits, _ = evaluator.evaluate(criterion, batch)
-                predictions.append(logits.argmax(-1))
-                losses.append(cross_entropies(logits, batch.targets))
-                bar.update(batch.inputs.numel())
-            least = settled_from(torch.stack(predictions))  # (B, T), index into counts
-            ce = torch.stack(losses).gather(0, least[None])[0].mean(1).tolist()
-            loops = torch.tensor(counts, dtype=torch.float64, device=least.device)[least].mean(1).tolist()
-            at_max = (least == len(counts) - 1).double().mean(1).tolist()
-            for i, key in enumerate(batch.keys):
-                row = key | {"tokens": batch.inputs.shape[1], "loops": loops[i], "ce": ce[i]}
-                yield row | {"ppl": math.exp(ce[i]), "share_at_max_loops": at_max[i]}

@@ -1,8 +1,8 @@
 """A probe of states: a linear classifier, fitted after training, of whether more loop steps change a token's loss.
 
 The model stays as it is. On training text all groups run in full, and x^k of a group is decoded as in
-`twoscale.exits.full_pass`: all tokens leave the group with it, and the groups behind it run in full too. A token is settled
-at x^k if from there on its cross-entropy stays at most a tolerance above that of the last loop step
+`twoscale.exits.full_pass`: all tokens leave the group with it, and the groups behind it run in full too. A token is
+settled at x^k if from there on its cross-entropy stays at most a tolerance above that of the last loop step
 (`twoscale.exits.oracle.settled_within`). One logistic regression for each group predicts this from the own state of the
 token, its relative step norm, and k. The criterion `probe` lets a token go at a probability of at least tau.
 

@@ -46,6 +46,7 @@ class Figure:
         seed_band: Whether it shows the range over seeds where `figures.seed_band` asks for it.
         compared: Whether the inputs are tables of the selected run that compare the runs of the study.
         projection: Whether it needs a model with a projection of state and input.
+        sentence: Dotted path of a function: table of the figure's name -> its results in a sentence, for the report.
         room: Study that the figure belongs to, filled in by `figures`; empty for those of the paper.
     """
 
@@ -65,6 +66,7 @@ class Figure:
     seed_band: bool = False
     compared: bool = False
     projection: bool = False
+    sentence: str = ""
     room: str = ""
 
     @property
@@ -271,7 +273,7 @@ PAPER = (
 def figures() -> tuple[Figure, ...]:
     """The figures of the paper, then those of the studies."""
     parts = study_parts("study").items()
-    return PAPER + tuple(replace(figure, room=study) for study, part in parts for figure in part.FIGURES)
+    return PAPER + tuple(replace(figure, room=study) for study, part in parts for figure in getattr(part, "FIGURES", ()))
 
 
 def snapshot_figures(figures: Iterable[Figure], chosen: Iterable[Figure] = ()) -> list[Figure]:

@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from twoscale.workflow import Runs
 
 
+def all_cores(runs: "Runs", cores: int | None) -> int:
+    """Threads of a job that measures time: all cores, so that no other job disturbs it; torch itself uses one."""
+    return cores or 1
+
+
 def _no_inputs(runs: "Runs") -> dict[str, Any]:
     return {}
 
@@ -23,7 +28,8 @@ class Job:
     Attributes:
         name: Name of the rule.
         function: Dotted path of the function.
-        outputs: Name -> path, with the wildcards {run}, {iteration} and {criterion} where there is a file for each.
+        outputs: Name -> path, with the wildcards {run}, {iteration} and {criterion} where there is a file for each;
+            {selected} is the selected run.
         config: Param function of the slice of the config, see `Runs.slice`.
         tables: Tables that the job writes.
         inputs: Name -> input function or path, besides those that every job of the kind has.
@@ -52,7 +58,7 @@ class Job:
         return self._file("benchmarks", "tsv")
 
     def _file(self, folder: str, suffix: str) -> str:
-        wildcards = re.findall(r"\{(\w+)\}", next(iter(self.outputs.values())))
+        wildcards = re.findall(r"\{(\w+)\}", next(iter(self.outputs.values())).replace("{selected}", ""))
         run = "{run}/" if "run" in wildcards else ""
         further = "".join(f"_{{{name}}}" for name in wildcards if name != "run")
         return f"results/{run}{folder}/{self.name}{further}.{suffix}"
@@ -81,6 +87,12 @@ class Measurement(Job):
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison(Job):
-    """A job without torch that reads tables. `memory`: MB requested from a cluster at the first attempt."""
+    """A job without torch that reads tables.
 
-    memory: int = 2000
+    Attributes:
+        target: Target rule that needs its page.
+        report: Category and label of its page in Snakemake's report; empty if the report does not have it.
+    """
+
+    target: str = ""
+    report: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
 """The exit criteria beside controls and oracles as a Markdown page: results/arena.md."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -9,7 +9,10 @@ import pandas as pd
 from twoscale.analysis import claims_page
 from twoscale.analysis.evidence import Estimate
 from twoscale.escaping import markdown
-from twoscale.studies.arena.compare import ALL_GROUPS, CONTROLS, ORACLE
+from twoscale.studies.arena.compare import ALL_GROUPS, CONTROLS, ORACLE, settling, summarise
+
+if TYPE_CHECKING:
+    from twoscale.study_job import StudyJob
 
 NAMES = {"random": "random exits", "fixed": "fixed loops"}
 BETTER, WORSE = "better", "worse"
@@ -41,6 +44,17 @@ A token is settled in its loss from the first state from which the cross-entropy
 that after {loops} loop steps, and in its prediction from the first state from which the most likely next token stays.
 *Extra* are the evaluations after that of tokens that leave settled, *lost* the nats of those that leave before.
 """
+
+
+def run(job: "StudyJob") -> None:
+    """Write the tables "arena" and "settling", and results/arena.md."""
+    names = ("exit_quality", "exit_loops", "exit_controls", "exit_regret", "oracle_frontier")
+    quality, loops, controls, regret, frontier = map(job.read, names)
+    compared = summarise(quality, loops, controls, regret, frontier, job.config.seed).assign(run=job.config.run)
+    settled = settling(regret, job.config.seed).assign(run=job.config.run)
+    job.write("arena", compared)
+    job.write("settling", settled)
+    job.write_text("page", page(compared, settled, job.config.page))
 
 
 def page(arena: pd.DataFrame, settling: pd.DataFrame, values: Mapping[str, Any]) -> str:

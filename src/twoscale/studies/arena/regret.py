@@ -10,6 +10,7 @@ On the same trajectories no criterion can spend less than either where it does a
 """
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -25,8 +26,19 @@ from twoscale.exits.probe import Probe
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.studies.arena.frozen import FrozenGroup, frozen_groups
 
+if TYPE_CHECKING:
+    from twoscale.exits.checkpoint_job import CheckpointJob
+
 # Prices of an evaluation in nats, 8 per decade: those at which the budget oracle is measured.
 PRICES = tuple(10 ** (exponent / 8) for exponent in range(-48, 9))
+
+
+def run(job: "CheckpointJob") -> None:
+    """Write the tables "exit_regret" and "oracle_frontier"."""
+    config, exits = job.config, job.config.exits
+    checkpoint, text = job.checkpoint(exits.dtype), job.held_out(config.sequences("oracle"))
+    for table, rows in measure_regret(checkpoint, text, exits, config.oracle, job.probe(checkpoint)).items():
+        job.write(table, rows)
 
 
 @torch.inference_mode()

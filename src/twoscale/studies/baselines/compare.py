@@ -1,4 +1,4 @@
-"""What the loops buy: the looped model beside models without loops, as the table "controls" and the page controls.md.
+"""What the loops buy: the looped model beside models without loops, as the table "baselines" and the page baselines.md.
 
 Every difference is between two models with the same seed, on the same documents. The interval of the mean over seeds
 joins the bootstrap over documents, as if the seeds were fixed, and Student's t over seeds, as if the documents were, by
@@ -8,7 +8,7 @@ about effect measures"). What varies with both is counted twice, which is conser
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -17,7 +17,10 @@ from twoscale import tables
 from twoscale.analysis import bootstrap, claims_page
 from twoscale.analysis.summaries import with_bounds
 from twoscale.escaping import markdown
-from twoscale.studies.baselines.runs import CONTROLS, LOOPED, UNTRAINED
+from twoscale.studies.baselines.runs import BASELINES, LOOPED, UNTRAINED
+
+if TYPE_CHECKING:
+    from twoscale.study_job import StudyJob
 
 MEAN = -1  # in the place of a seed: the mean over seeds
 POINT = ["model", "of_seed"]
@@ -43,8 +46,15 @@ root of the sum of their squares. One seed has no interval over seeds, and says 
 """
 
 
+def run(job: "StudyJob") -> None:
+    """Write the table "baselines" and results/baselines.md."""
+    table = compare(job.config.compared, job.files["quality"], job.config.run, job.config.seed)
+    job.write("baselines", table)
+    job.write_text("page", page(table, job.config.page))
+
+
 def compare(models: Sequence[Mapping[str, Any]], paths: Iterable[str | Path], run: str, seed: int) -> pd.DataFrame:
-    """The table "controls".
+    """The table "baselines".
 
     Args:
         models: Columns model, seed, iteration, layers, parameters, flops of each model; the looped ones among them.
@@ -63,7 +73,7 @@ def compare(models: Sequence[Mapping[str, Any]], paths: Iterable[str | Path], ru
     summary = _summary(pd.concat([rows, _mean_over_seeds(rows)], ignore_index=True), seed)
     first = described.groupby("model", sort=False).first()
     return summary.join(first[["layers", "parameters", "flops", "iteration"]], on="model").assign(run=run)[
-        list(tables.columns("controls"))
+        list(tables.columns("baselines"))
     ]
 
 
@@ -107,12 +117,12 @@ def page(table: pd.DataFrame, values: Mapping[str, Any]) -> str:
     """Markdown: the means over seeds, then each seed.
 
     Args:
-        table: Table "controls".
+        table: Table "baselines".
         values: run, text, loops, mean_loops, iterations, training_tokens.
     """
     means, each = table[table["seed"].isna()], table[table["seed"].notna()]
     seeds = sorted(each["seed"].astype(int).unique())
-    names = {f"{name}_name": NAMES[name][0].upper() + NAMES[name][1:] for name in (*CONTROLS, UNTRAINED)}
+    names = {f"{name}_name": NAMES[name][0].upper() + NAMES[name][1:] for name in (*BASELINES, UNTRAINED)}
     counts = {"tokens": means["tokens"].iloc[0], "documents": means["documents"].iloc[0]}
     text = {name: markdown(str(value)) for name, value in values.items()}
     header = HEADER.format(**text | names | counts, seeds=_seeds(seeds))
@@ -175,3 +185,13 @@ def _per_seed(each: pd.DataFrame) -> list[str]:
 
 def _interval(low: float, high: float, digits: str) -> str:
     return "" if np.isnan(low) else f"{low:{digits}} … {high:{digits}}"
+
+
+def sentence(table: pd.DataFrame) -> str:
+    """Results for the report."""
+    means = table[table["seed"].isna() & table["model"].isin(BASELINES)]
+    parts = [
+        f"{row.difference:+.3f} [{row.difference_low:+.3f}, {row.difference_high:+.3f}] with the {NAMES[row.model]}"
+        for row in means.itertuples()
+    ]
+    return f"Held-out cross-entropy without loops minus that of the looped model, nats per token: {'; '.join(parts)}."

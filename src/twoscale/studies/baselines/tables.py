@@ -5,7 +5,7 @@ from twoscale.tables import Column, table
 TABLES: dict[str, dict[str, Column]] = {
     # One row per (model, seed), and one per model for the mean over seeds: held-out cross-entropy of the looped model
     # at train.held_out_loops, of models without loops, and of the untrained looped model. Intervals are of 95 %.
-    "controls": table(
+    "baselines": table(
         "run model seed seeds layers parameters flops iteration tokens documents ce",
         model=("string", "looped; parameters, flops: without loops, with as many of them; untrained"),
         seed=("int64", "null: mean over seeds"),

@@ -1,6 +1,7 @@
 """Calibrated thresholds of exit criteria: what a promise allows, and whether it was kept on other documents."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -11,9 +12,24 @@ from twoscale.analysis.findings import FAILS, HOLDS, OPEN
 from twoscale.config import PromisesConfig
 from twoscale.studies.calibration.risk_control import betting, fixed_sequence, hoeffding_bentkus
 
+if TYPE_CHECKING:
+    from twoscale.study_job import StudyJob
+
 NO_THRESHOLD = "no threshold"
 MEASURED = ("loss", "loss_low", "loss_high", "unclipped", "saved", "saved_low", "saved_high")  # columns of the report
 LARGEST = {"ce": np.inf, "disagreement": 1.0}  # largest loss of a unit
+
+
+def run(job: "StudyJob") -> None:
+    """Write the tables "calibration" and "calibrated_thresholds"."""
+    config = job.config
+    runs, paths = (
+        pd.concat([tables.read(f"calibration_{name}", path) for path in job.files[f"{name}_files"]])
+        for name in ("runs", "paths")
+    )
+    table = calibrate(runs, config.promises, config.max_loops, config.seed)
+    tables.write("calibration", table, job.file("calibration"))
+    tables.write("calibrated_thresholds", chosen_thresholds(table, paths), job.file("thresholds"))
 
 
 def calibrate(runs: pd.DataFrame, promises: PromisesConfig, max_loops: int, seed: int) -> pd.DataFrame:

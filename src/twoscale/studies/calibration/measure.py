@@ -11,7 +11,7 @@ Only the tokens of a sequence that belong to the document of its first token cou
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,16 +20,34 @@ from torch import Tensor
 from twoscale import progress, rng
 from twoscale.config import ConfigSlice
 from twoscale.data.batches import HeldOut
+from twoscale.data.shards import read_end_of_text
 from twoscale.errors import InputError
 from twoscale.exits.benchmark import Row, TextEvaluator, criterion_classes
 from twoscale.exits.criteria import ExitCriterion, Fixed
 from twoscale.exits.probe import Probe
+from twoscale.exits.trial import try_criteria
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.loss import cross_entropies
 from twoscale.studies.calibration.per_group import make_per_group
 
+if TYPE_CHECKING:
+    from twoscale.exits.checkpoint_job import CheckpointJob
+
 SEARCH, CALIBRATION, REPORT = PARTS = ("search", "calibration", "report")
 Thresholds = tuple[float, ...]  # of each group
+
+
+def run(job: "CheckpointJob") -> None:
+    """Write the tables "calibration_runs" and "calibration_paths" of one criterion; a user's is tried first."""
+    config = job.config
+    torch.set_num_threads(job.threads)
+    checkpoint, text = job.checkpoint(config.exits.dtype), job.held_out(config.sequences_read)
+    if config.criterion_files:
+        try_criteria(checkpoint, text.inputs[0], config.exits)
+    end_of_text = read_end_of_text(job.file("metadata"))
+    runs, paths = measure_calibration(checkpoint, text, config, end_of_text, job.probe(checkpoint))
+    job.write("calibration_runs", runs, "runs")
+    job.write("calibration_paths", paths, "paths")
 
 
 class Cost(NamedTuple):

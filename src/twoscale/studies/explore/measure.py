@@ -7,7 +7,7 @@ full loops.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -17,7 +17,7 @@ from torch import Tensor
 from twoscale import progress
 from twoscale.config import ExitsConfig, PathTypesConfig
 from twoscale.data.batches import HeldOut
-from twoscale.data.tokenizer import Tokenizer
+from twoscale.data.tokenizer import Tokenizer, load_tokenizer
 from twoscale.dynamics.principal import project
 from twoscale.dynamics.trajectories import describe, exact, is_group, measure_group
 from twoscale.exits.benchmark import Row, TextEvaluator, make_criteria
@@ -26,8 +26,28 @@ from twoscale.exits.probe import Probe
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import CausalAttention, StageTrace
 
+if TYPE_CHECKING:
+    from twoscale.exits.checkpoint_job import CheckpointJob
+
 COMPONENTS = 3
 MEASURES = ("state_norm", "step_norm", "cosine")
+
+
+def run(job: "CheckpointJob") -> None:
+    """Write the tables of the page."""
+    config = job.config
+    place = config.explore.sequence
+    sequence = beginning(job.held_out(config.trajectory_sequences)[place : place + 1], config.explore.tokens)
+    tokenizer = load_tokenizer(config.tokenizer, job.file("tokenizer") if job.files.get("tokenizer") else None)
+    # one model at a time: the geometry in the dtype of trajectories, the exits in that of the exit tables
+    states, components = trace_states(
+        job.checkpoint(config.trajectories.dtype), sequence, config.exits.max_loops, tokenizer
+    )
+    checkpoint = job.checkpoint(config.exits.dtype)
+    exits = exit_rows(checkpoint, sequence, config.exits, job.probe(checkpoint))
+    measured = {"tokens": token_rows(sequence, tokenizer), "states": states, "components": components, "exits": exits}
+    for name, rows in measured.items():
+        job.write(f"explore_{name}", rows, name)
 
 
 def beginning(sequence: HeldOut, tokens: int) -> HeldOut:

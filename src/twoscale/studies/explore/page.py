@@ -6,7 +6,7 @@ text, never as markup.
 
 import json
 import unicodedata
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -14,10 +14,20 @@ from plotly.offline import get_plotlyjs
 
 from twoscale.errors import InputError
 
+if TYPE_CHECKING:
+    from twoscale.study_job import StudyJob
+
 PLOTLY_MARK, DATA_MARK = "/* plotly.js */", "/* data */"
 SIGNS = {"\n": "⏎", "\r": "␍", "\t": "→"}
 COMPONENTS = ("pc1", "pc2", "pc3")
 DIGITS = 4
+
+
+def run(job: "StudyJob") -> None:
+    """Write results/explore.html."""
+    frames = {name: job.read(f"explore_{name}", name) for name in ("tokens", "states", "components", "exits")}
+    template = job.file("template").read_text(encoding="utf-8")
+    job.write_text("page", page(template, **frames, text=job.config.text))
 
 
 def page(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Row = dict[str, object]
 
 
-def measure(job: "CheckpointJob") -> None:
+def run(job: "CheckpointJob") -> None:
     """Write the table "lens"."""
     config = job.config
     text = job.held_out(config.sequences("lens"))

@@ -5,6 +5,7 @@ from typing import Any
 from twoscale.config.sections import Config
 from twoscale.figures.catalogue import Figure, after_training, group_names, table
 from twoscale.studies.lens.steps import other_loops, steps_of
+from twoscale.studies.rows import Measurement
 
 
 def _caption(config: Config) -> dict[str, Any]:
@@ -28,5 +29,18 @@ FIGURES = (
         title="Lens: through the loops",
         loops=lambda config: steps_of(config)[-1],
         values=lambda config: {"mean_loops": config.model.mean_loops, "typical_loops": config.model.typical_loops},
+        sentence="twoscale.studies.lens.compare.sentence",
+    ),
+)
+
+
+JOBS = (
+    Measurement(
+        name="measure_lens",
+        function="twoscale.studies.lens.measure.run",
+        outputs={"lens": "results/{run}/tables/lens.parquet"},
+        tables=["lens"],
+        config=lambda runs: runs.slice("run", "seed", "device", "model", "lens"),
+        dtype="lens",
     ),
 )

@@ -8,6 +8,7 @@ what earlier groups pass on, and in all groups at once.
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -21,7 +22,18 @@ from twoscale.dynamics.trajectories import Columns, batches, flat, is_group, tok
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import LoopedModel, Noise
 
+if TYPE_CHECKING:
+    from twoscale.exits.checkpoint_job import CheckpointJob
+
 ALL = "all"  # label of the rows with all groups varied at once
+
+
+def run(job: "CheckpointJob") -> None:
+    """Write the table "token_independence"."""
+    config = job.config
+    checkpoint = job.checkpoint(config.trajectories.dtype)
+    text, draws = job.held_out(config.sequences("path_independence")), config.path_independence.draws
+    measure(checkpoint, text, config.trajectories, draws, job.file("independence"))
 
 
 @torch.no_grad()

@@ -4,6 +4,7 @@ from typing import Any
 
 from twoscale.config.sections import Config
 from twoscale.figures.catalogue import Figure, table
+from twoscale.studies.rows import Comparison, Measurement
 
 
 def _caption(config: Config) -> dict[str, Any]:
@@ -24,5 +25,27 @@ FIGURES = (
         title="Quality against loops",
         loops=lambda config: max(config.scaling.loops),
         values=lambda config: {"mean_loops": config.model.mean_loops},
+        sentence="twoscale.studies.scaling.compare.sentence",
+    ),
+)
+
+
+CHECKPOINT = "results/{run}/scaling/iteration_{iteration}.parquet"
+JOBS = (
+    Measurement(
+        name="measure_scaling",
+        function="twoscale.studies.scaling.measure.run",
+        outputs={"quality": CHECKPOINT},
+        tables=["scaling_quality"],
+        config=lambda runs: runs.slice("seed", "device", "model", "scaling"),
+        dtype="scaling",
+    ),
+    Comparison(
+        name="aggregate_scaling",
+        function="twoscale.studies.scaling.compare.run",
+        inputs=lambda runs: {"quality": runs.at_checkpoints(CHECKPOINT)},
+        outputs={"scaling": "results/{run}/tables/scaling.parquet"},
+        tables=["scaling"],
+        config=lambda runs: runs.slice("run", "seed"),
     ),
 )

@@ -1,15 +1,20 @@
 """The claims over several seeds as a Markdown page: results/seeds.md."""
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from twoscale.analysis import bootstrap
+from twoscale import tables
+from twoscale.analysis import bootstrap, seeds
 from twoscale.analysis.claims_page import interval, number, table
-from twoscale.analysis.evidence import Estimate
+from twoscale.analysis.evidence import Estimate, Evidence
 from twoscale.analysis.findings import FAILS, HOLDS, NOT_ASKED, OPEN
 from twoscale.analysis.seeds import SeedFinding, SeedVerdict
 from twoscale.escaping import markdown
+
+if TYPE_CHECKING:
+    from twoscale.study_job import StudyJob
 
 HEADER = """\
 # The claims of the paper on the run {run} under {count} seeds
@@ -38,6 +43,19 @@ FEW = """\
 That is enough to see an effect that is large against the spread between seeds, and too little to tell whether a small
 one differs from none."""
 ENOUGH = 6  # seeds from which the interval of the mean is about one standard deviation or less
+
+
+def run(job: "StudyJob") -> None:
+    """Write the table "seeds" and results/seeds.md."""
+    config = job.config
+    # one seed for all bootstraps: they draw the same documents
+    values = {"max_loops": config.max_loops, "warmup": config.warmup_iterations}
+    values |= {"seed": config.seed, "published": config.published}
+    files = zip(*(job.files[name] for name in tables.CLAIM_TABLES), strict=True)
+    found = [Evidence.read(dict(zip(tables.CLAIM_TABLES, paths, strict=True)), **values) for paths in files]
+    verdicts = seeds.verdicts(dict(zip(config.seeds, found, strict=True)))
+    tables.write("seeds", seeds.table(verdicts, config.run, config.seeds), job.file("table"))
+    job.write_text("page", page(verdicts, config.run, config.text, config.seeds))
 
 
 def page(verdicts: Sequence[SeedVerdict], run: str, text: str, seeds: Sequence[int]) -> str:

@@ -7,18 +7,32 @@ only.
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from twoscale import tables
 from twoscale.analysis import bootstrap
+from twoscale.analysis.aggregate import statistics
+
+if TYPE_CHECKING:
+    from twoscale.study_job import StudyJob
 
 Column = Callable[[pd.DataFrame], pd.Series]
 
 # Lower bounds of classes, in increasing order; a class reaches up to the next bound.
 POSITIONS = (0, 1, 4, 16, 64, 256)
 FREQUENCIES = (0, 10, 100, 1000, 10000)  # occurrences per million training tokens
+
+
+def run(job: "StudyJob") -> None:
+    """Write the tables "token_spectrum", "spectrum", "spectrum_metrics" and "slow_tokens"."""
+    tokens, run, seed = job.files["tokens"], job.config.run, job.config.seed
+    job.write("token_spectrum", tables.read("token_spectrum", tokens[-1]))
+    job.write("spectrum", agreement(tokens, run, seed))
+    job.write("spectrum_metrics", statistics(tokens, run, "token_spectrum", "spectrum_metrics"))
+    job.write("slow_tokens", slow_tokens(tokens, run, seed))
 
 
 def column(name: str) -> Column:

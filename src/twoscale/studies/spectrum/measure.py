@@ -13,6 +13,7 @@ the paths of all tokens while one early token takes only a part of each of its s
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -29,6 +30,9 @@ from twoscale.studies.spectrum import own_block
 from twoscale.studies.spectrum.late_path import LatePath, mean_spiral_cosine
 from twoscale.studies.spectrum.own_block import HeldKV, Leading, OwnBlocks, OwnStep
 
+if TYPE_CHECKING:
+    from twoscale.exits.checkpoint_job import CheckpointJob
+
 PLACES = ("first", "end of text", "after end of text", "other")
 PER = 1e6  # training tokens that `frequency` refers to
 COUNTED = 2**24  # training tokens that are counted at a time
@@ -37,6 +41,17 @@ COUNTED = 2**24  # training tokens that are counted at a time
 EXACT = tuple(
     name for name in tables.columns("token_spectrum") if name.startswith(("own_", "inherited_", "isolated_", "slowed_"))
 )
+
+
+def run(job: "CheckpointJob") -> None:
+    """Write the table "token_spectrum"."""
+    config = job.config
+    checkpoint = job.checkpoint(config.spectrum.dtype)
+    held_out, exact = job.held_out(config.sequences("spectrum")), job.held_out(config.exact_sequences)
+    train = job.file("train") if job.files.get("train") else None
+    text = open_text(train, job.file("metadata"), config.model.vocab_size)
+    loops = Loops(checkpoint.model, config.spectrum, config.loops)
+    measure(checkpoint, held_out, set(exact.sequences), text, loops, job.file("spectrum"))
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,14 @@
 """Figures and jobs of the study."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from twoscale.config.sections import Config
 from twoscale.figures.catalogue import Figure, after_training, group_names, table
+from twoscale.studies.rows import Comparison, Measurement
+
+if TYPE_CHECKING:
+    from twoscale.workflow import Runs
 
 
 def _caption(config: Config) -> dict[str, Any]:
@@ -25,5 +30,46 @@ FIGURES = (
         loops=lambda config: config.spectrum.steps,
         title="Spectrum of a loop",
         claims=(3, 4, 5),
+        sentence="twoscale.studies.spectrum.compare.summary",
+    ),
+)
+
+
+CHECKPOINT = "results/{run}/spectrum/iteration_{iteration}.parquet"
+TABLES = ("token_spectrum", "spectrum", "spectrum_metrics", "slow_tokens")
+
+
+def _checkpoints(runs: "Runs") -> Callable:
+    """Input function: the checkpoints of spectrum.checkpoints."""
+    files = runs.at_checkpoints(CHECKPOINT)
+
+    def chosen(wildcards: Any) -> list[str]:
+        return files(wildcards)[-1:] if runs[wildcards.run].spectrum.checkpoints == "last" else files(wildcards)
+
+    return chosen
+
+
+JOBS = (
+    Measurement(
+        name="measure_spectrum",
+        function="twoscale.studies.spectrum.measure.run",
+        inputs=lambda runs: {"train": runs.training_tokens},
+        outputs={"spectrum": CHECKPOINT},
+        tables=["token_spectrum"],
+        config=lambda runs: runs.slice(
+            *("seed", "device", "model", "spectrum"),
+            loops=lambda config: config.trajectories.loops,
+            exact_sequences=lambda config: config.spectrum.exact_sequences(config),
+        ),
+        dtype="spectrum",
+        minutes=120,
+    ),
+    Comparison(
+        name="aggregate_spectrum",
+        function="twoscale.studies.spectrum.compare.run",
+        inputs=lambda runs: {"tokens": _checkpoints(runs)},
+        outputs={name: f"results/{{run}}/tables/{name}.parquet" for name in TABLES},
+        tables=TABLES,
+        config=lambda runs: runs.slice("run", "seed"),
     ),
 )

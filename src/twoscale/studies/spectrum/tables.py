@@ -3,7 +3,7 @@
 from twoscale.tables import STATISTICS, Column, table
 
 TABLES: dict[str, dict[str, Column]] = {
-    # One row per (token, group), from a loop that runs to its fixed point (`twoscale.studies.spectrum.measure`). Rates and
+    # One row per (token, group), from a loop that runs to its fixed point (module `measure`). Rates and
     # cosines are of the last updates of a path above the rounding floor. Columns from own_modulus on are null in
     # sequences without exact blocks and for tokens without a fixed point; null is also what too few updates leave
     # undefined. Angles are in radians, 0 … π: a period is 2π / angle loop steps.

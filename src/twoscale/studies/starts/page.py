@@ -2,16 +2,22 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
+from twoscale import tables
 from twoscale.analysis.claims_geometry import PAPER_ANGLES
 from twoscale.analysis.claims_page import number, table
+from twoscale.analysis.evidence import Evidence
 from twoscale.analysis.findings import FAILS, HOLDS, OPEN
 from twoscale.analysis.reported import REPORTED_COSINE
 from twoscale.escaping import markdown
-from twoscale.studies.starts.compare import ALL, COSINE, LOSS, START
+from twoscale.studies.starts.compare import ALL, COSINE, LOSS, START, StartRun, compare
+
+if TYPE_CHECKING:
+    from twoscale.study_job import StudyJob
 
 HEADER = """\
 # Starts of the projection on the run {run}
@@ -30,6 +36,22 @@ OVER_SEEDS = (
 )
 OF_ONE_SEED = "Its 95 % interval is over documents: with one seed nothing is known of another."
 NOT_MEASURED = "–"
+
+
+def run(job: "StudyJob") -> None:
+    """Write the table "starts" and results/starts.md."""
+    config = job.config
+    exits = [name for name in tables.CLAIM_TABLES.values() if name != "loop_sequences"]
+    absent = [pd.DataFrame(columns=list(tables.columns(name))) for name in exits]
+    runs = []
+    for run, loops, training in zip(config.runs, job.files["loops"], job.files["training"], strict=True):
+        evidence = Evidence(tables.read("loop_sequences", loops), *absent, max_loops=0, seed=config.seed)
+        share = float("nan") if run["share"] is None else run["share"]
+        start = (share, run["state_init"], run["sandwich"], run["seed"])
+        runs.append(StartRun(*start, evidence, tables.read("training", training)))
+    found = compare(runs)
+    tables.write("starts", found, job.file("table"))
+    job.write_text("page", page(found, config.run, config.text))
 
 
 @dataclass(frozen=True)

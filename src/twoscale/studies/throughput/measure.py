@@ -5,6 +5,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,8 +20,21 @@ from twoscale.exits.probe import Probe
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import any_weight
 
+if TYPE_CHECKING:
+    from twoscale.exits.checkpoint_job import CheckpointJob
+
 REFILLED, SLOWEST = "refilled", "slowest"  # values of the column `batching`
 HIGH_QUANTILE = 0.95
+
+
+def run(job: "CheckpointJob") -> None:
+    """Write the tables "throughput" and "throughput_loops"."""
+    config = job.config
+    torch.set_num_threads(config.throughput.cpu_threads)
+    checkpoint, text = job.checkpoint(config.exits.dtype), job.held_out(config.throughput.sequences[-1])
+    measured = measure_throughput(checkpoint, text, config, job.probe(checkpoint))
+    for name, rows in zip(("throughput", "throughput_loops"), measured, strict=True):
+        job.write(name, rows)
 
 
 @dataclass

@@ -4,6 +4,7 @@ from typing import Any
 
 from twoscale.config.sections import Config
 from twoscale.figures.catalogue import Figure, after_training, exit_max_loops, table
+from twoscale.studies.rows import Measurement, all_cores
 
 
 def _caption(config: Config) -> dict[str, Any]:
@@ -28,5 +29,38 @@ FIGURES = (
         _caption,
         loops=exit_max_loops,
         title="Throughput: sequences decoded together",
+    ),
+)
+
+
+TRIED = "results/{run}/exits/throughput/{criterion}.txt"
+JOBS = (
+    Measurement(
+        name="try_criterion",
+        function="twoscale.exits.jobs.try_criterion",
+        outputs={"tried": TRIED},
+        config=lambda runs: runs.exit_slice("throughput"),
+        dtype="exits",
+        minutes=30,
+    ),
+    Measurement(
+        name="benchmark_throughput",
+        function="twoscale.studies.throughput.measure.run",
+        inputs=lambda runs: {
+            "criteria": runs.each_criterion(TRIED, "throughput", of_users=True),
+            "probe": runs.probe_file("throughput"),
+        },
+        outputs={
+            "throughput": "results/{run}/tables/throughput.parquet",
+            "throughput_loops": "results/{run}/tables/throughput_loops.parquet",
+        },
+        tables=["throughput", "throughput_loops"],
+        config=lambda runs: runs.exit_slice(
+            "throughput", sections=["throughput"], lengths=lambda config: config.throughput.lengths(config)
+        ),
+        dtype="exits",
+        minutes=240,
+        threads=all_cores,
+        cpus=4,
     ),
 )

@@ -27,5 +27,6 @@ FIGURES = (
         values=lambda config: {"mean_loops": config.model.mean_loops, "grad_clip": config.train.grad_clip},
         groups=0,
         training=True,
+        sentence="twoscale.studies.training.compare.sentence",
     ),
 )
