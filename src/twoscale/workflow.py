@@ -28,6 +28,7 @@ from twoscale.errors import InputError
 from twoscale.escaping import rst
 from twoscale.export.released import check_released
 from twoscale.figures.catalogue import Figure, figures, one_seed, report_values, snapshot_figures, table
+from twoscale.files import sha256
 from twoscale.fingerprint import criterion_file_fingerprint, fingerprint
 from twoscale.launch import Share, torchrun_line
 from twoscale.model.flops import BYTES, parameters

@@ -272,8 +272,8 @@ PAPER = (
 @cache
 def figures() -> tuple[Figure, ...]:
     """The figures of the paper, then those of the studies."""
-    parts = study_parts("study").items()
-    return PAPER + tuple(replace(figure, room=study) for study, part in parts for figure in getattr(part, "FIGURES", ()))
+    rows = [(study, getattr(part, "FIGURES", ())) for study, part in study_parts("study").items()]
+    return PAPER + tuple(replace(figure, room=study) for study, figures in rows for figure in figures)
 
 
 def snapshot_figures(figures: Iterable[Figure], chosen: Iterable[Figure] = ()) -> list[Figure]:

@@ -4,22 +4,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from twoscale.config.exits import Criteria, CriterionConfig, ExitsConfig, check_latency_tokens, grids
+from twoscale.config.exits import DENSE_GRIDS, Criteria, CriterionConfig, ExitsConfig, check_latency_tokens, grids
 from twoscale.config.types import Count, Number, Section, key
 
 if TYPE_CHECKING:
     from twoscale.config.sections import CoreConfig
-
-STATE_GRID = [1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0]
-
-
-RELATIVE_GRID = [3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3]
-
-
-PROBABILITY_GRID = [0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 0.95, 0.99]
-
-
-KL_GRID = [1e-7, 1e-6, 1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 0.1]
 
 
 class ParetoConfig(Section):
@@ -30,21 +19,7 @@ class ParetoConfig(Section):
     """
 
     criteria: Criteria = key(
-        grids(
-            step_norm=STATE_GRID,
-            step_norm_relative=RELATIVE_GRID,
-            kl=KL_GRID,
-            acceleration=STATE_GRID,
-            acceleration_normalized=[0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9],
-            acceleration_relative=RELATIVE_GRID,
-            entropy_diff=[1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3],
-            argmax_stability=[1, 2, 3, 5, 8, 12],
-            cosine=[1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 3e-2, 0.1],
-            minp_kl=KL_GRID,
-            confidence=PROBABILITY_GRID,
-            margin=PROBABILITY_GRID,
-            entropy=[0.03, 0.1, 0.3, 0.7, 1.5, 2.5, 3.5, 4.5, 6.0],
-        ),
+        grids(**DENSE_GRIDS),
         "Exit criteria and their dense grids of thresholds. Criteria of `exits` that are absent here keep their "
         "thresholds. [G] uses entropy_diff 1e-3, argmax_stability 5, cosine 1e-3 and minp_kl 1e-5. null removes a "
         "criterion of the defaults or the preset.",

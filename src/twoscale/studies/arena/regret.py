@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from twoscale import progress
-from twoscale.config import ExitsConfig, OracleConfig
+from twoscale.config import ExitsConfig
 from twoscale.data.batches import HeldOut
 from twoscale.exits.benchmark import OperatingPoint, Row, make_criteria
 from twoscale.exits.criteria import ExitCriterion, Fixed
@@ -28,6 +28,7 @@ from twoscale.studies.arena.frozen import FrozenGroup, frozen_groups
 
 if TYPE_CHECKING:
     from twoscale.exits.checkpoint_job import CheckpointJob
+    from twoscale.studies.arena.config import OracleConfig
 
 # Prices of an evaluation in nats, 8 per decade: those at which the budget oracle is measured.
 PRICES = tuple(10 ** (exponent / 8) for exponent in range(-48, 9))
@@ -43,7 +44,7 @@ def run(job: "CheckpointJob") -> None:
 
 @torch.inference_mode()
 def measure_regret(
-    checkpoint: LoadedCheckpoint, text: HeldOut, exits: ExitsConfig, oracle: OracleConfig, probe: Probe | None = None
+    checkpoint: LoadedCheckpoint, text: HeldOut, exits: ExitsConfig, oracle: "OracleConfig", probe: Probe | None = None
 ) -> dict[str, list[Row]]:
     """Rows of the tables "exit_regret" and "oracle_frontier" without their column `run`, by name.
 

@@ -9,10 +9,10 @@ import pandas as pd
 from twoscale import tables
 from twoscale.analysis import bootstrap
 from twoscale.analysis.findings import FAILS, HOLDS, OPEN
-from twoscale.config import PromisesConfig
 from twoscale.studies.calibration.risk_control import betting, fixed_sequence, hoeffding_bentkus
 
 if TYPE_CHECKING:
+    from twoscale.studies.calibration.config import PromisesConfig
     from twoscale.study_job import StudyJob
 
 NO_THRESHOLD = "no threshold"
@@ -32,7 +32,7 @@ def run(job: "StudyJob") -> None:
     tables.write("calibrated_thresholds", chosen_thresholds(table, paths), job.file("thresholds"))
 
 
-def calibrate(runs: pd.DataFrame, promises: PromisesConfig, max_loops: int, seed: int) -> pd.DataFrame:
+def calibrate(runs: pd.DataFrame, promises: "PromisesConfig", max_loops: int, seed: int) -> pd.DataFrame:
     """The table "calibration" from the table "calibration_runs".
 
     Of the points that the test accepts, the one with the fewest evaluations on the documents of the calibration is
@@ -58,7 +58,7 @@ def chosen_thresholds(calibration: pd.DataFrame, paths: pd.DataFrame) -> pd.Data
     return chosen[list(tables.columns("calibrated_thresholds"))]
 
 
-def _promised(runs: pd.DataFrame, promises: PromisesConfig, max_loops: int, seed: int) -> Iterator[dict[str, object]]:
+def _promised(runs: pd.DataFrame, promises: "PromisesConfig", max_loops: int, seed: int) -> Iterator[dict[str, object]]:
     """One row per promise about the points of one path."""
     for promise, epsilons in (("ce", promises.nats), ("disagreement", promises.disagreement)):
         units = unit_losses(runs, promise, promises.unit)
@@ -89,7 +89,7 @@ def _count(units: pd.DataFrame, part: str) -> int:
     return int(((units["part"] == part) & (units["place"] == 0)).sum())
 
 
-def _choose(units: pd.DataFrame, epsilon: float, bound: float, promises: PromisesConfig) -> tuple[int, float]:
+def _choose(units: pd.DataFrame, epsilon: float, bound: float, promises: "PromisesConfig") -> tuple[int, float]:
     """The place of the chosen point, -1 if the test accepts none, and the p-value of that or of the first point."""
     by_place = units.groupby("place")
     p_values = [_p_value(losses.to_numpy() / bound, epsilon / bound, promises) for _, losses in by_place["clipped"]]
@@ -100,7 +100,7 @@ def _choose(units: pd.DataFrame, epsilon: float, bound: float, promises: Promise
     return place, p_values[place]
 
 
-def _p_value(losses: np.ndarray, level: float, promises: PromisesConfig) -> float:
+def _p_value(losses: np.ndarray, level: float, promises: "PromisesConfig") -> float:
     if promises.test == "betting":
         return betting(losses, level, promises.delta)
     return hoeffding_bentkus(losses, level)

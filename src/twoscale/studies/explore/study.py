@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from twoscale.workflow import Runs
 
 
-
 TABLES = ("tokens", "states", "components", "exits")
 OUTPUT = "results/{{run}}/explore/{}.parquet"
 

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from twoscale import tables
-from twoscale.config import SpectrumConfig
 from twoscale.data.batches import HeldOut
 from twoscale.data.shards import open_shard, read_end_of_text
 from twoscale.dynamics.trajectories import Columns, batches, flat, token_keys
@@ -32,6 +31,7 @@ from twoscale.studies.spectrum.own_block import HeldKV, Leading, OwnBlocks, OwnS
 
 if TYPE_CHECKING:
     from twoscale.exits.checkpoint_job import CheckpointJob
+    from twoscale.studies.spectrum.config import SpectrumConfig
 
 PLACES = ("first", "end of text", "after end of text", "other")
 PER = 1e6  # training tokens that `frequency` refers to
@@ -129,7 +129,7 @@ class Loops:
         loops: Loop steps after which a group passes its state on (trajectories.loops).
     """
 
-    def __init__(self, model: LoopedModel, config: SpectrumConfig, loops: int) -> None:
+    def __init__(self, model: LoopedModel, config: "SpectrumConfig", loops: int) -> None:
         self.model, self.config, self.loops = model, config, loops
 
     def settle(self, group: int, entered: Tensor, start: Tensor) -> Settled:
