@@ -94,21 +94,21 @@ PROBABILITY_GRID = [0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 0.95, 0.99]
 KL_GRID = [1e-7, 1e-6, 1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 0.1]
 
 # Dense grids of thresholds by criterion.
-DENSE_GRIDS: dict[str, list[float]] = dict(
-    step_norm=STATE_GRID,
-    step_norm_relative=RELATIVE_GRID,
-    kl=KL_GRID,
-    acceleration=STATE_GRID,
-    acceleration_normalized=[0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9],
-    acceleration_relative=RELATIVE_GRID,
-    entropy_diff=[1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3],
-    argmax_stability=[1, 2, 3, 5, 8, 12],
-    cosine=[1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 3e-2, 0.1],
-    minp_kl=KL_GRID,
-    confidence=PROBABILITY_GRID,
-    margin=PROBABILITY_GRID,
-    entropy=[0.03, 0.1, 0.3, 0.7, 1.5, 2.5, 3.5, 4.5, 6.0],
-)
+DENSE_GRIDS: dict[str, list[float]] = {
+    "step_norm": STATE_GRID,
+    "step_norm_relative": RELATIVE_GRID,
+    "kl": KL_GRID,
+    "acceleration": STATE_GRID,
+    "acceleration_normalized": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9],
+    "acceleration_relative": RELATIVE_GRID,
+    "entropy_diff": [1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3],
+    "argmax_stability": [1, 2, 3, 5, 8, 12],
+    "cosine": [1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 3e-2, 0.1],
+    "minp_kl": KL_GRID,
+    "confidence": PROBABILITY_GRID,
+    "margin": PROBABILITY_GRID,
+    "entropy": [0.03, 0.1, 0.3, 0.7, 1.5, 2.5, 3.5, 4.5, 6.0],
+}
 HALF_DECADES = [1e-5, 3.16e-5, 1e-4, 3.16e-4, 1e-3, 3.16e-3, 1e-2]
 
 

@@ -1,14 +1,10 @@
 """From rows per sequence to one row per checkpoint and loop count, with 95 % bootstrap intervals."""
 
-from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pandas as pd
 
-from twoscale import tables
-from twoscale.analysis.summaries import mean_intervals, weighted
+from twoscale.analysis.summaries import summarise_scaling
 
 if TYPE_CHECKING:
     from twoscale.study_job import StudyJob
@@ -17,25 +13,6 @@ if TYPE_CHECKING:
 def run(job: "StudyJob") -> None:
     """Write the table "scaling"."""
     job.write("scaling", summarise_scaling(job.files["quality"], job.config.run, job.config.seed))
-
-
-def summarise_scaling(paths: Iterable[str | Path], run: str, seed: int) -> pd.DataFrame:
-    """The table "scaling" from the tables "scaling_quality" of all checkpoints; iterations and loops rise.
-
-    `excess` is the cost of fewer loops against the largest loop count; its interval, over the same documents, is
-    far narrower than that of the cross-entropy itself.
-    """
-    rows = pd.concat([tables.read("scaling_quality", path) for path in paths])
-    full = rows[rows["loops"] == rows["loops"].max()].set_index(["iteration", "sequence"])["ce"]
-    rows = rows.join(full.rename("full"), on=["iteration", "sequence"])
-    by_point = rows.assign(excess=rows["ce"] - rows["full"]).groupby(["iteration", "loops"])
-    columns = {"tokens": by_point["tokens"].sum()}
-    for name in ("ce", "excess"):
-        bounds = mean_intervals(by_point, name, seed)
-        columns |= {name: weighted(by_point, name), f"{name}_low": bounds["low"], f"{name}_high": bounds["high"]}
-    columns |= {name.replace("ce", "ppl"): np.exp(columns[name]) for name in ("ce", "ce_low", "ce_high")}
-    scaling = pd.DataFrame(columns).reset_index().assign(run=run)
-    return scaling[list(tables.columns("scaling"))]
 
 
 def sentence(table: pd.DataFrame) -> str:
