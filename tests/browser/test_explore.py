@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.explore_tables import GROUPS, LOOPS, TOKENS, explore_tables
+from tests.studies.explore.tables import GROUPS, LOOPS, TOKENS, explore_tables
 from tests.small import ROOT
 from twoscale.studies.explore import page as explore_page
 

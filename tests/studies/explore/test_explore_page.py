@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.explore_tables import GROUPS, LOOPS, PLACES, TOKENS, explore_tables
+from tests.studies.explore.tables import GROUPS, LOOPS, PLACES, TOKENS, explore_tables
 from tests.small import ROOT
 from twoscale.errors import InputError
 from twoscale.studies.explore import page as explore_page
