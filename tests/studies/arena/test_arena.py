@@ -1,14 +1,13 @@
 """Gains over controls and regrets beside oracles, from tables with known answers; their page and figure."""
 
-import itertools
-
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.test_figures import RUN, legend_texts
+from tests.figures import RUN, legend_texts
+from tests.studies.arena.samples import DOCUMENTS, GROUPS, compared, control_tables, regret_tables
 from twoscale import tables
 from twoscale.errors import InputError
 from twoscale.figures import style
@@ -17,55 +16,8 @@ from twoscale.studies.arena import figure as figure_module
 from twoscale.studies.arena import page as arena_page
 from twoscale.studies.arena.compare import cost_at, oracle_gain, oracle_saving
 
-DOCUMENTS = 12
-THRESHOLDS = (0.1, 1.0, 10.0)
-COST = {0.1: 8.0, 1.0: 5.0, 10.0: 2.0}  # mean evaluations of the criterion
-LOSS = {0.1: 3.0, 1.0: 3.1, 10.0: 3.4}  # and its cross-entropy
-GROUPS = ("4", "5-6")
 PAGE = {"run": "trial", "text": "books", "draws": 2, "tokens": 1200, "loops": 8, "groups": "4, 5-6"}
 PAGE |= {"oracle_tokens": 600, "tolerance": "0.01"}
-
-
-def control_tables(gain=0.2, noise=0.0, criterion="kl", documents=DOCUMENTS, seed=0):
-    """Tables exit_quality, exit_loops and exit_controls: both controls lose `gain` nats more than the criterion.
-
-    noise: standard deviation between documents of the difference between a control and the criterion.
-    """
-    random = np.random.default_rng(seed)
-    quality, loops, controls = [], [], []
-    for (sequence, document), threshold in itertools.product(enumerate(range(documents)), THRESHOLDS):
-        key = {"criterion": criterion, "threshold": threshold, "sequence": sequence, "document": document}
-        ce = LOSS[threshold] + 0.3 * np.sin(document)  # texts differ more than exits do
-        quality.append(key | {"tokens": 100, "ce": ce, "ppl": np.exp(ce), "share_at_max_loops": 0.0})
-        for group, more in zip(GROUPS, (-1, 1), strict=True):
-            evaluations = COST[threshold] + more
-            loops.append(key | {"group": group, "loop_steps": evaluations, "evaluations": evaluations})
-        for control, draw in (("random", 0), ("random", 1), ("fixed", 0)):
-            nats = ce + gain + noise * random.normal()
-            row = {"control": control, "draw": draw, "tokens": 100, "evaluations": COST[threshold], "ce": nats}
-            controls.append(key | row)
-    return tuple(map(pd.DataFrame, (quality, loops, controls)))
-
-
-def regret_tables(documents=DOCUMENTS, worse=0.05):
-    """Tables exit_regret and oracle_frontier of tokens whose loss is 1 / k after k evaluations, in both groups.
-
-    The criterion kl leaves every token after 2 evaluations and loses `worse` nats more than the state does.
-    """
-    regret, frontier = [], []
-    for document, group in itertools.product(range(documents), GROUPS):
-        key = {"group": group, "sequence": document, "document": document, "tokens": 50}
-        for oracle, least in (("loss", 2.0), ("prediction", 1.0)):
-            row = {"criterion": "kl", "threshold": 1.0, "oracle": oracle, "evaluations": 2.0, "ce": 0.5 + worse}
-            regret.append(key | row | {"least": least, "settled": 0.5, "extra": 0.25, "lost": 0.1})
-        for price in 10.0 ** np.arange(-6, 1.25, 0.125):
-            k = min(range(1, 9), key=lambda k: 1 / k + price * k)
-            frontier.append(key | {"price": price, "evaluations": float(k), "ce": 1 / k})
-    return pd.DataFrame(regret), pd.DataFrame(frontier)
-
-
-def compared(**changes):
-    return arena.summarise(*control_tables(**changes), *regret_tables())
 
 
 def rows_of(table, reference, group="all"):
@@ -257,10 +209,3 @@ def test_the_figure_has_a_panel_per_reference_and_the_regret_above_zero():
 def test_the_figure_refuses_a_table_without_criteria():
     with pytest.raises(InputError, match="expected at least one exit criterion"):
         figure_module.draw(compared()[:0], **RUN)
-
-
-def draw():
-    """The figure with bars, for the tests of legibility."""
-    parts = [control_tables(gain=0.05, noise=0.1, criterion=name, seed=i) for i, name in enumerate(("kl", "step_norm"))]
-    controls = [pd.concat(frames) for frames in zip(*parts, strict=True)]
-    return figure_module.draw(arena.summarise(*controls, *regret_tables()), **RUN)

@@ -11,19 +11,19 @@ from tests.unit.test_benchmark import checkpoint, exits
 from tests.unit.test_engine import PUBLISHED, VARIANTS
 from tests.unit.test_engine import small_model as trainable_model
 from twoscale import tables
-from twoscale.config import OracleConfig
 from twoscale.exits.benchmark import measure_quality
 from twoscale.exits.controls import Planned
 from twoscale.exits.criteria import CRITERIA, make_criterion
+from twoscale.exits.full_pass import Pass
 from twoscale.exits.oracle import cheapest_exits, exit_costs
 from twoscale.exits.parallel import evaluate
 from twoscale.model.loss import cross_entropies
 from twoscale.model.noise import EvaluationNoise
 from twoscale.studies.arena import compare as arena
 from twoscale.studies.arena import page as arena_page
+from twoscale.studies.arena.config import OracleConfig
 from twoscale.studies.arena.frozen import frozen_groups
 from twoscale.studies.arena.regret import compare, measure_regret
-from twoscale.studies.lens.measure import Pass
 
 LOOPS, LENGTH = 3, 5
 STRUCTURES = VARIANTS | PUBLISHED

@@ -1,10 +1,10 @@
-"""The controls: sizes and costs of the models, their runs, and the comparison of tables with known content."""
+"""The baselines: sizes and costs of the models, their runs, and the comparison of tables with known content."""
 
 import numpy as np
-import pandas as pd
 import pytest
 
-from tests.unit.test_figures import legend_texts
+from tests.figures import legend_texts
+from tests.studies.baselines.samples import DOCUMENTS, THREE, compared, draw
 from twoscale import config, tables
 from twoscale.analysis import bootstrap
 from twoscale.errors import InputError
@@ -13,7 +13,9 @@ from twoscale.model.flops import parameters
 from twoscale.model.registry import build
 from twoscale.studies.baselines import compare as analysis
 from twoscale.studies.baselines import figure as figure_module
-from twoscale.studies.baselines.runs import controls
+from twoscale.studies.baselines import study
+from twoscale.studies.baselines.runs import BASELINES
+from twoscale.studies.baselines.runs import runs as baselines
 from twoscale.training.plan import mean_flops_per_token
 from twoscale.workflow import Runs
 
@@ -24,12 +26,12 @@ def run_of(preset, **user):
     return config.checked(config.merge(config.preset(preset), user))
 
 
-def controls_of(selected):
-    """Name -> config of each control."""
+def baselines_of(selected):
+    """Name -> config of each baseline."""
     values = config.complete(selected)
     del values["model"]["vocab_size"]
-    base = config.merge(values, selected.controls.overrides)
-    return {name: config.checked(config.merge(base, overrides)) for name, overrides in controls(selected).items()}
+    base = config.merge(values, selected.baselines.overrides)
+    return {name: config.checked(config.merge(base, overrides)) for name, overrides in baselines(selected).items()}
 
 
 def flops_of(run):
@@ -40,22 +42,22 @@ def flops_of(run):
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_the_control_of_the_same_parameters_has_as_many_layers_and_the_nearest_width(preset):
-    selected = run_of(preset, controls={"overrides": {}})
-    found = controls_of(selected)["parameters"].model
+def test_the_baseline_of_the_same_parameters_has_as_many_layers_and_the_nearest_width(preset):
+    selected = run_of(preset, baselines={"overrides": {}})
+    found = baselines_of(selected)["parameters"].model
     wanted, layers = parameters(selected.model), selected.model.num_layers
     assert (found.groups, found.num_layers, found.hidden_size) == ((), layers, selected.model.hidden_size)
     gap = abs(parameters(found) - wanted)
     for other in (-1, 1):
         assert gap <= abs(parameters(found.model_copy(update={"mlp_size": found.mlp_width + other})) - wanted)
     assert gap < 0.002 * wanted
-    assert flops_of(controls_of(selected)["parameters"]) < flops_of(selected)
+    assert flops_of(baselines_of(selected)["parameters"]) < flops_of(selected)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_the_control_of_the_same_flops_has_the_nearest_number_of_layers(preset):
-    selected = run_of(preset, controls={"overrides": {}})
-    found = controls_of(selected)["flops"]
+def test_the_baseline_of_the_same_flops_has_the_nearest_number_of_layers(preset):
+    selected = run_of(preset, baselines={"overrides": {}})
+    found = baselines_of(selected)["flops"]
     assert (found.model.groups, found.model.mlp_size) == ((), selected.model.mlp_size)
     gap = abs(flops_of(found) - flops_of(selected))
     for other in (-1, 1):
@@ -66,7 +68,7 @@ def test_the_control_of_the_same_flops_has_the_nearest_number_of_layers(preset):
 
 def test_the_demo_has_exactly_the_same_parameters_and_a_thousandth_more_flops():
     selected = run_of("demo")
-    found = controls_of(selected)
+    found = baselines_of(selected)
     assert parameters(found["parameters"].model) == parameters(selected.model)
     assert sum(p.numel() for p in build(found["parameters"].model).parameters()) == parameters(selected.model)
     assert flops_of(found["flops"]) / flops_of(selected) - 1 == pytest.approx(0.0012, abs=1e-4)
@@ -74,13 +76,13 @@ def test_the_demo_has_exactly_the_same_parameters_and_a_thousandth_more_flops():
 
 def test_truncated_backpropagation_counts():
     whole, truncated = run_of("paper"), run_of("paper", train={"backprop_depth": 2})
-    layers = [controls_of(run)["flops"].model.num_layers for run in (whole, truncated)]
+    layers = [baselines_of(run)["flops"].model.num_layers for run in (whole, truncated)]
     assert layers[1] < layers[0] == 63
 
 
-def test_a_control_of_a_model_with_a_norm_at_every_loop_step_reads_its_states_with_a_norm():
+def test_a_baseline_of_a_model_with_a_norm_at_every_loop_step_reads_its_states_with_a_norm():
     model = {"num_layers": 4, "groups": [[3, 4]], "loop_norm": True, "injection": "none", "state_init": "input"}
-    found = controls_of(run_of("tiny", model=model))
+    found = baselines_of(run_of("tiny", model=model))
     assert not any(run.model.loop_norm for run in found.values())
 
 
@@ -88,20 +90,20 @@ def test_a_model_of_infinite_flops_is_refused_in_one_sentence():
     with pytest.raises(
         InputError, match=r"^config key model: found infinite FLOPs per token, expected a smaller model"
     ):
-        controls(run_of("tiny", model={"mean_loops": 1e308}))
+        baselines(run_of("tiny", model={"mean_loops": 1e308}))
 
 
-def test_the_controls_of_a_model_with_a_trained_exit_gate_have_the_cost_of_its_training_and_no_gate_to_train():
+def test_the_baselines_of_a_model_with_a_trained_exit_gate_have_the_cost_of_its_training_and_no_gate_to_train():
     gated = {"model": {"groups": [[2, 3]], "exit_gate": True}, "train": {"exit_gate": {}}}
     selected = run_of("tiny", **gated)
     plain = run_of("tiny", **gated | {"train": {}})
-    assert {made.train.exit_gate for made in controls_of(selected).values()} == {None}
-    with_gate, without = (controls_of(run)["flops"].model.num_layers for run in (selected, plain))
+    assert {made.train.exit_gate for made in baselines_of(selected).values()} == {None}
+    with_gate, without = (baselines_of(run)["flops"].model.num_layers for run in (selected, plain))
     assert with_gate > without
 
 
-def test_a_model_without_loops_has_no_controls():
-    assert controls(run_of("tiny", model={"groups": []})) == {}
+def test_a_model_without_loops_has_no_baselines():
+    assert baselines(run_of("tiny", model={"groups": []})) == {}
 
 
 # --- runs -------------------------------------------------------------------------------------------------------
@@ -113,15 +115,15 @@ def runs(tmp_path, **user):
 
 def test_without_overrides_the_looped_model_is_the_selected_run_under_every_seed(tmp_path):
     mine = runs(tmp_path, seeds=[5])
-    assert mine.study("controls") == [f"controls/{name}{end}" for name in analysis.CONTROLS for end in ("", "-seed5")]
-    compared = [(m["model"], m["run"], m["seed"], m["iteration"]) for m in mine.compared()]
+    assert mine.study("baselines") == [f"baselines/{name}{end}" for name in BASELINES for end in ("", "-seed5")]
+    compared = [(m["model"], m["run"], m["seed"], m["iteration"]) for m in study.compared(mine)]
     assert compared == [
         ("looped", "tiny", 1337, 20),
         ("looped", "tiny-seed5", 5, 20),
-        ("parameters", "controls/parameters", 1337, 20),
-        ("parameters", "controls/parameters-seed5", 5, 20),
-        ("flops", "controls/flops", 1337, 20),
-        ("flops", "controls/flops-seed5", 5, 20),
+        ("parameters", "baselines/parameters", 1337, 20),
+        ("parameters", "baselines/parameters-seed5", 5, 20),
+        ("flops", "baselines/flops", 1337, 20),
+        ("flops", "baselines/flops-seed5", 5, 20),
         ("untrained", "tiny", 1337, 0),
         ("untrained", "tiny-seed5", 5, 0),
     ]
@@ -129,67 +131,37 @@ def test_without_overrides_the_looped_model_is_the_selected_run_under_every_seed
 
 def test_with_overrides_all_models_are_trained_under_them(tmp_path):
     train = {"iterations": 10, "lr_decay_iterations": 10}
-    mine = runs(tmp_path, controls={"overrides": {"train": train}})
-    trained = {m["run"]: m["iteration"] for m in mine.compared() if m["iteration"]}
-    assert trained == {"controls/looped": 10, "controls/parameters": 10, "controls/flops": 10}
-    looped, selected = mine["controls/looped"], mine["tiny"]
+    mine = runs(tmp_path, baselines={"overrides": {"train": train}})
+    trained = {m["run"]: m["iteration"] for m in study.compared(mine) if m["iteration"]}
+    assert trained == {"baselines/looped": 10, "baselines/parameters": 10, "baselines/flops": 10}
+    looped, selected = mine["baselines/looped"], mine["tiny"]
     assert looped.model == selected.model
     assert looped.train == selected.train.model_copy(update=train)
 
 
-def test_controls_are_trained_on_the_batches_of_the_looped_model(tmp_path):
+def test_baselines_are_trained_on_the_batches_of_the_looped_model(tmp_path):
     mine = runs(tmp_path)
-    looped, *others = (mine[m["run"]] for m in mine.compared() if m["iteration"])
+    looped, *others = (mine[m["run"]] for m in study.compared(mine) if m["iteration"])
     for other in others:
         assert (other.seed, other.train, other.data) == (looped.seed, looped.train, looped.data)
         assert other.model.context_length == looped.model.context_length
-    assert {mine.data_run(m["run"]) for m in mine.compared()} == {"tiny"}
+    assert {mine.data_run(m["run"]) for m in study.compared(mine)} == {"tiny"}
 
 
-def test_files_of_a_run_without_controls_are_refused_in_one_sentence(tmp_path):
+def test_files_of_a_run_without_baselines_are_refused_in_one_sentence(tmp_path):
     mine = runs(tmp_path, model={"groups": []})
-    with pytest.raises(InputError, match=r"^results/controls\.md: run tiny has no controls, expected a looped model"):
-        mine.compared_files("{run}/{iteration}")({})
-    figure = next(figure for figure in mine.figures if figure.name == "controls")
+    with pytest.raises(InputError, match=r"^results/baselines\.md: run tiny has no baselines, expected a looped model"):
+        next(job for job in study.JOBS if job.name == "compare_baselines").inputs(mine)["quality"]({})
+    figure = next(figure for figure in mine.figures if figure.name == "baselines")
     assert "has 0 looped groups" in figure.problem(mine.config)
 
 
 # --- comparison -------------------------------------------------------------------------------------------------
 
-DOCUMENTS = 6
-
-
-def quality(path, offset, effect=0.0):
-    """Table "scaling_quality": documents differ by a lot, models by `offset`, both together by `effect`."""
-    numbers = np.arange(DOCUMENTS)
-    frame = pd.DataFrame({"sequence": numbers, "document": numbers, "tokens": 100 + 100 * (numbers == 0)})
-    frame["ce"] = 4 + numbers + offset + effect * (-1.0) ** numbers
-    frame = frame.assign(iteration=20, loops=3, ppl=np.exp(frame["ce"]))
-    tables.write("scaling_quality", frame, path)
-    return path
-
-
-def compared(tmp_path, offsets, effect=0.05):
-    """The table of models: (model, seed) -> offset."""
-    described = {"layers": 4, "parameters": 1000, "flops": 1e6, "iteration": 20}
-    models = [{"model": model, "seed": seed} | described for model, seed in offsets]
-    paths = [
-        quality(tmp_path / f"{i}.parquet", offset, effect * (model != "looped"))
-        for i, ((model, _), offset) in enumerate(offsets.items())
-    ]
-    return analysis.compare(models, paths, "trial", seed=0)
-
-
-THREE = {("looped", 1): 0.0, ("looped", 2): 0.5, ("looped", 3): 1.0} | {
-    (model, seed): base + gain + shift
-    for model, gain in (("parameters", 0.3), ("flops", -0.2), ("untrained", 4.0))
-    for seed, base, shift in ((1, 0.0, 0.01), (2, 0.5, 0.03), (3, 1.0, -0.04))
-}
-
 
 def test_differences_are_between_models_of_the_same_seed_on_the_same_documents(tmp_path):
     table = compared(tmp_path, THREE)
-    tables.write("controls", table, tmp_path / "controls.parquet")
+    tables.write("baselines", table, tmp_path / "baselines.parquet")
     each = table.dropna(subset="seed").set_index(["model", "seed"])
     weights = np.r_[2.0, np.ones(DOCUMENTS - 1)] / (DOCUMENTS + 1)
     alternating = 0.05 * weights @ (-1.0) ** np.arange(DOCUMENTS)
@@ -244,10 +216,6 @@ def test_the_page_has_sizes_differences_and_every_seed(tmp_path):
     assert "under the seed 1." in one
 
 
-def draw(folder, offsets=THREE):
-    return figure_module.draw(compared(folder, offsets), context=style.FigureContext("trial", "text", 3))
-
-
 def test_the_figure_has_means_and_seeds_of_every_trained_model(tmp_path):
     figure = draw(tmp_path)
     ce, difference = figure.axes
@@ -263,5 +231,5 @@ def test_the_figure_has_means_and_seeds_of_every_trained_model(tmp_path):
     ]
     single = draw(tmp_path, {key: offset for key, offset in THREE.items() if key[1] == 1})
     assert legend_texts(single)[0] == "one seed"
-    with pytest.raises(InputError, match="table controls: found no row"):
+    with pytest.raises(InputError, match="table baselines: found no row"):
         figure_module.draw(table[:0], context=style.FigureContext("trial", "text", 3))

@@ -8,18 +8,18 @@ import pytest
 import torch
 
 from tests import small
-from tests.unit.test_figures import legend_texts
+from tests.figures import legend_texts
+from tests.studies.calibration.samples import draw
 from twoscale import tables
-from twoscale.config import ExitsConfig, PromisesConfig
+from twoscale.config import ExitsConfig
 from twoscale.errors import InputError
 from twoscale.exits.benchmark import TextEvaluator
 from twoscale.exits.criteria import make_criterion
 from twoscale.exits.parallel import evaluate
-from twoscale.figures import style
 from twoscale.model.loss import cross_entropies
 from twoscale.model.transformer import initialise
-from twoscale.studies.calibration import figure as figure_module
 from twoscale.studies.calibration.compare import NO_THRESHOLD, calibrate, chosen_thresholds, unit_losses
+from twoscale.studies.calibration.config import PromisesConfig
 from twoscale.studies.calibration.measure import (
     PARTS,
     Cost,
@@ -322,25 +322,6 @@ def test_promises_of_measured_tables_fit_their_tables(measured, tmp_path):
 
 
 # --- figure -----------------------------------------------------------------------------------------------------
-
-
-def calibration_table(criteria=("step_norm", "kl", "acceleration"), paths=("common", "per_group")):
-    rows = [
-        {"run": "trial", "criterion": criterion, "path": path, "promise": promise, "epsilon": epsilon, "delta": 0.1}
-        | {"units": 20, "place": -1 if none else 2, "p_value": 0.05, "report_documents": 9, "unclipped": 0.0}
-        | {"loss": 0.5 * epsilon, "loss_low": 0.1 * epsilon, "loss_high": 0.9 * epsilon, "saved": 0.1 * number}
-        | {"saved_low": 0.0, "saved_high": 0.9, "verdict": NO_THRESHOLD if none else "holds"}
-        for criterion in criteria
-        for path in paths
-        for promise in ("ce", "disagreement")
-        for number, epsilon in enumerate((0.01, 0.02, 0.05, 0.1))
-        for none in [number == 0]
-    ]
-    return pd.DataFrame(rows, columns=list(tables.columns("calibration")))
-
-
-def draw(**changes):
-    return figure_module.draw(calibration_table(**changes), context=style.FigureContext("trial", "text", 30))
 
 
 def test_the_figure_has_a_line_per_criterion_and_path_and_no_loss_where_nothing_was_promised():

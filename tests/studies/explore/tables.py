@@ -15,7 +15,7 @@ KEYS = {"run": "small", "iteration": 20}
 
 
 def explore_tables() -> dict[str, pd.DataFrame]:
-    """The four tables as `twoscale.analysis.explore_page.page` takes them."""
+    """The four tables as `twoscale.studies.explore.page.page` takes them."""
     tokens = [
         {"run": "small", "sequence": 7, "document": 1, "position": i, "token": token, "next_token": "next"}
         for i, token in enumerate(TOKENS)

@@ -6,11 +6,11 @@ import re
 import pytest
 
 from tests.studies.explore.tables import GROUPS, LOOPS, PLACES, TOKENS, explore_tables
-from tests.small import ROOT
+from twoscale.config import PROJECT
 from twoscale.errors import InputError
 from twoscale.studies.explore import page as explore_page
 
-TEMPLATE = (ROOT / "workflow/report/explore.html").read_text(encoding="utf-8")
+TEMPLATE = (PROJECT / "src/twoscale/studies/explore/page.html").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")

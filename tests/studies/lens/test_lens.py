@@ -6,19 +6,20 @@ import pytest
 import torch
 
 from tests import small
-from tests.unit.test_figures import legend_texts
+from tests.figures import legend_texts
+from tests.studies.lens.samples import draw, lens_table
 from twoscale import config, tables
-from twoscale.analysis.summaries import summarise_lens
-from twoscale.config import LensConfig
 from twoscale.errors import InputError
-from twoscale.figures import style
+from twoscale.exits import full_pass
+from twoscale.exits.full_pass import Pass, measure_tokens
 from twoscale.model.interface import CausalAttention
 from twoscale.model.loss import cross_entropies
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import initialise
-from twoscale.studies.lens import figure as figure_module
-from twoscale.studies.lens import measure as lenses
-from twoscale.studies.lens.measure import Pass, lost_again, measure_lens, measure_tokens
+from twoscale.studies.lens.compare import summarise_lens
+from twoscale.studies.lens.config import LensConfig
+from twoscale.studies.lens.measure import lost_again, measure_lens
+from twoscale.studies.lens.steps import other_loops, steps_of
 
 SEED, LENGTH, VOCABULARY = 5, 8, 37
 RANDOM = torch.Generator().manual_seed(2)
@@ -106,7 +107,7 @@ def test_a_prediction_is_lost_where_it_is_wrong_and_was_right_before():
 def test_the_shares_of_lost_predictions_follow_the_paths_of_the_tokens():
     """Against a loop over tokens and loop steps, from logits of the plain forward pass."""
     subject = checkpoint(groups=((2, 3),))
-    steps = job(subject.model).lens_steps
+    steps = steps_of(job(subject.model))
     logits = {k: logits_at(subject, [k]) for k in steps}
     # targets that are predicted at some loop steps only
     targets = torch.stack([logits[steps[1 + t % 6]][:, t].argmax(-1) for t in range(LENGTH)], dim=1)
@@ -128,7 +129,7 @@ def test_the_shares_of_lost_predictions_follow_the_paths_of_the_tokens():
 def test_the_batch_and_the_size_of_the_parts_change_nothing(monkeypatch):
     subject = checkpoint()
     whole = rows_of(subject, batch_size=3)
-    monkeypatch.setattr(lenses, "LOGITS_AT_A_TIME", 1)  # one token at a time
+    monkeypatch.setattr(full_pass, "LOGITS_AT_A_TIME", 1)  # one token at a time
     keys = ["sequence", "group", "k"]
     parts = rows_of(subject, batch_size=1).sort_values(keys, ignore_index=True)
     pd.testing.assert_frame_equal(whole.sort_values(keys, ignore_index=True), parts, rtol=1e-9)
@@ -159,17 +160,17 @@ def test_measured_tokens_have_the_shape_of_the_targets():
 
 def test_the_loop_steps_reach_eight_times_the_mean_and_contain_it():
     run = config.checked(config.preset("demo"))
-    assert run.lens_steps == (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)
-    assert run.lens_other_loops == 12
+    assert steps_of(run) == (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)
+    assert other_loops(run) == 12
     odd = config.checked(
         config.merge(config.preset("demo"), {"model": {"mean_loops": 4.6}, "lens": {"max_multiple": 3}})
     )
-    assert odd.lens_steps == (0, 1, 2, 3, 4, 5, 6, 8, 12, 14)
-    assert odd.lens_other_loops == 5
+    assert steps_of(odd) == (0, 1, 2, 3, 4, 5, 6, 8, 12, 14)
+    assert other_loops(odd) == 5
     least = config.checked(
         config.merge(config.preset("tiny"), {"model": {"mean_loops": 0.4}, "lens": {"max_multiple": 1}})
     )
-    assert least.lens_steps == (0, 1)
+    assert steps_of(least) == (0, 1)
 
 
 def test_a_multiple_below_one_is_refused():
@@ -178,36 +179,6 @@ def test_a_multiple_below_one_is_refused():
 
 
 # --- table, summary and figure ----------------------------------------------------------------------------------
-
-
-def lens_table(groups=("2", "3"), steps=(0, 1, 3, 24)):
-    """Two documents; cross-entropy, rank and shares are functions of k, the text shifts both alike."""
-    rows = [
-        {
-            "run": "trial",
-            "iteration": 20,
-            "group": group,
-            "k": k,
-            "sequence": number,
-            "document": number,
-            "tokens": 100 + 100 * number,
-            "ce": 4 + 1 / (k + 1) + number,
-            "entropy": 3 + 1 / (k + 1),
-            "log_rank": np.log(2 + k) + number,
-            "right": 0.25,
-            "lost": 0.1 * k / 24 if k else None,
-            "lost_since_mean": 0.05 if k > 3 else None,
-        }
-        for group in groups
-        for k in steps
-        for number in range(2)
-    ]
-    return pd.DataFrame(rows, columns=list(tables.columns("lens")))
-
-
-def draw(**changes):
-    context = style.FigureContext("trial", "text", 24)
-    return figure_module.draw(lens_table(**changes), mean_loops=3.2, typical_loops=3, context=context)
 
 
 def test_rows_fit_their_table(tmp_path):

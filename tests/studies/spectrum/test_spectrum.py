@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from tests import small
-from twoscale.config import SpectrumConfig
 from twoscale.model.interface import CausalAttention, Stage
 from twoscale.model.registry import architecture
 from twoscale.studies.spectrum import late_path, own_block
 from twoscale.studies.spectrum import measure as spectrum
+from twoscale.studies.spectrum.config import SpectrumConfig
 from twoscale.studies.spectrum.own_block import OwnBlocks, OwnStep
 
 ROTARY = {"positions": "rotary", "num_kv_heads": 1, "qk_norm": True, "qk_bias": True, "mlp": "gated"}

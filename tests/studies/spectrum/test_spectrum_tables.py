@@ -1,52 +1,20 @@
 """Agreement of the spectrum with paths, slow tokens, the sentences about them, and the figure."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
 
+from tests.studies.spectrum import samples
+from tests.studies.spectrum.samples import FLOATS, LENGTH, RUN, SEQUENCES, token_table
 from twoscale import tables
-from twoscale.analysis import aggregate, claims_page, overview
+from twoscale.analysis import aggregate
+from twoscale.config import PROJECT
 from twoscale.errors import InputError
-from twoscale.figures import style
 from twoscale.studies.spectrum import compare as analysis
-from twoscale.studies.spectrum import figure
-
-RUN = {"context": style.FigureContext("demo", "python_docs", 512)}
-LENGTH, SEQUENCES = 8, 6
-FLOATS = [name for name, dtype in tables.columns("token_spectrum").items() if dtype == "float32"]
-
-
-def token_table(iteration=20, groups=("4", "5-6"), seed=0):
-    """Tokens whose rate is the inherited modulus; token 2 of every sequence is the slowest, after it all inherit."""
-    generator = np.random.default_rng(seed)
-    frames = []
-    for group in groups:
-        for sequence in range(SEQUENCES):
-            position = np.arange(LENGTH)
-            own = np.where(position == 2, 0.8, generator.uniform(0.1, 0.5, LENGTH))
-            inherited = np.maximum.accumulate(own)
-            frame = pd.DataFrame({name: generator.uniform(0, 1, LENGTH) for name in FLOATS})
-            frame = frame.assign(
-                iteration=iteration,
-                sequence=sequence,
-                document=sequence // 2,
-                position=position,
-                group=group,
-                token=position + 1,
-                place=np.where(position == 0, "first", "other"),
-                frequency=np.where(position == 2, 5.0, 500.0),
-                exact=True,
-                converged=True,
-                steps=40,
-                own_modulus=own,
-                own_angle=np.pi,
-                inherited_modulus=inherited,
-                inherited_angle=np.linspace(0, 3, LENGTH),
-                source=[int(np.argmax(own[: t + 1])) for t in range(LENGTH)],
-                rate=inherited,
-            )
-            frames.append(frame.assign(cosine=np.cos(frame["inherited_angle"])))
-    return pd.concat(frames, ignore_index=True)[list(tables.columns("token_spectrum"))]
+from twoscale.studies.spectrum import figure, study
+from twoscale.workflow import Runs
 
 
 @pytest.fixture
@@ -126,49 +94,31 @@ def test_without_training_text_there_are_no_classes_of_frequency(tmp_path):
 
 
 def test_statistics_of_every_measured_column(paths):
-    metrics = aggregate.spectrum_metrics(paths, "demo")
+    metrics = aggregate.statistics(paths, "demo", "token_spectrum", "spectrum_metrics")
     assert set(metrics["measure"]) == set(FLOATS)
 
 
 def test_the_last_checkpoint_is_summed_up_in_a_sentence_per_group(paths):
-    sentence = overview.NUMBERS["spectrum"](analysis.agreement(paths, "demo", seed=1))
+    sentence = analysis.summary(analysis.agreement(paths, "demo", seed=1))
     assert sentence.count("iteration 20, 48 tokens: rate ") == 2
     assert sentence.startswith("Group 4, ")
     assert "Group 5–6, " in sentence
     assert "(correlation over tokens 1.00)" in sentence
 
 
-def test_claims_about_angles_say_what_the_spectrum_says(paths):
-    from tests.unit import test_claims
+def test_the_compared_checkpoints_are_all_or_the_last():
+    def files(**user):
+        runs = Runs({"preset": "tiny"} | user, PROJECT / "scripts")
+        (job,) = (job for job in study.JOBS if job.name == "aggregate_spectrum")
+        return job.inputs(runs)["tokens"](SimpleNamespace(run="tiny"))
 
-    verdicts, table = test_claims.usual_verdicts(), analysis.agreement(paths, "demo", seed=1)
-    page = claims_page.page(verdicts, "demo", "text", test_claims.synthetic(), table)
-    assert page.count("The spectrum of the loops (docs/spectrum.md): Group 4, ") == len(claims_page.ANGLES)
-    without = claims_page.page(verdicts, "demo", "text", test_claims.synthetic())
-    assert "The spectrum of the loops" not in without
-
-
-def draw():
-    spectrum = pd.concat(
-        pd.DataFrame(
-            {
-                "iteration": [0, 50, 600],
-                "group": group,
-                "prediction": prediction,
-                "quantity": "rate",
-                "difference": [0.1, 0.2, 0.3],
-                "difference_low": [0.05, 0.15, 0.25],
-                "difference_high": [0.15, 0.25, 0.35],
-            }
-        )
-        for group in ("4", "5-6")
-        for prediction in ("own", "inherited")
-    )
-    return figure.draw(token_table(), spectrum, **RUN)
+    every = [f"results/tiny/spectrum/iteration_0000{number}.parquet" for number in ("00", "10", "20")]
+    assert files() == every
+    assert files(spectrum={"checkpoints": "last"}) == every[-1:]
 
 
 def test_the_figure_shows_rates_against_the_inherited_modulus():
-    panels = draw().get_axes()
+    panels = samples.spectrum().get_axes()
     assert len(panels) == 6
     coloured = [line for line in panels[1].get_lines() if line.get_marker() == "o" and line.get_color() != figure.OWN]
     assert len(coloured) == 2

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.unit.test_claims import GROUPS, loop_rows
+from tests.synthetic_run import GROUPS, loop_rows
 from twoscale import tables
 from twoscale.analysis import claims_geometry
 from twoscale.analysis.evidence import Evidence, InconclusiveError

@@ -3,14 +3,14 @@
 import pandas as pd
 import pytest
 
+from tests.figures import legend_texts, one_sentence
 from tests.small import checkpoint, held_out, job_config
+from tests.studies.throughput.samples import draw, throughput_table
 from tests.unit.test_engine import CONTEXT_LENGTH, small_model, text
-from tests.unit.test_figures import RUN, legend_texts, one_sentence
 from twoscale import tables
 from twoscale.analysis.summaries import summarise_throughput
 from twoscale.config import Config, checked, preset
 from twoscale.errors import InputError
-from twoscale.studies.throughput import figure as throughput
 from twoscale.studies.throughput.measure import measure_throughput
 
 SEQUENCES = (1, 3)
@@ -64,25 +64,6 @@ def test_loops_of_the_baselines(measured):
 # --- the figure ---------------------------------------------------------------------------------------------------
 
 
-def throughput_table(sequences=(1, 4, 16)):
-    rows = [
-        {"criterion": criterion, "threshold": threshold, "batching": batching, "sequences": number, "repeat": repeat}
-        | {"tokens_per_second": 10.0 * number + repeat, "latency_ms": 50.0 + number, "latency_high_ms": 90.0 + number}
-        for criterion, threshold, batching in (
-            ("fixed", 30.0, "refilled"),
-            ("acceleration", 1e-2, "refilled"),
-            ("acceleration", 1e-2, "slowest"),
-        )
-        for number in sequences
-        for repeat in range(3)
-    ]
-    return pd.DataFrame(rows, columns=list(tables.columns("throughput")))
-
-
-def draw():
-    return throughput.draw(throughput_table(), **RUN)
-
-
 def test_the_summary_has_medians_and_the_range_of_the_repeats():
     summary = summarise_throughput(throughput_table().sample(frac=1, random_state=0))
     point = summary[(summary["batching"] == "slowest") & (summary["sequences"] == 4)].iloc[0]
@@ -106,7 +87,7 @@ def test_the_figure_has_a_line_per_criterion_and_a_dashed_one_where_tokens_wait(
 
 def test_a_table_without_rows_is_one_sentence():
     with pytest.raises(InputError, match="table throughput: found no row") as error:
-        throughput.draw(throughput_table(sequences=()), **RUN)
+        draw(sequences=())
     assert one_sentence(error)
 
 
@@ -116,7 +97,7 @@ def test_a_table_without_rows_is_one_sentence():
 def test_the_exits_of_the_benchmark_have_all_loops_as_reference_and_the_head_as_readout():
     values = preset("tiny")
     values["exits"] |= {"readout": "remaining_layers", "kv_slots": 2}
-    exits = checked(values).throughput_exits
+    exits = checked(values).exit_grids["throughput"]
     assert exits.criteria["fixed"].thresholds == (6,)
     assert set(exits.criteria) == {"fixed", "step_norm", "kl", "acceleration"}
     assert (exits.readout, exits.kv_slots) == ("head", None)
@@ -125,4 +106,5 @@ def test_the_exits_of_the_benchmark_have_all_loops_as_reference_and_the_head_as_
 def test_a_text_of_the_benchmark_fits_into_a_short_context():
     values = preset("tiny")
     values["throughput"] = {"prompt_tokens": 100, "tokens": 100}
-    assert checked(values).throughput_tokens == (16, 16)
+    config = checked(values)
+    assert config.throughput.lengths(config) == (16, 16)

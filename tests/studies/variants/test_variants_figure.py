@@ -1,53 +1,13 @@
 """The figure of the variants: what it shows of tables with known content."""
 
-import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
 
+from tests.figures import LOOPS, ranges
+from tests.studies.variants.samples import RUNS, draw
 from twoscale.errors import InputError
 from twoscale.figures import style
 from twoscale.studies.variants import figure as variants
-
-ITERATIONS, LOOPS = (0, 400), 6
-RUNS = (
-    "variants/post_residual-random-noise",
-    "variants/post_residual-random-input",
-    "variants/branch-random-noise",
-)
-
-
-def draw(groups=("4", "5-6"), boundaries=("4->5-6",)):
-    statistics = {"q05": 1.0, "q95": 9.0, "count": 10, "nulls": 0}
-    loops = [
-        {"run": run, "iteration": iteration, "group": group, "k": k, "measure": measure}
-        | statistics
-        | {"mean": iteration + place + k}
-        for place, run in enumerate(RUNS)
-        for iteration in ITERATIONS
-        for group in groups
-        for k in range(LOOPS)
-        for measure in variants.MEASURES
-    ]
-    drift = [
-        {"run": run, "iteration": iteration, "boundary": boundary, "reference_state": state, "measure": "dlr"}
-        | statistics
-        | {"mean": mean}
-        for run in RUNS
-        for iteration in ITERATIONS
-        for boundary in boundaries
-        for state, mean in (("first_state", 3.0), ("final", 5.0))
-    ]
-    training = [
-        {"run": run, "iteration": n, "held_out_loss": 7.0 - n if n % 2 else None} for run in RUNS for n in range(1, 6)
-    ]
-    keys, values = ["run", "iteration"], ["measure", "mean", "q05", "q95"]
-    return variants.draw(
-        pd.DataFrame(loops, columns=[*keys, "group", "k", *values, "count", "nulls"]),
-        pd.DataFrame(drift, columns=[*keys, "boundary", "reference_state", *values]),
-        pd.DataFrame(training),
-        reference_state="first_state",
-        context=style.FigureContext("demo", "python_docs", LOOPS),
-    )
 
 
 def test_the_last_checkpoint_of_every_variant_has_a_line_in_every_panel():
@@ -85,3 +45,24 @@ def test_the_same_tables_give_the_same_bytes(tmp_path):
     for name in ("one.pdf", "two.pdf"):
         style.save(draw(), tmp_path / name)
     assert (tmp_path / "one.pdf").read_bytes() == (tmp_path / "two.pdf").read_bytes()
+
+
+# --- variants under several seeds ------------------------------------------------------------------------------
+
+
+def test_variants_under_several_seeds_are_means_with_the_range_and_a_mark_of_each():
+    figure = draw(runs=(RUNS[0], f"{RUNS[0]}-seed5"))
+    (line,) = figure.axes[0].get_lines()
+    assert list(line.get_ydata()) == [400.5 + k for k in range(LOOPS)]
+    assert ranges(figure.axes[0]) == [(400, 401 + LOOPS - 1)]
+    seeds_of_ratio = [line for line in figure.axes[4].get_lines() if line.get_marker() == "_"]
+    assert [list(line.get_ydata()) for line in seeds_of_ratio] == [[3.0, 3.0]]
+    entries = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert entries == ["post-residual, random, noise", style.REPORTED_LABEL]
+
+
+def test_a_run_under_another_seed_is_of_the_same_variant_and_looks_like_it():
+    run = RUNS[0]
+    assert variants.variant(f"{run}-seed12") == variants.variant(run) == "post_residual-random-noise"
+    looks = variants.styles([run, f"{run}-seed12"])
+    assert [to_rgb(look["color"]) for look in looks.values()] == [to_rgb(style.BLUE)]
