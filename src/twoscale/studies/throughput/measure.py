@@ -73,7 +73,7 @@ def measure_throughput(
     probe: Fitted probe, for its criterion.
     """
     criteria = make_criteria(config.exits, probe)
-    prompt, tokens = config.throughput_tokens
+    prompt, tokens = config.throughput.lengths(config)
     decoder = BatchedDecoder(
         checkpoint.model,
         next(iter(criteria.values())),

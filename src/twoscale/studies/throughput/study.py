@@ -55,9 +55,7 @@ JOBS = (
             "throughput_loops": "results/{run}/tables/throughput_loops.parquet",
         },
         tables=["throughput", "throughput_loops"],
-        config=lambda runs: runs.exit_slice(
-            "throughput", sections=["throughput"], lengths=lambda config: config.throughput.lengths(config)
-        ),
+        config=lambda runs: runs.exit_slice("throughput", sections=["throughput"]),
         dtype="exits",
         minutes=240,
         threads=all_cores,
