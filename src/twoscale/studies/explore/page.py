@@ -1,4 +1,4 @@
-"""The page results/explore.html: the template workflow/report/explore.html with plotly.js and the data in it.
+"""The page results/explore.html: the template page.html with plotly.js and the data in it.
 
 The page is one file that needs no network. Its script reads the data from JSON; text of tokens enters the page only as
 text, never as markup.
