@@ -12,11 +12,14 @@ from tests import small
 from twoscale import tables
 from twoscale.config import ExitsConfig, LensConfig, OracleConfig, PathTypesConfig, ScalingConfig, TrajectoriesConfig
 from twoscale.data.batches import held_out_sequences
-from twoscale.dynamics import independence, trajectories
-from twoscale.dynamics.states import save_states
-from twoscale.exits import benchmark, lens, regret, scaling
+from twoscale.dynamics import trajectories
+from twoscale.exits import benchmark
+from twoscale.exits import fixed_loops as scaling
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import initialise
+from twoscale.studies.arena import regret
+from twoscale.studies.lens import measure as lens
+from twoscale.studies.path_independence import measure as independence
 from twoscale.training.trainer import held_out_loss
 
 SEED, LOOPS, T = 3, 4, 8

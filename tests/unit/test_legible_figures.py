@@ -22,8 +22,9 @@ from tests.unit import (
     test_throughput,
     test_variants_figure,
 )
-from twoscale.figures import scaling, style
+from twoscale.figures import style
 from twoscale.figures.catalogue import FIGURES
+from twoscale.studies.scaling import figure as scaling
 
 NAMES = [figure.name for figure in FIGURES]
 PAPER_WIDTH = 7  # inches

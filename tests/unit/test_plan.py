@@ -15,13 +15,13 @@ from tests import small
 from tests.small import model_config, train_config
 from twoscale import config, tables
 from twoscale.dynamics import measures, path_types  # noqa: F401 (path_types registers the measures of paths)
-from twoscale.exits.calibration import Cost, search_paths
 from twoscale.exits.criteria import CRITERIA, make_criterion
 from twoscale.exits.decoder import Decoder
-from twoscale.exits.lens import measure_lens
 from twoscale.model import flops
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import LoopedTransformer, initialise
+from twoscale.studies.calibration.measure import Cost, search_paths
+from twoscale.studies.lens.measure import measure_lens
 from twoscale.training import plan as plans
 from twoscale.training.trainer import draw_loops
 

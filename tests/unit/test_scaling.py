@@ -8,8 +8,8 @@ from tests import reference_engine
 from tests.unit.test_benchmark import BLOCK, SEED, checkpoint, cross_entropy, exits, held_out, small_model
 from twoscale import tables
 from twoscale.config import ScalingConfig
+from twoscale.exits.fixed_loops import measure_scaling, measure_uniform_loops
 from twoscale.exits.oracle import settled_from, settled_within
-from twoscale.exits.scaling import measure_scaling, measure_uniform_loops
 from twoscale.model.noise import EvaluationNoise
 
 LOOPS = (1, 2, 4, 6)

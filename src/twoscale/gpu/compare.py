@@ -6,16 +6,17 @@ import torch
 from torch import Tensor
 
 from twoscale import config, rng
+from twoscale.config.exits import DENSE_GRIDS
 from twoscale.data.batches import HeldOut
 from twoscale.exits.batched import BatchedDecoder
 from twoscale.exits.criteria import ExitCriterion, make_criterion
 from twoscale.exits.decoder import Decoder, DecoderOptions
 from twoscale.exits.parallel import evaluate
-from twoscale.exits.throughput import given_texts
 from twoscale.gpu.report import FAILED, PASSED, Row
 from twoscale.model import registry
 from twoscale.model.interface import LoopedModel, any_weight
 from twoscale.model.noise import EvaluationNoise
+from twoscale.studies.throughput.measure import given_texts
 from twoscale.training.trainer import autocast
 
 PRESET = "tiny"
@@ -91,8 +92,8 @@ class Comparison:
 
     def exits(self) -> list[Row]:
         """Criteria on a third of their dense grids, in float64: all engines exit at the same steps."""
-        grids = config.ParetoConfig().criteria
-        criteria = [make_criterion(name, tau) for name, entry in grids.items() for tau in entry.thresholds[1::3]]
+        grids = DENSE_GRIDS.items()
+        criteria = [make_criterion(name, tau) for name, thresholds in grids for tau in thresholds[1::3]]
         here, there = (self.of(device, torch.float64) for device in (self.device, "cpu"))
         expected = self._evaluations(criteria, self._parallel(there))
         engines = {
