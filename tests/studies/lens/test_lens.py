@@ -7,6 +7,7 @@ import torch
 
 from tests import small
 from tests.figures import legend_texts
+from tests.held_out import CHECKPOINT, CHOSEN, assert_numbered
 from tests.studies.lens.samples import draw, lens_table
 from twoscale import config, tables
 from twoscale.errors import InputError
@@ -215,3 +216,7 @@ def test_the_figure_has_a_line_per_group_and_lost_predictions_start_after_the_fi
     assert legend_texts(figure) == ["group 2", "group 3", "lost since 3 loops", "trained: 3.2 loops"]
     with pytest.raises(InputError, match="table lens: found no row"):
         draw(groups=())
+
+
+def test_the_table_has_the_numbers_of_the_sequences_and_of_their_documents():
+    assert_numbered(measure_lens(CHECKPOINT, CHOSEN, job(CHECKPOINT.model)))

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 import torch
 
+from tests.held_out import CHECKPOINT, CHOSEN, TRAJECTORIES, assert_numbered
 from tests.small import checkpoint, held_out, model_config
 from twoscale import tables
 from twoscale.config import TrajectoriesConfig
@@ -94,3 +95,8 @@ def test_the_table_does_not_depend_on_the_sequences_at_a_time(tmp_path):
         frame = tables.read("token_independence", tmp_path / "independence.parquet")
         frames.append(frame.sort_values(KEYS, ignore_index=True))
     pd.testing.assert_frame_equal(*frames, rtol=1e-5, atol=1e-12)
+
+
+def test_the_table_has_the_numbers_of_the_sequences_and_of_their_documents(tmp_path):
+    independence.measure(CHECKPOINT, CHOSEN, TRAJECTORIES, 1, tmp_path / "independence.parquet")
+    assert_numbered(tables.read("token_independence", tmp_path / "independence.parquet"))
