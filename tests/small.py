@@ -9,7 +9,7 @@ import numpy as np
 import yaml
 from torch import Tensor
 
-from twoscale.config import ConfigSlice, ModelConfig, Section, TrainConfig, plain
+from twoscale.config import Config, ConfigSlice, ModelConfig, Section, TrainConfig, plain, runs
 from twoscale.config.messages import build
 from twoscale.data.batches import HeldOut
 from twoscale.model.checkpoints import LoadedCheckpoint
@@ -79,6 +79,12 @@ def learnable_tokens(length: int) -> np.ndarray:
 
 def preset(name: str) -> dict[str, Any]:
     return yaml.safe_load((PRESETS / f"{name}.yaml").read_text())
+
+
+def tiny(**sections: Any) -> Config:
+    """The run of the preset tiny with some keys replaced."""
+    (run,) = runs({"preset": "tiny"} | sections).values()
+    return run
 
 
 def shard_part(ids: np.ndarray) -> dict[str, Any]:

@@ -4,6 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from tests import small
 from tests.figures import legend_texts
@@ -17,6 +19,7 @@ from twoscale.model.interface import CausalAttention
 from twoscale.model.loss import cross_entropies
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import initialise
+from twoscale.studies.lens import plan
 from twoscale.studies.lens.compare import summarise_lens
 from twoscale.studies.lens.config import LensConfig
 from twoscale.studies.lens.measure import lost_again, measure_lens
@@ -220,3 +223,16 @@ def test_the_figure_has_a_line_per_group_and_lost_predictions_start_after_the_fi
 
 def test_the_table_has_the_numbers_of_the_sequences_and_of_their_documents():
     assert_numbered(measure_lens(CHECKPOINT, CHOSEN, job(CHECKPOINT.model)))
+
+
+# --- cost -------------------------------------------------------------------------------------------------------
+
+
+def test_the_lens_costs_at_most_what_is_planned_and_not_much_less():
+    run = small.tiny()
+    model = initialise(run.model, 1).requires_grad_(False)
+    text = small.held_out(torch.zeros(2, run.model.context_length, dtype=torch.int64))
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        list(measure_lens(small.checkpoint(model), text, run))
+    once, twice = (plan.cost(small.tiny(lens={"tokens": 32 * count})).flops for count in (2, 4))
+    assert 0.8 * (twice - once) < counter.get_total_flops() < 1.1 * (twice - once)
