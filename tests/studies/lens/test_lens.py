@@ -20,7 +20,7 @@ from twoscale.model.loss import cross_entropies
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import initialise
 from twoscale.studies.lens import plan
-from twoscale.studies.lens.compare import summarise_lens
+from twoscale.studies.lens.compare import sentence, summarise_lens
 from twoscale.studies.lens.config import LensConfig
 from twoscale.studies.lens.measure import lost_again, measure_lens
 from twoscale.studies.lens.steps import other_loops, steps_of
@@ -236,3 +236,12 @@ def test_the_lens_costs_at_most_what_is_planned_and_not_much_less():
         list(measure_lens(small.checkpoint(model), text, run))
     once, twice = (plan.cost(small.tiny(lens={"tokens": 32 * count})).flops for count in (2, 4))
     assert 0.8 * (twice - once) < counter.get_total_flops() < 1.1 * (twice - once)
+
+
+# --- report -----------------------------------------------------------------------------------------------------
+
+
+def test_the_report_says_what_is_lost_at_the_last_loop_step():
+    lost = {"k": [3, 24, 24], "group": "5-6", "lost_since_mean": [None, 0.01, 0.03], "tokens": [9, 100, 300]}
+    found = sentence(pd.DataFrame({"run": "a"} | lost))
+    assert found.endswith("that are lost at 24 loops, of all tokens: 2.5 % (group 5–6).")

@@ -13,6 +13,7 @@ from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import LoopedTransformer, initialise
 from twoscale.studies.path_independence import measure as independence
+from twoscale.studies.path_independence.compare import sentence
 
 SEED, ITERATION, LOOPS = 5, 200, 4
 TOKENS = torch.randint(37, (3, 8), generator=torch.Generator().manual_seed(0))
@@ -100,3 +101,10 @@ def test_the_table_does_not_depend_on_the_sequences_at_a_time(tmp_path):
 def test_the_table_has_the_numbers_of_the_sequences_and_of_their_documents(tmp_path):
     independence.measure(CHECKPOINT, CHOSEN, TRAJECTORIES, 1, tmp_path / "independence.parquet")
     assert_numbered(tables.read("token_independence", tmp_path / "independence.parquet"))
+
+
+def test_the_report_says_what_other_noise_changes_at_the_last_checkpoint():
+    measured = {"group": "all", "measure": ["agreement", "agreement", "distance_relative"]}
+    measured |= {"iteration": [0, 20, 20], "mean": [0, 0.75, 0], "q50": [0, 0, 0.5]}
+    found = sentence(pd.DataFrame(measured))
+    assert "median relative distance 0.5, another prediction for 25 % of the tokens" in found
