@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import yaml
 from torch import Tensor
 
-from twoscale.config import Config, ConfigSlice, ModelConfig, Section, TrainConfig, plain, runs
+from twoscale.config import Config, ConfigSlice, ModelConfig, Section, TrainConfig, checked, plain, runs
+from twoscale.config.loading import paper as defaults
 from twoscale.config.messages import build
 from twoscale.data.batches import HeldOut
+from twoscale.errors import InputError
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import LoopedModel
 
@@ -79,6 +82,25 @@ def learnable_tokens(length: int) -> np.ndarray:
 
 def preset(name: str) -> dict[str, Any]:
     return yaml.safe_load((PRESETS / f"{name}.yaml").read_text())
+
+
+def paper(**sections: Any) -> Config:
+    """The config of the paper with some keys of some sections replaced."""
+    values = defaults()
+    keys = {name: values[name] | keys if isinstance(keys, dict) else keys for name, keys in sections.items()}
+    return checked(values | keys)
+
+
+def assert_refused(key: str, found: str, **sections: Any) -> None:
+    """The config of the paper with these keys is refused in one sentence about the key and what was found there."""
+    with pytest.raises(InputError) as refusal:
+        paper(**sections)
+    message = str(refusal.value)
+    assert message.startswith(f"config key {key}:")
+    assert found in message
+    assert "expected" in message
+    assert message.endswith(".")
+    assert "\n" not in message
 
 
 def tiny(**sections: Any) -> Config:

@@ -375,3 +375,18 @@ def test_every_threshold_is_counted():
         for thresholds in ([0.1], [0.1, 0.2])
     )
     assert 0 < one < two
+
+
+# --- config -----------------------------------------------------------------------------------------------------
+
+
+def test_shares_and_promises_that_leave_nothing_are_refused():
+    shares = {"search_share": 0.5, "report_share": 0.5}
+    small.assert_refused("calibration.report_share", "0.5", calibration=shares)
+    small.assert_refused("promises.nats", "none", promises={"nats": [], "disagreement": []})
+
+
+@pytest.mark.parametrize(("tokens", "sequences"), [(1, 1), (1024, 2), (10**9, 2929)])
+def test_the_text_has_whole_sequences_and_at_most_those_that_are_held_out(tokens, sequences):
+    config = small.paper(calibration={"tokens": tokens})
+    assert config.calibration.sequences(config) == sequences

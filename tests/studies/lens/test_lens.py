@@ -177,6 +177,10 @@ def test_the_loop_steps_reach_eight_times_the_mean_and_contain_it():
     assert steps_of(least) == (0, 1)
 
 
+def test_more_tokens_than_are_held_out_are_refused():
+    small.assert_refused("data.held_out_tokens", "lens.tokens", lens={"tokens": 1_000_448})
+
+
 def test_a_multiple_below_one_is_refused():
     with pytest.raises(InputError, match=r"config key lens\.max_multiple: found 0\.5"):
         config.checked(config.merge(config.preset("tiny"), {"lens": {"max_multiple": 0.5}}))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.held_out import CHECKPOINT, CHOSEN, TRAJECTORIES, assert_numbered
-from tests.small import checkpoint, held_out, model_config
+from tests.small import assert_refused, checkpoint, held_out, model_config
 from twoscale import tables
 from twoscale.config import TrajectoriesConfig
 from twoscale.model.checkpoints import LoadedCheckpoint
@@ -108,3 +108,7 @@ def test_the_report_says_what_other_noise_changes_at_the_last_checkpoint():
     measured |= {"iteration": [0, 20, 20], "mean": [0, 0.75, 0], "q50": [0, 0, 0.5]}
     found = sentence(pd.DataFrame(measured))
     assert "median relative distance 0.5, another prediction for 25 % of the tokens" in found
+
+
+def test_more_tokens_than_are_held_out_are_refused():
+    assert_refused("data.held_out_tokens", "path_independence.tokens", path_independence={"tokens": 1_000_448})
