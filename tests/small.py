@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from twoscale.data.batches import HeldOut
 from twoscale.errors import InputError
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import LoopedModel
+from twoscale.studies.rows import Job
+from twoscale.workflow import Runs
 
 ROOT = Path(__file__).parents[1]
 PRESETS = ROOT / "workflow" / "presets"
@@ -107,6 +110,21 @@ def tiny(**sections: Any) -> Config:
     """The run of the preset tiny with some keys replaced."""
     (run,) = runs({"preset": "tiny"} | sections).values()
     return run
+
+
+def project(**config: Any) -> Runs:
+    """What the rules compute for the preset tiny with some keys replaced."""
+    return Runs({"preset": "tiny"} | config, ROOT / "scripts")
+
+
+def of(run: str = "tiny", **wildcards: str) -> SimpleNamespace:
+    """The wildcards of a job."""
+    return SimpleNamespace(run=run, **wildcards)
+
+
+def job_row(rows: Sequence[Job], name: str) -> Job:
+    """The row of a rule."""
+    return next(row for row in rows if row.name == name)
 
 
 def shard_part(ids: np.ndarray) -> dict[str, Any]:

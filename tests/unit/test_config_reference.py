@@ -17,9 +17,9 @@ FILES = reference.generated_files()
 def of_known_sections(text):
     """A generated file without the sections of studies that are not here."""
     blocks = re.split(r"\n\n(?=# |## )", text)
-    names = (re.search(r"^(?:## `(\w+)`|(\w+):)", block, re.MULTILINE) for block in blocks)
-    known = zip(blocks, (name is None or name[name.lastindex] in config.Config.model_fields for name in names))
-    return [block for block, is_known in known if is_known]
+    names = [re.search(r"^(?:## `(\w+)`|(\w+):)", block, re.MULTILINE) for block in blocks]
+    known = [name is None or name[name.lastindex] in config.Config.model_fields for name in names]
+    return [block for block, is_known in zip(blocks, known, strict=True) if is_known]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)

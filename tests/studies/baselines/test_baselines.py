@@ -140,6 +140,13 @@ def test_with_overrides_all_models_are_trained_under_them(tmp_path):
     assert looped.train == selected.train.model_copy(update=train)
 
 
+def test_models_are_compared_after_their_last_iteration(tmp_path):
+    mine = runs(tmp_path, run="mine", train={"checkpoint_every": 5})
+    trained = [model for model in study.compared(mine) if model["model"] != "untrained"]
+    assert {model["iteration"] for model in trained} == {mine.config.train.iterations}
+    assert len(mine.iterations("mine")) > 2
+
+
 def test_baselines_are_trained_on_the_batches_of_the_looped_model(tmp_path):
     mine = runs(tmp_path)
     looped, *others = (mine[m["run"]] for m in study.compared(mine) if m["iteration"])

@@ -386,7 +386,7 @@ def test_shares_and_promises_that_leave_nothing_are_refused():
     small.assert_refused("promises.nats", "none", promises={"nats": [], "disagreement": []})
 
 
-@pytest.mark.parametrize(("tokens", "sequences"), [(1, 1), (1024, 2), (10**9, 2929)])
+@pytest.mark.parametrize(("tokens", "sequences"), [(1, 1), (1024, 2), (10**9, 100)])
 def test_the_text_has_whole_sequences_and_at_most_those_that_are_held_out(tokens, sequences):
-    config = small.paper(calibration={"tokens": tokens})
+    config = small.paper(calibration={"tokens": tokens}, data={"held_out_tokens": 100 * 512 + 1})
     assert config.calibration.sequences(config) == sequences
