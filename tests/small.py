@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from torch import Tensor
 
 from twoscale.config import Config, ConfigSlice, ModelConfig, Section, TrainConfig, checked, plain, runs
@@ -81,10 +80,6 @@ def learnable_tokens(length: int) -> np.ndarray:
     """Two interleaved cycles of ids: uint16 (length,)."""
     numbers = np.arange(length)
     return np.where(numbers % 2, 20 + numbers % 6, numbers % 10).astype("<u2")
-
-
-def preset(name: str) -> dict[str, Any]:
-    return yaml.safe_load((PRESETS / f"{name}.yaml").read_text())
 
 
 def paper(**sections: Any) -> Config:

@@ -8,6 +8,7 @@ import torch
 from tests.held_out import CHECKPOINT, CHOSEN, TRAJECTORIES, assert_numbered
 from tests.small import assert_refused, checkpoint, held_out, model_config
 from twoscale import tables
+from twoscale.analysis.aggregate import statistics
 from twoscale.config import TrajectoriesConfig
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.noise import EvaluationNoise
@@ -112,3 +113,18 @@ def test_the_report_says_what_other_noise_changes_at_the_last_checkpoint():
 
 def test_more_tokens_than_are_held_out_are_refused():
     assert_refused("data.held_out_tokens", "path_independence.tokens", path_independence={"tokens": 1_000_448})
+
+
+def test_path_independence_is_over_tokens_and_draws(tmp_path):
+    values = {name: [0.0, 1.0, 1.0, 0.0] for name in ("distance", "distance_relative", "kl", "agreement")}
+    keys = {
+        "iteration": 20,
+        "sequence": 0,
+        "document": 0,
+        "position": [0, 1, 0, 1],
+        "group": "all",
+        "draw": [1, 1, 2, 2],
+    }
+    tables.write("token_independence", pd.DataFrame(keys | values), tmp_path / "a.parquet")
+    metrics = statistics([tmp_path / "a.parquet"], "demo", "token_independence", "path_independence")
+    assert metrics.set_index("measure").loc["agreement", ["mean", "count"]].tolist() == [0.5, 4]

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.unit.test_release import config_of, refused, release, runs
 from twoscale import config
 from twoscale.errors import InputError
 
@@ -60,3 +61,10 @@ def test_models_from_before_the_share_keep_their_identity():
     assert config.plain(half.model) == before | {"adapter_init": "blend"}
     quarter = config.studies({"preset": "demo"})["starts/0.25-noise-post_residual"]
     assert config.plain(quarter.model)["adapter_share"] == 0.25
+
+
+@pytest.mark.parametrize(("shares", "seeds"), [(3000, 1), (50, 50)])
+def test_a_release_of_very_many_runs_is_refused_before_they_are_planned(shares, seeds, tmp_path):
+    starts = config_of()["starts"] | {"shares": [i / shares for i in range(shares)]}
+    folder = release(tmp_path, config=config_of(seeds=list(range(seeds)), starts=starts))
+    refused(lambda: runs(folder), r"manifest\.json: found \d+ combinations of seeds .*, expected at most 2000")
