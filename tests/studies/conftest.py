@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.unit.conftest import paper, pytest_collection_modifyitems  # noqa: F401 - what unit tests share
+from tests.unit.conftest import pytest_collection_modifyitems  # noqa: F401 - what unit tests share
 from twoscale.discovery import STUDIES
 
 collect_ignore = [

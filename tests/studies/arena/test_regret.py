@@ -6,6 +6,8 @@ import pandas as pd
 import pytest
 import torch
 
+from tests.held_out import CHECKPOINT, CHOSEN, assert_numbered
+from tests.held_out import exits as exits_of_chosen
 from tests.small import held_out
 from tests.unit.test_benchmark import checkpoint, exits
 from tests.unit.test_engine import PUBLISHED, VARIANTS
@@ -171,3 +173,8 @@ def test_what_is_measured_makes_an_arena_without_negative_regrets():
     values = {"run": "trial", "text": "books", "draws": 2, "tokens": 20, "loops": 6, "groups": "2, 3-4"}
     page = arena_page.page(table, arena.settling(measured[3]), values | {"oracle_tokens": 20, "tolerance": "0.1"})
     assert "| acceleration | 3 | random exits |" in page
+
+
+def test_both_tables_have_the_numbers_of_the_sequences_and_of_their_documents():
+    for rows in measure_regret(CHECKPOINT, CHOSEN, exits_of_chosen(), OracleConfig()).values():
+        assert_numbered(rows)

@@ -1,6 +1,7 @@
 """The baselines: sizes and costs of the models, their runs, and the comparison of tables with known content."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from tests.figures import legend_texts
@@ -139,6 +140,13 @@ def test_with_overrides_all_models_are_trained_under_them(tmp_path):
     assert looped.train == selected.train.model_copy(update=train)
 
 
+def test_models_are_compared_after_their_last_iteration(tmp_path):
+    mine = runs(tmp_path, run="mine", train={"checkpoint_every": 5})
+    trained = [model for model in study.compared(mine) if model["model"] != "untrained"]
+    assert {model["iteration"] for model in trained} == {mine.config.train.iterations}
+    assert len(mine.iterations("mine")) > 2
+
+
 def test_baselines_are_trained_on_the_batches_of_the_looped_model(tmp_path):
     mine = runs(tmp_path)
     looped, *others = (mine[m["run"]] for m in study.compared(mine) if m["iteration"])
@@ -233,3 +241,13 @@ def test_the_figure_has_means_and_seeds_of_every_trained_model(tmp_path):
     assert legend_texts(single)[0] == "one seed"
     with pytest.raises(InputError, match="table baselines: found no row"):
         figure_module.draw(table[:0], context=style.FigureContext("trial", "text", 3))
+
+
+# --- report -----------------------------------------------------------------------------------------------------
+
+
+def test_the_report_says_what_the_loops_buy_over_all_seeds():
+    means = {"model": ["looped", "flops", "flops"], "seed": [None, None, 7], "difference": [0.0, -0.25, 9.0]}
+    ends = {"difference_low": [0.0, -0.5, 8.0], "difference_high": [0.0, 0.125, 10.0]}
+    found = analysis.sentence(pd.DataFrame(means | ends))
+    assert found.endswith("per token: -0.250 [-0.500, +0.125] with the same training FLOPs.")

@@ -18,6 +18,7 @@ from twoscale.exits.criteria import make_criterion
 from twoscale.exits.parallel import evaluate
 from twoscale.model.loss import cross_entropies
 from twoscale.model.transformer import initialise
+from twoscale.studies.calibration import plan
 from twoscale.studies.calibration.compare import NO_THRESHOLD, calibrate, chosen_thresholds, unit_losses
 from twoscale.studies.calibration.config import PromisesConfig
 from twoscale.studies.calibration.measure import (
@@ -347,3 +348,45 @@ def test_a_model_with_one_group_and_fixed_loops_has_a_figure():
     ]
     with pytest.raises(InputError, match="table calibration: found no row"):
         draw(criteria=())
+
+
+# --- cost -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3])
+@pytest.mark.parametrize("thresholds", [2, 3, 5])
+def test_the_search_of_thresholds_measures_at_most_what_is_planned(thresholds, groups):
+    measured = []
+
+    def measure(point):
+        """Lower thresholds of the grid cost more evaluations; nothing is lost, so paths go on to their end."""
+        measured.append(point)
+        return Cost(0.0, tuple(float(thresholds - threshold) for threshold in point))
+
+    paths = search_paths(range(thresholds), groups, measure, end=1.0)
+    search, points = plan.calibration_points(thresholds, groups)
+    assert len(measured) <= search
+    assert len({point for path in paths.values() for point in path}) <= points
+
+
+def test_every_threshold_is_counted():
+    one, two = (
+        plan.cost(small.tiny(calibration={"criteria": {"step_norm": None, "kl": {"thresholds": thresholds}}})).flops
+        for thresholds in ([0.1], [0.1, 0.2])
+    )
+    assert 0 < one < two
+
+
+# --- config -----------------------------------------------------------------------------------------------------
+
+
+def test_shares_and_promises_that_leave_nothing_are_refused():
+    shares = {"search_share": 0.5, "report_share": 0.5}
+    small.assert_refused("calibration.report_share", "0.5", calibration=shares)
+    small.assert_refused("promises.nats", "none", promises={"nats": [], "disagreement": []})
+
+
+@pytest.mark.parametrize(("tokens", "sequences"), [(1, 1), (1024, 2), (10**9, 100)])
+def test_the_text_has_whole_sequences_and_at_most_those_that_are_held_out(tokens, sequences):
+    config = small.paper(calibration={"tokens": tokens}, data={"held_out_tokens": 100 * 512 + 1})
+    assert config.calibration.sequences(config) == sequences

@@ -117,3 +117,7 @@ def test_all_components_together_keep_distances():
     torch.testing.assert_close(torch.pdist(projected), torch.pdist(flat))
     assert shares.sum() == pytest.approx(1)
     assert list(shares) == sorted(shares, reverse=True)
+
+
+def test_a_sequence_without_trajectories_is_refused():
+    small.assert_refused("explore.sequence", "16", explore={"sequence": 16})

@@ -4,9 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from tests import small
 from tests.figures import legend_texts
+from tests.held_out import CHECKPOINT, CHOSEN, assert_numbered
 from tests.studies.lens.samples import draw, lens_table
 from twoscale import config, tables
 from twoscale.errors import InputError
@@ -16,7 +19,8 @@ from twoscale.model.interface import CausalAttention
 from twoscale.model.loss import cross_entropies
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import initialise
-from twoscale.studies.lens.compare import summarise_lens
+from twoscale.studies.lens import plan
+from twoscale.studies.lens.compare import sentence, summarise_lens
 from twoscale.studies.lens.config import LensConfig
 from twoscale.studies.lens.measure import lost_again, measure_lens
 from twoscale.studies.lens.steps import other_loops, steps_of
@@ -175,6 +179,10 @@ def test_the_loop_steps_reach_eight_times_the_mean_and_contain_it():
     assert steps_of(least) == (0, 1)
 
 
+def test_more_tokens_than_are_held_out_are_refused():
+    small.assert_refused("data.held_out_tokens", "lens.tokens", lens={"tokens": 1_000_448})
+
+
 def test_a_multiple_below_one_is_refused():
     with pytest.raises(InputError, match=r"config key lens\.max_multiple: found 0\.5"):
         config.checked(config.merge(config.preset("tiny"), {"lens": {"max_multiple": 0.5}}))
@@ -217,3 +225,29 @@ def test_the_figure_has_a_line_per_group_and_lost_predictions_start_after_the_fi
     assert legend_texts(figure) == ["group 2", "group 3", "lost since 3 loops", "trained: 3.2 loops"]
     with pytest.raises(InputError, match="table lens: found no row"):
         draw(groups=())
+
+
+def test_the_table_has_the_numbers_of_the_sequences_and_of_their_documents():
+    assert_numbered(measure_lens(CHECKPOINT, CHOSEN, job(CHECKPOINT.model)))
+
+
+# --- cost -------------------------------------------------------------------------------------------------------
+
+
+def test_the_lens_costs_at_most_what_is_planned_and_not_much_less():
+    run = small.tiny()
+    model = initialise(run.model, 1).requires_grad_(False)
+    text = small.held_out(torch.zeros(2, run.model.context_length, dtype=torch.int64))
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        list(measure_lens(small.checkpoint(model), text, run))
+    once, twice = (plan.cost(small.tiny(lens={"tokens": 32 * count})).flops for count in (2, 4))
+    assert 0.8 * (twice - once) < counter.get_total_flops() < 1.1 * (twice - once)
+
+
+# --- report -----------------------------------------------------------------------------------------------------
+
+
+def test_the_report_says_what_is_lost_at_the_last_loop_step():
+    lost = {"k": [3, 24, 24], "group": "5-6", "lost_since_mean": [None, 0.01, 0.03], "tokens": [9, 100, 300]}
+    found = sentence(pd.DataFrame({"run": "a"} | lost))
+    assert found.endswith("that are lost at 24 loops, of all tokens: 2.5 % (group 5–6).")

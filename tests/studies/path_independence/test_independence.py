@@ -5,13 +5,16 @@ import pandas as pd
 import pytest
 import torch
 
-from tests.small import checkpoint, held_out, model_config
+from tests.held_out import CHECKPOINT, CHOSEN, TRAJECTORIES, assert_numbered
+from tests.small import assert_refused, checkpoint, held_out, model_config
 from twoscale import tables
+from twoscale.analysis.aggregate import statistics
 from twoscale.config import TrajectoriesConfig
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import LoopedTransformer, initialise
 from twoscale.studies.path_independence import measure as independence
+from twoscale.studies.path_independence.compare import sentence
 
 SEED, ITERATION, LOOPS = 5, 200, 4
 TOKENS = torch.randint(37, (3, 8), generator=torch.Generator().manual_seed(0))
@@ -94,3 +97,34 @@ def test_the_table_does_not_depend_on_the_sequences_at_a_time(tmp_path):
         frame = tables.read("token_independence", tmp_path / "independence.parquet")
         frames.append(frame.sort_values(KEYS, ignore_index=True))
     pd.testing.assert_frame_equal(*frames, rtol=1e-5, atol=1e-12)
+
+
+def test_the_table_has_the_numbers_of_the_sequences_and_of_their_documents(tmp_path):
+    independence.measure(CHECKPOINT, CHOSEN, TRAJECTORIES, 1, tmp_path / "independence.parquet")
+    assert_numbered(tables.read("token_independence", tmp_path / "independence.parquet"))
+
+
+def test_the_report_says_what_other_noise_changes_at_the_last_checkpoint():
+    measured = {"group": "all", "measure": ["agreement", "agreement", "distance_relative"]}
+    measured |= {"iteration": [0, 20, 20], "mean": [0, 0.75, 0], "q50": [0, 0, 0.5]}
+    found = sentence(pd.DataFrame(measured))
+    assert "median relative distance 0.5, another prediction for 25 % of the tokens" in found
+
+
+def test_more_tokens_than_are_held_out_are_refused():
+    assert_refused("data.held_out_tokens", "path_independence.tokens", path_independence={"tokens": 1_000_448})
+
+
+def test_path_independence_is_over_tokens_and_draws(tmp_path):
+    values = {name: [0.0, 1.0, 1.0, 0.0] for name in ("distance", "distance_relative", "kl", "agreement")}
+    keys = {
+        "iteration": 20,
+        "sequence": 0,
+        "document": 0,
+        "position": [0, 1, 0, 1],
+        "group": "all",
+        "draw": [1, 1, 2, 2],
+    }
+    tables.write("token_independence", pd.DataFrame(keys | values), tmp_path / "a.parquet")
+    metrics = statistics([tmp_path / "a.parquet"], "demo", "token_independence", "path_independence")
+    assert metrics.set_index("measure").loc["agreement", ["mean", "count"]].tolist() == [0.5, 4]

@@ -2,8 +2,9 @@
 
 import pytest
 
-from tests.figures import ITERATIONS
+from tests.figures import CATALOGUE, ITERATIONS
 from tests.studies.path_independence.samples import draw
+from twoscale.config import checked, preset
 from twoscale.errors import InputError
 from twoscale.figures import style
 
@@ -39,3 +40,9 @@ def test_the_same_tables_give_the_same_bytes(tmp_path):
 def test_a_model_without_groups_is_refused_in_one_sentence():
     with pytest.raises(InputError, match="expected at least one"):
         draw(groups=())
+
+
+def test_the_caption_has_the_values_of_the_config():
+    config = checked(preset("demo"))
+    values = CATALOGUE["path_independence"].caption(config)
+    assert values["tokens"] == config.sequences("path_independence") * config.model.context_length

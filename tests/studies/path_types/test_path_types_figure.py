@@ -1,5 +1,6 @@
 """The figure of path types: what it shows of tables with known content."""
 
+import pandas as pd
 import pytest
 
 from tests.figures import ITERATIONS, quantile_table
@@ -8,6 +9,7 @@ from twoscale.dynamics import path_types as criteria
 from twoscale.errors import InputError
 from twoscale.figures import style
 from twoscale.studies.path_types import figure as path_types
+from twoscale.studies.path_types.compare import sentence
 
 
 def test_every_path_type_but_converging_has_a_line():
@@ -65,3 +67,9 @@ def test_one_checkpoint_has_a_visible_band_and_one_group_a_legend_within_the_pag
     legend = figure.legends[0].get_window_extent()
     assert figure.bbox.x0 <= legend.x0
     assert legend.x1 <= figure.bbox.x1
+
+
+def test_the_report_says_which_types_the_last_checkpoint_has():
+    types = {"group": ["2", "2-3", "2-3"], "path_type": ["sliding", "orbiting", "converging"], "share": [1, 0.25, 0.75]}
+    found = sentence(pd.DataFrame({"run": "a", "iteration": [0, 20, 20]} | types))
+    assert found == "At the last checkpoint, group 2–3: 25.0 % orbiting, 75.0 % converging."

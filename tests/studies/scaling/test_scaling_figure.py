@@ -2,8 +2,9 @@
 
 import pytest
 
-from tests.figures import legend_texts, one_sentence
+from tests.figures import CATALOGUE, legend_texts, one_sentence
 from tests.studies.scaling.samples import draw, scaling_table
+from twoscale.config import checked, preset
 from twoscale.errors import InputError
 from twoscale.figures import style
 
@@ -31,3 +32,10 @@ def test_a_table_without_rows_is_refused_in_one_sentence():
     with pytest.raises(InputError, match="expected at least") as error:
         draw(scaling_table(iterations=()))
     assert one_sentence(error)
+
+
+def test_the_caption_has_the_values_of_the_config():
+    config = checked(preset("demo"))
+    values = CATALOGUE["scaling"].caption(config)
+    assert values["dtype"] == config.scaling.dtype
+    assert values["tokens"] == config.sequences("scaling") * config.model.context_length

@@ -328,3 +328,23 @@ def test_places_and_frequencies_of_tokens():
     ]
     assert text.frequency(torch.tensor([0, 1, 5])).tolist() == [250_000, 750_000, 0]
     assert spectrum.Text(0).frequency(torch.tensor([1])).isnan().all()
+
+
+# --- config -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "found", "section"),
+    [
+        ("data.held_out_tokens", "spectrum.tokens", {"tokens": 1_000_448}),
+        ("spectrum.slowed_position", "511", {"slowed_position": 511}),
+    ],
+)
+def test_text_that_is_too_short_for_the_section_is_refused(key, found, section):
+    small.assert_refused(key, found, spectrum=section)
+
+
+@pytest.mark.parametrize(("exact", "sequences"), [(1, 1), (1024, 2), (8192, 4)])
+def test_exact_blocks_are_those_of_whole_sequences_at_most_of_all(exact, sequences):
+    config = small.paper(spectrum={"tokens": 2048, "exact_tokens": exact})
+    assert (config.sequences("spectrum"), config.spectrum.exact_sequences(config)) == (4, sequences)

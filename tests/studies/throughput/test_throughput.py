@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from tests.figures import legend_texts, one_sentence
-from tests.small import checkpoint, held_out, job_config
+from tests.small import assert_refused, checkpoint, held_out, job_config
 from tests.studies.throughput.samples import draw, throughput_table
 from tests.unit.test_engine import CONTEXT_LENGTH, small_model, text
 from twoscale import tables
@@ -108,3 +108,7 @@ def test_a_text_of_the_benchmark_fits_into_a_short_context():
     values["throughput"] = {"prompt_tokens": 100, "tokens": 100}
     config = checked(values)
     assert config.throughput.lengths(config) == (16, 16)
+
+
+def test_more_sequences_than_are_held_out_are_refused():
+    assert_refused("data.held_out_tokens", "throughput.sequences", throughput={"sequences": [1, 5000]})

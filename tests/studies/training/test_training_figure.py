@@ -1,6 +1,7 @@
 """The figure of training: what it shows of tables with known content, and its caption."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from tests.figures import (
@@ -15,6 +16,7 @@ from tests.studies.training.samples import draw, loops_table
 from twoscale.errors import InputError
 from twoscale.figures import style
 from twoscale.studies.training import figure as figure_module
+from twoscale.studies.training.compare import sentence
 
 OF_GROUPS = {"groups", "held_out_loops", "mean_loops"}  # values of the caption for looped models
 
@@ -103,3 +105,8 @@ def test_caption_of_a_plain_model_says_nothing_of_loops():
     values = caption_values("training")
     plain = {key: value for key, value in values.items() if key not in OF_GROUPS} | {"groups": ""}
     assert "loop" not in render_caption("training", plain)
+
+
+def test_the_report_has_the_last_held_out_loss():
+    table = pd.DataFrame({"iteration": [10, 20, 30], "held_out_loss": [5.0, 4.5, None]})
+    assert sentence(table) == "Held-out loss 4.500 nats per token after 20 iterations."

@@ -3,8 +3,9 @@
 import pytest
 from matplotlib.colors import to_rgb
 
-from tests.figures import LOOPS, ranges
+from tests.figures import CATALOGUE, LOOPS, ranges
 from tests.studies.variants.samples import RUNS, draw
+from twoscale.config import checked, preset
 from twoscale.errors import InputError
 from twoscale.figures import style
 from twoscale.studies.variants import figure as variants
@@ -66,3 +67,7 @@ def test_a_run_under_another_seed_is_of_the_same_variant_and_looks_like_it():
     assert variants.variant(f"{run}-seed12") == variants.variant(run) == "post_residual-random-noise"
     looks = variants.styles([run, f"{run}-seed12"])
     assert [to_rgb(look["color"]) for look in looks.values()] == [to_rgb(style.BLUE)]
+
+
+def test_the_caption_counts_the_variants():
+    assert CATALOGUE["variants"].caption(checked(preset("demo")))["runs"] == 8

@@ -1,29 +1,18 @@
-"""Quality at fixed loop counts, and the reference of uniform loops, against the plain forward pass."""
+"""The reference of uniform loops against the plain forward pass."""
 
 import pandas as pd
 import pytest
 import torch
 
 from tests import reference_engine
+from tests.held_out import CHECKPOINT, CHOSEN, assert_numbered, loss_under_own_noise
+from tests.held_out import exits as exits_of_chosen
 from tests.unit.test_benchmark import BLOCK, SEED, checkpoint, cross_entropy, exits, held_out, small_model
+from tests.unit.test_fixed_loops import LOOPS, logits_at
 from twoscale import tables
-from twoscale.config import ScalingConfig
-from twoscale.exits.fixed_loops import measure_scaling, measure_uniform_loops
-from twoscale.exits.oracle import settled_from, settled_within
+from twoscale.exits.oracle import settled_from
 from twoscale.model.noise import EvaluationNoise
-
-LOOPS = (1, 2, 4, 6)
-
-
-@torch.no_grad()
-def logits_at(model, loops):
-    inputs = held_out().inputs
-    return model(inputs, [loops] * len(model.config.groups), EvaluationNoise(SEED, range(len(inputs)), BLOCK))
-
-
-def scaling(model, batch_size=2):
-    config = ScalingConfig(loops=LOOPS, batch_size=batch_size)
-    return pd.DataFrame(measure_scaling(checkpoint(model), held_out(), config))
+from twoscale.studies.arena.uniform_loops import measure_uniform_loops
 
 
 def reference(model, batch_size=2, **changes):
@@ -32,35 +21,13 @@ def reference(model, batch_size=2, **changes):
     return pd.DataFrame(measure_uniform_loops(checkpoint(model), held_out(), config))
 
 
-def test_scaling_is_the_cross_entropy_of_the_forward_pass_at_each_loop_count():
-    model, targets = small_model(), held_out().targets
-    rows = scaling(model)
-    assert list(zip(rows["loops"], rows["sequence"], strict=True)) == [(n, i) for n in LOOPS for i in range(3)]
-    expected = [cross_entropy(logits_at(model, n)[i], targets[i]) for n in LOOPS for i in range(3)]
-    assert rows["ce"].tolist() == pytest.approx(expected, rel=1e-9)
-
-
-@pytest.mark.parametrize("measure", [scaling, reference])
-def test_the_batch_changes_nothing(measure):
+def test_the_batch_changes_nothing():
     model = small_model()
-    pd.testing.assert_frame_equal(measure(model, batch_size=1), measure(model, batch_size=3), rtol=1e-9)
+    pd.testing.assert_frame_equal(reference(model, batch_size=1), reference(model, batch_size=3), rtol=1e-9)
 
 
-def test_rows_fit_their_tables(tmp_path):
-    tables.write("scaling_quality", scaling(small_model()), tmp_path / "scaling.parquet")
+def test_rows_fit_their_table(tmp_path):
     tables.write("uniform_loops", reference(small_model()).assign(run="trial"), tmp_path / "reference.parquet")
-
-
-def test_a_prediction_is_settled_from_the_first_count_after_its_last_change():
-    predicted = torch.tensor([[1, 2, 3, 1], [1, 1, 3, 3], [1, 2, 2, 3], [1, 2, 3, 3]])  # (counts, tokens)
-    assert settled_from(predicted).tolist() == [0, 2, 3, 1]
-
-
-def test_a_loss_is_settled_from_the_first_count_after_its_last_excess_over_the_tolerance():
-    losses = torch.tensor([[2.0, 0.5, 1.15, 9.0], [1.2, 1.0, 0.9, 1.0], [0.9, 1.11, 1.0, 1.2], [1.0, 1.0, 1.0, 1.0]])
-    assert settled_within(losses, 0.1).tolist() == [2, 3, 1, 3]
-    assert settled_within(losses, 0.25).tolist() == [1, 0, 0, 1]
-    assert settled_within(losses, 0.0).tolist() == [2, 3, 1, 3]
 
 
 def test_the_reference_counts_every_token_at_the_least_loops_that_settle_its_prediction():
@@ -96,3 +63,9 @@ def test_the_reference_shares_slots_as_the_criteria_do():
         assert row["loops"] == pytest.approx(sum(LOOPS[j] for j in least) / BLOCK)
         losses = [cross_entropy(read[j][t : t + 1], targets[i, t : t + 1]) for t, j in enumerate(least)]
         assert row["ce"] == pytest.approx(sum(losses) / BLOCK, rel=1e-9)
+
+
+def test_the_table_has_the_losses_of_the_held_out_sequences_under_their_numbers():
+    rows = list(measure_uniform_loops(CHECKPOINT, CHOSEN, exits_of_chosen()))
+    assert_numbered(rows)
+    assert [row["ce"] for row in rows] == pytest.approx([loss_under_own_noise(row) for row in range(3)])
