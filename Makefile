@@ -8,14 +8,17 @@
 # make test-release   environment, transformers and lm-eval, then released models in both
 # make test-browser   environment and Playwright, then the pages in a headless browser
 # make test-packaging  environment and tools for crates, deployment, storage and recipes, then tests with these
+# make test-pack   environment, then a pack for a GPU machine, rehearsed on the CPU: docs/gpu.md
 # make bench       environment, then the benchmarks
 # make gpu-check   checks and measurements on a machine with a GPU, at most 8 minutes: docs/gpu.md
-# make gpu-paper   trains preset paper for some minutes from its last state: make gpu-paper MINUTES=20
+#                  tried on a CPU: make gpu-check DEVICE=cpu MODEL=tiny; a part: SECTIONS="tests training" MICRO_BATCHES=10
+# make gpu-pack    a folder for a GPU machine without a network: make gpu-pack PRESET=half-hour
+# make gpu-paper   trains preset paper for some minutes from its last state: make gpu-paper MINUTES=20 CONFIG=my.yaml
 # make plan        the cost of a run: make plan, make plan PRESET=paper TFLOPS=100, make plan CONFIG=my.yaml
 # make check-demo  compares the demo in results/ with the released one: docs/release.md
 # make demo-release  runs the demo and keeps its tables, figures and verdicts in docs/demo-release
 # make mutants     plants faults in the core and sees which the tests notice: make mutants MUTANTS=20 MODULE=model/noise
-# make test-pythons  config, planning, analyses and figures on the other versions of Python that are installed
+# make test-pythons  other versions of Python that are installed: tests without torch, and tests with the oldest torch
 # make lock        locks envs/*.lock.txt again after a change of requirements.txt: make lock CPU_WHEELS=FOLDER-OR-PAGE
 # make generated   JSON schema, paper.yaml and docs/config.md from the config classes
 PYTHON ?= python3
@@ -23,10 +26,10 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 MINUTES ?= 20
 # the targets for a GPU also run where no environment can be installed: with the packages of $(PYTHON)
-GPU_PYTHON = PYTHONPATH=src $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
+GPU_PYTHON = PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH} $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
 .DEFAULT_GOAL := all
-.PHONY: all env test test-runs test-long test-pythons test-slurm test-recorder test-release test-browser test-packaging bench lock gpu-check gpu-paper check-demo demo-release mutants plan generated lint format report clean-env
+.PHONY: all env test test-runs test-long test-pythons test-slurm test-recorder test-release test-browser test-packaging test-pack bench lock gpu-check gpu-pack gpu-paper check-demo demo-release mutants plan generated lint format report clean-env
 
 all: env
 	$(BIN)/snakemake --cores all
@@ -53,7 +56,8 @@ test-runs: env
 test-long: env
 	$(BIN)/python -m pytest -m long
 
-# Everything that needs no torch, in an environment per version that is kept between calls.
+# What needs no torch, and model, training and exits with the oldest torch, in an environment per version that is kept
+# between calls.
 test-pythons: env
 	BIN=$(BIN) tests/pythons.sh
 
@@ -81,14 +85,25 @@ test-packaging: env
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.txt -r tests/packaging/requirements.txt
 	$(BIN)/python -m pytest tests/packaging
 
+# without pip's registry, or the environment with torch of test-pythons, the test is skipped and says so
+test-pack: env
+	$(BIN)/python -m pytest tests/pack
+
 bench: env
 	for script in tests/benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
 
 gpu-check:
-	$(GPU_PYTHON) scripts/gpu_check.py
+	$(GPU_PYTHON) scripts/gpu_check.py $(addprefix --device ,$(DEVICE)) $(addprefix --model ,$(MODEL)) \
+		$(if $(SECTIONS),--sections $(SECTIONS)) $(if $(MICRO_BATCHES),--micro-batches $(MICRO_BATCHES))
+
+# CONFIG: further keys; PYTHON_THERE: version of Python on the other machine
+gpu-pack: env
+	$(BIN)/python scripts/gpu_pack.py make --preset $(or $(PRESET),half-hour) $(addprefix --configfile ,$(CONFIG)) \
+		$(addprefix --python ,$(PYTHON_THERE))
 
 gpu-paper:
-	$(GPU_PYTHON) scripts/gpu_paper.py --preset $(or $(PRESET),paper) --minutes $(MINUTES)
+	$(GPU_PYTHON) scripts/gpu_paper.py $(addprefix --preset ,$(PRESET)) $(if $(CONFIG),--configfile $(CONFIG)) \
+		--minutes $(MINUTES)
 
 check-demo: env
 	$(BIN)/python scripts/check_release.py $(or $(RELEASE),docs/demo-release)

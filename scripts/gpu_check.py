@@ -9,19 +9,21 @@ from twoscale.gpu.packages import CHECK, missing_packages
 
 def main() -> None:
     from twoscale import command
-    from twoscale.gpu.check import Options, check
+    from twoscale.gpu.check import SECTIONS, Options, check
 
     def run(arguments: argparse.Namespace) -> None:
-        options = Options(arguments.device, arguments.model, tuple(arguments.micro_batches), arguments.iterations)
-        report = check(options, arguments.folder)
-        print(f"written: {arguments.folder}/gpu-check.md, {arguments.folder}/gpu-check.parquet")
-        if report.failed:
-            sys.exit(f"gpu-check: {len(report.failed)} checks failed, see {arguments.folder}/gpu-check.md")
+        given = {name: tuple(value) if isinstance(value, list) else value for name, value in vars(arguments).items()}
+        folder = given.pop("folder")
+        failed = check(Options(**given), folder).failed
+        print(f"written: {folder}/gpu-check.md, {folder}/gpu-check.parquet")
+        if failed:
+            sys.exit("\n".join(["gpu-check: failed or not measured:", *failed]))
 
     defaults = Options()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", choices=("cuda", "cpu"), default=defaults.device)
     parser.add_argument("--model", default=defaults.model, help="preset whose model is measured")
+    parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=SECTIONS, help="what is measured")
     parser.add_argument("--micro-batches", type=int, nargs="+", default=defaults.micro_batches, help="sequences")
     parser.add_argument("--iterations", type=int, default=defaults.iterations, help="counted ones of a setting")
     parser.add_argument("--folder", type=Path, default=Path("results"), help="where the report is written")

@@ -57,7 +57,8 @@ def measured(world: World, model: dict[str, Any], train: dict[str, Any]) -> dict
     gradients = {name: part.grad for name, part in parameters.items() if part.grad is not None}
     # copies, because clipping scales the gradients in place
     gradients = {name: (part.full_tensor() if state.sharded else part).clone() for name, part in gradients.items()}
-    found = {"loss": loss, "held out": state.log[0].get("held_out_loss"), "norm": trainer._clip_gradient(state)}
+    found = {"loss": loss.item(), "held out": state.log[0]["held_out_loss"]}
+    found["norm"] = trainer._clip_gradient(state).item()
     return found | {"gradients": gradients, "kept": kept}
 
 

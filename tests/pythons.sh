@@ -1,10 +1,16 @@
 #!/usr/bin/env bash
-# Config, planning, tables, analyses and figures on the other versions of Python that are installed, without torch,
-# which takes long to install. A version that is missing, or whose packages cannot be installed, is skipped and says so.
+# The other versions of Python that are installed: config, planning, tables, analyses and figures, without torch, which
+# takes long to install; under Python 3.12 then model, training and exits with the oldest torch of pyproject.toml. A
+# version that is missing, or whose packages cannot be installed, is skipped and says so.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 own=$("$BIN/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
-tests="config_loading config_sections config_reference fingerprint preflight summaries bootstrap"
+version_of_torch=3.12
+shopt -s nullglob
+without_torch=(tests/unit/test_{bootstrap,config_loading,config_reference,config_sections,fingerprint,preflight}.py
+    tests/unit/test_summaries.py)
+with_torch=(tests/unit/test_{attention,batched,batches,checkpoints,compile,contract,criteria,devices,engine,fake_cuda*}.py
+    tests/unit/test_{gpu_check,linear,loss,measures,model,noise,rms_norm,spectrum,training,trajectories}.py)
 
 # A command named python3.x may be a shim without that version behind it, so each candidate is asked.
 interpreter() {
@@ -16,9 +22,13 @@ interpreter() {
     done
 }
 
+run_tests() {
+    PYTHONPATH=src "$folder/bin/python" -m pytest -q -n 2 "$@" || failed=1
+}
+
 failed=0
 for version in 3.11 3.12 3.13; do
-    [ "$version" = "$own" ] && continue
+    [ "$version" = "$own" ] && [ "$version" != "$version_of_torch" ] && continue
     python=$(interpreter "$version")
     if [ -z "$python" ]; then
         echo "Python $version: skipped, it is not installed"
@@ -32,9 +42,14 @@ for version in 3.11 3.12 3.13; do
         continue
     fi
     echo "Python $version"
-    # conftest.py imports torch
-    # shellcheck disable=SC2086
-    PYTHONPATH=src "$folder/bin/python" -m pytest -q -n 2 --noconftest $(printf 'tests/unit/test_%s.py ' $tests) || failed=1
+    run_tests --noconftest "${without_torch[@]}"  # conftest.py imports torch
     PYTHONPATH=src "$folder/bin/python" -m snakemake -n --quiet all --config preset=tiny run=pythons > /dev/null || failed=1
+    [ "$version" = "$version_of_torch" ] || continue
+    if ! reason=$(timeout 300 "$folder/bin/python" tests/old_torch.py 2>&1); then
+        echo "Python $version with the oldest torch: skipped, it cannot be installed: ${reason##*$'\n'}"
+        continue
+    fi
+    echo "Python $version with $("$folder/bin/python" -c 'import torch; print("torch", torch.__version__)')"
+    run_tests "${with_torch[@]}"
 done
 exit "$failed"

@@ -57,7 +57,8 @@ def step_of(model: ModelConfig, train: TrainConfig) -> Step:
     """One iteration of this project's training of `model`, a preset with changes."""
     from twoscale.data.batches import HeldOut
     from twoscale.model.transformer import initialise
-    from twoscale.training.trainer import Trainer, TrainingData, TrainingState, compile_blocks, make_optimizer
+    from twoscale.training.compilation import compile_blocks
+    from twoscale.training.trainer import Trainer, TrainingData, TrainingState, make_optimizer
 
     config = SimpleNamespace(seed=SEED, device="cpu", model=model, train=train)
     none = torch.empty(0, dtype=torch.int64)

@@ -32,7 +32,9 @@ TESTS = {
     "dynamics/path_types": ["path_types"],
     "training/exit_gate": ["exit_gate"],
     "launch": ["launch"],
-    "training/trainer": ["training", "compile", "processes", "metrics_log"],
+    "training/compilation": ["compile"],
+    "training/timer": ["fake_cuda_training"],
+    "training/trainer": ["training", "compile", "processes", "metrics_log", "fake_cuda_training"],
     "data/batches": ["batches", "rng"],
     "data/shards": ["shards"],
     "data/source_files": ["text_files", "workflow"],
@@ -80,7 +82,7 @@ SLOW += " or Ouro or retrofitted or branch or blend"
 SELECTED = {
     "model/flops": "flops or parameters or cache or count or bytes or row",
     "model/checkpoints": "test_checkpoints or opens_as_a_checkpoint",
-    "training/trainer": "test_training or test_compile or two_processes_train or missing_package",
+    "training/trainer": "test_training or test_compile or two_processes_train or missing_package or finite or whole-b",
     "exits/parallel": f"not ({SLOW} or replay or slots or warm or predictions)",
     "exits/decoder": f"not ({SLOW})",
 }

@@ -82,6 +82,14 @@ def test_the_next_batch_is_read_once_while_the_current_one_is_computed():
     assert recorder.read == [3, 4, 5, 6, 9, 10, 11]
 
 
+@pytest.mark.parametrize("pins", [False, True])
+def test_the_reader_pins_batches_if_it_is_told_to(shard, pins, monkeypatch):
+    pinned = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda part: pinned.append(part) or part)  # needs a GPU
+    prefetched = Prefetched(Batches(shard, CONTEXT, 3, "permutation", seed=1), pins)
+    assert [any(part is other for other in pinned) for part in prefetched[0]] == [pins, pins]
+
+
 def test_permutation_visits_every_sequence_once_per_epoch(shard):
     batches = Batches(shard, CONTEXT, 5, "permutation", seed=1)
     for epoch in range(4):

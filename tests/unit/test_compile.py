@@ -5,13 +5,16 @@ import torch
 import torch._inductor.config
 import torch.nn.functional as F
 from torch._dynamo.testing import CompileCounter
+from torch._dynamo.utils import counters
 
 from tests.small import held_out, job_config, model_config, train_config
 from twoscale.errors import InputError
 from twoscale.model.checkpoints import Header
+from twoscale.model.linear import lowered_weights
 from twoscale.model.noise import training_noise
 from twoscale.model.transformer import LoopedTransformer, initialise
-from twoscale.training.trainer import check_compiler, compile_blocks, held_out_loss, restore
+from twoscale.training.compilation import check_compiler, compile_blocks
+from twoscale.training.trainer import autocast, draw_loops, held_out_loss, restore
 
 SEED = 11
 PAPER_GROUPS = {"num_layers": 12, "groups": [[4], [5, 6], [7]]}
@@ -22,7 +25,8 @@ THREE_SIZES = {"num_layers": 7, "groups": [[1], [2, 3], [4, 5, 6]]}
 def compiler():
     """A compiler that counts graphs and runs them as they are; too many are an error, not a fall back."""
     torch._dynamo.reset()
-    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+    counters.clear()
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True, recompile_limit=8):
         yield CompileCounter()
     torch._dynamo.reset()
 
@@ -53,6 +57,51 @@ def test_graphs_are_compiled_per_group_and_not_per_loop_count(groups, recompute,
     for loops in (2, 3, 7, 19):
         gradient_of(model, loops, depth, recompute)
     assert compiler.frame_count == graphs <= 3 * len(model.config.groups) + 1  # one for all unlooped layers
+
+
+# depth, recompute, sizes of the parts of a batch -> graphs
+DRAWS = [(None, False, (2,), 5), (2, True, (2, 3), 14)]
+
+
+@pytest.mark.parametrize(("depth", "recompute", "sizes", "graphs"), DRAWS, ids=["whole", "truncated and recomputed"])
+def test_thirty_draws_of_loop_counts_in_bfloat16_are_few_graphs_without_breaks(
+    depth, recompute, sizes, graphs, compiler
+):
+    model = initialise(model_config(**PAPER_GROUPS), SEED)
+    compile_blocks(model, backend=compiler)
+    for iteration in range(30):
+        tokens = torch.arange(8 * sizes[iteration % len(sizes)]).reshape(-1, 8)
+        loops = draw_loops(model.config, SEED, iteration)
+        with lowered_weights(model.blocks, torch.bfloat16):
+            with autocast("cpu", "bfloat16"):
+                hidden = model.hidden_states(tokens, loops, training_noise(SEED, iteration, 0), depth, recompute)
+                loss = model.loss(hidden, tokens)
+            loss.backward()
+    assert not counters["graph_break"]
+    assert compiler.frame_count == graphs
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_states_are_float32_under_autocast(compiled, compiler):
+    model, dtypes = initialise(model_config(loop_noise=0.1), SEED), []
+    if compiled:
+        compile_blocks(model, backend=compiler)
+
+    def noise(group: int, k: int, like: torch.Tensor) -> torch.Tensor:
+        dtypes.append(like.dtype)
+        return torch.zeros_like(like)
+
+    with autocast("cpu", "bfloat16"):
+        model.hidden_states(torch.arange(16).reshape(2, 8), [4, 4], noise)
+    assert dtypes == 2 * 4 * [torch.float32]
+    assert bool(compiler.frame_count) is compiled
+
+
+@pytest.mark.parametrize(("before", "after"), [(8, 18), (64, 64)])
+def test_the_limit_of_recompilations_is_raised_and_never_lowered(before, after, compiler):
+    with torch._dynamo.config.patch(recompile_limit=before):
+        compile_blocks(initialise(model_config(**PAPER_GROUPS), SEED), backend=compiler)
+        assert torch._dynamo.config.recompile_limit == after
 
 
 def test_an_uneven_batch_compiles_for_two_sizes_and_no_more(compiler):

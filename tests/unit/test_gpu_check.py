@@ -1,76 +1,215 @@
 """The GPU check: its path on a CPU with a small model, its refusals and its limits of time."""
 
+import importlib.metadata
 import itertools
+import os
+import re
+import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
+import setuptools
 import torch
 
+from tests.fake_cuda import fake_cuda
 from tests.small import ROOT
-from twoscale import tables
-from twoscale.errors import InputError
-from twoscale.gpu.check import Options, check
-from twoscale.gpu.compare import Comparison
-from twoscale.gpu.limits import Clock
+from twoscale import config, tables
+from twoscale.gpu.check import DeviceTests, Options
+from twoscale.gpu.compare import ENGINES, Comparison
+from twoscale.gpu.limits import Clock, Worker
 from twoscale.gpu.packages import CHECK, missing_packages
-from twoscale.gpu.report import FAILED, PASSED, SKIPPED, Report, Row, peak_tflops
+from twoscale.gpu.report import FAILED, PASSED, SKIPPED, TOO_LARGE, Report, Row, peak_tflops
+from twoscale.gpu.throughput import Throughput
+from twoscale.model import registry
+from twoscale.model.flops import flops_per_token
+from twoscale.training.trainer import draw_loops
 
-ON_CPU = Options(
-    "cpu", "tiny", micro_batches=(1, 3), iterations=1, criteria=("step_norm", "kl", "argmax_stability"), slowdown=10
-)
+SCRIPT = ROOT / "scripts/gpu_check.py"
+HIDE = """
+import sys
+from importlib.machinery import PathFinder
+
+class Shown(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name in {hidden} else super().find_spec(name, path, target)
+
+sys.meta_path = [Shown if finder is PathFinder else finder for finder in sys.meta_path]
+"""
+
+
+def requirements(package: str) -> set[str]:
+    """A package and all that it requires, without extras."""
+    try:
+        requires = importlib.metadata.requires(package) or []
+    except importlib.metadata.PackageNotFoundError:  # of another system
+        return set()
+    names = {re.match(r"[\w.-]+", line)[0] for line in requires if "extra ==" not in line}
+    return {package}.union(*map(requirements, names))
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory) -> Report:
-    """All sections on the CPU, without the compiler, which takes a minute there."""
-    folder = tmp_path_factory.mktemp("report")
-    with torch.compiler.set_stance("force_eager"):
-        return check(ON_CPU, folder)
+def on_gpu_machine(tmp_path_factory) -> dict[str, str]:
+    """Variables under which Python has the packages that the check says it needs, and no others."""
+    normal = lambda name: re.sub(r"[-_.]+", "-", name).lower()  # noqa: E731
+    shown = {normal(name) for package in CHECK.values() for name in requirements(package)} | {"twoscale"}
+    installed = importlib.metadata.packages_distributions()
+    carried = {path.name for path in Path(setuptools.__file__).with_name("_vendor").iterdir()}
+    hidden = {module for module, names in installed.items() if not shown & set(map(normal, names))} - carried
+    folder = tmp_path_factory.mktemp("hidden")
+    (folder / "sitecustomize.py").write_text(HIDE.format(hidden=hidden))
+    return os.environ | {"PYTHONPATH": f"{folder}:{ROOT / 'src'}", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+
+
+def gpu_check(folder: Path, environment: dict[str, str], *options: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, SCRIPT, "--folder", folder, "--iterations", "1", *options]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=2400, env=environment)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory, on_gpu_machine) -> Path:
+    """The folder of a whole check on the CPU. Its measurements do not compile, which takes minutes; its tests do."""
+    folder = tmp_path_factory.mktemp("measured")
+    options = ("--device", "cpu", "--model", "tiny", "--micro-batches", "3", "1")
+    done = gpu_check(folder, on_gpu_machine | {"TORCHDYNAMO_DISABLE": "1"}, *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "leaked" not in done.stderr
+    return folder
+
+
+@pytest.fixture
+def frame(measured):
+    return tables.read("gpu_check", measured / "gpu-check.parquet")
 
 
 @pytest.mark.runs
-def test_the_check_of_a_cpu_against_itself_passes(report):
-    verdicts = [row["verdict"] for row in report.rows if row["section"] == "comparison"]
-    assert verdicts == [PASSED] * 11
-    assert not report.failed
-
-
-@pytest.mark.runs
-def test_every_setting_has_a_value(report):
-    frame = tables.read("gpu_check", report.folder / "gpu-check.parquet")
-    training = frame[(frame["section"] == "training") & (frame["unit"] == "tokens/s")]
-    settings = [f"micro-batch {size}, {kind}" for kind in ("eager", "compiled") for size in (1, 3)]
-    assert training["setting"].tolist() == settings
-    assert (training["value"] > 0).all()
-    decoding = frame[frame["section"] == "decoding"]
-    measured = {"bare matrix products"} | {name + part for name in ON_CPU.criteria for part in ("", ", loops alone")}
-    assert set(decoding["quantity"]) == measured
-    assert (decoding["value"] > 0).all()
+def test_a_check_of_a_cpu_has_a_value_in_every_row(frame):
+    assert frame["value"].notna().all()
+    assert set(frame["verdict"]) == {PASSED, ""}
     assert frame["torch"].unique().tolist() == [torch.__version__]
 
 
 @pytest.mark.runs
-def test_the_utilisation_of_an_unknown_device_is_empty(report):
-    utilisation = [row for row in report.rows if row["quantity"] == "utilisation"]
-    assert len(utilisation) == 4
-    assert {row["value"] for row in utilisation} == {None}
+def test_the_most_telling_settings_come_first(frame):
+    sections = [section for section, _ in itertools.groupby(frame["section"])]
+    assert sections == ["comparison", "tests", "training", "decoding", "training", "time"]
+    settings = frame["setting"][frame["section"] == "training"].unique().tolist()
+    assert settings == [f"micro-batch {setting}" for setting in ("3, compiled", "3, eager", "1, eager", "1, compiled")]
 
 
 @pytest.mark.runs
-def test_the_page_has_every_row(report):
-    page = (report.folder / "gpu-check.md").read_text()
+def test_every_section_has_its_quantities(frame):
+    training = frame[frame["section"] == "training"].groupby("setting", sort=False)["quantity"].agg(list)
+    assert training["micro-batch 3, compiled"] == ["training", "training", "compilation"]
+    assert training["micro-batch 3, eager"] == ["training", "training"]
+    decoding = frame[frame["section"] == "decoding"]
+    criteria = Options().criteria
+    assert set(decoding["quantity"]) == {"bare matrix products"} | {
+        name + part for name in criteria for part in ("", ", loops alone")
+    }
+    assert (decoding["value"] > 0).all()
+    assert frame["quantity"][frame["section"] == "time"].tolist() == [
+        *("tests and comparison", "training", "decoding", "all sections")
+    ]
+
+
+@pytest.mark.runs
+def test_the_page_has_every_row(measured, frame):
+    page = (measured / "gpu-check.md").read_text()
     lines = [line for line in page.splitlines() if line.startswith("| ") and not line.startswith("| quantity")]
-    assert len(lines) == len(report.rows)
-    assert "0 FAILED" in page
+    assert len(lines) == len(frame)
+    assert "0 FAILED, 0 not measured" in page
 
 
-def test_what_is_not_a_gpu_is_refused(monkeypatch, tmp_path):
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    with pytest.raises(InputError, match="device cuda: found no CUDA device on this machine, expected one"):
-        check(Options(), tmp_path)
-    assert not list(tmp_path.iterdir())
+def test_the_tests_that_need_a_gpu_need_no_other_packages(on_gpu_machine):
+    command = [*DeviceTests("cuda").command, "--collect-only"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, env=on_gpu_machine)
+    assert done.returncode == 0, done.stdout
+    assert int(re.search(r"(\d+)/\d+ tests collected", done.stdout)[1]) > 90
+
+
+def test_what_is_not_measured_fails_the_check_and_is_named(tmp_path):
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    options = ("--device", "cpu", "--model", "tiny", "--sections", "training", "--micro-batches", "0")
+    done = gpu_check(tmp_path, environment, *options)
+    assert done.returncode == 1
+    for kind in ("compiled", "eager"):
+        row = (
+            f"training: training, micro-batch 0, {kind}: not measured InputError: config key train.batch_size: found 0"
+        )
+        assert row in done.stderr
+        assert f"- {row}" in (tmp_path / "gpu-check.md").read_text()
+
+
+def test_a_failure_and_a_gap_fail_the_check_and_too_little_memory_does_not(tmp_path):
+    report = Report(tmp_path, "a device")
+    verdicts = (PASSED, FAILED, SKIPPED, TOO_LARGE, "")
+    report.add("section", [Row(f"quantity {verdict}", "", None, "", verdict) for verdict in verdicts])
+    assert report.failed == ["section: quantity FAILED: FAILED", "section: quantity not measured: not measured"]
+
+
+class Clocked(Throughput):
+    """Two iterations of warm-up take 10 s, the three that are counted 6 s."""
+
+    def _seconds(self, trainer, state, iterations):
+        return {2: 10.0, 3: 6.0}[iterations]
+
+
+def test_speed_is_that_of_the_counted_iterations_and_compilation_what_the_first_ones_took_longer():
+    run = config.checked(config.preset("tiny"))
+    first, counted = (
+        sum(
+            flops_per_token(run.model, draw_loops(run.model, run.seed, i)).total * 4 * run.model.context_length
+            for i in n
+        )
+        for n in (range(2), range(2, 5))
+    )
+    speed, _, compilation = Clocked.of("tiny", "cpu", "a device", 3).rows(4, compiled=True)
+    assert (speed.value, speed.unit) == (pytest.approx(counted / 6 / 1e12), "TFLOP/s")
+    assert (compilation.value, compilation.unit) == (pytest.approx(10 - first / (counted / 6)), "s")
+
+
+class Full(Throughput):
+    def _measure(self, settings):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+def test_micro_batches_that_do_not_fit_are_a_result():
+    rows = Full.of("tiny", "cpu", "a device", 1).rows(4, compiled=False)
+    assert rows == [Row("training", "micro-batch 4, eager", None, "", TOO_LARGE, "out of memory")]
+
+
+class OnFakes(Comparison):
+    """Two tokens and three criteria, because fake tensors are slow."""
+
+    def __init__(self) -> None:
+        super().__init__("cuda")
+        self.points = [("step_norm", 1.0), ("kl", 1.0), ("acceleration", 1.0)]
+        self.model = self.model.model_copy(update={"context_length": 2})
+        self.inputs, self.targets = self.inputs[:, :2], self.targets[:, :2]
+
+    def of(self, device, dtype):
+        """Made on the device, because a module of fake tensors cannot be moved."""
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(dtype)
+        try:
+            with torch.device(device):
+                return registry.build(self.model)
+        finally:
+            torch.set_default_dtype(before)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_comparison_of_exits_does_not_mix_devices(engine, monkeypatch):
+    monkeypatch.setattr("twoscale.gpu.compare.MAX_LOOPS", 2)
+    monkeypatch.setattr("torch.equal", lambda one, other: True)  # fake tensors have no values
+    with fake_cuda() as seen:
+        rows = OnFakes().exits(engine)
+    assert seen.kernels
+    assert [row.quantity for row in rows] == [f"same exits, {engine}"]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
@@ -79,7 +218,7 @@ def test_the_script_ends_in_one_sentence_without_a_gpu(tmp_path):
     environment = {"PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240, env=environment)
     assert done.returncode == 1
-    assert done.stderr.startswith("error: device cuda: found no CUDA device")
+    assert done.stderr.startswith("error: option --device: found cuda, expected cpu, because ")
     assert done.stderr.count("\n") == 1
 
 
@@ -91,27 +230,113 @@ def test_missing_packages_are_named_before_anything_is_imported():
     assert sentence == ("error: Python packages: found no absent, expected absent, torch (versions: requirements.txt).")
 
 
-def out_of_memory() -> list[Row]:
+# --- measurements in processes of their own ---------------------------------------------------------------------
+
+NAME = ("quantity", "setting")
+
+
+def count(calls: list) -> list[Row]:
+    """The number of calls on this object so far."""
+    calls.append(None)
+    return [Row("calls", "", len(calls), "")]
+
+
+def out_of_memory(calls: list) -> list[Row]:
     raise torch.OutOfMemoryError("CUDA out of memory")
 
 
-def interrupted() -> list[Row]:
+def wrong(calls: list) -> list[Row]:
     raise ValueError("first line.\nsecond line")
 
 
+def crash(calls: list) -> list[Row]:
+    os.abort()
+
+
+def hang(calls: list, noted: Path | None = None) -> list[Row]:
+    """Never ends, whatever signal arrives; starts a process that does not either and notes both in a file."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.Signals))
+    started = subprocess.Popen(["sleep", "600"])
+    if noted is not None:
+        noted.write_text(f"{os.getpid()} {started.pid} ")
+    time.sleep(600)
+
+
 @pytest.mark.parametrize(
-    ("seconds", "call", "note"),
+    ("measurement", "note"),
     [
-        (9.0, out_of_memory, "out of memory"),
-        (9.0, interrupted, "ValueError: first line"),
-        (9.0, lambda: time.sleep(5), "not finished after 0 s"),
-        (0.0, interrupted, "no time left"),
+        (out_of_memory, "out of memory"),
+        (wrong, "ValueError: first line"),
+        (crash, f"its process ended with exit status -{signal.SIGABRT.value}"),
+        (hang, "not finished after 9 s"),
     ],
-    ids=["out of memory", "another error", "too slow", "no time"],
 )
-def test_what_cannot_be_measured_is_a_row_that_says_why(seconds, call, note):
-    rows = Clock(seconds).measure(("quantity", "setting"), 0.2, call)
-    assert rows == [Row("quantity", "setting", None, "", SKIPPED, note)]
+def test_a_measurement_that_goes_wrong_costs_its_own_row_only(measurement, note):
+    with Worker(list) as worker:
+        clock = Clock(400.0)
+        assert clock.measure(worker, NAME, 90.0, count) == [Row("calls", "", 1, "")]
+        assert clock.measure(worker, NAME, 90.0, count) == [Row("calls", "", 2, "")]
+        assert clock.measure(worker, NAME, 9.0, measurement) == [Row(*NAME, None, "", SKIPPED, note)]
+        assert clock.measure(worker, NAME, 90.0, count) == [Row("calls", "", 1, "")]  # of a new object
+
+
+def test_without_time_nothing_is_started():
+    clock = Clock(20.0)
+    with Worker(list) as worker:
+        assert clock.measure(worker, NAME, 61.0, hang) == [Row(*NAME, None, "", SKIPPED, "no time left")]
+        assert 0 < clock.grant(59.0) <= 20.0
+
+
+def assert_ended(numbers: str) -> None:
+    end = time.monotonic() + 60
+    while [number for number in numbers.split() if is_running(int(number))]:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process runs; one that has ended and that nobody waits for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_for(path: Path) -> str:
+    end = time.monotonic() + 120
+    while not path.exists() or not path.read_text().endswith(" "):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    return path.read_text()
+
+
+def test_what_a_killed_measurement_has_started_is_killed_with_it(tmp_path):
+    with Worker(list) as worker:
+        worker.start(hang, tmp_path / "noted")
+        numbers = wait_for(tmp_path / "noted")
+        assert worker.rows(NAME, 0.0)[0].verdict == SKIPPED
+        assert_ended(numbers)
+
+
+def test_a_measurement_ends_with_the_check_that_is_killed(tmp_path):
+    code = f"""
+import pathlib
+from tests.unit.test_gpu_check import hang
+from twoscale.gpu.limits import Worker
+if __name__ == "__main__":
+    worker = Worker(list)
+    worker.start(hang, pathlib.Path({str(tmp_path / "noted")!r}))
+    worker.rows(("", ""), 600)
+"""
+    (tmp_path / "check.py").write_text(code)
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
+    process = subprocess.Popen([sys.executable, tmp_path / "check.py"], env=environment)
+    try:
+        numbers = wait_for(tmp_path / "noted")
+    finally:
+        process.kill()
+        process.wait()
+    assert_ended(numbers)
 
 
 def test_a_killed_check_keeps_what_it_measured(tmp_path):

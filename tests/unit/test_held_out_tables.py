@@ -22,6 +22,7 @@ from tests.held_out import (
 from twoscale import tables
 from twoscale.config import PathTypesConfig, ScalingConfig
 from twoscale.dynamics import trajectories
+from twoscale.dynamics.states import save_states
 from twoscale.exits import benchmark
 from twoscale.exits.fixed_loops import measure_scaling
 from twoscale.training.trainer import held_out_loss

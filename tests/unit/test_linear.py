@@ -1,11 +1,14 @@
 """linear: the numbers of torch.nn.functional.linear, whatever kernel computes them."""
 
+from contextlib import suppress
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from twoscale.model.linear import MIN_MULTIPLICATIONS, MULTIPLE, Linear, _dense, can_pack, linear
+from twoscale.model.layers import Adapter
+from twoscale.model.linear import MIN_MULTIPLICATIONS, MULTIPLE, Linear, _dense, can_pack, linear, lowered_weights
 
 BATCH = (4, MULTIPLE)  # sequences and tokens
 IN, OUT = 80, 96  # many enough for oneDNN
@@ -101,3 +104,45 @@ def test_packed_weights_give_the_product_of_torch_for_any_number_of_rows(rows):
 
 def test_weights_in_double_precision_are_not_packed():
     assert not can_pack(tensor(OUT, IN).double())
+
+
+# --- copies of weights in lower precision ------------------------------------------------------------------------
+
+
+def loop_gradient(layer: Linear, inputs: list[float]) -> float:
+    """Gradient of the one weight of a layer that is applied to each of the inputs, under autocast: their sum."""
+    layer.zero_grad()
+    with torch.autocast("cpu", torch.bfloat16):
+        outputs = [layer.forward(torch.full((1, 1), x)) for x in inputs]
+    torch.cat(outputs).sum().backward()
+    return layer.weight.grad.item()
+
+
+def test_gradients_of_a_looped_layer_with_a_lowered_weight_are_summed_in_float32():
+    layer, inputs = Linear(1, 1), 256 * [2.0**-9] + [1.0]  # the last one comes first in the backward pass
+    with lowered_weights([layer], torch.bfloat16):
+        assert loop_gradient(layer, inputs) == sum(inputs) == 1.5
+    assert loop_gradient(layer, inputs) != 1.5  # autocast sums in bfloat16
+
+
+@pytest.mark.parametrize("half", ["of_state", "of_input"])
+def test_both_halves_of_an_adapter_are_lowered(half):
+    adapter, x = Adapter(8), tensor(3, 8).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = getattr(adapter, half)(x)
+    with lowered_weights([adapter], torch.bfloat16):
+        found = getattr(adapter, half)(x)
+        found.sum().backward()
+    assert torch.equal(found, expected)
+    assert adapter.weight.grad.dtype == torch.float32
+
+
+def test_lowered_weights_are_those_of_now_and_are_gone_after_an_error():
+    layer = Linear(4, 4)
+    for _ in range(2):
+        with suppress(KeyError), lowered_weights([torch.nn.Sequential(layer)], torch.bfloat16):
+            assert torch.equal(layer.used_weight(), layer.weight.bfloat16())
+            raise KeyError
+        assert layer.used_weight() is layer.weight
+        with torch.no_grad():
+            layer.weight.add_(1)

@@ -2,13 +2,15 @@
 
 import math
 from itertools import combinations, pairwise
+from unittest.mock import patch
 
 import pytest
 import torch
 
 from tests.small import model_config
 from twoscale import rng
-from twoscale.model.noise import EvaluationNoise, draw_on_device, training_noise
+from twoscale.model import noise as module
+from twoscale.model.noise import DrawnNoise, EvaluationNoise, draw_on_device, training_noise
 
 CONTEXT_LENGTH, HIDDEN_SIZE = 16, 12
 BOUND = 3 * math.sqrt(2 / 5)
@@ -70,6 +72,52 @@ def test_the_noise_is_the_same_in_every_precision_up_to_rounding():
     assert torch.equal(single[0], evaluation().float())
 
 
+def test_kept_noise_is_the_noise_and_is_drawn_once():
+    kept = DrawnNoise()
+    for sequences in ([3, 4], [4, 5]):
+        for group, k in ((0, 0), (1, 2)):
+            noise = EvaluationNoise(1, sequences, CONTEXT_LENGTH, drawn=kept)(group, k, like(2))
+            assert torch.equal(noise, EvaluationNoise(1, sequences, CONTEXT_LENGTH)(group, k, like(2)))
+    with patch.object(module, "truncated_normal", side_effect=AssertionError("drawn again")):
+        for group, k in ((0, 0), (1, 2)):
+            EvaluationNoise(1, [5, 3], CONTEXT_LENGTH, drawn=kept)(group, k, like(2))
+
+
+CHANGES = [
+    {"seed": 2},
+    {"context_length": 8},
+    {"std": 0.5},
+    {"sequences": [4]},
+    {"group": 1},
+    {"k": 1},
+    {"dtype": torch.float32},
+    {"hidden_size": 6},
+]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=str)
+def test_noise_that_is_kept_for_one_purpose_is_not_that_of_another(change):
+    kept = DrawnNoise()
+
+    def drawn(kept, seed=1, sequences=(3,), context_length=CONTEXT_LENGTH, std=1.0, group=0, k=0, **shape):
+        noise = EvaluationNoise(seed, sequences, context_length, std, kept)
+        return noise(group, k, like(1, context_length, **shape))
+
+    first = drawn(kept)
+    other = drawn(kept, **change)
+    assert torch.equal(other, drawn(None, **change))
+    assert first.dtype != other.dtype or not torch.equal(first, other)
+
+
+def test_no_more_noise_is_kept_than_its_limit(monkeypatch):
+    array = CONTEXT_LENGTH * HIDDEN_SIZE * 8  # bytes
+    monkeypatch.setattr(module, "MOST_KEPT", 2 * array)
+    kept = DrawnNoise()
+    noise = EvaluationNoise(1, [0, 1, 2], CONTEXT_LENGTH, drawn=kept)
+    assert torch.equal(noise(0, 0, like(3)), EvaluationNoise(1, [0, 1, 2], CONTEXT_LENGTH)(0, 0, like(3)))
+    assert sum(tensor.nbytes for tensor in kept._arrays.values()) == 2 * array
+
+
 @pytest.mark.parametrize("source", [evaluation, training])
 def test_noise_is_drawn_again_bit_for_bit(source):
     assert torch.equal(source(), source())
@@ -129,9 +177,9 @@ def test_training_noise_carries_no_gradient_and_keeps_the_precision_of_the_state
 
 def drawn_on_device(key: tuple, std: float = math.sqrt(2 / 5), size: int = 100_000) -> torch.Tensor:
     """Training noise as on CUDA, by the generator of this device."""
-    out = torch.full((size,), torch.nan, dtype=torch.float64)
-    draw_on_device(out, key, std)
-    return out
+    out = torch.full((1, size), torch.nan, dtype=torch.float64)
+    draw_on_device(out, [key], std)
+    return out[0]
 
 
 SOURCES = {
@@ -191,6 +239,13 @@ def test_noise_on_a_device_is_a_function_of_the_whole_key_and_leaves_other_gener
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_a_row_of_noise_on_a_device_depends_on_its_key_alone():
+    keys = [(1, "training", 5, sample, 0, 0) for sample in range(3)]
+    together = torch.empty(3, 500, dtype=torch.float64)
+    draw_on_device(together, keys, math.sqrt(2 / 5))
+    assert torch.equal(together, torch.stack([drawn_on_device(key, size=500) for key in keys]))
+
+
 def test_noise_on_a_device_scales_with_its_deviation():
     key = (1, "training", 5, 2, 0, 0)
     torch.testing.assert_close(drawn_on_device(key, 2.0, 500), 2 * drawn_on_device(key, 1.0, 500))
@@ -201,6 +256,6 @@ def test_training_on_cuda_draws_every_sample_on_the_device_under_its_own_key():
     states = torch.empty(2, 4, HIDDEN_SIZE, device="cuda")
     drawn = training_noise(1, 5, 7)(1, 2, states)
     for row in range(2):
-        expected = torch.empty_like(states[row])
-        draw_on_device(expected, (1, "training", 5, 7 + row, 1, 2), math.sqrt(2 / 5))
-        assert torch.equal(drawn[row], expected)
+        expected = torch.empty_like(states[:1])
+        draw_on_device(expected, [(1, "training", 5, 7 + row, 1, 2)], math.sqrt(2 / 5))
+        assert torch.equal(drawn[row], expected[0])

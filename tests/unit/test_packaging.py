@@ -5,6 +5,7 @@ import re
 import tomllib
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -57,10 +58,34 @@ def test_the_archive_and_the_citation_say_the_same():
     assert archive["title"] == citation["title"]
     assert archive["license"] == citation["license"]
     assert archive["upload_type"] == citation["type"]
-    assert archive["version"] == citation["version"] == tomllib.loads(read("pyproject.toml"))["project"]["version"]
+    assert archive["version"] == citation["version"] == project()["version"]
     assert [creator["name"] for creator in archive["creators"]] == [*map(citations.author_name, citation["authors"])]
     cited = [reference["url"] for reference in citation["references"]]
     assert [related["identifier"] for related in archive["related_identifiers"]] == cited
+
+
+# --- versions ---------------------------------------------------------------------------------------------------------
+
+
+def project() -> dict[str, Any]:
+    return tomllib.loads(read("pyproject.toml"))["project"]
+
+
+def test_the_pins_are_in_the_range_of_versions_of_the_library():
+    allowed = {need.name: need.specifier for need in map(Requirement, project()["dependencies"])}
+    pinned = {need.name: next(iter(need.specifier)).version for need in required() if need.name in allowed}
+    assert pinned.keys() == allowed.keys()
+    assert [name for name, version in pinned.items() if version not in allowed[name]] == []
+
+
+def test_the_range_of_versions_is_tested_and_documented():
+    prefix = "Programming Language :: Python :: "
+    pythons = [line.removeprefix(prefix) for line in project()["classifiers"] if line.startswith(prefix)]
+    (torch,) = (Requirement(need) for need in project()["dependencies"] if need.startswith("torch"))
+    assert f"for version in {' '.join(pythons)}; do" in read("tests/pythons.sh")
+    assert project()["requires-python"] == f">={pythons[0]}"
+    sentence = f"works with Python {pythons[0]} to {pythons[-1]} and torch {str(torch.specifier)[2:]} or newer"
+    assert sentence in read("README.md")
 
 
 # --- catalog and continuous integration -------------------------------------------------------------------------------

@@ -4,6 +4,8 @@ from datetime import timedelta
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from tests.ports import free_port
 from tests.segment import Run
@@ -104,6 +106,29 @@ def test_a_divided_model_trains_like_a_whole_one_and_is_continued_by_one_process
 def test_two_processes_divide_a_model_that_one_has_trained(alone, tmp_path):
     run = Run(tmp_path, NOISY).succeed(0, 3)
     assert_same_run(run.succeed(3, ITERATIONS, processes=2, shard=True), alone)
+
+
+@pytest.fixture
+def two_alike():
+    """A process group of two whose sums are those of one."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    yield World(0, 2)
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_tensors_of_one_dtype_are_averaged_together(backend, two_alike, monkeypatch):
+    sent = []
+    monkeypatch.setattr(dist, "get_backend", lambda: backend)
+    monkeypatch.setattr(dist, "all_reduce", lambda values, op=dist.ReduceOp.SUM: sent.append((values.clone(), op)))
+    tensors = [torch.arange(6.0).reshape(2, 3), torch.tensor(7.0), torch.ones(2, dtype=torch.float64)]
+    tensors.append(torch.arange(8.0).reshape(2, 4).T)  # not contiguous
+    before = [tensor.clone() for tensor in tensors]
+    two_alike.average(tensors)
+    assert [(values.dtype, len(values)) for values, _ in sent] == [(torch.float32, 15), (torch.float64, 2)]
+    assert {op for _, op in sent} == {dist.ReduceOp.AVG if backend == "nccl" else dist.ReduceOp.SUM}
+    for tensor, old in zip(tensors, before, strict=True):
+        assert torch.equal(tensor, old if backend == "nccl" else old / 2)
 
 
 def test_a_process_whose_team_does_not_answer_ends_in_one_sentence(monkeypatch):

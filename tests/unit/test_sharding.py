@@ -17,7 +17,7 @@ from twoscale.launch import Share, torchrun_line
 from twoscale.model.noise import training_noise
 from twoscale.model.transformer import initialise
 from twoscale.training import sharding
-from twoscale.training.trainer import compile_blocks
+from twoscale.training.compilation import compile_blocks
 
 pytestmark = pytest.mark.runs
 

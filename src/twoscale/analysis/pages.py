@@ -9,10 +9,7 @@ from html import escape
 from pathlib import Path
 from types import MappingProxyType
 
-import itables.options
-import markdown
 import pandas as pd
-from itables.javascript import generate_init_offline_itables_html
 
 from twoscale.errors import InputError
 
@@ -40,6 +37,8 @@ def page(title: str, body: str) -> str:
 
 def from_markdown(text: str) -> str:
     """A web page that shows Markdown with tables; its title is the first line."""
+    import markdown  # here, as itables below, because a machine that draws no page may lack it
+
     title = re.sub(r"\\(.)", r"\1", text.partition("\n")[0].lstrip("# "))
     return page(title, f"{CLAIMS_STYLE}\n{markdown.markdown(text, extensions=['tables'])}")
 
@@ -49,6 +48,9 @@ def sortable(frame: pd.DataFrame, title: str, meanings: Mapping[str, str] = Mapp
 
     Columns can be sorted and filtered. `meanings` explains some of them, above the table.
     """
+    import itables.options
+    from itables.javascript import generate_init_offline_itables_html
+
     with pd.option_context("display.float_format", "{:.4g}".format):
         table = itables.to_html_datatable(
             frame,

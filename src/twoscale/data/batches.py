@@ -77,10 +77,13 @@ class Batches:
 
 
 class Prefetched:
-    """The same batches, where a thread reads the next batch during the computation of the current one."""
+    """The same batches, where a thread reads the next batch during the computation of the current one.
 
-    def __init__(self, batches: Batches) -> None:
-        self.batches = batches
+    pins: put batches into pinned memory, from which copies to CUDA need not be waited for.
+    """
+
+    def __init__(self, batches: Batches, pins: bool = False) -> None:
+        self.batches, self.pins = batches, pins
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
         self._next: tuple[int, Future] | None = None
 
@@ -93,7 +96,11 @@ class Prefetched:
         return batch
 
     def _read(self, iteration: int) -> Future:
-        return self._reader.submit(self.batches.__getitem__, iteration)
+        return self._reader.submit(self._get, iteration)
+
+    def _get(self, iteration: int) -> tuple[Tensor, ...]:
+        batch = self.batches[iteration]
+        return tuple(part.pin_memory() for part in batch) if self.pins else batch
 
 
 @dataclass(frozen=True)

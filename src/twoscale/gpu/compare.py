@@ -1,6 +1,7 @@
 """A device against the CPU: the same small model, text and noise give the same numbers."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -40,6 +41,8 @@ class Comparison:
         tokens = torch.from_numpy(rng.stream(SEED, "gpu_check").integers(0, self.model.vocab_size, size=shape))
         self.inputs, self.targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
         self.noise = EvaluationNoise(SEED, SEQUENCES, self.model.context_length)
+        grids = DENSE_GRIDS.items()
+        self.points = [(name, threshold) for name, thresholds in grids for threshold in thresholds[1::3]]
 
     def of(self, device: str, dtype: torch.dtype) -> LoopedModel:
         return registry.architecture(self.model.architecture).initialise(self.model, SEED).to(device, dtype)
@@ -90,30 +93,20 @@ class Comparison:
         value = abs(found - self._loss(self.of("cpu", torch.float32)).item())
         return [judged("loss in training's precision", "against float32", value, value <= BF16_TOLERANCE, "nats")]
 
-    def exits(self) -> list[Row]:
-        """Criteria on a third of their dense grids, in float64: all engines exit at the same steps."""
-        grids = DENSE_GRIDS.items()
-        criteria = [make_criterion(name, tau) for name, thresholds in grids for tau in thresholds[1::3]]
-        here, there = (self.of(device, torch.float64) for device in (self.device, "cpu"))
-        expected = self._evaluations(criteria, self._parallel(there))
-        engines = {
-            "parallel engine": self._parallel(here),
-            "decoder, eager steps": self._decoding(here, replay=False),
-            "decoder, captured steps": self._decoding(here, replay=True),
-            "sequences decoded together": self._batched(here),
-        }
+    def exits(self, engine: str) -> list[Row]:
+        """Criteria on a third of their dense grids in float64: an engine exits where the parallel one does on CPU."""
+        found = self._evaluations(ENGINES[engine](self, self.of(self.device, torch.float64)))
+        share = (found == self._expected[..., : found.shape[-1]]).double().mean().item()
         setting = "against the parallel engine on CPU"
-        same = {}
-        for name, engine in engines.items():
-            found = self._evaluations(criteria, engine)
-            same[name] = (found == expected[..., : found.shape[-1]]).double().mean().item()
-        return [
-            judged(f"same exits, {name}", setting, share, share >= SAME_EXITS, "share") for name, share in same.items()
-        ]
+        return [judged(f"same exits, {engine}", setting, share, share >= SAME_EXITS, "share")]
 
-    @staticmethod
-    def _evaluations(criteria: Sequence[ExitCriterion], engine: Callable[[ExitCriterion], Tensor]) -> Tensor:
-        return torch.stack([engine(criterion).cpu() for criterion in criteria])
+    @cached_property
+    def _expected(self) -> Tensor:
+        return self._evaluations(self._parallel(self.of("cpu", torch.float64)))
+
+    def _evaluations(self, engine: Callable[[ExitCriterion], Tensor]) -> Tensor:
+        """(criteria and thresholds, G, positions)."""
+        return torch.stack([engine(make_criterion(*point)).cpu() for point in self.points])
 
     def _parallel(self, model: LoopedModel) -> Callable[[ExitCriterion], Tensor]:
         """criterion -> evaluations (G, T) of the first sequence."""
@@ -144,6 +137,14 @@ class Comparison:
             return torch.tensor([token.evaluations for number, token, _ in decoded if number == 0]).T
 
         return evaluations
+
+
+ENGINES = {
+    "parallel engine": Comparison._parallel,
+    "decoder, eager steps": partial(Comparison._decoding, replay=False),
+    "decoder, captured steps": partial(Comparison._decoding, replay=True),
+    "sequences decoded together": Comparison._batched,
+}
 
 
 def judged(quantity: str, setting: str, value: float, passed: bool, unit: str = "relative") -> Row:

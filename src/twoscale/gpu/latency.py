@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 import torch
-from torch.utils.benchmark import Timer
 
 from twoscale import config
 from twoscale.exits.benchmark import time_tokens
@@ -16,6 +15,8 @@ from twoscale.model import registry
 TOKENS = 16  # timed in a row, in the middle of the context
 NEVER = 1e-30  # a threshold that no step is below
 PRODUCTS_SECONDS = 0.5
+PRODUCTS = "bare matrix products"
+KINDS = {"captured": DecoderOptions(replay=True), "eager": DecoderOptions(replay=False)}  # of loop steps
 
 
 class Latency:
@@ -29,32 +30,30 @@ class Latency:
         self.loops = [self.max_loops] * len(run.model.groups)
         self.position = run.model.context_length // 2
         self.setting = f"{self.max_loops} loop steps, {run.exits.dtype}"
-        self.floor: float | None = None
-        self._decoders: dict[bool, Decoder] = {}
+        self._decoders: dict[str, Decoder] = {}
 
-    def products(self) -> list[Row]:
-        """The bare matrix products of a token, also as one captured graph on CUDA, which is the floor."""
-        calls = {"called one by one": bare_products(self.model, self.loops)}
-        if self.device == "cuda":
-            calls["captured"] = _captured(calls["called one by one"])
-        times = {name: _milliseconds(call) for name, call in calls.items()}
-        self.floor = min(times.values())
-        return [Row("bare matrix products", f"{self.setting}, {name}", ms, "ms/token") for name, ms in times.items()]
+    def products(self, kind: str) -> list[Row]:
+        """The bare matrix products of a token, called one by one ("eager") or as one graph ("captured", on CUDA)."""
+        call = bare_products(self.model, self.loops)
+        ms = _milliseconds(_captured(call) if kind == "captured" else call)
+        return [Row(PRODUCTS, f"{self.setting}, {kind}", ms, "ms/token")]
 
-    def rows(self, criterion: str) -> list[Row]:
-        """Both kinds of steps under a criterion that decides at every step and never exits, and without one."""
+    def rows(self, criterion: str, kind: str, floor: float | None) -> list[Row]:
+        """A criterion that decides at every step and never exits, and the same steps without it.
+
+        `floor` is ms/token of the bare products, if they were measured.
+        """
+        times, setting = self._seconds(self._never(criterion), kind), f"{self.setting}, {kind} steps"
         rows = []
-        for name, replay in (("captured", True), ("eager", False)):
-            seconds, baseline = self._seconds(self._never(criterion), replay)
-            for what, time in ((criterion, seconds), (f"{criterion}, loops alone", baseline)):
-                ms = 1e3 * time / TOKENS
-                note = f"{ms / self.floor:.2f} x the bare products" if self.floor else ""
-                rows.append(Row(what, f"{self.setting}, {name} steps", ms, "ms/token", note=note))
+        for quantity, seconds in zip((criterion, f"{criterion}, loops alone"), times, strict=True):
+            ms = 1e3 * seconds / TOKENS
+            note = f"{ms / floor:.2f} x the bare products" if floor else ""
+            rows.append(Row(quantity, setting, ms, "ms/token", note=note))
         return rows
 
-    def _seconds(self, criterion: ExitCriterion, replay: bool) -> tuple[float, float]:
+    def _seconds(self, criterion: ExitCriterion, kind: str) -> tuple[float, float]:
         """Seconds of the timed tokens under the criterion and with the same loop steps without it."""
-        decoder = self._decoder(replay)
+        decoder = self._decoder(kind)
         decoder.criterion = criterion
         tokens = [0] * TOKENS
         times = []
@@ -65,14 +64,14 @@ class Latency:
             times.append(seconds)
         return times[0], times[1]
 
-    def _decoder(self, replay: bool) -> Decoder:
+    def _decoder(self, kind: str) -> Decoder:
         """A decoder that has read the text before the timed tokens; captured steps are captured once."""
-        if replay not in self._decoders:
+        if kind not in self._decoders:
             full = make_criterion("fixed", self.max_loops)
-            decoder = Decoder(self.model, full, self.max_loops, self.seed, DecoderOptions(replay=replay))
+            decoder = Decoder(self.model, full, self.max_loops, self.seed, KINDS[kind])
             decoder.prefill([0] * (self.position + TOKENS))
-            self._decoders[replay] = decoder
-        return self._decoders[replay]
+            self._decoders[kind] = decoder
+        return self._decoders[kind]
 
     def _never(self, criterion: str) -> ExitCriterion:
         return make_criterion(criterion, self.max_loops + 1 if CRITERIA[criterion].larger_is_later else NEVER)
@@ -80,6 +79,8 @@ class Latency:
 
 def _milliseconds(call: Callable[[], object]) -> float:
     """torch's timer waits for the device."""
+    from torch.utils.benchmark import Timer  # looks for CUDA, and warns where it finds none
+
     return 1e3 * Timer("call()", globals={"call": call}).blocked_autorange(min_run_time=PRODUCTS_SECONDS).median
 
 

@@ -12,7 +12,8 @@ TRAINING = {
     "safetensors": "safetensors",
     "tqdm": "tqdm",
 }
-CHECK = TRAINING | {"pandas": "pandas", "pytest": "pytest"}
+# torch.utils.benchmark imports setuptools, and the tests hypothesis.
+CHECK = TRAINING | {"pytest": "pytest", "hypothesis": "hypothesis", "setuptools": "setuptools"}
 
 
 def missing_packages(needed: dict[str, str]) -> str | None:

@@ -5,14 +5,17 @@ workflow continues what was trained here, and the other way round.
 """
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 
 from twoscale.config import ConfigSlice, runtime, training_identity
 from twoscale.data.token_files import TokenShard, read_digest
 from twoscale.errors import InputError
+from twoscale.machine import check_cuda
 from twoscale.model.checkpoints import save_untrained
 from twoscale.training.trainer import Segment, SegmentPaths, TrainingData, train_segment
 from twoscale.workflow import Runs
@@ -20,24 +23,31 @@ from twoscale.workflow import Runs
 SCRIPTS = Path(__file__).parents[3] / "scripts"
 
 
-def train_preset(preset: str, seconds: float) -> str:
-    """Train the run of a preset, under its name in results/, for `seconds` from its last state; a sentence on it.
+def train_run(user_config: Mapping[str, Any], seconds: float) -> str:
+    """Train the selected run of a config for `seconds` from its last state; a sentence on it.
+
+    Args:
+        user_config: Keys over those of a preset, by default "paper", as Snakemake merges them.
+        seconds: Time after which the state is saved.
 
     Raises:
-        InputError: if tokens are missing, the preset trains on a device that is not here, or in several processes.
+        InputError: if tokens are missing, the run trains on a device that is not here, or in several processes.
     """
     stop_at = time.monotonic() + seconds
-    runs = Runs({"preset": preset}, SCRIPTS)
+    runs = Runs({"preset": "paper"} | dict(user_config), SCRIPTS)
     train, device = runs.config.train, runs.config.compute.device
     if train.processes > 1:
         raise InputError(f"config key train.processes: found {train.processes}, expected 1 for training in pieces.")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise InputError(f"preset {preset}: found no CUDA device on this machine, expected the one it trains on.")
+    if device == "cuda":
+        check_cuda("config key compute.device")
     torch.set_num_threads(train.cpu_threads)
     reached = _train(runs, stop_at)
     if reached == train.iterations:
-        return f"results/{preset}: all {train.iterations} iterations are trained."
-    return f"results/{preset}: iteration {reached} of {train.iterations} is saved; the same command continues from it."
+        return f"results/{runs.selected}: all {train.iterations} iterations are trained."
+    return (
+        f"results/{runs.selected}: iteration {reached} of {train.iterations} is saved; the same command continues "
+        "from it."
+    )
 
 
 def _train(runs: Runs, stop_at: float) -> int:

@@ -2,11 +2,11 @@
 
 import platform
 import subprocess
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pandas as pd
 import torch
 
 from twoscale import tables
@@ -15,7 +15,9 @@ from twoscale.files import replacing
 # Dense bf16 tensor-core peak in TFLOP/s, without sparsity, by a part of the device's name (NVIDIA's data sheets).
 PEAK_TFLOPS = {"H200": 989.0, "H100 80GB HBM3": 989.0, "H100 PCIe": 756.0, "A100": 312.0}
 
-PASSED, FAILED, SKIPPED = "passed", "FAILED", "not measured"
+# Verdicts. That a setting does not fit the memory is a result.
+PASSED, FAILED, SKIPPED, TOO_LARGE = "passed", "FAILED", "not measured", "does not fit"
+FAILURES = (FAILED, SKIPPED)  # of the whole check
 
 
 @dataclass(frozen=True)
@@ -26,8 +28,12 @@ class Row:
     setting: str
     value: float | None
     unit: str
-    verdict: str = ""  # of a check, or SKIPPED
+    verdict: str = ""
     note: str = ""
+
+    @property
+    def name(self) -> str:
+        return ", ".join(filter(None, (self.quantity, self.setting)))
 
 
 def device_name(device: str) -> str:
@@ -59,53 +65,54 @@ class Report:
 
     folder: Path
     device: str
-    rows: list[dict[str, object]] = field(default_factory=list)
+    rows: list[tuple[str, Row]] = field(default_factory=list)  # with their sections
     commit: str = field(default_factory=commit)
 
     def add(self, section: str, rows: Iterable[Row]) -> None:
         """Append the rows of a section, one by one."""
         for row in rows:
-            origin = {"device": self.device, "torch": torch.__version__, "commit": self.commit}
-            self.rows.append({"section": section} | vars(row) | origin)
-            print(f"{section}: {_line(row)}", flush=True)
+            self.rows.append((section, row))
+            print(f"{section}: {row.name}: {_joined(_number(row.value), row.unit, row.verdict, row.note)}", flush=True)
             self._write()
 
     @property
-    def failed(self) -> list[dict[str, object]]:
-        return [row for row in self.rows if row["verdict"] == FAILED]
+    def failed(self) -> list[str]:
+        """A line for each row that fails the check."""
+        rows = ((section, row) for section, row in self.rows if row.verdict in FAILURES)
+        return [f"{section}: {row.name}: {_joined(row.verdict, row.note)}" for section, row in rows]
 
     def _write(self) -> None:
-        frame = pd.DataFrame(self.rows, columns=list(tables.columns("gpu_check")))
-        tables.write("gpu_check", frame, self.folder / "gpu-check.parquet")
+        origin = {"device": self.device, "torch": torch.__version__, "commit": self.commit}
+        rows = [{"section": section} | vars(row) | origin for section, row in self.rows]
+        with tables.writing("gpu_check", self.folder / "gpu-check.parquet") as append:
+            append({name: [row[name] for row in rows] for name in tables.columns("gpu_check")})
         with replacing(self.folder / "gpu-check.md") as path:
-            path.write_text(self._page(frame), encoding="utf-8")
+            path.write_text(self._page(), encoding="utf-8")
 
-    def _page(self, frame: pd.DataFrame) -> str:
-        verdicts = frame["verdict"].value_counts()
-        counts = ", ".join(f"{verdicts.get(verdict, 0)} {verdict}" for verdict in (PASSED, FAILED, SKIPPED))
+    def _page(self) -> str:
+        verdicts = Counter(row.verdict for _, row in self.rows)
+        counts = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in (PASSED, *FAILURES))
         parts = [
             "# GPU check",
             f"Device: {self.device}. torch {torch.__version__}. Commit {self.commit or 'unknown'}. Rows: {counts}.",
-            *(f"- **{row['section']}**: {row['quantity']}, {row['setting']}: {row['note']}" for row in self.failed),
+            *(f"- {line}" for line in self.failed),
         ]
-        for section, rows in frame.groupby("section", sort=False):
-            parts += [f"## {section}", _markdown(rows)]
+        for section in dict(self.rows):
+            parts += [f"## {section}", _markdown([row for name, row in self.rows if name == section])]
         return "\n\n".join(parts) + "\n"
 
 
-def _line(row: Row) -> str:
-    return " ".join(
-        filter(None, [f"{row.quantity}, {row.setting}:", _number(row.value), row.unit, row.verdict, row.note])
-    )
+def _joined(*parts: str) -> str:
+    return " ".join(filter(None, parts))
 
 
 def _number(value: float | None) -> str:
-    return "" if value is None or pd.isna(value) else f"{value:.4g}"
+    return "" if value is None else f"{value:.4g}"
 
 
-def _markdown(rows: pd.DataFrame) -> str:
+def _markdown(rows: Iterable[Row]) -> str:
     lines = ["| quantity | setting | value | unit | verdict | note |", "|---|---|---|---|---|---|"]
-    for row in rows.itertuples():
+    for row in rows:
         cells = [row.quantity, row.setting, _number(row.value), row.unit, row.verdict, row.note.replace("|", "/")]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

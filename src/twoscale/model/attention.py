@@ -10,6 +10,10 @@ from torch import Tensor
 # second thread there, and the weights take little memory (tests/benchmarks/bench_kernels.py).
 SHORT = 128
 
+# What flash attention takes, without a mask. No other fused kernel on CUDA knows that G < H. PyTorch would then write
+# all attention weights, so each query head gets its own copy of keys and values.
+HALF = (torch.float16, torch.bfloat16)
+
 
 def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Attention of each position to itself and those before: q (B, T, H, D), k, v (B, T, G, D) -> (B, T, H, D)."""
@@ -24,6 +28,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, is_ca
     mask: which keys a query sees, broadcastable to (B, H, N, T).
     """
     grouped = q.shape[1] != k.shape[1]
+    if grouped and q.is_cuda and (mask is not None or q.dtype not in HALF):
+        k, v = (heads.repeat_interleave(q.shape[1] // heads.shape[1], dim=1) for heads in (k, v))
+        grouped = False
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal, enable_gqa=grouped)
 
 

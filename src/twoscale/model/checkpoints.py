@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
@@ -30,7 +30,7 @@ from twoscale.files import replacing, sha256
 from twoscale.json import Count, parse
 from twoscale.model import flops
 from twoscale.model.interface import LoopedModel
-from twoscale.model.noise import EvaluationNoise
+from twoscale.model.noise import DrawnNoise, EvaluationNoise
 from twoscale.model.registry import architecture, build
 from twoscale.model.tensors import check_tensors
 
@@ -219,6 +219,7 @@ class LoadedCheckpoint:
     model: LoopedModel
     iteration: int
     seed: int
+    drawn: DrawnNoise = field(default_factory=DrawnNoise, compare=False, repr=False)
 
     @property
     def device(self) -> torch.device:
@@ -226,7 +227,7 @@ class LoadedCheckpoint:
 
     def noise(self, sequences: Sequence[int]) -> EvaluationNoise:
         """The noise of held-out sequences with these numbers."""
-        return EvaluationNoise.of(self.model.config, self.seed, sequences)
+        return EvaluationNoise.of(self.model.config, self.seed, sequences, self.drawn)
 
 
 def open_checkpoint(path: Path, config: ConfigSlice, dtype: str) -> LoadedCheckpoint:

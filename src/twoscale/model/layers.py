@@ -158,11 +158,11 @@ class Adapter(Linear):
 
     def of_state(self, state: Tensor) -> Tensor:
         """(..., C) -> (..., C)."""
-        return linear(state, self.weight[:, : state.shape[-1]])
+        return linear(state, self.used_weight()[:, : state.shape[-1]])
 
     def of_input(self, entered: Tensor) -> Tensor:
         """(..., C) -> (..., C)."""
-        return linear(entered, self.weight[:, entered.shape[-1] :])
+        return linear(entered, self.used_weight()[:, entered.shape[-1] :])
 
     def pack(self, rows: int) -> None:
         """`Linear.pack` of both halves."""

@@ -4,7 +4,8 @@ On CPU PyTorch computes float32 products with MKL, which keeps to AVX2 on other 
 PyTorch brings too, uses AVX-512 wherever it is, and then takes half the time (tests/benchmarks/bench_kernels.py).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -21,12 +22,18 @@ HAS_ONEDNN = torch.backends.mkldnn.is_available()  # not in every build of PyTor
 class Linear(nn.Linear):
     """`torch.nn.Linear` without bias."""
 
+    lowered: Tensor | None = None  # a copy of the weight, see `lowered_weights`
+
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__(in_features, out_features, bias=False)
 
+    def used_weight(self) -> Tensor:
+        """What `forward` multiplies by: the weight, or its copy in lower precision."""
+        return self.weight if self.lowered is None else _Lowered.apply(self.weight, self.lowered)
+
     def forward(self, x: Tensor) -> Tensor:
         """(..., in_features) -> (..., out_features)."""
-        return linear(x, self.weight)
+        return linear(x, self.used_weight())
 
     def forward_row(self, x: Tensor) -> Tensor:
         """`forward` for one row, without the choice of a kernel."""
@@ -35,6 +42,41 @@ class Linear(nn.Linear):
     def pack(self, rows: int) -> None:
         """Compute products with few rows, best `rows`, by oneDNN from now on, with a copy of the weights."""
         self.forward = packed(self.weight, rows)
+
+
+@contextmanager
+def lowered_weights(modules: Iterable[nn.Module], dtype: torch.dtype) -> Iterator[None]:
+    """A context in which every `Linear` in `modules` multiplies by a copy of its weight in `dtype`, made once.
+
+    It has to span the backward pass. Each product gives its gradient in the dtype of the weight, so the gradients of a
+    layer that is looped are summed in that dtype. Autocast would make one copy, whose gradients are summed in `dtype`,
+    and under torch.compile one for each product.
+    """
+    layers = [layer for module in modules for layer in module.modules() if isinstance(layer, Linear)]
+    weights = [layer.weight.detach() for layer in layers]
+    copies = [torch.empty_like(weight, dtype=dtype) for weight in weights]
+    if layers:
+        torch._foreach_copy_(copies, weights)
+    for layer, copy in zip(layers, copies, strict=True):
+        layer.lowered = copy
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.lowered = None
+
+
+class _Lowered(torch.autograd.Function):
+    """The copy of a weight; its gradient is the weight's."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, lowered: Tensor) -> Tensor:
+        ctx.dtype = weight.dtype
+        return lowered
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient.to(ctx.dtype), None
 
 
 def packed(weight: Tensor, rows: int) -> Callable[[Tensor], Tensor]:

@@ -6,7 +6,8 @@ every machine, in parallel evaluation and in decoding. In training, one stream p
 group), so the noise does not depend on how a batch is split over processes.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -16,21 +17,56 @@ from twoscale.config.definitions import NOISE_STD
 from twoscale.model.interface import Noise
 from twoscale.rng import integer_key, truncated_normal
 
+MOST_KEPT = 2**28  # bytes; at the paper's size those of 56 sequences
+
+
+class DrawnNoise:
+    """Arrays of evaluation noise, kept on their device for the next time that they are read.
+
+    Up to `MOST_KEPT` bytes: whatever is read after these are full is drawn each time. Noise is read in the same order
+    again and again, so to drop the oldest array for the newest would drop each one before its next use.
+    """
+
+    def __init__(self) -> None:
+        self._arrays: dict[tuple, Tensor] = {}
+        self._bytes = 0
+
+    def get(self, key: tuple, draw: Callable[[], Tensor]) -> Tensor:
+        """The array of this key, from `draw` if it is not here."""
+        if key in self._arrays:
+            return self._arrays[key]
+        array = draw()
+        if self._bytes + array.nbytes <= MOST_KEPT:
+            self._arrays[key] = array
+            self._bytes += array.nbytes
+        return array
+
 
 class EvaluationNoise:
     """Noise of held-out sequences; an instance is the `Noise` of one batch.
 
     sequences: numbers of the B sequences in the held-out text; decoding of other text uses sequence 0.
     std: standard deviation before truncation, the model's `state_std`.
+    drawn: where arrays are kept, for noise that is read repeatedly.
     """
 
-    def __init__(self, seed: int, sequences: Sequence[int], context_length: int, std: float = NOISE_STD) -> None:
+    def __init__(
+        self,
+        seed: int,
+        sequences: Sequence[int],
+        context_length: int,
+        std: float = NOISE_STD,
+        drawn: DrawnNoise | None = None,
+    ) -> None:
         self.seed, self.sequences, self.context_length, self.std = seed, sequences, context_length, std
+        self.drawn = drawn
 
     @classmethod
-    def of(cls, config: ModelConfig, seed: int, sequences: Sequence[int]) -> "EvaluationNoise":
+    def of(
+        cls, config: ModelConfig, seed: int, sequences: Sequence[int], drawn: DrawnNoise | None = None
+    ) -> "EvaluationNoise":
         """The noise of a model with this config."""
-        return cls(seed, sequences, config.context_length, config.state_std)
+        return cls(seed, sequences, config.context_length, config.state_std, drawn)
 
     def __call__(self, group: int, k: int, like: Tensor) -> Tensor:
         """Rows 0 … T - 1 for hidden states (B, T, C)."""
@@ -38,12 +74,20 @@ class EvaluationNoise:
 
     def rows(self, group: int, k: int, channels: int, like: Tensor) -> Tensor:
         """The whole arrays (B, context_length, C) in the dtype and on the device of `like`."""
-        drawn = [self._stream(sequence, group, k, channels) for sequence in self.sequences]
-        return torch.stack(drawn).to(device=like.device, dtype=like.dtype)
+        return torch.stack([self._array(sequence, group, k, channels, like) for sequence in self.sequences])
 
-    def _stream(self, sequence: int, group: int, k: int, channels: int) -> Tensor:
-        key = (self.seed, "evaluation", sequence, group) + ((k,) if k else ())
-        return torch.from_numpy(truncated_normal(key, (self.context_length, channels), self.std))
+    def _array(self, sequence: int, group: int, k: int, channels: int, like: Tensor) -> Tensor:
+        """The noise (context_length, C) of one sequence."""
+        stream = (self.seed, "evaluation", sequence, group) + ((k,) if k else ())
+        shape = (self.context_length, channels)
+
+        def draw() -> Tensor:
+            drawn = torch.from_numpy(truncated_normal(stream, shape, self.std))
+            return drawn.to(device=like.device, dtype=like.dtype)
+
+        if self.drawn is None:
+            return draw()
+        return self.drawn.get((stream, shape, self.std, like.device, like.dtype), draw)
 
 
 def training_noise(seed: int, iteration: int, first_sample: int, std: float = NOISE_STD) -> Noise:
@@ -55,22 +99,25 @@ def training_noise(seed: int, iteration: int, first_sample: int, std: float = NO
 
     def noise(group: int, k: int, like: Tensor) -> Tensor:
         out, draw = torch.empty_like(like, requires_grad=False), draw_on_device if like.is_cuda else draw_on_host
-        for row in range(like.shape[0]):
-            draw(out[row], (seed, "training", iteration, first_sample + row, group, k), std)
+        draw(out, [(seed, "training", iteration, first_sample + row, group, k) for row in range(len(like))], std)
         return out
 
     return noise
 
 
-def draw_on_host(out: Tensor, key: tuple, std: float) -> None:
-    """Fill `out` with samples of N(0, std^2) truncated at +-3 std, the same on every machine."""
-    out.copy_(torch.from_numpy(truncated_normal(key, tuple(out.shape), std)))
+def draw_on_host(out: Tensor, keys: Sequence[tuple], std: float) -> None:
+    """Fill row i of `out` with samples of N(0, std^2) truncated at +-3 std under keys[i], the same on every machine."""
+    for row, key in zip(out, keys, strict=True):
+        row.copy_(torch.from_numpy(truncated_normal(key, tuple(row.shape), std)))
 
 
-def draw_on_device(out: Tensor, key: tuple, std: float) -> None:
-    """Fill `out` with samples of N(0, std^2) truncated at +-3 std, by torch's generator of its device.
+def draw_on_device(out: Tensor, keys: Sequence[tuple], std: float) -> None:
+    """Fill row i of `out` with samples of N(0, std^2) truncated at +-3 std by torch's generator under keys[i].
 
-    The samples are a function of `key`, the shape and the kind of device.
+    The samples of a row are a function of its key, its shape and the kind of device. `torch.nn.init.trunc_normal_` of
+    PyTorch 2.13 draws until no sample is too large, for which the host waits for the device.
     """
-    generator = torch.Generator(out.device).manual_seed(integer_key(*key))
-    torch.nn.init.trunc_normal_(out, 0.0, std, -3 * std, 3 * std, generator=generator)
+    edge = math.erf(3 / math.sqrt(2))  # the inverse error function maps (-edge, edge) to three deviations
+    for row, key in zip(out, keys, strict=True):
+        row.uniform_(-edge, edge, generator=torch.Generator(out.device).manual_seed(integer_key(*key)))
+    out.erfinv_().mul_(math.sqrt(2) * std).clamp_(-3 * std, 3 * std)

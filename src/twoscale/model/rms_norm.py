@@ -21,10 +21,9 @@ class RMSNorm(nn.RMSNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., C) -> (..., C)."""
-        if x.is_cuda:
-            return super().forward(x)
-        x = x.to(self.weight.dtype)  # bfloat16 under autocast, which does not know this norm on the CPU
-        if torch.compiler.is_compiling():
+        # bfloat16 under autocast, which knows this norm on CUDA alone, and only in PyTorch 2.13
+        x = x.to(self.weight.dtype)
+        if x.is_cuda or torch.compiler.is_compiling():
             return super().forward(x)
         if torch.is_grad_enabled():
             return _RMSNorm.apply(x, self.weight, self.eps)

@@ -4,6 +4,7 @@ A single process needs no process group.
 """
 
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -48,15 +49,26 @@ class World:
         return [slice(first, first + length + (number < longer)) for number, first in zip(numbers, firsts, strict=True)]
 
     def average(self, tensors: Iterable[Tensor]) -> None:
-        """Replace each tensor by its mean over the processes, in place. All processes must pass the same order."""
+        """Replace each tensor by its mean over the processes, in place. All processes must pass the same order.
+
+        All tensors of one dtype are sent together, as one copy.
+        """
         if self.size == 1:
             return
-        tensors = list(tensors)
-        # start all reductions before waiting for the first, so that they overlap
-        for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
-            work.wait()
+        by_dtype = defaultdict(list)
         for tensor in tensors:
-            tensor /= self.size
+            by_dtype[tensor.dtype].append(tensor)
+        for group in by_dtype.values():
+            parts = self._mean(torch.cat([tensor.flatten() for tensor in group])).split([t.numel() for t in group])
+            torch._foreach_copy_(group, [part.view_as(t) for part, t in zip(parts, group, strict=True)])
+
+    def _mean(self, values: Tensor) -> Tensor:
+        """The mean over the processes, in place of `values`."""
+        if dist.get_backend() == "nccl":
+            dist.all_reduce(values, dist.ReduceOp.AVG)
+            return values
+        dist.all_reduce(values)  # gloo has no average
+        return values.div_(self.size)
 
     def gather_number(self, number: int) -> list[int]:
         """A number of each process, in the order of their ranks. All processes must call this."""

@@ -28,17 +28,18 @@ from twoscale.model import checkpoints, registry
 from twoscale.model.checkpoints import Header
 from twoscale.model.flops import exit_gate_flops
 from twoscale.model.interface import LoopedModel, Noise
-from twoscale.model.noise import EvaluationNoise, training_noise
+from twoscale.model.linear import lowered_weights
+from twoscale.model.noise import DrawnNoise, EvaluationNoise, training_noise
 from twoscale.model.tensors import check_tensors
 from twoscale.training import environment, sharding
+from twoscale.training.compilation import check_compiler, compile_blocks
 from twoscale.training.exit_gate import exit_gate_loss
 from twoscale.training.metrics_log import Record, SegmentView, check_tracker, ignore, monitoring
 from twoscale.training.processes import World, connected, destroy_distributed, init_distributed
+from twoscale.training.timer import Timer
 
 ADAM_EPSILON = 1e-8
 ALONE = World()
-GRAPHS_PER_GROUP = 3  # a step before the gradient, the first one with it, and those whose state has one too
-BATCH_SIZES = 2  # of the parts of a batch, which differ by one sequence where it is not divided evenly
 MOMENTS = ("exp_avg", "exp_avg_sq")  # what AdamW keeps of each parameter
 PARTS = ("weights/", "optimizer/")  # what the names of tensors in a partial state begin with
 
@@ -140,17 +141,23 @@ def autocast(device: str, precision: str) -> contextlib.AbstractContextManager:
 
 
 def held_out_loss(
-    model: LoopedModel, held_out: HeldOut, loops: int, seed: int, batch_size: int, precision: str = "float32"
+    model: LoopedModel,
+    held_out: HeldOut,
+    loops: int,
+    seed: int,
+    batch_size: int,
+    precision: str = "float32",
+    drawn: DrawnNoise | None = None,
 ) -> float:
     """Mean cross-entropy in nats per token over held-out sequences at a fixed loop count.
 
-    Always eager: rare evaluation shapes would trigger recompilation.
+    Always eager: rare evaluation shapes would trigger recompilation. `drawn` keeps the noise for the next measurement.
     """
     device = next(model.parameters()).device
     total = 0.0
     with torch.no_grad(), autocast(device.type, precision), torch.compiler.set_stance("force_eager"):
         for batch in held_out.batches(batch_size):
-            noise = EvaluationNoise.of(model.config, seed, batch.sequences)
+            noise = EvaluationNoise.of(model.config, seed, batch.sequences, drawn)
             hidden = model.hidden_states(batch.inputs.to(device), [loops] * len(model.config.groups), noise)
             total += model.loss(hidden, batch.targets.to(device)).item() * batch.targets.numel()
     return total / held_out.targets.numel()
@@ -198,38 +205,51 @@ class Trainer:
         self.precision = config.train.precision_on(config.device)
         self.world, self.stop_at = world, stop_at
         batches = Batches(data.tokens, self.model.context_length, self.train.batch_size, self.train.order, self.seed)
-        self.batches = Prefetched(batches) if self.train.prefetch else batches
-        self.held_out = data.held_out
+        self.batches = Prefetched(batches, pins=self.device == "cuda") if self.train.prefetch else batches
+        self.held_out, self._held_out_noise = data.held_out, DrawnNoise()
         self.record: Record = ignore  # called with each row of the log
+        self._unread: tuple[dict[str, Any], Timer] | None = None  # row and numbers of the last iteration
 
     def iterate(self, state: TrainingState) -> None:
-        """One optimizer update, and its row in the log."""
-        started = time.perf_counter()
+        """One optimizer update, and its row in the log.
+
+        On CUDA the row comes with the next iteration or with `complete`, so that the host queues an iteration while the
+        device computes the one before.
+        """
+        timer = Timer(self.device)
         loops = draw_loops(self.model, self.seed, state.iteration)
         rate = learning_rate(self.train, state.iteration)
         for group in state.optimizer.param_groups:
             group["lr"] = rate
         loss = self._accumulate_gradient(state, loops)
         gradient_norm = self._clip_gradient(state)
-        self._check_finite(state.iteration + 1, loss, gradient_norm)
         state.optimizer.step()
         state.optimizer.zero_grad(set_to_none=True)
         state.iteration += 1
         state.tokens_seen += self.train.batch_size * self.model.context_length
-        row = {
-            "iteration": state.iteration,
-            "tokens_seen": state.tokens_seen,
-            "loss": loss,
-            "held_out_loss": None,
-            "learning_rate": rate,
-            "gradient_norm": gradient_norm,
-        }
-        state.log.append(row | self._speed(loops, time.perf_counter() - started) | {"loops": list(loops)})
+        timer.stop(loss, gradient_norm)
+        self.complete(state)
+        row = {"iteration": state.iteration, "tokens_seen": state.tokens_seen, "learning_rate": rate}
+        self._unread = row | {"held_out_loss": None, "loops": list(loops)}, timer
+        if self.device == "cpu":
+            self.complete(state)
 
-    def _clip_gradient(self, state: TrainingState) -> float:
-        """Limit the norm of the gradient to train.grad_clip; the norm before."""
+    def complete(self, state: TrainingState) -> None:
+        """Append the row of the last iteration to the log, if it is not there; waits for the device.
+
+        Raises InputError for numbers that are not finite.
+        """
+        if self._unread is None:
+            return
+        (row, timer), self._unread = self._unread, None
+        (loss, gradient_norm), seconds = timer.read()
+        self._check_finite(row["iteration"], loss, gradient_norm)
+        state.log.append(row | {"loss": loss, "gradient_norm": gradient_norm} | self._speed(row["loops"], seconds))
+
+    def _clip_gradient(self, state: TrainingState) -> Tensor:
+        """Limit the norm of the gradient to train.grad_clip; the norm before, ()."""
         norm = torch.nn.utils.clip_grad_norm_(state.model.parameters(), self.train.grad_clip)
-        return (norm.full_tensor() if state.sharded else norm).item()
+        return norm.full_tensor() if state.sharded else norm
 
     @staticmethod
     def _check_finite(iteration: int, loss: float, gradient_norm: float) -> None:
@@ -250,33 +270,40 @@ class Trainer:
         utilisation = tflops / (peak * self.world.size) if peak else None
         return {"tokens_per_s": tokens_per_s, "tflops": tflops, "utilisation": utilisation}
 
-    def _accumulate_gradient(self, state: TrainingState, loops: Sequence[int]) -> float:
-        """Mean loss of the batch of the next iteration; its gradient is left in the parameters.
+    def _accumulate_gradient(self, state: TrainingState, loops: Sequence[int]) -> Tensor:
+        """Mean loss () of the batch of the next iteration; its gradient is left in the parameters.
 
         The batch is split into micro-batches, and each of them over the processes. Each part is weighted by its
         share of the samples. Noise is a function of the number of a sample in the batch, so the split changes
         nothing but the order of sums.
         """
-        train = self.train
         inputs, targets = (part.to(self.device, non_blocking=True) for part in self.batches[state.iteration])
         loss = torch.zeros((), device=self.device)
-        for rows in self.world.parts(train.batch_size, train.micro_batches):
-            if rows.start == rows.stop:
-                continue
-            # 1 / parts times the share 1 / size of a process in the average is the part's share of the batch
-            parts = train.batch_size / ((rows.stop - rows.start) * self.world.size)
-            noise = training_noise(self.seed, state.iteration, rows.start, self.model.state_std)
-            with autocast(self.device, self.precision):
-                part = self._loss(state.model, inputs[rows], targets[rows], loops, noise)
-            (part / parts).backward()
-            loss += part.detach() / parts
+        # of a divided model autocast lowers the weights, once they are gathered
+        lowered = state.model.blocks if self.precision == "bfloat16" and not state.sharded else ()
+        with lowered_weights(lowered, torch.bfloat16):
+            for rows in self.world.parts(self.train.batch_size, self.train.micro_batches):
+                if rows.start < rows.stop:
+                    loss += self._add_gradient(state, inputs[rows], targets[rows], rows.start, loops)
         if state.sharded:  # the gradients are averaged
             sharding.reshard(state.model)
             self.world.average([loss])
         else:
             # every process has a sample in the first micro-batch, so all have the same gradients
             self.world.average([loss, *(p.grad for p in state.model.parameters() if p.grad is not None)])
-        return loss.item()
+        return loss
+
+    def _add_gradient(
+        self, state: TrainingState, inputs: Tensor, targets: Tensor, first: int, loops: Sequence[int]
+    ) -> Tensor:
+        """Add the gradient of a part (B, T) of the batch that begins with sample `first`; its share of the loss, ()."""
+        # 1 / parts times the share 1 / size of a process in the average is the part's share of the batch
+        parts = self.train.batch_size / (len(inputs) * self.world.size)
+        noise = training_noise(self.seed, state.iteration, first, self.model.state_std)
+        with autocast(self.device, self.precision):
+            loss = self._loss(state.model, inputs, targets, loops, noise)
+        (loss / parts).backward()
+        return loss.detach() / parts
 
     def _loss(self, model: LoopedModel, inputs: Tensor, targets: Tensor, loops: Sequence[int], noise: Noise) -> Tensor:
         """What is minimised, of a part (B, T) of the batch."""
@@ -291,10 +318,17 @@ class Trainer:
         The main process measures it; the others wait at their next average. With train.shard all measure it, because
         no process has the whole model.
         """
+        self.complete(state)
         if not self.world.is_main and not state.sharded:
             return
         state.log[-1]["held_out_loss"] = held_out_loss(
-            state.model, self.held_out, self.train.held_out_loops, self.seed, self.train.batch_size, self.precision
+            state.model,
+            self.held_out,
+            self.train.held_out_loops,
+            self.seed,
+            self.train.batch_size,
+            self.precision,
+            self._held_out_noise,
         )
         if state.sharded:
             sharding.reshard(state.model)
@@ -413,21 +447,24 @@ def run_segment(trainer: Trainer, state: TrainingState, until: int, partial: Pat
     """
     train, start, is_main = trainer.train, state.iteration - len(state.log), trainer.world.is_main
     saved = time.monotonic()
-    label, done = f"train {start} -> {until}", len(state.log)
-    with progress.meter(label, until - start, "it", initial=done, visible=is_main) as bar:
+    label, shown = f"train {start} -> {until}", len(state.log)
+    with progress.meter(label, until - start, "it", initial=shown, visible=is_main) as bar:
         while state.iteration < until:
             trainer.iterate(state)
             if state.iteration % train.held_out_every == 0 or state.iteration == until:
                 trainer.measure_held_out(state)
-            row = state.log[-1]
-            bar.set_postfix_str(f"loss {row['loss']:.3f}, {row['tokens_per_s']:.0f} tokens/s", refresh=False)
-            bar.update(1)
-            trainer.record(row)
             now = time.monotonic()
             stops = now >= trainer.stop_at
             saves = (stops or now - saved >= train.save_seconds) and state.iteration < until
             if state.sharded:
                 saves = bool(trainer.world.gather_number(saves)[0])
+            if saves:
+                trainer.complete(state)
+            for row in state.log[shown:]:
+                bar.set_postfix_str(f"loss {row['loss']:.3f}, {row['tokens_per_s']:.0f} tokens/s", refresh=False)
+                bar.update(1)
+                trainer.record(row)
+            shown = len(state.log)
             if saves and (is_main or state.sharded):
                 save_partial(partial, state, identity, is_main)
                 saved = time.monotonic()
@@ -495,38 +532,6 @@ def set_trained(model: LoopedModel, train: TrainConfig) -> LoopedModel:
     if model.gate is not None:
         model.gate.requires_grad_(train.exit_gate is not None)
     return model
-
-
-def check_compiler(device: str) -> None:
-    """Refuse to compile for the CPU where torch finds no C++ compiler."""
-    if device != "cpu":
-        return
-    # imported here: it takes a second, and few runs compile on CPU
-    from torch._inductor.cpp_builder import get_cpp_compiler
-    from torch._inductor.exc import InvalidCxxCompiler
-
-    try:
-        get_cpp_compiler()
-    except InvalidCxxCompiler as error:
-        raise InputError(
-            "config key train.compile: found no C++ compiler (the variable CXX, otherwise g++), expected one for "
-            "compilation on CPU; set it to false to train without."
-        ) from error
-
-
-def compile_blocks(model: LoopedModel, sharded: bool = False, **options: Any) -> None:
-    """Compile the loop step of every group and every unlooped layer, each once whatever the loop counts.
-
-    `options` are those of torch.compile. Beyond its limit torch would silently run the rest uncompiled. Of a model that
-    will be divided only `forward` is compiled, without the hooks that gather weights and would break the graph.
-    """
-    limit = GRAPHS_PER_GROUP * BATCH_SIZES * max(1, len(model.config.groups))
-    options |= {"dynamic": False, "recompile_limit": limit}
-    for module in model.blocks:
-        if sharded:
-            module.forward = torch.compile(module.forward, **options)
-        else:
-            module.compile(**options)
 
 
 def save_partial(path: Path, state: TrainingState, identity: dict[str, Any], is_main: bool = True) -> None:

@@ -5,6 +5,7 @@ import itertools
 import pandas as pd
 import pytest
 import torch
+from twoscale.exits.full_pass import Pass
 
 from tests.held_out import CHECKPOINT, CHOSEN, assert_numbered
 from tests.held_out import exits as exits_of_chosen
@@ -16,7 +17,6 @@ from twoscale import tables
 from twoscale.exits.benchmark import measure_quality
 from twoscale.exits.controls import Planned
 from twoscale.exits.criteria import CRITERIA, make_criterion
-from twoscale.exits.full_pass import Pass
 from twoscale.exits.oracle import cheapest_exits, exit_costs
 from twoscale.exits.parallel import evaluate
 from twoscale.model.loss import cross_entropies

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensorMode
 
 from tests import small
+from twoscale.errors import InputError
 from twoscale.model.interface import CausalAttention, Stage
 from twoscale.model.registry import architecture
 from twoscale.studies.spectrum import late_path, own_block
@@ -315,6 +317,45 @@ def test_the_values_do_not_depend_on_how_sequences_are_batched():
         alone, *_ = spectrum.measure_batch(checkpoint, second, (1,), text, spectrum.Loops(model, config, 3))
     for name in ("own_modulus", "rate", "isolated_rate", "slowed_rate", "path_angle"):
         np.testing.assert_allclose(alone[name], together[name][1], rtol=1e-4, err_msg=name)
+
+
+# --- precision -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "build",
+    [lambda model: spectrum.Loops(model, SpectrumConfig(), 3), lambda _: OwnBlocks(None, 0, torch.ones(1, 8))],
+    ids=["model", "states"],
+)
+def test_a_spectrum_in_float32_is_refused(build):
+    with pytest.raises(InputError, match="spectrum: found float32, expected float64"):
+        build(transformer().float())
+
+
+@pytest.fixture
+def default_precision():
+    yield
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cuda.matmul.fp32_precision = torch.backends.mkldnn.matmul.fp32_precision = "none"
+
+
+@pytest.mark.parametrize(
+    "allow_tf32",
+    [
+        lambda: setattr(torch.backends.cuda.matmul, "allow_tf32", True),
+        lambda: torch.set_float32_matmul_precision("high"),
+        lambda: setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32"),
+    ],
+    ids=["allow_tf32", "float32_matmul_precision", "fp32_precision"],
+)
+def test_a_spectrum_on_cuda_is_refused_while_tf32_is_allowed(allow_tf32, default_precision):
+    with FakeTensorMode():
+        on_cuda, on_cpu = (torch.ones(1, 8, dtype=torch.float64, device=device) for device in ("cuda", "cpu"))
+    OwnBlocks(None, 0, on_cuda)
+    allow_tf32()
+    OwnBlocks(None, 0, on_cpu)
+    with pytest.raises(InputError, match="fp32_precision: found tf32, expected ieee"):
+        OwnBlocks(None, 0, on_cuda)
 
 
 # --- text ------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from twoscale.data.batches import HeldOut
 from twoscale.data.token_files import open_shard, read_end_of_text
 from twoscale.dynamics.states import Columns, batches, flat, token_keys
 from twoscale.model.checkpoints import LoadedCheckpoint
-from twoscale.model.interface import CausalAttention, LoopedModel, run_stages
+from twoscale.model.interface import CausalAttention, LoopedModel, any_weight, run_stages
 from twoscale.studies.spectrum import own_block
 from twoscale.studies.spectrum.late_path import LatePath, mean_spiral_cosine
 from twoscale.studies.spectrum.own_block import HeldKV, Leading, OwnBlocks, OwnStep
@@ -127,9 +127,13 @@ class Loops:
         model: The model, in float64.
         config: Loop steps, window and the rest.
         loops: Loop steps after which a group passes its state on (trajectories.loops).
+
+    Raises:
+        InputError: As `own_block.check_precision`.
     """
 
     def __init__(self, model: LoopedModel, config: "SpectrumConfig", loops: int) -> None:
+        own_block.check_precision(any_weight(model))
         self.model, self.config, self.loops = model, config, loops
 
     def settle(self, group: int, entered: Tensor, start: Tensor) -> Settled:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from twoscale import rng
+from twoscale.errors import InputError
 from twoscale.model.interface import Attend, AttendAt, CausalAttention, LoopedModel
 from twoscale.studies.spectrum.late_path import axis_ratio
 
@@ -24,6 +25,20 @@ KEPT_RITZ = 4  # leading Ritz vectors whose sum starts the next cycle
 TOLERANCE = 1e-8  # residual of a converged eigenvalue, over its modulus
 
 Product = Callable[[Tensor], Tensor]  # vectors (N, C) -> the products of each token's block with its vector
+
+
+def check_precision(tensor: Tensor) -> None:
+    """Raise InputError unless a weight or a state is in float64 and, if it is on a GPU, TF32 is off.
+
+    Products of float64 are never rounded to TF32, but parts of a model that compute in float32 would be.
+    """
+    if tensor.dtype != torch.float64:
+        raise InputError(f"spectrum: found {str(tensor.dtype).removeprefix('torch.')}, expected float64.")
+    if tensor.is_cuda and torch.backends.cuda.matmul.fp32_precision == "tf32":
+        raise InputError(
+            "torch.backends.cuda.matmul.fp32_precision: found tf32, expected ieee, for the spectrum on CUDA "
+            "(allow_tf32, set_float32_matmul_precision and TORCH_ALLOW_TF32_CUBLAS_OVERRIDE change it)."
+        )
 
 
 # --- one token's own step --------------------------------------------------------------------------------------
@@ -94,10 +109,12 @@ class OwnStep:
 class OwnBlocks:
     """The own blocks of N tokens at their states (N, C) and loop step k, as products with vectors (N, C).
 
-    The rows do not act on one another, so one product with all rows is N products with one block each.
+    The rows do not act on one another, so one product with all rows is N products with one block each. Raises
+    InputError as `check_precision` does.
     """
 
     def __init__(self, step: OwnStep, k: int, states: Tensor) -> None:
+        check_precision(states)
         self.step, self.k, self.states = step, k, states.detach()
 
     def product(self, vectors: Tensor) -> Tensor:

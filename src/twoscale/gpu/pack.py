@@ -1,0 +1,140 @@
+"""A pack for a machine with a GPU and without a network: wheels, tokens and a script. See docs/gpu.md.
+
+The folder has the wheels of what a machine with PyTorch lacks, the compressed files that training starts from, under
+their paths in the checkout, `config.yaml`, `pack.sh`, and `pack.json` with the commit of the checkout.
+"""
+
+import hashlib
+import json
+import lzma
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import yaml
+
+from twoscale.analysis import snapshot
+from twoscale.config import PROJECT, user_config
+from twoscale.errors import InputError
+from twoscale.files import replacing, sha256
+from twoscale.workflow import Runs, trains
+
+CONFIG, MANIFEST, FILES, WHEELS = "config.yaml", "pack.json", "files", "wheels"
+MOST_BYTES = 50_000_000
+NEEDED = ("snakemake", "pydantic")  # with all that they need
+SOURCE_ONLY = ("connection_pool", "stopit")  # of Snakemake's needs those without a wheel
+UNUSED = ("pulp",)  # the solvers of a scheduler that the pack does not use
+NEWEST_GLIBC = 39
+CODE = ("Snakefile", "scripts/*.py", "src/**/*.py", "workflow/rules/*.smk", "workflow/presets/*.yaml")
+
+
+def make(folder: Path, preset: str, configfiles: Sequence[Path], python: str) -> str:
+    """Write the pack of the run of a preset; a sentence on it. The workflow makes tokens that are missing.
+
+    Args:
+        folder: Where it is written; an earlier pack is replaced.
+        preset: Name of the preset, and of the run.
+        configfiles: Files with further keys, on top of config.yaml.
+        python: Version of Python on the other machine, such as "3.12".
+
+    Raises:
+        InputError: for a published model, training in several processes, files in `folder` that are no pack, a pack
+            of more than `MOST_BYTES`, and where Snakemake or pip fails.
+    """
+    own = [path for path in [PROJECT / "config.yaml"] if path.exists()]
+    user = user_config([*own, *configfiles], [f"preset={preset}", f"run={preset}"])
+    runs = Runs(user, PROJECT / "scripts")
+    _check(runs, folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / CONFIG).write_text(yaml.safe_dump(user), encoding="utf-8")
+    files = training_files(runs)
+    _call("snakemake", "--cores", "all", "--configfile", str(folder / CONFIG), "--", *files)
+    _download_wheels(folder / WHEELS, python)
+    for file in files:
+        _compress(Path(file), folder / FILES / f"{file}.xz")
+    shutil.copy(PROJECT / "scripts" / "pack.sh", folder)
+    facts = {**snapshot.checkout(PROJECT), "python": python, "code": code_digest(PROJECT)}
+    (folder / MANIFEST).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    return f"{folder}: {_checked_size(folder) / 1e6:.1f} MB, for a checkout of commit {facts['commit']}."
+
+
+def training_files(runs: Runs) -> list[str]:
+    """The files that the selected run is trained and analysed from: tokens, and the tokenizer if it has a file."""
+    run = SimpleNamespace(run=runs.selected)
+    tokenizer = runs.tokenizer_file(run)
+    tokens = [runs.data_file(name)(run) for name in ("train.bin", "val.bin", "tokens.json")]
+    return tokens + ([tokenizer] if tokenizer else [])
+
+
+def unpack(folder: Path) -> None:
+    """Decompress the files of a pack to their paths in the checkout; files that are there stay.
+
+    All get the same time, by which Snakemake judges that none was made from a newer one.
+    """
+    made = (folder / MANIFEST).stat().st_mtime
+    for packed in sorted((folder / FILES).rglob("*.xz")):
+        path = packed.relative_to(folder / FILES).with_suffix("")
+        if path.exists():
+            continue
+        with replacing(path) as temporary:
+            with lzma.open(packed) as source, temporary.open("wb") as target:
+                shutil.copyfileobj(source, target)
+            os.utime(temporary, (made, made))
+
+
+def code_digest(project: Path) -> str:
+    """SHA-256 of the code of a checkout, which tells where no git is whether it is that of the pack's commit."""
+    found = sorted({path for pattern in CODE for path in project.glob(pattern)})
+    lines = (f"{path.relative_to(project)} {sha256(path)}" for path in found)
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _check(runs: Runs, folder: Path) -> None:
+    run, train = runs.selected, runs.config.train
+    if not trains(runs.config):
+        raise InputError(f"run {run}: found a published model, expected one that is trained, for a pack.")
+    if train.processes > 1:
+        raise InputError(f"config key train.processes: found {train.processes}, expected 1 for a pack.")
+    if folder.exists() and any(folder.iterdir()) and not (folder / CONFIG).exists():
+        raise InputError(f"{folder}: found files that are no pack, expected an empty folder or an earlier pack.")
+
+
+def _download_wheels(folder: Path, python: str) -> None:
+    """The wheels of NEEDED and of what they need, in the versions of requirements.txt, for Linux on x86-64."""
+    pins = re.findall(rf"^(?:{'|'.join(NEEDED)})==\S+", (PROJECT / "requirements.txt").read_text(), re.MULTILINE)
+    names = [*(f"manylinux_2_{minor}" for minor in range(NEWEST_GLIBC, 4, -1)), "manylinux2014", "manylinux1"]
+    platforms = (word for name in names for word in ("--platform", f"{name}_x86_64"))
+    pip = ("pip", "--quiet", "--disable-pip-version-check")
+    _call(*pip, "wheel", "--no-deps", "--wheel-dir", str(folder), *SOURCE_ONLY)
+    target = ("--only-binary=:all:", "--implementation", "cp", "--python-version", python, *platforms)
+    _call(*pip, "download", *target, "--find-links", str(folder), "--dest", str(folder), *pins)
+    for path in (path for name in UNUSED for path in folder.glob(f"{name}-*.whl")):
+        path.unlink()
+
+
+def _call(module: str, *arguments: str) -> None:
+    status = subprocess.run([sys.executable, "-m", module, *arguments], check=False).returncode
+    if status:
+        raise InputError(f"python -m {module}: found exit status {status}, expected 0; its messages are above.")
+
+
+def _compress(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with source.open("rb") as file, lzma.open(target, "wb") as packed:
+        shutil.copyfileobj(file, packed)
+
+
+def _checked_size(folder: Path) -> int:
+    size = sum(path.stat().st_size for path in folder.rglob("*"))
+    if size > MOST_BYTES:
+        raise InputError(
+            f"{folder}: found {size / 1e6:.1f} MB, expected at most {MOST_BYTES / 1e6:g} MB; a smaller "
+            "data.train_tokens makes a smaller pack."
+        )
+    return size

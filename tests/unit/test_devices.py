@@ -1,0 +1,121 @@
+"""What has to hold on every device: each test runs on the CPU and, with the mark gpu, on CUDA."""
+
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+
+from tests.small import job_config, train_config
+from tests.unit.test_batched import alone_by_decoder, check, decode, threshold_of
+from tests.unit.test_engine import PUBLISHED, small_model
+from tests.unit.test_training import DATA, HEADER, IDENTITY, MODEL, SEED, assert_same_bits
+from twoscale.config import ConfigSlice
+from twoscale.exits.compiled_steps import has_compiler
+from twoscale.exits.criteria import make_criterion
+from twoscale.model.transformer import initialise
+from twoscale.training.trainer import (
+    Segment,
+    Trainer,
+    TrainingState,
+    load_partial,
+    restore,
+    run_segment,
+    tensors_of,
+)
+
+UNTIL = 6  # iterations of a segment
+KILLED = 3  # iterations before the kill
+
+
+CUDA = pytest.param("cuda", marks=pytest.mark.gpu)
+# Compilation takes up to a minute on a CPU.
+COMPILED = [pytest.mark.runs, pytest.mark.skipif(not has_compiler(), reason="no C++ compiler here")]
+
+
+@pytest.fixture(params=["cpu", CUDA])
+def device(request) -> str:
+    return request.param
+
+
+def config_of(device: str, **train) -> ConfigSlice:
+    return job_config(seed=SEED, device=device, model=MODEL, train=train_config(**{"precision": "float32"} | train))
+
+
+def untrained(config: ConfigSlice) -> TrainingState:
+    return restore(config, initialise(MODEL, SEED).state_dict(), {}, HEADER)
+
+
+def trained(config: ConfigSlice, iterations: int, partial: Path) -> TrainingState:
+    state = untrained(config)
+    run_segment(Trainer(config, DATA), state, iterations, partial, IDENTITY)
+    return state
+
+
+def logged(state: TrainingState) -> torch.Tensor:
+    """Loss and norm of the gradient of each iteration."""
+    return torch.tensor([[row["loss"], row["gradient_norm"]] for row in state.log])
+
+
+@pytest.mark.parametrize("device", [pytest.param("cpu", marks=COMPILED), CUDA])
+def test_compiled_iterations_train_as_eager_ones_do(device, tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    torch._dynamo.reset()
+    counters.clear()
+    eager, compiled = (trained(config_of(device, compile=compile), 2, tmp_path / "none") for compile in (False, True))
+    assert counters["stats"]["unique_graphs"] > 0
+    torch.testing.assert_close(logged(compiled), logged(eager), rtol=1e-3, atol=1e-3)
+
+
+def test_an_iteration_in_bfloat16_has_nearly_the_loss_and_gradient_of_float32(device, tmp_path):
+    exact, rounded = (
+        trained(config_of(device, precision=precision), 1, tmp_path / "none") for precision in ("float32", "bfloat16")
+    )
+    difference = (logged(rounded) - logged(exact)).abs() / logged(exact)
+    assert 0 < difference.max() < 0.05
+    assert {tensor.dtype for part in tensors_of(rounded) for tensor in part.values()} == {torch.float32}
+
+
+class Killed(Trainer):
+    """Kills its process before iteration KILLED + 1."""
+
+    def iterate(self, state: TrainingState) -> None:
+        if state.iteration == KILLED:
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().iterate(state)
+
+
+def train_until_killed(device: str, partial: Path) -> None:
+    torch.set_num_threads(1)
+    config = config_of(device, save_seconds=1e-9)
+    run_segment(Killed(config, DATA), untrained(config), UNTIL, partial, IDENTITY)
+
+
+def test_a_killed_segment_goes_on_where_it_was_saved(device, tmp_path):
+    partial, config = tmp_path / "partial.safetensors", config_of(device)
+    process = multiprocessing.get_context("spawn").Process(target=train_until_killed, args=(device, partial))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    continued = restore(config, *load_partial(partial, 0, Segment(UNTIL, IDENTITY), config))
+    assert continued.iteration == KILLED
+    run_segment(Trainer(config, DATA), continued, UNTIL, partial, IDENTITY)
+    whole = trained(config, UNTIL, tmp_path / "none")
+    # on CUDA sums of gradients have no fixed order
+    torch.testing.assert_close(logged(continued), logged(whole), rtol=1e-3, atol=1e-3)
+    if device == "cpu":
+        assert_same_bits(continued, whole)
+
+
+@pytest.mark.parametrize("sequences", [1, 3, 5])
+@pytest.mark.parametrize("variant", [{}, PUBLISHED["retrofitted Llama"]], ids=["equal heads", "grouped heads"])
+def test_captured_steps_of_many_sequences_give_what_each_gets_alone(variant, sequences, device):
+    """On the CPU the same function runs without a capture; batches are filled up to a size."""
+    model = small_model(**variant)
+    criterion = make_criterion("acceleration", threshold_of("acceleration", model))
+    model.to(device)
+    expected = alone_by_decoder(model, criterion, replay=False)
+    check(model, criterion, decode(model, criterion, sequences, replay=True), expected)
