@@ -9,8 +9,8 @@ version_of_torch=3.12
 shopt -s nullglob
 without_torch=(tests/unit/test_{bootstrap,config_loading,config_reference,config_sections,fingerprint,preflight}.py
     tests/unit/test_summaries.py)
-with_torch=(tests/unit/test_{attention,batched,batches,checkpoints,compile,contract,criteria,devices,engine,fake_cuda*}.py
-    tests/unit/test_{gpu_check,linear,loss,measures,model,noise,rms_norm,spectrum,training,trajectories}.py)
+with_torch=(tests/unit/test_{attention,batched,batches,checkpoints,compile,contract,criteria,engine,fake_cuda*}.py
+    tests/unit/test_{devices,gpu_check,linear,loss,measures,model,noise,rms_norm,spectrum,training,trajectories}.py)
 
 # A command named python3.x may be a shim without that version behind it, so each candidate is asked.
 interpreter() {

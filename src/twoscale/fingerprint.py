@@ -159,7 +159,8 @@ def _files(project: Path, name: str) -> Iterator[Path]:
             yield file
 
 
-def _users_files(file: Path) -> list[Path]:
+@cache
+def _users_files(file: Path) -> tuple[Path, ...]:
     """A user's file, the user's modules that it imports, directly or indirectly, and the library files of them all."""
     project = _project(Path(__file__))
     modules, library, unread = {file: ""}, set(), [file]
@@ -171,7 +172,7 @@ def _users_files(file: Path) -> list[Path]:
             new = {found: module for module, found in _located(name) if found not in modules}
             modules |= new
             unread += new
-    return [*sorted(modules, key=modules.__getitem__), *sorted(_closure(library))]
+    return (*sorted(modules, key=modules.__getitem__), *sorted(_closure(library)))
 
 
 def _located(name: str) -> Iterator[tuple[str, Path]]:

@@ -17,7 +17,7 @@ from humanfriendly import parse_size
 from tests.published import write_folder
 from twoscale import workflow
 from twoscale.analysis.claims import CLAIMS
-from twoscale.config import ModelConfig
+from twoscale.config import ModelConfig, modules_of_model, modules_of_tokenizer
 from twoscale.config.types import key
 from twoscale.data import model_files, source_files
 from twoscale.discovery import study_parts
@@ -357,9 +357,15 @@ def test_the_code_of_a_job_has_the_modules_that_are_imported_by_name_for_its_mod
     module = ModuleType("twoscale.model.linear")
     module.Config = type("Config", (ModelConfig,), {})
     monkeypatch.setitem(sys.modules, "twoscale.model.linear", module)
-    models = [{}, {"architecture": "linear"}, ouro]
+    models = [runs(), runs(model={"architecture": "linear"}), runs(model=ouro)]
+    names = [[*modules_of_model(mine.config), *modules_of_tokenizer(mine.config)] for mine in models]
+    published = ["twoscale.model.published.weights", "twoscale.data.published_tokenizer"]
+    assert names == [[], ["twoscale.model.linear"], published]
     script = "write_runtimes"  # imports no model
-    assert len({runs(model=model).torch_code(script)(of()) for model in models}) == len(models)
+    assert len({mine.torch_code(script)(of()) for mine in models}) == len(models)
+    assert [mine.tokenizer_code(script)(of()) for mine in models] == [
+        models[0].code(script, *modules) for modules in ([], [], published[1:])
+    ]
 
 
 def test_the_default_of_an_optional_key_is_part_of_the_code_because_no_slice_has_it(monkeypatch):

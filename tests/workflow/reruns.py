@@ -3,20 +3,23 @@
 python -m tests.workflow.reruns
 """
 
+from __future__ import annotations
+
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from tests.workflow.conftest import ROOT, Project, checkout
+if TYPE_CHECKING:
+    from tests.workflow.conftest import Project
 
-PAGE = ROOT / "docs" / "reruns.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reruns.md"
 HEADER = """\
 # Edited line → jobs planned
 
 Each row is one edit in a checkout with a finished run of `preset: tiny`, and what `snakemake -n` then plans of its 25
-jobs. `python -m tests.workflow.reruns` writes this page; `tests/workflow/test_reruns.py` repeats some of
-its rows. A job whose inputs turn out to be the same is planned, but restores its result.
+jobs. `python -m tests.workflow.reruns` writes this page; `tests/workflow/test_reruns.py` repeats some rows. A planned
+job of which code, config and inputs turn out to be the same restores its result.
 
 | file | edit | jobs |
 |---|---|---|
@@ -61,11 +64,7 @@ EDITS = [
         ("config/sections.py", "key(1e-6,", "key(1e-5,"),
         ("config/sections.py", "self._sequences(self.lens.tokens)", "self._sequences(self.lens.tokens) + 1"),
         ("config/sections.py", "Hidden size of the MLP. null: 4", "Size of the MLP. null: 4"),
-        (
-            "config/sections.py",
-            "Annotated[float, Field(ge=1), Number] = key(\n        8.0",
-            "Positive = key(\n        8.0",
-        ),
+        ("config/sections.py", "Field(gt=0, lt=1)", "Field(gt=0, le=1)"),
         ("config/messages.py", "LONGEST_VALUE = 80", "LONGEST_VALUE = 60"),
         ("config/thresholds.py", '"probe": float,', '"probe": float, "halving": float,'),
         ("tables.py", 'MEASURE_TYPE = "float32"', 'MEASURE_TYPE = "float64"'),
@@ -85,7 +84,7 @@ EDITS = [
         ("training/trainer.py", "(train.beta1, train.beta2)", "(train.beta1, 0.9 * train.beta2)"),
         ("training/processes.py", "timedelta(hours=1)", "timedelta(hours=2)"),
         ("training/metrics_log.py", 'METRICS = "metrics.csv"', 'METRICS = "log.csv"'),
-        ("training/environment.py", '"MKL_DYNAMIC",', ""),
+        ("training/environment.py", '"MKL_DYNAMIC"', '"MKL_DYNAMICS"'),
         ("launch.py", '"--standalone"', '"--nnodes=1"'),
         # measurements
         ("dynamics/vectors.py", "FLOOR_FACTOR = 16", "FLOOR_FACTOR = 8"),
@@ -141,7 +140,7 @@ def row(edit: Edit, planned: Mapping[str, int]) -> str:
     names = {rule: f"`{rule}`" + (f" ×{count}" if count > 1 else "") for rule, count in planned.items()}
     costly = [names[rule] for rule in COSTLY if rule in names]
     others = sorted(planned.keys() - set(COSTLY))
-    if len(others) > FEW:
+    if costly and len(others) > FEW:
         costly.append(f"{sum(planned[rule] for rule in others)} others")
     else:
         costly += [names[rule] for rule in others]
@@ -149,6 +148,9 @@ def row(edit: Edit, planned: Mapping[str, int]) -> str:
 
 
 if __name__ == "__main__":
+    # imported here: processes of dry runs import this module, and need the library of the checkout
+    from tests.workflow.conftest import checkout
+
     with tempfile.TemporaryDirectory() as folder:
         finished = checkout(Path(folder))
         finished.succeed()
