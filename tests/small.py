@@ -13,7 +13,7 @@ from torch import Tensor
 from twoscale.config import Config, ConfigSlice, ModelConfig, Section, TrainConfig, checked, plain, runs
 from twoscale.config.loading import paper as defaults
 from twoscale.config.messages import build
-from twoscale.config.sections import Derived
+from twoscale.config.sections import STUDY_SECTIONS, Derived
 from twoscale.data.batches import HeldOut
 from twoscale.errors import InputError
 from twoscale.model.checkpoints import LoadedCheckpoint
@@ -111,6 +111,13 @@ def assert_refused(key: str, found: str, **sections: Any) -> None:
     assert "expected" in message
     assert message.endswith(".")
     assert "\n" not in message
+
+
+def without_projection() -> dict[str, Any]:
+    """Sections of a config without a projection of state and input, and of studies with values that fit it."""
+    studies = [name for name, section in STUDY_SECTIONS.items() if "state_init" in section.model_fields]
+    first = {"state_init": "input"}
+    return {"model": first | {"injection": "none"}} | {name: {"state_init": ["input"]} for name in studies}
 
 
 def tiny(**sections: Any) -> Config:

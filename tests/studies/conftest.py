@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from tests.unit.conftest import pytest_collection_modifyitems  # noqa: F401 - what unit tests share
+from tests.workflow.conftest import editable, finished, fresh  # noqa: F401 - a copy of the project
 from twoscale.discovery import STUDIES
 
 collect_ignore = [

@@ -1,0 +1,1 @@
+"""Studies: questions beyond the paper, one folder each. They import no other study."""

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.small import job_row, of, project
+from tests.small import job_row, of, project, without_projection
 from twoscale.errors import InputError
 from twoscale.figures.catalogue import figures
 from twoscale.studies.starts.study import JOBS
@@ -34,7 +34,7 @@ def test_the_runs_of_the_starts_are_labelled_in_the_order_of_their_tables():
     [
         ({"model": {"groups": []}}, "has 0 looped groups, expected at least 1"),
         (
-            {"model": {"injection": "none", "state_init": "input"}, "variants": {"state_init": ["input"]}},
+            without_projection(),
             "has a model without a projection, expected model.injection: projection",
         ),
     ],

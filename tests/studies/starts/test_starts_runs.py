@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.small import without_projection
 from tests.unit.test_release import config_of, refused, release, runs
 from twoscale import config
 from twoscale.errors import InputError
@@ -36,8 +37,7 @@ def test_random_weights_are_beside_the_shares_of_a_run_that_has_one():
 
 
 def test_a_model_without_a_projection_has_no_starts():
-    model = {"injection": "none", "state_init": "input"}
-    assert starts_of({"preset": "tiny", "model": model, "variants": {"state_init": ["input"]}}) == {}
+    assert starts_of({"preset": "tiny"} | without_projection()) == {}
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 import pandas as pd
 import pytest
 
+from tests.small import without_projection
+
 SMALL = {
     "seeds": [5],
     "starts": {"shares": [0.25], "random": False},
@@ -22,12 +24,12 @@ def test_the_starts_are_runs_of_the_same_rules_under_every_seed(fresh):
     }.items():
         assert planned[rule] == jobs * runs
     assert planned["compare_starts"] == planned["plot_starts"] == planned["prepare_text"] == 1
-    assert not {"plot_variants", "benchmark_exits", "judge_claims"} & set(planned)
+    assert not {"benchmark_exits", "judge_claims"} & set(planned)
+    assert {rule for rule in planned if rule.startswith("plot_")} == {"plot_starts"}
 
 
 def test_without_a_projection_there_is_one_sentence(fresh):
-    model = {"injection": "none", "state_init": "input"}
-    fresh.configure(model=model, variants={"state_init": ["input"]})
+    fresh.configure(**without_projection())
     done = fresh.run("-n", "results/starts.md")
     assert done.returncode != 0
     assert "results/starts.md: run tiny has a model without a projection" in done.stdout + done.stderr

@@ -27,22 +27,6 @@ def test_without_further_seeds_one_sentence_says_what_to_set(fresh):
         assert "run tiny has one seed, expected further ones in the config key seeds" in done.stdout + done.stderr
 
 
-def test_further_seeds_are_planned_where_they_are_asked_for_and_nowhere_else(fresh):
-    alone = fresh.plan()
-    fresh.configure(**BOTH)
-    assert fresh.plan() == alone
-    fresh.configure(**BOTH, figures={"seed_band": True})
-    with_band = fresh.plan()
-    assert with_band["init_model"] == 2
-    assert with_band["benchmark_exits"] == 1
-
-
-def test_variants_are_trained_under_every_seed(fresh):
-    one = fresh.plan("variants")
-    fresh.configure(**BOTH)
-    assert fresh.plan("variants")["init_model"] == 2 * one["init_model"]
-
-
 @pytest.mark.runs
 def test_seeds_are_compared_and_drawn_without_a_rerun_of_the_run_that_is_there(editable):
     editable.configure(**BOTH)
