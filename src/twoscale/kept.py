@@ -9,7 +9,6 @@ An optimizer state between two segments of training is temporary, so it is not k
 later segments can be restored up to one whose optimizer state is kept; the temporary file is then empty.
 """
 
-import hashlib
 import json
 import os
 import shutil
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from twoscale import launch
-from twoscale.canonical import canonical_json
+from twoscale.canonical import canonical_json, json_digest
 from twoscale.errors import first_line
 from twoscale.files import link, replacing, sha256
 
@@ -51,8 +50,7 @@ class Job:
 
     def within(self, environment: Mapping[str, Any]) -> Self:
         """The same job with a version that also depends on an environment, which may change the bits of its result."""
-        text = canonical_json([self.version, environment])
-        return replace(self, version=hashlib.sha256(text.encode()).hexdigest()[:16])
+        return replace(self, version=json_digest([self.version, environment]))
 
 
 @dataclass(frozen=True)

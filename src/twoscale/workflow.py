@@ -5,7 +5,6 @@ takes Snakemake's `wildcards`, of which it reads `run` and `iteration`; without 
 run. Nothing here imports Snakemake or torch, so planning stays fast and unit tests need no workflow.
 """
 
-import hashlib
 import json
 import re
 import shlex
@@ -20,7 +19,7 @@ from pydantic import BaseModel
 from twoscale import config as configs
 from twoscale import tables
 from twoscale.analysis import release as releases
-from twoscale.canonical import canonical_json
+from twoscale.canonical import canonical_json, json_digest
 from twoscale.config import Config, CriterionConfig, DownloadConfig, ExitsConfig, ModelConfig
 from twoscale.config.messages import build
 from twoscale.data import source_files
@@ -452,7 +451,7 @@ class Runs:
             config = self._of(wildcards)[1]
             further = configs.modules_of_model(config) + configs.modules_of_tokenizer(config)
             code = self.code(script, *modules, *further)
-            return _digest([code, configs.absent_values(config.model, config.train)])
+            return json_digest([code, configs.absent_values(config.model, config.train)])
 
         return param
 
@@ -469,7 +468,7 @@ class Runs:
             temporary = [file for file in output if file.endswith(OPTIMIZER) and following]
             job = {
                 "folder": kept_folder(wildcards.run, output[0]),
-                "version": _digest([code(wildcards), config(wildcards), tables]),
+                "version": json_digest([code(wildcards), config(wildcards), tables]),
                 "device": self._of(wildcards)[1].compute.device,
                 "inputs": sorted(file for file in input if not file.endswith(OPTIMIZER)),
                 "outputs": [file for file in output if file not in temporary],
@@ -483,7 +482,7 @@ class Runs:
     def training_version(self, wildcards: Any) -> str:
         """The version under which `kept_files` keeps a segment of training."""
         code = self.torch_code("train_segment")(wildcards)
-        return _digest([code, self.training_identity(wildcards), table_columns(*TRAINING_TABLES)])
+        return json_digest([code, self.training_identity(wildcards), table_columns(*TRAINING_TABLES)])
 
     def later_checkpoints(self, wildcards: Any) -> list[str]:
         """The checkpoints of the run after the wildcard `iteration`."""
@@ -955,10 +954,6 @@ def kept_folder(run: str, output: str) -> str:
     """
     name = output.rpartition(f"results/{run}/")[2]
     return str(Path("results", run, KEPT, name).with_suffix(""))
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:16]
 
 
 def table_columns(*names: str) -> str:

@@ -1,9 +1,8 @@
 """The files of data.path that a local source reads, and a digest of them. Planning needs both, so neither is slow."""
 
-import hashlib
 from pathlib import Path
 
-from twoscale.canonical import canonical_json
+from twoscale.canonical import json_digest
 from twoscale.config import FILE_SOURCES
 from twoscale.errors import InputError
 from twoscale.files import sha256
@@ -48,4 +47,4 @@ def digest(path: Path, source: str) -> str:
     files = [(name, file, file.stat()) for file, name in find_files(path, source)]
     is_read = sum(status.st_size for _, _, status in files) <= DIGESTED
     known = [(name, sha256(file) if is_read else (s.st_size, s.st_mtime_ns)) for name, file, s in files]
-    return hashlib.sha256(canonical_json(known).encode()).hexdigest()[:16]
+    return json_digest(known)
