@@ -1,18 +1,24 @@
 """The library's own operations against PyTorch's: forward and backward pass together, on CPU.
 
-    python tests/benchmarks/bench_kernels.py [--repeats 9] [--threads 1 2]
+    python tests/benchmarks/bench_kernels.py [--repeats 9] [--threads 1 2] [--count]
 
 Linear layers, RMSNorm, causal attention and the loss from hidden states, at the sizes of `bench_training.py` and of the
 demo. The loss is compared with whole logits and with PyTorch's own loss in chunks. Both take turns in one process.
 Printed are median times, and the median and quartiles of theirs / ours of each turn: above 1, ours is faster. No aim;
 a row below 1 is an operation to delete.
+
+Before, the kernels of a token on a GPU are counted, without a GPU: of a loop step and layer of the paper's model in a
+captured graph, as it is and compiled (aim: at most 12), what the decisions of each criterion add, and what the host
+starts outside of graphs. `--count` prints only this.
 """
 
 import argparse
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +31,7 @@ from twoscale.model.rms_norm import RMSNorm
 
 SHAPES = ((384, 6, 4, 256), (768, 12, 2, 512), (64, 4, 8, 128))  # hidden size, heads, sequences, tokens
 VOCAB_SIZE, PADDED = 50257, 50304
+MAX_LOOPS = 30
 Call = Callable[..., Tensor]
 
 
@@ -63,12 +70,39 @@ def seconds(call: Call, operands: tuple[Tensor, ...]) -> float:
     return time.perf_counter() - started
 
 
+def count_kernels() -> None:
+    sys.path.append(str(Path(__file__).parents[2]))
+    from tests import gpu_kernels
+    from twoscale.exits.criteria import CRITERIA, make_criterion
+    from twoscale.exits.decoder import Decoder, DecoderOptions
+
+    print("kernels per loop step and layer of the paper's model in a captured graph, counted without a GPU")
+    with gpu_kernels.gpu() as seen:
+        model, full = gpu_kernels.model_on(seen, "paper"), make_criterion("fixed", MAX_LOOPS)
+        decoder = Decoder(model, full, MAX_LOOPS, seed=0)
+        loops, size = decoder._loops, DecoderOptions().steps_per_graph
+        for group, layers in enumerate(model.config.groups):
+            found = gpu_kernels.of_compiled_step(seen, loops, group)
+            as_it_is, compiled = gpu_kernels.of_step(seen, loops, group) / len(layers), found.total() / len(layers)
+            label = model.config.group_labels[group]
+            print(f"  group {label:4} {as_it_is:5.1f} as it is, {compiled:5.1f} compiled ({dict(found)} in the step)")
+        print(f"kernels that decisions add to a loop step, in graphs of {size} steps")
+        for name in (name for name, criterion in CRITERIA.items() if not criterion.needs_gate):
+            print(f"  {name:24} {gpu_kernels.of_decisions(seen, loops, make_criterion(name, 1), size):5.2f}")
+        decoder.feed(0)
+        outside = gpu_kernels.kernels(seen, lambda: decoder.feed(0))
+    graphs = sum(not stage.is_group for stage in model.stages) + len(model.config.groups) * -(-MAX_LOOPS // size)
+    print(f"a token at {MAX_LOOPS} loop steps: the host starts {graphs} graphs and {outside} kernels", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=9, help="turns of each operation (default: %(default)s)")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="(default: %(default)s)")
+    parser.add_argument("--count", action="store_true", help="only count the kernels of a token on a GPU")
     arguments = parser.parse_args()
-    for shape in SHAPES:
+    count_kernels()
+    for shape in () if arguments.count else SHAPES:
         print(f"hidden size {shape[0]}, {shape[1]} heads, {shape[2]} x {shape[3]} tokens")
         for name, ours, theirs, operands in pairs(*shape):
             for threads in arguments.threads:

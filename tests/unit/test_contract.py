@@ -121,7 +121,7 @@ def test_a_decision_on_another_device_is_refused():
 
 def test_the_keys_of_the_state_may_change_at_the_first_update_only():
     x = torch.zeros(3, 2)
-    stays = torch.tensor([True, False, True])
+    stays = torch.tensor([0, 2])
     decisions = Decisions(KL(1.0), x, lambda state: state)
     assert list(decisions.state) == ["x0"]
     decisions.update(x)
@@ -142,7 +142,7 @@ def test_after_rows_are_dropped_the_decision_has_as_many_as_are_left():
     x = torch.zeros(3, 2)
     decisions = Decisions(Acceleration(1.0), x, None)
     decisions.update(x)
-    decisions.keep(torch.tensor([True, False, True]))
+    decisions.keep(torch.tensor([0, 2]))
     assert decisions.update(x[:2]).shape == (2,)
 
 

@@ -12,7 +12,7 @@ from twoscale.config.thresholds import THRESHOLD_TYPES
 from twoscale.errors import InputError
 from twoscale.exits.criteria import CRITERIA, keep_rows, make_criterion, raise_failure, register
 from twoscale.exits.criterion_file import configured_criteria, load_criterion
-from twoscale.exits.decoder import PatienceCounter
+from twoscale.exits.token_exit import PatienceCounter
 
 NEVER = None
 
@@ -665,6 +665,17 @@ def test_a_users_criterion_may_write_to_what_below_returns(tmp_path):
         answer = criterion.below(torch.tensor([1.0]))
         assert answer.tolist() == [True]
         answer.fill_(False)
+
+
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_one_criterion_rounds_its_threshold_to_the_dtype_of_each_model(tokens):
+    """0.7 rounded to float32 is less than 0.7, but not less than a threshold of 0.7 in float32."""
+    criterion = make_criterion("step_norm", 0.7)
+    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float64):
+        at, under = torch.full((2, tokens), 0.7, dtype=dtype)
+        under -= torch.finfo(dtype).eps
+        assert criterion.below(at).tolist() == [False] * tokens
+        assert criterion.below(under).tolist() == [True] * tokens
 
 
 def test_a_built_in_criterion_that_a_users_file_imports_stays_without_a_file(tmp_path):

@@ -515,6 +515,7 @@ def test_a_decoder_by_default_starts_cold_with_own_slots_and_neither_compiles_no
         "replay": None,
         "compile": False,
         "readout": "head",
+        "steps_per_graph": 4,
     }
 
 
@@ -599,6 +600,8 @@ def test_positions_that_share_slots_are_not_computed_together():
         decoder.feed_parallel([1, 2])
     with pytest.raises(InputError, match="kv_slots: found 0, expected at least 1"):
         make_decoder(model, None, kv_slots=0)
+    with pytest.raises(InputError, match="steps_per_graph: found 0, expected at least 1"):
+        make_decoder(model, None, steps_per_graph=0)
 
 
 @pytest.mark.parametrize("slots", [None, 2])
@@ -703,15 +706,16 @@ def test_steps_replayed_ahead_of_decisions_are_the_same_function(name, readout, 
         assert_close(replayed.cache.stored[layer], stored)
 
 
-def test_a_replaying_decoder_computes_at_most_one_step_more_per_exit():
+@pytest.mark.parametrize("size", [1, 2, 3, 4, MAX_LOOPS])
+def test_a_replaying_decoder_computes_at_most_the_graph_of_the_exit_and_the_next(size):
     model, tokens = small_model(), text(1, 9)[0]
     criterion = make_criterion("step_norm", ragged_threshold("step_norm", model, tokens[None], noise_of(0)))
-    decoder = make_decoder(model, criterion, replay=True)
+    decoder = make_decoder(model, criterion, replay=True, steps_per_graph=size)
     taken = []
     rows = rows_through_step(model, lambda: taken.append(decode_text(decoder, tokens)[1]))
-    exits = (taken[0] < MAX_LOOPS).sum(1)
-    assert exits.sum() > 0
-    assert rows == (taken[0].sum(1) + exits).tolist()
+    assert (taken[0] < MAX_LOOPS).any()
+    graphs = (taken[0] + size - 1) // size + 1
+    assert rows == (graphs * size).clamp(max=MAX_LOOPS).sum(1).tolist()
 
 
 @pytest.mark.parametrize("name", CRITERIA)

@@ -137,15 +137,16 @@ class ExitsConfig(Section):
     )
     cuda_graphs: Flag = key(
         True,
-        "Decode by replaying captured loop steps, and with one slot per loop step also one loop step ahead of the exit "
-        "decisions. CUDA only.",
+        "Decode by replaying captured loop steps, and with one slot per loop step several of them at once, ahead of "
+        "the exit decisions. CUDA only.",
         source="ours",
     )
-    compile: Flag = key(
-        False,
-        "Decode with compiled loop steps, which takes a C++ compiler. It pays for hidden sizes up to a few hundred and "
-        "many tokens: the first run compiles for about ten seconds per group, later ones load the result from the "
-        "cache of torch.compile. CPU only.",
+    compile: Flag | Literal["auto"] = key(
+        "auto",
+        "Decode with compiled loop steps. auto: on CUDA only, before they are captured; where that is impossible, for "
+        "example without Triton, they are captured as they are. On CPU it takes a C++ compiler and pays for hidden "
+        "sizes up to a few hundred and many tokens: the first run compiles for about ten seconds per group, later ones "
+        "load the result from the cache of torch.compile.",
         source="ours",
     )
     dtype: Dtype = key("float32", "Precision.", source="ours")

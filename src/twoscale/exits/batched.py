@@ -21,16 +21,18 @@ from torch import Tensor
 
 from twoscale.errors import InputError
 from twoscale.exits.batched_cache import BatchedKVCache, BatchedNoise
+from twoscale.exits.captured_loops import same_at_every_step
 from twoscale.exits.contract import Decisions
 from twoscale.exits.criteria import ExitCriterion
 from twoscale.exits.cuda_graphs import CapturedBatchSteps
 from twoscale.exits.decoder import read_parallel
 from twoscale.exits.generation import NewToken, check_prompt
+from twoscale.exits.kv_cache import tensor_on
 from twoscale.exits.looping import Looping, Request, Row
 from twoscale.exits.parallel import ParallelEngine, stack_counts
 from twoscale.exits.prepared import for_batches
 from twoscale.exits.readout import make_readout
-from twoscale.model.interface import AttendAt, LoopedModel, any_weight
+from twoscale.model.interface import LoopedModel, any_weight
 
 # A station runs again while it has at least this share of the tokens of the fullest one. Then the tokens stay together,
 # which keeps the batches large, and the last ones wait for those that arrive next rather than loop alone.
@@ -114,7 +116,7 @@ class BatchedDecoder:
         self._exit_states = like.new_zeros(len(model.config.groups), sequences, model.config.hidden_size)
         self._positions = torch.arange(self.room, device=like.device)
         with torch.inference_mode():
-            self._mixes_steps = _same_at_every_step(model, max_loops)
+            self._mixes_steps = not model.config.loop_noise and same_at_every_step(model, max_loops)
             replays = self._mixes_steps and (like.is_cuda if options.replay is None else options.replay)
             self._captured = CapturedBatchSteps(self.model, self.cache) if replays else None
 
@@ -176,7 +178,7 @@ class BatchedDecoder:
         for row in rows:
             row.enter_group(criterion)
         if self.options.warm_start:
-            x = self._exit_states[station.group, [row.place for row in rows]]
+            x = self._exit_states[station.group, self._places_of(rows)]
         else:
             noise = self._noise.at([row.place for row in rows], self._positions_of(rows))
             x = self.model.init_state(station.group, entered, noise)
@@ -222,7 +224,7 @@ class BatchedDecoder:
             row.evaluations.append(row.exit.evaluations)
             row.k = 0  # unlooped layers have one slot
         if self.options.warm_start:
-            self._exit_states[group, [row.place for row in rows]] = states
+            self._exit_states[group, self._places_of(rows)] = states
         self._stations[number + 1].arrive(rows, self.model.finish(group, states))
 
     # --- tokens -----------------------------------------------------------------------------------------------------
@@ -243,7 +245,7 @@ class BatchedDecoder:
             raise InputError(f"prompt {number}: found max_new_tokens = {request.max_new_tokens}, expected at least 1.")
         place, length = self._free[0], len(request.prompt)
         self._noise.set_sequence(place, request.sequence)
-        tokens, positions = torch.tensor([request.prompt], device=self._positions.device), self._positions[:length]
+        tokens, positions = tensor_on(request.prompt, self._positions.device)[None], self._positions[:length]
         cache, noise = self.cache.places[place], self._noise.at([place], positions)
         hidden, exits = read_parallel(self._engine, cache, tokens, positions, length, noise)
         for group, one in enumerate(exits):
@@ -266,12 +268,15 @@ class BatchedDecoder:
         if going:
             staying, tokens = zip(*going, strict=True)
             positions = self._positions_of(staying)
-            ids = torch.tensor(tokens, device=positions.device)
+            ids = tensor_on(tokens, positions.device)
             self._stations[0].arrive(staying, self.model.embed(ids, positions))
         yield from decoded
 
+    def _places_of(self, rows: Sequence[Row]) -> Tensor:
+        return tensor_on([row.place for row in rows], self._positions.device)
+
     def _positions_of(self, rows: Sequence[Row]) -> Tensor:
-        return torch.tensor([row.position for row in rows], device=self._positions.device)
+        return tensor_on([row.position for row in rows], self._positions.device)
 
 
 def next_station(counts: Mapping[StationStep, int], current: StationStep | None) -> StationStep:
@@ -290,19 +295,3 @@ def _stations(model: LoopedModel) -> list[_Station]:
         else:
             stations[-1].layers.append(stage.layer)
     return [s for s in stations[:-1] if s.group is not None or s.layers] + stations[-1:]
-
-
-def _same_at_every_step(model: LoopedModel, max_loops: int) -> bool:
-    """Whether a loop step is the same function at every k, so that tokens at different k may share a batch."""
-    if model.config.loop_noise:
-        return False
-    like, heads = any_weight(model), model.config.num_heads // model.config.kv_heads
-    source = torch.Generator().manual_seed(0)
-    state = torch.randn(1, model.config.hidden_size, generator=source).to(like)
-    position = torch.zeros(1, dtype=torch.int64, device=like.device)
-    attend = AttendAt(position, lambda layer, q, k, v: v.repeat_interleave(heads, -2))  # of a token to itself only
-    return all(
-        torch.equal(model.recur(group, 0, state, state, attend), model.recur(group, k, state, state, attend))
-        for group in range(len(model.config.groups))
-        for k in (1, max_loops - 1)
-    )

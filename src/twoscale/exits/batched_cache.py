@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from twoscale.config import ModelConfig
-from twoscale.exits.kv_cache import KVCache, allocate
+from twoscale.exits.kv_cache import KVCache, allocate, tensor_on
 from twoscale.model.attention import attention, row_attention
 from twoscale.model.interface import Attend, AttendAt, Noise
 from twoscale.model.noise import EvaluationNoise
@@ -71,7 +71,7 @@ class BatchedKVCache:
     def rows_of(self, steps: Sequence[Step]) -> Tensor:
         """Where the keys of N tokens are in `_by_sequence`, (N,); their values follow S rows behind."""
         rows = [2 * step.k * len(self.places) + step.place for step in steps]
-        return torch.tensor(rows, device=self._device)
+        return tensor_on(rows, self._device)
 
     def _attend(self, rows: Tensor, positions: Tensor, read: Read) -> Attend:
         sequences, length = self._shape
@@ -131,7 +131,7 @@ class BatchedNoise:
         def noise(group: int, k: int, like: Tensor) -> Tensor:
             for place in places:
                 self._draw(group, k, place, like)
-            chosen = torch.tensor(places, device=like.device)
+            chosen = tensor_on(places, like.device)
             return self._arrays[group, k][chosen, positions].view_as(like)
 
         return noise

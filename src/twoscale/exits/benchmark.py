@@ -22,7 +22,7 @@ from twoscale.exits.kv_cache import KVCache, distinct_slots
 from twoscale.exits.parallel import LoopCounts, evaluate
 from twoscale.exits.probe import Probe, criterion_of
 from twoscale.exits.readout import is_sequential, make_readout
-from twoscale.exits.steps import make_steps
+from twoscale.exits.steps import make_loops
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import LoopedModel, any_weight
 from twoscale.model.loss import cross_entropies
@@ -49,15 +49,20 @@ def make_criteria(exits: ExitsConfig, probe: Probe | None = None) -> dict[Operat
 
 def make_decoder(checkpoint: LoadedCheckpoint, exits: ExitsConfig) -> Decoder:
     """A decoder with the cache, the readout and the captured steps of the config, under full loops."""
-    replay = replays_steps(checkpoint.model, exits)
-    options = DecoderOptions(kv_slots=exits.kv_slots, replay=replay, compile=exits.compile, readout=exits.readout)
-    full = make_criterion("fixed", exits.max_loops)
-    return Decoder(checkpoint.model, full, exits.max_loops, checkpoint.seed, options)
+    model, full = checkpoint.model, make_criterion("fixed", exits.max_loops)
+    how = {"replay": replays_steps(model, exits), "compile": compiles_steps(model, exits)}
+    options = DecoderOptions(kv_slots=exits.kv_slots, readout=exits.readout, **how)
+    return Decoder(model, full, exits.max_loops, checkpoint.seed, options)
 
 
 def replays_steps(model: LoopedModel, exits: ExitsConfig) -> bool:
     """Whether tokens that are fed one by one loop through captured steps."""
     return exits.cuda_graphs and any_weight(model).is_cuda
+
+
+def compiles_steps(model: LoopedModel, exits: ExitsConfig) -> bool:
+    """Whether the loop steps of tokens that are fed one by one are compiled."""
+    return any_weight(model).is_cuda if exits.compile == "auto" else exits.compile
 
 
 class TextEvaluator:
@@ -226,16 +231,15 @@ def measure_check_cost(checkpoint: LoadedCheckpoint, prompts: HeldOut, exits: Ex
     model = checkpoint.model
     criterion = make_criterion("kl", 1.0)
     cache = KVCache(model.config, slots=1, like=any_weight(model))
-    steps = make_steps(model, cache, 1, replays_steps(model, exits), exits.compile)
+    loops = make_loops(model, cache, 1, exits.readout, replays_steps(model, exits), compiles_steps(model, exits))
     attend = cache.attend(0, position=0)
     for repeat, (prompt, sequence) in enumerate(zip(prompts.inputs, prompts.sequences, strict=True)):
         tokens = prompt[None, :1].to(checkpoint.device)
         entered = model.embed(tokens, attend.positions)  # (1, 1, C)
         for group, label in enumerate(model.config.group_labels):
             x = model.init_state(group, entered, checkpoint.noise([sequence]))[0]
-            injected = model.project_input(group, entered)[0]
-            steps.begin(0, injected)
-            step = partial(steps, group, 0, x)
+            loops.start(0, checkpoint.noise([sequence]))
+            step = loops.step(group, entered[0], x)
             readout = make_readout(model, criterion, exits.readout, group, attend)
             # the first update also reads out x^0; later ones cost one readout each
             _, state = criterion.update(criterion.start(x), x, readout)

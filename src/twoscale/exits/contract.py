@@ -68,13 +68,13 @@ class Decisions:
         self._keys = self._keys or other._keys
 
     def keep(self, rows: Tensor) -> None:
-        """Drop the tokens for which `rows`, bool (N,), is false."""
+        """Drop all tokens but `rows`, int64."""
         self._check_state("update")
         if self.state.keys() != {*self._keys}:
             found, expected = (", ".join(map(str, keys)) for keys in (self.state, self._keys))
             raise self._error("update", f"a state with the keys {found}", f"{expected}, those of the first update")
         self.state = keep_rows(self.state, rows)
-        self._shape = rows[rows].shape
+        self._shape = rows.shape
 
     def _check_state(self, method: str) -> None:
         """Refuse a state that is not a dict of tensors with the tokens as first axis."""

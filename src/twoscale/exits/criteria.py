@@ -25,6 +25,7 @@ probabilities of exit (N,). `larger_is_later` says in which direction the thresh
 import math
 import traceback
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import ClassVar, NoReturn
 
@@ -38,6 +39,13 @@ from twoscale.model.interface import Readout
 from twoscale.model.loss import entropies
 
 State = dict[str, Tensor]
+ANSWERS = torch.tensor([False]), torch.tensor([True])  # of one token on the CPU
+
+
+@cache
+def in_precision(value: float, dtype: torch.dtype) -> float:
+    """A number rounded to a dtype."""
+    return torch.tensor(value, dtype=dtype, device="cpu").item()
 
 
 class ExitCriterion:
@@ -52,21 +60,16 @@ class ExitCriterion:
 
     def __init__(self, threshold: float) -> None:
         self.threshold = threshold
-        self._limit: Tensor | None = None  # the threshold, as a tensor like the statistic
-        self._answers: tuple[Tensor, Tensor] | None = None  # false and true, where one token is decided on the host
 
     def below(self, statistic: Tensor) -> Tensor:
-        """Whether the statistic (N,) of each token is less than the threshold: (N,) bool, not to be written to."""
-        # For one token, making a tensor of the threshold costs as much as the comparison, so it is kept: a
-        # criterion serves one model, in one dtype and on one device.
-        if self._limit is None:
-            self._limit = statistic.new_tensor([self.threshold])
-            if statistic.is_cpu and self.file is None:  # a user's code may write to the result nevertheless
-                self._rounded = self._limit.item()
-                self._answers = torch.tensor([False]), torch.tensor([True])
-        if self._answers is not None and statistic.shape == (1,):
-            return self._answers[statistic.item() < self._rounded]
-        return statistic < self._limit
+        """Whether the statistic (N,) of each token is less than the threshold: (N,) bool, not to be written to.
+
+        The threshold is rounded to the dtype of the statistic.
+        """
+        # One token is decided on the host, without a kernel. A user's code may write to the result nevertheless.
+        if statistic.is_cpu and statistic.shape == (1,) and self.file is None:
+            return ANSWERS[statistic.item() < in_precision(self.threshold, statistic.dtype)]
+        return statistic < self.threshold
 
     def of_group(self, group: int) -> "ExitCriterion":
         """What decides in this looped group: by default the same in all of them."""
@@ -404,5 +407,5 @@ def place_in(file: str, error: Exception) -> str:
 
 
 def keep_rows(state: State, rows: Tensor) -> State:
-    """The per-token state of the tokens that `rows` (indices or a mask) selects."""
+    """The per-token state of the tokens that `rows` (indices) selects."""
     return {name: values[rows] for name, values in state.items()}

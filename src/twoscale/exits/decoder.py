@@ -4,21 +4,19 @@ The semantics are those of `twoscale.exits.parallel`: decoding token by token an
 are the same function.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from twoscale.errors import InputError
-from twoscale.exits.contract import Decisions
 from twoscale.exits.criteria import ExitCriterion
-from twoscale.exits.cuda_graphs import AsyncFlags
-from twoscale.exits.kv_cache import CachedKV, KVCache, distinct_slots
+from twoscale.exits.kv_cache import CachedKV, KVCache, distinct_slots, tensor_on
 from twoscale.exits.parallel import GroupExit, LoopCounts, ParallelEngine, stack_counts
-from twoscale.exits.readout import is_sequential, make_readout
-from twoscale.exits.steps import make_steps
+from twoscale.exits.readout import is_sequential
+from twoscale.exits.steps import make_loops
+from twoscale.exits.token_exit import TokenExit, first_exit
 from twoscale.model.interface import LoopedModel, Noise, any_weight, run_stages
 from twoscale.model.noise import EvaluationNoise
 
@@ -32,10 +30,11 @@ class DecoderOptions:
         kv_slots: Loop steps share this many slots of the cache; None: each has its own.
         warm_start: Start a token that is fed in each group from the state with which the token before left it
             (Geiping et al.). Tokens of a prompt still start as in training.
-        replay: Tokens that are fed one by one loop through `CapturedSteps`; unless slots are shared, the next
-            step begins before the decision on the last one has arrived. None: on CUDA only.
-        compile: Tokens that are fed one by one on the CPU loop through `CompiledSteps`.
+        replay: Tokens that are fed one by one loop through `CapturedLoops`. None: on CUDA only.
+        compile: Loop steps of tokens that are fed one by one are compiled: before they are captured, or on the CPU
+            as `CompiledSteps`.
         readout: "head" or "remaining_layers", see `twoscale.exits.readout`.
+        steps_per_graph: Loop steps of one captured graph, at least 1.
     """
 
     sequence: int = 0
@@ -44,36 +43,13 @@ class DecoderOptions:
     replay: bool | None = None
     compile: bool = False
     readout: str = "head"
+    steps_per_graph: int = 4
 
     def __post_init__(self) -> None:
         if self.kv_slots is not None and self.kv_slots < 1:
             raise InputError(f"kv_slots: found {self.kv_slots}, expected at least 1.")
-
-
-@dataclass
-class TokenExit:
-    """The result of one group for one token: its state (1, C), loop steps and evaluations."""
-
-    state: Tensor
-    loop_steps: int
-    evaluations: int
-
-
-def exit_after(k: int, x: Tensor, x_new: Tensor, keeps_previous: bool) -> TokenExit:
-    """The exit at loop step k, which led from x to x_new (1, C)."""
-    return TokenExit(x, k, k + 1) if keeps_previous else TokenExit(x_new, k + 1, k + 1)
-
-
-class PatienceCounter:
-    """Counts for one token the loop steps in a row at which its criterion said exit."""
-
-    def __init__(self, patience: int) -> None:
-        self.patience, self.count = patience, 0
-
-    def exits(self, should_exit: bool) -> bool:
-        """Whether the token exits after one more loop step."""
-        self.count = self.count + 1 if should_exit else 0
-        return self.count == self.patience
+        if self.steps_per_graph < 1:
+            raise InputError(f"steps_per_graph: found {self.steps_per_graph}, expected at least 1.")
 
 
 class Decoder:
@@ -100,11 +76,11 @@ class Decoder:
         self._exit_states = [like.new_zeros(config.context_length, config.hidden_size) for _ in config.groups]
         self._positions = torch.arange(config.context_length, device=like.device)
         self.position = 0
+        replay = like.is_cuda if options.replay is None else options.replay
+        step_options = options.readout, replay, options.compile, options.steps_per_graph
         with torch.inference_mode():
-            replay = like.is_cuda if options.replay is None else options.replay
-            self._steps = make_steps(model, self.cache, max_loops, replay, options.compile)
-        self._row_model = self._steps.model
-        self._flags = AsyncFlags() if like.is_cuda else None
+            self._loops = make_loops(model, self.cache, max_loops, *step_options)
+            self._loops.prepare(criterion)
 
     @property
     def shares_slots(self) -> bool:
@@ -115,15 +91,18 @@ class Decoder:
         """Whether positions have to be computed one after another."""
         return self.shares_slots or is_sequential(self.criterion, self.options.readout)
 
+    @torch.inference_mode()
     def reset(self, criterion: ExitCriterion | None = None, sequence: int | None = None) -> None:
         """Start a new text, with another criterion and another sequence's noise if they are given.
 
         The cache is overwritten as the text grows.
         """
         self.position = 0
-        if self._steps.masks:
+        if criterion is not None:
+            self.criterion = criterion
+            self._loops.prepare(criterion)
+        if self._loops.masks:
             self.cache.clear()
-        self.criterion = criterion or self.criterion
         if sequence is not None:
             self.noise = EvaluationNoise.of(self.model.config, self.noise.seed, [sequence])
             self._noise_arrays.clear()
@@ -181,83 +160,33 @@ class Decoder:
     ) -> tuple[Tensor, list[TokenExit]]:
         """Logits (V,) after one more token, and its exit from each group."""
         self._check_room(1)
-        attend = self.cache.attend(0, self.position)
-        exits: list[TokenExit] = []
-
-        def layer(number: int, hidden: Tensor) -> Tensor:
-            return self._row_model.unlooped_layer(number, hidden, attend)
+        loops, exits = self._loops, []
+        loops.start(self.position, self._noise_rows)
 
         def group(index: int, hidden: Tensor) -> Tensor:
-            if evaluations is None:
-                exits.append(self._loop(index, hidden, warm))
-            else:
-                exits.append(self._loop_fixed(index, hidden, warm, evaluations[index]))
+            exits.append(self._loop(index, hidden, warm, evaluations and evaluations[index]))
             self.cache.fill(self.model.config.groups[index], self.position, exits[-1].evaluations)
             if self.options.warm_start:
                 self._exit_states[index][self.position] = exits[-1].state[0]
-            return self._row_model.finish(index, exits[-1].state)
+            return loops.model.finish(index, exits[-1].state)
 
-        hidden = self._row_model.embed(self._as_tensor([token]), attend.positions)[0]  # (1, C)
-        hidden = run_stages(self.model, hidden, layer, group)
+        hidden = loops.model.embed(self._as_tensor([token]), loops.positions)[0]  # (1, C)
+        hidden = run_stages(self.model, hidden, loops.layer, group)
         self.position += 1
-        return self._row_model.readout(hidden)[0], exits
+        return loops.model.readout(hidden)[0], exits
 
-    def _loop(self, group: int, entered: Tensor, warm: bool) -> TokenExit:
-        """Loop the token in a group until its criterion fires or `max_loops` is reached.
-
-        With steps that run ahead, the step after a decision starts before the decision has arrived (`pending`); if
-        the token exits, that step was one too many and `fill` overwrites its keys and values.
-        """
-        criterion = self.criterion.of_group(group)
-        readout = make_readout(
-            self._row_model, criterion, self.options.readout, group, self.cache.attend(0, self.position)
-        )
+    def _loop(self, group: int, entered: Tensor, warm: bool, evaluations: int | None) -> TokenExit:
+        """Loop the token in a group until its criterion fires or `max_loops` is reached, or for the given steps."""
         x = self._init_state(group, entered, warm)
-        decisions, patience = Decisions(criterion, x, readout), PatienceCounter(criterion.patience)
-        keeps_previous, runs_ahead = criterion.keeps == "previous", self._runs_ahead
-        pending: tuple[Callable[[], bool], TokenExit] | None = None
-        for k, x_new in self._states(group, entered, x, self.max_loops):
-            if pending is not None and patience.exits(pending[0]()):
-                return pending[1]
-            should_exit = decisions.update(x_new)
-            if runs_ahead:
-                pending = self._read_async(should_exit), exit_after(k, x, x_new, keeps_previous)
-            elif patience.exits(should_exit):
-                return exit_after(k, x, x_new, keeps_previous)
-            x = x_new
-        if pending is not None and patience.exits(pending[0]()):
-            return pending[1]
-        return TokenExit(x, self.max_loops, self.max_loops)
-
-    def _read_async(self, should_exit: Tensor) -> Callable[[], bool]:
-        return partial(bool, should_exit) if self._flags is None else self._flags.send(should_exit)
-
-    @property
-    def _runs_ahead(self) -> bool:
-        """Whether a step may be computed that turns out to be one too many.
-
-        Not where slots are shared: there the slot of such a step holds the keys and values of an earlier one.
-        """
-        return self._steps.runs_ahead and not self.shares_slots
-
-    def _loop_fixed(self, group: int, entered: Tensor, warm: bool, loops: int) -> TokenExit:
-        """Bypass the criterion: run the given number of loop steps."""
-        for _, x in self._states(group, entered, self._init_state(group, entered, warm), loops):  # noqa: B007
-            pass
-        return TokenExit(x, loops, loops)
-
-    def _states(self, group: int, entered: Tensor, x: Tensor, loops: int) -> Iterator[tuple[int, Tensor]]:
-        """k and x^{k+1} (1, C) for k = 0 … loops - 1."""
-        steps, add_noise, noise = self._steps, self._row_model.add_noise, self._noise_rows
-        steps.begin(self.position, self._row_model.project_input(group, entered))
-        for k in range(loops):
-            x = steps(group, k, add_noise(group, k, x, noise))
-            yield k, x
+        if evaluations is not None:
+            return TokenExit(self._loops.fixed(group, entered, x, evaluations), evaluations, evaluations)
+        decided = self._loops.decided(self.criterion, group, entered, x)
+        return first_exit(decided, self.criterion.of_group(group), x, self.max_loops)
 
     def _init_state(self, group: int, entered: Tensor, warm: bool) -> Tensor:
         if warm and self.position:
             return self._exit_states[group][self.position - 1, None]
-        return self._row_model.init_state(group, entered, self._noise_rows)
+        return self._loops.model.init_state(group, entered, self._noise_rows)
 
     def _noise_rows(self, group: int, k: int, like: Tensor) -> Tensor:
         """The rows of the positions that are being fed, shaped like `like` (…, N, C); arrays are drawn once."""
@@ -274,7 +203,7 @@ class Decoder:
 
     def _as_tensor(self, tokens: Sequence[int]) -> Tensor:
         """(1, N)."""
-        return torch.tensor([tokens], device=self._positions.device)
+        return tensor_on(tokens, self._positions.device)[None]
 
 
 def read_parallel(

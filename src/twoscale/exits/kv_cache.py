@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from twoscale.config import ModelConfig
-from twoscale.model.attention import attention
+from twoscale.model.attention import attention, row_attention
 from twoscale.model.interface import Attend, AttendAt
 
 
@@ -32,6 +32,12 @@ def allocate(config: ModelConfig, slots: int, sequences: int, like: Tensor) -> S
         number: like.new_zeros(slots if number in looped else 1, 2, *shape).transpose(3, 4)
         for number in range(1, config.num_layers + 1)
     }
+
+
+def tensor_on(values: Sequence[int], device: torch.device) -> Tensor:
+    """Integers as a tensor on a device, without a wait for it."""
+    host = torch.tensor(values, dtype=torch.int64)
+    return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host
 
 
 class KVCache:
@@ -105,6 +111,23 @@ class TokenAttention:
         # four axes and no mask: otherwise torch does not take its fused kernel
         seen = keys.narrow(2, 0, self._end), values.narrow(2, 0, self._end)
         return F.scaled_dot_product_attention(q.unsqueeze(2), *seen, enable_gqa=self._is_grouped).squeeze(2)
+
+
+def attend_token(stored: Mapping[int, Tensor], position: Tensor, bias: Tensor) -> Attend:
+    """Attention for the token at `position` (1,): q (1, H, D), k, v (1, G, D). Nothing but tensors tells the position.
+
+    stored: keys and values of each layer, (2, 1, G, T, D). bias: (1, 1, 1, T), -inf at the positions behind the token.
+    """
+
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        both = stored[layer]
+        both[:, :, :, position] = torch.stack((k, v)).unsqueeze(3)  # (2, 1, G, 1, D)
+        keys, values = both.unbind()
+        if q.shape != k.shape:
+            return row_attention(q, keys, values, bias[0])
+        return attention(q.unsqueeze(2), keys, values, bias).squeeze(2)
+
+    return AttendAt(position, attend)
 
 
 def attend_at(views: Views, slot: int, positions: Tensor, end: int) -> Attend:

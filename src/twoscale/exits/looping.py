@@ -9,7 +9,8 @@ from torch import Tensor
 from twoscale.exits.batched_cache import Step
 from twoscale.exits.contract import Decisions
 from twoscale.exits.criteria import ExitCriterion
-from twoscale.exits.decoder import PatienceCounter, TokenExit, exit_after
+from twoscale.exits.kv_cache import tensor_on
+from twoscale.exits.token_exit import PatienceCounter, TokenExit, exit_after
 
 
 @dataclass(frozen=True)
@@ -101,12 +102,18 @@ class Looping:
 
     def keep(self, stays: Sequence[bool]) -> None:
         """Drop the tokens for which `stays` is false."""
-        mask = torch.tensor(stays, device=self.x.device)
-        for decisions, part in zip(self.decisions, mask.split([len(d) for d in self.decisions]), strict=True):
-            decisions.keep(part)
+        start = 0
+        for decisions in self.decisions:
+            part = stays[start : start + len(decisions)]
+            start += len(part)
+            decisions.keep(self._indices(part))
         self.decisions = [decisions for decisions in self.decisions if len(decisions)]
         self.rows = [row for row, stay in zip(self.rows, stays, strict=True) if stay]
-        self.x, self.injected = self.x[mask], self.injected[mask]
+        staying = self._indices(stays)
+        self.x, self.injected = self.x[staying], self.injected[staying]
+
+    def _indices(self, stays: Sequence[bool]) -> Tensor:
+        return tensor_on([i for i, stay in enumerate(stays) if stay], self.x.device)
 
 
 def _joined(parts: Sequence[Decisions]) -> list[Decisions]:

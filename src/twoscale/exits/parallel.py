@@ -84,7 +84,8 @@ class ParallelKV:
         it run on N rows, so only attention pays for the padding.
         """
         sequence, position = active // self.length, active % self.length
-        counts = torch.bincount(sequence, minlength=self.batch)
+        # no `bincount`, which waits for the device
+        counts = active.new_zeros(self.batch).index_add_(0, sequence, torch.ones_like(active))
         # slot: rank of a token among the active ones of its sequence. cumsum - counts is the number of
         # active tokens in the sequences before.
         slot = torch.arange(len(active), device=active.device) - (counts.cumsum(0) - counts)[sequence]
@@ -118,7 +119,7 @@ class _Active:
     streak: Tensor  # (N,) loop steps in a row at which the criterion said exit
 
     def keep(self, stays: Tensor) -> None:
-        """Drop the tokens for which `stays` (N,) is false."""
+        """Drop all tokens but those with the numbers `stays` among the N."""
         self.rows, self.injected, self.x = self.rows[stays], self.injected[stays], self.x[stays]
         self.streak = self.streak[stays]
         self.decisions.keep(stays)
@@ -161,17 +162,18 @@ class ParallelEngine:
         criterion: ExitCriterion, active: _Active, x_new: Tensor, k: int, result: GroupExit, store: KVStore
     ) -> None:
         """Write the tokens that exit after loop step k to `result`; `active` moves on to x^{k+1}."""
-        exits = active.streak == criterion.patience
+        fires = active.streak == criterion.patience
+        exits = fires.nonzero().squeeze(1)
         before, active.x = active.x, x_new
-        if not exits.any():
+        if not len(exits):
             return
         keeps_previous = criterion.keeps == "previous"
         rows = active.rows[exits]
         result.states[rows] = (before if keeps_previous else x_new)[exits]
-        result.evaluations[rows] = k + 1
-        result.loop_steps[rows] = k if keeps_previous else k + 1
+        result.evaluations.index_fill_(0, rows, k + 1)
+        result.loop_steps.index_fill_(0, rows, k if keeps_previous else k + 1)
         store.freeze(rows, k + 1)
-        active.keep(~exits)
+        active.keep((~fires).nonzero().squeeze(1))
 
 
 @torch.inference_mode()

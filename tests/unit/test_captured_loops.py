@@ -1,0 +1,240 @@
+"""Loops whose steps and decisions are replayed from fixed memory: the same function as the eager decoder."""
+
+import warnings
+from functools import partial
+
+import pytest
+import torch
+
+from tests.tape import TapeGraphs
+from tests.unit.test_batched import Remembering
+from tests.unit.test_engine import (
+    MAX_LOOPS,
+    PUBLISHED,
+    LeaveBySign,
+    assert_close,
+    decode_text,
+    make_decoder,
+    noise_of,
+    ragged_threshold,
+    rows_through_step,
+    small_model,
+    text,
+)
+from twoscale.errors import InputError
+from twoscale.exits import captured_loops
+from twoscale.exits.criteria import CRITERIA, ExitCriterion, make_criterion
+
+
+@pytest.fixture
+def tape(monkeypatch):
+    """Graphs are recorded and replayed, so nothing but fixed memory connects one replay with the next."""
+    monkeypatch.setattr(captured_loops, "graphs_of", lambda model: TapeGraphs())
+
+
+def of_a_user(criterion):
+    """A criterion that decides on the device: the built-in ones decide on one token of a CPU on the host."""
+    criterion.file = "a user's file"
+    return criterion
+
+
+def criterion_of(name, model, tokens):
+    return of_a_user(make_criterion(name, ragged_threshold(name, model, tokens[None], noise_of(0))))
+
+
+def assert_same(model, criterion, tokens, **options):
+    """Captured and eager decoding agree on logits, exits, and keys and values; the evaluations (G, T)."""
+    plain = make_decoder(model, criterion, replay=False, **options)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "exit")  # nothing is left out of the graphs
+        captured = make_decoder(model, criterion, replay=True, **options)
+    expected, taken = decode_text(plain, tokens)
+    for _ in range(2):  # the second text finds the memory of the first
+        captured.reset()
+        logits, evaluations = decode_text(captured, tokens)
+        assert torch.equal(evaluations, taken)
+        assert_close(logits, expected)
+        for layer, stored in plain.cache.stored.items():  # what was run ahead is overwritten
+            assert_close(captured.cache.stored[layer], stored)
+    return taken
+
+
+VARIED = {"loop_noise": 0.3, "exit_norm": "final_norm"}
+OPTIONS = [
+    {},
+    {"steps_per_graph": 1},
+    {"steps_per_graph": 3},
+    {"steps_per_graph": 10},
+    {"kv_slots": 2},
+    {"warm_start": True},
+    {"readout": "remaining_layers"},
+]
+
+
+CASES = [(name, {"steps_per_graph": 2}) for name in CRITERIA]
+CASES += [(name, options) for name in ("acceleration", "kl") for options in OPTIONS]
+
+
+@pytest.mark.parametrize(("name", "options"), CASES, ids=str)
+def test_replays_of_captured_loops_are_the_same_function(name, options, tape):
+    """Also where the loop steps of a token are no multiple of those of a graph."""
+    model, tokens = small_model(**VARIED), text(1, 9)[0]
+    taken = assert_same(model, criterion_of(name, model, tokens), tokens, **options)
+    assert name == "fixed" or len(taken.unique()) > 2
+
+
+@pytest.mark.parametrize("variant", PUBLISHED)
+def test_replays_of_published_architectures_are_the_same_function(variant, tape):
+    model, tokens = small_model(**PUBLISHED[variant]), text(1, 9)[0]
+    assert_same(model, criterion_of("acceleration", model, tokens), tokens, steps_per_graph=2)
+
+
+@pytest.mark.parametrize("patience", [1, 2, 3])
+@pytest.mark.parametrize("keeps", ["previous", "new"])
+def test_patience_and_what_a_token_keeps_cross_the_ends_of_graphs(keeps, patience, tape):
+    class Patient(CRITERIA["step_norm"]):
+        pass
+
+    Patient.keeps, Patient.patience = keeps, patience
+    model, tokens = small_model(), text(1, 9)[0]
+    threshold = ragged_threshold("step_norm", model, tokens[None], noise_of(0), share=0.6)
+    taken = assert_same(model, of_a_user(Patient(threshold)), tokens, steps_per_graph=2)
+    assert set((taken % 2).unique().tolist()) == {0, 1}
+
+
+@pytest.mark.parametrize("criterion", [LeaveBySign(1.0), Remembering(4.5)], ids=["by sign", "growing state"])
+def test_states_of_a_users_criterion_pass_from_graph_to_graph(criterion, tape):
+    assert len(assert_same(small_model(), criterion, text(1, 9)[0], steps_per_graph=2).unique()) > 1
+
+
+def test_a_decoder_keeps_the_graphs_of_several_criteria_apart(tape):
+    model, tokens = small_model(), text(1, 9)[0]
+    criteria = [criterion_of(name, model, tokens) for name in ("kl", "acceleration", "entropy_diff", "kl")]
+    decoder = make_decoder(model, criteria[0], replay=True)
+    for criterion in (*criteria, *criteria):
+        expected, taken = decode_text(make_decoder(model, criterion, replay=False), tokens)
+        decoder.reset(criterion)
+        logits, evaluations = decode_text(decoder, tokens)
+        assert torch.equal(evaluations, taken)
+        assert_close(logits, expected)
+
+
+def test_a_criterion_that_is_met_in_the_middle_of_a_text_leaves_the_text_before_as_it_is(tape):
+    model, tokens = small_model(), text(1, 9)[0]
+    first, then = criterion_of("kl", model, tokens), criterion_of("acceleration", model, tokens)
+    decoders = [make_decoder(model, first, replay=replay) for replay in (False, True)]
+    results = []
+    for decoder in decoders:
+        before, _ = decode_text(decoder, tokens[:6])
+        decoder.rewind(4)
+        decoder.criterion = then
+        results.append((before, *decode_text(decoder, tokens[4:])))
+    for expected, found in zip(*results, strict=True):
+        assert_close(found, expected)
+
+
+def test_a_text_that_was_read_in_parallel_goes_on_with_captured_loops(tape):
+    model, tokens = small_model(), text(1, 9)[0]
+    criterion = criterion_of("kl", model, tokens)
+    results = []
+    for replay in (False, True):
+        decoder = make_decoder(model, criterion, replay=replay)
+        decoder.prefill(tokens[:5].tolist())
+        results.append(decode_text(decoder, tokens[5:]))
+    assert_close(results[1][0], results[0][0])
+    assert torch.equal(results[1][1], results[0][1])
+
+
+@pytest.mark.parametrize("size", [1, 3, 4])
+def test_the_baseline_of_captured_loops_runs_exactly_its_evaluations(size, tape):
+    model, tokens = small_model(**VARIED), text(1, 9)[0]
+    wanted = torch.randint(1, MAX_LOOPS + 1, (9, 3), generator=torch.Generator().manual_seed(0)).tolist()
+    criterion = make_criterion("fixed", MAX_LOOPS)
+    plain, captured = (make_decoder(model, criterion, replay=replay, steps_per_graph=size) for replay in (False, True))
+    for token, evaluations in zip(tokens.tolist(), wanted, strict=True):
+        assert_close(captured.feed(token, evaluations)[0], plain.feed(token, evaluations)[0])
+
+
+def test_the_baseline_of_loops_in_graphs_computes_no_step_too_many():
+    model, tokens = small_model(), text(1, 9)[0]
+    wanted = torch.randint(1, MAX_LOOPS + 1, (9, 3), generator=torch.Generator().manual_seed(0)).tolist()
+    decoder = make_decoder(model, make_criterion("fixed", MAX_LOOPS), replay=True, steps_per_graph=3)
+    rows = rows_through_step(
+        model, lambda: [decoder.feed(token, n) for token, n in zip(tokens.tolist(), wanted, strict=True)]
+    )
+    assert rows == [sum(of_group) for of_group in zip(*wanted, strict=True)]
+
+
+# --- what cannot be captured -----------------------------------------------------------------------------------
+
+
+class ReadsAValue(CRITERIA["step_norm"]):
+    """A criterion as a user may write it: the host looks at a value in every step."""
+
+    def update(self, state, x_new, readout):
+        if float((x_new - state["x"]).norm()) < self.threshold:
+            return torch.tensor([True]), {"x": x_new}
+        return torch.tensor([False]), {"x": x_new}
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_a_criterion_that_waits_for_the_device_decides_on_the_host(options, tape):
+    model, tokens = small_model(**VARIED), text(1, 9)[0]
+    criterion = ReadsAValue(ragged_threshold("step_norm", model, tokens[None], noise_of(0)))
+    expected, taken = decode_text(make_decoder(model, criterion, replay=False, **options), tokens)
+    with pytest.warns(UserWarning, match="ReadsAValue: cannot be captured .*synchronizing.*decides on the host"):
+        captured = make_decoder(model, criterion, replay=True, **options)
+    logits, evaluations = decode_text(captured, tokens)
+    assert_close(logits, expected)
+    assert torch.equal(evaluations, taken)
+    assert len(taken.unique()) > 2
+
+
+class WrongShape(ExitCriterion):
+    def start(self, x0):
+        return {}
+
+    def update(self, state, x_new, readout):
+        return x_new > 0, state
+
+
+def test_a_broken_criterion_is_reported_when_a_token_loops(tape):
+    with pytest.warns(UserWarning, match="WrongShape: cannot be captured"):
+        decoder = make_decoder(small_model(), WrongShape(1.0), replay=True)
+    with pytest.raises(InputError, match=r"WrongShape\.update returned as should_exit a bool tensor of shape"):
+        decoder.feed(1)
+
+
+def test_a_loop_step_that_cannot_be_compiled_is_captured_as_it_is(tape, monkeypatch):
+    def fails(function, **options):
+        def call(*arguments):
+            raise RuntimeError("no compiler")
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", fails)
+    model, tokens = small_model(), text(1, 9)[0]
+    criterion = criterion_of("kl", model, tokens)
+    expected, taken = decode_text(make_decoder(model, criterion, replay=False), tokens)
+    with pytest.warns(UserWarning, match=r"exits\.compile: loop steps are captured without compilation \(no compiler"):
+        decoder = make_decoder(model, criterion, replay=True, compile=True)
+    logits, evaluations = decode_text(decoder, tokens)
+    assert_close(logits, expected)
+    assert torch.equal(evaluations, taken)
+
+
+# --- compiled before they are captured ---------------------------------------------------------------------------
+
+
+def test_loop_steps_that_are_compiled_and_captured_are_the_same_function(monkeypatch):
+    """Up to the code generator, which takes minutes; `test_fake_cuda_exits.py` counts what it would launch."""
+    compiled = []
+
+    def backend(graph, inputs):
+        compiled.append(graph)
+        return torch._dynamo.lookup_backend("aot_eager")(graph, inputs)
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
+    model, tokens = small_model(groups=[[2, 3], [4]], **VARIED), text(1, 9)[0]
+    assert_same(model, criterion_of("acceleration", model, tokens), tokens, compile=True)
+    assert len(compiled) == len(model.groups)  # one serves all loop steps, graphs and positions
