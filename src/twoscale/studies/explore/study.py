@@ -46,10 +46,7 @@ JOBS = (
     Comparison(
         name="write_explore_page",
         function="twoscale.studies.explore.page.run",
-        inputs=lambda runs: (
-            {name: OUTPUT.format(name).format(run=runs.selected) for name in TABLES}
-            | {"template": str(Path(__file__).with_name("page.html"))}
-        ),
+        inputs=_page_inputs,
         outputs={"page": "results/explore.html"},
         config=lambda runs: runs.slice("run", text=lambda config: text_label(config.data)),
         target="explore",
