@@ -1,8 +1,8 @@
 """Plans after edits: some rows of docs/reruns.md, texts and partial states."""
 
-import signal
 import time
 
+import psutil
 import pytest
 
 from tests.workflow.conftest import PARTIAL, SEGMENT, TARGET
@@ -51,7 +51,8 @@ def test_a_partial_state_of_other_code_is_not_continued(fresh):
     while not (fresh.root / PARTIAL).exists():
         assert time.monotonic() < end
         time.sleep(0.05)
-    snakemake.send_signal(signal.SIGTERM)
+    for process in [psutil.Process(snakemake.pid), *psutil.Process(snakemake.pid).children(recursive=True)]:
+        process.kill()
     snakemake.wait()
     fresh.succeed("--unlock")
     fresh.edit("src/twoscale/training/trainer.py", "(train.beta1, train.beta2)", "(train.beta1, 0.9 * train.beta2)")
