@@ -255,6 +255,21 @@ def test_the_baseline_repeats_the_evaluations_and_calls_no_criterion():
     assert calls["readout"] == rounds * (2 * tokens + read_out_by_the_criterion)
 
 
+def test_a_model_in_bfloat16_is_measured_with_nats_in_float32():
+    model = small_model().bfloat16()
+    frame, loops = quality(model, dtype="bfloat16", criteria={"fixed": {"thresholds": [6]}})
+    text = held_out()
+    noise = EvaluationNoise.of(model.config, SEED, text.sequences)
+    with torch.no_grad():
+        logits = model(text.inputs, [6] * len(model.config.groups), noise).double()
+    expected = [cross_entropy(*row) for row in zip(logits, text.targets, strict=True)]
+    assert frame["ce"].to_numpy() == pytest.approx(np.array(expected), abs=1e-5)
+    timed, evaluated = latency(model, dtype="bfloat16")
+    assert timed["latency_ms"].gt(0).all()
+    for evaluations in (loops["evaluations"], evaluated["evaluations"]):
+        assert evaluations.between(1, 6).all()
+
+
 def test_latency_grows_with_the_loops():
     """Six loops against one, in sums over repeats, so that a hiccup of the machine does not decide."""
     frame, _ = latency(small_model(), criteria={"fixed": {"thresholds": [1, 6]}}, repeats=3)

@@ -13,7 +13,7 @@ from twoscale.exits.batched import BatchedDecoder, BatchOptions
 from twoscale.exits.criteria import CRITERIA, make_criterion
 from twoscale.exits.decoder import Decoder, DecoderOptions
 from twoscale.exits.looping import Request
-from twoscale.exits.parallel import evaluate
+from twoscale.exits.parallel import ParallelKV, evaluate
 from twoscale.model.interface import LoopedModel
 from twoscale.model.noise import EvaluationNoise
 
@@ -120,6 +120,15 @@ def test_a_text_read_in_parallel_waits_for_the_exits_of_a_step_only(name):
         steps = MAX_LOOPS * len(model.config.groups)
         assert waits(seen).keys() <= {"rows exits/parallel.py", "value exits/parallel.py"}
         assert waits(seen).total() <= 3 * steps  # exits, tokens that stay, and the most that a sequence has
+
+
+def test_attention_of_the_tokens_that_still_loop_waits_once_for_their_number():
+    with gpu() as seen:
+        store, heads = ParallelKV(batch=2, length=9), torch.zeros(18, 2, 8, device="cuda")
+        store.attend(0, torch.arange(18, device="cuda"))(1, heads, heads, heads)
+        attend = store.attend(1, torch.arange(5, device="cuda"))
+        assert attend(1, heads[:5], heads[:5], heads[:5]).shape == (5, 2, 8)
+        assert waits(seen) == {"value exits/parallel.py": 1}
 
 
 def test_a_criterion_that_reads_a_value_decides_after_each_graph():

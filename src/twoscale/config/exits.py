@@ -149,7 +149,12 @@ class ExitsConfig(Section):
         "load the result from the cache of torch.compile.",
         source="ours",
     )
-    dtype: Dtype = key("float32", "Precision.", source="ours")
+    dtype: Literal["float32", "float64", "bfloat16"] = key(
+        "float32",
+        "Precision of weights, states and decisions. bfloat16 halves the bytes that a token reads, but a step below "
+        "about 1/256 of the state is rounding there, so criteria of steps exit by rounding.",
+        source="ours",
+    )
     quality_tokens: Count = key(
         16_384, "Held-out tokens for cross-entropy and perplexity, in whole sequences.", source="ours"
     )

@@ -11,7 +11,8 @@ from typing import Self
 
 from twoscale.config import ModelConfig
 
-BYTES = {"bool": 1, "int32": 4, "float32": 4, "int64": 8, "float64": 8, "string": 4}  # a text is a dictionary's key
+# a text is a dictionary's key
+BYTES = {"bool": 1, "bfloat16": 2, "int32": 4, "float32": 4, "int64": 8, "float64": 8, "string": 4}
 
 
 @dataclass(frozen=True)

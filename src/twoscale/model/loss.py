@@ -13,7 +13,8 @@ CHUNK_LOGITS = {"cpu": 2**24, "cuda": 2**26}
 
 
 def cross_entropies(logits: Tensor, targets: Tensor) -> Tensor:
-    """Nats (B, T) of each next token, from logits (B, T, V) and targets (B, T)."""
+    """Nats (B, T) of each next token, from logits (B, T, V) and targets (B, T); in float32 at least."""
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return F.cross_entropy(logits.transpose(1, 2), targets.to(logits.device), reduction="none")
 
 

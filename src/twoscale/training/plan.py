@@ -12,8 +12,7 @@ from twoscale.training.analyses import analyses, forward
 # Columns of float32 measures in the per-token tables; a test compares them with the registry of measures.
 MEASURES = {"trajectories": 8, "token_paths": 5}
 REFERENCE_STATES = 4  # of the drift, see `twoscale.dynamics.trajectories`
-BFLOAT16_BYTES = 2  # of a weight
-PUBLISHED_BYTES = BFLOAT16_BYTES  # of a published weight
+PUBLISHED_BYTES = BYTES["bfloat16"]  # of a published weight
 # Sizes of the weights that training has on disk beside its checkpoints, at most: two moments to start from, and a
 # partial state of weights and moments beside the one that it replaces.
 SEGMENT_STATES = 2 + 3 + 3
@@ -164,7 +163,7 @@ def memory_rows(run: config.Config) -> list[tuple[str, str]]:
     sequences = math.ceil(parts[0] / train.micro_batches)
     fixed = OPTIMIZER_STEP * parameters(run.model) * BYTES["float32"] / (train.processes if train.shard else 1)
     gathered = gathered_bytes(run.model) if train.shard else 0
-    cast = BFLOAT16_BYTES * parameters(run.model) if train.precision_on(run.compute.device) == "bfloat16" else 0
+    cast = BYTES["bfloat16"] * parameters(run.model) if train.precision_on(run.compute.device) == "bfloat16" else 0
     activations = sequences * activation_bytes(run)
     device = "GPU" if run.compute.device == "cuda" else "process"
     return [
