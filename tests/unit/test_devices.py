@@ -11,11 +11,13 @@ from torch._dynamo.utils import counters
 
 from tests.small import job_config, train_config
 from tests.unit.test_batched import alone_by_decoder, check, decode, threshold_of
-from tests.unit.test_engine import PUBLISHED, small_model
+from tests.unit.test_engine import MAX_LOOPS, PUBLISHED, assert_close, decode_text, small_model, text
 from tests.unit.test_training import DATA, HEADER, IDENTITY, MODEL, SEED, assert_same_bits
 from twoscale.config import ConfigSlice
 from twoscale.exits.compiled_steps import has_compiler
 from twoscale.exits.criteria import make_criterion
+from twoscale.exits.decoder import Decoder
+from twoscale.gpu.latency import KINDS
 from twoscale.model.transformer import initialise
 from twoscale.training.trainer import (
     Segment,
@@ -119,3 +121,14 @@ def test_captured_steps_of_many_sequences_give_what_each_gets_alone(variant, seq
     model.to(device)
     expected = alone_by_decoder(model, criterion, replay=False)
     check(model, criterion, decode(model, criterion, sequences, replay=True), expected)
+
+
+@pytest.mark.parametrize("device", [pytest.param("cpu", marks=COMPILED), CUDA])
+def test_compiled_and_captured_steps_of_one_sequence_are_the_same_function(device):
+    model, tokens = small_model(loop_noise=0.3).to(device), text(1, 9)[0]
+    expected, found = (
+        decode_text(Decoder(model, make_criterion("step_norm", 1.0), MAX_LOOPS, SEED, KINDS[kind]), tokens)
+        for kind in ("eager", "compiled and captured")
+    )
+    assert_close(found[0], expected[0])
+    assert torch.equal(found[1], expected[1])

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -249,6 +250,11 @@ def wrong(calls: list) -> list[Row]:
     raise ValueError("first line.\nsecond line")
 
 
+def another_way(calls: list) -> list[Row]:
+    warnings.warn("exits.compile: loop steps are captured without compilation (no Triton).", stacklevel=1)
+    return count(calls)
+
+
 def crash(calls: list) -> list[Row]:
     os.abort()
 
@@ -267,6 +273,7 @@ def hang(calls: list, noted: Path | None = None) -> list[Row]:
     [
         (out_of_memory, "out of memory"),
         (wrong, "ValueError: first line"),
+        (another_way, "UserWarning: exits.compile: loop steps are captured without compilation (no Triton)"),
         (crash, f"its process ended with exit status -{signal.SIGABRT.value}"),
         (hang, "not finished after 9 s"),
     ],

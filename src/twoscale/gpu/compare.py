@@ -11,8 +11,9 @@ from twoscale.config.exits import DENSE_GRIDS
 from twoscale.data.batches import HeldOut
 from twoscale.exits.batched import BatchedDecoder
 from twoscale.exits.criteria import ExitCriterion, make_criterion
-from twoscale.exits.decoder import Decoder, DecoderOptions
+from twoscale.exits.decoder import Decoder
 from twoscale.exits.parallel import evaluate
+from twoscale.gpu.latency import KINDS
 from twoscale.gpu.report import FAILED, PASSED, Row
 from twoscale.model import registry
 from twoscale.model.interface import LoopedModel, any_weight
@@ -114,10 +115,9 @@ class Comparison:
         tokens = self.inputs[:1].to(next(model.parameters()).device)
         return lambda criterion: evaluate(model, tokens, criterion, MAX_LOOPS, noise)[1].evaluations[:, 0]
 
-    def _decoding(self, model: LoopedModel, replay: bool) -> Callable[[ExitCriterion], Tensor]:
+    def _decoding(self, model: LoopedModel, kind: str) -> Callable[[ExitCriterion], Tensor]:
         """criterion -> evaluations (G, T) of the first sequence, token by token."""
-        options = DecoderOptions(replay=replay)
-        decoder = Decoder(model, make_criterion("fixed", MAX_LOOPS), MAX_LOOPS, SEED, options)
+        decoder = Decoder(model, make_criterion("fixed", MAX_LOOPS), MAX_LOOPS, SEED, KINDS[kind])
 
         def evaluations(criterion: ExitCriterion) -> Tensor:
             decoder.reset(criterion)
@@ -141,8 +141,7 @@ class Comparison:
 
 ENGINES = {
     "parallel engine": Comparison._parallel,
-    "decoder, eager steps": partial(Comparison._decoding, replay=False),
-    "decoder, captured steps": partial(Comparison._decoding, replay=True),
+    **{f"decoder, {kind} steps": partial(Comparison._decoding, kind=kind) for kind in KINDS},
     "sequences decoded together": Comparison._batched,
 }
 

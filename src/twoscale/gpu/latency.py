@@ -16,7 +16,11 @@ TOKENS = 16  # timed in a row, in the middle of the context
 NEVER = 1e-30  # a threshold that no step is below
 PRODUCTS_SECONDS = 0.5
 PRODUCTS = "bare matrix products"
-KINDS = {"captured": DecoderOptions(replay=True), "eager": DecoderOptions(replay=False)}  # of loop steps
+KINDS = {  # of loop steps
+    "compiled and captured": DecoderOptions(replay=True, compile=True),
+    "captured": DecoderOptions(replay=True),
+    "eager": DecoderOptions(replay=False),
+}
 
 
 class Latency:

@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -18,6 +19,8 @@ from twoscale.errors import first_line
 from twoscale.gpu.report import SKIPPED, Row
 
 KILL_SECONDS = 10.0  # for a process to end
+# Warnings that something else runs than the row says. Here they are errors.
+ANOTHER_WAY = r"exits\.compile: |exit criterion .* cannot be captured"
 
 Measurement = Callable[..., list[Row]]  # a method of the object of a worker, or a function of it
 
@@ -90,6 +93,7 @@ def _serve(pipe: Connection, make: Callable[[], Any]) -> None:
     os.setsid()  # a group that is killed as a whole, such as a compiler and the tests
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)  # of the host, which computes small models only
+    warnings.filterwarnings("error", ANOTHER_WAY)
     make = cache(make)
     with suppress(EOFError):
         while True:

@@ -57,7 +57,7 @@ class CausalAttention:
         return causal_attention(q, k, v)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class AttendAt:
     """An `Attend` made of positions and a function (layer, q, k, v)."""
 
