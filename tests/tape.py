@@ -19,15 +19,23 @@ class Reading(RuntimeError):
     """What a read of a value raises."""
 
 
+class SpoiltCapture(BaseException):
+    """What a read of a value raises in a capture: on a GPU it would spoil those that follow, so nothing catches it."""
+
+
 class RefuseReads(TorchDispatchMode):
+    error: type[BaseException] = Reading
+
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         if func.overloadpacket.__name__ in READS:
-            raise Reading("called a synchronizing operation")
+            raise self.error("called a synchronizing operation")
         return func(*args, **(kwargs or {}))
 
 
 class Tape(RefuseReads):
     """Records operations."""
+
+    error = SpoiltCapture
 
     def __init__(self) -> None:
         super().__init__()

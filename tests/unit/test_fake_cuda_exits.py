@@ -44,19 +44,18 @@ def model_for(seen: Seen, name: str) -> LoopedModel:
 # --- one device, no hidden waits ---------------------------------------------------------------------------------
 
 
-def test_a_criterion_that_has_decided_on_the_cpu_decides_on_cuda():
-    for name in CRITERIA:
-        criterion = make_criterion(name, 0.5)
+@pytest.mark.parametrize("tokens", [1, 3])
+@pytest.mark.parametrize("name", CRITERIA)
+def test_a_criterion_decides_on_one_device_after_the_other(name, tokens):
+    criterion = make_criterion(name, 0.5)
+    with fake_cuda() as seen:
+        seen.value = lambda tensor: 1.0
         for device in ("cpu", "cuda", "cpu"):
-            with fake_cuda() as seen:
-                seen.value = lambda tensor: 1.0
-                x = torch.zeros(1, 4, device=device)
-                readout = torch.nn.Identity() if not criterion.needs_gate else lambda x: x[:, 0]
-                state = criterion.start(x)
-                for _ in range(2):
-                    should_exit, state = criterion.update(state, x, readout)
-                if device == "cuda":
-                    assert should_exit.is_cuda
+            x = torch.zeros(tokens, 4, device=device)
+            state = criterion.start(x)
+            for _ in range(2):
+                should_exit, state = criterion.update(state, x, lambda x: x[:, 0] if criterion.needs_gate else x)
+            assert should_exit.device.type == device
 
 
 OPTIONS = [{}, {"kv_slots": 2}, {"readout": "remaining_layers"}, {"warm_start": True}, {"steps_per_graph": 1}]

@@ -249,5 +249,6 @@ def test_trajectories_wait_for_the_device_only_where_columns_go_to_the_host():
             assert tables == ["trajectories", "token_paths", "trajectories", "token_paths", "token_drift"]
             waits = waits_by_module(seen)
             assert waits.pop("to host dynamics/trajectories.py")
+            assert waits.pop("to host dynamics/states.py")
             assert waits.pop("to device dynamics/trajectories.py") == 1  # the tokens
             assert waits == ({"to device model/noise.py": copies} if copies else {})

@@ -27,8 +27,9 @@ EXITS = {
     *(
         f"exits.{name}"
         for name in (
-            *("batched_cache", "benchmark", "compiled_steps", "contract", "controls", "criteria", "criterion_file"),
-            *("cuda_graphs", "decoder", "kv_cache", "parallel", "prepared", "probe", "readout", "steps"),
+            *("batched_cache", "benchmark", "captured_loops", "compiled_steps", "contract", "controls", "criteria"),
+            *("criterion_file", "cuda_graphs", "decoder", "kv_cache", "parallel", "prepared", "probe", "readout"),
+            *("steps", "token_exit"),
         )
     ),
 }
@@ -38,7 +39,7 @@ ALLOWED = {
     "init_model": MODEL,
     "train_segment": MODEL
     | {"data.batches"}
-    | {f"training.{name}" for name in ("exit_gate", "processes", "sharding", "trainer")},
+    | {f"training.{name}" for name in ("compilation", "exit_gate", "processes", "sharding", "timer", "trainer")},
     "extract_trajectories": MODEL
     | {"data.batches"}
     | {f"dynamics.{name}" for name in ("measures", "path_types", "states", "trajectories", "vectors")},
