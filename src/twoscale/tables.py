@@ -187,6 +187,8 @@ CORE: dict[str, dict[str, Column]] = {
         draw=("int32", "number of the draw of the tokens"),
         evaluations=("float64", "mean calls of f over tokens and groups; over the text that of the criterion"),
     ),
+    # One row per (checkpoint, fixed loop count, held-out sequence).
+    "scaling_quality": table("iteration loops sequence document tokens ce ppl", loops=("int32", "of every group")),
     # One row per (repeat, group): the time of one KL check and of one loop step, for one token.
     "check_cost": table(
         "run group repeat",

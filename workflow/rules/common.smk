@@ -195,7 +195,7 @@ def outputs_of(job):
     category, label = job.report
     page = report(
         job.outputs["page"],
-        caption=str(PROJECT / "src" / job.module.replace(".", "/")).rpartition("/")[0] + "/caption.rst",
+        caption=str(PROJECT.joinpath("src", *job.module.split(".")).with_name("caption.rst")),
         category=category,
         labels={"page": label},
     )

@@ -9,7 +9,7 @@ from torch import Tensor
 from twoscale import config, rng
 from twoscale.config.exits import DENSE_GRIDS
 from twoscale.data.batches import HeldOut
-from twoscale.exits.batched import BatchedDecoder
+from twoscale.exits.batched import BatchedDecoder, given_texts
 from twoscale.exits.criteria import ExitCriterion, make_criterion
 from twoscale.exits.decoder import Decoder
 from twoscale.exits.parallel import evaluate
@@ -18,7 +18,6 @@ from twoscale.gpu.report import FAILED, PASSED, Row
 from twoscale.model import registry
 from twoscale.model.interface import LoopedModel, any_weight
 from twoscale.model.noise import EvaluationNoise
-from twoscale.studies.throughput.measure import given_texts
 from twoscale.training.trainer import autocast
 
 PRESET = "tiny"

@@ -3,8 +3,6 @@
 from twoscale.tables import Column, table
 
 TABLES: dict[str, dict[str, Column]] = {
-    # One row per (checkpoint, fixed loop count, held-out sequence).
-    "scaling_quality": table("iteration loops sequence document tokens ce ppl", loops=("int32", "of every group")),
     # One row per (checkpoint, fixed loop count), with 95 % intervals over documents.
     "scaling": table(
         "run iteration loops tokens ce ce_low ce_high ppl",

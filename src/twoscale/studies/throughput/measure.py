@@ -13,7 +13,7 @@ import torch
 from twoscale import progress
 from twoscale.config import ConfigSlice
 from twoscale.data.batches import HeldOut
-from twoscale.exits.batched import BatchedDecoder, BatchOptions
+from twoscale.exits.batched import BatchedDecoder, BatchOptions, given_texts
 from twoscale.exits.benchmark import OperatingPoint, Row, available_cpus, make_criteria, turns
 from twoscale.exits.looping import Request
 from twoscale.exits.probe import Probe
@@ -112,14 +112,6 @@ def _points(
         for batching in ((REFILLED,) if point[0] == "fixed" else (REFILLED, SLOWEST))
         for number in sequences
         if batching == REFILLED or number > 1
-    ]
-
-
-def given_texts(text: HeldOut, prompt: int, tokens: int) -> list[Request]:
-    """A request for each held-out sequence: its first tokens, and as many behind them as are decoded."""
-    return [
-        Request(ids[:prompt], tokens, lambda logits, position, ids=ids: ids[position], sequence=sequence)
-        for ids, sequence in zip(text.inputs[:, : prompt + tokens].tolist(), text.sequences, strict=True)
     ]
 
 
