@@ -13,7 +13,6 @@
 # make gpu-check   checks and measurements on a machine with a GPU, at most 8 minutes: docs/gpu.md
 #                  tried on a CPU: make gpu-check DEVICE=cpu MODEL=tiny; a part: SECTIONS="tests training" MICRO_BATCHES=10
 # make gpu-pack    a folder for a GPU machine without a network: make gpu-pack PRESET=half-hour
-# make gpu-paper   trains preset paper for some minutes from its last state: make gpu-paper MINUTES=20 CONFIG=my.yaml
 # make plan        the cost of a run: make plan, make plan PRESET=paper TFLOPS=100, make plan CONFIG=my.yaml
 # make check-demo  compares the demo in results/ with the released one: docs/release.md
 # make demo-release  runs the demo and keeps its tables, figures and verdicts in docs/demo-release
@@ -29,7 +28,7 @@ MINUTES ?= 20
 GPU_PYTHON = PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH} $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
 .DEFAULT_GOAL := all
-.PHONY: all env test test-runs test-long test-pythons test-slurm test-recorder test-release test-browser test-packaging test-pack bench lock gpu-check gpu-pack gpu-paper check-demo demo-release mutants plan generated lint format report clean-env
+.PHONY: all env test test-runs test-long test-pythons test-slurm test-recorder test-release test-browser test-packaging test-pack bench lock gpu-check gpu-pack check-demo demo-release mutants plan generated lint format report clean-env
 
 all: env
 	$(BIN)/snakemake --cores all
@@ -100,10 +99,6 @@ gpu-check:
 gpu-pack: env
 	$(BIN)/python scripts/gpu_pack.py make --preset $(or $(PRESET),half-hour) $(addprefix --configfile ,$(CONFIG)) \
 		$(addprefix --python ,$(PYTHON_THERE))
-
-gpu-paper:
-	$(GPU_PYTHON) scripts/gpu_paper.py $(addprefix --preset ,$(PRESET)) $(if $(CONFIG),--configfile $(CONFIG)) \
-		--minutes $(MINUTES)
 
 check-demo: env
 	$(BIN)/python scripts/check_release.py $(or $(RELEASE),docs/demo-release)

@@ -2,8 +2,8 @@
 
 from importlib.util import find_spec
 
-# module -> package
-TRAINING = {
+# module -> package; torch.utils.benchmark imports setuptools, and the tests hypothesis
+CHECK = {
     "torch": "torch",
     "numpy": "numpy",
     "pyarrow": "pyarrow",
@@ -11,9 +11,10 @@ TRAINING = {
     "yaml": "PyYAML",
     "safetensors": "safetensors",
     "tqdm": "tqdm",
+    "pytest": "pytest",
+    "hypothesis": "hypothesis",
+    "setuptools": "setuptools",
 }
-# torch.utils.benchmark imports setuptools, and the tests hypothesis.
-CHECK = TRAINING | {"pytest": "pytest", "hypothesis": "hypothesis", "setuptools": "setuptools"}
 
 
 def missing_packages(needed: dict[str, str]) -> str | None:
