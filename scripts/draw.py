@@ -1,4 +1,4 @@
-"""Rules plot_*: draw the figure of this name from its tables, with the function `draw` of twoscale.figures.<name>."""
+"""Rules plot_*: draw a figure from its tables with the function `draw` of the module with this dotted name."""
 
 import sys
 from functools import partial
@@ -7,17 +7,17 @@ from twoscale import command
 from twoscale.figures import drawing, style
 
 
-def main(name, arguments):
+def main(module, arguments):
     config = arguments.config
-    inputs = {table: getattr(arguments, table) for table in drawing.inputs_of(name)}
+    inputs = {table: getattr(arguments, table) for table in drawing.inputs_of(module)}
     context = style.FigureContext(config.run, config.text, config.loops, published=config.published)
-    figure = drawing.draw(name, inputs, config.runs, **config.values, context=context)
+    figure = drawing.draw(module, inputs, config.runs, **config.values, context=context)
     for path in (arguments.figure, arguments.picture):
         style.save(figure, path)
 
 
 if __name__ == "__main__":
-    name = sys.argv.pop(1)
+    module = sys.argv.pop(1)
     command.run(
-        partial(main, name), command.parser(__doc__, files=("figure", "picture"), lists=drawing.inputs_of(name))
+        partial(main, module), command.parser(__doc__, files=("figure", "picture"), lists=drawing.inputs_of(module))
     )

@@ -16,12 +16,11 @@ def main(arguments) -> None:
     )
     verdicts = claims.verdicts(found)
     tables.write("claims", claims.table(verdicts, config.run), arguments.table)
-    spectrum = tables.read("spectrum", arguments.spectrum) if arguments.spectrum else None
-    page = claims_page.page(verdicts, config.run, config.text, found, spectrum)
+    page = claims_page.page(verdicts, config.run, config.text, found)
     with replacing(arguments.page) as temporary:
         temporary.write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":
     files = (*tables.CLAIM_TABLES, "table", "page")
-    command.run(main, command.parser(__doc__, files=files, optional=("spectrum",)))
+    command.run(main, command.parser(__doc__, files=files))

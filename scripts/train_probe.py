@@ -13,7 +13,7 @@ def main(arguments) -> None:
     config = arguments.config
     torch.set_num_threads(1)  # small tensors gain little from a second thread, and sums keep their order
     checkpoint = open_checkpoint(arguments.checkpoint, config, config.probe.dtype)
-    text = open_held_out(arguments.train, arguments.metadata, config.model, config.probe_sequences)
+    text = open_held_out(arguments.train, arguments.metadata, config.model, config.sequences)
     save_probe(arguments.probe, fit_probe(checkpoint, text, config), checkpoint, config)
 
 

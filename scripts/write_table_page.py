@@ -1,7 +1,7 @@
 """Rule write_table_page: one table as a web page for the report, with the meaning of its columns."""
 
 from twoscale import command, tables
-from twoscale.analysis import columns, pages
+from twoscale.analysis import pages
 from twoscale.files import replacing
 
 NOT_SHOWN = ["run", "statement", "where"]  # the same in many rows; the page of the claims has them
@@ -10,7 +10,7 @@ NOT_SHOWN = ["run", "statement", "where"]  # the same in many rows; the page of 
 def main(arguments) -> None:
     name, run = arguments.config.table, arguments.config.run
     frame = tables.read(name, arguments.table).drop(columns=NOT_SHOWN, errors="ignore")
-    meanings = {column: text for column, text in columns.meanings(name).items() if column in frame}
+    meanings = {column: text for column, text in tables.meanings(name).items() if column in frame}
     page = pages.sortable(frame, f"Table {name} of the run {run}", meanings)
     with replacing(arguments.page) as temporary:
         temporary.write_text(page, encoding="utf-8")

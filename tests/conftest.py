@@ -67,4 +67,4 @@ hypothesis.settings.load_profile("tests")
 
 def pytest_collection_modifyitems(items) -> None:
     """Run the tests of the workflow first: they take longest, and none should be left to one worker at the end."""
-    items.sort(key=lambda item: "workflow" not in item.path.parts)
+    items.sort(key=lambda item: "workflow" not in item.path.parts and item.path.name != "test_rules.py")

@@ -3,18 +3,23 @@
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import yaml
+import pytest
 from torch import Tensor
 
-from twoscale.config import ConfigSlice, ModelConfig, Section, TrainConfig, plain
+from twoscale.config import Config, ConfigSlice, ModelConfig, Section, TrainConfig, checked, plain, runs
+from twoscale.config.loading import paper as defaults
 from twoscale.config.messages import build
-from twoscale.config.sections import Derived
+from twoscale.config.sections import STUDY_SECTIONS, Derived
 from twoscale.data.batches import HeldOut
+from twoscale.errors import InputError
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import LoopedModel
+from twoscale.studies.rows import Job
+from twoscale.workflow import Runs
 
 ROOT = Path(__file__).parents[1]
 PRESETS = ROOT / "workflow" / "presets"
@@ -89,8 +94,51 @@ def learnable_tokens(length: int) -> np.ndarray:
     return np.where(numbers % 2, 20 + numbers % 6, numbers % 10).astype("<u2")
 
 
-def preset(name: str) -> dict[str, Any]:
-    return yaml.safe_load((PRESETS / f"{name}.yaml").read_text())
+def paper(**sections: Any) -> Config:
+    """The config of the paper with some keys of some sections replaced."""
+    values = defaults()
+    keys = {name: values[name] | keys if isinstance(keys, dict) else keys for name, keys in sections.items()}
+    return checked(values | keys)
+
+
+def assert_refused(key: str, found: str, **sections: Any) -> None:
+    """The config of the paper with these keys is refused in one sentence about the key and what was found there."""
+    with pytest.raises(InputError) as refusal:
+        paper(**sections)
+    message = str(refusal.value)
+    assert message.startswith(f"config key {key}:")
+    assert found in message
+    assert "expected" in message
+    assert message.endswith(".")
+    assert "\n" not in message
+
+
+def without_projection() -> dict[str, Any]:
+    """Sections of a config without a projection of state and input, and of studies with values that fit it."""
+    studies = [name for name, section in STUDY_SECTIONS.items() if "state_init" in section.model_fields]
+    first = {"state_init": "input"}
+    return {"model": first | {"injection": "none"}} | {name: {"state_init": ["input"]} for name in studies}
+
+
+def tiny(**sections: Any) -> Config:
+    """The run of the preset tiny with some keys replaced."""
+    (run,) = runs({"preset": "tiny"} | sections).values()
+    return run
+
+
+def project(**config: Any) -> Runs:
+    """What the rules compute for the preset tiny with some keys replaced."""
+    return Runs({"preset": "tiny"} | config, ROOT / "scripts")
+
+
+def of(run: str = "tiny", **wildcards: str) -> SimpleNamespace:
+    """The wildcards of a job."""
+    return SimpleNamespace(run=run, **wildcards)
+
+
+def job_row(rows: Sequence[Job], name: str) -> Job:
+    """The row of a rule."""
+    return next(row for row in rows if row.name == name)
 
 
 def shard_part(ids: np.ndarray) -> dict[str, Any]:

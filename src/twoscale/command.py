@@ -11,6 +11,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,24 @@ def parser(
     for name in optional:
         options.add_argument(_option(name), type=Path)
     return options
+
+
+def parser_of_options(doc: str) -> tuple[argparse.ArgumentParser, list[str]]:
+    """A parser of the files that the command line has as options, each a list of `Path`, and their names."""
+    given = [option[2:].replace("-", "_") for option in sys.argv if option.startswith("--")]
+    names = [name for name in given if name not in ("config", "kept", "threads", "help")]
+    return parser(doc, lists=names), names
+
+
+def files(arguments: argparse.Namespace, names: Sequence[str]) -> dict[str, list[Path]]:
+    """The files of these options by name."""
+    return {name: getattr(arguments, name) for name in names}
+
+
+def function(path: str) -> Callable[[Any], None]:
+    """The function with this dotted path."""
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(module), name)
 
 
 def _option(name: str) -> str:

@@ -17,7 +17,7 @@ from twoscale.analysis.summaries import summarise_scaling
 from twoscale.config import Config
 from twoscale.errors import InputError
 from twoscale.figures import drawing, style
-from twoscale.figures.catalogue import FIGURES
+from twoscale.figures.catalogue import figures
 from twoscale.files import replacing
 
 DRAWN = ("fig1", "fig2", "fig3", "fig5", "path_types", "scaling")
@@ -73,7 +73,7 @@ def _figures(folder: Path, text: str, frames: dict[str, pd.DataFrame]) -> Iterat
     """Draw the figures whose files exist and have rows."""
     loops = frames["loop_metrics"].groupby("group")["k"].max()
     context = style.FigureContext(folder.name, text, int(loops.max()), fewest_loops=int(loops.min()))
-    for figure in (figure for figure in FIGURES if figure.name in DRAWN):
+    for figure in (figure for figure in figures() if figure.name in DRAWN):
         inputs = {name: [folder / file] for name, file in figure.inputs.items()}
         if not all(path.exists() for paths in inputs.values() for path in paths):
             continue
@@ -81,7 +81,7 @@ def _figures(folder: Path, text: str, frames: dict[str, pd.DataFrame]) -> Iterat
             continue
         values = figure.values(Config()) | ({"mean_loops": None} if figure.name == "scaling" else {})
         path = folder / f"{figure.name}.pdf"
-        style.save(drawing.draw(figure.name, inputs, [folder.name], **values, context=context), path)
+        style.save(drawing.draw(figure.module, inputs, [folder.name], **values, context=context), path)
         yield path
 
 

@@ -9,6 +9,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,18 +23,19 @@ from twoscale.canonical import canonical_json, json_digest
 from twoscale.config import Config, CriterionConfig, DownloadConfig, ExitsConfig, ModelConfig
 from twoscale.config.messages import build
 from twoscale.data import source_files
+from twoscale.discovery import study_parts
 from twoscale.errors import InputError
 from twoscale.escaping import rst
 from twoscale.export.released import check_released
-from twoscale.figures.catalogue import FIGURES, Figure, one_seed, report_values, snapshot_figures, table
+from twoscale.figures.catalogue import Figure, figures, one_seed, report_values, snapshot_figures, table
 from twoscale.files import sha256
 from twoscale.fingerprint import criterion_file_fingerprint, fingerprint
 from twoscale.launch import Share, torchrun_line
 from twoscale.model.flops import BYTES, parameters
 from twoscale.model.published.folder import CONFIG, INDEX, PublishedFolder
 from twoscale.model.published.layer import folder_layer
-from twoscale.training.controls import LOOPED, UNTRAINED, controls
-from twoscale.training.plan import loading_bytes, mean_flops_per_token
+from twoscale.studies.rows import Comparison, Job, Measurement
+from twoscale.training.plan import loading_bytes
 
 GPT2 = "results/gpt2.tiktoken"
 NOTHING = "(?!)"  # a regular expression that matches nothing
@@ -41,6 +43,7 @@ TOKENIZER = "tokenizer.json"
 PROBE = "probe.safetensors"
 SOURCE_DIGEST = "source.digest"  # of the files of data.path that the text was read from
 OPTIMIZER = ".optimizer.safetensors"  # end of the names of optimizer states
+QUALITY = "results/{run}/exits/{grid}/{criterion}.quality.parquet"
 KEPT = ".kept"  # folder of a run with results that reruns restore
 REPORT_RESULTS = "results/report/results.json"  # figure -> sentences, written with the first page of the report
 MANIFEST = "published.json"  # of a model from the hub, written when its download is complete
@@ -67,13 +70,13 @@ class Runs:
     def __init__(self, config: Mapping[str, Any], scripts: Path) -> None:
         self.release = _release(config)
         self.configs: dict[str, Config] = (
-            configs.runs(config, folder_layer) | configs.studies(config, folder_layer, {"controls": controls})
+            configs.runs(config, folder_layer) | configs.studies(config, folder_layer)
             if self.release is None
-            else self.release.runs(config, {"controls": controls})
+            else self.release.runs(config)
         )
         self.selected = next(iter(self.configs))
         self.scripts = scripts
-        self.figures = list(FIGURES)  # a stage may append rows
+        self.figures = list(figures())
         self.before_jobs: Callable[[], None] = lambda: None  # a check that the workflow makes when it has a plan
         self.table_root = RESULTS if self.release is None else releases.FOLDER  # of the tables that are shown
         if self.release is None:
@@ -82,7 +85,7 @@ class Runs:
     def _check_files(self) -> None:
         """Refuse files of the config that cannot be read, before any job."""
         for run in self.configs.values():
-            for exits in _all_exits(run):
+            for exits in run.exit_grids.values():
                 criterion_files(exits.criteria)
             _check_folder(run.model.folder)
 
@@ -103,51 +106,6 @@ class Runs:
             seeds = (seed for seed in self.config.seeds if seed != self.config.seed)
             return [self.selected, *(f"{self.selected}-seed{seed}" for seed in seeds)]
         return [run for run in self.configs if run.startswith(f"{name}/")]
-
-    def compared(self) -> list[dict[str, Any]]:
-        """The models of `snakemake controls` with run, seed, iteration, layers, parameters and FLOPs per token.
-
-        The looped model is the selected run under every seed, unless the controls have overrides of their own.
-        """
-        runs = self.study("controls")
-        names = {run: run.removeprefix("controls/").partition("-seed")[0] for run in runs}
-        if LOOPED not in names.values():
-            names = dict.fromkeys(self.study("seeds"), LOOPED) | names
-        untrained = [(UNTRAINED, run, 0) for run, name in names.items() if name == LOOPED]
-        trained = [(name, run, self.iterations(run)[-1]) for run, name in names.items()]
-        return [self._compared(*entry) for entry in trained + untrained]
-
-    def _compared(self, name: str, run: str, iteration: int) -> dict[str, Any]:
-        config = self.configs[run]
-        counts = {"parameters": parameters(config.model), "layers": config.model.num_layers}
-        counts |= {"flops": mean_flops_per_token(config.model, config.train).total}
-        return {"model": name, "run": run, "seed": config.seed, "iteration": iteration} | counts
-
-    def compared_files(self, pattern: str) -> Callable:
-        """Input function: `pattern` with {run} and {iteration} of each of `compared`. InputError for a run without."""
-
-        def files(wildcards: Any) -> list[str]:
-            if not self.study("controls"):
-                raise InputError(
-                    f"results/controls.md: run {self.selected} has no controls, expected a looped model "
-                    "that is trained here."
-                )
-            return [pattern.format(run=m["run"], iteration=f"{m['iteration']:06d}") for m in self.compared()]
-
-        return files
-
-    def controls_page(self) -> dict[str, Any]:
-        """What results/controls.md says of the models besides its table."""
-        compared = self.configs[self.compared()[0]["run"]]
-        train, model = compared.train, compared.model
-        return {
-            "run": self.selected,
-            "text": configs.text_label(self.config.data),
-            "loops": train.held_out_loops,
-            "mean_loops": f"{model.mean_loops + 1:g}",
-            "iterations": train.iterations,
-            "training_tokens": train.batch_size * model.context_length * train.iterations,
-        }
 
     @property
     def pattern(self) -> str:
@@ -350,15 +308,6 @@ class Runs:
 
         return files
 
-    def at_spectrum_checkpoints(self, pattern: str) -> Callable:
-        """Input function: `pattern` with {run} and {iteration} of each checkpoint of spectrum.checkpoints."""
-        files = self.at_checkpoints(pattern)
-
-        def chosen(wildcards: Any) -> list[str]:
-            return files(wildcards)[-1:] if self._of(wildcards)[1].spectrum.checkpoints == "last" else files(wildcards)
-
-        return chosen
-
     def training_tokens(self, wildcards: Any) -> str | list[str]:
         """Input function: the ids that the run trains on; empty for a published model."""
         return self.data_file("train.bin")(wildcards) if trains(self._of(wildcards)[1]) else []
@@ -379,20 +328,13 @@ class Runs:
     # --- exit criteria ----------------------------------------------------------------------------------------------
 
     def _exits(self, wildcards: Any, grid: str | None = None) -> ExitsConfig:
-        """The criteria and settings on a grid of thresholds: that of Fig. 4 is "exit", the dense one "pareto"."""
-        config = self._of(wildcards)[1]
-        grids = {
-            "exit": "exits",
-            "pareto": "dense_exits",
-            "calibration": "calibrated_exits",
-            "throughput": "throughput_exits",
-        }
-        return getattr(config, grids[grid or wildcards.grid])
+        """The criteria and settings on a grid of thresholds, see `CoreConfig.exit_grids`."""
+        return self._of(wildcards)[1].exit_grids[grid or wildcards.grid]
 
     @property
     def criterion_pattern(self) -> str:
         """Regular expression of the names of all criteria, for the constraint of the wildcard `criterion`."""
-        used = (exits for config in self.configs.values() for exits in _all_exits(config))
+        used = (exits for config in self.configs.values() for exits in config.exit_grids.values())
         return "|".join(map(re.escape, dict.fromkeys(name for exits in used for name in exits.criteria)))
 
     def each_criterion(self, pattern: str, grid: str | None = None, of_users: bool = False) -> Callable:
@@ -409,6 +351,10 @@ class Runs:
             return [pattern.format(run=run, grid=grid or wildcards.grid, criterion=name) for name in names]
 
         return files
+
+    def user_criteria(self, grid: str) -> dict[str, Callable]:
+        """Input of a job on a grid: the quality of users' criteria, so that one that fails does so before this job."""
+        return {"criteria": self.each_criterion(QUALITY, grid, of_users=True)}
 
     def probe_file(self, grid: str | None = None) -> Callable:
         """Input function: the fitted probe where the criterion `probe` is measured; empty elsewhere.
@@ -495,7 +441,7 @@ class Runs:
         """Param function: like `code`, with the module that is imported by name for the tokenizer of the run."""
         return lambda wildcards: self.code(script, *configs.modules_of_tokenizer(self._of(wildcards)[1]))
 
-    def torch_code(self, script: str) -> Callable:
+    def torch_code(self, script: str, *modules: str) -> Callable:
         """Param function: like `code`, with the modules that are imported by name for model and tokenizer of the run.
 
         It also covers the defaults of the optional keys of `model` and `train`, which slices and identities leave out.
@@ -503,7 +449,8 @@ class Runs:
 
         def param(wildcards: Any) -> str:
             config = self._of(wildcards)[1]
-            code = self.code(script, *configs.modules_of_model(config), *configs.modules_of_tokenizer(config))
+            further = configs.modules_of_model(config) + configs.modules_of_tokenizer(config)
+            code = self.code(script, *modules, *further)
             return json_digest([code, configs.absent_values(config.model, config.train)])
 
         return param
@@ -546,12 +493,12 @@ class Runs:
         """Param function: the command that starts an entry script. Untracked, because it contains a path."""
         return untracked(lambda wildcards: shlex.join(["python", self._script(script), *arguments]))
 
-    def torch_command(self, script: str) -> Callable:
+    def torch_command(self, script: str, *arguments: str) -> Callable:
         """Like `command`, for a script that uses torch in one process."""
 
         @untracked
         def param(wildcards: Any) -> str:
-            return shlex.join([*self._gpu_lease(self.gpus(wildcards)), "python", self._script(script)])
+            return shlex.join([*self._gpu_lease(self.gpus(wildcards)), "python", self._script(script), *arguments])
 
         return param
 
@@ -662,6 +609,43 @@ class Runs:
             **further,
         }
 
+    # --- jobs of studies --------------------------------------------------------------------------------------------
+
+    @property
+    def jobs(self) -> list[Job]:
+        """The rows of all studies, with the name of the selected run in their outputs."""
+        rows = [job for part in study_parts("study").values() for job in getattr(part, "JOBS", ())]
+        return [replace(job, outputs=self._selected_in(job.outputs)) for job in rows]
+
+    def _selected_in(self, paths: Mapping[str, str]) -> dict[str, str]:
+        return {name: path.replace("{selected}", self.selected) for name, path in paths.items()}
+
+    def job_inputs(self, job: Job) -> dict[str, Any]:
+        """The inputs of a row: its own, and for a measurement a checkpoint, its files and held-out text."""
+        if not isinstance(job, Measurement):
+            return dict(job.inputs(self))
+        each = any("{iteration}" in path for path in job.outputs.values())
+        checkpoint = self.checkpoint_file if each else self.last_checkpoint
+        text = {"val": self.data_file("val.bin"), "metadata": self.data_file("tokens.json")}
+        return {"checkpoint": checkpoint, **text, "model": self.model_files, **job.inputs(self)}
+
+    def job_runs(self, job: Measurement) -> str:
+        """Regular expression of the runs that have the outputs of a measurement."""
+        return self.trained_pattern if job.trained else self.pattern
+
+    @property
+    def study_targets(self) -> list[str]:
+        """Names of the target rules of studies, besides "supplementary"."""
+        of_figures = (figure.target for figure in self.figures if figure.target not in ("all", "supplementary"))
+        of_pages = (job.target for job in self.jobs if isinstance(job, Comparison) and job.target)
+        return list(dict.fromkeys([*of_figures, *of_pages]))
+
+    def target_files(self, target: str) -> list[str]:
+        """Figures and pages of a target rule. Those that the selected run does not have are refused by their rules."""
+        figures = [f"results/{figure.name}.pdf" for figure in self.figures if figure.target == target]
+        pages = [job.outputs["page"] for job in self.jobs if isinstance(job, Comparison) and job.target == target]
+        return figures + pages
+
     # --- figures and report -----------------------------------------------------------------------------------------
 
     def figure_runs(self, figure: Figure) -> list[str]:
@@ -718,33 +702,6 @@ class Runs:
         of_run = table(*names, **files).items()
         return {name: refuse or f"results/{self.selected}/{file}" for name, file in of_run}
 
-    def arena_page(self, config: Config) -> dict[str, Any]:
-        """What results/arena.md says besides its tables."""
-        length = config.model.context_length
-        return {
-            "run": self.selected,
-            "text": configs.text_label(config.data),
-            "draws": config.exits.control_draws,
-            "loops": config.exits.max_loops,
-            "groups": ", ".join(config.model.group_labels),
-            "tokens": config.pareto_sequences * length,
-            "oracle_tokens": config.oracle_sequences * length,
-            "tolerance": f"{config.oracle.tolerance:g}",
-        }
-
-    def start_labels(self, config: Config) -> list[dict[str, Any]]:
-        """What distinguishes the runs of the study "starts", in their order: start, first state, norm and seed.
-
-        The share of the state is null for random weights.
-        """
-        runs = [self.configs[run] for run in self.study("starts")]
-        models = [(run.model, run.seed) for run in runs]
-        return [
-            {"share": model.adapter_share if model.adapter_init == "blend" else None, "seed": seed}
-            | {"state_init": model.state_init, "sandwich": model.sandwich}
-            for model, seed in models
-        ]
-
     def figure_slice(self, figure: Figure) -> Callable:
         """Param function: what a figure shows besides its tables, as one canonical JSON string.
 
@@ -793,6 +750,16 @@ class Runs:
         """Input function: the pictures of `report_figures`."""
         return [f"results/{figure.name}.svg" for figure in self.report_figures]
 
+    @property
+    def reported(self) -> dict[str, str]:
+        """Figure -> dotted path of its function `sentence`, for the figures that have one."""
+        return {figure.name: figure.sentence for figure in self.figures if figure.sentence}
+
+    @property
+    def report_pages(self) -> list[str]:
+        """Pages of studies that the report has."""
+        return [job.outputs["page"] for job in self.jobs if isinstance(job, Comparison) and job.report]
+
     def report_table(self, figure: str) -> Callable:
         """Input function: the table in the file tables/<figure>.parquet if the report has this figure."""
         shown = [self.table_file(figure)]
@@ -824,7 +791,8 @@ class Runs:
     def overview_slice(self, wildcards: Any) -> str:
         """Param function: what the first page of the report shows besides tables, as one canonical JSON string."""
         figures = [
-            {"name": figure.name, "title": figure.label, "claims": figure.claims} for figure in self.report_figures
+            {"name": figure.name, "title": figure.label, "claims": figure.claims, "sentence": figure.sentence}
+            for figure in self.report_figures
         ]
         names = {"run": self.selected, "text": configs.text_label(self.config.data), "report_figures": figures}
         return canonical_json(names | {"reference_state": self.config.figures.dlr_reference_state})
@@ -846,12 +814,6 @@ class Runs:
         shown = [file for figure in figures for files in self.figure_inputs(figure).values() for file in files]
         judged = ["claims", *tables.CLAIM_TABLES.values()] if self.claims else []
         return list(dict.fromkeys([*self.claims, *map(self.table_file, judged), *pictures, *shown]))
-
-    def explore_page(self, wildcards: Any) -> str:
-        """Input function: the page with the paths of tokens through the loops. InputError for a run without groups."""
-        if not self.config.model.groups:
-            raise InputError(f"results/explore.html: run {self.selected} has no looped groups, expected at least 1.")
-        return "results/explore.html"
 
     def caption(self, figure: Figure | None = None) -> Callable:
         """Param function: values for the caption of a figure or of a page of the report. Untracked."""
@@ -974,11 +936,6 @@ def criterion_files(criteria: Mapping[str, CriterionConfig]) -> dict[str, str]:
         for name, entry in criteria.items()
         if entry.file is not None
     }
-
-
-def _all_exits(config: Config) -> tuple[ExitsConfig, ...]:
-    """The criteria of a run on every grid; that of `exits` is part of the dense one."""
-    return config.dense_exits, config.calibrated_exits, config.throughput_exits
 
 
 def _check_folder(folder: str | None) -> None:

@@ -25,15 +25,15 @@ import torch
 
 from twoscale import config
 from twoscale.data.batches import HeldOut, open_held_out
-from twoscale.exits.batched import BatchedDecoder, BatchOptions
+from twoscale.exits.batched import BatchedDecoder, BatchOptions, given_texts
 from twoscale.exits.compiled_steps import has_compiler
 from twoscale.exits.criteria import ExitCriterion, make_criterion
 from twoscale.exits.decoder import Decoder, DecoderOptions
 from twoscale.exits.products import bare_products
-from twoscale.exits.throughput import given_texts, time_sequences
 from twoscale.model.interface import LoopedModel
 from twoscale.model.trained_run import open_run
 from twoscale.model.transformer import initialise
+from twoscale.studies.throughput.measure import time_sequences
 
 SEQUENCES = (1, 2, 4, 8, 16)
 ALONE_EVERY = 4  # of the texts are decoded alone, too

@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from twoscale.discovery import STUDIES
+
+collect_ignore = [] if (STUDIES / "explore").is_dir() else ["test_explore.py"]
 SYSTEM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 # WebGL, which three-dimensional plots need, by software
 OPTIONS = ["--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"]

@@ -2,16 +2,16 @@
 
 import pytest
 
-from tests.explore_tables import GROUPS, LOOPS, TOKENS, explore_tables
 from tests.small import ROOT
-from twoscale.analysis import explore_page
+from tests.studies.explore.tables import GROUPS, LOOPS, TOKENS, explore_tables
+from twoscale.studies.explore import page as explore_page
 
 STATES = LOOPS + 1
 
 
 @pytest.fixture
 def page(open_page, tmp_path):
-    template = (ROOT / "workflow/report/explore.html").read_text(encoding="utf-8")
+    template = (ROOT / "src/twoscale/studies/explore/page.html").read_text(encoding="utf-8")
     file = tmp_path / "explore.html"
     file.write_text(explore_page.page(template, **explore_tables(), text="a text"), encoding="utf-8")
     opened = open_page(file.as_uri())

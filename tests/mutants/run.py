@@ -25,7 +25,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from mutation import Mutant, equivalent, sample
-from tests_of_modules import SELECTED, TESTS
+from tests_of_modules import MODULES, SELECTED, files_of
 
 ROOT = Path(__file__).parents[2]
 EQUIVALENT = ROOT / "docs" / "mutants.md"
@@ -112,7 +112,7 @@ def _test_and_exit(tree: Path, tests: list[str], limit: float | None) -> None:
 
 def check_module(module: str, count: int, seed: int) -> list[Outcome]:
     """Plant `count` faults in a module, in a new copy of the checkout."""
-    tests, known = [f"tests/unit/test_{name}.py" for name in TESTS[module]], equivalent(EQUIVALENT, module)
+    tests, known = files_of(module), equivalent(EQUIVALENT, module)
     tests += ["-k", SELECTED[module]] if module in SELECTED else []
     outcomes = []
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
@@ -162,9 +162,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2, help="modules at the same time (default: 2)")
     options = parser.parse_args()
-    modules = options.modules or list(TESTS)
-    if unknown := set(modules) - set(TESTS):
-        parser.error(f"MODULE: found {sorted(unknown)}, expected some of {', '.join(TESTS)}")
+    modules = options.modules or MODULES
+    if unknown := set(modules) - set(MODULES):
+        parser.error(f"MODULE: found {sorted(unknown)}, expected some of {', '.join(MODULES)}")
     for package in PACKAGES:
         importlib.import_module(package)
     print(f"{'module':24}" + "".join(f"{column:>11}" for column in COLUMNS) + f"{'rate':>8}", flush=True)

@@ -1,6 +1,11 @@
-"""The modules of the core, and the files tests/unit/test_<name>.py that have to notice a fault in each, in order."""
+"""The modules of the core and of studies, and the files of tests that have to notice a fault in each, in order."""
 
-TESTS = {
+from pathlib import Path
+
+STUDIES = Path(__file__).parents[2] / "src" / "twoscale" / "studies"
+
+# Module -> names of tests/unit/test_<name>.py.
+CORE = {
     "model/transformer": ["model", "loss"],
     "model/noise": ["noise"],
     "model/linear": ["linear"],
@@ -16,13 +21,8 @@ TESTS = {
     "exits/batched": ["batched"],
     "exits/batched_cache": ["batched"],
     "exits/looping": ["batched"],
-    "exits/throughput": ["throughput"],
-    "exits/per_group": ["per_group"],
-    "exits/calibration": ["calibration"],
     "exits/controls": ["exit_controls"],
-    "exits/frozen": ["regret"],
-    "exits/oracle": ["regret", "probe"],
-    "exits/regret": ["regret"],
+    "exits/oracle": ["fixed_loops", "probe"],
     "exits/probe": ["probe"],
     "exits/probe_fit": ["probe"],
     "exits/sequence_pass": ["lens", "regret"],
@@ -44,10 +44,6 @@ TESTS = {
     "data/ingestion": ["ingestion", "hub"],
     "data/hub": ["hub"],
     "analysis/aggregate": ["aggregate"],
-    "analysis/arena": ["arena"],
-    "analysis/arena_page": ["arena"],
-    "analysis/risk_control": ["risk_control"],
-    "analysis/calibration": ["calibration"],
     "analysis/bootstrap": ["bootstrap", "summaries"],
     "analysis/claims": ["claims_numbers", "claims"],
     "analysis/claims_exits": ["claims_numbers", "claims"],
@@ -73,6 +69,30 @@ TESTS = {
     "rng": ["rng"],
     "workflow": ["workflow"],
 }
+
+# The same for modules of studies: names of tests/studies/<study>/test_<name>.py.
+OF_STUDIES = {
+    "studies/arena/compare": ["arena"],
+    "studies/arena/frozen": ["regret"],
+    "studies/arena/page": ["arena"],
+    "studies/arena/regret": ["regret"],
+    "studies/calibration/compare": ["calibration"],
+    "studies/calibration/measure": ["calibration"],
+    "studies/calibration/per_group": ["per_group"],
+    "studies/calibration/risk_control": ["risk_control"],
+    "studies/throughput/measure": ["throughput"],
+}
+
+
+def files_of(module: str) -> list[str]:
+    """The files of tests of a module, relative to the project."""
+    if module in CORE:
+        return [f"tests/unit/test_{name}.py" for name in CORE[module]]
+    return [f"tests/studies/{module.split('/')[1]}/test_{name}.py" for name in OF_STUDIES[module]]
+
+
+# Those of studies that are not here are left out.
+MODULES = [*CORE, *(module for module in OF_STUDIES if (STUDIES / module.split("/")[1]).is_dir())]
 
 # Slow tests of the engines, and criteria and models that ask no more of an engine than those that are left.
 SLOW = "compiled or captured or float32 or cosine or minp or entropy or argmax or relative or normalized"

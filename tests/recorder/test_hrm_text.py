@@ -89,4 +89,4 @@ def test_the_fast_loop_starts_from_its_initial_state_and_continues_over_the_cycl
 
 def test_its_figures_and_claims_are_drawn(folder):
     names = [path.name for path in draw_run(folder, text="random ids")]
-    assert names == ["fig1.pdf", "fig3.pdf", "fig5.pdf", "scaling.pdf", "path_types.pdf", "claims.md"]
+    assert names == ["fig1.pdf", "fig3.pdf", "fig5.pdf", "path_types.pdf", "scaling.pdf", "claims.md"]

@@ -1,11 +1,7 @@
 """What all unit tests share."""
 
-from typing import Any
-
 import pytest
 import torch
-
-from tests import small
 
 torch.set_num_threads(1)  # the models are too small to share, and bits depend on the number
 
@@ -17,9 +13,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="no CUDA device on this machine"))
-
-
-@pytest.fixture
-def paper() -> dict[str, Any]:
-    """The whole configuration of the paper, to be changed by the test."""
-    return small.preset("paper")

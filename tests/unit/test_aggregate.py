@@ -10,8 +10,6 @@ from twoscale.errors import InputError
 
 # "turning" is no measure of ours: aggregation takes the measures from the file
 LOOP_MEASURES = ("state_norm", "step_norm", "cosine", "acceleration", "turning")
-PATH_MEASURES = ("contraction_rate", "effective_dimension", "bending")
-INDEPENDENCE_MEASURES = ("distance", "distance_relative", "kl", "agreement")
 
 
 def trajectory_rows(iteration, groups=("4", "5-6"), loops=3, tokens=5, seed=0):
@@ -256,72 +254,3 @@ def test_training_segments_of_models_with_other_groups_are_refused(tmp_path, gro
 def test_a_model_without_groups_has_no_training_loops(tmp_path):
     paths = [write("training_loops", training_loop_rows(i, i, ()), tmp_path / f"{i}.parquet") for i in (1, 2)]
     assert aggregate.training_loops(paths).empty
-
-
-# --- whole paths -----------------------------------------------------------------------------------------------
-
-
-def path_rows(iteration, path_types_of_groups):
-    """Table "token_paths": path_types_of_groups maps a group to (path type, period) of its tokens."""
-    frames = []
-    for group, path_types in path_types_of_groups.items():
-        frame = pd.DataFrame(path_types, columns=["path_type", "period"])
-        frames.append(
-            frame.assign(group=group, iteration=iteration, sequence=0, document=0, position=range(len(frame)))
-        )
-    frame = pd.concat(frames, ignore_index=True)
-    for number, name in enumerate(PATH_MEASURES):
-        frame[name] = frame["position"] + 10.0 * number
-    return frame[[*tables.columns("token_paths"), *PATH_MEASURES]]
-
-
-PATH_TYPES = {
-    "10": [("orbiting", 3), ("converging", 0), ("orbiting", 2), ("orbiting", 3)],
-    "4": [("sliding", 0)] * 4,
-}
-
-
-def test_path_types_are_counted_per_checkpoint_group_and_period_with_shares_that_add_up(tmp_path):
-    paths = [
-        write("token_paths", path_rows(iteration, PATH_TYPES), tmp_path / f"{iteration}.parquet")
-        for iteration in (20, 0)
-    ]
-    shares = aggregate.path_types(paths, "demo")
-    assert list(shares.columns) == list(tables.columns("path_types"))
-    assert shares["iteration"].tolist() == [0] * 4 + [20] * 4
-    first = shares[shares["iteration"] == 0].drop(columns=["run", "iteration"])
-    assert first.to_numpy().tolist() == [
-        ["10", "converging", 0, 1, 0.25],
-        ["10", "orbiting", 2, 1, 0.25],
-        ["10", "orbiting", 3, 2, 0.5],
-        ["4", "sliding", 0, 4, 1.0],
-    ]
-    tables.write("path_types", shares, tmp_path / "path_types.parquet")
-
-
-def test_a_model_without_groups_has_no_path_types(tmp_path):
-    path = write("token_paths", path_rows(0, {"4": []}), tmp_path / "empty.parquet")
-    assert aggregate.path_types([path], "demo").empty
-
-
-def test_path_metrics_are_statistics_over_the_tokens_of_a_group(tmp_path):
-    path = write("token_paths", path_rows(20, PATH_TYPES), tmp_path / "a.parquet")
-    metrics = aggregate.path_metrics([path], "demo").set_index(["group", "measure"])
-    assert metrics.loc[("10", "contraction_rate"), ["mean", "q50", "count"]].tolist() == [1.5, 1.5, 4]
-    assert metrics.loc[("4", "effective_dimension"), "q50"] == 11.5
-    assert metrics.index.get_level_values("group").unique().tolist() == ["10", "4"]
-
-
-def test_path_independence_is_over_tokens_and_draws(tmp_path):
-    values = {name: [0.0, 1.0, 1.0, 0.0] for name in INDEPENDENCE_MEASURES}
-    keys = {
-        "iteration": 20,
-        "sequence": 0,
-        "document": 0,
-        "position": [0, 1, 0, 1],
-        "group": "all",
-        "draw": [1, 1, 2, 2],
-    }
-    path = write("token_independence", pd.DataFrame(keys | values), tmp_path / "a.parquet")
-    metrics = aggregate.path_independence([path], "demo").set_index("measure")
-    assert metrics.loc["agreement", ["mean", "count"]].tolist() == [0.5, 4]

@@ -1,4 +1,4 @@
-"""Loading: layers, presets, runs, variants, slices, and what the messages name."""
+"""Loading: layers, presets, runs, slices, and what the messages name."""
 
 import json
 import re
@@ -165,7 +165,7 @@ def test_a_wrong_value_in_a_further_run_names_the_run_and_the_key(user, sentence
         ({"preset": "dmo"}, "demo"),
         ({"preset": ["demo"]}, "demo"),
         ({"exits": {"criteria": {"accelration": {"thresholds": [1]}}}}, "acceleration"),
-        ({"variants": {"sandwich": ["brnch"]}}, "branch"),
+        ({"model": {"sandwich": "brnch"}}, "branch"),
         ({"data": {"source": "python-docs"}}, "python_docs"),
         ({"runs": {"a": {"trian": {}}}}, "train"),
     ],
@@ -251,10 +251,13 @@ def with_strings(values):
     return repr(values) if "e" in repr(values) else f"{values!r}e0"
 
 
+WITH_OVERRIDES = [name for name, section in config.SECTIONS.items() if "overrides" in section.model_fields]
+
+
 @pytest.mark.parametrize("name", ["paper", "tiny", "huginn-0125"])
 def test_every_number_of_a_preset_may_be_a_string_in_e_notation(name):
     preset = config.preset(name)
-    numbers = with_strings({key: value for key, value in preset.items() if key not in config.STUDIES})
+    numbers = with_strings({key: value for key, value in preset.items() if key not in WITH_OVERRIDES})
     assert config.checked(preset | yaml.safe_load(yaml.safe_dump(numbers))) == config.checked(preset)
 
 
@@ -272,146 +275,6 @@ def test_a_flag_may_be_a_string_as_nested_values_of_the_command_line_are(word, v
     assert (run.train.compile, run.train.prefetch) == (value, value)
 
 
-# --- renamed keys ----------------------------------------------------------------------------------------------
-
-
-def nested(dotted: str, value: object) -> dict:
-    section, _, key = dotted.partition(".")
-    return {section: {key: value}} if key else {section: value}
-
-
-def has_key(dotted: str) -> bool:
-    values = paper_values()
-    for part in dotted.split("."):
-        if part not in values:
-            return False
-        values = values[part]
-    return True
-
-
-@pytest.mark.parametrize(("old", "new"), config.RENAMED.items())
-def test_a_renamed_key_is_refused_in_one_sentence_with_the_new_key(old, new):
-    assert has_key(new)
-    assert not has_key(old)
-    for user in (nested(old, 1), {"modle": 1} | nested(old, 1)):
-        with pytest.raises(InputError) as refusal:
-            config.runs({"preset": "tiny"} | user)
-        assert str(refusal.value) == f"config key {old}: was renamed, expected {new}."
-
-
-@pytest.mark.parametrize(
-    ("old", "new"), [("kinds.window", "path_types.window"), ("readings.overrides", "variants.overrides")]
-)
-def test_the_other_keys_of_a_renamed_section_are_named_too(old, new):
-    with pytest.raises(InputError, match=f"^config key {old}: was renamed, expected {new}.$"):
-        config.runs(nested(old, 1))
-
-
-def test_renamed_keys_are_found_in_the_overrides_of_runs_and_variants():
-    with pytest.raises(
-        InputError, match=r"^run wide .*: config key model.width: was renamed, expected model.hidden_size.$"
-    ):
-        config.runs({"preset": "tiny", "runs": {"wide": {"model": {"width": 32}}}})
-    with pytest.raises(InputError, match=r"model.width: was renamed, expected model.hidden_size"):
-        config.studies({"preset": "tiny", "variants": {"overrides": {"model": {"width": 32}}}})
-
-
-# --- variants --------------------------------------------------------------------------------------------------
-
-
-def test_every_combination_is_a_run_named_after_it():
-    runs = config.studies({"preset": "demo"})
-    assert len([name for name in runs if name.startswith("variants/")]) == 8
-    model = runs["variants/branch-blend-input"].model
-    assert (model.sandwich, model.adapter_init, model.state_init) == ("branch", "blend", "input")
-    combinations = {tuple(getattr(run.model, key) for key in config.VARIANT_KEYS) for run in runs.values()}
-    assert len(combinations) == 8
-
-
-def test_variants_differ_from_the_selected_run_only_in_their_keys_and_the_overrides():
-    user = {"preset": "tiny", "seed": 5, "variants": {"overrides": {"train": {"batch_size": 2}}}}
-    (selected,) = config.runs(user).values()
-    variants = [run for name, run in config.studies(user).items() if name.startswith("variants/")]
-    assert len(variants) == 2
-    for run in variants:
-        assert (run.seed, run.train.batch_size, run.train.iterations) == (5, 2, 10)
-        assert (run.data, run.tokenizer) == (selected.data, selected.tokenizer)
-        assert run.model.hidden_size == selected.model.hidden_size
-
-
-def test_a_wrong_override_names_the_run_and_the_key():
-    user = {"preset": "tiny", "variants": {"overrides": {"train": {"lr": 1}}}}
-    with pytest.raises(InputError, match=r"variants/post_residual-random-noise .*train: unknown key lr"):
-        config.studies(user)
-
-
-@pytest.mark.parametrize("value", [[], ["none"], ["branch", "branch"]])
-def test_a_variant_that_does_not_exist_is_refused(value):
-    with pytest.raises(InputError, match=r"config key variants\.sandwich: .*list of distinct values out of"):
-        config.studies({"preset": "tiny", "variants": {"sandwich": value}})
-
-
-# --- starts ----------------------------------------------------------------------------------------------------
-
-
-def starts_of(user):
-    return {name: run for name, run in config.studies(user).items() if name.startswith("starts/")}
-
-
-def test_every_start_is_a_run_under_each_first_state_and_norm():
-    runs = starts_of({"preset": "demo", "starts": {"shares": [0, 0.25], "state_init": ["noise", "zero"]}})
-    assert list(runs) == [
-        f"starts/{start}-{state}-post_residual" for start in ("0", "0.25", "random") for state in ("noise", "zero")
-    ]
-    model = runs["starts/0.25-zero-post_residual"].model
-    assert (model.adapter_init, model.adapter_share, model.state_init) == ("blend", 0.25, "zero")
-    assert runs["starts/random-noise-post_residual"].model.adapter_init == "random"
-
-
-def test_every_start_is_trained_under_every_seed():
-    runs = starts_of({"preset": "tiny", "seeds": [5], "starts": {"shares": [1], "random": False}})
-    assert {name: run.seed for name, run in runs.items()} == {
-        "starts/1-noise-post_residual": 1337,
-        "starts/1-noise-post_residual-seed5": 5,
-    }
-
-
-def test_random_weights_are_beside_the_shares_of_a_run_that_has_one():
-    user = {"preset": "demo", "model": {"adapter_init": "blend", "adapter_share": 0.25}}
-    runs = config.studies(user)
-    assert runs["starts/random-noise-post_residual"].model.adapter_share == 0.5
-    assert runs["variants/branch-random-noise"].model.adapter_share == 0.5
-    assert runs["variants/branch-blend-noise"].model.adapter_share == 0.25
-
-
-def test_a_model_without_a_projection_has_no_starts():
-    model = {"injection": "none", "state_init": "input"}
-    assert starts_of({"preset": "tiny", "model": model, "variants": {"state_init": ["input"]}}) == {}
-
-
-@pytest.mark.parametrize(
-    ("user", "sentence"),
-    [
-        ({"model": {"adapter_share": 0.25}}, r"model\.adapter_share: found 0\.25, expected 0\.5 unless .* not random"),
-        ({"model": {"adapter_init": "blend", "adapter_share": 1.5}}, r"model\.adapter_share: .*1\.5"),
-        ({"starts": {"shares": [0.5, 0.5]}}, r"starts\.shares: .*distinct"),
-        ({"starts": {"shares": [], "random": False}}, r"starts\.shares: found none, expected at least one"),
-    ],
-)
-def test_a_start_that_does_not_exist_is_refused(user, sentence):
-    with pytest.raises(InputError, match=sentence):
-        config.studies({"preset": "tiny"} | user)
-
-
-def test_models_from_before_the_share_keep_their_identity():
-    before = config.training_identity(config.checked(config.preset("demo")))["model"]
-    assert "adapter_share" not in before
-    half = config.studies({"preset": "demo"})["starts/0.5-noise-post_residual"]
-    assert config.plain(half.model) == before | {"adapter_init": "blend"}
-    quarter = config.studies({"preset": "demo"})["starts/0.25-noise-post_residual"]
-    assert config.plain(quarter.model)["adapter_share"] == 0.25
-
-
 # --- seeds -----------------------------------------------------------------------------------------------------
 
 
@@ -419,14 +282,6 @@ def test_further_seeds_are_runs_of_their_own_that_differ_in_nothing_else():
     found = config.runs({"preset": "tiny", "run": "mine", "seeds": [1337, 5, 6]})
     assert {name: run.seed for name, run in found.items()} == {"mine": 1337, "mine-seed5": 5, "mine-seed6": 6}
     assert all(run.model_copy(update={"seed": 1337}) == found["mine"] for run in found.values())
-
-
-def test_every_run_of_a_study_is_trained_under_every_seed():
-    found = config.studies({"preset": "tiny", "seeds": [1337, 5]})
-    assert {name: run.seed for name, run in found.items() if "/post_residual-random" in name} == {
-        "variants/post_residual-random-noise": 1337,
-        "variants/post_residual-random-noise-seed5": 5,
-    }
 
 
 def test_a_seed_that_is_listed_twice_is_refused():
@@ -473,18 +328,9 @@ def test_the_keys_of_an_architecture_are_named(ouro):
 PROPERTIES = (
     "trajectory_sequences",
     "quality_sequences",
-    "scaling_sequences",
-    "lens_sequences",
-    "lens_steps",
-    "lens_other_loops",
-    "pareto_sequences",
-    "calibration_sequences",
-    "oracle_sequences",
-    "independence_sequences",
     "loop_grid",
-    "dense_exits",
-    "calibrated_exits",
 )
+WITH_TOKENS = [name for name, section in config.SECTIONS.items() if "tokens" in section.model_fields]
 
 
 @pytest.fixture

@@ -9,23 +9,12 @@ from typing import Any
 
 import pytest
 
+from tests.small import assert_refused
+from tests.small import paper as from_paper
 from twoscale import config
 from twoscale.canonical import canonical_json
 from twoscale.config import messages
-from twoscale.config.loading import paper as paper_values
 from twoscale.errors import InputError
-
-
-def changed(values: dict[str, Any], **sections: Any) -> dict[str, Any]:
-    """`values` with some keys of some sections replaced."""
-    return values | {
-        name: values[name] | section if isinstance(section, dict) else section for name, section in sections.items()
-    }
-
-
-def from_paper(**sections: Any) -> config.Config:
-    """The paper's config with some keys replaced."""
-    return config.checked(changed(dict(paper_values()), **sections))
 
 
 def small_train(**changes: Any) -> config.TrainConfig:
@@ -157,16 +146,11 @@ def test_tokens_to_measure_are_whole_sequences_and_at_least_one(tokens, sequence
         trajectories={"tokens": tokens},
         exits={"quality_tokens": tokens},
         scaling={"tokens": tokens},
-        lens={"tokens": tokens},
-        pareto={"quality_tokens": tokens},
-        oracle={"tokens": tokens},
-        path_independence={"tokens": tokens},
-        spectrum={"tokens": tokens, "exact_tokens": 2 * tokens},
+        probe={"tokens": tokens},
     )
     assert config.whole_sequences(tokens, made.model.context_length) == sequences
-    assert (made.trajectory_sequences, made.quality_sequences, made.scaling_sequences) == (sequences,) * 3
-    assert (made.lens_sequences, made.pareto_sequences, made.independence_sequences) == (sequences,) * 3
-    assert (made.spectrum_sequences, made.exact_sequences, made.oracle_sequences) == (sequences,) * 3
+    assert (made.trajectory_sequences, made.quality_sequences) == (sequences, sequences)
+    assert (made.sequences("scaling"), made.sequences("probe")) == (sequences, sequences)
 
 
 @pytest.mark.parametrize(
@@ -182,18 +166,10 @@ def test_the_text_has_a_name_for_figures(data, label):
     assert config.text_label(from_paper(data=data).data) == label
 
 
-def test_the_dense_benchmark_has_every_criterion_and_the_loop_counts_up_to_the_maximum():
-    mine = {"thresholds": [1.0], "file": "my.py", "class": "My"}
-    exits = {"max_loops": 10, "criteria": {"fixed": {"thresholds": [10]}, "mine": mine}}
-    dense = from_paper(exits=exits, scaling={"loops": [4, 1, 64, 2, 1]}).dense_exits
-    expected = paper_values()["pareto"]["criteria"] | {"mine": mine, "fixed": {"thresholds": [1, 2, 4, 10]}}
-    assert config.plain(dense)["criteria"] == expected
-    assert (dense.max_loops, dense.latency_repeats) == (10, paper_values()["pareto"]["latency_repeats"])
-
-
 # --- checks between keys ---------------------------------------------------------------------------------------
 
 MINE = {"file": "my.py", "class": "My"}
+GRIDS = [name for name, section in config.SECTIONS.items() if "criteria" in section.model_fields]
 CRITERIA_WRONG = [
     ("newton", {"thresholds": [1.0]}, "", "unknown"),
     ("kl", {"thresholds": [1.0], **MINE}, ".file", "'my.py', expected another name"),
@@ -235,29 +211,18 @@ WRONG = [
     ("train.lr_decay_iterations", {"train": {"lr_decay_iterations": 2000}}, "2000"),
     ("data.path", {"data": {"source": "parquet", "path": None}}, "nothing"),
     ("trajectories.states_sequence", {"trajectories": {"states_sequence": 16}}, "16"),
-    ("explore.sequence", {"explore": {"sequence": 16}}, "16"),
     ("data.held_out_tokens", {"data": {"held_out_tokens": 32 * 512}}, f"at least {32 * 512 + 1}"),
     ("data.held_out_tokens", {"train": {"held_out_sequences": 5000}}, "train.held_out_sequences"),
     ("data.held_out_tokens", {"trajectories": {"tokens": 1_000_448}}, "trajectories.tokens"),
-    ("data.held_out_tokens", {"path_independence": {"tokens": 1_000_448}}, "path_independence.tokens"),
-    ("data.held_out_tokens", {"spectrum": {"tokens": 1_000_448}}, "spectrum.tokens"),
-    ("spectrum.slowed_position", {"spectrum": {"slowed_position": 511}}, "511"),
     ("data.held_out_tokens", {"exits": {"quality_tokens": 1_000_448}}, "exits.quality_tokens"),
     ("data.held_out_tokens", {"exits": {"latency_repeats": 5000}}, "exits.latency_repeats"),
     ("data.held_out_tokens", {"scaling": {"tokens": 1_000_448}}, "scaling.tokens"),
-    ("data.held_out_tokens", {"lens": {"tokens": 1_000_448}}, "lens.tokens"),
-    ("data.held_out_tokens", {"pareto": {"quality_tokens": 1_000_448}}, "pareto.quality_tokens"),
-    ("data.held_out_tokens", {"pareto": {"latency_repeats": 5000}}, "pareto.latency_repeats"),
-    ("calibration.report_share", {"calibration": {"search_share": 0.5, "report_share": 0.5}}, "0.5"),
-    ("promises.nats", {"promises": {"nats": [], "disagreement": []}}, "none"),
-    ("data.held_out_tokens", {"throughput": {"sequences": [1, 5000]}}, "throughput.sequences"),
     ("exits.latency_tokens", {"exits": {"latency_tokens": 513}}, "513"),
-    ("pareto.latency_tokens", {"pareto": {"latency_tokens": 513}}, "513"),
     ("path_types.max_period", {"path_types": {"max_period": 17}}, "17"),
     ("path_types.window", {"path_types": {"window": 31}}, "31"),
     *(
         (f"{section}.criteria.{name}{below}", {section: {"criteria": {name: entry}}}, found)
-        for section in ("exits", "pareto", "calibration", "throughput")
+        for section in GRIDS
         for name, entry, below, found in CRITERIA_WRONG
     ),
 ]
@@ -265,14 +230,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("key", "sections", "found"), WRONG)
 def test_a_config_that_contradicts_itself_is_refused_in_one_sentence_that_names_the_key(key, sections, found):
-    with pytest.raises(InputError) as refusal:
-        from_paper(**sections)
-    message = str(refusal.value)
-    assert message.startswith(f"config key {key}:")
-    assert found in message
-    assert "expected" in message
-    assert message.endswith(".")
-    assert "\n" not in message
+    assert_refused(key, found, **sections)
 
 
 def test_a_window_as_long_as_the_loops_is_accepted():
@@ -481,9 +439,9 @@ PUBLISHED = {"source": "published", "folder": "models/huginn"}
             {
                 "model": PUBLISHED,
                 "tokenizer": {"name": "published"},
-                "pareto": {"criteria": {"probe": {"thresholds": [0.5]}}},
+                "exits": {"criteria": {"probe": {"thresholds": [0.5]}}},
             },
-            "pareto.criteria.probe: found the criterion for a published model",
+            "exits.criteria.probe: found the criterion for a published model",
         ),
         ({"model": PUBLISHED}, "tokenizer.name: found gpt2, expected published"),
         ({"tokenizer": {"name": "published"}}, "tokenizer.name: found published, expected another tokenizer"),

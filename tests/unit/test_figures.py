@@ -2,167 +2,46 @@
 
 import inspect
 import json
-import os
-import subprocess
-import sys
+import re
 from importlib import import_module
-from pathlib import Path
 
-import jinja2
 import matplotlib as mpl
 import numpy as np
-import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
 from safetensors.numpy import save_file
 
+from tests.figures import (
+    CATALOGUE,
+    FLAGS,
+    ITERATIONS,
+    LOOPS,
+    RUN,
+    assert_the_same_bytes,
+    caption_values,
+    draw,
+    draw_elsewhere,
+    drift_table,
+    exit_tables,
+    legend_texts,
+    loop_metrics,
+    one_sentence,
+    paths_of,
+    places,
+    ranges,
+    render_caption,
+    saved_states,
+    under_seeds,
+)
 from twoscale import tables
 from twoscale.analysis.state_paths import States, read_states, state_paths
 from twoscale.config import Config, checked, preset
 from twoscale.dynamics.principal import project
 from twoscale.errors import InputError
-from twoscale.figures import fig1, fig2, fig3, fig4, fig5, style, training
-from twoscale.figures.catalogue import FIGURES, report_values
+from twoscale.figures import fig1, fig2, fig3, fig4, fig5, style
 
-ROOT = Path(__file__).parents[2]
-LOOPS = 6
-RUN = {"context": style.FigureContext("demo", "python_docs", LOOPS)}
-ITERATIONS = (0, 50, 600)
-DRIFT_MEASURES = ("dlr", "jump")
-
-
-def statistics(mean, std=0.1, count=10, nulls=0):
-    return {"mean": mean, "std": std, "count": count, "nulls": nulls}
-
-
-def loop_metrics(groups=("4", "5-6"), iterations=ITERATIONS):
-    rows = [
-        {"run": "demo", "iteration": iteration, "group": group, "k": k, "measure": measure} | statistics(mean)
-        for iteration in iterations
-        for group in groups
-        for k in range(LOOPS)
-        for measure, mean in (("step_norm", 2.0 ** (3 - k)), ("cosine", 0.6))
-        if not (measure == "cosine" and k == 0)
-    ]
-    return pd.DataFrame(rows, columns=["run", "iteration", "group", "k", "measure", "mean", "std", "count", "nulls"])
-
-
-def drift_table(boundaries=("4->5-6", "5-6->7")):
-    keys = ["run", "iteration", "boundary", "reference_state", "measure"]
-    rows = [
-        dict(zip(keys, ("demo", iteration, boundary, state, measure), strict=True)) | statistics(mean)
-        for iteration in ITERATIONS
-        for boundary in boundaries
-        for state, mean in (("first_state", 3.0), ("initial", 9.0))
-        for measure in DRIFT_MEASURES
-    ]
-    return pd.DataFrame(rows, columns=[*keys, *statistics(0)])
-
-
-def exit_tables(criteria=("fixed", "step_norm", "kl", "acceleration")):
-    """The tables exit_latency, exit_quality, exit_loops and exit_controls: 3.5 and 4 loops in two sequences."""
-    cases = [
-        (criterion, float(threshold))
-        for criterion in criteria
-        for threshold in ([3, LOOPS] if criterion == "fixed" else [1e-5, 1e-3, 1e-2])
-    ]
-    latency = [(*case, ms, ms - 1) for case in cases for ms in (10.0, 20.0, 30.0, 40.0, 100.0)]
-    sequences = list(enumerate(((100, 3.0), (300, 4.0))))
-    quality = [(*case, sequence, sequence, tokens, ce) for case in cases for sequence, (tokens, ce) in sequences]
-    loops = [
-        (*case, sequence, group, evaluations)
-        for case in cases
-        for sequence, _ in sequences
-        for group, evaluations in (("4", 3.0), ("5-6", sequence + 4.0))
-    ]
-    controls = [
-        (*case, control, draw, sequence, sequence, tokens, 3.5, ce + 0.1 * draw)
-        for case in cases
-        if case[0] != "fixed"
-        for control, draw in (("random", 1), ("random", 3), ("fixed", 0))
-        for sequence, (tokens, ce) in sequences
-    ]
-    point = ["criterion", "threshold"]
-    return (
-        pd.DataFrame(latency, columns=[*point, "latency_ms", "baseline_ms"]),
-        pd.DataFrame(quality, columns=[*point, "sequence", "document", "tokens", "ce"]),
-        pd.DataFrame(loops, columns=[*point, "sequence", "group", "evaluations"]),
-        pd.DataFrame(controls, columns=list(tables.columns("exit_controls"))[1:]),
-    )
-
-
-def places(groups=("4", "5-6")):
-    loops = [{"stage": "loop", "layer": None, "group": g, "k": k} for g in groups for k in range(LOOPS + 1)]
-    first, last = ({"stage": "layer", "layer": n, "group": None, "k": None} for n in (1, 7))
-    return [{"stage": "embedding", "layer": None, "group": None, "k": None}, first, *loops, last]
-
-
-def saved_states(path, groups=("4", "5-6"), jump=1.0, **changed):
-    """Random states (P, T, 5), the start x^0 of every loop `jump` times as far out."""
-    way = places(groups)
-    values = np.random.default_rng(0).normal(size=(len(way), 4, 5)).astype(np.float32)
-    values[[i for i, place in enumerate(way) if place["k"] == 0]] *= jump
-    described = {"places": way, "tokens": ["a", " b", "\n", "$x"], "iteration": 600, "sequence": 0} | changed
-    save_file({"states": values}, path, metadata={"twoscale": json.dumps(described)})
-    return path
-
-
-def paths_of(path):
-    return state_paths(read_states(path), "demo")
-
-
-def training_table(iterations=100, **changed):
-    """Loss falling by 0.01 per iteration, measured on held-out text every 50."""
-    iteration = np.arange(1, iterations + 1)
-    table = {
-        "iteration": iteration,
-        "tokens_seen": iteration * 20,
-        "loss": 6 - 0.01 * iteration,
-        "held_out_loss": np.where(iteration % 50 == 0, 5.5, np.nan),
-        "learning_rate": np.minimum(iteration, 10) * 6e-5,
-        "gradient_norm": np.full(iterations, 0.5),
-    }
-    return pd.DataFrame(table | changed)
-
-
-def loops_table(groups=("4", "5-6"), iterations=100):
-    """Loop counts from 1 to 5 in turn; a single count of 40 in group 5-6."""
-    rows = [
-        (iteration, group, 40 if (iteration, group) == (1, "5-6") else 1 + iteration % 5)
-        for iteration in range(1, iterations + 1)
-        for group in groups
-    ]
-    return pd.DataFrame(rows, columns=["iteration", "group", "loops"])
-
-
-def draw_training(groups=("4", "5-6"), iterations=100, **changed):
-    tables = training_table(iterations, **changed), loops_table(groups, iterations)
-    return training.draw(*tables, mean_loops=2, grad_clip=1.0, **RUN)
-
-
-def draw(name, tmp_path):
-    match name:
-        case "fig1":
-            return fig1.draw(paths_of(saved_states(tmp_path / "states.safetensors")), tokens=3, **RUN)
-        case "fig2":
-            return fig2.draw(drift_table(), reference_state="first_state", **RUN)
-        case "fig3":
-            return fig3.draw(loop_metrics(), **RUN)
-        case "fig4":
-            return fig4.draw(*exit_tables(), **RUN)
-        case "fig5":
-            return fig5.draw(loop_metrics(), **RUN)
-        case "training":
-            return draw_training()
-
-
-def legend_texts(figure):
-    return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
-
-
-def one_sentence(error):
-    message = str(error.value)
-    return "\n" not in message and message.endswith(".")
+PAPER = ("fig1", "fig2", "fig3", "fig4", "fig5")
+DISTINCT = ("fig1", "fig3", "fig4")  # every kind of mark; Figures 2 and 5 consist of those of Figure 3
 
 
 def assert_inside(axes, points):
@@ -172,61 +51,30 @@ def assert_inside(axes, points):
     assert (points.max(axis=0) < high).all()
 
 
-PAPER = ("fig1", "fig2", "fig3", "fig4", "fig5")
-ALL = (*PAPER, "training")
-
-
-# every kind of mark; Figures 2 and 5 consist of those of Figure 3
-DISTINCT = ("fig1", "fig3", "fig4", "training")
-
-DRAW = """
-import pathlib, sys
-sys.path[:0] = sys.argv[1:3]
-from tests.unit import test_figures
-from twoscale.figures import style
-folder = pathlib.Path(sys.argv[3])
-for name in test_figures.DISTINCT:
-    figure = test_figures.draw(name, folder)
-    for suffix in ("pdf", "svg"):  # as scripts/draw.py
-        style.save(figure, folder / f"{name}.{suffix}")
-print("torch" in sys.modules)  # all figure modules are imported by now
-"""
-
-
 @pytest.fixture(scope="module")
 def elsewhere(tmp_path_factory):
-    """Figures drawn by another process with another hash seed: its folder, and whether it loaded torch."""
+    """Figures drawn by another process: its folder, and whether it loaded torch."""
     folder = tmp_path_factory.mktemp("elsewhere")
-    command = [sys.executable, "-c", DRAW, ROOT / "src", ROOT, folder]
-    environment = os.environ | {"PYTHONHASHSEED": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    return folder, done.stdout.strip()
+    return folder, draw_elsewhere(folder, *DISTINCT)
 
 
 @pytest.mark.parametrize("name", DISTINCT)
 def test_the_same_tables_give_the_same_bytes_in_another_process_with_fonts_embedded(name, tmp_path, elsewhere):
-    figure = draw(name, tmp_path)
-    for suffix in ("pdf", "svg"):
-        style.save(figure, tmp_path / f"again.{suffix}")
-        assert (tmp_path / f"again.{suffix}").read_bytes() == (elsewhere[0] / f"{name}.{suffix}").read_bytes()
-    assert b"<dc:date>" not in (tmp_path / "again.svg").read_bytes()
-    written = (tmp_path / "again.pdf").read_bytes()
-    assert b"/FontFile2" in written
-    assert b"/Subtype /Type3" not in written
-    assert b"CreationDate" not in written
+    assert_the_same_bytes(name, tmp_path, elsewhere[0])
 
 
 def test_figures_need_no_torch(elsewhere):
-    assert elsewhere[1] == "False"
+    assert elsewhere[1] is False
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", CATALOGUE)
 def test_every_figure_names_its_run_text_and_loops_and_leaves_no_global_state(name, tmp_path):
     before = dict(mpl.rcParams)
-    figure = draw(name, tmp_path)
-    loops = "r = 2 mean loop steps" if name == "training" else f"K = {LOOPS} loop steps"
-    assert figure.get_supxlabel() == f"run demo · text python_docs · {loops}"
+    label = draw(name, tmp_path).get_supxlabel()
+    assert re.fullmatch(r"run (demo|trial) · text (python_docs|text) · (K|r) = [0-9. …]+ (mean )?loop steps", label)
     assert dict(mpl.rcParams) == before
+    if name in PAPER:
+        assert label == f"run demo · text python_docs · K = {LOOPS} loop steps"
 
 
 def test_png_is_written_at_300_dots_per_inch_and_other_kinds_are_refused(tmp_path):
@@ -486,68 +334,34 @@ def test_fig5_covers_all_loop_steps_and_marks_the_range_of_the_paper(tmp_path):
     assert "paper: 0.5–0.65" in legend_texts(figure)
 
 
-def test_training_shows_every_iteration_its_running_mean_and_the_held_out_loss():
-    each, mean, held_out = draw_training().axes[0].get_lines()
-    assert list(each.get_ydata()) == list(6 - 0.01 * np.arange(1, 101))
-    known = np.isfinite(mean.get_ydata())
-    assert 0 < known.sum() < 100  # no mean where the window reaches over an end
-    np.testing.assert_allclose(mean.get_ydata()[known], 6 - 0.01 * mean.get_xdata()[known])
-    measured = np.isfinite(held_out.get_ydata())
-    assert list(held_out.get_xdata()[measured]) == [50, 100]
+@pytest.mark.parametrize("module", [fig3, fig5])
+def test_the_curves_of_a_run_have_the_range_of_its_seeds_at_the_first_and_the_last_checkpoint(module):
+    one = module.draw(loop_metrics(), **RUN)
+    several = module.draw(under_seeds(loop_metrics(), 0.5, 1.25), **RUN)
+    for before, after in zip(one.axes, several.axes, strict=True):
+        assert [list(line.get_ydata()) for line in after.get_lines()] == [
+            list(line.get_ydata()) for line in before.get_lines()
+        ]
+        assert ranges(before) == []
+        assert len(ranges(after)) == 2
+        assert len(after.collections) == len(before.collections)
+    low, high = ranges(several.axes[-1])[0]
+    assert (low, high) == pytest.approx((0.3, 0.75))
+    assert "range of 3 seeds" in [text.get_text() for text in several.legends[0].get_texts()]
+    assert "range of 3 seeds" not in [text.get_text() for text in one.legends[0].get_texts()]
 
 
-@pytest.mark.parametrize(("iterations", "width"), [(3, 5), (1000, 20), (60_000, 1200)])
-def test_training_smooths_over_a_fiftieth_of_the_run_and_no_fewer_than_five_iterations(iterations, width):
-    assert training.window(iterations) == width
-    figure = draw_training(iterations=iterations)
-    assert f"mean of {style.grouped(width)} iterations" in legend_texts(figure)
-
-
-def test_training_has_a_second_axis_of_tokens_seen():
-    figure = draw_training()
-    figure.draw_without_rendering()
-    (top,) = figure.axes[0].child_axes
-    assert top.get_xlabel() == "tokens seen"
-    assert top.get_xlim() == pytest.approx((0, 2000))
-
-
-def test_training_shows_all_loop_counts_of_each_group_around_their_expectation(tmp_path):
-    figure = draw("training", tmp_path)
-    panels = figure.axes[3:5]
-    assert [axes.get_title(loc="left") for axes in panels] == [
-        "(iv)  loop steps, group 4",
-        "(v)  loop steps, group 5–6",
+def test_the_drift_of_a_run_has_the_range_of_its_seeds():
+    values = {"reference_state": "first_state"} | RUN
+    (one,) = fig2.draw(drift_table(), **values).axes
+    (several,) = fig2.draw(under_seeds(drift_table(), 0.5, 2.0), **values).axes
+    assert ranges(one) == []
+    assert ranges(several) == [pytest.approx((1.5, 6.0))] * 2
+    assert len(several.collections) == len(one.collections)
+    assert [list(line.get_ydata()) for line in several.get_lines()] == [
+        list(line.get_ydata()) for line in one.get_lines()
     ]
-    for axes, group in zip(panels, ("4", "5-6"), strict=True):
-        table = loops_table()
-        drawn = table.loc[table["group"] == group, "loops"]
-        assert list(axes.collections[0].get_offsets()[:, 1]) == list(drawn)
-        assert axes.get_ylim()[0] == 0
-        assert axes.get_ylim()[1] > 40  # the panels share an axis that reaches the largest count of any group
-        assert list(axes.get_lines()[-1].get_ydata()) == [3, 3]
-        (beside,) = axes.child_axes
-        assert sum(bar.get_width() for bar in beside.patches) == len(drawn)
-        assert beside.get_xlabel() == "iterations"
-    assert "$r + 1 = 3$ loops" in legend_texts(figure)
-
-
-def test_training_of_a_plain_model_says_nothing_of_loops():
-    figure = draw_training(groups=())
-    assert [axes.get_title(loc="left") for axes in figure.axes] == [
-        "(i)  loss",
-        "(ii)  learning rate",
-        "(iii)  gradient norm",
-    ]
-    assert not any("loop" in words for words in (*legend_texts(figure), figure.get_supxlabel()))
-
-
-@pytest.mark.parametrize(("first", "scale"), [(0.6, "linear"), (50.0, "log")])
-def test_training_gradient_norm_is_logarithmic_only_where_it_spans_more_than_a_decade(first, scale):
-    norms = np.r_[first, np.full(99, 0.5)]
-    axes = draw_training(gradient_norm=norms).axes[2]
-    assert axes.get_yscale() == scale
-    low, high = axes.get_ylim()
-    assert low < 1.0 < high  # where gradients are cut
+    assert "range of 3 seeds" in [text.get_text() for text in several.get_legend().get_texts()]
 
 
 @pytest.mark.parametrize("name", PAPER)
@@ -565,44 +379,10 @@ def test_a_model_without_groups_is_refused_in_one_sentence(name, tmp_path):
     assert one_sentence(error)
 
 
-def test_training_without_an_iteration_is_refused_in_one_sentence():
-    with pytest.raises(InputError, match=r"table training: .*expected at least") as error:
-        draw_training(iterations=0)
-    assert one_sentence(error)
-
-
 # Captions: every value that the catalogue gives a caption is quoted, and no other is used.
 
-OF_GROUPS = {"groups", "held_out_loops", "mean_loops"}  # values of the caption of training for looped models
 
-
-FLAGS = {"published": False, "core": None}  # values that select a sentence and are not quoted
-HELD_OUT_COUNTED = ("fig4", "training", "scaling")  # captions with the counts of held-out documents
-
-
-def caption_values(name):
-    """The names of a caption's values, each with a placeholder; nested values stay a mapping."""
-    paper = Config()
-    figure = next(figure for figure in FIGURES if figure.name == name)
-    values = report_values("paper", paper) | figure.caption(paper) | {"results": ""}
-    if name in HELD_OUT_COUNTED:
-        values["held_out"] = dict.fromkeys(
-            ("documents", "tokens", "dropped_documents", "dropped_tokens", "ngram_tokens")
-        )
-    placed = {
-        key: {inner: f"<{inner}>" for inner in value} if isinstance(value, dict) else f"<{key}>"
-        for key, value in values.items()
-    }
-    return placed | {key: value for key, value in FLAGS.items() if key in values}
-
-
-def render_caption(name, values):
-    source = (ROOT / "workflow" / "report" / f"{name}.rst").read_text()
-    template = jinja2.Template(source, undefined=jinja2.StrictUndefined)
-    return template.render(snakemake={"params": {"caption": values}})
-
-
-@pytest.mark.parametrize("name", [figure.name for figure in FIGURES])
+@pytest.mark.parametrize("name", CATALOGUE)
 def test_captions_quote_every_value_they_are_given_and_ask_for_no_other(name):
     values = caption_values(name)
     written = render_caption(name, values)
@@ -611,7 +391,7 @@ def test_captions_quote_every_value_they_are_given_and_ask_for_no_other(name):
     assert (f"(Fig. {name[-1]} of the paper)" in written) == (name in PAPER)
 
 
-@pytest.mark.parametrize("name", [figure.name for figure in FIGURES if not figure.training])
+@pytest.mark.parametrize("name", [name for name, figure in CATALOGUE.items() if not figure.training])
 def test_captions_of_a_published_model_say_nothing_of_a_training_course(name):
     values = caption_values(name) | {"published": True, "held_out": None}
     written = render_caption(name, values)
@@ -640,37 +420,24 @@ def test_the_line_of_a_published_model_has_no_iteration_in_the_legend():
 
 
 def test_the_values_of_captions_are_those_of_the_config():
-    """Fig. 1 to 5, and the dense grid beside the benchmark of Fig. 4."""
     config = checked(preset("demo"))
-    values = {figure.name: figure.caption(config) for figure in FIGURES}
+    values = {name: CATALOGUE[name].caption(config) for name in PAPER}
     assert values["fig3"]["loops"] == config.trajectories.loops
     assert values["fig3"]["dtype"] == config.trajectories.dtype
     assert values["fig4"]["max_loops"] == config.exits.max_loops
     assert values["fig4"]["dtype"] == config.exits.dtype
     assert values["fig4"]["quality_tokens"] == config.quality_sequences * config.model.context_length
-    assert values["pareto"]["quality_tokens"] == config.pareto_sequences * config.model.context_length
-    assert values["pareto"]["latency_repeats"] == config.pareto.latency_repeats
-    assert values["scaling"]["dtype"] == config.scaling.dtype
-    assert values["path_independence"]["tokens"] == config.independence_sequences * config.model.context_length
-    assert values["variants"]["runs"] == 8
 
 
-@pytest.mark.parametrize("name", ["fig4", "pareto"])
-def test_exit_captions_say_nothing_of_slots_where_none_are_shared(name):
-    values = caption_values(name)
-    assert "share" in render_caption(name, values)
-    assert "share" not in render_caption(name, values | {"kv_slots": None})
+def test_the_caption_of_fig4_says_nothing_of_slots_where_none_are_shared():
+    values = caption_values("fig4")
+    assert "share" in render_caption("fig4", values)
+    assert "share" not in render_caption("fig4", values | {"kv_slots": None})
 
 
-def test_training_caption_of_a_plain_model_says_nothing_of_loops():
-    values = caption_values("training")
-    plain = {key: value for key, value in values.items() if key not in OF_GROUPS} | {"groups": ""}
-    assert "loop" not in render_caption("training", plain)
-
-
-@pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
+@pytest.mark.parametrize("figure", CATALOGUE.values(), ids=CATALOGUE)
 def test_every_figure_has_a_module_that_takes_its_tables_and_values(figure):
-    draw = import_module(f"twoscale.figures.{figure.name}").draw
+    draw = import_module(figure.module).draw
     parameters = inspect.signature(draw).parameters.values()
     tables_first = [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
     named = {parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}

@@ -19,7 +19,7 @@ from safetensors.torch import save
 
 from tests import published
 from tests.fuzzing import assert_read_or_refused, bent, changed, json_bytes, several, try_all
-from tests.small import job_config, learnable_tokens, model_config, preset, shard_part
+from tests.small import job_config, learnable_tokens, model_config, shard_part
 from twoscale.canonical import canonical_json
 from twoscale.config import DataConfig, DownloadConfig, loading, plain
 from twoscale.data import hub, ingestion
@@ -39,7 +39,6 @@ from twoscale.model.published.folder import PublishedFolder
 from twoscale.model.published.weights import open_published
 from twoscale.model.trained_run import open_run
 from twoscale.model.transformer import initialise
-from twoscale.training.controls import controls
 from twoscale.training.trainer import MOMENTS, PARTS, Segment, load_moments, load_partial
 
 MODEL = model_config()
@@ -54,13 +53,15 @@ ONCE = DownloadConfig(retries=0, delay=0.0, max_delay=0.0, timeout=1.0)
 @several
 def test_a_config_is_read_or_refused(tmp_path, cases):
     path = tmp_path / "config.yaml"
-    values = {name: preset(name) for name in ("tiny", "paper")} | {"runs": {"run": "a", "runs": {"b": {"seed": 2}}}}
+    values = {name: loading.preset(name) for name in ("tiny", "paper")} | {
+        "runs": {"run": "a", "runs": {"b": {"seed": 2}}}
+    }
 
     def read(content: bytes) -> None:
         path.write_bytes(content)
         layers = loading.read_yaml(path)
         loading.runs(layers)
-        loading.studies(layers, further={"controls": controls})
+        loading.studies(layers)
 
     changes = st.one_of(*map(changed, values.values())).map(lambda value: yaml.dump(value).encode())
     assert_read_or_refused(changes | bent(yaml.dump(values["tiny"]).encode()) | st.binary(max_size=30), read, cases)

@@ -13,9 +13,10 @@ SOURCE = Path(__file__).parents[2] / "src" / "twoscale"
 FLOORS = [
     {
         *("escaping", "errors", "files", "canonical", "json", "progress", "rng", "tables", "fingerprint", "gpu_lease"),
-        *("kept", "machine", "launch"),
+        *("kept", "machine", "launch", "discovery"),
     },
     {"config"},
+    {"study_job"},
     {"data"},
     {"model"},
     {"training"},
@@ -24,6 +25,7 @@ FLOORS = [
     {"analysis"},
     {"export"},
     {"figures"},
+    {"studies"},
     {"workflow", "recorded_run", "job_errors"},
     {"preflight"},
     {"gpu"},
@@ -41,6 +43,8 @@ WITHOUT_TORCH = [
     "kept",
     "job_errors",
 ]
+# Parts of studies that planning, comparisons and figures import, each with those of its room.
+PLAIN_PARTS = {"config", "tables", "study", "runs", "plan", "compare", "page", "figure"}
 
 
 def modules() -> dict[str, Path]:
@@ -100,6 +104,25 @@ def test_no_modules_import_one_another_in_a_circle():
     assert open_arrows == {}
 
 
+def room(name: str) -> str:
+    """The study that a module belongs to; empty for `studies` itself and for what its rows are made of."""
+    parts = name.split(".")
+    return parts[1] if parts[0] == "studies" and len(parts) > 2 else ""
+
+
+def test_no_study_imports_another():
+    across = [(name, target) for name in KNOWN for target in ARROWS[name] if room(name) and room(target)]
+    assert [(name, target) for name, target in across if room(name) != room(target)] == []
+
+
+def test_studies_are_found_by_their_files_and_imported_by_no_name():
+    """So nothing fails where one of them is removed."""
+    scripts = {path.name: path for path in (SOURCE.parents[1] / "scripts").glob("*.py")}
+    of_scripts = {name: imports_of(name, KNOWN | scripts) for name in scripts}
+    outside = {name: targets for name, targets in ARROWS.items() if not room(name)} | of_scripts
+    assert [(name, target) for name, targets in outside.items() for target in targets if room(target)] == []
+
+
 def test_planning_reads_a_published_folder_without_torch():
     code = "import sys, twoscale.model.published.folder; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
@@ -107,6 +130,14 @@ def test_planning_reads_a_published_folder_without_torch():
 
 @pytest.mark.parametrize("package", WITHOUT_TORCH)
 def test_a_package_without_torch_imports_none(package):
-    names = [f"twoscale.{name}" for name in KNOWN if name == package or name.startswith(f"{package}.")]
-    code = f"import sys, {', '.join(names)}; sys.exit('torch' in sys.modules)"
+    assert_no_torch([name for name in KNOWN if name == package or name.startswith(f"{package}.")])
+
+
+def test_the_parts_of_studies_that_measure_nothing_import_no_torch():
+    assert_no_torch([name for name in KNOWN if room(name) and name.rpartition(".")[2] in PLAIN_PARTS])
+
+
+def assert_no_torch(names: list[str]) -> None:
+    """Importing these modules does not import torch."""
+    code = f"import sys, {', '.join(f'twoscale.{name}' for name in names)}; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -8,24 +8,9 @@ from matplotlib.colors import to_rgb
 from matplotlib.mathtext import MathTextParser
 from matplotlib.text import Text
 
-from tests.unit import (
-    test_arena,
-    test_calibration,
-    test_controls,
-    test_figures,
-    test_lens,
-    test_path_figures,
-    test_scaling_figures,
-    test_seeds_figure,
-    test_spectrum_tables,
-    test_starts_figure,
-    test_throughput,
-    test_variants_figure,
-)
-from twoscale.figures import scaling, style
-from twoscale.figures.catalogue import FIGURES
+from tests.figures import CATALOGUE, RUN, draw
+from twoscale.figures import style
 
-NAMES = [figure.name for figure in FIGURES]
 PAPER_WIDTH = 7  # inches
 SEVEN, THIRTEEN = ([0, *range(50, 50 + 50 * n, 50)] for n in (7, 13))  # checkpoints
 
@@ -70,30 +55,14 @@ def distance(one, other, vision):
 
 def shades(iterations):
     """Colours of the trained checkpoints."""
-    palette = style.checkpoint_palette(iterations, test_figures.RUN["context"])
+    palette = style.checkpoint_palette(iterations, RUN["context"])
     return [palette[iteration]["color"] for iteration in iterations if iteration > 0]
 
 
 @pytest.fixture(scope="module")
 def figures(tmp_path_factory):
     """Every figure of the catalogue by name, with its final layout."""
-    run = test_figures.RUN
-    folder = tmp_path_factory.mktemp("figures")
-    drawn = {name: test_figures.draw(name, folder) for name in test_figures.ALL} | {
-        "scaling": scaling.draw(test_scaling_figures.scaling_table(), mean_loops=3, **run),
-        "controls": test_controls.draw(folder),
-        "calibration": test_calibration.draw(),
-        "lens": test_lens.draw(steps=(0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)),
-        "throughput": test_throughput.draw(),
-        "pareto": test_scaling_figures.pareto_figure(("fixed", "kl", "cosine", "mine")),
-        "arena": test_arena.draw(),
-        "path_types": test_path_figures.draw_types(),
-        "path_independence": test_path_figures.draw_independence(q05=0.0),
-        "spectrum": test_spectrum_tables.draw(),
-        "variants": test_variants_figure.draw(),
-        "seeds": test_seeds_figure.draw(),
-        "starts": test_starts_figure.draw(groups=("4", "5-6", "7")),
-    }
+    drawn = {name: draw(name, tmp_path_factory.mktemp(name)) for name in CATALOGUE}
     for figure in drawn.values():
         with style.look():
             figure.draw_without_rendering()
@@ -108,7 +77,7 @@ def letters(text):
     return [glyph[1] for glyph in parsed.glyphs]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", CATALOGUE)
 def test_no_letter_of_a_figure_in_the_width_of_a_paper_is_smaller_than_six_points(name, figures):
     assert figures[name].get_figwidth() <= PAPER_WIDTH
     texts = [text for text in figures[name].findobj(Text) if text.get_visible() and text.get_text().strip()]
@@ -117,7 +86,7 @@ def test_no_letter_of_a_figure_in_the_width_of_a_paper_is_smaller_than_six_point
     assert not small
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", CATALOGUE)
 def test_labels_of_ticks_do_not_touch(name, figures):
     for axes in figures[name].axes:
         for axis, (low, high) in ((axes.xaxis, ("x0", "x1")), (axes.yaxis, ("y0", "y1"))):
@@ -130,10 +99,10 @@ def test_labels_of_ticks_do_not_touch(name, figures):
 @pytest.mark.parametrize("iterations", [(0, 50, 100, 200, 400, 600, 800, 1000), THIRTEEN, range(0, 60_001, 5000), (7,)])
 def test_labels_of_the_axis_of_iterations_do_not_touch_in_the_narrowest_panel(iterations):
     with style.look():
-        figure = style.new_figure(style.DOUBLE, 2, test_figures.RUN["context"])
+        figure = style.new_figure(style.DOUBLE, 2, RUN["context"])
         axes = figure.subplots(1, 3)[0]
         axes.set_ylabel("label")
-        places = style.scale_iterations(axes, list(iterations), test_figures.RUN["context"])
+        places = style.scale_iterations(axes, list(iterations), RUN["context"])
         figure.draw_without_rendering()
         boxes = [label.get_window_extent() for label in axes.get_xticklabels()]
     assert list(places) == sorted(iterations)

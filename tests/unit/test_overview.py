@@ -1,14 +1,14 @@
 """The overview of a run: verdicts with the values that they rest on, and sentences for the captions."""
 
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from twoscale import command
 from twoscale.analysis import overview
+from twoscale.figures.catalogue import figures
 
-ROOT = Path(__file__).parents[2]
 STATE = "first_state"
 
 
@@ -46,7 +46,7 @@ def judged():
 def shown(tmp_path):
     picture = tmp_path / "fig2.svg"
     picture.write_text("<svg/>" * 20_000)
-    return overview.Shown("fig2", "Fig. 2 <drift>", [6], picture)
+    return overview.Shown("fig2", "Fig. 2 <drift>", [6], "", picture)
 
 
 def test_a_claim_shows_the_values_that_decide_it_with_intervals_and_bounds(judged):
@@ -62,39 +62,15 @@ def test_a_claim_that_is_not_asked_has_a_verdict_and_no_values(judged):
 
 
 def test_a_figure_has_the_sentences_of_its_claims_and_of_its_table(judged, shown):
-    (sentence,) = overview.sentences(shown, judged, {})
+    (sentence,) = overview.sentences(shown, judged, None)
     assert sentence.startswith("Claim 6, Jumps between groups are larger than loop steps: holds; DLR, last: 20 ")
-    table = pd.DataFrame({"iteration": [10, 20, 30], "held_out_loss": [5.0, 4.5, None]})
-    training = overview.Shown("training", "Training", [], shown.picture)
-    assert overview.sentences(training, judged, {"training": table}) == [
-        "Held-out loss 4.500 nats per token after 20 iterations."
-    ]
+    assert overview.sentences(shown, judged, "Measured.") == ["Measured.", sentence]
 
 
-def test_the_job_of_the_overview_reads_every_table_that_has_a_sentence():
-    rules = (ROOT / "workflow/rules/report.smk").read_text()
-    rule = rules[rules.index("rule write_overview:") : rules.index("rule write_table_page:")]
-    assert {name for name in overview.NUMBERS if f'"{name}"' not in rule} == set()
-
-
-def test_supplementary_figures_say_what_the_last_checkpoint_shows():
-    last = {"run": "a", "iteration": [0, 20, 20]}
-    scaling = pd.DataFrame(last | {"loops": [1, 4, 1], "ppl": [9.0, 2.0, 3.0]})
-    assert overview.NUMBERS["scaling"](scaling) == "Perplexity at the last checkpoint: 3 at 1 loops, 2 at 4 loops."
-    lens = {"k": [3, 24, 24], "group": "5-6", "lost_since_mean": [None, 0.01, 0.03], "tokens": [9, 100, 300]}
-    sentence = overview.NUMBERS["lens"](pd.DataFrame({"run": "a"} | lens))
-    assert sentence.endswith("that are lost at 24 loops, of all tokens: 2.5 % (group 5–6).")
-    means = {"model": ["looped", "flops", "flops"], "seed": [None, None, 7], "difference": [0.0, -0.25, 9.0]}
-    ends = {"difference_low": [0.0, -0.5, 8.0], "difference_high": [0.0, 0.125, 10.0]}
-    sentence = overview.NUMBERS["controls"](pd.DataFrame(means | ends))
-    assert sentence.endswith("per token: -0.250 [-0.500, +0.125] with the same training FLOPs.")
-    kinds = {"group": ["2", "2-3", "2-3"], "path_type": ["sliding", "orbiting", "converging"], "share": [1, 0.25, 0.75]}
-    sentence = overview.NUMBERS["path_types"](pd.DataFrame(last | kinds))
-    assert sentence == "At the last checkpoint, group 2–3: 25.0 % orbiting, 75.0 % converging."
-    noise = {"group": "all", "measure": ["agreement", "agreement", "distance_relative"]}
-    noise |= {"mean": [0, 0.75, 0], "q50": [0, 0, 0.5]}
-    sentence = overview.NUMBERS["path_independence"](pd.DataFrame(last | noise))
-    assert "median relative distance 0.5, another prediction for 25 % of the tokens" in sentence
+@pytest.mark.parametrize("figure", [figure for figure in figures() if figure.sentence], ids=lambda figure: figure.name)
+def test_a_figure_with_a_sentence_has_a_function_for_it_and_a_table_of_its_name(figure):
+    assert callable(command.function(figure.sentence))
+    assert figure.inputs[figure.name] == f"tables/{figure.name}.parquet"
 
 
 def test_the_page_has_a_row_per_claim_and_the_picture_of_each_figure(judged, shown):

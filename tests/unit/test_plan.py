@@ -12,16 +12,16 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests import small
-from tests.small import model_config, train_config
+from tests.small import model_config, tiny, train_config
 from twoscale import config, tables
+from twoscale.discovery import study_parts
 from twoscale.dynamics import measures, path_types  # noqa: F401 (path_types registers the measures of paths)
-from twoscale.exits.calibration import Cost, search_paths
 from twoscale.exits.criteria import CRITERIA, make_criterion
 from twoscale.exits.decoder import Decoder
-from twoscale.exits.lens import measure_lens
 from twoscale.model import flops
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import LoopedTransformer, initialise
+from twoscale.training import analyses
 from twoscale.training import plan as plans
 from twoscale.training.trainer import draw_loops
 
@@ -105,16 +105,6 @@ def test_the_count_by_default_is_that_of_causal_pairs_and_a_whole_backward_pass_
 def test_the_bytes_of_a_number_are_those_of_numpy():
     others = {"string": 4, "bfloat16": torch.bfloat16.itemsize}
     assert {name: np.dtype(name).itemsize for name in flops.BYTES if name not in others} | others == flops.BYTES
-
-
-def test_the_lens_costs_at_most_what_is_planned_and_not_much_less():
-    run = tiny()
-    model = initialise(run.model, 1).requires_grad_(False)
-    text = small.held_out(torch.zeros(2, run.model.context_length, dtype=torch.int64))
-    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
-        list(measure_lens(small.checkpoint(model), text, run))
-    once, twice = (plans.analyses(tiny(lens={"tokens": 32 * count}), True).parallel_flops for count in (2, 4))
-    assert 0.8 * (twice - once) < counter.get_total_flops() < 1.1 * (twice - once)
 
 
 def test_the_mean_cost_is_that_of_the_loop_counts_drawn():
@@ -208,7 +198,7 @@ def test_the_presets_of_published_models_have_as_many_weights_as_the_repositorie
 
 
 def test_the_plan_knows_which_criteria_read_predictions():
-    assert {name for name, criterion in CRITERIA.items() if criterion.needs_readout} == plans.READS_PREDICTIONS
+    assert {name for name, criterion in CRITERIA.items() if criterion.needs_readout} == analyses.READS_PREDICTIONS
 
 
 def test_the_plan_of_a_published_model_is_that_of_its_weights_and_loops():
@@ -250,47 +240,28 @@ def test_layers_of_the_user_keep_the_null_that_removes_a_criterion(tmp_path):
     assert criteria["cosine"].thresholds == (1e-3,)
 
 
-def tiny(**sections):
-    (run,) = config.runs({"preset": "tiny"} | sections).values()
-    return run
+def test_the_probe_is_counted_where_it_is_a_criterion():
+    criteria = ({"kl": {"thresholds": [0.1]}}, {"kl": {"thresholds": [0.1]}, "probe": {"thresholds": [0.5]}})
+    without, fitted = (analyses.analyses(tiny(exits={"criteria": each}), True).parallel_flops for each in criteria)
+    assert without < fitted
 
 
-@pytest.mark.parametrize("groups", [1, 2, 3])
-@pytest.mark.parametrize("thresholds", [2, 3, 5])
-def test_the_search_of_thresholds_measures_at_most_what_is_planned(thresholds, groups):
-    measured = []
-
-    def measure(point):
-        """Lower thresholds of the grid cost more evaluations; nothing is lost, so paths go on to their end."""
-        measured.append(point)
-        return Cost(0.0, tuple(float(thresholds - threshold) for threshold in point))
-
-    paths = search_paths(range(thresholds), groups, measure, end=1.0)
-    search, points = plans.calibration_points(thresholds, groups)
-    assert len(measured) <= search
-    assert len({point for path in paths.values() for point in path}) <= points
-
-
-def test_calibration_and_probe_are_counted():
-    one, two, probe = (
-        plans.analyses(tiny(calibration={"criteria": criteria}), supplementary=True).parallel_flops
-        for criteria in (
-            {"kl": {"thresholds": [0.1]}},
-            {"kl": {"thresholds": [0.1, 0.2]}},
-            {"kl": {"thresholds": [0.1]}, "probe": {"thresholds": [0.5]}},
-        )
-    )
-    assert one < min(two, probe)
+def test_the_studies_cost_at_least_what_each_of_them_does():
+    run = tiny()
+    costs = [part.cost(run) for part in study_parts("plan").values()]
+    whole = analyses.analyses(run, supplementary=True)
+    assert whole.parallel_flops >= sum(cost.flops for cost in costs)
+    assert whole.decoded_tokens == sum(cost.tokens for cost in costs)
 
 
 def test_analyses_are_counted_at_every_checkpoint():
     once, twice = tiny(), tiny(train={"iterations": 40, "lr_decay_iterations": 40})
     for supplementary in (False, True):
-        few, many = (plans.analyses(run, supplementary) for run in (once, twice))
+        few, many = (analyses.analyses(run, supplementary) for run in (once, twice))
         assert few.parallel_flops < many.parallel_flops < 2 * few.parallel_flops
         assert few.decoded_tokens == many.decoded_tokens
     trajectories = 4 * 32 * flops.flops_per_token(once.model, [6, 6]).forward  # 128 tokens
-    more = plans.analyses(twice, False).parallel_flops - plans.analyses(once, False).parallel_flops
+    more = analyses.analyses(twice, False).parallel_flops - analyses.analyses(once, False).parallel_flops
     assert more == pytest.approx(2 * trajectories)
 
 

@@ -23,8 +23,9 @@ from twoscale import tables, workflow
 from twoscale.analysis import snapshot
 from twoscale.analysis.release import MAX_MANIFEST, Release
 from twoscale.config import DownloadConfig, preset
+from twoscale.discovery import study_parts
 from twoscale.errors import InputError
-from twoscale.figures.catalogue import FIGURES
+from twoscale.figures.catalogue import Figure, figures, table
 
 ONCE = DownloadConfig(retries=0, delay=0.0, max_delay=0.0, timeout=5.0)
 LOOPS = "tiny/tables/training_loops.parquet"
@@ -161,19 +162,16 @@ def test_a_column_of_lists_is_refused(tmp_path):
 def test_a_config_of_very_many_runs_is_refused_before_they_are_planned(tmp_path):
     folder = release(tmp_path, config=config_of(seeds=list(range(3000))))
     refused(lambda: runs(folder), r"manifest\.json: found \d+ combinations of seeds .*, expected at most 2000")
-    starts = config_of()["starts"] | {"shares": [i / 3000 for i in range(3000)]}
-    folder = release(tmp_path / "starts", config=config_of(seeds=[], starts=starts))
-    refused(lambda: runs(folder), r"manifest\.json: found \d+ combinations of seeds .*, expected at most 2000")
 
 
 def test_a_release_may_have_as_many_combinations_as_the_limit_says(tmp_path, monkeypatch):
-    monkeypatch.setattr("twoscale.analysis.release.MAX_COMBINATIONS", 3 * (1 + 2 + 4))
-    config = config_of()
-    config["variants"] |= {"sandwich": ["branch"], "adapter_init": ["random", "blend"], "state_init": ["noise"]}
-    config["starts"] |= {"shares": [0.0, 1.0], "state_init": ["noise", "zero"], "sandwich": ["branch"]}
+    studies, config = study_parts("runs"), config_of()
+    monkeypatch.setattr("twoscale.analysis.release.MAX_COMBINATIONS", 3 * (1 + len(studies)))
+    for study in studies:
+        config[study] = {k: value[:1] if isinstance(value, list) else value for k, value in config[study].items()}
     assert runs(release(tmp_path / "three", config=config | {"seeds": [1, 2, 3]})).selected == "tiny"
     folder = release(tmp_path / "four", config=config | {"seeds": [1, 2, 3, 4]})
-    refused(lambda: runs(folder), "found 28 combinations")
+    refused(lambda: runs(folder), f"found {4 * (1 + len(studies))} combinations")
 
 
 def bomb(kind: str) -> bytes:
@@ -298,8 +296,8 @@ def test_the_config_is_that_of_the_manifest_with_the_users_figures(tmp_path):
 
 def test_figures_read_released_tables_and_those_without_are_left_out(tmp_path):
     mine = runs(release(tmp_path))
-    by_name = {figure.name: figure for figure in FIGURES}
-    assert mine.figure_inputs(by_name["training"]) == {
+    by_name = {figure.name: figure for figure in figures()}
+    assert mine.figure_inputs(Figure("mine", table("training", "training_loops"))) == {
         "training": [f"results/released/{TRAINING}"],
         "training_loops": [f"results/released/{LOOPS}"],
     }

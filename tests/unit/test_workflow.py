@@ -17,15 +17,17 @@ from humanfriendly import parse_size
 from tests.published import write_folder
 from twoscale import workflow
 from twoscale.analysis.claims import CLAIMS
-from twoscale.config import STUDIES, ModelConfig, modules_of_model, modules_of_tokenizer
-from twoscale.config.sections import key
+from twoscale.config import ModelConfig, modules_of_model, modules_of_tokenizer
+from twoscale.config.types import key
 from twoscale.data import model_files, source_files
+from twoscale.discovery import study_parts
 from twoscale.errors import InputError
-from twoscale.figures.catalogue import FIGURES, Figure, table
+from twoscale.figures.catalogue import Figure, figures, table
 from twoscale.model.flops import parameters
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "scripts"
+STUDIES = list(study_parts("runs"))  # those with runs
 
 
 def runs(**config):
@@ -49,8 +51,8 @@ def test_the_selected_run_comes_first_then_further_runs_then_studies():
     names = list(runs(run="mine", runs={"other": {"seed": 2}}))
     assert names[:2] == ["mine", "other"]
     studies = [name.partition("/")[0] for name in names[2:]]
-    assert list(dict.fromkeys(studies)) == [*STUDIES, "controls"]
-    for study in [*STUDIES, "controls"]:
+    assert list(dict.fromkeys(studies)) == STUDIES
+    for study in STUDIES:
         assert runs(run="mine").study(study) == [name for name in names if name.startswith(f"{study}/")] != []
 
 
@@ -109,13 +111,6 @@ def test_a_pattern_is_filled_in_at_every_checkpoint_with_or_without_the_untraine
     every = runs().at_checkpoints(pattern)(of())
     assert every == [f"results/tiny/x/iteration_0000{number}.parquet" for number in ("00", "10", "20")]
     assert runs().at_checkpoints(pattern, untrained=False)(of()) == every[1:]
-
-
-def test_the_spectrum_is_that_of_every_checkpoint_or_of_the_last():
-    pattern = "results/{run}/x/iteration_{iteration}.parquet"
-    every = runs().at_checkpoints(pattern)(of())
-    assert runs().at_spectrum_checkpoints(pattern)(of()) == every
-    assert runs(spectrum={"checkpoints": "last"}).at_spectrum_checkpoints(pattern)(of()) == every[-1:]
 
 
 def test_a_table_that_exists_is_read_without_being_an_input(tmp_path, monkeypatch):
@@ -259,14 +254,14 @@ def test_a_job_of_a_published_model_asks_for_the_memory_of_its_weights(monkeypat
 
 
 @pytest.mark.parametrize(
-    ("figure", "reason"),
-    [("training", "has a published model"), ("path_independence", "has a model without noise")],
+    ("needs", "reason"), [("training", "has a published model"), ("noise", "has a model without noise")]
 )
-def test_a_figure_that_a_published_model_does_not_have_is_refused_in_one_sentence(ouro, figure, reason):
+def test_a_figure_that_a_published_model_does_not_have_is_refused_in_one_sentence(ouro, needs, reason):
     mine = runs(model=ouro)
-    assert f"results/{figure}.pdf" not in mine.figure_files("supplementary")
-    inputs = mine.figure_inputs(next(row for row in FIGURES if row.name == figure))
-    with pytest.raises(InputError, match=f"results/{figure}.pdf: run tiny {reason}"):
+    mine.figures.append(Figure("mine", table("training"), **{needs: True}))
+    assert "results/mine.pdf" not in mine.figure_files("supplementary")
+    inputs = mine.figure_inputs(mine.figures[-1])
+    with pytest.raises(InputError, match=f"results/mine.pdf: run tiny {reason}"):
         next(iter(inputs.values()))(of())
 
 
@@ -284,13 +279,13 @@ def test_a_folder_or_repository_that_cannot_be_planned_is_refused_in_one_sentenc
 
 
 def test_a_slice_is_one_canonical_string_of_sections_scalars_and_derived_values():
-    param = runs().slice("run", "seed", "device", "scaling", exits=lambda config: config.dense_exits)
+    param = runs().slice("run", "seed", "device", "scaling", exits=lambda config: config.exit_grids["exit"])
     text = param(of())
     values = json.loads(text)
     assert text == workflow.canonical_json(values)
     assert list(values) == ["device", "exits", "run", "scaling", "seed"]
     assert (values["run"], values["device"]) == ("tiny", "cpu")
-    assert values["exits"]["criteria"]["fixed"]["thresholds"] == [1, 2, 4, 6]
+    assert values["exits"]["criteria"]["fixed"]["thresholds"] == [6]
     assert param(SimpleNamespace()) == text  # without a wildcard: the selected run
 
 
@@ -323,26 +318,12 @@ def test_a_job_of_one_criterion_depends_on_that_criterion_alone(tmp_path):
     (tmp_path / "mine.py").write_text("Mine = 1")
     mine = {"thresholds": [1.0], "file": str(tmp_path / "mine.py"), "class": "Mine"}
     both = runs(), runs(exits={"criteria": {"mine": mine}})
-    for grid, name in (("exit", "kl"), ("pareto", "step_norm"), ("calibration", "kl")):
+    for grid, exits in both[0].config.exit_grids.items():
+        name = next(name for name in exits.criteria if name != "fixed")
         before, after = (some.exit_slice()(of(grid=grid, criterion=name)) for some in both)
         assert before == after
         assert list(json.loads(after)["exits"]["criteria"]) == [name]
     assert both[0].exit_slice("exit")(of()) != both[1].exit_slice("exit")(of())
-    uniform = json.loads(both[1].exit_slice("pareto", "fixed")(of()))
-    assert uniform["exits"]["criteria"] == {"fixed": {"thresholds": [1, 2, 4, 6]}}
-
-
-def test_a_calibration_depends_on_its_grid_and_on_no_promise():
-    def job(**sections):
-        derived = {"sequences": lambda config: config.calibration_sequences}
-        return runs(**sections).exit_slice("calibration", **derived)(of(criterion="kl"))
-
-    assert json.loads(job())["exits"]["criteria"] == {"kl": {"thresholds": [0.001, 0.01, 0.1]}}
-    assert json.loads(job())["sequences"] == 32
-    assert job() == job(promises={"nats": [0.5], "unit": "document"})
-    assert job() == job(calibration={"criteria": {"step_norm": {"thresholds": [2.0]}}})
-    assert job() != job(calibration={"criteria": {"kl": {"thresholds": [0.5]}}})
-    assert job() != job(calibration={"tokens": 512})
 
 
 def test_every_criterion_has_its_file_in_the_order_of_the_slices(tmp_path):
@@ -352,7 +333,7 @@ def test_every_criterion_has_its_file_in_the_order_of_the_slices(tmp_path):
     pattern = "results/{run}/{grid}/{criterion}"
     of_all = several.each_criterion(pattern)(of(grid="exit"))
     assert of_all == [f"results/tiny/exit/{name}" for name in ("b", "fixed", "kl", "step_norm")]
-    assert several.each_criterion(pattern, "pareto", of_users=True)(of()) == ["results/tiny/pareto/b"]
+    assert several.each_criterion(pattern, "exit", of_users=True)(of()) == ["results/tiny/exit/b"]
     assert runs().each_criterion(pattern, "exit", of_users=True)(of()) == []
     slice_of_all = json.loads(several.exit_slice("exit")(of()))
     assert [f"results/tiny/exit/{name}" for name in slice_of_all["exits"]["criteria"]] == of_all
@@ -360,16 +341,15 @@ def test_every_criterion_has_its_file_in_the_order_of_the_slices(tmp_path):
 
 def test_the_probe_is_an_input_only_where_its_criterion_is_measured():
     probed = runs(exits={"criteria": {"probe": {"thresholds": [0.5]}}})
-    for grid in ("exit", "pareto"):  # criteria of exits are on both grids
-        assert probed.probe_file(grid)(of()) == "results/tiny/probe.safetensors"
-        assert runs().probe_file(grid)(of()) == []
+    assert probed.probe_file("exit")(of()) == "results/tiny/probe.safetensors"
+    assert runs().probe_file("exit")(of()) == []
     assert probed.probe_file()(of(grid="exit", criterion="probe")) == "results/tiny/probe.safetensors"
     assert probed.probe_file()(of(grid="exit", criterion="kl")) == []
 
 
 def test_the_pattern_of_criteria_matches_those_of_all_runs(tmp_path):
     several = runs(runs={"other": {"exits": {"criteria": {"cosine": {"thresholds": [0.1]}}}}})
-    assert {*several.criterion_pattern.split("|")} >= {"fixed", "argmax_stability", "cosine"}
+    assert {*several.criterion_pattern.split("|")} >= {"fixed", "kl", "cosine"}
     assert not re.fullmatch(several.criterion_pattern, "mine")
 
 
@@ -530,13 +510,12 @@ def test_a_training_job_asks_for_memory_to_load_a_model_that_is_divided():
     assert divided.training_memory(of(), 3) == 3 * (16000 + one)
 
 
-@pytest.mark.parametrize(("cores", "exit_grid", "pareto_grid"), [(None, 1, 1), (2, 1, 1), (11, 2, 2), (32, 8, 6)])
-def test_the_quality_jobs_of_all_criteria_share_the_cores(cores, exit_grid, pareto_grid):
-    """The tiny preset has four criteria on the grid exit and five on the grid pareto."""
+@pytest.mark.parametrize(("cores", "threads"), [(None, 1), (2, 1), (11, 2), (32, 8)])
+def test_the_quality_jobs_of_all_criteria_share_the_cores(cores, threads):
+    """The tiny preset has four criteria on the grid exit."""
     project = runs()
-    assert [len(grid.criteria) for grid in (project.config.exits, project.config.dense_exits)] == [4, 5]
-    assert project.exit_threads(cores)(of(grid="exit")) == exit_grid
-    assert project.exit_threads(cores, "pareto")(of()) == pareto_grid
+    assert len(project.config.exits.criteria) == 4
+    assert project.exit_threads(cores)(of(grid="exit")) == project.exit_threads(cores, "exit")(of()) == threads
 
 
 def test_memory_and_time_grow_with_the_attempt_and_further_resources_are_kept():
@@ -549,18 +528,20 @@ def test_memory_and_time_grow_with_the_attempt_and_further_resources_are_kept():
 
 # --- figures
 
+BY_NAME = {figure.name: figure for figure in figures()}
 
-def test_a_figure_reads_its_tables_of_the_selected_run_or_of_all_variants():
+
+def test_a_figure_reads_its_tables_of_the_selected_run_or_of_all_runs_of_a_study():
     mine = runs()
-    by_name = {figure.name: figure for figure in FIGURES}
-    assert mine.figure_inputs(by_name["fig1"]) == {"state_paths": ["results/tiny/tables/state_paths.parquet"]}
-    assert mine.figure_inputs(by_name["pareto"])["exit_loops"] == ["results/tiny/tables/pareto_loops.parquet"]
-    drift = mine.figure_inputs(by_name["variants"])["drift"]
-    assert drift == [f"results/{run}/tables/drift.parquet" for run in mine.study("variants")]
+    assert mine.figure_inputs(BY_NAME["fig1"]) == {"state_paths": ["results/tiny/tables/state_paths.parquet"]}
+    of_files = Figure("mine", table(exit_loops="other_loops"))
+    assert mine.figure_inputs(of_files)["exit_loops"] == ["results/tiny/tables/other_loops.parquet"]
+    for study in STUDIES:
+        drift = mine.figure_inputs(Figure("mine", table("drift"), study=study))["drift"]
+        assert drift == [f"results/{run}/tables/drift.parquet" for run in mine.study(study)]
 
 
 def test_the_curves_read_the_tables_of_all_seeds_only_where_the_band_is_asked_for():
-    by_name = {figure.name: figure for figure in FIGURES}
     both = ["results/tiny/tables/loop_metrics.parquet", "results/tiny-seed7/tables/loop_metrics.parquet"]
     for config, wanted in (
         ({"seeds": [7]}, both[:1]),
@@ -568,30 +549,9 @@ def test_the_curves_read_the_tables_of_all_seeds_only_where_the_band_is_asked_fo
         ({"seeds": [7], "figures": {"seed_band": True}}, both),
     ):
         mine = runs(**config)
-        assert mine.figure_inputs(by_name["fig3"])["loop_metrics"] == wanted
-        assert mine.caption(by_name["fig3"])(of(), None)["band"] == ("1337\\, 7" if wanted == both else "")
-        assert len(mine.figure_inputs(by_name["fig4"])["exit_quality"]) == 1
-
-
-def test_the_tables_of_all_seeds_are_refused_in_one_sentence_where_there_is_one():
-    assert runs(seeds=[1337, 7]).at_seeds("drift")(of()) == [
-        "results/tiny/tables/drift.parquet",
-        "results/tiny-seed7/tables/drift.parquet",
-    ]
-    for seeds in ([], [1337]):
-        with pytest.raises(InputError, match=r"^results/seeds\.md: run tiny has one seed, expected further ones"):
-            runs(seeds=seeds).at_seeds("drift")(of())
-    with pytest.raises(InputError, match=r"^results/seeds\.md: run tiny has no looped groups"):
-        runs(seeds=[7], model={"groups": []}).at_seeds("drift")(of())
-
-
-def test_the_report_has_the_figure_of_the_seeds_only_where_there_are_several(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    seeds = tmp_path / "results" / "tiny" / "tables" / "seeds.parquet"
-    seeds.parent.mkdir(parents=True)
-    seeds.touch()
-    assert "results/seeds.svg" not in runs().report_pictures(of())
-    assert "results/seeds.svg" in runs(seeds=[7]).report_pictures(of())
+        assert mine.figure_inputs(BY_NAME["fig3"])["loop_metrics"] == wanted
+        assert mine.caption(BY_NAME["fig3"])(of(), None)["band"] == ("1337\\, 7" if wanted == both else "")
+        assert len(mine.figure_inputs(BY_NAME["fig4"])["exit_quality"]) == 1
 
 
 def test_the_name_of_a_text_is_one_line_without_controls():
@@ -603,8 +563,7 @@ def test_the_name_of_a_text_is_one_line_without_controls():
 
 def test_a_figure_is_told_its_runs_text_loops_and_values():
     mine = runs()
-    fig1, variants = (next(figure for figure in FIGURES if figure.name == name) for name in ("fig1", "variants"))
-    assert json.loads(mine.figure_slice(fig1)({})) == {
+    assert json.loads(mine.figure_slice(BY_NAME["fig1"])({})) == {
         "run": "tiny",
         "runs": ["tiny"],
         "text": "Python documentation",
@@ -612,47 +571,6 @@ def test_a_figure_is_told_its_runs_text_loops_and_values():
         "loops": mine.config.trajectories.loops,
         "values": {"tokens": mine.config.figures.fig1_tokens},
     }
-    assert json.loads(mine.figure_slice(variants)({}))["runs"] == mine.study("variants")
-
-
-def test_a_figure_that_compares_the_runs_of_a_study_reads_one_table_and_quotes_their_config():
-    mine = runs(starts={"overrides": {"train": {"iterations": 10}}})
-    starts = next(figure for figure in FIGURES if figure.name == "starts")
-    assert mine.figure_inputs(starts) == {"starts": ["results/tiny/tables/starts.parquet"]}
-    assert json.loads(mine.figure_slice(starts)({}))["runs"] == ["tiny"]
-    assert mine.caption(starts)(of(), output=None)["iterations"] == 10
-
-
-def test_the_runs_of_the_starts_are_labelled_in_the_order_of_their_tables():
-    mine = runs(seeds=[5], starts={"shares": [0.25]})
-    assert mine.study_tables("starts", "training") == [
-        f"results/{run}/tables/training.parquet" for run in mine.study("starts")
-    ]
-    labels = mine.start_labels(mine.config)
-    assert [(label["share"], label["seed"]) for label in labels] == [(0.25, 1337), (0.25, 5), (None, 1337), (None, 5)]
-    assert {(label["state_init"], label["sandwich"]) for label in labels} == {("noise", "post_residual")}
-
-
-@pytest.mark.parametrize(
-    ("user", "problem"),
-    [
-        ({"model": {"groups": []}}, "has 0 looped groups, expected at least 1"),
-        (
-            {"model": {"injection": "none", "state_init": "input"}, "variants": {"state_init": ["input"]}},
-            "has a model without a projection, expected model.injection: projection",
-        ),
-    ],
-)
-def test_a_run_that_has_no_starts_says_why(user, problem):
-    mine = runs(**user)
-    assert mine.figure_files("starts") == []
-    starts = next(figure for figure in FIGURES if figure.name == "starts")
-    for refuse, name in (
-        (mine.study_tables("starts", "training"), "md"),
-        (mine.figure_inputs(starts)["starts"], "pdf"),
-    ):
-        with pytest.raises(InputError, match=rf"results/starts\.{name}: run tiny {problem}\."):
-            refuse(of())
 
 
 @pytest.mark.parametrize(("groups", "missing"), [([[2], [3]], []), ([[2]], []), ([], [f"fig{n}" for n in range(1, 6)])])
@@ -660,11 +578,11 @@ def test_targets_have_the_figures_that_the_groups_allow(groups, missing):
     mine = runs(model={"groups": groups})
     names = [Path(file).stem for file in mine.figure_files("all")]
     assert names == [f"fig{n}" for n in range(1, 6) if f"fig{n}" not in missing]
-    assert "results/training.pdf" in mine.figure_files("supplementary")
     assert mine.results(of()) == mine.figure_files("all") + (["results/claims.md"] if groups else [])
 
 
-def test_a_stage_can_append_a_figure():
+def test_a_stage_can_append_a_figure(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     mine = runs()
     mine.figures.append(Figure("mine", table("loop_metrics")))
     assert mine.figure_files("supplementary")[-1] == "results/mine.pdf"
@@ -676,12 +594,12 @@ def test_a_stage_can_append_a_figure():
         "held_out": None,
         "results": "",
     }
-    assert len(runs().figures) == len(FIGURES)
+    assert len(runs().figures) == len(figures())
 
 
 def test_captions_have_the_counts_of_held_out_documents_once_the_tokens_are_there(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    caption = runs().caption(FIGURES[0])
+    caption = runs().caption(figures()[0])
     assert caption(of(), None)["held_out"] is None
     counts = {"documents": 9, "dropped_documents": 2}
     path = tmp_path / "results" / "tiny" / "data" / "tokens.json"
@@ -709,13 +627,13 @@ def test_captions_have_the_results_of_their_figure_as_text_without_markup(tmp_pa
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({"fig1": ["holds; step_norm: 2 *"], "fig2": []}))
     mine = runs()
-    captions = {figure.name: mine.caption(figure)(of(), output=None) for figure in FIGURES}
+    captions = {figure.name: mine.caption(figure)(of(), output=None) for figure in figures()}
     assert captions["fig1"]["results"].endswith("\n\n- holds\\; step\\_norm\\: 2 \\*")
-    assert captions["fig2"]["results"] == captions["scaling"]["results"] == ""
+    assert {captions[name]["results"] for name in captions if name != "fig1"} == {""}
 
 
 def test_the_params_that_a_report_prints_do_not_repeat_the_values_of_a_caption():
-    caption = runs().caption(FIGURES[0])(of(), output=None)
+    caption = runs().caption(figures()[0])(of(), output=None)
     assert f"{caption}" == "(see the description)"
     assert caption["run"] == "tiny"
 
@@ -725,26 +643,17 @@ def test_the_report_has_the_figures_of_the_paper_and_those_whose_tables_exist(tm
     mine = runs()
     paper = [f"results/fig{number}.svg" for number in range(1, 6)]
     assert mine.report_pictures(of()) == paper
-    assert mine.report_table("scaling")(of()) == []
-    scaling = tmp_path / "results" / "tiny" / "tables" / "scaling.parquet"
-    scaling.parent.mkdir(parents=True)
-    scaling.touch()
-    assert mine.report_pictures(of()) == [*paper, "results/scaling.svg"]
-    assert mine.report_table("scaling")(of()) == ["results/tiny/tables/scaling.parquet"]
+    mine.figures.append(Figure("mine", table("mine"), title="A figure"))
+    assert mine.report_table("mine")(of()) == []
+    of_figure = tmp_path / "results" / "tiny" / "tables" / "mine.parquet"
+    of_figure.parent.mkdir(parents=True)
+    of_figure.touch()
+    assert mine.report_pictures(of()) == [*paper, "results/mine.svg"]
+    assert mine.report_table("mine")(of()) == ["results/tiny/tables/mine.parquet"]
     listed = json.loads(mine.overview_slice(of()))["report_figures"]
-    assert [figure["title"] for figure in listed][-2:] == [
-        "Fig. 5, angles over all loop steps",
-        "Quality against loops",
-    ]
+    assert [figure["title"] for figure in listed][-2:] == ["Fig. 5, angles over all loop steps", "A figure"]
 
 
 def test_figures_name_claims_that_exist():
     known = {claim.number for claim in CLAIMS}
-    assert {claim for figure in FIGURES for claim in figure.claims} <= known
-
-
-def test_controls_are_compared_after_their_last_iteration():
-    mine = runs(run="mine", train={"checkpoint_every": 5})
-    trained = [model for model in mine.compared() if model["model"] != "untrained"]
-    assert {model["iteration"] for model in trained} == {mine.config.train.iterations}
-    assert len(mine.iterations("mine")) > 2
+    assert {claim for figure in figures() for claim in figure.claims} <= known

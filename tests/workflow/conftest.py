@@ -13,6 +13,7 @@ import yaml
 
 from tests.workflow.dry_run import dry_run
 from twoscale.analysis.crate import CODE, NOT_CODE
+from twoscale.workflow import Runs
 
 ROOT = Path(__file__).parents[2]
 PARTS = (*CODE, "config")
@@ -21,16 +22,12 @@ TARGETS = {
     "all",
     "default",
     "supplementary",
-    "variants",
-    "starts",
-    "controls",
     "text",
     "report_pages",
-    "explore",
-    "seeds",
     "snapshot",
     "release",
     "rocrate",
+    *Runs({"preset": "tiny"}, ROOT / "scripts").study_targets,
 }
 
 # One long segment with partial states every few iterations, its checkpoint and its partial state.

@@ -56,16 +56,6 @@ def test_training_on_several_nodes_asks_for_the_share_of_each_node(fresh):
     ]
 
 
-def test_the_pareto_benchmark_asks_for_what_the_exit_benchmark_asks_for(fresh):
-    fresh.configure(preset="paper")
-    asked = resources(fresh.succeed("-n", *CALLS[0], "all", "supplementary").stdout)
-    exits, pareto = asked["benchmark_exits"], asked["benchmark_pareto"]
-    assert exits["cpus_per_task"] == pareto["cpus_per_task"] == "4"
-    assert {key: exits[key] for key in ("mem_mb", "gpu", "gpu_slot")} == {
-        key: pareto[key] for key in ("mem_mb", "gpu", "gpu_slot")
-    }
-
-
 def test_a_run_on_the_cpu_asks_for_no_gpu(fresh):
     asked = resources(fresh.succeed("-n", *CALLS[0]).stdout)
     assert {found["gpu"] for found in asked.values() if "gpu" in found} == {"0"}

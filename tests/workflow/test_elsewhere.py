@@ -3,7 +3,7 @@
 import pytest
 
 from tests.workflow.conftest import ROOT, TARGETS, Project, publish
-from twoscale.figures.catalogue import FIGURES
+from twoscale.figures.catalogue import figures
 
 CONFIG = {"preset": "tiny", "seed": 5}
 FIGURES_AND_MORE = ("all", "supplementary")
@@ -93,8 +93,8 @@ def test_a_missing_image_of_the_container_is_reported_before_any_job(fresh):
 
 def test_every_rule_that_plots_has_a_row_a_module_a_caption_and_a_category(fresh):
     rules = set(fresh.succeed("--list-rules").stdout.split())
-    assert {rule for rule in rules if rule.startswith("plot_")} == {f"plot_{figure.name}" for figure in FIGURES}
-    for figure in FIGURES:
-        assert (ROOT / f"src/twoscale/figures/{figure.name}.py").exists()
-        assert (ROOT / f"workflow/report/{figure.name}.rst").exists()
+    assert {rule for rule in rules if rule.startswith("plot_")} == {f"plot_{figure.name}" for figure in figures()}
+    for figure in figures():
+        assert (ROOT / "src" / f"{figure.module.replace('.', '/')}.py").exists()
+        assert (ROOT / figure.caption_file).exists()
         assert figure.category in ("Figures of the paper", "Supplementary figures")

@@ -12,7 +12,7 @@ def criteria(**thresholds):
     [
         ({"model": {"widht": 32}}, "config key model: unknown key widht"),
         ({"model": {"hidden_size": "wide"}}, "config key model.hidden_size: found 'wide'"),
-        ({"model": {"width": 32}}, "config key model.width: was renamed, expected model.hidden_size"),
+        ({"model": {"width": 32}}, "config key model: unknown key width, expected one of"),
         ({"model": {"num_heads": 3}}, "config key model.num_heads: found 3, expected a divisor"),
         ({"model": {"groups": [[2], [2, 3]]}}, "config key model.groups: found layer 2 in two groups"),
         ({"model": {"groups": [[2, 4]]}}, "config key model.groups: found the group [2, 4]"),

@@ -1,6 +1,7 @@
 """docs/extending.md: every recipe, applied as printed to a copy of the project, works and touches few files."""
 
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ pytestmark = pytest.mark.runs
 PAGE = ROOT / "docs" / "extending.md"
 BLOCK = re.compile(r"^```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TITLE = re.compile(r"(?:#|\{#) (\S+?)(?: \((append|in \w+)\))?(?: #\})?")
+AGREEMENT = "src/twoscale/studies/agreement"
 TINY = ROOT / "workflow" / "presets" / "tiny.yaml"
 
 
@@ -31,6 +33,7 @@ class Block:
         file = project.root / self.path
         if self.place is None:
             assert not file.exists(), f"{self.path} exists already"
+            file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(self.code)
         elif self.place == "append":
             file.write_text(file.read_text() + self.code)
@@ -71,7 +74,7 @@ def table(project: Project, path: str) -> pd.DataFrame:
 
 @pytest.mark.parametrize(
     ("heading", "limit"),
-    [("A measure per loop step", 2), ("An exit criterion", 1), ("A model", 2), ("A stage with a figure", 5)],
+    [("A measure per loop step", 2), ("An exit criterion", 1), ("A model", 2), ("A study", 8)],
 )
 def test_a_recipe_touches_few_files(heading, limit):
     assert 1 <= len(changed(heading)) <= limit
@@ -147,11 +150,22 @@ def test_a_model_trains_a_segment_and_gives_the_table_of_fig3(fresh):
     assert metrics.loc[metrics["measure"] == "step_norm", "mean"].notna().any()
 
 
-def test_a_stage_draws_its_figure_and_belongs_to_the_supplement(editable):
-    apply("A stage with a figure", editable)
-    assert editable.plan("supplementary")["plot_agreement"] == 1
+def test_a_study_is_one_folder():
+    assert {part.rpartition("/")[0] for part in changed("A study")} == {AGREEMENT}
+
+
+def test_a_study_draws_its_figure_and_belongs_to_the_supplement_until_its_folder_is_removed(editable):
+    before = editable.plan("supplementary")
+    apply("A study", editable)
+    added = {"measure_agreement": 1, "compare_agreement": 1, "plot_agreement": 1}
+    assert editable.plan("supplementary") == before | added
     editable.succeed("results/agreement.pdf")
     assert (editable.root / "results/agreement.pdf").read_bytes().startswith(b"%PDF")
     shares = table(editable, "tiny/tables/agreement.parquet")
+    assert set(shares["group"]) == {"2", "3"}
     assert (shares.loc[shares["k"] == 6, "agreement"] == 1).all()
+    sequences = table(editable, "tiny/agreement/sequences.parquet")
+    assert sequences["sequence"].nunique() == 2  # 64 tokens
     assert editable.plan("results/agreement.pdf") == {}
+    shutil.rmtree(editable.root / AGREEMENT)
+    assert editable.plan("supplementary") == before

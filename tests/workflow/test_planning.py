@@ -2,7 +2,6 @@
 
 import subprocess
 
-import pandas as pd
 import pytest
 import yaml
 
@@ -27,6 +26,9 @@ FROM_TRAINING_ON = {
 }
 
 
+PRESETS = "src/twoscale/studies/*/presets.yaml"
+
+
 def sources(project):
     return [
         path
@@ -36,6 +38,7 @@ def sources(project):
             "scripts/**/*.py",
             "src/**/*.py",
             "workflow/**/*.*",
+            PRESETS,
             "profiles/**/*.yaml",
             "envs/*",
         )
@@ -66,7 +69,11 @@ def test_comments_and_docstrings_plan_nothing(editable):
 
 
 def test_the_order_of_keys_plans_nothing(editable):
-    for path in [editable.root / "config.yaml", *editable.root.glob("workflow/presets/*.yaml")]:
+    for path in [
+        editable.root / "config.yaml",
+        *editable.root.glob("workflow/presets/*.yaml"),
+        *editable.root.glob(PRESETS),
+    ]:
         path.write_text(yaml.safe_dump(reversed_keys(yaml.safe_load(path.read_text())), sort_keys=False))
     assert editable.plan() == {}
 
@@ -91,17 +98,6 @@ def test_an_edit_of_the_script_that_draws_redraws_the_figures(editable):
 def test_an_edit_of_the_style_redraws_the_figures(editable):
     append_code(editable, "src/twoscale/figures/style.py")
     assert editable.plan() == FIGURES
-
-
-@pytest.mark.runs
-def test_a_supplementary_figure_is_drawn_on_demand_and_redrawn_alone(editable):
-    assert editable.plan("results/training.pdf") == {"aggregate_training": 1, "plot_training": 1}
-    editable.succeed("results/training.pdf")
-    training = pd.read_parquet(editable.root / "results/tiny/tables/training.parquet")
-    assert training["iteration"].tolist() == list(range(1, 21))
-    append_code(editable, "src/twoscale/figures/training.py")
-    assert editable.plan("results/training.pdf") == {"plot_training": 1}
-    assert editable.plan() == {}
 
 
 def test_an_edit_of_the_model_repeats_everything_from_training_on(editable):
@@ -148,6 +144,16 @@ def append_code(project, path):
 def test_a_key_of_the_config_repeats_what_it_shapes(editable, config, expected):
     editable.configure(**config)
     assert editable.plan() == expected
+
+
+def test_further_seeds_are_planned_where_they_are_asked_for_and_nowhere_else(fresh):
+    alone = fresh.plan()
+    fresh.configure(seeds=[1337, 7])
+    assert fresh.plan() == alone
+    fresh.configure(seeds=[1337, 7], figures={"seed_band": True})
+    with_band = fresh.plan()
+    assert with_band["init_model"] == 2
+    assert with_band["benchmark_exits"] == 1
 
 
 @pytest.mark.runs

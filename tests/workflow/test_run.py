@@ -67,8 +67,7 @@ def test_a_model_without_groups_leaves_the_figures_out(fresh):
 
 @pytest.fixture
 def report(editable):
-    """The project with a report of the paper's figures and of one supplementary figure, whose table exists."""
-    editable.succeed("results/training.pdf")
+    """The project with a report of the paper's figures."""
     editable.succeed("report_pages")
     done = editable.succeed("report_pages", "--report", "report.html")
     assert "(ERROR" not in done.stderr  # of docutils, about a caption
@@ -77,16 +76,15 @@ def report(editable):
 
 def test_the_report_opens_with_the_answer_and_has_labels_and_results_in_captions(report):
     page = (report.root / "report.html").read_text()
-    for category in ("Claims", "Figures of the paper", "Supplementary figures", "Runtime", "Tables"):
+    for category in ("Claims", "Figures of the paper", "Runtime", "Tables"):
         assert f'"{category}"' in page
     results, first_page = embedded(page, "results"), embedded(page, "workflow-desc")
     assert "Verdicts on the 15 claims of the paper" in first_page
-    assert first_page.count("data:image/svg+xml") == 6
+    assert first_page.count("data:image/svg+xml") == 5
     figures = {path: entry for path, entry in results.items() if path.endswith(".svg")}
-    assert len(figures) == 6
+    assert len(figures) == 5
     assert results["results/fig2.svg"]["labels"] == {"figure": "Fig. 2, drift"}
     assert "Claim 6, Jumps between groups are larger than loop steps" in results["results/fig2.svg"]["caption"]
-    assert "Held-out loss" in results["results/training.svg"]["caption"]
     assert all("caption=(see the description)" in entry["job_properties"]["params"] for entry in figures.values())
     assert {entry["mime_type"] for entry in results.values()} == {"text/html", "image/svg+xml"}
     assert report.plan("report_pages") == {}

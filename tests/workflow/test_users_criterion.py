@@ -87,39 +87,6 @@ def test_a_fault_costs_nothing_that_existed_and_its_repair_measures_that_criteri
 
 
 @pytest.mark.runs
-def test_a_criterion_of_the_throughput_alone_is_tried_before_the_others_lose_their_tables(editable):
-    table = "results/tiny/tables/throughput.parquet"
-    editable.succeed(table)
-    before = tables(editable)
-    (editable.root / "patience.py").write_text(CRITERION.replace(DECISION, OF_THE_BATCH))
-    editable.configure(throughput=CONFIG["exits"])
-    assert editable.plan(table) == {"try_criterion": 1, "benchmark_throughput": 1}
-    done = editable.run(table)
-    assert done.returncode != 0
-    sentence = "error: exit criterion 'patience' of the file patience.py at 2: found 3 evaluations of token 0"
-    assert sentence in done.stdout + done.stderr
-    assert "Traceback" not in done.stdout + done.stderr
-    assert tables(editable) == before
-    (editable.root / "patience.py").write_text(CRITERION)
-    editable.succeed(table)
-    assert "patience" in set(pd.read_parquet(editable.root / table)["criterion"])
-    assert editable.plan(table) == {}
-
-
-@pytest.mark.runs
-def test_a_criterion_of_the_calibration_alone_is_tried_before_it_is_measured(editable):
-    (editable.root / "patience.py").write_text(CRITERION.replace(DECISION, OF_THE_BATCH))
-    others = {"step_norm": None, "kl": None}
-    editable.configure(calibration={"criteria": CONFIG["exits"]["criteria"] | others})
-    assert editable.plan("results/calibration.pdf")["measure_calibration"] == 1
-    done = editable.run("results/calibration.pdf")
-    assert done.returncode != 0
-    sentence = "error: exit criterion 'patience' of the file patience.py at 2: found 3 evaluations of token 0"
-    assert sentence in done.stdout + done.stderr
-    assert "Traceback" not in done.stdout + done.stderr
-
-
-@pytest.mark.runs
 def test_without_the_faulty_criterion_nothing_is_measured_again(with_criterion):
     (with_criterion.root / "patience.py").write_text(CRITERION.replace(DECISION, CRASH))
     with_criterion.run("results/fig4.pdf")

@@ -1,6 +1,6 @@
 # The verdicts on the claims of the paper.
 #
-# in:  the tables of twoscale.tables.CLAIM_TABLES; tables/spectrum.parquet if it exists
+# in:  the tables of twoscale.tables.CLAIM_TABLES
 # out: results/{run}/tables/claims.parquet, results/claims.md
 
 from twoscale.config import text_label
@@ -20,7 +20,7 @@ rule judge_claims:
     conda:
         "../../envs/analysis.yaml"
     params:
-        **script("judge_claims") | runs.if_computed("spectrum"),
+        **script("judge_claims"),
         config=runs.slice(
             *("run", "seed"),
             text=lambda config: text_label(config.data),

@@ -153,24 +153,53 @@ def constrain_stored_outputs():
                 each.output[position] = constrained
 
 
-def script(name):
-    """Params of a job of scripts/<name>.py: the command, its files, and the code that is tracked."""
-    return dict(command=runs.command(name), files=file_options, code=runs.code(name))
+def script(name, function=None):
+    """Params of a job of scripts/<name>.py: the command, its files, and the code that is tracked.
+
+    function: dotted path of the function that the script calls.
+    """
+    return dict(
+        command=runs.command(name, *filter(None, [function])), files=file_options, code=runs.code(name, *module_of(function))
+    )
 
 
-def torch_script(name):
+def module_of(function):
+    """The module of a function with this dotted path, if there is one."""
+    return [] if function is None else [function.rpartition(".")[0]]
+
+
+def torch_script(name, function=None):
     """Like `script`, with the GPUs of the config and the code of the run's architecture."""
-    return dict(command=runs.torch_command(name), files=file_options, code=runs.torch_code(name))
+    return dict(
+        command=runs.torch_command(name, *filter(None, [function])),
+        files=file_options,
+        code=runs.torch_code(name, *module_of(function)),
+    )
 
 
-def kept_script(name, config, *tables, later=lambda wildcards: []):
+def kept_script(name, config, *tables, function=None, later=lambda wildcards: []):
     """Like `torch_script`, for an expensive job: a rerun restores its result. With all tracked params of the job.
 
     name: the script. config: param function of its slice. tables: those that it writes. later: see `runs.kept_files`.
     """
     columns = table_columns(*tables)
-    files = runs.kept_files(runs.torch_code(name), config, columns, later)
-    return torch_script(name) | dict(files=files, config=config, tables=columns)
+    of_script = torch_script(name, function)
+    files = runs.kept_files(of_script["code"], config, columns, later)
+    return of_script | dict(files=files, config=config, tables=columns)
+
+
+def outputs_of(job):
+    """The outputs of a row, of which the report shows the page."""
+    if not job.report:
+        return job.outputs
+    category, label = job.report
+    page = report(
+        job.outputs["page"],
+        caption=str(PROJECT.joinpath("src", *job.module.split(".")).with_name("caption.rst")),
+        category=category,
+        labels={"page": label},
+    )
+    return job.outputs | {"page": page}
 
 
 # The shell line of every job; those of train_segment and a few others have further options.

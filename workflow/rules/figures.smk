@@ -15,7 +15,7 @@ for figure in runs.figures:
             figure=f"results/{figure.name}.pdf",
             picture=report(
                 f"results/{figure.name}.svg",
-                caption=f"../report/{figure.name}.rst",
+                caption=str(PROJECT / figure.caption_file),
                 category=figure.category,
                 labels={"figure": figure.label},
             ),
@@ -25,9 +25,9 @@ for figure in runs.figures:
         conda:
             "../../envs/analysis.yaml"
         params:
-            command=runs.command("draw", figure.name),
+            command=runs.command("draw", figure.module),
             files=file_options,
-            code=runs.code("draw", f"twoscale.figures.{figure.name}"),
+            code=runs.code("draw", figure.module),
             config=runs.figure_slice(figure),
             caption=runs.caption(figure),
         shell:
@@ -37,14 +37,3 @@ for figure in runs.figures:
 rule supplementary:
     input:
         runs.figure_files("supplementary"),
-
-
-rule controls:
-    input:
-        runs.figure_files("controls"),
-        "results/controls.md",
-
-
-rule variants:
-    input:
-        runs.figure_files("variants"),

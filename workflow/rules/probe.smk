@@ -25,7 +25,8 @@ rule train_probe:
         **kept_script(
             "train_probe",
             runs.slice(
-                *("run", "seed", "device", "model", "probe", "probe_sequences"),
+                *("run", "seed", "device", "model", "probe"),
+                sequences=lambda config: config.sequences("probe"),
                 max_loops=lambda config: config.exits.max_loops,
             ),
         ),

@@ -38,13 +38,7 @@ rule write_claims_page:
 # The first page of the report, workflow.rst, shows the overview.
 rule write_overview:
     input:
-        **{
-            name: runs.report_table(name)
-            for name in (
-                *("training", "scaling", "lens", "arena", "controls"),
-                *("path_types", "path_independence", "spectrum"),
-            )
-        },
+        **{name: runs.report_table(name) for name in runs.reported},
         claims=[TABLE.format("claims")] if runs.claims else [],
         pictures=runs.report_pictures,
     output:
@@ -61,7 +55,9 @@ rule write_overview:
     conda:
         "../../envs/analysis.yaml"
     params:
-        **script("write_overview"),
+        command=runs.command("write_overview"),
+        files=file_options,
+        code=runs.code("write_overview", *(path.rpartition(".")[0] for path in runs.reported.values())),
         config=runs.overview_slice,
         caption=runs.caption(),
     shell:
@@ -178,4 +174,4 @@ rule report_pages:
         "results/report/claims_in_full.html" if runs.claims else [],
         expand("results/report/{table}.html", table=REPORT_TABLES if runs.claims else []),
         "results/report/runtimes.html",
-        runs.explore_page if runs.claims else [],
+        runs.report_pages if runs.claims else [],

@@ -70,45 +70,12 @@ def drift_sequences(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
     return _aggregate(aggregation, paths, run)
 
 
-def path_metrics(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
-    """Statistics over tokens of the per-trajectory measures, per (iteration, group), of tables "token_paths".
+def statistics(paths: Iterable[str | Path], run: str, source: str, table: str) -> pd.DataFrame:
+    """Statistics over tokens of every measured column of the tables `source`, per (iteration, group).
 
     Order and errors as in `loop_metrics`.
     """
-    return _aggregate(_Aggregation("token_paths", "path_metrics", ("group",), _statistics), paths, run)
-
-
-def path_independence(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
-    """Statistics over tokens and draws of the noise, per (iteration, varied group), of "token_independence".
-
-    The mean of `agreement` is the share of tokens with the same most probable next token. Order and errors as in
-    `loop_metrics`.
-    """
-    return _aggregate(_Aggregation("token_independence", "path_independence", ("group",), _statistics), paths, run)
-
-
-def spectrum_metrics(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
-    """Statistics over tokens of every measured column, per (iteration, group), of tables "token_spectrum".
-
-    Order and errors as in `loop_metrics`.
-    """
-    return _aggregate(_Aggregation("token_spectrum", "spectrum_metrics", ("group",), _statistics), paths, run)
-
-
-def path_types(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
-    """Number of tokens of each (path type, period) that occurs, per (iteration, group), of tables "token_paths".
-
-    The shares of an (iteration, group) add up to one. Iterations rise, groups keep the order of the file.
-    """
-    checkpoints = []
-    for path in paths:
-        frame = tables.read("token_paths", path)
-        frame["group"] = pd.Categorical(frame["group"], frame["group"].unique())
-        counts = frame.groupby(["iteration", "group", "path_type", "period"], observed=True).size()
-        share = counts / counts.groupby(["iteration", "group"], observed=True).transform("sum")
-        checkpoints.append(pd.DataFrame({"tokens": counts, "share": share}).reset_index().astype({"group": "string"}))
-    rows = pd.concat(checkpoints).assign(run=run).sort_values("iteration", kind="stable", ignore_index=True)
-    return rows[list(tables.columns("path_types"))]
+    return _aggregate(_Aggregation(source, table, ("group",), _statistics), paths, run)
 
 
 # --- the training log ------------------------------------------------------------------------------------------

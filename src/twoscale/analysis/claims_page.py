@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-import pandas as pd
 
 from twoscale.analysis.claims import Verdict
 from twoscale.analysis.evidence import Estimate, Evidence
@@ -34,7 +33,6 @@ PUBLISHED = (
     "The model is published and has one checkpoint; whether its training text contains the held-out text is unknown."
 )
 
-ANGLES = (3, 4, 5)  # claims about angles
 
 EXITS = """\
 , exit criteria from
@@ -42,9 +40,7 @@ EXITS = """\
 loop steps per group"""
 
 
-def page(
-    verdicts: Sequence[Verdict], run: str, text: str, evidence: Evidence, of_loops: pd.DataFrame | None = None
-) -> str:
+def page(verdicts: Sequence[Verdict], run: str, text: str, evidence: Evidence) -> str:
     """Markdown of the verdicts.
 
     Args:
@@ -52,35 +48,11 @@ def page(
         run: Name of the run.
         text: Name of its text.
         evidence: The tables of the run.
-        of_loops: Table "spectrum", for the claims about angles; None if it has not been computed.
     """
     lines = [_header(run, text, evidence), *_summary(verdicts)]
     for verdict in verdicts:
         lines += _section(verdict)
-        if of_loops is not None and len(of_loops) and verdict.claim.number in ANGLES:
-            lines += ["", f"The spectrum of the loops (docs/spectrum.md): {spectrum_summary(of_loops)}"]
     return "\n".join(lines) + "\n"
-
-
-def spectrum_summary(spectrum: pd.DataFrame) -> str:
-    """What the table "spectrum" says of angles at its last checkpoint, in one sentence per group."""
-    last = spectrum[spectrum["iteration"] == spectrum["iteration"].max()]
-    return " ".join(_group_summary(group, rows) for group, rows in last.groupby("group", sort=False))
-
-
-def _group_summary(group: str, rows: pd.DataFrame) -> str:
-    of = rows.set_index(["prediction", "quantity"])
-    parts = [
-        f"{quantity} {of.loc[('inherited', quantity), 'measured']:.2f}, inherited eigenvalue "
-        f"{_predicted(of.loc[('inherited', quantity)])}, own {_predicted(of.loc[('own', quantity)])}"
-        for quantity in ("rate", "cosine")
-    ]
-    tokens, iteration = (int(rows[name].max()) for name in ("tokens", "iteration"))
-    return f"Group {group.replace('-', '–')}, iteration {iteration}, {tokens} tokens: {'; '.join(parts)}."
-
-
-def _predicted(row: pd.Series) -> str:
-    return f"{row['predicted']:.2f} (correlation over tokens {row['correlation']:.2f})"
 
 
 def _header(run: str, text: str, evidence: Evidence) -> str:

@@ -1,7 +1,7 @@
 """The answer of a run in short: the verdict and the measured values of each claim, in sentences and as a web page."""
 
 import base64
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import groupby
@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from twoscale.analysis import arena_page, claims
-from twoscale.analysis.claims_page import number, spectrum_summary
-from twoscale.analysis.controls import CONTROLS, NAMES
+from twoscale.analysis import claims
+from twoscale.analysis.claims_page import number
 from twoscale.analysis.findings import FAILS, HOLDS, NOT_ASKED, OPEN
 
 # Text colours with a contrast above 4.5 to white.
@@ -47,11 +46,15 @@ class Answer:
 
 @dataclass(frozen=True)
 class Shown:
-    """A figure of the report: its name in files, its title, the numbers of its claims, and its picture as SVG."""
+    """A figure of the report: its name in files, its title, the numbers of its claims, and its picture as SVG.
+
+    `sentence` is the dotted path of a function of the table of the figure's name; empty if there is none.
+    """
 
     name: str
     title: str
     claims: Sequence[int]
+    sentence: str
     picture: Path
 
 
@@ -92,79 +95,12 @@ def _value(finding: object) -> str:
     return f"{value}{interval} ({scope})"
 
 
-# --- figures that no claim is about: a sentence from their table ----------------------------------------------------
-
-
-def _training(table: pd.DataFrame) -> str:
-    measured = table.dropna(subset="held_out_loss").iloc[-1]
-    return f"Held-out loss {measured['held_out_loss']:.3f} nats per token after {measured['iteration']:.0f} iterations."
-
-
-def _scaling(table: pd.DataFrame) -> str:
-    last = table[table["iteration"] == table["iteration"].max()].sort_values("loops")
-    values = [f"{row.ppl:.4g} at {row.loops} loops" for row in last.itertuples()]
-    return f"Perplexity at the last checkpoint: {', '.join(values)}."
-
-
-def _lens(table: pd.DataFrame) -> str:
-    last = table[table["k"] == table["k"].max()]
-    shares = [
-        f"{100 * np.average(rows['lost_since_mean'], weights=rows['tokens']):.2g} % (group {group.replace('-', '–')})"
-        for group, rows in last.groupby("group", sort=False)
-    ]
-    return (
-        f"Right predictions at the mean loops of training that are lost at {last['k'].iloc[0]} loops, of all tokens: "
-        f"{', '.join(shares)}."
-    )
-
-
-def _controls(table: pd.DataFrame) -> str:
-    means = table[table["seed"].isna() & table["model"].isin(CONTROLS)]
-    parts = [
-        f"{row.difference:+.3f} [{row.difference_low:+.3f}, {row.difference_high:+.3f}] with the {NAMES[row.model]}"
-        for row in means.itertuples()
-    ]
-    return f"Held-out cross-entropy without loops minus that of the looped model, nats per token: {'; '.join(parts)}."
-
-
-def _path_types(table: pd.DataFrame) -> str:
-    last = table[table["iteration"] == table["iteration"].max()]
-    shares = last.groupby(["group", "path_type"], sort=False)["share"].sum().mul(100)
-    groups = [
-        f"group {group.replace('-', '–')}: " + ", ".join(f"{share:.1f} % {kind}" for (_, kind), share in rows.items())
-        for group, rows in shares.groupby("group", sort=False)
-    ]
-    return f"At the last checkpoint, {'; '.join(groups)}."
-
-
-def _path_independence(table: pd.DataFrame) -> str:
-    last = table[(table["iteration"] == table["iteration"].max()) & (table["group"] == "all")]
-    rows = last.set_index("measure")
-    distance, agreement = rows.loc["distance_relative", "q50"], rows.loc["agreement", "mean"]
-    return (
-        f"At the last checkpoint, noise varied in all groups: median relative distance {distance:.2g}, "
-        f"another prediction for {100 * (1 - agreement):.2g} % of the tokens."
-    )
-
-
-NUMBERS: Mapping[str, Callable[[pd.DataFrame], str]] = {
-    "training": _training,
-    "scaling": _scaling,
-    "lens": _lens,
-    "arena": arena_page.summary,
-    "controls": _controls,
-    "path_types": _path_types,
-    "path_independence": _path_independence,
-    "spectrum": spectrum_summary,
-}
-
-
 # --- sentences and page ---------------------------------------------------------------------------------------------
 
 
-def sentences(shown: Shown, judged: Iterable[Answer], tables: Mapping[str, pd.DataFrame]) -> list[str]:
-    """The results that belong to a figure, from the verdicts and from the table of its name in `tables`."""
-    numbers = [NUMBERS[shown.name](tables[shown.name])] if shown.name in tables else []
+def sentences(shown: Shown, judged: Iterable[Answer], measured: str | None) -> list[str]:
+    """The results that belong to a figure: what was `measured`, if it has a sentence on that, and its verdicts."""
+    numbers = [] if measured is None else [measured]
     return numbers + [answer.sentence for answer in judged if answer.number in shown.claims]
 
 

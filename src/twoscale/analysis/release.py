@@ -21,8 +21,8 @@ from pydantic import Field
 from twoscale import config as configs
 from twoscale import tables
 from twoscale.config import Config, DownloadConfig
-from twoscale.config.loading import LAYER_KEYS, STUDIES
-from twoscale.config.sections import FILE_NAME
+from twoscale.config.types import FILE_NAME
+from twoscale.discovery import study_parts
 from twoscale.errors import InputError, first_line
 from twoscale.files import replacing
 from twoscale.json import Count, parse
@@ -113,16 +113,17 @@ class Release:
 
     def layers(self, user: Mapping[str, Any]) -> dict[str, Any]:
         """The config of the released run, with `OWN_SECTIONS` of the user, in the form that `config.runs` takes."""
-        released = {key: value for key, value in self.manifest.config.items() if key not in LAYER_KEYS}
+        # sections of studies that this checkout does not have are left out
+        released = {key: value for key, value in self.manifest.config.items() if key in configs.Config.model_fields}
         own = {key: user[key] for key in OWN_SECTIONS if key in user}
         return configs.merge(released, own) | {"preset": "paper", "run": self.manifest.run}
 
-    def runs(self, user: Mapping[str, Any], *studies: Any) -> dict[str, Config]:
+    def runs(self, user: Mapping[str, Any]) -> dict[str, Config]:
         """Run name -> Config of the released run, its seeds and its studies (`config.studies`). Raises InputError."""
         layers = self.layers(user)
         self._check_combinations(layers)
         try:
-            found = configs.runs(layers) | configs.studies(layers, None, *studies)
+            found = configs.runs(layers) | configs.studies(layers)
         except InputError as error:
             raise InputError(f"{self.place}/{MANIFEST}: {error}") from error
         if found[self.manifest.run].model.source != "trained":
@@ -131,12 +132,13 @@ class Release:
 
     def _check_combinations(self, layers: Mapping[str, Any]) -> None:
         """Refuse a config of more runs than could be planned in seconds."""
-        studies = sum(_combinations(_mapping(layers.get(key)).values()) for key in STUDIES)
+        names = list(study_parts("runs"))
+        studies = sum(_combinations(_mapping(layers.get(key)).values()) for key in names)
         found = _combinations([layers.get("seeds")]) * (1 + studies)
         if found > MAX_COMBINATIONS:
             raise InputError(
                 f"{self.place}/{MANIFEST}: found {found} combinations of seeds with the run and the values of "
-                f"{' and of '.join(STUDIES)}, expected at most {MAX_COMBINATIONS}."
+                f"{' and of '.join(names)}, expected at most {MAX_COMBINATIONS}."
             )
 
     def read(self, name: str) -> bytes:

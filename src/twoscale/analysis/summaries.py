@@ -72,8 +72,8 @@ def summarise_quality(quality: pd.DataFrame, exit_loops: pd.DataFrame, max_loops
     full = measured[(measured["criterion"] == "fixed") & (measured["threshold"] == max_loops)]
     measured["change"] = measured["ce"] - measured["sequence"].map(full.set_index("sequence")["ce"])
     by_point = measured.groupby(OPERATING_POINT, sort=False)
-    means = pd.DataFrame({column: _weighted(by_point, column) for column in ("ce", "change", "loops")})
-    bounds = _mean_intervals(by_point, "change").add(means["ce"] - means["change"], axis="index")
+    means = pd.DataFrame({column: weighted(by_point, column) for column in ("ce", "change", "loops")})
+    bounds = mean_intervals(by_point, "change").add(means["ce"] - means["change"], axis="index")
     summary = means.drop(columns="change").join(bounds).assign(ppl=np.exp(means["ce"]))
     return summary.reset_index()
 
@@ -109,43 +109,11 @@ def summarise_scaling(paths: Iterable[str | Path], run: str, seed: int) -> pd.Da
     by_point = rows.assign(excess=rows["ce"] - rows["full"]).groupby(["iteration", "loops"])
     columns = {"tokens": by_point["tokens"].sum()}
     for name in ("ce", "excess"):
-        bounds = _mean_intervals(by_point, name, seed)
-        columns |= {name: _weighted(by_point, name), f"{name}_low": bounds["low"], f"{name}_high": bounds["high"]}
+        bounds = mean_intervals(by_point, name, seed)
+        columns |= {name: weighted(by_point, name), f"{name}_low": bounds["low"], f"{name}_high": bounds["high"]}
     columns |= {name.replace("ce", "ppl"): np.exp(columns[name]) for name in ("ce", "ce_low", "ce_high")}
     scaling = pd.DataFrame(columns).reset_index().assign(run=run)
     return scaling[list(tables.columns("scaling"))]
-
-
-def summarise_lens(lens: pd.DataFrame, mean_loops: int, seed: int = 0) -> pd.DataFrame:
-    """Means over tokens per group and loop step k, with bounds over documents.
-
-    A change is that since k = `mean_loops`, on the same documents. Bounds of `ce`, `entropy` and `rank` are those of
-    their change around the value: they show the change by more or fewer loop steps, not the variation of the text.
-
-    Args:
-        lens: Table "lens" of one run.
-        mean_loops: The loop step in the table next to the mean of training.
-
-    Returns:
-        Columns group, k and, for each of ce, entropy, rank (geometric mean), right, lost, lost_since_mean, ce_change,
-        entropy_change and rank_change (a ratio), the mean and the bounds with _low and _high; groups in the order of
-        the table, null as there.
-    """
-    keys, point = ["group", "sequence"], ["group", "k"]
-    trained = lens[lens["k"] == mean_loops].set_index(keys)
-    columns = {}
-    for name in ("ce", "entropy", "log_rank"):
-        at_mean = lens.join(trained[name].rename("at_mean"), on=keys)["at_mean"]
-        changes = lens.assign(**{f"{name}_change": lens[name] - at_mean})
-        columns |= with_bounds(changes, point, name, f"{name}_change", seed)
-        columns |= with_bounds(changes, point, f"{name}_change", f"{name}_change", seed)
-    for name in ("right", "lost", "lost_since_mean"):
-        columns |= with_bounds(lens.dropna(subset=name), point, name, name, seed)
-    summary = pd.DataFrame(columns).reset_index()
-    for name in [name for name in summary.columns if name.startswith("log_rank")]:
-        summary[name.removeprefix("log_")] = np.exp(summary.pop(name))
-    order = {group: place for place, group in enumerate(lens["group"].unique())}
-    return summary.sort_values(["group", "k"], key=lambda column: column.replace(order), ignore_index=True)
 
 
 def with_bounds(rows: pd.DataFrame, keys: list[str], name: str, varied: str, seed: int) -> dict[str, pd.Series]:
@@ -154,12 +122,12 @@ def with_bounds(rows: pd.DataFrame, keys: list[str], name: str, varied: str, see
     The bounds are those of the mean of the column `varied`, moved to the mean of the other one.
     """
     by_point = rows.groupby(keys, sort=False)
-    mean = _weighted(by_point, name)
-    bounds = _mean_intervals(by_point, varied, seed).add(mean - _weighted(by_point, varied), axis="index")
+    mean = weighted(by_point, name)
+    bounds = mean_intervals(by_point, varied, seed).add(mean - weighted(by_point, varied), axis="index")
     return {name: mean, f"{name}_low": bounds["low"], f"{name}_high": bounds["high"]}
 
 
-def _weighted(by_point: pd.api.typing.DataFrameGroupBy, values: str) -> pd.Series:
+def weighted(by_point: pd.api.typing.DataFrameGroupBy, values: str) -> pd.Series:
     """The mean of the column `values` at each point, each row weighted by its tokens."""
     means = {point: np.average(rows[values], weights=rows["tokens"]) for point, rows in by_point}
     return pd.Series(means).rename_axis(by_point.keys)
@@ -170,7 +138,7 @@ def _median_intervals(by_point: pd.api.typing.DataFrameGroupBy, values: str) -> 
     return _intervals(by_point, lambda rows: _interval(bootstrap.median, rows[values].to_numpy()))
 
 
-def _mean_intervals(by_point: pd.api.typing.DataFrameGroupBy, values: str, seed: int = 0) -> pd.DataFrame:
+def mean_intervals(by_point: pd.api.typing.DataFrameGroupBy, values: str, seed: int = 0) -> pd.DataFrame:
     """Columns low and high: the interval over documents of the mean over tokens of the column `values`."""
 
     def bounds(rows: pd.DataFrame) -> tuple[float, float]:

@@ -4,68 +4,36 @@ The Snakefile passes the config that Snakemake has merged (config.yaml <- --conf
 """
 
 import importlib
-import itertools
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, reduce
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Self
 
 import yaml
 
-from twoscale.config.identity import complete, is_optional, start_name
+from twoscale.config.identity import complete, is_optional
 from twoscale.config.messages import build, shown, unknown_key, user_keys
-from twoscale.config.sections import FILE_NAME, HALF, SECTIONS, Config, ModelConfig, Section
+from twoscale.config.model import ModelConfig
+from twoscale.config.sections import SECTIONS, Config
+from twoscale.config.types import FILE_NAME, Section
+from twoscale.discovery import STUDIES, study_parts
 from twoscale.errors import InputError, did_you_mean, first_line
 
 PROJECT = Path(__file__).resolve().parents[3]
 PRESETS = PROJECT / "workflow" / "presets"
 DEFAULT_PRESET = "demo"
-VARIANT_KEYS = ("sandwich", "adapter_init", "state_init")  # keys of `model` that the variants combine
 LAYER_KEYS = ("preset", "run", "runs", "release")  # top-level keys that select and name layers
 
 # (folder of a published model, the layers below merged) -> what the folder says, as a layer.
 FolderLayer = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
 
-# The selected run -> overrides of the runs of a study by name.
-Study = Callable[[Config], dict[str, Any]]
-
 # model.source -> module with a function `open_published`, which opens weights that were not trained here.
 IMPORTERS = {"published": "twoscale.model.published.weights"}
 # tokenizer.name -> module with a function `load_published`, which opens the file of a tokenizer that is not built in.
 TOKENIZERS = {"published": "twoscale.data.published_tokenizer"}
-
-# Old dotted key -> new dotted key. A section without a dot stands for its remaining keys too.
-RENAMED = {
-    "tokens": "tokenizer",
-    "tokens.tokenizer": "tokenizer.name",
-    "tokens.entries": "tokenizer.vocab_size",
-    "tokens.held_out": "data.held_out_tokens",
-    "data.characters": "data.train_characters",
-    "data.tokens": "data.train_tokens",
-    "model.layers": "model.num_layers",
-    "model.heads": "model.num_heads",
-    "model.width": "model.hidden_size",
-    "model.block": "model.context_length",
-    "train.batch": "train.batch_size",
-    "train.clip": "train.grad_clip",
-    "trajectories.budget": "trajectories.loops",
-    "trajectories.batch": "trajectories.batch_size",
-    "exits.budget": "exits.max_loops",
-    "exits.rules": "exits.criteria",
-    "exits.decoder": "exits.readout",
-    "exits.quality_batch": "exits.quality_batch_size",
-    "figures.dlr_reading": "figures.dlr_reference_state",
-    "scaling.batch": "scaling.batch_size",
-    "pareto.rules": "pareto.criteria",
-    "kinds": "path_types",
-    "kinds.longest_period": "path_types.max_period",
-    "download.longest_delay": "download.max_delay",
-    "readings": "variants",
-}
 
 
 # --- layers ---------------------------------------------------------------------------------------------------------
@@ -138,19 +106,21 @@ def user_config(files: Sequence[Path], entries: Sequence[str] = ()) -> dict[str,
 
 
 def preset(name: str) -> dict[str, Any]:
-    """Every key at the values of a preset: the paper's values with the preset's file on top."""
+    """Every key at the values of a preset: the paper's values, those of the studies, and the preset's file on top."""
     known = sorted(path.stem for path in PRESETS.glob("*.yaml"))
     if name not in known:
         raise InputError(
             f"config key preset: found {name!r}, expected one of {', '.join(known)}{did_you_mean(name, known)}."
         )
-    return dict(paper()) if name == "paper" else merge(paper(), read_yaml(PRESETS / f"{name}.yaml"))
+    if name == "paper":
+        return dict(paper())
+    of_studies = (read_yaml(path).get(name, {}) for path in sorted(STUDIES.glob("*/presets.yaml")))
+    return reduce(merge, [*of_studies, read_yaml(PRESETS / f"{name}.yaml")], paper())
 
 
 def _chosen(config: Mapping[str, Any], folder_layer: FolderLayer | None) -> dict[str, Any]:
     """All layers of the selected run: paper <- preset <- folder of a published model <- user."""
     user = {key: value for key, value in config.items() if key not in LAYER_KEYS}
-    check_renamed(user)
     check_top_level(user, LAYER_KEYS)
     return _overlaid(preset(config.get("preset", DEFAULT_PRESET)), user, folder_layer)
 
@@ -166,16 +136,6 @@ def _overlaid(base: Mapping[str, Any], overlay: Mapping[str, Any], folder_layer:
 
 
 # --- checks ---------------------------------------------------------------------------------------------------------
-
-
-def check_renamed(values: Mapping[str, Any]) -> None:
-    """Refuse a key of the old vocabulary in one sentence that names the new key."""
-    for section, keys in values.items():
-        for key in keys if isinstance(keys, Mapping) and keys else [None]:
-            old = section if key is None else f"{section}.{key}"
-            new = RENAMED.get(old) or (f"{RENAMED[section]}.{key}" if section in RENAMED else None)
-            if new is not None:
-                raise InputError(f"config key {old}: was renamed, expected {new}.")
 
 
 def check_top_level(values: Mapping[str, Any], further: Sequence[str] = ()) -> None:
@@ -201,7 +161,6 @@ def check_derived(values: Mapping[str, Any]) -> None:
 
 def checked(merged: Mapping[str, Any]) -> Config:
     """The Config of all layers merged; the first invalid key or value is an InputError."""
-    check_renamed(merged)
     check_top_level(merged)
     check_derived(merged)
     return build(Config, {**merged, "model": _model(merged.get("model"))})
@@ -307,56 +266,22 @@ def _under_seeds(run: str, merged: Mapping[str, Any]) -> dict[str, Config]:
 # --- studies --------------------------------------------------------------------------------------------------------
 
 
-def _variants(selected: Config) -> dict[str, Any]:
-    """Each combination of the values in `variants`, named <sandwich>-<adapter_init>-<state_init>."""
-    combinations = itertools.product(*(getattr(selected.variants, key) for key in VARIANT_KEYS))
-    return {"-".join(values): {"model": _model_keys(VARIANT_KEYS, values)} for values in combinations}
+def studies(config: Mapping[str, Any], folder_layer: FolderLayer | None = None) -> dict[str, Config]:
+    """Run name -> Config of all studies with runs: the selected run with some sections overridden, under every seed.
 
-
-def _model_keys(keys: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
-    """Keys of `model` with their values; random weights have no share of the state."""
-    model = dict(zip(keys, values, strict=True))
-    return model | ({"adapter_share": HALF} if model["adapter_init"] == "random" else {})
-
-
-def _starts(selected: Config) -> dict[str, Any]:
-    """Each start of the projection under each first state and norm, named <share or random>-<state_init>-<sandwich>."""
-    if selected.model.injection == "none":
-        return {}  # no projection
-    study = selected.starts
-    starts = [("blend", share) for share in study.shares] + [("random", HALF)] * study.random
-    keys = ("adapter_init", "adapter_share", "state_init", "sandwich")
-    found = {}
-    for (init, share), state_init, sandwich in itertools.product(starts, study.state_init, study.sandwich):
-        name = f"{start_name(init, share)}-{state_init}-{sandwich}"
-        found[name] = {"model": _model_keys(keys, (init, share, state_init, sandwich))}
-    return found
-
-
-# Study -> its runs: name -> overrides, from the selected run. The section of the same name has `overrides` of all of
-# them. Every run is trained under every seed.
-STUDIES: dict[str, Study] = {"variants": _variants, "starts": _starts}
-
-
-def studies(
-    config: Mapping[str, Any],
-    folder_layer: FolderLayer | None = None,
-    further: Mapping[str, Study] = MappingProxyType({}),
-) -> dict[str, Config]:
-    """Run name -> Config of all studies: the selected run with some sections overridden, under every seed.
-
-    Names are <study>/<name>, and <study>/<name>-seed<seed> under another seed than `seed`. The overrides of a run take
-    precedence over those of its study, and these over all other layers. A published model, which is not trained here,
-    has none. `further`: studies whose runs follow from more than the config, as in `STUDIES`.
+    Such a study has a module `runs` with a function of the same name (selected run -> overrides by name), and a section
+    of its own name with `overrides` of all its runs. Names are <study>/<name>, and <study>/<name>-seed<seed> under
+    another seed than `seed`. The overrides of a run take precedence over those of its study, and these over all other
+    layers. A published model, which is not trained here, has none.
     """
     merged = _chosen(config, folder_layer)
     selected = checked(merged)
     if selected.model.source == "published":
         return {}
     found: dict[str, Config] = {}
-    for study, members in (STUDIES | dict(further)).items():
+    for study, part in study_parts("runs").items():
         base = merge(merged, getattr(selected, study).overrides)
-        for name, overrides in members(selected).items():
+        for name, overrides in part.runs(selected).items():
             with _named(f"run {study}/{name} ({study}.overrides)"):
                 found |= _under_seeds(f"{study}/{name}", merge(base, overrides))
     return found

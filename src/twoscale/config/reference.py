@@ -12,7 +12,8 @@ from typing import Any
 
 from twoscale.config.loading import PRESETS, PROJECT, paper
 from twoscale.config.messages import phrase, resolved
-from twoscale.config.sections import FILE_NAME, SECTIONS, Config
+from twoscale.config.sections import SECTIONS, Config
+from twoscale.config.types import FILE_NAME
 
 WIDTH = 120  # columns of paper.yaml
 NO_BREAK = "\N{NO-BREAK SPACE}"

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from twoscale.data.batches import HeldOut
 from twoscale.errors import InputError
 from twoscale.exits.batched_cache import BatchedKVCache, BatchedNoise
 from twoscale.exits.captured_loops import same_at_every_step
@@ -295,3 +296,11 @@ def _stations(model: LoopedModel) -> list[_Station]:
         else:
             stations[-1].layers.append(stage.layer)
     return [s for s in stations[:-1] if s.group is not None or s.layers] + stations[-1:]
+
+
+def given_texts(text: HeldOut, prompt: int, tokens: int) -> list[Request]:
+    """A request for each held-out sequence: its first tokens, and as many behind them as are decoded."""
+    return [
+        Request(ids[:prompt], tokens, lambda logits, position, ids=ids: ids[position], sequence=sequence)
+        for ids, sequence in zip(text.inputs[:, : prompt + tokens].tolist(), text.sequences, strict=True)
+    ]

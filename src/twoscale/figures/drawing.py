@@ -1,4 +1,4 @@
-"""A figure from its files: the function `draw` of twoscale.figures.<name> gets its tables by name."""
+"""A figure from its files: the function `draw` of its module gets its tables by name."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -12,27 +12,23 @@ from matplotlib.figure import Figure
 from twoscale import tables
 
 
-def inputs_of(name: str) -> list[str]:
+def inputs_of(module: str) -> list[str]:
     """Names of the tables that a figure takes: the parameters of `draw` before the keyword-only ones."""
-    parameters = inspect.signature(_module(name).draw).parameters.values()
+    parameters = inspect.signature(import_module(module).draw).parameters.values()
     return [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
 
 
-def draw(name: str, inputs: Mapping[str, Sequence[Path]], runs: Sequence[str], **values: Any) -> Figure:
+def draw(module: str, inputs: Mapping[str, Sequence[Path]], runs: Sequence[str], **values: Any) -> Figure:
     """The figure of this name.
 
     Args:
-        name: Name of the figure and of its module.
+        module: Dotted name of its module.
         inputs: Table -> its files, one per run.
         runs: The runs; each row of a table gets the name of its run.
         values: Keyword-only arguments of the figure's function, such as `context`.
     """
     content = {table: _read(table, paths, runs) for table, paths in inputs.items()}
-    return _module(name).draw(**content, **values)
-
-
-def _module(name: str) -> Any:
-    return import_module(f"twoscale.figures.{name}")
+    return import_module(module).draw(**content, **values)
 
 
 def _read(table: str, paths: Sequence[Path], runs: Sequence[str]) -> pd.DataFrame:

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from twoscale import config, rng
+from twoscale.config.exits import DENSE_GRIDS
 from twoscale.data.batches import HeldOut
-from twoscale.exits.batched import BatchedDecoder
+from twoscale.exits.batched import BatchedDecoder, given_texts
 from twoscale.exits.criteria import ExitCriterion, make_criterion
 from twoscale.exits.decoder import Decoder
 from twoscale.exits.parallel import evaluate
-from twoscale.exits.throughput import given_texts
 from twoscale.gpu.latency import KINDS
 from twoscale.gpu.report import FAILED, PASSED, Row
 from twoscale.model import registry
@@ -41,8 +41,8 @@ class Comparison:
         tokens = torch.from_numpy(rng.stream(SEED, "gpu_check").integers(0, self.model.vocab_size, size=shape))
         self.inputs, self.targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
         self.noise = EvaluationNoise(SEED, SEQUENCES, self.model.context_length)
-        grids = config.ParetoConfig().criteria
-        self.points = [(name, threshold) for name, entry in grids.items() for threshold in entry.thresholds[1::3]]
+        grids = DENSE_GRIDS.items()
+        self.points = [(name, threshold) for name, thresholds in grids for threshold in thresholds[1::3]]
 
     def of(self, device: str, dtype: torch.dtype) -> LoopedModel:
         return registry.architecture(self.model.architecture).initialise(self.model, SEED).to(device, dtype)

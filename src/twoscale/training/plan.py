@@ -6,7 +6,8 @@ from typing import Self
 
 from twoscale import config, tables
 from twoscale.errors import InputError
-from twoscale.model.flops import BYTES, Flops, cache_bytes, exit_gate_flops, flops_per_token, layer_matrices, parameters
+from twoscale.model.flops import BYTES, Flops, cache_bytes, exit_gate_flops, flops_per_token, parameters
+from twoscale.training.analyses import analyses, forward
 
 # Columns of float32 measures in the per-token tables; a test compares them with the registry of measures.
 MEASURES = {"trajectories": 8, "token_paths": 5}
@@ -22,9 +23,6 @@ ASSUMED = {
 }
 OPTIMIZER_STEP = 4  # weights, gradients and two moments
 LOADED = 4  # weights and two moments of a file, and the weights of the model that takes them
-# Exit criteria whose predictions pass the layers after the last group under exits.readout: remaining_layers; a test
-# compares them with the registry of criteria.
-READS_PREDICTIONS = frozenset({"kl", "entropy_diff", "argmax_stability", "minp_kl", "confidence", "margin", "entropy"})
 
 
 @dataclass(frozen=True)
@@ -223,26 +221,6 @@ def notes(run: config.Config) -> list[str]:
 # --- analyses ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Analyses:
-    """What a target computes besides training, at most: without any exit."""
-
-    parallel_flops: float
-    decoded_tokens: int
-    decoded_bytes: float
-
-
-def analyses(run: config.Config, supplementary: bool) -> Analyses:
-    """The analyses behind the figures and claims, or those of `snakemake supplementary`."""
-    exits, sequences = _benchmark(run, supplementary)
-    decoded = _decoded_tokens(run, exits, sequences)
-    if supplementary:
-        decoded += _throughput_tokens(run)
-        decoded += round(run.model.context_length * _calibration_sequences(run, sequential=True))
-    bytes_per_token = _weights_read(run.model, exits.max_loops) * BYTES[exits.dtype]
-    return Analyses(_parallel_flops(run, supplementary), decoded, decoded * bytes_per_token)
-
-
 def analysis_rows(run: config.Config, rates: Rates) -> list[tuple[str, str]]:
     """Label and value of the lines on the analyses of a trained run."""
     lines = []
@@ -257,11 +235,6 @@ def analysis_rows(run: config.Config, rates: Rates) -> list[tuple[str, str]]:
             (f"{name}: hours at {rates.bandwidth:g} GB/s", _decimals(decoding)),
         ]
     return lines
-
-
-def _benchmark(run: config.Config, supplementary: bool) -> tuple[config.ExitsConfig, int]:
-    """The exit benchmark of a target, and its sequences for quality."""
-    return (run.dense_exits, run.pareto_sequences) if supplementary else (run.exits, run.quality_sequences)
 
 
 # --- published models --------------------------------------------------------------------------------------------
@@ -307,129 +280,11 @@ def published_plan(run: config.Config) -> PublishedPlan:
         logits_bytes=exits.quality_batch_size * model.context_length * model.padded_vocab_size * size,
         states_bytes=states_bytes(run),
         table_bytes=tokens * bytes_per_token(run),
-        flops_per_token=_forward(model, exits.max_loops),
+        flops_per_token=forward(model, exits.max_loops),
         parallel_flops=sum(target.parallel_flops for target in targets),
         decoded_tokens=sum(target.decoded_tokens for target in targets),
         decoded_bytes=sum(target.decoded_bytes for target in targets),
     )
-
-
-def _forward(model: config.ModelConfig, loops: int) -> float:
-    return flops_per_token(model, [loops] * len(model.groups)).forward
-
-
-def _weights_read(model: config.ModelConfig, loops: int) -> float:
-    """Weights that one token reads in decoding: those of a layer once for each time it is applied, and the head."""
-    applied = model.num_layers + sum(map(len, model.groups)) * (loops - 1)
-    return applied * layer_matrices(model) + model.hidden_size * model.padded_vocab_size
-
-
-def _parallel_flops(run: config.Config, supplementary: bool) -> float:
-    """Whole sequences at once: trajectories, noise, fixed loop counts, lens, oracle, probe, criteria and controls.
-
-    Without the criteria that need predictions where those are read position by position.
-    """
-    model, length = run.model, run.model.context_length
-    checkpoints = 1 if model.source == "published" else 1 + len(config.checkpoint_iterations(run.train))
-    exits, sequences = _benchmark(run, supplementary)
-    passes = [(sequences * _points(exits, sequential=False), exits.max_loops)]
-    controlled = _points(exits) - len(exits.criteria["fixed"].thresholds if "fixed" in exits.criteria else ())
-    passes.append((sequences * controlled * (exits.control_draws + 1), exits.max_loops))
-    decoded = run.lens_sequences * _lens_forward(run) + run.oracle_sequences * _oracle_forward(run)
-    if "probe" in {**run.dense_exits.criteria, **run.calibration.criteria, **run.throughput.criteria}:
-        decoded += run.probe_sequences * _oracle_forward(run)  # it is fitted on the states that an oracle decodes
-    if supplementary:
-        draws = run.path_independence.draws + 1 if model.draws_noise else 0
-        passes += [
-            (checkpoints * draws * run.independence_sequences, run.trajectories.loops),
-            *((checkpoints * run.scaling_sequences, loops) for loops in run.scaling.loops),
-            *((run.pareto_sequences, loops) for loops in run.loop_grid),
-            (_calibration_sequences(run, sequential=False), exits.max_loops),
-            *_spectrum_passes(run, checkpoints),
-        ]
-    else:
-        passes.append((checkpoints * run.trajectory_sequences, run.trajectories.loops))
-    return length * (decoded * supplementary + sum(count * _forward(model, loops) for count, loops in passes))
-
-
-def _lens_forward(run: config.Config) -> float:
-    """FLOPs of the lens per token, at most: the loop steps of each group, and for each k the layers behind it."""
-    model, steps, other = run.model, run.lens_steps, run.lens_other_loops
-    total = 0.0
-    for group in range(len(model.groups)):
-        behind = len(model.groups) - group - 1
-        total += flops_per_token(model, [other] * group + [steps[-1]] + [0] * behind).forward
-        total += len(steps) * flops_per_token(model, [0] * (group + 1) + [other] * behind).forward
-    return total
-
-
-def _oracle_forward(run: config.Config) -> float:
-    """FLOPs of the oracle per token: all loop steps, and for each state of a group the layers behind it."""
-    model, loops = run.model, run.exits.max_loops
-    total = _forward(model, loops)
-    for group in range(len(model.groups)):
-        behind = [0] * (group + 1) + [loops] * (len(model.groups) - group - 1)
-        # the run that the states are decoded beside is computed again for every 8 of them
-        total += 9 / 8 * (loops + 1) * flops_per_token(model, behind).forward
-    return total
-
-
-def _spectrum_passes(run: config.Config, checkpoints: int) -> list[tuple[int, int]]:
-    """Sequences and loop steps of the spectrum: at most three paths to a fixed point, and products with own blocks."""
-    checkpoints = checkpoints if run.spectrum.checkpoints == "all" else 1
-    exact, paths = run.exact_sequences, run.spectrum_sequences + 2 * run.exact_sequences
-    products = 2 * min(run.model.hidden_size, run.spectrum.dense_size)  # a backward pass costs two forward ones
-    return [(checkpoints * paths, run.spectrum.steps), (checkpoints * exact, products)]
-
-
-def _calibration_sequences(run: config.Config, sequential: bool) -> float:
-    """Sequences of the calibration, each counted once for each of the thresholds under which it is read, at most.
-
-    Of criteria that process text position by position, or of the others.
-    """
-    exits, searched = run.calibrated_exits, run.calibration.search_share
-    total = 0.0
-    for name, entry in exits.criteria.items():
-        if sequential == _is_sequential(exits, name):
-            search, paths = calibration_points(len(entry.thresholds), len(run.model.groups))
-            total += 1 + searched * search + (1 - searched) * paths  # 1: at all loop steps
-    return run.calibration_sequences * total
-
-
-def calibration_points(thresholds: int, groups: int) -> tuple[int, int]:
-    """Thresholds of all groups that the search of the calibration measures, and those of its two paths, at most."""
-    steps = groups * (thresholds - 1) if groups > 1 else 0  # of the path that changes one group at a time
-    return thresholds + groups * steps, thresholds + steps + 1
-
-
-def _decoded_tokens(run: config.Config, exits: config.ExitsConfig, sequences: int) -> int:
-    """Tokens read one by one: timed ones, each twice, and whole texts under criteria that need predictions."""
-    rounds = exits.latency_repeats + 1
-    timed = 2 * exits.latency_tokens * rounds * _points(exits)
-    return timed + run.model.context_length * (rounds + sequences) * _points(exits, sequential=True)
-
-
-def _throughput_tokens(run: config.Config) -> int:
-    """Tokens of the throughput benchmark with those of the prompts, counted as if each was decoded alone.
-
-    Each criterion decodes them twice, refilled and waiting for the slowest.
-    """
-    texts = sum(run.throughput.sequences) * 2 * _points(run.throughput_exits)
-    return texts * sum(run.throughput_tokens) * (run.throughput.repeats + 1)
-
-
-def _points(exits: config.ExitsConfig, sequential: bool | None = None) -> int:
-    """Operating points of an exit benchmark; of those that process text position by position, or of the others."""
-    return sum(
-        len(entry.thresholds)
-        for name, entry in exits.criteria.items()
-        if sequential is None or sequential == _is_sequential(exits, name)
-    )
-
-
-def _is_sequential(exits: config.ExitsConfig, criterion: str) -> bool:
-    """Whether text is processed position by position under a criterion."""
-    return exits.readout != "head" and criterion in READS_PREDICTIONS
 
 
 def published_rows(plan: PublishedPlan, rates: Rates) -> list[tuple[str, str]]:

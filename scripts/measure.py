@@ -1,0 +1,19 @@
+"""Rules of measurements: call the function with this dotted path on a checkpoint and held-out text."""
+
+import sys
+
+import torch
+
+from twoscale import command
+from twoscale.exits.checkpoint_job import CheckpointJob
+
+if __name__ == "__main__":
+    measure = command.function(sys.argv.pop(1))
+    parser, names = command.parser_of_options(__doc__)
+    parser.add_argument("--threads", type=int, default=1, help="threads that the job may use")
+
+    def main(arguments):
+        torch.set_num_threads(1)  # Snakemake runs such jobs side by side
+        measure(CheckpointJob(arguments.config, command.files(arguments, names), arguments.threads))
+
+    command.run(main, parser)

@@ -1,0 +1,231 @@
+"""Config of exit criteria and of their benchmark."""
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from twoscale.config.thresholds import THRESHOLD_TYPES, check_threshold
+from twoscale.config.types import (
+    FILE_NAME,
+    Count,
+    Distinct,
+    Dtype,
+    Flag,
+    NonNegative,
+    Positive,
+    Section,
+    Threshold,
+    key,
+    sort_loops,
+)
+from twoscale.errors import InputError, did_you_mean
+
+if TYPE_CHECKING:
+    from twoscale.config.sections import CoreConfig
+
+
+class CriterionConfig(Section):
+    """Thresholds of one exit criterion. A criterion that is not built in names its Python file and class."""
+
+    thresholds: Annotated[tuple[Threshold, ...], *Distinct] = Field(description="Values of tau to measure.")
+    file: str | None = Field(
+        None, description="Python file of the criterion.", min_length=1, exclude_if=lambda file: file is None
+    )
+    class_name: str | None = Field(
+        None,
+        alias="class",
+        description="Class in that file.",
+        min_length=1,
+        exclude_if=lambda class_name: class_name is None,
+    )
+
+
+def typed_criteria(criteria: Mapping[str, CriterionConfig]) -> dict[str, CriterionConfig]:
+    """The criteria with thresholds in the criterion's type, where that loses nothing."""
+    return {name: entry.model_copy(update={"thresholds": _typed(name, entry)}) for name, entry in criteria.items()}
+
+
+def _typed(name: str, entry: CriterionConfig) -> tuple[int | float, ...]:
+    if THRESHOLD_TYPES.get(name) is not int:
+        return tuple(map(float, entry.thresholds))
+    return tuple(int(value) if value == int(value) else value for value in entry.thresholds)
+
+
+Criteria = Annotated[dict[str, CriterionConfig], Field(min_length=1), AfterValidator(typed_criteria)]
+
+
+def check_criteria(key: str, criteria: Mapping[str, CriterionConfig], max_loops: int | None = None) -> None:
+    """Refuse a criterion that is neither built in nor has a file, and thresholds that do not fit their criterion."""
+    for name, entry in criteria.items():
+        _check_origin(f"{key}.{name}", name, entry)
+        for threshold in entry.thresholds:
+            check_threshold(name, threshold, max_loops, f"config key {key}.{name}.thresholds", "exits.max_loops")
+
+
+def _check_origin(key: str, name: str, entry: CriterionConfig) -> None:
+    if not re.fullmatch(FILE_NAME, name):
+        raise InputError(f"config key {key}: found the name {name!r}, expected letters, digits, '.', '_' and '-'.")
+    builtin = name in THRESHOLD_TYPES
+    if (entry.file is None) != (entry.class_name is None):
+        absent = "class" if entry.class_name is None else "file"
+        raise InputError(f"config key {key}: found no {absent}, expected a file and a class, or neither.")
+    if builtin and entry.file is not None:
+        raise InputError(
+            f"config key {key}.file: found {entry.file!r}, expected another name for a criterion from a file: "
+            "this one is built in."
+        )
+    if not builtin and entry.file is None:
+        raise InputError(
+            f"config key {key}: unknown criterion, expected one of {', '.join(THRESHOLD_TYPES)}, or a file and a class"
+            f"{did_you_mean(name, THRESHOLD_TYPES)}."
+        )
+
+
+def grids(**thresholds: list[float]) -> dict[str, CriterionConfig]:
+    """The default of a key `criteria`."""
+    return typed_criteria({name: CriterionConfig(thresholds=values) for name, values in thresholds.items()})
+
+
+STATE_GRID = [1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0]
+RELATIVE_GRID = [3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3]
+PROBABILITY_GRID = [0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 0.95, 0.99]
+KL_GRID = [1e-7, 1e-6, 1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 0.1]
+
+# Dense grids of thresholds by criterion.
+DENSE_GRIDS: dict[str, list[float]] = {
+    "step_norm": STATE_GRID,
+    "step_norm_relative": RELATIVE_GRID,
+    "kl": KL_GRID,
+    "acceleration": STATE_GRID,
+    "acceleration_normalized": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9],
+    "acceleration_relative": RELATIVE_GRID,
+    "entropy_diff": [1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3],
+    "argmax_stability": [1, 2, 3, 5, 8, 12],
+    "cosine": [1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 3e-2, 0.1],
+    "minp_kl": KL_GRID,
+    "confidence": PROBABILITY_GRID,
+    "margin": PROBABILITY_GRID,
+    "entropy": [0.03, 0.1, 0.3, 0.7, 1.5, 2.5, 3.5, 4.5, 6.0],
+}
+HALF_DECADES = [1e-5, 3.16e-5, 1e-4, 3.16e-4, 1e-3, 3.16e-3, 1e-2]
+
+
+class ExitsConfig(Section):
+    """Quality and latency of exit criteria at the last checkpoint."""
+
+    max_loops: Count = key(30, "Maximum number of loop steps per token and group.", source="Fig. 5, App. D")
+    criteria: Criteria = key(
+        grids(fixed=[30], step_norm=HALF_DECADES, kl=HALF_DECADES, acceleration=HALF_DECADES),
+        "Exit criteria and their thresholds. Claim 10 requires the half decades between the decades of App. D (ours). "
+        "null removes a criterion of the defaults or the preset.",
+        source="App. D",
+    )
+    readout: Literal["head", "remaining_layers"] = key(
+        "head",
+        "Predictions from a state inside a group: head applies the final norm and the head (§4, \"the model's decoder "
+        'head"). remaining_layers [G] first applies the layers after the last group; criteria that use predictions '
+        "then process text position by position.",
+        source="§4",
+    )
+    kv_slots: Count | None = key(
+        None,
+        "Slots per token in the KV cache that loop steps share, as in [G]; text is then processed position by "
+        "position. null: one slot per loop step.",
+        source="ours",
+    )
+    cuda_graphs: Flag = key(
+        True,
+        "Decode by replaying captured loop steps, and with one slot per loop step several of them at once, ahead of "
+        "the exit decisions. CUDA only.",
+        source="ours",
+    )
+    compile: Flag | Literal["auto"] = key(
+        "auto",
+        "Decode with compiled loop steps. auto: on CUDA only, before they are captured; where that is impossible, for "
+        "example without Triton, they are captured as they are. On CPU it takes a C++ compiler and pays for hidden "
+        "sizes up to a few hundred and many tokens: the first run compiles for about ten seconds per group, later ones "
+        "load the result from the cache of torch.compile.",
+        source="ours",
+    )
+    dtype: Literal["float32", "float64", "bfloat16"] = key(
+        "float32",
+        "Precision of weights, states and decisions. bfloat16 halves the bytes that a token reads, but a step below "
+        "about 1/256 of the state is rounding there, so criteria of steps exit by rounding.",
+        source="ours",
+    )
+    quality_tokens: Count = key(
+        16_384, "Held-out tokens for cross-entropy and perplexity, in whole sequences.", source="ours"
+    )
+    quality_batch_size: Count = key(4, "Sequences at a time.", source="ours")
+    control_draws: Count = key(
+        3,
+        "Draws of the random exits that every criterion is compared with, at the same evaluations. Each evaluates the "
+        "text once more; one pass more is for fixed loops at the same mean.",
+        source="ours",
+    )
+    latency_tokens: Count = key(
+        64, "Timed tokens per repeat, spread over the context; at most model.context_length.", source="ours"
+    )
+    latency_segments: Count = key(
+        4,
+        "Places in the context at which latency_tokens are timed; the text before each is read untimed.",
+        source="ours",
+    )
+    latency_repeats: Count = key(5, "Timed repeats.", source="ours")
+
+    def check(self, config: "CoreConfig") -> None:
+        check_latency_tokens("exits", self.latency_tokens, config)
+
+    def needed_sequences(self, config: "CoreConfig") -> dict[str, int]:
+        return {"quality_tokens": config.quality_sequences, "latency_repeats": self.latency_repeats}
+
+
+class ProbeConfig(Section):
+    """Fit of the criterion `probe`: a linear classifier of states of the last checkpoint, on training text.
+
+    It is fitted only where `probe` is among the criteria of `exits`, `pareto`, `calibration` or `throughput`.
+    """
+
+    tokens: Count = key(
+        4096,
+        "Tokens of training text, in whole sequences spread over it. Each is a sample after each of its "
+        "exits.max_loops loop steps, with model.hidden_size + 2 features in float64, which are in memory twice.",
+        source="ours",
+    )
+    tolerance: NonNegative = key(
+        0.01,
+        "A token is settled once its cross-entropy stays at most this many nats above that of the last loop step.",
+        source="ours",
+    )
+    penalty: Positive = key(
+        1e-4, "Factor of half the squared weights of standardised features, beside the mean log loss.", source="ours"
+    )
+    batch_size: Count = key(4, "Sequences at a time; limits the memory.", source="ours")
+    dtype: Dtype = key("float32", "Precision of the states.", source="ours")
+
+
+def check_latency_tokens(section: str, tokens: int, config: "CoreConfig") -> None:
+    """Refuse more timed tokens than the context has."""
+    if tokens > config.model.context_length:
+        raise InputError(
+            f"config key {section}.latency_tokens: found {tokens}, expected at most model.context_length = "
+            f"{config.model.context_length}."
+        )
+
+
+class ScalingConfig(Section):
+    """Quality at fixed loop counts, for every checkpoint (results/scaling.pdf)."""
+
+    loops: Annotated[tuple[Count, ...], Field(min_length=1), AfterValidator(sort_loops)] = key(
+        (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64),
+        "Loop counts, the same in every group. Those up to exits.max_loops are the fixed loop counts of pareto.pdf.",
+        source="ours",
+    )
+    tokens: Count = key(16_384, "Held-out tokens per checkpoint, in whole sequences.", source="ours")
+    batch_size: Count = key(4, "Sequences at a time.", source="ours")
+    dtype: Dtype = key("float32", "Precision.", source="ours")
+
+    def needed_sequences(self, config: "CoreConfig") -> dict[str, int]:
+        return {"tokens": config.sequences("scaling")}

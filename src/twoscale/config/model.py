@@ -1,0 +1,293 @@
+"""Config of the model."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from twoscale.config.data import GPT2_VOCAB_SIZE
+from twoscale.config.definitions import NOISE_STD, ModelSizes
+from twoscale.config.types import (
+    AdapterInit,
+    AtLeastTwo,
+    Count,
+    Flag,
+    NonNegative,
+    Number,
+    Positive,
+    Sandwich,
+    Section,
+    StateInit,
+    WholeShare,
+    key,
+)
+from twoscale.errors import InputError
+
+HALF = 0.5  # share of the state in the blend that the projection may start from
+COMMIT = r"[0-9a-f]{40}"
+
+
+class RotaryScaling(Section):
+    """Stretch of the slow rotary frequencies for long contexts, as in Llama 3.1."""
+
+    factor: Annotated[float, Field(ge=1), Number] = key(
+        8.0, "Divisor of frequencies below the slow bound.", source="Llama 3.1"
+    )
+    low_frequency_factor: Positive = key(
+        1.0, "Slow: fewer rotations than this over original_context_length.", source="Llama 3.1"
+    )
+    high_frequency_factor: Positive = key(
+        4.0, "Fast: more rotations than this over original_context_length; unchanged.", source="Llama 3.1"
+    )
+    original_context_length: Count = key(8192, "Tokens of the context before the stretch.", source="Llama 3.1")
+
+
+class ModelConfig(ModelSizes, Section):
+    """Architecture of the model, and where its weights come from."""
+
+    architecture: str = key(
+        "transformer",
+        "Registered model. A name other than transformer loads the module of that name in twoscale.model.",
+        source="ours",
+    )
+    num_layers: Count = key(12, "Number of layers.", source="§2")
+    num_heads: Count = key(12, "Number of attention heads per layer; divides hidden_size.", source="§2")
+    hidden_size: Count = key(768, "Size of the hidden state.", source="§2")
+    context_length: AtLeastTwo = key(512, "Tokens per sequence (the paper's block size).", source="§2")
+    vocab_size: Count = key(GPT2_VOCAB_SIZE, "Number of token ids of the tokenizer.", source="§2", derived=True)
+    groups: tuple[Annotated[tuple[Count, ...], Field(min_length=1)], ...] = key(
+        ((4,), (5, 6), (7,)),
+        "Looped groups: lists of consecutive layers, numbered from 1. []: no loops, a plain GPT.",
+        source="§2",
+    )
+    mean_loops: Positive = key(
+        12.0,
+        "Parameter r of the log-normal Poisson distribution of loop counts. "
+        "It also defines the effective depth that scales the initial weights.",
+        source="App. B",
+    )
+    loops_sigma: NonNegative = key(0.5, "Standard deviation of the log-normal distribution.", source="[G]")
+    sandwich: Sandwich = key(
+        "post_residual",
+        "Position of the second norm of a layer's sandwich normalization: after the residual sum, as in the code "
+        "of [G], or on the branch before the sum. App. B does not specify it.",
+        source="[G]",
+    )
+    state_init: StateInit = key(
+        "noise",
+        "First state of a looped group: noise, the group's input, their sum, or zeros.",
+        source="§2, [G]",
+    )
+    loop_noise: NonNegative = key(
+        0.0,
+        'Standard deviation of fresh noise that is added at every loop step. §2, "each time the block is applied", '
+        "also allows a value above 0.",
+        source="[G]",
+    )
+    adapter_init: AdapterInit = key(
+        "random",
+        "Initialization of the projection of state and input: random, or a blend of the two, by default half the state "
+        "plus half the input, with small noise (ours).",
+        source="[G]",
+    )
+    adapter_share: WholeShare = key(
+        HALF,
+        "Share s of the state in adapter_init: blend. The projection starts as s times the state plus 1 - s times the "
+        "input, each block with random weights of 0.04 times its share. 0: the input alone, 1: the state alone.",
+        source="ours",
+        optional=True,
+    )
+    exit_norm: Literal["none", "final_norm"] = key(
+        "none",
+        "Norm on the state that a looped group returns. The paper does not mention one; [G] applies final_norm.",
+        source="ours",
+    )
+    positions: Literal["learned", "rotary"] = key(
+        "learned",
+        "Positions: a learned embedding that is added to the token's, or rotary, a rotation of queries and keys.",
+        source="§2",
+        optional=True,
+    )
+    rotary_pairs: Literal["interleaved", "halves"] = key(
+        "interleaved",
+        "Channels of a head that are rotated together: 2d and 2d + 1 as in [G], or d and d + D/2 as in Llama.",
+        source="[G]",
+        optional=True,
+    )
+    rotary_base: Positive = key(
+        10_000.0, "Base of the rotary frequencies, base^(-2d/D).", source="arXiv 2104.09864", optional=True
+    )
+    rotary_scaling: RotaryScaling | None = key(
+        None, "Stretch of the slow rotary frequencies. null: none.", source="ours", optional=True
+    )
+    num_kv_heads: Count | None = key(
+        None,
+        "Heads of keys and values, a divisor of num_heads; each serves num_heads / num_kv_heads query heads. null: "
+        "num_heads.",
+        source="§2",
+        optional=True,
+    )
+    qk_bias: Flag = key(
+        False, "Biases on queries and keys, added before the rotation, as in [G].", source="§2", optional=True
+    )
+    qk_norm: Flag = key(
+        False, "RMSNorm over all heads of the queries and of the keys, as in OLMo 2.", source="§2", optional=True
+    )
+    mlp: Literal["plain", "gated"] = key(
+        "plain",
+        "MLP: out(silu(in(x))), or gated as in [G] and Llama: out(silu(gate(x)) * value(x)).",
+        source="§2",
+        optional=True,
+    )
+    mlp_size: Count | None = key(None, "Hidden size of the MLP. null: 4 times hidden_size.", source="§2", optional=True)
+    norms: Literal["sandwich", "pre", "post"] = key(
+        "sandwich",
+        "Norms of a layer: before and after attention and MLP (see sandwich), only before them as in Llama, or only "
+        "after them, on the branch, as in OLMo 2.",
+        source="App. B",
+        optional=True,
+    )
+    norm_epsilon: Positive = key(1e-6, "Epsilon of every RMSNorm.", source="[G]", optional=True)
+    embedding_scale: Positive | None = key(
+        None, "Factor of the embedding. null: the square root of hidden_size, as in [G].", source="[G]", optional=True
+    )
+    state_std: Positive = key(
+        NOISE_STD,
+        "Standard deviation of the noise of state_init before its truncation at three deviations.",
+        source="[G]",
+        optional=True,
+    )
+    injection: Literal["projection", "none"] = key(
+        "projection",
+        "How the input enters a loop step: projection of [state ; input], or none, where it is the first state only.",
+        source="§2",
+        optional=True,
+    )
+    loop_norm: Flag = key(
+        False,
+        "Final norm at the end of each loop step, as in Ouro (arXiv 2510.25741); the head then reads states without a "
+        "norm of its own.",
+        source="§2",
+        optional=True,
+    )
+    tied_head: Flag = key(
+        True, "The head is the token embedding. false: a matrix of its own.", source="[G]", optional=True
+    )
+    exit_gate: Flag = key(
+        False,
+        "Linear gate that reads a probability of exit from a state, for the criterion exit_gate (Ouro). "
+        "train.exit_gate trains it.",
+        source="§2",
+        optional=True,
+    )
+    vocab_multiple: Count = key(
+        64,
+        "The embedding has vocab_size rows, rounded up to a multiple of this (nanoGPT: 50257 -> 50304).",
+        source="nanoGPT",
+        optional=True,
+    )
+    source: Literal["trained", "published"] = key(
+        "trained",
+        "Origin of the weights: trained by this workflow, or published, from repository and revision or from folder.",
+        source="ours",
+        optional=True,
+    )
+    repository: str | None = key(
+        None, "Repository of a published model on the Hugging Face hub.", source="ours", optional=True
+    )
+    revision: Annotated[str, Field(pattern=f"^{COMMIT}$")] | None = key(
+        None, "Commit of the repository, 40 hexadecimal digits.", source="ours", optional=True
+    )
+    folder: str | None = key(
+        None,
+        "Local folder of a published model in the layout of the hub: config.json, safetensors files, tokenizer.json.",
+        source="ours",
+        optional=True,
+    )
+
+    @model_validator(mode="after")
+    def _check_heads(self) -> Self:
+        if self.hidden_size % self.num_heads:
+            raise InputError(
+                f"config key model.num_heads: found {self.num_heads}, expected a divisor of model.hidden_size = "
+                f"{self.hidden_size}."
+            )
+        if self.num_heads % self.kv_heads:
+            raise InputError(
+                f"config key model.num_kv_heads: found {self.num_kv_heads}, expected a divisor of model.num_heads = "
+                f"{self.num_heads}."
+            )
+        if self.positions == "rotary" and self.head_dim % 2:
+            raise InputError(
+                f"config key model.num_heads: found {self.num_heads}, expected an even head dimension for rotary "
+                f"positions, not {self.head_dim}."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_source(self) -> Self:
+        published = self.source == "published"
+        origins = [name for name in ("repository", "folder") if getattr(self, name) is not None]
+        if published != (len(origins) == 1):
+            expected = "either repository or folder" if published else "neither repository nor folder"
+            found = " and ".join(origins) or "neither"
+            raise InputError(f"config key model: found {found}, expected {expected} for model.source: {self.source}.")
+        if (self.repository is None) != (self.revision is None):
+            raise InputError(
+                f"config key model.revision: found {self.revision}, expected the commit of model.repository, and only "
+                "with one."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_adapter_share(self) -> Self:
+        if self.adapter_share != HALF and self.adapter_init != "blend":
+            raise InputError(
+                f"config key model.adapter_share: found {self.adapter_share:g}, expected {HALF:g} unless "
+                f"model.adapter_init is blend, not {self.adapter_init}."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_loop(self) -> Self:
+        if self.injection == "none" and not self.state_init.startswith("input"):
+            raise InputError(
+                f"config key model.state_init: found {self.state_init}, expected input or input_plus_noise for "
+                "model.injection: none, where the first state is all that a loop sees of its input."
+            )
+        if self.loop_norm and not (self.groups and self.groups[-1][-1] == self.num_layers):
+            raise InputError(
+                "config key model.loop_norm: found true, expected false unless the last layer is looped, because the "
+                "head then reads states as they are."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_groups(self) -> Self:
+        seen: set[int] = set()
+        for group in self.groups:
+            problem = _group_problem(group, seen, self.num_layers)
+            if problem:
+                raise InputError(f"config key model.groups: {problem}.")
+            seen |= set(group)
+        return self
+
+
+def _group_problem(group: tuple[int, ...], seen: set[int], num_layers: int) -> str | None:
+    """What is wrong with a looped group, given the layers of the groups before it."""
+    found = f"found the group {list(group)}"
+    if list(group) != list(range(group[0], group[0] + len(group))):
+        return f"{found}, expected consecutive layers in ascending order"
+    if group[-1] > num_layers:
+        return f"{found}, expected layers between 1 and model.num_layers = {num_layers}"
+    if seen & set(group):
+        return f"found layer {min(seen & set(group))} in two groups, expected disjoint groups"
+    if seen and group[0] < max(seen):
+        return f"{found} after a deeper one, expected the groups in the order of the layers"
+    return None
+
+
+def model_keys(keys: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
+    """Keys of `model` with their values; random weights have no share of the state."""
+    model = dict(zip(keys, values, strict=True))
+    return model | ({"adapter_share": HALF} if model["adapter_init"] == "random" else {})

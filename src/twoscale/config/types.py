@@ -1,0 +1,101 @@
+"""Types of config values, and the base of all sections."""
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, WithJsonSchema
+
+from twoscale.errors import InputError
+
+if TYPE_CHECKING:
+    from twoscale.config.exits import ExitsConfig
+    from twoscale.config.sections import CoreConfig
+
+# Names of runs and criteria, which are also names of folders and files: safe in a shell.
+FILE_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+
+
+def parse_number(value: Any) -> Any:
+    """Convert a string to the number in it, because YAML 1.1 reads 1e-4 as a string. Refuse booleans."""
+    if isinstance(value, bool):
+        raise ValueError("a boolean is not a number")
+    if not isinstance(value, str):
+        return value
+    try:
+        return int(value)
+    except ValueError:
+        return float(value)
+
+
+def parse_flag(value: Any) -> Any:
+    """Convert true and false as a string, because Snakemake's --config reads nested values as strings."""
+    return {"true": True, "false": False}.get(value.lower(), value) if isinstance(value, str) else value
+
+
+def check_distinct(values: tuple) -> tuple:
+    if len(set(values)) < len(values):
+        raise ValueError("a value is repeated")
+    return values
+
+
+def sort_loops(loops: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted(set(loops)))
+
+
+Number = BeforeValidator(parse_number)
+Flag = Annotated[StrictBool, BeforeValidator(parse_flag)]
+Natural = Annotated[int, Field(ge=0), Number]
+Count = Annotated[int, Field(ge=1), Number]
+AtLeastTwo = Annotated[int, Field(ge=2), Number]
+NonNegative = Annotated[float, Field(ge=0), Number]
+Positive = Annotated[float, Field(gt=0), Number]
+Share = Annotated[float, Field(gt=0, lt=1), Number]
+WholeShare = Annotated[float, Field(ge=0, le=1), Number]
+POSITIVE_SCHEMA = {"type": "number", "exclusiveMinimum": 0}
+Threshold = Annotated[int | float, Field(gt=0), Number, WithJsonSchema(POSITIVE_SCHEMA)]
+Unique = (Field(json_schema_extra={"uniqueItems": True}), AfterValidator(check_distinct))
+Distinct = (Field(min_length=1), *Unique)
+
+Dtype = Literal["float32", "float64"]
+Sandwich = Literal["post_residual", "branch"]
+AdapterInit = Literal["random", "blend"]
+StateInit = Literal["noise", "input", "input_plus_noise", "zero"]
+
+
+def key(default: Any, description: str, *, source: str, derived: bool = False, optional: bool = False) -> Any:
+    """A key of a section.
+
+    `derived` marks a value that the user cannot set. `optional` marks a key that `identity.plain` leaves out at its
+    default, so that runs from before the key keep their identity.
+    """
+    marks = {"derived": derived, "optional": optional}
+    extra = {"source": source, **{name: True for name, marked in marks.items() if marked}}
+    return Field(default, description=description, json_schema_extra=extra)
+
+
+class Section(BaseModel):
+    """Base of all sections: immutable, unknown keys refused.
+
+    A section says itself what it needs of the others; by default nothing.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_by_name=True)
+
+    def check(self, config: "CoreConfig") -> None:
+        """Raise InputError if the section does not fit the rest of the config."""
+
+    def needed_sequences(self, config: "CoreConfig") -> dict[str, int]:
+        """Held-out sequences that the section needs, by the key of the section that determines their number."""
+        return {}
+
+    def exit_grid(self, config: "CoreConfig") -> "ExitsConfig | None":
+        """The settings of `exits` with the criteria of this section, if it has any."""
+        return None
+
+
+def check_sequence(key: str, sequence: int, config: "CoreConfig") -> None:
+    """Refuse a sequence that is not among those in trajectories.tokens."""
+    if sequence >= config.trajectory_sequences:
+        raise InputError(
+            f"config key {key}: found {sequence}, expected less than {config.trajectory_sequences}, the number of "
+            "sequences in trajectories.tokens."
+        )

@@ -1,0 +1,26 @@
+"""Quality at fixed loop counts: what loops gain, and what an oracle over uniform loop counts would spend."""
+
+import math
+from collections.abc import Iterator
+
+from twoscale import progress
+from twoscale.config import ScalingConfig
+from twoscale.data.batches import HeldOut
+from twoscale.exits.benchmark import Row, evaluate_parallel
+from twoscale.exits.criteria import Fixed
+from twoscale.model.checkpoints import LoadedCheckpoint
+from twoscale.model.loss import cross_entropies
+
+
+def measure_scaling(checkpoint: LoadedCheckpoint, text: HeldOut, scaling: ScalingConfig) -> Iterator[Row]:
+    """Rows of the table "scaling_quality": held-out sequences with every group at each loop count."""
+    label = f"scaling of iteration {checkpoint.iteration}"
+    with progress.meter(label, len(scaling.loops) * text.inputs.numel(), "tokens") as bar:
+        for loops in scaling.loops:
+            for batch in text.batches(scaling.batch_size):
+                logits, _ = evaluate_parallel(checkpoint, Fixed(loops), batch, loops)
+                losses = cross_entropies(logits, batch.targets).mean(1).tolist()
+                for key, ce in zip(batch.keys, losses, strict=True):
+                    row = {"iteration": checkpoint.iteration, "loops": loops} | key
+                    yield row | {"tokens": batch.inputs.shape[1], "ce": ce, "ppl": math.exp(ce)}
+                bar.update(batch.inputs.numel())

@@ -1,0 +1,42 @@
+"""The jobs that measure exit criteria on the last checkpoint, on any grid of thresholds."""
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from twoscale.exits.benchmark import measure_check_cost, measure_latency, measure_quality, operating_points
+from twoscale.exits.trial import TRIAL_TOKENS, try_criteria
+
+if TYPE_CHECKING:
+    from twoscale.exits.checkpoint_job import CheckpointJob
+
+
+def measure_exit_quality(job: "CheckpointJob") -> None:
+    """Quality and loops of one criterion and of its controls; a user's criterion is first tried on a few tokens."""
+    exits = job.config.exits
+    torch.set_num_threads(job.threads)
+    checkpoint = job.checkpoint(exits.dtype)
+    text = job.held_out(job.config.sequences)
+    if job.config.criterion_files:
+        try_criteria(checkpoint, text.inputs[0], exits)
+    for table, rows in measure_quality(checkpoint, text, exits, job.probe(checkpoint)).items():
+        job.write(table, rows, table.removeprefix("exit_"))
+
+
+def benchmark_exits(job: "CheckpointJob") -> None:
+    """Latency of all criteria, and the time of a check where the job has an output for it."""
+    exits = job.config.exits
+    checkpoint, prompts = job.checkpoint(exits.dtype), job.held_out(exits.latency_repeats)
+    latency, loops = measure_latency(checkpoint, prompts, exits, job.probe(checkpoint))
+    job.write("exit_latency", latency, "latency")
+    job.write("exit_latency_loops", loops, "latency_loops")
+    if "check_cost" in job.files:
+        job.write("check_cost", measure_check_cost(checkpoint, prompts, exits))
+
+
+def try_criterion(job: "CheckpointJob") -> None:
+    """Try a user's criterion on a few tokens, before a job that measures it together with others."""
+    exits = job.config.exits
+    try_criteria(job.checkpoint(exits.dtype), job.held_out(1).inputs[0], exits)
+    points = [f"{name} at {threshold:g}" for name, threshold in operating_points(exits)]
+    job.write_text("tried", f"{', '.join(points)}: the same exits of {TRIAL_TOKENS} tokens in both engines\n")

@@ -1,0 +1,139 @@
+"""Figures and jobs of the study."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from twoscale.config.identity import text_label
+from twoscale.config.sections import Config
+from twoscale.figures.catalogue import Figure, after_training, exit_max_loops, exit_values, group_names, table
+from twoscale.studies.rows import Comparison, Measurement, all_cores
+
+if TYPE_CHECKING:
+    from twoscale.workflow import Runs
+
+
+def _pareto(config: Config) -> dict[str, Any]:
+    return exit_values(config) | {
+        "after": after_training(config),
+        "loops": ", ".join(map(str, config.loop_grid)),
+        "latency_tokens": config.pareto.latency_tokens,
+        "latency_repeats": config.pareto.latency_repeats,
+        "quality_tokens": config.sequences("pareto", "quality_tokens") * config.model.context_length,
+    }
+
+
+def _arena(config: Config) -> dict[str, Any]:
+    said = ("after", "max_loops", "dtype", "readout", "draws", "quality_tokens")
+    return {name: value for name, value in _pareto(config).items() if name in said} | {
+        "groups": group_names(config),
+        "oracle_tokens": config.sequences("oracle") * config.model.context_length,
+    }
+
+
+FIGURES = (
+    Figure(
+        "pareto",
+        table(
+            "uniform_loops",
+            exit_latency="pareto_latency",
+            exit_quality="pareto_quality",
+            exit_loops="pareto_loops",
+            exit_controls="pareto_controls",
+        ),
+        _pareto,
+        loops=exit_max_loops,
+        title="Pareto: quality against latency",
+        claims=(10,),
+    ),
+    Figure(
+        "arena",
+        table("arena"),
+        _arena,
+        loops=exit_max_loops,
+        title="Arena: what the exits are worth",
+        sentence="twoscale.studies.arena.page.summary",
+    ),
+)
+
+
+def _page(runs: "Runs") -> Callable[[Config], dict[str, Any]]:
+    """Text and sizes that results/arena.md mentions."""
+
+    def values(config: Config) -> dict[str, Any]:
+        length = config.model.context_length
+        return {
+            "run": runs.selected,
+            "text": text_label(config.data),
+            "draws": config.exits.control_draws,
+            "loops": config.exits.max_loops,
+            "groups": ", ".join(config.model.group_labels),
+            "tokens": config.sequences("pareto", "quality_tokens") * length,
+            "oracle_tokens": config.sequences("oracle") * length,
+            "tolerance": f"{config.oracle.tolerance:g}",
+        }
+
+    return values
+
+
+JOBS = (
+    Measurement(
+        name="measure_uniform_loops",
+        function="twoscale.studies.arena.uniform_loops.run",
+        outputs={"uniform_loops": "results/{run}/tables/uniform_loops.parquet"},
+        tables=["uniform_loops"],
+        config=lambda runs: runs.exit_slice("pareto", "fixed"),
+        dtype="exits",
+        minutes=120,
+        threads=lambda runs, cores: runs.exit_threads(cores, "pareto"),
+        cpus=4,
+    ),
+    Measurement(
+        name="benchmark_pareto",
+        function="twoscale.exits.jobs.benchmark_exits",
+        inputs=lambda runs: runs.user_criteria("pareto") | {"probe": runs.probe_file("pareto")},
+        outputs={
+            "latency": "results/{run}/tables/pareto_latency.parquet",
+            "latency_loops": "results/{run}/tables/pareto_latency_loops.parquet",
+        },
+        tables=["exit_latency", "exit_latency_loops"],
+        config=lambda runs: runs.exit_slice("pareto"),
+        dtype="exits",
+        minutes=480,
+        threads=all_cores,
+        cpus=4,
+    ),
+    Measurement(
+        name="measure_exit_regret",
+        function="twoscale.studies.arena.regret.run",
+        inputs=lambda runs: runs.user_criteria("pareto") | {"probe": runs.probe_file("pareto")},
+        outputs={
+            "exit_regret": "results/{run}/tables/pareto_regret.parquet",
+            "oracle_frontier": "results/{run}/tables/oracle_frontier.parquet",
+        },
+        tables=["exit_regret", "oracle_frontier"],
+        config=lambda runs: runs.exit_slice(
+            "pareto", sections=["oracle"], sequences=lambda config: config.sequences("oracle")
+        ),
+        dtype="exits",
+        minutes=120,
+    ),
+    Comparison(
+        name="compare_exits",
+        function="twoscale.studies.arena.page.run",
+        inputs=lambda runs: runs.page_tables(
+            "arena",
+            "oracle_frontier",
+            exit_quality="pareto_quality",
+            exit_loops="pareto_loops",
+            exit_controls="pareto_controls",
+            exit_regret="pareto_regret",
+        ),
+        outputs={
+            "arena": "results/{selected}/tables/arena.parquet",
+            "settling": "results/{selected}/tables/settling.parquet",
+            "page": "results/arena.md",
+        },
+        tables=["arena", "settling"],
+        config=lambda runs: runs.slice("run", "seed", page=_page(runs)),
+    ),
+)

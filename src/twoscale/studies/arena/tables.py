@@ -1,0 +1,59 @@
+"""Tables of the study, see `twoscale.tables`."""
+
+from twoscale.tables import Column, table
+
+TABLES: dict[str, dict[str, Column]] = {
+    # One row per (group, operating point, oracle, held-out sequence), on frozen trajectories: tokens leave this group
+    # one at a time, all others run exits.max_loops. Criterion fixed has every loop count.
+    "exit_regret": table(
+        "run group criterion threshold oracle sequence document tokens",
+        oracle=("string", "loss, prediction: leaves at the first state from which this stays that of all loop steps"),
+        evaluations=("float64", "mean calls of f per token, of the criterion"),
+        ce=("float64", "of the states with which tokens leave"),
+        least=("float64", "mean calls of f per token, of the oracle"),
+        settled=("float64", "share of tokens that leave settled: no earlier than with the oracle"),
+        extra=("float64", "calls of f above those of the oracle, where settled, else 0; mean over all tokens"),
+        lost=("float64", "nats above those at all loop steps, where not settled, else 0; mean over all tokens"),
+    ),
+    # One row per (group, price, held-out sequence): the budget oracle, which chooses the exit of each token with the
+    # least loss + price x evaluations on frozen trajectories.
+    "oracle_frontier": table(
+        "run group price sequence document tokens evaluations ce", price=("float64", "of an evaluation, in nats")
+    ),
+    # One row per (group, operating point, reference). Intervals are 95 % bootstraps over documents.
+    "arena": table(
+        "run criterion threshold group reference documents",
+        group=("string", "all: of the controls, exits from all groups; of the oracle, the mean of the groups"),
+        reference=("string", "random, fixed: controls, as in exit_controls; oracle: the budget oracle"),
+        evaluations=("float64", "mean calls of f per token and group, of the criterion"),
+        ce=("float64", "nats per token, of the criterion"),
+        gain=("float64", "nats per token, at equal evaluations: ce of the reference minus that of the criterion"),
+        gain_low=("float64", "95 % interval"),
+        gain_high=("float64", "its other end"),
+        saved=("float64", "at equal ce: evaluations of the reference minus those of the criterion, null out of range"),
+        saved_low=("float64", "95 % interval; null if a bootstrap sample is out of the range of the reference"),
+        saved_high=("float64", "its other end"),
+    ),
+    # One row per (operating point, oracle): exit_regret over all groups. Intervals are bootstraps over documents.
+    "settling": table(
+        "run criterion threshold",
+        oracle=("string", "loss or prediction, see exit_regret"),
+        evaluations=("float64", "mean calls of f per token and group, of the criterion"),
+        least=("float64", "the same of the oracle"),
+        unsettled=("float64", "share of (token, group) that leave before they are settled"),
+        unsettled_low=("float64", "95 % interval"),
+        unsettled_high=("float64", "its other end"),
+        extra=("float64", "mean calls of f above those of the oracle, over those that leave settled"),
+        extra_low=("float64", "95 % interval"),
+        extra_high=("float64", "its other end"),
+        lost=("float64", "mean nats above the cross-entropy at all loop steps, over those that leave unsettled"),
+        lost_low=("float64", "95 % interval"),
+        lost_high=("float64", "its other end"),
+    ),
+    # One row per held-out sequence; each token runs the smallest fixed loop count that settles its prediction.
+    "uniform_loops": table(
+        "run sequence document tokens loops ce ppl",
+        loops=("float64", "mean over tokens, of every group"),
+        share_at_max_loops=("float64", "share of tokens whose prediction settles only at exits.max_loops"),
+    ),
+}

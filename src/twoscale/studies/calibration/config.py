@@ -1,0 +1,114 @@
+"""Config of the study."""
+
+from typing import TYPE_CHECKING, Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from twoscale.config.exits import Criteria, ExitsConfig, grids
+from twoscale.config.types import Count, Number, Positive, Section, Share, Unique, key
+from twoscale.errors import InputError
+
+if TYPE_CHECKING:
+    from twoscale.config.sections import CoreConfig
+
+
+class CalibrationConfig(Section):
+    """Thresholds of exit criteria that are calibrated on held-out documents (results/calibration.pdf).
+
+    Documents are divided into three parts: on one a path through the thresholds is searched, from many evaluations to
+    few, on one thresholds of the path are chosen, and on one they are reported. Loop steps, readout, KV slots,
+    precision and batch size are those of exits.
+    """
+
+    criteria: Criteria = key(
+        grids(
+            step_norm=[1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0],
+            kl=[1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 0.1],
+            acceleration=[1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0],
+        ),
+        "Exit criteria and the thresholds that a path may have, for all groups together and for each group. null "
+        "removes a criterion of the defaults or the preset.",
+        source="ours",
+    )
+    tokens: Count = key(
+        131_072,
+        "Held-out tokens, in whole sequences, of all three parts; all of them if data.held_out_tokens is less.",
+        source="ours",
+    )
+    search_share: Share = key(0.25, "Share of the documents on which paths are searched.", source="ours")
+    report_share: Share = key(
+        0.25,
+        "Share of the documents on which the chosen thresholds are measured. The others choose them.",
+        source="ours",
+    )
+    path_end: Positive = key(
+        0.3,
+        "A path ends with the first thresholds whose mean cross-entropy on the documents of the search is this many "
+        "nats per token above that of all loop steps.",
+        source="ours",
+    )
+
+    @model_validator(mode="after")
+    def _check_shares(self) -> Self:
+        if self.search_share + self.report_share >= 1:
+            raise InputError(
+                f"config key calibration.report_share: found {self.report_share:g}, expected less than "
+                f"{1 - self.search_share:g}, so that documents are left beside calibration.search_share."
+            )
+        return self
+
+    def exit_grid(self, config: "CoreConfig") -> ExitsConfig:
+        return config.exits.model_copy(update={"criteria": self.criteria})
+
+    def sequences(self, config: "CoreConfig") -> int:
+        """Whole sequences in calibration.tokens, at most those of the held-out text, at least one."""
+        available = (config.data.held_out_tokens - 1) // config.model.context_length
+        return max(1, min(config.sequences("calibration"), available))
+
+
+Promises = Annotated[tuple[Positive, ...], *Unique]
+
+
+class PromisesConfig(Section):
+    """Promises about quality for which thresholds are chosen, each on its own: E[loss] <= epsilon.
+
+    A promise holds with probability 1 - delta over the documents that choose the threshold, by Learn then Test
+    (arXiv 2110.01052). The loss is that of exits against all loop steps, a mean over the tokens of a unit.
+    """
+
+    nats: Promises = key(
+        (0.01, 0.02, 0.05, 0.1), "Values of epsilon for the rise of the cross-entropy, nats per token.", source="ours"
+    )
+    disagreement: Annotated[tuple[Share, ...], *Unique] = key(
+        (0.01, 0.02, 0.05, 0.1),
+        "Values of epsilon for the share of tokens with another most likely next token.",
+        source="arXiv 2207.07061",
+    )
+    delta: Share = key(0.1, "Probability with which a promise may be broken.", source="arXiv 2110.01052")
+    test: Literal["betting", "hoeffding_bentkus"] = key(
+        "betting",
+        "p-values of thresholds: betting (arXiv 2010.09686, 2101.02703), which needs fewer units where losses vary "
+        "little, or the bounds of Hoeffding and Bentkus (arXiv 2110.01052). Both are valid for any number of units.",
+        source="ours",
+    )
+    clip: Annotated[float, Field(gt=1), Number] = key(
+        5.0,
+        "Losses of a unit count from 0 to this multiple of epsilon, because the test needs a bound. With betting, no "
+        "promise can be made with fewer units than log(1 / delta) / log(1 + 1 / clip), 13 by default.",
+        source="ours",
+    )
+    unit: Literal["document", "sequence"] = key(
+        "document",
+        "What the test takes for independent and alike: documents, or the sequences of all documents, where documents "
+        "are few and long. Sequences of one document are not independent, so the promise is then nominal.",
+        source="ours",
+    )
+
+    @model_validator(mode="after")
+    def _check_promises(self) -> Self:
+        if not self.nats and not self.disagreement:
+            raise InputError("config key promises.nats: found none, expected at least one here or in disagreement.")
+        return self
+
+
+SECTIONS = {"calibration": CalibrationConfig, "promises": PromisesConfig}

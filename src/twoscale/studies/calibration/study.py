@@ -1,0 +1,73 @@
+"""Figures and jobs of the study."""
+
+from typing import Any
+
+from twoscale.config.sections import Config
+from twoscale.figures.catalogue import Figure, after_training, exit_max_loops, table
+from twoscale.studies.rows import Comparison, Measurement
+
+
+def _caption(config: Config) -> dict[str, Any]:
+    shares = (config.calibration.search_share, config.calibration.report_share)
+    search, report = (f"{100 * share:g}" for share in shares)
+    return {
+        "after": after_training(config),
+        "max_loops": config.exits.max_loops,
+        "dtype": config.exits.dtype,
+        "readout": config.exits.readout.replace("_", " "),
+        "tokens": config.calibration.sequences(config) * config.model.context_length,
+        "search": search,
+        "report": report,
+        "path_end": f"{config.calibration.path_end:g}",
+        "probability": f"{1 - config.promises.delta:g}",
+        "clip": f"{config.promises.clip:g}",
+        "unit": config.promises.unit,
+        "test": {"betting": "betting", "hoeffding_bentkus": "Hoeffding's and Bentkus' bounds"}[config.promises.test],
+    }
+
+
+FIGURES = (
+    Figure(
+        "calibration",
+        table("calibration"),
+        _caption,
+        loops=exit_max_loops,
+        title="Calibration: evaluations saved at a promised quality",
+    ),
+)
+
+
+OUTPUT = "results/{{run}}/calibration/{{criterion}}.{}.parquet"
+JOBS = (
+    Measurement(
+        name="measure_calibration",
+        function="twoscale.studies.calibration.measure.run",
+        inputs=lambda runs: {"probe": runs.probe_file()},
+        outputs={name: OUTPUT.format(name) for name in ("runs", "paths")},
+        tables=["calibration_runs", "calibration_paths"],
+        config=lambda runs: runs.exit_slice(
+            "calibration",
+            sequences=lambda config: config.calibration.sequences(config),
+            search_share=lambda config: config.calibration.search_share,
+            report_share=lambda config: config.calibration.report_share,
+            path_end=lambda config: config.calibration.path_end,
+        ),
+        dtype="exits",
+        minutes=240,
+        threads=lambda runs, cores: runs.exit_threads(cores, "calibration"),
+        cpus=4,
+    ),
+    Comparison(
+        name="aggregate_calibration",
+        function="twoscale.studies.calibration.compare.run",
+        inputs=lambda runs: {
+            f"{name}_files": runs.each_criterion(OUTPUT.format(name), "calibration") for name in ("runs", "paths")
+        },
+        outputs={
+            "calibration": "results/{run}/tables/calibration.parquet",
+            "thresholds": "results/{run}/tables/calibrated_thresholds.parquet",
+        },
+        tables=["calibration", "calibrated_thresholds"],
+        config=lambda runs: runs.slice("seed", "promises", max_loops=lambda config: config.exits.max_loops),
+    ),
+)

@@ -1,0 +1,28 @@
+"""Config of the study."""
+
+from typing import TYPE_CHECKING
+
+from twoscale.config.types import Count, Natural, Section, check_sequence, key
+
+if TYPE_CHECKING:
+    from twoscale.config.sections import CoreConfig
+
+
+class ExploreConfig(Section):
+    """The page results/explore.html: tokens of one held-out sequence at the last checkpoint.
+
+    Every group runs exits.max_loops loop steps; the exits are those under the criteria of `exits`.
+    """
+
+    sequence: Natural = key(0, "Sequence, counted from 0 among those in trajectories.tokens.", source="ours")
+    tokens: Count = key(
+        64,
+        "Tokens from the beginning of the sequence; all of it if it is shorter. Each adds about 10 kB to the page.",
+        source="ours",
+    )
+
+    def check(self, config: "CoreConfig") -> None:
+        check_sequence("explore.sequence", self.sequence, config)
+
+
+SECTIONS = {"explore": ExploreConfig}

@@ -1,0 +1,55 @@
+"""Figures and jobs of the study."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from twoscale.config.identity import text_label
+from twoscale.errors import InputError
+from twoscale.studies.rows import Comparison, Measurement
+
+if TYPE_CHECKING:
+    from twoscale.workflow import Runs
+
+
+TABLES = ("tokens", "states", "components", "exits")
+OUTPUT = "results/{{run}}/explore/{}.parquet"
+
+
+def _page_inputs(runs: "Runs") -> dict[str, Any]:
+    """The tables and the template of the page. InputError for a run without groups."""
+
+    def refuse(wildcards: Any) -> list[str]:
+        raise InputError(f"results/explore.html: run {runs.selected} has no looped groups, expected at least 1.")
+
+    tables = {name: OUTPUT.format(name).format(run=runs.selected) for name in TABLES}
+    template = {"template": str(Path(__file__).with_name("page.html"))}
+    return tables | template if runs.config.model.groups else dict.fromkeys(tables, refuse) | template
+
+
+JOBS = (
+    Measurement(
+        name="extract_explore",
+        function="twoscale.studies.explore.measure.run",
+        inputs=lambda runs: (
+            runs.user_criteria("exit") | {"tokenizer": runs.tokenizer_file, "probe": runs.probe_file("exit")}
+        ),
+        outputs={name: OUTPUT.format(name) for name in TABLES},
+        tables=[f"explore_{name}" for name in TABLES],
+        config=lambda runs: runs.exit_slice(
+            "exit",
+            sections=["trajectories", "explore"],
+            tokenizer=lambda config: config.tokenizer.name,
+            sequences=lambda config: config.trajectory_sequences,
+        ),
+        dtype="trajectories",
+    ),
+    Comparison(
+        name="write_explore_page",
+        function="twoscale.studies.explore.page.run",
+        inputs=_page_inputs,
+        outputs={"page": "results/explore.html"},
+        config=lambda runs: runs.slice("run", text=lambda config: text_label(config.data)),
+        target="explore",
+        report=("Explore", "tokens on their way through the loops"),
+    ),
+)

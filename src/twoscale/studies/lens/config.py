@@ -1,0 +1,36 @@
+"""Config of the study."""
+
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from twoscale.config.types import Count, Dtype, Number, Section, key
+
+if TYPE_CHECKING:
+    from twoscale.config.sections import CoreConfig
+
+
+class LensConfig(Section):
+    """What the state of every loop step predicts through the layers behind its group, at the last checkpoint.
+
+    The figure results/lens.pdf has the loop steps 0, the powers of two and the numbers half way between them, the
+    mean of training and the last one.
+    """
+
+    max_multiple: Annotated[float, Field(ge=1), Number] = key(
+        8.0, "Last loop step of the group that is decoded, as a multiple of model.mean_loops.", source="ours"
+    )
+    other_loops: Count | None = key(
+        None,
+        "Loop steps of the groups before and behind the one that is decoded. null: model.mean_loops, rounded.",
+        source="ours",
+    )
+    tokens: Count = key(8192, "Held-out tokens, in whole sequences.", source="ours")
+    batch_size: Count = key(4, "Sequences at a time.", source="ours")
+    dtype: Dtype = key("float32", "Precision.", source="ours")
+
+    def needed_sequences(self, config: "CoreConfig") -> dict[str, int]:
+        return {"tokens": config.sequences("lens")}
+
+
+SECTIONS = {"lens": LensConfig}

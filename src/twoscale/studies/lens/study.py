@@ -1,0 +1,48 @@
+"""Figures and jobs of the study."""
+
+from typing import Any
+
+from twoscale.config.sections import Config
+from twoscale.figures.catalogue import Figure, after_training, group_names, table
+from twoscale.studies.lens.steps import other_loops, steps_of
+from twoscale.studies.rows import Measurement
+
+
+def _caption(config: Config) -> dict[str, Any]:
+    return {
+        "after": after_training(config),
+        "groups": group_names(config),
+        "tokens": config.sequences("lens") * config.model.context_length,
+        "last": steps_of(config)[-1],
+        "other_loops": other_loops(config),
+        "mean_loops": f"{config.model.mean_loops:g}",
+        "typical_loops": config.model.typical_loops,
+        "dtype": config.lens.dtype,
+    }
+
+
+FIGURES = (
+    Figure(
+        "lens",
+        table("lens"),
+        _caption,
+        title="Lens: through the loops",
+        loops=lambda config: steps_of(config)[-1],
+        values=lambda config: {"mean_loops": config.model.mean_loops, "typical_loops": config.model.typical_loops},
+        sentence="twoscale.studies.lens.compare.sentence",
+    ),
+)
+
+
+JOBS = (
+    Measurement(
+        name="measure_lens",
+        function="twoscale.studies.lens.measure.run",
+        outputs={"lens": "results/{run}/tables/lens.parquet"},
+        tables=["lens"],
+        config=lambda runs: runs.slice(
+            "run", "seed", "device", "model", "lens", sequences=lambda config: config.sequences("lens")
+        ),
+        dtype="lens",
+    ),
+)

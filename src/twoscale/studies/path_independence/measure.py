@@ -1,0 +1,107 @@
+"""Path independence: whether a loop ends at the same state from every initial state that its noise gives it.
+
+Geiping et al. (2025) hope for it and show it in pictures. Here the same text is run under several draws of the
+noise. They vary in one group at a time, which separates the effect of a group's own initial state from that of
+what earlier groups pass on, and in all groups at once.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from twoscale import tables
+from twoscale.config import TrajectoriesConfig
+from twoscale.data.batches import HeldOut
+from twoscale.dynamics import vectors
+from twoscale.dynamics.states import Columns, batches, flat, is_group, token_keys
+from twoscale.model.checkpoints import LoadedCheckpoint
+from twoscale.model.interface import LoopedModel, Noise
+
+if TYPE_CHECKING:
+    from twoscale.exits.checkpoint_job import CheckpointJob
+
+ALL = "all"  # label of the rows with all groups varied at once
+
+
+def run(job: "CheckpointJob") -> None:
+    """Write the table "token_independence"."""
+    config = job.config
+    checkpoint = job.checkpoint(config.trajectories.dtype)
+    text, draws = job.held_out(config.sequences), config.path_independence.draws
+    measure(checkpoint, text, config.trajectories, draws, job.file("independence"))
+
+
+@torch.no_grad()
+def measure(
+    checkpoint: LoadedCheckpoint, held_out: HeldOut, config: TrajectoriesConfig, draws: int, path: Path
+) -> None:
+    """Compare further draws of the noise with the run's own noise; write the table "token_independence".
+
+    Args:
+        checkpoint: The model, its iteration and the seed of its noise.
+        held_out: N held-out sequences.
+        config: Loop steps and batch size.
+        draws: Number of further draws.
+        path: The parquet file.
+    """
+    with tables.writing("token_independence", path) as append:
+        for batch in batches(checkpoint, held_out, config.batch_size, "path independence"):
+            for columns in measure_batch(checkpoint, batch, config.loops, draws):
+                append(columns)
+
+
+def measure_batch(checkpoint: LoadedCheckpoint, batch: HeldOut, loops: int, draws: int) -> Iterator[Columns]:
+    """Rows of the table "token_independence" for B held-out sequences, one (draw, varied group) at a time.
+
+    The distance is that of the last states x^K of the varied group; of the last group if all are varied, which is not
+    measured again for a model with one group.
+    """
+    model, labels = checkpoint.model, checkpoint.model.config.group_labels
+    if not labels:
+        return
+    keys = token_keys(checkpoint.iteration, batch)
+    tokens, own = batch.inputs.to(checkpoint.device), checkpoint.noise(batch.sequences)
+    states, log_p = final_states(model, tokens, loops, own)
+    varied = {label: [group] for group, label in enumerate(labels)}
+    if len(labels) > 1:
+        varied |= {ALL: list(range(len(labels)))}
+    for draw in range(1, draws + 1):
+        # a further draw is the noise of another seed
+        other = replace(checkpoint, seed=checkpoint.seed + draw).noise(batch.sequences)
+        for label, groups in varied.items():
+            other_states, log_q = final_states(model, tokens, loops, mixed(own, other, groups))
+            compared = compare(states[groups[-1]], other_states[groups[-1]], log_p, log_q)
+            rows = len(keys["iteration"])
+            yield keys | {"group": np.full(rows, label), "draw": np.full(rows, draw)} | compared
+
+
+def compare(state: Tensor, other: Tensor, log_p: Tensor, log_q: Tensor) -> Columns:
+    """Measured columns from two last states (B, T, C) and two predictions (B, T, V)."""
+    distance = vectors.norm(other - state)
+    compared = {
+        "distance": distance,
+        "distance_relative": vectors.relative(distance, state),
+        # a KL is negative only by rounding
+        "kl": vectors.kl_divergence(log_p.flatten(0, -2), log_q.flatten(0, -2)).clamp_min(0),
+        "agreement": log_p.argmax(-1) == log_q.argmax(-1),
+    }
+    return {name: flat(values) for name, values in compared.items()}
+
+
+def final_states(model: LoopedModel, tokens: Tensor, loops: int, noise: Noise) -> tuple[list[Tensor], Tensor]:
+    """x^K (B, T, C) of every group, and the log-probabilities (B, T, V) of the next token."""
+    states = []
+    for stage in model.trace(tokens, [loops] * len(model.config.groups), noise):
+        if is_group(stage):
+            states.append(stage.states[-1])
+    return states, model.readout(stage.output).log_softmax(-1)
+
+
+def mixed(own: Noise, other: Noise, groups: Sequence[int]) -> Noise:
+    """The noise `other` in these groups, `own` in the rest."""
+    return lambda group, k, like: (other if group in groups else own)(group, k, like)

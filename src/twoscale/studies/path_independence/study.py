@@ -1,0 +1,53 @@
+"""Figures and jobs of the study."""
+
+from typing import Any
+
+from twoscale.config.sections import Config
+from twoscale.figures.catalogue import Figure, group_names, table
+from twoscale.studies.rows import Comparison, Measurement
+
+
+def _caption(config: Config) -> dict[str, Any]:
+    return {
+        "groups": group_names(config),
+        "loops": config.trajectories.loops,
+        "dtype": config.trajectories.dtype,
+        "draws": config.path_independence.draws,
+        "tokens": config.sequences("path_independence") * config.model.context_length,
+    }
+
+
+FIGURES = (
+    Figure(
+        "path_independence",
+        table("path_independence"),
+        _caption,
+        values=lambda config: {"dtype": config.trajectories.dtype},
+        noise=True,
+        sentence="twoscale.studies.path_independence.compare.sentence",
+    ),
+)
+
+
+CHECKPOINT = "results/{run}/path_independence/iteration_{iteration}.parquet"
+JOBS = (
+    Measurement(
+        name="measure_path_independence",
+        function="twoscale.studies.path_independence.measure.run",
+        outputs={"independence": CHECKPOINT},
+        tables=["token_independence"],
+        config=lambda runs: runs.slice(
+            *("seed", "device", "model", "trajectories", "path_independence"),
+            sequences=lambda config: config.sequences("path_independence"),
+        ),
+        dtype="trajectories",
+    ),
+    Comparison(
+        name="aggregate_independence",
+        function="twoscale.studies.path_independence.compare.run",
+        inputs=lambda runs: {"independence": runs.at_checkpoints(CHECKPOINT)},
+        outputs={"path_independence": "results/{run}/tables/path_independence.parquet"},
+        tables=["path_independence"],
+        config=lambda runs: runs.slice("run"),
+    ),
+)

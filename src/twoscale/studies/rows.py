@@ -1,0 +1,98 @@
+"""What a study registers in its module `study`: jobs in `JOBS` and figures in `FIGURES`.
+
+The rules of workflow/rules/studies.smk follow from the rows, so a study needs no rule file unless it has other rules.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from twoscale.workflow import Runs
+
+
+def all_cores(runs: "Runs", cores: int | None) -> int:
+    """Threads of a job that measures time: all cores, so that no other job disturbs it; torch itself uses one."""
+    return cores or 1
+
+
+def _no_inputs(runs: "Runs") -> dict[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One rule, and the function that its job calls with a `twoscale.study_job.StudyJob`.
+
+    Attributes:
+        name: Name of the rule.
+        function: Dotted path of the function.
+        outputs: Name -> path, with the wildcards {run}, {iteration} and {criterion} where there is a file for each;
+            {selected} is the selected run.
+        config: Param function of the slice of the config, see `Runs.slice`.
+        tables: Tables that the job writes.
+        inputs: Name -> input function or path, besides those that every job of the kind has.
+    """
+
+    name: str
+    function: str
+    outputs: Mapping[str, str]
+    config: Callable[["Runs"], Callable]
+    tables: Sequence[str] = ()
+    inputs: Callable[["Runs"], Mapping[str, Any]] = _no_inputs
+
+    @property
+    def module(self) -> str:
+        """Dotted name of the module of the function."""
+        return self.function.rpartition(".")[0]
+
+    @property
+    def log(self) -> str:
+        """The file of its log, with the wildcards of its outputs."""
+        return self._file("logs", "log")
+
+    @property
+    def benchmark(self) -> str:
+        """The file of its run time, with the wildcards of its outputs."""
+        return self._file("benchmarks", "tsv")
+
+    def _file(self, folder: str, suffix: str) -> str:
+        wildcards = re.findall(r"\{(\w+)\}", next(iter(self.outputs.values())).replace("{selected}", ""))
+        run = "{run}/" if "run" in wildcards else ""
+        further = "".join(f"_{{{name}}}" for name in wildcards if name != "run")
+        return f"results/{run}{folder}/{self.name}{further}.{suffix}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement(Job):
+    """A job with torch on a checkpoint and held-out text; a rerun restores its result.
+
+    It reads every checkpoint if its outputs have the wildcard {iteration}, otherwise the last one.
+
+    Attributes:
+        dtype: Section with the dtype in which the checkpoint is opened; determines the memory of a published model.
+        minutes: Requested from a cluster at the first attempt.
+        threads: (Runs, cores of the workflow) -> threads, or a function of the wildcards. Default: one.
+        cpus: CPUs requested from a cluster.
+        trained: Whether only models that are trained here have it.
+    """
+
+    dtype: str
+    minutes: int = 60
+    threads: Callable[["Runs", int | None], Any] = lambda runs, cores: 1
+    cpus: int = 1
+    trained: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison(Job):
+    """A job without torch that reads tables.
+
+    Attributes:
+        target: Target rule that needs its page.
+        report: Category and label of its page in Snakemake's report; empty if the report does not have it.
+    """
+
+    target: str = ""
+    report: tuple[str, ...] = ()

@@ -1,0 +1,53 @@
+"""Figures and jobs of the study."""
+
+from typing import Any
+
+from twoscale.config.sections import Config
+from twoscale.figures.catalogue import Figure, table
+from twoscale.studies.rows import Comparison, Measurement
+
+
+def _caption(config: Config) -> dict[str, Any]:
+    return {
+        "loops": ", ".join(map(str, config.scaling.loops)),
+        "tokens": config.sequences("scaling") * config.model.context_length,
+        "near_duplicate_tokens": config.data.near_duplicate_tokens,
+        "mean_loops": f"{config.model.mean_loops:g}",
+        "dtype": config.scaling.dtype,
+    }
+
+
+FIGURES = (
+    Figure(
+        "scaling",
+        table("scaling"),
+        _caption,
+        title="Quality against loops",
+        loops=lambda config: max(config.scaling.loops),
+        values=lambda config: {"mean_loops": config.model.mean_loops},
+        sentence="twoscale.studies.scaling.compare.sentence",
+    ),
+)
+
+
+CHECKPOINT = "results/{run}/scaling/iteration_{iteration}.parquet"
+JOBS = (
+    Measurement(
+        name="measure_scaling",
+        function="twoscale.studies.scaling.measure.run",
+        outputs={"quality": CHECKPOINT},
+        tables=["scaling_quality"],
+        config=lambda runs: runs.slice(
+            "seed", "device", "model", "scaling", sequences=lambda config: config.sequences("scaling")
+        ),
+        dtype="scaling",
+    ),
+    Comparison(
+        name="aggregate_scaling",
+        function="twoscale.studies.scaling.compare.run",
+        inputs=lambda runs: {"quality": runs.at_checkpoints(CHECKPOINT)},
+        outputs={"scaling": "results/{run}/tables/scaling.parquet"},
+        tables=["scaling"],
+        config=lambda runs: runs.slice("run", "seed"),
+    ),
+)

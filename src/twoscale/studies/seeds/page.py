@@ -1,0 +1,150 @@
+"""The claims over several seeds as a Markdown page: results/seeds.md."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from twoscale import tables
+from twoscale.analysis import bootstrap, seeds
+from twoscale.analysis.claims_page import interval, number, table
+from twoscale.analysis.evidence import Estimate, Evidence
+from twoscale.analysis.findings import FAILS, HOLDS, NOT_ASKED, OPEN
+from twoscale.analysis.seeds import SeedFinding, SeedVerdict
+from twoscale.escaping import markdown
+
+if TYPE_CHECKING:
+    from twoscale.study_job import StudyJob
+
+HEADER = """\
+# The claims of the paper on the run {run} under {count} seeds
+
+Run **{run}** on {text}, under the seeds {seeds}. A seed decides the initial weights, the order of the batches, the loop
+counts and the noise; the text and the held-out documents are the same. The verdicts are about this model and text, and
+not about the paper's model unless the run has its size.
+
+- **Each seed** has the value and the 95 % interval of its run: a bootstrap over documents, which says nothing about
+  other seeds.
+- **Between seeds** is the standard deviation of these values; **documents** is the standard error of one value that is
+  due to the choice of held-out documents, in the same unit, the root mean square over the seeds. Where the first is
+  much larger, the verdict of one run is about its seed.
+- **Mean over seeds** has a 95 % interval for other seeds and other documents. It joins the interval of Student's t over
+  the seeds and the bootstrap of the mean over documents (docs/reproduction.md). Ratios have their geometric mean and
+  standard deviations of their logarithm, printed as percentages.
+
+With {count} seeds that of Student's t reaches {reach:.2g} standard deviations to either side, and the true standard
+deviation may be {low:.2g} to {high:.2g} times the measured one (95 %), if seeds vary normally.
+{few}
+
+Times depend on the machine and its load, so the claims about them have a verdict per run and none over seeds. Any other
+verdict over seeds follows the rules of results/claims.md, with the mean over seeds in place of the value of a run.
+"""
+FEW = """\
+That is enough to see an effect that is large against the spread between seeds, and too little to tell whether a small
+one differs from none."""
+ENOUGH = 6  # seeds from which the interval of the mean is about one standard deviation or less
+
+
+def run(job: "StudyJob") -> None:
+    """Write the table "seeds" and results/seeds.md."""
+    config = job.config
+    # one seed for all bootstraps: they draw the same documents
+    values = {"max_loops": config.max_loops, "warmup": config.warmup_iterations}
+    values |= {"seed": config.seed, "published": config.published}
+    files = zip(*(job.files[name] for name in tables.CLAIM_TABLES), strict=True)
+    found = [Evidence.read(dict(zip(tables.CLAIM_TABLES, paths, strict=True)), **values) for paths in files]
+    verdicts = seeds.verdicts(dict(zip(config.seeds, found, strict=True)))
+    tables.write("seeds", seeds.table(verdicts, config.run, config.seeds), job.file("table"))
+    job.write_text("page", page(verdicts, config.run, config.text, config.seeds))
+
+
+def page(verdicts: Sequence[SeedVerdict], run: str, text: str, seeds: Sequence[int]) -> str:
+    """Markdown of the verdicts under each seed and over all of them.
+
+    Args:
+        verdicts: One per claim.
+        run: Name of the run.
+        text: Name of its text.
+        seeds: The seeds, in the order of the verdicts.
+    """
+    lines = [_header(run, text, seeds), *_summary(verdicts)]
+    for verdict in verdicts:
+        lines += _section(verdict, seeds)
+    return "\n".join(lines) + "\n"
+
+
+def _header(run: str, text: str, seeds: Sequence[int]) -> str:
+    count = len(seeds)
+    low, high = bootstrap.deviation_factors(count)
+    reach = bootstrap.t_quantile((1 + bootstrap.LEVEL) / 2, count - 1) / np.sqrt(count)
+    return HEADER.format(
+        run=markdown(run),
+        text=markdown(text),
+        seeds=", ".join(map(str, seeds)),
+        count=count,
+        reach=reach,
+        low=low,
+        high=high,
+        few=FEW if count < ENOUGH else "",
+    )
+
+
+def _summary(verdicts: Iterable[SeedVerdict]) -> list[str]:
+    header = ("claim", "in short", *(f"seeds: {verdict}" for verdict in (HOLDS, FAILS, OPEN)), "mean over seeds")
+    return table(header, [_counts(verdict) for verdict in verdicts])
+
+
+def _counts(verdict: SeedVerdict) -> tuple[str, ...]:
+    counts = [str(verdict.counts[name]) for name in (HOLDS, FAILS, OPEN)]
+    if verdict.counts[NOT_ASKED]:
+        counts = [""] * len(counts)
+    return (str(verdict.claim.number), verdict.claim.title, *counts, f"**{verdict.verdict}**")
+
+
+def _section(verdict: SeedVerdict, seeds: Sequence[int]) -> list[str]:
+    claim = verdict.claim
+    each = ", ".join(f"{seed} {v.verdict}" for seed, v in zip(seeds, verdict.of_seeds, strict=True))
+    return [
+        "",
+        f"## {claim.number}. {claim.title}: {verdict.verdict}",
+        "",
+        claim.statement,
+        "",
+        f"Each seed: {each}. Over seeds: **{verdict.verdict}** ({verdict.reason}).",
+        *(["", *_findings(verdict.findings, seeds)] if verdict.findings else []),
+    ]
+
+
+def _findings(findings: Iterable[SeedFinding], seeds: Sequence[int]) -> list[str]:
+    named = [f"seed {seed}" for seed in seeds]
+    header = ("scope", "quantity", *named, "between seeds", "documents", "mean over seeds", "bounds", "verdict")
+    return table(header, [_row(finding) for finding in findings])
+
+
+def _row(finding: SeedFinding) -> tuple[str, ...]:
+    mean = finding.mean
+    relative = mean.estimate.is_ratio
+    return (
+        mean.scope,
+        mean.quantity,
+        *(_cell(found.estimate) for found in finding.of_seeds),
+        spread(finding.deviation, relative),
+        spread(finding.document_error, relative),
+        _cell(mean.estimate),
+        mean.bounds or "(for comparison)",
+        mean.verdict,
+    )
+
+
+def _cell(estimate: Estimate) -> str:
+    """The value and its interval in brackets; a dash if it was not measured."""
+    if np.isnan(estimate.value):
+        return "–"
+    return f"{number(estimate.value)} ({interval(estimate)})"
+
+
+def spread(value: float, relative: bool) -> str:
+    """A standard deviation; that of a logarithm as a percentage. Empty if missing."""
+    if np.isnan(value):
+        return ""
+    return f"{100 * value:.2g} %" if relative else f"{value:.2g}"

@@ -1,0 +1,202 @@
+"""What the spectrum of a loop predicts against what paths do, and which tokens are slow.
+
+Tokens count if they have exact blocks and a fixed point. Intervals are bootstraps over documents. NumPy and pandas
+only.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from twoscale import tables
+from twoscale.analysis import bootstrap
+from twoscale.analysis.aggregate import statistics
+
+if TYPE_CHECKING:
+    from twoscale.study_job import StudyJob
+
+Column = Callable[[pd.DataFrame], pd.Series]
+
+# Lower bounds of classes, in increasing order; a class reaches up to the next bound.
+POSITIONS = (0, 1, 4, 16, 64, 256)
+FREQUENCIES = (0, 10, 100, 1000, 10000)  # occurrences per million training tokens
+
+
+def run(job: "StudyJob") -> None:
+    """Write the tables "token_spectrum", "spectrum", "spectrum_metrics" and "slow_tokens"."""
+    tokens, run, seed = job.files["tokens"], job.config.run, job.config.seed
+    job.write("token_spectrum", tables.read("token_spectrum", tokens[-1]))
+    job.write("spectrum", agreement(tokens, run, seed))
+    job.write("spectrum_metrics", statistics(tokens, run, "token_spectrum", "spectrum_metrics"))
+    job.write("slow_tokens", slow_tokens(tokens, run, seed))
+
+
+def column(name: str) -> Column:
+    return lambda tokens: tokens[name]
+
+
+def cosine_of(name: str) -> Column:
+    """The cosine of a column of angles: what successive updates have on a circular spiral."""
+    return lambda tokens: np.cos(tokens[name])
+
+
+# A path follows one eigenvalue if its two-term recurrence leaves less than this of it, relative.
+RESOLVED = 0.1
+LEAST, MOST = {"correlation": -1.0, "difference": 0.0}, {"correlation": 1.0, "difference": np.inf}
+
+# (prediction, quantity) -> the predicted and the measured column.
+COMPARISONS: dict[tuple[str, str], tuple[Column, Column]] = {
+    ("own", "rate"): (column("own_modulus"), column("rate")),
+    ("own", "cosine"): (cosine_of("own_angle"), column("cosine")),
+    ("own", "spiral"): (column("own_spiral"), column("cosine")),
+    ("inherited", "rate"): (column("inherited_modulus"), column("rate")),
+    ("inherited", "cosine"): (cosine_of("inherited_angle"), column("cosine")),
+    ("inherited", "spiral"): (column("inherited_spiral"), column("cosine")),
+    ("path", "rate"): (column("inherited_modulus"), column("path_modulus")),
+    ("path", "cosine"): (cosine_of("inherited_angle"), cosine_of("path_angle")),
+    ("isolated", "rate"): (column("own_modulus"), column("isolated_rate")),
+    ("isolated", "cosine"): (cosine_of("own_angle"), column("isolated_cosine")),
+    ("isolated", "spiral"): (column("own_spiral"), column("isolated_cosine")),
+    ("slowed", "rate"): (column("slowed_modulus"), column("slowed_rate")),
+    ("slowed", "cosine"): (cosine_of("slowed_angle"), column("slowed_cosine")),
+}
+
+
+# --- agreement -------------------------------------------------------------------------------------------------
+
+
+def agreement(paths: Iterable[str | Path], run: str, seed: int) -> pd.DataFrame:
+    """The table "spectrum" from tables "token_spectrum", one per checkpoint."""
+    rows = []
+    for keys, tokens in _groups(paths):
+        for (prediction, quantity), (predicted, measured) in COMPARISONS.items():
+            rows_of = tokens[tokens["path_residual"] < RESOLVED] if prediction == "path" else tokens
+            values = pd.DataFrame({"predicted": predicted(rows_of), "measured": measured(rows_of)}).dropna()
+            values = values.astype(np.float64).join(tokens["document"])
+            rows.append(keys | {"prediction": prediction, "quantity": quantity} | compare(values, seed))
+    return pd.DataFrame(rows, columns=list(tables.columns("spectrum"))).assign(run=run)
+
+
+def compare(values: pd.DataFrame, seed: int) -> dict[str, float]:
+    """Means, correlation and mean absolute difference with intervals: columns predicted, measured and document."""
+    found = {"tokens": len(values), "predicted": values["predicted"].mean(), "measured": values["measured"].mean()}
+    units = _units(values)
+    for name, statistic in {"correlation": correlation, "difference": difference}.items():
+        value = float(statistic(units[None])[0]) if len(units) else np.nan
+        low, high = _interval(statistic, units, value, seed)
+        found |= {name: value, f"{name}_low": max(low, LEAST[name]), f"{name}_high": min(high, MOST[name])}
+    return found
+
+
+def _interval(statistic: bootstrap.Statistic, units: np.ndarray, value: float, seed: int) -> tuple[float, float]:
+    """The interval of a statistic over documents; NaN if it, or that of a sample of them, is undefined."""
+    if len(units) < 2 or np.isnan(value):
+        return np.nan, np.nan
+    with np.errstate(invalid="ignore"):
+        ends = bootstrap.interval(statistic, units, seed)
+    return ends if np.isfinite(ends).all() else (np.nan, np.nan)
+
+
+def _units(values: pd.DataFrame) -> np.ndarray:
+    """Sums over the tokens of each document, (D, 7): 1, x, y, x², y², xy, |x − y|, with x and y about their means."""
+    x, y = (values[name] - values[name].mean() for name in ("predicted", "measured"))
+    terms = {"one": 1.0, "x": x, "y": y, "xx": x * x, "yy": y * y, "xy": x * y}
+    terms["gap"] = (values["predicted"] - values["measured"]).abs()
+    return pd.DataFrame(terms, index=values.index).groupby(values["document"]).sum().to_numpy(np.float64)
+
+
+def correlation(samples: np.ndarray) -> np.ndarray:
+    """Statistic: correlation over the tokens of sampled documents, (R, D, 7) -> (R,); NaN without variance."""
+    one, x, y, xx, yy, xy, _ = np.moveaxis(samples.sum(axis=1), -1, 0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return (xy - x * y / one) / np.sqrt((xx - x * x / one) * (yy - y * y / one))
+
+
+def difference(samples: np.ndarray) -> np.ndarray:
+    """Statistic: mean absolute difference over the tokens of sampled documents, (R, D, 7) -> (R,)."""
+    total = samples.sum(axis=1)
+    return total[:, 6] / total[:, 0]
+
+
+def summary(spectrum: pd.DataFrame) -> str:
+    """What the table "spectrum" says of angles at its last checkpoint, in one sentence per group."""
+    last = spectrum[spectrum["iteration"] == spectrum["iteration"].max()]
+    return " ".join(_group_summary(group, rows) for group, rows in last.groupby("group", sort=False))
+
+
+def _group_summary(group: str, rows: pd.DataFrame) -> str:
+    of = rows.set_index(["prediction", "quantity"])
+    parts = [
+        f"{quantity} {of.loc[('inherited', quantity), 'measured']:.2f}, inherited eigenvalue "
+        f"{_predicted(of.loc[('inherited', quantity)])}, own {_predicted(of.loc[('own', quantity)])}"
+        for quantity in ("rate", "cosine")
+    ]
+    tokens, iteration = (int(rows[name].max()) for name in ("tokens", "iteration"))
+    return f"Group {group.replace('-', '–')}, iteration {iteration}, {tokens} tokens: {'; '.join(parts)}."
+
+
+def _predicted(row: pd.Series) -> str:
+    return f"{row['predicted']:.2f} (correlation over tokens {row['correlation']:.2f})"
+
+
+# --- slow tokens -----------------------------------------------------------------------------------------------
+
+
+def slow_tokens(paths: Iterable[str | Path], run: str, seed: int) -> pd.DataFrame:
+    """The table "slow_tokens" from tables "token_spectrum", one per checkpoint."""
+    rows = []
+    for keys, tokens in _groups(paths):
+        for name, classes in classify(tokens).items():
+            labelled = tokens.assign(its_class=classes)
+            of_source = labelled.set_index(["sequence", "position"])["its_class"]
+            sources = of_source.reindex(pd.MultiIndex.from_frame(tokens[["sequence", "source"]])).to_numpy()
+            for label, members in labelled.groupby("its_class", observed=True, sort=True):
+                share = _share(tokens["document"], sources == label, seed)
+                rows.append(keys | {"property": name, "class": str(label)} | _described(members, tokens) | share)
+    return pd.DataFrame(rows, columns=list(tables.columns("slow_tokens"))).assign(run=run)
+
+
+def classify(tokens: pd.DataFrame) -> dict[str, pd.Series]:
+    """Property -> the class of each token; frequency only where it is known."""
+    classes = {"place": tokens["place"].astype("category"), "position": _bins(tokens["position"], POSITIONS)}
+    if tokens["frequency"].notna().all():
+        classes["frequency"] = _bins(tokens["frequency"], FREQUENCIES)
+    return classes
+
+
+def _bins(values: pd.Series, bounds: tuple[int, ...]) -> pd.Series:
+    labels = [f"{low} to {high}" for low, high in pairwise(bounds)] + [f"from {bounds[-1]}"]
+    return pd.cut(values, [*bounds, np.inf], right=False, labels=labels)
+
+
+def _described(members: pd.DataFrame, tokens: pd.DataFrame) -> dict[str, float]:
+    return {
+        "tokens": len(members),
+        "share": len(members) / len(tokens),
+        "own_modulus": members["own_modulus"].astype(np.float64).mean(),
+    }
+
+
+def _share(documents: pd.Series, is_member: np.ndarray, seed: int) -> dict[str, float]:
+    """The share of tokens whose source is a member, with its interval over documents."""
+    counts = pd.DataFrame({"members": is_member.astype(float), "tokens": 1.0}, index=documents.index)
+    units = counts.groupby(documents).sum().to_numpy()
+    share = float(is_member.mean())
+    low, high = _interval(bootstrap.ratio_of_sums, units, share, seed)
+    return {"inherited_from": share, "inherited_from_low": max(low, 0.0), "inherited_from_high": min(high, 1.0)}
+
+
+# --- tokens ----------------------------------------------------------------------------------------------------
+
+
+def _groups(paths: Iterable[str | Path]) -> Iterator[tuple[dict[str, object], pd.DataFrame]]:
+    """Key columns and the tokens that count, per checkpoint and group; those of one checkpoint at a time."""
+    for path in paths:
+        tokens = tables.read("token_spectrum", path)
+        tokens = tokens[tokens["exact"] & tokens["converged"]]
+        for (iteration, group), rows in tokens.groupby(["iteration", "group"], sort=False):
+            yield {"iteration": iteration, "group": group}, rows

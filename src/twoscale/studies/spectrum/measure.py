@@ -1,0 +1,336 @@
+"""The spectrum of a loop at its fixed point, beside what the paths of tokens do: the table "token_spectrum".
+
+A group's loop runs until the update of every token is under the rounding floor. Its input is that of the table
+"trajectories": the groups before it pass on their states after trajectories.loops loop steps. A group sees keys and
+values of its own layers only, all of the same loop step. Everything is in float64. Fresh noise per loop step
+(model.loop_noise) is left out, because a loop with noise has no fixed point.
+
+For the exact sequences, three more things are measured: the own block of every token at the fixed point
+(`own_block`), the path of each token with all earlier tokens at their fixed points from the first loop step on, and
+the paths of all tokens while one early token takes only a part of each of its steps.
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from twoscale import tables
+from twoscale.data.batches import HeldOut
+from twoscale.data.token_files import open_shard, read_end_of_text
+from twoscale.dynamics.states import Columns, batches, flat, token_keys
+from twoscale.model.checkpoints import LoadedCheckpoint
+from twoscale.model.interface import CausalAttention, LoopedModel, any_weight, run_stages
+from twoscale.studies.spectrum import own_block
+from twoscale.studies.spectrum.late_path import LatePath, mean_spiral_cosine
+from twoscale.studies.spectrum.own_block import HeldKV, Leading, OwnBlocks, OwnStep
+
+if TYPE_CHECKING:
+    from twoscale.exits.checkpoint_job import CheckpointJob
+    from twoscale.studies.spectrum.config import SpectrumConfig
+
+PLACES = ("first", "end of text", "after end of text", "other")
+PER = 1e6  # training tokens that `frequency` refers to
+COUNTED = 2**24  # training tokens that are counted at a time
+
+# Columns of the exact sequences; NaN for others and for tokens without a fixed point.
+EXACT = tuple(
+    name for name in tables.columns("token_spectrum") if name.startswith(("own_", "inherited_", "isolated_", "slowed_"))
+)
+
+
+def run(job: "CheckpointJob") -> None:
+    """Write the table "token_spectrum"."""
+    config = job.config
+    checkpoint = job.checkpoint(config.spectrum.dtype)
+    held_out, exact = job.held_out(config.sequences), job.held_out(config.exact_sequences)
+    train = job.file("train") if job.files.get("train") else None
+    text = open_text(train, job.file("metadata"), config.model.vocab_size)
+    loops = Loops(checkpoint.model, config.spectrum, config.loops)
+    measure(checkpoint, held_out, set(exact.sequences), text, loops, job.file("spectrum"))
+
+
+@dataclass(frozen=True)
+class Text:
+    """What is known of token ids: how often each occurs in the training text (V,), or None, and the end of text."""
+
+    end_of_text: int
+    counts: Tensor | None = None
+
+    def frequency(self, ids: Tensor) -> Tensor:
+        """Occurrences of each id per million training tokens, float64; NaN where the training text is unknown."""
+        if self.counts is None:
+            return torch.full(ids.shape, torch.nan, dtype=torch.float64)
+        return self.counts[ids] / self.counts.sum() * PER
+
+    def places(self, inputs: Tensor) -> np.ndarray:
+        """Where each of the token ids (B, T) is in its text, of `PLACES`: (B * T,)."""
+        is_end = inputs == self.end_of_text
+        place = torch.full(inputs.shape, PLACES.index("other"))
+        place[:, 1:][is_end[:, :-1]] = PLACES.index("after end of text")
+        place[is_end] = PLACES.index("end of text")
+        place[:, 0] = PLACES.index("first")
+        return np.array(PLACES)[place.flatten().numpy()]
+
+
+def open_text(train: Path | None, metadata: Path, vocab_size: int) -> Text:
+    """`Text` of the training ids at `train`, None where there are none, which the metadata describes."""
+    end_of_text = read_end_of_text(metadata)
+    if train is None:
+        return Text(end_of_text)
+    shard = open_shard(train, metadata, vocab_size)
+    counts = torch.zeros(vocab_size, dtype=torch.float64)
+    for start in range(0, len(shard), COUNTED):
+        ids = torch.from_numpy(shard[start : start + COUNTED].astype(np.int64))
+        counts += torch.bincount(ids, minlength=vocab_size)
+    return Text(end_of_text, counts)
+
+
+# --- loops to their fixed points -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A loop that has run to its fixed points.
+
+    Attributes:
+        injected: The input of every loop step (B, T, C).
+        start: x^0 (B, T, C).
+        passed: The state that the next stage sees, after trajectories.loops loop steps.
+        state: The last state.
+        late: The ends of the paths.
+        steps: Loop steps until the update was under the rounding floor for the token and all earlier ones, int64
+            (B, T); -1 for a token without a fixed point.
+    """
+
+    injected: Tensor
+    start: Tensor
+    passed: Tensor
+    state: Tensor
+    late: LatePath
+    steps: Tensor
+
+    @property
+    def last(self) -> int:
+        """Index of the last loop step."""
+        return self.late.steps - 1
+
+
+class Loops:
+    """Loops of one model that run to their fixed points.
+
+    Args:
+        model: The model, in float64.
+        config: Loop steps, window and the rest.
+        loops: Loop steps after which a group passes its state on (trajectories.loops).
+
+    Raises:
+        InputError: As `own_block.check_precision`.
+    """
+
+    def __init__(self, model: LoopedModel, config: "SpectrumConfig", loops: int) -> None:
+        own_block.check_precision(any_weight(model))
+        self.model, self.config, self.loops = model, config, loops
+
+    def settle(self, group: int, entered: Tensor, start: Tensor) -> Settled:
+        """Run a group for the hidden states (B, T, C) that enter it, from `start`, at least `loops` loop steps."""
+        attend = CausalAttention(torch.arange(entered.shape[1], device=entered.device))
+        injected = self.model.project_input(group, entered)
+        late, state, passed = self._late(start), start, start
+        steps = torch.full(start.shape[:2], -1, device=start.device)
+        for k in range(max(self.config.steps, self.loops)):
+            before, state = state, self.model.recur(group, k, state, injected, attend)
+            late.add(before, state)
+            settled = late.converged.cumprod(-1).bool()  # the token and all earlier ones
+            steps = torch.where(settled, torch.where(steps < 0, k + 1, steps), -1)
+            passed = state if k + 1 == self.loops else passed
+            if k + 1 >= self.loops and settled.all():
+                break
+        return Settled(injected, start, passed, state, late, steps)
+
+    def isolated(self, step: OwnStep, start: Tensor) -> LatePath:
+        """The paths from `start` (N, C) of tokens of one sequence, all earlier tokens held."""
+        return self._until_late(start, step)
+
+    def slowed(self, group: int, settled: Settled, sequences: list[int]) -> LatePath:
+        """The paths of some sequences while the token at `slowed_position` takes `slow_factor` of each step."""
+        injected, start = settled.injected[sequences], settled.start[sequences]
+        attend = CausalAttention(torch.arange(start.shape[1], device=start.device))
+        share = torch.ones(start.shape[1], 1, dtype=start.dtype, device=start.device)
+        share[self.config.slowed_position] = self.config.slow_factor
+
+        def step(k: int, state: Tensor) -> Tensor:
+            return torch.lerp(state, self.model.recur(group, k, state, injected, attend), share)
+
+        return self._until_late(start, step)
+
+    def _until_late(self, state: Tensor, step: Callable[[int, Tensor], Tensor]) -> LatePath:
+        late = self._late(state)
+        for k in range(self.config.steps):
+            before, state = state, step(k, state)
+            late.add(before, state)
+            if not late.is_open.any():
+                break
+        return late
+
+    def _late(self, start: Tensor) -> LatePath:
+        return LatePath(self.config.window, self.config.tolerance, start)
+
+
+# --- the exact sequences ---------------------------------------------------------------------------------------
+
+
+def exact_values(loops: Loops, group: int, settled: Settled, sequences: list[int]) -> dict[str, Tensor]:
+    """The columns `EXACT` and `source` of some sequences of a batch, numbered in it: (S, T) each."""
+    held = own_block.record_kv(loops.model, group, settled.last, settled.state[sequences], settled.injected[sequences])
+    each = [_sequence_values(loops, group, settled, b, kv) for b, kv in zip(sequences, held, strict=True)]
+    own = {name: torch.stack([values[name] for values, _ in each]) for name in each[0][0]}
+    path = {name: value[sequences] for name, value in settled.late.summary().items()}
+    slow_modulus, slow_angle = (torch.cat([getattr(slow, name) for _, slow in each]) for name in ("modulus", "angle"))
+    modulus, angle, source = inherited(own["own_modulus"], own["own_angle"])
+    return own | {
+        "inherited_modulus": modulus,
+        "inherited_angle": angle,
+        "inherited_spiral": mean_spiral_cosine(angle, path["path_axis_ratio"]),
+        "source": source,
+        **_slowed_values(loops, group, settled, sequences, own, slow_modulus, slow_angle),
+    }
+
+
+def _sequence_values(
+    loops: Loops, group: int, settled: Settled, b: int, held: HeldKV
+) -> tuple[dict[str, Tensor], Leading]:
+    """The columns own_* and isolated_* of one sequence (T,), and the leading eigenvalue of the slowed token (1,)."""
+    config, states, injected = loops.config, settled.state[b], settled.injected[b]
+    positions = torch.arange(len(states), device=states.device)
+    step = OwnStep(loops.model, group, held, injected, positions)
+    own, gain = own_block.leading(OwnBlocks(step, settled.last, states), config.dense_size)
+    isolated = loops.isolated(step, settled.start[b])
+    path = isolated.summary()
+    values = {
+        "own_modulus": own.modulus,
+        "own_angle": own.angle,
+        "own_axis_ratio": own.axis_ratio,
+        "own_spiral": mean_spiral_cosine(own.angle, own.axis_ratio),
+        "own_singular_value": gain,
+        "isolated_rate": path["rate"],
+        "isolated_cosine": path["cosine"],
+        "isolated_loops": isolated.loops,
+    }
+    place = slice(config.slowed_position, config.slowed_position + 1)
+    slow_step = OwnStep(loops.model, group, held, injected[place], positions[place])
+    slow_block = OwnBlocks(slow_step, settled.last, states[place])
+    return values, own_block.slowed(slow_block, config.slow_factor, config.dense_size)
+
+
+def inherited(modulus: Tensor, angle: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Modulus and angle of the slowest own eigenvalue at a position or before it, and its position: (B, T) each."""
+    largest, source = own_block.inherit(modulus)
+    return largest, angle.gather(-1, source), source
+
+
+def _slowed_values(
+    loops: Loops,
+    group: int,
+    settled: Settled,
+    sequences: list[int],
+    own: dict[str, Tensor],
+    slow_modulus: Tensor,
+    slow_angle: Tensor,
+) -> dict[str, Tensor]:
+    """The columns slowed_* (S, T): the paths after the slowed token, and what they inherit then; NaN up to it."""
+    place, path = loops.config.slowed_position, loops.slowed(group, settled, sequences).summary()
+    modulus, angle = own["own_modulus"].clone(), own["own_angle"].clone()
+    modulus[:, place], angle[:, place] = slow_modulus, slow_angle
+    largest, its_angle, _ = inherited(modulus, angle)
+    values = {
+        "slowed_rate": path["rate"],
+        "slowed_cosine": path["cosine"],
+        "slowed_modulus": largest,
+        "slowed_angle": its_angle,
+    }
+    is_later = torch.arange(modulus.shape[-1], device=modulus.device) > place
+    return {name: value.where(is_later, torch.nan) for name, value in values.items()}
+
+
+# --- the table -------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def measure(
+    checkpoint: LoadedCheckpoint,
+    held_out: HeldOut,
+    exact: Collection[int],
+    text: Text,
+    loops: Loops,
+    path: Path,
+) -> None:
+    """Write the table "token_spectrum" of one checkpoint; memory is that of one batch.
+
+    Args:
+        checkpoint: The model in float64, its iteration and the seed of its noise.
+        held_out: N held-out sequences.
+        exact: Numbers of those whose own blocks are computed.
+        text: What is known of token ids.
+        loops: The loops of this model.
+        path: The parquet file.
+    """
+    with tables.writing("token_spectrum", path) as append:
+        for batch in batches(checkpoint, held_out, loops.config.batch_size, "spectrum"):
+            for columns in measure_batch(checkpoint, batch, exact, text, loops):
+                append(columns)
+
+
+def measure_batch(
+    checkpoint: LoadedCheckpoint, batch: HeldOut, exact: Collection[int], text: Text, loops: Loops
+) -> Iterator[Columns]:
+    """Rows of the table "token_spectrum" for B held-out sequences, group by group."""
+    model, tokens = checkpoint.model, batch.inputs.to(checkpoint.device)
+    noise, attend = checkpoint.noise(batch.sequences), CausalAttention.of(tokens)
+    keys = token_keys(checkpoint.iteration, batch) | _text_columns(batch, text)
+    found: list[Columns] = []
+
+    def layer(number: int, hidden: Tensor) -> Tensor:
+        return model.unlooped_layer(number, hidden, attend)
+
+    def group(index: int, entered: Tensor) -> Tensor:
+        settled = loops.settle(index, entered, model.init_state(index, entered, noise))
+        label = {"group": np.full(batch.inputs.numel(), model.config.group_labels[index])}
+        found.append(keys | label | _columns(loops, index, settled, batch, exact))
+        return model.finish(index, settled.passed)
+
+    run_stages(model, model.embed(tokens, attend.positions), layer, group)
+    yield from found
+
+
+def _text_columns(batch: HeldOut, text: Text) -> Columns:
+    ids = batch.inputs.flatten().cpu()
+    return {
+        "token": ids.numpy(),
+        "place": text.places(batch.inputs.cpu()),
+        "frequency": text.frequency(ids).numpy(),
+    }
+
+
+def _columns(loops: Loops, group: int, settled: Settled, batch: HeldOut, exact: Collection[int]) -> Columns:
+    """What is measured of one group of a batch: (B * T,) each."""
+    sequences = [b for b, number in enumerate(batch.sequences) if number in exact]
+    is_exact = torch.tensor([number in exact for number in batch.sequences]).repeat_interleave(batch.inputs.shape[1])
+    values = {"loops": settled.late.loops} | settled.late.summary()
+    values |= {name: torch.full_like(values["loops"], torch.nan) for name in EXACT}
+    values["source"] = torch.full_like(values["loops"], -1)
+    if sequences:
+        has_fixed_point = settled.steps[sequences] >= 0
+        for name, rows in exact_values(loops, group, settled, sequences).items():
+            values[name][sequences] = rows.to(values[name].dtype).where(has_fixed_point, values[name][sequences])
+    columns = {name: flat(value) for name, value in values.items() if name != "source"}
+    return columns | {
+        "exact": is_exact.numpy(),
+        "steps": settled.steps.flatten().cpu().numpy(),
+        "converged": (settled.steps >= 0).flatten().cpu().numpy(),
+        "source": values["source"].long().flatten().cpu().numpy(),
+    }

@@ -1,0 +1,76 @@
+"""Figures and jobs of the study."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from twoscale.config.sections import Config
+from twoscale.figures.catalogue import Figure, after_training, group_names, table
+from twoscale.studies.rows import Comparison, Measurement
+
+if TYPE_CHECKING:
+    from twoscale.workflow import Runs
+
+
+def _caption(config: Config) -> dict[str, Any]:
+    named = ("steps", "window", "slowed_position", "slow_factor", "dtype")
+    return {name: getattr(config.spectrum, name) for name in named} | {
+        "groups": group_names(config),
+        "after": after_training(config),
+        "loops": config.trajectories.loops,
+        "exact_tokens": config.spectrum.exact_sequences(config) * config.model.context_length,
+        "method": "dense blocks" if config.model.hidden_size <= config.spectrum.dense_size else "Arnoldi's method",
+    }
+
+
+FIGURES = (
+    Figure(
+        "spectrum",
+        table("token_spectrum", "spectrum"),
+        _caption,
+        loops=lambda config: config.spectrum.steps,
+        title="Spectrum of a loop",
+        claims=(3, 4, 5),
+        sentence="twoscale.studies.spectrum.compare.summary",
+    ),
+)
+
+
+CHECKPOINT = "results/{run}/spectrum/iteration_{iteration}.parquet"
+TABLES = ("token_spectrum", "spectrum", "spectrum_metrics", "slow_tokens")
+
+
+def _checkpoints(runs: "Runs") -> Callable:
+    """Input function: the checkpoints of spectrum.checkpoints."""
+    files = runs.at_checkpoints(CHECKPOINT)
+
+    def chosen(wildcards: Any) -> list[str]:
+        return files(wildcards)[-1:] if runs[wildcards.run].spectrum.checkpoints == "last" else files(wildcards)
+
+    return chosen
+
+
+JOBS = (
+    Measurement(
+        name="measure_spectrum",
+        function="twoscale.studies.spectrum.measure.run",
+        inputs=lambda runs: {"train": runs.training_tokens},
+        outputs={"spectrum": CHECKPOINT},
+        tables=["token_spectrum"],
+        config=lambda runs: runs.slice(
+            *("seed", "device", "model", "spectrum"),
+            loops=lambda config: config.trajectories.loops,
+            sequences=lambda config: config.sequences("spectrum"),
+            exact_sequences=lambda config: config.spectrum.exact_sequences(config),
+        ),
+        dtype="spectrum",
+        minutes=120,
+    ),
+    Comparison(
+        name="aggregate_spectrum",
+        function="twoscale.studies.spectrum.compare.run",
+        inputs=lambda runs: {"tokens": _checkpoints(runs)},
+        outputs={name: f"results/{{run}}/tables/{name}.parquet" for name in TABLES},
+        tables=TABLES,
+        config=lambda runs: runs.slice("run", "seed"),
+    ),
+)

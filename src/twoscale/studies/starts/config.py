@@ -1,0 +1,43 @@
+"""Config of the study."""
+
+from typing import Annotated, Any, Self
+
+from pydantic import model_validator
+
+from twoscale.config.types import Distinct, Flag, Sandwich, Section, StateInit, Unique, WholeShare, key
+from twoscale.errors import InputError
+
+# more checkpoints than those of the variants: the question is also when the angles are where the paper has them
+STARTS_OVERRIDES = {
+    "train": {"iterations": 5000, "checkpoint_every": 5000, "early_checkpoints": [500, 1000, 2000]}
+    | {"lr_decay_iterations": 5000}
+}
+
+
+class StartsConfig(Section):
+    """Starts of the projection. `snakemake starts` trains the model from each, under each first state and norm."""
+
+    shares: Annotated[tuple[WholeShare, ...], *Unique] = key(
+        (0.0, 0.25, 0.5, 0.75, 1.0), "Values of model.adapter_share, with adapter_init: blend.", source="ours"
+    )
+    random: Flag = key(True, "Whether adapter_init: random is beside them.", source="ours")
+    state_init: Annotated[tuple[StateInit, ...], *Distinct] = key(
+        ("noise", "input"), "Values of model.state_init.", source="ours"
+    )
+    sandwich: Annotated[tuple[Sandwich, ...], *Distinct] = key(
+        ("post_residual", "branch"), "Values of model.sandwich.", source="ours"
+    )
+    overrides: dict[str, Any] = key(
+        STARTS_OVERRIDES, "Config sections of these runs, which take precedence over all other layers.", source="ours"
+    )
+
+    @model_validator(mode="after")
+    def _check_starts(self) -> Self:
+        if not self.shares and not self.random:
+            raise InputError(
+                "config key starts.shares: found none, expected at least one unless starts.random is true."
+            )
+        return self
+
+
+SECTIONS = {"starts": StartsConfig}

@@ -1,0 +1,229 @@
+"""Tables of known content for figures, all figures drawn of them, and captions: what the tests of figures share."""
+
+import json
+import os
+import subprocess
+import sys
+from importlib import import_module
+
+import jinja2
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from safetensors.numpy import save_file
+
+from twoscale import tables
+from twoscale.analysis.state_paths import read_states, state_paths
+from twoscale.config import PROJECT, Config
+from twoscale.figures import fig1, fig2, fig3, fig4, fig5, style
+from twoscale.figures.catalogue import figures, report_values
+
+LOOPS = 6
+RUN = {"context": style.FigureContext("demo", "python_docs", LOOPS)}
+ITERATIONS = (0, 50, 600)
+DRIFT_MEASURES = ("dlr", "jump")
+CATALOGUE = {figure.name: figure for figure in figures()}
+
+
+# --- tables ---------------------------------------------------------------------------------------------------------
+
+
+def statistics(mean, std=0.1, count=10, nulls=0):
+    return {"mean": mean, "std": std, "count": count, "nulls": nulls}
+
+
+def loop_metrics(groups=("4", "5-6"), iterations=ITERATIONS):
+    rows = [
+        {"run": "demo", "iteration": iteration, "group": group, "k": k, "measure": measure} | statistics(mean)
+        for iteration in iterations
+        for group in groups
+        for k in range(LOOPS)
+        for measure, mean in (("step_norm", 2.0 ** (3 - k)), ("cosine", 0.6))
+        if not (measure == "cosine" and k == 0)
+    ]
+    return pd.DataFrame(rows, columns=["run", "iteration", "group", "k", "measure", "mean", "std", "count", "nulls"])
+
+
+def drift_table(boundaries=("4->5-6", "5-6->7")):
+    keys = ["run", "iteration", "boundary", "reference_state", "measure"]
+    rows = [
+        dict(zip(keys, ("demo", iteration, boundary, state, measure), strict=True)) | statistics(mean)
+        for iteration in ITERATIONS
+        for boundary in boundaries
+        for state, mean in (("first_state", 3.0), ("initial", 9.0))
+        for measure in DRIFT_MEASURES
+    ]
+    return pd.DataFrame(rows, columns=[*keys, *statistics(0)])
+
+
+def exit_tables(criteria=("fixed", "step_norm", "kl", "acceleration")):
+    """The tables exit_latency, exit_quality, exit_loops and exit_controls: 3.5 and 4 loops in two sequences."""
+    cases = [
+        (criterion, float(threshold))
+        for criterion in criteria
+        for threshold in ([3, LOOPS] if criterion == "fixed" else [1e-5, 1e-3, 1e-2])
+    ]
+    latency = [(*case, ms, ms - 1) for case in cases for ms in (10.0, 20.0, 30.0, 40.0, 100.0)]
+    sequences = list(enumerate(((100, 3.0), (300, 4.0))))
+    quality = [(*case, sequence, sequence, tokens, ce) for case in cases for sequence, (tokens, ce) in sequences]
+    loops = [
+        (*case, sequence, group, evaluations)
+        for case in cases
+        for sequence, _ in sequences
+        for group, evaluations in (("4", 3.0), ("5-6", sequence + 4.0))
+    ]
+    controls = [
+        (*case, control, draw, sequence, sequence, tokens, 3.5, ce + 0.1 * draw)
+        for case in cases
+        if case[0] != "fixed"
+        for control, draw in (("random", 1), ("random", 3), ("fixed", 0))
+        for sequence, (tokens, ce) in sequences
+    ]
+    point = ["criterion", "threshold"]
+    return (
+        pd.DataFrame(latency, columns=[*point, "latency_ms", "baseline_ms"]),
+        pd.DataFrame(quality, columns=[*point, "sequence", "document", "tokens", "ce"]),
+        pd.DataFrame(loops, columns=[*point, "sequence", "group", "evaluations"]),
+        pd.DataFrame(controls, columns=list(tables.columns("exit_controls"))[1:]),
+    )
+
+
+def places(groups=("4", "5-6")):
+    loops = [{"stage": "loop", "layer": None, "group": g, "k": k} for g in groups for k in range(LOOPS + 1)]
+    first, last = ({"stage": "layer", "layer": n, "group": None, "k": None} for n in (1, 7))
+    return [{"stage": "embedding", "layer": None, "group": None, "k": None}, first, *loops, last]
+
+
+def saved_states(path, groups=("4", "5-6"), jump=1.0, **changed):
+    """Random states (P, T, 5), the start x^0 of every loop `jump` times as far out."""
+    way = places(groups)
+    values = np.random.default_rng(0).normal(size=(len(way), 4, 5)).astype(np.float32)
+    values[[i for i, place in enumerate(way) if place["k"] == 0]] *= jump
+    described = {"places": way, "tokens": ["a", " b", "\n", "$x"], "iteration": 600, "sequence": 0} | changed
+    save_file({"states": values}, path, metadata={"twoscale": json.dumps(described)})
+    return path
+
+
+def paths_of(path):
+    return state_paths(read_states(path), "demo")
+
+
+QUANTILES = {"q05": 1.0, "q25": 2.0, "q50": 3.0, "q75": 4.0, "q95": 5.0, "mean": 0.75, "count": 10}
+
+
+def quantile_table(measures, groups=("4", "5-6")):
+    """Quantiles of measures in "loop_metrics" and tables alike, the same at every checkpoint."""
+    return pd.DataFrame(
+        [
+            {"iteration": iteration, "group": group, "measure": measure} | QUANTILES
+            for iteration in ITERATIONS
+            for group in groups
+            for measure in measures
+        ],
+        columns=["iteration", "group", "measure", *QUANTILES],
+    )
+
+
+def under_seeds(table, *factors):
+    """The table of the run demo, and of it under further seeds with means so many times as large."""
+    further = [table.assign(run=f"demo-seed{n}", mean=table["mean"] * factor) for n, factor in enumerate(factors)]
+    return pd.concat([table, *further], ignore_index=True)
+
+
+# --- figures --------------------------------------------------------------------------------------------------------
+
+
+def draw(name, folder) -> Figure:
+    """A figure by its name. Those of a study are drawn by the functions of their names in its module `samples`."""
+    match name:
+        case "fig1":
+            return fig1.draw(paths_of(saved_states(folder / "states.safetensors")), tokens=3, **RUN)
+        case "fig2":
+            return fig2.draw(drift_table(), reference_state="first_state", **RUN)
+        case "fig3":
+            return fig3.draw(loop_metrics(), **RUN)
+        case "fig4":
+            return fig4.draw(*exit_tables(), **RUN)
+        case "fig5":
+            return fig5.draw(loop_metrics(), **RUN)
+        case _:
+            return getattr(import_module(f"tests.studies.{CATALOGUE[name].room}.samples"), name)()
+
+
+def legend_texts(figure):
+    return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+
+
+def ranges(axes):
+    """Bands with the transparency of the range over seeds, as (least, largest) of their vertices."""
+    bands = [area for area in axes.collections if area.get_alpha() == style.SEED_ALPHA]
+    return [(path[:, 1].min(), path[:, 1].max()) for path in (area.get_paths()[0].vertices for area in bands)]
+
+
+def one_sentence(error):
+    message = str(error.value)
+    return "\n" not in message and message.endswith(".")
+
+
+DRAW = """
+import pathlib, sys
+sys.path[:0] = sys.argv[1:3]
+from tests import figures
+from twoscale.figures import style
+folder = pathlib.Path(sys.argv[3])
+for name in sys.argv[4:]:
+    figure = figures.draw(name, folder)
+    for suffix in ("pdf", "svg"):  # as scripts/draw.py
+        style.save(figure, folder / f"{name}.{suffix}")
+print("torch" in sys.modules)  # the modules of these figures are imported by now
+"""
+
+
+def draw_elsewhere(folder, *names) -> bool:
+    """Draw figures in another process with another hash seed. Returns whether that loaded torch."""
+    command = [sys.executable, "-c", DRAW, PROJECT / "src", PROJECT, folder, *names]
+    environment = os.environ | {"PYTHONHASHSEED": "1"}
+    return json.loads(
+        subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.lower()
+    )
+
+
+def assert_the_same_bytes(name, here, elsewhere):
+    """A figure drawn in the folder `here` has the bytes of the files in `elsewhere`, with its fonts and no date."""
+    figure = draw(name, here)
+    for suffix in ("pdf", "svg"):
+        style.save(figure, here / f"again.{suffix}")
+        assert (here / f"again.{suffix}").read_bytes() == (elsewhere / f"{name}.{suffix}").read_bytes()
+    assert b"<dc:date>" not in (here / "again.svg").read_bytes()
+    written = (here / "again.pdf").read_bytes()
+    assert b"/FontFile2" in written
+    assert b"/Subtype /Type3" not in written
+    assert b"CreationDate" not in written
+
+
+# --- captions -------------------------------------------------------------------------------------------------------
+
+FLAGS = {"published": False, "core": None}  # values that select a sentence and are not quoted
+HELD_OUT = ("documents", "tokens", "dropped_documents", "dropped_tokens", "ngram_tokens")
+
+
+def caption_source(name):
+    return (PROJECT / CATALOGUE[name].caption_file).read_text()
+
+
+def caption_values(name):
+    """The names of a caption's values, each with a placeholder; nested values stay a mapping."""
+    paper = Config()
+    values = report_values("paper", paper) | CATALOGUE[name].caption(paper) | {"results": ""}
+    if "c.held_out." in caption_source(name):
+        values["held_out"] = dict.fromkeys(HELD_OUT)
+    placed = {
+        key: {inner: f"<{inner}>" for inner in value} if isinstance(value, dict) else f"<{key}>"
+        for key, value in values.items()
+    }
+    return placed | {key: value for key, value in FLAGS.items() if key in values}
+
+
+def render_caption(name, values):
+    template = jinja2.Template(caption_source(name), undefined=jinja2.StrictUndefined)
+    return template.render(snakemake={"params": {"caption": values}})

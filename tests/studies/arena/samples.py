@@ -1,0 +1,76 @@
+"""Tables of the study with known content, and its figures of them."""
+
+import itertools
+
+import numpy as np
+import pandas as pd
+
+from tests.figures import RUN, exit_tables
+from twoscale.studies.arena import compare, figure, figure_pareto
+
+DOCUMENTS = 12
+THRESHOLDS = (0.1, 1.0, 10.0)
+COST = {0.1: 8.0, 1.0: 5.0, 10.0: 2.0}  # mean evaluations of the criterion
+LOSS = {0.1: 3.0, 1.0: 3.1, 10.0: 3.4}  # and its cross-entropy
+GROUPS = ("4", "5-6")
+
+
+def control_tables(gain=0.2, noise=0.0, criterion="kl", documents=DOCUMENTS, seed=0):
+    """Tables exit_quality, exit_loops and exit_controls: both controls lose `gain` nats more than the criterion.
+
+    noise: standard deviation between documents of the difference between a control and the criterion.
+    """
+    random = np.random.default_rng(seed)
+    quality, loops, controls = [], [], []
+    for (sequence, document), threshold in itertools.product(enumerate(range(documents)), THRESHOLDS):
+        key = {"criterion": criterion, "threshold": threshold, "sequence": sequence, "document": document}
+        ce = LOSS[threshold] + 0.3 * np.sin(document)  # texts differ more than exits do
+        quality.append(key | {"tokens": 100, "ce": ce, "ppl": np.exp(ce), "share_at_max_loops": 0.0})
+        for group, more in zip(GROUPS, (-1, 1), strict=True):
+            evaluations = COST[threshold] + more
+            loops.append(key | {"group": group, "loop_steps": evaluations, "evaluations": evaluations})
+        for control, draw in (("random", 0), ("random", 1), ("fixed", 0)):
+            nats = ce + gain + noise * random.normal()
+            row = {"control": control, "draw": draw, "tokens": 100, "evaluations": COST[threshold], "ce": nats}
+            controls.append(key | row)
+    return tuple(map(pd.DataFrame, (quality, loops, controls)))
+
+
+def regret_tables(documents=DOCUMENTS, worse=0.05):
+    """Tables exit_regret and oracle_frontier of tokens whose loss is 1 / k after k evaluations, in both groups.
+
+    The criterion kl leaves every token after 2 evaluations and loses `worse` nats more than the state does.
+    """
+    regret, frontier = [], []
+    for document, group in itertools.product(range(documents), GROUPS):
+        key = {"group": group, "sequence": document, "document": document, "tokens": 50}
+        for oracle, least in (("loss", 2.0), ("prediction", 1.0)):
+            row = {"criterion": "kl", "threshold": 1.0, "oracle": oracle, "evaluations": 2.0, "ce": 0.5 + worse}
+            regret.append(key | row | {"least": least, "settled": 0.5, "extra": 0.25, "lost": 0.1})
+        for price in 10.0 ** np.arange(-6, 1.25, 0.125):
+            k = min(range(1, 9), key=lambda k: 1 / k + price * k)
+            frontier.append(key | {"price": price, "evaluations": float(k), "ce": 1 / k})
+    return pd.DataFrame(regret), pd.DataFrame(frontier)
+
+
+def compared(**changes):
+    return compare.summarise(*control_tables(**changes), *regret_tables())
+
+
+def uniform_table():
+    return pd.DataFrame({"tokens": [100, 300], "loops": [2.0, 4.0], "ce": [3.0, 5.0]})
+
+
+def draw_pareto(criteria=("fixed", "kl", "mine")):
+    return figure_pareto.draw(*exit_tables(criteria), uniform_table(), **RUN)
+
+
+def pareto():
+    return draw_pareto(("fixed", "kl", "cosine", "mine"))
+
+
+def arena():
+    """The figure with intervals."""
+    parts = [control_tables(gain=0.05, noise=0.1, criterion=name, seed=i) for i, name in enumerate(("kl", "step_norm"))]
+    controls = [pd.concat(frames) for frames in zip(*parts, strict=True)]
+    return figure.draw(compare.summarise(*controls, *regret_tables()), **RUN)

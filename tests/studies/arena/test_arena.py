@@ -1,0 +1,211 @@
+"""Gains over controls and regrets beside oracles, from tables with known answers; their page and figure."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.figures import RUN, legend_texts
+from tests.studies.arena.samples import DOCUMENTS, GROUPS, compared, control_tables, regret_tables
+from twoscale import tables
+from twoscale.errors import InputError
+from twoscale.figures import style
+from twoscale.studies.arena import compare as arena
+from twoscale.studies.arena import figure as figure_module
+from twoscale.studies.arena import page as arena_page
+from twoscale.studies.arena.compare import cost_at, oracle_gain, oracle_saving
+
+PAGE = {"run": "trial", "text": "books", "draws": 2, "tokens": 1200, "loops": 8, "groups": "4, 5-6"}
+PAGE |= {"oracle_tokens": 600, "tolerance": "0.01"}
+
+
+def rows_of(table, reference, group="all"):
+    return table[(table["reference"] == reference) & (table["group"] == group)].sort_values("threshold")
+
+
+def test_tables_fit_their_columns(tmp_path):
+    settling = arena.settling(regret_tables()[0])
+    for name, frame in (("arena", compared()), ("settling", settling)):
+        tables.write(name, frame.assign(run="trial"), tmp_path / "table.parquet")
+        assert len(tables.read(name, tmp_path / "table.parquet")) == len(frame) > 0
+
+
+@pytest.mark.parametrize("control", ["random", "fixed"])
+def test_a_gain_is_the_nats_that_a_control_loses_more_at_the_same_evaluations(control):
+    rows = rows_of(compared(gain=0.2), control)
+    assert rows["gain"].tolist() == pytest.approx([0.2] * 3)
+    assert rows["gain_low"].tolist() == pytest.approx([0.2] * 3)  # the text varies, the difference does not
+    assert rows["evaluations"].tolist() == pytest.approx([8, 5, 2])
+    assert rows["documents"].tolist() == [DOCUMENTS] * 3
+
+
+def test_saved_are_the_evaluations_of_a_control_of_the_same_loss_where_it_reaches_it():
+    rows = rows_of(compared(gain=0.2), "random")
+    # the control has losses 3.2, 3.3, 3.6 at 8, 5, 2 evaluations
+    expected = [np.nan, np.nan, 5 - 3 * (3.4 - 3.3) / 0.3 - 2]
+    assert rows["saved"].tolist() == pytest.approx(expected, nan_ok=True)
+    assert rows["saved_low"].isna().tolist() == [True, True, False]
+
+
+def test_random_exits_gain_nothing_over_themselves():
+    """The interval of a gain of 0 misses it in about 5 % of 120 texts, thresholds and controls."""
+    no_oracle = [frame[:0] for frame in regret_tables()]
+    parts = [arena.summarise(*control_tables(gain=0.0, noise=0.1, seed=seed), *no_oracle) for seed in range(20)]
+    rows = pd.concat(parts)
+    missed = (rows["gain_low"] > 0) | (rows["gain_high"] < 0)
+    assert len(missed) == 120
+    assert 0 < missed.sum() <= 14
+
+
+def test_the_regret_beside_the_oracle_is_what_is_lost_at_the_same_evaluations():
+    table = compared()
+    for group in ("all", *GROUPS):
+        (row,) = rows_of(table, "oracle", group).itertuples()
+        assert row.gain == pytest.approx(-0.05, abs=2e-3)  # prices are discrete
+        assert row.saved == pytest.approx(-(2 - 1 / 0.55) * 1.0, abs=0.1)
+        assert (row.evaluations, row.ce) == pytest.approx((2, 0.55))
+
+
+losses = st.lists(st.lists(st.floats(0, 4), min_size=4, max_size=4), min_size=3, max_size=3)
+
+
+@given(losses, st.lists(st.integers(0, 3), min_size=3, max_size=3))
+def test_no_choice_of_exits_has_a_negative_regret(losses, chosen):
+    """Three tokens with four exits each, which cost 1 to 4 evaluations."""
+    losses, cost, tokens = np.array(losses), np.arange(1.0, 5), np.arange(3)
+    prices = 10.0 ** np.arange(-6, 1.25, 0.125)
+    best = (losses[None] + prices[:, None, None] * cost).argmin(axis=2)  # (L, tokens)
+    oracle = cost[best].mean(axis=1), losses[tokens, best].mean(axis=1)
+    spent = cost[chosen].mean(), losses[tokens, chosen].mean()
+    criterion = [np.array([value]) for value in spent]
+    assert oracle_gain(*criterion, *(part[None] for part in oracle), prices)[0] <= 1e-9
+    assert oracle_saving(*criterion, *(part[None] for part in oracle), prices)[0] <= 1e-4  # 1e-9 nats at 1e-6 each
+
+
+def test_the_regret_of_exits_on_the_frontier_is_zero():
+    prices = 10.0 ** np.arange(-6, 1.25, 0.125)
+    k = np.array([min(range(1, 9), key=lambda k: 1 / k + price * k) for price in prices], dtype=float)
+    for spent in (1.0, 2.0, 5.0):
+        arguments = np.array([spent]), np.array([1 / spent]), k[None], 1 / k[None], prices
+        assert oracle_gain(*arguments)[0] == pytest.approx(0, abs=1e-9)
+        assert oracle_saving(*arguments)[0] == pytest.approx(0, abs=1e-9)
+
+
+@given(st.lists(st.tuples(st.integers(1, 30), st.integers(-9, 9)), min_size=1, max_size=6), st.integers(-10, 10))
+def test_the_cost_of_a_loss_is_the_first_crossing_of_the_falling_curve(points, level):
+    cost, ce = (np.array(values, dtype=float)[None] for values in zip(*points, strict=True))
+    found = cost_at(cost, ce, np.array([float(level)]))[0]
+    curve = sorted(points)
+    fallen = np.minimum.accumulate([loss for _, loss in curve])
+    if level > fallen[0] or level < fallen[-1]:
+        assert np.isnan(found)
+        return
+    at_found = [loss for (where, _), loss in zip(curve, fallen, strict=True) if where < found]
+    assert min(at_found, default=np.inf) > level or found == curve[0][0]
+    assert cost.min() <= found <= cost.max()
+
+
+def test_settling_is_over_the_tokens_that_it_speaks_of():
+    settling = arena.settling(regret_tables()[0]).set_index("oracle")
+    loss = settling.loc["loss"]
+    assert loss["unsettled"] == pytest.approx(0.5)
+    assert loss["extra"] == pytest.approx(0.25 / 0.5)  # over those that leave settled
+    assert loss["lost"] == pytest.approx(0.1 / 0.5)
+    assert settling["least"].to_dict() == pytest.approx({"loss": 2.0, "prediction": 1.0})
+
+
+def test_one_document_has_gains_without_an_interval():
+    quality, loops, controls = control_tables(documents=1)
+    table = arena.summarise(quality, loops, controls, *regret_tables(documents=1))
+    assert table["gain"].notna().all()
+    assert table["gain_low"].isna().all()
+    assert arena_page.in_words(rows_of(table, "random")) == "cannot be judged"
+
+
+@pytest.mark.parametrize(
+    ("gain", "noise", "words"),
+    [
+        (0.2, 0.0, "better at τ = 0.1, 1, 10"),
+        (-0.2, 0.0, "worse at τ = 0.1, 1, 10"),
+        (0.0, 0.1, "no difference shown"),
+    ],
+)
+def test_the_page_says_whether_a_criterion_beats_its_controls(gain, noise, words):
+    table = compared(gain=gain, noise=noise)
+    assert arena_page.in_words(rows_of(table, "random")) == words
+    page = arena_page.page(table, arena.settling(regret_tables()[0]), PAGE)
+    assert f"| kl | {words} |" in page
+    assert "| kl | 1 | 2.00 | 0.05 |" in page
+
+
+def gains(criterion, *found, reference="random", documents=9):
+    """Rows of the table "arena" of one criterion: the gain at each threshold, with its interval."""
+    frame = pd.DataFrame(found, columns=["gain_low", "gain", "gain_high"])
+    return frame.assign(criterion=criterion, threshold=range(len(frame)), reference=reference, documents=documents)
+
+
+def test_the_summary_names_the_criteria_by_their_verdicts_with_the_largest_gain():
+    table = pd.concat(
+        [
+            gains("entropy_diff", (0.1, 0.11, 0.12), (0.2, 0.21, 0.22), (-1.0, 0.3, 2.0)),
+            gains("margin", (0.1, 0.11, 0.12), (-0.2, -0.19, -0.18)),
+            gains("cosine", (-0.3, -0.2, -0.1)),
+            gains("kl", (-0.1, 0.01, 0.1)),
+            gains("entropy", (np.nan, 0.5, np.nan), documents=1),
+            gains("kl", (0.1, 0.11, 0.12), reference="fixed"),
+            gains("kl", (-9.0, -9.0, -9.0), reference="oracle"),
+        ]
+    )
+    beside_random, beside_fixed = arena_page.summary(table).removesuffix(".").split(". ")
+    assert beside_random.removeprefix("Beside random exits of the same cost: ").split("; ") == [
+        "better with entropy diff (by up to 0.21 nats per token)",
+        "better or worse, depending on the threshold, with margin (by up to 0.11 nats per token)",
+        "worse with cosine",
+        "no difference shown with kl",
+        "cannot be judged with entropy",
+    ]
+    assert beside_fixed == "Beside fixed loops of the same cost: better with kl (by up to 0.11 nats per token)"
+
+
+def test_a_gain_that_is_one_of_many_needs_a_wider_interval():
+    alone = gains("kl", (0.01, 1.0, 1.99))
+    among = pd.concat([alone, *(gains("kl", (-1.0, 0.0, 1.0)).assign(threshold=9 + i) for i in range(8))])
+    assert arena_page.in_words(alone) == "better at τ = 0"
+    assert arena_page.in_words(among) == "no difference shown"
+
+
+def test_the_criteria_that_the_figure_is_about_are_in_colour_and_have_intervals():
+    shown = ("cosine", "confidence", "step_norm", "mine")
+    parts = [control_tables(gain=0.05, noise=0.1, criterion=name) for name in shown]
+    controls = [pd.concat(frames) for frames in zip(*parts, strict=True)]
+    figure = figure_module.draw(arena.summarise(*controls, *regret_tables()), **RUN)
+    assert legend_texts(figure) == ["confidence", "step norm", "mine", "fixed loops", "cosine"]
+    first = figure.axes[0].containers
+    assert [container.has_yerr for container in first] == [False, True, True, True]
+    grey, *coloured = (container.lines[0].get_color() for container in first)
+    assert grey == style.IN_GREY["color"]
+    assert len(set(coloured) - {grey}) == 3
+
+
+def test_the_figure_has_a_panel_per_reference_and_the_regret_above_zero():
+    quality, loops, controls = control_tables(criterion="mine")
+    regret, frontier = regret_tables()
+    fixed = regret.assign(criterion="fixed")
+    table = arena.summarise(quality, loops, controls, pd.concat([regret, fixed]), frontier)
+    table.loc[table["criterion"] == "kl", "criterion"] = "mine"
+    figure = figure_module.draw(table, **RUN)
+    assert [axes.get_title(loc="left").split("  ")[1] for axes in figure.axes] == [
+        "gain over random exits",
+        "gain over fixed loops",
+        "regret beside the oracle",
+    ]
+    lines = [axes.containers[0].lines[0].get_ydata() for axes in figure.axes]
+    assert lines[0].tolist() == pytest.approx([0.2] * 3)
+    assert lines[2].tolist() == pytest.approx([0.05], abs=2e-3)
+    assert legend_texts(figure) == ["mine", "fixed loops"]
+
+
+def test_the_figure_refuses_a_table_without_criteria():
+    with pytest.raises(InputError, match="expected at least one exit criterion"):
+        figure_module.draw(compared()[:0], **RUN)

@@ -1,0 +1,180 @@
+"""Exits on frozen trajectories and the oracles, against the causal engine and brute force."""
+
+import itertools
+
+import pandas as pd
+import pytest
+import torch
+from twoscale.exits.sequence_pass import Pass
+
+from tests.held_out import CHECKPOINT, CHOSEN, assert_numbered
+from tests.held_out import exits as exits_of_chosen
+from tests.small import held_out
+from tests.unit.test_benchmark import checkpoint, exits
+from tests.unit.test_engine import PUBLISHED, VARIANTS
+from tests.unit.test_engine import small_model as trainable_model
+from twoscale import tables
+from twoscale.exits.benchmark import measure_quality
+from twoscale.exits.controls import Planned
+from twoscale.exits.criteria import CRITERIA, make_criterion
+from twoscale.exits.oracle import cheapest_exits, exit_costs
+from twoscale.exits.parallel import evaluate
+from twoscale.model.loss import cross_entropies
+from twoscale.model.noise import EvaluationNoise
+from twoscale.studies.arena import compare as arena
+from twoscale.studies.arena import page as arena_page
+from twoscale.studies.arena.config import OracleConfig
+from twoscale.studies.arena.frozen import frozen_groups
+from twoscale.studies.arena.regret import compare, measure_regret
+
+LOOPS, LENGTH = 3, 5
+STRUCTURES = VARIANTS | PUBLISHED
+THRESHOLDS = {"fixed": 2, "argmax_stability": 1, "exit_gate": 0.6, "step_norm": 2.0, "acceleration": 3.0}
+TEXT = held_out(*torch.randint(11, (2, 4, LENGTH), generator=torch.Generator().manual_seed(1)), sequences=(0, 3, 2, 5))
+
+
+def small_model(seed=0, **variants):
+    return trainable_model(seed, **variants).requires_grad_(False)
+
+
+def frozen_of(model, text=TEXT, loops=LOOPS):
+    return list(frozen_groups(Pass.of(checkpoint(model), text.inputs, text.sequences, loops), text.inputs))
+
+
+def engine_losses(model, plan, text):
+    """Losses (B, T) in the causal engine with the evaluations `plan` (G, B, T)."""
+    noise = EvaluationNoise(checkpoint(model).seed, text.sequences, model.config.context_length)
+    return cross_entropies(evaluate(model, text.inputs, Planned(plan), LOOPS, noise)[0], text.targets)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_a_token_that_leaves_early_alone_loses_what_it_loses_in_the_causal_engine(structure):
+    model, text = small_model(**STRUCTURES[structure]), TEXT[:2]
+    full = torch.full((len(model.config.groups), 2, LENGTH), LOOPS)
+    for frozen in frozen_of(model, text):
+        losses, _ = frozen.decode(text.targets)
+        torch.testing.assert_close(losses[LOOPS], engine_losses(model, full, text))
+        for k, token in itertools.product(range(1, LOOPS), (0, 2, LENGTH - 1)):
+            plan = full.clone()
+            plan[frozen.group, :, token] = k
+            torch.testing.assert_close(losses[k, :, token], engine_losses(model, plan, text)[:, token])
+
+
+@pytest.mark.parametrize("name", CRITERIA)
+def test_the_first_token_leaves_the_first_group_as_in_the_causal_engine(name):
+    model = small_model()
+    criterion = make_criterion(name, THRESHOLDS.get(name, 0.02))
+    loop_steps, evaluations = frozen_of(model, loops=6)[0].exits(criterion, "head")
+    noise = EvaluationNoise(checkpoint(model).seed, TEXT.sequences, model.config.context_length)
+    _, counts = evaluate(model, TEXT.inputs, criterion, 6, noise)
+    assert loop_steps[:, 0].tolist() == counts.loop_steps[0, :, 0].tolist()
+    assert evaluations[:, 0].tolist() == counts.evaluations[0, :, 0].tolist()
+
+
+def test_a_criterion_decides_on_the_states_of_all_loop_steps():
+    frozen = frozen_of(small_model(), loops=6)[1]
+    steps = (frozen.states[1:] - frozen.states[:-1]).norm(dim=-1)  # (6, B, T)
+    threshold = steps[3].median().item()
+    _, evaluations = frozen.exits(make_criterion("step_norm", threshold), "head")
+    for (sequence, token), found in zip(itertools.product(range(4), range(LENGTH)), evaluations.flatten(), strict=True):
+        below = [k + 1 for k in range(6) if steps[k, sequence, token] < threshold]
+        assert found == (below[0] if below else 6)
+    assert len(evaluations.unique()) > 2, "the case has to have different exits"
+
+
+def test_the_remaining_layers_are_read_out_as_the_run_continues():
+    """With predictions through the remaining layers, the prediction of x^k is that of a token that leaves at k."""
+    model = small_model()
+    frozen = frozen_of(model)[-1]
+    criterion = make_criterion("argmax_stability", 1)
+    _, evaluations = frozen.exits(criterion, "remaining_layers")
+    _, predictions = frozen.decode(TEXT.targets)
+    for (sequence, token), found in zip(itertools.product(range(4), range(LENGTH)), evaluations.flatten(), strict=True):
+        path = predictions[1:, sequence, token].tolist()
+        same = [k for k in range(2, LOOPS + 1) if path[k - 1] == path[k - 2]]
+        assert found == (same[0] if same else LOOPS)
+
+
+def test_no_assignment_of_exits_beats_the_budget_oracle():
+    losses = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    costs = exit_costs(4, losses.device)
+    tokens = torch.arange(3)
+    assert costs.tolist() == [1, 1, 2, 3]
+    for price in (0.0, 0.05, 0.3, 1.0, 9.0):
+        chosen = cheapest_exits(losses, price)
+        least = (losses[chosen, tokens] + price * costs[chosen]).sum()
+        for assignment in itertools.product(range(4), repeat=3):
+            other = torch.tensor(assignment)
+            assert least <= (losses[other, tokens] + price * costs[other]).sum() + 1e-12
+
+
+def test_an_exit_is_compared_with_the_oracle_where_it_is_settled():
+    loop_steps, evaluations = torch.tensor([0, 2, 3, 4]), torch.tensor([1, 3, 3, 5])
+    lost, first = torch.tensor([0.0, 0.7, -0.2, 0.1]), torch.tensor([0, 3, 2, 4])
+    found = {name: values.tolist() for name, values in compare(loop_steps, evaluations, lost, first).items()}
+    assert found["least"] == [1, 3, 2, 4]
+    assert found["settled"] == [True, False, True, True]
+    assert found["extra"] == [0, 0, 1, 1]
+    assert found["lost"] == pytest.approx([0, 0.7, 0, 0])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_criterion_beats_an_oracle_on_the_same_trajectories(seed, tmp_path):
+    """Every token of every sequence, so every row of the tables: at every price, and in evaluations where settled."""
+    model = small_model(seed)
+    criteria = {name: {"thresholds": [threshold]} for name, threshold in THRESHOLDS.items() if name != "fixed"}
+    config = exits(criteria | {"kl": {"thresholds": [1e-4, 0.1]}}, max_loops=6)
+    rows = measure_regret(checkpoint(model), TEXT, config, OracleConfig(tolerance=0.01 * seed, batch_size=3))
+    regret, frontier = (pd.DataFrame(rows[name]) for name in ("exit_regret", "oracle_frontier"))
+    for name, frame in (("exit_regret", regret), ("oracle_frontier", frontier)):
+        tables.write(name, frame.assign(run="trial"), tmp_path / "table.parquet")
+    assert (regret["extra"] >= 0).all()
+    assert (regret["evaluations"] - regret["least"] - regret["extra"] <= 1e-9).all()
+    both = regret.merge(frontier, on=["group", "sequence"], suffixes=("", "_least"))
+    prices = both["price"]
+    bought = both["ce_least"] + prices * both["evaluations_least"]
+    assert (both["ce"] + prices * both["evaluations"] - bought >= -1e-9).all()
+    full = regret[(regret["criterion"] == "fixed") & (regret["threshold"] == 6)]
+    assert (full["settled"] == 1).all()
+    assert set(regret.loc[regret["criterion"] == "fixed", "threshold"]) == {1, 2, 3, 4, 5, 6}
+
+
+def test_a_batch_changes_nothing():
+    model, config = small_model(), exits({"acceleration": {"thresholds": [3.0]}}, max_loops=4)
+    one, all_at_once = (
+        measure_regret(checkpoint(model), TEXT, config, OracleConfig(batch_size=size)) for size in (1, 4)
+    )
+    for name in one:
+        keys = [
+            key for key in ("group", "criterion", "threshold", "oracle", "price", "sequence") if key in one[name][0]
+        ]
+        frames = [pd.DataFrame(rows[name]).sort_values(keys, ignore_index=True) for rows in (one, all_at_once)]
+        pd.testing.assert_frame_equal(*frames, rtol=1e-9)
+
+
+def test_what_is_measured_makes_an_arena_without_negative_regrets():
+    """From the model to the page, on one text."""
+    model = small_model()
+    criteria = {"step_norm": {"thresholds": [1.0, 2.0]}, "acceleration": {"thresholds": [3.0]}}
+    config = exits(criteria, max_loops=6, control_draws=2)
+    quality = measure_quality(checkpoint(model), TEXT, config)
+    regret = measure_regret(checkpoint(model), TEXT, config, OracleConfig(tolerance=0.1))
+    names = ("exit_quality", "exit_loops", "exit_controls", "exit_regret", "oracle_frontier")
+    measured = [pd.DataFrame((quality | regret)[name]) for name in names]
+    table = arena.summarise(*measured)
+    oracle = table[table["reference"] == "oracle"]
+    assert (oracle[["gain", "gain_high", "saved", "saved_high"]].fillna(0) <= 1e-6).all(axis=None)
+    assert len(oracle) == (len(model.config.groups) + 1) * (3 + 6)
+    controls = table[table["reference"] != "oracle"].set_index(["criterion", "threshold", "reference"])
+    of_fixed = measured[2][measured[2]["control"] == "fixed"]
+    own, fixed = (frame.groupby(["criterion", "threshold"])["ce"].mean() for frame in (measured[0], of_fixed))
+    for point in fixed.index:
+        assert controls.loc[(*point, "fixed"), "gain"] == pytest.approx(fixed[point] - own[point])
+    values = {"run": "trial", "text": "books", "draws": 2, "tokens": 20, "loops": 6, "groups": "2, 3-4"}
+    page = arena_page.page(table, arena.settling(measured[3]), values | {"oracle_tokens": 20, "tolerance": "0.1"})
+    assert "| acceleration | 3 | random exits |" in page
+
+
+def test_both_tables_have_the_numbers_of_the_sequences_and_of_their_documents():
+    for rows in measure_regret(CHECKPOINT, CHOSEN, exits_of_chosen(), OracleConfig()).values():
+        assert_numbered(rows)

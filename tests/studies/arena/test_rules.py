@@ -1,0 +1,37 @@
+"""The rules of the study: planned, and run to the end."""
+
+import pandas as pd
+import pytest
+
+from tests.workflow.test_cluster_plan import CALLS, resources
+
+
+@pytest.mark.runs
+def test_the_arena_has_every_criterion_of_the_dense_grids(editable):
+    page, figure = "results/arena.md", "results/arena.pdf"
+    beside_oracles = {"measure_exit_regret": 1, "compare_exits": 1}
+    measured = {"measure_exit_quality": 5, "join_exit_quality": 1} | beside_oracles
+    assert editable.plan(page) == measured
+    assert editable.plan(figure) == measured | {"plot_arena": 1}
+    editable.configure(pareto={"criteria": {"confidence": {"thresholds": [0.01, 0.1]}}})
+    editable.succeed(page, figure)
+    arena = pd.read_parquet(editable.root / "results/tiny/tables/arena.parquet")
+    controlled = arena[arena["reference"] != "oracle"]
+    assert set(controlled["criterion"]) == {"step_norm", "kl", "acceleration", "argmax_stability", "confidence"}
+    assert set(controlled["reference"]) == {"random", "fixed"}
+    assert set(arena.loc[arena["reference"] == "oracle", "threshold"]) >= {0.01, 0.1, *range(1, 7)}
+    assert "| confidence |" in (editable.root / page).read_text()
+    assert (editable.root / figure).read_bytes().startswith(b"%PDF")
+    assert editable.plan(page, figure) == {}
+    editable.configure(pareto={"criteria": {"confidence": {"thresholds": [0.01, 0.1]}}}, oracle={"tolerance": 0.5})
+    assert editable.plan(page) == beside_oracles
+
+
+def test_the_pareto_benchmark_asks_for_what_the_exit_benchmark_asks_for(fresh):
+    fresh.configure(preset="paper")
+    asked = resources(fresh.succeed("-n", *CALLS[0], "all", "supplementary").stdout)
+    exits, pareto = asked["benchmark_exits"], asked["benchmark_pareto"]
+    assert exits["cpus_per_task"] == pareto["cpus_per_task"] == "4"
+    assert {key: exits[key] for key in ("mem_mb", "gpu", "gpu_slot")} == {
+        key: pareto[key] for key in ("mem_mb", "gpu", "gpu_slot")
+    }

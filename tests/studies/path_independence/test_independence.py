@@ -1,0 +1,130 @@
+"""independence: what other noise changes, group by group, against passes computed by hand."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from tests.held_out import CHECKPOINT, CHOSEN, TRAJECTORIES, assert_numbered
+from tests.small import assert_refused, checkpoint, held_out, model_config
+from twoscale import tables
+from twoscale.analysis.aggregate import statistics
+from twoscale.config import TrajectoriesConfig
+from twoscale.model.checkpoints import LoadedCheckpoint
+from twoscale.model.noise import EvaluationNoise
+from twoscale.model.transformer import LoopedTransformer, initialise
+from twoscale.studies.path_independence import measure as independence
+from twoscale.studies.path_independence.compare import sentence
+
+SEED, ITERATION, LOOPS = 5, 200, 4
+TOKENS = torch.randint(37, (3, 8), generator=torch.Generator().manual_seed(0))
+KEYS = ["group", "draw", "sequence", "position"]
+
+
+def float64_model(**changes) -> LoopedTransformer:
+    return initialise(model_config(**changes), seed=3).double().requires_grad_(False)
+
+
+def loaded(model: LoopedTransformer) -> LoadedCheckpoint:
+    return checkpoint(model, SEED, ITERATION)
+
+
+def measured(model: LoopedTransformer, draws: int = 2) -> pd.DataFrame:
+    batches = independence.measure_batch(loaded(model), held_out(TOKENS[:2]), LOOPS, draws)
+    return pd.concat([pd.DataFrame(columns) for columns in batches])
+
+
+def test_there_is_one_row_for_every_token_group_and_draw():
+    frame = measured(float64_model())
+    assert len(frame) == len(frame.drop_duplicates(KEYS)) == 3 * 2 * 2 * 8
+    assert frame["group"].unique().tolist() == ["2", "3", "all"]
+    assert sorted(frame["draw"].unique()) == [1, 2]
+    assert set(frame["iteration"]) == {ITERATION}
+
+
+def test_the_only_group_is_not_varied_a_second_time_as_all_groups():
+    assert measured(float64_model(groups=[[2, 3]]))["group"].unique().tolist() == ["2-3"]
+
+
+def test_all_groups_varied_is_a_pass_under_the_noise_of_another_seed():
+    model = float64_model()
+    passes = [independence.final_states(model, TOKENS[:2], LOOPS, EvaluationNoise(SEED + n, [0, 1], 8)) for n in (0, 1)]
+    (states, log_p), (others, log_q) = passes
+    rows = measured(model).query("group == 'all' and draw == 1")
+    difference = (others[-1] - states[-1]).norm(dim=-1).flatten()
+    np.testing.assert_allclose(rows["distance"], difference, rtol=1e-5)
+    np.testing.assert_allclose(rows["distance_relative"], difference / states[-1].norm(dim=-1).flatten(), rtol=1e-5)
+    np.testing.assert_allclose(rows["kl"], (log_p.exp() * (log_p - log_q)).sum(-1).flatten(), rtol=1e-4)
+    assert rows["agreement"].tolist() == (log_p.argmax(-1) == log_q.argmax(-1)).flatten().tolist()
+
+
+def test_the_noise_of_one_group_leaves_the_groups_before_it_alone():
+    model, own, other = float64_model(), EvaluationNoise(SEED, [0], 8), EvaluationNoise(SEED + 1, [0], 8)
+    states, _ = independence.final_states(model, TOKENS[:1], LOOPS, own)
+    varied, _ = independence.final_states(model, TOKENS[:1], LOOPS, independence.mixed(own, other, [1]))
+    assert torch.equal(varied[0], states[0])
+    assert not torch.equal(varied[1], states[1])
+
+
+def test_a_loop_that_forgets_its_start_is_path_independent_and_one_that_keeps_it_is_not():
+    forgetful, keeping = float64_model(), float64_model(sandwich="branch")
+    for model in (forgetful, keeping):
+        for group in model.groups:
+            group.adapter.weight[:, :8] = 0 if model is forgetful else 2 * torch.eye(8)
+    forgotten, kept = measured(forgetful), measured(keeping)
+    assert forgotten["distance"].max() == 0
+    assert forgotten["kl"].max() < 1e-12
+    assert forgotten["agreement"].min() == 1
+    assert kept["distance_relative"].median() > 0.1
+    assert kept["kl"].max() > 1e-3
+
+
+@pytest.mark.parametrize("start", ["input", "zero"])
+def test_a_start_without_noise_has_nothing_to_vary(start):
+    frame = measured(float64_model(state_init=start))
+    assert frame["distance"].max() == 0
+
+
+def test_a_model_without_groups_has_no_rows():
+    assert list(independence.measure_batch(loaded(float64_model(groups=[])), held_out(TOKENS[:1]), LOOPS, 1)) == []
+
+
+def test_the_table_does_not_depend_on_the_sequences_at_a_time(tmp_path):
+    frames = []
+    for batch_size in (1, 2):
+        config = TrajectoriesConfig(loops=LOOPS, tokens=24, batch_size=batch_size, dtype="float64", states_sequence=0)
+        independence.measure(loaded(float64_model()), held_out(TOKENS), config, 1, tmp_path / "independence.parquet")
+        frame = tables.read("token_independence", tmp_path / "independence.parquet")
+        frames.append(frame.sort_values(KEYS, ignore_index=True))
+    pd.testing.assert_frame_equal(*frames, rtol=1e-5, atol=1e-12)
+
+
+def test_the_table_has_the_numbers_of_the_sequences_and_of_their_documents(tmp_path):
+    independence.measure(CHECKPOINT, CHOSEN, TRAJECTORIES, 1, tmp_path / "independence.parquet")
+    assert_numbered(tables.read("token_independence", tmp_path / "independence.parquet"))
+
+
+def test_the_report_says_what_other_noise_changes_at_the_last_checkpoint():
+    measured = {"group": "all", "measure": ["agreement", "agreement", "distance_relative"]}
+    measured |= {"iteration": [0, 20, 20], "mean": [0, 0.75, 0], "q50": [0, 0, 0.5]}
+    found = sentence(pd.DataFrame(measured))
+    assert "median relative distance 0.5, another prediction for 25 % of the tokens" in found
+
+
+def test_more_tokens_than_are_held_out_are_refused():
+    assert_refused("data.held_out_tokens", "path_independence.tokens", path_independence={"tokens": 1_000_448})
+
+
+def test_path_independence_is_over_tokens_and_draws(tmp_path):
+    values = {name: [0.0, 1.0, 1.0, 0.0] for name in ("distance", "distance_relative", "kl", "agreement")}
+    keys = {
+        "iteration": 20,
+        "sequence": 0,
+        "document": 0,
+        "position": [0, 1, 0, 1],
+        "group": "all",
+        "draw": [1, 1, 2, 2],
+    }
+    tables.write("token_independence", pd.DataFrame(keys | values), tmp_path / "a.parquet")
+    metrics = statistics([tmp_path / "a.parquet"], "demo", "token_independence", "path_independence")
+    assert metrics.set_index("measure").loc["agreement", ["mean", "count"]].tolist() == [0.5, 4]

@@ -1,0 +1,132 @@
+"""Agreement of the spectrum with paths, slow tokens, the sentences about them, and the figure."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.studies.spectrum import samples
+from tests.studies.spectrum.samples import FLOATS, LENGTH, RUN, SEQUENCES, token_table
+from twoscale import tables
+from twoscale.analysis import aggregate
+from twoscale.config import PROJECT
+from twoscale.errors import InputError
+from twoscale.studies.spectrum import compare as analysis
+from twoscale.studies.spectrum import figure, study
+from twoscale.workflow import Runs
+
+
+@pytest.fixture
+def paths(tmp_path):
+    for iteration in (0, 20):
+        tables.write("token_spectrum", token_table(iteration), tmp_path / f"{iteration}.parquet")
+    return [tmp_path / "0.parquet", tmp_path / "20.parquet"]
+
+
+def agreement_rows(paths):
+    return analysis.agreement(paths, "demo", seed=1).set_index(["iteration", "group", "prediction", "quantity"])
+
+
+def test_agreement_has_a_row_per_checkpoint_group_and_comparison(paths, tmp_path):
+    table = analysis.agreement(paths, "demo", seed=1)
+    assert len(table) == 2 * 2 * len(analysis.COMPARISONS)
+    tables.write("spectrum", table, tmp_path / "spectrum.parquet")
+    pd.testing.assert_frame_equal(tables.read("spectrum", tmp_path / "spectrum.parquet"), table, check_dtype=False)
+
+
+def test_a_prediction_that_is_right_has_correlation_one_and_no_difference(paths):
+    row = agreement_rows(paths).loc[(20, "5-6", "inherited", "rate")]
+    assert row["correlation"] == pytest.approx(1, abs=1e-6)
+    assert (row["difference"], row["difference_high"]) == pytest.approx((0, 0), abs=1e-6)
+    assert row["tokens"] == LENGTH * SEQUENCES
+
+
+def test_agreement_is_that_of_all_tokens_and_its_interval_contains_it(paths):
+    row, tokens = agreement_rows(paths).loc[(20, "4", "own", "rate")], token_table()
+    of_group = tokens[tokens["group"] == "4"]
+    expected = np.corrcoef(of_group["own_modulus"], of_group["rate"])[0, 1]
+    assert row["correlation"] == pytest.approx(expected, abs=1e-6)
+    assert row["difference"] == pytest.approx((of_group["own_modulus"] - of_group["rate"]).abs().mean(), abs=1e-6)
+    assert row["correlation_low"] < row["correlation"] < row["correlation_high"]
+    assert row["difference_low"] < row["difference"] < row["difference_high"]
+
+
+def test_a_prediction_without_variance_has_no_correlation(paths):
+    assert np.isnan(agreement_rows(paths).loc[(20, "4", "own", "cosine"), "correlation"])
+
+
+def test_an_interval_is_null_where_a_sample_of_documents_has_no_correlation():
+    values = pd.DataFrame({"predicted": [0.1, 0.3, 0.2], "measured": [0.2, 0.3, 0.1], "document": [0, 1, 2]})
+    found = analysis.compare(values, seed=1)
+    assert np.isfinite(found["correlation"])
+    assert np.isnan([found["correlation_low"], found["correlation_high"]]).all()
+    assert np.isfinite([found["difference_low"], found["difference_high"]]).all()
+
+
+def test_tokens_without_a_fixed_point_or_without_exact_blocks_do_not_count(tmp_path):
+    tokens = token_table(groups=("4",))
+    tokens.loc[tokens["sequence"] == 0, "exact"] = False
+    tokens.loc[tokens["position"] == 7, "converged"] = False
+    tables.write("token_spectrum", tokens, tmp_path / "t.parquet")
+    row = agreement_rows([tmp_path / "t.parquet"]).loc[(20, "4", "inherited", "rate")]
+    assert row["tokens"] == (LENGTH - 1) * (SEQUENCES - 1)
+
+
+def test_slow_tokens_are_those_that_others_inherit_from(paths):
+    table = (
+        analysis.slow_tokens(paths, "demo", seed=1).set_index(["iteration", "group", "property", "class"]).sort_index()
+    )
+    positions = table.loc[(20, "4", "position")]
+    assert positions["inherited_from"].sum() == pytest.approx(1)
+    # positions 2 to 7 of 8 inherit from position 2
+    assert positions.loc["1 to 4", "inherited_from"] >= 6 / 8
+    assert positions.loc["4 to 16", "inherited_from"] == 0
+    rare = table.loc[(20, "4", "frequency", "0 to 10")]
+    assert (rare["inherited_from"], rare["share"], rare["own_modulus"]) == pytest.approx((6 / 8, 1 / 8, 0.8))
+    assert rare["inherited_from_low"] <= rare["inherited_from"] <= rare["inherited_from_high"]
+
+
+def test_without_training_text_there_are_no_classes_of_frequency(tmp_path):
+    tables.write("token_spectrum", token_table().assign(frequency=np.nan), tmp_path / "t.parquet")
+    table = analysis.slow_tokens([tmp_path / "t.parquet"], "demo", seed=1)
+    assert set(table["property"]) == {"place", "position"}
+
+
+def test_statistics_of_every_measured_column(paths):
+    metrics = aggregate.statistics(paths, "demo", "token_spectrum", "spectrum_metrics")
+    assert set(metrics["measure"]) == set(FLOATS)
+
+
+def test_the_last_checkpoint_is_summed_up_in_a_sentence_per_group(paths):
+    sentence = analysis.summary(analysis.agreement(paths, "demo", seed=1))
+    assert sentence.count("iteration 20, 48 tokens: rate ") == 2
+    assert sentence.startswith("Group 4, ")
+    assert "Group 5–6, " in sentence
+    assert "(correlation over tokens 1.00)" in sentence
+
+
+def test_the_compared_checkpoints_are_all_or_the_last():
+    def files(**user):
+        runs = Runs({"preset": "tiny"} | user, PROJECT / "scripts")
+        (job,) = (job for job in study.JOBS if job.name == "aggregate_spectrum")
+        return job.inputs(runs)["tokens"](SimpleNamespace(run="tiny"))
+
+    every = [f"results/tiny/spectrum/iteration_0000{number}.parquet" for number in ("00", "10", "20")]
+    assert files() == every
+    assert files(spectrum={"checkpoints": "last"}) == every[-1:]
+
+
+def test_the_figure_shows_rates_against_the_inherited_modulus():
+    panels = samples.spectrum().get_axes()
+    assert len(panels) == 6
+    coloured = [line for line in panels[1].get_lines() if line.get_marker() == "o" and line.get_color() != figure.OWN]
+    assert len(coloured) == 2
+    for line in coloured:
+        np.testing.assert_allclose(line.get_xdata(), line.get_ydata())
+    assert len([line for line in panels[5].get_lines() if len(line.get_xdata()) == 3]) == 4
+
+
+def test_a_run_without_fixed_points_has_no_figure():
+    with pytest.raises(InputError, match=r"expected at least one; raise spectrum\.steps"):
+        figure.draw(token_table().assign(converged=False), pd.DataFrame({"iteration": []}), **RUN)

@@ -1,0 +1,114 @@
+"""The benchmark of batched decoding and its figure."""
+
+import pandas as pd
+import pytest
+
+from tests.figures import legend_texts, one_sentence
+from tests.small import assert_refused, checkpoint, held_out, job_config
+from tests.studies.throughput.samples import draw, throughput_table
+from tests.unit.test_engine import CONTEXT_LENGTH, small_model, text
+from twoscale import tables
+from twoscale.analysis.summaries import summarise_throughput
+from twoscale.config import Config, checked, preset
+from twoscale.errors import InputError
+from twoscale.studies.throughput.measure import measure_throughput
+
+SEQUENCES = (1, 3)
+
+
+def config(**changes):
+    exits = {"max_loops": 7, "criteria": {"fixed": {"thresholds": [7]}, "acceleration": {"thresholds": [3.0]}}}
+    section = {"sequences": SEQUENCES, "prompt_tokens": 3, "tokens": 4, "repeats": 2, "cpu_threads": 1} | changes
+    whole = Config(exits=exits, throughput=section)
+    model = small_model().config
+    return job_config("throughput_tokens", model=model, exits=whole.exits, throughput=whole.throughput)
+
+
+@pytest.fixture(scope="module")
+def measured():
+    rows = measure_throughput(checkpoint(small_model()), held_out(text(3, CONTEXT_LENGTH)), config())
+    return [pd.DataFrame(part) for part in rows]
+
+
+def test_every_criterion_is_timed_with_every_number_of_sequences_in_every_repeat(measured, tmp_path):
+    table, loops = measured
+    points = table.groupby(["criterion", "batching"])["sequences"].agg(sorted).to_dict()
+    both = sorted(2 * SEQUENCES)
+    assert points == {
+        ("fixed", "refilled"): both,
+        ("acceleration", "refilled"): both,
+        ("acceleration", "slowest"): [3, 3],  # one sequence waits for nothing
+    }
+    for name, frame in (("throughput", table), ("throughput_loops", loops)):
+        tables.write(name, frame.assign(run="trial")[list(tables.columns(name))], tmp_path / f"{name}.parquet")
+    assert (table["tokens_per_second"] > 0).all()
+    assert (table["latency_high_ms"] >= table["latency_ms"]).all()
+
+
+def test_only_tokens_behind_the_prompts_are_counted(measured):
+    """With one sequence that is all of them but the first, which follows from the prompt."""
+    table, _ = measured
+    assert set(table.loc[table["sequences"] == 1, "tokens"]) == {3}
+    assert table.loc[table["batching"] == "slowest", "tokens"].between(3 * 2 + 1, 3 * 3).all()
+
+
+def test_loops_of_the_baselines(measured):
+    _, loops = measured
+    fixed = loops[loops["criterion"] == "fixed"]
+    assert set(fixed["evaluations"]) == {7.0}
+    slowest = loops[loops["batching"] == "slowest"]["evaluations"]
+    assert slowest.max() < 7  # evaluations are those of the exits, not of the waiting
+    assert set(loops["group"]) == set(small_model().config.group_labels)
+
+
+# --- the figure ---------------------------------------------------------------------------------------------------
+
+
+def test_the_summary_has_medians_and_the_range_of_the_repeats():
+    summary = summarise_throughput(throughput_table().sample(frac=1, random_state=0))
+    point = summary[(summary["batching"] == "slowest") & (summary["sequences"] == 4)].iloc[0]
+    assert (point["tokens_per_second"], point["low"], point["high"]) == (41.0, 40.0, 42.0)
+    assert list(summary["sequences"]) == [1] * 3 + [4] * 3 + [16] * 3
+
+
+def test_the_figure_has_a_line_per_criterion_and_a_dashed_one_where_tokens_wait():
+    figure = draw()
+    speed, latency = figure.axes
+    assert [list(container.lines[0].get_ydata()) for container in speed.containers] == 3 * [[11.0, 41.0, 161.0]]
+    assert [list(line.get_ydata()) for line in latency.get_lines()] == 3 * [[51.0, 54.0, 66.0]]
+    dashed = [line.get_linestyle() for line in latency.get_lines()]
+    assert dashed == ["-", "-", "--"]
+    assert legend_texts(figure) == [
+        "30 loops for all",
+        r"acceleration, $\tau$ = 0.01",
+        "dashed: waiting for the slowest",
+    ]
+
+
+def test_a_table_without_rows_is_one_sentence():
+    with pytest.raises(InputError, match="table throughput: found no row") as error:
+        draw(sequences=())
+    assert one_sentence(error)
+
+
+# --- the config ---------------------------------------------------------------------------------------------------
+
+
+def test_the_exits_of_the_benchmark_have_all_loops_as_reference_and_the_head_as_readout():
+    values = preset("tiny")
+    values["exits"] |= {"readout": "remaining_layers", "kv_slots": 2}
+    exits = checked(values).exit_grids["throughput"]
+    assert exits.criteria["fixed"].thresholds == (6,)
+    assert set(exits.criteria) == {"fixed", "step_norm", "kl", "acceleration"}
+    assert (exits.readout, exits.kv_slots) == ("head", None)
+
+
+def test_a_text_of_the_benchmark_fits_into_a_short_context():
+    values = preset("tiny")
+    values["throughput"] = {"prompt_tokens": 100, "tokens": 100}
+    config = checked(values)
+    assert config.throughput.lengths(config) == (16, 16)
+
+
+def test_more_sequences_than_are_held_out_are_refused():
+    assert_refused("data.held_out_tokens", "throughput.sequences", throughput={"sequences": [1, 5000]})

@@ -1,0 +1,30 @@
+"""The rules of the study: planned, and run to the end."""
+
+import pandas as pd
+import pytest
+
+from tests.workflow.test_planning import append_code
+from tests.workflow.test_run import embedded
+
+
+@pytest.mark.runs
+def test_a_supplementary_figure_is_drawn_on_demand_and_redrawn_alone(editable):
+    assert editable.plan("results/training.pdf") == {"aggregate_training": 1, "plot_training": 1}
+    editable.succeed("results/training.pdf")
+    training = pd.read_parquet(editable.root / "results/tiny/tables/training.parquet")
+    assert training["iteration"].tolist() == list(range(1, 21))
+    append_code(editable, "src/twoscale/studies/training/figure.py")
+    assert editable.plan("results/training.pdf") == {"plot_training": 1}
+    assert editable.plan() == {}
+
+
+@pytest.mark.runs
+def test_the_report_has_the_figure_and_its_results_once_its_table_exists(editable):
+    editable.succeed("results/training.pdf")
+    editable.succeed("report_pages")
+    done = editable.succeed("report_pages", "--report", "report.html")
+    assert "(ERROR" not in done.stderr  # of docutils, about a caption
+    page = (editable.root / "report.html").read_text()
+    assert '"Supplementary figures"' in page
+    assert embedded(page, "workflow-desc").count("data:image/svg+xml") == 6
+    assert "Held-out loss" in embedded(page, "results")["results/training.svg"]["caption"]

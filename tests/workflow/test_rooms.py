@@ -1,0 +1,65 @@
+"""A study is a room: without its folder the project plans, passes its lint and its tests."""
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.workflow.conftest import ROOT, Project, checkout, environment
+from twoscale.analysis.crate import NOT_CODE
+from twoscale.discovery import study_parts
+from twoscale.figures.catalogue import figures
+
+# One with a measurement and a figure, one with a grid of exit criteria and two figures, one with runs and a target.
+ROOMS = sorted({"lens", "arena", "baselines"} & study_parts("study").keys())
+# Of the tests, those of the modules that ask for parts of studies.
+CORE = "test_config_reference or test_imports or test_overview or test_products or test_tables or test_workflow"
+
+
+@pytest.fixture(params=ROOMS)
+def room(request) -> str:
+    return request.param
+
+
+@pytest.fixture
+def without(room, tmp_path) -> Project:
+    """A copy of the project with its tests, without the study."""
+    project = checkout(tmp_path)
+    for folder in ("tests", "docs"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns(*NOT_CODE))
+    shutil.rmtree(tmp_path / "src" / "twoscale" / "studies" / room)
+    return project
+
+
+def succeed(project: Project, *arguments: str) -> None:
+    """Run a module of Python in the project."""
+    shell = environment() | {"PYTHONPATH": "src"}
+    command = [sys.executable, "-m", *arguments]
+    done = subprocess.run(command, cwd=project.root, env=shell, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr
+
+
+def test_a_project_without_a_study_plans_everything_else(without, room):
+    planned = without.plan("all", "supplementary")
+    targets = ("all", "supplementary")
+    drawn = {figure.name for figure in figures() if figure.target in targets and figure.room != room}
+    assert {rule for rule in planned if rule.startswith("plot_")} <= {f"plot_{name}" for name in drawn}
+    assert {f"plot_fig{number}" for number in range(1, 6)} <= planned.keys()
+    jobs = {job.name for job in getattr(study_parts("study")[room], "JOBS", ())}
+    assert jobs
+    assert not jobs & planned.keys()
+
+
+def test_a_project_without_a_study_passes_its_lint(without):
+    succeed(without, "ruff", "check", "--no-cache", ".")
+    succeed(without, "snakemake", "--lint")
+
+
+def test_a_project_without_a_study_collects_all_tests_and_passes_those_of_its_core(without, room):
+    succeed(without, "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", CORE)
+
+
+@pytest.mark.long
+def test_a_project_without_a_study_passes_all_unit_tests(without):
+    succeed(without, "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/unit", "tests/studies")
