@@ -14,7 +14,7 @@ from tests.held_out import CHECKPOINT, CHOSEN, assert_numbered
 from tests.studies.lens.samples import draw, lens_table
 from twoscale import config, tables
 from twoscale.errors import InputError
-from twoscale.exits import full_pass
+from twoscale.exits import sequence_pass
 from twoscale.model.interface import CausalAttention
 from twoscale.model.loss import cross_entropies
 from twoscale.model.noise import EvaluationNoise
@@ -135,7 +135,7 @@ def test_the_shares_of_lost_predictions_follow_the_paths_of_the_tokens():
 def test_the_batch_and_the_size_of_the_parts_change_nothing(monkeypatch):
     subject = checkpoint()
     whole = rows_of(subject, batch_size=3)
-    monkeypatch.setattr(full_pass, "LOGITS_AT_A_TIME", 1)  # one token at a time
+    monkeypatch.setattr(sequence_pass, "LOGITS_AT_A_TIME", 1)  # one token at a time
     keys = ["sequence", "group", "k"]
     parts = rows_of(subject, batch_size=1).sort_values(keys, ignore_index=True)
     pd.testing.assert_frame_equal(whole.sort_values(keys, ignore_index=True), parts, rtol=1e-9)
