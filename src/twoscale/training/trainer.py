@@ -33,7 +33,7 @@ from twoscale.model.noise import DrawnNoise, EvaluationNoise, training_noise
 from twoscale.model.tensors import check_tensors
 from twoscale.training import environment, sharding
 from twoscale.training.compilation import check_compiler, compile_blocks
-from twoscale.training.exit_gate import exit_gate_loss
+from twoscale.training.exit_gate import default_loss
 from twoscale.training.metrics_log import Record, SegmentView, check_tracker, ignore, monitoring
 from twoscale.training.processes import World, connected, destroy_distributed, init_distributed
 from twoscale.training.timer import Timer
@@ -307,10 +307,8 @@ class Trainer:
 
     def _loss(self, model: LoopedModel, inputs: Tensor, targets: Tensor, loops: Sequence[int], noise: Noise) -> Tensor:
         """What is minimised, of a part (B, T) of the batch."""
-        train = self.train
-        if train.exit_gate is not None:
-            return exit_gate_loss(model, inputs, targets, loops[0], noise, train)
-        return model.loss(model.hidden_states(inputs, loops, noise, train.backprop_depth, train.recompute), targets)
+        loss = registry.architecture(self.model.architecture).loss or default_loss
+        return loss(model, inputs, targets, loops, noise, self.train)
 
     def measure_held_out(self, state: TrainingState) -> None:
         """Write the held-out loss at the fixed loop count into the row of the last iteration.
@@ -529,8 +527,8 @@ def restore(
 
 def set_trained(model: LoopedModel, train: TrainConfig) -> LoopedModel:
     """The model, with a gradient of its exit gate if that is trained."""
-    if model.gate is not None:
-        model.gate.requires_grad_(train.exit_gate is not None)
+    if train.exit_gate is not None:
+        model.gate.requires_grad_(True)
     return model
 
 
