@@ -33,7 +33,8 @@ CORE = {
     "training/exit_gate": ["exit_gate"],
     "launch": ["launch"],
     "training/compilation": ["compile"],
-    "training/timer": ["fake_cuda_training"],
+    "training/recipe": ["training", "compile", "processes", "fake_cuda_training"],
+    "training/state": ["training"],
     "training/trainer": ["training", "compile", "processes", "metrics_log", "fake_cuda_training"],
     "data/batches": ["batches", "rng"],
     "data/shards": ["shards"],
@@ -102,6 +103,7 @@ SLOW += " or Ouro or retrofitted or branch or blend"
 SELECTED = {
     "model/flops": "flops or parameters or cache or count or bytes or row",
     "model/checkpoints": "test_checkpoints or opens_as_a_checkpoint",
+    "training/recipe": "test_training or test_compile or two_processes_train or missing_package or finite or whole-b",
     "training/trainer": "test_training or test_compile or two_processes_train or missing_package or finite or whole-b",
     "exits/parallel": f"not ({SLOW} or replay or slots or warm or predictions)",
     "exits/decoder": f"not ({SLOW})",

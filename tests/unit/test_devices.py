@@ -19,15 +19,8 @@ from twoscale.exits.criteria import make_criterion
 from twoscale.exits.decoder import Decoder
 from twoscale.gpu.latency import KINDS
 from twoscale.model.transformer import initialise
-from twoscale.training.trainer import (
-    Segment,
-    Trainer,
-    TrainingState,
-    load_partial,
-    restore,
-    run_segment,
-    tensors_of,
-)
+from twoscale.training.state import Segment, TrainingState, load_partial, restore, tensors_of
+from twoscale.training.trainer import Trainer, run_segment
 
 UNTIL = 6  # iterations of a segment
 KILLED = 3  # iterations before the kill

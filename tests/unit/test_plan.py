@@ -23,7 +23,7 @@ from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import LoopedTransformer, initialise
 from twoscale.training import analyses
 from twoscale.training import plan as plans
-from twoscale.training.trainer import draw_loops
+from twoscale.training.recipe import draw_loops
 
 PROJECT = Path(__file__).parents[2]
 BATCH = 2

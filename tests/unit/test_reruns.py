@@ -39,7 +39,10 @@ ALLOWED = {
     "init_model": MODEL,
     "train_segment": MODEL
     | {"data.batches"}
-    | {f"training.{name}" for name in ("compilation", "exit_gate", "processes", "sharding", "timer", "trainer")},
+    | {
+        f"training.{name}"
+        for name in ("compilation", "exit_gate", "processes", "recipe", "sharding", "state", "trainer")
+    },
     "extract_trajectories": MODEL
     | {"data.batches"}
     | {f"dynamics.{name}" for name in ("measures", "path_types", "states", "trajectories", "vectors")},
