@@ -19,8 +19,6 @@ CORE = {
     "exits/parallel": ["engine"],
     "exits/decoder": ["engine"],
     "exits/batched": ["batched"],
-    "exits/batched_cache": ["batched"],
-    "exits/looping": ["batched"],
     "exits/controls": ["exit_controls"],
     "exits/oracle": ["fixed_loops", "probe"],
     "exits/probe": ["probe"],

@@ -105,15 +105,14 @@ def test_a_killed_segment_goes_on_where_it_was_saved(device, tmp_path):
         assert_same_bits(continued, whole)
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("sequences", [1, 3, 5])
 @pytest.mark.parametrize("variant", [{}, PUBLISHED["retrofitted Llama"]], ids=["equal heads", "grouped heads"])
-def test_captured_steps_of_many_sequences_give_what_each_gets_alone(variant, sequences, device):
-    """On the CPU the same function runs without a capture; batches are filled up to a size."""
+def test_many_sequences_get_what_each_gets_alone(variant, sequences):
     model = small_model(**variant)
     criterion = make_criterion("acceleration", threshold_of("acceleration", model))
-    model.to(device)
-    expected = alone_by_decoder(model, criterion, replay=False)
-    check(model, criterion, decode(model, criterion, sequences, replay=True), expected)
+    model.to("cuda")
+    check(model, criterion, decode(model, criterion, sequences), alone_by_decoder(model, criterion, replay=False))
 
 
 @pytest.mark.parametrize("device", [pytest.param("cpu", marks=COMPILED), CUDA])

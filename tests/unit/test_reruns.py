@@ -27,7 +27,7 @@ EXITS = {
     *(
         f"exits.{name}"
         for name in (
-            *("batched_cache", "benchmark", "captured_loops", "compiled_steps", "contract", "controls", "criteria"),
+            *("benchmark", "captured_loops", "contract", "controls", "criteria"),
             *("criterion_file", "cuda_graphs", "decoder", "kv_cache", "parallel", "prepared", "probe", "readout"),
             *("steps", "token_exit"),
         )

@@ -1,4 +1,4 @@
-"""An architecture whose exits are weighted and whose loss is its own: one model file, one criterion file, all stages."""
+"""An architecture whose exits are weighted, with another training loss: one file of a model, one of a criterion."""
 
 import pandas as pd
 import pytest

@@ -72,27 +72,6 @@ class Decisions:
             expected = f"a {kind} tensor of shape {tuple(self._shape)} on {self._device}, one value per token"
             raise self._error("update", f"as {name} {described(values)}", expected)
 
-    def __len__(self) -> int:
-        return self._shape[0]
-
-    def can_join(self, other: "Decisions") -> bool:
-        """Whether the states of both have the same keys, dtypes and axes behind the first.
-
-        They may differ before the first `update` of one of them (`KL`), or where a state grows with the loop steps.
-        """
-        for decisions in (self, other):
-            decisions._check_state("start" if decisions._keys is None else "update")
-        return _layout(self.state) == _layout(other.state)
-
-    def join(self, other: "Decisions") -> None:
-        """Append the tokens of other decisions of the same criterion."""
-        self.state, self._weighted = (
-            {key: torch.cat((value, theirs[key])) for key, value in ours.items()}
-            for ours, theirs in ((self.state, other.state), (self._weighted, other._weighted))
-        )
-        self._shape = torch.Size([len(self) + len(other)])
-        self._keys = self._keys or other._keys
-
     def keep(self, rows: Tensor) -> None:
         """Drop all tokens but `rows`, int64."""
         self._check_state("update")
@@ -116,10 +95,6 @@ class Decisions:
         criterion = type(self._criterion)
         where = "exit criterion" if criterion.file is None else f"exit criterion file {criterion.file}:"
         return InputError(f"{where} {criterion.__name__}.{method} returned {found}, expected {expected}.")
-
-
-def _layout(state: State) -> dict[str, tuple[torch.dtype, torch.Size]]:
-    return {key: (value.dtype, value.shape[1:]) for key, value in state.items()}
 
 
 def described(value: object) -> str:

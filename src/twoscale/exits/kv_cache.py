@@ -107,6 +107,41 @@ class CachedKV:
         self.cache.fill(self.layers, self.start + rows, evaluations)
 
 
+class RowsKV:
+    """`KVStore` of one token of each of N texts, in memory of S texts from `allocate`.
+
+    places: the texts in the memory (N,). positions: those of the tokens (N,), all below `end`. layers: those of the
+    group that loops.
+    """
+
+    def __init__(self, stored: Stored, places: Tensor, positions: Tensor, end: int, layers: Sequence[int] = ()) -> None:
+        self._stored, self._places, self._positions, self._end, self.layers = stored, places, positions, end, layers
+        any_layer = next(iter(stored.values()))
+        unseen = torch.arange(end, device=positions.device) > positions[:, None]  # (N, end)
+        bias = any_layer.new_zeros(unseen.shape).masked_fill_(unseen, -torch.inf)
+        self._bias = bias[:, None, None].expand(-1, any_layer.shape[3], -1, -1)  # (N, G, 1, end)
+
+    def attend(self, k: int, active: Tensor) -> Attend:
+        """q (A, H, D) and k, v (A, G, D) of the rows `active` (A,)."""
+        places, positions, bias = self._places[active], self._positions[active], self._bias[active].flatten(0, 1)
+
+        def attend(layer: int, q: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            keys, values = self._stored[layer][k]  # (S, G, T, D) each
+            keys[places, :, positions], values[places, :, positions] = key, value
+            seen = (both[:, :, : self._end].index_select(0, places) for both in (keys, values))
+            return row_attention(q, *seen, bias)
+
+        return AttendAt(positions, attend)
+
+    def freeze(self, rows: Tensor, evaluations: int) -> None:
+        """As `KVCache.fill`: later tokens find the last evaluation at every loop step beyond the exit."""
+        places, positions = self._places[rows], self._positions[rows]
+        for layer in self.layers:
+            stored = self._stored[layer]
+            last = stored[evaluations - 1][:, places, :, positions]  # (A, 2, G, D)
+            stored[evaluations:, :, places, :, positions] = last[:, None]  # (A, slots - evaluations, 2, G, D)
+
+
 class TokenAttention:
     """`Attend` of the one token at `position` of a cache, at a loop step that uses `slot`; see `KVCache.attend`."""
 

@@ -137,11 +137,14 @@ class ParallelEngine:
         require_parallel(criterion, readout)
         self.model, self.criterion, self.max_loops, self.readout = model, criterion, max_loops, readout
 
-    def loop(self, group: int, entered: Tensor, noise: Noise, store: KVStore) -> GroupExit:
-        """Loop the tokens (B, T, C) that enter a group. Only tokens that still loop are computed."""
+    def loop(self, group: int, entered: Tensor, noise: Noise, store: KVStore, x0: Tensor | None = None) -> GroupExit:
+        """Loop the tokens (B, T, C) that enter a group. Only tokens that still loop are computed.
+
+        x0: their initial states (B * T, C); None: those of the model.
+        """
         model, criterion = self.model, self.criterion.of_group(group)
         rows = torch.arange(entered.shape[0] * entered.shape[1], device=entered.device)
-        x0 = model.init_state(group, entered, noise).flatten(0, 1)
+        x0 = model.init_state(group, entered, noise).flatten(0, 1) if x0 is None else x0
         injected = model.project_input(group, entered).flatten(0, 1)
         decisions = Decisions(criterion, x0, make_readout(model, criterion, self.readout, group))
         active = _Active(rows, injected, x0, decisions, torch.zeros_like(rows))
@@ -149,6 +152,7 @@ class ParallelEngine:
         result = GroupExit(torch.empty_like(x0), full, full.clone())
 
         def active_noise(group: int, k: int, like: Tensor) -> Tensor:
+            # `active.rows` is read at each call: the tokens that still loop at step k, as `like` has them
             return noise(group, k, entered).flatten(0, 1)[active.rows]
 
         for k in range(self.max_loops):
