@@ -101,8 +101,6 @@ class BatchedDecoder:
     ) -> None:
         if sequences < 1:
             raise InputError(f"sequences: found {sequences}, expected at least 1.")
-        if model.kv_policy == "absent":
-            raise InputError('kv_policy: found "absent", expected a model with "last" to decode texts together.')
         self.model, self.max_loops, self.seed, self.options = model, max_loops, seed, options
         config, like = model.config, any_weight(model)
         self.room = min(options.room or config.context_length, config.context_length)
