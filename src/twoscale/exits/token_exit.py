@@ -7,7 +7,7 @@ from torch import Tensor
 
 from twoscale.exits.criteria import ExitCriterion
 
-Decided = tuple[int, Tensor, Tensor | bool]  # k, x^{k+1} (1, C), and whether the criterion says exit
+Decided = tuple[int, Tensor, Tensor | bool]  # k, x^{k+1} or the mean so far (1, C), and whether the criterion says exit
 
 
 @dataclass

@@ -16,11 +16,13 @@ from torch import Tensor
 from twoscale import rng
 from twoscale.config import ModelConfig, TrainConfig
 from twoscale.data.batches import Batches, HeldOut, Prefetched
-from twoscale.model.interface import LoopedModel, Noise
+from twoscale.model import registry
+from twoscale.model.interface import LoopedModel
 from twoscale.model.linear import lowered_weights
 from twoscale.model.noise import DrawnNoise, EvaluationNoise, training_noise
+from twoscale.model.registry import Loss
 from twoscale.training import sharding
-from twoscale.training.exit_gate import exit_gate_loss
+from twoscale.training.exit_gate import default_loss
 from twoscale.training.processes import World
 
 ADAM_EPSILON = 1e-8
@@ -126,6 +128,7 @@ class Recipe:
     def __init__(self, config: SegmentConfig, tokens: np.ndarray, world: World = ALONE) -> None:
         self.seed, self.device, self.model, self.train = config.seed, config.device, config.model, config.train
         self.precision, self.world = config.train.precision_on(config.device), world
+        self._loss: Loss = registry.architecture(self.model.architecture).loss or default_loss
         batches = Batches(tokens, self.model.context_length, self.train.batch_size, self.train.order, self.seed)
         self.batches = Prefetched(batches, pins=self.device == "cuda") if self.train.prefetch else batches
 
@@ -157,7 +160,7 @@ class Recipe:
                 if rows.start < rows.stop:
                     noise = training_noise(self.seed, iteration, rows.start, self.model.state_std)
                     with autocast(self.device, self.precision):
-                        part = self._loss(model, inputs[rows], targets[rows], loops, noise)
+                        part = self._loss(model, inputs[rows], targets[rows], loops, noise, self.train)
                     # 1 / parts times the 1 / size of the average over processes is the share of samples in this part
                     parts = self.train.batch_size / (len(inputs[rows]) * self.world.size)
                     (part / parts).backward()
@@ -174,10 +177,3 @@ class Recipe:
         """Limit the norm of the gradient to train.grad_clip; the norm before, ()."""
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), self.train.grad_clip)
         return norm.full_tensor() if self.train.shard else norm
-
-    def _loss(self, model: LoopedModel, inputs: Tensor, targets: Tensor, loops: Sequence[int], noise: Noise) -> Tensor:
-        """The loss to minimise, of a part (B, T) of the batch."""
-        train = self.train
-        if train.exit_gate is not None:
-            return exit_gate_loss(model, inputs, targets, loops[0], noise, train)
-        return model.loss(model.hidden_states(inputs, loops, noise, train.backprop_depth, train.recompute), targets)

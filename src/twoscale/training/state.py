@@ -199,8 +199,8 @@ def restore(
 
 def set_trained(model: LoopedModel, train: TrainConfig) -> LoopedModel:
     """The model, with a gradient of its exit gate if that is trained."""
-    if model.gate is not None:
-        model.gate.requires_grad_(train.exit_gate is not None)
+    if train.exit_gate is not None:
+        model.gate.requires_grad_(True)
     return model
 
 
