@@ -118,6 +118,15 @@ def alone_by_decoder(model, criterion, **options):
     return alone
 
 
+@pytest.mark.parametrize("variant", ["default", "retrofitted Llama"])
+def test_absent_keys_and_values_are_those_of_a_sequence_alone(variant):
+    """Also at a place where another text was present at other loop steps."""
+    model = small_model(**(VARIANTS | PUBLISHED)[variant])
+    model.kv_policy = "absent"
+    criterion = make_criterion("acceleration", threshold_of("acceleration", model))
+    check(model, criterion, decode(model, criterion, 2), alone_by_decoder(model, criterion))
+
+
 def test_a_warm_start_is_from_the_own_sequence():
     model = small_model()
     criterion = make_criterion("acceleration", threshold_of("acceleration", model))

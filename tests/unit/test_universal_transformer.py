@@ -9,6 +9,7 @@ import torch
 from tests import act, reference_engine, universal_transformer
 from tests.small import MODEL, checkpoint, job_config, learnable_tokens, train_config
 from tests.tape import TapeGraphs
+from tests.unit import test_batched
 from tests.unit.test_engine import assert_close, decode_text, text
 from twoscale import config
 from twoscale.config.messages import build
@@ -73,6 +74,14 @@ def test_both_engines_and_plain_adaptive_computation_time_are_the_same_function(
         again, counts_again = decoder.feed_parallel(tokens[row, 4:].tolist())
         assert_close(again, expected[4:])
         assert torch.equal(counts_again.evaluations[:, 0], evaluations[:, 4:])
+
+
+@POLICIES
+def test_sequences_decoded_together_get_the_mean_that_each_has_alone(policy):
+    model, criterion = halting_model(policy), act.ACT(EPSILON)
+    test_batched.check(
+        model, criterion, test_batched.decode(model, criterion, 3), test_batched.alone_by_decoder(model, criterion)
+    )
 
 
 @pytest.mark.parametrize("max_loops", [1, 2])

@@ -108,7 +108,11 @@ class BatchedDecoder:
         self.stored = allocate(allocated, max_loops, sequences, like)
         # one cache per place, in the same memory
         of_place = ({n: kv[:, :, place : place + 1] for n, kv in self.stored.items()} for place in range(sequences))
-        self._caches = [KVCache(allocated, max_loops, like, stored) for stored in of_place]
+        self._caches = [KVCache(allocated, max_loops, like, stored, model.kv_policy) for stored in of_place]
+        # layer -> (slots, S, T)
+        self._present = {n: torch.stack([c.present[n] for c in self._caches], 1) for n in self._caches[0].present}
+        for place, cache in enumerate(self._caches):
+            cache.present = {n: present[:, place] for n, present in self._present.items()}
         self._drawn = DrawnNoise()
         self._exit_states = like.new_zeros(len(config.groups), sequences, config.hidden_size)
         self._positions = torch.arange(self.room, device=like.device)
@@ -164,7 +168,7 @@ class BatchedDecoder:
         model, positions = self._rows_model, [text.position for text in texts]
         columns = [text.token for text in texts], [text.place for text in texts], positions
         tokens, places, at = (tensor_on(column, self._positions.device) for column in columns)  # (N,) each
-        store = RowsKV(self.stored, places, at, max(positions) + 1)
+        store = RowsKV(self.stored, self._present, places, at, max(positions) + 1)
         attend, noise = store.attend(0, torch.arange(len(texts), device=at.device)), self._noise(texts).at(positions)
         exits: list[GroupExit] = []
 

@@ -110,12 +110,18 @@ class CachedKV:
 class RowsKV:
     """`KVStore` of one token of each of N texts, in memory of S texts from `allocate`.
 
-    places: the texts in the memory (N,). positions: those of the tokens (N,), all below `end`. layers: those of the
-    group that loops.
+    places: the texts in the memory (N,). positions: those of the tokens (N,), all below `end`. present: as in
+    `KVCache`, (slots, S, T) of each layer.
+
+    Attributes:
+        layers: Layers of the group that loops.
     """
 
-    def __init__(self, stored: Stored, places: Tensor, positions: Tensor, end: int, layers: Sequence[int] = ()) -> None:
-        self._stored, self._places, self._positions, self._end, self.layers = stored, places, positions, end, layers
+    def __init__(
+        self, stored: Stored, present: Mapping[int, Tensor], places: Tensor, positions: Tensor, end: int
+    ) -> None:
+        self._stored, self._present, self._places, self._positions, self._end = stored, present, places, positions, end
+        self.layers: Sequence[int] = ()
         any_layer = next(iter(stored.values()))
         unseen = torch.arange(end, device=positions.device) > positions[:, None]  # (N, end)
         bias = any_layer.new_zeros(unseen.shape).masked_fill_(unseen, -torch.inf)
@@ -123,13 +129,19 @@ class RowsKV:
 
     def attend(self, k: int, active: Tensor) -> Attend:
         """q (A, H, D) and k, v (A, G, D) of the rows `active` (A,)."""
-        places, positions, bias = self._places[active], self._positions[active], self._bias[active].flatten(0, 1)
+        places, positions, bias = self._places[active], self._positions[active], self._bias[active]  # (A, G, 1, end)
 
         def attend(layer: int, q: Tensor, key: Tensor, value: Tensor) -> Tensor:
             keys, values = self._stored[layer][k]  # (S, G, T, D) each
             keys[places, :, positions], values[places, :, positions] = key, value
+            of_layer = bias
+            if layer in self._present:
+                self._present[layer][k, places, positions] = True
+                absent = ~self._present[layer][k, places, : self._end]  # (A, end)
+                of_layer = bias.masked_fill(absent[:, None, None], -torch.inf)
+            # a copy of the rows that still loop; texts of other lengths end earlier, which the bias says
             seen = (both[:, :, : self._end].index_select(0, places) for both in (keys, values))
-            return row_attention(q, *seen, bias)
+            return row_attention(q, *seen, of_layer.flatten(0, 1))
 
         return AttendAt(positions, attend)
 
@@ -137,6 +149,9 @@ class RowsKV:
         """As `KVCache.fill`: later tokens find the last evaluation at every loop step beyond the exit."""
         places, positions = self._places[rows], self._positions[rows]
         for layer in self.layers:
+            if layer in self._present:
+                self._present[layer][evaluations:, places, positions] = False
+                continue
             stored = self._stored[layer]
             last = stored[evaluations - 1][:, places, :, positions]  # (A, 2, G, D)
             stored[evaluations:, :, places, :, positions] = last[:, None]  # (A, slots - evaluations, 2, G, D)
