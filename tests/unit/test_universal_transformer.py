@@ -93,9 +93,11 @@ def test_the_last_of_all_loop_steps_gets_what_is_left_of_the_weight(max_loops):
     assert_close(found[0], reference_engine.evaluate(model, tokens[0], "act", 1e-9, max_loops, noise_of(0))[0])
 
 
-def test_graphs_of_several_loop_steps_carry_the_mean_from_one_to_the_next(monkeypatch):
+@POLICIES
+def test_graphs_of_several_loop_steps_carry_the_mean_from_one_to_the_next(policy, monkeypatch):
+    """Under the policy "absent" loop steps are not replayed."""
     monkeypatch.setattr(captured_loops, "graphs_of", lambda model: TapeGraphs())
-    model, tokens = halting_model(), text(1, 9)[0]
+    model, tokens = halting_model(policy), text(1, 9)[0]
     for size in (1, 2, 10):
         options = DecoderOptions(replay=True, steps_per_graph=size)
         decoded, taken = decode_text(Decoder(model, act.ACT(EPSILON), MAX_LOOPS, SEED, options), tokens)
