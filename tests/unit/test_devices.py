@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from tests.unit.test_batched import alone_by_decoder, check, decode, threshold_o
 from tests.unit.test_engine import MAX_LOOPS, PUBLISHED, assert_close, decode_text, small_model, text
 from tests.unit.test_training import DATA, HEADER, IDENTITY, MODEL, SEED, assert_same_bits
 from twoscale.config import ConfigSlice
-from twoscale.exits.compiled_steps import has_compiler
 from twoscale.exits.criteria import make_criterion
 from twoscale.exits.decoder import Decoder
 from twoscale.gpu.latency import KINDS
@@ -28,7 +28,7 @@ KILLED = 3  # iterations before the kill
 
 CUDA = pytest.param("cuda", marks=pytest.mark.gpu)
 # Compilation takes up to a minute on a CPU.
-COMPILED = [pytest.mark.runs, pytest.mark.skipif(not has_compiler(), reason="no C++ compiler here")]
+COMPILED = [pytest.mark.runs, pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler here")]
 
 
 @pytest.fixture(params=["cpu", CUDA])
