@@ -108,6 +108,23 @@ def checkout(root: Path) -> Project:
     return project
 
 
+def checkout_with_tests(root: Path) -> Project:
+    """A checkout that also has the tests and the documentation."""
+    project = checkout(root)
+    for folder in ("tests", "docs"):
+        shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns(*NOT_CODE))
+    return project
+
+
+def succeed_with(project: Project, *arguments: str) -> str:
+    """Run a module of Python in the folder of a project; its output."""
+    shell = environment() | {"PYTHONPATH": "src"}
+    command = [sys.executable, "-m", *arguments]
+    done = subprocess.run(command, cwd=project.root, env=shell, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr
+    return done.stdout
+
+
 def publish(project, hub: Path) -> dict[str, str]:
     """Commit a checkout, tag it v1, and return variables with which Git reads https://github.com/ from the folder hub.
 
