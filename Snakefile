@@ -10,8 +10,8 @@ snakemake snapshot              figures, claims and tables of the run in one fol
 snakemake release               the trained model as a folder that the transformers library loads
 snakemake rocrate               the run as an RO-Crate: code, config, results, and the jobs that made them
 snakemake --config release=DIR  figures and claims from the tables of such a folder, or of one at an address
-snakemake controls              the model beside models without loops, and what the loops buy
-snakemake starts                the model from several starts of the projection, and the angles that follow
+snakemake baselines             the looped model compared with models without loops
+snakemake adapter_init          the model under several adapter initialisations, and the angles that follow
 snakemake -n                    what would be done
 """
 

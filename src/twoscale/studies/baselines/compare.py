@@ -28,7 +28,7 @@ POINT = ["model", "of_seed"]
 NAMES = {LOOPED: "looped", "parameters": "same parameters", "flops": "same training FLOPs", UNTRAINED: "untrained"}
 
 HEADER = """\
-# Controls: what the loops buy
+# Baselines without loops
 
 The looped model of the run **{run}** on {text}, beside models without loops that are trained alike: the same batches,
 {training_tokens} tokens in {iterations} iterations, the same optimizer and learning rates, under {seeds}.
