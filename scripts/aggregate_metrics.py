@@ -1,7 +1,8 @@
 """Rule aggregate_metrics: statistics over tokens of all checkpoints."""
 
-from twoscale import command, tables
+from twoscale import tables
 from twoscale.analysis import aggregate
+from twoscale.jobs import command
 
 OUTPUTS = ("loop_metrics", "drift", "loop_sequences", "drift_sequences")
 

@@ -1,7 +1,8 @@
 """Rule aggregate_training: the training logs of all segments joined."""
 
-from twoscale import command, tables
+from twoscale import tables
 from twoscale.analysis import aggregate
+from twoscale.jobs import command
 
 
 def main(arguments) -> None:

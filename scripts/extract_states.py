@@ -2,10 +2,10 @@
 
 import torch
 
-from twoscale import command
 from twoscale.data.batches import open_held_out
 from twoscale.data.tokenizer import load_tokenizer
 from twoscale.dynamics.states import save_states
+from twoscale.jobs import command
 from twoscale.model.checkpoints import open_checkpoint
 
 

@@ -2,9 +2,9 @@
 
 import torch
 
-from twoscale import command
 from twoscale.data.batches import open_held_out
 from twoscale.dynamics.trajectories import extract
+from twoscale.jobs import command
 from twoscale.model.checkpoints import open_checkpoint
 
 

@@ -2,7 +2,8 @@
 
 import pandas as pd
 
-from twoscale import command, tables
+from twoscale import tables
+from twoscale.jobs import command
 
 NAMES = ("quality", "loops", "controls")
 

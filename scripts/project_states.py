@@ -1,7 +1,8 @@
 """Rule project_states: the states of one held-out sequence in their principal plane, for Fig. 1."""
 
-from twoscale import command, tables
+from twoscale import tables
 from twoscale.analysis.state_paths import read_states, state_paths
+from twoscale.jobs import command
 
 
 def main(arguments) -> None:

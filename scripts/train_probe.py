@@ -2,10 +2,10 @@
 
 import torch
 
-from twoscale import command
 from twoscale.data.batches import open_held_out
 from twoscale.exits.probe import save_probe
 from twoscale.exits.probe_fit import fit_probe
+from twoscale.jobs import command
 from twoscale.model.checkpoints import open_checkpoint
 
 

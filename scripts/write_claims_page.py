@@ -1,8 +1,8 @@
 """Rule write_claims_page: the verdicts on the claims, claims.md, as a web page for the report."""
 
-from twoscale import command
 from twoscale.analysis import pages
 from twoscale.files import replacing
+from twoscale.jobs import command
 
 
 def main(arguments) -> None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from twoscale.config import FILE_SOURCES, Config
 from twoscale.data.source_files import find_files
 from twoscale.errors import InputError
-from twoscale.machine import check_cuda, check_disk
+from twoscale.jobs.machine import check_cuda, check_disk
 from twoscale.model.flops import BYTES, parameters
 from twoscale.training.plan import PUBLISHED_BYTES, SEGMENT_STATES, states_bytes
 from twoscale.workflow import Runs, repository_name

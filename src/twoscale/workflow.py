@@ -29,8 +29,8 @@ from twoscale.escaping import rst
 from twoscale.export.released import check_released
 from twoscale.figures.catalogue import Figure, figures, one_seed, report_values, snapshot_figures, table
 from twoscale.files import sha256
-from twoscale.fingerprint import criterion_file_fingerprint, fingerprint
-from twoscale.launch import Share, torchrun_line
+from twoscale.jobs.fingerprint import criterion_file_fingerprint, fingerprint
+from twoscale.jobs.launch import Share, torchrun_line
 from twoscale.model.flops import BYTES, parameters
 from twoscale.model.published.folder import CONFIG, INDEX, PublishedFolder
 from twoscale.model.published.layer import folder_layer
@@ -456,7 +456,7 @@ class Runs:
         return param
 
     def kept_files(self, code: Callable, config: Callable, tables: str, later: Callable) -> Callable:
-        """Param function: `file_options`, and what `twoscale.kept` needs to restore the result of a job; untracked.
+        """Param function: `file_options`, and what `twoscale.jobs.kept` needs to restore a result; untracked.
 
         `code`, `config` and `tables` are the tracked params of the job, the result of which depends on nothing else
         but its inputs. `later`: the first outputs of the later segments, in order; where there are any, the optimizer

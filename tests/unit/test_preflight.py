@@ -6,8 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from twoscale import machine, preflight, workflow
+from twoscale import preflight, workflow
 from twoscale.errors import InputError
+from twoscale.jobs import machine
 from twoscale.model.flops import parameters
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"

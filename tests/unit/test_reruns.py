@@ -8,7 +8,7 @@ import pytest
 
 from tests.small import ROOT
 from tests.unit.test_imports import ARROWS, KNOWN
-from twoscale import fingerprint
+from twoscale.jobs import fingerprint
 
 SOURCE = ROOT / "src" / "twoscale"
 
@@ -62,14 +62,14 @@ UNCOVERED = {
     "config.messages": "sentences of errors",
     "config.sections": "its results are values in params",
     "tables": "columns and types are in params",
-    "command": "options and sentences of errors",
+    "jobs.command": "options and sentences of errors",
     "errors": "sentences of errors",
     "files": "how files are written",
-    "kept": "restores what was computed",
-    "launch": "how processes start",
-    "machine": "checks of the machine",
+    "jobs.kept": "restores what was computed",
+    "jobs.launch": "how processes start",
+    "jobs.machine": "checks of the machine",
     "progress": "meters",
-    "training.environment": "what a log says of the environment",
+    "jobs.environment": "what a log says of the environment",
     "training.metrics_log": "what is shown during training",
 }
 # Modules that only some of these jobs compute with; the others import them for sentences and checks of a config.

@@ -63,11 +63,12 @@ os.environ.update(PYTHONUTF8="1")  # jobs read and write UTF-8, whatever the loc
 # Snakemake follows the chain of segments by recursion, and takes a RecursionError for an ambiguous rule
 sys.setrecursionlimit(max(sys.getrecursionlimit(), 50_000))
 
-from twoscale import launch, preflight
+from twoscale import preflight
+from twoscale.jobs import launch
 from twoscale.config import read_yaml
 from twoscale.errors import InputError
 from twoscale.files import check_writable
-from twoscale.job_errors import JobErrors
+from twoscale.jobs.job_errors import JobErrors
 from twoscale.workflow import TRAINING_TABLES, Runs, file_options, growing, table_columns, untracked
 
 JobErrors.install(logger)

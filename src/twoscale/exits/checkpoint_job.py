@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from twoscale.data.batches import HeldOut, open_held_out
 from twoscale.exits.probe import Probe, open_probe
+from twoscale.jobs.study_job import StudyJob
 from twoscale.model.checkpoints import LoadedCheckpoint, open_checkpoint
-from twoscale.study_job import StudyJob
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from twoscale.errors import InputError
 from twoscale.files import replacing
 from twoscale.gpu import pack
 from twoscale.gpu.schedule import schedule
-from twoscale.machine import check_cuda
+from twoscale.jobs.machine import check_cuda
 from twoscale.workflow import RESULTS, Runs
 
 # Shares of the whole time: of the check at most, and for what follows training.

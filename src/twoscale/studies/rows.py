@@ -23,7 +23,7 @@ def _no_inputs(runs: "Runs") -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One rule, and the function that its job calls with a `twoscale.study_job.StudyJob`.
+    """One rule, and the function that its job calls with a `twoscale.jobs.study_job.StudyJob`.
 
     Attributes:
         name: Name of the rule.

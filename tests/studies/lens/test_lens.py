@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
-from twoscale.exits.sequence_pass import Pass, measure_tokens
 
 from tests import small
 from tests.figures import legend_texts
@@ -15,6 +14,7 @@ from tests.studies.lens.samples import draw, lens_table
 from twoscale import config, tables
 from twoscale.errors import InputError
 from twoscale.exits import sequence_pass
+from twoscale.exits.sequence_pass import Pass, measure_tokens
 from twoscale.model.interface import CausalAttention
 from twoscale.model.loss import cross_entropies
 from twoscale.model.noise import EvaluationNoise
