@@ -25,7 +25,6 @@ FLOORS = [
     {"studies"},
     {"recorder"},
     {"workflow"},
-    {"preflight"},
     {"gpu"},
 ]
 LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}
@@ -35,7 +34,6 @@ WITHOUT_TORCH = [
     "analysis",
     "figures",
     "workflow",
-    "preflight",
     "jobs",
 ]
 # Parts of studies that planning, comparisons and figures import, each with those of its room.

@@ -107,7 +107,7 @@ EDITS = [
         ("figures/fig2.py", "", "EDITED = 1"),
         ("figures/style.py", "LEAST_FONT = 6", "LEAST_FONT = 7"),
         # planning, files and messages
-        ("workflow.py", "TRAINING_MB = 16000", "TRAINING_MB = 8000"),
+        ("workflow/resources.py", "TRAINING_MB = 16000", "TRAINING_MB = 8000"),
         ("jobs/kept.py", "", "EDITED = 1"),
         ("files.py", "", "EDITED = 1"),
         ("errors.py", "", "EDITED = 1"),

@@ -18,7 +18,7 @@ from twoscale.files import replacing
 from twoscale.gpu import pack
 from twoscale.gpu.session import Session
 from twoscale.jobs import machine
-from twoscale.workflow import RESULTS
+from twoscale.workflow.runs import RESULTS
 
 MOST_BYTES = 15_000_000
 OVERHEAD = 1000  # bytes of a file's name in the archive and in the manifest, at most

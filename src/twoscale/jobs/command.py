@@ -38,7 +38,7 @@ def parser(
         optional: Names of files that not every job has; `arguments.NAME` is a `Path`, or None.
         config: Parses the JSON of ``--config``.
 
-    The rules pass every named input and output as ``--NAME PATH ...``, see `twoscale.workflow.file_options`.
+    The rules pass every named input and output as ``--NAME PATH ...``, see `twoscale.workflow.params.file_options`.
     """
     options = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--config", type=config, required=True, help="config of the job, as JSON")

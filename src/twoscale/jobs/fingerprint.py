@@ -26,6 +26,7 @@ EXCLUDED = frozenset(
         *("config", "config.identity", "config.loading", "config.messages", "config.reference", "config.sections"),
         *("tables", "errors", "files", "progress", "training.metrics_log"),
         *("jobs.command", "jobs.environment", "jobs.fingerprint", "jobs.kept", "jobs.launch", "jobs.machine"),
+        "jobs.study_job",
     )
 )
 

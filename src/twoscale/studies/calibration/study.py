@@ -42,10 +42,10 @@ JOBS = (
     Measurement(
         name="measure_calibration",
         function="twoscale.studies.calibration.measure.run",
-        inputs=lambda runs: {"probe": runs.probe_file()},
+        inputs=lambda runs: {"probe": runs.paths.probe_file()},
         outputs={name: OUTPUT.format(name) for name in ("runs", "paths")},
         tables=["calibration_runs", "calibration_paths"],
-        config=lambda runs: runs.exit_slice(
+        config=lambda runs: runs.params.exit_slice(
             "calibration",
             sequences=lambda config: config.calibration.sequences(config),
             search_share=lambda config: config.calibration.search_share,
@@ -54,20 +54,20 @@ JOBS = (
         ),
         dtype="exits",
         minutes=240,
-        threads=lambda runs, cores: runs.exit_threads(cores, "calibration"),
+        threads=lambda runs, cores: runs.resources.exit_threads(cores, "calibration"),
         cpus=4,
     ),
     Comparison(
         name="aggregate_calibration",
         function="twoscale.studies.calibration.compare.run",
         inputs=lambda runs: {
-            f"{name}_files": runs.each_criterion(OUTPUT.format(name), "calibration") for name in ("runs", "paths")
+            f"{name}_files": runs.paths.each_criterion(OUTPUT.format(name), "calibration") for name in ("runs", "paths")
         },
         outputs={
             "calibration": "results/{run}/tables/calibration.parquet",
             "thresholds": "results/{run}/tables/calibrated_thresholds.parquet",
         },
         tables=["calibration", "calibrated_thresholds"],
-        config=lambda runs: runs.slice("seed", "promises", max_loops=lambda config: config.exits.max_loops),
+        config=lambda runs: runs.params.slice("seed", "promises", max_loops=lambda config: config.exits.max_loops),
     ),
 )

@@ -40,7 +40,7 @@ JOBS = (
         function="twoscale.studies.lens.measure.run",
         outputs={"lens": "results/{run}/tables/lens.parquet"},
         tables=["lens"],
-        config=lambda runs: runs.slice(
+        config=lambda runs: runs.params.slice(
             "run", "seed", "device", "model", "lens", sequences=lambda config: config.sequences("lens")
         ),
         dtype="lens",

@@ -36,7 +36,7 @@ JOBS = (
         function="twoscale.studies.path_independence.measure.run",
         outputs={"independence": CHECKPOINT},
         tables=["token_independence"],
-        config=lambda runs: runs.slice(
+        config=lambda runs: runs.params.slice(
             *("seed", "device", "model", "trajectories", "path_independence"),
             sequences=lambda config: config.sequences("path_independence"),
         ),
@@ -45,9 +45,9 @@ JOBS = (
     Comparison(
         name="aggregate_independence",
         function="twoscale.studies.path_independence.compare.run",
-        inputs=lambda runs: {"independence": runs.at_checkpoints(CHECKPOINT)},
+        inputs=lambda runs: {"independence": runs.paths.at_checkpoints(CHECKPOINT)},
         outputs={"path_independence": "results/{run}/tables/path_independence.parquet"},
         tables=["path_independence"],
-        config=lambda runs: runs.slice("run"),
+        config=lambda runs: runs.params.slice("run"),
     ),
 )

@@ -37,7 +37,7 @@ JOBS = (
         function="twoscale.studies.scaling.measure.run",
         outputs={"quality": CHECKPOINT},
         tables=["scaling_quality"],
-        config=lambda runs: runs.slice(
+        config=lambda runs: runs.params.slice(
             "seed", "device", "model", "scaling", sequences=lambda config: config.sequences("scaling")
         ),
         dtype="scaling",
@@ -45,9 +45,9 @@ JOBS = (
     Comparison(
         name="aggregate_scaling",
         function="twoscale.studies.scaling.compare.run",
-        inputs=lambda runs: {"quality": runs.at_checkpoints(CHECKPOINT)},
+        inputs=lambda runs: {"quality": runs.paths.at_checkpoints(CHECKPOINT)},
         outputs={"scaling": "results/{run}/tables/scaling.parquet"},
         tables=["scaling"],
-        config=lambda runs: runs.slice("run", "seed"),
+        config=lambda runs: runs.params.slice("run", "seed"),
     ),
 )

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from twoscale.config.sections import Config
-from twoscale.figures.catalogue import Figure, after_training, group_names, table
+from twoscale.figures.catalogue import Figure, after_training, group_names, is_published, table
 from twoscale.studies.rows import Comparison, Measurement
 
 if TYPE_CHECKING:
-    from twoscale.workflow import Runs
+    from twoscale.workflow.runs import Runs
 
 
 def _caption(config: Config) -> dict[str, Any]:
@@ -41,7 +41,7 @@ TABLES = ("token_spectrum", "spectrum", "spectrum_metrics", "slow_tokens")
 
 def _checkpoints(runs: "Runs") -> Callable:
     """Input function: the checkpoints of spectrum.checkpoints."""
-    files = runs.at_checkpoints(CHECKPOINT)
+    files = runs.paths.at_checkpoints(CHECKPOINT)
 
     def chosen(wildcards: Any) -> list[str]:
         return files(wildcards)[-1:] if runs[wildcards.run].spectrum.checkpoints == "last" else files(wildcards)
@@ -49,14 +49,20 @@ def _checkpoints(runs: "Runs") -> Callable:
     return chosen
 
 
+def _training_tokens(runs: "Runs") -> Callable:
+    """Input function: the ids that the run trains on; empty for a published model."""
+    file = runs.paths.data_file("train.bin")
+    return lambda wildcards: [] if is_published(runs.of(wildcards)[1]) else file(wildcards)
+
+
 JOBS = (
     Measurement(
         name="measure_spectrum",
         function="twoscale.studies.spectrum.measure.run",
-        inputs=lambda runs: {"train": runs.training_tokens},
+        inputs=lambda runs: {"train": _training_tokens(runs)},
         outputs={"spectrum": CHECKPOINT},
         tables=["token_spectrum"],
-        config=lambda runs: runs.slice(
+        config=lambda runs: runs.params.slice(
             *("seed", "device", "model", "spectrum"),
             loops=lambda config: config.trajectories.loops,
             sequences=lambda config: config.sequences("spectrum"),
@@ -71,6 +77,6 @@ JOBS = (
         inputs=lambda runs: {"tokens": _checkpoints(runs)},
         outputs={name: f"results/{{run}}/tables/{name}.parquet" for name in TABLES},
         tables=TABLES,
-        config=lambda runs: runs.slice("run", "seed"),
+        config=lambda runs: runs.params.slice("run", "seed"),
     ),
 )
