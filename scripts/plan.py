@@ -10,7 +10,7 @@ from pathlib import Path
 from twoscale import config
 from twoscale.jobs import command
 from twoscale.model.published.layer import folder_layer
-from twoscale.training import plan as plans
+from twoscale.workflow import plan as plans
 
 RATES = {"tflops": "tera-FLOP/s of training", "analysis-tflops": "tera-FLOP/s of analyses", "bandwidth": "GB/s"}
 

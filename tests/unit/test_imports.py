@@ -37,7 +37,7 @@ WITHOUT_TORCH = [
     "jobs",
 ]
 # Parts of studies that planning, comparisons and figures import, each with those of its room.
-PLAIN_PARTS = {"config", "tables", "study", "runs", "plan", "compare", "page", "figure"}
+PLAIN_PARTS = {"config", "tables", "study", "runs", "compare", "page", "figure"}
 
 
 def modules() -> dict[str, Path]:

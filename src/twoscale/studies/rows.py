@@ -8,6 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from twoscale.analysis.costs import Cost
+from twoscale.config import Config
+
 if TYPE_CHECKING:
     from twoscale.workflow.runs import Runs
 
@@ -82,6 +85,7 @@ class Measurement(Job):
         minutes: Requested from a cluster at the first attempt.
         threads: (Runs, cores of the workflow) -> threads, or a function of the wildcards. Default: one.
         cpus: CPUs requested from a cluster.
+        cost: Config -> its FLOPs and tokens, for `make plan`.
         group: Group of jobs that a cluster runs as one, or a function of the wildcards.
     """
 
@@ -89,6 +93,7 @@ class Measurement(Job):
     minutes: int = 60
     threads: Callable[["Runs", int | None], Any] = lambda runs, cores: 1
     cpus: int = 1
+    cost: Callable[[Config], Cost] = lambda run: Cost()
     group: Callable[["Runs"], Any] = lambda runs: None
 
     def files(self, runs: "Runs") -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """The jobs of the core that measure the last checkpoint or every one, as rows like those of the studies."""
 
+from twoscale.analysis.costs import Cost, checkpoints, exits_cost, oracle_cost, passes_cost
+from twoscale.config import Config
 from twoscale.studies.rows import Comparison, Measurement, all_cores
 from twoscale.workflow.paths import PROBE, QUALITY
 
@@ -37,6 +39,7 @@ JOBS = (
             "seed", "device", "model", "trajectories", "path_types", "trajectory_sequences"
         ),
         dtype="trajectories",
+        cost=lambda run: passes_cost(run, [(checkpoints(run) * run.trajectory_sequences, run.trajectories.loops)]),
         group=lambda runs: "analyses_{run}_{iteration}",
     ),
     Measurement(
@@ -99,20 +102,8 @@ JOBS = (
         minutes=240,
         threads=all_cores,
         cpus=4,
-    ),
-    # --- the probe of the criterion `probe`, fitted on training text where a run lists this criterion
-    Measurement(
-        name="train_probe",
-        function="twoscale.exits.probe_fit.run",
-        inputs=lambda runs: {"val": [], "train": runs.paths.data_file("train.bin")},
-        outputs={"probe": f"results/{{run}}/{PROBE}"},
-        config=lambda runs: runs.params.slice(
-            *("run", "seed", "device", "model", "probe"),
-            sequences=lambda config: config.sequences("probe"),
-            max_loops=lambda config: config.exits.max_loops,
-        ),
-        dtype="probe",
-        trained=True,
+        # with the quality of all criteria
+        cost=lambda run: exits_cost(run, run.exits, run.quality_sequences),
     ),
     # --- the verdicts as a page of the report
     Comparison(
@@ -124,4 +115,27 @@ JOBS = (
         report=("Claims", "Each claim in full"),
         caption_file="workflow/report/claims.rst",
     ),
+)
+
+
+def _probe_cost(run: Config) -> Cost:
+    """The probe is fitted on the states that an oracle decodes, if a grid has its criterion."""
+    fitted = any("probe" in exits.criteria for exits in run.exit_grids.values())
+    return oracle_cost(run, run.sequences("probe")) if fitted else Cost()
+
+
+# The probe of the criterion `probe`, fitted on training text where a run lists this criterion.
+PROBE_JOB = Measurement(
+    name="train_probe",
+    function="twoscale.exits.probe_fit.run",
+    inputs=lambda runs: {"val": [], "train": runs.paths.data_file("train.bin")},
+    outputs={"probe": f"results/{{run}}/{PROBE}"},
+    config=lambda runs: runs.params.slice(
+        *("run", "seed", "device", "model", "probe"),
+        sequences=lambda config: config.sequences("probe"),
+        max_loops=lambda config: config.exits.max_loops,
+    ),
+    dtype="probe",
+    cost=_probe_cost,
+    trained=True,
 )

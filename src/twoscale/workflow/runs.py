@@ -20,7 +20,7 @@ from twoscale.errors import InputError
 from twoscale.figures.catalogue import figures
 from twoscale.model.published.layer import folder_layer
 from twoscale.studies.rows import Comparison, Job
-from twoscale.workflow.core import JOBS
+from twoscale.workflow.core import JOBS, PROBE_JOB
 from twoscale.workflow.params import Params, criterion_files
 from twoscale.workflow.paths import Paths, trains
 from twoscale.workflow.report import Report
@@ -122,7 +122,7 @@ class Runs:
     @property
     def jobs(self) -> list[Job]:
         """The rows of the core and of all studies, with the name of the selected run in their outputs."""
-        rows = [*JOBS, *(job for part in study_parts("study").values() for job in getattr(part, "JOBS", ()))]
+        rows = [*JOBS, PROBE_JOB, *(job for part in study_parts("study").values() for job in getattr(part, "JOBS", ()))]
         return [replace(row, outputs=row.outputs_of(self.selected)) for row in rows]
 
     @property

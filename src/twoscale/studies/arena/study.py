@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from twoscale.analysis.costs import exits_cost, oracle_cost, passes_cost
 from twoscale.config.identity import text_label
 from twoscale.config.sections import Config
 from twoscale.figures.catalogue import Figure, after_training, exit_max_loops, exit_values, group_names, table
@@ -86,6 +87,9 @@ JOBS = (
         minutes=120,
         threads=lambda runs, cores: runs.resources.exit_threads(cores, "pareto"),
         cpus=4,
+        cost=lambda run: passes_cost(
+            run, [(run.sequences("pareto", "quality_tokens"), loops) for loops in run.loop_grid]
+        ),
     ),
     Measurement(
         name="benchmark_pareto",
@@ -101,6 +105,8 @@ JOBS = (
         minutes=480,
         threads=all_cores,
         cpus=4,
+        # with the quality of all criteria
+        cost=lambda run: exits_cost(run, run.exit_grids["pareto"], run.sequences("pareto", "quality_tokens")),
     ),
     Measurement(
         name="measure_exit_regret",
@@ -116,6 +122,7 @@ JOBS = (
         ),
         dtype="exits",
         minutes=120,
+        cost=lambda run: oracle_cost(run, run.sequences("oracle")),
     ),
     Comparison(
         name="compare_exits",

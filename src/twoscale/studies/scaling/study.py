@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from twoscale.analysis.costs import checkpoints, passes_cost
 from twoscale.config.sections import Config
 from twoscale.figures.catalogue import Figure, table
 from twoscale.studies.rows import Comparison, Measurement
@@ -41,6 +42,9 @@ JOBS = (
             "seed", "device", "model", "scaling", sequences=lambda config: config.sequences("scaling")
         ),
         dtype="scaling",
+        cost=lambda run: passes_cost(
+            run, [(checkpoints(run) * run.sequences("scaling"), loops) for loops in run.scaling.loops]
+        ),
     ),
     Comparison(
         name="aggregate_scaling",

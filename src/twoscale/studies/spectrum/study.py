@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from twoscale.analysis.costs import Cost, checkpoints, passes_cost
 from twoscale.config.sections import Config
 from twoscale.figures.catalogue import Figure, after_training, group_names, is_published, table
 from twoscale.studies.rows import Comparison, Measurement
@@ -55,6 +56,15 @@ def _training_tokens(runs: "Runs") -> Callable:
     return lambda wildcards: [] if is_published(runs.of(wildcards)[1]) else file(wildcards)
 
 
+def _cost(run: Config) -> Cost:
+    """At most three paths to a fixed point, and products with diagonal Jacobian blocks."""
+    spectrum, exact = run.spectrum, run.spectrum.exact_sequences(run)
+    count = checkpoints(run) if spectrum.checkpoints == "all" else 1
+    products = 2 * min(run.model.hidden_size, spectrum.dense_size)  # a backward pass costs two forward ones
+    paths = run.sequences("spectrum") + 2 * exact
+    return passes_cost(run, [(count * paths, spectrum.steps), (count * exact, products)])
+
+
 JOBS = (
     Measurement(
         name="measure_spectrum",
@@ -70,6 +80,7 @@ JOBS = (
         ),
         dtype="spectrum",
         minutes=120,
+        cost=_cost,
     ),
     Comparison(
         name="aggregate_spectrum",

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from twoscale.analysis.costs import Cost, points
 from twoscale.config.sections import Config
 from twoscale.figures.catalogue import Figure, after_training, exit_max_loops, table
 from twoscale.studies.rows import Measurement, all_cores
@@ -33,6 +34,15 @@ FIGURES = (
 )
 
 
+def _cost(run: Config) -> Cost:
+    """Tokens with those of the prompts, counted as if each was decoded alone.
+
+    Each criterion decodes them twice, refilled and waiting for the slowest.
+    """
+    texts = sum(run.throughput.sequences) * 2 * points(run.exit_grids["throughput"])
+    return Cost(tokens=texts * sum(run.throughput.lengths(run)) * (run.throughput.repeats + 1))
+
+
 TRIED = "results/{run}/exits/throughput/{criterion}.txt"
 JOBS = (
     Measurement(
@@ -60,5 +70,6 @@ JOBS = (
         minutes=240,
         threads=all_cores,
         cpus=4,
+        cost=_cost,
     ),
 )
