@@ -9,10 +9,11 @@ import argparse
 import json
 from pathlib import Path
 
-from twoscale import command, tables
+from twoscale import tables
 from twoscale.analysis import release, snapshot
 from twoscale.errors import InputError
 from twoscale.figures.catalogue import figures, snapshot_figures
+from twoscale.jobs import command
 
 MOST_BYTES = 4_000_000
 

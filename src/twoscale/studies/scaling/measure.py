@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from twoscale.exits.fixed_loops import measure_scaling
 
 if TYPE_CHECKING:
-    from twoscale.exits.checkpoint_job import CheckpointJob
+    from twoscale.model.checkpoint_job import CheckpointJob
 
 
 def run(job: "CheckpointJob") -> None:
