@@ -39,7 +39,7 @@ from twoscale.model.published.folder import PublishedFolder
 from twoscale.model.published.weights import open_published
 from twoscale.model.trained_run import open_run
 from twoscale.model.transformer import initialise
-from twoscale.training.trainer import MOMENTS, PARTS, Segment, load_moments, load_partial
+from twoscale.training.state import MOMENTS, PARTS, Segment, load_moments, load_partial
 
 MODEL = model_config()
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -18,7 +18,7 @@ from twoscale.gpu import pack, speed
 from twoscale.gpu.schedule import RESERVE, schedule
 from twoscale.model.flops import flops_per_token
 from twoscale.training.plan import mean_flops_per_token
-from twoscale.training.trainer import draw_loops, learning_rate
+from twoscale.training.recipe import draw_loops, learning_rate
 from twoscale.workflow.runs import Runs
 
 HALF_HOUR = config.checked(config.preset("half-hour"))

@@ -11,7 +11,7 @@ from twoscale.config import CriterionConfig
 from twoscale.errors import InputError, first_line
 from twoscale.exits.criteria import CRITERIA, ExitCriterion, place_in
 
-KEEPS = ("previous", "new")
+KEEPS = ("previous", "new", "weighted")
 RENAMED_ATTRIBUTES = {"returns": "keeps", "hits": "patience", "needs_decoder": "needs_readout"}
 METHODS = {  # name -> arguments
     "__init__": "(self, threshold)",

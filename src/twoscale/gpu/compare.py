@@ -18,7 +18,7 @@ from twoscale.gpu.report import FAILED, PASSED, Row
 from twoscale.model import registry
 from twoscale.model.interface import LoopedModel, any_weight
 from twoscale.model.noise import EvaluationNoise
-from twoscale.training.trainer import autocast
+from twoscale.training.recipe import autocast
 
 PRESET = "tiny"
 SEED = 0

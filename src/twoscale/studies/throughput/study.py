@@ -35,11 +35,8 @@ FIGURES = (
 
 
 def _cost(run: Config) -> Cost:
-    """Tokens with those of the prompts, counted as if each was decoded alone.
-
-    Each criterion decodes them twice, refilled and waiting for the slowest.
-    """
-    texts = sum(run.throughput.sequences) * 2 * points(run.exit_grids["throughput"])
+    """Tokens with those of the prompts, counted as if each was decoded alone."""
+    texts = sum(run.throughput.sequences) * points(run.exit_grids["throughput"])
     return Cost(tokens=texts * sum(run.throughput.lengths(run)) * (run.throughput.repeats + 1))
 
 
