@@ -27,7 +27,7 @@ from twoscale.discovery import study_parts
 from twoscale.errors import InputError
 from twoscale.escaping import rst
 from twoscale.export.released import check_released
-from twoscale.figures.catalogue import Figure, figures, one_seed, report_values, snapshot_figures, table
+from twoscale.figures.catalogue import Figure, caption_values, figures, one_seed, report_values, snapshot_figures, table
 from twoscale.files import sha256
 from twoscale.fingerprint import criterion_file_fingerprint, fingerprint
 from twoscale.launch import Share, torchrun_line
@@ -819,7 +819,7 @@ class Runs:
         """Param function: values for the caption of a figure or of a page of the report. Untracked."""
         values = report_values(self.selected, self.config)
         if figure is not None:
-            values |= figure.caption(self.configs[self._shown_runs(figure)[0]])
+            values |= caption_values(figure, self.configs[self._shown_runs(figure)[0]])
 
         @untracked
         def param(wildcards: Any) -> Caption:

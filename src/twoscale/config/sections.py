@@ -105,6 +105,10 @@ class Derived:
         """Whole sequences in the number of tokens that a key of a section gives, at least one."""
         return whole_sequences(getattr(getattr(self, section), key), self.model.context_length)
 
+    def whole_tokens(self, section: str, key: str = "tokens") -> int:
+        """Tokens of these sequences."""
+        return self.sequences(section, key) * self.model.context_length
+
     @property
     def trajectory_sequences(self) -> int:
         """Whole sequences in trajectories.tokens, at least one."""
