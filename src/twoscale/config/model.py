@@ -48,7 +48,6 @@ class ModelConfig(ModelSizes, Section):
     architecture: str = key(
         "transformer",
         "Registered model. A name other than transformer loads the module of that name in twoscale.model.",
-        source="ours",
     )
     num_layers: Count = key(12, "Number of layers.", source="§2")
     num_heads: Count = key(12, "Number of attention heads per layer; divides hidden_size.", source="§2")
@@ -74,9 +73,7 @@ class ModelConfig(ModelSizes, Section):
         source="[G]",
     )
     state_init: StateInit = key(
-        "noise",
-        "First state of a looped group: noise, the group's input, their sum, or zeros.",
-        source="§2, [G]",
+        "noise", "First state of a looped group: noise, the group's input, their sum, or zeros.", source="§2, [G]"
     )
     loop_noise: NonNegative = key(
         0.0,
@@ -94,13 +91,10 @@ class ModelConfig(ModelSizes, Section):
         HALF,
         "Share s of the state in adapter_init: blend. The projection starts as s times the state plus 1 - s times the "
         "input, each block with random weights of 0.04 times its share. 0: the input alone, 1: the state alone.",
-        source="ours",
         optional=True,
     )
     exit_norm: Literal["none", "final_norm"] = key(
-        "none",
-        "Norm on the state that a looped group returns. The paper does not mention one; [G] applies final_norm.",
-        source="ours",
+        "none", "Norm on the state that a looped group returns. The paper does not mention one; [G] applies final_norm."
     )
     positions: Literal["learned", "rotary"] = key(
         "learned",
@@ -118,7 +112,7 @@ class ModelConfig(ModelSizes, Section):
         10_000.0, "Base of the rotary frequencies, base^(-2d/D).", source="arXiv 2104.09864", optional=True
     )
     rotary_scaling: RotaryScaling | None = key(
-        None, "Stretch of the slow rotary frequencies. null: none.", source="ours", optional=True
+        None, "Stretch of the slow rotary frequencies. null: none.", optional=True
     )
     num_kv_heads: Count | None = key(
         None,
@@ -189,19 +183,15 @@ class ModelConfig(ModelSizes, Section):
     source: Literal["trained", "published"] = key(
         "trained",
         "Origin of the weights: trained by this workflow, or published, from repository and revision or from folder.",
-        source="ours",
         optional=True,
     )
-    repository: str | None = key(
-        None, "Repository of a published model on the Hugging Face hub.", source="ours", optional=True
-    )
+    repository: str | None = key(None, "Repository of a published model on the Hugging Face hub.", optional=True)
     revision: Annotated[str, Field(pattern=f"^{COMMIT}$")] | None = key(
-        None, "Commit of the repository, 40 hexadecimal digits.", source="ours", optional=True
+        None, "Commit of the repository, 40 hexadecimal digits.", optional=True
     )
     folder: str | None = key(
         None,
         "Local folder of a published model in the layout of the hub: config.json, safetensors files, tokenizer.json.",
-        source="ours",
         optional=True,
     )
 

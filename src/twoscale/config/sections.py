@@ -23,12 +23,10 @@ class TrajectoriesConfig(Section):
     """States along the loops of each checkpoint, on held-out text."""
 
     loops: AtLeastTwo = key(30, "Loop steps of every group.", source="Fig. 5")
-    tokens: Count = key(8192, "Held-out tokens per checkpoint, in whole sequences.", source="ours")
-    batch_size: Count = key(2, "Sequences at a time; limits the memory.", source="ours")
+    tokens: Count = key(8192, "Held-out tokens per checkpoint, in whole sequences.")
+    batch_size: Count = key(2, "Sequences at a time; limits the memory.")
     dtype: Dtype = key(
-        "float64",
-        "Precision. In float32 steps stop shrinking near 1e-5, and their angles are rounding errors.",
-        source="ours",
+        "float64", "Precision. In float32 steps stop shrinking near 1e-5, and their angles are rounding errors."
     )
     states_sequence: Natural = key(
         0, "Sequence whose states are saved for Fig. 1, counted from 0 among those in tokens.", source="Fig. 1"
@@ -47,21 +45,18 @@ class PathTypesConfig(Section):
     [G] names the types but gives no criteria.
     """
 
-    window: AtLeastTwo = key(16, "Last loop steps of a trajectory, which determine the type.", source="ours")
+    window: AtLeastTwo = key(16, "Last loop steps of a trajectory, which determine the type.")
     converging_rate: Share = key(
         0.95,
         "Converging: the fitted ratio of successive step norms is at most this value, or the last step is a rounding "
         "error.",
-        source="ours",
     )
-    max_period: AtLeastTwo = key(8, "Orbiting: the state returns after 2 to max_period loop steps.", source="ours")
+    max_period: AtLeastTwo = key(8, "Orbiting: the state returns after 2 to max_period loop steps.")
     return_tolerance: Share = key(
-        0.25, "Orbiting: maximum mean distance of a return, as a fraction of the mean step norm.", source="ours"
+        0.25, "Orbiting: maximum mean distance of a return, as a fraction of the mean step norm."
     )
     straightness: Share = key(
-        0.5,
-        "Sliding: minimum distance between the ends of the window, as a fraction of the window's path length.",
-        source="ours",
+        0.5, "Sliding: minimum distance between the ends of the window, as a fraction of the window's path length."
     )
 
     @model_validator(mode="after")
@@ -84,17 +79,15 @@ class PathTypesConfig(Section):
 class FiguresConfig(Section):
     """What the figures show."""
 
-    fig1_tokens: Count = key(8, "Tokens in Fig. 1, one polyline each.", source="ours")
+    fig1_tokens: Count = key(8, "Tokens in Fig. 1, one polyline each.")
     dlr_reference_state: Literal["first_state", "projected", "final", "initial"] = key(
         "first_state",
         'State that Fig. 2 takes as "x^0 of the next group" in the drift-to-loop ratio: after the first loop step, '
         "after the input projection, after the last loop step, or the initial state.",
-        source="ours",
     )
     seed_band: bool = key(
         False,
         "Show the range over the seeds of `seeds` in Fig. 2, 3 and 5, which then need the runs under all of them.",
-        source="ours",
     )
 
 
@@ -128,11 +121,9 @@ class Derived:
 class CoreConfig(Derived, Section):
     """The sections of the reproduction, and the checks of one section against the others."""
 
-    seed: Natural = key(
-        1337, "Seed of batches, loop counts and noise, which are functions of (seed, iteration).", source="ours"
-    )
+    seed: Natural = key(1337, "Seed of batches, loop counts and noise, which are functions of (seed, iteration).")
     seeds: Annotated[tuple[Natural, ...], *Unique] = key(
-        (), "Further seeds, under which the run and every run of a study are trained and analysed too.", source="ours"
+        (), "Further seeds, under which the run and every run of a study are trained and analysed too."
     )
     compute: ComputeConfig = ComputeConfig()
     data: DataConfig = DataConfig()

@@ -16,9 +16,7 @@ class ComputeConfig(Section):
     """Hardware of all jobs that use torch."""
 
     device: Literal["cpu", "cuda"] = key(
-        "cuda",
-        "Device of all torch jobs. Selects the precision of training and the GPU resource of jobs.",
-        source="ours",
+        "cuda", "Device of all torch jobs. Selects the precision of training and the GPU resource of jobs."
     )
 
 
@@ -39,84 +37,63 @@ class TrainConfig(Section):
     iterations: Annotated[int, Field(ge=1, le=999_999), Number] = key(
         60_000, "Optimizer updates; 60 000 x 10 x 512 = 307 M tokens.", source="App. B"
     )
-    checkpoint_every: Count = key(5000, "Iterations between checkpoints; one training job each.", source="ours")
+    checkpoint_every: Count = key(5000, "Iterations between checkpoints; one training job each.")
     early_checkpoints: tuple[Count, ...] = key(
-        (500, 1000, 2000),
-        "Additional checkpoints early in training, where the geometry changes fastest.",
-        source="ours",
+        (500, 1000, 2000), "Additional checkpoints early in training, where the geometry changes fastest."
     )
     save_seconds: Positive = key(
         120.0,
         "Seconds between saves inside a job. A job that is killed loses at most this much, one iteration and the "
         "writing.",
-        source="ours",
     )
     log_every: Count = key(
-        10,
-        "Iterations between lines of training/metrics.csv, which also has those with a held-out loss.",
-        source="ours",
+        10, "Iterations between lines of training/metrics.csv, which also has those with a held-out loss."
     )
     print_seconds: Positive = key(
-        60.0, "Seconds between lines about a segment on the terminal: iteration, loss and time left.", source="ours"
+        60.0, "Seconds between lines about a segment on the terminal: iteration, loss and time left."
     )
     tracker: Literal["none", "tensorboard"] = key(
         "none",
         "Further files for the lines of training/metrics.csv. tensorboard: event files beside it; it needs the package "
         "tensorboard.",
-        source="ours",
     )
     order: Literal["permutation", "offsets"] = key(
         "permutation",
         "Order of the text: non-overlapping sequences in a new order each epoch, or random offsets as in nanoGPT.",
-        source="ours",
     )
-    batch_size: Count = key(10, "Sequences per iteration, derived from App. B: 300 M / 60 000 / 512.", source="ours")
-    micro_batches: Count = key(
-        1,
-        "Gradient accumulation steps, at most batch_size, which they need not divide.",
-        source="ours",
-    )
+    batch_size: Count = key(10, "Sequences per iteration, derived from App. B: 300 M / 60 000 / 512.")
+    micro_batches: Count = key(1, "Gradient accumulation steps, at most batch_size, which they need not divide.")
     processes: Count = key(
         1,
         "Data-parallel processes, those of all nodes together, one per GPU, at most batch_size, which they need not "
         "divide.",
-        source="ours",
     )
     nodes: Count = key(
-        1,
-        "Nodes of the SLURM job that trains, with as many processes on each; more than 1 needs the profile slurm.",
-        source="ours",
+        1, "Nodes of the SLURM job that trains, with as many processes on each; more than 1 needs the profile slurm."
     )
     shard: Flag = key(
         False,
         "Divide weights, gradients and moments over the processes, for a model that one GPU cannot hold (FSDP2 of "
         "PyTorch). false: each process has all of them.",
-        source="ours",
     )
     compile: Flag | Literal["auto"] = key(
         "auto",
         "Apply torch.compile to each group's loop step. auto: on CUDA only. On CPU it needs a C++ compiler. It changes "
         "the result by rounding, so it is part of a run's identity.",
-        source="ours",
     )
     precision: Literal["auto", "float32", "bfloat16"] = key(
         "auto",
         "Precision of matrix products and attention in training, by autocast; weights and optimizer are float32. auto: "
         "bfloat16 on CUDA, float32 on CPU. On CPU bfloat16 needs AVX512-BF16 or AMX to be fast.",
-        source="ours",
     )
     recompute: Flag = key(
-        False,
-        "Activation checkpointing per loop step: a third more FLOPs, and only one state per loop step in memory.",
-        source="ours",
+        False, "Activation checkpointing per loop step: a third more FLOPs, and only one state per loop step in memory."
     )
-    prefetch: Flag = key(True, "Read the next batch during the computation of the current one.", source="ours")
+    prefetch: Flag = key(True, "Read the next batch during the computation of the current one.")
     peak_tflops: Positive | None = key(
-        None,
-        "Peak bf16 throughput of the GPU in TFLOPS, for the utilisation in the log. null: not logged.",
-        source="ours",
+        None, "Peak bf16 throughput of the GPU in TFLOPS, for the utilisation in the log. null: not logged."
     )
-    cpu_threads: Count = key(1, "Torch threads of training on CPU. The result depends on it bit by bit.", source="ours")
+    cpu_threads: Count = key(1, "Torch threads of training on CPU. The result depends on it bit by bit.")
     learning_rate: Positive = key(6e-4, "Maximum learning rate.", source="App. B, nanoGPT")
     min_learning_rate: Positive = key(6e-5, "Learning rate at the end of the cosine.", source="App. B, nanoGPT")
     warmup_iterations: Natural = key(2000, "Iterations of linear warm-up.", source="App. B, nanoGPT")
@@ -133,7 +110,6 @@ class TrainConfig(Section):
         None,
         "Loop steps that the gradient passes through, counted from the last. null: all. The paper does not mention "
         "truncation; [G] uses 8.",
-        source="ours",
     )
     exit_gate: ExitGateTraining | None = key(
         None,
@@ -144,12 +120,10 @@ class TrainConfig(Section):
         optional=True,
     )
     held_out_every: Count = key(
-        500,
-        "Iterations between measurements of the held-out loss, which is also measured at each checkpoint.",
-        source="ours",
+        500, "Iterations between measurements of the held-out loss, which is also measured at each checkpoint."
     )
-    held_out_sequences: Count = key(32, "Sequences per measurement of the held-out loss.", source="ours")
-    held_out_loops: Count = key(12, "Fixed loop count of the held-out loss.", source="ours")
+    held_out_sequences: Count = key(32, "Sequences per measurement of the held-out loss.")
+    held_out_loops: Count = key(12, "Fixed loop count of the held-out loss.")
 
     def compiles(self, device: str) -> bool:
         """Whether training on `device` compiles the model."""

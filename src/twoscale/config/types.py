@@ -61,7 +61,7 @@ AdapterInit = Literal["random", "blend"]
 StateInit = Literal["noise", "input", "input_plus_noise", "zero"]
 
 
-def key(default: Any, description: str, *, source: str, derived: bool = False, optional: bool = False) -> Any:
+def key(default: Any, description: str, *, source: str = "ours", derived: bool = False, optional: bool = False) -> Any:
     """A key of a section.
 
     `derived` marks a value that the user cannot set. `optional` marks a key that `identity.plain` leaves out at its

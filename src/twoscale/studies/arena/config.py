@@ -23,15 +23,10 @@ class ParetoConfig(Section):
         "Exit criteria and their dense grids of thresholds. Criteria of `exits` that are absent here keep their "
         "thresholds. [G] uses entropy_diff 1e-3, argmax_stability 5, cosine 1e-3 and minp_kl 1e-5. null removes a "
         "criterion of the defaults or the preset.",
-        source="ours",
     )
-    quality_tokens: Count = key(
-        8192, "Held-out tokens for cross-entropy and perplexity, in whole sequences.", source="ours"
-    )
-    latency_tokens: Count = key(
-        32, "Timed tokens per repeat, spread over the context; at most model.context_length.", source="ours"
-    )
-    latency_repeats: Count = key(3, "Timed repeats.", source="ours")
+    quality_tokens: Count = key(8192, "Held-out tokens for cross-entropy and perplexity, in whole sequences.")
+    latency_tokens: Count = key(32, "Timed tokens per repeat, spread over the context; at most model.context_length.")
+    latency_repeats: Count = key(3, "Timed repeats.")
 
     def check(self, config: "CoreConfig") -> None:
         check_latency_tokens("pareto", self.latency_tokens, config)
@@ -55,15 +50,13 @@ class OracleConfig(Section):
         0.01,
         "A token is settled from the first loop step from which its cross-entropy stays at most this many nats above "
         "that after exits.max_loops.",
-        source="ours",
     )
     tokens: Count = key(
         4096,
         "Held-out tokens, in whole sequences. Each group costs about exits.max_loops passes of the text, and the "
         "decisions of every criterion at every threshold.",
-        source="ours",
     )
-    batch_size: Count = key(2, "Sequences at a time.", source="ours")
+    batch_size: Count = key(2, "Sequences at a time.")
 
     def needed_sequences(self, config: "CoreConfig") -> dict[str, int]:
         return {"tokens": config.sequences("oracle")}

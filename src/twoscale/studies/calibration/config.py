@@ -28,24 +28,18 @@ class CalibrationConfig(Section):
         ),
         "Exit criteria and the thresholds that a path may have, for all groups together and for each group. null "
         "removes a criterion of the defaults or the preset.",
-        source="ours",
     )
     tokens: Count = key(
-        131_072,
-        "Held-out tokens, in whole sequences, of all three parts; all of them if data.held_out_tokens is less.",
-        source="ours",
+        131_072, "Held-out tokens, in whole sequences, of all three parts; all of them if data.held_out_tokens is less."
     )
-    search_share: Share = key(0.25, "Share of the documents on which paths are searched.", source="ours")
+    search_share: Share = key(0.25, "Share of the documents on which paths are searched.")
     report_share: Share = key(
-        0.25,
-        "Share of the documents on which the chosen thresholds are measured. The others choose them.",
-        source="ours",
+        0.25, "Share of the documents on which the chosen thresholds are measured. The others choose them."
     )
     path_end: Positive = key(
         0.3,
         "A path ends with the first thresholds whose mean cross-entropy on the documents of the search is this many "
         "nats per token above that of all loop steps.",
-        source="ours",
     )
 
     @model_validator(mode="after")
@@ -77,7 +71,7 @@ class PromisesConfig(Section):
     """
 
     nats: Promises = key(
-        (0.01, 0.02, 0.05, 0.1), "Values of epsilon for the rise of the cross-entropy, nats per token.", source="ours"
+        (0.01, 0.02, 0.05, 0.1), "Values of epsilon for the rise of the cross-entropy, nats per token."
     )
     disagreement: Annotated[tuple[Share, ...], *Unique] = key(
         (0.01, 0.02, 0.05, 0.1),
@@ -89,19 +83,16 @@ class PromisesConfig(Section):
         "betting",
         "p-values of thresholds: betting (arXiv 2010.09686, 2101.02703), which needs fewer units where losses vary "
         "little, or the bounds of Hoeffding and Bentkus (arXiv 2110.01052). Both are valid for any number of units.",
-        source="ours",
     )
     clip: Annotated[float, Field(gt=1), Number] = key(
         5.0,
         "Losses of a unit count from 0 to this multiple of epsilon, because the test needs a bound. With betting, no "
         "promise can be made with fewer units than log(1 / delta) / log(1 + 1 / clip), 13 by default.",
-        source="ours",
     )
     unit: Literal["document", "sequence"] = key(
         "document",
         "What the test takes for independent and alike: documents, or the sequences of all documents, where documents "
         "are few and long. Sequences of one document are not independent, so the promise is then nominal.",
-        source="ours",
     )
 
     @model_validator(mode="after")

@@ -18,16 +18,14 @@ class LensConfig(Section):
     """
 
     max_multiple: Annotated[float, Field(ge=1), Number] = key(
-        8.0, "Last loop step of the group that is decoded, as a multiple of model.mean_loops.", source="ours"
+        8.0, "Last loop step of the group that is decoded, as a multiple of model.mean_loops."
     )
     other_loops: Count | None = key(
-        None,
-        "Loop steps of the groups before and behind the one that is decoded. null: model.mean_loops, rounded.",
-        source="ours",
+        None, "Loop steps of the groups before and behind the one that is decoded. null: model.mean_loops, rounded."
     )
-    tokens: Count = key(8192, "Held-out tokens, in whole sequences.", source="ours")
-    batch_size: Count = key(4, "Sequences at a time.", source="ours")
-    dtype: Dtype = key("float32", "Precision.", source="ours")
+    tokens: Count = key(8192, "Held-out tokens, in whole sequences.")
+    batch_size: Count = key(4, "Sequences at a time.")
+    dtype: Dtype = key("float32", "Precision.")
 
     def needed_sequences(self, config: "CoreConfig") -> dict[str, int]:
         return {"tokens": config.sequences("lens")}

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 class PathIndependenceConfig(Section):
     """Repeated loops from other noise, with the number of loop steps of trajectories.loops."""
 
-    draws: Count = key(3, "Additional draws of the noise, each compared with the run's own draw.", source="ours")
-    tokens: Count = key(2048, "Held-out tokens per checkpoint, in whole sequences.", source="ours")
+    draws: Count = key(3, "Additional draws of the noise, each compared with the run's own draw.")
+    tokens: Count = key(2048, "Held-out tokens per checkpoint, in whole sequences.")
 
     def needed_sequences(self, config: "CoreConfig") -> dict[str, int]:
         return {"tokens": config.sequences("path_independence")}

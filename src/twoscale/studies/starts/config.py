@@ -18,17 +18,13 @@ class StartsConfig(Section):
     """Starts of the projection. `snakemake starts` trains the model from each, under each first state and norm."""
 
     shares: Annotated[tuple[WholeShare, ...], *Unique] = key(
-        (0.0, 0.25, 0.5, 0.75, 1.0), "Values of model.adapter_share, with adapter_init: blend.", source="ours"
+        (0.0, 0.25, 0.5, 0.75, 1.0), "Values of model.adapter_share, with adapter_init: blend."
     )
-    random: Flag = key(True, "Whether adapter_init: random is beside them.", source="ours")
-    state_init: Annotated[tuple[StateInit, ...], *Distinct] = key(
-        ("noise", "input"), "Values of model.state_init.", source="ours"
-    )
-    sandwich: Annotated[tuple[Sandwich, ...], *Distinct] = key(
-        ("post_residual", "branch"), "Values of model.sandwich.", source="ours"
-    )
+    random: Flag = key(True, "Whether adapter_init: random is beside them.")
+    state_init: Annotated[tuple[StateInit, ...], *Distinct] = key(("noise", "input"), "Values of model.state_init.")
+    sandwich: Annotated[tuple[Sandwich, ...], *Distinct] = key(("post_residual", "branch"), "Values of model.sandwich.")
     overrides: dict[str, Any] = key(
-        STARTS_OVERRIDES, "Config sections of these runs, which take precedence over all other layers.", source="ours"
+        STARTS_OVERRIDES, "Config sections of these runs, which take precedence over all other layers."
     )
 
     @model_validator(mode="after")
