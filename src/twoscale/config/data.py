@@ -1,11 +1,22 @@
 """Config of text, downloads and tokens."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from twoscale.config.types import AtLeastTwo, Count, Natural, NonNegative, Number, Positive, Section, Share, key
-from twoscale.errors import InputError
+from twoscale.config.identity import FILE_SOURCES
+from twoscale.config.types import (
+    AtLeastTwo,
+    Count,
+    Natural,
+    NonNegative,
+    Number,
+    Positive,
+    Section,
+    Share,
+    key,
+    require,
+)
 
 # Number of token ids of the tokenizers whose size is not configurable.
 GPT2_VOCAB_SIZE = 50257
@@ -73,6 +84,10 @@ class DataConfig(Section):
         8, "Number of parquet files that the text is written to."
     )
 
+    def check_keys(self) -> None:
+        reason = f"a file or a folder of files, because data.source is {self.source!r}"
+        require(self.path or self.source not in FILE_SOURCES, "data.path", "nothing", reason)
+
     @property
     def max_document_bytes(self) -> int:
         return self.max_document_mb * 10**6
@@ -113,11 +128,6 @@ class TokenizerConfig(Section):
         """Number of token ids, including the end of text; for a published model, that of its embedding's rows."""
         return {"gpt2": GPT2_VOCAB_SIZE, "bytes": BYTES_VOCAB_SIZE}.get(self.name, self.vocab_size)
 
-    @model_validator(mode="after")
-    def _check_bytes(self) -> Self:
-        if self.name != "published" and self.vocab_size <= BYTES_VOCAB_SIZE:
-            raise InputError(
-                f"config key tokenizer.vocab_size: found {self.vocab_size}, expected a whole number >= "
-                f"{BYTES_VOCAB_SIZE + 1}."
-            )
-        return self
+    def check_keys(self) -> None:
+        enough = self.name == "published" or self.vocab_size > BYTES_VOCAB_SIZE
+        require(enough, "tokenizer.vocab_size", self.vocab_size, f"a whole number >= {BYTES_VOCAB_SIZE + 1}")

@@ -13,11 +13,13 @@ from twoscale.config.types import (
     Distinct,
     Dtype,
     Flag,
+    InBatches,
     NonNegative,
     Positive,
     Section,
     Threshold,
     key,
+    require,
     sort_loops,
 )
 from twoscale.errors import InputError, did_you_mean
@@ -65,17 +67,14 @@ def check_criteria(key: str, criteria: Mapping[str, CriterionConfig], max_loops:
 
 
 def _check_origin(key: str, name: str, entry: CriterionConfig) -> None:
-    if not re.fullmatch(FILE_NAME, name):
-        raise InputError(f"config key {key}: found the name {name!r}, expected letters, digits, '.', '_' and '-'.")
+    named = bool(re.fullmatch(FILE_NAME, name))
+    require(named, key, f"the name {name!r}", "letters, digits, '.', '_' and '-'")
     builtin = name in THRESHOLD_TYPES
-    if (entry.file is None) != (entry.class_name is None):
-        absent = "class" if entry.class_name is None else "file"
-        raise InputError(f"config key {key}: found no {absent}, expected a file and a class, or neither.")
-    if builtin and entry.file is not None:
-        raise InputError(
-            f"config key {key}.file: found {entry.file!r}, expected another name for a criterion from a file: "
-            "this one is built in."
-        )
+    absent = "class" if entry.class_name is None else "file"
+    both = (entry.file is None) == (entry.class_name is None)
+    require(both, key, f"no {absent}", "a file and a class, or neither")
+    other = "another name for a criterion from a file: this one is built in"
+    require(not builtin or entry.file is None, f"{key}.file", repr(entry.file), other)
     if not builtin and entry.file is None:
         raise InputError(
             f"config key {key}: unknown criterion, expected one of {', '.join(THRESHOLD_TYPES)}, or a file and a class"
@@ -194,14 +193,11 @@ class ProbeConfig(Section):
 
 def check_latency_tokens(section: str, tokens: int, config: "CoreConfig") -> None:
     """Refuse more timed tokens than the context has."""
-    if tokens > config.model.context_length:
-        raise InputError(
-            f"config key {section}.latency_tokens: found {tokens}, expected at most model.context_length = "
-            f"{config.model.context_length}."
-        )
+    most = config.model.context_length
+    require(tokens <= most, f"{section}.latency_tokens", tokens, f"at most model.context_length = {most}")
 
 
-class ScalingConfig(Section):
+class ScalingConfig(InBatches):
     """Quality at fixed loop counts, for every checkpoint (results/scaling.pdf)."""
 
     loops: Annotated[tuple[Count, ...], Field(min_length=1), AfterValidator(sort_loops)] = key(
@@ -209,8 +205,3 @@ class ScalingConfig(Section):
         "Loop counts, the same in every group. Those up to exits.max_loops are the fixed loop counts of pareto.pdf.",
     )
     tokens: Count = key(16_384, "Held-out tokens per checkpoint, in whole sequences.")
-    batch_size: Count = key(4, "Sequences at a time.")
-    dtype: Dtype = key("float32", "Precision.")
-
-    def needed_sequences(self, config: "CoreConfig") -> dict[str, int]:
-        return {"tokens": config.sequences("scaling")}

@@ -1,9 +1,9 @@
 """Config of the model."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from twoscale.config.data import GPT2_VOCAB_SIZE
 from twoscale.config.definitions import NOISE_STD, ModelSizes
@@ -20,6 +20,7 @@ from twoscale.config.types import (
     StateInit,
     WholeShare,
     key,
+    require,
 )
 from twoscale.errors import InputError
 
@@ -195,72 +196,46 @@ class ModelConfig(ModelSizes, Section):
         optional=True,
     )
 
-    @model_validator(mode="after")
-    def _check_heads(self) -> Self:
-        if self.hidden_size % self.num_heads:
-            raise InputError(
-                f"config key model.num_heads: found {self.num_heads}, expected a divisor of model.hidden_size = "
-                f"{self.hidden_size}."
-            )
-        if self.num_heads % self.kv_heads:
-            raise InputError(
-                f"config key model.num_kv_heads: found {self.num_kv_heads}, expected a divisor of model.num_heads = "
-                f"{self.num_heads}."
-            )
-        if self.positions == "rotary" and self.head_dim % 2:
-            raise InputError(
-                f"config key model.num_heads: found {self.num_heads}, expected an even head dimension for rotary "
-                f"positions, not {self.head_dim}."
-            )
-        return self
+    def check_keys(self) -> None:
+        self._check_heads()
+        self._check_source()
+        self._check_loops()
 
-    @model_validator(mode="after")
-    def _check_source(self) -> Self:
+    def _check_heads(self) -> None:
+        heads, kv_heads = self.num_heads, self.num_kv_heads
+        divisor = f"a divisor of model.hidden_size = {self.hidden_size}"
+        require(self.hidden_size % heads == 0, "model.num_heads", heads, divisor)
+        require(heads % self.kv_heads == 0, "model.num_kv_heads", kv_heads, f"a divisor of model.num_heads = {heads}")
+        even = f"an even head dimension for rotary positions, not {self.head_dim}"
+        require(self.positions != "rotary" or self.head_dim % 2 == 0, "model.num_heads", heads, even)
+
+    def _check_source(self) -> None:
         published = self.source == "published"
         origins = [name for name in ("repository", "folder") if getattr(self, name) is not None]
-        if published != (len(origins) == 1):
-            expected = "either repository or folder" if published else "neither repository nor folder"
-            found = " and ".join(origins) or "neither"
-            raise InputError(f"config key model: found {found}, expected {expected} for model.source: {self.source}.")
-        if (self.repository is None) != (self.revision is None):
-            raise InputError(
-                f"config key model.revision: found {self.revision}, expected the commit of model.repository, and only "
-                "with one."
-            )
-        return self
+        expected = "either repository or folder" if published else "neither repository nor folder"
+        found = " and ".join(origins) or "neither"
+        require(published == (len(origins) == 1), "model", found, f"{expected} for model.source: {self.source}")
+        together = (self.repository is None) == (self.revision is None)
+        require(together, "model.revision", self.revision, "the commit of model.repository, and only with one")
 
-    @model_validator(mode="after")
-    def _check_adapter_share(self) -> Self:
-        if self.adapter_share != HALF and self.adapter_init != "blend":
-            raise InputError(
-                f"config key model.adapter_share: found {self.adapter_share:g}, expected {HALF:g} unless "
-                f"model.adapter_init is blend, not {self.adapter_init}."
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _check_loop(self) -> Self:
-        if self.injection == "none" and not self.state_init.startswith("input"):
-            raise InputError(
-                f"config key model.state_init: found {self.state_init}, expected input or input_plus_noise for "
-                "model.injection: none, where the first state is all that a loop sees of its input."
-            )
-        if self.loop_norm and not (self.groups and self.groups[-1][-1] == self.num_layers):
-            raise InputError(
-                "config key model.loop_norm: found true, expected false unless the last layer is looped, because the "
-                "head then reads states as they are."
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _check_groups(self) -> Self:
+    def _check_loops(self) -> None:
+        share, init = self.adapter_share, self.adapter_init
+        expected = f"{HALF:g} unless model.adapter_init is blend, not {init}"
+        require(share == HALF or init == "blend", "model.adapter_share", f"{share:g}", expected)
+        require(
+            self.injection != "none" or self.state_init.startswith("input"),
+            *("model.state_init", self.state_init),
+            "input or input_plus_noise for model.injection: none, where the first state is all that a loop sees of its "
+            "input",
+        )
+        looped = bool(self.groups) and self.groups[-1][-1] == self.num_layers
+        expected = "false unless the last layer is looped, because the head then reads states as they are"
+        require(looped or not self.loop_norm, "model.loop_norm", "true", expected)
         seen: set[int] = set()
         for group in self.groups:
-            problem = _group_problem(group, seen, self.num_layers)
-            if problem:
+            if problem := _group_problem(group, seen, self.num_layers):
                 raise InputError(f"config key model.groups: {problem}.")
             seen |= set(group)
-        return self
 
 
 def _group_problem(group: tuple[int, ...], seen: set[int], num_layers: int) -> str | None:

@@ -1,12 +1,11 @@
 """Config of training and its hardware."""
 
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from twoscale.config.identity import checkpoint_iterations
-from twoscale.config.types import Count, Flag, Natural, NonNegative, Number, Positive, Section, Share, key
-from twoscale.errors import InputError
+from twoscale.config.types import Count, Flag, Natural, NonNegative, Number, Positive, Section, Share, key, require
 
 if TYPE_CHECKING:
     from twoscale.config.sections import CoreConfig
@@ -133,59 +132,42 @@ class TrainConfig(Section):
         """The precision of training on `device`: float32 or bfloat16."""
         return {"cuda": "bfloat16", "cpu": "float32"}[device] if self.precision == "auto" else self.precision
 
-    @model_validator(mode="after")
-    def _check_schedule(self) -> Self:
-        if self.iterations not in checkpoint_iterations(self):
-            raise InputError(
-                f"config key train.iterations: found {self.iterations}, expected an iteration of the checkpoint "
-                f"schedule (a multiple of train.checkpoint_every = {self.checkpoint_every}), so that a longer run "
-                "can continue this one."
-            )
-        return self
+    def check_keys(self) -> None:
+        self._check_schedule()
+        self._check_processes()
 
-    @model_validator(mode="after")
-    def _check_batch(self) -> Self:
+    def _check_schedule(self) -> None:
+        every = f"a multiple of train.checkpoint_every = {self.checkpoint_every}"
+        expected = f"an iteration of the checkpoint schedule ({every}), so that a longer run can continue this one"
+        require(self.iterations in checkpoint_iterations(self), "train.iterations", self.iterations, expected)
+        most, least = self.learning_rate, self.min_learning_rate
+        require(least <= most, "train.min_learning_rate", least, f"at most train.learning_rate = {most}")
+        end, warmup = self.lr_decay_iterations, self.warmup_iterations
+        expected = f"more than train.warmup_iterations = {warmup}, or null for a constant rate"
+        require(end is None or end > warmup, "train.lr_decay_iterations", end, expected)
+
+    def _check_processes(self) -> None:
+        size, processes = self.batch_size, self.processes
         for name in ("micro_batches", "processes"):
-            if getattr(self, name) > self.batch_size:
-                raise InputError(
-                    f"config key train.{name}: found {getattr(self, name)}, expected at most train.batch_size = "
-                    f"{self.batch_size}."
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _check_processes(self) -> Self:
-        if self.processes % self.nodes:
-            raise InputError(
-                f"config key train.nodes: found {self.nodes}, expected a divisor of train.processes = "
-                f"{self.processes}, which all nodes have together."
-            )
-        if self.shard and self.processes == 1:
-            raise InputError(
-                "config key train.shard: found true, expected false with train.processes = 1, or more processes to "
-                "divide the model over."
-            )
+            count = getattr(self, name)
+            require(count <= size, f"train.{name}", count, f"at most train.batch_size = {size}")
+        together = f"a divisor of train.processes = {processes}, which all nodes have together"
+        require(processes % self.nodes == 0, "train.nodes", self.nodes, together)
+        one = "false with train.processes = 1, or more processes to divide the model over"
+        require(not self.shard or processes > 1, "train.shard", "true", one)
         # processes that compute nothing would not take part in the gathering of weights
-        if self.shard and self.micro_batches * self.processes > self.batch_size:
-            raise InputError(
-                f"config key train.micro_batches: found {self.micro_batches}, expected at most train.batch_size / "
-                f"train.processes = {self.batch_size} / {self.processes} with train.shard."
-            )
-        return self
+        most = f"at most train.batch_size / train.processes = {size} / {processes} with train.shard"
+        fits = not self.shard or self.micro_batches * processes <= size
+        require(fits, "train.micro_batches", self.micro_batches, most)
 
-    @model_validator(mode="after")
-    def _check_learning_rate(self) -> Self:
-        if self.min_learning_rate > self.learning_rate:
-            raise InputError(
-                f"config key train.min_learning_rate: found {self.min_learning_rate}, expected at most "
-                f"train.learning_rate = {self.learning_rate}."
-            )
-        if self.lr_decay_iterations is not None and self.lr_decay_iterations <= self.warmup_iterations:
-            raise InputError(
-                f"config key train.lr_decay_iterations: found {self.lr_decay_iterations}, expected more than "
-                f"train.warmup_iterations = {self.warmup_iterations}, or null for a constant rate."
-            )
-        return self
+    def check(self, config: "CoreConfig") -> None:
+        model = config.model
+        depth, groups = self.backprop_depth, len(model.groups)
+        expected = "null for model.injection: none, where a truncated gradient reaches nothing before the loop"
+        require(depth is None or model.injection != "none", "train.backprop_depth", depth, expected)
+        found = f"model.exit_gate: {str(model.exit_gate).lower()} and {groups} looped groups"
+        expected = "model.exit_gate: true and one looped group; the criterion probe learns exits from several"
+        require(self.exit_gate is None or (model.exit_gate and groups == 1), "train.exit_gate", found, expected)
 
     def needed_sequences(self, config: "CoreConfig") -> dict[str, int]:
         return {"held_out_sequences": self.held_out_sequences} if config.model.source == "trained" else {}

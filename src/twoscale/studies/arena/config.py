@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from twoscale.config.exits import DENSE_GRIDS, Criteria, CriterionConfig, ExitsConfig, check_latency_tokens, grids
-from twoscale.config.types import Count, Number, Section, key
+from twoscale.config.types import Count, Number, OnHeldOut, Section, key
 
 if TYPE_CHECKING:
     from twoscale.config.sections import CoreConfig
@@ -40,7 +40,7 @@ class ParetoConfig(Section):
         return config.exits.model_copy(update={**vars(self), "criteria": criteria})
 
 
-class OracleConfig(Section):
+class OracleConfig(OnHeldOut):
     """Oracles that know every loop step of a token, beside which the criteria of `pareto` have their regret.
 
     Everything is on frozen trajectories: one token leaves early, the others run exits.max_loops.
@@ -57,9 +57,6 @@ class OracleConfig(Section):
         "decisions of every criterion at every threshold.",
     )
     batch_size: Count = key(2, "Sequences at a time.")
-
-    def needed_sequences(self, config: "CoreConfig") -> dict[str, int]:
-        return {"tokens": config.sequences("oracle")}
 
 
 SECTIONS = {"pareto": ParetoConfig, "oracle": OracleConfig}

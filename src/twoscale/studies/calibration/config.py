@@ -1,12 +1,11 @@
 """Config of the study."""
 
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from twoscale.config.exits import Criteria, ExitsConfig, grids
-from twoscale.config.types import Count, Number, Positive, Section, Share, Unique, key
-from twoscale.errors import InputError
+from twoscale.config.types import Count, Number, Positive, Section, Share, Unique, key, require
 
 if TYPE_CHECKING:
     from twoscale.config.sections import CoreConfig
@@ -42,14 +41,10 @@ class CalibrationConfig(Section):
         "nats per token above that of all loop steps.",
     )
 
-    @model_validator(mode="after")
-    def _check_shares(self) -> Self:
-        if self.search_share + self.report_share >= 1:
-            raise InputError(
-                f"config key calibration.report_share: found {self.report_share:g}, expected less than "
-                f"{1 - self.search_share:g}, so that documents are left beside calibration.search_share."
-            )
-        return self
+    def check_keys(self) -> None:
+        found, most = self.report_share, 1 - self.search_share
+        expected = f"less than {most:g}, so that documents are left beside calibration.search_share"
+        require(self.search_share + found < 1, "calibration.report_share", f"{found:g}", expected)
 
     def exit_grid(self, config: "CoreConfig") -> ExitsConfig:
         return config.exits.model_copy(update={"criteria": self.criteria})
@@ -95,11 +90,9 @@ class PromisesConfig(Section):
         "are few and long. Sequences of one document are not independent, so the promise is then nominal.",
     )
 
-    @model_validator(mode="after")
-    def _check_promises(self) -> Self:
-        if not self.nats and not self.disagreement:
-            raise InputError("config key promises.nats: found none, expected at least one here or in disagreement.")
-        return self
+    def check_keys(self) -> None:
+        expected = "at least one here or in disagreement"
+        require(self.nats or self.disagreement, "promises.nats", "none", expected)
 
 
 SECTIONS = {"calibration": CalibrationConfig, "promises": PromisesConfig}

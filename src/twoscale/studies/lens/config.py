@@ -1,16 +1,13 @@
 """Config of the study."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import Field
 
-from twoscale.config.types import Count, Dtype, Number, Section, key
-
-if TYPE_CHECKING:
-    from twoscale.config.sections import CoreConfig
+from twoscale.config.types import Count, InBatches, Number, key
 
 
-class LensConfig(Section):
+class LensConfig(InBatches):
     """What the state of every loop step predicts through the layers behind its group, at the last checkpoint.
 
     The figure results/lens.pdf has the loop steps 0, the powers of two and the numbers half way between them, the
@@ -23,12 +20,6 @@ class LensConfig(Section):
     other_loops: Count | None = key(
         None, "Loop steps of the groups before and behind the one that is decoded. null: model.mean_loops, rounded."
     )
-    tokens: Count = key(8192, "Held-out tokens, in whole sequences.")
-    batch_size: Count = key(4, "Sequences at a time.")
-    dtype: Dtype = key("float32", "Precision.")
-
-    def needed_sequences(self, config: "CoreConfig") -> dict[str, int]:
-        return {"tokens": config.sequences("lens")}
 
 
 SECTIONS = {"lens": LensConfig}

@@ -4,14 +4,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from twoscale.config.types import AtLeastTwo, Count, Natural, Number, Section, Share, key
-from twoscale.errors import InputError
+from twoscale.config.types import AtLeastTwo, Count, InBatches, Natural, Number, Share, key, require
 
 if TYPE_CHECKING:
     from twoscale.config.sections import CoreConfig
 
 
-class SpectrumConfig(Section):
+class SpectrumConfig(InBatches):
     """Eigenvalues of loop steps at their fixed points, in float64, for every checkpoint (results/spectrum.pdf)."""
 
     tokens: Count = key(
@@ -53,14 +52,9 @@ class SpectrumConfig(Section):
     )
 
     def check(self, config: "CoreConfig") -> None:
-        if self.slowed_position + 1 >= config.model.context_length:
-            raise InputError(
-                f"config key spectrum.slowed_position: found {self.slowed_position}, expected less than "
-                f"model.context_length - 1 = {config.model.context_length - 1}."
-            )
-
-    def needed_sequences(self, config: "CoreConfig") -> dict[str, int]:
-        return {"tokens": config.sequences("spectrum")}
+        last = config.model.context_length - 1
+        expected = f"less than model.context_length - 1 = {last}"
+        require(self.slowed_position < last, "spectrum.slowed_position", self.slowed_position, expected)
 
     def exact_sequences(self, config: "CoreConfig") -> int:
         """Whole sequences in spectrum.exact_tokens, at least one, at most those in spectrum.tokens."""

@@ -1,11 +1,8 @@
 """Config of the study."""
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
-from pydantic import model_validator
-
-from twoscale.config.types import Distinct, Flag, Sandwich, Section, StateInit, Unique, WholeShare, key
-from twoscale.errors import InputError
+from twoscale.config.types import Distinct, Flag, Sandwich, Section, StateInit, Unique, WholeShare, key, require
 
 # more checkpoints than those of the variants: the question is also when the angles are where the paper has them
 STARTS_OVERRIDES = {
@@ -27,13 +24,9 @@ class StartsConfig(Section):
         STARTS_OVERRIDES, "Config sections of these runs, which take precedence over all other layers."
     )
 
-    @model_validator(mode="after")
-    def _check_starts(self) -> Self:
-        if not self.shares and not self.random:
-            raise InputError(
-                "config key starts.shares: found none, expected at least one unless starts.random is true."
-            )
-        return self
+    def check_keys(self) -> None:
+        expected = "at least one unless starts.random is true"
+        require(self.shares or self.random, "starts.shares", "none", expected)
 
 
 SECTIONS = {"starts": StartsConfig}
