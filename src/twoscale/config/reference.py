@@ -86,11 +86,9 @@ def user_schema(node: Any) -> Any:
     if node.get("additionalProperties") == {"$ref": "#/$defs/CriterionConfig"}:
         node = node | {"additionalProperties": {"anyOf": [node["additionalProperties"], {"type": "null"}]}}
     kept = {key: value for key, value in node.items() if not (key == "title" and isinstance(value, str))}
-    return {key: user_schema(value) for key, value in kept.items() if not _is_derived(value)}
-
-
-def _is_derived(node: Any) -> bool:
-    return isinstance(node, dict) and node.get("derived") is True
+    return {
+        key: user_schema(value) for key, value in kept.items() if not (isinstance(value, dict) and value.get("derived"))
+    }
 
 
 def sections() -> dict[str, dict[str, Any]]:

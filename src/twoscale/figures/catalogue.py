@@ -17,14 +17,6 @@ from twoscale.discovery import study_parts
 CATEGORIES = {"all": "Figures of the paper"}  # by target; the others are supplementary
 
 
-def _nothing(config: Config) -> dict[str, Any]:
-    return {}
-
-
-def _trajectory_loops(config: Config) -> float:
-    return config.trajectories.loops
-
-
 @dataclass(frozen=True)
 class Figure:
     """One figure, written to results/<name>.pdf by the rule plot_<name>.
@@ -51,8 +43,8 @@ class Figure:
 
     name: str
     inputs: Mapping[str, str]
-    loops: Callable[[Config], float] = _trajectory_loops
-    values: Callable[[Config], dict[str, Any]] = _nothing
+    loops: Callable[[Config], float] = lambda config: config.trajectories.loops
+    values: Callable[[Config], dict[str, Any]] = lambda config: {}
     target: str = "supplementary"
     title: str = ""
     claims: tuple[int, ...] = ()

@@ -64,7 +64,8 @@ def compare(models: Sequence[Mapping[str, Any]], paths: Iterable[str | Path], ru
     """
     described = pd.DataFrame(models).set_index(["model", "seed"])
     parts = [
-        tables.read("scaling_quality", path).assign(**_keys(model)) for model, path in zip(models, paths, strict=True)
+        tables.read("scaling_quality", path).assign(model=model["model"], of_seed=model["seed"])
+        for model, path in zip(models, paths, strict=True)
     ]
     rows = pd.concat(parts, ignore_index=True)
     keys = ["of_seed", "sequence"]
@@ -75,10 +76,6 @@ def compare(models: Sequence[Mapping[str, Any]], paths: Iterable[str | Path], ru
     return summary.join(first[["layers", "parameters", "flops", "iteration"]], on="model").assign(run=run)[
         list(tables.columns("baselines"))
     ]
-
-
-def _keys(model: Mapping[str, Any]) -> dict[str, Any]:
-    return {"model": model["model"], "of_seed": model["seed"]}
 
 
 def _mean_over_seeds(rows: pd.DataFrame) -> pd.DataFrame:
@@ -121,16 +118,13 @@ def page(table: pd.DataFrame, values: Mapping[str, Any]) -> str:
         values: run, text, loops, mean_loops, iterations, training_tokens.
     """
     means, each = table[table["seed"].isna()], table[table["seed"].notna()]
-    seeds = sorted(each["seed"].astype(int).unique())
+    seeds = ", ".join(map(str, sorted(each["seed"].astype(int).unique())))
+    seeds = f"the seeds {seeds}" if "," in seeds else f"the seed {seeds}"
     names = {f"{name}_name": NAMES[name][0].upper() + NAMES[name][1:] for name in (*BASELINES, UNTRAINED)}
     counts = {"tokens": means["tokens"].iloc[0], "documents": means["documents"].iloc[0]}
     text = {name: markdown(str(value)) for name, value in values.items()}
-    header = HEADER.format(**text | names | counts, seeds=_seeds(seeds))
+    header = HEADER.format(**text | names | counts, seeds=seeds)
     return claims_page.blocks(header, _models(means), "## Mean over seeds", _means(means), *_per_seed(each))
-
-
-def _seeds(seeds: Sequence[int]) -> str:
-    return f"the seed {seeds[0]}" if len(seeds) == 1 else f"the seeds {', '.join(map(str, seeds))}"
 
 
 def _models(means: pd.DataFrame) -> str:

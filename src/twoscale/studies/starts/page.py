@@ -141,15 +141,11 @@ def _verdicts(found: Sequence[Point]) -> str:
 
 
 def _cosines(point: Point) -> str:
-    return " · ".join(_signed(value) for value in point.values)
+    return " · ".join(NOT_MEASURED if np.isnan(value) else f"{value:.2f}".replace("-", "−") for value in point.values)
 
 
 def _groups(found: Sequence[Point]) -> str:
     return " · ".join(group.replace("-", "–") for group in found[0].cosines)
-
-
-def _signed(value: float) -> str:
-    return NOT_MEASURED if np.isnan(value) else f"{value:.2f}".replace("-", "−")
 
 
 # --- the page ------------------------------------------------------------------------------------------------------
