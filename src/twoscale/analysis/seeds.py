@@ -22,7 +22,7 @@ import pandas as pd
 
 from twoscale import tables
 from twoscale.analysis import bootstrap, claims
-from twoscale.analysis.claims import ALL, CLAIMS, Claim, Verdict
+from twoscale.analysis.claims import CLAIMS, Claim, Verdict
 from twoscale.analysis.evidence import Estimate, Evidence, InconclusiveError
 from twoscale.analysis.findings import NOT_ASKED, Finding, Quantity, combine, find
 
@@ -58,7 +58,8 @@ def mean_over_seeds(estimates: Sequence[Estimate]) -> SeedMean:
     units, mean = estimates[0].units, float(values.mean())
     samples = np.mean([estimate.samples for estimate in estimates], axis=0)
     of_documents = Estimate(mean, *bootstrap.interval_about(mean, samples, units), freedom=units - 1)
-    return _joined(of_documents, _of_seeds(values), estimates[0].is_ratio).checked()
+    of_seeds = Estimate(mean, *bootstrap.t_interval(values), freedom=len(values) - 1)
+    return _joined(of_documents, of_seeds, estimates[0].is_ratio).checked()
 
 
 def _values(estimates: Iterable[Estimate]) -> np.ndarray:
@@ -69,11 +70,6 @@ def _values(estimates: Iterable[Estimate]) -> np.ndarray:
     if not np.isfinite(values).all():
         raise InconclusiveError("the quantity is infinite under a seed")
     return values
-
-
-def _of_seeds(values: np.ndarray) -> Estimate:
-    """The mean of values (seeds,) with the interval of Student's t."""
-    return Estimate(float(values.mean()), *bootstrap.t_interval(values), freedom=len(values) - 1)
 
 
 def _joined(of_documents: Estimate, of_seeds: Estimate, is_ratio: bool) -> SeedMean:
@@ -184,28 +180,10 @@ def table(judged: Iterable[SeedVerdict], run: str, seeds: Sequence[int]) -> pd.D
     rows = []
     for verdict in judged:
         for finding in verdict.findings:
-            rows += [_row(verdict.claim, str(seed), f) for seed, f in zip(seeds, finding.of_seeds, strict=True)]
+            pairs = zip(seeds, finding.of_seeds, strict=True)
+            rows += [claims.row(verdict.claim, found) | {"seed": str(seed)} for seed, found in pairs]
             spread = {"deviation": finding.deviation, "document_error": finding.document_error}
-            rows.append(_row(verdict.claim, MEAN, finding.mean) | spread)
+            rows.append(claims.row(verdict.claim, finding.mean) | {"seed": MEAN} | spread)
         for seed, whole in zip([*seeds, MEAN], [*verdict.of_seeds, verdict], strict=True):
-            finding = Finding(ALL, "", Estimate(), "", whole.verdict, whole.reason)
-            rows.append(_row(verdict.claim, str(seed), finding))
-    return pd.DataFrame(rows).assign(run=run)[list(tables.columns("seeds"))]
-
-
-def _row(claim: Claim, seed: str, finding: Finding) -> dict[str, object]:
-    estimate = finding.estimate
-    return {
-        "claim": claim.number,
-        "scope": finding.scope,
-        "quantity": finding.quantity,
-        "seed": seed,
-        "value": estimate.value,
-        "low": estimate.low,
-        "high": estimate.high,
-        "deviation": np.nan,
-        "document_error": np.nan,
-        "bounds": finding.bounds,
-        "verdict": finding.verdict,
-        "reason": finding.reason,
-    }
+            rows.append(claims.row(verdict.claim, claims.whole(whole)) | {"seed": str(seed)})
+    return pd.DataFrame(rows, columns=list(tables.columns("seeds"))).assign(run=run)

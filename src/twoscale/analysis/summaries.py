@@ -29,7 +29,8 @@ def summarise_latency(latency: pd.DataFrame) -> pd.DataFrame:
     """
     by_point = latency.groupby(OPERATING_POINT, sort=False)
     medians = by_point[["latency_ms", "baseline_ms"]].median()
-    return medians.join(_median_intervals(by_point, "latency_ms")).reset_index()
+    intervals = _intervals(by_point, lambda rows: _interval(bootstrap.median, rows["latency_ms"].to_numpy()))
+    return medians.join(intervals).reset_index()
 
 
 def summarise_throughput(throughput: pd.DataFrame) -> pd.DataFrame:
@@ -130,11 +131,6 @@ def weighted(by_point: pd.api.typing.DataFrameGroupBy, values: str) -> pd.Series
     """The mean of the column `values` at each point, each row weighted by its tokens."""
     means = {point: np.average(rows[values], weights=rows["tokens"]) for point, rows in by_point}
     return pd.Series(means).rename_axis(by_point.keys)
-
-
-def _median_intervals(by_point: pd.api.typing.DataFrameGroupBy, values: str) -> pd.DataFrame:
-    """Columns low and high: the interval over rows of the median of the column `values` at each point."""
-    return _intervals(by_point, lambda rows: _interval(bootstrap.median, rows[values].to_numpy()))
 
 
 def mean_intervals(by_point: pd.api.typing.DataFrameGroupBy, values: str, seed: int = 0) -> pd.DataFrame:
