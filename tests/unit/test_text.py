@@ -2,7 +2,6 @@ import io
 import random
 import sysconfig
 from itertools import islice
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
