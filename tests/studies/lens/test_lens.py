@@ -52,9 +52,7 @@ def checkpoint(**changes):
 
 def job(model, **keys):
     """The slice of a job: 3 mean loops, so the loop steps 0 to 24."""
-    return small.job_config(
-        "lens_steps", "lens_other_loops", model=model.config, lens=LensConfig(**{"batch_size": 2} | keys)
-    )
+    return small.job_config(model=model.config, lens=LensConfig(**{"batch_size": 2} | keys))
 
 
 def rows_of(subject, **keys):
