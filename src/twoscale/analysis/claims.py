@@ -249,11 +249,12 @@ def table(judged: Iterable[Verdict], run: str) -> pd.DataFrame:
     rows = []
     for verdict in judged:
         whole = Finding(ALL, "", Estimate(), "", verdict.verdict, verdict.reason)
-        rows += [_row(verdict.claim, finding) for finding in (*verdict.findings, whole)]
+        rows += [row(verdict.claim, finding) for finding in (*verdict.findings, whole)]
     return pd.DataFrame(rows).assign(run=run)[list(tables.columns("claims"))]
 
 
-def _row(claim: Claim, finding: Finding) -> dict[str, object]:
+def row(claim: Claim, finding: Finding) -> dict[str, object]:
+    """The columns of a finding in the tables "claims" and "seeds"."""
     estimate = finding.estimate
     return {
         "claim": claim.number,

@@ -49,7 +49,8 @@ def page(verdicts: Sequence[Verdict], run: str, text: str, evidence: Evidence) -
         text: Name of its text.
         evidence: The tables of the run.
     """
-    lines = [_header(run, text, evidence), *_summary(verdicts)]
+    rows = [(str(v.claim.number), v.claim.title, f"**{v.verdict}**") for v in verdicts]
+    lines = [_header(run, text, evidence), *table(("claim", "in short", "verdict"), rows)]
     for verdict in verdicts:
         lines += _section(verdict)
     return "\n".join(lines) + "\n"
@@ -78,13 +79,9 @@ def _exits(evidence: Evidence) -> str:
     )
 
 
-def _summary(verdicts: Iterable[Verdict]) -> list[str]:
-    rows = [(str(v.claim.number), v.claim.title, f"**{v.verdict}**") for v in verdicts]
-    return table(("claim", "in short", "verdict"), rows)
-
-
 def _section(verdict: Verdict) -> list[str]:
-    claim = verdict.claim
+    claim, header = verdict.claim, ("scope", "quantity", "value", "95 % interval", "bounds", "verdict", "reason")
+    findings = table(header, map(_row, verdict.findings))
     return [
         "",
         f"## {claim.number}. {claim.title}: {verdict.verdict}",
@@ -94,13 +91,8 @@ def _section(verdict: Verdict) -> list[str]:
         f"In the paper: {claim.where}.",
         "",
         f"Verdict: **{verdict.verdict}** ({verdict.reason}).",
-        *(["", *_findings(verdict.findings)] if verdict.findings else []),
+        *(["", *findings] if verdict.findings else []),
     ]
-
-
-def _findings(findings: Iterable[Finding]) -> list[str]:
-    header = ("scope", "quantity", "value", "95 % interval", "bounds", "verdict", "reason")
-    return table(header, [_row(finding) for finding in findings])
 
 
 def _row(finding: Finding) -> tuple[str, ...]:

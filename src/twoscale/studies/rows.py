@@ -17,10 +17,6 @@ def all_cores(runs: "Runs", cores: int | None) -> int:
     return cores or 1
 
 
-def _no_inputs(runs: "Runs") -> dict[str, Any]:
-    return {}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """One rule, and the function that its job calls with a `twoscale.study_job.StudyJob`.
@@ -40,7 +36,7 @@ class Job:
     outputs: Mapping[str, str]
     config: Callable[["Runs"], Callable]
     tables: Sequence[str] = ()
-    inputs: Callable[["Runs"], Mapping[str, Any]] = _no_inputs
+    inputs: Callable[["Runs"], Mapping[str, Any]] = lambda runs: {}
 
     @property
     def module(self) -> str:

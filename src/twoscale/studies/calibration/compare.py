@@ -67,7 +67,8 @@ def _promised(runs: pd.DataFrame, promises: "PromisesConfig", max_loops: int, se
             clipped = units.assign(clipped=units["loss"].clip(0, bound))
             place, p_value = _choose(clipped[clipped["part"] == "calibration"], epsilon, bound, promises)
             known = {"promise": promise, "epsilon": epsilon, "delta": promises.delta, "place": place}
-            known |= {"p_value": p_value, "units": _count(clipped, "calibration")}
+            chosen_on = clipped[(clipped["part"] == "calibration") & (clipped["place"] == 0)]
+            known |= {"p_value": p_value, "units": len(chosen_on)}
             yield known | _report(clipped[clipped["part"] == "report"], place, epsilon, max_loops, seed)
 
 
@@ -82,11 +83,6 @@ def unit_losses(runs: pd.DataFrame, promise: str, unit: str) -> pd.DataFrame:
     totals = pd.concat([runs[keys], sums], axis="columns").groupby(keys).sum()
     means = totals[["loss", "evaluations"]].div(totals["tokens"], axis="index")
     return means.assign(tokens=totals["tokens"]).reset_index()
-
-
-def _count(units: pd.DataFrame, part: str) -> int:
-    """Units of a part at each place."""
-    return int(((units["part"] == part) & (units["place"] == 0)).sum())
 
 
 def _choose(units: pd.DataFrame, epsilon: float, bound: float, promises: "PromisesConfig") -> tuple[int, float]:
