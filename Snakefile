@@ -49,7 +49,7 @@ wildcard_constraints:
     iteration=r"\d{6}",
 
 
-constrain_stored_outputs()
+snakefile.constrain_stored_outputs(workflow)
 
 
 # two jobs that need the GPU of one machine take turns; a cluster gives each job its own GPU
@@ -60,4 +60,4 @@ resource_scopes:
 rule all:
     default_target: True
     input:
-        runs.results,
+        runs.report.results,

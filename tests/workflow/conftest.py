@@ -13,7 +13,7 @@ import yaml
 
 from tests.workflow.dry_run import dry_run
 from twoscale.analysis.crate import CODE, NOT_CODE
-from twoscale.workflow import Runs
+from twoscale.workflow.runs import Runs
 
 ROOT = Path(__file__).parents[2]
 PARTS = (*CODE, "config")
@@ -27,7 +27,7 @@ TARGETS = {
     "snapshot",
     "release",
     "rocrate",
-    *Runs({"preset": "tiny"}, ROOT / "scripts").study_targets,
+    *Runs({"preset": "tiny"}, ROOT / "scripts").report.study_targets,
 }
 
 # One long segment with partial states every few iterations, its checkpoint and its partial state.

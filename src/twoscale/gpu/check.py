@@ -16,7 +16,7 @@ from twoscale.gpu.latency import KINDS, PRODUCTS, Latency
 from twoscale.gpu.limits import Clock, Measurement, Worker
 from twoscale.gpu.report import FAILED, PASSED, SKIPPED, Report, Row, device_name
 from twoscale.gpu.throughput import Throughput, setting_name
-from twoscale.machine import check_cuda
+from twoscale.jobs.machine import check_cuda
 
 PROJECT = Path(__file__).parents[3]
 SECONDS = 450.0  # of all sections together; the rest of eight minutes is for imports and the last write

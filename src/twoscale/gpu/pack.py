@@ -22,7 +22,8 @@ from twoscale.analysis import snapshot
 from twoscale.config import PROJECT, user_config
 from twoscale.errors import InputError
 from twoscale.files import replacing, sha256
-from twoscale.workflow import Runs, trains
+from twoscale.workflow.paths import trains
+from twoscale.workflow.runs import Runs
 
 CONFIG, MANIFEST, FILES, WHEELS = "config.yaml", "pack.json", "files", "wheels"
 MOST_BYTES = 50_000_000
@@ -70,8 +71,8 @@ def make(folder: Path, preset: str, configfiles: Sequence[Path], python: str) ->
 def training_files(runs: Runs) -> list[str]:
     """The files that the selected run is trained and analysed from: tokens, and the tokenizer if it has a file."""
     run = SimpleNamespace(run=runs.selected)
-    tokenizer = runs.tokenizer_file(run)
-    tokens = [runs.data_file(name)(run) for name in ("train.bin", "val.bin", "tokens.json")]
+    tokenizer = runs.paths.tokenizer_file(run)
+    tokens = [runs.paths.data_file(name)(run) for name in ("train.bin", "val.bin", "tokens.json")]
     return tokens + ([tokenizer] if tokenizer else [])
 
 

@@ -10,7 +10,7 @@ from twoscale.data.shards import TokenShard
 from twoscale.gpu.throughput import UNTRAINED, WARM_UP
 from twoscale.model import registry
 from twoscale.training.trainer import Trainer, TrainingData, restore
-from twoscale.workflow import Runs
+from twoscale.workflow.runs import Runs
 
 LEAST = 3  # iterations
 

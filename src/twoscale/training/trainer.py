@@ -23,6 +23,7 @@ from twoscale.config import ModelConfig, TrainConfig
 from twoscale.data.batches import Batches, HeldOut, Prefetched, open_held_out
 from twoscale.data.token_files import TokenShard, open_shard
 from twoscale.errors import InputError
+from twoscale.jobs import environment
 from twoscale.json import Count, checked
 from twoscale.model import checkpoints, registry
 from twoscale.model.checkpoints import Header
@@ -31,7 +32,7 @@ from twoscale.model.interface import LoopedModel, Noise
 from twoscale.model.linear import lowered_weights
 from twoscale.model.noise import DrawnNoise, EvaluationNoise, training_noise
 from twoscale.model.tensors import check_tensors
-from twoscale.training import environment, sharding
+from twoscale.training import sharding
 from twoscale.training.compilation import check_compiler, compile_blocks
 from twoscale.training.exit_gate import exit_gate_loss
 from twoscale.training.metrics_log import Record, SegmentView, check_tracker, ignore, monitoring
@@ -75,7 +76,7 @@ class TrainingState:
     """The state of a run: model, optimizer, finished iterations, and the log of the segment so far.
 
     A row of the log is a row of the table "training" and, under "loops", the loop counts of the groups. The
-    environments are those in which the segment was trained so far, see `twoscale.training.environment`. If `sharded`,
+    environments are those in which the segment was trained so far, see `twoscale.jobs.environment`. If `sharded`,
     model and optimizer are divided over the processes, see `twoscale.training.sharding`.
     """
 
@@ -181,7 +182,7 @@ class TrainingData:
 class Segment:
     """Iterations up to `until`, of the run with this identity; at `stop_at` (seconds of time.monotonic) it pauses.
 
-    `run` is its name in messages, `version` that of the code and config as in `twoscale.kept`.
+    `run` is its name in messages, `version` that of the code and config as in `twoscale.jobs.kept`.
     """
 
     until: int

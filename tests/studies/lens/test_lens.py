@@ -19,7 +19,7 @@ from twoscale.model.interface import CausalAttention
 from twoscale.model.loss import cross_entropies
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import initialise
-from twoscale.studies.lens import plan
+from twoscale.studies.lens import study
 from twoscale.studies.lens.compare import sentence, summarise_lens
 from twoscale.studies.lens.config import LensConfig
 from twoscale.studies.lens.measure import lost_again, measure_lens
@@ -238,7 +238,7 @@ def test_the_lens_costs_at_most_what_is_planned_and_not_much_less():
     text = small.held_out(torch.zeros(2, run.model.context_length, dtype=torch.int64))
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         list(measure_lens(small.checkpoint(model), text, run))
-    once, twice = (plan.cost(small.tiny(lens={"tokens": 32 * count})).flops for count in (2, 4))
+    once, twice = (study.JOBS[0].cost(small.tiny(lens={"tokens": 32 * count})).flops for count in (2, 4))
     assert 0.8 * (twice - once) < counter.get_total_flops() < 1.1 * (twice - once)
 
 

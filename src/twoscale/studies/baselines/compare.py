@@ -20,7 +20,7 @@ from twoscale.escaping import markdown
 from twoscale.studies.baselines.runs import BASELINES, LOOPED, UNTRAINED
 
 if TYPE_CHECKING:
-    from twoscale.study_job import StudyJob
+    from twoscale.jobs.study_job import StudyJob
 
 MEAN = -1  # in the place of a seed: the mean over seeds
 POINT = ["model", "of_seed"]

@@ -30,7 +30,7 @@ from twoscale.studies.spectrum.late_path import LatePath, mean_spiral_cosine
 from twoscale.studies.spectrum.own_block import HeldKV, Leading, OwnBlocks, OwnStep
 
 if TYPE_CHECKING:
-    from twoscale.exits.checkpoint_job import CheckpointJob
+    from twoscale.model.checkpoint_job import CheckpointJob
     from twoscale.studies.spectrum.config import SpectrumConfig
 
 PLACES = ("first", "end of text", "after end of text", "other")

@@ -22,10 +22,10 @@ import torch
 from torch import Tensor, nn
 
 from twoscale.config import PathTypesConfig
-from twoscale.dynamics.recorded import RecordedBatch, StateTables
 from twoscale.dynamics.states import exact
 from twoscale.errors import InputError
 from twoscale.model.loss import cross_entropies
+from twoscale.recorder.recorded import RecordedBatch, StateTables
 
 Module = str | nn.Module  # a dotted path in the model, or the module itself
 
