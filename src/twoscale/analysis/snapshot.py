@@ -30,7 +30,6 @@ from twoscale.files import replacing, sha256
 from twoscale.jobs import environment
 
 PACKAGES = (
-    "datasets",
     "matplotlib",
     "numpy",
     "pandas",
