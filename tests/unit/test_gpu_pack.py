@@ -105,7 +105,7 @@ def test_a_pack_that_is_too_large_is_refused_with_its_size(tmp_path):
 
 
 # scripts of pages and downloads, whose packages stay behind
-ABSENT = ("httpx2", "huggingface_hub", "itables", "markdown", "plotly")
+ABSENT = ("datasets", "httpx2", "huggingface_hub", "itables", "markdown", "plotly")
 WITHOUT_THEM = {"fetch_gpt2", "fetch_model", "prepare_text"}
 
 
