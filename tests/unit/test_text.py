@@ -2,6 +2,7 @@ import io
 import random
 import sysconfig
 from itertools import islice
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
