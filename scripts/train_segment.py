@@ -5,9 +5,9 @@ from pathlib import Path
 
 import torch
 
-from twoscale import command
 from twoscale.config import ConfigSlice
 from twoscale.data.token_files import TokenShard, read_digest
+from twoscale.jobs import command
 from twoscale.training.state import Segment, SegmentPaths
 from twoscale.training.trainer import TrainingData, train_segment
 

@@ -20,7 +20,7 @@ from twoscale import tables
 from twoscale.canonical import canonical_json
 from twoscale.config import RUNTIME_KEYS, ConfigSlice, plain
 from twoscale.data.token_files import TokenShard
-from twoscale.launch import Share, torchrun_line
+from twoscale.jobs.launch import Share, torchrun_line
 from twoscale.model import checkpoints
 from twoscale.model.checkpoints import Header
 from twoscale.model.transformer import initialise

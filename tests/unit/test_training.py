@@ -14,11 +14,11 @@ from tests.small import job_config, learnable_tokens, model_config, train_config
 from twoscale import tables
 from twoscale.data.batches import Prefetched, held_out_sequences
 from twoscale.errors import InputError
+from twoscale.jobs import environment
 from twoscale.model import checkpoints
 from twoscale.model.checkpoints import Header
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import initialise
-from twoscale.training import environment
 from twoscale.training import state as state_module
 from twoscale.training.processes import World
 from twoscale.training.recipe import autocast, draw_loops, held_out_loss, learning_rate, make_optimizer

@@ -3,19 +3,18 @@
 # in:  all checkpoints, the tokenizer, tables/{training,claims}.parquet, and tables/seeds.parquet if it exists
 # out: results/{run}/release
 
-import hashlib
-
-from twoscale.export.sources import one_file
+from twoscale.canonical import json_digest
+from twoscale.export.sources import code_files
 
 
 rule export_model:
     input:
-        checkpoints=runs.release_checkpoints,
-        metadata=runs.data_file("tokens.json"),
-        tokenizer=runs.tokenizer_file,
+        checkpoints=runs.paths.release_checkpoints,
+        metadata=runs.paths.data_file("tokens.json"),
+        tokenizer=runs.paths.tokenizer_file,
         training=TABLE.format("training"),
-        segments=runs.at_checkpoints("results/{run}/training/iteration_{iteration}.parquet", untrained=False),
-        claims=[TABLE.format("claims")] if runs.claims else [],
+        segments=runs.paths.at_checkpoints("results/{run}/training/iteration_{iteration}.parquet", untrained=False),
+        claims=[TABLE.format("claims")] if runs.report.claims else [],
     output:
         release=directory(f"results/{runs.selected}/release"),
     log:
@@ -26,13 +25,13 @@ rule export_model:
         mem_mb=growing(8000),
         runtime=30,
     params:
-        **script("export_model") | runs.if_computed("seeds"),
-        config=runs.slice(
+        **runs.params.script("export_model") | runs.params.if_computed("seeds"),
+        config=runs.params.slice(
             *("run", "seed", "model", "data", "tokenizer", "train"),
             max_loops=lambda config: config.exits.max_loops,
         ),
         # the text of the code that the folder contains
-        modeling=lambda wildcards: hashlib.sha256(one_file().encode()).hexdigest()[:16],
+        modeling=lambda wildcards: json_digest(code_files()),
     shell:
         JOB
 

@@ -26,13 +26,9 @@ RACE_PARTS = 3  # estimates that a race rests on: the quality of either criterio
 
 
 def acceleration_saves_time(evidence: Evidence) -> Iterator[Quantity]:
-    name = "latency at τ = 1e-2 over that at 1e-5"
-    yield judged("acceleration", name, at_most(SAVING), _saving, evidence)
+    name, points = "latency at τ = 1e-2 over that at 1e-5", (("acceleration", 1e-2), ("acceleration", 1e-5))
+    yield judged("acceleration", name, at_most(SAVING), latency_ratio, evidence, *points)
     yield from _scales(evidence)
-
-
-def _saving(evidence: Evidence) -> Estimate:
-    return latency_ratio(evidence, ("acceleration", 1e-2), ("acceleration", 1e-5))
 
 
 def latency_ratio(evidence: Evidence, point: OperatingPoint, other: OperatingPoint) -> Estimate:
@@ -55,11 +51,8 @@ def kl_is_slower(evidence: Evidence) -> Iterator[Quantity]:
 
 
 def _check_cost(evidence: Evidence) -> Quantity:
-    return reference("kl", "one KL check in loop steps, mean over groups", _check_cost_ratio, evidence)
-
-
-def _check_cost_ratio(evidence: Evidence) -> Estimate:
-    return evidence.ratio_of_medians(evidence.check_times())
+    name = "one KL check in loop steps, mean over groups"
+    return reference("kl", name, lambda: evidence.ratio_of_medians(evidence.check_times()))
 
 
 def _scales(evidence: Evidence) -> Iterator[Quantity]:

@@ -22,7 +22,7 @@ import pandas as pd
 
 from twoscale import tables
 from twoscale.analysis import bootstrap, claims
-from twoscale.analysis.claims import ALL, CLAIMS, Claim, Verdict
+from twoscale.analysis.claims import CLAIMS, Claim, Verdict
 from twoscale.analysis.evidence import Estimate, Evidence, InconclusiveError
 from twoscale.analysis.findings import NOT_ASKED, Finding, Quantity, combine, find
 
@@ -58,7 +58,7 @@ def mean_over_seeds(estimates: Sequence[Estimate]) -> SeedMean:
     units, mean = estimates[0].units, float(values.mean())
     samples = np.mean([estimate.samples for estimate in estimates], axis=0)
     of_documents = Estimate(mean, *bootstrap.interval_about(mean, samples, units), freedom=units - 1)
-    return _joined(of_documents, _of_seeds(values), estimates[0].is_ratio).checked()
+    return _joined(of_documents, over_seeds(values), estimates[0].is_ratio).checked()
 
 
 def _values(estimates: Iterable[Estimate]) -> np.ndarray:
@@ -71,7 +71,7 @@ def _values(estimates: Iterable[Estimate]) -> np.ndarray:
     return values
 
 
-def _of_seeds(values: np.ndarray) -> Estimate:
+def over_seeds(values: np.ndarray) -> Estimate:
     """The mean of values (seeds,) with the interval of Student's t."""
     return Estimate(float(values.mean()), *bootstrap.t_interval(values), freedom=len(values) - 1)
 
@@ -142,8 +142,10 @@ def examine(claim: Claim, evidence: Mapping[int, Evidence]) -> SeedVerdict:
     quantities = list(claim.quantities(next(iter(evidence.values())))) if asked else []
     rows = list(zip(*(verdict.findings for verdict in of_seeds), strict=True))
     counted = sum(quantity.counts for quantity in quantities)
-    compare = _per_run if claim.timed else _compare
-    findings = tuple(compare(q, row, list(evidence), counted) for q, row in zip(quantities, rows, strict=True))
+    findings = tuple(
+        _per_run(quantity, row) if claim.timed else _compare(quantity, row, list(evidence), counted)
+        for quantity, row in zip(quantities, rows, strict=True)
+    )
     if not asked:
         return SeedVerdict(claim, of_seeds, findings, NOT_ASKED, of_seeds[0].reason)
     if claim.timed:
@@ -151,7 +153,7 @@ def examine(claim: Claim, evidence: Mapping[int, Evidence]) -> SeedVerdict:
     return SeedVerdict(claim, of_seeds, findings, *combine(finding.mean for finding in findings))
 
 
-def _per_run(quantity: Quantity, row: tuple[Finding, ...], seeds: list[int], counted: int) -> SeedFinding:
+def _per_run(quantity: Quantity, row: tuple[Finding, ...]) -> SeedFinding:
     return SeedFinding(row, Finding(quantity.scope, quantity.name, Estimate(), row[0].bounds, counts=quantity.counts))
 
 
@@ -184,28 +186,10 @@ def table(judged: Iterable[SeedVerdict], run: str, seeds: Sequence[int]) -> pd.D
     rows = []
     for verdict in judged:
         for finding in verdict.findings:
-            rows += [_row(verdict.claim, str(seed), f) for seed, f in zip(seeds, finding.of_seeds, strict=True)]
+            pairs = zip(seeds, finding.of_seeds, strict=True)
+            rows += [claims.row(verdict.claim, found) | {"seed": str(seed)} for seed, found in pairs]
             spread = {"deviation": finding.deviation, "document_error": finding.document_error}
-            rows.append(_row(verdict.claim, MEAN, finding.mean) | spread)
+            rows.append(claims.row(verdict.claim, finding.mean) | {"seed": MEAN} | spread)
         for seed, whole in zip([*seeds, MEAN], [*verdict.of_seeds, verdict], strict=True):
-            finding = Finding(ALL, "", Estimate(), "", whole.verdict, whole.reason)
-            rows.append(_row(verdict.claim, str(seed), finding))
-    return pd.DataFrame(rows).assign(run=run)[list(tables.columns("seeds"))]
-
-
-def _row(claim: Claim, seed: str, finding: Finding) -> dict[str, object]:
-    estimate = finding.estimate
-    return {
-        "claim": claim.number,
-        "scope": finding.scope,
-        "quantity": finding.quantity,
-        "seed": seed,
-        "value": estimate.value,
-        "low": estimate.low,
-        "high": estimate.high,
-        "deviation": np.nan,
-        "document_error": np.nan,
-        "bounds": finding.bounds,
-        "verdict": finding.verdict,
-        "reason": finding.reason,
-    }
+            rows.append(claims.row(verdict.claim, claims.whole(whole)) | {"seed": str(seed)})
+    return pd.DataFrame(rows, columns=list(tables.columns("seeds"))).assign(run=run)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -20,12 +21,15 @@ from twoscale.exits.criterion_file import configured_criteria
 from twoscale.exits.decoder import Decoder, DecoderOptions, evaluate_by_position, evaluate_planned
 from twoscale.exits.kv_cache import KVCache, distinct_slots
 from twoscale.exits.parallel import LoopCounts, evaluate
-from twoscale.exits.probe import Probe, criterion_of
+from twoscale.exits.probe import Probe, criterion_of, open_probe
 from twoscale.exits.readout import is_sequential, make_readout
 from twoscale.exits.steps import make_loops
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import LoopedModel, any_weight
 from twoscale.model.loss import cross_entropies
+
+if TYPE_CHECKING:
+    from twoscale.model.checkpoint_job import CheckpointJob
 
 OperatingPoint = tuple[str, float]  # criterion, threshold
 MIN_TIMING_SECONDS = 0.05  # of one timing of a check or a loop step
@@ -50,19 +54,13 @@ def make_criteria(exits: ExitsConfig, probe: Probe | None = None) -> dict[Operat
 def make_decoder(checkpoint: LoadedCheckpoint, exits: ExitsConfig) -> Decoder:
     """A decoder with the cache, the readout and the captured steps of the config, under full loops."""
     model, full = checkpoint.model, make_criterion("fixed", exits.max_loops)
-    how = {"replay": replays_steps(model, exits), "compile": compiles_steps(model, exits)}
-    options = DecoderOptions(kv_slots=exits.kv_slots, readout=exits.readout, **how)
-    return Decoder(model, full, exits.max_loops, checkpoint.seed, options)
+    return Decoder(model, full, exits.max_loops, checkpoint.seed, decoder_options(model, exits))
 
 
-def replays_steps(model: LoopedModel, exits: ExitsConfig) -> bool:
-    """Whether tokens that are fed one by one loop through captured steps."""
-    return exits.cuda_graphs and any_weight(model).is_cuda
-
-
-def compiles_steps(model: LoopedModel, exits: ExitsConfig) -> bool:
-    """Whether the loop steps of tokens that are fed one by one are compiled."""
-    return any_weight(model).is_cuda if exits.compile == "auto" else exits.compile
+def decoder_options(model: LoopedModel, exits: ExitsConfig) -> DecoderOptions:
+    """How tokens that are fed one by one are decoded."""
+    replay = exits.cuda_graphs and any_weight(model).is_cuda
+    return DecoderOptions(kv_slots=exits.kv_slots, readout=exits.readout, replay=replay, compile=exits.compile)
 
 
 class TextEvaluator:
@@ -231,7 +229,7 @@ def measure_check_cost(checkpoint: LoadedCheckpoint, prompts: HeldOut, exits: Ex
     model = checkpoint.model
     criterion = make_criterion("kl", 1.0)
     cache = KVCache(model.config, slots=1, like=any_weight(model))
-    loops = make_loops(model, cache, 1, exits.readout, replays_steps(model, exits), compiles_steps(model, exits))
+    loops = make_loops(model, cache, 1, decoder_options(model, exits))
     attend = cache.attend(0, position=0)
     for repeat, (prompt, sequence) in enumerate(zip(prompts.inputs, prompts.sequences, strict=True)):
         tokens = prompt[None, :1].to(checkpoint.device)
@@ -305,3 +303,14 @@ def time_tokens(
     counts = [decoder.feed(token, evaluations[i] if evaluations else None)[1] for i, token in enumerate(tokens)]
     synchronise()
     return time.perf_counter() - started, counts
+
+
+def run(job: "CheckpointJob") -> None:
+    """Latency of all criteria, and the time of a check where the job has an output for it."""
+    exits = job.config.exits
+    checkpoint, prompts = job.checkpoint(exits.dtype), job.held_out(exits.latency_repeats)
+    latency, loops = measure_latency(checkpoint, prompts, exits, open_probe(job.optional("probe"), checkpoint))
+    job.write("exit_latency", latency, "latency")
+    job.write("exit_latency_loops", loops, "latency_loops")
+    if "check_cost" in job.files:
+        job.write("check_cost", measure_check_cost(checkpoint, prompts, exits))

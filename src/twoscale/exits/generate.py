@@ -43,7 +43,7 @@ from twoscale.exits.loop_heatmap import (
 from twoscale.exits.readout import READOUTS
 from twoscale.exits.sampling import Sampling
 from twoscale.files import replacing
-from twoscale.machine import check_cuda
+from twoscale.jobs.machine import check_cuda
 from twoscale.model.published.folder import PublishedFolder
 from twoscale.model.trained_run import TrainedRun, open_published_run, open_run
 
@@ -313,7 +313,7 @@ def _add_decoding(options: argparse.ArgumentParser) -> None:
     decoding.add_argument(
         "--cuda-graphs", action=argparse.BooleanOptionalAction, default=True, help="replay captured loop steps on CUDA"
     )
-    decoding.add_argument("--compile", action="store_true", help="compile the loop steps on the CPU")
+    decoding.add_argument("--compile", action="store_true", help="compile the loop steps that are replayed on CUDA")
 
 
 def _add_display(options: argparse.ArgumentParser) -> None:

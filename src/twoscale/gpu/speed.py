@@ -11,7 +11,7 @@ from twoscale.gpu.throughput import UNTRAINED, WARM_UP
 from twoscale.model import registry
 from twoscale.training.state import restore
 from twoscale.training.trainer import Trainer, TrainingData
-from twoscale.workflow import Runs
+from twoscale.workflow.runs import Runs
 
 LEAST = 3  # iterations
 

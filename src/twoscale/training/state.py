@@ -13,12 +13,13 @@ from twoscale import tables
 from twoscale.canonical import canonical_json
 from twoscale.config import TrainConfig
 from twoscale.errors import InputError
+from twoscale.jobs import environment
 from twoscale.json import Count, checked
 from twoscale.model import checkpoints, registry
 from twoscale.model.checkpoints import Header
 from twoscale.model.interface import LoopedModel
 from twoscale.model.tensors import check_tensors
-from twoscale.training import environment, sharding
+from twoscale.training import sharding
 from twoscale.training.compilation import check_compiler, compile_blocks
 from twoscale.training.recipe import SegmentConfig, make_optimizer
 
@@ -47,7 +48,7 @@ class SegmentPaths:
 class Segment:
     """Iterations up to `until`, of the run with this identity.
 
-    `run` is its name in messages, `version` that of the code and config as in `twoscale.kept`.
+    `run` is its name in messages, `version` that of the code and config as in `twoscale.jobs.kept`.
     """
 
     until: int
@@ -65,7 +66,7 @@ class TrainingState:
     """The state of a run: model, optimizer, finished iterations, and the log of the segment so far.
 
     A row of the log is a row of the table "training" and, under "loops", the loop counts of the groups. The
-    environments are those in which the segment was trained so far, see `twoscale.training.environment`. If `sharded`,
+    environments are those in which the segment was trained so far, see `twoscale.jobs.environment`. If `sharded`,
     model and optimizer are divided over the processes, see `twoscale.training.sharding`.
     """
 

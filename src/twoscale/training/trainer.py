@@ -15,10 +15,11 @@ from twoscale import progress
 from twoscale.data.batches import HeldOut, open_held_out
 from twoscale.data.token_files import TokenShard, open_shard
 from twoscale.errors import InputError
+from twoscale.jobs import environment
 from twoscale.model import registry
 from twoscale.model.flops import exit_gate_flops
 from twoscale.model.noise import DrawnNoise
-from twoscale.training import environment, sharding
+from twoscale.training import sharding
 from twoscale.training.metrics_log import Record, SegmentView, check_tracker, ignore, monitoring
 from twoscale.training.processes import World, connected, destroy_distributed, init_distributed
 from twoscale.training.recipe import ALONE, Recipe, SegmentConfig, held_out_loss

@@ -5,7 +5,6 @@ import itertools
 import pandas as pd
 import pytest
 import torch
-from twoscale.exits.sequence_pass import Pass
 
 from tests import act
 from tests.held_out import CHECKPOINT, CHOSEN, assert_numbered
@@ -20,6 +19,7 @@ from twoscale.exits.controls import Planned
 from twoscale.exits.criteria import CRITERIA, make_criterion
 from twoscale.exits.oracle import cheapest_exits, exit_costs
 from twoscale.exits.parallel import evaluate
+from twoscale.exits.sequence_pass import Pass
 from twoscale.model.loss import cross_entropies
 from twoscale.model.noise import EvaluationNoise
 from twoscale.studies.arena import compare as arena

@@ -14,23 +14,13 @@ from twoscale.studies.rows import Comparison, Measurement
 from twoscale.training.plan import mean_flops_per_token
 
 if TYPE_CHECKING:
-    from twoscale.workflow import Runs
-
-
-def _caption(config: Config) -> dict[str, Any]:
-    return {
-        "held_out_loops": config.train.held_out_loops,
-        "tokens": config.sequences("scaling") * config.model.context_length,
-        "mean_loops": f"{config.model.mean_loops + 1:g}",
-        "dtype": config.scaling.dtype,
-    }
+    from twoscale.workflow.runs import Runs
 
 
 FIGURES = (
     Figure(
         "baselines",
         table("baselines"),
-        _caption,
         loops=lambda config: config.train.held_out_loops,
         target="baselines",
         title="Baselines: what the loops buy",
@@ -52,7 +42,7 @@ def compared(runs: "Runs") -> list[dict[str, Any]]:
     if LOOPED not in names.values():
         names = dict.fromkeys(runs.study("seeds"), LOOPED) | names
     untrained = [(UNTRAINED, run, 0) for run, name in names.items() if name == LOOPED]
-    trained = [(name, run, runs.iterations(run)[-1]) for run, name in names.items()]
+    trained = [(name, run, runs.paths.iterations(run)[-1]) for run, name in names.items()]
     return [_model(runs[run], name, run, iteration) for name, run, iteration in trained + untrained]
 
 
@@ -97,10 +87,10 @@ def _at_held_out_loops(config: Config) -> ScalingConfig:
 JOBS = (
     Measurement(
         name="measure_baseline",
-        function="twoscale.studies.baselines.measure.run",
+        function="twoscale.exits.fixed_loops.run",
         outputs={"quality": QUALITY},
         tables=["scaling_quality"],
-        config=lambda runs: runs.slice(
+        config=lambda runs: runs.params.slice(
             "seed", "device", "model", scaling=_at_held_out_loops, sequences=lambda config: config.sequences("scaling")
         ),
         dtype="scaling",
@@ -112,7 +102,7 @@ JOBS = (
         inputs=lambda runs: {"quality": _files(runs)},
         outputs={"baselines": "results/{selected}/tables/baselines.parquet", "page": "results/baselines.md"},
         tables=["baselines"],
-        config=lambda runs: runs.slice(
+        config=lambda runs: runs.params.slice(
             *("run", "seed"), compared=lambda config: compared(runs), page=lambda config: _page(runs)
         ),
         target="baselines",

@@ -12,8 +12,8 @@ from twoscale.analysis.findings import FAILS, HOLDS, OPEN
 from twoscale.studies.calibration.risk_control import betting, fixed_sequence, hoeffding_bentkus
 
 if TYPE_CHECKING:
+    from twoscale.jobs.study_job import StudyJob
     from twoscale.studies.calibration.config import PromisesConfig
-    from twoscale.study_job import StudyJob
 
 NO_THRESHOLD = "no threshold"
 MEASURED = ("loss", "loss_low", "loss_high", "unclipped", "saved", "saved_low", "saved_high")  # columns of the report
@@ -65,9 +65,10 @@ def _promised(runs: pd.DataFrame, promises: "PromisesConfig", max_loops: int, se
         for epsilon in epsilons:
             bound = min(promises.clip * epsilon, LARGEST[promise])
             clipped = units.assign(clipped=units["loss"].clip(0, bound))
-            place, p_value = _choose(clipped[clipped["part"] == "calibration"], epsilon, bound, promises)
+            chooses = clipped[clipped["part"] == "calibration"]
+            place, p_value = _choose(chooses, epsilon, bound, promises)
             known = {"promise": promise, "epsilon": epsilon, "delta": promises.delta, "place": place}
-            known |= {"p_value": p_value, "units": _count(clipped, "calibration")}
+            known |= {"p_value": p_value, "units": chooses["place"].eq(0).sum()}
             yield known | _report(clipped[clipped["part"] == "report"], place, epsilon, max_loops, seed)
 
 
@@ -82,11 +83,6 @@ def unit_losses(runs: pd.DataFrame, promise: str, unit: str) -> pd.DataFrame:
     totals = pd.concat([runs[keys], sums], axis="columns").groupby(keys).sum()
     means = totals[["loss", "evaluations"]].div(totals["tokens"], axis="index")
     return means.assign(tokens=totals["tokens"]).reset_index()
-
-
-def _count(units: pd.DataFrame, part: str) -> int:
-    """Units of a part at each place."""
-    return int(((units["part"] == part) & (units["place"] == 0)).sum())
 
 
 def _choose(units: pd.DataFrame, epsilon: float, bound: float, promises: "PromisesConfig") -> tuple[int, float]:

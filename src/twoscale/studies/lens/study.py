@@ -1,31 +1,16 @@
 """Figures and jobs of the study."""
 
-from typing import Any
-
+from twoscale.analysis.costs import Cost
 from twoscale.config.sections import Config
-from twoscale.figures.catalogue import Figure, after_training, group_names, table
+from twoscale.figures.catalogue import Figure, table
+from twoscale.model.flops import flops_per_token
 from twoscale.studies.lens.steps import other_loops, steps_of
 from twoscale.studies.rows import Measurement
-
-
-def _caption(config: Config) -> dict[str, Any]:
-    return {
-        "after": after_training(config),
-        "groups": group_names(config),
-        "tokens": config.sequences("lens") * config.model.context_length,
-        "last": steps_of(config)[-1],
-        "other_loops": other_loops(config),
-        "mean_loops": f"{config.model.mean_loops:g}",
-        "typical_loops": config.model.typical_loops,
-        "dtype": config.lens.dtype,
-    }
-
 
 FIGURES = (
     Figure(
         "lens",
         table("lens"),
-        _caption,
         title="Lens: through the loops",
         loops=lambda config: steps_of(config)[-1],
         values=lambda config: {"mean_loops": config.model.mean_loops, "typical_loops": config.model.typical_loops},
@@ -34,15 +19,27 @@ FIGURES = (
 )
 
 
+def _cost(run: Config) -> Cost:
+    """The loop steps of each group, and for each decoded k the layers after it, at most."""
+    model, steps, other = run.model, steps_of(run), other_loops(run)
+    total = 0.0
+    for group in range(len(model.groups)):
+        after = len(model.groups) - group - 1
+        total += flops_per_token(model, [other] * group + [steps[-1]] + [0] * after).forward
+        total += len(steps) * flops_per_token(model, [0] * (group + 1) + [other] * after).forward
+    return Cost(model.context_length * run.sequences("lens") * total)
+
+
 JOBS = (
     Measurement(
         name="measure_lens",
         function="twoscale.studies.lens.measure.run",
         outputs={"lens": "results/{run}/tables/lens.parquet"},
         tables=["lens"],
-        config=lambda runs: runs.slice(
+        config=lambda runs: runs.params.slice(
             "run", "seed", "device", "model", "lens", sequences=lambda config: config.sequences("lens")
         ),
         dtype="lens",
+        cost=_cost,
     ),
 )

@@ -15,12 +15,12 @@ from twoscale.config import ConfigSlice
 from twoscale.data.batches import HeldOut
 from twoscale.exits.batched import BatchedDecoder, BatchOptions, Request, given_texts
 from twoscale.exits.benchmark import Row, available_cpus, make_criteria, turns
-from twoscale.exits.probe import Probe
+from twoscale.exits.probe import Probe, open_probe
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import any_weight
 
 if TYPE_CHECKING:
-    from twoscale.exits.checkpoint_job import CheckpointJob
+    from twoscale.model.checkpoint_job import CheckpointJob
 
 HIGH_QUANTILE = 0.95
 
@@ -30,7 +30,7 @@ def run(job: "CheckpointJob") -> None:
     config = job.config
     torch.set_num_threads(config.throughput.cpu_threads)
     checkpoint, text = job.checkpoint(config.exits.dtype), job.held_out(config.throughput.sequences[-1])
-    measured = measure_throughput(checkpoint, text, config, job.probe(checkpoint))
+    measured = measure_throughput(checkpoint, text, config, open_probe(job.optional("probe"), checkpoint))
     for name, rows in zip(("throughput", "throughput_loops"), measured, strict=True):
         job.write(name, rows)
 

@@ -1,4 +1,4 @@
-"""What the function of a study's job gets: its config and files, and how to read and write tables."""
+"""The argument of the function of a job: its config and files, and how to read and write tables."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -24,6 +24,10 @@ class StudyJob:
         """The only file of this name."""
         (path,) = self.files[name]
         return path
+
+    def optional(self, name: str) -> Path | None:
+        """The only file of this name, if the job has one."""
+        return self.file(name) if self.files.get(name) else None
 
     def read(self, table: str, name: str | None = None) -> "pd.DataFrame":
         """A table from the only file of this name; by default the name of the table."""

@@ -1,6 +1,6 @@
 """Tables of recorded states: those that `trajectories.extract` writes, for states of any model.
 
-`StateTables` writes them batch by batch, so memory is that of one batch. `twoscale.dynamics.recorder` records a
+`StateTables` writes them batch by batch, so memory is that of one batch. `twoscale.recorder.recorder` records a
 PyTorch module into it, `measure_saved` reads states that were saved elsewhere.
 """
 

@@ -1,11 +1,10 @@
-"""What the function of a measurement gets besides files and tables: the checkpoint, held-out text and the probe."""
+"""The argument of the function of a measurement: files and tables, the checkpoint and held-out text."""
 
 from dataclasses import dataclass
 
 from twoscale.data.batches import HeldOut, open_held_out
-from twoscale.exits.probe import Probe, open_probe
+from twoscale.jobs.study_job import StudyJob
 from twoscale.model.checkpoints import LoadedCheckpoint, open_checkpoint
-from twoscale.study_job import StudyJob
 
 
 @dataclass(frozen=True)
@@ -21,7 +20,3 @@ class CheckpointJob(StudyJob):
     def held_out(self, sequences: int) -> HeldOut:
         """So many sequences of held-out text."""
         return open_held_out(self.file("val"), self.file("metadata"), self.config.model, sequences)
-
-    def probe(self, checkpoint: LoadedCheckpoint) -> Probe | None:
-        """The fitted probe for the criterion `probe`, if the job has one."""
-        return open_probe(self.file("probe") if self.files.get("probe") else None, checkpoint)

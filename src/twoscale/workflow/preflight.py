@@ -3,15 +3,18 @@
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twoscale.config import FILE_SOURCES, Config
 from twoscale.data.source_files import find_files
 from twoscale.errors import InputError
-from twoscale.machine import check_cuda, check_disk
+from twoscale.jobs.machine import check_cuda, check_disk
 from twoscale.model.flops import BYTES, parameters
 from twoscale.training.plan import PUBLISHED_BYTES, SEGMENT_STATES, states_bytes
-from twoscale.workflow import Runs, repository_name
+from twoscale.workflow.paths import repository_name
+
+if TYPE_CHECKING:
+    from twoscale.workflow.runs import Runs
 
 TRAINING = ("train_segment", "train_segment_last")
 TOKEN_BYTES = 2
@@ -26,7 +29,7 @@ class PlannedJob(NamedTuple):
 
 
 def check(
-    runs: Runs,
+    runs: "Runs",
     jobs: Iterable[PlannedJob],
     here: bool = True,
     installed: bool = True,
@@ -59,7 +62,7 @@ def check_text(config: Config) -> None:
         find_files(Path(config.data.path), config.data.source)
 
 
-def _check_nodes(runs: Runs, jobs: list[PlannedJob], slurm: bool, container: bool) -> None:
+def _check_nodes(runs: "Runs", jobs: list[PlannedJob], slurm: bool, container: bool) -> None:
     """Refuse training on several nodes where there is no srun to start it there: without SLURM, and in a container."""
     nodes = max((_config(runs, job).train.nodes for job in jobs if job.rule in TRAINING), default=1)
     if nodes > 1 and not slurm:
@@ -74,9 +77,9 @@ def _check_nodes(runs: Runs, jobs: list[PlannedJob], slurm: bool, container: boo
         )
 
 
-def _check_devices(runs: Runs, jobs: list[PlannedJob], installed: bool) -> None:
+def _check_devices(runs: "Runs", jobs: list[PlannedJob], installed: bool) -> None:
     needed = [
-        runs.training_gpus(job.wildcards) if job.rule in TRAINING else runs.gpus(job.wildcards)
+        runs.resources.training_gpus(job.wildcards) if job.rule in TRAINING else runs.resources.gpus(job.wildcards)
         for job in jobs
         if job.uses_torch
     ]
@@ -84,7 +87,7 @@ def _check_devices(runs: Runs, jobs: list[PlannedJob], installed: bool) -> None:
         check_cuda("config key compute.device", max(needed), installed)
 
 
-def disk_bytes(runs: Runs, jobs: Iterable[PlannedJob]) -> int:
+def disk_bytes(runs: "Runs", jobs: Iterable[PlannedJob]) -> int:
     """Bytes that the jobs are certain to put on disk: weights, moments, partial states, tokens.
 
     Text and tables are left out, whose size on disk is not known before.
@@ -110,12 +113,12 @@ def _run_bytes(config: Config, planned: Counter) -> int:
     )
 
 
-def _run(runs: Runs, job: PlannedJob) -> str:
+def _run(runs: "Runs", job: PlannedJob) -> str:
     """The run that a job belongs to; for the download of a model, one that measures it."""
     model = getattr(job.wildcards, "model", None)
     published = (run for run in runs if runs[run].model.repository and repository_name(runs[run].model) == model)
     return getattr(job.wildcards, "run", None) or next(published, runs.selected)
 
 
-def _config(runs: Runs, job: PlannedJob) -> Config:
+def _config(runs: "Runs", job: PlannedJob) -> Config:
     return runs[_run(runs, job)]

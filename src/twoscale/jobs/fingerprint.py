@@ -24,8 +24,9 @@ EXCLUDED = frozenset(
     f"twoscale.{name}"
     for name in (
         *("config", "config.identity", "config.loading", "config.messages", "config.reference", "config.sections"),
-        *("tables", "command", "errors", "files", "fingerprint", "kept", "launch", "machine", "progress", "workflow"),
-        *("training.environment", "training.metrics_log"),
+        *("tables", "errors", "files", "progress", "training.metrics_log"),
+        *("jobs.command", "jobs.environment", "jobs.fingerprint", "jobs.kept", "jobs.launch", "jobs.machine"),
+        "jobs.study_job",
     )
 )
 

@@ -15,12 +15,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from twoscale import kept
 from twoscale.config import ConfigSlice
 from twoscale.errors import InputError
 from twoscale.files import DISK_ERRORS
-from twoscale.machine import check_cuda
-from twoscale.training import environment
+from twoscale.jobs import environment, kept
+from twoscale.jobs.machine import check_cuda
 
 
 def parser(
@@ -39,7 +38,7 @@ def parser(
         optional: Names of files that not every job has; `arguments.NAME` is a `Path`, or None.
         config: Parses the JSON of ``--config``.
 
-    The rules pass every named input and output as ``--NAME PATH ...``, see `twoscale.workflow.file_options`.
+    The rules pass every named input and output as ``--NAME PATH ...``, see `twoscale.workflow.params.file_options`.
     """
     options = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--config", type=config, required=True, help="config of the job, as JSON")
@@ -78,7 +77,7 @@ def _option(name: str) -> str:
 def run(main: Callable[[argparse.Namespace], None], parser: argparse.ArgumentParser) -> None:
     """Run `main` on the parsed arguments; wrong input or a lack of the machine is one sentence, exit status 1.
 
-    With ``--kept`` an earlier result of the same job is restored instead, see `twoscale.kept`.
+    With ``--kept`` an earlier result of the same job is restored instead, see `twoscale.jobs.kept`.
     """
     try:
         arguments = parser.parse_args()
