@@ -181,7 +181,8 @@ def _summarise(aggregation: _Aggregation, file: pq.ParquetFile) -> pd.DataFrame:
     for name in aggregation.constants:
         labels[name] = _column(file, name).to_numpy()[order[[0, *starts]]]
     frames = []
-    for measure in aggregation.measures or _measures(file):
+    measured = [field.name for field in file.schema_arrow if field.type == pa.float32()]
+    for measure in aggregation.measures or measured:
         values = _column(file, measure).to_numpy()[order]
         statistics = pd.DataFrame([aggregation.reduce(cell) for cell in np.split(values, starts)])
         frames.append(pd.concat([labels.assign(measure=measure), statistics], axis="columns"))
@@ -226,11 +227,6 @@ def _mean(values: np.ndarray) -> dict[str, float]:
     known = values[~np.isnan(values)]
     mean = known.mean(dtype=np.float64) if known.size else np.nan
     return {"mean": mean, "count": known.size, "nulls": values.size - known.size}
-
-
-def _measures(file: pq.ParquetFile) -> list[str]:
-    """The measures of a table with one row per token: its float32 columns."""
-    return [field.name for field in file.schema_arrow if field.type == pa.float32()]
 
 
 def _column(file: pq.ParquetFile, name: str) -> pa.ChunkedArray:

@@ -71,11 +71,10 @@ def summarise_quality(quality: pd.DataFrame, exit_loops: pd.DataFrame, max_loops
     measured = quality.join(mean_evaluations(exit_loops, keys), on=keys)
     full = measured[(measured["criterion"] == "fixed") & (measured["threshold"] == max_loops)]
     measured["change"] = measured["ce"] - measured["sequence"].map(full.set_index("sequence")["ce"])
-    by_point = measured.groupby(OPERATING_POINT, sort=False)
-    means = pd.DataFrame({column: weighted(by_point, column) for column in ("ce", "change", "loops")})
-    bounds = mean_intervals(by_point, "change").add(means["ce"] - means["change"], axis="index")
-    summary = means.drop(columns="change").join(bounds).assign(ppl=np.exp(means["ce"]))
-    return summary.reset_index()
+    loops = weighted(measured.groupby(OPERATING_POINT, sort=False), "loops")
+    bounds = pd.DataFrame(with_bounds(measured, OPERATING_POINT, "ce", "change"))
+    summary = bounds.rename(columns={"ce_low": "low", "ce_high": "high"}).assign(loops=loops, ppl=np.exp(bounds["ce"]))
+    return summary.reset_index()[[*OPERATING_POINT, "ce", "loops", "low", "high", "ppl"]]
 
 
 def random_exits(controls: pd.DataFrame) -> pd.DataFrame:
@@ -106,17 +105,16 @@ def summarise_scaling(paths: Iterable[str | Path], run: str, seed: int) -> pd.Da
     rows = pd.concat([tables.read("scaling_quality", path) for path in paths])
     full = rows[rows["loops"] == rows["loops"].max()].set_index(["iteration", "sequence"])["ce"]
     rows = rows.join(full.rename("full"), on=["iteration", "sequence"])
-    by_point = rows.assign(excess=rows["ce"] - rows["full"]).groupby(["iteration", "loops"])
-    columns = {"tokens": by_point["tokens"].sum()}
-    for name in ("ce", "excess"):
-        bounds = mean_intervals(by_point, name, seed)
-        columns |= {name: weighted(by_point, name), f"{name}_low": bounds["low"], f"{name}_high": bounds["high"]}
+    point = ["iteration", "loops"]
+    rows = rows.assign(excess=rows["ce"] - rows["full"]).sort_values(point, kind="stable")
+    columns = {"tokens": rows.groupby(point)["tokens"].sum()}
+    columns |= with_bounds(rows, point, "ce", "ce", seed) | with_bounds(rows, point, "excess", "excess", seed)
     columns |= {name.replace("ce", "ppl"): np.exp(columns[name]) for name in ("ce", "ce_low", "ce_high")}
     scaling = pd.DataFrame(columns).reset_index().assign(run=run)
     return scaling[list(tables.columns("scaling"))]
 
 
-def with_bounds(rows: pd.DataFrame, keys: list[str], name: str, varied: str, seed: int) -> dict[str, pd.Series]:
+def with_bounds(rows: pd.DataFrame, keys: list[str], name: str, varied: str, seed: int = 0) -> dict[str, pd.Series]:
     """The mean over tokens of a column per point of `keys`, and bounds over documents with _low and _high.
 
     The bounds are those of the mean of the column `varied`, moved to the mean of the other one.

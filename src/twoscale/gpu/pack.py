@@ -58,7 +58,10 @@ def make(folder: Path, preset: str, configfiles: Sequence[Path], python: str) ->
     _call("snakemake", "--cores", "all", "--configfile", str(folder / CONFIG), "--", *files)
     _download_wheels(folder / WHEELS, python)
     for file in files:
-        _compress(Path(file), folder / FILES / f"{file}.xz")
+        packed = folder / FILES / f"{file}.xz"
+        packed.parent.mkdir(parents=True, exist_ok=True)
+        with Path(file).open("rb") as source, lzma.open(packed, "wb") as target:
+            shutil.copyfileobj(source, target)
     shutil.copy(PROJECT / "scripts" / "pack.sh", folder)
     facts = {**snapshot.checkout(PROJECT), "python": python, "code": code_digest(PROJECT)}
     (folder / MANIFEST).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
@@ -123,12 +126,6 @@ def _call(module: str, *arguments: str) -> None:
     status = subprocess.run([sys.executable, "-m", module, *arguments], check=False).returncode
     if status:
         raise InputError(f"python -m {module}: found exit status {status}, expected 0; its messages are above.")
-
-
-def _compress(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with source.open("rb") as file, lzma.open(target, "wb") as packed:
-        shutil.copyfileobj(file, packed)
 
 
 def _checked_size(folder: Path) -> int:

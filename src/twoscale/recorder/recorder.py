@@ -13,6 +13,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
@@ -196,7 +197,7 @@ class Recorder:
             for label, loop in self._loops.items():
                 # x^0 first: a module's input comes before its output
                 for source, receive in ((loop.start, self._receive_initial), (loop.output, self._receive_step)):
-                    handle = source.hook(find_module(self.model, source.module), _for_group(label, receive))
+                    handle = source.hook(find_module(self.model, source.module), partial(receive, label))
                     stack.callback(handle.remove)
             stack.callback(self.model.register_forward_pre_hook(self._begin, with_kwargs=True).remove)
             stack.callback(self.model.register_forward_hook(self._end).remove)
@@ -214,7 +215,8 @@ class Recorder:
     def _begin(self, model: nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> None:
         tokens = self._argument(self.tokens, model, args, kwargs)
         if self.tokens is None:
-            tokens = next((tensor for tensor in tensors((args, kwargs)) if _is_tokens(tensor)), None)
+            integers = (tensor for tensor in tensors((args, kwargs)) if tensor.dtype in (torch.int64, torch.int32))
+            tokens = next((tensor for tensor in integers if tensor.dim() == 2), None)
         mask = self._argument(self.mask, model, args, kwargs)
         self._pass = _Pass(_host(tokens), None if mask is None else _host(mask).bool())
 
@@ -264,10 +266,6 @@ class Recorder:
         return losses
 
 
-def _for_group(label: str, receive: Callable[[str, Tensor], None]) -> Callable[[Tensor], None]:
-    return lambda tensor: receive(label, tensor)
-
-
 def find_module(model: nn.Module, module: Module) -> nn.Module:
     """The module at a dotted path in `model`, or the module itself."""
     if isinstance(module, nn.Module):
@@ -300,10 +298,6 @@ def first_tensor(value: Any, what: str) -> Tensor:
         if tensor.is_floating_point():
             return tensor
     raise InputError(f"{what}: found no floating-point tensor, expected the state.")
-
-
-def _is_tokens(tensor: Tensor) -> bool:
-    return tensor.dtype in (torch.int64, torch.int32) and tensor.dim() == 2
 
 
 def _state(label: str, state: Any) -> Tensor:

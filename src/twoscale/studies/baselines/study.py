@@ -87,7 +87,7 @@ def _at_held_out_loops(config: Config) -> ScalingConfig:
 JOBS = (
     Measurement(
         name="measure_baseline",
-        function="twoscale.studies.baselines.measure.run",
+        function="twoscale.exits.fixed_loops.run",
         outputs={"quality": QUALITY},
         tables=["scaling_quality"],
         config=lambda runs: runs.params.slice(

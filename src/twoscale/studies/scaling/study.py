@@ -20,7 +20,7 @@ CHECKPOINT = "results/{run}/scaling/iteration_{iteration}.parquet"
 JOBS = (
     Measurement(
         name="measure_scaling",
-        function="twoscale.studies.scaling.measure.run",
+        function="twoscale.exits.fixed_loops.run",
         outputs={"quality": CHECKPOINT},
         tables=["scaling_quality"],
         config=lambda runs: runs.params.slice(
