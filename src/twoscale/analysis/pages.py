@@ -102,6 +102,13 @@ def runtimes(benchmarks: Iterable[Path]) -> pd.DataFrame:
     return table.sort_values("total_s", ascending=False).reset_index()
 
 
+def runtimes_page(job: "StudyJob") -> None:
+    """The job of the workflow: time and memory of each rule of a run, from files that no rule declares as outputs."""
+    run = job.config.run
+    files = (job.file("page").parents[1] / run / "benchmarks").glob("*.tsv")
+    job.write_text("page", sortable(runtimes(files), f"Runtime and memory per rule of the run {run}"))
+
+
 def _job(path: Path) -> dict[str, object]:
     name = path.name.partition(".")[0]
     rule, _, iteration = name.rpartition("_")

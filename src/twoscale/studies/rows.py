@@ -109,14 +109,21 @@ class Comparison(Job):
     """A job without torch that reads tables.
 
     Attributes:
-        target: Target rule that needs its page.
+        target: Target rule that needs its page, or its last output.
+        modules: Dotted names of modules that the function imports by name.
         report: Category and label of its page in Snakemake's report; empty if the report does not have it.
         caption_file: Caption of the page in the project; by default that of the study.
     """
 
     target: str = ""
+    modules: Callable[["Runs"], Sequence[str]] = lambda runs: ()
     report: tuple[str, ...] = ()
     caption_file: str = ""
+
+    @property
+    def shown(self) -> str:
+        """The page, or the last output."""
+        return self.outputs.get("page", [*self.outputs.values()][-1])
 
     @property
     def caption(self) -> str:

@@ -41,7 +41,7 @@ def _checkpoints(runs: "Runs") -> Callable:
 def _training_tokens(runs: "Runs") -> Callable:
     """Input function: the ids that the run trains on; empty for a published model."""
     file = runs.paths.data_file("train.bin")
-    return lambda wildcards: [] if is_published(runs.of(wildcards)[1]) else file(wildcards)
+    return lambda wildcards: [] if runs.of(wildcards)[1].model.source == "published" else file(wildcards)
 
 
 def _cost(run: Config) -> Cost:
