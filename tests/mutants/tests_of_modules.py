@@ -25,7 +25,6 @@ CORE = {
     "exits/oracle": ["fixed_loops", "probe"],
     "exits/probe": ["probe"],
     "exits/probe_fit": ["probe"],
-    "exits/sequence_pass": ["lens", "regret"],
     "dynamics/vectors": ["measures", "criteria"],
     "dynamics/measures": ["measures"],
     "dynamics/trajectories": ["trajectories"],
