@@ -50,7 +50,7 @@ test: env
 	$(PYTEST) -n 2 --dist worksteal
 
 test-runs: env
-	$(PYTEST) -n 2 --dist worksteal -m runs
+	$(PYTEST) -n 2 --dist worksteal -m 'runs and not long'
 
 test-long: env
 	$(BIN)/python -m pytest -m long

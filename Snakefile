@@ -10,8 +10,8 @@ snakemake snapshot              figures, claims and tables of the run in one fol
 snakemake release               the trained model as a folder that the transformers library loads
 snakemake rocrate               the run as an RO-Crate: code, config, results, and the jobs that made them
 snakemake --config release=DIR  figures and claims from the tables of such a folder, or of one at an address
-snakemake controls              the model beside models without loops, and what the loops buy
-snakemake starts                the model from several starts of the projection, and the angles that follow
+snakemake baselines             the looped model compared with models without loops
+snakemake adapter_init          the model under several adapter initialisations, and the angles that follow
 snakemake -n                    what would be done
 """
 
@@ -49,7 +49,7 @@ wildcard_constraints:
     iteration=r"\d{6}",
 
 
-constrain_stored_outputs()
+snakefile.constrain_stored_outputs(workflow)
 
 
 # two jobs that need the GPU of one machine take turns; a cluster gives each job its own GPU
@@ -60,4 +60,4 @@ resource_scopes:
 rule all:
     default_target: True
     input:
-        runs.results,
+        runs.report.results,

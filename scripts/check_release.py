@@ -10,11 +10,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from twoscale import command
 from twoscale.analysis import release_check, snapshot
 from twoscale.analysis.release import Release
 from twoscale.config import DownloadConfig
 from twoscale.escaping import neutralise
+from twoscale.jobs import command
 from twoscale.model.checkpoints import read_header
 
 

@@ -2,8 +2,8 @@
 
 import sys
 
-from twoscale import command
-from twoscale.study_job import StudyJob
+from twoscale.jobs import command
+from twoscale.jobs.study_job import StudyJob
 
 if __name__ == "__main__":
     compare = command.function(sys.argv.pop(1))

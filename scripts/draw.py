@@ -3,8 +3,8 @@
 import sys
 from functools import partial
 
-from twoscale import command
 from twoscale.figures import drawing, style
+from twoscale.jobs import command
 
 
 def main(module, arguments):

@@ -2,14 +2,14 @@
 
 import json
 
-from twoscale import command, tables
+from twoscale import tables
 from twoscale.analysis import citation
 from twoscale.config import PROJECT
 from twoscale.data.tokenizer import load_tokenizer
 from twoscale.export import model_card
 from twoscale.export.folder import write_release
+from twoscale.jobs import command, environment
 from twoscale.model.checkpoints import CHECKPOINT
-from twoscale.training import environment
 
 
 def main(arguments) -> None:

@@ -1,7 +1,8 @@
 """Rule fetch_gpt2: download GPT-2's tokenizer once, so that later jobs need no network."""
 
-from twoscale import command, files
+from twoscale import files
 from twoscale.data import gpt2
+from twoscale.jobs import command
 
 
 def main(arguments) -> None:

@@ -1,8 +1,8 @@
 """Rule fetch_model: download a published model at one commit, so that no later job needs the network; resumes."""
 
-from twoscale import command
 from twoscale.config import ConfigSlice
 from twoscale.data.model_files import fetch_model
+from twoscale.jobs import command
 
 
 def main(arguments) -> None:

@@ -3,8 +3,8 @@
 python scripts/generate.py --run demo --prompt "The loop" --criterion acceleration --tau 1e-3
 """
 
-from twoscale import command
 from twoscale.exits.generate import main, parser
+from twoscale.jobs import command
 
 if __name__ == "__main__":
     command.run(main, parser())

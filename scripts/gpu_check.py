@@ -8,8 +8,8 @@ from twoscale.gpu.packages import CHECK, missing_packages
 
 
 def main() -> None:
-    from twoscale import command
     from twoscale.gpu.check import SECTIONS, Options, check
+    from twoscale.jobs import command
 
     def run(arguments: argparse.Namespace) -> None:
         given = {name: tuple(value) if isinstance(value, list) else value for name, value in vars(arguments).items()}

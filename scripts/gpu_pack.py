@@ -10,8 +10,8 @@ PACKAGES = CHECK | {name: name for name in ("pandas", "seaborn", "snakemake", "t
 
 
 def main() -> None:
-    from twoscale import command
     from twoscale.gpu import archive, pack, session, status
+    from twoscale.jobs import command
 
     actions = {
         "make": lambda o: pack.make(o.folder, o.preset, o.configfile, o.python),

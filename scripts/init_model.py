@@ -2,8 +2,8 @@
 
 import json
 
-from twoscale import command
 from twoscale.data.token_files import read_digest
+from twoscale.jobs import command
 from twoscale.model.checkpoints import save_untrained
 
 

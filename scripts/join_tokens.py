@@ -2,9 +2,9 @@
 
 import sys
 
-from twoscale import command
 from twoscale.data.shards import join_tokens
 from twoscale.data.token_files import TokenShard
+from twoscale.jobs import command
 
 
 def main(arguments) -> None:

@@ -1,8 +1,9 @@
 """Rule judge_claims: a verdict on each claim of the paper, as a table and as a page."""
 
-from twoscale import command, tables
+from twoscale import tables
 from twoscale.analysis import claims, claims_page, evidence
 from twoscale.files import replacing
+from twoscale.jobs import command
 
 
 def main(arguments) -> None:

@@ -9,10 +9,11 @@ import argparse
 import json
 from pathlib import Path
 
-from twoscale import command, tables
+from twoscale import tables
 from twoscale.analysis import release, snapshot
 from twoscale.errors import InputError
-from twoscale.figures.catalogue import FIGURES, snapshot_figures
+from twoscale.figures.catalogue import figures, snapshot_figures
+from twoscale.jobs import command
 
 MOST_BYTES = 4_000_000
 
@@ -22,10 +23,10 @@ def main(arguments) -> None:
     if not manifest.is_file():
         raise InputError(f"{manifest}: found no such file, expected the one that `snakemake snapshot` writes.")
     run = json.loads(manifest.read_text(encoding="utf-8"))["run"]
-    figures = snapshot_figures(FIGURES)
-    files = {f"{run}/{file}" for figure in figures for file in figure.inputs.values()}
+    drawn = snapshot_figures(figures())
+    files = {f"{run}/{file}" for figure in drawn for file in figure.inputs.values()}
     judged = {f"{run}/tables/{table}.parquet" for table in ("claims", *tables.CLAIM_TABLES.values())}
-    names = {"claims.md", *(f"{figure.name}.svg" for figure in figures)} | files | judged
+    names = {"claims.md", *(f"{figure.name}.svg" for figure in drawn)} | files | judged
     snapshot.excerpt(arguments.snapshot, arguments.folder, sorted(names), MOST_BYTES)
 
 

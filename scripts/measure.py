@@ -4,8 +4,8 @@ import sys
 
 import torch
 
-from twoscale import command
-from twoscale.exits.checkpoint_job import CheckpointJob
+from twoscale.jobs import command
+from twoscale.model.checkpoint_job import CheckpointJob
 
 if __name__ == "__main__":
     measure = command.function(sys.argv.pop(1))

@@ -10,10 +10,10 @@ safetensors file.
 import argparse
 from pathlib import Path
 
-from twoscale import command
-from twoscale.dynamics.recorded import measure_saved
 from twoscale.errors import InputError
-from twoscale.recorded_run import draw_run
+from twoscale.jobs import command
+from twoscale.recorder.recorded import measure_saved
+from twoscale.recorder.run import draw_run
 
 
 def main(arguments) -> None:

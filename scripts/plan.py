@@ -7,9 +7,10 @@ the sustained rates of the options; the default ones depend on compute.device an
 import argparse
 from pathlib import Path
 
-from twoscale import command, config
+from twoscale import config
+from twoscale.jobs import command
 from twoscale.model.published.layer import folder_layer
-from twoscale.training import plan as plans
+from twoscale.workflow import plan as plans
 
 RATES = {"tflops": "tera-FLOP/s of training", "analysis-tflops": "tera-FLOP/s of analyses", "bandwidth": "GB/s"}
 

@@ -3,10 +3,10 @@
 from functools import partial
 from pathlib import Path
 
-from twoscale import command
 from twoscale.config import ConfigSlice, TextQuota
 from twoscale.data.ingestion import Collection, count_characters, prepare_text
 from twoscale.data.tokenizer import count_tokens, load_gpt2
+from twoscale.jobs import command
 
 
 def main(arguments) -> None:

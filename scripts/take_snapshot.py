@@ -1,8 +1,9 @@
 """Rule take_snapshot: figures, claims and tables of a run in one folder, with a manifest of what they come from."""
 
-from twoscale import command, machine, tables
+from twoscale import tables
 from twoscale.analysis import snapshot
 from twoscale.config import PROJECT
+from twoscale.jobs import command, machine
 
 
 def main(arguments) -> None:

@@ -1,9 +1,9 @@
 """Rule tokenize_text: write the documents of a text shard as ids, training and held-out documents in separate files."""
 
-from twoscale import command
 from twoscale.data.shards import tokenize_text
 from twoscale.data.token_files import TokenShard
 from twoscale.data.tokenizer import load_tokenizer
+from twoscale.jobs import command
 
 
 def main(arguments) -> None:

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import torch
 
-from twoscale import command
 from twoscale.config import ConfigSlice
 from twoscale.data.token_files import TokenShard, read_digest
-from twoscale.training.trainer import Segment, SegmentPaths, TrainingData, train_segment
+from twoscale.jobs import command
+from twoscale.training.state import Segment, SegmentPaths
+from twoscale.training.trainer import TrainingData, train_segment
 
 
 def main(arguments) -> None:

@@ -1,8 +1,9 @@
 """Rule train_tokenizer: train a BPE tokenizer on the training documents."""
 
-from twoscale import command, files
+from twoscale import files
 from twoscale.data.text import training_texts
 from twoscale.data.tokenizer import train_bpe
+from twoscale.jobs import command
 
 
 def main(arguments) -> None:

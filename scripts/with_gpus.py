@@ -2,8 +2,8 @@
 
 import sys
 
-from twoscale import gpu_lease
 from twoscale.errors import InputError
+from twoscale.jobs import gpu_lease
 
 if __name__ == "__main__":
     # no parser, because the options of the command, and a `--` among them, must pass unchanged

@@ -6,7 +6,7 @@ Processes, CPUs and GPUs are those of each node.
 import sys
 
 from twoscale.errors import InputError
-from twoscale.launch import Share, run_on_nodes
+from twoscale.jobs.launch import Share, run_on_nodes
 
 if __name__ == "__main__":
     # no parser, because the options of the script must pass unchanged

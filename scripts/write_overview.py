@@ -2,9 +2,10 @@
 
 import json
 
-from twoscale import command, tables
+from twoscale import tables
 from twoscale.analysis import overview, pages
 from twoscale.files import replacing
+from twoscale.jobs import command
 
 
 def measured(shown, arguments):

@@ -1,8 +1,8 @@
 """Rule write_rocrate: the run as an RO-Crate, with its code, config, results, and the jobs that made them."""
 
-from twoscale import command
 from twoscale.analysis import crate
 from twoscale.config import PROJECT
+from twoscale.jobs import command
 
 
 def main(arguments) -> None:

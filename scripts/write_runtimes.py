@@ -1,8 +1,8 @@
 """Rule write_runtimes: time and memory of each rule of a run, from Snakemake's benchmark files, as a web page."""
 
-from twoscale import command
 from twoscale.analysis import pages
 from twoscale.files import replacing
+from twoscale.jobs import command
 
 
 def main(arguments) -> None:

@@ -1,8 +1,9 @@
 """Rule write_table_page: one table as a web page for the report, with the meaning of its columns."""
 
-from twoscale import command, tables
+from twoscale import tables
 from twoscale.analysis import pages
 from twoscale.files import replacing
+from twoscale.jobs import command
 
 NOT_SHOWN = ["run", "statement", "where"]  # the same in many rows; the page of the claims has them
 

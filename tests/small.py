@@ -19,7 +19,7 @@ from twoscale.errors import InputError
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import LoopedModel
 from twoscale.studies.rows import Job
-from twoscale.workflow import Runs
+from twoscale.workflow.runs import Runs
 
 ROOT = Path(__file__).parents[1]
 PRESETS = ROOT / "workflow" / "presets"

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from twoscale import tables
-from twoscale.dynamics.recorded import table_path
-from twoscale.dynamics.recorder import Input, Loop, Output, Recorder
-from twoscale.recorded_run import draw_run
+from twoscale.recorder.recorded import table_path
+from twoscale.recorder.recorder import Input, Loop, Output, Recorder
+from twoscale.recorder.run import draw_run
 
 transformers = pytest.importorskip("transformers", reason="needs transformers: make test-recorder")
 if not hasattr(transformers, "HrmTextConfig"):

@@ -13,15 +13,15 @@ import pytest
 
 from tests.small import ROOT
 from twoscale.canonical import canonical_json
-from twoscale.command import sentence
 from twoscale.errors import InputError
 from twoscale.files import check_writable, replacing
-from twoscale.machine import cuda_devices
+from twoscale.jobs.command import sentence
+from twoscale.jobs.machine import cuda_devices
 
 OTHER = 12345  # id of a user
 SCRIPT = """
 import argparse, sys
-from twoscale import command
+from twoscale.jobs import command
 def main(arguments):
 {body}
 command.run(main, argparse.ArgumentParser())
@@ -149,7 +149,7 @@ def test_a_folder_is_writable_if_files_can_be_made_and_found_in_it(mode, refused
 KEPT = """
 import sys
 from pathlib import Path
-from twoscale import command
+from twoscale.jobs import command
 parser = command.parser("", files=("output",))
 parser.add_argument("--threads", type=int)
 command.run(lambda arguments: arguments.output.write_text("computed"), parser)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from twoscale.errors import InputError, first_line
 from twoscale.escaping import LONGEST, markdown, one_line, rst
-from twoscale.workflow import Caption
+from twoscale.workflow.report import Caption
 
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 ATTACKS = [

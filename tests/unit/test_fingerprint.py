@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from twoscale import fingerprint
 from twoscale.errors import InputError
+from twoscale.jobs import fingerprint
 
 PROJECT = Path(__file__).parents[2]
 SCRIPTS = PROJECT / "scripts"
@@ -91,7 +91,7 @@ def project(tmp_path: Path) -> Path:
 def digest(project: Path, *modules: str) -> str:
     """In a new process, because parsed files are cached."""
     code = (
-        "import pathlib, sys; from twoscale.fingerprint import fingerprint;"
+        "import pathlib, sys; from twoscale.jobs.fingerprint import fingerprint;"
         "print(fingerprint(pathlib.Path(sys.argv[1]), *sys.argv[2:]))"
     )
     return subprocess.run(

@@ -33,13 +33,13 @@ from twoscale.data.token_files import TokenShard, read_digest
 from twoscale.data.tokenizer import load_tokenizer, train_bpe
 from twoscale.exits.criteria import make_criterion
 from twoscale.exits.criterion_file import load_criterion
-from twoscale.fingerprint import criterion_file_fingerprint
+from twoscale.jobs.fingerprint import criterion_file_fingerprint
 from twoscale.model import checkpoints
 from twoscale.model.published.folder import PublishedFolder
 from twoscale.model.published.weights import open_published
 from twoscale.model.trained_run import open_run
 from twoscale.model.transformer import initialise
-from twoscale.training.trainer import MOMENTS, PARTS, Segment, load_moments, load_partial
+from twoscale.training.state import MOMENTS, PARTS, Segment, load_moments, load_partial
 
 MODEL = model_config()
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

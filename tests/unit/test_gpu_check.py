@@ -15,18 +15,15 @@ import pytest
 import setuptools
 import torch
 
-from tests.fake_cuda import fake_cuda
 from tests.small import ROOT
 from twoscale import config, tables
 from twoscale.gpu.check import DeviceTests, Options
-from twoscale.gpu.compare import ENGINES, Comparison
 from twoscale.gpu.limits import Clock, Worker
 from twoscale.gpu.packages import CHECK, missing_packages
 from twoscale.gpu.report import FAILED, PASSED, SKIPPED, TOO_LARGE, Report, Row, peak_tflops
 from twoscale.gpu.throughput import Throughput
-from twoscale.model import registry
 from twoscale.model.flops import flops_per_token
-from twoscale.training.trainer import draw_loops
+from twoscale.training.recipe import draw_loops
 
 SCRIPT = ROOT / "scripts/gpu_check.py"
 HIDE = """
@@ -96,7 +93,7 @@ def test_a_check_of_a_cpu_has_a_value_in_every_row(frame):
 @pytest.mark.runs
 def test_the_most_telling_settings_come_first(frame):
     sections = [section for section, _ in itertools.groupby(frame["section"])]
-    assert sections == ["comparison", "tests", "training", "decoding", "training", "time"]
+    assert sections == ["tests", "training", "decoding", "training", "time"]
     settings = frame["setting"][frame["section"] == "training"].unique().tolist()
     assert settings == [f"micro-batch {setting}" for setting in ("3, compiled", "3, eager", "1, eager", "1, compiled")]
 
@@ -112,9 +109,8 @@ def test_every_section_has_its_quantities(frame):
         name + part for name in criteria for part in ("", ", loops alone")
     }
     assert (decoding["value"] > 0).all()
-    assert frame["quantity"][frame["section"] == "time"].tolist() == [
-        *("tests and comparison", "training", "decoding", "all sections")
-    ]
+    times = frame["quantity"][frame["section"] == "time"].tolist()
+    assert times == ["tests", "training", "decoding", "all sections"]
 
 
 @pytest.mark.runs
@@ -181,36 +177,6 @@ class Full(Throughput):
 def test_micro_batches_that_do_not_fit_are_a_result():
     rows = Full.of("tiny", "cpu", "a device", 1).rows(4, compiled=False)
     assert rows == [Row("training", "micro-batch 4, eager", None, "", TOO_LARGE, "out of memory")]
-
-
-class OnFakes(Comparison):
-    """Two tokens and three criteria, because fake tensors are slow."""
-
-    def __init__(self) -> None:
-        super().__init__("cuda")
-        self.points = [("step_norm", 1.0), ("kl", 1.0), ("acceleration", 1.0)]
-        self.model = self.model.model_copy(update={"context_length": 2})
-        self.inputs, self.targets = self.inputs[:, :2], self.targets[:, :2]
-
-    def of(self, device, dtype):
-        """Made on the device, because a module of fake tensors cannot be moved."""
-        before = torch.get_default_dtype()
-        torch.set_default_dtype(dtype)
-        try:
-            with torch.device(device):
-                return registry.build(self.model)
-        finally:
-            torch.set_default_dtype(before)
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_the_comparison_of_exits_does_not_mix_devices(engine, monkeypatch):
-    monkeypatch.setattr("twoscale.gpu.compare.MAX_LOOPS", 2)
-    monkeypatch.setattr("torch.equal", lambda one, other: True)  # fake tensors have no values
-    with fake_cuda() as seen:
-        rows = OnFakes().exits(engine)
-    assert seen.kernels
-    assert [row.quantity for row in rows] == [f"same exits, {engine}"]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
@@ -356,22 +322,6 @@ def test_a_killed_check_keeps_what_it_measured(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         report.add("section", rows())
     assert tables.read("gpu_check", tmp_path / "gpu-check.parquet")["quantity"].tolist() == ["first"]
-
-
-@pytest.mark.parametrize("error", [1.5, float("nan")])
-def test_a_device_that_computes_something_else_fails(error):
-    turns = itertools.cycle([error, 1.0])  # the device comes before the CPU
-
-    class Wrong(Comparison):
-        def of(self, device: str, dtype: torch.dtype):
-            model = super().of(device, dtype)
-            with torch.no_grad():
-                model.token_embedding.weight *= next(turns)
-            return model
-
-    comparison = Wrong("cpu")
-    rows = [*comparison.gradients(), *comparison.states()]
-    assert {row.verdict for row in rows} == {FAILED}
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from twoscale import gpu_lease
+from twoscale.jobs import gpu_lease
 
 PROJECT = Path(__file__).parents[2]
 SCRIPT = PROJECT / "scripts/with_gpus.py"

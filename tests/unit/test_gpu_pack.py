@@ -18,8 +18,8 @@ from twoscale.gpu import pack, speed
 from twoscale.gpu.schedule import RESERVE, schedule
 from twoscale.model.flops import flops_per_token
 from twoscale.training.plan import mean_flops_per_token
-from twoscale.training.trainer import draw_loops, learning_rate
-from twoscale.workflow import Runs
+from twoscale.training.recipe import draw_loops, learning_rate
+from twoscale.workflow.runs import Runs
 
 HALF_HOUR = config.checked(config.preset("half-hour"))
 TINY = config.checked(config.preset("tiny"))
@@ -106,7 +106,7 @@ def test_a_pack_that_is_too_large_is_refused_with_its_size(tmp_path):
 
 # scripts of pages and downloads, whose packages stay behind
 ABSENT = ("datasets", "httpx2", "huggingface_hub", "itables", "markdown", "plotly")
-WITHOUT_THEM = {"extract_explore", "fetch_gpt2", "fetch_model", "prepare_text", "write_explore_page"}
+WITHOUT_THEM = {"fetch_gpt2", "fetch_model", "prepare_text"}
 
 
 def test_every_script_but_those_of_downloads_and_pages_starts_without_the_packages_of_these():

@@ -11,12 +11,9 @@ SOURCE = Path(__file__).parents[2] / "src" / "twoscale"
 
 # Lowest first. A module imports from its own floor and from those before it.
 FLOORS = [
-    {
-        *("escaping", "errors", "files", "canonical", "json", "progress", "rng", "tables", "fingerprint", "gpu_lease"),
-        *("kept", "machine", "launch", "discovery"),
-    },
+    {"escaping", "errors", "files", "canonical", "json", "progress", "rng", "tables", "discovery"},
     {"config"},
-    {"study_job"},
+    {"jobs"},
     {"data"},
     {"model"},
     {"training"},
@@ -26,10 +23,9 @@ FLOORS = [
     {"export"},
     {"figures"},
     {"studies"},
-    {"workflow", "recorded_run", "job_errors"},
-    {"preflight"},
+    {"recorder"},
+    {"workflow"},
     {"gpu"},
-    {"command"},
 ]
 LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}
 WITHOUT_TORCH = [
@@ -38,13 +34,10 @@ WITHOUT_TORCH = [
     "analysis",
     "figures",
     "workflow",
-    "preflight",
-    "fingerprint",
-    "kept",
-    "job_errors",
+    "jobs",
 ]
 # Parts of studies that planning, comparisons and figures import, each with those of its room.
-PLAIN_PARTS = {"config", "tables", "study", "runs", "plan", "compare", "page", "figure"}
+PLAIN_PARTS = {"config", "tables", "study", "runs", "compare", "page", "figure"}
 
 
 def modules() -> dict[str, Path]:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from twoscale import kept
-from twoscale.kept import MANIFEST, Job
+from twoscale.jobs import kept
+from twoscale.jobs.kept import MANIFEST, Job
 
 SOURCE = Path(__file__).parents[2] / "src"
 

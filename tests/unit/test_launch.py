@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from twoscale.errors import InputError
-from twoscale.launch import Share, Team, checked_team, leave_team, team, torchrun_line
+from twoscale.jobs.launch import Share, Team, checked_team, leave_team, team, torchrun_line
 
 WITH_NODES = Path(__file__).parents[2] / "scripts" / "with_nodes.py"
 OPERATOR = {"WORLD_SIZE": "4", "RANK": "3", "LOCAL_RANK": "3", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "23456"}

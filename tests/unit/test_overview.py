@@ -5,9 +5,9 @@ from html.parser import HTMLParser
 import pandas as pd
 import pytest
 
-from twoscale import command
 from twoscale.analysis import overview
 from twoscale.figures.catalogue import figures
+from twoscale.jobs import command
 
 STATE = "first_state"
 

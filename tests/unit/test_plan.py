@@ -16,14 +16,15 @@ from tests.small import model_config, tiny, train_config
 from twoscale import config, tables
 from twoscale.discovery import study_parts
 from twoscale.dynamics import measures, path_types  # noqa: F401 (path_types registers the measures of paths)
-from twoscale.exits.criteria import CRITERIA, make_criterion
+from twoscale.exits.criteria import make_criterion
 from twoscale.exits.decoder import Decoder
 from twoscale.model import flops
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import LoopedTransformer, initialise
-from twoscale.training import analyses
-from twoscale.training import plan as plans
-from twoscale.training.trainer import draw_loops
+from twoscale.studies.rows import Measurement
+from twoscale.training import plan as training
+from twoscale.training.recipe import draw_loops
+from twoscale.workflow import plan as plans
 
 PROJECT = Path(__file__).parents[2]
 BATCH = 2
@@ -111,7 +112,7 @@ def test_the_mean_cost_is_that_of_the_loop_counts_drawn():
     model, train = model_config(mean_loops=12), train_config()
     drawn = [flops.flops_per_token(model, draw_loops(model, 1, step)).total for step in range(2000)]
     error = 4 * np.std(drawn) / np.sqrt(len(drawn))
-    assert plans.mean_flops_per_token(model, train).total == pytest.approx(np.mean(drawn), abs=error)
+    assert training.mean_flops_per_token(model, train).total == pytest.approx(np.mean(drawn), abs=error)
 
 
 CASES = [{"groups": groups} for groups in ([[2], [3]], [[2, 3]], [])]
@@ -142,17 +143,31 @@ def test_the_cache_is_as_large_as_the_decoder_makes_it(dtype, heads):
     assert flops.cache_bytes(model, slots=5, dtype=dtype) == allocated
 
 
+def printed(preset: str) -> dict[str, str]:
+    """Label and value of the lines of the plan of a preset."""
+    (run,) = config.runs({"preset": preset}).values()
+    return dict(plans.rows(run, plans.Rates(100, 1000, 20)))
+
+
+def number(value: str) -> float:
+    """The number of a value, without its unit."""
+    return float(value.split()[0].replace(",", ""))
+
+
 def test_the_paper_takes_what_its_appendix_says():
-    plan = plans.plan(config.runs({"preset": "paper"})["paper"])
-    assert (plan.iterations, plan.tokens) == (60_000, 307_200_000)
-    assert (plan.training_jobs, plan.analysis_jobs) == (15, 16)  # every 5000, and 500, 1000, 2000; the untrained one
-    assert (plan.text, plan.text_unit) == (300_000_000, "tokens")
-    assert plan.training_flops == pytest.approx(plan.tokens * plan.flops_per_token)
+    plan = printed("paper")
+    assert (plan["iterations"], plan["tokens trained on"]) == ("60,000", "307.2 M")
+    # every 5000, and 500, 1000, 2000; the untrained one
+    assert (plan["training jobs (one per checkpoint)"], plan["checkpoints to analyse"]) == ("15", "16")
+    assert plan["text to collect, tokens"] == "300,000,000"
+    per_token = 1e9 * number(plan["FLOPs per token, causal attention"])
+    total, full = (number(plan[f"training FLOPs, {pairs} attention"]) for pairs in ("causal", "full"))
+    assert total == pytest.approx(307_200_000 * per_token, rel=0.01)
     # six FLOPs per parameter and token, each layer's as often as it is applied: 8 + 4 x 13 of 12 C², the head once
     applied = 60 * 12 * 768**2 + 3 * 13 * 768**2 + 768 * 50304
-    assert plan.flops_per_token == pytest.approx(6 * applied, rel=0.06)  # attention is the rest
-    assert plan.training_flops < plan.training_flops_full_attention < 1.06 * plan.training_flops
-    assert plan.checkpoint_bytes == 16 * 4 * plan.parameters
+    assert per_token == pytest.approx(6 * applied, rel=0.06)  # attention is the rest
+    assert total < full < 1.06 * total
+    assert number(plan["checkpoints on disk"]) == pytest.approx(16 * 4 * number(plan["parameters"]) / 1e3, abs=0.01)
 
 
 def test_a_row_of_a_table_takes_what_arrow_takes_for_it():
@@ -161,13 +176,10 @@ def test_a_row_of_a_table_takes_what_arrow_takes_for_it():
 
     kinds = {"string": pa.dictionary(pa.int32(), pa.string()), "float32": pa.float32(), "float64": pa.float64()}
     for table in ("trajectories", "token_drift"):
-        columns = tables.columns(table) | (dict.fromkeys(measures.LOOP_MEASURES, "float32") if "traj" in table else {})
+        measured = measures.LOOP_MEASURES if table == "trajectories" else {}
+        columns = tables.columns(table) | dict.fromkeys(measured, "float32")
         schema = pa.schema([(name, kinds.get(dtype) or getattr(pa, dtype)()) for name, dtype in columns.items()])
-        assert plans.row_bytes(table) == sum(kind.bit_width for kind in schema.types) / 8
-
-
-def test_the_plan_counts_the_registered_measures():
-    assert {"trajectories": len(measures.LOOP_MEASURES), "token_paths": len(measures.PATH_MEASURES)} == plans.MEASURES
+        assert plans.row_bytes(table, len(measured)) == sum(kind.bit_width for kind in schema.types) / 8
 
 
 def plan_text(*options: str) -> subprocess.CompletedProcess:
@@ -177,9 +189,8 @@ def plan_text(*options: str) -> subprocess.CompletedProcess:
 
 @pytest.mark.parametrize("preset", sorted(path.stem for path in small.PRESETS.glob("*.yaml")))
 def test_every_preset_has_a_plan(preset):
-    (run,) = config.runs({"preset": preset}).values()
-    plan = plans.published_plan(run) if run.model.source == "published" else plans.plan(run)
-    assert all(value > 0 for name, value in vars(plan).items() if not name.startswith("text"))
+    values = [value for label, value in printed(preset).items() if not label.startswith(("text", "sequences"))]
+    assert all(number(value) > 0 for value in values)
 
 
 @pytest.mark.parametrize(
@@ -197,30 +208,24 @@ def test_the_presets_of_published_models_have_as_many_weights_as_the_repositorie
     assert flops.parameters(run.model) == published
 
 
-def test_the_plan_knows_which_criteria_read_predictions():
-    assert {name for name, criterion in CRITERIA.items() if criterion.needs_readout} == analyses.READS_PREDICTIONS
-
-
 def test_the_plan_of_a_published_model_is_that_of_its_weights_and_loops():
-    (run,) = config.runs({"preset": "huginn-0125"}).values()
-    plan = plans.published_plan(run)
-    assert plan.weight_bytes == 2 * plan.weight_file_bytes == 4 * plan.parameters
+    plan = printed("huginn-0125")
+    assert plan["weights in memory, exit criteria"] == "14.260 GB"
+    assert number(plan["weights on disk, in bf16"]) == pytest.approx(14.26 / 2, abs=0.001)
     # two FLOPs per weight: four layers of eight 32 times, the adapter, the head; attention is the rest
     layer = 2 * 5280 * 2 * 5280 + 3 * 5280 * 17_920
     applied = (4 + 4 * 32) * layer + 33 * 5280**2 + 5280 * 65_536
-    assert plan.flops_per_token == pytest.approx(2 * applied, rel=0.02)
-    printed = dict(plans.rows(run, plans.Rates(100, 1000, 20)))
-    assert printed["weights in memory, exit criteria"] == "14.260 GB"
+    assert 1e9 * number(plan["FLOPs per token at all loops"]) == pytest.approx(2 * applied, rel=0.02)
 
 
 def test_the_plan_prints_every_quantity_with_its_unit():
-    printed = plan_text("--preset", "paper", "--tflops", "200")
-    assert printed.returncode == 0, printed.stderr
+    done = plan_text("--preset", "paper", "--tflops", "200")
+    assert done.returncode == 0, done.stderr
     for line in ("307.2 M", "60,000", "127.5 M", "hours of training at 200 TFLOP/s"):
-        assert line in printed.stdout
-    hours = [line.split()[-1] for line in printed.stdout.splitlines() if "hours of training" in line]
-    plan = plans.plan(config.runs({"preset": "paper"})["paper"])
-    assert [float(value) for value in hours] == pytest.approx([plan.training_flops / 200e12 / 3600], abs=0.01)
+        assert line in done.stdout
+    hours = [line.split()[-1] for line in done.stdout.splitlines() if "hours of training" in line]
+    flops = number(printed("paper")["training FLOPs, causal attention"])
+    assert [float(value) for value in hours] == pytest.approx([flops / 200e12 / 3600], rel=0.01)
 
 
 def test_the_plan_is_that_of_the_users_config(tmp_path):
@@ -242,27 +247,24 @@ def test_layers_of_the_user_keep_the_null_that_removes_a_criterion(tmp_path):
 
 def test_the_probe_is_counted_where_it_is_a_criterion():
     criteria = ({"kl": {"thresholds": [0.1]}}, {"kl": {"thresholds": [0.1]}, "probe": {"thresholds": [0.5]}})
-    without, fitted = (analyses.analyses(tiny(exits={"criteria": each}), True).parallel_flops for each in criteria)
+    without, fitted = (plans.analyses(tiny(exits={"criteria": each}))["supplementary"].flops for each in criteria)
     assert without < fitted
 
 
-def test_the_studies_cost_at_least_what_each_of_them_does():
+def test_the_studies_cost_what_each_of_them_does():
     run = tiny()
-    costs = [part.cost(run) for part in study_parts("plan").values()]
-    whole = analyses.analyses(run, supplementary=True)
-    assert whole.parallel_flops >= sum(cost.flops for cost in costs)
-    assert whole.decoded_tokens == sum(cost.tokens for cost in costs)
+    jobs = [job for part in study_parts("study").values() for job in getattr(part, "JOBS", ())]
+    costs = [job.cost(run) for job in jobs if isinstance(job, Measurement)]
+    assert plans.analyses(run)["supplementary"] == pytest.approx([sum(values) for values in zip(*costs, strict=True)])
 
 
 def test_analyses_are_counted_at_every_checkpoint():
-    once, twice = tiny(), tiny(train={"iterations": 40, "lr_decay_iterations": 40})
-    for supplementary in (False, True):
-        few, many = (analyses.analyses(run, supplementary) for run in (once, twice))
-        assert few.parallel_flops < many.parallel_flops < 2 * few.parallel_flops
-        assert few.decoded_tokens == many.decoded_tokens
-    trajectories = 4 * 32 * flops.flops_per_token(once.model, [6, 6]).forward  # 128 tokens
-    more = analyses.analyses(twice, False).parallel_flops - analyses.analyses(once, False).parallel_flops
-    assert more == pytest.approx(2 * trajectories)
+    once, twice = (plans.analyses(tiny(train=train)) for train in ({}, {"iterations": 40, "lr_decay_iterations": 40}))
+    for target in ("figures", "supplementary"):
+        assert once[target].flops < twice[target].flops < 2 * once[target].flops
+        assert once[target].tokens == twice[target].tokens
+    trajectories = 4 * 32 * flops.flops_per_token(tiny().model, [6, 6]).forward  # 128 tokens
+    assert twice["figures"].flops - once["figures"].flops == pytest.approx(2 * trajectories)
 
 
 @pytest.mark.parametrize(
@@ -296,7 +298,7 @@ def test_a_divided_model_takes_its_share_of_the_memory_and_what_is_gathered():
     assert "gathered weights and gradients, about" in divided.keys() - whole.keys()
     # six unlooped layers, of which two are gathered
     layer = flops.layer_matrices(run.model) + 4 * run.model.hidden_size
-    assert plans.gathered_bytes(run.model) == 8 * (flops.parameters(run.model) - 4 * layer)
+    assert training.gathered_bytes(run.model) == 8 * (flops.parameters(run.model) - 4 * layer)
 
 
 def test_weights_in_bfloat16_are_copies_beside_those_in_float32():
@@ -309,7 +311,7 @@ def test_weights_in_bfloat16_are_copies_beside_those_in_float32():
 
 def test_each_process_of_a_node_loads_the_whole_model_before_it_is_divided():
     run = tiny(train={"processes": 4, "nodes": 2, "shard": True})
-    assert plans.loading_bytes(run) == 2 * 4 * 4 * flops.parameters(run.model)  # weights, two moments, the model
+    assert training.loading_bytes(run) == 2 * 4 * 4 * flops.parameters(run.model)  # weights, two moments, the model
     assert "memory of each node to load the model" in dict(plans.memory_rows(run))
     assert "memory of each node to load the model" not in dict(plans.memory_rows(tiny(train={"processes": 2})))
 
@@ -333,7 +335,7 @@ def test_the_activations_are_those_that_autograd_keeps_for_one_more_loop_step(ch
     found = kept_bytes(model, 4, recompute) - kept_bytes(model, 3, recompute)
     run = tiny().model_copy(update={"model": model, "train": train_config(recompute=recompute)})
     more = run.model_copy(update={"model": model.model_copy(update={"mean_loops": model.mean_loops + 1})})
-    assert plans.activation_bytes(more) - plans.activation_bytes(run) == pytest.approx(found, rel=0.05)
+    assert training.activation_bytes(more) - training.activation_bytes(run) == pytest.approx(found, rel=0.05)
 
 
 def kept_bytes(model, steps, recompute):

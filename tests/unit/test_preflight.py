@@ -6,15 +6,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from twoscale import machine, preflight, workflow
 from twoscale.errors import InputError
+from twoscale.jobs import machine
 from twoscale.model.flops import parameters
+from twoscale.workflow import preflight
+from twoscale.workflow.runs import Runs
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
 def runs(**config):
-    return workflow.Runs({"preset": "tiny"} | config, SCRIPTS)
+    return Runs({"preset": "tiny"} | config, SCRIPTS)
 
 
 def job(rule, uses_torch=False, **wildcards):

@@ -9,7 +9,7 @@ import torch
 from tests.segment import SEED, Run
 from tests.small import ROOT, checkpoint, held_out, job_config, model_config
 from tests.unit.test_engine import CONTEXT_LENGTH, MAX_LOOPS, decode_text, make_decoder, noise_of, small_model, text
-from twoscale import config, tables, workflow
+from twoscale import config, tables
 from twoscale.errors import InputError
 from twoscale.exits.benchmark import make_criteria
 from twoscale.exits.oracle import settled_within
@@ -18,6 +18,7 @@ from twoscale.exits.probe import FILE, Probe, criterion_of, features, open_probe
 from twoscale.exits.probe_fit import fit, fit_probe, quality, trajectory_samples
 from twoscale.model.loss import cross_entropies
 from twoscale.model.transformer import initialise
+from twoscale.workflow import paths
 
 TOLERANCE = 1e-3
 
@@ -223,7 +224,7 @@ def test_a_probe_of_another_checkpoint_is_refused(tmp_path):
 
 def test_the_file_of_a_probe_has_the_name_that_the_workflow_gives_it():
     """The workflow does not import torch."""
-    assert workflow.PROBE == FILE
+    assert paths.PROBE == FILE
 
 
 # --- the rules ---------------------------------------------------------------------------------------------------

@@ -20,13 +20,13 @@ from twoscale import tables
 from twoscale.analysis.state_paths import read_states, state_paths
 from twoscale.config import PathTypesConfig, TrajectoriesConfig
 from twoscale.dynamics import trajectories
-from twoscale.dynamics.recorded import measure_saved, table_path
-from twoscale.dynamics.recorder import Input, Loop, Output, Recorder
 from twoscale.errors import InputError
 from twoscale.figures import fig1
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import initialise
-from twoscale.recorded_run import draw_run
+from twoscale.recorder.recorded import measure_saved, table_path
+from twoscale.recorder.recorder import Input, Loop, Output, Recorder
+from twoscale.recorder.run import draw_run
 
 LOOPS, CHANNELS = 6, 4
 

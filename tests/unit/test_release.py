@@ -19,13 +19,14 @@ import pytest
 from tests import web
 from tests.fuzzing import assert_read_or_refused, json_bytes, several, try_all
 from tests.small import ROOT
-from twoscale import tables, workflow
+from twoscale import tables
 from twoscale.analysis import snapshot
 from twoscale.analysis.release import MAX_MANIFEST, Release
 from twoscale.config import DownloadConfig, preset
 from twoscale.discovery import study_parts
 from twoscale.errors import InputError
 from twoscale.figures.catalogue import Figure, figures, table
+from twoscale.workflow.runs import Runs
 
 ONCE = DownloadConfig(retries=0, delay=0.0, max_delay=0.0, timeout=5.0)
 LOOPS = "tiny/tables/training_loops.parquet"
@@ -284,8 +285,8 @@ def test_a_manifest_is_read_or_refused(tmp_path, cases):
 # --- the workflow ----------------------------------------------------------------------------------------------
 
 
-def runs(place, **config) -> workflow.Runs:
-    return workflow.Runs({"preset": "demo", "release": str(place)} | config, ROOT / "scripts")
+def runs(place, **config) -> Runs:
+    return Runs({"preset": "demo", "release": str(place)} | config, ROOT / "scripts")
 
 
 def test_the_config_is_that_of_the_manifest_with_the_users_figures(tmp_path):
@@ -297,12 +298,12 @@ def test_the_config_is_that_of_the_manifest_with_the_users_figures(tmp_path):
 def test_figures_read_released_tables_and_those_without_are_left_out(tmp_path):
     mine = runs(release(tmp_path))
     by_name = {figure.name: figure for figure in figures()}
-    assert mine.figure_inputs(Figure("mine", table("training", "training_loops"))) == {
+    assert mine.report.figure_inputs(Figure("mine", table("training", "training_loops"))) == {
         "training": [f"results/released/{TRAINING}"],
         "training_loops": [f"results/released/{LOOPS}"],
     }
-    assert (mine.figure_files("all"), mine.claims, mine.results({})) == ([], [], [])
-    refused(lambda: mine.figure_inputs(by_name["fig2"])["drift"]({}), "has no tiny/tables/drift.parquet")
+    assert (mine.report.figure_files("all"), mine.report.claims, mine.report.results({})) == ([], [], [])
+    refused(lambda: mine.report.figure_inputs(by_name["fig2"])["drift"]({}), "has no tiny/tables/drift.parquet")
 
 
 def test_python_files_that_a_manifest_names_are_not_opened(tmp_path):

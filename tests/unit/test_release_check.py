@@ -8,13 +8,13 @@ import pandas as pd
 import pytest
 
 from tests.small import ROOT
-from twoscale import machine, tables
+from twoscale import tables
 from twoscale.analysis import release_check as checks
 from twoscale.analysis.claims import CLAIMS
 from twoscale.analysis.release import Manifest
 from twoscale.config import runs, training_identity
 from twoscale.errors import InputError
-from twoscale.training import environment
+from twoscale.jobs import environment, machine
 
 KEYS = {
     "iteration": [50, 100],

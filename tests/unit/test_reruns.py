@@ -8,7 +8,9 @@ import pytest
 
 from tests.small import ROOT
 from tests.unit.test_imports import ARROWS, KNOWN
-from twoscale import fingerprint
+from twoscale.jobs import fingerprint
+from twoscale.studies.rows import Measurement
+from twoscale.workflow.core import JOBS
 
 SOURCE = ROOT / "src" / "twoscale"
 
@@ -27,25 +29,30 @@ EXITS = {
     *(
         f"exits.{name}"
         for name in (
-            *("batched_cache", "benchmark", "captured_loops", "compiled_steps", "contract", "controls", "criteria"),
+            *("benchmark", "captured_loops", "contract", "controls", "criteria"),
             *("criterion_file", "cuda_graphs", "decoder", "kv_cache", "parallel", "prepared", "probe", "readout"),
             *("steps", "token_exit"),
         )
     ),
 }
-# Script -> the modules of the library that its fingerprint covers. An edit of one of them repeats the job: add a module
+MEASURED = MODEL | {"data.batches", "model.checkpoint_job"}
+# Functions that scripts/measure.py calls; the other jobs have a script of their own.
+FUNCTIONS = {job.name: job.function for job in JOBS if isinstance(job, Measurement)}
+# Job -> the modules of the library that its fingerprint covers. An edit of one of them repeats the job: add a module
 # only if the job computes with it, and never an importer, a log line, a page, a study or a measure of another job.
 ALLOWED = {
     "init_model": MODEL,
     "train_segment": MODEL
     | {"data.batches"}
-    | {f"training.{name}" for name in ("compilation", "exit_gate", "processes", "sharding", "timer", "trainer")},
-    "extract_trajectories": MODEL
-    | {"data.batches"}
+    | {
+        f"training.{name}"
+        for name in ("compilation", "exit_gate", "processes", "recipe", "sharding", "state", "timer", "trainer")
+    },
+    "extract_trajectories": MEASURED
     | {f"dynamics.{name}" for name in ("measures", "path_types", "states", "trajectories", "vectors")},
-    "extract_states": MODEL | {"data.batches", "data.token_ids", "data.tokenizer", "dynamics.states"},
-    "benchmark_exits": MODEL | EXITS,
-    "measure_exit_quality": MODEL | EXITS | {"exits.trial"},
+    "extract_states": MEASURED | {"data.token_ids", "data.tokenizer", "dynamics.sequence_states", "dynamics.states"},
+    "benchmark_exits": MEASURED | EXITS,
+    "measure_exit_quality": MEASURED | EXITS | {"exits.jobs", "exits.trial"},
     "judge_claims": {
         *("canonical", "escaping", "rng"),
         *(f"analysis.{name}" for name in ("bootstrap", "claims", "claims_exits", "claims_geometry", "claims_page")),
@@ -61,43 +68,54 @@ UNCOVERED = {
     "config.loading": "its results are values in params",
     "config.messages": "sentences of errors",
     "config.sections": "its results are values in params",
+    "config.types": "types of keys, the values of which are in params",
+    **{f"config.{name}": "sections, the values of which are in params" for name in ("data", "exits", "model", "train")},
+    "discovery": "finds the parts of studies",
     "tables": "columns and types are in params",
-    "command": "options and sentences of errors",
+    "jobs.command": "options and sentences of errors",
     "errors": "sentences of errors",
     "files": "how files are written",
-    "kept": "restores what was computed",
-    "launch": "how processes start",
-    "machine": "checks of the machine",
+    "jobs.kept": "restores what was computed",
+    "jobs.launch": "how processes start",
+    "jobs.study_job": "hands over files and tables",
+    "jobs.machine": "checks of the machine",
     "progress": "meters",
-    "training.environment": "what a log says of the environment",
+    "jobs.environment": "what a log says of the environment",
     "training.metrics_log": "what is shown during training",
 }
 # Modules that only some of these jobs compute with; the others import them for sentences and checks of a config.
 PARTLY = {"config.definitions", "config.thresholds", "escaping"}
 
 
+def entry(job: str) -> Path:
+    """The script of a job."""
+    return ROOT / "scripts" / f"{'measure' if job in FUNCTIONS else job}.py"
+
+
+def called(job: str) -> set[str]:
+    """The module with the function of a job of scripts/measure.py."""
+    return {FUNCTIONS[job].removeprefix("twoscale.").rpartition(".")[0]} if job in FUNCTIONS else set()
+
+
 @cache
 def covered(script: str) -> dict[str, Path]:
     """Dotted name below `twoscale` -> file, of the modules in the fingerprint of a script."""
-    files = fingerprint._closure([ROOT / "scripts" / f"{script}.py"]) - {ROOT / "scripts" / f"{script}.py"}
+    roots = [entry(script), *(KNOWN[name] for name in called(script))]
+    files = fingerprint._closure(roots) - {entry(script)}
     return {".".join(file.relative_to(SOURCE).with_suffix("").parts): file for file in files}
 
 
 def imported(script: str) -> set[str]:
     """Modules of the library with any code that a script imports, directly or indirectly; nothing is excluded."""
-    names = {node.module for node in ast.walk(_tree(script)) if isinstance(node, ast.ImportFrom)}
-    names |= {f"{n.module}.{a.name}" for n in ast.walk(_tree(script)) if isinstance(n, ast.ImportFrom) for a in n.names}
-    unread = {name.removeprefix("twoscale.") for name in names} & KNOWN.keys()
+    nodes = [node for node in ast.walk(ast.parse(entry(script).read_text())) if isinstance(node, ast.ImportFrom)]
+    names = {node.module for node in nodes} | {f"{node.module}.{alias.name}" for node in nodes for alias in node.names}
+    unread = {name.removeprefix("twoscale.") for name in names} & KNOWN.keys() | called(script)
     found = set(unread)
     while unread:
         new = ARROWS[unread.pop()] - found
         found |= new
         unread |= new
     return {name for name in found if fingerprint.normalised(KNOWN[name]) != fingerprint.EMPTY}
-
-
-def _tree(script: str) -> ast.Module:
-    return ast.parse((ROOT / "scripts" / f"{script}.py").read_text())
 
 
 @pytest.mark.parametrize("script", ALLOWED)

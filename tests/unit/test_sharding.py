@@ -13,7 +13,7 @@ from torch._dynamo.testing import CompileCounter
 from tests.divided_gradients import VARIANTS
 from tests.segment import TIMEOUT
 from tests.small import ROOT, model_config
-from twoscale.launch import Share, torchrun_line
+from twoscale.jobs.launch import Share, torchrun_line
 from twoscale.model.noise import training_noise
 from twoscale.model.transformer import initialise
 from twoscale.training import sharding

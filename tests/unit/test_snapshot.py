@@ -7,10 +7,10 @@ import subprocess
 import pandas as pd
 import pytest
 
-from twoscale import machine, tables
+from twoscale import tables
 from twoscale.analysis import snapshot
 from twoscale.errors import InputError
-from twoscale.training import environment
+from twoscale.jobs import environment, machine
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import pytest
 
 from tests.segment import TIMEOUT, Run
 from twoscale import tables
+from twoscale.jobs import environment
 from twoscale.model import checkpoints
-from twoscale.training import environment
 
 
 @pytest.fixture(scope="module")

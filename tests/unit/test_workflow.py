@@ -15,7 +15,6 @@ import yaml
 from humanfriendly import parse_size
 
 from tests.published import write_folder
-from twoscale import workflow
 from twoscale.analysis.claims import CLAIMS
 from twoscale.config import ModelConfig, modules_of_model, modules_of_tokenizer
 from twoscale.config.types import key
@@ -24,6 +23,8 @@ from twoscale.discovery import study_parts
 from twoscale.errors import InputError
 from twoscale.figures.catalogue import Figure, figures, table
 from twoscale.model.flops import parameters
+from twoscale.workflow import params, paths, report, resources
+from twoscale.workflow.runs import Runs
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "scripts"
@@ -31,7 +32,7 @@ STUDIES = list(study_parts("runs"))  # those with runs
 
 
 def runs(**config):
-    return workflow.Runs({"preset": "tiny"} | config, SCRIPTS)
+    return Runs({"preset": "tiny"} | config, SCRIPTS)
 
 
 def of(run="tiny", **wildcards):
@@ -39,7 +40,7 @@ def of(run="tiny", **wildcards):
 
 
 def test_nothing_of_torch_matplotlib_or_snakemake_is_imported():
-    code = "import sys, twoscale.workflow; print({'torch', 'matplotlib', 'snakemake'} & {*sys.modules})"
+    code = "import sys, twoscale.workflow.runs; print({'torch', 'matplotlib', 'snakemake'} & {*sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 
@@ -64,25 +65,25 @@ def test_the_pattern_of_runs_matches_names_literally():
 
 def test_runs_share_the_text_of_the_selected_run_unless_their_data_differ():
     several = runs(runs={"seeded": {"seed": 2}, "longer": {"data": {"train_characters": 50000}}})
-    assert [several.data_run(run) for run in ("tiny", "seeded", "longer")] == ["tiny", "tiny", "longer"]
-    assert several.data_file("val.bin")(of("seeded")) == "results/tiny/data/val.bin"
-    assert "results/longer/data/text/shard_001.parquet" in several.downloads
-    assert len(several.downloads) == len(set(several.downloads)) == 4
+    assert [several.paths.data_run(run) for run in ("tiny", "seeded", "longer")] == ["tiny", "tiny", "longer"]
+    assert several.paths.data_file("val.bin")(of("seeded")) == "results/tiny/data/val.bin"
+    assert "results/longer/data/text/shard_001.parquet" in several.paths.downloads
+    assert len(several.paths.downloads) == len(set(several.paths.downloads)) == 4
 
 
 @pytest.mark.parametrize(
     ("name", "file", "counting"),
     [
-        ("gpt2", workflow.GPT2, workflow.GPT2),
+        ("gpt2", paths.GPT2, paths.GPT2),
         ("bpe", "results/tiny/data/tokenizer.json", []),
         ("bytes", [], []),
     ],
 )
 def test_the_file_of_a_tokenizer_follows_its_name(name, file, counting):
     mine = runs(tokenizer={"name": name})
-    assert mine.tokenizer_file(of()) == file
-    assert mine.counting_tokenizer(of()) == counting
-    assert (workflow.GPT2 in mine.downloads) == (name == "gpt2")
+    assert mine.paths.tokenizer_file(of()) == file
+    assert mine.paths.counting_tokenizer(of()) == counting
+    assert (paths.GPT2 in mine.paths.downloads) == (name == "gpt2")
 
 
 # --- checkpoints
@@ -90,32 +91,32 @@ def test_the_file_of_a_tokenizer_follows_its_name(name, file, counting):
 
 def test_a_segment_starts_from_the_previous_checkpoint_with_its_optimizer_state():
     mine = runs(train={"iterations": 40, "early_checkpoints": [5]})
-    assert mine.checkpoint_iterations("tiny") == [5, 10, 20, 30, 40]
-    assert mine.segment_start(of(iteration="000005")) == ["results/tiny/checkpoints/iteration_000000.safetensors"]
-    assert mine.segment_start(of(iteration="000010")) == [
+    assert mine.paths.iterations("tiny") == [0, 5, 10, 20, 30, 40]
+    assert mine.paths.segment_start(of(iteration="000005")) == ["results/tiny/checkpoints/iteration_000000.safetensors"]
+    assert mine.paths.segment_start(of(iteration="000010")) == [
         "results/tiny/checkpoints/iteration_000005.safetensors",
         "results/tiny/checkpoints/iteration_000005.optimizer.safetensors",
     ]
-    assert mine.last_checkpoint(of()) == "results/tiny/checkpoints/iteration_000040.safetensors"
-    assert mine.last_group(of()) == "analyses_tiny_000040"
+    assert mine.paths.last_checkpoint(of()) == "results/tiny/checkpoints/iteration_000040.safetensors"
+    assert mine.resources.last_group(of()) == "analyses_tiny_000040"
 
 
 @pytest.mark.parametrize("iteration", ["000000", "000015"])
 def test_a_checkpoint_off_the_schedule_is_refused_in_one_sentence(iteration):
     with pytest.raises(InputError, match=r"run tiny: no checkpoint at iteration \d+, expected one of \[10, 20\]\."):
-        runs().segment_start(of(iteration=iteration))
+        runs().paths.segment_start(of(iteration=iteration))
 
 
 def test_a_pattern_is_filled_in_at_every_checkpoint_with_or_without_the_untrained_model():
     pattern = "results/{run}/x/iteration_{iteration}.parquet"
-    every = runs().at_checkpoints(pattern)(of())
+    every = runs().paths.at_checkpoints(pattern)(of())
     assert every == [f"results/tiny/x/iteration_0000{number}.parquet" for number in ("00", "10", "20")]
-    assert runs().at_checkpoints(pattern, untrained=False)(of()) == every[1:]
+    assert runs().paths.at_checkpoints(pattern, untrained=False)(of()) == every[1:]
 
 
 def test_a_table_that_exists_is_read_without_being_an_input(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    params = runs().if_computed("spectrum")
+    params = runs().params.if_computed("spectrum")
     assert "--spectrum" not in params["files"](of(), {}, {})
     assert params["computed"](of()) == ""
     path = Path("results/tiny/tables/spectrum.parquet")
@@ -145,7 +146,7 @@ def test_the_last_segment_is_told_from_the_others_by_its_paths(path, last):
 
 
 def with_text(path, source="txt"):
-    return runs(data={"source": source, "path": str(path)}).source_digest(of())
+    return runs(data={"source": source, "path": str(path)}).params.source_digest(of())
 
 
 @pytest.mark.parametrize("limit", [source_files.DIGESTED, 1], ids=["by content", "by size and time"])
@@ -172,9 +173,9 @@ def test_results_whose_text_is_gone_are_those_of_the_recorded_text(tmp_path, mon
     monkeypatch.chdir(tmp_path)
     assert with_text("gone.txt") == ""
     Path("results/tiny/data").mkdir(parents=True)
-    Path("results/tiny/data", workflow.SOURCE_DIGEST).write_text("recorded\n")
+    Path("results/tiny/data", params.SOURCE_DIGEST).write_text("recorded\n")
     assert with_text("gone.txt") == "recorded"
-    assert runs().source_digest(of()) == ""
+    assert runs().params.source_digest(of()) == ""
 
 
 # --- published models
@@ -211,33 +212,39 @@ def test_a_folder_with_braces_is_refused(tmp_path):
 
 def test_a_published_model_is_one_checkpoint_with_the_files_of_its_folder(ouro):
     mine, folder = runs(model=ouro), ouro["folder"]
-    assert mine.iterations("tiny") == [0]
-    assert mine.last_checkpoint(of()) == mine.checkpoint_file(of(iteration="000000")) == f"{folder}/config.json"
-    assert mine.model_files(of()) == [f"{folder}/model.safetensors"]
-    assert mine.tokenizer_file(of()) == f"{folder}/tokenizer.json"
-    assert f"{folder}/tokenizer_config.json" in mine.tokenizer_settings(of())
+    assert mine.paths.iterations("tiny") == [0]
+    assert (
+        mine.paths.last_checkpoint(of())
+        == mine.paths.checkpoint_file(of(iteration="000000"))
+        == f"{folder}/config.json"
+    )
+    assert mine.paths.model_files(of()) == [f"{folder}/model.safetensors"]
+    assert mine.paths.tokenizer_file(of()) == f"{folder}/tokenizer.json"
+    assert f"{folder}/tokenizer_config.json" in mine.paths.tokenizer_settings(of())
     assert mine.study("variants") == []
     for pattern in (mine.trained_pattern, mine.last_segments, mine.repository_pattern):
         assert not re.fullmatch(pattern, "tiny")
         assert not re.fullmatch(pattern, "")
     with pytest.raises(InputError, match="no checkpoint at iteration 10, expected 0: the model is published"):
-        mine.checkpoint_file(of(iteration="000010"))
+        mine.paths.checkpoint_file(of(iteration="000010"))
 
 
 def test_runs_of_one_repository_share_its_download():
     two = runs(run="a", runs={"b": {"seed": 2}}, **PUBLISHED)
-    (name,) = two.repositories
+    (name,) = two.paths.repositories
     assert name == "somebody--model--012345678901"
-    assert two.last_checkpoint(of("a")) == two.last_checkpoint(of("b")) == f"results/models/{name}/config.json"
-    assert two.model_files(of("b")) == [f"results/models/{name}/published.json"]
-    assert two.downloads.count(f"results/models/{name}/published.json") == 1
-    assert json.loads(two.repository(SimpleNamespace(model=name)))["revision"] == REPOSITORY["revision"]
+    assert (
+        two.paths.last_checkpoint(of("a")) == two.paths.last_checkpoint(of("b")) == f"results/models/{name}/config.json"
+    )
+    assert two.paths.model_files(of("b")) == [f"results/models/{name}/published.json"]
+    assert two.paths.downloads.count(f"results/models/{name}/published.json") == 1
+    assert two.paths.repositories[name]["revision"] == REPOSITORY["revision"]
 
 
 def test_runs_of_published_models_share_text_only_if_they_share_the_tokenizer():
     other = {"model": {"revision": "a" * 40}}
     two = runs(run="a", runs={"same": {"seed": 2}, "other": other, "trained": {**TRAINED, "seed": 3}}, **PUBLISHED)
-    assert [two.data_run(run) for run in ("same", "other", "trained")] == ["a", "other", "trained"]
+    assert [two.paths.data_run(run) for run in ("same", "other", "trained")] == ["a", "other", "trained"]
 
 
 TRAINED = {
@@ -247,10 +254,10 @@ TRAINED = {
 
 
 def test_a_job_of_a_published_model_asks_for_the_memory_of_its_weights(monkeypatch):
-    asked = runs(**PUBLISHED).torch_job("trajectories", memory=8000, minutes=60)["mem_mb"]
-    monkeypatch.setattr(workflow, "parameters", lambda model: 10**9)
+    asked = runs(**PUBLISHED).resources.torch_job("trajectories", memory=8000, minutes=60)["mem_mb"]
+    monkeypatch.setattr(resources, "parameters", lambda model: 10**9)
     assert asked(of(), attempt=2) == 2 * (8000 + 8000)  # float64
-    assert runs().torch_job("trajectories", memory=8000, minutes=60)["mem_mb"](of(), attempt=1) == 8000
+    assert runs().resources.torch_job("trajectories", memory=8000, minutes=60)["mem_mb"](of(), attempt=1) == 8000
 
 
 @pytest.mark.parametrize(
@@ -259,8 +266,8 @@ def test_a_job_of_a_published_model_asks_for_the_memory_of_its_weights(monkeypat
 def test_a_figure_that_a_published_model_does_not_have_is_refused_in_one_sentence(ouro, needs, reason):
     mine = runs(model=ouro)
     mine.figures.append(Figure("mine", table("training"), **{needs: True}))
-    assert "results/mine.pdf" not in mine.figure_files("supplementary")
-    inputs = mine.figure_inputs(mine.figures[-1])
+    assert "results/mine.pdf" not in mine.report.figure_files("supplementary")
+    inputs = mine.report.figure_inputs(mine.figures[-1])
     with pytest.raises(InputError, match=f"results/mine.pdf: run tiny {reason}"):
         next(iter(inputs.values()))(of())
 
@@ -279,10 +286,10 @@ def test_a_folder_or_repository_that_cannot_be_planned_is_refused_in_one_sentenc
 
 
 def test_a_slice_is_one_canonical_string_of_sections_scalars_and_derived_values():
-    param = runs().slice("run", "seed", "device", "scaling", exits=lambda config: config.exit_grids["exit"])
+    param = runs().params.slice("run", "seed", "device", "scaling", exits=lambda config: config.exit_grids["exit"])
     text = param(of())
     values = json.loads(text)
-    assert text == workflow.canonical_json(values)
+    assert text == params.canonical_json(values)
     assert list(values) == ["device", "exits", "run", "scaling", "seed"]
     assert (values["run"], values["device"]) == ("tiny", "cpu")
     assert values["exits"]["criteria"]["fixed"]["thresholds"] == [6]
@@ -290,14 +297,14 @@ def test_a_slice_is_one_canonical_string_of_sections_scalars_and_derived_values(
 
 
 def test_the_training_param_has_no_runtime_key_and_the_runtime_has_the_others():
-    identity, runtime = (json.loads(f(of())) for f in (runs().training_identity, runs().runtime))
+    identity, runtime = (json.loads(f(of())) for f in (runs().params.training_identity, runs().params.runtime))
     assert not identity["train"].keys() & runtime.keys()
-    assert runs(train={"save_seconds": 9}).training_identity(of()) == runs().training_identity(of())
+    assert runs(train={"save_seconds": 9}).params.training_identity(of()) == runs().params.training_identity(of())
 
 
 def users_criterion(file):
     criteria = {"mine": {"thresholds": [1.0], "file": str(file), "class": "Mine"}}
-    return runs(exits={"criteria": criteria}).exit_slice("exit")
+    return runs(exits={"criteria": criteria}).params.exit_slice("exit")
 
 
 def test_the_code_of_users_criteria_is_tracked(tmp_path):
@@ -320,10 +327,10 @@ def test_a_job_of_one_criterion_depends_on_that_criterion_alone(tmp_path):
     both = runs(), runs(exits={"criteria": {"mine": mine}})
     for grid, exits in both[0].config.exit_grids.items():
         name = next(name for name in exits.criteria if name != "fixed")
-        before, after = (some.exit_slice()(of(grid=grid, criterion=name)) for some in both)
+        before, after = (some.params.exit_slice()(of(grid=grid, criterion=name)) for some in both)
         assert before == after
         assert list(json.loads(after)["exits"]["criteria"]) == [name]
-    assert both[0].exit_slice("exit")(of()) != both[1].exit_slice("exit")(of())
+    assert both[0].params.exit_slice("exit")(of()) != both[1].params.exit_slice("exit")(of())
 
 
 def test_every_criterion_has_its_file_in_the_order_of_the_slices(tmp_path):
@@ -331,20 +338,20 @@ def test_every_criterion_has_its_file_in_the_order_of_the_slices(tmp_path):
     mine = {"thresholds": [1.0], "file": str(tmp_path / "a.py"), "class": "Mine"}
     several = runs(exits={"criteria": {"b": mine, "acceleration": None}})
     pattern = "results/{run}/{grid}/{criterion}"
-    of_all = several.each_criterion(pattern)(of(grid="exit"))
+    of_all = several.paths.each_criterion(pattern)(of(grid="exit"))
     assert of_all == [f"results/tiny/exit/{name}" for name in ("b", "fixed", "kl", "step_norm")]
-    assert several.each_criterion(pattern, "exit", of_users=True)(of()) == ["results/tiny/exit/b"]
-    assert runs().each_criterion(pattern, "exit", of_users=True)(of()) == []
-    slice_of_all = json.loads(several.exit_slice("exit")(of()))
+    assert several.paths.each_criterion(pattern, "exit", of_users=True)(of()) == ["results/tiny/exit/b"]
+    assert runs().paths.each_criterion(pattern, "exit", of_users=True)(of()) == []
+    slice_of_all = json.loads(several.params.exit_slice("exit")(of()))
     assert [f"results/tiny/exit/{name}" for name in slice_of_all["exits"]["criteria"]] == of_all
 
 
 def test_the_probe_is_an_input_only_where_its_criterion_is_measured():
     probed = runs(exits={"criteria": {"probe": {"thresholds": [0.5]}}})
-    assert probed.probe_file("exit")(of()) == "results/tiny/probe.safetensors"
-    assert runs().probe_file("exit")(of()) == []
-    assert probed.probe_file()(of(grid="exit", criterion="probe")) == "results/tiny/probe.safetensors"
-    assert probed.probe_file()(of(grid="exit", criterion="kl")) == []
+    assert probed.paths.probe_file("exit")(of()) == "results/tiny/probe.safetensors"
+    assert runs().paths.probe_file("exit")(of()) == []
+    assert probed.paths.probe_file()(of(grid="exit", criterion="probe")) == "results/tiny/probe.safetensors"
+    assert probed.paths.probe_file()(of(grid="exit", criterion="kl")) == []
 
 
 def test_the_pattern_of_criteria_matches_those_of_all_runs(tmp_path):
@@ -362,9 +369,9 @@ def test_the_code_of_a_job_has_the_modules_that_are_imported_by_name_for_its_mod
     published = ["twoscale.model.published.weights", "twoscale.data.published_tokenizer"]
     assert names == [[], ["twoscale.model.linear"], published]
     script = "write_runtimes"  # imports no model
-    assert len({mine.torch_code(script)(of()) for mine in models}) == len(models)
-    assert [mine.tokenizer_code(script)(of()) for mine in models] == [
-        models[0].code(script, *modules) for modules in ([], [], published[1:])
+    assert len({mine.params.torch_code(script)(of()) for mine in models}) == len(models)
+    assert [mine.params.tokenizer_code(script)(of()) for mine in models] == [
+        models[0].params.code(script, *modules) for modules in ([], [], published[1:])
     ]
 
 
@@ -376,23 +383,24 @@ def test_the_default_of_an_optional_key_is_part_of_the_code_because_no_slice_has
         module.Config = type("Config", (ModelConfig,), namespace)
         monkeypatch.setitem(sys.modules, "twoscale.model.linear", module)
         mine = runs(model={"architecture": "linear"})
-        assert "gain" not in mine.training_identity(of())
-        codes.append(mine.torch_code("write_runtimes")(of()))
+        assert "gain" not in mine.params.training_identity(of())
+        codes.append(mine.params.torch_code("write_runtimes")(of()))
     assert codes[0] != codes[1]
 
 
 def test_untracked_params_take_the_output_and_keep_the_value():
-    param = workflow.untracked(lambda wildcards: wildcards.run)
+    param = params.untracked(lambda wildcards: wildcards.run)
     assert list(signature(param).parameters) == ["wildcards", "output"]
     assert param(of("a"), output=None) == "a"
     mine = runs()
-    for function in (mine.command("x"), mine.torch_command("x"), mine.training_command("x"), mine.caption()):
+    own = mine.params.script("write_runtimes")["command"], mine.report.caption()
+    for function in (*own, mine.params.torch_command("x"), mine.params.training_command("x")):
         assert "output" in signature(function).parameters
 
 
 def test_files_become_options_by_their_names_with_quotes_and_without_empty_ones():
     inputs = {"val": "a b.bin", "token_drift": ["1.parquet", "2.parquet"], "tokenizer": []}
-    options = workflow.file_options(of(), inputs, {"loop_metrics": "m.parquet"})
+    options = params.file_options(of(), inputs, {"loop_metrics": "m.parquet"})
     assert options == "--val 'a b.bin' --token-drift 1.parquet 2.parquet --loop-metrics m.parquet"
 
 
@@ -400,7 +408,9 @@ def kept_job(iteration, code="c", slice_="{}", columns="{}"):
     """What a segment of the tiny run keeps, from its file options."""
     mine, stem = runs(), f"results/tiny/checkpoints/iteration_{iteration:06d}"
     optimizer = "results/tiny/checkpoints/iteration_000010.optimizer.safetensors"
-    param = mine.kept_files(lambda wildcards: code, lambda wildcards: slice_, columns, mine.later_checkpoints)
+    param = mine.params.kept_files(
+        lambda wildcards: code, lambda wildcards: slice_, columns, mine.paths.later_checkpoints
+    )
     outputs = Files(checkpoint=f"{stem}.safetensors", optimizer=f"{stem}.optimizer.safetensors")
     options = shlex.split(param(of(iteration=f"{iteration:06d}"), Files(start=optimizer, train="t.bin"), outputs))
     assert options[:4] == ["--start", optimizer, "--train", "t.bin"]
@@ -446,13 +456,13 @@ def test_a_result_belongs_to_every_tracked_param(change):
 )
 def test_the_training_command_leases_gpus_and_starts_the_processes(train, device, command):
     mine = runs(train=train, compute={"device": device})
-    assert mine.training_command("x")(of(), output=None) == command.format(SCRIPTS)
+    assert mine.params.training_command("x")(of(), output=None) == command.format(SCRIPTS)
     alone = command.format(SCRIPTS) if not train else None
-    assert alone in (None, mine.torch_command("x")(of(), output=None))
+    assert alone in (None, mine.params.torch_command("x")(of(), output=None))
 
 
 def test_the_columns_of_written_tables_are_a_param():
-    assert json.loads(workflow.table_columns("training_loops"))["training_loops"].keys() == {
+    assert json.loads(params.table_columns("training_loops"))["training_loops"].keys() == {
         "iteration",
         "group",
         "loops",
@@ -462,35 +472,29 @@ def test_the_columns_of_written_tables_are_a_param():
 # --- resources
 
 
-def test_resources_follow_the_device_and_the_processes():
-    cpu = runs(train={"processes": 2, "cpu_threads": 3})
-    assert (cpu.gpus(of()), cpu.training_gpus(of()), cpu.training_threads(of()), cpu.training_cpus(of())) == (
-        0,
-        0,
-        6,
-        6,
-    )
-    cuda = runs(train={"processes": 2}, compute={"device": "cuda"})
-    assert (cuda.gpus(of()), cuda.training_gpus(of()), cuda.training_cpus(of())) == (1, 2, 8)
-
-
-def node_resources(**config):
-    found = {name: value(of()) for name, value in runs(**config).node_resources().items()}
+def training_job(**config):
+    """The resources of a training job that are set."""
+    found = {name: value(of()) for name, value in runs(**config).resources.training_job().items()}
     return {name: value for name, value in found.items() if value is not None}
+
+
+def test_resources_follow_the_device_and_the_processes():
+    train = {"processes": 2, "cpu_threads": 3}
+    assert runs(train=train).resources.training_threads(of()) == 6
+    assert training_job(train=train) == {"cpus_per_task": 6, "gpu": 0, "gpu_slot": 0}
+    cuda = {"compute": {"device": "cuda"}}
+    assert runs(**cuda).resources.gpus(of()) == 1
+    assert training_job(train={"processes": 2}, **cuda) == {"cpus_per_task": 8, "gpu": 2, "gpu_slot": 2}
 
 
 def test_a_job_on_several_nodes_asks_for_them_and_for_its_share_of_each():
     train = {"processes": 4, "nodes": 2, "cpu_threads": 3}
-    cpu, cuda = ({"train": train, "compute": {"device": device}} for device in ("cpu", "cuda"))
-    on_cpu, on_cuda = runs(**cpu), runs(**cuda)
-    assert (on_cpu.training_threads(of()), on_cpu.training_cpus(of())) == (6, 6)  # of a node
-    assert (on_cuda.training_gpus(of()), on_cuda.training_cpus(of())) == (4, 8)  # GPUs of the job, CPUs of a node
-    several = {"nodes": 2, "tasks": 2, "mpi": "srun", "tasks_per_gpu": 0}
-    assert node_resources(**cpu) == several
-    assert node_resources(**cuda) == several | {"gres": "gpu:2"}
-    assert on_cuda.requested_gpus(of()) == 0  # gres has them
-    assert runs(train={"processes": 4}, compute={"device": "cuda"}).requested_gpus(of()) == 4
-    assert node_resources() == node_resources(train={"processes": 4}) == {}
+    assert runs(train=train).resources.training_threads(of()) == 6  # of a node
+    several = {"nodes": 2, "tasks": 2, "mpi": "srun", "tasks_per_gpu": 0, "gpu": 0}
+    assert training_job(train=train) == several | {"cpus_per_task": 6, "gpu_slot": 0}
+    # GPUs of the job, which gres has, and CPUs of a node
+    on_cuda = training_job(train=train, compute={"device": "cuda"})
+    assert on_cuda == several | {"gres": "gpu:2", "cpus_per_task": 8, "gpu_slot": 4}
 
 
 def test_a_training_job_asks_for_memory_to_load_a_model_that_is_divided():
@@ -503,11 +507,11 @@ def test_a_training_job_asks_for_memory_to_load_a_model_that_is_divided():
             {"processes": 4, "nodes": 2, "shard": True},
         )
     )
-    assert [whole.training_memory(of(), attempt) for attempt in (1, 2)] == [16000, 32000]
-    one, two = (job.training_memory(of(), 1) - 16000 for job in (divided, on_two_nodes))
+    assert [whole.resources.training_memory(of(), attempt) for attempt in (1, 2)] == [16000, 32000]
+    one, two = (job.resources.training_memory(of(), 1) - 16000 for job in (divided, on_two_nodes))
     assert one == pytest.approx(2 * two, abs=1)
     assert two == 2 * 16 * parameters(divided.config.model) // 10**6
-    assert divided.training_memory(of(), 3) == 3 * (16000 + one)
+    assert divided.resources.training_memory(of(), 3) == 3 * (16000 + one)
 
 
 @pytest.mark.parametrize(("cores", "threads"), [(None, 1), (2, 1), (11, 2), (32, 8)])
@@ -515,11 +519,15 @@ def test_the_quality_jobs_of_all_criteria_share_the_cores(cores, threads):
     """The tiny preset has four criteria on the grid exit."""
     project = runs()
     assert len(project.config.exits.criteria) == 4
-    assert project.exit_threads(cores)(of(grid="exit")) == project.exit_threads(cores, "exit")(of()) == threads
+    assert (
+        project.resources.exit_threads(cores)(of(grid="exit"))
+        == project.resources.exit_threads(cores, "exit")(of())
+        == threads
+    )
 
 
 def test_memory_and_time_grow_with_the_attempt_and_further_resources_are_kept():
-    asked = runs().torch_job("exits", memory=8000, minutes=60, cpus_per_task=4)
+    asked = runs().resources.torch_job("exits", memory=8000, minutes=60, cpus_per_task=4)
     assert [asked["mem_mb"](of(), attempt) for attempt in (1, 3)] == [8000, 24000]
     assert asked["runtime"](of(), attempt=2) == 120
     assert asked["cpus_per_task"] == 4
@@ -533,11 +541,11 @@ BY_NAME = {figure.name: figure for figure in figures()}
 
 def test_a_figure_reads_its_tables_of_the_selected_run_or_of_all_runs_of_a_study():
     mine = runs()
-    assert mine.figure_inputs(BY_NAME["fig1"]) == {"state_paths": ["results/tiny/tables/state_paths.parquet"]}
+    assert mine.report.figure_inputs(BY_NAME["fig1"]) == {"state_paths": ["results/tiny/tables/state_paths.parquet"]}
     of_files = Figure("mine", table(exit_loops="other_loops"))
-    assert mine.figure_inputs(of_files)["exit_loops"] == ["results/tiny/tables/other_loops.parquet"]
+    assert mine.report.figure_inputs(of_files)["exit_loops"] == ["results/tiny/tables/other_loops.parquet"]
     for study in STUDIES:
-        drift = mine.figure_inputs(Figure("mine", table("drift"), study=study))["drift"]
+        drift = mine.report.figure_inputs(Figure("mine", table("drift"), study=study))["drift"]
         assert drift == [f"results/{run}/tables/drift.parquet" for run in mine.study(study)]
 
 
@@ -549,20 +557,20 @@ def test_the_curves_read_the_tables_of_all_seeds_only_where_the_band_is_asked_fo
         ({"seeds": [7], "figures": {"seed_band": True}}, both),
     ):
         mine = runs(**config)
-        assert mine.figure_inputs(BY_NAME["fig3"])["loop_metrics"] == wanted
-        assert len(mine.figure_inputs(BY_NAME["fig4"])["exit_quality"]) == 1
+        assert mine.report.figure_inputs(BY_NAME["fig3"])["loop_metrics"] == wanted
+        assert len(mine.report.figure_inputs(BY_NAME["fig4"])["exit_quality"]) == 1
 
 
 def test_the_name_of_a_text_is_one_line_without_controls():
     mine = runs(data={"source": "txt", "path": "/data/a\n\n.. raw:: html\x1b[2J\u202e/"})
-    assert mine.caption()({}, None)["text"] == r"txt a␊␊\.\. raw\:\: html␛\[2J\�".replace("␊", r"\␊").replace(
+    assert mine.report.caption()({}, None)["text"] == r"txt a␊␊\.\. raw\:\: html␛\[2J\�".replace("␊", r"\␊").replace(
         "␛", r"\␛"
     )
 
 
 def test_a_figure_is_told_its_runs_text_loops_and_values():
     mine = runs()
-    assert json.loads(mine.figure_slice(BY_NAME["fig1"])({})) == {
+    assert json.loads(mine.report.figure_slice(BY_NAME["fig1"])({})) == {
         "run": "tiny",
         "runs": ["tiny"],
         "text": "Python documentation",
@@ -575,24 +583,24 @@ def test_a_figure_is_told_its_runs_text_loops_and_values():
 @pytest.mark.parametrize(("groups", "missing"), [([[2], [3]], []), ([[2]], []), ([], [f"fig{n}" for n in range(1, 6)])])
 def test_targets_have_the_figures_that_the_groups_allow(groups, missing):
     mine = runs(model={"groups": groups})
-    names = [Path(file).stem for file in mine.figure_files("all")]
+    names = [Path(file).stem for file in mine.report.figure_files("all")]
     assert names == [f"fig{n}" for n in range(1, 6) if f"fig{n}" not in missing]
-    assert mine.results(of()) == mine.figure_files("all") + (["results/claims.md"] if groups else [])
+    assert mine.report.results(of()) == mine.report.figure_files("all") + (["results/claims.md"] if groups else [])
 
 
 def test_a_stage_can_append_a_figure(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     mine = runs()
     mine.figures.append(Figure("mine", table("loop_metrics")))
-    assert mine.figure_files("supplementary")[-1] == "results/mine.pdf"
-    assert mine.figure_inputs(mine.figures[-1]) == {"loop_metrics": ["results/tiny/tables/loop_metrics.parquet"]}
-    assert mine.caption(mine.figures[-1])(of(), output=None)["config"] == mine.config
+    assert mine.report.figure_files("supplementary")[-1] == "results/mine.pdf"
+    assert mine.report.figure_inputs(mine.figures[-1]) == {"loop_metrics": ["results/tiny/tables/loop_metrics.parquet"]}
+    assert mine.report.caption(mine.figures[-1])(of(), output=None)["config"] == mine.config
     assert len(runs().figures) == len(figures())
 
 
 def test_captions_have_the_counts_of_held_out_documents_once_the_tokens_are_there(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    caption = runs().caption(figures()[0])
+    caption = runs().report.caption(figures()[0])
     assert caption(of(), None)["held_out"] is None
     counts = {"documents": 9, "dropped_documents": 2}
     path = tmp_path / "results" / "tiny" / "data" / "tokens.json"
@@ -603,7 +611,7 @@ def test_captions_have_the_counts_of_held_out_documents_once_the_tokens_are_ther
 
 def test_the_manifest_of_a_download_is_the_file_that_the_download_writes_last():
     """The workflow does not import the client of the hub."""
-    assert workflow.MANIFEST == model_files.MANIFEST
+    assert paths.MANIFEST == model_files.MANIFEST
 
 
 @pytest.mark.parametrize("profile", ["default", "slurm"])
@@ -616,17 +624,17 @@ def test_snakemake_compares_the_checksums_of_all_files_of_the_papers_training(pr
 
 def test_captions_have_the_results_of_their_figure_as_text_without_markup(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    path = Path(workflow.REPORT_RESULTS)
+    path = Path(report.REPORT_RESULTS)
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({"fig1": ["holds; step_norm: 2 *"], "fig2": []}))
     mine = runs()
-    captions = {figure.name: mine.caption(figure)(of(), output=None) for figure in figures()}
+    captions = {figure.name: mine.report.caption(figure)(of(), output=None) for figure in figures()}
     assert captions["fig1"]["results"].endswith("\n\n- holds\\; step\\_norm\\: 2 \\*")
     assert {captions[name]["results"] for name in captions if name != "fig1"} == {""}
 
 
 def test_the_params_that_a_report_prints_do_not_repeat_the_values_of_a_caption():
-    caption = runs().caption(figures()[0])(of(), output=None)
+    caption = runs().report.caption(figures()[0])(of(), output=None)
     assert f"{caption}" == "(see the description)"
     assert caption["run"] == "tiny"
 
@@ -635,15 +643,15 @@ def test_the_report_has_the_figures_of_the_paper_and_those_whose_tables_exist(tm
     monkeypatch.chdir(tmp_path)
     mine = runs()
     paper = [f"results/fig{number}.svg" for number in range(1, 6)]
-    assert mine.report_pictures(of()) == paper
+    assert mine.report.pictures(of()) == paper
     mine.figures.append(Figure("mine", table("mine"), title="A figure"))
-    assert mine.report_table("mine")(of()) == []
+    assert mine.report.figure_table("mine")(of()) == []
     of_figure = tmp_path / "results" / "tiny" / "tables" / "mine.parquet"
     of_figure.parent.mkdir(parents=True)
     of_figure.touch()
-    assert mine.report_pictures(of()) == [*paper, "results/mine.svg"]
-    assert mine.report_table("mine")(of()) == ["results/tiny/tables/mine.parquet"]
-    listed = json.loads(mine.overview_slice(of()))["report_figures"]
+    assert mine.report.pictures(of()) == [*paper, "results/mine.svg"]
+    assert mine.report.figure_table("mine")(of()) == ["results/tiny/tables/mine.parquet"]
+    listed = json.loads(mine.report.overview_slice(of()))["report_figures"]
     assert [figure["title"] for figure in listed][-2:] == ["Fig. 5, angles over all loop steps", "A figure"]
 
 

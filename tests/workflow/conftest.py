@@ -13,7 +13,7 @@ import yaml
 
 from tests.workflow.dry_run import dry_run
 from twoscale.analysis.crate import CODE, NOT_CODE
-from twoscale.workflow import Runs
+from twoscale.workflow.runs import Runs
 
 ROOT = Path(__file__).parents[2]
 PARTS = (*CODE, "config")
@@ -27,7 +27,7 @@ TARGETS = {
     "snapshot",
     "release",
     "rocrate",
-    *Runs({"preset": "tiny"}, ROOT / "scripts").study_targets,
+    *Runs({"preset": "tiny"}, ROOT / "scripts").report.study_targets,
 }
 
 # One long segment with partial states every few iterations, its checkpoint and its partial state.
@@ -106,6 +106,23 @@ def checkout(root: Path) -> Project:
     project = Project(root)
     project.configure()
     return project
+
+
+def checkout_with_tests(root: Path) -> Project:
+    """A checkout that also has the tests and the documentation."""
+    project = checkout(root)
+    for folder in ("tests", "docs"):
+        shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns(*NOT_CODE))
+    return project
+
+
+def succeed_with(project: Project, *arguments: str) -> str:
+    """Run a module of Python in the folder of a project; its output."""
+    shell = environment() | {"PYTHONPATH": "src"}
+    command = [sys.executable, "-m", *arguments]
+    done = subprocess.run(command, cwd=project.root, env=shell, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr
+    return done.stdout
 
 
 def publish(project, hub: Path) -> dict[str, str]:

@@ -80,12 +80,12 @@ EDITS = [
         ("rng.py", "[:16]", "[16:]"),
         ("model/published/ouro.py", "10_000.0", "20_000.0"),
         ("model/published/raven.py", "", "EDITED = 1"),
-        ("training/trainer.py", "ADAM_EPSILON = 1e-8", "ADAM_EPSILON = 1e-9"),
-        ("training/trainer.py", "(train.beta1, train.beta2)", "(train.beta1, 0.9 * train.beta2)"),
+        ("training/recipe.py", "ADAM_EPSILON = 1e-8", "ADAM_EPSILON = 1e-9"),
+        ("training/recipe.py", "(train.beta1, train.beta2)", "(train.beta1, 0.9 * train.beta2)"),
         ("training/processes.py", "timedelta(hours=1)", "timedelta(hours=2)"),
         ("training/metrics_log.py", 'METRICS = "metrics.csv"', 'METRICS = "log.csv"'),
-        ("training/environment.py", '"MKL_DYNAMIC"', '"MKL_DYNAMICS"'),
-        ("launch.py", '"--standalone"', '"--nnodes=1"'),
+        ("jobs/environment.py", '"MKL_DYNAMIC"', '"MKL_DYNAMICS"'),
+        ("jobs/launch.py", '"--standalone"', '"--nnodes=1"'),
         # measurements
         ("dynamics/vectors.py", "FLOOR_FACTOR = 16", "FLOOR_FACTOR = 8"),
         ("dynamics/measures.py", "", '@loop_measure("new", unit="1")\ndef new(step): return step.step_norm'),
@@ -107,8 +107,8 @@ EDITS = [
         ("figures/fig2.py", "", "EDITED = 1"),
         ("figures/style.py", "LEAST_FONT = 6", "LEAST_FONT = 7"),
         # planning, files and messages
-        ("workflow.py", "TRAINING_MB = 16000", "TRAINING_MB = 8000"),
-        ("kept.py", "", "EDITED = 1"),
+        ("workflow/resources.py", "TRAINING_MB = 16000", "TRAINING_MB = 8000"),
+        ("jobs/kept.py", "", "EDITED = 1"),
         ("files.py", "", "EDITED = 1"),
         ("errors.py", "", "EDITED = 1"),
     ]

@@ -2,15 +2,13 @@
 
 import re
 import shutil
-import subprocess
-import sys
 from dataclasses import dataclass
 
 import pandas as pd
 import pytest
 import yaml
 
-from tests.workflow.conftest import ROOT, Project, environment
+from tests.workflow.conftest import ROOT, Project, checkout_with_tests, succeed_with
 
 pytestmark = pytest.mark.runs
 
@@ -18,6 +16,8 @@ PAGE = ROOT / "docs" / "extending.md"
 BLOCK = re.compile(r"^```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TITLE = re.compile(r"(?:#|\{#) (\S+?)(?: \((append|in \w+)\))?(?: #\})?")
 AGREEMENT = "src/twoscale/studies/agreement"
+# Recipe -> the most files that it may touch
+RECIPES = {"A measure per loop step": 2, "An exit criterion": 1, "A model": 2, "A study": 8}
 TINY = ROOT / "workflow" / "presets" / "tiny.yaml"
 
 
@@ -59,8 +59,10 @@ def block(code: str) -> Block:
 
 
 def apply(heading: str, project: Project) -> None:
+    """Apply a recipe; its tests only where the project has the others."""
     for part in recipe(heading):
-        part.apply(project)
+        if not part.path.startswith("tests/") or (project.root / "tests").exists():
+            part.apply(project)
 
 
 def changed(heading: str, *, without: tuple[str, ...] = ("config.yaml",)) -> set[str]:
@@ -72,10 +74,7 @@ def table(project: Project, path: str) -> pd.DataFrame:
     return pd.read_parquet(project.root / "results" / path)
 
 
-@pytest.mark.parametrize(
-    ("heading", "limit"),
-    [("A measure per loop step", 2), ("An exit criterion", 1), ("A model", 2), ("A study", 8)],
-)
+@pytest.mark.parametrize(("heading", "limit"), RECIPES.items())
 def test_a_recipe_touches_few_files(heading, limit):
     assert 1 <= len(changed(heading)) <= limit
 
@@ -93,7 +92,7 @@ def test_the_file_of_a_block_is_in_its_first_line():
 
 
 def test_a_measure_is_a_column_of_trajectories_and_a_row_of_loop_metrics(editable):
-    apply_with_tests("A measure per loop step", editable)
+    apply("A measure per loop step", editable)
     editable.succeed("results/tiny/tables/loop_metrics.parquet")
     steps = table(editable, "tiny/trajectories/iteration_000020.parquet")
     assert steps.loc[steps["k"].between(1, 5), "step_ratio"].notna().any()
@@ -102,33 +101,22 @@ def test_a_measure_is_a_column_of_trajectories_and_a_row_of_loop_metrics(editabl
     assert set(metrics.loc[metrics["measure"] == "step_ratio", "group"]) == {"2", "3"}
 
 
-def test_a_measure_has_a_test_that_passes(fresh):
-    apply_with_tests("A measure per loop step", fresh)
-    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "step_ratio", "tests/unit/test_measures.py"]
-    done = subprocess.run(
-        [sys.executable, *command],
-        cwd=fresh.root,
-        env=environment() | {"PYTHONPATH": "src"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 passed" in done.stdout
+@pytest.fixture
+def with_tests(tmp_path) -> Project:
+    return checkout_with_tests(tmp_path)
 
 
-def apply_with_tests(heading: str, project: Project) -> None:
-    """Apply a recipe to a copy that also has the test files that it extends, and the helpers of the tests."""
-    for helper in [*ROOT.glob("tests/*.py"), ROOT / "tests" / "unit" / "__init__.py"]:
-        copy = project.root / helper.relative_to(ROOT)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_text(helper.read_text())
-    for part in recipe(heading):
-        if part.path.startswith("tests/"):
-            file = project.root / part.path
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text((ROOT / part.path).read_text())
-        part.apply(project)
+def test_a_measure_has_a_test_that_passes(with_tests):
+    apply("A measure per loop step", with_tests)
+    tests = ("-k", "step_ratio", "tests/unit/test_measures.py")
+    assert "1 passed" in succeed_with(with_tests, "pytest", "-q", "-p", "no:cacheprovider", *tests)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("heading", RECIPES)
+def test_all_unit_tests_pass_after_a_recipe(heading, with_tests):
+    apply(heading, with_tests)
+    succeed_with(with_tests, "pytest", "-q", "-x", "-p", "no:cacheprovider", "-n", "2", "tests/unit", "tests/studies")
 
 
 def test_a_criterion_is_in_the_exit_tables(editable):

@@ -8,7 +8,7 @@ from tests.small import ROOT
 
 SNAKEFILE = """
 from snakemake.logging import logger
-from twoscale.job_errors import JobErrors
+from twoscale.jobs.job_errors import JobErrors
 
 JobErrors.install(logger)
 JobErrors.install(logger)

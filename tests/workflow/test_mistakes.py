@@ -43,8 +43,8 @@ def mine(file):
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
 )
 def test_mistakes_with_generated_text(finished, tmp_path, monkeypatch, capsys, arguments, sentence):
-    from twoscale import command
     from twoscale.exits.generate import main, parser
+    from twoscale.jobs import command
 
     if "cuda" in arguments and os.path.exists("/dev/nvidia0"):
         pytest.skip("this machine has CUDA")

@@ -1,13 +1,10 @@
 """A study is a room: without its folder the project plans, passes its lint and its tests."""
 
 import shutil
-import subprocess
-import sys
 
 import pytest
 
-from tests.workflow.conftest import ROOT, Project, checkout, environment
-from twoscale.analysis.crate import NOT_CODE
+from tests.workflow.conftest import Project, checkout_with_tests, succeed_with
 from twoscale.discovery import study_parts
 from twoscale.figures.catalogue import figures
 
@@ -25,19 +22,9 @@ def room(request) -> str:
 @pytest.fixture
 def without(room, tmp_path) -> Project:
     """A copy of the project with its tests, without the study."""
-    project = checkout(tmp_path)
-    for folder in ("tests", "docs"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns(*NOT_CODE))
+    project = checkout_with_tests(tmp_path)
     shutil.rmtree(tmp_path / "src" / "twoscale" / "studies" / room)
     return project
-
-
-def succeed(project: Project, *arguments: str) -> None:
-    """Run a module of Python in the project."""
-    shell = environment() | {"PYTHONPATH": "src"}
-    command = [sys.executable, "-m", *arguments]
-    done = subprocess.run(command, cwd=project.root, env=shell, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr
 
 
 def test_a_project_without_a_study_plans_everything_else(without, room):
@@ -52,14 +39,14 @@ def test_a_project_without_a_study_plans_everything_else(without, room):
 
 
 def test_a_project_without_a_study_passes_its_lint(without):
-    succeed(without, "ruff", "check", "--no-cache", ".")
-    succeed(without, "snakemake", "--lint")
+    succeed_with(without, "ruff", "check", "--no-cache", ".")
+    succeed_with(without, "snakemake", "--lint")
 
 
 def test_a_project_without_a_study_collects_all_tests_and_passes_those_of_its_core(without, room):
-    succeed(without, "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", CORE)
+    succeed_with(without, "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", CORE)
 
 
 @pytest.mark.long
 def test_a_project_without_a_study_passes_all_unit_tests(without):
-    succeed(without, "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/unit", "tests/studies")
+    succeed_with(without, "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/unit", "tests/studies")

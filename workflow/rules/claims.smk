@@ -5,7 +5,7 @@
 
 from twoscale.config import text_label
 from twoscale.tables import CLAIM_TABLES
-from twoscale.workflow import trains
+from twoscale.workflow.paths import trains
 
 
 rule judge_claims:
@@ -20,8 +20,8 @@ rule judge_claims:
     conda:
         "../../envs/analysis.yaml"
     params:
-        **script("judge_claims"),
-        config=runs.slice(
+        **runs.params.script("judge_claims"),
+        config=runs.params.slice(
             *("run", "seed"),
             text=lambda config: text_label(config.data),
             max_loops=lambda config: config.exits.max_loops,

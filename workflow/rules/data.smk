@@ -10,13 +10,15 @@
 
 from dataclasses import asdict
 
+from twoscale.canonical import canonical_json
 from twoscale.config import text_quota, text_source
-from twoscale.workflow import SOURCE_DIGEST, trains
+from twoscale.workflow.params import SOURCE_DIGEST
+from twoscale.workflow.paths import trains
 
 
 rule text:
     input:
-        runs.downloads,
+        runs.paths.downloads,
 
 
 # The files of the weights, which only the manifest lists, are no outputs: Snakemake would delete those that a job has
@@ -34,10 +36,10 @@ rule fetch_model:
     conda:
         "../../envs/analysis.yaml"
     params:
-        **script("fetch_model"),
-        config=runs.repository,
+        **runs.params.script("fetch_model"),
+        config=lambda wildcards: canonical_json(runs.paths.repositories[wildcards.model]),
         # how a model is downloaded does not change it
-        download=untracked(runs.slice("download")),
+        download=untracked(runs.params.slice("download")),
     shell:
         "{params.command} --config {params.config:q} --download {params.download:q} {params.files} > {log:q} 2>&1"
 
@@ -51,17 +53,17 @@ rule fetch_gpt2:
     conda:
         "../../envs/analysis.yaml"
     params:
-        **script("fetch_gpt2"),
-        config=untracked(runs.slice("download")),
+        **runs.params.script("fetch_gpt2"),
+        config=untracked(runs.params.slice("download")),
     shell:
         JOB
 
 
 rule prepare_text:
     input:
-        tokenizer=runs.counting_tokenizer,
+        tokenizer=runs.paths.counting_tokenizer,
     output:
-        text=expand("results/{{run}}/data/text/{shard}.parquet", shard=runs.text_shards),
+        text=expand("results/{{run}}/data/text/{shard}.parquet", shard=runs.paths.text_shards),
     log:
         "results/{run}/logs/prepare_text.log",
     benchmark:
@@ -69,17 +71,17 @@ rule prepare_text:
     localrule: True
     conda:
         "../../envs/analysis.yaml"
-    threads: runs.checked(lambda wildcards: 4)
+    threads: runs.resources.checked(lambda wildcards: 4)
     params:
-        **script("prepare_text"),
-        config=runs.slice(
+        **runs.params.script("prepare_text"),
+        config=runs.params.slice(
             data=lambda config: text_source(config.data),
             quota=lambda config: asdict(text_quota(config.data, config.tokenizer)),
         ),
         # how text is downloaded does not change the text
-        download=untracked(runs.slice("download")),
+        download=untracked(runs.params.slice("download")),
         parts=lambda wildcards, output: Path(output.text[0]).parents[1] / "parts",
-        source=runs.source_digest,
+        source=runs.params.source_digest,
         record=lambda wildcards, output: Path(output.text[0]).parents[1] / SOURCE_DIGEST,
         tables=table_columns("text_part", "text"),
     shell:
@@ -89,7 +91,9 @@ rule prepare_text:
 
 rule train_tokenizer:
     input:
-        text=runs.text_files,
+        text=lambda wildcards: [
+            runs.paths.data_file(f"text/{shard}.parquet")(wildcards) for shard in runs.paths.text_shards
+        ],
     output:
         tokenizer="results/{run}/data/tokenizer.json",
     log:
@@ -102,17 +106,17 @@ rule train_tokenizer:
         mem_mb=growing(4000),
         runtime=growing(120),
     params:
-        **script("train_tokenizer"),
-        config=runs.slice("tokenizer"),
+        **runs.params.script("train_tokenizer"),
+        config=runs.params.slice("tokenizer"),
     shell:
         JOB
 
 
 rule tokenize_text:
     input:
-        runs.tokenizer_settings,
-        text=runs.data_file("text/{shard}.parquet"),
-        tokenizer=runs.tokenizer_file,
+        runs.paths.tokenizer_settings,
+        text=runs.paths.data_file("text/{shard}.parquet"),
+        tokenizer=runs.paths.tokenizer_file,
     output:
         train=temp("results/{run}/data/tokens/{shard}.train.bin"),
         val=temp("results/{run}/data/tokens/{shard}.val.bin"),
@@ -127,8 +131,8 @@ rule tokenize_text:
         mem_mb=growing(1000),
         runtime=growing(240),
     params:
-        **script("tokenize_text") | dict(code=runs.tokenizer_code("tokenize_text")),
-        config=runs.slice(
+        **runs.params.script("tokenize_text") | dict(code=runs.params.tokenizer_code("tokenize_text")),
+        config=runs.params.slice(
             tokenizer=lambda config: config.tokenizer.name,
             num_ids=lambda config: config.tokenizer.num_ids,
         ),
@@ -138,9 +142,9 @@ rule tokenize_text:
 
 rule join_tokens:
     input:
-        trains=expand("results/{{run}}/data/tokens/{shard}.train.bin", shard=runs.text_shards),
-        vals=expand("results/{{run}}/data/tokens/{shard}.val.bin", shard=runs.text_shards),
-        metadata_files=expand("results/{{run}}/data/tokens/{shard}.json", shard=runs.text_shards),
+        trains=expand("results/{{run}}/data/tokens/{shard}.train.bin", shard=runs.paths.text_shards),
+        vals=expand("results/{{run}}/data/tokens/{shard}.val.bin", shard=runs.paths.text_shards),
+        metadata_files=expand("results/{{run}}/data/tokens/{shard}.json", shard=runs.paths.text_shards),
     output:
         train="results/{run}/data/train.bin",
         val="results/{run}/data/val.bin",
@@ -155,8 +159,8 @@ rule join_tokens:
         mem_mb=1000,
         runtime=60,
     params:
-        **script("join_tokens"),
-        config=runs.slice(
+        **runs.params.script("join_tokens"),
+        config=runs.params.slice(
             held_out_tokens=lambda config: config.data.held_out_tokens,
             near_duplicate_tokens=lambda config: config.data.near_duplicate_tokens,
             context_length=lambda config: config.model.context_length if trains(config) else None,

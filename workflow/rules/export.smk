@@ -9,12 +9,12 @@ from twoscale.export.sources import code_files
 
 rule export_model:
     input:
-        checkpoints=runs.release_checkpoints,
-        metadata=runs.data_file("tokens.json"),
-        tokenizer=runs.tokenizer_file,
+        checkpoints=runs.paths.release_checkpoints,
+        metadata=runs.paths.data_file("tokens.json"),
+        tokenizer=runs.paths.tokenizer_file,
         training=TABLE.format("training"),
-        segments=runs.at_checkpoints("results/{run}/training/iteration_{iteration}.parquet", untrained=False),
-        claims=[TABLE.format("claims")] if runs.claims else [],
+        segments=runs.paths.at_checkpoints("results/{run}/training/iteration_{iteration}.parquet", untrained=False),
+        claims=[TABLE.format("claims")] if runs.report.claims else [],
     output:
         release=directory(f"results/{runs.selected}/release"),
     log:
@@ -25,8 +25,8 @@ rule export_model:
         mem_mb=growing(8000),
         runtime=30,
     params:
-        **script("export_model") | runs.if_computed("seeds"),
-        config=runs.slice(
+        **runs.params.script("export_model") | runs.params.if_computed("seeds"),
+        config=runs.params.slice(
             *("run", "seed", "model", "data", "tokenizer", "train"),
             max_loops=lambda config: config.exits.max_loops,
         ),

@@ -10,7 +10,7 @@ for figure in runs.figures:
         name:
             f"plot_{figure.name}"
         input:
-            **runs.figure_inputs(figure),
+            **runs.report.figure_inputs(figure),
         output:
             figure=f"results/{figure.name}.pdf",
             picture=report(
@@ -25,15 +25,13 @@ for figure in runs.figures:
         conda:
             "../../envs/analysis.yaml"
         params:
-            command=runs.command("draw", figure.module),
-            files=file_options,
-            code=runs.code("draw", figure.module),
-            config=runs.figure_slice(figure),
-            caption=runs.caption(figure),
+            **runs.params.script("draw", figure.module, modules=[figure.module]),
+            config=runs.report.figure_slice(figure),
+            caption=runs.report.caption(figure),
         shell:
             JOB
 
 
 rule supplementary:
     input:
-        runs.figure_files("supplementary"),
+        runs.report.figure_files("supplementary"),

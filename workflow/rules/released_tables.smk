@@ -14,9 +14,9 @@ if runs.release is not None:
         conda:
             "../../envs/analysis.yaml"
         params:
-            **script("fetch_release"),
-            config=runs.released_files,
+            **runs.params.script("fetch_release"),
+            config=runs.params.released_files,
             # where the files are and how they are fetched does not change them
-            release=untracked(runs.release_options),
+            release=untracked(runs.params.release_options),
         shell:
             "{params.command} --config {params.config:q} {params.release} {params.files} > {log:q} 2>&1"

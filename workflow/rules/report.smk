@@ -7,40 +7,18 @@ from snakemake import __version__ as SNAKEMAKE_VERSION
 
 from twoscale.config import user_values
 from twoscale.canonical import canonical_json
-from twoscale.workflow import REPORT_RESULTS
+from twoscale.workflow.params import module_of
+from twoscale.workflow.report import REPORT_RESULTS
 
 REPORT_TABLES = ["claims", "loop_metrics", "drift", "exit_quality", "exit_latency", "check_cost"]
-
-
-rule write_claims_page:
-    input:
-        claims="results/claims.md",
-    output:
-        page=report(
-            "results/report/claims_in_full.html",
-            caption="../report/claims.rst",
-            category="Claims",
-            labels={"page": "Each claim in full"},
-        ),
-    log:
-        "results/logs/write_claims_page.log",
-    localrule: True
-    conda:
-        "../../envs/analysis.yaml"
-    params:
-        **script("write_claims_page"),
-        config=runs.slice("run"),
-        caption=runs.caption(),
-    shell:
-        JOB
 
 
 # The first page of the report, workflow.rst, shows the overview.
 rule write_overview:
     input:
-        **{name: runs.report_table(name) for name in runs.reported},
-        claims=[TABLE.format("claims")] if runs.claims else [],
-        pictures=runs.report_pictures,
+        **{name: runs.report.figure_table(name) for name in runs.report.sentences},
+        claims=[TABLE.format("claims")] if runs.report.claims else [],
+        pictures=runs.report.pictures,
     output:
         page=report(
             "results/report/overview.html",
@@ -55,11 +33,9 @@ rule write_overview:
     conda:
         "../../envs/analysis.yaml"
     params:
-        command=runs.command("write_overview"),
-        files=file_options,
-        code=runs.code("write_overview", *(path.rpartition(".")[0] for path in runs.reported.values())),
-        config=runs.overview_slice,
-        caption=runs.caption(),
+        **runs.params.script("write_overview", modules=[module_of(path) for path in runs.report.sentences.values()]),
+        config=runs.report.overview_slice,
+        caption=runs.report.caption(),
     shell:
         JOB
 
@@ -84,9 +60,9 @@ rule write_table_page:
     conda:
         "../../envs/analysis.yaml"
     params:
-        **script("write_table_page"),
+        **runs.params.script("write_table_page"),
         config=lambda wildcards: canonical_json({"run": runs.selected, "table": wildcards.table}),
-        caption=runs.caption(),
+        caption=runs.report.caption(),
     shell:
         JOB
 
@@ -94,7 +70,7 @@ rule write_table_page:
 # The benchmark files are no inputs, because no rule declares them as outputs. They exist once the figures do.
 rule write_runtimes:
     input:
-        runs.results,
+        runs.report.results,
     output:
         page=report(
             "results/report/runtimes.html",
@@ -108,10 +84,10 @@ rule write_runtimes:
     conda:
         "../../envs/analysis.yaml"
     params:
-        **script("write_runtimes"),
-        config=runs.slice("run"),
+        **runs.params.script("write_runtimes"),
+        config=runs.params.slice("run"),
         benchmarks=lambda wildcards, output: Path(output.page).parents[1] / runs.selected / "benchmarks",
-        caption=runs.caption(),
+        caption=runs.report.caption(),
     shell:
         "{params.command} --config {params.config:q} --benchmarks {params.benchmarks:q} {params.files} > {log:q} 2>&1"
 
@@ -119,10 +95,10 @@ rule write_runtimes:
 # For the docs of a run, or to hand it on. The benchmark files are no inputs, as in write_runtimes.
 rule take_snapshot:
     input:
-        results=runs.snapshot_files,
+        results=runs.report.snapshot_files,
         training=TABLE.format("training"),
-        tokens=runs.data_file("tokens.json"),
-        segments=runs.at_checkpoints("results/{run}/training/iteration_{iteration}.parquet", untrained=False),
+        tokens=runs.paths.data_file("tokens.json"),
+        segments=runs.paths.at_checkpoints("results/{run}/training/iteration_{iteration}.parquet", untrained=False),
     output:
         snapshot=directory("results/snapshot"),
     log:
@@ -131,8 +107,8 @@ rule take_snapshot:
     conda:
         "../../envs/analysis.yaml"
     params:
-        **script("take_snapshot"),
-        config=runs.slice("run", plain=lambda config: user_values(config)),
+        **runs.params.script("take_snapshot"),
+        config=runs.params.slice("run", plain=lambda config: user_values(config)),
         benchmarks=lambda wildcards, output: Path(output.snapshot).parent / runs.selected / "benchmarks",
     shell:
         "{params.command} --config {params.config:q} --benchmarks {params.benchmarks:q} {params.files} > {log:q} 2>&1"
@@ -155,8 +131,8 @@ rule write_rocrate:
     conda:
         "../../envs/analysis.yaml"
     params:
-        **script("write_rocrate"),
-        config=runs.slice("run", snakemake=lambda config: SNAKEMAKE_VERSION),
+        **runs.params.script("write_rocrate"),
+        config=runs.params.slice("run", snakemake=lambda config: SNAKEMAKE_VERSION),
     shell:
         JOB
 
@@ -168,10 +144,9 @@ rule rocrate:
 
 rule report_pages:
     input:
-        runs.results,
-        runs.report_pictures,
-        "results/report/overview.html" if runs.report_figures else [],
-        "results/report/claims_in_full.html" if runs.claims else [],
-        expand("results/report/{table}.html", table=REPORT_TABLES if runs.claims else []),
+        runs.report.results,
+        runs.report.pictures,
+        "results/report/overview.html" if runs.report.figures else [],
+        expand("results/report/{table}.html", table=REPORT_TABLES if runs.report.claims else []),
         "results/report/runtimes.html",
-        runs.report_pages if runs.claims else [],
+        runs.report.pages if runs.report.claims else [],

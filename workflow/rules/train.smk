@@ -2,14 +2,13 @@
 #
 # in:  data/{train,val}.bin, data/tokens.json
 # out: checkpoints/iteration_*.safetensors, training/iteration_*.parquet; the optimizer state of the last iteration;
-#      tables/{training,training_loops}.parquet
 #
 # Runs of published models have none of it.
 
 
 rule init_model:
     input:
-        metadata=runs.data_file("tokens.json"),
+        metadata=runs.paths.data_file("tokens.json"),
     output:
         checkpoint="results/{run}/checkpoints/iteration_000000.safetensors",
     log:
@@ -24,16 +23,16 @@ rule init_model:
         mem_mb=growing(4000),
         runtime=30,
     params:
-        **kept_script("init_model", runs.training_identity),
+        **runs.params.kept_script("init_model", runs.params.training_identity),
     shell:
         JOB
 
 
 rule train_segment:
     input:
-        **HELD_OUT,
-        start=runs.segment_start,
-        train=runs.data_file("train.bin"),
+        **runs.paths.held_out,
+        start=runs.paths.segment_start,
+        train=runs.paths.data_file("train.bin"),
     output:
         checkpoint=CHECKPOINT,
         optimizer=temp("results/{run}/checkpoints/iteration_{iteration}.optimizer.safetensors"),
@@ -48,26 +47,22 @@ rule train_segment:
         iteration=r"(?!000000)\d{6}",
     conda:
         "../../envs/torch.yaml"
-    threads: runs.training_threads
+    threads: runs.resources.training_threads
     resources:
-        **runs.node_resources(),
-        mem_mb=runs.training_memory,
+        **runs.resources.training_job(),
+        mem_mb=runs.resources.training_memory,
         # does not grow: the next attempt resumes from the partial state
         runtime=1440,
-        # Snakemake limits `threads` to the cores of its machine, but not this
-        cpus_per_task=runs.training_cpus,
-        gpu=runs.checked(runs.requested_gpus),
-        gpu_slot=runs.training_gpus,
     params:
-        **kept_script(
+        **runs.params.kept_script(
             "train_segment",
-            runs.training_identity,
-            *TRAINING_TABLES,
-            later=runs.later_checkpoints,
+            runs.params.training_identity,
+            *("training", "training_loops"),
+            later=runs.paths.later_checkpoints,
         )
-        | dict(command=runs.training_command("train_segment")),
+        | dict(command=runs.params.training_command("train_segment")),
         # how training is segmented, logged and distributed does not change its result
-        runtime=untracked(runs.runtime),
+        runtime=untracked(runs.params.runtime),
         until=lambda wildcards: int(wildcards.iteration),
         partial=lambda wildcards, output: Path(output.checkpoint).with_suffix(".partial.safetensors"),
     # standard output is the terminal, where the job prints a line every train.print_seconds
@@ -88,25 +83,3 @@ use rule train_segment as train_segment_last with:
 
 
 ruleorder: train_segment_last > train_segment
-
-
-rule aggregate_training:
-    input:
-        logs=runs.at_checkpoints("results/{run}/training/iteration_{iteration}.parquet", untrained=False),
-        loops=runs.at_checkpoints("results/{run}/training/iteration_{iteration}.loops.parquet", untrained=False),
-    output:
-        training="results/{run}/tables/training.parquet",
-        training_loops="results/{run}/tables/training_loops.parquet",
-    log:
-        "results/{run}/logs/aggregate_training.log",
-    wildcard_constraints:
-        run=runs.trained_pattern,
-    localrule: True
-    conda:
-        "../../envs/analysis.yaml"
-    params:
-        **script("aggregate_training"),
-        config=runs.slice("run"),
-        tables=table_columns("training", "training_loops"),
-    shell:
-        JOB

@@ -7,6 +7,7 @@ largest file (10 million rows: well under 1 GB), however many checkpoints there 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,9 @@ import pyarrow.parquet as pq
 
 from twoscale import tables
 from twoscale.errors import InputError
+
+if TYPE_CHECKING:
+    from twoscale.jobs.study_job import StudyJob
 
 # Measures for which a claim needs an interval.
 LOOP_SEQUENCE_MEASURES = ("state_norm", "step_norm", "cosine", "acceleration")
@@ -177,7 +181,8 @@ def _summarise(aggregation: _Aggregation, file: pq.ParquetFile) -> pd.DataFrame:
     for name in aggregation.constants:
         labels[name] = _column(file, name).to_numpy()[order[[0, *starts]]]
     frames = []
-    for measure in aggregation.measures or _measures(file):
+    measured = [field.name for field in file.schema_arrow if field.type == pa.float32()]
+    for measure in aggregation.measures or measured:
         values = _column(file, measure).to_numpy()[order]
         statistics = pd.DataFrame([aggregation.reduce(cell) for cell in np.split(values, starts)])
         frames.append(pd.concat([labels.assign(measure=measure), statistics], axis="columns"))
@@ -224,11 +229,6 @@ def _mean(values: np.ndarray) -> dict[str, float]:
     return {"mean": mean, "count": known.size, "nulls": values.size - known.size}
 
 
-def _measures(file: pq.ParquetFile) -> list[str]:
-    """The measures of a table with one row per token: its float32 columns."""
-    return [field.name for field in file.schema_arrow if field.type == pa.float32()]
-
-
 def _column(file: pq.ParquetFile, name: str) -> pa.ChunkedArray:
     return file.read(columns=[name]).column(name)
 
@@ -238,3 +238,28 @@ def _only_iteration(file: pq.ParquetFile, path: str | Path) -> int:
     if len(iterations) > 1:
         raise InputError(f"{path}: found the iterations {sorted(iterations)}, expected those of one checkpoint.")
     return iterations[0]
+
+
+# --- jobs of the workflow ----------------------------------------------------------------------------------------
+
+
+def metrics(job: "StudyJob") -> None:
+    """Statistics over tokens of all checkpoints."""
+    trajectories, token_drift, run = job.files["trajectories"], job.files["token_drift"], job.config.run
+    job.write("loop_metrics", loop_metrics(trajectories, run))
+    job.write("drift", drift(token_drift, run))
+    job.write("loop_sequences", loop_sequences(trajectories, run))
+    job.write("drift_sequences", drift_sequences(token_drift, run))
+
+
+def join_training(job: "StudyJob") -> None:
+    """The training logs of all segments, joined."""
+    job.write("training", training(job.files["logs"]))
+    job.write("training_loops", training_loops(job.files["loops"]))
+
+
+def join_exit_quality(job: "StudyJob") -> None:
+    """The tables of quality, loops and controls, from those of every exit criterion in turn."""
+    for name in ("quality", "loops", "controls"):
+        parts = [tables.read(f"exit_{name}", path) for path in job.files[f"{name}_files"]]
+        job.write(f"exit_{name}", pd.concat(parts), name)

@@ -99,10 +99,15 @@ def jobs_behind(results: Iterable[str], records: Mapping[str, Mapping[str, Any]]
 
 def _job(rule: str, outputs: list[str], records: Mapping[str, Mapping[str, Any]]) -> Job:
     of_outputs = [records[output] for output in outputs]
-    starts = [record["starttime"] for record in of_outputs if record.get("starttime") is not None]
-    ends = [record["endtime"] for record in of_outputs if record.get("endtime") is not None]
     inputs = dict.fromkeys(path for record in of_outputs for path in record.get("input") or [])
-    return Job(rule, tuple(inputs), tuple(outputs), min(starts, default=None), max(ends, default=None))
+    times = [(record.get("starttime"), record.get("endtime")) for record in of_outputs]
+    return Job(rule, tuple(inputs), tuple(outputs), *_span(times))
+
+
+def _span(times: Sequence[tuple[float | None, float | None]]) -> tuple[float | None, float | None]:
+    """The first of these starts and the last of these ends that are known."""
+    starts, ends = ([time for time in part if time is not None] for part in zip(*times, strict=True))
+    return min(starts, default=None), max(ends, default=None)
 
 
 def write(folder: Path, snapshot: Path, project: Path, snakemake: str) -> None:
@@ -219,7 +224,10 @@ class _Builder:
     def add_jobs(self, jobs: Sequence[Job]) -> None:
         """Add one action per job, one step and one tool per rule, and the action of the whole run."""
         rules = list(dict.fromkeys(job.rule for job in jobs))
-        tools = {rule: self._tool(rule) for rule in rules}
+        tools = {
+            rule: self._entity(f"#rule/{rule}", "SoftwareApplication", name=rule, softwareVersion=self.version)
+            for rule in rules
+        }
         steps = {
             rule: self._entity(f"#step/{rule}", "HowToStep", name=rule, position=str(position), workExample=tools[rule])
             for position, rule in enumerate(rules, 1)
@@ -253,15 +261,10 @@ class _Builder:
         if "endTime" in run:
             self.crate.root_dataset["datePublished"] = run["endTime"]
 
-    def _tool(self, rule: str) -> "ContextEntity":
-        return self._entity(f"#rule/{rule}", "SoftwareApplication", name=rule, softwareVersion=self.version)
-
     def _action(self, identifier: str, name: str, instrument: Any, jobs: Sequence[Job]) -> "ContextEntity":
         """An action from the start of the first to the end of the last of these jobs, as far as they are recorded."""
-        starts = [job.start for job in jobs if job.start is not None]
-        ends = [job.end for job in jobs if job.end is not None]
-        times = {"startTime": _iso(min(starts))} if starts else {}
-        times |= {"endTime": _iso(max(ends))} if ends else {}
+        start, end = _span([(job.start, job.end) for job in jobs])
+        times = {name: _iso(time) for name, time in (("startTime", start), ("endTime", end)) if time is not None}
         return self._entity(identifier, "CreateAction", name=name, instrument=instrument, **times)
 
     def _entity(self, identifier: str, kind: str, **properties: Any) -> "ContextEntity":

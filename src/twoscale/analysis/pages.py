@@ -8,10 +8,14 @@ from collections.abc import Iterable, Mapping
 from html import escape
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from twoscale.errors import InputError
+
+if TYPE_CHECKING:
+    from twoscale.jobs.study_job import StudyJob
 
 PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -41,6 +45,11 @@ def from_markdown(text: str) -> str:
 
     title = re.sub(r"\\(.)", r"\1", text.partition("\n")[0].lstrip("# "))
     return page(title, f"{CLAIMS_STYLE}\n{markdown.markdown(text, extensions=['tables'])}")
+
+
+def claims_page(job: "StudyJob") -> None:
+    """The job of the workflow: claims.md as a web page for the report."""
+    job.write_text("page", from_markdown(job.file("claims").read_text(encoding="utf-8")))
 
 
 def sortable(frame: pd.DataFrame, title: str, meanings: Mapping[str, str] = MappingProxyType({})) -> str:

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from twoscale import machine, tables
+from twoscale import tables
 from twoscale.analysis import aggregate
 from twoscale.analysis.claims import ALL, CLAIMS
 from twoscale.analysis.release import Manifest, Release
 from twoscale.config import Config, training_identity
 from twoscale.errors import InputError
-from twoscale.training import environment
+from twoscale.jobs import environment, machine
 
 ABSOLUTE, RELATIVE, LOGARITHM = "absolute", "relative", "of natural logarithms"
 

@@ -58,8 +58,7 @@ def mean_over_seeds(estimates: Sequence[Estimate]) -> SeedMean:
     units, mean = estimates[0].units, float(values.mean())
     samples = np.mean([estimate.samples for estimate in estimates], axis=0)
     of_documents = Estimate(mean, *bootstrap.interval_about(mean, samples, units), freedom=units - 1)
-    of_seeds = Estimate(mean, *bootstrap.t_interval(values), freedom=len(values) - 1)
-    return _joined(of_documents, of_seeds, estimates[0].is_ratio).checked()
+    return _joined(of_documents, over_seeds(values), estimates[0].is_ratio).checked()
 
 
 def _values(estimates: Iterable[Estimate]) -> np.ndarray:
@@ -70,6 +69,11 @@ def _values(estimates: Iterable[Estimate]) -> np.ndarray:
     if not np.isfinite(values).all():
         raise InconclusiveError("the quantity is infinite under a seed")
     return values
+
+
+def over_seeds(values: np.ndarray) -> Estimate:
+    """The mean of values (seeds,) with the interval of Student's t."""
+    return Estimate(float(values.mean()), *bootstrap.t_interval(values), freedom=len(values) - 1)
 
 
 def _joined(of_documents: Estimate, of_seeds: Estimate, is_ratio: bool) -> SeedMean:
@@ -138,8 +142,10 @@ def examine(claim: Claim, evidence: Mapping[int, Evidence]) -> SeedVerdict:
     quantities = list(claim.quantities(next(iter(evidence.values())))) if asked else []
     rows = list(zip(*(verdict.findings for verdict in of_seeds), strict=True))
     counted = sum(quantity.counts for quantity in quantities)
-    compare = _per_run if claim.timed else _compare
-    findings = tuple(compare(q, row, list(evidence), counted) for q, row in zip(quantities, rows, strict=True))
+    findings = tuple(
+        _per_run(quantity, row) if claim.timed else _compare(quantity, row, list(evidence), counted)
+        for quantity, row in zip(quantities, rows, strict=True)
+    )
     if not asked:
         return SeedVerdict(claim, of_seeds, findings, NOT_ASKED, of_seeds[0].reason)
     if claim.timed:
@@ -147,7 +153,7 @@ def examine(claim: Claim, evidence: Mapping[int, Evidence]) -> SeedVerdict:
     return SeedVerdict(claim, of_seeds, findings, *combine(finding.mean for finding in findings))
 
 
-def _per_run(quantity: Quantity, row: tuple[Finding, ...], seeds: list[int], counted: int) -> SeedFinding:
+def _per_run(quantity: Quantity, row: tuple[Finding, ...]) -> SeedFinding:
     return SeedFinding(row, Finding(quantity.scope, quantity.name, Estimate(), row[0].bounds, counts=quantity.counts))
 
 

@@ -27,7 +27,7 @@ from twoscale.analysis import pages
 from twoscale.analysis.release import MANIFEST
 from twoscale.errors import InputError, first_line
 from twoscale.files import replacing, sha256
-from twoscale.training import environment
+from twoscale.jobs import environment
 
 PACKAGES = (
     "datasets",

@@ -7,6 +7,7 @@ two coordinates of each.
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,9 @@ from safetensors import SafetensorError, safe_open
 from twoscale import tables
 from twoscale.dynamics.principal import project
 from twoscale.errors import InputError
+
+if TYPE_CHECKING:
+    from twoscale.jobs.study_job import StudyJob
 
 METADATA_KEYS = ("places", "tokens", "iteration", "sequence")
 DESCRIPTION = ("stage", "layer", "group", "k")  # columns that describe a place, as in its metadata
@@ -90,3 +94,8 @@ def state_paths(states: States, run: str) -> pd.DataFrame:
         frame[name] = plane[..., axis].ravel()
         frame[f"{name}_share"] = shares[axis]
     return frame[list(tables.columns("state_paths"))]
+
+
+def run(job: "StudyJob") -> None:
+    """The job of the workflow."""
+    job.write("state_paths", state_paths(read_states(job.file("states")), job.config.run))

@@ -14,7 +14,6 @@ from twoscale import tables
 from twoscale.analysis import bootstrap
 
 OPERATING_POINT = ["criterion", "threshold"]
-THROUGHPUT_POINT = [*OPERATING_POINT, "batching"]
 
 
 def summarise_latency(latency: pd.DataFrame) -> pd.DataFrame:
@@ -35,7 +34,7 @@ def summarise_latency(latency: pd.DataFrame) -> pd.DataFrame:
 
 
 def summarise_throughput(throughput: pd.DataFrame) -> pd.DataFrame:
-    """Medians over repeats per operating point, way to batch and number of sequences, and the range of the tokens/s.
+    """Medians over repeats per operating point and number of sequences, and the range of the tokens/s.
 
     The repeats decode the same text, so what differs between them is the machine.
 
@@ -43,10 +42,10 @@ def summarise_throughput(throughput: pd.DataFrame) -> pd.DataFrame:
         throughput: Table "throughput".
 
     Returns:
-        Columns criterion, threshold, batching, sequences, tokens_per_second, latency_ms, latency_high_ms, low, high;
-        rows in the order of the table, the numbers of sequences rising.
+        Columns criterion, threshold, sequences, tokens_per_second, latency_ms, latency_high_ms, low, high; rows in the
+        order of the table, the numbers of sequences rising.
     """
-    by_point = throughput.groupby([*THROUGHPUT_POINT, "sequences"], sort=False)
+    by_point = throughput.groupby([*OPERATING_POINT, "sequences"], sort=False)
     summary = by_point[["tokens_per_second", "latency_ms", "latency_high_ms"]].median()
     bounds = by_point["tokens_per_second"].agg(low="min", high="max")
     return summary.join(bounds).reset_index().sort_values("sequences", kind="stable", ignore_index=True)
@@ -72,11 +71,10 @@ def summarise_quality(quality: pd.DataFrame, exit_loops: pd.DataFrame, max_loops
     measured = quality.join(mean_evaluations(exit_loops, keys), on=keys)
     full = measured[(measured["criterion"] == "fixed") & (measured["threshold"] == max_loops)]
     measured["change"] = measured["ce"] - measured["sequence"].map(full.set_index("sequence")["ce"])
-    by_point = measured.groupby(OPERATING_POINT, sort=False)
-    means = pd.DataFrame({column: weighted(by_point, column) for column in ("ce", "change", "loops")})
-    bounds = mean_intervals(by_point, "change").add(means["ce"] - means["change"], axis="index")
-    summary = means.drop(columns="change").join(bounds).assign(ppl=np.exp(means["ce"]))
-    return summary.reset_index()
+    loops = weighted(measured.groupby(OPERATING_POINT, sort=False), "loops")
+    bounds = pd.DataFrame(with_bounds(measured, OPERATING_POINT, "ce", "change"))
+    summary = bounds.rename(columns={"ce_low": "low", "ce_high": "high"}).assign(loops=loops, ppl=np.exp(bounds["ce"]))
+    return summary.reset_index()[[*OPERATING_POINT, "ce", "loops", "low", "high", "ppl"]]
 
 
 def random_exits(controls: pd.DataFrame) -> pd.DataFrame:
@@ -107,17 +105,16 @@ def summarise_scaling(paths: Iterable[str | Path], run: str, seed: int) -> pd.Da
     rows = pd.concat([tables.read("scaling_quality", path) for path in paths])
     full = rows[rows["loops"] == rows["loops"].max()].set_index(["iteration", "sequence"])["ce"]
     rows = rows.join(full.rename("full"), on=["iteration", "sequence"])
-    by_point = rows.assign(excess=rows["ce"] - rows["full"]).groupby(["iteration", "loops"])
-    columns = {"tokens": by_point["tokens"].sum()}
-    for name in ("ce", "excess"):
-        bounds = mean_intervals(by_point, name, seed)
-        columns |= {name: weighted(by_point, name), f"{name}_low": bounds["low"], f"{name}_high": bounds["high"]}
+    point = ["iteration", "loops"]
+    rows = rows.assign(excess=rows["ce"] - rows["full"]).sort_values(point, kind="stable")
+    columns = {"tokens": rows.groupby(point)["tokens"].sum()}
+    columns |= with_bounds(rows, point, "ce", "ce", seed) | with_bounds(rows, point, "excess", "excess", seed)
     columns |= {name.replace("ce", "ppl"): np.exp(columns[name]) for name in ("ce", "ce_low", "ce_high")}
     scaling = pd.DataFrame(columns).reset_index().assign(run=run)
     return scaling[list(tables.columns("scaling"))]
 
 
-def with_bounds(rows: pd.DataFrame, keys: list[str], name: str, varied: str, seed: int) -> dict[str, pd.Series]:
+def with_bounds(rows: pd.DataFrame, keys: list[str], name: str, varied: str, seed: int = 0) -> dict[str, pd.Series]:
     """The mean over tokens of a column per point of `keys`, and bounds over documents with _low and _high.
 
     The bounds are those of the mean of the column `varied`, moved to the mean of the other one.

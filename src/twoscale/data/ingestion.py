@@ -11,7 +11,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -214,15 +214,13 @@ class Parts:
         columns["text"] = texts = [document.text for document in pending.documents]
         with tables.writing("text_part", self.folder / name) as append:
             append(columns | {"size": sizes})
-        digest = sha256(self.folder / name)
-        first, end = self._end_of(pending.file), pending.documents[-1].row + 1
-        characters = sum(map(len, texts))
-        self.parts.append(DownloadPart(name, pending.file, pending.version, first, end, len(texts), characters, digest))
-        self._save()
-
-    def _end_of(self, file: str) -> int:
-        """The first row of `file` that is in no part."""
-        return self.parts[-1].end if self.parts and self.parts[-1].file == file else 0
+        digest, characters = sha256(self.folder / name), sum(map(len, texts))
+        first = self.parts[-1].end if self.parts and self.parts[-1].file == pending.file else 0
+        rows = (first, pending.documents[-1].row + 1)
+        self.parts.append(DownloadPart(name, pending.file, pending.version, *rows, len(texts), characters, digest))
+        saved = {"identity": self.identity, "commit": self.commit, "parts": [asdict(part) for part in self.parts]}
+        with replacing(self.folder / MANIFEST) as temporary:
+            temporary.write_text(json.dumps(saved, indent=1) + "\n", encoding="utf-8")
 
     def documents(self) -> Iterator[tuple[str, str, int]]:
         """Name, text and size of every document, in order and in constant memory."""
@@ -256,11 +254,6 @@ class Parts:
                 f"{self.folder / MANIFEST}: cannot be read as JSON ({first_line(error)}), expected the list of "
                 "parts; remove the folder to start again."
             ) from error
-
-    def _save(self) -> None:
-        saved = {"identity": self.identity, "commit": self.commit, "parts": [asdict(part) for part in self.parts]}
-        with replacing(self.folder / MANIFEST) as temporary:
-            temporary.write_text(json.dumps(saved, indent=1) + "\n", encoding="utf-8")
 
     def _intact(self, parts: Iterable[DownloadPart]) -> Iterator[DownloadPart]:
         """The parts up to the first one whose file is missing or has another hash."""
@@ -375,22 +368,19 @@ def _write_shards(parts: Parts, tally: Tally, total_characters: int, shards: Seq
 class _TextShardWriter:
     """Collects documents into row groups; `append` is the function that `tables.writing` yields."""
 
-    def __init__(self, append) -> None:
+    def __init__(self, append: Callable[[Mapping[str, Sequence]], None]) -> None:
         self.append = append
-        self._clear()
-
-    def _clear(self) -> None:
-        self.rows: dict[str, list] = {"document": [], "held_out": [], "text": []}
+        self.rows: list[tuple[str, bool, str]] = []
         self.characters = 0
 
-    def add(self, name: str, held_out: bool, text: str) -> None:
-        for column, value in zip(self.rows.values(), (name, held_out, text), strict=True):
-            column.append(value)
-        self.characters += len(text)
+    def add(self, *row: str | bool) -> None:
+        """Add the name of a document, whether it is held out, and its text."""
+        self.rows.append(row)
+        self.characters += len(row[-1])
         if self.characters >= ROW_GROUP_CHARACTERS:
             self.flush()
 
     def flush(self) -> None:
         if self.characters:
-            self.append(self.rows)
-            self._clear()
+            self.append(dict(zip(("document", "held_out", "text"), zip(*self.rows, strict=True), strict=True)))
+            self.rows, self.characters = [], 0

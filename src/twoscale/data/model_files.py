@@ -41,7 +41,10 @@ def fetch_model(repository: str, revision: str, folder: Path, download: Download
     """
     files = resolve_model(repository, revision, download)
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [_fetch_one(files, name, folder, download) for name in files.files]
+    paths = [
+        (_fetch_weights if name.endswith(".safetensors") else _fetch_small)(files, name, folder, download)
+        for name in files.files
+    ]
     manifest = {"repository": repository, "revision": files.commit, "files": {p.name: p.stat().st_size for p in paths}}
     with replacing(folder / MANIFEST) as temporary:
         temporary.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
@@ -66,10 +69,6 @@ def resolve_model(repository: str, revision: str, download: DownloadConfig) -> S
     if "config.json" not in wanted or not any(name.endswith(".safetensors") for name in wanted):
         raise InputError(f"{what}: found {', '.join(names) or 'no files'}, expected config.json and safetensors files.")
     return Subset(repository, info.sha, checked_names(what, wanted), "model")
-
-
-def _fetch_one(files: Subset, name: str, folder: Path, download: DownloadConfig) -> Path:
-    return (_fetch_weights if name.endswith(".safetensors") else _fetch_small)(files, name, folder, download)
 
 
 def _fetch_small(files: Subset, name: str, folder: Path, download: DownloadConfig) -> Path:

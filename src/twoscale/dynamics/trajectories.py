@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -22,6 +23,9 @@ from twoscale.dynamics.path_types import LoopPath
 from twoscale.dynamics.states import Columns, batches, exact, flat, is_group, token_keys
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import LoopedModel, StageTrace
+
+if TYPE_CHECKING:
+    from twoscale.model.checkpoint_job import CheckpointJob
 
 TABLES = ("trajectories", "token_paths", "token_drift")
 
@@ -229,6 +233,13 @@ def extract(
         for batch in batches(checkpoint, held_out, config.batch_size, "trajectories"):
             for table, columns in measure_batch(checkpoint, batch, config.loops, criteria):
                 append[table](columns)
+
+
+def run(job: "CheckpointJob") -> None:
+    """The job of the workflow: the loops of one checkpoint on held-out text."""
+    config, checkpoint = job.config, job.checkpoint(job.config.trajectories.dtype)
+    outputs = dict(zip(TABLES, map(job.file, ("trajectories", "paths", "drift")), strict=True))
+    extract(checkpoint, job.held_out(config.trajectory_sequences), config.trajectories, config.path_types, outputs)
 
 
 def units() -> dict[str, dict[str, str]]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -20,12 +21,15 @@ from twoscale.exits.criterion_file import configured_criteria
 from twoscale.exits.decoder import Decoder, DecoderOptions, evaluate_by_position, evaluate_planned
 from twoscale.exits.kv_cache import KVCache, distinct_slots
 from twoscale.exits.parallel import LoopCounts, evaluate
-from twoscale.exits.probe import Probe, criterion_of
+from twoscale.exits.probe import Probe, criterion_of, open_probe
 from twoscale.exits.readout import is_sequential, make_readout
 from twoscale.exits.steps import make_loops
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import LoopedModel, any_weight
 from twoscale.model.loss import cross_entropies
+
+if TYPE_CHECKING:
+    from twoscale.model.checkpoint_job import CheckpointJob
 
 OperatingPoint = tuple[str, float]  # criterion, threshold
 MIN_TIMING_SECONDS = 0.05  # of one timing of a check or a loop step
@@ -305,3 +309,14 @@ def time_tokens(
     counts = [decoder.feed(token, evaluations[i] if evaluations else None)[1] for i, token in enumerate(tokens)]
     synchronise()
     return time.perf_counter() - started, counts
+
+
+def run(job: "CheckpointJob") -> None:
+    """Latency of all criteria, and the time of a check where the job has an output for it."""
+    exits = job.config.exits
+    checkpoint, prompts = job.checkpoint(exits.dtype), job.held_out(exits.latency_repeats)
+    latency, loops = measure_latency(checkpoint, prompts, exits, open_probe(job.optional("probe"), checkpoint))
+    job.write("exit_latency", latency, "latency")
+    job.write("exit_latency_loops", loops, "latency_loops")
+    if "check_cost" in job.files:
+        job.write("check_cost", measure_check_cost(checkpoint, prompts, exits))

@@ -11,7 +11,7 @@ from twoscale.config import CriterionConfig
 from twoscale.errors import InputError, first_line
 from twoscale.exits.criteria import CRITERIA, ExitCriterion, place_in
 
-KEEPS = ("previous", "new")
+KEEPS = ("previous", "new", "weighted")
 METHODS = {  # name -> arguments
     "__init__": "(self, threshold)",
     "start": "(self, x0)",

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from twoscale import progress
 from twoscale.config import ScalingConfig
@@ -10,6 +11,16 @@ from twoscale.exits.benchmark import Row, evaluate_parallel
 from twoscale.exits.criteria import Fixed
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.loss import cross_entropies
+
+if TYPE_CHECKING:
+    from twoscale.model.checkpoint_job import CheckpointJob
+
+
+def run(job: "CheckpointJob") -> None:
+    """Write the table "scaling_quality"."""
+    scaling = job.config.scaling
+    text = job.held_out(job.config.sequences)
+    job.write("scaling_quality", measure_scaling(job.checkpoint(scaling.dtype), text, scaling), "quality")
 
 
 def measure_scaling(checkpoint: LoadedCheckpoint, text: HeldOut, scaling: ScalingConfig) -> Iterator[Row]:

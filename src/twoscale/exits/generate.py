@@ -43,7 +43,7 @@ from twoscale.exits.loop_heatmap import (
 from twoscale.exits.readout import READOUTS
 from twoscale.exits.sampling import Sampling
 from twoscale.files import replacing
-from twoscale.machine import check_cuda
+from twoscale.jobs.machine import check_cuda
 from twoscale.model.published.folder import PublishedFolder
 from twoscale.model.trained_run import TrainedRun, open_published_run, open_run
 

@@ -4,11 +4,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from twoscale.exits.benchmark import measure_check_cost, measure_latency, measure_quality, operating_points
+from twoscale.exits.benchmark import measure_quality, operating_points
+from twoscale.exits.probe import open_probe
 from twoscale.exits.trial import TRIAL_TOKENS, try_criteria
 
 if TYPE_CHECKING:
-    from twoscale.exits.checkpoint_job import CheckpointJob
+    from twoscale.model.checkpoint_job import CheckpointJob
 
 
 def measure_exit_quality(job: "CheckpointJob") -> None:
@@ -19,19 +20,8 @@ def measure_exit_quality(job: "CheckpointJob") -> None:
     text = job.held_out(job.config.sequences)
     if job.config.criterion_files:
         try_criteria(checkpoint, text.inputs[0], exits)
-    for table, rows in measure_quality(checkpoint, text, exits, job.probe(checkpoint)).items():
+    for table, rows in measure_quality(checkpoint, text, exits, open_probe(job.optional("probe"), checkpoint)).items():
         job.write(table, rows, table.removeprefix("exit_"))
-
-
-def benchmark_exits(job: "CheckpointJob") -> None:
-    """Latency of all criteria, and the time of a check where the job has an output for it."""
-    exits = job.config.exits
-    checkpoint, prompts = job.checkpoint(exits.dtype), job.held_out(exits.latency_repeats)
-    latency, loops = measure_latency(checkpoint, prompts, exits, job.probe(checkpoint))
-    job.write("exit_latency", latency, "latency")
-    job.write("exit_latency_loops", loops, "latency_loops")
-    if "check_cost" in job.files:
-        job.write("check_cost", measure_check_cost(checkpoint, prompts, exits))
 
 
 def try_criterion(job: "CheckpointJob") -> None:

@@ -9,6 +9,7 @@ training often match or beat those of gates that are trained with the model.
 """
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -16,11 +17,14 @@ from torch import Tensor
 
 from twoscale import progress
 from twoscale.config import ConfigSlice
-from twoscale.data.batches import HeldOut
+from twoscale.data.batches import HeldOut, open_held_out
 from twoscale.exits.oracle import settled_within
-from twoscale.exits.probe import FURTHER_FEATURES, Probe, features
+from twoscale.exits.probe import FURTHER_FEATURES, Probe, features, save_probe
 from twoscale.exits.sequence_pass import Pass, measure_tokens
 from twoscale.model.checkpoints import LoadedCheckpoint
+
+if TYPE_CHECKING:
+    from twoscale.model.checkpoint_job import CheckpointJob
 
 MOST_ITERATIONS = 500  # of L-BFGS
 
@@ -100,3 +104,10 @@ def quality(seen: Tensor, settled: Tensor, weight: Tensor, bias: Tensor) -> str:
     share = settled.double().mean()
     base = -(torch.xlogy(share, share) + torch.xlogy(1 - share, 1 - share))
     return f"log loss {found:.4f} nats, {base:.4f} with the share of settled tokens, {share:.1%}, alone"
+
+
+def run(job: "CheckpointJob") -> None:
+    """The job of the workflow."""
+    config, checkpoint = job.config, job.checkpoint(job.config.probe.dtype)
+    text = open_held_out(job.file("train"), job.file("metadata"), config.model, config.sequences)
+    save_probe(job.file("probe"), fit_probe(checkpoint, text, config), checkpoint, config)

@@ -15,8 +15,8 @@ from twoscale.analysis.seeds import MEAN
 from twoscale.config import ConfigSlice, DataConfig, ModelConfig, complete, text_label
 from twoscale.escaping import markdown
 from twoscale.export.released import ORIGIN
+from twoscale.jobs.environment import FIRST, Environment
 from twoscale.model.flops import parameters
-from twoscale.training.environment import FIRST, Environment
 
 # Licence of the training text of sources that are not the user's.
 TEXT_LICENCES = {

@@ -10,14 +10,15 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from twoscale import machine, tables
+from twoscale import tables
 from twoscale.analysis import aggregate, release, snapshot
 from twoscale.config import PROJECT, user_values
 from twoscale.errors import InputError
 from twoscale.files import replacing
 from twoscale.gpu import pack
 from twoscale.gpu.session import Session
-from twoscale.workflow import RESULTS
+from twoscale.jobs import machine
+from twoscale.workflow.runs import RESULTS
 
 MOST_BYTES = 15_000_000
 OVERHEAD = 1000  # bytes of a file's name in the archive and in the manifest, at most

@@ -1,4 +1,4 @@
-"""The GPU check: tests, a comparison with the CPU, and measurements, in one call of at most eight minutes."""
+"""The GPU check: tests and measurements in one call of at most eight minutes."""
 
 import itertools
 import re
@@ -12,20 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from twoscale.exits.criteria import CRITERIA
-from twoscale.gpu.compare import ENGINES, Comparison
 from twoscale.gpu.latency import KINDS, PRODUCTS, Latency
 from twoscale.gpu.limits import Clock, Measurement, Worker
 from twoscale.gpu.report import FAILED, PASSED, SKIPPED, Report, Row, device_name
 from twoscale.gpu.throughput import Throughput, setting_name
-from twoscale.machine import check_cuda
+from twoscale.jobs.machine import check_cuda
 
 PROJECT = Path(__file__).parents[3]
 SECONDS = 450.0  # of all sections together; the rest of eight minutes is for imports and the last write
 # Seconds of one measurement at most, with the start of its process.
-TESTS, COMPARISON, EAGER, COMPILED, DECODING = 120.0, 60.0, 45.0, 120.0, 60.0
+TESTS, EAGER, COMPILED, DECODING = 120.0, 45.0, 120.0, 60.0
 SLOWDOWN = {"cuda": 1.0, "cpu": 10.0}  # all limits are times this: a CPU may be slow and busy
-SECTIONS = ("tests", "comparison", "training", "decoding")
-TIMED_AS = dict.fromkeys(("tests", "comparison"), "tests and comparison")  # they run at once
+SECTIONS = ("tests", "training", "decoding")
 # Device -> the tests that run there: marks, and a pattern of files. On a CPU those that have a twin with the mark gpu.
 TESTS_OF = {"cuda": ("gpu", "test_*.py"), "cpu": ("not gpu", "test_devices.py")}
 
@@ -64,7 +62,8 @@ class _Check:
 
     def run(self) -> Report:
         options = self.options
-        self._compare()
+        with Worker(partial(DeviceTests, self.device)) as tests:
+            self._measure("tests", tests, ("tests", "pytest"), TESTS, DeviceTests.rows)
         make = partial(Throughput.of, options.model, self.device, self.report.device, options.iterations)
         first, *others = options.micro_batches
         with Worker(make) as training:
@@ -83,22 +82,9 @@ class _Check:
             return []
         before = self.clock.spent
         rows = self.clock.measure(worker, name, limit, measurement, *given)
-        self.seconds[TIMED_AS.get(section, section)] += self.clock.spent - before
+        self.seconds[section] += self.clock.spent - before
         self.report.add(section, rows)
         return rows
-
-    def _compare(self) -> None:
-        """The comparison, while the tests run in another process."""
-        against = f"{self.device} against cpu"
-        with Worker(partial(DeviceTests, self.device)) as tests, Worker(partial(Comparison, self.device)) as comparison:
-            if "tests" in self.options.sections:
-                tests.start(DeviceTests.rows)
-            for measure in (Comparison.gradients, Comparison.states, Comparison.mixed_precision):
-                self._measure("comparison", comparison, (measure.__name__, against), COMPARISON, measure)
-            for engine in ENGINES:
-                name = (f"same exits, {engine}", against)
-                self._measure("comparison", comparison, name, COMPARISON, Comparison.exits, engine)
-            self._measure("tests", tests, ("tests", "pytest"), TESTS, None)
 
     def _train(self, worker: Worker, settings: Sequence[tuple[int, bool]]) -> None:
         for sequences, compiled in settings:

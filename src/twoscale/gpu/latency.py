@@ -47,7 +47,8 @@ class Latency:
 
         `floor` is ms/token of the bare products, if they were measured.
         """
-        times, setting = self._seconds(self._never(criterion), kind), f"{self.setting}, {kind} steps"
+        never = make_criterion(criterion, self.max_loops + 1 if CRITERIA[criterion].larger_is_later else NEVER)
+        times, setting = self._seconds(never, kind), f"{self.setting}, {kind} steps"
         rows = []
         for quantity, seconds in zip((criterion, f"{criterion}, loops alone"), times, strict=True):
             ms = 1e3 * seconds / TOKENS
@@ -76,9 +77,6 @@ class Latency:
             decoder.prefill([0] * (self.position + TOKENS))
             self._decoders[kind] = decoder
         return self._decoders[kind]
-
-    def _never(self, criterion: str) -> ExitCriterion:
-        return make_criterion(criterion, self.max_loops + 1 if CRITERIA[criterion].larger_is_later else NEVER)
 
 
 def _milliseconds(call: Callable[[], object]) -> float:

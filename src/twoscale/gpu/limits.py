@@ -130,17 +130,12 @@ class Clock:
         return seconds if seconds > limit / 3 else 0.0
 
     def measure(
-        self, worker: Worker, name: tuple[str, str], limit: float, measurement: Measurement | None, *given: Any
+        self, worker: Worker, name: tuple[str, str], limit: float, measurement: Measurement, *given: Any
     ) -> list[Row]:
-        """The rows of a measurement that gets at most `limit` seconds, see `Worker.rows`.
-
-        With None for `measurement` those of the one that was started before.
-        """
-        seconds = self.grant(limit)
-        if measurement is not None:
-            if not seconds:
-                return [not_measured(name, "no time left")]
-            worker.start(measurement, *given)
+        """The rows of a measurement that gets at most `limit` seconds, see `Worker.rows`."""
+        if not (seconds := self.grant(limit)):
+            return [not_measured(name, "no time left")]
+        worker.start(measurement, *given)
         return worker.rows(name, seconds)
 
 

@@ -22,7 +22,8 @@ from twoscale.analysis import snapshot
 from twoscale.config import PROJECT, user_config
 from twoscale.errors import InputError
 from twoscale.files import replacing, sha256
-from twoscale.workflow import Runs, trains
+from twoscale.workflow.paths import trains
+from twoscale.workflow.runs import Runs
 
 CONFIG, MANIFEST, FILES, WHEELS = "config.yaml", "pack.json", "files", "wheels"
 MOST_BYTES = 50_000_000
@@ -57,7 +58,10 @@ def make(folder: Path, preset: str, configfiles: Sequence[Path], python: str) ->
     _call("snakemake", "--cores", "all", "--configfile", str(folder / CONFIG), "--", *files)
     _download_wheels(folder / WHEELS, python)
     for file in files:
-        _compress(Path(file), folder / FILES / f"{file}.xz")
+        packed = folder / FILES / f"{file}.xz"
+        packed.parent.mkdir(parents=True, exist_ok=True)
+        with Path(file).open("rb") as source, lzma.open(packed, "wb") as target:
+            shutil.copyfileobj(source, target)
     shutil.copy(PROJECT / "scripts" / "pack.sh", folder)
     facts = {**snapshot.checkout(PROJECT), "python": python, "code": code_digest(PROJECT)}
     (folder / MANIFEST).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
@@ -67,8 +71,8 @@ def make(folder: Path, preset: str, configfiles: Sequence[Path], python: str) ->
 def training_files(runs: Runs) -> list[str]:
     """The files that the selected run is trained and analysed from: tokens, and the tokenizer if it has a file."""
     run = SimpleNamespace(run=runs.selected)
-    tokenizer = runs.tokenizer_file(run)
-    tokens = [runs.data_file(name)(run) for name in ("train.bin", "val.bin", "tokens.json")]
+    tokenizer = runs.paths.tokenizer_file(run)
+    tokens = [runs.paths.data_file(name)(run) for name in ("train.bin", "val.bin", "tokens.json")]
     return tokens + ([tokenizer] if tokenizer else [])
 
 
@@ -122,12 +126,6 @@ def _call(module: str, *arguments: str) -> None:
     status = subprocess.run([sys.executable, "-m", module, *arguments], check=False).returncode
     if status:
         raise InputError(f"python -m {module}: found exit status {status}, expected 0; its messages are above.")
-
-
-def _compress(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with source.open("rb") as file, lzma.open(target, "wb") as packed:
-        shutil.copyfileobj(file, packed)
 
 
 def _checked_size(folder: Path) -> int:

@@ -23,8 +23,8 @@ from twoscale.errors import InputError
 from twoscale.files import replacing
 from twoscale.gpu import pack
 from twoscale.gpu.schedule import schedule
-from twoscale.machine import check_cuda
-from twoscale.workflow import RESULTS, Runs
+from twoscale.jobs.machine import check_cuda
+from twoscale.workflow.runs import RESULTS, Runs
 
 # Shares of the whole time: of the check at most, and for what follows training.
 CHECK, AFTER_TRAINING = 0.2, 0.2
@@ -120,7 +120,7 @@ def work(session: Session) -> str:
             _choose_schedule(session, lock)
         if any(Path(".snakemake/locks").glob("*")):  # of a Snakemake that was killed
             _stage(session, "unlock", _snakemake(session, "--unlock"), lock)
-        last = session.runs.last_checkpoint(None)  # training goes before analyses
+        last = session.runs.paths.last_checkpoint(None)  # training goes before analyses
         _stage(session, "workflow", _snakemake(session, "--keep-going", "--prioritize", last, "--", *TARGETS), lock)
     return f"{session.folder}: the session has ended."
 

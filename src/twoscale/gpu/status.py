@@ -11,7 +11,7 @@ from tqdm import tqdm
 from twoscale.errors import InputError
 from twoscale.gpu.session import Session
 from twoscale.training.metrics_log import METRICS
-from twoscale.workflow import RESULTS
+from twoscale.workflow.runs import RESULTS
 
 STEPS = re.compile(r"^(\d+) of (\d+) steps", re.MULTILINE)
 ERROR = re.compile(r"^.*error: .+$", re.MULTILINE | re.IGNORECASE)

@@ -8,8 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from twoscale.analysis.costs import Cost
+from twoscale.config import Config
+
 if TYPE_CHECKING:
-    from twoscale.workflow import Runs
+    from twoscale.workflow.runs import Runs
 
 
 def all_cores(runs: "Runs", cores: int | None) -> int:
@@ -17,22 +20,19 @@ def all_cores(runs: "Runs", cores: int | None) -> int:
     return cores or 1
 
 
-def _no_inputs(runs: "Runs") -> dict[str, Any]:
-    return {}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One rule, and the function that its job calls with a `twoscale.study_job.StudyJob`.
+    """One rule, and the function that its job calls with a `twoscale.jobs.study_job.StudyJob`.
 
     Attributes:
         name: Name of the rule.
         function: Dotted path of the function.
-        outputs: Name -> path, with the wildcards {run}, {iteration} and {criterion} where there is a file for each;
-            {selected} is the selected run.
+        outputs: Name -> path, with the wildcards {run}, {iteration}, {grid} and {criterion} where there is a file
+            for each; {selected} is the selected run.
         config: Param function of the slice of the config, see `Runs.slice`.
         tables: Tables that the job writes.
         inputs: Name -> input function or path, besides those that every job of the kind has.
+        trained: Whether only models that are trained here have it.
     """
 
     name: str
@@ -40,7 +40,8 @@ class Job:
     outputs: Mapping[str, str]
     config: Callable[["Runs"], Callable]
     tables: Sequence[str] = ()
-    inputs: Callable[["Runs"], Mapping[str, Any]] = _no_inputs
+    inputs: Callable[["Runs"], Mapping[str, Any]] = lambda runs: {}
+    trained: bool = False
 
     @property
     def module(self) -> str:
@@ -58,10 +59,19 @@ class Job:
         return self._file("benchmarks", "tsv")
 
     def _file(self, folder: str, suffix: str) -> str:
+        """As `twoscale.analysis.pages.runtimes` reads it: the iteration after "_", other wildcards after "."."""
         wildcards = re.findall(r"\{(\w+)\}", next(iter(self.outputs.values())).replace("{selected}", ""))
         run = "{run}/" if "run" in wildcards else ""
-        further = "".join(f"_{{{name}}}" for name in wildcards if name != "run")
+        further = "".join(f"{'_' if name == 'iteration' else '.'}{{{name}}}" for name in wildcards if name != "run")
         return f"results/{run}{folder}/{self.name}{further}.{suffix}"
+
+    def outputs_of(self, selected: str) -> dict[str, str]:
+        """The outputs with the name of the selected run."""
+        return {name: path.replace("{selected}", selected) for name, path in self.outputs.items()}
+
+    def files(self, runs: "Runs") -> dict[str, Any]:
+        """All inputs of the rule."""
+        return dict(self.inputs(runs))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,14 +85,23 @@ class Measurement(Job):
         minutes: Requested from a cluster at the first attempt.
         threads: (Runs, cores of the workflow) -> threads, or a function of the wildcards. Default: one.
         cpus: CPUs requested from a cluster.
-        trained: Whether only models that are trained here have it.
+        cost: Config -> its FLOPs and tokens, for `make plan`.
+        group: Group of jobs that a cluster runs as one, or a function of the wildcards.
     """
 
     dtype: str
     minutes: int = 60
     threads: Callable[["Runs", int | None], Any] = lambda runs, cores: 1
     cpus: int = 1
-    trained: bool = False
+    cost: Callable[[Config], Cost] = lambda run: Cost()
+    group: Callable[["Runs"], Any] = lambda runs: None
+
+    def files(self, runs: "Runs") -> dict[str, Any]:
+        """A checkpoint, the files of its model and held-out text, and the row's own inputs."""
+        each = any("{iteration}" in path for path in self.outputs.values())
+        checkpoint = runs.paths.checkpoint_file if each else runs.paths.last_checkpoint
+        model = {"checkpoint": checkpoint, **runs.paths.held_out, "model": runs.paths.model_files}
+        return model | super().files(runs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +111,14 @@ class Comparison(Job):
     Attributes:
         target: Target rule that needs its page.
         report: Category and label of its page in Snakemake's report; empty if the report does not have it.
+        caption_file: Caption of the page in the project; by default that of the study.
     """
 
     target: str = ""
     report: tuple[str, ...] = ()
+    caption_file: str = ""
+
+    @property
+    def caption(self) -> str:
+        """The file of the caption in the project."""
+        return self.caption_file or f"src/{self.module.rpartition('.')[0].replace('.', '/')}/caption.rst"

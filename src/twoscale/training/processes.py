@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from twoscale import launch
 from twoscale.errors import InputError, first_line
+from twoscale.jobs import launch
 
 # How long a process waits for the others. It covers what the main process does alone: it measures the held-out loss and
 # writes the state.

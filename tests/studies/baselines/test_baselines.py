@@ -18,7 +18,7 @@ from twoscale.studies.baselines import study
 from twoscale.studies.baselines.runs import BASELINES
 from twoscale.studies.baselines.runs import runs as baselines
 from twoscale.training.plan import mean_flops_per_token
-from twoscale.workflow import Runs
+from twoscale.workflow.runs import Runs
 
 PRESETS = ("demo", "paper", "tiny", "huginn-like")
 

@@ -18,7 +18,7 @@ from twoscale.exits.criteria import make_criterion
 from twoscale.exits.parallel import evaluate
 from twoscale.model.loss import cross_entropies
 from twoscale.model.transformer import initialise
-from twoscale.studies.calibration import plan
+from twoscale.studies.calibration import study
 from twoscale.studies.calibration.compare import NO_THRESHOLD, calibrate, chosen_thresholds, unit_losses
 from twoscale.studies.calibration.config import PromisesConfig
 from twoscale.studies.calibration.measure import (
@@ -364,16 +364,14 @@ def test_the_search_of_thresholds_measures_at_most_what_is_planned(thresholds, g
         return Cost(0.0, tuple(float(thresholds - threshold) for threshold in point))
 
     paths = search_paths(range(thresholds), groups, measure, end=1.0)
-    search, points = plan.calibration_points(thresholds, groups)
+    search, points = study.calibration_points(thresholds, groups)
     assert len(measured) <= search
     assert len({point for path in paths.values() for point in path}) <= points
 
 
 def test_every_threshold_is_counted():
-    one, two = (
-        plan.cost(small.tiny(calibration={"criteria": {"step_norm": None, "kl": {"thresholds": thresholds}}})).flops
-        for thresholds in ([0.1], [0.1, 0.2])
-    )
+    criteria = ({"step_norm": None, "kl": {"thresholds": thresholds}} for thresholds in ([0.1], [0.1, 0.2]))
+    one, two = (study.JOBS[0].cost(small.tiny(calibration={"criteria": each})).flops for each in criteria)
     assert 0 < one < two
 
 

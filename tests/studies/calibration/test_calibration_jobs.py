@@ -14,7 +14,7 @@ def job(**sections):
 def test_a_calibration_depends_on_its_grid_and_on_no_promise():
     values = json.loads(job())
     assert values["exits"]["criteria"] == {"kl": {"thresholds": [0.001, 0.01, 0.1]}}
-    assert values["sequences_read"] == 32
+    assert values["sequences"] == 32
     assert job() == job(promises={"nats": [0.5], "unit": "document"})
     assert job() == job(calibration={"criteria": {"step_norm": {"thresholds": [2.0]}}})
     assert job() != job(calibration={"criteria": {"kl": {"thresholds": [0.5]}}})

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
-from twoscale.exits.sequence_pass import Pass, measure_tokens
 
 from tests import small
 from tests.figures import legend_texts
@@ -15,11 +14,12 @@ from tests.studies.lens.samples import draw, lens_table
 from twoscale import config, tables
 from twoscale.errors import InputError
 from twoscale.exits import sequence_pass
+from twoscale.exits.sequence_pass import Pass, measure_tokens
 from twoscale.model.interface import CausalAttention
 from twoscale.model.loss import cross_entropies
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import initialise
-from twoscale.studies.lens import plan
+from twoscale.studies.lens import study
 from twoscale.studies.lens.compare import sentence, summarise_lens
 from twoscale.studies.lens.config import LensConfig
 from twoscale.studies.lens.measure import lost_again, measure_lens
@@ -52,9 +52,7 @@ def checkpoint(**changes):
 
 def job(model, **keys):
     """The slice of a job: 3 mean loops, so the loop steps 0 to 24."""
-    return small.job_config(
-        "lens_steps", "lens_other_loops", model=model.config, lens=LensConfig(**{"batch_size": 2} | keys)
-    )
+    return small.job_config(model=model.config, lens=LensConfig(**{"batch_size": 2} | keys))
 
 
 def rows_of(subject, **keys):
@@ -240,7 +238,7 @@ def test_the_lens_costs_at_most_what_is_planned_and_not_much_less():
     text = small.held_out(torch.zeros(2, run.model.context_length, dtype=torch.int64))
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         list(measure_lens(small.checkpoint(model), text, run))
-    once, twice = (plan.cost(small.tiny(lens={"tokens": 32 * count})).flops for count in (2, 4))
+    once, twice = (study.JOBS[0].cost(small.tiny(lens={"tokens": 32 * count})).flops for count in (2, 4))
     assert 0.8 * (twice - once) < counter.get_total_flops() < 1.1 * (twice - once)
 
 

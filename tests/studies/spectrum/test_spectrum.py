@@ -162,9 +162,10 @@ def test_slowing_a_token_moves_its_eigenvalues_towards_one():
 
 def test_the_inherited_modulus_is_the_largest_so_far():
     modulus = torch.tensor([[0.3, 0.6, 0.2, 0.6, 0.7]])
-    largest, source = own_block.inherit(modulus)
+    largest, angle, source = own_block.inherit(modulus, 10 * modulus)
     torch.testing.assert_close(largest, torch.tensor([[0.3, 0.6, 0.6, 0.6, 0.7]]))
     assert source.tolist() == [[0, 1, 1, 1, 4]]
+    torch.testing.assert_close(angle, 10 * largest)
 
 
 # --- ends of paths ---------------------------------------------------------------------------------------------

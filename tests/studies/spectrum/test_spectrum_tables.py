@@ -14,7 +14,7 @@ from twoscale.config import PROJECT
 from twoscale.errors import InputError
 from twoscale.studies.spectrum import compare as analysis
 from twoscale.studies.spectrum import figure, study
-from twoscale.workflow import Runs
+from twoscale.workflow.runs import Runs
 
 
 @pytest.fixture

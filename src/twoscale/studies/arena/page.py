@@ -12,7 +12,7 @@ from twoscale.escaping import markdown
 from twoscale.studies.arena.compare import ALL_GROUPS, CONTROLS, ORACLE, settling, summarise
 
 if TYPE_CHECKING:
-    from twoscale.study_job import StudyJob
+    from twoscale.jobs.study_job import StudyJob
 
 NAMES = {"random": "random exits", "fixed": "fixed loops"}
 BETTER, WORSE = "better", "worse"

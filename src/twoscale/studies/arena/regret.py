@@ -21,13 +21,13 @@ from twoscale.data.batches import HeldOut
 from twoscale.exits.benchmark import OperatingPoint, Row, make_criteria
 from twoscale.exits.criteria import ExitCriterion, Fixed
 from twoscale.exits.oracle import cheapest_exits, exit_costs, settled_from, settled_within
-from twoscale.exits.probe import Probe
+from twoscale.exits.probe import Probe, open_probe
 from twoscale.exits.sequence_pass import Pass
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.studies.arena.frozen import FrozenGroup, frozen_groups
 
 if TYPE_CHECKING:
-    from twoscale.exits.checkpoint_job import CheckpointJob
+    from twoscale.model.checkpoint_job import CheckpointJob
     from twoscale.studies.arena.config import OracleConfig
 
 # Prices of an evaluation in nats, 8 per decade: those at which the budget oracle is measured.
@@ -38,7 +38,8 @@ def run(job: "CheckpointJob") -> None:
     """Write the tables "exit_regret" and "oracle_frontier"."""
     config, exits = job.config, job.config.exits
     checkpoint, text = job.checkpoint(exits.dtype), job.held_out(config.sequences)
-    for table, rows in measure_regret(checkpoint, text, exits, config.oracle, job.probe(checkpoint)).items():
+    probe = open_probe(job.optional("probe"), checkpoint)
+    for table, rows in measure_regret(checkpoint, text, exits, config.oracle, probe).items():
         job.write(table, rows)
 
 
@@ -48,7 +49,8 @@ def measure_regret(
 ) -> dict[str, list[Row]]:
     """Rows of the tables "exit_regret" and "oracle_frontier" without their column `run`, by name.
 
-    Every operating point of `exits`, and fixed loops at every count.
+    Every operating point of `exits`, and fixed loops at every count. A weighted mean is no state of a trajectory, so
+    criteria that keep one are left out.
 
     Args:
         checkpoint: The model and the seed of its noise.
@@ -58,6 +60,7 @@ def measure_regret(
         probe: Fitted probe, for its criterion.
     """
     criteria = make_criteria(exits, probe) | {("fixed", k): Fixed(k) for k in range(1, exits.max_loops + 1)}
+    criteria = {point: criterion for point, criterion in criteria.items() if criterion.keeps != "weighted"}
     labels = checkpoint.model.config.group_labels
     found: dict[str, list[Row]] = {"exit_regret": [], "oracle_frontier": []}
     with progress.meter("regret", len(labels) * text.inputs.numel(), "tokens") as bar:

@@ -3,13 +3,14 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from twoscale.analysis.costs import exits_cost, oracle_cost, passes_cost
 from twoscale.config.identity import text_label
 from twoscale.config.sections import Config
 from twoscale.figures.catalogue import Figure, exit_max_loops, table
 from twoscale.studies.rows import Comparison, Measurement, all_cores
 
 if TYPE_CHECKING:
-    from twoscale.workflow import Runs
+    from twoscale.workflow.runs import Runs
 
 
 FIGURES = (
@@ -61,52 +62,60 @@ JOBS = (
         function="twoscale.studies.arena.uniform_loops.run",
         outputs={"uniform_loops": "results/{run}/tables/uniform_loops.parquet"},
         tables=["uniform_loops"],
-        config=lambda runs: runs.exit_slice("pareto", "fixed"),
+        config=lambda runs: runs.params.exit_slice("pareto", "fixed"),
         dtype="exits",
         minutes=120,
-        threads=lambda runs, cores: runs.exit_threads(cores, "pareto"),
+        threads=lambda runs, cores: runs.resources.exit_threads(cores, "pareto"),
         cpus=4,
+        cost=lambda run: passes_cost(
+            run, [(run.sequences("pareto", "quality_tokens"), loops) for loops in run.loop_grid]
+        ),
     ),
     Measurement(
         name="benchmark_pareto",
-        function="twoscale.exits.jobs.benchmark_exits",
-        inputs=lambda runs: runs.user_criteria("pareto") | {"probe": runs.probe_file("pareto")},
+        function="twoscale.exits.benchmark.run",
+        inputs=lambda runs: runs.paths.of_exits("pareto"),
         outputs={
             "latency": "results/{run}/tables/pareto_latency.parquet",
             "latency_loops": "results/{run}/tables/pareto_latency_loops.parquet",
         },
         tables=["exit_latency", "exit_latency_loops"],
-        config=lambda runs: runs.exit_slice("pareto"),
+        config=lambda runs: runs.params.exit_slice("pareto"),
         dtype="exits",
         minutes=480,
         threads=all_cores,
         cpus=4,
+        # with the quality of all criteria
+        cost=lambda run: exits_cost(run, run.exit_grids["pareto"], run.sequences("pareto", "quality_tokens")),
     ),
     Measurement(
         name="measure_exit_regret",
         function="twoscale.studies.arena.regret.run",
-        inputs=lambda runs: runs.user_criteria("pareto") | {"probe": runs.probe_file("pareto")},
+        inputs=lambda runs: runs.paths.of_exits("pareto"),
         outputs={
             "exit_regret": "results/{run}/tables/pareto_regret.parquet",
             "oracle_frontier": "results/{run}/tables/oracle_frontier.parquet",
         },
         tables=["exit_regret", "oracle_frontier"],
-        config=lambda runs: runs.exit_slice(
+        config=lambda runs: runs.params.exit_slice(
             "pareto", sections=["oracle"], sequences=lambda config: config.sequences("oracle")
         ),
         dtype="exits",
         minutes=120,
+        cost=lambda run: oracle_cost(run, run.sequences("oracle")),
     ),
     Comparison(
         name="compare_exits",
         function="twoscale.studies.arena.page.run",
-        inputs=lambda runs: runs.page_tables(
+        inputs=lambda runs: runs.report.page_inputs(
             "arena",
-            "oracle_frontier",
-            exit_quality="pareto_quality",
-            exit_loops="pareto_loops",
-            exit_controls="pareto_controls",
-            exit_regret="pareto_regret",
+            table(
+                "oracle_frontier",
+                exit_quality="pareto_quality",
+                exit_loops="pareto_loops",
+                exit_controls="pareto_controls",
+                exit_regret="pareto_regret",
+            ),
         ),
         outputs={
             "arena": "results/{selected}/tables/arena.parquet",
@@ -114,6 +123,6 @@ JOBS = (
             "page": "results/arena.md",
         },
         tables=["arena", "settling"],
-        config=lambda runs: runs.slice("run", "seed", page=_page(runs)),
+        config=lambda runs: runs.params.slice("run", "seed", page=_page(runs)),
     ),
 )

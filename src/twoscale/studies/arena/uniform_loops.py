@@ -16,7 +16,7 @@ from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.loss import cross_entropies
 
 if TYPE_CHECKING:
-    from twoscale.exits.checkpoint_job import CheckpointJob
+    from twoscale.model.checkpoint_job import CheckpointJob
 
 
 def run(job: "CheckpointJob") -> None:

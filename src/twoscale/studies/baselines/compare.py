@@ -20,7 +20,7 @@ from twoscale.escaping import markdown
 from twoscale.studies.baselines.runs import BASELINES, LOOPED, UNTRAINED
 
 if TYPE_CHECKING:
-    from twoscale.study_job import StudyJob
+    from twoscale.jobs.study_job import StudyJob
 
 MEAN = -1  # in the place of a seed: the mean over seeds
 POINT = ["model", "of_seed"]
@@ -28,7 +28,7 @@ POINT = ["model", "of_seed"]
 NAMES = {LOOPED: "looped", "parameters": "same parameters", "flops": "same training FLOPs", UNTRAINED: "untrained"}
 
 HEADER = """\
-# Controls: what the loops buy
+# Baselines without loops
 
 The looped model of the run **{run}** on {text}, beside models without loops that are trained alike: the same batches,
 {training_tokens} tokens in {iterations} iterations, the same optimizer and learning rates, under {seeds}.
@@ -71,18 +71,13 @@ def compare(models: Sequence[Mapping[str, Any]], paths: Iterable[str | Path], ru
     keys = ["of_seed", "sequence"]
     looped = rows[rows["model"] == LOOPED].set_index(keys)["ce"]
     rows["difference"] = rows["ce"] - rows.join(looped.rename("looped"), on=keys)["looped"]
-    summary = _summary(pd.concat([rows, _mean_over_seeds(rows)], ignore_index=True), seed)
+    by_sequence = rows.groupby(["model", "sequence", "document", "tokens"], sort=False)
+    means = by_sequence[["ce", "difference"]].mean().reset_index().assign(of_seed=MEAN)
+    summary = _summary(pd.concat([rows, means], ignore_index=True), seed)
     first = described.groupby("model", sort=False).first()
     return summary.join(first[["layers", "parameters", "flops", "iteration"]], on="model").assign(run=run)[
         list(tables.columns("baselines"))
     ]
-
-
-def _mean_over_seeds(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of the mean over seeds on each sequence."""
-    sequence = ["model", "sequence", "document", "tokens"]
-    means = rows.groupby(sequence, sort=False)[["ce", "difference"]].mean().reset_index()
-    return means.assign(of_seed=MEAN)
 
 
 def _summary(rows: pd.DataFrame, seed: int) -> pd.DataFrame:

@@ -14,7 +14,7 @@ from twoscale.studies.rows import Comparison, Measurement
 from twoscale.training.plan import mean_flops_per_token
 
 if TYPE_CHECKING:
-    from twoscale.workflow import Runs
+    from twoscale.workflow.runs import Runs
 
 
 FIGURES = (
@@ -42,7 +42,7 @@ def compared(runs: "Runs") -> list[dict[str, Any]]:
     if LOOPED not in names.values():
         names = dict.fromkeys(runs.study("seeds"), LOOPED) | names
     untrained = [(UNTRAINED, run, 0) for run, name in names.items() if name == LOOPED]
-    trained = [(name, run, runs.iterations(run)[-1]) for run, name in names.items()]
+    trained = [(name, run, runs.paths.iterations(run)[-1]) for run, name in names.items()]
     return [_model(runs[run], name, run, iteration) for name, run, iteration in trained + untrained]
 
 
@@ -87,10 +87,10 @@ def _at_held_out_loops(config: Config) -> ScalingConfig:
 JOBS = (
     Measurement(
         name="measure_baseline",
-        function="twoscale.studies.baselines.measure.run",
+        function="twoscale.exits.fixed_loops.run",
         outputs={"quality": QUALITY},
         tables=["scaling_quality"],
-        config=lambda runs: runs.slice(
+        config=lambda runs: runs.params.slice(
             "seed", "device", "model", scaling=_at_held_out_loops, sequences=lambda config: config.sequences("scaling")
         ),
         dtype="scaling",
@@ -102,7 +102,7 @@ JOBS = (
         inputs=lambda runs: {"quality": _files(runs)},
         outputs={"baselines": "results/{selected}/tables/baselines.parquet", "page": "results/baselines.md"},
         tables=["baselines"],
-        config=lambda runs: runs.slice(
+        config=lambda runs: runs.params.slice(
             *("run", "seed"), compared=lambda config: compared(runs), page=lambda config: _page(runs)
         ),
         target="baselines",

@@ -12,8 +12,8 @@ from twoscale.analysis.findings import FAILS, HOLDS, OPEN
 from twoscale.studies.calibration.risk_control import betting, fixed_sequence, hoeffding_bentkus
 
 if TYPE_CHECKING:
+    from twoscale.jobs.study_job import StudyJob
     from twoscale.studies.calibration.config import PromisesConfig
-    from twoscale.study_job import StudyJob
 
 NO_THRESHOLD = "no threshold"
 MEASURED = ("loss", "loss_low", "loss_high", "unclipped", "saved", "saved_low", "saved_high")  # columns of the report

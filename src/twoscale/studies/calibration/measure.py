@@ -24,14 +24,14 @@ from twoscale.data.token_files import read_end_of_text
 from twoscale.errors import InputError
 from twoscale.exits.benchmark import Row, TextEvaluator, criterion_classes
 from twoscale.exits.criteria import ExitCriterion, Fixed
-from twoscale.exits.probe import Probe
+from twoscale.exits.probe import Probe, open_probe
 from twoscale.exits.trial import try_criteria
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.loss import cross_entropies
 from twoscale.studies.calibration.per_group import make_per_group
 
 if TYPE_CHECKING:
-    from twoscale.exits.checkpoint_job import CheckpointJob
+    from twoscale.model.checkpoint_job import CheckpointJob
 
 SEARCH, CALIBRATION, REPORT = PARTS = ("search", "calibration", "report")
 Thresholds = tuple[float, ...]  # of each group
@@ -45,7 +45,8 @@ def run(job: "CheckpointJob") -> None:
     if config.criterion_files:
         try_criteria(checkpoint, text.inputs[0], config.exits)
     end_of_text = read_end_of_text(job.file("metadata"))
-    runs, paths = measure_calibration(checkpoint, text, config, end_of_text, job.probe(checkpoint))
+    probe = open_probe(job.optional("probe"), checkpoint)
+    runs, paths = measure_calibration(checkpoint, text, config, end_of_text, probe)
     job.write("calibration_runs", runs, "runs")
     job.write("calibration_paths", paths, "paths")
 

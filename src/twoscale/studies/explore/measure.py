@@ -22,13 +22,13 @@ from twoscale.dynamics.principal import project
 from twoscale.dynamics.states import describe, exact, is_group
 from twoscale.dynamics.trajectories import measure_group
 from twoscale.exits.benchmark import Row, TextEvaluator, make_criteria
-from twoscale.exits.probe import Probe
+from twoscale.exits.probe import Probe, open_probe
 from twoscale.exits.sequence_pass import LOGITS_AT_A_TIME, Pass
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import CausalAttention, StageTrace
 
 if TYPE_CHECKING:
-    from twoscale.exits.checkpoint_job import CheckpointJob
+    from twoscale.model.checkpoint_job import CheckpointJob
 
 COMPONENTS = 3
 MEASURES = ("state_norm", "step_norm", "cosine")
@@ -45,7 +45,7 @@ def run(job: "CheckpointJob") -> None:
         job.checkpoint(config.trajectories.dtype), sequence, config.exits.max_loops, tokenizer
     )
     checkpoint = job.checkpoint(config.exits.dtype)
-    exits = exit_rows(checkpoint, sequence, config.exits, job.probe(checkpoint))
+    exits = exit_rows(checkpoint, sequence, config.exits, open_probe(job.optional("probe"), checkpoint))
     measured = {"tokens": token_rows(sequence, tokenizer), "states": states, "components": components, "exits": exits}
     for name, rows in measured.items():
         job.write(f"explore_{name}", rows, name)

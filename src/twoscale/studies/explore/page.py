@@ -15,7 +15,7 @@ from plotly.offline import get_plotlyjs
 from twoscale.errors import InputError
 
 if TYPE_CHECKING:
-    from twoscale.study_job import StudyJob
+    from twoscale.jobs.study_job import StudyJob
 
 PLOTLY_MARK, DATA_MARK = "/* plotly.js */", "/* data */"
 SIGNS = {"\n": "⏎", "\r": "␍", "\t": "→"}

@@ -8,7 +8,7 @@ from twoscale.errors import InputError
 from twoscale.studies.rows import Comparison, Measurement
 
 if TYPE_CHECKING:
-    from twoscale.workflow import Runs
+    from twoscale.workflow.runs import Runs
 
 
 TABLES = ("tokens", "states", "components", "exits")
@@ -30,12 +30,10 @@ JOBS = (
     Measurement(
         name="extract_explore",
         function="twoscale.studies.explore.measure.run",
-        inputs=lambda runs: (
-            runs.user_criteria("exit") | {"tokenizer": runs.tokenizer_file, "probe": runs.probe_file("exit")}
-        ),
+        inputs=lambda runs: runs.paths.of_exits("exit") | {"tokenizer": runs.paths.tokenizer_file},
         outputs={name: OUTPUT.format(name) for name in TABLES},
         tables=[f"explore_{name}" for name in TABLES],
-        config=lambda runs: runs.exit_slice(
+        config=lambda runs: runs.params.exit_slice(
             "exit",
             sections=["trajectories", "explore"],
             tokenizer=lambda config: config.tokenizer.name,
@@ -48,7 +46,7 @@ JOBS = (
         function="twoscale.studies.explore.page.run",
         inputs=_page_inputs,
         outputs={"page": "results/explore.html"},
-        config=lambda runs: runs.slice("run", text=lambda config: text_label(config.data)),
+        config=lambda runs: runs.params.slice("run", text=lambda config: text_label(config.data)),
         target="explore",
         report=("Explore", "tokens on their way through the loops"),
     ),

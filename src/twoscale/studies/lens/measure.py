@@ -22,7 +22,7 @@ from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.studies.lens.steps import other_loops, steps_of
 
 if TYPE_CHECKING:
-    from twoscale.exits.checkpoint_job import CheckpointJob
+    from twoscale.model.checkpoint_job import CheckpointJob
 
 Row = dict[str, object]
 

@@ -23,7 +23,7 @@ from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import LoopedModel, Noise
 
 if TYPE_CHECKING:
-    from twoscale.exits.checkpoint_job import CheckpointJob
+    from twoscale.model.checkpoint_job import CheckpointJob
 
 ALL = "all"  # label of the rows with all groups varied at once
 

@@ -10,7 +10,7 @@ from twoscale import tables
 from twoscale.analysis.aggregate import statistics
 
 if TYPE_CHECKING:
-    from twoscale.study_job import StudyJob
+    from twoscale.jobs.study_job import StudyJob
 
 
 def run(job: "StudyJob") -> None:

@@ -17,9 +17,9 @@ JOBS = (
     Comparison(
         name="aggregate_paths",
         function="twoscale.studies.path_types.compare.run",
-        inputs=lambda runs: {"paths": runs.at_checkpoints("results/{run}/paths/iteration_{iteration}.parquet")},
+        inputs=lambda runs: {"paths": runs.paths.at_checkpoints("results/{run}/paths/iteration_{iteration}.parquet")},
         outputs={name: f"results/{{run}}/tables/{name}.parquet" for name in ("path_types", "path_metrics")},
         tables=["path_types", "path_metrics"],
-        config=lambda runs: runs.slice("run"),
+        config=lambda runs: runs.params.slice("run"),
     ),
 )

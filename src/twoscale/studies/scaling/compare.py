@@ -7,7 +7,7 @@ import pandas as pd
 from twoscale.analysis.summaries import summarise_scaling
 
 if TYPE_CHECKING:
-    from twoscale.study_job import StudyJob
+    from twoscale.jobs.study_job import StudyJob
 
 
 def run(job: "StudyJob") -> None:

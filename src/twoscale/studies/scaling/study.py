@@ -1,5 +1,6 @@
 """Figures and jobs of the study."""
 
+from twoscale.analysis.costs import checkpoints, passes_cost
 from twoscale.figures.catalogue import Figure, table
 from twoscale.studies.rows import Comparison, Measurement
 
@@ -19,20 +20,23 @@ CHECKPOINT = "results/{run}/scaling/iteration_{iteration}.parquet"
 JOBS = (
     Measurement(
         name="measure_scaling",
-        function="twoscale.studies.scaling.measure.run",
+        function="twoscale.exits.fixed_loops.run",
         outputs={"quality": CHECKPOINT},
         tables=["scaling_quality"],
-        config=lambda runs: runs.slice(
+        config=lambda runs: runs.params.slice(
             "seed", "device", "model", "scaling", sequences=lambda config: config.sequences("scaling")
         ),
         dtype="scaling",
+        cost=lambda run: passes_cost(
+            run, [(checkpoints(run) * run.sequences("scaling"), loops) for loops in run.scaling.loops]
+        ),
     ),
     Comparison(
         name="aggregate_scaling",
         function="twoscale.studies.scaling.compare.run",
-        inputs=lambda runs: {"quality": runs.at_checkpoints(CHECKPOINT)},
+        inputs=lambda runs: {"quality": runs.paths.at_checkpoints(CHECKPOINT)},
         outputs={"scaling": "results/{run}/tables/scaling.parquet"},
         tables=["scaling"],
-        config=lambda runs: runs.slice("run", "seed"),
+        config=lambda runs: runs.params.slice("run", "seed"),
     ),
 )

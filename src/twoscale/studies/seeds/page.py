@@ -14,7 +14,7 @@ from twoscale.analysis.seeds import SeedFinding, SeedVerdict
 from twoscale.escaping import markdown
 
 if TYPE_CHECKING:
-    from twoscale.study_job import StudyJob
+    from twoscale.jobs.study_job import StudyJob
 
 HEADER = """\
 # The claims of the paper on the run {run} under {count} seeds

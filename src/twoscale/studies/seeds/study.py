@@ -5,17 +5,27 @@ from twoscale.figures.catalogue import Figure, is_published, table
 from twoscale.studies.rows import Comparison
 from twoscale.tables import CLAIM_TABLES
 
-FIGURES = (Figure("seeds", table("seeds"), target="seeds", title="Seeds: verdicts and spread", seeds=True),)
+FIGURES = (
+    Figure(
+        "seeds",
+        table("seeds"),
+        target="seeds",
+        title="Seeds: verdicts and spread",
+        seeds=True,
+        study="seeds",
+        compared=True,
+    ),
+)
 
 
 JOBS = (
     Comparison(
         name="compare_seeds",
         function="twoscale.studies.seeds.page.run",
-        inputs=lambda runs: {name: runs.at_seeds(table) for name, table in CLAIM_TABLES.items()},
+        inputs=lambda runs: runs.report.page_inputs("seeds", table(**CLAIM_TABLES)),
         outputs={"table": "results/{selected}/tables/seeds.parquet", "page": "results/seeds.md"},
         tables=["seeds"],
-        config=lambda runs: runs.slice(
+        config=lambda runs: runs.params.slice(
             *("run", "seed"),
             seeds=lambda config: [runs[run].seed for run in runs.study("seeds")],
             text=lambda config: text_label(config.data),

@@ -17,7 +17,7 @@ from twoscale.analysis import bootstrap
 from twoscale.analysis.aggregate import statistics
 
 if TYPE_CHECKING:
-    from twoscale.study_job import StudyJob
+    from twoscale.jobs.study_job import StudyJob
 
 Column = Callable[[pd.DataFrame], pd.Series]
 

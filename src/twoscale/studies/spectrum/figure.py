@@ -49,14 +49,10 @@ def draw(token_spectrum: pd.DataFrame, spectrum: pd.DataFrame, *, context: style
     return figure
 
 
-def _thinned(rows: pd.DataFrame) -> pd.DataFrame:
-    """At most `MOST_DOTS` rows, evenly spaced."""
-    return rows.iloc[:: max(1, len(rows) // MOST_DOTS)]
-
-
 def _by_group(tokens: pd.DataFrame, looks: dict[str, dict]) -> list[tuple[pd.DataFrame, str]]:
-    """The rows of each group and its colour."""
-    return [(_thinned(tokens[tokens["group"] == group]), look["color"]) for group, look in looks.items()]
+    """At most `MOST_DOTS` rows of each group, evenly spaced, and its colour."""
+    found = [(tokens[tokens["group"] == group], look["color"]) for group, look in looks.items()]
+    return [(rows.iloc[:: max(1, len(rows) // MOST_DOTS)], color) for rows, color in found]
 
 
 def _draw_eigenvalues(axes: Axes, tokens: pd.DataFrame, looks: dict[str, dict]) -> None:

@@ -30,7 +30,7 @@ from twoscale.studies.spectrum.late_path import LatePath, mean_spiral_cosine
 from twoscale.studies.spectrum.own_block import HeldKV, Leading, OwnBlocks, OwnStep
 
 if TYPE_CHECKING:
-    from twoscale.exits.checkpoint_job import CheckpointJob
+    from twoscale.model.checkpoint_job import CheckpointJob
     from twoscale.studies.spectrum.config import SpectrumConfig
 
 PLACES = ("first", "end of text", "after end of text", "other")
@@ -152,10 +152,6 @@ class Loops:
                 break
         return Settled(injected, start, passed, state, late, steps)
 
-    def isolated(self, step: OwnStep, start: Tensor) -> LatePath:
-        """The paths from `start` (N, C) of tokens of one sequence, all earlier tokens held."""
-        return self._until_late(start, step)
-
     def slowed(self, group: int, settled: Settled, sequences: list[int]) -> LatePath:
         """The paths of some sequences while the token at `slowed_position` takes `slow_factor` of each step."""
         injected, start = settled.injected[sequences], settled.start[sequences]
@@ -166,9 +162,10 @@ class Loops:
         def step(k: int, state: Tensor) -> Tensor:
             return torch.lerp(state, self.model.recur(group, k, state, injected, attend), share)
 
-        return self._until_late(start, step)
+        return self.until_late(start, step)
 
-    def _until_late(self, state: Tensor, step: Callable[[int, Tensor], Tensor]) -> LatePath:
+    def until_late(self, state: Tensor, step: Callable[[int, Tensor], Tensor]) -> LatePath:
+        """The paths from x^0 (..., C), where `step` leads from k and x^k to x^{k+1}."""
         late = self._late(state)
         for k in range(self.config.steps):
             before, state = state, step(k, state)
@@ -191,7 +188,7 @@ def exact_values(loops: Loops, group: int, settled: Settled, sequences: list[int
     own = {name: torch.stack([values[name] for values, _ in each]) for name in each[0][0]}
     path = {name: value[sequences] for name, value in settled.late.summary().items()}
     slow_modulus, slow_angle = (torch.cat([getattr(slow, name) for _, slow in each]) for name in ("modulus", "angle"))
-    modulus, angle, source = inherited(own["own_modulus"], own["own_angle"])
+    modulus, angle, source = own_block.inherit(own["own_modulus"], own["own_angle"])
     return own | {
         "inherited_modulus": modulus,
         "inherited_angle": angle,
@@ -209,7 +206,7 @@ def _sequence_values(
     positions = torch.arange(len(states), device=states.device)
     step = OwnStep(loops.model, group, held, injected, positions)
     own, gain = own_block.leading(OwnBlocks(step, settled.last, states), config.dense_size)
-    isolated = loops.isolated(step, settled.start[b])
+    isolated = loops.until_late(settled.start[b], step)  # all earlier tokens held
     path = isolated.summary()
     values = {
         "own_modulus": own.modulus,
@@ -227,12 +224,6 @@ def _sequence_values(
     return values, own_block.slowed(slow_block, config.slow_factor, config.dense_size)
 
 
-def inherited(modulus: Tensor, angle: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Modulus and angle of the slowest own eigenvalue at a position or before it, and its position: (B, T) each."""
-    largest, source = own_block.inherit(modulus)
-    return largest, angle.gather(-1, source), source
-
-
 def _slowed_values(
     loops: Loops,
     group: int,
@@ -246,7 +237,7 @@ def _slowed_values(
     place, path = loops.config.slowed_position, loops.slowed(group, settled, sequences).summary()
     modulus, angle = own["own_modulus"].clone(), own["own_angle"].clone()
     modulus[:, place], angle[:, place] = slow_modulus, slow_angle
-    largest, its_angle, _ = inherited(modulus, angle)
+    largest, its_angle, _ = own_block.inherit(modulus, angle)
     values = {
         "slowed_rate": path["rate"],
         "slowed_cosine": path["cosine"],

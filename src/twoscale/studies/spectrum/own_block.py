@@ -255,10 +255,11 @@ def largest_singular_value(blocks: OwnBlocks, subspace: int = SUBSPACE) -> Tenso
     return torch.linalg.eigvalsh((projected + projected.mT) / 2)[:, -1].clamp_min(0).sqrt()
 
 
-def inherit(modulus: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest modulus at this position or before, (B, T), and its position, int64 (B, T); the first of equals."""
+def inherit(modulus: Tensor, angle: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The largest modulus at this position or before, its angle and its position, the first of equals: (B, T) each."""
     largest = modulus.cummax(-1).values
     is_new = torch.ones_like(modulus, dtype=torch.bool)
     is_new[:, 1:] = modulus[:, 1:] > largest[:, :-1]
     place = torch.arange(modulus.shape[-1], device=modulus.device).expand_as(is_new)
-    return largest, torch.where(is_new, place, -1).cummax(-1).values
+    source = torch.where(is_new, place, -1).cummax(-1).values
+    return largest, angle.gather(-1, source), source

@@ -1,12 +1,11 @@
 """Starts of the projection side by side: settled angles and held-out loss at every checkpoint, over all seeds.
 
-The settled cosine is that of claim 4, and each is judged by the bounds of claim 4. `MEASURES` names what is compared;
-a cosine that is predicted from the spectrum of the loop step would be a further entry.
+The settled cosine is that of claim 4, and each is judged by the bounds of claim 4.
 
 Means over seeds and their intervals are those of `twoscale.analysis.seeds`. Two seeds or three give wide intervals.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -14,10 +13,10 @@ import numpy as np
 import pandas as pd
 
 from twoscale import tables
-from twoscale.analysis import bootstrap, claims_geometry
+from twoscale.analysis import claims_geometry
 from twoscale.analysis.evidence import Estimate, Evidence, InconclusiveError
 from twoscale.analysis.findings import OPEN, between, judge
-from twoscale.analysis.seeds import mean_over_seeds
+from twoscale.analysis.seeds import mean_over_seeds, over_seeds
 
 ALL = "all"  # in place of a seed: all of them; in place of a group: the whole model
 START = ["share", "state_init", "sandwich"]  # columns that name a start
@@ -67,27 +66,7 @@ def held_out_loss(runs: Sequence[StartRun], scope: str, iteration: int) -> Estim
     losses = np.array([row.iloc[0] for row in rows])
     if len(losses) < 2:
         return Estimate(float(losses[0]), remark="one seed, no interval")
-    return Estimate(float(losses.mean()), *bootstrap.t_interval(losses), freedom=len(losses) - 1)
-
-
-@dataclass(frozen=True)
-class Measure:
-    """A quantity that is compared.
-
-    Attributes:
-        name: Its name in the table.
-        measure: Runs of several seeds, group and iteration -> the mean over the runs.
-        of_groups: Whether each group has one, and not the model.
-        of_untrained: Whether the untrained model has one.
-    """
-
-    name: str
-    measure: Callable[[Sequence[StartRun], str, int], Estimate]
-    of_groups: bool = True
-    of_untrained: bool = True
-
-
-MEASURES = (Measure(COSINE, settled_cosine), Measure(LOSS, held_out_loss, of_groups=False, of_untrained=False))
+    return over_seeds(losses)
 
 
 # --- the table -----------------------------------------------------------------------------------------------------
@@ -106,23 +85,21 @@ def _rows(runs: Sequence[StartRun]) -> Iterator[tuple]:
     """Rows of one start."""
     first = runs[0]
     sets = [(str(run.seed), [run]) for run in runs] + [(ALL, list(runs))]
-    for measure, iteration, (seed, chosen) in product(MEASURES, first.evidence.iterations, sets):
-        if iteration == 0 and not measure.of_untrained:
+    for measure, iteration, (seed, chosen) in product((COSINE, LOSS), first.evidence.iterations, sets):
+        if measure == LOSS and iteration == 0:  # training has measured none
             continue
-        for group in first.evidence.groups if measure.of_groups else [ALL]:
-            key = (first.share, first.state_init, first.sandwich, seed, iteration, group, measure.name)
+        for group in first.evidence.groups if measure == COSINE else [ALL]:
+            key = (first.share, first.state_init, first.sandwich, seed, iteration, group, measure)
             yield key + _measured(measure, chosen, group, iteration)
 
 
-def _measured(measure: Measure, runs: Sequence[StartRun], group: str, iteration: int) -> tuple:
+def _measured(measure: str, runs: Sequence[StartRun], group: str, iteration: int) -> tuple:
     """Value, both ends of the interval, verdict and reason."""
-    judged = measure.name == COSINE
+    judged = measure == COSINE
     try:
-        estimate = measure.measure(runs, group, iteration)
+        estimate = (settled_cosine if judged else held_out_loss)(runs, group, iteration)
     except InconclusiveError as error:
         return np.nan, np.nan, np.nan, OPEN if judged else "", str(error)
-    groups = len(runs[0].evidence.groups)
-    verdict, reason = (
-        judge(between(*claims_geometry.PAPER_ANGLES), estimate, groups) if judged else ("", estimate.remark)
-    )
+    bounds, groups = between(*claims_geometry.PAPER_ANGLES), len(runs[0].evidence.groups)
+    verdict, reason = judge(bounds, estimate, groups) if judged else ("", estimate.remark)
     return estimate.value, estimate.low, estimate.high, verdict, reason

@@ -17,7 +17,7 @@ from twoscale.escaping import markdown
 from twoscale.studies.starts.compare import ALL, COSINE, LOSS, START, StartRun, compare
 
 if TYPE_CHECKING:
-    from twoscale.study_job import StudyJob
+    from twoscale.jobs.study_job import StudyJob
 
 HEADER = """\
 # Starts of the projection on the run {run}

@@ -7,7 +7,7 @@ from twoscale.figures.catalogue import Figure, table
 from twoscale.studies.rows import Comparison
 
 if TYPE_CHECKING:
-    from twoscale.workflow import Runs
+    from twoscale.workflow.runs import Runs
 
 
 FIGURES = (
@@ -39,13 +39,10 @@ JOBS = (
     Comparison(
         name="compare_starts",
         function="twoscale.studies.starts.page.run",
-        inputs=lambda runs: {
-            "loops": runs.study_tables("starts", "loop_sequences"),
-            "training": runs.study_tables("starts", "training"),
-        },
+        inputs=lambda runs: runs.report.page_inputs("starts", table("training", loops="loop_sequences")),
         outputs={"table": "results/{selected}/tables/starts.parquet", "page": "results/starts.md"},
         tables=["starts"],
-        config=lambda runs: runs.slice(
+        config=lambda runs: runs.params.slice(
             "run", "seed", text=lambda config: text_label(config.data), runs=lambda config: _labels(runs)
         ),
         target="starts",

@@ -1,0 +1,174 @@
+"""Results of expensive jobs under a second name, from which a rerun restores them.
+
+Snakemake removes the outputs of a job before it runs the job again. So a job that has succeeded links its outputs (hard
+links) into a folder under `results/{run}/.kept/`, with a manifest: the digests of all that the result depends on, and
+of the outputs. A job that finds a manifest of the same code, config, environment and inputs, and intact files, restores
+them. Only the latest result of each job is kept, and the folder may be removed at any time.
+
+An optimizer state between two segments of training is temporary, so it is not kept. Its segment is restored only if
+later segments can be restored up to one whose optimizer state is kept; the temporary file is then empty.
+"""
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from twoscale.canonical import canonical_json, json_digest
+from twoscale.errors import first_line
+from twoscale.files import link, replacing, sha256
+from twoscale.jobs import launch
+
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a job keeps, as the rules describe it with ``--kept``.
+
+    folder: where its result is kept. version: digest of its code and config. inputs: files that the result depends on.
+    outputs: files to keep. temporary: outputs that are removed once the next job is done. later: folders of the jobs
+    that depend on the temporary outputs, in order. device: the one that it computes on.
+    """
+
+    folder: Path
+    version: str
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+    temporary: Sequence[str]
+    later: Sequence[Path]
+    device: str = "cpu"
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        values = json.loads(text)
+        return cls(**values | {"folder": Path(values["folder"]), "later": [Path(path) for path in values["later"]]})
+
+    def within(self, environment: Mapping[str, Any]) -> Self:
+        """The same job with a version that also depends on an environment, which may change the bits of its result."""
+        return replace(self, version=json_digest([self.version, environment]))
+
+
+@dataclass(frozen=True)
+class Result:
+    """The content of a manifest: digests (SHA-256) of inputs and outputs by path, and the outputs that were dropped."""
+
+    version: str
+    inputs: dict[str, str]
+    outputs: dict[str, str]
+    dropped: list[str]
+
+
+def run(job: Job, compute: Callable[[], None]) -> None:
+    """Restore the result of `job`, or `compute` and keep it.
+
+    All processes of a job on one node may call this: they decide alike, and the main one restores and keeps. Several
+    nodes may not see the same files at a time, so there nothing is restored.
+    """
+    team = launch.team()
+    is_main = team.rank == 0
+    inputs = _digests(job.inputs)
+    if inputs is not None and team.nodes == 1 and (result := find(job, inputs)) is not None:
+        if is_main:
+            restore(job, result)
+        return
+    compute()
+    if inputs is not None and is_main:
+        keep(job, inputs)
+
+
+def find(job: Job, inputs: dict[str, str]) -> Result | None:
+    """The kept result of `job` on inputs with these digests, if it is complete and intact."""
+    result = _read(job.folder)
+    if result is None or (result.version, result.inputs) != (job.version, inputs):
+        return None
+    missing = {*job.outputs, *job.temporary} - result.outputs.keys()
+    if missing and (not missing <= set(job.temporary) or not _is_continued(result, job.later)):
+        return None
+    return result if _is_intact(job.folder, result) else None
+
+
+def _is_continued(result: Result, later: Sequence[Path]) -> bool:
+    """Whether the results in the folders `later` continue `result`, one after the other, up to one without gaps."""
+    known = result.inputs | result.outputs
+    for folder in later:
+        following = _read(folder)
+        if following is None or following.version != result.version or not following.inputs.items() <= known.items():
+            return False
+        if not _is_intact(folder, following):
+            return False
+        if not following.dropped:
+            return True
+        known |= following.outputs
+    return False
+
+
+def restore(job: Job, result: Result) -> None:
+    """Link the kept files to the outputs, each in one step; temporary outputs that were not kept become empty files."""
+    for path in (*job.outputs, *job.temporary):
+        if path in result.outputs:
+            link_or_copy(job.folder / result.outputs[path], path)
+        else:
+            with replacing(path):
+                pass
+        os.utime(path)
+    print(f"restored the kept result; to compute it again, remove {job.folder}", file=sys.stderr)
+
+
+def link_or_copy(source: Path, path: str) -> None:
+    """Make `path` a hard link, or a copy where the system refuses one.
+
+    It does for files of other users, on file systems without hard links, and for a file with too many.
+    """
+    try:
+        link(source, path)
+    except OSError:
+        with replacing(path) as temporary:
+            shutil.copyfile(source, temporary)
+
+
+def keep(job: Job, inputs: dict[str, str]) -> None:
+    """Link the outputs into the job's folder and remove what was kept before.
+
+    A manifest names files by their digests and is replaced in one step, so a kill leaves the old or the new result.
+    A file system without hard links keeps nothing: copies would double the space on disk.
+    """
+    try:
+        outputs = {path: sha256(path) for path in job.outputs}
+        for path, digest in outputs.items():
+            link(path, job.folder / digest)
+        result = Result(job.version, inputs, outputs, list(job.temporary))
+        with replacing(job.folder / MANIFEST) as temporary:
+            temporary.write_text(canonical_json(vars(result)), encoding="utf-8")
+        for file in job.folder.iterdir():
+            if file.name not in {MANIFEST, *outputs.values()}:
+                file.unlink(missing_ok=True)
+    except OSError as error:
+        print(f"the result is not kept for a rerun: {first_line(error)}", file=sys.stderr)
+
+
+def _read(folder: Path) -> Result | None:
+    """The manifest in a folder; None if there is none, or one that cannot be read."""
+    try:
+        values: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        return Result(**values)
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _is_intact(folder: Path, result: Result) -> bool:
+    """Whether the kept files have their digests. A hard link changes with a file that is overwritten in place."""
+    kept = _digests([folder / digest for digest in result.outputs.values()])
+    return kept is not None and all(Path(path).name == digest for path, digest in kept.items())
+
+
+def _digests(paths: Sequence[str | Path]) -> dict[str, str] | None:
+    """Digest of each file; None if one cannot be read."""
+    try:
+        return {str(path): sha256(path) for path in paths}
+    except OSError:
+        return None

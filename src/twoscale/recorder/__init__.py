@@ -1,0 +1,1 @@
+"""Recording of any torch module that loops, and the figures and claims of what was recorded."""

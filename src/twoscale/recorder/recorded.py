@@ -1,0 +1,288 @@
+"""Tables of recorded states: those that `trajectories.extract` writes, for states of any model.
+
+`StateTables` writes them batch by batch, so memory is that of one batch. `twoscale.recorder.recorder` records a
+PyTorch module into it, `measure_saved` reads states that were saved elsewhere.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any, Self
+
+import pandas as pd
+import safetensors
+import torch
+from torch import Tensor
+
+from twoscale import tables
+from twoscale.config import PathTypesConfig
+from twoscale.data.batches import HeldOut
+from twoscale.dynamics.states import Columns, describe_loop, exact, token_keys, write_states
+from twoscale.dynamics.trajectories import TABLES, GroupStates, measure_groups, recorded_references, units
+from twoscale.errors import InputError
+
+# Folder of each table in the folder of a run, as in the workflow.
+FOLDERS = {
+    "trajectories": "trajectories",
+    "token_paths": "paths",
+    "token_drift": "drift",
+    "scaling_quality": "scaling",
+}
+GROUP = "states/"  # beginning of the tensors of a file of saved states
+
+
+@dataclass(frozen=True)
+class RecordedBatch:
+    """The states of B sequences of T tokens.
+
+    Attributes:
+        states: Group -> x^0 … x^K, each (B, T, C), in the order of the groups.
+        follows: Groups whose first loop step comes after the last one of the group before them. Drift is measured at
+            these boundaries; groups that run in turns have no boundary.
+        tokens: Token ids (B, T), for the words of Fig. 1.
+        mask: Tokens that are measured, bool (B, T); all if `None`.
+        documents: Document of each sequence; by default each sequence is a document.
+        losses: Nats (B, T - 1) of each next token after the loop steps 1 … K of the last group; empty if unknown.
+    """
+
+    states: Mapping[str, Sequence[Tensor]]
+    follows: frozenset[str] = frozenset()
+    tokens: Tensor | None = None
+    mask: Tensor | None = None
+    documents: Sequence[int] | None = None
+    losses: Sequence[Tensor] = ()
+
+    @property
+    def shape(self) -> torch.Size:
+        """(B, T)"""
+        return next(iter(self.states.values()))[0].shape[:-1]
+
+    @property
+    def kept(self) -> Tensor:
+        """The mask, or all tokens: bool (B, T)."""
+        return torch.ones(self.shape, dtype=torch.bool) if self.mask is None else self.mask
+
+    @property
+    def predicted(self) -> Tensor:
+        """Which next tokens count: bool (B, T - 1), those whose token and context are measured."""
+        return self.kept[:, 1:] & self.kept[:, :-1]
+
+    @property
+    def hand_offs(self) -> list[bool]:
+        """For each group whether it starts from where the group before it ended, in a space of the same size."""
+        sizes = [states[0].shape[-1] for states in self.states.values()]
+        before = [None, *sizes]
+        same = (size == last for size, last in zip(sizes, before, strict=False))
+        return [label in self.follows and equal for label, equal in zip(self.states, same, strict=True)]
+
+    def groups(self) -> Iterator[GroupStates]:
+        """The states of the tokens that are measured, (N, C) each."""
+        kept = self.kept
+        for (label, states), follows in zip(self.states.items(), self.hand_offs, strict=True):
+            states = [state[kept] for state in states]
+            yield GroupStates(label, states, recorded_references(states) if follows else {})
+
+
+@dataclass
+class StateTables:
+    """Writes the tables of recorded states into the folder of a run. Use it under `with`.
+
+    The files appear when the block ends without an exception: `trajectories/`, `paths/` and
+    `drift/iteration_*.parquet`; `scaling/iteration_*.parquet` if logits are given; and `states.safetensors` with the
+    states of the first sequence, for Fig. 1, if all groups have the same hidden size.
+
+    Attributes:
+        folder: Folder of the run, such as results/mine.
+        iteration: Training iteration of the weights; figures call 0 untrained.
+        word: Token id -> text, for the words of Fig. 1.
+        criteria: Criteria of the path types. A shorter loop than the window is judged as a whole.
+    """
+
+    folder: Path
+    iteration: int
+    word: Callable[[int], str] = str
+    criteria: PathTypesConfig = field(default_factory=PathTypesConfig)
+
+    def __enter__(self) -> Self:
+        self._sequences = 0
+        self._loops: dict[str, int] = {}  # of each group
+        self._first: tuple[Tensor, dict[str, Any]] | None = None  # states and header of the first sequence
+        self._quality: list[dict[str, Any]] = []  # rows of "scaling_quality"
+        with ExitStack() as files:
+            files.push(self._finish)
+            paths = {table: table_path(self.folder, table, self.iteration) for table in TABLES}
+            writing = {table: tables.writing(table, path, units()[table]) for table, path in paths.items()}
+            self._append = {table: files.enter_context(writer) for table, writer in writing.items()}
+            files.push(self._check_any)
+            self._files = files.pop_all()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._files.__exit__(*error)
+
+    def _check_any(self, error: type | None, *_: Any) -> None:
+        """Before the tables appear."""
+        if error is None and not self._sequences:
+            raise InputError("recorded states: found no forward pass, expected at least one.")
+
+    def _finish(self, error: type | None, *_: Any) -> None:
+        """After the tables have appeared."""
+        if error is not None:
+            return
+        if self._first is not None:
+            write_states(Path(self.folder) / "states.safetensors", *self._first)
+        if self._quality:
+            path = table_path(self.folder, "scaling_quality", self.iteration)
+            tables.write("scaling_quality", pd.DataFrame(self._quality), path)
+
+    @torch.no_grad()
+    def append(self, batch: RecordedBatch) -> None:
+        """Measure one batch and write its rows.
+
+        Raises:
+            InputError: A group has fewer than two loop steps, or not the number of earlier batches.
+        """
+        self._check_loops(batch)
+        numbers = range(self._sequences, self._sequences + batch.shape[0])
+        for table, columns in measure_groups(self._keys(batch, numbers), batch.groups(), self.criteria):
+            self._append[table](columns)
+        self._quality += self._scaling_rows(batch, numbers)
+        if not self._sequences:
+            self._first = self._first_sequence(batch)
+        self._sequences = numbers.stop
+
+    def _check_loops(self, batch: RecordedBatch) -> None:
+        for label, states in batch.states.items():
+            loops = len(states) - 1
+            expected = self._loops.setdefault(label, loops)
+            if loops < 2:
+                raise InputError(f"group {label}: found {loops} loop steps in a forward pass, expected at least 2.")
+            if loops != expected:
+                raise InputError(
+                    f"group {label}: found {loops} loop steps in a forward pass, expected {expected} as in "
+                    "the first one."
+                )
+
+    def _keys(self, batch: RecordedBatch, numbers: range) -> Columns:
+        """Key columns of the tokens that are measured; positions count these tokens only."""
+        kept = batch.kept
+        documents = numbers if batch.documents is None else batch.documents
+        keys = token_keys(self.iteration, HeldOut(kept, kept, tuple(numbers), tuple(documents)))
+        keys["position"] = (kept.cumsum(-1) - 1).int().flatten().numpy()
+        return {name: values[kept.flatten().numpy()] for name, values in keys.items()}
+
+    def _scaling_rows(self, batch: RecordedBatch, numbers: range) -> Iterator[dict[str, Any]]:
+        """Rows of the table "scaling_quality": the cross-entropy of the next token after each loop step."""
+        documents = numbers if batch.documents is None else batch.documents
+        for loops, losses in enumerate(batch.losses, start=1):
+            for i, (sequence, document) in enumerate(zip(numbers, documents, strict=True)):
+                known = losses[i][batch.predicted[i]].double()
+                if len(known):
+                    ce = known.mean().item()
+                    row = {"iteration": self.iteration, "loops": loops, "sequence": sequence, "document": document}
+                    yield row | {"tokens": len(known), "ce": ce, "ppl": math.exp(ce)}
+
+    def _first_sequence(self, batch: RecordedBatch) -> tuple[Tensor, dict[str, Any]] | None:
+        """States (P, T, C) of the first sequence and their header, for Fig. 1."""
+        kept = batch.kept[0]
+        if len({states[0].shape[-1] for states in batch.states.values()}) > 1 or not kept.any():
+            return None
+        tokens = range(int(kept.sum())) if batch.tokens is None else batch.tokens[0][kept].tolist()
+        places = [
+            place | {"follows": follows}
+            for (label, states), follows in zip(batch.states.items(), batch.hand_offs, strict=True)
+            for place in describe_loop(label, len(states))
+        ]
+        states = torch.stack([exact(state[0][kept]).float() for state in chain(*batch.states.values())])
+        header = {"iteration": self.iteration, "sequence": 0, "tokens": [self.word(token) for token in tokens]}
+        return states, header | {"places": places}
+
+
+def table_path(folder: str | Path, table: str, iteration: int) -> Path:
+    """The file of a table with one row per token in the folder of a run."""
+    return Path(folder) / FOLDERS[table] / f"iteration_{iteration:06d}.parquet"
+
+
+# --- saved states ----------------------------------------------------------------------------------------------
+
+
+def measure_saved(path: Path, folder: Path, iteration: int, batch_size: int = 4) -> None:
+    """Write the tables of states that were saved in a safetensors file.
+
+    The file has one tensor `states/GROUP` (K + 1, S, T, C) per group: x^0 … x^K of S sequences of T tokens. Optional
+    are `tokens` (S, T), token ids; `mask` (S, T), nonzero for tokens that are measured; `documents` (S,), the document
+    of each sequence; and the metadata `groups`, a JSON list of the groups in the order in which they run, each after
+    the last loop step of the one before. Without it the groups are in the order of their names, and no drift is
+    measured.
+
+    Args:
+        path: The safetensors file.
+        folder: Folder of the run, such as results/mine.
+        iteration: Training iteration of the weights; figures call 0 untrained.
+        batch_size: Sequences at a time; limits the memory.
+
+    Raises:
+        InputError: The file cannot be read, or its tensors do not have these names and shapes.
+    """
+    try:
+        with safetensors.safe_open(path, framework="pt") as file, StateTables(Path(folder), iteration) as writer:
+            for batch in saved_batches(path, file, batch_size):
+                writer.append(batch)
+    except (OSError, safetensors.SafetensorError) as error:
+        raise InputError(f"{path}: cannot be read as a safetensors file ({error}).") from error
+
+
+def saved_batches(path: Path, file: Any, batch_size: int) -> Iterator[RecordedBatch]:
+    """The content of an open file of saved states, `batch_size` sequences at a time."""
+    names = set(file.keys())
+    groups, follows = _groups(path, names, (file.metadata() or {}).get("groups"))
+    slices = {label: file.get_slice(f"{GROUP}{label}") for label in groups}
+    (_, sequences, length, _), *_ = _shapes(path, slices)
+    further = {name: file.get_tensor(name) for name in ("tokens", "mask", "documents") if name in names}
+    for name, tensor in further.items():
+        expected = (sequences,) if name == "documents" else (sequences, length)
+        if tuple(tensor.shape) != expected:
+            raise InputError(f"{path}: found '{name}' of shape {tuple(tensor.shape)}, expected {expected}.")
+    for start in range(0, sequences, batch_size):
+        rows = slice(start, start + batch_size)
+        part = {name: tensor[rows] for name, tensor in further.items()}
+        yield RecordedBatch(
+            {label: list(values[:, rows]) for label, values in slices.items()},
+            follows,
+            part.get("tokens"),
+            part["mask"].bool() if "mask" in part else None,
+            part["documents"].tolist() if "documents" in part else None,
+        )
+
+
+def _groups(path: Path, names: set[str], order: str | None) -> tuple[list[str], frozenset[str]]:
+    """The groups of a file in their order, and those that follow the one before them."""
+    found = sorted(name.removeprefix(GROUP) for name in names if name.startswith(GROUP))
+    if not found:
+        raise InputError(f"{path}: found the tensors {sorted(names)}, expected '{GROUP}GROUP' for each looped group.")
+    if order is None:
+        return found, frozenset()
+    try:
+        groups = json.loads(order)
+    except ValueError:
+        groups = order
+    if not isinstance(groups, list) or sorted(map(str, groups)) != found:
+        raise InputError(f"{path}: found the metadata groups {order}, expected a JSON list of {json.dumps(found)}.")
+    return groups, frozenset(groups[1:])
+
+
+def _shapes(path: Path, slices: Mapping[str, Any]) -> list[Sequence[int]]:
+    """Shapes of the tensors of all groups, which have to agree in their sequences and tokens."""
+    shapes = {label: tuple(values.get_shape()) for label, values in slices.items()}
+    first = next(iter(shapes.values()))
+    for label, shape in shapes.items():
+        if len(shape) != 4 or shape[1:3] != first[1:3]:
+            raise InputError(
+                f"{path}: found '{GROUP}{label}' of shape {shape}, expected (K + 1, sequences, tokens, channels) with "
+                f"the sequences and tokens of every group."
+            )
+    return list(shapes.values())

@@ -1,0 +1,311 @@
+"""The params of jobs: slices of the config, code, and commands.
+
+Everything that matters for a result is tracked; what does not, a path, a launcher, a download, is `untracked`.
+"""
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+
+from twoscale import config as configs
+from twoscale import tables
+from twoscale.canonical import canonical_json, json_digest
+from twoscale.config import Config, CriterionConfig
+from twoscale.data import source_files
+from twoscale.errors import InputError
+from twoscale.files import sha256
+from twoscale.jobs.fingerprint import criterion_file_fingerprint, fingerprint
+from twoscale.jobs.launch import torchrun_line
+from twoscale.workflow.paths import OPTIMIZER
+
+if TYPE_CHECKING:
+    from twoscale.workflow.runs import Runs
+
+SOURCE_DIGEST = "source.digest"  # of the files of data.path that the text was read from
+KEPT = ".kept"  # folder of a run with results that reruns restore
+
+
+@dataclass(frozen=True)
+class Params:
+    """The params of jobs. Where nothing else is said, a method is a param function or makes one.
+
+    Attributes:
+        runs: The runs of the config.
+        scripts: Folder of the entry scripts.
+    """
+
+    runs: "Runs"
+    scripts: Path
+
+    # --- slices of the config ---------------------------------------------------------------------------------------
+
+    def slice(self, *names: str, **derived: Callable[[Config], Any]) -> Callable:
+        """The part of the config that a rule depends on, as one canonical JSON string.
+
+        Args:
+            names: Sections or derived values of the config, or "run", "seed", "device".
+            derived: Further values, as functions of the Config.
+
+        One string, because Snakemake compares several params as a set.
+        """
+
+        def param(wildcards: Any) -> str:
+            run, config = self.runs.of(wildcards)
+            own = {"run": run, "device": config.compute.device}
+            values = {name: own[name] if name in own else getattr(config, name) for name in names}
+            values |= {name: value(config) for name, value in derived.items()}
+            return canonical_json({name: _plain(value) for name, value in values.items()})
+
+        return param
+
+    def exit_slice(
+        self,
+        grid: str | None = None,
+        criterion: str | None = None,
+        sections: Sequence[str] = (),
+        **derived: Callable[[Config], Any],
+    ) -> Callable:
+        """The slice for exit criteria on a grid, with the code of users' criteria.
+
+        `grid` and `criterion` are wildcards unless given; without either of the latter it is about all criteria.
+        `sequences` is the number of held-out ones that quality_tokens make. `sections` are further names and `derived`
+        further values, as for `slice`.
+        """
+
+        def param(wildcards: Any) -> str:
+            exits = self.runs.exits(wildcards, grid)
+            if (name := criterion or getattr(wildcards, "criterion", None)) is not None:
+                exits = exits.model_copy(update={"criteria": {name: exits.criteria[name]}})
+            files = criterion_files(exits.criteria)
+            own = {
+                "exits": lambda config: exits,
+                "criterion_files": lambda config: files,
+                "sequences": lambda config: configs.whole_sequences(exits.quality_tokens, config.model.context_length),
+            }
+            return self.slice("run", "seed", "device", "model", *sections, **own | derived)(wildcards)
+
+        return param
+
+    def training_identity(self, wildcards: Any) -> str:
+        """Everything that the weights of a run depend on besides its text, as JSON."""
+        return canonical_json(configs.training_identity(self.runs.of(wildcards)[1]))
+
+    def runtime(self, wildcards: Any) -> str:
+        """How training is segmented, logged and distributed, as JSON."""
+        return canonical_json(configs.runtime(self.runs.of(wildcards)[1]))
+
+    # --- files that are no inputs of Snakemake ----------------------------------------------------------------------
+
+    def source_digest(self, wildcards: Any) -> str:
+        """Digest of the files of data.path; empty for other sources.
+
+        Where the files are gone, as in results that were copied alone, the digest that prepare_text has recorded.
+        """
+        run, config = self.runs.of(wildcards)
+        if config.data.source not in configs.FILE_SOURCES:
+            return ""
+        record = Path(f"results/{run}/data/{SOURCE_DIGEST}")
+        try:
+            return source_files.digest(Path(config.data.path), config.data.source)
+        except (InputError, OSError):
+            return record.read_text().strip() if record.is_file() else ""
+
+    def released_files(self, wildcards: Any) -> str:
+        """Size and SHA-256 of each of the released tables, as one canonical JSON string."""
+        return canonical_json(
+            {"files": {name: vars(self.runs.release.tables[name]) for name in self.runs.released_tables}}
+        )
+
+    def release_options(self, wildcards: Any) -> str:
+        """Where the release is and how it is fetched, as options."""
+        release = self.runs.release
+        return shlex.join(
+            ["--place", release.place, "--download", canonical_json({"download": configs.plain(release.download)})]
+        )
+
+    def if_computed(self, table: str) -> dict[str, Callable]:
+        """Params of a job that reads a table of the selected run where it exists, and never has it computed.
+
+        `files` is `file_options` with the table; `computed` is its SHA-256, so the job runs again after a change.
+        """
+        path = Path(self.runs.paths.table_file(table))
+
+        def digest() -> str:
+            if self.runs.release is not None:  # fetched together with the inputs of the job
+                released = self.runs.release.tables.get(f"{self.runs.selected}/tables/{table}.parquet")
+                return "" if released is None else released.sha256
+            return sha256(path) if path.is_file() else ""
+
+        def files(wildcards: Any, input: Any, output: Any) -> str:
+            option = f" --{table} {shlex.quote(str(path))}" if digest() else ""
+            return file_options(wildcards, input, output) + option
+
+        return {"files": files, "computed": lambda wildcards: digest()}
+
+    # --- code -------------------------------------------------------------------------------------------------------
+
+    def code(self, script: str, *modules: str) -> str:
+        """Param: fingerprint of an entry script, of further modules by dotted name, and of all that they import."""
+        return fingerprint(self.scripts / f"{script}.py", *modules)
+
+    def tokenizer_code(self, script: str) -> Callable:
+        """Like `code`, with the module that is imported by name for the tokenizer of the run."""
+        return lambda wildcards: self.code(script, *configs.modules_of_tokenizer(self.runs.of(wildcards)[1]))
+
+    def torch_code(self, script: str, *modules: str) -> Callable:
+        """Like `code`, with the modules that are imported by name for model and tokenizer of the run.
+
+        It also covers the defaults of the optional keys of `model` and `train`, which slices and identities leave out.
+        """
+
+        def param(wildcards: Any) -> str:
+            config = self.runs.of(wildcards)[1]
+            further = configs.modules_of_model(config) + configs.modules_of_tokenizer(config)
+            code = self.code(script, *modules, *further)
+            return json_digest([code, configs.absent_values(config.model, config.train)])
+
+        return param
+
+    # --- jobs of scripts --------------------------------------------------------------------------------------------
+
+    def script(self, name: str, *arguments: str, modules: Sequence[str] = ()) -> dict[str, Any]:
+        """Params of a job of scripts/<name>.py: the command, its files, and the code that is tracked.
+
+        `modules`: those that the script imports by name.
+        """
+        command = untracked(lambda wildcards: shlex.join(["python", self._script(name), *arguments]))
+        return {"command": command, "files": file_options, "code": self.code(name, *modules)}
+
+    def kept_script(
+        self,
+        name: str,
+        config: Callable,
+        *written: str,
+        function: str | None = None,
+        later: Callable = lambda wildcards: [],
+    ) -> dict[str, Any]:
+        """Params of an expensive job with torch: a rerun restores its result. With all tracked ones.
+
+        Args:
+            name: The script.
+            config: Param function of its slice.
+            written: The tables that it writes.
+            function: Dotted path of the function that the script calls.
+            later: See `kept_files`.
+        """
+        arguments, modules = ([function], [module_of(function)]) if function else ([], [])
+        code, columns = self.torch_code(name, *modules), table_columns(*written)
+        files = self.kept_files(code, config, columns, later)
+        command = self.torch_command(name, *arguments)
+        return {"command": command, "files": files, "code": code, "config": config, "tables": columns}
+
+    def torch_command(self, script: str, *arguments: str) -> Callable:
+        """The command that starts an entry script with torch in one process."""
+
+        @untracked
+        def param(wildcards: Any) -> str:
+            lease = self._gpu_lease(self.runs.resources.gpus(wildcards))
+            return shlex.join([*lease, "python", self._script(script), *arguments])
+
+        return param
+
+    def training_command(self, script: str) -> Callable:
+        """The command that starts an entry script in train.processes processes on train.nodes nodes."""
+
+        @untracked
+        def param(wildcards: Any) -> str:
+            share = self.runs.resources.node_share(wildcards)
+            if share.nodes > 1:  # SLURM assigns their GPUs
+                return shlex.join(["python", self._script("with_nodes"), *map(str, share), self._script(script)])
+            launcher = ["python"] if share.processes == 1 else torchrun_line(share)
+            return shlex.join([*self._gpu_lease(share.gpus), *launcher, self._script(script)])
+
+        return param
+
+    def _script(self, name: str) -> str:
+        return str(self.scripts / f"{name}.py")
+
+    def _gpu_lease(self, gpus: int) -> list[str]:
+        return ["python", self._script("with_gpus"), str(gpus)] if gpus else []
+
+    def kept_files(self, code: Callable, config: Callable, columns: str, later: Callable) -> Callable:
+        """`file_options`, and what `twoscale.jobs.kept` needs to restore the result of a job; untracked.
+
+        `code`, `config` and `columns` are the tracked params of the job, the result of which depends on nothing else
+        but its inputs. `later`: the first outputs of the later segments, in order; where there are any, the optimizer
+        state is temporary. It is left out of the inputs, because it is a function of the same as the weights beside it.
+        """
+
+        def param(wildcards: Any, input: Any, output: Any) -> str:
+            following = later(wildcards)
+            temporary = [file for file in output if file.endswith(OPTIMIZER) and following]
+            job = {
+                "folder": _kept_folder(wildcards.run, output[0]),
+                "version": json_digest([code(wildcards), config(wildcards), columns]),
+                "device": self.runs.of(wildcards)[1].compute.device,
+                "inputs": sorted(file for file in input if not file.endswith(OPTIMIZER)),
+                "outputs": [file for file in output if file not in temporary],
+                "temporary": temporary,
+                "later": [_kept_folder(wildcards.run, file) for file in following],
+            }
+            return f"{file_options(wildcards, input, output)} --kept {shlex.quote(canonical_json(job))}"
+
+        return param
+
+
+def _plain(value: Any) -> Any:
+    return configs.plain(value) if isinstance(value, BaseModel) else value
+
+
+def _kept_folder(run: str, output: str) -> str:
+    """The folder that keeps the result of a job, named after its first output.
+
+    With a storage plugin an output is a local copy, the path of which only ends like that of the result.
+    """
+    name = output.rpartition(f"results/{run}/")[2]
+    return str(Path("results", run, KEPT, name).with_suffix(""))
+
+
+def module_of(function: str) -> str:
+    """The module of a function with this dotted path."""
+    return function.rpartition(".")[0]
+
+
+def criterion_files(criteria: Mapping[str, CriterionConfig]) -> dict[str, str]:
+    """Fingerprints of the users' files among exit criteria. Raises InputError for one without its class."""
+    entries = {name: entry for name, entry in criteria.items() if entry.file is not None}
+    return {name: criterion_file_fingerprint(entry.file, entry.class_name) for name, entry in entries.items()}
+
+
+def table_columns(*names: str) -> str:
+    """Param: the columns of the tables that a rule writes, and the type of measures, as one canonical JSON string."""
+    measures = {name: {"": tables.MEASURE_TYPE} if name in tables.MEASURED else {} for name in names}
+    return canonical_json({name: tables.columns(name) | measures[name] for name in names})
+
+
+def untracked(function: Callable) -> Callable:
+    """Param function with the value of `function`, a function of the wildcards, that never causes a rerun.
+
+    Snakemake does not record a param that is computed from `output`, because a change of the output is visible anyway.
+    """
+
+    def param(wildcards: Any, output: Any) -> Any:
+        return function(wildcards)
+
+    return param
+
+
+def file_options(wildcards: Any, input: Any, output: Any) -> str:
+    """Param function: every named input and output of a job as an option, ``--name PATH ...``; untracked.
+
+    Underscores become dashes. Inputs and outputs without a name or without files are left out.
+    """
+    return " ".join(
+        shlex.join([f"--{name.replace('_', '-')}", *([files] if isinstance(files, str) else files)])
+        for name, files in [*input.items(), *output.items()]
+        if files
+    )

@@ -1,0 +1,89 @@
+# Jobs on checkpoints and on their tables: one rule for each row of JOBS in twoscale.workflow.core and, for a study, in
+# twoscale.studies.<name>.study; and a target rule for each study that has runs or a page of its own.
+#
+# in:  checkpoints, data/{val,train}.bin; tables
+# out: the outputs of the rows
+
+from twoscale.studies.rows import Measurement
+
+
+wildcard_constraints:
+    grid="|".join(runs.config.exit_grids),
+    criterion=runs.criterion_pattern,
+
+
+def outputs_of(job):
+    """The outputs of a row, of which the report shows the page."""
+    if not job.report:
+        return job.outputs
+    category, label = job.report
+    caption = str(PROJECT / job.caption)
+    return job.outputs | dict(
+        page=report(job.outputs["page"], caption=caption, category=category, labels={"page": label})
+    )
+
+
+for job in runs.jobs:
+    if isinstance(job, Measurement):
+
+        rule:
+            name:
+                job.name
+            input:
+                **job.files(runs),
+            output:
+                **job.outputs,
+            log:
+                job.log,
+            benchmark:
+                job.benchmark
+            wildcard_constraints:
+                run=runs.trained_pattern if job.trained else runs.pattern,
+            group:
+                job.group(runs)
+            conda:
+                "../../envs/torch.yaml"
+            threads: job.threads(runs, workflow.cores)
+            resources:
+                # `threads` is limited by the cores of the machine that runs Snakemake; a cluster job requests these
+                **runs.resources.torch_job(job.dtype, memory=8000, minutes=job.minutes, cpus_per_task=job.cpus),
+            params:
+                **runs.params.kept_script("measure", job.config(runs), *job.tables, function=job.function),
+            shell:
+                "{params.command} --config {params.config:q} --threads {threads} {params.files} > {log:q} 2>&1"
+
+    else:
+
+        rule:
+            name:
+                job.name
+            input:
+                **job.files(runs),
+            output:
+                **outputs_of(job),
+            log:
+                job.log,
+            wildcard_constraints:
+                run=runs.trained_pattern if job.trained else runs.pattern,
+            localrule: True
+            conda:
+                "../../envs/analysis.yaml"
+            resources:
+                mem_mb=2000,
+                runtime=30,
+            params:
+                **runs.params.script("compare", job.function, modules=[job.module]),
+                config=job.config(runs),
+                tables=table_columns(*job.tables),
+                caption=runs.report.caption(),
+            shell:
+                JOB
+
+
+for target, files in runs.report.study_targets.items():
+
+    rule:
+        name:
+            target
+        input:
+            files,
