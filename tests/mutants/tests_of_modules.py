@@ -23,7 +23,6 @@ CORE = {
     "exits/oracle": ["fixed_loops", "probe"],
     "exits/probe": ["probe"],
     "exits/probe_fit": ["probe"],
-    "exits/sequence_pass": ["lens", "regret"],
     "dynamics/vectors": ["measures", "criteria"],
     "dynamics/measures": ["measures"],
     "dynamics/trajectories": ["trajectories"],
@@ -60,13 +59,18 @@ CORE = {
     "config/thresholds": ["config_sections"],
     "config/sections": ["config_sections", "config_reference", "config_loading", "plan"],
     "config/loading": ["config_loading"],
+    "config/model": ["config_sections"],
     "config/identity": ["config_sections", "config_loading"],
     "config/messages": ["config_sections", "config_loading"],
     "jobs/fingerprint": ["fingerprint", "preflight"],
     "files": ["files", "command"],
     "jobs/kept": ["kept"],
     "rng": ["rng"],
-    "workflow": ["workflow"],
+    "workflow/params": ["workflow"],
+    "workflow/paths": ["workflow"],
+    "workflow/report": ["workflow"],
+    "workflow/resources": ["workflow"],
+    "workflow/runs": ["workflow"],
 }
 
 # The same for modules of studies: names of tests/studies/<study>/test_<name>.py.
