@@ -19,7 +19,7 @@
 # make mutants     plants faults in the core and sees which the tests notice: make mutants MUTANTS=20 MODULE=model/noise
 # make test-pythons  other versions of Python that are installed: tests without torch, and tests with the oldest torch
 # make lock        locks envs/*.lock.txt again after a change of requirements.txt: make lock CPU_WHEELS=FOLDER-OR-PAGE
-# make generated   JSON schema, paper.yaml and docs/config.md from the config classes
+# make generated   paper.yaml, docs/config.md and a JSON schema for editors from the config classes
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin

@@ -8,7 +8,8 @@ import torch
 from twoscale.config import ConfigSlice
 from twoscale.data.token_files import TokenShard, read_digest
 from twoscale.jobs import command
-from twoscale.training.trainer import Segment, SegmentPaths, TrainingData, train_segment
+from twoscale.training.state import Segment, SegmentPaths
+from twoscale.training.trainer import TrainingData, train_segment
 
 
 def main(arguments) -> None:

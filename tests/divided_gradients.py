@@ -14,7 +14,8 @@ from twoscale.data.batches import held_out_sequences
 from twoscale.model.checkpoints import Header
 from twoscale.model.transformer import initialise
 from twoscale.training.processes import World, destroy_distributed, init_distributed
-from twoscale.training.trainer import Trainer, TrainingData, TrainingState, restore
+from twoscale.training.state import TrainingState, restore
+from twoscale.training.trainer import Trainer, TrainingData
 
 SEED = 11
 LOOPS = 5
@@ -51,14 +52,14 @@ def measured(world: World, model: dict[str, Any], train: dict[str, Any]) -> dict
     trainer, state = state_of(world, model, train)
     state.log.append({})
     trainer.measure_held_out(state)
-    loss = trainer._accumulate_gradient(state, [LOOPS] * len(state.model.config.groups))
+    loss = trainer.recipe.accumulate_gradient(state.model, state.iteration, [LOOPS] * len(state.model.config.groups))
     parameters = dict(state.model.named_parameters())
     kept = sum((part.to_local() if state.sharded else part).numel() for part in parameters.values())
     gradients = {name: part.grad for name, part in parameters.items() if part.grad is not None}
     # copies, because clipping scales the gradients in place
     gradients = {name: (part.full_tensor() if state.sharded else part).clone() for name, part in gradients.items()}
     found = {"loss": loss.item(), "held out": state.log[0]["held_out_loss"]}
-    found["norm"] = trainer._clip_gradient(state).item()
+    found["norm"] = trainer.recipe.clip_gradient(state.model).item()
     return found | {"gradients": gradients, "kept": kept}
 
 

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from importlib import import_module
+from types import MappingProxyType
 
 import jinja2
 import numpy as np
@@ -14,9 +15,9 @@ from safetensors.numpy import save_file
 
 from twoscale import tables
 from twoscale.analysis.state_paths import read_states, state_paths
-from twoscale.config import PROJECT, Config
+from twoscale.config import PROJECT, checked, merge, preset
 from twoscale.figures import fig1, fig2, fig3, fig4, fig5, style
-from twoscale.figures.catalogue import figures, report_values
+from twoscale.figures.catalogue import caption_values, figures, report_values
 
 LOOPS = 6
 RUN = {"context": style.FigureContext("demo", "python_docs", LOOPS)}
@@ -203,27 +204,16 @@ def assert_the_same_bytes(name, here, elsewhere):
 
 # --- captions -------------------------------------------------------------------------------------------------------
 
-FLAGS = {"published": False, "core": None}  # values that select a sentence and are not quoted
 HELD_OUT = ("documents", "tokens", "dropped_documents", "dropped_tokens", "ngram_tokens")
 
 
-def caption_source(name):
-    return (PROJECT / CATALOGUE[name].caption_file).read_text()
+def render_caption(name, values=MappingProxyType({}), **further):
+    """The caption of a figure of the run "mine" with these keys over the preset demo. A value that is missing raises.
 
-
-def caption_values(name):
-    """The names of a caption's values, each with a placeholder; nested values stay a mapping."""
-    paper = Config()
-    values = report_values("paper", paper) | CATALOGUE[name].caption(paper) | {"results": ""}
-    if "c.held_out." in caption_source(name):
-        values["held_out"] = dict.fromkeys(HELD_OUT)
-    placed = {
-        key: {inner: f"<{inner}>" for inner in value} if isinstance(value, dict) else f"<{key}>"
-        for key, value in values.items()
-    }
-    return placed | {key: value for key, value in FLAGS.items() if key in values}
-
-
-def render_caption(name, values):
-    template = jinja2.Template(caption_source(name), undefined=jinja2.StrictUndefined)
-    return template.render(snakemake={"params": {"caption": values}})
+    `further` values take precedence over those of the workflow.
+    """
+    config = checked(merge(preset(values.get("preset", "demo")), {k: v for k, v in values.items() if k != "preset"}))
+    figure = CATALOGUE[name]
+    known = report_values("mine", config) | caption_values(figure, config) | {"results": "", "held_out": None}
+    template = jinja2.Template((PROJECT / figure.caption_file).read_text(), undefined=jinja2.StrictUndefined)
+    return " ".join(template.render(snakemake={"params": {"caption": known | further}}).split())

@@ -35,7 +35,7 @@ for version in 3.11 3.12 3.13; do
         continue
     fi
     folder="$BIN/../pythons/$version"
-    if ! { "$python" -m venv "$folder" && grep -Ev '^(torch|ruff|snakefmt)==' requirements.txt > "$folder/requirements.txt" \
+    if ! { "$python" -m venv "$folder" && grep -Ev '^(torch|datasets|ruff|snakefmt)==' requirements.txt > "$folder/requirements.txt" \
         && timeout 150 "$folder/bin/python" -m pip install --quiet --disable-pip-version-check -r "$folder/requirements.txt"; } \
         2> /dev/null; then
         echo "Python $version: skipped, its packages cannot be installed"

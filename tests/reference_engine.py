@@ -17,12 +17,12 @@ EPSILON = sys.float_info.min  # of Eq. 6: only keeps the ratio of zeros finite
 class Attend:
     """Attention of one token at loop step k, with its position."""
 
-    def __init__(self, memory, token, k, slots):
-        self.memory, self.token, self.k, self.slots = memory, token, k, slots
+    def __init__(self, memory, token, k, slots, policy="last"):
+        self.memory, self.token, self.k, self.slots, self.policy = memory, token, k, slots, policy
         self.positions = torch.tensor([token])
 
     def __call__(self, layer, q, key, value):
-        return attention(self.memory[layer], self.token, self.k, self.slots, q, key, value)
+        return attention(self.memory[layer], self.token, self.k, self.slots, self.policy, q, key, value)
 
 
 @torch.no_grad()
@@ -40,7 +40,7 @@ def evaluate(model, tokens, criterion, threshold, max_loops, noise, kv_slots=Non
     for token in range(len(tokens)):
 
         def attend(k, token=token):
-            return Attend(memory, token, k, kv_slots or max_loops)
+            return Attend(memory, token, k, kv_slots or max_loops, model.kv_policy)
 
         def own_noise(group, k, like, token=token):
             return noise(group, k, embedded[None])[:, token]
@@ -54,8 +54,8 @@ def evaluate(model, tokens, criterion, threshold, max_loops, noise, kv_slots=Non
             f = block_map(model, group, hidden, attend, own_noise)
             warm = warm_from is not None and token >= max(warm_from, 1)
             x0 = exit_states[group] if warm else model.init_state(group, hidden, own_noise)
-            decode = model.exit_gate if criterion == "exit_gate" else model.readout
-            if readout == "remaining_layers" and criterion != "exit_gate" and group == len(model.config.groups) - 1:
+            decode = model.exit_gate if criterion in GATED else model.readout
+            if readout == "remaining_layers" and criterion not in GATED and group == len(model.config.groups) - 1:
                 decode = through_remaining_layers(model, memory, token)
             x, loop_steps, evaluations = loop(f, x0, criterion, threshold, max_loops, decode)
             exit_states[group] = x
@@ -88,14 +88,17 @@ def through_remaining_layers(model, memory, token):
     return decode
 
 
-def attention(memory, token, k, slots, q, key, value):
+def attention(memory, token, k, slots, policy, q, key, value):
     """softmax(q keys / sqrt(D)) values for one token at loop step k; q (1, H, D), key and value (1, G, D).
 
     An earlier token is seen as it was at the last of its steps that fell on the slot of step k; with a slot
-    for every step that is its own step k. If none did, it left before: then at its last step.
+    for every step that is its own step k. If none did, it left before: then at its last step, or under the policy
+    "absent" not at all.
     """
     memory[token].append((key[0], value[0]))
-    seen = [(memory[earlier][k % slots :: slots] or memory[earlier])[-1] for earlier in range(token + 1)]
+    left_behind = slice(-1, None) if policy == "last" else slice(0)
+    seen = [memory[earlier][k % slots :: slots][-1:] or memory[earlier][left_behind] for earlier in range(token + 1)]
+    seen = [pair for pairs in seen for pair in pairs]
     keys, values = (torch.stack(rows) for rows in zip(*seen, strict=True))  # (T, G, D) each
     keys, values = (rows.repeat_interleave(q.shape[1] // rows.shape[1], 1) for rows in (keys, values))  # (T, H, D)
     scores = torch.einsum("hd,thd->ht", q[0], keys) / math.sqrt(q.shape[-1])
@@ -106,6 +109,8 @@ def loop(f, x0, criterion, threshold, max_loops, decode):
     """(state that goes on, its steps, calls of f) for one token in one group."""
     if criterion in ACCELERATIONS:
         return two_hit_acceleration(f, x0, threshold, max_loops, ACCELERATIONS[criterion])
+    if criterion == "act":
+        return adaptive_computation_time(f, x0, threshold, max_loops, decode)
     states = [x0]
     for k in range(max_loops):
         states.append(f(k, states[-1]))
@@ -205,6 +210,20 @@ def two_hit_acceleration(f, x0, threshold, k_max, size=acceleration):
         x0 = x1
         k = k + 1
     return x0, k, calls
+
+
+GATED = ("exit_gate", "act")
+
+
+def adaptive_computation_time(f, s0, epsilon, most, halting_unit):
+    """Graves, arXiv 1603.08983, Eq. 5-13: (the mean state, its steps, calls of f)."""
+    states, h = [s0], []
+    while len(h) < most and sum(h) < 1 - epsilon:
+        states.append(f(len(h), states[-1]))
+        h.append(float(halting_unit(states[-1])))
+    remainder = 1 - sum(h[:-1])
+    p = [*h[:-1], remainder]
+    return sum(p_n * s_n for p_n, s_n in zip(p, states[1:], strict=True)), len(h), len(h)
 
 
 def length(vector):

@@ -24,7 +24,8 @@ from twoscale.jobs.launch import Share, torchrun_line
 from twoscale.model import checkpoints
 from twoscale.model.checkpoints import Header
 from twoscale.model.transformer import initialise
-from twoscale.training.trainer import Segment, SegmentPaths, TrainingData, train_segment
+from twoscale.training.state import Segment, SegmentPaths, load_state, save_partial
+from twoscale.training.trainer import Trainer, TrainingData
 
 TRAINER = Path(__file__).parents[1] / "scripts" / "train_segment.py"
 TIMEOUT = 2400  # seconds; far more than a segment takes
@@ -167,11 +168,14 @@ class Run:
         """Train one iteration of the first segment in this process, and leave its partial state."""
         config = ConfigSlice(self.config() | {"train": plain(train_config(**self.recipe))})
         shard = TokenShard(*(self.folder / name for name in ("train.bin", "val.bin", "tokens.json")))
-        segment = Segment(until, self.config() | {"data": DIGEST}, stop_at=0.0)
+        segment = Segment(until, self.config() | {"data": DIGEST})
         log = self.checkpoint(until).with_suffix(".parquet")
         loops = self.folder / f"loops_{until}.parquet"
         outputs = (self.partial(until), self.checkpoint(until), self.optimizer(until), log, loops)
-        train_segment(config, TrainingData.open(shard, config), segment, SegmentPaths([self.checkpoint(0)], *outputs))
+        paths = SegmentPaths([self.checkpoint(0)], *outputs)
+        state = load_state(config, segment, paths)
+        Trainer(config, TrainingData.open(shard, config)).iterate(state)
+        save_partial(paths.partial, state, segment.unfinished(paths.start[0]).identity)
 
     def train(self, start: int, until: int, **runtime: Any) -> subprocess.CompletedProcess:
         """Run the segment in processes of one thread each."""

@@ -23,7 +23,7 @@ from twoscale import config
 from twoscale.model import checkpoints
 from twoscale.model.checkpoints import Header
 from twoscale.model.transformer import LoopedTransformer
-from twoscale.training.trainer import MOMENTS
+from twoscale.training.state import MOMENTS
 
 CHUNK = 2**24  # bytes per call of plain I/O
 

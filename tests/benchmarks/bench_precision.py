@@ -19,7 +19,7 @@ from twoscale.model.linear import lowered_weights
 from twoscale.model.noise import training_noise
 from twoscale.model.transformer import initialise
 from twoscale.training.compilation import compile_blocks
-from twoscale.training.trainer import autocast
+from twoscale.training.recipe import autocast
 
 SEED = 1
 

@@ -58,7 +58,9 @@ def step_of(model: ModelConfig, train: TrainConfig) -> Step:
     from twoscale.data.batches import HeldOut
     from twoscale.model.transformer import initialise
     from twoscale.training.compilation import compile_blocks
-    from twoscale.training.trainer import Trainer, TrainingData, TrainingState, make_optimizer
+    from twoscale.training.recipe import make_optimizer
+    from twoscale.training.state import TrainingState
+    from twoscale.training.trainer import Trainer, TrainingData
 
     config = SimpleNamespace(seed=SEED, device="cpu", model=model, train=train)
     none = torch.empty(0, dtype=torch.int64)

@@ -288,7 +288,7 @@ model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True, dty
 inputs = tokenizer({prompt!r}, return_tensors="pt")
 print(json.dumps(model.generate(**inputs, max_new_tokens={new}, do_sample=False, eos_token_id=None)[0].tolist()))
 """
-OURS = ("twoscale", "pydantic", "tiktoken", "pandas", "pyarrow", "matplotlib", "snakemake")
+OURS = ("twoscale", "pydantic", "tiktoken", "pandas", "pyarrow", "datasets", "matplotlib", "snakemake")
 
 
 def test_a_process_without_the_packages_of_this_project_generates_the_same_text(exports):

@@ -1,12 +1,9 @@
 """Batched decoding: every sequence gets what it gets alone, whatever is decoded beside it."""
 
-import itertools
 from functools import lru_cache
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests import reference_engine
 from tests.unit.test_engine import (
@@ -25,10 +22,9 @@ from tests.unit.test_engine import (
     text,
 )
 from twoscale.errors import InputError
-from twoscale.exits.batched import BatchedDecoder, BatchOptions, next_station
+from twoscale.exits.batched import BatchedDecoder, BatchOptions, Request
 from twoscale.exits.criteria import CRITERIA, ExitCriterion, make_criterion
 from twoscale.exits.generation import generate
-from twoscale.exits.looping import Request
 from twoscale.exits.sampling import Sampling
 
 LENGTHS = ((1, 9), (3, 12), (6, 7), (2, 4), (1, 12))  # tokens of each prompt, and of each prompt with what follows
@@ -49,7 +45,7 @@ def texts():
     return [text(1, end, seed=number)[0] for number, (_, end) in enumerate(LENGTHS)]
 
 
-def decode(model, criterion, sequences, gathered_positions=0, **options):
+def decode(model, criterion, sequences, **options):
     """The recorders and the evaluations by position of all texts, decoded together."""
     recorders = [Recorder(tokens) for tokens in texts()]
     requests = [
@@ -57,7 +53,6 @@ def decode(model, criterion, sequences, gathered_positions=0, **options):
         for number, (recorder, tokens, (prompt, end)) in enumerate(zip(recorders, texts(), LENGTHS, strict=True))
     ]
     decoder = BatchedDecoder(model, criterion, MAX_LOOPS, SEED, sequences, BatchOptions(**options))
-    decoder.cache.gathered_positions = gathered_positions
     evaluations = [{} for _ in LENGTHS]
     for number, token, _ in decoder.decode(requests):
         evaluations[number][LENGTHS[number][0] - 1 + len(evaluations[number])] = token.evaluations
@@ -81,7 +76,7 @@ def check(model, criterion, found, expected_of):
 
 
 CASES = [("default", name, 3) for name in CRITERIA]
-# tokens at different k do not run together here; of criteria whose state has the same layout one is enough
+# of criteria whose state has the same layout one is enough
 CASES += [("noise at every step, final norm", name, 3) for name in (*SEVERAL, "argmax_stability", "confidence")]
 CASES += [("default", name, sequences) for name in ("kl", "acceleration") for sequences in (1, 2, 5, 8)]
 CASES += [(variant, "acceleration", 3) for variant in VARIANTS]
@@ -123,11 +118,13 @@ def alone_by_decoder(model, criterion, **options):
     return alone
 
 
-@pytest.mark.parametrize("name", ["fixed", "acceleration", "minp_kl"])
-def test_waiting_for_the_slowest_changes_no_result(name):
-    model = small_model()
-    criterion = make_criterion(name, threshold_of(name, model))
-    check(model, criterion, decode(model, criterion, 3, wait_for_slowest=True), alone_by_decoder(model, criterion))
+@pytest.mark.parametrize("variant", ["default", "retrofitted Llama"])
+def test_absent_keys_and_values_are_those_of_a_sequence_alone(variant):
+    """Also at a place where another text was present at other loop steps."""
+    model = small_model(**(VARIANTS | PUBLISHED)[variant])
+    model.kv_policy = "absent"
+    criterion = make_criterion("acceleration", threshold_of("acceleration", model))
+    check(model, criterion, decode(model, criterion, 2), alone_by_decoder(model, criterion))
 
 
 def test_a_warm_start_is_from_the_own_sequence():
@@ -172,19 +169,7 @@ class StepsDiffer:
 def test_a_model_whose_loop_steps_differ_gets_its_own_at_every_k():
     model = StepsDiffer(small_model())
     criterion = make_criterion("acceleration", threshold_of("acceleration", model))
-    check(model, criterion, decode(model, criterion, 4, replay=True), alone_by_decoder(model, criterion))
-
-
-@pytest.mark.parametrize("variant", [{}, PUBLISHED["retrofitted Llama"]], ids=["equal heads", "grouped heads"])
-def test_attention_by_row_and_gathered_is_the_same(variant):
-    """Both stand in one text where it grows longer than what is gathered."""
-    model = small_model(**variant)
-    criterion = make_criterion("acceleration", threshold_of("acceleration", model))
-    by_row, _ = decode(model, criterion, 3)
-    for positions in (4, CONTEXT_LENGTH):
-        gathered, _ = decode(model, criterion, 3, gathered_positions=positions)
-        for one, other in zip(by_row, gathered, strict=True):
-            assert_close(torch.stack(list(one.logits.values())), torch.stack(list(other.logits.values())))
+    check(model, criterion, decode(model, criterion, 4), alone_by_decoder(model, criterion))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -207,7 +192,7 @@ def test_keys_and_values_are_allocated_once():
     decoder = BatchedDecoder(model, make_criterion("acceleration", 0.1), MAX_LOOPS, SEED, 2)
 
     def addresses():
-        tensors = [*decoder.cache.stored.values(), *decoder._noise._arrays.values(), decoder._exit_states]
+        tensors = [*decoder.stored.values(), decoder._exit_states]
         return [tensor.data_ptr() for tensor in tensors]
 
     requests = [Request([number], 5, Sampling().choose, sequence=number) for number in range(6)]
@@ -231,45 +216,6 @@ def test_a_place_is_refilled_as_soon_as_its_sequence_ends():
         ended += [number] if is_last else []
         assert len(taken) <= 2 + len(ended)
     assert sorted(ended) == [0, 1, 2, 3]
-
-
-# --- the order of the stations --------------------------------------------------------------------------------
-
-
-def test_a_station_runs_again_until_the_fullest_one_is_far_ahead():
-    assert next_station({(0, 0): 3, (1, 0): 5}, None) == (1, 0)
-    assert next_station({(0, 0): 3, (1, 0): 5}, (0, 0)) == (0, 0)
-    assert next_station({(0, 0): 1, (1, 0): 11}, (0, 0)) == (1, 0)
-    assert next_station({(1, 0): 2, (3, 0): 2}, (0, 0)) == (3, 0)  # of two alike that nearer to the end
-
-
-@given(
-    loops=st.lists(st.integers(1, 6), min_size=1, max_size=40),
-    groups=st.integers(1, 4),
-    sequences=st.integers(1, 12),
-)
-def test_no_station_waits_longer_than_the_other_sequences_can_work(loops, groups, sequences):
-    """Sequences that never end, whose tokens take `loops` in turn, in `groups` groups and one station that chooses."""
-    most = max(loops)
-    bound = sequences * (groups * most + 1)
-    taken = itertools.cycle(loops)
-    rows = [[0, next(taken)] for _ in range(sequences)]  # station and loop steps that are left
-    last_run = dict.fromkeys(range(groups + 1), 0)
-    current = None
-    for time in range(1, 300):
-        counts = {}
-        for station, _ in rows:
-            counts[station, 0] = counts.get((station, 0), 0) + 1
-        last_run |= {station: time for station in last_run if (station, 0) not in counts}
-        current = next_station(counts, current)
-        last_run[current[0]] = time
-        assert time - min(last_run.values()) <= bound
-        for row in rows:
-            if row[0] == current[0]:
-                row[1] -= 1
-                if not row[1]:
-                    row[0] = (row[0] + 1) % (groups + 1)
-                    row[1] = 1 if row[0] == groups else next(taken)
 
 
 # --- wrong input ------------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ peak = lambda: 1024 * int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status
 data = DataConfig(source=sys.argv[1], path=sys.argv[2], max_document_mb=20, piece_characters=None)
 before, count = peak(), 0
 try:
-    for document in text_files.local_documents(data):
+    for document in text_files.local_documents(data, Path(sys.argv[2] + ".cache")):
         count += 1
 except InputError as error:
     print(error)
@@ -85,13 +85,13 @@ def test_a_document_that_is_not_cut_is_refused_above_the_limit(tmp_path, size):
     (tmp_path / "a.txt").write_bytes(b"a short line\n" * 100_000)
     data = DataConfig(source="txt", path=str(tmp_path), max_document_mb=1, piece_characters=size)
     with pytest.raises(InputError, match=r"a\.txt: found more than 1000000 characters.* raise data\.max_document_mb"):
-        list(text_files.local_documents(data))
+        list(text_files.local_documents(data, tmp_path / "cache"))
 
 
 def test_a_document_that_is_cut_may_be_longer_than_the_limit(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"a short line\n" * 100_000)
     data = DataConfig(source="txt", path=str(tmp_path), max_document_mb=1, piece_characters=1000)
-    assert sum(len(document.text) for document in text_files.local_documents(data)) == 1_300_000
+    assert sum(len(document.text) for document in text_files.local_documents(data, tmp_path / "cache")) == 1_300_000
 
 
 OPTIONS = list(itertools.product(["1.0", "2.0"], ["zstd", "none"], [True, False], [True, False]))
@@ -146,7 +146,7 @@ def test_nulls_cost_next_to_no_time(tmp_path):
         pq.write_table(pa.table({"text": pa.array([value] * rows + ["last"], pa.string())}), path)
         started = time.process_time()
         data = DataConfig(source="parquet", path=str(path))
-        documents[name] = list(text_files.local_documents(data))
+        documents[name] = list(text_files.local_documents(data, tmp_path / "cache"))
         seconds[name] = time.process_time() - started
     assert [document.row for found in documents.values() for document in found] == [rows, rows]
     assert seconds["nulls"] < seconds["empty"] / 3
@@ -175,4 +175,4 @@ def test_the_first_rows_of_a_row_group_are_read_without_the_rest_of_it(tmp_path)
 def test_lists_of_text_are_refused_before_they_are_read(tmp_path):
     pq.write_table(pa.table({"text": [["a"]]}), tmp_path / "a.parquet")
     with pytest.raises(InputError, match=r"a\.parquet: found the type list<.*> of text, expected strings"):
-        list(text_files.local_documents(DataConfig(source="parquet", path=str(tmp_path))))
+        list(text_files.local_documents(DataConfig(source="parquet", path=str(tmp_path)), tmp_path / "cache"))

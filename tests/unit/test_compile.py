@@ -14,7 +14,8 @@ from twoscale.model.linear import lowered_weights
 from twoscale.model.noise import training_noise
 from twoscale.model.transformer import LoopedTransformer, initialise
 from twoscale.training.compilation import check_compiler, compile_blocks
-from twoscale.training.trainer import autocast, draw_loops, held_out_loss, restore
+from twoscale.training.recipe import autocast, draw_loops, held_out_loss
+from twoscale.training.state import restore
 
 SEED = 11
 PAPER_GROUPS = {"num_layers": 12, "groups": [[4], [5, 6], [7]]}

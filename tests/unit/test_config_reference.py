@@ -1,4 +1,4 @@
-"""The generated files: JSON schema, paper.yaml, docs/config.md."""
+"""The generated texts: paper.yaml, docs/config.md, JSON schema."""
 
 import json
 import re

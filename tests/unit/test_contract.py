@@ -86,6 +86,50 @@ def test_what_update_returns_is_refused_with_what_was_expected(run, tokens, upda
         run(criterion_that(update))
 
 
+def weighted_that(update):
+    criterion = criterion_that(update)
+    type(criterion).keeps = "weighted"
+    return criterion
+
+
+@ENGINES
+@pytest.mark.parametrize(
+    ("update", "found", "expected"),
+    [
+        (lambda step, x: (step < 1, {"x": x}), "a value of type tuple", r"a triple \(should_exit, state, weight\)"),
+        (lambda step, x: (step < 1, {"x": x}, None), "as weight nothing", r"a float64 tensor of shape \({0},\)"),
+        (lambda step, x: (step < 1, {"x": x}, step[:, None]), r"as weight .*\({0}, 1\)", r".* of shape \({0},\)"),
+        (lambda step, x: (step < 1, {"x": x}, step.float()), "as weight a float32 tensor", "a float64 tensor"),
+        (lambda step, x: (step < 1, {"x": x}, step < 1), "as weight a bool tensor", "a float64 tensor"),
+    ],
+    ids=["pair", "nothing", "column", "float32", "bool"],
+)
+def test_the_weight_of_a_weighted_exit_is_one_number_per_token(run, tokens, update, found, expected):
+    sentence = rf"^exit criterion Faulty\.update returned {found}.*, expected {expected}.*\.$"
+    with pytest.raises(InputError, match=sentence.replace("{0}", f"{tokens}")):
+        run(weighted_that(update))
+
+
+@ENGINES
+def test_a_weight_of_a_criterion_that_keeps_one_state_is_refused(run, tokens):
+    with pytest.raises(InputError, match=r"expected a pair \(should_exit, state\)\.$"):
+        run(criterion_that(lambda step, x: (step < 1, {"x": x}, step)))
+
+
+def test_weights_of_a_mean_are_limited_to_what_is_left_of_one():
+    weights = iter([0.5, -1.0, 0.75, 0.75])
+    never = torch.zeros(2, dtype=torch.bool)
+    states = torch.tensor([[1.0], [2.0], [4.0], [8.0]]).expand(4, 2)[..., None]
+    criterion = weighted_that(lambda step, x: (never, {"x": x}, torch.full((2,), next(weights))))
+    decisions, means = Decisions(criterion, torch.zeros(2, 1), None), []
+    for x_new in states:
+        decisions.update(x_new)
+        means.append(decisions.result(x_new)[0].item())
+    assert means == [1, 0.5 * 1 + 0.5 * 2, 0.5 * 1 + 0.5 * 4, 0.5 * 1 + 0.5 * 4]
+    decisions.keep(torch.tensor([1]))
+    assert decisions.result(states[-1, :1]).shape == (1, 1)
+
+
 @ENGINES
 @pytest.mark.parametrize(
     ("start", "found"),

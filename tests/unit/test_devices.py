@@ -24,15 +24,8 @@ from twoscale.gpu.latency import KINDS
 from twoscale.model.interface import LoopedModel
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import initialise
-from twoscale.training.trainer import (
-    Segment,
-    Trainer,
-    TrainingState,
-    load_partial,
-    restore,
-    run_segment,
-    tensors_of,
-)
+from twoscale.training.state import Segment, TrainingState, load_partial, restore, tensors_of
+from twoscale.training.trainer import Trainer, run_segment
 
 UNTIL = 6  # iterations of a segment
 KILLED = 3  # iterations before the kill
@@ -117,15 +110,14 @@ def test_a_killed_segment_goes_on_where_it_was_saved(device, tmp_path):
         assert_same_bits(continued, whole)
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("sequences", [1, 3, 5])
 @pytest.mark.parametrize("variant", [{}, PUBLISHED["retrofitted Llama"]], ids=["equal heads", "grouped heads"])
-def test_captured_steps_of_many_sequences_give_what_each_gets_alone(variant, sequences, device):
-    """On the CPU the same function runs without a capture; batches are filled up to a size."""
+def test_many_sequences_get_what_each_gets_alone(variant, sequences):
     model = small_model(**variant)
     criterion = make_criterion("acceleration", threshold_of("acceleration", model))
-    model.to(device)
-    expected = alone_by_decoder(model, criterion, replay=False)
-    check(model, criterion, decode(model, criterion, sequences, replay=True), expected)
+    model.to("cuda")
+    check(model, criterion, decode(model, criterion, sequences), alone_by_decoder(model, criterion, replay=False))
 
 
 @pytest.mark.parametrize("device", [pytest.param("cpu", marks=COMPILED), CUDA])

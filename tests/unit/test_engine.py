@@ -625,6 +625,76 @@ def test_a_warm_start_is_the_state_that_the_token_before_left_with(name, prompt,
     assert not torch.allclose(cold[prompt:], expected[prompt:])
 
 
+# --- tokens that leave nothing behind ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variant", ["default", "noise at every step, final norm", "Ouro", "retrofitted Llama"])
+@pytest.mark.parametrize("name", SEVERAL)
+def test_absent_keys_and_values_are_those_of_the_reference(name, variant):
+    """Also behind a text that was decoded and rewound, whose tokens were present at other loop steps."""
+    model, tokens = small_model(**(VARIANTS | PUBLISHED)[variant]), text(2, 9)
+    threshold = ragged_threshold(name, model, tokens, noise_of(0, 1))
+    criterion = make_criterion(name, threshold)
+    last, _ = evaluate(model, tokens, criterion, MAX_LOOPS, noise_of(0, 1))
+    model.kv_policy = "absent"
+    logits, counts = evaluate(model, tokens, criterion, MAX_LOOPS, noise_of(0, 1))
+    steps = counts.evaluations
+    loops_on = (counts.loop_steps > steps.cummin(-1).values).any()  # after a token before it has exited
+    assert torch.equal(logits, last) != loops_on
+    decoder = make_decoder(model, criterion)
+    decode_text(decoder, text(1, 9, seed=5)[0])
+    for row in (0, 1):
+        expected, loop_steps, evaluations = reference_engine.evaluate(
+            model, tokens[row], name, threshold, MAX_LOOPS, noise_of(row)
+        )
+        assert_close(logits[row], expected)
+        assert torch.equal(counts.loop_steps[:, row], loop_steps)
+        assert torch.equal(steps[:, row], evaluations)
+        decoder.reset(sequence=row)
+        decoded, taken = decode_text(decoder, tokens[row])
+        assert_close(decoded, expected)
+        assert torch.equal(taken, evaluations)
+        decoder.rewind(3)
+        again, counted = decoder.feed_parallel(tokens[row, 3:].tolist())
+        assert_close(again, expected[3:])
+        assert torch.equal(counted.evaluations[:, 0], evaluations[:, 3:])
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_absent_keys_and_values_in_shared_slots_are_those_of_the_reference(name):
+    model, tokens = small_model(), text(1, 9)[0]
+    model.kv_policy = "absent"
+    threshold = ragged_threshold(name, model, tokens[None], noise_of(0))
+    expected, _, evaluations = reference_engine.evaluate(
+        model, tokens, name, threshold, MAX_LOOPS, noise_of(0), kv_slots=3
+    )
+    decoded, taken = decode_text(make_decoder(model, make_criterion(name, threshold), kv_slots=3), tokens)
+    assert_close(decoded, expected)
+    assert torch.equal(taken, evaluations)
+
+
+@torch.inference_mode()
+def test_a_token_that_loops_alone_sees_only_itself():
+    """After the first step only the last token loops on, as it would with nothing before it."""
+    model, tokens = small_model(groups=[[1, 2, 3, 4, 5, 6]]), text(1, 5)
+    model.kv_policy = "absent"
+    seen = []
+
+    class LastLoops(ExitCriterion):
+        def start(self, x0):
+            return {"position": torch.arange(len(x0))}
+
+        def update(self, state, x_new, readout):
+            seen.append(x_new)
+            return state["position"] < 4, state
+
+    evaluate(model, tokens, LastLoops(1.0), 2, noise_of(0))
+    entered = model.embed(tokens, torch.arange(5))
+    attend = AttendAt(torch.tensor([4]), lambda layer, q, k, v: v)  # the softmax over one key is 1
+    alone = model.recur(0, 1, seen[0][4:], model.project_input(0, entered)[0, 4:], attend)
+    assert_close(seen[1], alone)
+
+
 # --- predictions through the remaining layers --------------------------------------------------------------------
 
 READING_OUT = [name for name, criterion in CRITERIA.items() if criterion.needs_readout]

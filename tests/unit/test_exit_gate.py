@@ -17,7 +17,7 @@ from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import initialise
 from twoscale.training.exit_gate import exit_gate_loss
 from twoscale.training.plan import activation_bytes
-from twoscale.training.trainer import set_trained
+from twoscale.training.state import set_trained
 
 LOOPS = 4
 BATCH = 2

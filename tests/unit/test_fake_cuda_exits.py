@@ -9,10 +9,9 @@ import torch
 
 from tests.fake_cuda import Seen, default_value, fake_cuda
 from tests.gpu_kernels import gpu, kernels, model_on, of_compiled_step, of_step
-from twoscale.exits.batched import BatchedDecoder, BatchOptions
+from twoscale.exits.batched import BatchedDecoder, BatchOptions, Request
 from twoscale.exits.criteria import CRITERIA, make_criterion
 from twoscale.exits.decoder import Decoder, DecoderOptions
-from twoscale.exits.looping import Request
 from twoscale.exits.parallel import ParallelKV, evaluate
 from twoscale.model.interface import LoopedModel
 from twoscale.model.noise import EvaluationNoise
@@ -92,21 +91,18 @@ def one_in(n: int) -> Callable[[torch.Tensor], bool | int | float]:
     return lambda tensor: next(numbers) % n == 0 if tensor.dtype is torch.bool else default_value(tensor)
 
 
-@pytest.mark.parametrize(
-    ("name", "replay"), [*((name, True) for name in CRITERIA), ("kl", False), ("acceleration", False)]
-)
-def test_sequences_decoded_together_wait_for_decisions_and_tokens_only(name, replay):
+@pytest.mark.parametrize("name", CRITERIA)
+def test_sequences_decoded_together_wait_for_exits_and_tokens_only(name):
     with gpu() as seen:
         model = model_for(seen, name)
-        decoder = BatchedDecoder(model, never(name), MAX_LOOPS, 0, 2, BatchOptions(replay=replay, warm_start=True))
+        decoder = BatchedDecoder(model, never(name), MAX_LOOPS, 0, 2, BatchOptions(warm_start=True))
         seen.clear()
         seen.value = one_in(4)
         requests = [Request([1, 2], 2, lambda logits, position: int(logits.argmax())) for _ in range(3)]
         assert len(list(decoder.decode(requests))) == 6
         assert waits(seen).keys() == {
-            "value exits/looping.py",  # decisions
-            "value exits/batched.py",  # evaluations of a prompt
-            "rows exits/parallel.py",  # exits from a prompt
+            "value exits/batched.py",  # evaluations
+            "rows exits/parallel.py",  # exits
         }
 
 

@@ -19,7 +19,9 @@ from twoscale.model.attention import attention
 from twoscale.model.linear import lowered_weights
 from twoscale.model.noise import training_noise
 from twoscale.model.transformer import LoopedTransformer, initialise
-from twoscale.training.trainer import Trainer, TrainingData, TrainingState, autocast, make_optimizer, run_segment
+from twoscale.training.recipe import autocast, make_optimizer
+from twoscale.training.state import TrainingState
+from twoscale.training.trainer import Trainer, TrainingData, run_segment
 
 RECIPES = {
     "whole": {},
@@ -131,7 +133,7 @@ def test_batches_that_are_not_read_ahead_are_waited_for():
         trainer, state = prepared(seen, prefetch=False)
         seen.clear()
         trainer.iterate(state)
-        assert waits_by_module(seen) == {"to device training/trainer.py": 2}
+        assert waits_by_module(seen) == {"to device training/recipe.py": 2}
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

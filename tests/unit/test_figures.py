@@ -13,12 +13,11 @@ from safetensors.numpy import save_file
 
 from tests.figures import (
     CATALOGUE,
-    FLAGS,
+    HELD_OUT,
     ITERATIONS,
     LOOPS,
     RUN,
     assert_the_same_bytes,
-    caption_values,
     draw,
     draw_elsewhere,
     drift_table,
@@ -35,7 +34,7 @@ from tests.figures import (
 )
 from twoscale import tables
 from twoscale.analysis.state_paths import States, read_states, state_paths
-from twoscale.config import Config, checked, preset
+from twoscale.config import PROJECT, Config, checked, preset
 from twoscale.dynamics.principal import project
 from twoscale.errors import InputError
 from twoscale.figures import fig1, fig2, fig3, fig4, fig5, style
@@ -379,22 +378,18 @@ def test_a_model_without_groups_is_refused_in_one_sentence(name, tmp_path):
     assert one_sentence(error)
 
 
-# Captions: every value that the catalogue gives a caption is quoted, and no other is used.
-
-
 @pytest.mark.parametrize("name", CATALOGUE)
-def test_captions_quote_every_value_they_are_given_and_ask_for_no_other(name):
-    values = caption_values(name)
-    written = render_caption(name, values)
-    for value in (value for key, value in values.items() if key not in FLAGS):
-        assert all(part in written for part in (value.values() if isinstance(value, dict) else [value]))
+def test_captions_name_the_run_and_ask_for_no_value_that_is_missing(name):
+    written = render_caption(name, held_out={count: f"<{count}>" for count in HELD_OUT})
+    assert "mine" in written
+    quotes = "c.held_out" in (PROJECT / CATALOGUE[name].caption_file).read_text()
+    assert [f"<{count}>" in written for count in HELD_OUT] == [quotes] * len(HELD_OUT)
     assert (f"(Fig. {name[-1]} of the paper)" in written) == (name in PAPER)
 
 
 @pytest.mark.parametrize("name", [name for name, figure in CATALOGUE.items() if not figure.training])
 def test_captions_of_a_published_model_say_nothing_of_a_training_course(name):
-    values = caption_values(name) | {"published": True, "held_out": None}
-    written = render_caption(name, values)
+    written = render_caption(name, {"preset": "ouro-1.4b"})
     for words in ("untrained", "over training", "iterations", "every checkpoint", "in the training text"):
         assert words not in written
 
@@ -421,18 +416,32 @@ def test_the_line_of_a_published_model_has_no_iteration_in_the_legend():
 
 def test_the_values_of_captions_are_those_of_the_config():
     config = checked(preset("demo"))
-    values = {name: CATALOGUE[name].caption(config) for name in PAPER}
-    assert values["fig3"]["loops"] == config.trajectories.loops
-    assert values["fig3"]["dtype"] == config.trajectories.dtype
-    assert values["fig4"]["max_loops"] == config.exits.max_loops
-    assert values["fig4"]["dtype"] == config.exits.dtype
-    assert values["fig4"]["quality_tokens"] == config.quality_sequences * config.model.context_length
+    tokens = config.trajectory_sequences * config.model.context_length
+    curves = render_caption("fig3")
+    assert f"{tokens} held-out tokens" in curves
+    assert f"the first of K = {config.trajectories.loops} loop steps, measured in {config.trajectories.dtype}" in curves
+    exits = render_caption("fig4")
+    assert f"at most {config.exits.max_loops} loop steps" in exits
+    assert f"Quality: {config.quality_sequences * config.model.context_length} held-out tokens" in exits
+    assert f"Computed in {config.exits.dtype}. Criteria that use predictions make them with the head." in exits
+    paths = render_caption("fig1", {"figures": {"fig1_tokens": 5}, "trajectories": {"states_sequence": 1}})
+    assert "states of 5 tokens" in paths
+    assert "states_sequence: 1" in paths
+    assert f"after {config.train.iterations} iterations" in paths
+    assert "groups 4, 5–6, 7." in paths
+    assert "uses *final*" in render_caption("fig2", {"figures": {"dlr_reference_state": "final"}})
+
+
+def test_the_range_over_seeds_is_in_the_captions_only_where_the_figure_shows_it():
+    for name in ("fig2", "fig3", "fig5"):
+        band, seeds = {"figures": {"seed_band": True}}, {"seeds": [7]}
+        assert "under the seeds 1337, 7" in render_caption(name, band | seeds)
+        assert "seeds" not in render_caption(name, band) + render_caption(name, seeds)
 
 
 def test_the_caption_of_fig4_says_nothing_of_slots_where_none_are_shared():
-    values = caption_values("fig4")
-    assert "share" in render_caption("fig4", values)
-    assert "share" not in render_caption("fig4", values | {"kv_slots": None})
+    assert "loop steps share 3 slots" in render_caption("fig4", {"exits": {"kv_slots": 3}})
+    assert "share" not in render_caption("fig4")
 
 
 @pytest.mark.parametrize("figure", CATALOGUE.values(), ids=CATALOGUE)

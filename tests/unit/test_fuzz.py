@@ -39,7 +39,7 @@ from twoscale.model.published.folder import PublishedFolder
 from twoscale.model.published.weights import open_published
 from twoscale.model.trained_run import open_run
 from twoscale.model.transformer import initialise
-from twoscale.training.trainer import MOMENTS, PARTS, Segment, load_moments, load_partial
+from twoscale.training.state import MOMENTS, PARTS, Segment, load_moments, load_partial
 
 MODEL = model_config()
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -120,7 +120,7 @@ def test_a_file_of_lines_is_read_or_refused(tmp_path, source, cases):
         path = tmp_path / f"a.{source}{'.gz' if compressed else ''}"
         path.write_bytes(content)
         data = DataConfig(source=source, path=str(path)).model_copy(update={"piece_characters": size})
-        for document in local_documents(data):
+        for document in local_documents(data, tmp_path / "cache"):
             assert document.text
 
     contents = st.lists(json_bytes({"text": "a", "id": 1}) | st.text(max_size=9).map(str.encode), max_size=3)

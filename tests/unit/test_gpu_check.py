@@ -23,7 +23,7 @@ from twoscale.gpu.packages import CHECK, missing_packages
 from twoscale.gpu.report import FAILED, PASSED, SKIPPED, TOO_LARGE, Report, Row, peak_tflops
 from twoscale.gpu.throughput import Throughput
 from twoscale.model.flops import flops_per_token
-from twoscale.training.trainer import draw_loops
+from twoscale.training.recipe import draw_loops
 
 SCRIPT = ROOT / "scripts/gpu_check.py"
 HIDE = """

@@ -19,7 +19,7 @@ from twoscale.gpu import pack, speed
 from twoscale.gpu.schedule import RESERVE, schedule
 from twoscale.model.flops import flops_per_token
 from twoscale.training.plan import mean_flops_per_token
-from twoscale.training.trainer import draw_loops, learning_rate
+from twoscale.training.recipe import draw_loops, learning_rate
 from twoscale.workflow.runs import Runs
 
 HALF_HOUR = config.checked(config.preset("half-hour"))
@@ -108,7 +108,7 @@ def test_a_pack_that_is_too_large_is_refused_with_its_size(tmp_path):
 
 
 # scripts of pages and downloads, whose packages stay behind
-ABSENT = ("httpx2", "huggingface_hub", "itables", "markdown", "plotly")
+ABSENT = ("datasets", "httpx2", "huggingface_hub", "itables", "markdown", "plotly")
 WITHOUT_THEM = {"fetch_gpt2", "fetch_model", "prepare_text"}
 
 

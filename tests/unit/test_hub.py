@@ -140,6 +140,20 @@ def test_the_hub_yields_the_same_bytes_as_a_folder_of_the_same_files(hub, run, e
     assert {path for path, _ in hub.content_requests()} == {f"/store/{name}" for name in FILES}
 
 
+def test_datasets_reads_the_same_documents(hub, run, tmp_path):
+    code = (
+        "import datasets, json; data = datasets.load_dataset('somebody/text', 'sample', split='train', streaming=True);"
+        "print(json.dumps([row['text'] for row in data]))"
+    )
+    environment = SHELL | hub.environment(tmp_path / "home")
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    ours = run()
+    ours.succeed()
+    assert json.loads(done.stdout) == [row["text"] for shard in ours.shards for row in pq.read_table(shard).to_pylist()]
+
+
 @pytest.mark.parametrize(
     "data_files",
     [

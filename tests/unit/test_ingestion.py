@@ -142,6 +142,7 @@ def test_parts_of_local_files_are_removed_and_never_used(source, shards):
     (folder / "part_00000.parquet").write_bytes(b"from an interrupted run")
     (folder / ".part_00001.parquet.host.7.tmp").write_bytes(b"from a killed run")
     (folder / ".manifest.json.host.7.tmp").write_bytes(b"from a killed run")
+    (folder / ingestion.CACHE).mkdir()
     prepare(source, shards)
     assert [row["text"] for row in rows_of(shards)] == TEXTS
     assert not folder.exists()

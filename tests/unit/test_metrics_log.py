@@ -27,7 +27,8 @@ from twoscale.training.metrics_log import (
     print_on_terminal,
     whole_lines,
 )
-from twoscale.training.trainer import Segment, SegmentPaths, train_segment
+from twoscale.training.state import Segment, SegmentPaths
+from twoscale.training.trainer import train_segment
 
 GROUPS = ("2", "3")
 

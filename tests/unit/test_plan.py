@@ -23,7 +23,7 @@ from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import LoopedTransformer, initialise
 from twoscale.studies.rows import Measurement
 from twoscale.training import plan as training
-from twoscale.training.trainer import draw_loops
+from twoscale.training.recipe import draw_loops
 from twoscale.workflow import plan as plans
 
 PROJECT = Path(__file__).parents[2]

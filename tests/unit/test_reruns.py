@@ -29,7 +29,7 @@ EXITS = {
     *(
         f"exits.{name}"
         for name in (
-            *("batched_cache", "benchmark", "captured_loops", "compiled_steps", "contract", "controls", "criteria"),
+            *("benchmark", "captured_loops", "contract", "controls", "criteria"),
             *("criterion_file", "cuda_graphs", "decoder", "kv_cache", "parallel", "prepared", "probe", "readout"),
             *("steps", "token_exit"),
         )
@@ -44,7 +44,10 @@ ALLOWED = {
     "init_model": MODEL,
     "train_segment": MODEL
     | {"data.batches"}
-    | {f"training.{name}" for name in ("compilation", "exit_gate", "processes", "sharding", "timer", "trainer")},
+    | {
+        f"training.{name}"
+        for name in ("compilation", "exit_gate", "processes", "recipe", "sharding", "state", "timer", "trainer")
+    },
     "extract_trajectories": MEASURED
     | {f"dynamics.{name}" for name in ("measures", "path_types", "states", "trajectories", "vectors")},
     "extract_states": MEASURED | {"data.token_ids", "data.tokenizer", "dynamics.sequence_states", "dynamics.states"},

@@ -18,7 +18,7 @@ from twoscale.data.batches import Batches
 from twoscale.exits.sampling import Sampling
 from twoscale.model.noise import EvaluationNoise, training_noise
 from twoscale.model.transformer import initialise
-from twoscale.training.trainer import draw_loops
+from twoscale.training.recipe import draw_loops
 
 SOURCE = Path(__file__).parents[2] / "src"
 

@@ -2,6 +2,7 @@ import io
 import random
 import sysconfig
 from itertools import islice
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,6 +14,7 @@ from twoscale.data import text, text_files
 from twoscale.data.bounded_parquet import ROWS
 from twoscale.errors import InputError
 
+CACHE = Path("unused")  # reading parquet files writes nothing
 TEXTS = [f"document {number} " + "word " * (number % 7) for number in range(200)]
 
 
@@ -28,7 +30,7 @@ def write_parquet(path, compression="zstd", **columns):
 
 def documents(config):
     """Name and text of all documents of a local source."""
-    return [(document.name, document.text) for document in text_files.local_documents(config)]
+    return [(document.name, document.text) for document in text_files.local_documents(config, CACHE)]
 
 
 def not_utf8(*values):

@@ -31,7 +31,7 @@ def read(tmp_path):
 
     def documents(source, path, piece_characters=None):
         data = DataConfig(source=source, path=str(path), piece_characters=piece_characters)
-        return [(document.name, document.text) for document in text_files.local_documents(data)]
+        return [(document.name, document.text) for document in text_files.local_documents(data, tmp_path / "cache")]
 
     return documents
 
@@ -58,7 +58,7 @@ def test_a_text_file_is_one_document(tmp_path, read, ending):
 def test_a_text_file_is_row_0_of_itself(tmp_path):
     file = written(tmp_path / "a.txt", b"one document")
     data = DataConfig(source="txt", path=str(file))
-    assert [document.row for document in text_files.local_documents(data)] == [0]
+    assert [document.row for document in text_files.local_documents(data, tmp_path / "cache")] == [0]
 
 
 @pytest.mark.parametrize("ending", ["txt", "txt.gz"])
@@ -88,7 +88,7 @@ def test_a_text_file_without_text_has_no_document(tmp_path, read, content):
     assert read("txt", written(tmp_path / "a.txt", content)) == []
 
 
-@pytest.mark.parametrize("before", [0, 7, 2**13 - 1, 2**13, 3 * 2**13 + 5])
+@pytest.mark.parametrize("before", [0, 7, text_files.CHUNK - 1, text_files.CHUNK, 3 * text_files.CHUNK + 5])
 @pytest.mark.parametrize("invalid", [b"\xff", b"\xc3(", b"\xe4\xb8"])  # the last one is a truncated character
 def test_bytes_that_are_not_utf8_are_refused_with_file_and_offset(tmp_path, read, before, invalid):
     file = written(tmp_path / "a.txt", b"x" * before + invalid)
@@ -117,6 +117,13 @@ def test_a_compressed_file_that_is_cut_or_not_compressed_is_refused(tmp_path, re
             read("txt", file)
 
 
+def test_the_cache_of_datasets_holds_no_text(tmp_path, read):
+    for ending in ("txt", "txt.gz"):
+        read("txt", written(tmp_path / f"novel.{ending}", NOVEL.encode()))
+    assert sum(path.stat().st_size for path in (tmp_path / "cache").rglob("*") if path.is_file()) == 0
+
+
+@pytest.mark.parametrize("chunk", [3, 2**20])
 @pytest.mark.parametrize(
     ("lines", "wrong"),
     [
@@ -126,14 +133,15 @@ def test_a_compressed_file_that_is_cut_or_not_compressed_is_refused(tmp_path, re
         (["x" * 4, "x" * 10, "ä" * 11], 3),
     ],
 )
-def test_a_line_of_more_characters_than_allowed_is_refused_with_its_number(tmp_path, lines, wrong):
+def test_a_line_of_more_characters_than_allowed_is_refused_with_its_number(tmp_path, monkeypatch, chunk, lines, wrong):
+    monkeypatch.setattr(text_files, "CHUNK", chunk)
     for end in ("", "\n"):
         file = written(tmp_path / "a.txt", ("\n".join(lines) + end).encode())
         if wrong is None:
-            list(text_files.lines(file, 10))
+            text_files.check_lines(file, 10)
         else:
             with pytest.raises(InputError, match=rf"a\.txt, line {wrong}: found more than 10 characters"):
-                list(text_files.lines(file, 10))
+                text_files.check_lines(file, 10)
 
 
 # --- JSON Lines
@@ -151,6 +159,12 @@ def test_json_lines_are_documents_named_by_id_or_line(tmp_path, read, ending):
     file = written(tmp_path / f"a.{ending}", content)
     name = file.name
     assert read("jsonl", file) == [("urn:1", "one"), (f"{name}:2", "two\n\nlines\u2028"), (f"{name}:6", "three")]
+
+
+def test_line_numbers_go_on_across_batches(tmp_path, read):
+    count = 5000
+    file = written(tmp_path / "a.jsonl", json_lines(*({"text": f"t{row}"} for row in range(count))))
+    assert read("jsonl", file) == [(f"a.jsonl:{row + 1}", f"t{row}") for row in range(count)]
 
 
 @pytest.mark.parametrize(
@@ -268,7 +282,8 @@ class Job:
         command += ["--config", json.dumps({"data": plain(self.data), "quota": asdict(quota)})]
         command += ["--download", json.dumps({"download": plain(self.download)})]
         clean = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "XDG_"))}
-        variables = {"HOME": str(self.root / "home"), "PYTHONPATH": str(PROJECT / "src")}
+        # the environment of the rule has no torch, which `datasets` would import
+        variables = {"HOME": str(self.root / "home"), "PYTHONPATH": str(PROJECT / "src"), "USE_TORCH": "0"}
         return subprocess.run(
             command, env=clean | variables, cwd=self.root, capture_output=True, text=True, timeout=120, check=False
         )

@@ -30,8 +30,10 @@ def trained(tmp_path_factory):
 
 @pytest.mark.parametrize("module", ["tokenizer", "shards"])
 def test_both_environments_can_import_the_modules(module):
-    """The environment of analysis has no torch, that of torch no `tokenizers`."""
-    code = f"import sys, twoscale.data.{module}; print(sorted({{'torch', 'tokenizers'}} & set(sys.modules)))"
+    """The environment of analysis has no torch, that of torch neither `datasets` nor `tokenizers`."""
+    code = (
+        f"import sys, twoscale.data.{module}; print(sorted({{'torch', 'datasets', 'tokenizers'}} & set(sys.modules)))"
+    )
     finished = subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | {"PYTHONPATH": str(SOURCE)},

@@ -3,9 +3,8 @@
 # in:  all checkpoints, the tokenizer, tables/{training,claims}.parquet, and tables/seeds.parquet if it exists
 # out: results/{run}/release
 
-import hashlib
-
-from twoscale.export.sources import one_file
+from twoscale.canonical import json_digest
+from twoscale.export.sources import code_files
 
 
 rule export_model:
@@ -32,7 +31,7 @@ rule export_model:
             max_loops=lambda config: config.exits.max_loops,
         ),
         # the text of the code that the folder contains
-        modeling=lambda wildcards: hashlib.sha256(one_file().encode()).hexdigest()[:16],
+        modeling=lambda wildcards: json_digest(code_files()),
     shell:
         JOB
 

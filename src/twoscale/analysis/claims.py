@@ -248,13 +248,17 @@ def table(judged: Iterable[Verdict], run: str) -> pd.DataFrame:
     """The table "claims": one row per finding, then the verdict on the claim with the scope "all"."""
     rows = []
     for verdict in judged:
-        whole = Finding(ALL, "", Estimate(), "", verdict.verdict, verdict.reason)
-        rows += [row(verdict.claim, finding) for finding in (*verdict.findings, whole)]
+        rows += [row(verdict.claim, finding) for finding in (*verdict.findings, whole(verdict))]
     return pd.DataFrame(rows).assign(run=run)[list(tables.columns("claims"))]
 
 
+def whole(verdict: Verdict) -> Finding:
+    """The verdict on a claim as the last of its findings. A verdict over seeds may take the place of one."""
+    return Finding(ALL, "", Estimate(), "", verdict.verdict, verdict.reason)
+
+
 def row(claim: Claim, finding: Finding) -> dict[str, object]:
-    """The columns of a finding in the tables "claims" and "seeds"."""
+    """A row of the table "claims", without the run."""
     estimate = finding.estimate
     return {
         "claim": claim.number,

@@ -26,8 +26,7 @@ RACE_PARTS = 3  # estimates that a race rests on: the quality of either criterio
 
 
 def acceleration_saves_time(evidence: Evidence) -> Iterator[Quantity]:
-    name = "latency at τ = 1e-2 over that at 1e-5"
-    points = ("acceleration", 1e-2), ("acceleration", 1e-5)
+    name, points = "latency at τ = 1e-2 over that at 1e-5", (("acceleration", 1e-2), ("acceleration", 1e-5))
     yield judged("acceleration", name, at_most(SAVING), latency_ratio, evidence, *points)
     yield from _scales(evidence)
 

@@ -32,8 +32,7 @@ TRAINED = "Checkpoints at iterations {iterations}; those after {warmup} are afte
 PUBLISHED = (
     "The model is published and has one checkpoint; whether its training text contains the held-out text is unknown."
 )
-
-
+FINDINGS = ("scope", "quantity", "value", "95 % interval", "bounds", "verdict", "reason")
 EXITS = """\
 , exit criteria from
 {quality} held-out sequences of {quality_documents} documents and {prompts} timed prompts at no more than {max_loops}
@@ -49,11 +48,9 @@ def page(verdicts: Sequence[Verdict], run: str, text: str, evidence: Evidence) -
         text: Name of its text.
         evidence: The tables of the run.
     """
-    rows = [(str(v.claim.number), v.claim.title, f"**{v.verdict}**") for v in verdicts]
-    lines = [_header(run, text, evidence), *table(("claim", "in short", "verdict"), rows)]
-    for verdict in verdicts:
-        lines += _section(verdict)
-    return "\n".join(lines) + "\n"
+    rows = ((verdict.claim.number, verdict.claim.title, f"**{verdict.verdict}**") for verdict in verdicts)
+    summary = table(("claim", "in short", "verdict"), rows)
+    return blocks(_header(run, text, evidence), summary, *(part for verdict in verdicts for part in _section(verdict)))
 
 
 def _header(run: str, text: str, evidence: Evidence) -> str:
@@ -79,33 +76,28 @@ def _exits(evidence: Evidence) -> str:
     )
 
 
-def _section(verdict: Verdict) -> list[str]:
-    claim, header = verdict.claim, ("scope", "quantity", "value", "95 % interval", "bounds", "verdict", "reason")
-    findings = table(header, map(_row, verdict.findings))
-    return [
-        "",
+def _section(verdict: Verdict) -> tuple[str, ...]:
+    claim = verdict.claim
+    return (
         f"## {claim.number}. {claim.title}: {verdict.verdict}",
-        "",
         claim.statement,
-        "",
         f"In the paper: {claim.where}.",
-        "",
         f"Verdict: **{verdict.verdict}** ({verdict.reason}).",
-        *(["", *findings] if verdict.findings else []),
-    ]
+        table(FINDINGS, map(_row, verdict.findings)) if verdict.findings else "",
+    )
 
 
 def _row(finding: Finding) -> tuple[str, ...]:
-    estimate = finding.estimate
-    return (
-        finding.scope,
-        finding.quantity,
-        number(estimate.value),
-        interval(estimate),
-        finding.bounds or "(for comparison)",
-        finding.verdict,
-        finding.reason,
-    )
+    values = (number(finding.estimate.value), interval(finding.estimate), finding.bounds or "(for comparison)")
+    return (finding.scope, finding.quantity, *values, finding.verdict, finding.reason)
+
+
+# --- parts of every page --------------------------------------------------------------------------------------------
+
+
+def blocks(*parts: str) -> str:
+    """A page of these parts, with an empty line between them; empty parts are left out."""
+    return "\n\n".join(part.removesuffix("\n") for part in parts if part) + "\n"
 
 
 def number(value: float) -> str:
@@ -120,7 +112,7 @@ def interval(estimate: Estimate) -> str:
     return "" if np.isnan(estimate.low) else f"{number(estimate.low)} … {number(estimate.high)}"
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def table(header: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
     """A Markdown table; bars inside cells are escaped."""
     lines = [header, ["---"] * len(header), *rows]
-    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
+    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)

@@ -22,7 +22,7 @@ import pandas as pd
 
 from twoscale import tables
 from twoscale.analysis import bootstrap, claims
-from twoscale.analysis.claims import ALL, CLAIMS, Claim, Verdict
+from twoscale.analysis.claims import CLAIMS, Claim, Verdict
 from twoscale.analysis.evidence import Estimate, Evidence, InconclusiveError
 from twoscale.analysis.findings import NOT_ASKED, Finding, Quantity, combine, find
 
@@ -187,11 +187,9 @@ def table(judged: Iterable[SeedVerdict], run: str, seeds: Sequence[int]) -> pd.D
     for verdict in judged:
         for finding in verdict.findings:
             pairs = zip(seeds, finding.of_seeds, strict=True)
-            rows += [claims.row(verdict.claim, of_seed) | {"seed": str(seed)} for seed, of_seed in pairs]
-            spread = {"seed": MEAN, "deviation": finding.deviation, "document_error": finding.document_error}
-            rows.append(claims.row(verdict.claim, finding.mean) | spread)
+            rows += [claims.row(verdict.claim, found) | {"seed": str(seed)} for seed, found in pairs]
+            spread = {"deviation": finding.deviation, "document_error": finding.document_error}
+            rows.append(claims.row(verdict.claim, finding.mean) | {"seed": MEAN} | spread)
         for seed, whole in zip([*seeds, MEAN], [*verdict.of_seeds, verdict], strict=True):
-            finding = Finding(ALL, "", Estimate(), "", whole.verdict, whole.reason)
-            rows.append(claims.row(verdict.claim, finding) | {"seed": str(seed)})
-    spread = dict.fromkeys(("deviation", "document_error"), np.nan)  # where a row has none
-    return pd.DataFrame([spread | row for row in rows]).assign(run=run)[list(tables.columns("seeds"))]
+            rows.append(claims.row(verdict.claim, claims.whole(whole)) | {"seed": str(seed)})
+    return pd.DataFrame(rows, columns=list(tables.columns("seeds"))).assign(run=run)

@@ -30,6 +30,7 @@ from twoscale.files import replacing, sha256
 from twoscale.jobs import environment
 
 PACKAGES = (
+    "datasets",
     "matplotlib",
     "numpy",
     "pandas",

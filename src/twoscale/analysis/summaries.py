@@ -12,7 +12,6 @@ import pandas as pd
 from twoscale.analysis import bootstrap
 
 OPERATING_POINT = ["criterion", "threshold"]
-THROUGHPUT_POINT = [*OPERATING_POINT, "batching"]
 
 
 def summarise_latency(latency: pd.DataFrame) -> pd.DataFrame:
@@ -33,7 +32,7 @@ def summarise_latency(latency: pd.DataFrame) -> pd.DataFrame:
 
 
 def summarise_throughput(throughput: pd.DataFrame) -> pd.DataFrame:
-    """Medians over repeats per operating point, way to batch and number of sequences, and the range of the tokens/s.
+    """Medians over repeats per operating point and number of sequences, and the range of the tokens/s.
 
     The repeats decode the same text, so what differs between them is the machine.
 
@@ -41,10 +40,10 @@ def summarise_throughput(throughput: pd.DataFrame) -> pd.DataFrame:
         throughput: Table "throughput".
 
     Returns:
-        Columns criterion, threshold, batching, sequences, tokens_per_second, latency_ms, latency_high_ms, low, high;
-        rows in the order of the table, the numbers of sequences rising.
+        Columns criterion, threshold, sequences, tokens_per_second, latency_ms, latency_high_ms, low, high; rows in the
+        order of the table, the numbers of sequences rising.
     """
-    by_point = throughput.groupby([*THROUGHPUT_POINT, "sequences"], sort=False)
+    by_point = throughput.groupby([*OPERATING_POINT, "sequences"], sort=False)
     summary = by_point[["tokens_per_second", "latency_ms", "latency_high_ms"]].median()
     bounds = by_point["tokens_per_second"].agg(low="min", high="max")
     return summary.join(bounds).reset_index().sort_values("sequences", kind="stable", ignore_index=True)

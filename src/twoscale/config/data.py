@@ -1,11 +1,22 @@
 """Config of text, downloads and tokens."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from twoscale.config.types import AtLeastTwo, Count, Natural, NonNegative, Number, Positive, Section, Share, key
-from twoscale.errors import InputError
+from twoscale.config.identity import FILE_SOURCES
+from twoscale.config.types import (
+    AtLeastTwo,
+    Count,
+    Natural,
+    NonNegative,
+    Number,
+    Positive,
+    Section,
+    Share,
+    key,
+    require,
+)
 
 # Number of token ids of the tokenizers whose size is not configurable.
 GPT2_VOCAB_SIZE = 50257
@@ -26,68 +37,56 @@ class DataConfig(Section):
         None,
         "File, or folder whose files of the source are read, sorted by path: *.txt and *.txt.gz, *.jsonl and "
         "*.jsonl.gz, or *.parquet. Required for source: txt, jsonl and parquet.",
-        source="ours",
     )
     piece_characters: Count | None = key(
         8_000,
         "Local files: a document of more than ten times this many characters, such as a novel, is cut into pieces of "
         "at most this many, at blank lines where possible. Each piece is a document: held out or not by its hash, and "
         "a unit of resampling. null: documents are not cut.",
-        source="ours",
     )
     max_document_mb: Count = key(
         128,
         "Largest document, in millions of bytes: of a decompressed page of a parquet file, in which no document is "
         "larger; of characters of a line, and of a file of plain text that is not cut into pieces. A larger one is "
         "refused, because memory grows with this number.",
-        source="ours",
         optional=True,
     )
     repository: str = key("HuggingFaceFW/fineweb", "Hub repository for source: fineweb.", source="§2")
-    subset: str = key(
-        "sample-10BT", "Subset of the repository; 300 M tokens are 3 % of the default subset.", source="ours"
-    )
+    subset: str = key("sample-10BT", "Subset of the repository; 300 M tokens are 3 % of the default subset.")
     revision: str = key(
-        "cd850543a88ba055067841ce91d2669344ff7b7a",
-        "Commit of the repository. The default commit contains sample/10BT.",
-        source="ours",
+        "cd850543a88ba055067841ce91d2669344ff7b7a", "Commit of the repository. The default commit contains sample/10BT."
     )
     train_characters: Count | None = key(
-        1_500_000_000,
-        "Characters of training text to collect for a tokenizer other than gpt2. null: no limit.",
-        source="ours",
+        1_500_000_000, "Characters of training text to collect for a tokenizer other than gpt2. null: no limit."
     )
     train_tokens: Count | None = key(
-        300_000_000,
-        "Tokens of training text to collect for the gpt2 tokenizer. null: no limit.",
-        source="App. B",
+        300_000_000, "Tokens of training text to collect for the gpt2 tokenizer. null: no limit.", source="App. B"
     )
     held_out_tokens: Count = key(
-        1_000_000,
-        "Number of held-out tokens: the first ones of the held-out documents that remain, in order.",
-        source="ours",
+        1_000_000, "Number of held-out tokens: the first ones of the held-out documents that remain, in order."
     )
     held_out_margin: Annotated[float, Field(ge=1), Number] = key(
         1.5,
         "Held-out text to collect, as a multiple of held_out_tokens, because near-duplicates of training text are "
         "dropped.",
-        source="ours",
     )
     held_out_fraction: Share = key(
         0.005,
         "Fraction of documents that are held out, selected by a hash of the document; for source: python_docs, of "
         "the top-level module that it belongs to.",
-        source="ours",
     )
     near_duplicate_tokens: AtLeastTwo = key(
         32,
         "A held-out document in which this many tokens in a row occur in the training text is dropped. The tokenizer "
         "bytes needs about 150.",
-        source="ours",
     )
     text_shards: Annotated[int, Field(ge=1, le=999), Number] = key(
-        8, "Number of parquet files that the text is written to.", source="ours"
+        8, "Number of parquet files that the text is written to."
     )
+
+    def check_keys(self) -> None:
+        reason = f"a file or a folder of files, because data.source is {self.source!r}"
+        require(self.path or self.source not in FILE_SOURCES, "data.path", "nothing", reason)
 
     @property
     def max_document_bytes(self) -> int:
@@ -97,18 +96,15 @@ class DataConfig(Section):
 class DownloadConfig(Section):
     """Requests to the hub, for data.source: fineweb. These keys do not affect the text."""
 
-    retries: Natural = key(10, "Attempts after the first one that fails.", source="ours")
+    retries: Natural = key(10, "Attempts after the first one that fails.")
     delay: NonNegative = key(
         1.0,
         "Seconds before the first retry. The delay doubles with each retry and is longer where the hub requests it.",
-        source="ours",
     )
-    max_delay: NonNegative = key(60.0, "Maximum number of seconds between two attempts.", source="ours")
-    timeout: Positive = key(30.0, "Seconds without data after which an attempt fails.", source="ours")
+    max_delay: NonNegative = key(60.0, "Maximum number of seconds between two attempts.")
+    timeout: Positive = key(30.0, "Seconds without data after which an attempt fails.")
     part_characters: Count = key(
-        16_000_000,
-        "Characters per part. A download that is interrupted loses at most one part.",
-        source="ours",
+        16_000_000, "Characters per part. A download that is interrupted loses at most one part."
     )
 
 
@@ -125,7 +121,6 @@ class TokenizerConfig(Section):
         4096,
         "Vocabulary size of name: bpe, at least 258; for name: published, the number of rows of the model's embedding. "
         "Other tokenizers ignore it.",
-        source="ours",
     )
 
     @property
@@ -133,11 +128,6 @@ class TokenizerConfig(Section):
         """Number of token ids, including the end of text; for a published model, that of its embedding's rows."""
         return {"gpt2": GPT2_VOCAB_SIZE, "bytes": BYTES_VOCAB_SIZE}.get(self.name, self.vocab_size)
 
-    @model_validator(mode="after")
-    def _check_bytes(self) -> Self:
-        if self.name != "published" and self.vocab_size <= BYTES_VOCAB_SIZE:
-            raise InputError(
-                f"config key tokenizer.vocab_size: found {self.vocab_size}, expected a whole number >= "
-                f"{BYTES_VOCAB_SIZE + 1}."
-            )
-        return self
+    def check_keys(self) -> None:
+        enough = self.name == "published" or self.vocab_size > BYTES_VOCAB_SIZE
+        require(enough, "tokenizer.vocab_size", self.vocab_size, f"a whole number >= {BYTES_VOCAB_SIZE + 1}")

@@ -13,11 +13,13 @@ from twoscale.config.types import (
     Distinct,
     Dtype,
     Flag,
+    InBatches,
     NonNegative,
     Positive,
     Section,
     Threshold,
     key,
+    require,
     sort_loops,
 )
 from twoscale.errors import InputError, did_you_mean
@@ -65,17 +67,14 @@ def check_criteria(key: str, criteria: Mapping[str, CriterionConfig], max_loops:
 
 
 def _check_origin(key: str, name: str, entry: CriterionConfig) -> None:
-    if not re.fullmatch(FILE_NAME, name):
-        raise InputError(f"config key {key}: found the name {name!r}, expected letters, digits, '.', '_' and '-'.")
+    named = bool(re.fullmatch(FILE_NAME, name))
+    require(named, key, f"the name {name!r}", "letters, digits, '.', '_' and '-'")
     builtin = name in THRESHOLD_TYPES
-    if (entry.file is None) != (entry.class_name is None):
-        absent = "class" if entry.class_name is None else "file"
-        raise InputError(f"config key {key}: found no {absent}, expected a file and a class, or neither.")
-    if builtin and entry.file is not None:
-        raise InputError(
-            f"config key {key}.file: found {entry.file!r}, expected another name for a criterion from a file: "
-            "this one is built in."
-        )
+    absent = "class" if entry.class_name is None else "file"
+    both = (entry.file is None) == (entry.class_name is None)
+    require(both, key, f"no {absent}", "a file and a class, or neither")
+    other = "another name for a criterion from a file: this one is built in"
+    require(not builtin or entry.file is None, f"{key}.file", repr(entry.file), other)
     if not builtin and entry.file is None:
         raise InputError(
             f"config key {key}: unknown criterion, expected one of {', '.join(THRESHOLD_TYPES)}, or a file and a class"
@@ -133,13 +132,11 @@ class ExitsConfig(Section):
         None,
         "Slots per token in the KV cache that loop steps share, as in [G]; text is then processed position by "
         "position. null: one slot per loop step.",
-        source="ours",
     )
     cuda_graphs: Flag = key(
         True,
         "Decode by replaying captured loop steps, and with one slot per loop step several of them at once, ahead of "
         "the exit decisions. CUDA only.",
-        source="ours",
     )
     compile: Flag | Literal["auto"] = key(
         "auto",
@@ -147,33 +144,24 @@ class ExitsConfig(Section):
         "example without Triton, they are captured as they are. On CPU it takes a C++ compiler and pays for hidden "
         "sizes up to a few hundred and many tokens: the first run compiles for about ten seconds per group, later ones "
         "load the result from the cache of torch.compile.",
-        source="ours",
     )
     dtype: Literal["float32", "float64", "bfloat16"] = key(
         "float32",
         "Precision of weights, states and decisions. bfloat16 halves the bytes that a token reads, but a step below "
         "about 1/256 of the state is rounding there, so criteria of steps exit by rounding.",
-        source="ours",
     )
-    quality_tokens: Count = key(
-        16_384, "Held-out tokens for cross-entropy and perplexity, in whole sequences.", source="ours"
-    )
-    quality_batch_size: Count = key(4, "Sequences at a time.", source="ours")
+    quality_tokens: Count = key(16_384, "Held-out tokens for cross-entropy and perplexity, in whole sequences.")
+    quality_batch_size: Count = key(4, "Sequences at a time.")
     control_draws: Count = key(
         3,
         "Draws of the random exits that every criterion is compared with, at the same evaluations. Each evaluates the "
         "text once more; one pass more is for fixed loops at the same mean.",
-        source="ours",
     )
-    latency_tokens: Count = key(
-        64, "Timed tokens per repeat, spread over the context; at most model.context_length.", source="ours"
-    )
+    latency_tokens: Count = key(64, "Timed tokens per repeat, spread over the context; at most model.context_length.")
     latency_segments: Count = key(
-        4,
-        "Places in the context at which latency_tokens are timed; the text before each is read untimed.",
-        source="ours",
+        4, "Places in the context at which latency_tokens are timed; the text before each is read untimed."
     )
-    latency_repeats: Count = key(5, "Timed repeats.", source="ours")
+    latency_repeats: Count = key(5, "Timed repeats.")
 
     def check(self, config: "CoreConfig") -> None:
         check_latency_tokens("exits", self.latency_tokens, config)
@@ -192,40 +180,28 @@ class ProbeConfig(Section):
         4096,
         "Tokens of training text, in whole sequences spread over it. Each is a sample after each of its "
         "exits.max_loops loop steps, with model.hidden_size + 2 features in float64, which are in memory twice.",
-        source="ours",
     )
     tolerance: NonNegative = key(
-        0.01,
-        "A token is settled once its cross-entropy stays at most this many nats above that of the last loop step.",
-        source="ours",
+        0.01, "A token is settled once its cross-entropy stays at most this many nats above that of the last loop step."
     )
     penalty: Positive = key(
-        1e-4, "Factor of half the squared weights of standardised features, beside the mean log loss.", source="ours"
+        1e-4, "Factor of half the squared weights of standardised features, beside the mean log loss."
     )
-    batch_size: Count = key(4, "Sequences at a time; limits the memory.", source="ours")
-    dtype: Dtype = key("float32", "Precision of the states.", source="ours")
+    batch_size: Count = key(4, "Sequences at a time; limits the memory.")
+    dtype: Dtype = key("float32", "Precision of the states.")
 
 
 def check_latency_tokens(section: str, tokens: int, config: "CoreConfig") -> None:
     """Refuse more timed tokens than the context has."""
-    if tokens > config.model.context_length:
-        raise InputError(
-            f"config key {section}.latency_tokens: found {tokens}, expected at most model.context_length = "
-            f"{config.model.context_length}."
-        )
+    most = config.model.context_length
+    require(tokens <= most, f"{section}.latency_tokens", tokens, f"at most model.context_length = {most}")
 
 
-class ScalingConfig(Section):
+class ScalingConfig(InBatches):
     """Quality at fixed loop counts, for every checkpoint (results/scaling.pdf)."""
 
     loops: Annotated[tuple[Count, ...], Field(min_length=1), AfterValidator(sort_loops)] = key(
         (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64),
         "Loop counts, the same in every group. Those up to exits.max_loops are the fixed loop counts of pareto.pdf.",
-        source="ours",
     )
-    tokens: Count = key(16_384, "Held-out tokens per checkpoint, in whole sequences.", source="ours")
-    batch_size: Count = key(4, "Sequences at a time.", source="ours")
-    dtype: Dtype = key("float32", "Precision.", source="ours")
-
-    def needed_sequences(self, config: "CoreConfig") -> dict[str, int]:
-        return {"tokens": config.sequences("scaling")}
+    tokens: Count = key(16_384, "Held-out tokens per checkpoint, in whole sequences.")

@@ -1,9 +1,9 @@
 """Config of the model."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from twoscale.config.data import GPT2_VOCAB_SIZE
 from twoscale.config.definitions import NOISE_STD, ModelSizes
@@ -20,6 +20,7 @@ from twoscale.config.types import (
     StateInit,
     WholeShare,
     key,
+    require,
 )
 from twoscale.errors import InputError
 
@@ -48,7 +49,6 @@ class ModelConfig(ModelSizes, Section):
     architecture: str = key(
         "transformer",
         "Registered model. A name other than transformer loads the module of that name in twoscale.model.",
-        source="ours",
     )
     num_layers: Count = key(12, "Number of layers.", source="§2")
     num_heads: Count = key(12, "Number of attention heads per layer; divides hidden_size.", source="§2")
@@ -74,9 +74,7 @@ class ModelConfig(ModelSizes, Section):
         source="[G]",
     )
     state_init: StateInit = key(
-        "noise",
-        "First state of a looped group: noise, the group's input, their sum, or zeros.",
-        source="§2, [G]",
+        "noise", "First state of a looped group: noise, the group's input, their sum, or zeros.", source="§2, [G]"
     )
     loop_noise: NonNegative = key(
         0.0,
@@ -94,13 +92,10 @@ class ModelConfig(ModelSizes, Section):
         HALF,
         "Share s of the state in adapter_init: blend. The projection starts as s times the state plus 1 - s times the "
         "input, each block with random weights of 0.04 times its share. 0: the input alone, 1: the state alone.",
-        source="ours",
         optional=True,
     )
     exit_norm: Literal["none", "final_norm"] = key(
-        "none",
-        "Norm on the state that a looped group returns. The paper does not mention one; [G] applies final_norm.",
-        source="ours",
+        "none", "Norm on the state that a looped group returns. The paper does not mention one; [G] applies final_norm."
     )
     positions: Literal["learned", "rotary"] = key(
         "learned",
@@ -118,7 +113,7 @@ class ModelConfig(ModelSizes, Section):
         10_000.0, "Base of the rotary frequencies, base^(-2d/D).", source="arXiv 2104.09864", optional=True
     )
     rotary_scaling: RotaryScaling | None = key(
-        None, "Stretch of the slow rotary frequencies. null: none.", source="ours", optional=True
+        None, "Stretch of the slow rotary frequencies. null: none.", optional=True
     )
     num_kv_heads: Count | None = key(
         None,
@@ -189,88 +184,58 @@ class ModelConfig(ModelSizes, Section):
     source: Literal["trained", "published"] = key(
         "trained",
         "Origin of the weights: trained by this workflow, or published, from repository and revision or from folder.",
-        source="ours",
         optional=True,
     )
-    repository: str | None = key(
-        None, "Repository of a published model on the Hugging Face hub.", source="ours", optional=True
-    )
+    repository: str | None = key(None, "Repository of a published model on the Hugging Face hub.", optional=True)
     revision: Annotated[str, Field(pattern=f"^{COMMIT}$")] | None = key(
-        None, "Commit of the repository, 40 hexadecimal digits.", source="ours", optional=True
+        None, "Commit of the repository, 40 hexadecimal digits.", optional=True
     )
     folder: str | None = key(
         None,
         "Local folder of a published model in the layout of the hub: config.json, safetensors files, tokenizer.json.",
-        source="ours",
         optional=True,
     )
 
-    @model_validator(mode="after")
-    def _check_heads(self) -> Self:
-        if self.hidden_size % self.num_heads:
-            raise InputError(
-                f"config key model.num_heads: found {self.num_heads}, expected a divisor of model.hidden_size = "
-                f"{self.hidden_size}."
-            )
-        if self.num_heads % self.kv_heads:
-            raise InputError(
-                f"config key model.num_kv_heads: found {self.num_kv_heads}, expected a divisor of model.num_heads = "
-                f"{self.num_heads}."
-            )
-        if self.positions == "rotary" and self.head_dim % 2:
-            raise InputError(
-                f"config key model.num_heads: found {self.num_heads}, expected an even head dimension for rotary "
-                f"positions, not {self.head_dim}."
-            )
-        return self
+    def check_keys(self) -> None:
+        self._check_heads()
+        self._check_source()
+        self._check_loops()
 
-    @model_validator(mode="after")
-    def _check_source(self) -> Self:
+    def _check_heads(self) -> None:
+        heads, kv_heads = self.num_heads, self.num_kv_heads
+        divisor = f"a divisor of model.hidden_size = {self.hidden_size}"
+        require(self.hidden_size % heads == 0, "model.num_heads", heads, divisor)
+        require(heads % self.kv_heads == 0, "model.num_kv_heads", kv_heads, f"a divisor of model.num_heads = {heads}")
+        even = f"an even head dimension for rotary positions, not {self.head_dim}"
+        require(self.positions != "rotary" or self.head_dim % 2 == 0, "model.num_heads", heads, even)
+
+    def _check_source(self) -> None:
         published = self.source == "published"
         origins = [name for name in ("repository", "folder") if getattr(self, name) is not None]
-        if published != (len(origins) == 1):
-            expected = "either repository or folder" if published else "neither repository nor folder"
-            found = " and ".join(origins) or "neither"
-            raise InputError(f"config key model: found {found}, expected {expected} for model.source: {self.source}.")
-        if (self.repository is None) != (self.revision is None):
-            raise InputError(
-                f"config key model.revision: found {self.revision}, expected the commit of model.repository, and only "
-                "with one."
-            )
-        return self
+        expected = "either repository or folder" if published else "neither repository nor folder"
+        found = " and ".join(origins) or "neither"
+        require(published == (len(origins) == 1), "model", found, f"{expected} for model.source: {self.source}")
+        together = (self.repository is None) == (self.revision is None)
+        require(together, "model.revision", self.revision, "the commit of model.repository, and only with one")
 
-    @model_validator(mode="after")
-    def _check_adapter_share(self) -> Self:
-        if self.adapter_share != HALF and self.adapter_init != "blend":
-            raise InputError(
-                f"config key model.adapter_share: found {self.adapter_share:g}, expected {HALF:g} unless "
-                f"model.adapter_init is blend, not {self.adapter_init}."
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _check_loop(self) -> Self:
-        if self.injection == "none" and not self.state_init.startswith("input"):
-            raise InputError(
-                f"config key model.state_init: found {self.state_init}, expected input or input_plus_noise for "
-                "model.injection: none, where the first state is all that a loop sees of its input."
-            )
-        if self.loop_norm and not (self.groups and self.groups[-1][-1] == self.num_layers):
-            raise InputError(
-                "config key model.loop_norm: found true, expected false unless the last layer is looped, because the "
-                "head then reads states as they are."
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _check_groups(self) -> Self:
+    def _check_loops(self) -> None:
+        share, init = self.adapter_share, self.adapter_init
+        expected = f"{HALF:g} unless model.adapter_init is blend, not {init}"
+        require(share == HALF or init == "blend", "model.adapter_share", f"{share:g}", expected)
+        require(
+            self.injection != "none" or self.state_init.startswith("input"),
+            *("model.state_init", self.state_init),
+            "input or input_plus_noise for model.injection: none, where the first state is all that a loop sees of its "
+            "input",
+        )
+        looped = bool(self.groups) and self.groups[-1][-1] == self.num_layers
+        expected = "false unless the last layer is looped, because the head then reads states as they are"
+        require(looped or not self.loop_norm, "model.loop_norm", "true", expected)
         seen: set[int] = set()
         for group in self.groups:
-            problem = _group_problem(group, seen, self.num_layers)
-            if problem:
+            if problem := _group_problem(group, seen, self.num_layers):
                 raise InputError(f"config key model.groups: {problem}.")
             seen |= set(group)
-        return self
 
 
 def _group_problem(group: tuple[int, ...], seen: set[int], num_layers: int) -> str | None:

@@ -5,30 +5,40 @@ Defaults are the values of the paper (arXiv 2509.23314). Sources: "§" is a sect
 A study adds the sections in its module `config`.
 """
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Literal
 
-from pydantic import create_model, model_validator
+from pydantic import create_model
 
 from twoscale.config.data import DataConfig, DownloadConfig, TokenizerConfig
-from twoscale.config.exits import ExitsConfig, ProbeConfig, ScalingConfig, check_criteria
-from twoscale.config.identity import FILE_SOURCES, whole_sequences
+from twoscale.config.exits import CriterionConfig, ExitsConfig, ProbeConfig, ScalingConfig, check_criteria
+from twoscale.config.identity import whole_sequences
 from twoscale.config.model import ModelConfig
 from twoscale.config.train import ComputeConfig, TrainConfig
-from twoscale.config.types import AtLeastTwo, Count, Dtype, Natural, Section, Share, Unique, check_sequence, key
+from twoscale.config.types import (
+    AtLeastTwo,
+    Count,
+    Dtype,
+    InBatches,
+    Natural,
+    Section,
+    Share,
+    Unique,
+    check_sequence,
+    key,
+    require,
+)
 from twoscale.discovery import study_parts
-from twoscale.errors import InputError
 
 
-class TrajectoriesConfig(Section):
+class TrajectoriesConfig(InBatches):
     """States along the loops of each checkpoint, on held-out text."""
 
     loops: AtLeastTwo = key(30, "Loop steps of every group.", source="Fig. 5")
-    tokens: Count = key(8192, "Held-out tokens per checkpoint, in whole sequences.", source="ours")
-    batch_size: Count = key(2, "Sequences at a time; limits the memory.", source="ours")
+    tokens: Count = key(8192, "Held-out tokens per checkpoint, in whole sequences.")
+    batch_size: Count = key(2, "Sequences at a time; limits the memory.")
     dtype: Dtype = key(
-        "float64",
-        "Precision. In float32 steps stop shrinking near 1e-5, and their angles are rounding errors.",
-        source="ours",
+        "float64", "Precision. In float32 steps stop shrinking near 1e-5, and their angles are rounding errors."
     )
     states_sequence: Natural = key(
         0, "Sequence whose states are saved for Fig. 1, counted from 0 among those in tokens.", source="Fig. 1"
@@ -37,9 +47,6 @@ class TrajectoriesConfig(Section):
     def check(self, config: "CoreConfig") -> None:
         check_sequence("trajectories.states_sequence", self.states_sequence, config)
 
-    def needed_sequences(self, config: "CoreConfig") -> dict[str, int]:
-        return {"tokens": config.trajectory_sequences}
-
 
 class PathTypesConfig(Section):
     """Criteria for the types of a token's path: converging, orbiting or sliding, tested in this order, else undecided.
@@ -47,54 +54,41 @@ class PathTypesConfig(Section):
     [G] names the types but gives no criteria.
     """
 
-    window: AtLeastTwo = key(16, "Last loop steps of a trajectory, which determine the type.", source="ours")
+    window: AtLeastTwo = key(16, "Last loop steps of a trajectory, which determine the type.")
     converging_rate: Share = key(
         0.95,
         "Converging: the fitted ratio of successive step norms is at most this value, or the last step is a rounding "
         "error.",
-        source="ours",
     )
-    max_period: AtLeastTwo = key(8, "Orbiting: the state returns after 2 to max_period loop steps.", source="ours")
+    max_period: AtLeastTwo = key(8, "Orbiting: the state returns after 2 to max_period loop steps.")
     return_tolerance: Share = key(
-        0.25, "Orbiting: maximum mean distance of a return, as a fraction of the mean step norm.", source="ours"
+        0.25, "Orbiting: maximum mean distance of a return, as a fraction of the mean step norm."
     )
     straightness: Share = key(
-        0.5,
-        "Sliding: minimum distance between the ends of the window, as a fraction of the window's path length.",
-        source="ours",
+        0.5, "Sliding: minimum distance between the ends of the window, as a fraction of the window's path length."
     )
 
-    @model_validator(mode="after")
-    def _check_period(self) -> Self:
-        if self.max_period > self.window:
-            raise InputError(
-                f"config key path_types.max_period: found {self.max_period}, expected at most path_types.window = "
-                f"{self.window}."
-            )
-        return self
+    def check_keys(self) -> None:
+        expected = f"at most path_types.window = {self.window}"
+        require(self.max_period <= self.window, "path_types.max_period", self.max_period, expected)
 
     def check(self, config: "CoreConfig") -> None:
-        if self.window > config.trajectories.loops:
-            raise InputError(
-                f"config key path_types.window: found {self.window}, expected at most trajectories.loops = "
-                f"{config.trajectories.loops}."
-            )
+        loops = config.trajectories.loops
+        require(self.window <= loops, "path_types.window", self.window, f"at most trajectories.loops = {loops}")
 
 
 class FiguresConfig(Section):
     """What the figures show."""
 
-    fig1_tokens: Count = key(8, "Tokens in Fig. 1, one polyline each.", source="ours")
+    fig1_tokens: Count = key(8, "Tokens in Fig. 1, one polyline each.")
     dlr_reference_state: Literal["first_state", "projected", "final", "initial"] = key(
         "first_state",
         'State that Fig. 2 takes as "x^0 of the next group" in the drift-to-loop ratio: after the first loop step, '
         "after the input projection, after the last loop step, or the initial state.",
-        source="ours",
     )
     seed_band: bool = key(
         False,
         "Show the range over the seeds of `seeds` in Fig. 2, 3 and 5, which then need the runs under all of them.",
-        source="ours",
     )
 
 
@@ -104,6 +98,10 @@ class Derived:
     def sequences(self, section: str, key: str = "tokens") -> int:
         """Whole sequences in the number of tokens that a key of a section gives, at least one."""
         return whole_sequences(getattr(getattr(self, section), key), self.model.context_length)
+
+    def whole_tokens(self, section: str, key: str = "tokens") -> int:
+        """Tokens of these sequences."""
+        return self.sequences(section, key) * self.model.context_length
 
     @property
     def trajectory_sequences(self) -> int:
@@ -124,11 +122,9 @@ class Derived:
 class CoreConfig(Derived, Section):
     """The sections of the reproduction, and the checks of one section against the others."""
 
-    seed: Natural = key(
-        1337, "Seed of batches, loop counts and noise, which are functions of (seed, iteration).", source="ours"
-    )
+    seed: Natural = key(1337, "Seed of batches, loop counts and noise, which are functions of (seed, iteration).")
     seeds: Annotated[tuple[Natural, ...], *Unique] = key(
-        (), "Further seeds, under which the run and every run of a study are trained and analysed too.", source="ours"
+        (), "Further seeds, under which the run and every run of a study are trained and analysed too."
     )
     compute: ComputeConfig = ComputeConfig()
     data: DataConfig = DataConfig()
@@ -154,65 +150,27 @@ class CoreConfig(Derived, Section):
         further = {name: section.exit_grid(self) for name, section in self.sections.items()}
         return {"exit": self.exits} | {name: exits for name, exits in further.items() if exits is not None}
 
-    @model_validator(mode="after")
-    def _set_vocab_size(self) -> Self:
+    def check_keys(self) -> None:
         model = self.model.model_copy(update={"vocab_size": self.tokenizer.num_ids})
         object.__setattr__(self, "model", model)  # the class is frozen for everyone else
-        return self
-
-    @model_validator(mode="after")
-    def _check_published(self) -> Self:
-        if (self.model.source == "published") != (self.tokenizer.name == "published"):
-            raise InputError(
-                f"config key tokenizer.name: found {self.tokenizer.name}, expected "
-                f"{'published' if self.model.source == 'published' else 'another tokenizer'} for model.source: "
-                f"{self.model.source}."
-            )
-        if self.model.injection == "none" and self.train.backprop_depth is not None:
-            raise InputError(
-                f"config key train.backprop_depth: found {self.train.backprop_depth}, expected null for "
-                "model.injection: none, where a truncated gradient reaches nothing before the loop."
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _check_exit_gate(self) -> Self:
-        if self.train.exit_gate is not None and not (self.model.exit_gate and len(self.model.groups) == 1):
-            found = f"model.exit_gate: {str(self.model.exit_gate).lower()} and {len(self.model.groups)} looped groups"
-            raise InputError(
-                f"config key train.exit_gate: found {found}, expected model.exit_gate: true and one looped group; the "
-                "criterion probe learns exits from several."
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _check_path(self) -> Self:
-        if self.data.source in FILE_SOURCES and not self.data.path:
-            raise InputError(
-                f"config key data.path: found nothing, expected a file or a folder of files, because data.source is "
-                f"{self.data.source!r}."
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _check_criteria(self) -> Self:
+        name = "published" if model.source == "published" else "another tokenizer"
+        fits = (model.source == "published") == (self.tokenizer.name == "published")
+        require(fits, "tokenizer.name", self.tokenizer.name, f"{name} for model.source: {model.source}")
         for name, section in self.sections.items():
-            criteria = getattr(section, "criteria", {})
-            check_criteria(f"{name}.criteria", criteria, self.exits.max_loops)
-            if "exit_gate" in criteria and not self.model.exit_gate:
-                raise InputError(
-                    f"config key {name}.criteria.exit_gate: found the criterion, expected a model with "
-                    "model.exit_gate: true."
-                )
-            if "probe" in criteria and self.model.source != "trained":
-                raise InputError(
-                    f"config key {name}.criteria.probe: found the criterion for a published model, expected a model "
-                    "that is trained here: the probe is fitted on training text."
-                )
-        return self
+            self._check_criteria(f"{name}.criteria", getattr(section, "criteria", {}))
+        self._check_held_out_tokens()
+        for section in self.sections.values():
+            section.check(self)
 
-    @model_validator(mode="after")
-    def _check_held_out_tokens(self) -> Self:
+    def _check_criteria(self, key: str, criteria: Mapping[str, CriterionConfig]) -> None:
+        check_criteria(key, criteria, self.exits.max_loops)
+        gate = self.model.exit_gate or "exit_gate" not in criteria
+        require(gate, f"{key}.exit_gate", "the criterion", "a model with model.exit_gate: true")
+        trained = self.model.source == "trained" or "probe" not in criteria
+        expected = "a model that is trained here: the probe is fitted on training text"
+        require(trained, f"{key}.probe", "the criterion for a published model", expected)
+
+    def _check_held_out_tokens(self) -> None:
         needed = {
             f"{name}.{key}": count
             for name, section in self.sections.items()
@@ -220,18 +178,8 @@ class CoreConfig(Derived, Section):
         }
         most = max(needed, key=needed.__getitem__)
         least = needed[most] * self.model.context_length + 1
-        if self.data.held_out_tokens < least:
-            raise InputError(
-                f"config key data.held_out_tokens: found {self.data.held_out_tokens}, expected at least {least} "
-                f"tokens, which {most} requires."
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _check_sections(self) -> Self:
-        for section in self.sections.values():
-            section.check(self)
-        return self
+        found = self.data.held_out_tokens
+        require(found >= least, "data.held_out_tokens", found, f"at least {least} tokens, which {most} requires")
 
 
 STUDY_SECTIONS: dict[str, type[Section]] = {

@@ -1,12 +1,11 @@
 """Config of training and its hardware."""
 
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from twoscale.config.identity import checkpoint_iterations
-from twoscale.config.types import Count, Flag, Natural, NonNegative, Number, Positive, Section, Share, key
-from twoscale.errors import InputError
+from twoscale.config.types import Count, Flag, Natural, NonNegative, Number, Positive, Section, Share, key, require
 
 if TYPE_CHECKING:
     from twoscale.config.sections import CoreConfig
@@ -16,9 +15,7 @@ class ComputeConfig(Section):
     """Hardware of all jobs that use torch."""
 
     device: Literal["cpu", "cuda"] = key(
-        "cuda",
-        "Device of all torch jobs. Selects the precision of training and the GPU resource of jobs.",
-        source="ours",
+        "cuda", "Device of all torch jobs. Selects the precision of training and the GPU resource of jobs."
     )
 
 
@@ -39,84 +36,63 @@ class TrainConfig(Section):
     iterations: Annotated[int, Field(ge=1, le=999_999), Number] = key(
         60_000, "Optimizer updates; 60 000 x 10 x 512 = 307 M tokens.", source="App. B"
     )
-    checkpoint_every: Count = key(5000, "Iterations between checkpoints; one training job each.", source="ours")
+    checkpoint_every: Count = key(5000, "Iterations between checkpoints; one training job each.")
     early_checkpoints: tuple[Count, ...] = key(
-        (500, 1000, 2000),
-        "Additional checkpoints early in training, where the geometry changes fastest.",
-        source="ours",
+        (500, 1000, 2000), "Additional checkpoints early in training, where the geometry changes fastest."
     )
     save_seconds: Positive = key(
         120.0,
         "Seconds between saves inside a job. A job that is killed loses at most this much, one iteration and the "
         "writing.",
-        source="ours",
     )
     log_every: Count = key(
-        10,
-        "Iterations between lines of training/metrics.csv, which also has those with a held-out loss.",
-        source="ours",
+        10, "Iterations between lines of training/metrics.csv, which also has those with a held-out loss."
     )
     print_seconds: Positive = key(
-        60.0, "Seconds between lines about a segment on the terminal: iteration, loss and time left.", source="ours"
+        60.0, "Seconds between lines about a segment on the terminal: iteration, loss and time left."
     )
     tracker: Literal["none", "tensorboard"] = key(
         "none",
         "Further files for the lines of training/metrics.csv. tensorboard: event files beside it; it needs the package "
         "tensorboard.",
-        source="ours",
     )
     order: Literal["permutation", "offsets"] = key(
         "permutation",
         "Order of the text: non-overlapping sequences in a new order each epoch, or random offsets as in nanoGPT.",
-        source="ours",
     )
-    batch_size: Count = key(10, "Sequences per iteration, derived from App. B: 300 M / 60 000 / 512.", source="ours")
-    micro_batches: Count = key(
-        1,
-        "Gradient accumulation steps, at most batch_size, which they need not divide.",
-        source="ours",
-    )
+    batch_size: Count = key(10, "Sequences per iteration, derived from App. B: 300 M / 60 000 / 512.")
+    micro_batches: Count = key(1, "Gradient accumulation steps, at most batch_size, which they need not divide.")
     processes: Count = key(
         1,
         "Data-parallel processes, those of all nodes together, one per GPU, at most batch_size, which they need not "
         "divide.",
-        source="ours",
     )
     nodes: Count = key(
-        1,
-        "Nodes of the SLURM job that trains, with as many processes on each; more than 1 needs the profile slurm.",
-        source="ours",
+        1, "Nodes of the SLURM job that trains, with as many processes on each; more than 1 needs the profile slurm."
     )
     shard: Flag = key(
         False,
         "Divide weights, gradients and moments over the processes, for a model that one GPU cannot hold (FSDP2 of "
         "PyTorch). false: each process has all of them.",
-        source="ours",
     )
     compile: Flag | Literal["auto"] = key(
         "auto",
         "Apply torch.compile to each group's loop step. auto: on CUDA only. On CPU it needs a C++ compiler. It changes "
         "the result by rounding, so it is part of a run's identity.",
-        source="ours",
     )
     precision: Literal["auto", "float32", "bfloat16"] = key(
         "auto",
         "Precision of matrix products and attention in training, by autocast; weights and optimizer are float32. auto: "
         "bfloat16 on CUDA, float32 on CPU. On CPU bfloat16 needs AVX512-BF16 or AMX to be fast.",
-        source="ours",
     )
     recompute: Flag = key(
-        False,
-        "Activation checkpointing per loop step: a third more FLOPs, and only one state per loop step in memory.",
-        source="ours",
+        False, "Activation checkpointing per loop step: a third more FLOPs, and only one state per loop step in memory."
     )
-    prefetch: Flag = key(True, "Read the next batch during the computation of the current one.", source="ours")
+    prefetch: Flag = key(True, "Read the next batch during the computation of the current one.")
     peak_tflops: Positive | None = key(
-        None,
-        "Peak bf16 throughput of the GPU in TFLOPS, for the utilisation in the log. null: not logged.",
-        source="ours",
+        None, "Peak bf16 throughput of the GPU in TFLOPS, for the utilisation in the log. null: not logged."
     )
-    cpu_threads: Count = key(1, "Torch threads of training on CPU. The result depends on it bit by bit.", source="ours")
+    cpu_threads: Count = key(1, "Torch threads of training on CPU. The result depends on it bit by bit.")
     learning_rate: Positive = key(6e-4, "Maximum learning rate.", source="App. B, nanoGPT")
     min_learning_rate: Positive = key(6e-5, "Learning rate at the end of the cosine.", source="App. B, nanoGPT")
     warmup_iterations: Natural = key(2000, "Iterations of linear warm-up.", source="App. B, nanoGPT")
@@ -133,7 +109,6 @@ class TrainConfig(Section):
         None,
         "Loop steps that the gradient passes through, counted from the last. null: all. The paper does not mention "
         "truncation; [G] uses 8.",
-        source="ours",
     )
     exit_gate: ExitGateTraining | None = key(
         None,
@@ -144,12 +119,10 @@ class TrainConfig(Section):
         optional=True,
     )
     held_out_every: Count = key(
-        500,
-        "Iterations between measurements of the held-out loss, which is also measured at each checkpoint.",
-        source="ours",
+        500, "Iterations between measurements of the held-out loss, which is also measured at each checkpoint."
     )
-    held_out_sequences: Count = key(32, "Sequences per measurement of the held-out loss.", source="ours")
-    held_out_loops: Count = key(12, "Fixed loop count of the held-out loss.", source="ours")
+    held_out_sequences: Count = key(32, "Sequences per measurement of the held-out loss.")
+    held_out_loops: Count = key(12, "Fixed loop count of the held-out loss.")
 
     def compiles(self, device: str) -> bool:
         """Whether training on `device` compiles the model."""
@@ -159,59 +132,42 @@ class TrainConfig(Section):
         """The precision of training on `device`: float32 or bfloat16."""
         return {"cuda": "bfloat16", "cpu": "float32"}[device] if self.precision == "auto" else self.precision
 
-    @model_validator(mode="after")
-    def _check_schedule(self) -> Self:
-        if self.iterations not in checkpoint_iterations(self):
-            raise InputError(
-                f"config key train.iterations: found {self.iterations}, expected an iteration of the checkpoint "
-                f"schedule (a multiple of train.checkpoint_every = {self.checkpoint_every}), so that a longer run "
-                "can continue this one."
-            )
-        return self
+    def check_keys(self) -> None:
+        self._check_schedule()
+        self._check_processes()
 
-    @model_validator(mode="after")
-    def _check_batch(self) -> Self:
+    def _check_schedule(self) -> None:
+        every = f"a multiple of train.checkpoint_every = {self.checkpoint_every}"
+        expected = f"an iteration of the checkpoint schedule ({every}), so that a longer run can continue this one"
+        require(self.iterations in checkpoint_iterations(self), "train.iterations", self.iterations, expected)
+        most, least = self.learning_rate, self.min_learning_rate
+        require(least <= most, "train.min_learning_rate", least, f"at most train.learning_rate = {most}")
+        end, warmup = self.lr_decay_iterations, self.warmup_iterations
+        expected = f"more than train.warmup_iterations = {warmup}, or null for a constant rate"
+        require(end is None or end > warmup, "train.lr_decay_iterations", end, expected)
+
+    def _check_processes(self) -> None:
+        size, processes = self.batch_size, self.processes
         for name in ("micro_batches", "processes"):
-            if getattr(self, name) > self.batch_size:
-                raise InputError(
-                    f"config key train.{name}: found {getattr(self, name)}, expected at most train.batch_size = "
-                    f"{self.batch_size}."
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _check_processes(self) -> Self:
-        if self.processes % self.nodes:
-            raise InputError(
-                f"config key train.nodes: found {self.nodes}, expected a divisor of train.processes = "
-                f"{self.processes}, which all nodes have together."
-            )
-        if self.shard and self.processes == 1:
-            raise InputError(
-                "config key train.shard: found true, expected false with train.processes = 1, or more processes to "
-                "divide the model over."
-            )
+            count = getattr(self, name)
+            require(count <= size, f"train.{name}", count, f"at most train.batch_size = {size}")
+        together = f"a divisor of train.processes = {processes}, which all nodes have together"
+        require(processes % self.nodes == 0, "train.nodes", self.nodes, together)
+        one = "false with train.processes = 1, or more processes to divide the model over"
+        require(not self.shard or processes > 1, "train.shard", "true", one)
         # processes that compute nothing would not take part in the gathering of weights
-        if self.shard and self.micro_batches * self.processes > self.batch_size:
-            raise InputError(
-                f"config key train.micro_batches: found {self.micro_batches}, expected at most train.batch_size / "
-                f"train.processes = {self.batch_size} / {self.processes} with train.shard."
-            )
-        return self
+        most = f"at most train.batch_size / train.processes = {size} / {processes} with train.shard"
+        fits = not self.shard or self.micro_batches * processes <= size
+        require(fits, "train.micro_batches", self.micro_batches, most)
 
-    @model_validator(mode="after")
-    def _check_learning_rate(self) -> Self:
-        if self.min_learning_rate > self.learning_rate:
-            raise InputError(
-                f"config key train.min_learning_rate: found {self.min_learning_rate}, expected at most "
-                f"train.learning_rate = {self.learning_rate}."
-            )
-        if self.lr_decay_iterations is not None and self.lr_decay_iterations <= self.warmup_iterations:
-            raise InputError(
-                f"config key train.lr_decay_iterations: found {self.lr_decay_iterations}, expected more than "
-                f"train.warmup_iterations = {self.warmup_iterations}, or null for a constant rate."
-            )
-        return self
+    def check(self, config: "CoreConfig") -> None:
+        model = config.model
+        depth, groups = self.backprop_depth, len(model.groups)
+        expected = "null for model.injection: none, where a truncated gradient reaches nothing before the loop"
+        require(depth is None or model.injection != "none", "train.backprop_depth", depth, expected)
+        found = f"model.exit_gate: {str(model.exit_gate).lower()} and {groups} looped groups"
+        expected = "model.exit_gate: true and one looped group; the criterion probe learns exits from several"
+        require(self.exit_gate is None or (model.exit_gate and groups == 1), "train.exit_gate", found, expected)
 
     def needed_sequences(self, config: "CoreConfig") -> dict[str, int]:
         return {"held_out_sequences": self.held_out_sequences} if config.model.source == "trained" else {}

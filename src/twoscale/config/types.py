@@ -1,9 +1,19 @@
 """Types of config values, and the base of all sections."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    WithJsonSchema,
+    model_validator,
+)
 
+from twoscale.config.identity import whole_sequences
 from twoscale.errors import InputError
 
 if TYPE_CHECKING:
@@ -61,8 +71,8 @@ AdapterInit = Literal["random", "blend"]
 StateInit = Literal["noise", "input", "input_plus_noise", "zero"]
 
 
-def key(default: Any, description: str, *, source: str, derived: bool = False, optional: bool = False) -> Any:
-    """A key of a section.
+def key(default: Any, description: str, *, source: str = "ours", derived: bool = False, optional: bool = False) -> Any:
+    """A key of a section; `source` says where its default is from.
 
     `derived` marks a value that the user cannot set. `optional` marks a key that `identity.plain` leaves out at its
     default, so that runs from before the key keep their identity.
@@ -80,6 +90,14 @@ class Section(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_by_name=True)
 
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        self.check_keys()
+        return self
+
+    def check_keys(self) -> None:
+        """Raise InputError if keys of the section do not fit each other."""
+
     def check(self, config: "CoreConfig") -> None:
         """Raise InputError if the section does not fit the rest of the config."""
 
@@ -92,10 +110,29 @@ class Section(BaseModel):
         return None
 
 
+class OnHeldOut(Section):
+    """Base of sections on held-out text."""
+
+    tokens: Count = key(8192, "Held-out tokens, in whole sequences.")
+
+    def needed_sequences(self, config: "CoreConfig") -> dict[str, int]:
+        return {"tokens": whole_sequences(self.tokens, config.model.context_length)}
+
+
+class InBatches(OnHeldOut):
+    """Base of sections on held-out text that is read in batches."""
+
+    batch_size: Count = key(4, "Sequences at a time; limits the memory.")
+    dtype: Dtype = key("float32", "Precision.")
+
+
+def require(holds: Any, key: str, found: object, expected: str) -> None:
+    """Raise InputError on a key unless `holds`."""
+    if not holds:
+        raise InputError(f"config key {key}: found {found}, expected {expected}.")
+
+
 def check_sequence(key: str, sequence: int, config: "CoreConfig") -> None:
     """Refuse a sequence that is not among those in trajectories.tokens."""
-    if sequence >= config.trajectory_sequences:
-        raise InputError(
-            f"config key {key}: found {sequence}, expected less than {config.trajectory_sequences}, the number of "
-            "sequences in trajectories.tokens."
-        )
+    most = config.trajectory_sequences
+    require(sequence < most, key, sequence, f"less than {most}, the number of sequences in trajectories.tokens")

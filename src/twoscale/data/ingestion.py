@@ -8,6 +8,7 @@ removed.
 """
 
 import json
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ from twoscale.json import Count, parse
 
 ROW_GROUP_CHARACTERS = 2**22  # buffered before a row group of a shard is written
 MANIFEST = "manifest.json"
+CACHE = "cache"  # folder in that of the parts, for the files that `datasets` writes
 SIDES = ((False, "training"), (True, "held-out"))  # whether held out, and its name in messages
 
 Measure = Callable[[Sequence[str]], Sequence[int]]
@@ -72,7 +74,7 @@ def prepare_text(data: DataConfig, quota: TextQuota, shards: Sequence[Path], col
     parts = Parts(folder, {key: getattr(data, key) for key in keys} | {"unit": quota.unit})
     if is_local:
         parts.clear()  # the files may have changed
-    files = _local_source(data) if is_local else _hub_files(data, parts, collection.download)
+    files = _local_source(data, folder / CACHE) if is_local else _hub_files(data, parts, collection.download)
     tally = Tally(quota, data)
     try:
         _collect(parts, files, tally, collection)
@@ -87,6 +89,7 @@ def prepare_text(data: DataConfig, quota: TextQuota, shards: Sequence[Path], col
     finally:
         if is_local:
             parts.clear()
+            shutil.rmtree(folder / CACHE, ignore_errors=True)
             folder.rmdir()
 
 
@@ -264,9 +267,9 @@ class Parts:
 # --- from the source to the parts
 
 
-def _local_source(data: DataConfig) -> SourceFiles:
+def _local_source(data: DataConfig, cache: Path) -> SourceFiles:
     """All local files as one, so that a part holds many small files."""
-    yield data.source, None, local_documents(data)
+    yield data.source, None, local_documents(data, cache)
 
 
 def _hub_files(data: DataConfig, parts: Parts, download: DownloadConfig) -> SourceFiles:

@@ -1,8 +1,12 @@
 """Documents of local sources: plain text, JSON Lines and parquet files of the user, and Python's documentation.
 
-Lines are read as a stream: memory grows with `data.max_document_mb` and with what `pieces` holds, not with the file.
+Lines are read with `datasets`, as a stream: memory grows with `data.max_document_mb` and with what `pieces` holds, not
+with the file, and no copy of the text is written. `datasets` does not bound a line, so `check_lines` reads the file
+first. Parquet files are read with pyarrow: in `datasets` a damaged one can abort the interpreter
+(huggingface/datasets#7566, apache/arrow#45214).
 """
 
+import codecs
 import gzip
 import io
 import json
@@ -21,17 +25,20 @@ from twoscale.errors import InputError, first_line
 
 LONG = 10  # a document is cut into pieces if it has more than LONG * data.piece_characters characters
 BOUNDARIES = ("\n\n", "\n", ". ", " ")  # where a document may be cut, best first
+LINES = 4096  # lines taken from `datasets` at a time
+CHUNK = 2**20  # bytes read at a time by `check_lines`
 BYTE_ORDER_MARK = "\ufeff"
 READ_ERRORS = (OSError, ValueError, EOFError, zlib.error, pa.ArrowException)
 
 
-def local_documents(data: DataConfig) -> Iterator[Document]:
+def local_documents(data: DataConfig, cache: Path) -> Iterator[Document]:
     """Documents of all files of a local source, in order; none is empty.
 
     Close the iterator if you do not exhaust it, because it may hold an open file.
 
     Args:
         data: Source and path.
+        cache: Folder for what `datasets` writes: one empty lock file per file. The caller removes it.
 
     Raises:
         InputError: if the source is unknown, a file cannot be read, or a document is too large.
@@ -45,16 +52,16 @@ def local_documents(data: DataConfig) -> Iterator[Document]:
             "fineweb."
         )
     for file, name in find_files(Path(data.path), data.source):
-        yield from _in_pieces(_documents(file, name, data), data)
+        yield from _in_pieces(_documents(file, name, data, cache), data)
 
 
-def _documents(file: Path, name: str, data: DataConfig) -> Iterator[tuple[Document, Iterable[str]]]:
+def _documents(file: Path, name: str, data: DataConfig, cache: Path) -> Iterator[tuple[Document, Iterable[str]]]:
     """Documents of a file without their texts, each with the consecutive parts of its text."""
     longest = data.max_document_bytes
     if data.source == "txt":
-        yield Document(name, "", 0), _plain_text(file, data)
+        yield Document(name, "", 0), _plain_text(file, data, cache)
         return
-    rows = _rows(file, name, longest) if data.source == "parquet" else json_lines(file, name, longest)
+    rows = _rows(file, name, longest) if data.source == "parquet" else json_lines(file, name, longest, cache)
     for document in rows:
         yield document._replace(text=""), [document.text]
 
@@ -71,7 +78,7 @@ def _rows(file: Path, name: str, max_bytes: int) -> Iterator[Document]:
 # --- lines
 
 
-def lines(file: Path, longest: int) -> Iterator[str]:
+def lines(file: Path, longest: int, cache: Path) -> Iterator[str]:
     r"""Lines of a UTF-8 file with their line feeds; a file that ends in .gz is decompressed.
 
     Line ends \r\n and \r become \n, and a byte order mark is removed.
@@ -80,29 +87,58 @@ def lines(file: Path, longest: int) -> Iterator[str]:
         InputError: if the file cannot be read or is not UTF-8, with the offset of the first invalid byte, or has a line
             of more than `longest` characters, with its number.
     """
+    # imported here, because only these sources need it and the environment of torch does not have it
+    from datasets import IterableDataset
+    from datasets.data_files import DataFilesDict, DataFilesList
+
+    # without DataFilesDict, a name such as "a[1].txt" is a pattern
+    files = DataFilesDict({"train": DataFilesList([str(file.resolve())], [()])})
+    before = BYTE_ORDER_MARK  # what the next line may begin with
     try:
-        with (gzip.open if file.suffix.lower() == ".gz" else open)(file, "rb") as opened:
-            text = io.TextIOWrapper(opened, encoding="utf-8")
-            number = 0
-            while line := _next_line(text, file, longest):
-                number += 1
-                if len(line) > longest and not line.endswith("\n"):
-                    raise InputError(f"{file}, line {number}: {too_large(longest)}")
-                yield line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
+        check_lines(file, longest)
+        stream = IterableDataset.from_text(
+            files, split="train", cache_dir=str(cache), keep_linebreaks=True, encoding="utf-8"
+        )
+        for batch in stream.with_format("arrow").iter(LINES):
+            for line in batch["text"].to_pylist():
+                yield line.removeprefix(before) if before else line
+                before = ""
     except READ_ERRORS as error:
         raise InputError(f"{file}: cannot be read as text ({first_line(error)}).") from error
 
 
-def _next_line(text: io.TextIOWrapper, file: Path, longest: int) -> str:
-    """The next line, at most one character more than `longest` of it, or "" at the end."""
-    try:
-        return text.readline(longest + 1)
-    except UnicodeDecodeError as error:
-        offset = text.buffer.tell() - len(error.object) + error.start  # `object` ends where the file has been read to
-        raise InputError(
-            f"{file}: found a byte that is not UTF-8 at offset {offset}, expected text in UTF-8; convert the file "
-            "first, for example with iconv."
-        ) from error
+def check_lines(file: Path, longest: int) -> None:
+    """Refuse a file (decompressed) that is not UTF-8 or has a line of more than `longest` characters.
+
+    Memory is bounded by CHUNK.
+    """
+    utf8 = codecs.getincrementaldecoder("utf-8")()
+    decoder = io.IncrementalNewlineDecoder(utf8, translate=True)
+    offset, number, length = 0, 1, 0  # of the chunk in bytes, of the line, of the part of the line before the chunk
+    with (gzip.open if file.suffix.lower() == ".gz" else open)(file, "rb") as opened:
+        while True:
+            chunk = opened.read(CHUNK)
+            waiting = len(utf8.getstate()[0])  # bytes of an incomplete character
+            try:
+                *ends, rest = decoder.decode(chunk, final=not chunk).split("\n")
+            except UnicodeDecodeError as error:
+                raise InputError(
+                    f"{file}: found a byte that is not UTF-8 at offset {offset - waiting + error.start}, expected text "
+                    "in UTF-8; convert the file first, for example with iconv."
+                ) from error
+            for part in ends:
+                _check_length(file, number, length + len(part), longest)
+                number, length = number + 1, 0
+            length += len(rest)
+            _check_length(file, number, length, longest)
+            if not chunk:
+                return
+            offset += len(chunk)
+
+
+def _check_length(file: Path, number: int, length: int, longest: int) -> None:
+    if length > longest:
+        raise InputError(f"{file}, line {number}: {too_large(longest)}")
 
 
 def too_large(longest: int) -> str:
@@ -110,12 +146,12 @@ def too_large(longest: int) -> str:
     return f"found more than {longest} characters, expected at most that many; raise data.max_document_mb or cut it."
 
 
-def _plain_text(file: Path, data: DataConfig) -> Iterator[str]:
+def _plain_text(file: Path, data: DataConfig, cache: Path) -> Iterator[str]:
     longest = data.max_document_bytes
     # a document is whole in memory until it is known to be longer than LONG pieces
     is_bounded = data.piece_characters is not None and LONG * data.piece_characters < longest
     characters = 0
-    for line in lines(file, longest):
+    for line in lines(file, longest, cache):
         if "\0" in line:
             raise InputError(
                 f"{file}: found the character NUL after {characters + line.index(chr(0))} characters, expected text in "
@@ -127,19 +163,20 @@ def _plain_text(file: Path, data: DataConfig) -> Iterator[str]:
         yield line
 
 
-def json_lines(file: Path, name: str, longest: int) -> Iterator[Document]:
+def json_lines(file: Path, name: str, longest: int, cache: Path) -> Iterator[Document]:
     """Documents of a JSON Lines file: the field `text` of the object in each line that is not blank.
 
     Args:
         file: The file, which may be compressed with gzip.
         name: Name of the file in names of documents. An object without an `id` is called "name:line".
         longest: Most characters of a line.
+        cache: As for `local_documents`.
 
     Raises:
         InputError: if a line is too long or no JSON object, or its `text` is missing, null or no string, with the
             line's number.
     """
-    for number, line in enumerate(lines(file, longest), start=1):
+    for number, line in enumerate(lines(file, longest, cache), start=1):
         if line.strip():
             where = f"{file}, line {number}"
             entry = _parsed(line, where)

@@ -124,7 +124,8 @@ class CapturedLoops:
         for stop in self._stops(self._max_loops):
             states = self._fixed[group][stop]()
             for k, x_new in enumerate(states, start=stop - len(states)):
-                yield k, x_new, decisions.update(x_new)
+                should_exit = decisions.update(x_new)
+                yield k, decisions.result(x_new), should_exit
 
     def _stops(self, loops: int) -> list[int]:
         """The loop steps taken after each graph of a token that takes so many."""
@@ -213,19 +214,20 @@ class Loop:
         self._loops, self._group, self._criterion = loops, group, criterion
 
     def __call__(self, start: int, stop: int) -> list[Tensor]:
-        """Loop steps start … stop - 1, which follow those before: the states after each; the flags go to the host."""
+        """Loop steps start … stop - 1, which follow those before: the states to exit with; flags go to the host."""
         if start == 0:
             self._states = [self._loops.x0]
             self._decisions = self._criterion and self._loops.decisions(self._criterion, self._group)
         del self._states[start + 1 :]
-        exits = []
+        exits, results = [], []
         for k in range(start, stop):
             self._states.append(self._loops.recur(self._group, k, self._states[k]))
             if self._decisions:
                 exits.append(self._decisions.update(self._states[-1]))
+                results.append(self._decisions.result(self._states[-1]))
         if exits:
             self._loops.flags[start:stop].copy_(torch.cat(exits), non_blocking=True)
-        return self._states[start + 1 :]
+        return results or self._states[start + 1 :]
 
 
 def make_recur(model: LoopedModel, group: int) -> Recur:

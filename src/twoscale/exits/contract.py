@@ -24,6 +24,11 @@ class Decisions:
         self._criterion, self._readout = criterion, readout
         self._shape, self._device = x0.shape[:1], x0.device
         self._keys: tuple[str, ...] | None = None  # of the state, after the first update
+        # of a weighted criterion: weighted sum of the states so far (N, C), what is left of a weight of 1 (N, 1), and
+        # the mean if that were the weight of the last state (N, C)
+        self._weighted: State = {}
+        if criterion.keeps == "weighted":
+            self._weighted = {"sum": torch.zeros_like(x0), "left": torch.ones_like(x0[:, :1]), "mean": x0}
         try:
             self.state: State = criterion.start(x0)
         except Exception as error:  # the user's code may raise anything
@@ -37,35 +42,35 @@ class Decisions:
         except Exception as error:
             raise_failure(type(self._criterion), "update", error)
         try:
-            should_exit, self.state = result
+            should_exit, self.state, weight = result if self._weighted else (*result, None)
         except (TypeError, ValueError):
-            raise self._error("update", described(result), "a pair (should_exit, state)") from None
-        valid = getattr(should_exit, "shape", None) == self._shape and should_exit.dtype is torch.bool
-        if not valid or (self._keys is None and should_exit.device != self._device):
-            expected = f"a bool tensor of shape {tuple(self._shape)} on {self._device}, one value per token"
-            raise self._error("update", f"as should_exit {described(should_exit)}", expected)
+            expected = "a triple (should_exit, state, weight)" if self._weighted else "a pair (should_exit, state)"
+            raise self._error("update", described(result), expected) from None
+        self._check_values("should_exit", should_exit, torch.bool)
+        if self._weighted:
+            self._check_values("weight", weight, x_new.dtype)
+            self._add(weight, x_new)
         if self._keys is None:
             self._check_state("update")
             self._keys = tuple(self.state)
         return should_exit
 
-    def __len__(self) -> int:
-        return self._shape[0]
+    def result(self, x_new: Tensor) -> Tensor:
+        """The states with which tokens leave after `update(x_new)`: x_new (N, C), or the weighted mean so far."""
+        return self._weighted.get("mean", x_new)
 
-    def can_join(self, other: "Decisions") -> bool:
-        """Whether the states of both have the same keys, dtypes and axes behind the first.
+    def _add(self, weight: Tensor, x_new: Tensor) -> None:
+        """Count the states x_new (N, C) with this weight (N,), which is limited to what is left of 1."""
+        total, left = self._weighted["sum"], self._weighted["left"]
+        weight = weight[:, None].clamp(min=0).minimum(left)
+        self._weighted = {"sum": total + weight * x_new, "left": left - weight, "mean": total + left * x_new}
 
-        They may differ before the first `update` of one of them (`KL`), or where a state grows with the loop steps.
-        """
-        for decisions in (self, other):
-            decisions._check_state("start" if decisions._keys is None else "update")
-        return _layout(self.state) == _layout(other.state)
-
-    def join(self, other: "Decisions") -> None:
-        """Append the tokens of other decisions of the same criterion."""
-        self.state = {key: torch.cat((value, other.state[key])) for key, value in self.state.items()}
-        self._shape = torch.Size([len(self) + len(other)])
-        self._keys = self._keys or other._keys
+    def _check_values(self, name: str, values: object, dtype: torch.dtype) -> None:
+        valid = getattr(values, "shape", None) == self._shape and values.dtype is dtype
+        if not valid or (self._keys is None and values.device != self._device):
+            kind = str(dtype).removeprefix("torch.")
+            expected = f"a {kind} tensor of shape {tuple(self._shape)} on {self._device}, one value per token"
+            raise self._error("update", f"as {name} {described(values)}", expected)
 
     def keep(self, rows: Tensor) -> None:
         """Drop all tokens but `rows`, int64."""
@@ -73,7 +78,7 @@ class Decisions:
         if self.state.keys() != {*self._keys}:
             found, expected = (", ".join(map(str, keys)) for keys in (self.state, self._keys))
             raise self._error("update", f"a state with the keys {found}", f"{expected}, those of the first update")
-        self.state = keep_rows(self.state, rows)
+        self.state, self._weighted = keep_rows(self.state, rows), keep_rows(self._weighted, rows)
         self._shape = rows.shape
 
     def _check_state(self, method: str) -> None:
@@ -90,10 +95,6 @@ class Decisions:
         criterion = type(self._criterion)
         where = "exit criterion" if criterion.file is None else f"exit criterion file {criterion.file}:"
         return InputError(f"{where} {criterion.__name__}.{method} returned {found}, expected {expected}.")
-
-
-def _layout(state: State) -> dict[str, tuple[torch.dtype, torch.Size]]:
-    return {key: (value.dtype, value.shape[1:]) for key, value in state.items()}
 
 
 def described(value: object) -> str:

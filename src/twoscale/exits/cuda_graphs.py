@@ -1,15 +1,12 @@
-"""Functions as captured CUDA graphs, and the loop steps of a batch as such graphs."""
+"""Functions as captured CUDA graphs."""
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from functools import partial
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
 
-from twoscale.exits.batched_cache import BatchedKVCache, Step
 from twoscale.model.interface import LoopedModel, any_weight
 
 
@@ -112,38 +109,3 @@ class _Call:
 def graphs_of(model: LoopedModel) -> Graphs | Calls:
     """What captures functions of the model on its device."""
     return Graphs() if any_weight(model).is_cuda else Calls()
-
-
-class CapturedBatchSteps:
-    """Loop steps of up to S tokens of different sequences, (N, C) -> (N, C), each at its own k and position.
-
-    There is a graph for each group and each of the sizes 1, 2, 4, … S. A batch is filled up to the next size with
-    copies of its last row, which write what that row writes. Attention covers the whole cache, which therefore has to
-    be finite. The loop steps of the model have to be the same function at every k.
-    """
-
-    def __init__(self, model: LoopedModel, cache: BatchedKVCache) -> None:
-        like = any_weight(model)
-        self.model, self.cache = model, cache
-        sequences = len(cache.places)
-        self._sizes = [*(2**i for i in range((sequences - 1).bit_length())), sequences]
-        states = (like.new_zeros(sequences, model.config.hidden_size) for _ in range(2))
-        numbers = (torch.zeros(sequences, dtype=torch.int64, device=like.device) for _ in range(2))
-        self._inputs = (*states, *numbers)  # states, inputs, rows of the cache and positions, read by all graphs
-        graphs, self._steps = graphs_of(model), {}
-        for key in ((group, size) for group in range(len(model.config.groups)) for size in self._sizes):
-            compute = partial(self._compute, *key)
-            graphs.warm_up(compute)
-            self._steps[key] = graphs.capture(compute)
-
-    def __call__(self, group: int, state: Tensor, injected: Tensor, steps: Sequence[Step], positions: Tensor) -> Tensor:
-        """One loop step of N tokens at `steps`: states, inputs (N, C) and positions (N,) -> (N, C)."""
-        size = next(size for size in self._sizes if size >= len(steps))
-        for held, given in zip(self._inputs, (state, injected, self.cache.rows_of(steps), positions), strict=True):
-            held[: len(steps)] = given
-            held[len(steps) : size] = given[-1]
-        return self._steps[group, size]()[: len(steps)].clone()
-
-    def _compute(self, group: int, size: int) -> Tensor:
-        state, injected, rows, positions = (held[:size] for held in self._inputs)
-        return self.model.recur(group, 0, state, injected, self.cache.attend_gathered(rows, positions))

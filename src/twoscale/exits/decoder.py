@@ -69,7 +69,7 @@ class Decoder:
     ) -> None:
         self.model, self.criterion, self.max_loops, self.options = model, criterion, max_loops, options
         config, like = model.config, any_weight(model)
-        self.cache = KVCache(config, distinct_slots(options.kv_slots, max_loops), like)
+        self.cache = KVCache(config, distinct_slots(options.kv_slots, max_loops), like, policy=model.kv_policy)
         self.noise = EvaluationNoise.of(config, seed, [options.sequence])
         self._noise_arrays: dict[tuple[int, int], Tensor] = {}  # (group, k) -> (T, C)
         # group -> exit states (T, C) of the tokens so far: the next token's initial state if that is warm

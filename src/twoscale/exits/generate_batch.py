@@ -10,10 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from twoscale.errors import InputError
-from twoscale.exits.batched import BatchedDecoder, BatchOptions
+from twoscale.exits.batched import BatchedDecoder, BatchOptions, Request
 from twoscale.exits.criteria import ExitCriterion
 from twoscale.exits.generation import NewToken, check_prompt
-from twoscale.exits.looping import Request
 from twoscale.exits.sampling import Sampling
 from twoscale.model.trained_run import TrainedRun
 
@@ -74,7 +73,6 @@ def generate_batch(
             warm_start=arguments.warm_start,
             readout=arguments.readout,
             room=max(map(len, texts)) + arguments.tokens,
-            replay=None if arguments.cuda_graphs else False,
         ),
     )
     started = time.perf_counter()

@@ -1,6 +1,7 @@
 """Keys and values of decoding, allocated once: of one sequence, or of several that are decoded together."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import torch
 import torch.nn.functional as F
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from twoscale.config import ModelConfig
 from twoscale.model.attention import attention, row_attention
-from twoscale.model.interface import Attend, AttendAt
+from twoscale.model.interface import Attend, AttendAt, KVPolicy
 
 
 def distinct_slots(kv_slots: int | None, max_loops: int) -> int:
@@ -46,10 +47,17 @@ class KVCache:
     Loop step k reads and writes slot k modulo `slots`; an unlooped layer has one slot. With fewer slots than
     `max_loops` (Geiping's cache sharing) later tokens see, in place of step k, the last of a token's steps
     that used the same slot. `stored` is the memory of one sequence, by default newly allocated.
+
+    Attributes:
+        present: Under the policy "absent", looped layer -> which positions have keys and values in a slot, (slots, T).
     """
 
-    def __init__(self, config: ModelConfig, slots: int, like: Tensor, stored: Stored | None = None) -> None:
+    def __init__(
+        self, config: ModelConfig, slots: int, like: Tensor, stored: Stored | None = None, policy: KVPolicy = "last"
+    ) -> None:
         self.slots = slots
+        looped = [number for group in config.groups for number in group] if policy == "absent" else []
+        self.present = {n: like.new_ones(slots, config.context_length, dtype=torch.bool) for n in looped}
         self.stored = allocate(config, slots, 1, like) if stored is None else stored
         # Making a view costs as much as attention for one token does, so all of them are made here:
         # layer -> slot -> keys and values (1, G, T, D); position -> itself as a tensor (1,).
@@ -63,20 +71,25 @@ class KVCache:
 
     def attend(self, k: int, position: int) -> Attend:
         """Attention at loop step k for the one token at `position`: q (1, H, D) and k, v (1, G, D)."""
+        if self.present:
+            return self.attend_parallel(k, self._positions[position], position + 1)
         return TokenAttention(self._positions[position], self.views, k % self.slots, position, self._is_grouped)
 
     def attend_parallel(self, k: int, positions: Tensor, end: int) -> Attend:
         """Attention at loop step k for the tokens at `positions` (N,), all below `end`: q (N, H, D), k, v (N, G, D)."""
-        return attend_at(self.views, k % self.slots, positions, end)
+        return attend_at(self.views, k % self.slots, positions, end, self.present)
 
     def fill(self, layers: Sequence[int], positions: int | Tensor, evaluations: int) -> None:
-        """Copy the last evaluation of these positions to the slots that they did not reach.
+        """Copy the last evaluation of these positions to the slots that they did not reach, or mark these as absent.
 
         Later tokens then find it at every loop step beyond the exit.
         """
         if evaluations >= self.slots:
             return
         for number in layers:
+            if number in self.present:
+                self.present[number][evaluations:, positions] = False
+                continue
             stored = self.stored[number]
             stored[evaluations:, :, :, :, positions] = stored[evaluations - 1, :, :, :, positions]
 
@@ -92,6 +105,56 @@ class CachedKV:
 
     def freeze(self, rows: Tensor, evaluations: int) -> None:
         self.cache.fill(self.layers, self.start + rows, evaluations)
+
+
+class RowsKV:
+    """`KVStore` of one token of each of N texts, in memory of S texts from `allocate`.
+
+    places: the texts in the memory (N,). positions: those of the tokens (N,), all below `end`. present: as in
+    `KVCache`, (slots, S, T) of each layer.
+
+    Attributes:
+        layers: Layers of the group that loops.
+    """
+
+    def __init__(
+        self, stored: Stored, present: Mapping[int, Tensor], places: Tensor, positions: Tensor, end: int
+    ) -> None:
+        self._stored, self._present, self._places, self._positions, self._end = stored, present, places, positions, end
+        self.layers: Sequence[int] = ()
+        any_layer = next(iter(stored.values()))
+        unseen = torch.arange(end, device=positions.device) > positions[:, None]  # (N, end)
+        bias = any_layer.new_zeros(unseen.shape).masked_fill_(unseen, -torch.inf)
+        self._bias = bias[:, None, None].expand(-1, any_layer.shape[3], -1, -1)  # (N, G, 1, end)
+
+    def attend(self, k: int, active: Tensor) -> Attend:
+        """q (A, H, D) and k, v (A, G, D) of the rows `active` (A,)."""
+        places, positions, bias = self._places[active], self._positions[active], self._bias[active]  # (A, G, 1, end)
+
+        def attend(layer: int, q: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            keys, values = self._stored[layer][k]  # (S, G, T, D) each
+            keys[places, :, positions], values[places, :, positions] = key, value
+            of_layer = bias
+            if layer in self._present:
+                self._present[layer][k, places, positions] = True
+                absent = ~self._present[layer][k, places, : self._end]  # (A, end)
+                of_layer = bias.masked_fill(absent[:, None, None], -torch.inf)
+            # a copy of the rows that still loop; texts of other lengths end earlier, which the bias says
+            seen = (both[:, :, : self._end].index_select(0, places) for both in (keys, values))
+            return row_attention(q, *seen, of_layer.flatten(0, 1))
+
+        return AttendAt(positions, attend)
+
+    def freeze(self, rows: Tensor, evaluations: int) -> None:
+        """As `KVCache.fill`: later tokens find the last evaluation at every loop step beyond the exit."""
+        places, positions = self._places[rows], self._positions[rows]
+        for layer in self.layers:
+            if layer in self._present:
+                self._present[layer][evaluations:, places, positions] = False
+                continue
+            stored = self._stored[layer]
+            last = stored[evaluations - 1][:, places, :, positions]  # (A, 2, G, D)
+            stored[evaluations:, :, places, :, positions] = last[:, None]  # (A, slots - evaluations, 2, G, D)
 
 
 class TokenAttention:
@@ -130,15 +193,23 @@ def attend_token(stored: Mapping[int, Tensor], position: Tensor, bias: Tensor) -
     return AttendAt(position, attend)
 
 
-def attend_at(views: Views, slot: int, positions: Tensor, end: int) -> Attend:
-    """Attention for the tokens at `positions` (N,), below `end`, to what `slot` holds: q (N, H, D), k, v (N, G, D)."""
+def attend_at(
+    views: Views, slot: int, positions: Tensor, end: int, present: Mapping[int, Tensor] = MappingProxyType({})
+) -> Attend:
+    """Attention for the tokens at `positions` (N,), below `end`, to what `slot` holds: q (N, H, D), k, v (N, G, D).
+
+    present: as in `KVCache`; the tokens' own keys and values become present.
+    """
     mask = torch.arange(end, device=positions.device) <= positions[:, None]  # (N, end)
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         keys, values = views[layer][slot]
         keys[0].index_copy_(1, positions, k.transpose(0, 1))
         values[0].index_copy_(1, positions, v.transpose(0, 1))
-        queries = q.transpose(0, 1)[None]
-        return attention(queries, keys[:, :, :end], values[:, :, :end], mask)[0].transpose(0, 1)
+        seen, queries = mask, q.transpose(0, 1)[None]
+        if layer in present:
+            present[layer][slot, positions] = True
+            seen = mask & present[layer][slot, :end]
+        return attention(queries, keys[:, :, :end], values[:, :, :end], seen)[0].transpose(0, 1)
 
     return AttendAt(positions, attend)

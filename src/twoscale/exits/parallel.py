@@ -1,10 +1,11 @@
 """Adaptive exits of a whole text in parallel: each token loops until its exit criterion fires.
 
-The semantics are causal. Token i loops in a group until its criterion fires or `max_loops` is reached; its
-state is then frozen. The keys and values that later tokens see at loop step k are the token's own of step k,
-or those of its last evaluation if it exited before; the step that triggered the exit counts as evaluated. The
-next group sees only the state the token left with. Nothing about a token depends on later tokens, so
-evaluating a text in parallel and decoding it token by token (`twoscale.exits.decoder`) are the same function.
+The semantics are causal. Token i loops in a group until its criterion fires or `max_loops` is reached; its state is
+then frozen. The keys and values that later tokens see at loop step k are the token's own of step k. If it exited
+before they are those of its last evaluation, or none if the model's `kv_policy` is "absent"; the step that triggered
+the exit counts as evaluated. The next group sees only the state the token left with. Nothing about a token depends on
+later tokens, so evaluating a text in parallel and decoding it token by token (`twoscale.exits.decoder`) are the same
+function.
 
 Two counts are kept per token and group: `loop_steps`, the number of steps that the returned state has taken
 (k of Algorithm 1), and `evaluations`, the number of calls of f. They differ by one where a criterion discards
@@ -22,7 +23,7 @@ from twoscale.exits.contract import Decisions
 from twoscale.exits.criteria import ExitCriterion
 from twoscale.exits.readout import make_readout, require_parallel
 from twoscale.model.attention import attention, causal_attention
-from twoscale.model.interface import Attend, AttendAt, CausalAttention, LoopedModel, Noise, run_stages
+from twoscale.model.interface import Attend, AttendAt, CausalAttention, KVPolicy, LoopedModel, Noise, run_stages
 
 
 @dataclass
@@ -56,11 +57,12 @@ class ParallelKV:
     """Keys and values of one group while a whole text loops: per layer the latest of every token.
 
     That is all the semantics need in parallel: at step k the row of a token that still loops has just been
-    replaced by its own of step k, and the row of a token that has exited holds its last evaluation.
+    replaced by its own of step k, and the row of a token that has exited holds its last evaluation. Under the policy
+    "absent" attention skips that row.
     """
 
-    def __init__(self, batch: int, length: int) -> None:
-        self.batch, self.length = batch, length
+    def __init__(self, batch: int, length: int, policy: KVPolicy = "last") -> None:
+        self.batch, self.length, self.policy = batch, length, policy
         self.keys: dict[int, Tensor] = {}  # layer -> (B * T, G, D)
         self.values: dict[int, Tensor] = {}
 
@@ -96,6 +98,9 @@ class ParallelKV:
         allowed_up_to = active.new_zeros(self.batch, most)
         allowed_up_to[sequence, slot] = position
         mask = torch.arange(self.length, device=active.device) <= allowed_up_to[:, None, :, None]  # (B, 1, A, T)
+        if self.policy == "absent":
+            present = torch.zeros_like(mask[:, :, :1]).flatten().index_fill(0, active, True)  # (B * T,)
+            mask = mask & present.view(self.batch, 1, 1, self.length)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             self.keys[layer].index_copy_(0, active, k)
@@ -132,11 +137,14 @@ class ParallelEngine:
         require_parallel(criterion, readout)
         self.model, self.criterion, self.max_loops, self.readout = model, criterion, max_loops, readout
 
-    def loop(self, group: int, entered: Tensor, noise: Noise, store: KVStore) -> GroupExit:
-        """Loop the tokens (B, T, C) that enter a group. Only tokens that still loop are computed."""
+    def loop(self, group: int, entered: Tensor, noise: Noise, store: KVStore, x0: Tensor | None = None) -> GroupExit:
+        """Loop the tokens (B, T, C) that enter a group. Only tokens that still loop are computed.
+
+        x0: their initial states (B * T, C); None: those of the model.
+        """
         model, criterion = self.model, self.criterion.of_group(group)
         rows = torch.arange(entered.shape[0] * entered.shape[1], device=entered.device)
-        x0 = model.init_state(group, entered, noise).flatten(0, 1)
+        x0 = model.init_state(group, entered, noise).flatten(0, 1) if x0 is None else x0
         injected = model.project_input(group, entered).flatten(0, 1)
         decisions = Decisions(criterion, x0, make_readout(model, criterion, self.readout, group))
         active = _Active(rows, injected, x0, decisions, torch.zeros_like(rows))
@@ -144,6 +152,7 @@ class ParallelEngine:
         result = GroupExit(torch.empty_like(x0), full, full.clone())
 
         def active_noise(group: int, k: int, like: Tensor) -> Tensor:
+            # `active.rows` is read at each call: the tokens that still loop at step k, as `like` has them
             return noise(group, k, entered).flatten(0, 1)[active.rows]
 
         for k in range(self.max_loops):
@@ -153,7 +162,7 @@ class ParallelEngine:
             self._exit(criterion, active, x_new, k, result, store)
             if not len(active.rows):
                 break
-        result.states[active.rows] = active.x
+        result.states[active.rows] = decisions.result(active.x)
         shape = entered.shape[:2]
         return GroupExit(*(values.unflatten(0, shape) for values in vars(result).values()))
 
@@ -169,7 +178,7 @@ class ParallelEngine:
             return
         keeps_previous = criterion.keeps == "previous"
         rows = active.rows[exits]
-        result.states[rows] = (before if keeps_previous else x_new)[exits]
+        result.states[rows] = (before if keeps_previous else active.decisions.result(x_new))[exits]
         result.evaluations.index_fill_(0, rows, k + 1)
         result.loop_steps.index_fill_(0, rows, k if keeps_previous else k + 1)
         store.freeze(rows, k + 1)
@@ -189,7 +198,7 @@ def evaluate(
         return model.unlooped_layer(number, hidden, attend)
 
     def group(index: int, hidden: Tensor) -> Tensor:
-        exits.append(engine.loop(index, hidden, noise, ParallelKV(*tokens.shape)))
+        exits.append(engine.loop(index, hidden, noise, ParallelKV(*tokens.shape, model.kv_policy)))
         return model.finish(index, exits[-1].states)
 
     hidden = run_stages(model, model.embed(tokens, attend.positions), layer, group)

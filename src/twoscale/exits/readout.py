@@ -13,7 +13,7 @@ from torch import Tensor
 
 from twoscale.errors import InputError
 from twoscale.exits.criteria import ExitCriterion
-from twoscale.model.interface import Attend, LoopedModel, Readout, Stage
+from twoscale.model.interface import Attend, Gated, LoopedModel, Readout, Stage
 
 READOUTS = ("head", "remaining_layers")
 
@@ -31,9 +31,9 @@ def require_parallel(criterion: ExitCriterion, readout: str) -> None:
         )
 
 
-def require_gate(model: LoopedModel) -> LoopedModel:
+def require_gate(model: LoopedModel) -> Gated:
     """The model, refused if it has no exit gate."""
-    if not model.config.exit_gate:
+    if getattr(model, "gate", None) is None:
         raise InputError(
             "exit criterion: found one that needs an exit gate, expected a model with model.exit_gate: true."
         )

@@ -99,7 +99,8 @@ class StepwiseLoops:
         criterion = criterion.of_group(group)
         decisions = Decisions(criterion, x, make_readout(self.model, criterion, self._readout, group, self._attend))
         for k, x_new in self._states(group, entered, x, self._max_loops):
-            yield k, x_new, decisions.update(x_new)
+            should_exit = decisions.update(x_new)
+            yield k, decisions.result(x_new), should_exit
 
     def fixed(self, group: int, entered: Tensor, x: Tensor, loops: int) -> Tensor:
         for _, state in self._states(group, entered, x, loops):  # noqa: B007
@@ -129,7 +130,7 @@ def make_loops(
     steps_per_graph: int = 4,
 ) -> TokenLoops:
     """What computes the layers of one token; the options are those of `DecoderOptions`."""
-    if replay:
+    if replay and not cache.present:
         return CapturedLoops(model, cache, max_loops, readout, compile, steps_per_graph)
     if compile and any_weight(model).is_cpu:
         # the inductor takes more than a second to import

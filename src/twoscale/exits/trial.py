@@ -19,6 +19,7 @@ from twoscale.exits.criteria import ExitCriterion, make_criterion
 from twoscale.exits.criterion_file import configured_criteria
 from twoscale.exits.decoder import Decoder, DecoderOptions
 from twoscale.exits.parallel import evaluate
+from twoscale.exits.readout import make_readout
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import LoopedModel
 
@@ -60,7 +61,7 @@ def check_inputs(model: LoopedModel, criterion: ExitCriterion) -> None:
     )
     states = states.to(next(model.parameters()))
     copies = states.clone()
-    decisions = Decisions(criterion, copies[0], model.readout)
+    decisions = Decisions(criterion, copies[0], make_readout(model, criterion, "head", 0))
     for x_new in copies[1:]:
         decisions.update(x_new)
     if not torch.equal(copies, states):

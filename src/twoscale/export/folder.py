@@ -1,7 +1,7 @@
 """The folder of a release, in the layout of the Hugging Face hub.
 
     config.json, model.safetensors, generation_config.json   the model of the last checkpoint
-    modeling_twoscale.py                                     its code, from the sources of this library
+    modeling_twoscale.py, model_transformer.py, …            its code: modules of this library
     tokenizer.json, tokenizer_config.json                    the run's tokenizer
     README.md, LICENSE                                       the model card, and the licence of the code
     iteration_000500/, …                                     every checkpoint, with code and tokenizer
@@ -19,12 +19,11 @@ from safetensors.torch import save_file
 from twoscale.config import ConfigSlice, complete, plain
 from twoscale.data.tokenizer import Tokenizer
 from twoscale.export.released import ORIGIN, check_released
-from twoscale.export.sources import one_file
+from twoscale.export.sources import code_files
 from twoscale.export.tokenizer_files import as_json, generation_config, tokenizer_config, tokenizer_json
 from twoscale.files import link, replacing
 from twoscale.model.checkpoints import Header, load_weights
 
-CODE = "modeling_twoscale.py"
 WEIGHTS, CONFIG, GENERATION = "model.safetensors", "config.json", "generation_config.json"
 MODULE = "model"  # attribute of the class in transformers that is the library's model
 
@@ -51,8 +50,7 @@ def write_release(
         InputError: for a model that cannot be released, and for checkpoints of another run or damaged ones.
     """
     check_released(config.run, config.model)
-    common = {
-        CODE: one_file(),
+    common = code_files() | {
         "tokenizer.json": tokenizer_json(tokenizer, tokenizer_file),
         "tokenizer_config.json": as_json(tokenizer_config(config.model.context_length)),
     }
@@ -83,8 +81,8 @@ def model_config(config: ConfigSlice, header: Header) -> dict[str, Any]:
         "model_type": "twoscale",
         "architectures": ["TwoscaleForCausalLM"],
         "auto_map": {
-            "AutoConfig": f"{Path(CODE).stem}.TwoscaleConfig",
-            "AutoModelForCausalLM": f"{Path(CODE).stem}.TwoscaleForCausalLM",
+            "AutoConfig": "modeling_twoscale.TwoscaleConfig",
+            "AutoModelForCausalLM": "modeling_twoscale.TwoscaleForCausalLM",
         },
         "dtype": "float32",
         "max_loops": config.max_loops,

@@ -9,7 +9,7 @@ import yaml
 
 from twoscale.analysis.citation import author_name, is_person
 from twoscale.analysis.claims import ALL, CLAIMS
-from twoscale.analysis.claims_page import interval, number, table
+from twoscale.analysis.claims_page import blocks, interval, number, table
 from twoscale.analysis.evidence import Estimate
 from twoscale.analysis.seeds import MEAN
 from twoscale.config import ConfigSlice, DataConfig, ModelConfig, complete, text_label
@@ -137,13 +137,13 @@ def card(
         loops=LOOPS.format(max_loops=config.max_loops) if model.groups else "",
         context_length=model.context_length,
         noise=NOISE.format(seed=config.seed) if model.draws_noise else "",
-        architecture="\n".join(_architecture(model)),
+        architecture=_architecture(model),
         training=_training(config, tokens, log, environments),
-        checkpoints="\n".join(_checkpoints(iterations, log)),
+        checkpoints=_checkpoints(iterations, log),
         iteration=iterations[-1],
         held_out_loops=f" at {config.train.held_out_loops} loop steps of each group" if model.groups else "",
         held_out_sequences=config.train.held_out_sequences,
-        claims="" if claims is None else "\n".join(_claims(claims, _of_this_model(seeds, claims, config.seed))),
+        claims="" if claims is None else _claims(claims, _of_this_model(seeds, claims, config.seed)),
         text_licence=TEXT_LICENCES.get(config.data.source, USERS_TEXT),
         citation="\n\n".join(_bibtex(citation)),
     )
@@ -161,7 +161,7 @@ def _front_matter(data: DataConfig) -> str:
     return f"---\n{yaml.safe_dump(values, sort_keys=False)}---\n"
 
 
-def _architecture(model: ModelConfig) -> list[str]:
+def _architecture(model: ModelConfig) -> str:
     """The keys of the section `model` of a trained model, with the paper's value where it differs."""
     ours, paper = (complete(section) for section in (model, ModelConfig()))
     rows = [
@@ -194,14 +194,14 @@ def _training(
     return "\n\n".join(sentences)
 
 
-def _checkpoints(iterations: Sequence[int], log: pd.DataFrame) -> list[str]:
+def _checkpoints(iterations: Sequence[int], log: pd.DataFrame) -> str:
     losses = log.set_index("iteration")["held_out_loss"]
     seen = log.set_index("iteration")["tokens_seen"]
     rows = [(f"`iteration_{i:06d}`", f"{seen.get(i, 0):,}", number(losses.get(i, float("nan")))) for i in iterations]
     return table(("sub-folder", "tokens seen", "held-out loss"), rows)
 
 
-def _claims(claims: pd.DataFrame, seeds: pd.DataFrame | None) -> list[str]:
+def _claims(claims: pd.DataFrame, seeds: pd.DataFrame | None) -> str:
     verdicts = _verdicts(claims)
     over_seeds = {} if seeds is None else _verdicts(seeds[seeds["seed"] == MEAN])
     header = ("claim", "in short", "verdict")
@@ -215,17 +215,12 @@ def _claims(claims: pd.DataFrame, seeds: pd.DataFrame | None) -> list[str]:
             of_seeds = [over_seeds.get(claim.number, "")] if over_seeds else []
             rows.append((str(claim.number), claim.title, f"**{verdict}**", *of_seeds))
     judged = claims[(claims["scope"] != ALL) & (claims["bounds"].fillna("") != "")]
-    return [
-        CLAIMS_HEADER,
-        *table(header, rows),
-        "",
+    columns = ("claim", "scope", "quantity", "value", "95 % interval", "bounds", "verdict")
+    return blocks(
+        *(CLAIMS_HEADER, table(header, rows)),
         f"<details><summary>The {len(judged)} findings with their intervals</summary>",
-        "",
-        *table(("claim", "scope", "quantity", "value", "95 % interval", "bounds", "verdict"), _findings(judged)),
-        "",
-        "</details>",
-        "",
-    ]
+        *(table(columns, _findings(judged)), "</details>"),
+    )
 
 
 def _of_this_model(seeds: pd.DataFrame | None, claims: pd.DataFrame, seed: int) -> pd.DataFrame | None:

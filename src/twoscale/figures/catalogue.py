@@ -11,18 +11,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from twoscale.config import Config, checkpoint_iterations, text_label
+from twoscale.config import Config, text_label
 from twoscale.discovery import study_parts
 
 CATEGORIES = {"all": "Figures of the paper"}  # by target; the others are supplementary
-
-
-def _nothing(config: Config) -> dict[str, Any]:
-    return {}
-
-
-def _trajectory_loops(config: Config) -> float:
-    return config.trajectories.loops
 
 
 @dataclass(frozen=True)
@@ -32,7 +24,6 @@ class Figure:
     Attributes:
         name: Name of the figure, its module and its caption.
         inputs: Name of a table -> file of a run with this table.
-        caption: Values that the caption quotes besides `report_values`, from the Config of the run.
         loops: Loop steps K named in the figure.
         values: Further arguments of `draw`.
         target: Target rule that the figure belongs to: "all", "supplementary" or the name of a study.
@@ -52,9 +43,8 @@ class Figure:
 
     name: str
     inputs: Mapping[str, str]
-    caption: Callable[[Config], dict[str, Any]] = _nothing
-    loops: Callable[[Config], float] = _trajectory_loops
-    values: Callable[[Config], dict[str, Any]] = _nothing
+    loops: Callable[[Config], float] = lambda config: config.trajectories.loops
+    values: Callable[[Config], dict[str, Any]] = lambda config: {}
     target: str = "supplementary"
     title: str = ""
     claims: tuple[int, ...] = ()
@@ -128,84 +118,21 @@ def report_values(run: str, config: Config) -> dict[str, Any]:
     return {"run": run, "text": text_label(config.data), "published": is_published(config)}
 
 
+def caption_values(figure: Figure, config: Config) -> dict[str, Any]:
+    """Further values that the caption of a figure may quote: the config, and text made of it."""
+    return {
+        "config": config,
+        "loops": figure.loops(config),
+        "after": "as published" if is_published(config) else f"after {config.train.iterations} iterations",
+        "groups": ", ".join(config.model.group_labels).replace("-", "–"),
+        "boundaries": ", ".join(config.model.boundary_labels).replace("->", " → ").replace("-", "–"),
+        # empty for one seed
+        "seeds": ", ".join(map(str, dict.fromkeys((config.seed, *config.seeds)))) if one_seed(config) is None else "",
+    }
+
+
 def is_published(config: Config) -> bool:
     return config.model.source == "published"
-
-
-def after_training(config: Config) -> str:
-    """Which checkpoint the last one is."""
-    return "as published" if is_published(config) else f"after {checkpoint_iterations(config.train)[-1]} iterations"
-
-
-def group_names(config: Config) -> str:
-    return ", ".join(config.model.group_labels).replace("-", "–")
-
-
-def boundary_names(config: Config) -> str:
-    return ", ".join(config.model.boundary_labels).replace("->", " → ").replace("-", "–")
-
-
-def trajectory_values(config: Config) -> dict[str, Any]:
-    """What is said of means over tokens at every loop step."""
-    return {
-        "groups": group_names(config),
-        "loops": config.trajectories.loops,
-        "tokens": config.trajectory_sequences * config.model.context_length,
-        "dtype": config.trajectories.dtype,
-    }
-
-
-def _fig1(config: Config) -> dict[str, Any]:
-    return {
-        "after": after_training(config),
-        "sequence": config.trajectories.states_sequence,
-        "shown_tokens": config.figures.fig1_tokens,
-        "groups": group_names(config),
-        "loops": config.trajectories.loops,
-    }
-
-
-def all_seeds(config: Config) -> str:
-    """The seeds of a run that has several; else empty."""
-    return seed_list(config) if one_seed(config) is None else ""
-
-
-def seed_list(config: Config) -> str:
-    return ", ".join(map(str, dict.fromkeys((config.seed, *config.seeds))))
-
-
-def _seed_band(config: Config) -> dict[str, Any]:
-    """The seeds whose range a figure shows."""
-    return {"band": all_seeds(config) if config.figures.seed_band else ""}
-
-
-def _curves(config: Config) -> dict[str, Any]:
-    return trajectory_values(config) | _seed_band(config)
-
-
-def _fig2(config: Config) -> dict[str, Any]:
-    return _seed_band(config) | {
-        "boundaries": boundary_names(config),
-        "core": group_names(config) if len(config.model.groups) == 1 else None,
-        "loops": config.trajectories.loops,
-        "tokens": config.trajectory_sequences * config.model.context_length,
-        "reference_state": config.figures.dlr_reference_state,
-    }
-
-
-def exit_values(config: Config) -> dict[str, Any]:
-    """What is said of the benchmark of exit criteria."""
-    return {
-        "max_loops": config.exits.max_loops,
-        "dtype": config.exits.dtype,
-        "device": config.compute.device,
-        "readout": config.exits.readout.replace("_", " "),
-        "kv_slots": config.exits.kv_slots,
-        "latency_tokens": config.exits.latency_tokens,
-        "latency_repeats": config.exits.latency_repeats,
-        "quality_tokens": config.quality_sequences * config.model.context_length,
-        "draws": config.exits.control_draws,
-    }
 
 
 # --- the figures ----------------------------------------------------------------------------------------------------
@@ -223,7 +150,6 @@ PAPER = (
     Figure(
         "fig1",
         table("state_paths"),
-        _fig1,
         values=lambda config: {"tokens": config.figures.fig1_tokens},
         target="all",
         title="Fig. 1, trajectories",
@@ -232,7 +158,6 @@ PAPER = (
     Figure(
         "fig2",
         table("drift"),
-        _fig2,
         values=reference_state,
         target="all",
         title="Fig. 2, drift",
@@ -242,7 +167,6 @@ PAPER = (
     Figure(
         "fig3",
         table("loop_metrics"),
-        _curves,
         target="all",
         title="Fig. 3, step norms and angles",
         claims=(1, 2, 3, 12),
@@ -251,7 +175,6 @@ PAPER = (
     Figure(
         "fig4",
         table("exit_latency", "exit_quality", "exit_loops", "exit_controls"),
-        exit_values,
         loops=exit_max_loops,
         target="all",
         title="Fig. 4, exit criteria",
@@ -260,7 +183,6 @@ PAPER = (
     Figure(
         "fig5",
         table("loop_metrics"),
-        _curves,
         target="all",
         title="Fig. 5, angles over all loop steps",
         claims=(3, 4, 5),

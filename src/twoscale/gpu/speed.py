@@ -9,7 +9,8 @@ from twoscale.config import ConfigSlice, runtime, training_identity
 from twoscale.data.shards import TokenShard
 from twoscale.gpu.throughput import UNTRAINED, WARM_UP
 from twoscale.model import registry
-from twoscale.training.trainer import Trainer, TrainingData, restore
+from twoscale.training.state import restore
+from twoscale.training.trainer import Trainer, TrainingData
 from twoscale.workflow.runs import Runs
 
 LEAST = 3  # iterations

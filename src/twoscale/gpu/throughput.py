@@ -14,7 +14,9 @@ from twoscale.gpu.report import TOO_LARGE, Row, peak_tflops
 from twoscale.model import registry
 from twoscale.model.checkpoints import Header
 from twoscale.training.plan import mean_flops_per_token
-from twoscale.training.trainer import Trainer, TrainingData, TrainingState, draw_loops, restore
+from twoscale.training.recipe import draw_loops
+from twoscale.training.state import TrainingState, restore
+from twoscale.training.trainer import Trainer, TrainingData
 
 WARM_UP = 2  # iterations that are not counted; the first one compiles
 UNTRAINED = Header("weights", 0, 0, {}, {})

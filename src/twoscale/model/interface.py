@@ -9,7 +9,7 @@ D head dimension, V vocabulary. Layers are numbered from 1 as in the paper, grou
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,10 @@ Noise = Callable[[int, int, Tensor], Tensor]
 
 # A state (..., C) -> logits (..., V).
 Readout = Callable[[Tensor], Tensor]
+
+# What later tokens see at a loop step of a token that exited before it: the keys and values of its last evaluation, or
+# nothing.
+KVPolicy = Literal["last", "absent"]
 
 
 class Attend(Protocol):
@@ -108,6 +112,9 @@ class LoopedModel(Protocol):
     `project_input` once and then, for each loop step, `add_noise` and `recur`; `finish` turns its last
     state into what the next stage sees. `recur` is the only recurrence, so an engine with other rules
     for when a token stops calls the same methods with an `attend` of its own.
+
+    `kv_policy` belongs to the model and not to the config of its exits, because it is part of the function that the
+    weights were trained for. A token always attends to itself.
     """
 
     config: ModelConfig
@@ -115,7 +122,7 @@ class LoopedModel(Protocol):
     # The modules that `train.compile` compiles and `train.shard` divides one by one: looped groups, which have a
     # method `project_input`, and unlooped layers.
     blocks: Sequence[nn.Module]
-    gate: nn.Module | None  # of a model whose config has exit_gate; `train.exit_gate` trains it
+    kv_policy: KVPolicy
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """All weights, as `torch.nn.Module.parameters`; they have one dtype and one device."""
@@ -147,12 +154,6 @@ class LoopedModel(Protocol):
     def readout(self, hidden: Tensor) -> Tensor:
         """Hidden states (..., C) -> logits (..., V) of the next token."""
 
-    def exit_gate(self, state: Tensor) -> Tensor:
-        """States (..., C) -> probability of exit (...), for a model whose config has exit_gate."""
-
-    def exit_gate_logit(self, state: Tensor) -> Tensor:
-        """The number of which `exit_gate` is the sigmoid: states (..., C) -> (...)."""
-
     def hidden_states(
         self,
         tokens: Tensor,
@@ -167,20 +168,6 @@ class LoopedModel(Protocol):
         steps. recompute: keep one state per loop step for the backward pass and compute the rest again.
         """
 
-    def exit_states(
-        self,
-        tokens: Tensor,
-        loops: int,
-        noise: Noise,
-        backprop_depth: int | None = None,
-        recompute: bool = False,
-    ) -> tuple[Tensor, Tensor]:
-        """Every exit from the only group, for training of the exit gate: `tokens` (B, T) -> (loops, B, T, C) twice.
-
-        First the states x^1 … x^loops, then for each what `readout` and `loss` take if all tokens leave the group
-        with it. backprop_depth, recompute: as for `hidden_states`.
-        """
-
     def loss(self, hidden: Tensor, targets: Tensor, shares: Tensor | None = None) -> Tensor:
         """Mean cross-entropy in nats of `readout(hidden)` (..., C) against the token ids `targets` (...).
 
@@ -192,6 +179,35 @@ class LoopedModel(Protocol):
 
         `loops` are the loop steps of each group. The states of one stage are alive at a time, unless the
         caller keeps them.
+        """
+
+
+class Gated(LoopedModel, Protocol):
+    """A looped model with an exit gate, which criteria with `needs_gate` read.
+
+    Only `train.exit_gate` calls the last two methods.
+    """
+
+    gate: nn.Module | None  # None: this model has none
+
+    def exit_gate(self, state: Tensor) -> Tensor:
+        """States (..., C) -> probability of exit (...)."""
+
+    def exit_gate_logit(self, state: Tensor) -> Tensor:
+        """The number of which `exit_gate` is the sigmoid: states (..., C) -> (...)."""
+
+    def exit_states(
+        self,
+        tokens: Tensor,
+        loops: int,
+        noise: Noise,
+        backprop_depth: int | None = None,
+        recompute: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        """Every exit from the only group: `tokens` (B, T) -> (loops, B, T, C) twice.
+
+        First the states x^1 … x^loops, then for each what `readout` and `loss` take if all tokens leave the group
+        with it. backprop_depth, recompute: as for `hidden_states`.
         """
 
 

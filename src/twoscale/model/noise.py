@@ -72,6 +72,15 @@ class EvaluationNoise:
         """Rows 0 … T - 1 for hidden states (B, T, C)."""
         return self.rows(group, k, like.shape[-1], like)[:, : like.shape[1]]
 
+    def at(self, positions: Sequence[int]) -> Noise:
+        """The noise of one position of each sequence, for hidden states (B, 1, C)."""
+
+        def noise(group: int, k: int, like: Tensor) -> Tensor:
+            arrays = (self._array(sequence, group, k, like.shape[-1], like) for sequence in self.sequences)
+            return torch.stack([array[p] for array, p in zip(arrays, positions, strict=True)])[:, None]
+
+        return noise
+
     def rows(self, group: int, k: int, channels: int, like: Tensor) -> Tensor:
         """The whole arrays (B, context_length, C) in the dtype and on the device of `like`."""
         return torch.stack([self._array(sequence, group, k, channels, like) for sequence in self.sequences])

@@ -8,10 +8,15 @@ import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from twoscale.config import ModelConfig, model_config_class
+from torch import Tensor
+
+from twoscale.config import ModelConfig, TrainConfig, model_config_class
 from twoscale.model.flops import Flops, flops_per_token
-from twoscale.model.interface import LoopedModel
+from twoscale.model.interface import LoopedModel, Noise
 from twoscale.model.transformer import LoopedTransformer, initialise
+
+# (model, tokens (B, T), targets (B, T), loops of each group, noise, section `train`) -> what training minimises, ()
+Loss = Callable[[LoopedModel, Tensor, Tensor, Sequence[int], Noise, TrainConfig], Tensor]
 
 
 @dataclass(frozen=True)
@@ -23,12 +28,14 @@ class Architecture:
         build: A model with weights that are still to be loaded.
         initialise: An untrained model as a function of config and seed.
         flops: FLOPs per token of a training pass (config, loops of each group, backprop_depth).
+        loss: Training loss. None: the mean cross-entropy, or with train.exit_gate that of the exit distribution.
     """
 
     config: type[ModelConfig]
     build: Callable[[ModelConfig], LoopedModel]
     initialise: Callable[[ModelConfig, int], LoopedModel]
     flops: Callable[[ModelConfig, Sequence[float], int | None], Flops]
+    loss: Loss | None = None
 
 
 TRANSFORMER = Architecture(ModelConfig, LoopedTransformer, initialise, flops_per_token)

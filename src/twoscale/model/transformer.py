@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from twoscale.config import ModelConfig
-from twoscale.model.interface import Attend, CausalAttention, Noise, Stage, StageTrace, run_stages
+from twoscale.model.interface import Attend, CausalAttention, KVPolicy, Noise, Stage, StageTrace, run_stages
 from twoscale.model.layers import GROUPS, TransformerBlock
 from twoscale.model.linear import Linear, linear
 from twoscale.model.loss import linear_cross_entropy
@@ -42,6 +42,8 @@ class _Pass:
 
 class LoopedTransformer(nn.Module):
     """The model of the paper; its weights come from `initialise` or from a checkpoint."""
+
+    kv_policy: KVPolicy = "last"
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -216,7 +218,7 @@ class LoopedTransformer(nn.Module):
         backprop_depth: int | None = None,
         recompute: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """x^1 … x^loops of the only group and `hidden_states` for an exit with each, see `LoopedModel.exit_states`."""
+        """x^1 … x^loops of the only group and `hidden_states` for an exit with each, see `Gated.exit_states`."""
         attend = CausalAttention.of(tokens)
         of = _Pass(noise, attend, backprop_depth, recompute)
 

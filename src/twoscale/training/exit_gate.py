@@ -1,7 +1,8 @@
-"""Training of the exit gate with the model, as Ouro's first stage (Zhu et al., arXiv 2510.25741).
+"""The default training loss, and training of the exit gate with the model.
 
-After loop step k the gate reads lambda^k from the state of a token, and p^k = lambda^k prod_{j<k} (1 - lambda^j) is the
-probability that the token leaves there; the rest is that of the last loop step. The loss of a token is
+That is Ouro's first stage (Zhu et al., arXiv 2510.25741). After loop step k the gate reads lambda^k from the state of
+a token, and p^k = lambda^k prod_{j<k} (1 - lambda^j) is the probability that the token leaves there; the rest is that
+of the last loop step. The loss of a token is
 
     sum_k p^k CE^k - beta H(p)
 
@@ -11,15 +12,26 @@ layers behind its group and a fixed number of loop steps; here p is over the loo
 gradient reaches the gate and, through both p and CE, the whole model.
 """
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from twoscale.config import TrainConfig
-from twoscale.model.interface import LoopedModel, Noise
+from twoscale.model.interface import Gated, LoopedModel, Noise
 from twoscale.model.loss import exit_log_probabilities
 
 
+def default_loss(
+    model: LoopedModel, tokens: Tensor, targets: Tensor, loops: Sequence[int], noise: Noise, train: TrainConfig
+) -> Tensor:
+    """The `Loss` of an architecture without its own (`twoscale.model.registry`)."""
+    if train.exit_gate is not None:
+        return exit_gate_loss(model, tokens, targets, loops[0], noise, train)
+    return model.loss(model.hidden_states(tokens, loops, noise, train.backprop_depth, train.recompute), targets)
+
+
 def exit_gate_loss(
-    model: LoopedModel, tokens: Tensor, targets: Tensor, loops: int, noise: Noise, train: TrainConfig
+    model: Gated, tokens: Tensor, targets: Tensor, loops: int, noise: Noise, train: TrainConfig
 ) -> Tensor:
     """Mean loss in nats of `tokens` (B, T) against the ids `targets` (B, T) after up to `loops` loop steps.
 

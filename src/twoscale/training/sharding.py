@@ -8,6 +8,7 @@ averages are those of `World.average` but for the order of sums.
 
 import warnings
 from collections.abc import Mapping
+from functools import partial
 
 import torch.distributed as dist
 from torch import Tensor
@@ -39,7 +40,7 @@ def shard_model(model: LoopedModel, device: str) -> None:
             register_fsdp_forward_method(block, GROUP_METHOD)
     # embedding, head and final norm stay gathered as well, because `loss` needs them after `hidden_states`
     fully_shard(model, mesh=mesh, reshard_after_forward=False)
-    for name in MODEL_METHODS:
+    for name in filter(partial(hasattr, model), MODEL_METHODS):
         register_fsdp_forward_method(model, name)
 
 

@@ -11,7 +11,7 @@ from twoscale import tables
 from twoscale.canonical import canonical_json
 from twoscale.errors import InputError
 from twoscale.escaping import rst
-from twoscale.figures.catalogue import Figure, report_values, snapshot_figures
+from twoscale.figures.catalogue import Figure, caption_values, report_values, snapshot_figures
 from twoscale.workflow.params import untracked
 from twoscale.workflow.paths import trains
 
@@ -174,7 +174,7 @@ class Report:
         """Param function: values for the caption of a figure or of a page of the report. Untracked."""
         values = report_values(self.runs.selected, self.runs.config)
         if figure is not None:
-            values |= figure.caption(self.runs[self._shown_runs(figure)[0]])
+            values |= caption_values(figure, self.runs[self._shown_runs(figure)[0]])
 
         @untracked
         def param(wildcards: Any) -> Caption:

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tests import small
+from tests.figures import render_caption
 from twoscale import config
 from twoscale.config.loading import paper as paper_values
 from twoscale.figures.catalogue import figures
@@ -55,6 +56,6 @@ def test_the_figure_of_quality_against_latency_reads_the_tables_of_the_dense_gri
 
 def test_the_caption_has_the_sizes_of_the_benchmark():
     run = config.checked(config.preset("demo"))
-    values = next(figure for figure in figures() if figure.name == "pareto").caption(run)
-    assert values["quality_tokens"] == run.pareto.quality_tokens
-    assert values["latency_repeats"] == run.pareto.latency_repeats
+    caption = render_caption("pareto")
+    assert f"{run.pareto.quality_tokens} held-out tokens" in caption
+    assert f"medians of {run.pareto.latency_repeats} repeats" in caption

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.colors import to_rgb
 
-from tests.figures import LOOPS, RUN, caption_values, exit_tables, legend_texts, one_sentence, render_caption
+from tests.figures import LOOPS, RUN, exit_tables, legend_texts, one_sentence, render_caption
 from tests.studies.arena.samples import draw_pareto, uniform_table
 from twoscale.errors import InputError
 from twoscale.figures import style
@@ -76,6 +76,5 @@ def test_tables_without_rows_are_refused_in_one_sentence():
 
 
 def test_the_caption_says_nothing_of_slots_where_none_are_shared():
-    values = caption_values("pareto")
-    assert "share" in render_caption("pareto", values)
-    assert "share" not in render_caption("pareto", values | {"kv_slots": None})
+    assert "loop steps share 3 slots" in render_caption("pareto", {"exits": {"kv_slots": 3}})
+    assert "share" not in render_caption("pareto")

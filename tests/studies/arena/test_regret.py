@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 import torch
 
+from tests import act
 from tests.held_out import CHECKPOINT, CHOSEN, assert_numbered
 from tests.held_out import exits as exits_of_chosen
 from tests.small import held_out
@@ -69,6 +70,15 @@ def test_the_first_token_leaves_the_first_group_as_in_the_causal_engine(name):
     _, counts = evaluate(model, TEXT.inputs, criterion, 6, noise)
     assert loop_steps[:, 0].tolist() == counts.loop_steps[0, :, 0].tolist()
     assert evaluations[:, 0].tolist() == counts.evaluations[0, :, 0].tolist()
+
+
+def test_a_weighted_mean_is_no_state_of_a_trajectory_and_has_no_regret():
+    criteria = {
+        "fixed": {"thresholds": [2]},
+        "act": {"thresholds": [0.5], "file": act.__file__, "class": "ACT"},
+    }
+    tables_of = measure_regret(checkpoint(small_model()), TEXT, exits(criteria, max_loops=LOOPS), OracleConfig())
+    assert {row["criterion"] for row in tables_of["exit_regret"]} == {"fixed"}
 
 
 def test_a_criterion_decides_on_the_states_of_all_loop_steps():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.figures import CATALOGUE, legend_texts, one_sentence
+from tests.figures import legend_texts, one_sentence, render_caption
 from tests.studies.scaling.samples import draw, scaling_table
 from twoscale.config import checked, preset
 from twoscale.errors import InputError
@@ -36,6 +36,6 @@ def test_a_table_without_rows_is_refused_in_one_sentence():
 
 def test_the_caption_has_the_values_of_the_config():
     config = checked(preset("demo"))
-    values = CATALOGUE["scaling"].caption(config)
-    assert values["dtype"] == config.scaling.dtype
-    assert values["tokens"] == config.sequences("scaling") * config.model.context_length
+    caption = render_caption("scaling")
+    assert f"Computed in {config.scaling.dtype}." in caption
+    assert f"{config.sequences('scaling') * config.model.context_length} tokens" in caption

@@ -16,7 +16,7 @@ def test_a_figure_that_compares_the_runs_of_a_study_reads_one_table_and_quotes_t
     mine = project(starts={"overrides": {"train": {"iterations": 10}}})
     assert mine.figure_inputs(STARTS) == {"starts": ["results/tiny/tables/starts.parquet"]}
     assert json.loads(mine.figure_slice(STARTS)({}))["runs"] == ["tiny"]
-    assert mine.caption(STARTS)(of(), output=None)["iterations"] == 10
+    assert mine.caption(STARTS)(of(), output=None)["config"].train.iterations == 10
 
 
 def test_the_runs_of_the_starts_are_labelled_in_the_order_of_their_tables():

@@ -9,13 +9,9 @@ from twoscale.studies.throughput import figure
 
 def throughput_table(sequences=(1, 4, 16)):
     rows = [
-        {"criterion": criterion, "threshold": threshold, "batching": batching, "sequences": number, "repeat": repeat}
+        {"criterion": criterion, "threshold": threshold, "sequences": number, "repeat": repeat}
         | {"tokens_per_second": 10.0 * number + repeat, "latency_ms": 50.0 + number, "latency_high_ms": 90.0 + number}
-        for criterion, threshold, batching in (
-            ("fixed", 30.0, "refilled"),
-            ("acceleration", 1e-2, "refilled"),
-            ("acceleration", 1e-2, "slowest"),
-        )
+        for criterion, threshold in (("fixed", 30.0), ("acceleration", 1e-2))
         for number in sequences
         for repeat in range(3)
     ]

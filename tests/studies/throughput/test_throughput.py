@@ -20,8 +20,8 @@ def config(**changes):
     exits = {"max_loops": 7, "criteria": {"fixed": {"thresholds": [7]}, "acceleration": {"thresholds": [3.0]}}}
     section = {"sequences": SEQUENCES, "prompt_tokens": 3, "tokens": 4, "repeats": 2, "cpu_threads": 1} | changes
     whole = Config(exits=exits, throughput=section)
-    model = small_model().config
-    return job_config("throughput_tokens", model=model, exits=whole.exits, throughput=whole.throughput)
+    sections = {"model": small_model().config, "exits": whole.exits, "throughput": whole.throughput}
+    return job_config(**sections, lengths=whole.throughput.lengths(whole))
 
 
 @pytest.fixture(scope="module")
@@ -32,13 +32,8 @@ def measured():
 
 def test_every_criterion_is_timed_with_every_number_of_sequences_in_every_repeat(measured, tmp_path):
     table, loops = measured
-    points = table.groupby(["criterion", "batching"])["sequences"].agg(sorted).to_dict()
-    both = sorted(2 * SEQUENCES)
-    assert points == {
-        ("fixed", "refilled"): both,
-        ("acceleration", "refilled"): both,
-        ("acceleration", "slowest"): [3, 3],  # one sequence waits for nothing
-    }
+    points = table.groupby("criterion")["sequences"].agg(sorted).to_dict()
+    assert points == dict.fromkeys(("fixed", "acceleration"), sorted(2 * SEQUENCES))
     for name, frame in (("throughput", table), ("throughput_loops", loops)):
         tables.write(name, frame.assign(run="trial")[list(tables.columns(name))], tmp_path / f"{name}.parquet")
     assert (table["tokens_per_second"] > 0).all()
@@ -49,15 +44,15 @@ def test_only_tokens_behind_the_prompts_are_counted(measured):
     """With one sequence that is all of them but the first, which follows from the prompt."""
     table, _ = measured
     assert set(table.loc[table["sequences"] == 1, "tokens"]) == {3}
-    assert table.loc[table["batching"] == "slowest", "tokens"].between(3 * 2 + 1, 3 * 3).all()
+    assert table.loc[table["sequences"] == 3, "tokens"].between(3 * 2 + 1, 3 * 3).all()
 
 
 def test_loops_of_the_baselines(measured):
     _, loops = measured
     fixed = loops[loops["criterion"] == "fixed"]
     assert set(fixed["evaluations"]) == {7.0}
-    slowest = loops[loops["batching"] == "slowest"]["evaluations"]
-    assert slowest.max() < 7  # evaluations are those of the exits, not of the waiting
+    exits = loops[loops["criterion"] == "acceleration"]["evaluations"]
+    assert exits.max() < 7  # evaluations are those of the exits, not of the waiting
     assert set(loops["group"]) == set(small_model().config.group_labels)
 
 
@@ -66,23 +61,17 @@ def test_loops_of_the_baselines(measured):
 
 def test_the_summary_has_medians_and_the_range_of_the_repeats():
     summary = summarise_throughput(throughput_table().sample(frac=1, random_state=0))
-    point = summary[(summary["batching"] == "slowest") & (summary["sequences"] == 4)].iloc[0]
+    point = summary[(summary["criterion"] == "acceleration") & (summary["sequences"] == 4)].iloc[0]
     assert (point["tokens_per_second"], point["low"], point["high"]) == (41.0, 40.0, 42.0)
-    assert list(summary["sequences"]) == [1] * 3 + [4] * 3 + [16] * 3
+    assert list(summary["sequences"]) == [1] * 2 + [4] * 2 + [16] * 2
 
 
-def test_the_figure_has_a_line_per_criterion_and_a_dashed_one_where_tokens_wait():
+def test_the_figure_has_a_line_per_criterion():
     figure = draw()
     speed, latency = figure.axes
-    assert [list(container.lines[0].get_ydata()) for container in speed.containers] == 3 * [[11.0, 41.0, 161.0]]
-    assert [list(line.get_ydata()) for line in latency.get_lines()] == 3 * [[51.0, 54.0, 66.0]]
-    dashed = [line.get_linestyle() for line in latency.get_lines()]
-    assert dashed == ["-", "-", "--"]
-    assert legend_texts(figure) == [
-        "30 loops for all",
-        r"acceleration, $\tau$ = 0.01",
-        "dashed: waiting for the slowest",
-    ]
+    assert [list(container.lines[0].get_ydata()) for container in speed.containers] == 2 * [[11.0, 41.0, 161.0]]
+    assert [list(line.get_ydata()) for line in latency.get_lines()] == 2 * [[51.0, 54.0, 66.0]]
+    assert legend_texts(figure) == ["30 loops for all", r"acceleration, $\tau$ = 0.01"]
 
 
 def test_a_table_without_rows_is_one_sentence():

@@ -6,7 +6,6 @@ import pytest
 
 from tests.figures import (
     assert_the_same_bytes,
-    caption_values,
     draw_elsewhere,
     legend_texts,
     one_sentence,
@@ -17,8 +16,6 @@ from twoscale.errors import InputError
 from twoscale.figures import style
 from twoscale.studies.training import figure as figure_module
 from twoscale.studies.training.compare import sentence
-
-OF_GROUPS = {"groups", "held_out_loops", "mean_loops"}  # values of the caption for looped models
 
 
 def test_the_same_tables_give_the_same_bytes_in_another_process_with_fonts_embedded(tmp_path_factory):
@@ -102,9 +99,7 @@ def test_without_an_iteration_is_refused_in_one_sentence():
 
 
 def test_caption_of_a_plain_model_says_nothing_of_loops():
-    values = caption_values("training")
-    plain = {key: value for key, value in values.items() if key not in OF_GROUPS} | {"groups": ""}
-    assert "loop" not in render_caption("training", plain)
+    assert "loop" not in render_caption("training", {"model": {"groups": []}})
 
 
 def test_the_report_has_the_last_held_out_loss():

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from twoscale.config.exits import DENSE_GRIDS, Criteria, CriterionConfig, ExitsConfig, check_latency_tokens, grids
-from twoscale.config.types import Count, Number, Section, key
+from twoscale.config.types import Count, Number, OnHeldOut, Section, key
 
 if TYPE_CHECKING:
     from twoscale.config.sections import CoreConfig
@@ -23,15 +23,10 @@ class ParetoConfig(Section):
         "Exit criteria and their dense grids of thresholds. Criteria of `exits` that are absent here keep their "
         "thresholds. [G] uses entropy_diff 1e-3, argmax_stability 5, cosine 1e-3 and minp_kl 1e-5. null removes a "
         "criterion of the defaults or the preset.",
-        source="ours",
     )
-    quality_tokens: Count = key(
-        8192, "Held-out tokens for cross-entropy and perplexity, in whole sequences.", source="ours"
-    )
-    latency_tokens: Count = key(
-        32, "Timed tokens per repeat, spread over the context; at most model.context_length.", source="ours"
-    )
-    latency_repeats: Count = key(3, "Timed repeats.", source="ours")
+    quality_tokens: Count = key(8192, "Held-out tokens for cross-entropy and perplexity, in whole sequences.")
+    latency_tokens: Count = key(32, "Timed tokens per repeat, spread over the context; at most model.context_length.")
+    latency_repeats: Count = key(3, "Timed repeats.")
 
     def check(self, config: "CoreConfig") -> None:
         check_latency_tokens("pareto", self.latency_tokens, config)
@@ -45,7 +40,7 @@ class ParetoConfig(Section):
         return config.exits.model_copy(update={**vars(self), "criteria": criteria})
 
 
-class OracleConfig(Section):
+class OracleConfig(OnHeldOut):
     """Oracles that know every loop step of a token, beside which the criteria of `pareto` have their regret.
 
     Everything is on frozen trajectories: one token leaves early, the others run exits.max_loops.
@@ -55,18 +50,13 @@ class OracleConfig(Section):
         0.01,
         "A token is settled from the first loop step from which its cross-entropy stays at most this many nats above "
         "that after exits.max_loops.",
-        source="ours",
     )
     tokens: Count = key(
         4096,
         "Held-out tokens, in whole sequences. Each group costs about exits.max_loops passes of the text, and the "
         "decisions of every criterion at every threshold.",
-        source="ours",
     )
-    batch_size: Count = key(2, "Sequences at a time.", source="ours")
-
-    def needed_sequences(self, config: "CoreConfig") -> dict[str, int]:
-        return {"tokens": config.sequences("oracle")}
+    batch_size: Count = key(2, "Sequences at a time.")
 
 
 SECTIONS = {"pareto": ParetoConfig, "oracle": OracleConfig}

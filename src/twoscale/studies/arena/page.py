@@ -69,13 +69,15 @@ def page(arena: pd.DataFrame, settling: pd.DataFrame, values: Mapping[str, Any])
     text = {name: markdown(str(value)) for name, value in values.items()}
     documents = controls["documents"].max() if len(controls) else 0
     regret = arena[(arena["reference"] == ORACLE) & (arena["group"] == ALL_GROUPS)]
-    lines = [HEADER.format(**text, documents=documents), *_in_short(controls)]
-    lines += ["", "## Gain over controls", "", *_gains(controls)]
-    lines += ["", "## Regret", "", REGRET.format(**text), *_regrets(regret)]
-    return "\n".join([*lines, "", "## Settled tokens", "", SETTLED.format(**text), *_settling(settling)]) + "\n"
+    return claims_page.blocks(
+        *(HEADER.format(**text, documents=documents), _in_short(controls)),
+        *("## Gain over controls", _gains(controls)),
+        *("## Regret", REGRET.format(**text), _regrets(regret)),
+        *("## Settled tokens", SETTLED.format(**text), _settling(settling)),
+    )
 
 
-def _in_short(controls: pd.DataFrame) -> list[str]:
+def _in_short(controls: pd.DataFrame) -> str:
     rows = [
         (criterion, *(in_words(of_criterion[of_criterion["reference"] == control]) for control in CONTROLS))
         for criterion, of_criterion in controls.groupby("criterion", sort=False)
@@ -144,34 +146,32 @@ def _cells(row: Any, *names: str) -> list[str]:
     return [cell for one in found for cell in (claims_page.number(one.value), claims_page.interval(one))]
 
 
-def _gains(controls: pd.DataFrame) -> list[str]:
+def _gains(controls: pd.DataFrame) -> str:
     header = ("criterion", "τ", "beside", "evaluations", "gain, nats", "interval", "saved evaluations", "interval")
-    lines = [
+    rows = (
         (*_point(row), NAMES[row.reference], f"{row.evaluations:.2f}", *_cells(row, "gain", "saved"))
         for row in controls.itertuples()
-    ]
-    return claims_page.table(header, lines)
+    )
+    return claims_page.table(header, rows)
 
 
-def _regrets(regret: pd.DataFrame) -> list[str]:
-    signs = {"gain": -regret["gain"], "gain_low": -regret["gain_high"], "gain_high": -regret["gain_low"]}
-    signs |= {"saved": -regret["saved"], "saved_low": -regret["saved_high"], "saved_high": -regret["saved_low"]}
+def _regrets(regret: pd.DataFrame) -> str:
     header = ("criterion", "τ", "evaluations", "regret, nats", "interval", "regret, evaluations", "interval")
-    lines = [
+    ends = {"": "", "_low": "_high", "_high": "_low"}
+    turned = {f"{name}{new}": -regret[f"{name}{old}"] for name in ("gain", "saved") for new, old in ends.items()}
+    rows = (
         (*_point(row), f"{row.evaluations:.2f}", *_cells(row, "gain", "saved"))
-        for row in regret.assign(**signs).itertuples()
-    ]
-    return claims_page.table(header, lines)
+        for row in regret.assign(**turned).itertuples()
+    )
+    return claims_page.table(header, rows)
 
 
-def _settling(settling: pd.DataFrame) -> list[str]:
+def _settling(settling: pd.DataFrame) -> str:
     header = ("criterion", "τ", "settled in", "evaluations", "least", "unsettled", "interval")
     header += ("extra", "interval", "lost, nats", "interval")
-    lines = [
-        (
-            *(*_point(row), row.oracle, f"{row.evaluations:.2f}", f"{row.least:.2f}"),
-            *_cells(row, "unsettled", "extra", "lost"),
-        )
+    cells = ("unsettled", "extra", "lost")
+    rows = (
+        (*_point(row), row.oracle, f"{row.evaluations:.2f}", f"{row.least:.2f}", *_cells(row, *cells))
         for row in settling.itertuples()
-    ]
-    return claims_page.table(header, lines)
+    )
+    return claims_page.table(header, rows)

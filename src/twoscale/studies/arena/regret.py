@@ -49,7 +49,8 @@ def measure_regret(
 ) -> dict[str, list[Row]]:
     """Rows of the tables "exit_regret" and "oracle_frontier" without their column `run`, by name.
 
-    Every operating point of `exits`, and fixed loops at every count.
+    Every operating point of `exits`, and fixed loops at every count. A weighted mean is no state of a trajectory, so
+    criteria that keep one are left out.
 
     Args:
         checkpoint: The model and the seed of its noise.
@@ -59,6 +60,7 @@ def measure_regret(
         probe: Fitted probe, for its criterion.
     """
     criteria = make_criteria(exits, probe) | {("fixed", k): Fixed(k) for k in range(1, exits.max_loops + 1)}
+    criteria = {point: criterion for point, criterion in criteria.items() if criterion.keeps != "weighted"}
     labels = checkpoint.model.config.group_labels
     found: dict[str, list[Row]] = {"exit_regret": [], "oracle_frontier": []}
     with progress.meter("regret", len(labels) * text.inputs.numel(), "tokens") as bar:

@@ -6,7 +6,7 @@ the root of the sum of their squared lengths on either side (Zou and Donner 2008
 about effect measures"). What varies with both is counted twice, which is conservative.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -113,19 +113,16 @@ def page(table: pd.DataFrame, values: Mapping[str, Any]) -> str:
         values: run, text, loops, mean_loops, iterations, training_tokens.
     """
     means, each = table[table["seed"].isna()], table[table["seed"].notna()]
-    seeds = sorted(each["seed"].astype(int).unique())
+    seeds = ", ".join(map(str, sorted(each["seed"].astype(int).unique())))
+    seeds = f"the seeds {seeds}" if "," in seeds else f"the seed {seeds}"
     names = {f"{name}_name": NAMES[name][0].upper() + NAMES[name][1:] for name in (*BASELINES, UNTRAINED)}
     counts = {"tokens": means["tokens"].iloc[0], "documents": means["documents"].iloc[0]}
     text = {name: markdown(str(value)) for name, value in values.items()}
-    header = HEADER.format(**text | names | counts, seeds=_seeds(seeds))
-    return "\n".join([header, *_models(means), "", "## Mean over seeds", "", *_means(means), *_per_seed(each)]) + "\n"
+    header = HEADER.format(**text | names | counts, seeds=seeds)
+    return claims_page.blocks(header, _models(means), "## Mean over seeds", _means(means), *_per_seed(each))
 
 
-def _seeds(seeds: Sequence[int]) -> str:
-    return f"the seed {seeds[0]}" if len(seeds) == 1 else f"the seeds {', '.join(map(str, seeds))}"
-
-
-def _models(means: pd.DataFrame) -> list[str]:
+def _models(means: pd.DataFrame) -> str:
     """Size and cost of the trained models, with their distance from the looped one."""
     rows = means[means["model"] != UNTRAINED].set_index("model")
     looped = rows.loc[LOOPED]
@@ -145,7 +142,7 @@ def _beside(value: float, looped: float) -> str:
     return f"{100 * (value / looped - 1):+.2f} %"
 
 
-def _means(means: pd.DataFrame) -> list[str]:
+def _means(means: pd.DataFrame) -> str:
     header = ("model", "cross-entropy", "over documents", "minus looped", "interval", "over documents", "over seeds")
     lines = [
         (NAMES[row.model], f"{row.ce:.4f}", _interval(row.ce_low, row.ce_high, ".4f"), *_difference(row))
@@ -163,16 +160,14 @@ def _difference(row: Any) -> tuple[str, ...]:
     return (f"{row.difference:+.4f}", *(_interval(*pair, "+.4f") for pair in ends))
 
 
-def _per_seed(each: pd.DataFrame) -> list[str]:
-    lines = []
+def _per_seed(each: pd.DataFrame) -> Iterator[str]:
+    header = ("model", "cross-entropy", "over documents", "minus looped", "interval over documents")
     for seed, rows in each.groupby("seed"):
-        header = ("model", "cross-entropy", "over documents", "minus looped", "interval over documents")
         cells = [
             (NAMES[row.model], f"{row.ce:.4f}", _interval(row.ce_low, row.ce_high, ".4f"), *_difference(row)[:2])
             for row in rows.itertuples()
         ]
-        lines += ["", f"## Seed {int(seed)}", "", *claims_page.table(header, cells)]
-    return lines
+        yield from (f"## Seed {int(seed)}", claims_page.table(header, cells))
 
 
 def _interval(low: float, high: float, digits: str) -> str:

@@ -15,7 +15,6 @@ class BaselinesConfig(Section):
         {},
         "Config sections of these runs, which take precedence over all other layers. With any, the looped model is "
         "trained again under them; without, it is the run itself.",
-        source="ours",
     )
 
 

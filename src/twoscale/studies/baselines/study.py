@@ -17,20 +17,10 @@ if TYPE_CHECKING:
     from twoscale.workflow.runs import Runs
 
 
-def _caption(config: Config) -> dict[str, Any]:
-    return {
-        "held_out_loops": config.train.held_out_loops,
-        "tokens": config.sequences("scaling") * config.model.context_length,
-        "mean_loops": f"{config.model.mean_loops + 1:g}",
-        "dtype": config.scaling.dtype,
-    }
-
-
 FIGURES = (
     Figure(
         "baselines",
         table("baselines"),
-        _caption,
         loops=lambda config: config.train.held_out_loops,
         target="baselines",
         title="Baselines: what the loops buy",

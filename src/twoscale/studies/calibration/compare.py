@@ -65,10 +65,10 @@ def _promised(runs: pd.DataFrame, promises: "PromisesConfig", max_loops: int, se
         for epsilon in epsilons:
             bound = min(promises.clip * epsilon, LARGEST[promise])
             clipped = units.assign(clipped=units["loss"].clip(0, bound))
-            place, p_value = _choose(clipped[clipped["part"] == "calibration"], epsilon, bound, promises)
+            chooses = clipped[clipped["part"] == "calibration"]
+            place, p_value = _choose(chooses, epsilon, bound, promises)
             known = {"promise": promise, "epsilon": epsilon, "delta": promises.delta, "place": place}
-            chosen_on = clipped[(clipped["part"] == "calibration") & (clipped["place"] == 0)]
-            known |= {"p_value": p_value, "units": len(chosen_on)}
+            known |= {"p_value": p_value, "units": chooses["place"].eq(0).sum()}
             yield known | _report(clipped[clipped["part"] == "report"], place, epsilon, max_loops, seed)
 
 

@@ -1,12 +1,11 @@
 """Config of the study."""
 
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from twoscale.config.exits import Criteria, ExitsConfig, grids
-from twoscale.config.types import Count, Number, Positive, Section, Share, Unique, key
-from twoscale.errors import InputError
+from twoscale.config.types import Count, Number, Positive, Section, Share, Unique, key, require
 
 if TYPE_CHECKING:
     from twoscale.config.sections import CoreConfig
@@ -28,34 +27,24 @@ class CalibrationConfig(Section):
         ),
         "Exit criteria and the thresholds that a path may have, for all groups together and for each group. null "
         "removes a criterion of the defaults or the preset.",
-        source="ours",
     )
     tokens: Count = key(
-        131_072,
-        "Held-out tokens, in whole sequences, of all three parts; all of them if data.held_out_tokens is less.",
-        source="ours",
+        131_072, "Held-out tokens, in whole sequences, of all three parts; all of them if data.held_out_tokens is less."
     )
-    search_share: Share = key(0.25, "Share of the documents on which paths are searched.", source="ours")
+    search_share: Share = key(0.25, "Share of the documents on which paths are searched.")
     report_share: Share = key(
-        0.25,
-        "Share of the documents on which the chosen thresholds are measured. The others choose them.",
-        source="ours",
+        0.25, "Share of the documents on which the chosen thresholds are measured. The others choose them."
     )
     path_end: Positive = key(
         0.3,
         "A path ends with the first thresholds whose mean cross-entropy on the documents of the search is this many "
         "nats per token above that of all loop steps.",
-        source="ours",
     )
 
-    @model_validator(mode="after")
-    def _check_shares(self) -> Self:
-        if self.search_share + self.report_share >= 1:
-            raise InputError(
-                f"config key calibration.report_share: found {self.report_share:g}, expected less than "
-                f"{1 - self.search_share:g}, so that documents are left beside calibration.search_share."
-            )
-        return self
+    def check_keys(self) -> None:
+        found, most = self.report_share, 1 - self.search_share
+        expected = f"less than {most:g}, so that documents are left beside calibration.search_share"
+        require(self.search_share + found < 1, "calibration.report_share", f"{found:g}", expected)
 
     def exit_grid(self, config: "CoreConfig") -> ExitsConfig:
         return config.exits.model_copy(update={"criteria": self.criteria})
@@ -77,7 +66,7 @@ class PromisesConfig(Section):
     """
 
     nats: Promises = key(
-        (0.01, 0.02, 0.05, 0.1), "Values of epsilon for the rise of the cross-entropy, nats per token.", source="ours"
+        (0.01, 0.02, 0.05, 0.1), "Values of epsilon for the rise of the cross-entropy, nats per token."
     )
     disagreement: Annotated[tuple[Share, ...], *Unique] = key(
         (0.01, 0.02, 0.05, 0.1),
@@ -89,26 +78,21 @@ class PromisesConfig(Section):
         "betting",
         "p-values of thresholds: betting (arXiv 2010.09686, 2101.02703), which needs fewer units where losses vary "
         "little, or the bounds of Hoeffding and Bentkus (arXiv 2110.01052). Both are valid for any number of units.",
-        source="ours",
     )
     clip: Annotated[float, Field(gt=1), Number] = key(
         5.0,
         "Losses of a unit count from 0 to this multiple of epsilon, because the test needs a bound. With betting, no "
         "promise can be made with fewer units than log(1 / delta) / log(1 + 1 / clip), 13 by default.",
-        source="ours",
     )
     unit: Literal["document", "sequence"] = key(
         "document",
         "What the test takes for independent and alike: documents, or the sequences of all documents, where documents "
         "are few and long. Sequences of one document are not independent, so the promise is then nominal.",
-        source="ours",
     )
 
-    @model_validator(mode="after")
-    def _check_promises(self) -> Self:
-        if not self.nats and not self.disagreement:
-            raise InputError("config key promises.nats: found none, expected at least one here or in disagreement.")
-        return self
+    def check_keys(self) -> None:
+        expected = "at least one here or in disagreement"
+        require(self.nats or self.disagreement, "promises.nats", "none", expected)
 
 
 SECTIONS = {"calibration": CalibrationConfig, "promises": PromisesConfig}

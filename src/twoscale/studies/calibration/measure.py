@@ -174,18 +174,14 @@ def search_paths(grid: Sequence[float], groups: int, measure: Measure, end: floa
     # whether a larger threshold exits earlier or later depends on the criterion
     rungs = sorted(grid, key=lambda threshold: costs[threshold].total, reverse=True)
     points = [(threshold,) * groups for threshold in rungs]
-    paths = {"common": points[: _length([costs[threshold].excess for threshold in rungs], end)]}
+    past = (number for number, threshold in enumerate(rungs, start=1) if costs[threshold].excess > end)
+    paths = {"common": points[: next(past, len(points))]}
     if groups > 1:
         ladders = [
             _ladder(rungs, [costs[threshold].evaluations[group] for threshold in rungs]) for group in range(groups)
         ]
         paths["per_group"] = _greedy_path(ladders, costs[rungs[0]], measure, end)
     return paths
-
-
-def _length(excesses: Sequence[float], end: float) -> int:
-    """Number of points up to the first whose excess is above `end`."""
-    return next((number for number, excess in enumerate(excesses, start=1) if excess > end), len(excesses))
 
 
 def _ladder(rungs: Sequence[float], evaluations: Sequence[float]) -> list[float]:

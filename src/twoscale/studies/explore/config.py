@@ -14,11 +14,9 @@ class ExploreConfig(Section):
     Every group runs exits.max_loops loop steps; the exits are those under the criteria of `exits`.
     """
 
-    sequence: Natural = key(0, "Sequence, counted from 0 among those in trajectories.tokens.", source="ours")
+    sequence: Natural = key(0, "Sequence, counted from 0 among those in trajectories.tokens.")
     tokens: Count = key(
-        64,
-        "Tokens from the beginning of the sequence; all of it if it is shorter. Each adds about 10 kB to the page.",
-        source="ours",
+        64, "Tokens from the beginning of the sequence; all of it if it is shorter. Each adds about 10 kB to the page."
     )
 
     def check(self, config: "CoreConfig") -> None:

@@ -52,14 +52,9 @@ def page(
     for mark in (PLOTLY_MARK, DATA_MARK):
         if template.count(mark) != 1:
             raise InputError(f"template of explore.html: found {template.count(mark)} times {mark}, expected 1.")
-    before, between, after = _split(template)
-    return "".join([before, get_plotlyjs(), between, embedded(data(tokens, states, components, exits, text)), after])
-
-
-def _split(template: str) -> tuple[str, str, str]:
     before, _, rest = template.partition(PLOTLY_MARK)
     between, _, after = rest.partition(DATA_MARK)
-    return before, between, after
+    return "".join([before, get_plotlyjs(), between, embedded(data(tokens, states, components, exits, text)), after])
 
 
 def embedded(value: Any) -> str:

@@ -1,16 +1,13 @@
 """Config of the study."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import Field
 
-from twoscale.config.types import Count, Dtype, Number, Section, key
-
-if TYPE_CHECKING:
-    from twoscale.config.sections import CoreConfig
+from twoscale.config.types import Count, InBatches, Number, key
 
 
-class LensConfig(Section):
+class LensConfig(InBatches):
     """What the state of every loop step predicts through the layers behind its group, at the last checkpoint.
 
     The figure results/lens.pdf has the loop steps 0, the powers of two and the numbers half way between them, the
@@ -18,19 +15,11 @@ class LensConfig(Section):
     """
 
     max_multiple: Annotated[float, Field(ge=1), Number] = key(
-        8.0, "Last loop step of the group that is decoded, as a multiple of model.mean_loops.", source="ours"
+        8.0, "Last loop step of the group that is decoded, as a multiple of model.mean_loops."
     )
     other_loops: Count | None = key(
-        None,
-        "Loop steps of the groups before and behind the one that is decoded. null: model.mean_loops, rounded.",
-        source="ours",
+        None, "Loop steps of the groups before and behind the one that is decoded. null: model.mean_loops, rounded."
     )
-    tokens: Count = key(8192, "Held-out tokens, in whole sequences.", source="ours")
-    batch_size: Count = key(4, "Sequences at a time.", source="ours")
-    dtype: Dtype = key("float32", "Precision.", source="ours")
-
-    def needed_sequences(self, config: "CoreConfig") -> dict[str, int]:
-        return {"tokens": config.sequences("lens")}
 
 
 SECTIONS = {"lens": LensConfig}

@@ -1,33 +1,16 @@
 """Figures and jobs of the study."""
 
-from typing import Any
-
 from twoscale.analysis.costs import Cost
 from twoscale.config.sections import Config
-from twoscale.figures.catalogue import Figure, after_training, group_names, table
+from twoscale.figures.catalogue import Figure, table
 from twoscale.model.flops import flops_per_token
 from twoscale.studies.lens.steps import other_loops, steps_of
 from twoscale.studies.rows import Measurement
-
-
-def _caption(config: Config) -> dict[str, Any]:
-    return {
-        "after": after_training(config),
-        "groups": group_names(config),
-        "tokens": config.sequences("lens") * config.model.context_length,
-        "last": steps_of(config)[-1],
-        "other_loops": other_loops(config),
-        "mean_loops": f"{config.model.mean_loops:g}",
-        "typical_loops": config.model.typical_loops,
-        "dtype": config.lens.dtype,
-    }
-
 
 FIGURES = (
     Figure(
         "lens",
         table("lens"),
-        _caption,
         title="Lens: through the loops",
         loops=lambda config: steps_of(config)[-1],
         values=lambda config: {"mean_loops": config.model.mean_loops, "typical_loops": config.model.typical_loops},

@@ -1,21 +1,13 @@
 """Config of the study."""
 
-from typing import TYPE_CHECKING
-
-from twoscale.config.types import Count, Section, key
-
-if TYPE_CHECKING:
-    from twoscale.config.sections import CoreConfig
+from twoscale.config.types import Count, OnHeldOut, key
 
 
-class PathIndependenceConfig(Section):
+class PathIndependenceConfig(OnHeldOut):
     """Repeated loops from other noise, with the number of loop steps of trajectories.loops."""
 
-    draws: Count = key(3, "Additional draws of the noise, each compared with the run's own draw.", source="ours")
-    tokens: Count = key(2048, "Held-out tokens per checkpoint, in whole sequences.", source="ours")
-
-    def needed_sequences(self, config: "CoreConfig") -> dict[str, int]:
-        return {"tokens": config.sequences("path_independence")}
+    draws: Count = key(3, "Additional draws of the noise, each compared with the run's own draw.")
+    tokens: Count = key(2048, "Held-out tokens per checkpoint, in whole sequences.")
 
 
 SECTIONS = {"path_independence": PathIndependenceConfig}

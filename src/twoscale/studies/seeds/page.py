@@ -1,13 +1,13 @@
 """The claims over several seeds as a Markdown page: results/seeds.md."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from twoscale import tables
 from twoscale.analysis import bootstrap, seeds
-from twoscale.analysis.claims_page import interval, number, table
+from twoscale.analysis.claims_page import blocks, interval, number, table
 from twoscale.analysis.evidence import Estimate, Evidence
 from twoscale.analysis.findings import FAILS, HOLDS, NOT_ASKED, OPEN
 from twoscale.analysis.seeds import SeedFinding, SeedVerdict
@@ -67,10 +67,9 @@ def page(verdicts: Sequence[SeedVerdict], run: str, text: str, seeds: Sequence[i
         text: Name of its text.
         seeds: The seeds, in the order of the verdicts.
     """
-    lines = [_header(run, text, seeds), *_summary(verdicts)]
-    for verdict in verdicts:
-        lines += _section(verdict, seeds)
-    return "\n".join(lines) + "\n"
+    header = ("claim", "in short", *(f"seeds: {verdict}" for verdict in (HOLDS, FAILS, OPEN)), "mean over seeds")
+    sections = (part for verdict in verdicts for part in _section(verdict, seeds))
+    return blocks(_header(run, text, seeds), table(header, map(_counts, verdicts)), *sections)
 
 
 def _header(run: str, text: str, seeds: Sequence[int]) -> str:
@@ -89,51 +88,29 @@ def _header(run: str, text: str, seeds: Sequence[int]) -> str:
     )
 
 
-def _summary(verdicts: Iterable[SeedVerdict]) -> list[str]:
-    header = ("claim", "in short", *(f"seeds: {verdict}" for verdict in (HOLDS, FAILS, OPEN)), "mean over seeds")
-    return table(header, [_counts(verdict) for verdict in verdicts])
+def _counts(verdict: SeedVerdict) -> tuple[object, ...]:
+    counts = ["" if verdict.counts[NOT_ASKED] else verdict.counts[name] for name in (HOLDS, FAILS, OPEN)]
+    return (verdict.claim.number, verdict.claim.title, *counts, f"**{verdict.verdict}**")
 
 
-def _counts(verdict: SeedVerdict) -> tuple[str, ...]:
-    counts = [str(verdict.counts[name]) for name in (HOLDS, FAILS, OPEN)]
-    if verdict.counts[NOT_ASKED]:
-        counts = [""] * len(counts)
-    return (str(verdict.claim.number), verdict.claim.title, *counts, f"**{verdict.verdict}**")
-
-
-def _section(verdict: SeedVerdict, seeds: Sequence[int]) -> list[str]:
-    claim = verdict.claim
+def _section(verdict: SeedVerdict, seeds: Sequence[int]) -> tuple[str, ...]:
+    claim, named = verdict.claim, [f"seed {seed}" for seed in seeds]
     each = ", ".join(f"{seed} {v.verdict}" for seed, v in zip(seeds, verdict.of_seeds, strict=True))
-    return [
-        "",
-        f"## {claim.number}. {claim.title}: {verdict.verdict}",
-        "",
-        claim.statement,
-        "",
-        f"Each seed: {each}. Over seeds: **{verdict.verdict}** ({verdict.reason}).",
-        *(["", *_findings(verdict.findings, seeds)] if verdict.findings else []),
-    ]
-
-
-def _findings(findings: Iterable[SeedFinding], seeds: Sequence[int]) -> list[str]:
-    named = [f"seed {seed}" for seed in seeds]
     header = ("scope", "quantity", *named, "between seeds", "documents", "mean over seeds", "bounds", "verdict")
-    return table(header, [_row(finding) for finding in findings])
+    return (
+        f"## {claim.number}. {claim.title}: {verdict.verdict}",
+        claim.statement,
+        f"Each seed: {each}. Over seeds: **{verdict.verdict}** ({verdict.reason}).",
+        table(header, map(_row, verdict.findings)) if verdict.findings else "",
+    )
 
 
 def _row(finding: SeedFinding) -> tuple[str, ...]:
     mean = finding.mean
-    relative = mean.estimate.is_ratio
-    return (
-        mean.scope,
-        mean.quantity,
-        *(_cell(found.estimate) for found in finding.of_seeds),
-        spread(finding.deviation, relative),
-        spread(finding.document_error, relative),
-        _cell(mean.estimate),
-        mean.bounds or "(for comparison)",
-        mean.verdict,
-    )
+    of_seeds = (_cell(found.estimate) for found in finding.of_seeds)
+    spreads = (spread(value, mean.estimate.is_ratio) for value in (finding.deviation, finding.document_error))
+    bounds = mean.bounds or "(for comparison)"
+    return (mean.scope, mean.quantity, *of_seeds, *spreads, _cell(mean.estimate), bounds, mean.verdict)
 
 
 def _cell(estimate: Estimate) -> str:

@@ -1,26 +1,14 @@
 """Figures and jobs of the study."""
 
-from typing import Any
-
 from twoscale.config.identity import text_label
-from twoscale.config.sections import Config
-from twoscale.figures.catalogue import Figure, all_seeds, is_published, table
+from twoscale.figures.catalogue import Figure, is_published, table
 from twoscale.studies.rows import Comparison
 from twoscale.tables import CLAIM_TABLES
-
-
-def _caption(config: Config) -> dict[str, Any]:
-    return {
-        "seeds": all_seeds(config),
-        "loops": config.trajectories.loops,
-    }
-
 
 FIGURES = (
     Figure(
         "seeds",
         table("seeds"),
-        _caption,
         target="seeds",
         title="Seeds: verdicts and spread",
         seeds=True,

@@ -1,11 +1,8 @@
 """Config of the study."""
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
-from pydantic import model_validator
-
-from twoscale.config.types import Distinct, Flag, Sandwich, Section, StateInit, Unique, WholeShare, key
-from twoscale.errors import InputError
+from twoscale.config.types import Distinct, Flag, Sandwich, Section, StateInit, Unique, WholeShare, key, require
 
 # more checkpoints than those of the variants: the question is also when the angles are where the paper has them
 STARTS_OVERRIDES = {
@@ -18,26 +15,18 @@ class StartsConfig(Section):
     """Starts of the projection. `snakemake starts` trains the model from each, under each first state and norm."""
 
     shares: Annotated[tuple[WholeShare, ...], *Unique] = key(
-        (0.0, 0.25, 0.5, 0.75, 1.0), "Values of model.adapter_share, with adapter_init: blend.", source="ours"
+        (0.0, 0.25, 0.5, 0.75, 1.0), "Values of model.adapter_share, with adapter_init: blend."
     )
-    random: Flag = key(True, "Whether adapter_init: random is beside them.", source="ours")
-    state_init: Annotated[tuple[StateInit, ...], *Distinct] = key(
-        ("noise", "input"), "Values of model.state_init.", source="ours"
-    )
-    sandwich: Annotated[tuple[Sandwich, ...], *Distinct] = key(
-        ("post_residual", "branch"), "Values of model.sandwich.", source="ours"
-    )
+    random: Flag = key(True, "Whether adapter_init: random is beside them.")
+    state_init: Annotated[tuple[StateInit, ...], *Distinct] = key(("noise", "input"), "Values of model.state_init.")
+    sandwich: Annotated[tuple[Sandwich, ...], *Distinct] = key(("post_residual", "branch"), "Values of model.sandwich.")
     overrides: dict[str, Any] = key(
-        STARTS_OVERRIDES, "Config sections of these runs, which take precedence over all other layers.", source="ours"
+        STARTS_OVERRIDES, "Config sections of these runs, which take precedence over all other layers."
     )
 
-    @model_validator(mode="after")
-    def _check_starts(self) -> Self:
-        if not self.shares and not self.random:
-            raise InputError(
-                "config key starts.shares: found none, expected at least one unless starts.random is true."
-            )
-        return self
+    def check_keys(self) -> None:
+        expected = "at least one unless starts.random is true"
+        require(self.shares or self.random, "starts.shares", "none", expected)
 
 
 SECTIONS = {"starts": StartsConfig}

@@ -1,6 +1,6 @@
 """The starts of the projection as a Markdown page, results/starts.md, with an answer computed from the table."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,7 @@ import pandas as pd
 
 from twoscale import tables
 from twoscale.analysis.claims_geometry import PAPER_ANGLES
-from twoscale.analysis.claims_page import number, table
+from twoscale.analysis.claims_page import blocks, number, table
 from twoscale.analysis.evidence import Evidence
 from twoscale.analysis.findings import FAILS, HOLDS, OPEN
 from twoscale.analysis.reported import REPORTED_COSINE
@@ -29,6 +29,7 @@ the mean cosine between successive steps over k = 10 … 29, on held-out text. {
 of claim 4: every group within {least:.2f} … {most:.2f} by its whole interval. Held-out losses are in nats per token.
 
 **Does a start give {low:g}–{high:g} in all groups?** {answer}
+
 """
 OVER_SEEDS = (
     "A value is the mean over the seeds, and its 95 % interval has the choice of documents and the scatter of the "
@@ -140,15 +141,11 @@ def _verdicts(found: Sequence[Point]) -> str:
 
 
 def _cosines(point: Point) -> str:
-    return " · ".join(_signed(value) for value in point.values)
+    return " · ".join(NOT_MEASURED if np.isnan(value) else f"{value:.2f}".replace("-", "−") for value in point.values)
 
 
 def _groups(found: Sequence[Point]) -> str:
     return " · ".join(group.replace("-", "–") for group in found[0].cosines)
-
-
-def _signed(value: float) -> str:
-    return NOT_MEASURED if np.isnan(value) else f"{value:.2f}".replace("-", "−")
 
 
 # --- the page ------------------------------------------------------------------------------------------------------
@@ -164,6 +161,8 @@ def page(starts: pd.DataFrame, run: str, text: str) -> str:
     """
     found = points(starts)
     seeds = [seed for seed in starts["seed"].unique() if seed != ALL]
+    groups = (f"cosine in {group}" for group in found[0].cosines)
+    columns = ("start", "first state", "norm", *groups, "held-out loss", "claim 4")
     header = HEADER.format(
         run=markdown(run),
         text=markdown(text),
@@ -176,22 +175,16 @@ def page(starts: pd.DataFrame, run: str, text: str) -> str:
         high=REPORTED_COSINE[1],
         answer=answer(found),
     )
-    lines = [header]
+    parts = []
     for iteration in dict.fromkeys(point.iteration for point in found):
-        lines += _section([point for point in found if point.iteration == iteration])
-    return "\n".join(lines) + "\n"
+        name = checkpoint_name(iteration)
+        rows = [_row(point) for point in found if point.iteration == iteration]
+        parts += [f"## {name[0].upper()}{name[1:]}", table(columns, rows)]
+    return blocks(header, *parts)
 
 
 def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("s" if number > 1 else "")
-
-
-def _section(found: Sequence[Point]) -> Iterator[str]:
-    """Heading and table of one checkpoint."""
-    title = checkpoint_name(found[0].iteration)
-    header = ("start", "first state", "norm", *(f"cosine in {group}" for group in found[0].cosines), "held-out loss")
-    yield from ("", f"## {title[0].upper()}{title[1:]}", "")
-    yield from table((*header, "claim 4"), [_row(point) for point in found])
 
 
 def _row(point: Point) -> tuple[str, ...]:

@@ -21,19 +21,16 @@ class ThroughputConfig(Section):
         grids(step_norm=[1e-2], kl=[1e-2], acceleration=[1e-2]),
         "Exit criteria and their thresholds, which are compared with exits.max_loops loop steps for all tokens. null "
         "removes a criterion of the defaults or the preset.",
-        source="ours",
     )
     sequences: Annotated[tuple[Count, ...], Field(min_length=1), AfterValidator(sort_loops)] = key(
-        (1, 2, 4, 8, 16), "Numbers of sequences. Keys and values of the largest are allocated at once.", source="ours"
+        (1, 2, 4, 8, 16), "Numbers of sequences. Keys and values of the largest are allocated at once."
     )
     prompt_tokens: Count = key(
-        32, "Tokens at the beginning of each sequence that are read untimed; at most half the context.", source="ours"
+        32, "Tokens at the beginning of each sequence that are read untimed; at most half the context."
     )
-    tokens: Count = key(
-        32, "Tokens behind them in each sequence that are decoded; fewer where the context ends.", source="ours"
-    )
-    repeats: Count = key(3, "Timed repeats.", source="ours")
-    cpu_threads: Count = key(2, "Threads on CPU, the same for every number of sequences.", source="ours")
+    tokens: Count = key(32, "Tokens behind them in each sequence that are decoded; fewer where the context ends.")
+    repeats: Count = key(3, "Timed repeats.")
+    cpu_threads: Count = key(2, "Threads on CPU, the same for every number of sequences.")
 
     def needed_sequences(self, config: "CoreConfig") -> dict[str, int]:
         return {"sequences": self.sequences[-1]}

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, LogLocator, NullLocator, StrMethodFormatter
 
-from twoscale.analysis.summaries import THROUGHPUT_POINT, summarise_throughput
+from twoscale.analysis.summaries import OPERATING_POINT, summarise_throughput
 from twoscale.errors import InputError
 from twoscale.figures import style
 
@@ -15,7 +15,6 @@ PANELS = {
     "tokens_per_second": ("throughput", "tokens/s, all sequences (log scale)"),
     "latency_ms": ("latency", "time to the next token (ms, log scale)"),
 }
-SLOWEST = {"linestyle": (0, (2, 1.5)), "markerfacecolor": "white"}
 FIXED = {"color": style.GREY, "marker": "|"}
 
 
@@ -23,9 +22,8 @@ FIXED = {"color": style.GREY, "marker": "|"}
 def draw(throughput: pd.DataFrame, *, context: style.FigureContext) -> Figure:
     """Two panels against the number of sequences: (i) tokens per second, (ii) the time to a sequence's next token.
 
-    One line per exit criterion, dashed where all tokens of a batch wait for the slowest; grey is `fixed`. Points are
-    medians of the repeats, bars of tokens per second the range of the repeats; the shade of (ii) ends at the 95 %
-    quantile over tokens.
+    One line per exit criterion; grey is `fixed`. Points are medians of the repeats, bars of tokens per second the range
+    of the repeats; the shade of (ii) ends at the 95 % quantile over tokens.
 
     Args:
         throughput: Table of this name.
@@ -40,7 +38,7 @@ def draw(throughput: pd.DataFrame, *, context: style.FigureContext) -> Figure:
     figure = style.new_figure(style.DOUBLE, 2.9, context)
     panels = figure.subplots(1, len(PANELS))
     for number, (axes, (column, (title, label))) in enumerate(zip(panels, PANELS.items(), strict=True), start=1):
-        for key, rows in points.groupby(THROUGHPUT_POINT, sort=False):
+        for key, rows in points.groupby(OPERATING_POINT, sort=False):
             _draw_line(axes, rows, column, styles[key])
         _scale(axes, points["sequences"])
         axes.set_ylabel(label)
@@ -50,16 +48,10 @@ def draw(throughput: pd.DataFrame, *, context: style.FigureContext) -> Figure:
 
 
 def _styles(throughput: pd.DataFrame) -> dict[tuple, dict]:
-    """(criterion, threshold, batching) -> style of its line."""
-    keys = list(throughput.groupby(THROUGHPUT_POINT, sort=False).groups)
-    lines = list(dict.fromkeys((criterion, threshold) for criterion, threshold, _ in keys))
-    names = [criterion for criterion, _ in lines if criterion != "fixed"]
-    colours = style.criterion_styles(names)
-    styles = {}
-    for criterion, threshold, batching in keys:
-        look = FIXED if criterion == "fixed" else colours[criterion]
-        styles[criterion, threshold, batching] = look | (SLOWEST if batching == "slowest" else {"linestyle": "-"})
-    return styles
+    """(criterion, threshold) -> style of its line."""
+    lines = list(throughput.groupby(OPERATING_POINT, sort=False).groups)
+    colours = style.criterion_styles([criterion for criterion, _ in lines if criterion != "fixed"])
+    return {(name, tau): (FIXED if name == "fixed" else colours[name]) | {"linestyle": "-"} for name, tau in lines}
 
 
 def _draw_line(axes: Axes, rows: pd.DataFrame, column: str, looks: dict) -> None:
@@ -88,12 +80,8 @@ def _scale(axes: Axes, sequences: pd.Series) -> None:
 
 def _add_legend(figure: Figure, styles: dict[tuple, dict]) -> None:
     handles = {}
-    for (criterion, threshold, batching), looks in styles.items():
-        if criterion == "fixed":
-            handles[f"{threshold:g} loops for all"] = Line2D([], [], **looks)
-        elif batching == "refilled":
-            handles[rf"{style.criterion_name(criterion)}, $\tau$ = {threshold:g}"] = Line2D([], [], **looks)
-    if any(batching == "slowest" for _, _, batching in styles):
-        handles["dashed: waiting for the slowest"] = Line2D([], [], color=style.GREY, marker="o", **SLOWEST)
+    for (criterion, threshold), looks in styles.items():
+        name = rf"{style.criterion_name(criterion)}, $\tau$ = {threshold:g}"
+        handles[f"{threshold:g} loops for all" if criterion == "fixed" else name] = Line2D([], [], **looks)
     names = list(handles)
     figure.legend(handles.values(), names, loc="outside upper center", ncols=style.legend_columns(names, style.DOUBLE))

@@ -13,9 +13,8 @@ import torch
 from twoscale import progress
 from twoscale.config import ConfigSlice
 from twoscale.data.batches import HeldOut
-from twoscale.exits.batched import BatchedDecoder, BatchOptions, given_texts
-from twoscale.exits.benchmark import OperatingPoint, Row, available_cpus, make_criteria, turns
-from twoscale.exits.looping import Request
+from twoscale.exits.batched import BatchedDecoder, BatchOptions, Request, given_texts
+from twoscale.exits.benchmark import Row, available_cpus, make_criteria, turns
 from twoscale.exits.probe import Probe, open_probe
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import any_weight
@@ -23,7 +22,6 @@ from twoscale.model.interface import any_weight
 if TYPE_CHECKING:
     from twoscale.model.checkpoint_job import CheckpointJob
 
-REFILLED, SLOWEST = "refilled", "slowest"  # values of the column `batching`
 HIGH_QUANTILE = 0.95
 
 
@@ -66,8 +64,7 @@ def measure_throughput(
     """Rows of the tables "throughput" and "throughput_loops", on the first of the held-out sequences (B, T).
 
     The text of every sequence is given, so all criteria decode the same. Prompts are read untimed. Every criterion
-    takes turns with every number of sequences, with and without waiting for the slowest, as in `benchmark.turns`. With
-    `fixed`, no token is slower than another.
+    takes turns with every number of sequences, as in `benchmark.turns`.
 
     config: The sections `exits` (criteria, max_loops) and `throughput`, and the section `model`.
     probe: Fitted probe, for its criterion.
@@ -80,39 +77,26 @@ def measure_throughput(
         config.exits.max_loops,
         checkpoint.seed,
         config.throughput.sequences[-1],
-        BatchOptions(room=prompt + tokens, replay=None if config.exits.cuda_graphs else False),
+        BatchOptions(room=prompt + tokens),
     )
-    order = turns(_points(criteria, config.throughput.sequences), config.throughput.repeats)
+    points = [(point, number) for point in criteria for number in config.throughput.sequences]
+    order = turns(points, config.throughput.repeats)
     rows: list[Row] = []
     loops: list[Row] = []
     with progress.meter("throughput", len(order), "points") as bar:
-        for repeat, ((name, threshold), (batching, sequences)) in order:
-            decoder.reset(criteria[name, threshold], wait_for_slowest=batching == SLOWEST)
+        for repeat, ((name, threshold), sequences) in order:
+            decoder.reset(criteria[name, threshold])
             timed = time_sequences(decoder, given_texts(text[:sequences], prompt, tokens))
             bar.update(1)
             if repeat is None:
                 continue
-            key = {"criterion": name, "threshold": float(threshold), "batching": batching, "sequences": sequences}
-            key |= {"repeat": repeat}
+            key = {"criterion": name, "threshold": float(threshold), "sequences": sequences, "repeat": repeat}
             machine = {"load_average": os.getloadavg()[0], "cpus": available_cpus(), "threads": torch.get_num_threads()}
             rows.append(key | timed.row() | machine)
             means = np.mean(timed.evaluations, axis=0)
             groups = zip(checkpoint.model.config.group_labels, means, strict=True)
             loops += [key | {"group": group, "evaluations": float(mean)} for group, mean in groups]
     return rows, loops
-
-
-def _points(
-    criteria: Sequence[OperatingPoint], sequences: Sequence[int]
-) -> list[tuple[OperatingPoint, tuple[str, int]]]:
-    """What is timed: each criterion with each way to batch each number of sequences."""
-    return [
-        (point, (batching, number))
-        for point in criteria
-        for batching in ((REFILLED,) if point[0] == "fixed" else (REFILLED, SLOWEST))
-        for number in sequences
-        if batching == REFILLED or number > 1
-    ]
 
 
 def time_sequences(decoder: BatchedDecoder, requests: Sequence[Request]) -> Timed:

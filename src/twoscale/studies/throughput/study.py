@@ -1,33 +1,14 @@
 """Figures and jobs of the study."""
 
-from typing import Any
-
 from twoscale.analysis.costs import Cost, points
 from twoscale.config.sections import Config
-from twoscale.figures.catalogue import Figure, after_training, exit_max_loops, table
+from twoscale.figures.catalogue import Figure, exit_max_loops, table
 from twoscale.studies.rows import Measurement, all_cores
-
-
-def _caption(config: Config) -> dict[str, Any]:
-    prompt, tokens = config.throughput.lengths(config)
-    return {
-        "after": after_training(config),
-        "max_loops": config.exits.max_loops,
-        "dtype": config.exits.dtype,
-        "device": config.compute.device,
-        "sequences": ", ".join(map(str, config.throughput.sequences)),
-        "prompt": prompt,
-        "tokens": tokens,
-        "repeats": config.throughput.repeats,
-        "threads": config.throughput.cpu_threads,
-    }
-
 
 FIGURES = (
     Figure(
         "throughput",
         table("throughput"),
-        _caption,
         loops=exit_max_loops,
         title="Throughput: sequences decoded together",
     ),
@@ -35,11 +16,8 @@ FIGURES = (
 
 
 def _cost(run: Config) -> Cost:
-    """Tokens with those of the prompts, counted as if each was decoded alone.
-
-    Each criterion decodes them twice, refilled and waiting for the slowest.
-    """
-    texts = sum(run.throughput.sequences) * 2 * points(run.exit_grids["throughput"])
+    """Tokens with those of the prompts, counted as if each was decoded alone."""
+    texts = sum(run.throughput.sequences) * points(run.exit_grids["throughput"])
     return Cost(tokens=texts * sum(run.throughput.lengths(run)) * (run.throughput.repeats + 1))
 
 

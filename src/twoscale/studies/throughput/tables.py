@@ -3,11 +3,10 @@
 from twoscale.tables import Column, table
 
 TABLES: dict[str, dict[str, Column]] = {
-    # One row per (criterion, threshold), way to batch, number of sequences and timed repeat.
+    # One row per (criterion, threshold), number of sequences and timed repeat.
     "throughput": table(
-        "run criterion threshold batching sequences repeat tokens tokens_per_second latency_ms latency_high_ms "
+        "run criterion threshold sequences repeat tokens tokens_per_second latency_ms latency_high_ms "
         "load_average cpus",
-        batching=("string", "refilled: a token that exits makes room at once; slowest: all wait for the last one"),
         sequences=("int32", "decoded together"),
         tokens=("int64", "that were decoded while all sequences were in flight"),
         tokens_per_second=("float64", "of all sequences together"),
@@ -17,8 +16,7 @@ TABLES: dict[str, dict[str, Column]] = {
     ),
     # The same per group.
     "throughput_loops": table(
-        "run criterion threshold batching sequences repeat group evaluations",
-        batching=("string",),
+        "run criterion threshold sequences repeat group evaluations",
         sequences=("int32",),
     ),
 }

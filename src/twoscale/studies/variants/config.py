@@ -12,17 +12,13 @@ VARIANT_OVERRIDES = {
 class VariantsConfig(Section):
     """Choices where the paper is open. `snakemake variants` trains the model under every combination of them."""
 
-    sandwich: Annotated[tuple[Sandwich, ...], *Distinct] = key(
-        ("post_residual", "branch"), "Values of model.sandwich.", source="ours"
-    )
+    sandwich: Annotated[tuple[Sandwich, ...], *Distinct] = key(("post_residual", "branch"), "Values of model.sandwich.")
     adapter_init: Annotated[tuple[AdapterInit, ...], *Distinct] = key(
-        ("random", "blend"), "Values of model.adapter_init.", source="ours"
+        ("random", "blend"), "Values of model.adapter_init."
     )
-    state_init: Annotated[tuple[StateInit, ...], *Distinct] = key(
-        ("noise", "input"), "Values of model.state_init.", source="ours"
-    )
+    state_init: Annotated[tuple[StateInit, ...], *Distinct] = key(("noise", "input"), "Values of model.state_init.")
     overrides: dict[str, Any] = key(
-        VARIANT_OVERRIDES, "Config sections of these runs, which take precedence over all other layers.", source="ours"
+        VARIANT_OVERRIDES, "Config sections of these runs, which take precedence over all other layers."
     )
 
 

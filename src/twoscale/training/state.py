@@ -1,0 +1,265 @@
+"""The state of a segment of training: its files, and what is saved, checked, loaded and restored."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from twoscale import tables
+from twoscale.canonical import canonical_json
+from twoscale.config import TrainConfig
+from twoscale.errors import InputError
+from twoscale.jobs import environment
+from twoscale.json import Count, checked
+from twoscale.model import checkpoints, registry
+from twoscale.model.checkpoints import Header
+from twoscale.model.interface import LoopedModel
+from twoscale.model.tensors import check_tensors
+from twoscale.training import sharding
+from twoscale.training.compilation import check_compiler, compile_blocks
+from twoscale.training.recipe import SegmentConfig, make_optimizer
+
+MOMENTS = ("exp_avg", "exp_avg_sq")  # what AdamW keeps of each parameter
+PARTS = ("weights/", "optimizer/")  # what the names of tensors in a partial state begin with
+
+
+@dataclass(frozen=True)
+class SegmentPaths:
+    """Files of one segment; `start` is the weights and, after iteration 0, the optimizer state to start from."""
+
+    start: Sequence[Path]
+    partial: Path
+    checkpoint: Path
+    optimizer: Path
+    log: Path
+    loops: Path
+
+    @property
+    def previous_log(self) -> Path:
+        """The log of the segment before, beside the one of this segment."""
+        return self.log.with_name(self.start[0].with_suffix(self.log.suffix).name)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Iterations up to `until`, of the run with this identity.
+
+    `run` is its name in messages, `version` that of the code and config as in `twoscale.jobs.kept`.
+    """
+
+    until: int
+    identity: dict[str, Any]
+    run: str = "train"
+    version: str = ""
+
+    def unfinished(self, start: Path) -> "Segment":
+        """The segment with the identity of its partial states, which are bound to code and start as well."""
+        return replace(self, identity=self.identity | {"code": self.version, "start": checkpoints.digest(start)})
+
+
+@dataclass
+class TrainingState:
+    """The state of a run: model, optimizer, finished iterations, and the log of the segment so far.
+
+    A row of the log is a row of the table "training" and, under "loops", the loop counts of the groups. The
+    environments are those in which the segment was trained so far, see `twoscale.jobs.environment`. If `sharded`,
+    model and optimizer are divided over the processes, see `twoscale.training.sharding`.
+    """
+
+    model: LoopedModel
+    optimizer: torch.optim.AdamW
+    iteration: int
+    tokens_seen: int
+    log: list[dict[str, Any]] = field(default_factory=list)
+    environments: list[environment.Environment] = field(default_factory=list)
+    sharded: bool = False
+
+
+def load_state(config: SegmentConfig, segment: Segment, paths: SegmentPaths) -> TrainingState:
+    """The state to train from: the partial state of the segment if there is one, otherwise that of its start.
+
+    What is loaded is released on return: with train.shard it is the whole model in the memory of the CPU.
+    """
+    start = checkpoints.read_header(paths.start[0]).iteration
+    if (partial := load_partial(paths.partial, start, segment.unfinished(paths.start[0]), config)) is not None:
+        return restore(config, *partial)
+    weights, header = checkpoints.load_weights(paths.start[0], segment.identity, config.model, _loads_on(config))
+    moments = load_moments(paths.start[1], segment.identity, config, header.iteration) if header.iteration else {}
+    return restore(config, weights, moments, header)
+
+
+def load_partial(
+    path: Path, start: int, segment: Segment, config: SegmentConfig
+) -> tuple[dict[str, Tensor], dict[str, Tensor], Header] | None:
+    """Weights, moments and header that an interrupted attempt at this segment saved; None if there are none.
+
+    A file of another segment or config, or one that cannot be read, is ignored.
+    """
+    if not path.exists():
+        return None
+    try:
+        tensors, header = checkpoints.load(path, "partial", segment.identity, _loads_on(config))
+        weights, moments = ({n.removeprefix(p): t for n, t in tensors.items() if n.startswith(p)} for p in PARTS)
+        model = checkpoints.blank(config.model)
+        check_tensors(path, weights, model.state_dict())
+        check_moments(path, moments, set_trained(model, config.train))
+        log = _log(path, header, len(config.model.groups))
+    except InputError as error:
+        print(f"restarting the segment: {error}", file=sys.stderr)
+        return None
+    if not start < header.iteration < segment.until or len(log) != header.iteration - start:
+        return None
+    return weights, moments, header
+
+
+def _log(path: Path, header: Header, groups: int) -> list[dict[str, Any]]:
+    """The rows of the log in the header of a partial state, as `TrainingState` has them."""
+    try:
+        rows = checked(header.extra.get("log"), list[dict[str, int | float | list[Count] | None]])
+    except ValueError as error:
+        raise InputError(f"{path}: found no log of the segment ({error}), expected one row per iteration.") from error
+    columns = {*tables.columns("training"), "loops"}
+    for number, row in enumerate(rows, start=header.iteration - len(rows) + 1):
+        values = [value for name, value in row.items() if name not in ("iteration", "loops", "tokens_seen")]
+        if (
+            row.keys() != columns
+            or row["iteration"] != number
+            or not isinstance(row["tokens_seen"], int)
+            or not isinstance(row["loops"], list)
+            or len(row["loops"]) != groups
+            or any(isinstance(value, list) for value in values)
+        ):
+            raise InputError(f"{path}: found no row of the log for iteration {number}, expected one.")
+    return rows
+
+
+def load_moments(path: Path, identity: dict[str, Any], config: SegmentConfig, iteration: int) -> dict[str, Tensor]:
+    """AdamW's moments after `iteration`; an empty file, which stands for those of a restored segment, is refused."""
+    if path.is_file() and not path.stat().st_size:
+        raise InputError(
+            f"{path}: found an empty file, which stands for the optimizer state of a restored segment, expected a "
+            "later segment that can be restored too; remove the folder .kept/checkpoints of the run and train with "
+            "`snakemake --forcerun init_model`."
+        )
+    moments, header = checkpoints.load(path, "optimizer", identity, _loads_on(config))
+    if header.iteration != iteration:
+        raise InputError(f"{path}: found the optimizer state of iteration {header.iteration}, expected {iteration}.")
+    check_moments(path, moments, set_trained(checkpoints.blank(config.model), config.train))
+    return moments
+
+
+def check_moments(path: Path, moments: Mapping[str, Tensor], model: LoopedModel) -> None:
+    """Refuse moments of other parameters than those of the model, and values that no moment has."""
+    trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    check_tensors(path, moments, {f"{name}.{moment}": parameter for name, parameter in trained for moment in MOMENTS})
+    for name, tensor in moments.items():
+        if name.endswith(MOMENTS[1]) and tensor.min() < 0:
+            raise InputError(f"{path}: tensor {name}: found a mean square below 0, expected at least 0.")
+
+
+def _loads_on(config: SegmentConfig) -> str:
+    """Where tensors are loaded: a model that is divided need not fit a GPU."""
+    if config.train.shard or config.device == "cpu":
+        return "cpu"
+    # safetensors takes "cuda" for the first GPU, whichever one the process uses
+    return f"cuda:{torch.cuda.current_device()}"
+
+
+def restore(
+    config: SegmentConfig, weights: dict[str, Tensor], moments: dict[str, Tensor], header: Header
+) -> TrainingState:
+    """The state that the tensors were saved from; without moments, the start of training.
+
+    With train.shard all processes call this, and each keeps its part.
+    """
+    sharded = config.train.shard
+    model = set_trained(registry.build(config.model).to(_loads_on(config)), config.train)
+    model.load_state_dict(weights)
+    if config.train.compiles(config.device):
+        check_compiler(config.device)
+        compile_blocks(model, sharded)
+    if sharded:
+        sharding.shard_model(model, config.device)
+    optimizer = make_optimizer(model, config.train)
+    if moments:
+        for name, parameter in model.named_parameters():
+            if not parameter.requires_grad:
+                continue
+            updates = torch.tensor(float(header.iteration), device=parameter.device)
+            parts = {m: moments[f"{name}.{m}"].to(parameter.device) for m in MOMENTS}
+            if sharded:
+                parts = {m: sharding.shard_like(whole, parameter) for m, whole in parts.items()}
+            optimizer.state[parameter] = {"step": updates} | parts
+    log, environments = list(header.extra.get("log", ())), environment.valid(header.extra.get("environments"))
+    return TrainingState(model, optimizer, header.iteration, header.tokens_seen, log, environments, sharded)
+
+
+def set_trained(model: LoopedModel, train: TrainConfig) -> LoopedModel:
+    """The model, with a gradient of its exit gate if that is trained."""
+    if train.exit_gate is not None:
+        model.gate.requires_grad_(True)
+    return model
+
+
+def note_environment(state: TrainingState, previous_log: Path, now: environment.Environment, visible: bool) -> None:
+    """Record the environment in which the state is trained on, and say where it is another one than before."""
+    before = state.environments or environment.read(previous_log)
+    if visible and before and (warning := environment.warning(before[-1], now)) is not None:
+        print(warning, file=sys.stderr)
+    state.environments = environment.extended(state.environments, state.iteration + 1, now)
+
+
+def tensors_of(state: TrainingState) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Weights, and AdamW's moments under the names of their parameters.
+
+    With train.shard all processes must call this, and those besides the main one get none.
+    """
+    moments = {
+        f"{name}.{moment}": state.optimizer.state[parameter][moment]
+        for name, parameter in state.model.named_parameters()
+        if parameter in state.optimizer.state
+        for moment in MOMENTS
+    }
+    weights = dict(state.model.state_dict())
+    return (sharding.gather(weights), sharding.gather(moments)) if state.sharded else (weights, moments)
+
+
+def save_partial(path: Path, state: TrainingState, identity: dict[str, Any], is_main: bool = True) -> None:
+    """All of an unfinished segment in one file, replaced atomically.
+
+    With train.shard all processes call this, and the main one writes.
+    """
+    weights, moments = tensors_of(state)
+    if not is_main:
+        return
+    parts = zip(PARTS, (weights, moments), strict=True)
+    tensors = {f"{prefix}{name}": tensor for prefix, part in parts for name, tensor in part.items()}
+    extra = {"log": state.log, "environments": state.environments}
+    header = Header("partial", state.iteration, state.tokens_seen, identity, extra)
+    checkpoints.save(path, tensors, header)
+
+
+def write_segment(state: TrainingState, paths: SegmentPaths, identity: dict[str, Any], is_main: bool = True) -> None:
+    """Write the outputs of a segment; with train.shard all processes call this, and the main one writes."""
+    weights, moments = tensors_of(state)
+    if not is_main:
+        return
+    write_log(state, paths.log, paths.loops)
+    for path, kind, tensors in ((paths.optimizer, "optimizer", moments), (paths.checkpoint, "weights", weights)):
+        checkpoints.save(path, tensors, Header(kind, state.iteration, state.tokens_seen, identity, {}))
+    paths.partial.unlink(missing_ok=True)
+
+
+def write_log(state: TrainingState, path: Path, loops_path: Path) -> None:
+    """Write the log of a segment as the tables "training" and "training_loops", the first with the environments."""
+    log, groups = state.log, state.model.config.group_labels
+    with tables.writing("training", path, metadata={environment.KEY: canonical_json(state.environments)}) as append:
+        append({name: [row[name] for row in log] for name in tables.columns("training")})
+    rows = [(row["iteration"], group, count) for row in log for group, count in zip(groups, row["loops"], strict=True)]
+    columns = zip(*rows, strict=True) if rows else ((), (), ())
+    with tables.writing("training_loops", loops_path) as append:
+        append(dict(zip(tables.columns("training_loops"), columns, strict=True)))

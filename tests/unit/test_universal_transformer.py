@@ -1,0 +1,157 @@
+"""A Universal Transformer with adaptive computation time: the model, the loss and the exits are a user's."""
+
+import sys
+from functools import partial
+
+import pytest
+import torch
+
+from tests import act, reference_engine, universal_transformer
+from tests.small import MODEL, checkpoint, job_config, learnable_tokens, train_config
+from tests.tape import TapeGraphs
+from tests.unit import test_batched
+from tests.unit.test_engine import assert_close, decode_text, text
+from twoscale import config
+from twoscale.config.messages import build
+from twoscale.data.batches import held_out_sequences
+from twoscale.exits import captured_loops
+from twoscale.exits.batched import BatchedDecoder, Request
+from twoscale.exits.decoder import Decoder, DecoderOptions
+from twoscale.exits.parallel import evaluate
+from twoscale.exits.trial import try_criteria
+from twoscale.model.checkpoints import Header
+from twoscale.model.noise import EvaluationNoise
+from twoscale.training.recipe import held_out_loss
+from twoscale.training.state import restore
+from twoscale.training.trainer import Trainer, TrainingData
+
+SEED, MAX_LOOPS, EPSILON = 3, 7, 0.05
+CORE = {"groups": [[1, 2, 3, 4]], "state_init": "input", "injection": "none", "exit_gate": True}
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch):
+    monkeypatch.setitem(sys.modules, "twoscale.model.universal_transformer", universal_transformer)
+
+
+def model_config(**changes):
+    values = MODEL | CORE | {"architecture": "universal_transformer", "context_length": 12, "vocab_size": 37}
+    return build(universal_transformer.Config, values | changes, "model")
+
+
+def halting_model(policy="last"):
+    """An untrained float64 model whose tokens halt after two to five loop steps."""
+    model = universal_transformer.initialise(model_config(), 0).double().requires_grad_(False)
+    model.gate.weight *= 4
+    model.gate.bias -= 0.8
+    model.kv_policy = policy
+    return model
+
+
+def noise_of(*sequences):
+    return EvaluationNoise(SEED, sequences, 12)
+
+
+POLICIES = pytest.mark.parametrize("policy", ["last", "absent"])
+
+
+@POLICIES
+def test_both_engines_and_plain_adaptive_computation_time_are_the_same_function(policy):
+    model, tokens, criterion = halting_model(policy), text(3, 11), act.ACT(EPSILON)
+    logits, counts = evaluate(model, tokens, criterion, MAX_LOOPS, noise_of(0, 1, 2))
+    assert len(counts.evaluations.unique()) > 2
+    for row in range(3):
+        expected, steps, evaluations = reference_engine.evaluate(
+            model, tokens[row], "act", EPSILON, MAX_LOOPS, noise_of(row)
+        )
+        decoder = Decoder(model, criterion, MAX_LOOPS, SEED, DecoderOptions(sequence=row))
+        decoded, taken = decode_text(decoder, tokens[row])
+        for found, found_steps in ((logits[row], counts.loop_steps[:, row]), (decoded, taken)):
+            assert_close(found, expected)
+            assert torch.equal(found_steps, steps)
+            assert torch.equal(found_steps, evaluations)
+        decoder.rewind(4)
+        again, counts_again = decoder.feed_parallel(tokens[row, 4:].tolist())
+        assert_close(again, expected[4:])
+        assert torch.equal(counts_again.evaluations[:, 0], evaluations[:, 4:])
+
+
+@POLICIES
+def test_sequences_decoded_together_get_the_mean_that_each_has_alone(policy):
+    model, criterion = halting_model(policy), act.ACT(EPSILON)
+    test_batched.check(
+        model, criterion, test_batched.decode(model, criterion, 3), test_batched.alone_by_decoder(model, criterion)
+    )
+
+
+@pytest.mark.parametrize("max_loops", [1, 2])
+def test_the_last_of_all_loop_steps_gets_what_is_left_of_the_weight(max_loops):
+    model, tokens = halting_model(), text(1, 9)
+    model.gate.bias -= 3
+    found, _ = evaluate(model, tokens, act.ACT(1e-9), max_loops, noise_of(0))
+    assert_close(found, model(tokens, [max_loops], noise_of(0)))
+    assert_close(found[0], reference_engine.evaluate(model, tokens[0], "act", 1e-9, max_loops, noise_of(0))[0])
+
+
+def test_graphs_of_several_loop_steps_carry_the_mean_from_one_to_the_next(monkeypatch):
+    monkeypatch.setattr(captured_loops, "graphs_of", lambda model: TapeGraphs())
+    model, tokens = halting_model(), text(1, 9)[0]
+    for size in (1, 2, 10):
+        options = DecoderOptions(replay=True, steps_per_graph=size)
+        decoded, taken = decode_text(Decoder(model, act.ACT(EPSILON), MAX_LOOPS, SEED, options), tokens)
+        expected, _, evaluations = reference_engine.evaluate(model, tokens, "act", EPSILON, MAX_LOOPS, noise_of(0))
+        assert_close(decoded, expected)
+        assert torch.equal(taken, evaluations)
+
+
+@POLICIES
+def test_texts_that_are_decoded_together_have_the_means_of_each_alone(policy):
+    model, tokens = halting_model(policy), text(3, 11)
+    expected = [Decoder(model, act.ACT(EPSILON), MAX_LOOPS, SEED, DecoderOptions(sequence=row)) for row in range(3)]
+    expected = [decode_text(decoder, row)[0] for decoder, row in zip(expected, tokens, strict=True)]
+    compared = []
+
+    def choose(logits, position, row):
+        compared.append(position)
+        assert_close(logits, expected[row][position - 1])
+        return int(tokens[row, position % 11])
+
+    requests = [Request([int(tokens[row, 0])], 11, partial(choose, row=row), sequence=row) for row in range(3)]
+    assert len(list(BatchedDecoder(model, act.ACT(EPSILON), MAX_LOOPS, SEED, 2).decode(requests))) == 33
+    assert len(compared) == 33
+
+
+def test_the_trial_of_criteria_gives_a_criterion_the_gate_that_it_needs():
+    model = halting_model()
+    criteria = {"act": {"thresholds": [EPSILON], "file": act.__file__, "class": "ACT"}}
+    try_criteria(checkpoint(model, SEED), text(1, 11)[0], config.ExitsConfig(max_loops=6, criteria=criteria))
+
+
+def trained(iterations=40, **changes):
+    """The Universal Transformer after some iterations, and the rows of its log."""
+    model = model_config(context_length=8, **changes)
+    segment = job_config(seed=SEED, model=model, train=train_config(lr_decay_iterations=iterations))
+    state = restore(segment, universal_transformer.initialise(model, SEED).state_dict(), {}, HEADER)
+    trainer = Trainer(segment, DATA)
+    for _ in range(iterations):
+        trainer.iterate(state)
+    return state
+
+
+HEADER = Header("weights", 0, 0, {}, {})
+HELD_OUT = held_out_sequences(learnable_tokens(100)[::-1].copy(), 36, 8, 3)
+DATA = TrainingData(learnable_tokens(400), HELD_OUT)
+
+
+def mean_loops(model):
+    _, counts = evaluate(model, HELD_OUT.inputs, act.ACT(0.01), 8, EvaluationNoise(SEED, range(3), 8))
+    return counts.evaluations.double().mean().item()
+
+
+def test_its_loss_falls_and_the_price_of_loop_steps_makes_it_halt_earlier():
+    cheap, dear = trained(ponder_weight=0.0), trained(ponder_weight=1.0)
+    losses = [row["loss"] for row in cheap.log]
+    assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
+    assert held_out_loss(cheap.model, HELD_OUT, 4, SEED, 2) < losses[0]
+    assert dear.log[0]["loss"] - losses[0] > 1.9  # a token takes a loop step at least, and its remainder
+    assert mean_loops(dear.model) < mean_loops(cheap.model)
