@@ -13,7 +13,6 @@ from twoscale import tables
 from twoscale.analysis import aggregate, claims, claims_page
 from twoscale.analysis.evidence import Evidence
 from twoscale.analysis.state_paths import read_states, state_paths
-from twoscale.analysis.summaries import summarise_scaling
 from twoscale.config import Config
 from twoscale.discovery import study_parts
 from twoscale.errors import InputError
@@ -64,7 +63,7 @@ def _aggregate(folder: Path) -> dict[str, pd.DataFrame]:
         frames["path_types"] = studies["path_types"].path_types(paths, run)
         frames["path_metrics"] = aggregate.statistics(paths, run, "token_paths", "path_metrics")
     if "scaling" in studies and (quality := _files(folder, "scaling")):
-        frames["scaling"] = summarise_scaling(quality, run, SEED)
+        frames["scaling"] = studies["scaling"].summarise_scaling(quality, run, SEED)
     if (states := folder / "states.safetensors").exists():
         frames["state_paths"] = state_paths(read_states(states), run)
     for name, frame in frames.items():
