@@ -72,7 +72,7 @@ for job in runs.jobs:
                 mem_mb=2000,
                 runtime=30,
             params:
-                **runs.params.script("compare", job.function, modules=[job.module, *job.modules(runs)]),
+                **runs.params.function(job.function, *job.modules(runs)),
                 config=job.config(runs),
                 tables=table_columns(*job.tables),
                 caption=runs.report.caption(),

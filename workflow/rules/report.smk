@@ -28,7 +28,7 @@ rule write_table_page:
     conda:
         "../../envs/analysis.yaml"
     params:
-        **runs.params.script("write_table_page"),
+        **runs.params.function("twoscale.analysis.pages.table_page"),
         config=lambda wildcards: canonical_json({"run": runs.selected, "table": wildcards.table}),
         caption=runs.report.caption(),
     shell:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from twoscale import tables
 from twoscale.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ PAGE = """<!DOCTYPE html>
 </body>
 </html>
 """
+NOT_SHOWN = ["run", "statement", "where"]  # the same in many rows; the page of the claims has them
 # Above each column: sort, and rows whose value contains, equals, exceeds … what is typed.
 COLUMN_CONTROLS = [{"target": 0, "content": ["order"]}, {"target": 1, "content": ["search"]}]
 CLAIMS_STYLE = """<style>
@@ -75,6 +77,14 @@ def sortable(frame: pd.DataFrame, title: str, meanings: Mapping[str, str] = Mapp
         )
     bundle = generate_init_offline_itables_html(itables.options.dt_bundle)
     return page(title, "\n".join([f"<h2>{escape(title)}</h2>", _explanations(meanings), bundle, table]))
+
+
+def table_page(job: "StudyJob") -> None:
+    """The job of the workflow: one table with the meaning of its columns."""
+    name, run = job.config.table, job.config.run
+    frame = job.read(name, "table").drop(columns=NOT_SHOWN, errors="ignore")
+    meanings = {column: text for column, text in tables.meanings(name).items() if column in frame}
+    job.write_text("page", sortable(frame, f"Table {name} of the run {run}", meanings))
 
 
 def _explanations(meanings: Mapping[str, str]) -> str:

@@ -29,7 +29,6 @@ JOBS = (
         },
         outputs={name: f"results/{{run}}/tables/{name}.parquet" for name in ("training", "training_loops")},
         tables=["training", "training_loops"],
-        config=lambda runs: runs.params.slice("run"),
         trained=True,
     ),
     # --- trajectories of held-out tokens through the loops
@@ -64,7 +63,6 @@ JOBS = (
         inputs=lambda runs: {"states": "results/{run}/states.safetensors"},
         outputs={"state_paths": "results/{run}/tables/state_paths.parquet"},
         tables=["state_paths"],
-        config=lambda runs: runs.params.slice("run"),
     ),
     # --- exit criteria at the last checkpoint. Each has a quality job, which first tries a user's criterion in both
     # engines; in the latency job all take turns. Snakemake deletes the outputs of a job when it starts, so joins and
@@ -88,7 +86,6 @@ JOBS = (
         inputs=lambda runs: {f"{name}_files": runs.paths.each_criterion(path) for name, path in CRITERION.items()},
         outputs={name: f"results/{{run}}/tables/{{grid}}_{name}.parquet" for name in CRITERION},
         tables=EXIT_TABLES,
-        config=lambda runs: runs.params.slice("run"),
     ),
     Measurement(
         name="benchmark_exits",
@@ -128,7 +125,6 @@ JOBS = (
         function="twoscale.analysis.pages.runtimes_page",
         inputs=lambda runs: {"results": runs.report.results},  # the benchmark files exist once these do
         outputs={"page": "results/report/runtimes.html"},
-        config=lambda runs: runs.params.slice("run"),
         report=("Runtime", "Runtime of each rule"),
         caption_file="workflow/report/runtimes.rst",
     ),
@@ -137,7 +133,6 @@ JOBS = (
         function="twoscale.analysis.pages.claims_page",
         inputs=lambda runs: {"claims": "results/claims.md"},
         outputs={"page": "results/report/claims_in_full.html"},
-        config=lambda runs: runs.params.slice("run"),
         report=("Claims", "Each claim in full"),
         caption_file="workflow/report/claims.rst",
     ),
