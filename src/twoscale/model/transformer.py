@@ -112,7 +112,7 @@ class LoopedTransformer(nn.Module):
     def recur(self, group: int, k: int, state: Tensor, injected: Tensor, attend: Attend) -> Tensor:
         """The recurrence x^{k+1} = f_g(x^k, e), the same function at every k: (..., C) -> (..., C)."""
         state = self.groups[group](state, injected, attend)
-        # `forward` is called directly, as in `TransformerBlock`: `nn.Module.__call__` costs one row as much as the norm
+        # `forward` is called directly, as in `twoscale.model.layers`
         return self.final_norm.forward(state) if self.norms_steps else state
 
     def finish(self, group: int, state: Tensor) -> Tensor:
