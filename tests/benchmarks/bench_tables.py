@@ -8,7 +8,6 @@
    (aim: below 6 s), against importing the plotting libraries.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -20,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from common import options
 
 from twoscale import tables
 from twoscale.config import Config
@@ -81,7 +81,8 @@ def aggregation(rows: int) -> None:
             total += write_checkpoint(folder, files)
         options = {"trajectories": "trajectories", "token-drift": "token_drift"}
         inputs = {option: sorted(folder.glob(f"{table}.*.parquet")) for option, table in options.items()}
-        command = [sys.executable, "scripts/aggregate_metrics.py", "--config", json.dumps({"run": "trial"})]
+        command = [sys.executable, "scripts/compare.py", "twoscale.analysis.aggregate.metrics"]
+        command += ["--config", json.dumps({"run": "trial"})]
         for option, paths in inputs.items():
             command += [f"--{option}", *paths]
         for output in ("loop-metrics", "drift", "loop-sequences", "drift-sequences"):
@@ -107,10 +108,7 @@ def redraw() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=10_000_000)
-    parser.add_argument("--redraw", action="store_true", help="draw the figures of this project folder again")
-    arguments = parser.parse_args()
+    arguments = options(__doc__, rows=10_000_000, redraw=False)
     aggregation(arguments.rows)
     if arguments.redraw:
         redraw()

@@ -1,21 +1,20 @@
 """The probe: its features, its fit, the criterion that reads it, and its file."""
 
-import importlib.util
-from types import SimpleNamespace
-
 import pytest
 import torch
 
 from tests.segment import SEED, Run
-from tests.small import ROOT, checkpoint, held_out, job_config, model_config
+from tests.small import checkpoint, held_out, job_config, model_config
 from tests.unit.test_engine import CONTEXT_LENGTH, MAX_LOOPS, decode_text, make_decoder, noise_of, small_model, text
 from twoscale import config, tables
 from twoscale.errors import InputError
+from twoscale.exits import jobs, probe_fit
 from twoscale.exits.benchmark import make_criteria
 from twoscale.exits.oracle import settled_within
 from twoscale.exits.parallel import evaluate
 from twoscale.exits.probe import FILE, Probe, criterion_of, features, open_probe, save_probe
 from twoscale.exits.probe_fit import fit, fit_probe, quality, trajectory_samples
+from twoscale.model.checkpoint_job import CheckpointJob
 from twoscale.model.loss import cross_entropies
 from twoscale.model.transformer import initialise
 from twoscale.workflow import paths
@@ -230,27 +229,19 @@ def test_the_file_of_a_probe_has_the_name_that_the_workflow_gives_it():
 # --- the rules ---------------------------------------------------------------------------------------------------
 
 
-def call(script, **arguments):
-    """Run the main function of an entry script."""
-    specification = importlib.util.spec_from_file_location(script, ROOT / "scripts" / f"{script}.py")
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    module.main(SimpleNamespace(**arguments))
-
-
 def test_the_rules_fit_a_probe_on_training_text_and_measure_its_quality(tmp_path):
     run = Run(tmp_path / "run")
-    files = {"checkpoint": run.checkpoint(0), "metadata": tmp_path / "run" / "tokens.json"}
-    probe, outputs = tmp_path / "probe.safetensors", {n: tmp_path / n for n in ("quality", "loops", "controls")}
-    fitted = job_config("probe_sequences", model=run.model, probe=config.ProbeConfig(tokens=32), max_loops=4, seed=SEED)
-    call("train_probe", config=fitted, train=tmp_path / "run" / "train.bin", probe=probe, **files)
+    files = {name: [tmp_path / "run" / f"{name}.bin"] for name in ("train", "val")}
+    files |= {"checkpoint": [run.checkpoint(0)], "metadata": [tmp_path / "run" / "tokens.json"]}
+    files |= {name: [tmp_path / name] for name in ("probe", "quality", "loops", "controls")}
+    fitted = job_config(model=run.model, probe=config.ProbeConfig(tokens=32), sequences=2, max_loops=4, seed=SEED)
+    probe_fit.run(CheckpointJob(fitted, files))
 
     exits = config.ExitsConfig(max_loops=4, criteria={"probe": {"thresholds": [0.01, 0.5, 1.0]}}, quality_tokens=16)
-    measured = job_config(model=run.model, exits=exits, sequences=2, criterion_files={}, seed=SEED)
-    val = tmp_path / "run" / "val.bin"
-    call("measure_exit_quality", config=measured, val=val, probe=probe, threads=1, **files, **outputs)
-    evaluations = tables.read("exit_loops", outputs["loops"]).groupby("threshold")["evaluations"].mean()
+    measured = job_config(model=run.model, exits=exits, sequences=2, criterion_files={}, seed=SEED, run="trial")
+    jobs.measure_exit_quality(CheckpointJob(measured, files))
+    evaluations = tables.read("exit_loops", tmp_path / "loops").groupby("threshold")["evaluations"].mean()
     assert evaluations[0.01] < 4
     assert evaluations[1.0] == 4
     assert evaluations.is_monotonic_increasing
-    assert tables.read("exit_quality", outputs["quality"])["ce"].notna().all()
+    assert tables.read("exit_quality", tmp_path / "quality")["ce"].notna().all()

@@ -335,7 +335,7 @@ def test_the_code_of_a_job_has_the_modules_that_are_imported_by_name_for_its_mod
     names = [[*modules_of_model(mine.config), *modules_of_tokenizer(mine.config)] for mine in models]
     published = ["twoscale.model.published.weights", "twoscale.data.published_tokenizer"]
     assert names == [[], ["twoscale.model.linear"], published]
-    script = "write_runtimes"  # imports no model
+    script = "fetch_gpt2"  # imports no model
     assert len({mine.params.torch_code(script)(of()) for mine in models}) == len(models)
     assert [mine.params.tokenizer_code(script)(of()) for mine in models] == [
         models[0].params.code(script, *modules) for modules in ([], [], published[1:])
@@ -351,7 +351,7 @@ def test_the_default_of_an_optional_key_is_part_of_the_code_because_no_slice_has
         monkeypatch.setitem(sys.modules, "twoscale.model.linear", module)
         mine = runs(model={"architecture": "linear"})
         assert "gain" not in mine.params.training_identity(of())
-        codes.append(mine.params.torch_code("write_runtimes")(of()))
+        codes.append(mine.params.torch_code("fetch_gpt2")(of()))
     assert codes[0] != codes[1]
 
 
@@ -360,7 +360,7 @@ def test_untracked_params_take_the_output_and_keep_the_value():
     assert list(signature(param).parameters) == ["wildcards", "output"]
     assert param(of("a"), output=None) == "a"
     mine = runs()
-    own = mine.params.script("write_runtimes")["command"], mine.report.caption()
+    own = mine.params.script("fetch_gpt2")["command"], mine.report.caption()
     for function in (*own, mine.params.torch_command("x"), mine.params.training_command("x")):
         assert "output" in signature(function).parameters
 

@@ -35,7 +35,8 @@ FOLDER = "results/released"  # where the tables of a release are put
 OWN_SECTIONS = ("figures", "download")  # of the user's config: how the tables are fetched and drawn
 MAX_MANIFEST = 2**22  # bytes
 MAX_TABLE = 2**28  # bytes of the file of a table
-MAX_DECODED = 2**31  # bytes of a table in memory, by the upper bound of `decoded_bytes`
+MAX_DECODED = 2**31  # bytes of a table in memory, by the upper bound of `_decoded_bytes`
+NUMBER_BYTES = 16  # of a number in memory, or of the place of a string, at most
 MAX_COMBINATIONS = 2000  # of seeds and the values of a study; each is a run that is planned
 ADDRESS = re.compile(r"https?://[^\s?#@\x00-\x1f]+")  # @: passwords do not belong into commands and sentences
 # {run}/tables/{table}.parquet; the name of a run of a study contains that of the study
@@ -212,10 +213,8 @@ def _check_parquet(what: str, table: str, content: bytes) -> None:
     """Refuse a file that no table can be read from, one that memory cannot hold, and texts that are no names."""
     from pyarrow import ArrowException
 
-    from twoscale.data.bounded_parquet import decoded_bytes
-
     try:
-        found = decoded_bytes(BytesIO(content))
+        found = _decoded_bytes(BytesIO(content))
         if found <= MAX_DECODED:
             _check_texts(what, table, content)
     except (ValueError, OSError, ArrowException) as error:
@@ -225,6 +224,35 @@ def _check_parquet(what: str, table: str, content: bytes) -> None:
             f"{what}: found a table of up to {found / 1e9:.1f} GB in memory, expected at most {MAX_DECODED / 1e9:.1f} "
             "GB."
         )
+
+
+def _decoded_bytes(opened: BytesIO) -> int:
+    """An upper bound of the memory of a whole table, from the headers of its pages.
+
+    A page of 20 bytes can repeat a value a million times, and the value can be a long string of a dictionary. Raises
+    ValueError, OSError or pa.ArrowException for a damaged file.
+    """
+    import pyarrow.parquet as pq
+
+    from twoscale.data.bounded_parquet import pages
+
+    metadata = pq.ParquetFile(opened, pre_buffer=False).metadata
+    total = 0
+    for group in range(metadata.num_row_groups):
+        for column in range(metadata.num_columns):
+            chunk = metadata.row_group(group).column(column)
+            found = list(pages(opened, chunk))
+            values, stored = sum(page.values for page in found), sum(page.uncompressed for page in found)
+            if chunk.physical_type not in ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"):
+                longest = NUMBER_BYTES
+            elif any(page.has_differences for page in found):
+                longest = stored
+            else:
+                dictionary = sum(page.uncompressed for page in found if not page.values)
+                first = found[0].uncompressed if found and chunk.has_dictionary_page else 0
+                longest = NUMBER_BYTES + max(first, dictionary)
+            total += stored + values * longest
+    return total
 
 
 def _check_texts(what: str, table: str, content: bytes) -> None:

@@ -4,13 +4,11 @@ An operating point is an exit criterion with a threshold. Repeats are prompts, a
 resampled by document, because those that begin in one are not independent. NumPy and pandas only.
 """
 
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
 
-from twoscale import tables
 from twoscale.analysis import bootstrap
 
 OPERATING_POINT = ["criterion", "threshold"]
@@ -94,24 +92,6 @@ def mean_evaluations(exit_loops: pd.DataFrame, keys: list[str]) -> pd.Series:
     by_group = exit_loops.pivot(index=keys, columns="group", values="evaluations")
     # sums of floats depend on their order: that of the groups in the model, not of their labels
     return by_group[exit_loops["group"].unique()].mean(axis="columns").rename("loops")
-
-
-def summarise_scaling(paths: Iterable[str | Path], run: str, seed: int) -> pd.DataFrame:
-    """The table "scaling" from the tables "scaling_quality" of all checkpoints; iterations and loops rise.
-
-    `excess` is the cost of fewer loops against the largest loop count; its interval, over the same documents, is
-    far narrower than that of the cross-entropy itself.
-    """
-    rows = pd.concat([tables.read("scaling_quality", path) for path in paths])
-    full = rows[rows["loops"] == rows["loops"].max()].set_index(["iteration", "sequence"])["ce"]
-    rows = rows.join(full.rename("full"), on=["iteration", "sequence"])
-    point = ["iteration", "loops"]
-    rows = rows.assign(excess=rows["ce"] - rows["full"]).sort_values(point, kind="stable")
-    columns = {"tokens": rows.groupby(point)["tokens"].sum()}
-    columns |= with_bounds(rows, point, "ce", "ce", seed) | with_bounds(rows, point, "excess", "excess", seed)
-    columns |= {name.replace("ce", "ppl"): np.exp(columns[name]) for name in ("ce", "ce_low", "ce_high")}
-    scaling = pd.DataFrame(columns).reset_index().assign(run=run)
-    return scaling[list(tables.columns("scaling"))]
 
 
 def with_bounds(rows: pd.DataFrame, keys: list[str], name: str, varied: str, seed: int = 0) -> dict[str, pd.Series]:

@@ -138,12 +138,10 @@ class ExitsConfig(Section):
         "Decode by replaying captured loop steps, and with one slot per loop step several of them at once, ahead of "
         "the exit decisions. CUDA only.",
     )
-    compile: Flag | Literal["auto"] = key(
-        "auto",
-        "Decode with compiled loop steps. auto: on CUDA only, before they are captured; where that is impossible, for "
-        "example without Triton, they are captured as they are. On CPU it takes a C++ compiler and pays for hidden "
-        "sizes up to a few hundred and many tokens: the first run compiles for about ten seconds per group, later ones "
-        "load the result from the cache of torch.compile.",
+    compile: Flag = key(
+        True,
+        "Compile loop steps before they are captured (cuda_graphs); where that is impossible, for example without "
+        "Triton, they are captured as they are. CUDA only.",
     )
     dtype: Literal["float32", "float64", "bfloat16"] = key(
         "float32",

@@ -54,19 +54,13 @@ def make_criteria(exits: ExitsConfig, probe: Probe | None = None) -> dict[Operat
 def make_decoder(checkpoint: LoadedCheckpoint, exits: ExitsConfig) -> Decoder:
     """A decoder with the cache, the readout and the captured steps of the config, under full loops."""
     model, full = checkpoint.model, make_criterion("fixed", exits.max_loops)
-    how = {"replay": replays_steps(model, exits), "compile": compiles_steps(model, exits)}
-    options = DecoderOptions(kv_slots=exits.kv_slots, readout=exits.readout, **how)
-    return Decoder(model, full, exits.max_loops, checkpoint.seed, options)
+    return Decoder(model, full, exits.max_loops, checkpoint.seed, decoder_options(model, exits))
 
 
-def replays_steps(model: LoopedModel, exits: ExitsConfig) -> bool:
-    """Whether tokens that are fed one by one loop through captured steps."""
-    return exits.cuda_graphs and any_weight(model).is_cuda
-
-
-def compiles_steps(model: LoopedModel, exits: ExitsConfig) -> bool:
-    """Whether the loop steps of tokens that are fed one by one are compiled."""
-    return any_weight(model).is_cuda if exits.compile == "auto" else exits.compile
+def decoder_options(model: LoopedModel, exits: ExitsConfig) -> DecoderOptions:
+    """How tokens that are fed one by one are decoded."""
+    replay = exits.cuda_graphs and any_weight(model).is_cuda
+    return DecoderOptions(kv_slots=exits.kv_slots, readout=exits.readout, replay=replay, compile=exits.compile)
 
 
 class TextEvaluator:
@@ -235,7 +229,7 @@ def measure_check_cost(checkpoint: LoadedCheckpoint, prompts: HeldOut, exits: Ex
     model = checkpoint.model
     criterion = make_criterion("kl", 1.0)
     cache = KVCache(model.config, slots=1, like=any_weight(model))
-    loops = make_loops(model, cache, 1, exits.readout, replays_steps(model, exits), compiles_steps(model, exits))
+    loops = make_loops(model, cache, 1, decoder_options(model, exits))
     attend = cache.attend(0, position=0)
     for repeat, (prompt, sequence) in enumerate(zip(prompts.inputs, prompts.sequences, strict=True)):
         tokens = prompt[None, :1].to(checkpoint.device)

@@ -180,6 +180,10 @@ class Params:
         command = untracked(lambda wildcards: shlex.join(["python", self._script(name), *arguments]))
         return {"command": command, "files": file_options, "code": self.code(name, *modules)}
 
+    def function(self, path: str, *modules: str) -> dict[str, Any]:
+        """Params of a job that calls the function with this dotted path, which imports `modules` by name."""
+        return self.script("compare", path, modules=[module_of(path), *modules])
+
     def kept_script(
         self,
         name: str,

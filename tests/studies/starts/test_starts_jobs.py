@@ -14,14 +14,14 @@ STARTS = next(figure for figure in figures() if figure.name == "starts")
 
 def test_a_figure_that_compares_the_runs_of_a_study_reads_one_table_and_quotes_their_config():
     mine = project(starts={"overrides": {"train": {"iterations": 10}}})
-    assert mine.figure_inputs(STARTS) == {"starts": ["results/tiny/tables/starts.parquet"]}
-    assert json.loads(mine.figure_slice(STARTS)({}))["runs"] == ["tiny"]
-    assert mine.caption(STARTS)(of(), output=None)["config"].train.iterations == 10
+    assert mine.report.figure_inputs(STARTS) == {"starts": ["results/tiny/tables/starts.parquet"]}
+    assert json.loads(mine.report.figure_slice(STARTS)({}))["runs"] == ["tiny"]
+    assert mine.report.caption(STARTS)(of(), output=None)["config"].train.iterations == 10
 
 
 def test_the_runs_of_the_starts_are_labelled_in_the_order_of_their_tables():
     mine = project(seeds=[5], starts={"shares": [0.25]})
-    assert mine.study_tables("starts", "training") == [
+    assert job_row(JOBS, "compare_starts").files(mine)["training"] == [
         f"results/{run}/tables/training.parquet" for run in mine.study("starts")
     ]
     labels = json.loads(job_row(JOBS, "compare_starts").config(mine)(of()))["runs"]
@@ -41,10 +41,10 @@ def test_the_runs_of_the_starts_are_labelled_in_the_order_of_their_tables():
 )
 def test_a_run_that_has_no_starts_says_why(user, problem):
     mine = project(**user)
-    assert mine.figure_files("starts") == []
+    assert mine.report.figure_files("starts") == []
     for refuse, name in (
-        (mine.study_tables("starts", "training"), "md"),
-        (mine.figure_inputs(STARTS)["starts"], "pdf"),
+        (job_row(JOBS, "compare_starts").files(mine)["training"], "md"),
+        (mine.report.figure_inputs(STARTS)["starts"], "pdf"),
     ):
         with pytest.raises(InputError, match=rf"results/starts\.{name}: run tiny {problem}\."):
             refuse(of())

@@ -1,5 +1,7 @@
 """Supplementary figure, the spectrum of a loop: eigenvalues at the fixed point against what paths of tokens do."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -37,8 +39,10 @@ def draw(token_spectrum: pd.DataFrame, spectrum: pd.DataFrame, *, context: style
     figure = style.new_figure(style.DOUBLE, 5.0, context)
     panels = figure.subplots(2, 3).flatten()
     _draw_eigenvalues(panels[0], tokens, looks)
-    _draw_rates(panels[1], tokens, looks)
-    _draw_cosines(panels[2], tokens, looks)
+    _draw_predicted(panels[1], tokens, looks, "modulus", lambda modulus: modulus, "rate")
+    _square(panels[1], "modulus of the eigenvalue", "measured rate", 0, 1)
+    _draw_predicted(panels[2], tokens, looks, "angle", np.cos, "cosine")
+    _square(panels[2], "cosine of its angle", "measured cosine", -1, 1)
     _draw_causal(panels[3], tokens, looks)
     _draw_positions(panels[4], tokens, looks)
     _draw_checkpoints(panels[5], spectrum, looks, context)
@@ -68,22 +72,14 @@ def _draw_eigenvalues(axes: Axes, tokens: pd.DataFrame, looks: dict[str, dict]) 
     axes.set_ylabel("imaginary part")
 
 
-def _draw_rates(axes: Axes, tokens: pd.DataFrame, looks: dict[str, dict]) -> None:
-    """Measured rate against the inherited modulus, and in grey against the own one."""
+def _draw_predicted(
+    axes: Axes, tokens: pd.DataFrame, looks: dict[str, dict], part: str, predict: Callable, measured: str
+) -> None:
+    """The column `measured` against what a part of the inherited eigenvalue predicts, and in grey of the own one."""
     for rows, _ in _by_group(tokens, looks):
-        axes.plot(rows["own_modulus"], rows["rate"], marker="o", color=OWN, **DOT)
+        axes.plot(predict(rows[f"own_{part}"]), rows[measured], marker="o", color=OWN, **DOT)
     for rows, color in _by_group(tokens, looks):
-        axes.plot(rows["inherited_modulus"], rows["rate"], marker="o", color=color, **DOT)
-    _square(axes, "modulus of the eigenvalue", "measured rate", 0, 1)
-
-
-def _draw_cosines(axes: Axes, tokens: pd.DataFrame, looks: dict[str, dict]) -> None:
-    """Measured mean cosine against that of the inherited angle, and in grey of the own one."""
-    for rows, _ in _by_group(tokens, looks):
-        axes.plot(np.cos(rows["own_angle"]), rows["cosine"], marker="o", color=OWN, **DOT)
-    for rows, color in _by_group(tokens, looks):
-        axes.plot(np.cos(rows["inherited_angle"]), rows["cosine"], marker="o", color=color, **DOT)
-    _square(axes, "cosine of its angle", "measured cosine", -1, 1)
+        axes.plot(predict(rows[f"inherited_{part}"]), rows[measured], marker="o", color=color, **DOT)
 
 
 def _draw_causal(axes: Axes, tokens: pd.DataFrame, looks: dict[str, dict]) -> None:
