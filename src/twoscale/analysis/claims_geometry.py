@@ -49,7 +49,7 @@ def decay_is_fast(evidence: Evidence) -> Iterator[Quantity]:
         yield judged(group, name, at_most(TENTH), _decay_within, evidence, group)
         if not evidence.published:
             yield reference(group, "the same, untrained", _decay_within, evidence, group, 0)
-        yield reference(group, leap, _first_norm_ratio, evidence, group)
+        yield reference(group, leap, _norm_ratio, evidence, group, 1, lambda norms: norms[:, 0] / norms[:, 1])
 
 
 def _decay_within(evidence: Evidence, group: str, iteration: int | None = None) -> Estimate:
@@ -60,9 +60,10 @@ def _decay_within(evidence: Evidence, group: str, iteration: int | None = None) 
     return evidence.ratio(lambda totals: mean(totals)[:, FASTEST_DECAY] / mean(totals)[:, 1], units, remark)
 
 
-def _first_norm_ratio(evidence: Evidence, group: str) -> Estimate:
-    units = evidence.curves("step_norm", group, [evidence.last()], until=1)[:, 0]
-    return evidence.ratio(lambda totals: mean(totals)[:, 0] / mean(totals)[:, 1], units)
+def _norm_ratio(evidence: Evidence, group: str, until: int, statistic: Statistic) -> Estimate:
+    """A ratio of mean step norms (R, K) of a group at the last checkpoint."""
+    units = evidence.curves("step_norm", group, [evidence.last()], until)[:, 0]
+    return evidence.ratio(lambda totals: statistic(mean(totals)), units)
 
 
 def _norms(evidence: Evidence, group: str, iterations: Sequence[int], until: int = 2) -> np.ndarray:
@@ -194,7 +195,7 @@ def drift_is_larger(evidence: Evidence) -> Iterator[Quantity]:
             yield from _drift_quantities(evidence, boundary, reference_state)
     leap = "leap from x⁰ (k = 0) over the path of the loop"
     for group in evidence.groups:
-        yield reference(group, leap, _leap_share, evidence, group)
+        yield reference(group, leap, _norm_ratio, evidence, group, 0, lambda norms: norms[:, 0] / norms.sum(axis=1))
 
 
 def _drift_quantities(evidence: Evidence, boundary: str, reference_state: str) -> Iterator[Quantity]:
@@ -216,11 +217,6 @@ def _drift_ratio(
     return evidence.estimate(mean, evidence.ratios(boundary, reference_state, iteration, measure))
 
 
-def _leap_share(evidence: Evidence, group: str) -> Estimate:
-    units = evidence.curves("step_norm", group, [evidence.last()])[:, 0]
-    return evidence.ratio(lambda totals: mean(totals)[:, 0] / mean(totals).sum(axis=1), units)
-
-
 # --- claim 13: the premise of the exit criterion ---------------------------------------------------------------
 
 
@@ -228,14 +224,17 @@ def loops_are_spirals(evidence: Evidence) -> Iterator[Quantity]:
     norms = "mean norm over k = 20 … 29 over that over k = 10 … 19"
     curvature = "mean curvature over k = 20 … 29 over that over k = 10 … 19"
     for group in evidence.groups:
-        yield judged(group, norms, at_least(PLATEAU), _plateau, evidence, group)
+        yield judged(group, norms, at_least(PLATEAU), _spiral_ratio, evidence, group, late_over_early)
         yield judged(group, curvature, between(PLATEAU, 1 / PLATEAU), _curvature_ratio, evidence, group)
-        yield reference(group, "the norm over k = 20 … 29 over that at k = 1", _late_norm, evidence, group)
+        late = "the norm over k = 20 … 29 over that at k = 1"
+        yield reference(
+            group, late, _spiral_ratio, evidence, group, lambda norms: norms[:, LATE].mean(axis=1) / norms[:, 1]
+        )
 
 
-def _plateau(evidence: Evidence, group: str) -> Estimate:
-    units = _spiral(evidence, group, "step_norm")
-    return evidence.ratio(lambda totals: late_over_early(mean(totals)), units)
+def _spiral_ratio(evidence: Evidence, group: str, statistic: Statistic) -> Estimate:
+    """A ratio of mean step norms (R, K) of a group whose early loop steps are no rounding."""
+    return evidence.ratio(lambda totals: statistic(mean(totals)), _spiral(evidence, group, "step_norm"))
 
 
 def _curvature_ratio(evidence: Evidence, group: str) -> Estimate:
@@ -243,11 +242,6 @@ def _curvature_ratio(evidence: Evidence, group: str) -> Estimate:
     evidence.check_angles(group, [evidence.last()], range(10, 30))
     units = np.stack([_spiral(evidence, group, name) for name in ("acceleration", "step_norm")], axis=-1)
     return evidence.ratio(lambda totals: late_over_early(mean(totals[..., 0]) / mean(totals[..., 1]) ** 2), units)
-
-
-def _late_norm(evidence: Evidence, group: str) -> Estimate:
-    units = _spiral(evidence, group, "step_norm")
-    return evidence.ratio(lambda totals: mean(totals)[:, LATE].mean(axis=1) / mean(totals)[:, 1], units)
 
 
 def _spiral(evidence: Evidence, group: str, measure: str) -> np.ndarray:

@@ -31,24 +31,6 @@ def summarise_latency(latency: pd.DataFrame) -> pd.DataFrame:
     return medians.join(intervals).reset_index()
 
 
-def summarise_throughput(throughput: pd.DataFrame) -> pd.DataFrame:
-    """Medians over repeats per operating point and number of sequences, and the range of the tokens/s.
-
-    The repeats decode the same text, so what differs between them is the machine.
-
-    Args:
-        throughput: Table "throughput".
-
-    Returns:
-        Columns criterion, threshold, sequences, tokens_per_second, latency_ms, latency_high_ms, low, high; rows in the
-        order of the table, the numbers of sequences rising.
-    """
-    by_point = throughput.groupby([*OPERATING_POINT, "sequences"], sort=False)
-    summary = by_point[["tokens_per_second", "latency_ms", "latency_high_ms"]].median()
-    bounds = by_point["tokens_per_second"].agg(low="min", high="max")
-    return summary.join(bounds).reset_index().sort_values("sequences", kind="stable", ignore_index=True)
-
-
 def summarise_quality(quality: pd.DataFrame, exit_loops: pd.DataFrame, max_loops: int | None = None) -> pd.DataFrame:
     """Cross-entropy per operating point, each sequence weighted by its tokens, and mean loops.
 

@@ -123,7 +123,9 @@ def measure_quality(
             for batch in text.batches(evaluator.batch_size(criterion)):
                 logits, counts = evaluator.evaluate(criterion, batch)
                 ce = cross_entropies(logits, batch.targets).mean(1).tolist()
-                found["exit_quality"] += [point | row for row in _quality_rows(ce, counts, batch, exits.max_loops)]
+                at_max = _shares(counts.evaluations == exits.max_loops)
+                quality = batch.rows(ce=ce, ppl=list(map(math.exp, ce)), share_at_max_loops=at_max)
+                found["exit_quality"] += [point | row for row in quality]
                 found["exit_loops"] += [point | row for row in _loop_rows(counts, batch, groups)]
                 evaluations.append(counts.evaluations)
                 bar.update(batch.inputs.numel())
@@ -134,14 +136,6 @@ def measure_quality(
                     found["exit_controls"] += [point | row for row in rows]
                     bar.update(text.inputs.numel())
     return found
-
-
-def _quality_rows(ce: Sequence[float], counts: LoopCounts, batch: HeldOut, max_loops: int) -> Iterator[Row]:
-    """One row a sequence, from its mean cross-entropy."""
-    at_max = _shares(counts.evaluations == max_loops)
-    for key, nats, share in zip(batch.keys, ce, at_max, strict=True):
-        row = key | {"tokens": batch.inputs.shape[1], "ce": nats, "ppl": math.exp(nats)}
-        yield row | {"share_at_max_loops": share}
 
 
 def _shares(mask: Tensor) -> list[float]:

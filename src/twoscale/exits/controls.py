@@ -124,10 +124,7 @@ def measure_controls(
         measured[plan.tobytes()] = ce
         means = plan.mean(axis=(0, 2)).tolist()  # per sequence
         point = {"control": control, "draw": draw}
-        yield [
-            point | {**sequence, "tokens": plan.shape[2], "evaluations": mean, "ce": nats}
-            for sequence, mean, nats in zip(text.keys, means, ce.tolist(), strict=True)
-        ]
+        yield [point | row for row in text.rows(evaluations=means, ce=ce.tolist())]
 
 
 def _evaluate(evaluate: EvaluatePlanned, plan: Tensor, text: HeldOut, batch_size: int) -> Tensor:

@@ -8,9 +8,9 @@ from tests.small import assert_refused, checkpoint, held_out, job_config
 from tests.studies.throughput.samples import draw, throughput_table
 from tests.unit.test_engine import CONTEXT_LENGTH, small_model, text
 from twoscale import tables
-from twoscale.analysis.summaries import summarise_throughput
 from twoscale.config import Config, checked, preset
 from twoscale.errors import InputError
+from twoscale.studies.throughput.figure import summarise_throughput
 from twoscale.studies.throughput.measure import measure_throughput
 
 SEQUENCES = (1, 3)

@@ -90,13 +90,11 @@ def _regret_rows(
     for (name, threshold), criterion in criteria.items():
         loop_steps, evaluations = frozen.exits(criterion, readout)
         ce = losses.gather(0, loop_steps[None])[0]
-        means = _means({"evaluations": evaluations, "ce": ce})
         for oracle, first in settled.items():
-            compared = _means(compare(loop_steps, evaluations, ce - losses[-1], first))
-            for i, key in enumerate(batch.keys):
-                point = {"criterion": name, "threshold": float(threshold), "oracle": oracle}
-                row = {column: values[i] for column, values in (means | compared).items()}
-                yield point | key | {"tokens": batch.inputs.shape[1]} | row
+            point = {"criterion": name, "threshold": float(threshold), "oracle": oracle}
+            compared = compare(loop_steps, evaluations, ce - losses[-1], first)
+            means = _means({"evaluations": evaluations, "ce": ce} | compared)
+            yield from (point | row for row in batch.rows(**means))
 
 
 def compare(loop_steps: Tensor, evaluations: Tensor, lost: Tensor, first: Tensor) -> dict[str, Tensor]:
@@ -123,9 +121,7 @@ def _frontier_rows(losses: Tensor, batch: HeldOut) -> Iterator[Row]:
     for price in PRICES:
         chosen = cheapest_exits(losses, price)
         means = _means({"evaluations": costs[chosen], "ce": losses.gather(0, chosen[None])[0]})
-        for i, key in enumerate(batch.keys):
-            row = {column: values[i] for column, values in means.items()}
-            yield {"price": price} | key | {"tokens": batch.inputs.shape[1]} | row
+        yield from ({"price": price} | row for row in batch.rows(**means))
 
 
 def _means(columns: dict[str, Tensor]) -> dict[str, list[float]]:

@@ -51,6 +51,4 @@ def measure_uniform_loops(checkpoint: LoadedCheckpoint, text: HeldOut, exits: Ex
             ce = torch.stack(losses).gather(0, least[None])[0].mean(1).tolist()
             loops = torch.tensor(counts, dtype=torch.float64, device=least.device)[least].mean(1).tolist()
             at_max = (least == len(counts) - 1).double().mean(1).tolist()
-            for i, key in enumerate(batch.keys):
-                row = key | {"tokens": batch.inputs.shape[1], "loops": loops[i], "ce": ce[i]}
-                yield row | {"ppl": math.exp(ce[i]), "share_at_max_loops": at_max[i]}
+            yield from batch.rows(loops=loops, ce=ce, ppl=list(map(math.exp, ce)), share_at_max_loops=at_max)
