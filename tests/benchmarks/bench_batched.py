@@ -15,13 +15,13 @@ to wait for. With --run they are those of a trained run on its held-out text. --
 spread of the evaluations are printed.
 """
 
-import argparse
 import statistics
 import time
 from collections import defaultdict
 from pathlib import Path
 
 import torch
+from common import options
 
 from twoscale import config
 from twoscale.data.batches import HeldOut, open_held_out
@@ -85,14 +85,7 @@ def seconds_of_products(model: LoopedModel, loops: list[int]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tokens", type=int, default=24, help="decoded in each sequence")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--tau", type=float, default=1e-2)
-    parser.add_argument("--run", help="name of a trained run in place of the untrained model")
-    parser.add_argument("--results", type=Path, default=Path("results"))
-    arguments = parser.parse_args()
+    arguments = options(__doc__, tokens=24, repeats=5, threads=2, tau=1e-2, run=None, results=Path("results"))
     torch.set_num_threads(arguments.threads)
     if arguments.run is None:
         model = untrained()

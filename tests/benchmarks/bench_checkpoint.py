@@ -8,16 +8,15 @@ geometric mean of the ratios of all repeats and, separately, the SHA-256 of the 
 not compute. Aim: at most 1.5.
 """
 
-import argparse
 import hashlib
 import os
 import statistics
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from common import medians, options, seconds, turns
 
 from twoscale import config
 from twoscale.model import checkpoints
@@ -63,33 +62,16 @@ def load_into_memory(path: Path, identity: dict) -> None:
         tensors[name] = tensors[name].clone()
 
 
-def seconds(call: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    call()
-    return time.perf_counter() - started
-
-
-def alternate(ours: Callable, plain: Callable, repeats: int) -> tuple[list[float], list[float]]:
-    """Seconds of both; each is the first one in every other repeat."""
-    times = {ours: [], plain: []}
-    for repeat in range(repeats):
-        for call in (ours, plain) if repeat % 2 else (plain, ours):
-            times[call].append(seconds(call))
-    return times[ours], times[plain]
-
-
-def report(name: str, ours: list[float], plain: list[float], size: int) -> None:
-    ratios = [a / b for a, b in zip(ours, plain, strict=True)]
-    speeds = " against ".join(f"{size / statistics.median(times) / 1e9:.2f}" for times in (ours, plain))
+def compare(name: str, ours: Callable[[], object], plain: Callable[[], object], repeats: int, size: int) -> None:
+    rows = turns([ours, plain], repeats, warm_up=0)
+    speeds = " against ".join(f"{size / median / 1e9:.2f}" for median in medians(rows))
+    ratios = [a / b for a, b in rows]
     print(f"{name}: {speeds} GB/s, ratio {statistics.geometric_mean(ratios):.2f}", end=" ")
     print(f"(from {min(ratios):.2f} to {max(ratios):.2f}), aim 1.5", flush=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", help="where to write (default: the system's temporary folder)")
-    parser.add_argument("--repeats", type=int, default=8)
-    arguments = parser.parse_args()
+    arguments = options(__doc__, folder=None, repeats=8)
     state, identity, repeats = paper_state(), {"seed": 1}, arguments.repeats
     header = Header("partial", 1, 5120, identity, {})
     with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
@@ -99,10 +81,10 @@ def main() -> None:
         size = len(content)
         print(f"{len(state)} tensors, {size / 1e9:.2f} GB, {repeats} repeats")
         write_plain(plain, content)
-        save = alternate(lambda: checkpoints.save(path, state, header), lambda: write_plain(plain, content), repeats)
-        report("save against write and fsync", *save, size)
-        load = alternate(lambda: load_into_memory(path, identity), lambda: read_plain(plain), repeats)
-        report("load against read", *load, size)
+        save, write = lambda: checkpoints.save(path, state, header), lambda: write_plain(plain, content)
+        compare("save against write and fsync", save, write, repeats, size)
+        load, read = lambda: load_into_memory(path, identity), lambda: read_plain(plain)
+        compare("load against read", load, read, repeats, size)
         digest = seconds(lambda: hashlib.sha256(content).digest())
         print(f"SHA-256 of the file, part of neither: {size / digest / 1e9:.2f} GB/s")
 

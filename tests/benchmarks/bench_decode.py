@@ -13,12 +13,11 @@ of the thread, so other work on the machine does not count. Printed are the medi
 quartiles of the ratio of each repeat. The models are untrained: time does not depend on the values of the weights.
 """
 
-import argparse
-import statistics
 import time
 from collections.abc import Callable
 
 import torch
+from common import compare, options
 
 from twoscale import config
 from twoscale.exits.criteria import make_criterion
@@ -31,7 +30,6 @@ PRODUCTS_AIMS = {64: 7.0, 256: 1.6, 768: 1.2}  # hidden size -> largest ratio of
 CRITERIA = ("step_norm", "acceleration")
 NEVER = 1e-30  # a threshold that no step is below
 SEED = 0
-WARM_UP = 2  # repeats that are discarded
 
 
 def preset_model(name: str) -> LoopedTransformer:
@@ -47,28 +45,8 @@ def model_of(hidden_size: int) -> LoopedTransformer:
     return initialise(config.checked(values).model, SEED).eval().requires_grad_(False)
 
 
-def seconds(call: Callable[[], object]) -> float:
-    started = time.thread_time()
-    call()
-    return time.thread_time() - started
-
-
-def compare(
-    label: str, call: Callable[[], object], peer: Callable[[], object], repeats: int, aim: float | None = None
-) -> None:
-    """Print the milliseconds of both, and their ratio."""
-    pairs = []
-    for repeat in range(-WARM_UP, repeats):
-        if repeat % 2:
-            peer_time, call_time = seconds(peer), seconds(call)
-        else:
-            call_time, peer_time = seconds(call), seconds(peer)
-        if repeat >= 0:
-            pairs.append((call_time, peer_time))
-    low, median, high = statistics.quantiles([a / b for a, b in pairs], n=4)
-    left, right = (statistics.median(times) * 1e3 for times in zip(*pairs, strict=True))
-    print(f"{label}: {left:.2f} against {right:.2f} ms/token, ratio {median:.3f}", end=" ")
-    print(f"(quartiles {low:.3f} to {high:.3f})" + ("" if aim is None else f", aim {aim:.2f}"), flush=True)
+def per_token(label: str, ours: Callable, peer: Callable, repeats: int, aim: float | None = None) -> None:
+    compare(f"a token, {label}", ours, peer, repeats, aim, clock=time.thread_time)
 
 
 def token_at(decoder: Decoder, position: int, evaluations: list[int] | None = None) -> Callable[[], None]:
@@ -89,19 +67,18 @@ def compare_products(hidden_size: int, aim: float, repeats: int) -> None:
     decoder = Decoder(model, make_criterion("fixed", MAX_LOOPS), MAX_LOOPS, SEED)
     decoder.prefill([0] * position)
     label = f"hidden size {hidden_size}, decoding against bare products"
-    compare(label, token_at(decoder, position, evaluations), bare_products(model, evaluations), repeats, aim)
+    per_token(label, token_at(decoder, position, evaluations), bare_products(model, evaluations), repeats, aim)
 
 
 def compare_criteria(model: LoopedTransformer, repeats: int, aim: float) -> None:
     """Each criterion at a threshold that is never met, so that it decides as often as possible."""
     evaluations = [MAX_LOOPS] * len(model.config.groups)
     position = model.config.context_length // 4
-    for name in (name for name, criterion in CRITERIA.items() if not criterion.needs_gate):
-        never = MAX_LOOPS + 1 if CRITERIA[name].larger_is_later else NEVER
-        decoder = Decoder(model, make_criterion(name, never), MAX_LOOPS, SEED)
+    for name in CRITERIA:
+        decoder = Decoder(model, make_criterion(name, NEVER), MAX_LOOPS, SEED)
         decoder.prefill([0] * position)
         label = f"hidden size {model.config.hidden_size}, {name} against no criterion"
-        compare(label, token_at(decoder, position), token_at(decoder, position, evaluations), repeats, aim)
+        per_token(label, token_at(decoder, position), token_at(decoder, position, evaluations), repeats, aim)
 
 
 def compare_positions(model: LoopedTransformer, early: int, late: int, repeats: int) -> None:
@@ -109,13 +86,11 @@ def compare_positions(model: LoopedTransformer, early: int, late: int, repeats: 
     evaluations = [MAX_LOOPS] * len(model.config.groups)
     decoder.prefill([0] * late)
     label = f"hidden size {model.config.hidden_size}, position {late} against {early}"
-    compare(label, token_at(decoder, late, evaluations), token_at(decoder, early, evaluations), repeats, 1.3)
+    per_token(label, token_at(decoder, late, evaluations), token_at(decoder, early, evaluations), repeats, 1.3)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=20, help="five times as many at the demo's size")
-    arguments = parser.parse_args()
+    arguments = options(__doc__, repeats=20)
     repeats = arguments.repeats
     torch.set_num_threads(1)
     for size, aim in PRODUCTS_AIMS.items():

@@ -16,13 +16,12 @@ CPU time of the process, so other work on the machine does not count.
 """
 
 import argparse
-import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
+from common import clock_of, options, spread, turns
 from torch import Tensor
 
 from twoscale.config import ModelConfig
@@ -60,33 +59,10 @@ class Benchmark:
     def evaluate(self, criterion: ExitCriterion) -> tuple[Tensor, LoopCounts]:
         return evaluate(self.model, self.tokens, criterion, self.max_loops, self.noise)
 
-    def time(self, calls: dict[str, Callable[[], object]]) -> "Stopwatch":
-        return Stopwatch(calls, self.rounds, self.tokens.device.type)
-
-
-class Stopwatch:
-    """Times calls that alternate: one list of seconds per name, one entry per round."""
-
-    def __init__(self, calls: dict[str, Callable[[], object]], rounds: int, device: str) -> None:
-        synchronise, clock = torch.cuda.synchronize, time.perf_counter
-        if device == "cpu":
-            synchronise, clock = (lambda: None), time.process_time
-        for call in calls.values():
-            call()  # warm up
-        self.seconds = {name: [] for name in calls}
-        for _ in range(rounds):
-            for name, call in calls.items():
-                synchronise()
-                started = clock()
-                call()
-                synchronise()
-                self.seconds[name].append(clock() - started)
-
-    def ratio(self, of_round: Callable[[Times], float]) -> str:
-        """Median and range over rounds of a ratio of the times of one round."""
-        rounds = (dict(zip(self.seconds, times, strict=True)) for times in zip(*self.seconds.values(), strict=True))
-        ratios = [of_round(times) for times in rounds]
-        return f"{statistics.median(ratios):.3f} (from {min(ratios):.2f} to {max(ratios):.2f})"
+    def time(self, calls: dict[str, Callable[[], object]]) -> list[Times]:
+        """Seconds of every call in each round."""
+        rows = turns([*calls.values()], self.rounds, clock_of(self.tokens.device.type))
+        return [dict(zip(calls, row, strict=True)) for row in rows]
 
 
 # --- exits cost their evaluations --------------------------------------------------------------------------------
@@ -149,10 +125,11 @@ def compare_with_evaluations(bench: Benchmark, name: str, threshold: float) -> N
         expected_full = t["unlooped"] + sum(bench.max_loops * t[str(group)] for group in range(bench.num_groups))
         return over_full(t) / (expected / expected_full)
 
-    watch = bench.time(calls)
+    rounds = bench.time(calls)
     counts = ", ".join(f"{count:.1f}" for count in evaluations)
-    print(f"{name}, {counts} of {bench.max_loops} evaluations: time over full loops {watch.ratio(over_full)}")
-    print(f"  over the share of the evaluations: {watch.ratio(over_evaluations)}, aim 1.25", flush=True)
+    share = spread([over_full(t) for t in rounds])
+    print(f"{name}, {counts} of {bench.max_loops} evaluations: time over full loops {share}")
+    print(f"  over the share of the evaluations: {spread([over_evaluations(t) for t in rounds])}, aim 1.25", flush=True)
 
 
 # --- kl costs its readouts ---------------------------------------------------------------------------------------
@@ -172,7 +149,7 @@ class HeadAndSoftmax:
 
 def compare_kl_in_parallel(bench: Benchmark) -> None:
     kl, full, predict = make_criterion("kl", NEVER), make_criterion("fixed", bench.max_loops), HeadAndSoftmax(bench)
-    watch = bench.time(
+    rounds = bench.time(
         {
             "kl": lambda: bench.evaluate(kl),
             "loops": lambda: bench.evaluate(full),
@@ -180,7 +157,7 @@ def compare_kl_in_parallel(bench: Benchmark) -> None:
         }
     )
     readouts = bench.num_groups * (bench.max_loops + 1)  # x^0 … x^K of every group
-    ratio = watch.ratio(lambda t: t["kl"] / (t["loops"] + readouts * t["readout"]))
+    ratio = spread([t["kl"] / (t["loops"] + readouts * t["readout"]) for t in rounds])
     print(f"kl, teacher-forced, over loops + head + softmax: {ratio}, aim 1.15", flush=True)
 
 
@@ -207,8 +184,8 @@ def compare_kl_in_decoding(bench: Benchmark) -> None:
         for _ in range(len(text) * bench.num_groups):
             predict(1)
 
-    watch = bench.time({"kl": lambda: decode(kl), "peer": decode_with_readouts})
-    ratio = watch.ratio(lambda t: t["kl"] / t["peer"])
+    rounds = bench.time({"kl": lambda: decode(kl), "peer": decode_with_readouts})
+    ratio = spread([t["kl"] / t["peer"] for t in rounds])
     print(f"kl, decoding, over loops + head + softmax: {ratio}, aim 1.15", flush=True)
 
 
@@ -228,17 +205,9 @@ def make_benchmark(arguments: argparse.Namespace) -> Benchmark:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hidden-size", type=int, default=256)
-    parser.add_argument("--num-heads", type=int, default=4)
-    parser.add_argument("--context-length", type=int, default=256)
-    parser.add_argument("--batch-size", type=int, default=8)
-    parser.add_argument("--max-loops", type=int, default=8)
-    parser.add_argument("--vocab-size", type=int, default=4096)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    arguments = parser.parse_args()
+    sizes = {"hidden_size": 256, "num_heads": 4, "context_length": 256, "batch_size": 8, "max_loops": 8}
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    arguments = options(__doc__, **sizes, vocab_size=4096, rounds=5, threads=1, device=device)
     torch.set_num_threads(arguments.threads)
     bench = make_benchmark(arguments)
     batch_size, context_length = bench.tokens.shape

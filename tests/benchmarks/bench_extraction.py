@@ -7,14 +7,12 @@ every state and writes all its tables; the forward pass only computes the states
 1.35. The peak memory of the extraction is printed for one and for four times as many tokens: it is that of one batch.
 """
 
-import argparse
 import resource
-import statistics
 import tempfile
-import time
 from pathlib import Path
 
 import torch
+from common import clock_of, medians, options, spread, turns
 
 from twoscale.config import runs
 from twoscale.data.batches import HeldOut
@@ -23,27 +21,14 @@ from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.transformer import initialise
 
 
-def seconds(function, synchronise) -> float:
-    synchronise()
-    started = time.perf_counter()
-    function()
-    synchronise()
-    return time.perf_counter() - started
-
-
 def random_text(vocab_size: int, sequences: int, length: int) -> HeldOut:
     tokens, numbers = torch.randint(vocab_size, (sequences, length)), tuple(range(sequences))
     return HeldOut(tokens, tokens, numbers, numbers)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--preset", default="demo", help="file of workflow/presets/")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--sequences", type=int, default=8)
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--threads", type=int, default=1)
-    arguments = parser.parse_args()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    arguments = options(__doc__, preset="demo", device=device, sequences=8, repeats=7, threads=1)
     torch.set_num_threads(arguments.threads)
     (config,) = runs({"preset": arguments.preset}).values()
     loops, batch_size = config.trajectories.loops, config.trajectories.batch_size
@@ -63,16 +48,11 @@ def main() -> None:
             outputs = {table: Path(folder) / f"{table}.parquet" for table in TABLES}
             extract(checkpoint, text, config.trajectories, config.path_types, outputs)
 
-    synchronise = torch.cuda.synchronize if arguments.device == "cuda" else (lambda: None)
-    functions = (lambda: extraction(text), forward)
-    for function in functions:
-        function()  # warm up
-    pairs = [[seconds(function, synchronise) for function in functions] for _ in range(arguments.repeats)]
-    ratios = [ours / bare for ours, bare in pairs]
-    ours, bare = (statistics.median(times) for times in zip(*pairs, strict=True))
+    clock = clock_of(arguments.device, threads=2)  # wall time: the extraction also writes
+    pairs = turns([lambda: extraction(text), forward], arguments.repeats, clock)
+    ours, bare = medians(pairs)
     print(f"{arguments.device}, preset {arguments.preset}, {text.inputs.numel()} tokens, {loops} loop steps per group")
-    print(f"extraction {ours:.2f} s against {bare:.2f} s bare, ratio {statistics.median(ratios):.3f}", end=" ")
-    print(f"(from {min(ratios):.2f} to {max(ratios):.2f})")
+    print(f"extraction {ours:.2f} s against {bare:.2f} s bare, ratio {spread([a / b for a, b in pairs])}")
     before = peak_memory(arguments.device)
     extraction(random_text(config.model.vocab_size, 4 * len(text), config.model.context_length))
     after = peak_memory(arguments.device)

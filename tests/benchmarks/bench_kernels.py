@@ -12,16 +12,14 @@ captured graph, as it is and compiled (aim: at most 12), what the decisions of e
 starts outside of graphs. `--count` prints only this.
 """
 
-import argparse
-import statistics
 import sys
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from common import medians, options, quartiles, turns
 from torch import Tensor
 
 from twoscale.model.attention import causal_attention
@@ -62,12 +60,9 @@ def pairs(size: int, heads: int, batch: int, length: int) -> Iterator[tuple[str,
     yield "loss, PyTorch's chunks", loss, chunked, operands
 
 
-def seconds(call: Call, operands: tuple[Tensor, ...]) -> float:
-    """One forward and backward pass."""
-    started = time.perf_counter()
-    result = call(*operands)
-    torch.autograd.grad(result.sum(), operands)
-    return time.perf_counter() - started
+def once(call: Call, operands: tuple[Tensor, ...]) -> Callable[[], object]:
+    """A call of one forward and backward pass."""
+    return lambda: torch.autograd.grad(call(*operands).sum(), operands)
 
 
 def count_kernels() -> None:
@@ -96,23 +91,17 @@ def count_kernels() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=9, help="turns of each operation (default: %(default)s)")
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="(default: %(default)s)")
-    parser.add_argument("--count", action="store_true", help="only count the kernels of a token on a GPU")
-    arguments = parser.parse_args()
+    arguments = options(__doc__, repeats=9, threads=[1, 2], count=False)
     count_kernels()
     for shape in () if arguments.count else SHAPES:
         print(f"hidden size {shape[0]}, {shape[1]} heads, {shape[2]} x {shape[3]} tokens")
         for name, ours, theirs, operands in pairs(*shape):
             for threads in arguments.threads:
                 torch.set_num_threads(threads)
-                seconds(ours, operands), seconds(theirs, operands)
-                turns = [(seconds(ours, operands), seconds(theirs, operands)) for _ in range(arguments.repeats)]
-                low, ratio, high = statistics.quantiles([other / own for own, other in turns], n=4)
-                own, other = (1e3 * statistics.median(times) for times in zip(*turns, strict=True))
-                times = f"{own:9.2f} ms, PyTorch {other:9.2f} ms"
-                print(f"  {name:22} {threads} threads {times}   {ratio:.2f} ({low:.2f}-{high:.2f})", flush=True)
+                rows = turns([once(ours, operands), once(theirs, operands)], arguments.repeats)
+                own, other = (1e3 * median for median in medians(rows))
+                ratio = quartiles([theirs / ours for ours, theirs in rows])
+                print(f"  {name:22} {threads} threads {own:9.2f} ms, PyTorch {other:9.2f} ms   {ratio}", flush=True)
 
 
 if __name__ == "__main__":

@@ -7,18 +7,15 @@
    1.10.
 2. The model with `groups: []` against the plain stack of its layers. Aim: at most 1.05.
 
-The two of a pair alternate. Printed are the median times, and median and range of the ratio of each repeat. On one
+The two of a pair alternate. Printed are the median times, and median and quartiles of the ratio of each repeat. On one
 CPU thread, time is the CPU time of the process, so other work on the machine does not count.
 """
 
-import argparse
-import statistics
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from common import clock_of, compare, options
 from torch import Tensor, nn
 
 from twoscale.config import ModelConfig
@@ -91,38 +88,6 @@ class PlainStack(nn.Module):
         return F.linear(self.norm(x), self.tokens.weight)
 
 
-@dataclass(frozen=True)
-class Timer:
-    """Compares the times of two calls."""
-
-    repeats: int
-    synchronise: Callable[[], object]
-    clock: Callable[[], float]
-
-    def seconds(self, call: Callable[[], object]) -> float:
-        self.synchronise()
-        started = self.clock()
-        call()
-        self.synchronise()
-        return self.clock() - started
-
-    def compare(self, label: str, ours: Callable[[], object], peer: Callable[[], object], aim: float) -> None:
-        """Print the milliseconds of both, and their ratio."""
-        for call in (ours, peer):
-            call()  # warm up
-        pairs = [(self.seconds(ours), self.seconds(peer)) for _ in range(self.repeats)]
-        ratios = [a / b for a, b in pairs]
-        left, right = (statistics.median(times) * 1e3 for times in zip(*pairs, strict=True))
-        print(f"{label}: {left:.0f} ms against {right:.0f} ms, ratio {statistics.median(ratios):.3f}", end=" ")
-        print(f"(from {min(ratios):.2f} to {max(ratios):.2f}), aim {aim:.2f}", flush=True)
-
-
-def make_timer(arguments: argparse.Namespace) -> Timer:
-    on_cpu = arguments.device == "cpu"
-    clock = time.process_time if on_cpu and arguments.threads == 1 else time.perf_counter
-    return Timer(arguments.repeats, (lambda: None) if on_cpu else torch.cuda.synchronize, clock)
-
-
 def train_step(module: nn.Module, tokens: Tensor, *inputs: object) -> Callable[[], None]:
     """A call that runs one forward and backward pass."""
 
@@ -135,17 +100,9 @@ def train_step(module: nn.Module, tokens: Tensor, *inputs: object) -> Callable[[
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hidden-size", type=int, default=256)
-    parser.add_argument("--num-heads", type=int, default=4)
-    parser.add_argument("--context-length", type=int, default=256)
-    parser.add_argument("--batch-size", type=int, default=4)
-    parser.add_argument("--loops", type=int, default=6)
-    parser.add_argument("--vocab-size", type=int, default=4096)
-    parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    arguments = parser.parse_args()
+    sizes = {"hidden_size": 256, "num_heads": 4, "context_length": 256, "batch_size": 4, "vocab_size": 4096}
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    arguments = options(__doc__, **sizes, loops=6, repeats=9, threads=1, device=device)
     torch.set_num_threads(arguments.threads)
     sizes = {name: getattr(arguments, name) for name in ("num_heads", "hidden_size", "context_length", "vocab_size")}
     config, device = ModelConfig(num_layers=8, **sizes), arguments.device
@@ -154,14 +111,15 @@ def main() -> None:
     noise = NOISE_STD * torch.randn(*shape, config.hidden_size, device=device)
     print(f"{device}, hidden size {config.hidden_size}, {shape[0]} x {shape[1]} tokens, {arguments.loops} loops")
 
-    timer, loops = make_timer(arguments), [arguments.loops] * len(config.groups)
+    loops = [arguments.loops] * len(config.groups)
+    timing = {"repeats": arguments.repeats, "clock": clock_of(arguments.device, arguments.threads)}
     looped, stack = initialise(config, 0).to(device), PlainStack(config, loops).to(device)
     ours, peer = train_step(looped, tokens, loops, lambda group, k, like: noise), train_step(stack, tokens, noise)
-    timer.compare("looped model against unshared stack", ours, peer, 1.1)
+    compare("looped model against unshared stack", ours, peer, aim=1.1, **timing)
     unlooped = ModelConfig(num_layers=8, groups=(), **sizes)
     plain, stack = initialise(unlooped, 0).to(device), PlainStack(unlooped, []).to(device)
     ours, peer = train_step(plain, tokens, [], None), train_step(stack, tokens, None)
-    timer.compare("groups [] against plain stack", ours, peer, 1.05)
+    compare("groups [] against plain stack", ours, peer, aim=1.05, **timing)
 
 
 if __name__ == "__main__":

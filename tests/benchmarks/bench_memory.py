@@ -13,7 +13,6 @@ groups):
 On CPU the peak is the resident set, with every tensor in pages of its own; on CUDA that of torch's allocator.
 """
 
-import argparse
 import multiprocessing
 import os
 import resource
@@ -21,6 +20,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from common import options
 
 from twoscale.config import ModelConfig
 from twoscale.model.noise import NOISE_STD
@@ -55,13 +55,11 @@ def in_new_process(*arguments: Any) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hidden-size", type=int, default=256)
-    parser.add_argument("--num-heads", type=int, default=4)
-    parser.add_argument("--context-length", type=int, default=256)
-    parser.add_argument("--batch-size", type=int, default=4)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    arguments = parser.parse_args()
+    sizes, device = (
+        {"hidden_size": 256, "num_heads": 4, "context_length": 256},
+        "cuda" if torch.cuda.is_available() else "cpu",
+    )
+    arguments = options(__doc__, **sizes, batch_size=4, device=device)
     sizes = {name: getattr(arguments, name) for name in ("num_heads", "hidden_size", "context_length")}
     config = ModelConfig(num_layers=8, vocab_size=512, **sizes)
     # of glibc in the new processes: freed tensors leave the resident set
@@ -69,8 +67,8 @@ def main() -> None:
     state_bytes = len(config.groups) * arguments.batch_size * config.context_length * config.hidden_size * 4
     tokens = f"{arguments.batch_size} x {config.context_length} tokens"
     print(f"{arguments.device}, hidden size {config.hidden_size}, {tokens}, loops {LOOPS}")
-    for gradient, options in GRADIENTS.items():
-        peaks = [in_new_process(config, arguments.batch_size, loops, options, arguments.device) for loops in LOOPS]
+    for gradient, keys in GRADIENTS.items():
+        peaks = [in_new_process(config, arguments.batch_size, loops, keys, arguments.device) for loops in LOOPS]
         growth = (peaks[-1] - peaks[0]) / (LOOPS[-1] - LOOPS[0]) / state_bytes
         above = ", ".join(f"{(peak - peaks[0]) / 1e6:.0f}" for peak in peaks)
         print(f"{gradient}: {peaks[0] / 1e6:.0f} MB, then + {above} MB; {growth:.2f} states per loop step", flush=True)

@@ -8,7 +8,6 @@ searches. Memory is that of a process of its own, for two lengths of the trainin
 per 100 million tokens, and below 0.5 GB.
 """
 
-import argparse
 import hashlib
 import statistics
 import subprocess
@@ -18,6 +17,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from common import medians, options, turns
 
 from twoscale.data.near_duplicates import HeldOutNgrams, drop_near_duplicates
 from twoscale.data.shards import token_chunks
@@ -45,17 +45,11 @@ def write_tokens(folder: Path, training: int, held_out: int, n: int) -> list[Pat
     return paths
 
 
-def cpu_seconds(function) -> float:
-    started = time.thread_time()
-    function()
-    return time.thread_time() - started
-
-
 def peak_memory(val: Path, train: Path, n: int) -> float:
     """Peak resident memory in MB of `drop_near_duplicates` in a process of its own."""
-    code = f"from tests.benchmarks import bench_near_duplicates as b; b.drop({str(val)!r}, {str(train)!r}, {n}); {PEAK}"
-    root = Path(__file__).resolve().parents[2]
-    done = subprocess.run([sys.executable, "-c", code], cwd=root, stdout=subprocess.PIPE, text=True, check=True)
+    code = f"import bench_near_duplicates as b; b.drop({str(val)!r}, {str(train)!r}, {n}); {PEAK}"
+    here = Path(__file__).resolve().parent
+    done = subprocess.run([sys.executable, "-c", code], cwd=here, stdout=subprocess.PIPE, text=True, check=True)
     return int(done.stdout.split()[-1]) / 1e3
 
 
@@ -65,12 +59,7 @@ def drop(val: str, train: str, n: int) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--training", type=int, default=30_000_000, help="training tokens (default: %(default)s)")
-    parser.add_argument("--held-out", type=int, default=1_500_000, help="held-out tokens (default: %(default)s)")
-    parser.add_argument("--n", type=int, default=32, help="tokens per n-gram (default: %(default)s)")
-    parser.add_argument("--repeats", type=int, default=5)
-    arguments = parser.parse_args()
+    arguments = options(__doc__, training=30_000_000, held_out=1_500_000, n=32, repeats=5)
     n, training = arguments.n, arguments.training
     with tempfile.TemporaryDirectory() as name:
         val, train = write_tokens(Path(name), training, arguments.held_out, n)
@@ -84,8 +73,8 @@ def main() -> None:
         def search() -> None:
             HeldOutNgrams(held_out, n).found_in(token_chunks([train]))
 
-        pairs = [(cpu_seconds(search), cpu_seconds(read)) for _ in range(arguments.repeats)]
-        seconds, bare = (statistics.median(times) for times in zip(*pairs, strict=True))
+        pairs = turns([search, read], arguments.repeats, time.thread_time, warm_up=0)
+        seconds, bare = medians(pairs)
         ratio = statistics.median(ours / theirs for ours, theirs in pairs)
         print(drop(str(val), str(train), n))
         print(f"{training / 1e6:.0f} M training tokens, {len(held_out) / 1e6:.1f} M held-out tokens, n = {n}")

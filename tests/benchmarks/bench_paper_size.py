@@ -12,13 +12,12 @@ criterion saves. The paper's 580 -> 360 ms per token (Fig. 4 (i)) are accelerati
 other hardware and in other code. `--quick` tries the script on the model of `preset: tiny`.
 """
 
-import argparse
 import os
 import statistics
-import time
 from collections.abc import Callable
 
 import torch
+from common import options, turns
 
 from twoscale import config
 from twoscale.exits.criteria import CRITERIA, make_criterion
@@ -28,13 +27,6 @@ from twoscale.model.interface import LoopedModel
 from twoscale.model.transformer import initialise
 
 SEED = 0
-WARM_UP = 1  # turns that are discarded
-
-
-def seconds(call: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    call()
-    return time.perf_counter() - started
 
 
 def calls(model: LoopedModel, max_loops: int) -> dict[str, Callable[[], object]]:
@@ -60,30 +52,17 @@ def calls(model: LoopedModel, max_loops: int) -> dict[str, Callable[[], object]]
     return named | {name: token(name) for name, criterion in CRITERIA.items() if not criterion.needs_gate}
 
 
-def measure(timed: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
-    """Milliseconds of each repeat, by name."""
-    times: dict[str, list[float]] = {name: [] for name in timed}
-    for repeat in range(-WARM_UP, repeats):
-        for name, call in timed.items():
-            taken = seconds(call)
-            if repeat >= 0:
-                times[name].append(1e3 * taken)
-    return times
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5, help="tokens of each, at least 2 (default: %(default)s)")
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="(default: %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="the model of preset tiny, to try the script")
-    arguments = parser.parse_args()
+    arguments = options(__doc__, repeats=5, threads=[1, 2], quick=False)
     run = config.checked(config.preset("tiny" if arguments.quick else "paper"))
     model = initialise(run.model, SEED).eval().requires_grad_(False)
     timed = calls(model, run.exits.max_loops)
     results = {}
     for threads in arguments.threads:
         torch.set_num_threads(threads)
-        results[threads] = measure(timed, arguments.repeats)
+        rows = turns([*timed.values()], arguments.repeats)
+        times = torch.tensor(rows).T * 1e3
+        results[threads] = dict(zip(timed, times.tolist(), strict=True))
         print(f"threads: {threads}, load average {os.getloadavg()[0]:.1f}", flush=True)
     print(
         f"\nms/token at {run.exits.max_loops} loop steps per group, {arguments.repeats} tokens each: median (quartiles)"

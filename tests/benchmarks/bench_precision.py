@@ -7,10 +7,10 @@ of the gradient of all looped matrices in norm, and the largest one of a matrix.
 forward pass bit for bit, so that the difference of their gradients is the rounding of sums over loop steps.
 """
 
-import argparse
 from contextlib import nullcontext
 
 import torch
+from common import options
 from torch import Tensor
 
 from twoscale import config
@@ -54,11 +54,7 @@ def difference(found: dict[str, Tensor], expected: dict[str, Tensor]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--hidden-size", type=int, default=256)
-    parser.add_argument("--length", type=int, default=128)
-    parser.add_argument("--loops", type=int, nargs="+", default=[4, 13, 40])
-    arguments = parser.parse_args()
+    arguments = options(__doc__, hidden_size=256, length=128, loops=[4, 13, 40])
     changes = {
         "model": {"hidden_size": arguments.hidden_size, "num_heads": 4, "context_length": arguments.length},
         "tokenizer": {"name": "bytes"},

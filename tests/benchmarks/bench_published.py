@@ -12,7 +12,6 @@ The published code has two caches: the dynamic one, which its `generate` uses un
 one. As in bench_decode.py, turns alternate, and time is the CPU time of the thread.
 """
 
-import argparse
 import importlib
 import os
 import sys
@@ -22,7 +21,8 @@ from types import ModuleType
 from unittest import mock
 
 import torch
-from bench_decode import SEED, WARM_UP, compare
+from bench_decode import SEED, per_token
+from common import options
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -124,16 +124,13 @@ def compare_cache(model: torch.nn.Module, ours: LoopedModel, label: str, cache: 
     text = torch.randint(SIZES["vocab_size"], (PROMPT + 1,)).tolist()
     check(f"prompt, {label}", decoder.prefill(text[:-1])[0], peer.feed(*text[:-1]))
     check(f"next token, {label}", decoder.feed(text[-1])[0], peer.feed(text[-1])[0])
-    last = PROMPT + WARM_UP + repeats
+    last = PROMPT + 2 + repeats
     label = f"width 768, {LOOPS} loops, positions {PROMPT + 1} to {last}, against {label}"
-    compare(label, lambda: decoder.feed(0, [LOOPS]), lambda: peer.feed(0), repeats)
+    per_token(label, lambda: decoder.feed(0, [LOOPS]), lambda: peer.feed(0), repeats)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--huginn", default=os.environ.get("HUGINN"), help="Huginn's raven_modeling_minimal.py")
-    parser.add_argument("--repeats", type=int, default=15)
-    arguments = parser.parse_args()
+    arguments = options(__doc__, huginn=os.environ.get("HUGINN"), repeats=15)
     if not arguments.huginn:
         print("Huginn's own code: left out, give its raven_modeling_minimal.py by --huginn or HUGINN")
         return

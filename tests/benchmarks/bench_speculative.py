@@ -8,14 +8,13 @@ the gap between the logits of the two tokens without drafts. Without a trained r
 the demo's size, whose acceptance says nothing about a trained one: take the numbers from a run.
 """
 
-import argparse
-import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from common import options, spread
 
 from twoscale import config
 from twoscale.data.batches import open_held_out
@@ -103,22 +102,15 @@ def print_table(results: Sequence[DraftResult]) -> None:
         gap = f" ({max(map(abs, result.gaps)):.1e})" if result.gaps else ""
         print(
             f"{result.loops:11} | {speculation.length:12} | {speculation.acceptance:8.0%} | {per_pass:15.2f}"
-            f" | {statistics.median(speed_ups):8.2f} ({min(speed_ups):.2f} to {max(speed_ups):.2f})"
+            f" | {spread(speed_ups)}"
             f" | {len(result.gaps)} of {len(speed_ups)}{gap}"
         )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run", default="demo")
-    parser.add_argument("--results", type=Path, default=Path("results"))
-    parser.add_argument("--prompts", type=int, default=4)
-    parser.add_argument("--prompt-tokens", type=int, default=16)
-    parser.add_argument("--tokens", type=int, default=48)
-    parser.add_argument("--max-loops", type=int, default=30)
-    parser.add_argument("--draft-loops", type=int, nargs="+", default=[1, 2, 4, 8, 16])
-    parser.add_argument("--draft-tokens", type=int, nargs="+", default=[2, 4])
-    arguments = parser.parse_args()
+    numbers = {"prompts": 4, "prompt_tokens": 16, "tokens": 48, "max_loops": 30}
+    drafts = {"draft_loops": [1, 2, 4, 8, 16], "draft_tokens": [2, 4]}
+    arguments = options(__doc__, run="demo", results=Path("results"), **numbers, **drafts)
     torch.set_num_threads(1)
     sizes = arguments.prompts, arguments.prompt_tokens
     if (arguments.results / arguments.run / "checkpoints").is_dir():

@@ -8,7 +8,6 @@
    (aim: below 6 s), against importing the plotting libraries.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -20,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from common import options
 
 from twoscale import tables
 from twoscale.config import Config
@@ -108,10 +108,7 @@ def redraw() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=10_000_000)
-    parser.add_argument("--redraw", action="store_true", help="draw the figures of this project folder again")
-    arguments = parser.parse_args()
+    arguments = options(__doc__, rows=10_000_000, redraw=False)
     aggregation(arguments.rows)
     if arguments.redraw:
         redraw()

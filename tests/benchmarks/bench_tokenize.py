@@ -13,16 +13,17 @@ other work on the machine disturbs least, and the second needs two free cores. T
 TIKTOKEN_CACHE_DIR or the network has it, otherwise bytes.
 """
 
-import argparse
 import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+
+from common import options, seconds, spread, turns
 
 from twoscale import tables
 from twoscale.config import DataConfig, DownloadConfig, TextQuota, plain
@@ -62,12 +63,6 @@ def write_shards(parquet: str | None, characters: int, folder: Path, count: int)
 
 def token_shard(folder: Path, name: str) -> TokenShard:
     return TokenShard(*(folder / f"{name}.{end}" for end in ("train.bin", "val.bin", "json")))
-
-
-def seconds(function, *arguments) -> float:
-    started = time.perf_counter()
-    function(*arguments)
-    return time.perf_counter() - started
 
 
 def job(shard: Path, tokenizer: tuple[str, Path | None], to: TokenShard) -> list:
@@ -113,9 +108,7 @@ def compare_with_tiktoken(shard: Path, tokenizer_file: tuple[str, Path | None], 
         return sum(map(len, tokenizer.encoding.encode_ordinary_batch(texts, num_threads=1)))
 
     tokens = alone()  # also warms the caches
-    pairs = [
-        (seconds(alone), seconds(tokenize_text, shard, tokenizer, token_shard(folder, "alone"))) for _ in range(repeats)
-    ]
+    pairs = turns([alone, lambda: tokenize_text(shard, tokenizer, token_shard(folder, "alone"))], repeats, warm_up=0)
     bare, ours = (min(times) for times in zip(*pairs, strict=True))
     median = statistics.median(bare / ours for bare, ours in pairs)
     print(f"tokenizer {tokenizer.name}, {len(texts)} documents, {tokens} tokens, one thread, {repeats} repeats")
@@ -130,10 +123,11 @@ def compare_two_jobs(shards: list[Path], tokenizer_file: tuple[str, Path | None]
     ratios: dict[str, list[float]] = {"tokenize_text": [], "empty loops": []}
     for _ in range(repeats):
         for name, commands in (("tokenize_text", jobs), ("empty loops", loops)):
-            ratios[name].append(seconds(run_jobs, commands, False) / seconds(run_jobs, commands, True))
+            sequence, parallel = (seconds(partial(run_jobs, commands, together)) for together in (False, True))
+            ratios[name].append(sequence / parallel)
     for name, values in ratios.items():
-        print(f"two jobs of {name} in parallel: {statistics.median(values):.2f} times as fast as in sequence", end=" ")
-        print(f"(from {min(values):.2f} to {max(values):.2f}; load average {os.getloadavg()[0]:.1f})", flush=True)
+        print(f"two jobs of {name}, times as fast in parallel as in sequence: {spread(values)}", end=", ")
+        print(f"load average {os.getloadavg()[0]:.1f}", flush=True)
 
 
 def repeated(shard: Path, times: int, path: Path) -> Path:
@@ -171,11 +165,7 @@ def measure_memory(shard: Path, tokenizer_file: tuple[str, Path | None], folder:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parquet", help="parquet file or folder to take the text from (default: Python's docs)")
-    parser.add_argument("--characters", type=int, default=16_000_000, help="text to encode (default: %(default)s)")
-    parser.add_argument("--repeats", type=int, default=7)
-    arguments = parser.parse_args()
+    arguments = options(__doc__, parquet=None, characters=16_000_000, repeats=7)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         tokenizer_file = best_tokenizer(folder)

@@ -16,7 +16,6 @@ Each model lives in a process of its own, so none shares memory or an allocator 
 and the one that waits does nothing. Printed are medians, and the median and quartiles of the ratio of each turn.
 """
 
-import argparse
 import contextlib
 import importlib.util
 import os
@@ -32,6 +31,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import torch
+from common import options
 from torch import Tensor
 
 from twoscale.config import ModelConfig, TrainConfig
@@ -186,13 +186,9 @@ def compare(label: str, ours: Model, peer: Model, tokens_per_step: int, repeats:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nanogpt", default=os.environ.get("NANOGPT"), help="nanoGPT's model.py")
-    parser.add_argument("--before", type=Path, default=os.environ.get("BEFORE"), help="an older checkout")
-    parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--worker", nargs="+", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.worker:
+    paths = {"nanogpt": os.environ.get("NANOGPT"), "before": os.environ.get("BEFORE")}
+    arguments = options(__doc__, **paths, repeats=15, worker=[None])
+    if arguments.worker != [None]:
         worker(*arguments.worker)
         return
     repeats = arguments.repeats

@@ -89,29 +89,10 @@ def test_the_file_of_a_tokenizer_follows_its_name(name, file, counting):
 # --- checkpoints
 
 
-def test_a_segment_starts_from_the_previous_checkpoint_with_its_optimizer_state():
-    mine = runs(train={"iterations": 40, "early_checkpoints": [5]})
-    assert mine.paths.iterations("tiny") == [0, 5, 10, 20, 30, 40]
-    assert mine.paths.segment_start(of(iteration="000005")) == ["results/tiny/checkpoints/iteration_000000.safetensors"]
-    assert mine.paths.segment_start(of(iteration="000010")) == [
-        "results/tiny/checkpoints/iteration_000005.safetensors",
-        "results/tiny/checkpoints/iteration_000005.optimizer.safetensors",
-    ]
-    assert mine.paths.last_checkpoint(of()) == "results/tiny/checkpoints/iteration_000040.safetensors"
-    assert mine.resources.last_group(of()) == "analyses_tiny_000040"
-
-
 @pytest.mark.parametrize("iteration", ["000000", "000015"])
 def test_a_checkpoint_off_the_schedule_is_refused_in_one_sentence(iteration):
     with pytest.raises(InputError, match=r"run tiny: no checkpoint at iteration \d+, expected one of \[10, 20\]\."):
         runs().paths.segment_start(of(iteration=iteration))
-
-
-def test_a_pattern_is_filled_in_at_every_checkpoint_with_or_without_the_untrained_model():
-    pattern = "results/{run}/x/iteration_{iteration}.parquet"
-    every = runs().paths.at_checkpoints(pattern)(of())
-    assert every == [f"results/tiny/x/iteration_0000{number}.parquet" for number in ("00", "10", "20")]
-    assert runs().paths.at_checkpoints(pattern, untrained=False)(of()) == every[1:]
 
 
 def test_a_table_that_exists_is_read_without_being_an_input(tmp_path, monkeypatch):
@@ -126,20 +107,6 @@ def test_a_table_that_exists_is_read_without_being_an_input(tmp_path, monkeypatc
     assert params["files"](of(), {}, {}).split() == ["--spectrum", str(path)]
     path.write_bytes(b"two")
     assert before != params["computed"](of()) != ""
-
-
-@pytest.mark.parametrize(
-    ("path", "last"),
-    [
-        ("tiny/checkpoints/iteration_000020.safetensors", True),
-        ("tiny/training/iteration_000020.loops.parquet", True),
-        ("tiny/logs/train_segment_000020.log", True),
-        ("tiny/checkpoints/iteration_000010.safetensors", False),
-        ("tiny/paths/iteration_000020.parquet", False),
-    ],
-)
-def test_the_last_segment_is_told_from_the_others_by_its_paths(path, last):
-    assert bool(re.match(f"(?:{runs().last_segments})/", path)) == last
 
 
 # --- local text
@@ -461,14 +428,6 @@ def test_the_training_command_leases_gpus_and_starts_the_processes(train, device
     assert alone in (None, mine.params.torch_command("x")(of(), output=None))
 
 
-def test_the_columns_of_written_tables_are_a_param():
-    assert json.loads(params.table_columns("training_loops"))["training_loops"].keys() == {
-        "iteration",
-        "group",
-        "loops",
-    }
-
-
 # --- resources
 
 
@@ -476,15 +435,6 @@ def training_job(**config):
     """The resources of a training job that are set."""
     found = {name: value(of()) for name, value in runs(**config).resources.training_job().items()}
     return {name: value for name, value in found.items() if value is not None}
-
-
-def test_resources_follow_the_device_and_the_processes():
-    train = {"processes": 2, "cpu_threads": 3}
-    assert runs(train=train).resources.training_threads(of()) == 6
-    assert training_job(train=train) == {"cpus_per_task": 6, "gpu": 0, "gpu_slot": 0}
-    cuda = {"compute": {"device": "cuda"}}
-    assert runs(**cuda).resources.gpus(of()) == 1
-    assert training_job(train={"processes": 2}, **cuda) == {"cpus_per_task": 8, "gpu": 2, "gpu_slot": 2}
 
 
 def test_a_job_on_several_nodes_asks_for_them_and_for_its_share_of_each():
@@ -537,16 +487,6 @@ def test_memory_and_time_grow_with_the_attempt_and_further_resources_are_kept():
 # --- figures
 
 BY_NAME = {figure.name: figure for figure in figures()}
-
-
-def test_a_figure_reads_its_tables_of_the_selected_run_or_of_all_runs_of_a_study():
-    mine = runs()
-    assert mine.report.figure_inputs(BY_NAME["fig1"]) == {"state_paths": ["results/tiny/tables/state_paths.parquet"]}
-    of_files = Figure("mine", table(exit_loops="other_loops"))
-    assert mine.report.figure_inputs(of_files)["exit_loops"] == ["results/tiny/tables/other_loops.parquet"]
-    for study in STUDIES:
-        drift = mine.report.figure_inputs(Figure("mine", table("drift"), study=study))["drift"]
-        assert drift == [f"results/{run}/tables/drift.parquet" for run in mine.study(study)]
 
 
 def test_the_curves_read_the_tables_of_all_seeds_only_where_the_band_is_asked_for():
