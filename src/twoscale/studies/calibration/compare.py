@@ -1,6 +1,7 @@
 """Calibrated thresholds of exit criteria: what a promise allows, and whether it was kept on other documents."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -88,18 +89,13 @@ def unit_losses(runs: pd.DataFrame, promise: str, unit: str) -> pd.DataFrame:
 def _choose(units: pd.DataFrame, epsilon: float, bound: float, promises: "PromisesConfig") -> tuple[int, float]:
     """The place of the chosen point, -1 if the test accepts none, and the p-value of that or of the first point."""
     by_place = units.groupby("place")
-    p_values = [_p_value(losses.to_numpy() / bound, epsilon / bound, promises) for _, losses in by_place["clipped"]]
+    test = partial(betting, delta=promises.delta) if promises.test == "betting" else hoeffding_bentkus
+    p_values = [test(losses.to_numpy() / bound, epsilon / bound) for _, losses in by_place["clipped"]]
     if not (accepted := fixed_sequence(p_values, promises.delta)):
         return -1, p_values[0]
     evaluations = [np.average(rows["evaluations"], weights=rows["tokens"]) for _, rows in by_place]
     place = int(np.argmin(evaluations[:accepted]))
     return place, p_values[place]
-
-
-def _p_value(losses: np.ndarray, level: float, promises: "PromisesConfig") -> float:
-    if promises.test == "betting":
-        return betting(losses, level, promises.delta)
-    return hoeffding_bentkus(losses, level)
 
 
 def _report(units: pd.DataFrame, place: int, epsilon: float, max_loops: int, seed: int) -> dict[str, object]:

@@ -90,11 +90,8 @@ def _draw_lines(axes: Axes, rows: pd.DataFrame, columns: list[str], looks: dict[
 
 def _add_legend(figure: Figure, looks: dict[str, dict], paths: list[str]) -> None:
     """Criteria by colour and marker, then the lines of both paths, then that of the promise."""
-    handles = {_name(criterion): Line2D([], [], **look | {"linestyle": "-"}) for criterion, look in looks.items()}
+    names = {name: "fixed loops" if name == "fixed" else style.criterion_name(name) for name in looks}
+    handles = {names[name]: Line2D([], [], **look | {"linestyle": "-"}) for name, look in looks.items()}
     handles |= {PATHS[path][0]: Line2D([], [], color=style.GREY, marker="o", **PATHS[path][1]) for path in paths}
     handles["promised"] = Line2D([], [], **PROMISED)
     figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=3)
-
-
-def _name(criterion: str) -> str:
-    return "fixed loops" if criterion == "fixed" else style.criterion_name(criterion)

@@ -146,16 +146,13 @@ class MeasuredText:
 
     def _read(self, criterion: ExitCriterion) -> tuple[Tensor, Tensor, Tensor]:
         """Cross-entropies and most likely next tokens (N, T), and evaluations (G, N, T), on the CPU."""
-        parts = [
-            self._read_batch(criterion, batch) for batch in self.text.batches(self.evaluator.batch_size(criterion))
-        ]
+        parts = []
+        for batch in self.text.batches(self.evaluator.batch_size(criterion)):
+            logits, counts = self.evaluator.evaluate(criterion, batch)
+            values = cross_entropies(logits, batch.targets), logits.argmax(-1), counts.evaluations
+            parts.append([value.cpu() for value in values])
         ce, predictions, evaluations = zip(*parts, strict=True)
         return torch.cat(ce), torch.cat(predictions), torch.cat(evaluations, dim=1)
-
-    def _read_batch(self, criterion: ExitCriterion, batch: HeldOut) -> tuple[Tensor, Tensor, Tensor]:
-        logits, counts = self.evaluator.evaluate(criterion, batch)
-        values = (cross_entropies(logits, batch.targets), logits.argmax(-1), counts.evaluations)
-        return tuple(value.cpu() for value in values)
 
 
 # --- paths ------------------------------------------------------------------------------------------------------
