@@ -108,8 +108,7 @@ def test_every_claim_has_a_case_of_every_verdict():
 
 
 @pytest.mark.parametrize(
-    ("interval", "expected"),
-    [((0.0, 0.9), HOLDS), ((0.0, 1.0), HOLDS), ((0.9, 1.1), OPEN), ((1.01, 2.0), FAILS)],
+    ("interval", "expected"), [((0.0, 0.9), HOLDS), ((0.0, 1.0), HOLDS), ((0.9, 1.1), OPEN), ((1.01, 2.0), FAILS)]
 )
 def test_bounds_are_met_by_a_whole_interval(interval, expected):
     estimate = evidence.Estimate(np.mean(interval), *interval)

@@ -149,10 +149,7 @@ def numbers_of_criteria():
             for criterion, numbers in (("acceleration", (-0.001, 0.003, 0.006)), ("kl", (0.001, 0.002, 0.004)))
             for threshold, number in zip(("0.0001", "0.001", "0.01"), numbers, strict=True)
         },
-        9: {
-            ("step_norm", "CE(1e-3) − CE(1e-5) in nats"): 0.0,
-            ("step_norm", "CE(1e-2) − CE(1e-3) in nats"): 0.3,
-        },
+        9: {("step_norm", "CE(1e-3) − CE(1e-5) in nats"): 0.0, ("step_norm", "CE(1e-2) − CE(1e-3) in nats"): 0.3},
         10: {("kl", f"{race} kl"): 1 / 1.5, ("step_norm", f"{race} step_norm"): 8 / (10 * 1.1)} | check,
         11: {("kl", slower.format(threshold)): 1.5 for threshold in thresholds} | check,
         14: {("kl", later.format(threshold)): 3 - np.log10(float(threshold)) / 2 for threshold in thresholds[::2]},

@@ -342,20 +342,19 @@ def test_whatever_changes_the_weights_changes_the_identity(sections):
     assert config.training_identity(from_paper(**sections)) != config.training_identity(config.Config())
 
 
-@pytest.mark.parametrize(("device", "compiled"), [("cpu", False), ("cuda", True)])
-def test_automatic_compilation_is_the_explicit_choice_of_the_device(device, compiled):
+@pytest.mark.parametrize(
+    ("device", "key", "value"),
+    [
+        ("cpu", "compile", False),
+        ("cuda", "compile", True),
+        ("cpu", "precision", "float32"),
+        ("cuda", "precision", "bfloat16"),
+    ],
+)
+def test_an_automatic_key_is_the_explicit_choice_of_the_device(device, key, value):
     automatic, explicit = (
-        config.training_identity(from_paper(compute={"device": device}, train={"compile": value}))
-        for value in ("auto", compiled)
-    )
-    assert automatic == explicit
-
-
-@pytest.mark.parametrize(("device", "precision"), [("cpu", "float32"), ("cuda", "bfloat16")])
-def test_automatic_precision_is_the_explicit_choice_of_the_device(device, precision):
-    automatic, explicit = (
-        config.training_identity(from_paper(compute={"device": device}, train={"precision": value}))
-        for value in ("auto", precision)
+        config.training_identity(from_paper(compute={"device": device}, train={key: chosen}))
+        for chosen in ("auto", value)
     )
     assert automatic == explicit
 

@@ -212,10 +212,7 @@ HELPERS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "counts"),
-    [(name, name != "stranger.py") for name in HELPERS],
-)
+@pytest.mark.parametrize(("name", "counts"), [(name, name != "stranger.py") for name in HELPERS])
 def test_the_modules_that_a_criterion_file_imports_count(tmp_path, monkeypatch, name, counts):
     digests = []
     for edited in (False, True):

@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests import small
-from tests.small import model_config, tiny, train_config
+from tests.small import model_config, saved_bytes, tiny, train_config
 from twoscale import config, tables
 from twoscale.discovery import study_parts
 from twoscale.dynamics import measures, path_types  # noqa: F401 (path_types registers the measures of paths)
@@ -341,19 +341,9 @@ def test_the_activations_are_those_that_autograd_keeps_for_one_more_loop_step(ch
 def kept_bytes(model, steps, recompute):
     """Bytes that the forward pass of one sequence keeps for the backward pass, besides the parameters."""
     made = initialise(model, seed=1)
-    parameters = {parameter.data_ptr() for parameter in made.parameters()}
-    kept = {}
-
-    def pack(tensor):
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in parameters:
-            kept[storage.data_ptr()] = (storage.nbytes(), tensor)  # with the tensor, so that no address is reused
-        return tensor
-
     tokens = torch.arange(model.context_length)[None] % model.vocab_size
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        _ = made(tokens, [steps] * len(model.groups), EvaluationNoise(1, [0], model.context_length), None, recompute)
-    return sum(size for size, _ in kept.values())
+    noise = EvaluationNoise(1, [0], model.context_length)
+    return saved_bytes(made, lambda: made(tokens, [steps] * len(model.groups), noise, None, recompute))
 
 
 @pytest.mark.parametrize(

@@ -346,11 +346,7 @@ def test_a_failure_leaves_the_old_files(tmp_path):
         ({}, {}, "found no looped group, expected at least one"),
         ({"core": "cell.0"}, {}, r"found no module 'cell.0' in Model, expected a dotted path such as cells.0"),
         ({"core": "cells"}, {}, "group core: found no call of cells in a forward pass, expected at least one"),
-        (
-            {"core": Output("cells.0", 7)},
-            {},
-            "output 7 of cells.0: found none in Tensor, expected an index",
-        ),
+        ({"core": Output("cells.0", 7)}, {}, "output 7 of cells.0: found none in Tensor, expected an index"),
         ({"core": Output("cells.0", lambda x: None)}, {}, "found the state NoneType, expected a floating-point tensor"),
         (
             {"core": Loop("cells.0", Input("cells.0", "x"))},

@@ -125,11 +125,7 @@ def test_one_document_has_gains_without_an_interval():
 
 @pytest.mark.parametrize(
     ("gain", "noise", "words"),
-    [
-        (0.2, 0.0, "better at τ = 0.1, 1, 10"),
-        (-0.2, 0.0, "worse at τ = 0.1, 1, 10"),
-        (0.0, 0.1, "no difference shown"),
-    ],
+    [(0.2, 0.0, "better at τ = 0.1, 1, 10"), (-0.2, 0.0, "worse at τ = 0.1, 1, 10"), (0.0, 0.1, "no difference shown")],
 )
 def test_the_page_says_whether_a_criterion_beats_its_controls(gain, noise, words):
     table = compared(gain=gain, noise=noise)

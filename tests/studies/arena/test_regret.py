@@ -73,10 +73,7 @@ def test_the_first_token_leaves_the_first_group_as_in_the_causal_engine(name):
 
 
 def test_a_weighted_mean_is_no_state_of_a_trajectory_and_has_no_regret():
-    criteria = {
-        "fixed": {"thresholds": [2]},
-        "act": {"thresholds": [0.5], "file": act.__file__, "class": "ACT"},
-    }
+    criteria = {"fixed": {"thresholds": [2]}, "act": {"thresholds": [0.5], "file": act.__file__, "class": "ACT"}}
     tables_of = measure_regret(checkpoint(small_model()), TEXT, exits(criteria, max_loops=LOOPS), OracleConfig())
     assert {row["criterion"] for row in tables_of["exit_regret"]} == {"fixed"}
 

@@ -33,10 +33,7 @@ def test_the_runs_of_the_starts_are_labelled_in_the_order_of_their_tables():
     ("user", "problem"),
     [
         ({"model": {"groups": []}}, "has 0 looped groups, expected at least 1"),
-        (
-            without_projection(),
-            "has a model without a projection, expected model.injection: projection",
-        ),
+        (without_projection(), "has a model without a projection, expected model.injection: projection"),
     ],
 )
 def test_a_run_that_has_no_starts_says_why(user, problem):
