@@ -26,7 +26,7 @@ def most_by_chance(draws: int) -> int:
     return number
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", ["demo", pytest.param("paper", marks=pytest.mark.runs)])
 @pytest.mark.parametrize("number", WORLDS)
 def test_a_verdict_is_wrong_in_at_most_five_percent(number, size, monkeypatch):
     monkeypatch.setattr(bootstrap, "REPEATS", REPEATS)

@@ -195,11 +195,6 @@ def test_a_file_that_is_no_parquet_or_truncated_or_damaged_is_refused(tmp_path, 
         documents(data(file))
 
 
-def test_unknown_source_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"data\.source: found 'web', expected python_docs, txt, jsonl, parquet or"):
-        documents(data(tmp_path, source="web"))
-
-
 # --- held-out documents
 
 
