@@ -81,7 +81,8 @@ def aggregation(rows: int) -> None:
             total += write_checkpoint(folder, files)
         options = {"trajectories": "trajectories", "token-drift": "token_drift"}
         inputs = {option: sorted(folder.glob(f"{table}.*.parquet")) for option, table in options.items()}
-        command = [sys.executable, "scripts/aggregate_metrics.py", "--config", json.dumps({"run": "trial"})]
+        command = [sys.executable, "scripts/compare.py", "twoscale.analysis.aggregate.metrics"]
+        command += ["--config", json.dumps({"run": "trial"})]
         for option, paths in inputs.items():
             command += [f"--{option}", *paths]
         for output in ("loop-metrics", "drift", "loop-sequences", "drift-sequences"):

@@ -319,21 +319,13 @@ def test_a_threshold_that_is_always_met_lets_every_token_go_at_the_first_chance(
         assert_close(logits, model(tokens, [1] * len(model.config.groups), noise_of(0, 1)))
 
 
-def test_an_exit_at_the_last_of_max_loops_still_discards_that_step():
-    model, tokens = small_model(), text(2, 9)
-    _, counts = evaluate(model, tokens, make_criterion("acceleration", 1e300), 3, noise_of(0, 1))
-    assert (counts.evaluations == 3).all()
-    assert (counts.loop_steps == 2).all()
-    _, counts = evaluate(model, tokens, make_criterion("acceleration", 1e300), 2, noise_of(0, 1))
-    assert (counts.evaluations == 2).all()
-    assert (counts.loop_steps == 2).all()
-
-
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("max_loops", [2, 3])
-def test_an_exit_of_a_decoder_at_the_last_of_max_loops_discards_that_step_too(max_loops, ahead):
+def test_an_exit_at_the_last_of_max_loops_still_discards_that_step(max_loops, ahead):
     model, tokens, criterion = small_model(), text(1, 9), make_criterion("acceleration", 1e300)
     expected, counts = evaluate(model, tokens, criterion, max_loops, noise_of(0))
+    assert (counts.evaluations == max_loops).all()
+    assert (counts.loop_steps == 2).all()
     logits, evaluations = decode_text(
         Decoder(model, criterion, max_loops, SEED, DecoderOptions(replay=ahead)), tokens[0]
     )
@@ -493,10 +485,13 @@ def test_more_tokens_than_the_context_are_refused():
 # --- shared slots and warm starts --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("slots", [1, 2, 3, MAX_LOOPS, 2 * MAX_LOOPS])
+@pytest.mark.parametrize(
+    ("slots", "policy"), [*((slots, "last") for slots in (1, 2, 3, MAX_LOOPS, 2 * MAX_LOOPS)), (3, "absent")]
+)
 @pytest.mark.parametrize("name", SEVERAL)
-def test_shared_slots_are_those_of_the_explicit_reference(name, slots):
+def test_shared_slots_are_those_of_the_explicit_reference(name, slots, policy):
     model, tokens = small_model(), text(2, 9)
+    model.kv_policy = policy
     threshold = ragged_threshold(name, model, tokens, noise_of(4, 1))
     criterion = make_criterion(name, threshold)
     found = evaluate_by_position(make_decoder(model, criterion, kv_slots=slots), tokens, criterion, (4, 1))
@@ -606,17 +601,6 @@ def test_absent_keys_and_values_are_those_of_the_reference(name, variant):
         again, counted = decoder.feed_parallel(tokens[row, 3:].tolist())
         assert_close(again, expected[3:])
         assert torch.equal(counted.evaluations[:, 0], evaluations[:, 3:])
-
-
-@pytest.mark.parametrize("name", SEVERAL)
-def test_absent_keys_and_values_in_shared_slots_are_those_of_the_reference(name):
-    model, tokens = small_model(), text(1, 9)[0]
-    model.kv_policy = "absent"
-    threshold = ragged_threshold(name, model, tokens[None], noise_of(0))
-    expected, _, evaluations = reference_engine.evaluate(
-        model, tokens, name, threshold, MAX_LOOPS, noise_of(0), kv_slots=3
-    )
-    assert_decodes(make_decoder(model, make_criterion(name, threshold), kv_slots=3), tokens, expected, evaluations)
 
 
 @torch.inference_mode()

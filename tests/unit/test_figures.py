@@ -2,10 +2,8 @@
 
 import inspect
 import json
-import re
 from importlib import import_module
 
-import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
@@ -64,16 +62,6 @@ def test_the_same_tables_give_the_same_bytes_in_another_process_with_fonts_embed
 
 def test_figures_need_no_torch(elsewhere):
     assert elsewhere[1] is False
-
-
-@pytest.mark.parametrize("name", CATALOGUE)
-def test_every_figure_names_its_run_text_and_loops_and_leaves_no_global_state(name, tmp_path):
-    before = dict(mpl.rcParams)
-    label = draw(name, tmp_path).get_supxlabel()
-    assert re.fullmatch(r"run (demo|trial) · text (python_docs|text) · (K|r) = [0-9. …]+ (mean )?loop steps", label)
-    assert dict(mpl.rcParams) == before
-    if name in PAPER:
-        assert label == f"run demo · text python_docs · K = {LOOPS} loop steps"
 
 
 def test_png_is_written_at_300_dots_per_inch_and_other_kinds_are_refused(tmp_path):
