@@ -94,23 +94,20 @@ def status(code: int, **headers: str) -> Callable:
     return fault
 
 
-def reset(handler) -> None:
-    """Send half of the range, then reset the connection."""
+def half(handler) -> None:
+    """Announce the whole range, and send half of it."""
     content = handler.content()
     handler.head(206, len(content), **handler.range_headers())
     handler.wfile.write(content[: len(content) // 2])
     handler.wfile.flush()
+    handler.close_connection = True
+
+
+def reset(handler) -> None:
+    """Send half of the range, then reset the connection."""
+    half(handler)
     handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     handler.connection.close()
-    handler.close_connection = True
-
-
-def truncate(handler) -> None:
-    """Announce the whole range, send half of it and close."""
-    content = handler.content()
-    handler.head(206, len(content), **handler.range_headers())
-    handler.wfile.write(content[: len(content) // 2])
-    handler.close_connection = True
 
 
 def short(handler) -> None:
@@ -123,12 +120,8 @@ def stall(seconds: float) -> Callable:
     """Send half of the range, then nothing for `seconds`."""
 
     def fault(handler) -> None:
-        content = handler.content()
-        handler.head(206, len(content), **handler.range_headers())
-        handler.wfile.write(content[: len(content) // 2])
-        handler.wfile.flush()
+        half(handler)
         time.sleep(seconds)
-        handler.close_connection = True
 
     return fault
 

@@ -1,14 +1,15 @@
 """Small configurations that the unit tests share: the paper's structure at a size that runs in milliseconds."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from twoscale.config import Config, ConfigSlice, ModelConfig, Section, TrainConfig, checked, plain, runs
 from twoscale.config.loading import paper as defaults
@@ -33,6 +34,17 @@ MODEL = {
     "vocab_size": 37,
     "groups": ((2,), (3,)),
     "mean_loops": 3,
+}
+
+# Keys of the architectures of published models, without sizes.
+GATED = {"positions": "rotary", "mlp": "gated"}
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "Huginn": GATED | {"exit_norm": "final_norm", "qk_bias": True},
+    "Ouro": GATED
+    | {"sandwich": "branch", "state_init": "input", "injection": "none", "loop_norm": True}
+    | {"rotary_pairs": "halves", "tied_head": False},
+    "retrofitted Llama": GATED | {"norms": "pre", "rotary_pairs": "halves", "tied_head": False},
+    "retrofitted OLMo": {"positions": "rotary", "norms": "post", "qk_norm": True},
 }
 
 TRAIN = {
@@ -139,6 +151,22 @@ def of(run: str = "tiny", **wildcards: str) -> SimpleNamespace:
 def job_row(rows: Sequence[Job], name: str) -> Job:
     """The row of a rule."""
     return next(row for row in rows if row.name == name)
+
+
+def saved_bytes(model: nn.Module, run: Callable[[], object]) -> int:
+    """Bytes that a forward pass keeps for the backward pass, besides the parameters."""
+    parameters = {parameter.data_ptr() for parameter in model.parameters()}
+    kept = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in parameters:
+            kept[storage.data_ptr()] = (storage.nbytes(), tensor)  # with the tensor, so that no address is reused
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        _ = run()
+    return sum(size for size, _ in kept.values())
 
 
 def shard_part(ids: np.ndarray) -> dict[str, Any]:

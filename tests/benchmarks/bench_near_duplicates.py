@@ -55,7 +55,7 @@ def peak_memory(val: Path, train: Path, n: int) -> float:
 
 def drop(val: str, train: str, n: int) -> str:
     held_out = np.fromfile(val, "<u2")
-    return str(drop_near_duplicates(held_out, END, n, lambda: token_chunks([Path(train)]))[1])
+    return str(drop_near_duplicates(held_out, END, n, lambda: token_chunks([Path(train)], np.dtype("<u2")))[1])
 
 
 def main() -> None:
@@ -67,11 +67,11 @@ def main() -> None:
 
         def read() -> None:
             digest = hashlib.sha256()
-            for ids in token_chunks([train]):
+            for ids in token_chunks([train], np.dtype("<u2")):
                 digest.update(ids)
 
         def search() -> None:
-            HeldOutNgrams(held_out, n).found_in(token_chunks([train]))
+            HeldOutNgrams(held_out, n).found_in(token_chunks([train], np.dtype("<u2")))
 
         pairs = turns([search, read], arguments.repeats, time.thread_time, warm_up=0)
         seconds, bare = medians(pairs)

@@ -1,35 +1,19 @@
 """The pages of the report in a real browser: Snakemake's report of the tiny run, and a table with its filters."""
 
 import pandas as pd
-import pytest
 
 from tests.workflow.conftest import editable, finished  # noqa: F401
 from twoscale.analysis import pages
 
-LOCAL = ("file:", "data:", "blob:", "about:")
-DECODED_WIDTHS = """Promise.all([...document.querySelectorAll('.overview img')]
+DECODED_WIDTHS = """Guarantee.all([...document.querySelectorAll('.overview img')]
     .map(image => image.decode().then(() => image.naturalWidth)))"""
 
 
-@pytest.fixture
-def page(browser):
-    """An empty page; when the test ends it fails if the page wrote an error or requested something from a network."""
-    context = browser.new_context(viewport={"width": 1400, "height": 900})
-    problems = []
-    page = context.new_page()
-    page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("request", lambda request: problems.append(request.url) if not request.url.startswith(LOCAL) else None)
-    yield page
-    context.close()
-    assert problems == []
-
-
-def test_the_filters_of_a_table_compare_numbers_and_search_text(page, tmp_path):
+def test_the_filters_of_a_table_compare_numbers_and_search_text(open_page, tmp_path):
     table = pd.DataFrame({"criterion": ["step_norm", "step_norm", "kl"], "threshold": [0.01, 3.16e-5, 0.01]})
     path = tmp_path / "table.html"
     path.write_text(pages.sortable(table.assign(share=0.01042), "t", {"threshold": "of the criterion"}))
-    page.goto(path.as_uri())
+    page = open_page(path.as_uri())
     page.locator("thead input").first.wait_for()
     rows, (criterion, threshold) = page.locator("tbody tr:visible"), page.locator("thead input").all()[:2]
     criterion.fill("step")
@@ -42,11 +26,11 @@ def test_the_filters_of_a_table_compare_numbers_and_search_text(page, tmp_path):
     assert page.get_by_text("of the criterion").is_visible()
 
 
-def test_the_report_shows_verdicts_first_then_figures_and_pages(page, editable):  # noqa: F811
+def test_the_report_shows_verdicts_first_then_figures_and_pages(open_page, editable):  # noqa: F811
     editable.succeed("report_pages")
     style = ("--report-stylesheet", "workflow/report/report.css")
     editable.succeed("report_pages", "--report", "report.html", *style)
-    page.goto((editable.root / "report.html").as_uri())
+    page = open_page((editable.root / "report.html").as_uri())
     table = page.locator(".overview table")
     table.wait_for()
     assert table.locator("tbody tr").count() == 15
@@ -64,9 +48,9 @@ def test_the_report_shows_verdicts_first_then_figures_and_pages(page, editable):
     page.get_by_text("Claim 6, Jumps between groups are larger than loop steps").wait_for()
 
 
-def test_the_claims_are_a_page_that_shows(page, finished, tmp_path):  # noqa: F811
+def test_the_claims_are_a_page_that_shows(open_page, finished, tmp_path):  # noqa: F811
     path = tmp_path / "claims.html"
     path.write_text(pages.from_markdown((finished.root / "results/claims.md").read_text()))
-    page.goto(path.as_uri())
+    page = open_page(path.as_uri())
     assert page.locator("h2").count() == 15
     assert page.locator("table").first.locator("tbody tr").count() == 15

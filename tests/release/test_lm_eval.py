@@ -101,11 +101,7 @@ def test_choices_are_those_of_the_library_at_these_loops(release, tasks):
 def test_an_exit_criterion_and_a_checkpoint_are_arguments_too(release, tasks):
     full, early, first = (
         measure(release, tasks, "local_text", arguments)["byte_perplexity,none"]
-        for arguments in (
-            "",
-            ",exit_criterion=fixed,exit_threshold=1",
-            ",subfolder=iteration_000000",
-        )
+        for arguments in ("", ",exit_criterion=fixed,exit_threshold=1", ",subfolder=iteration_000000")
     )
     one = measure(release, tasks, "local_text", ",max_loops=1")["byte_perplexity,none"]
     assert early == pytest.approx(one, rel=1e-9) != full

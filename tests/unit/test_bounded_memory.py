@@ -1,7 +1,6 @@
 """Files that would take gigabytes are read in bounded memory, or end in one sentence with file and row."""
 
 import gzip
-import io
 import itertools
 import re
 import subprocess
@@ -13,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.small import ROOT
+from tests.unit.test_text import CountedFile
 from twoscale.config import DataConfig
 from twoscale.data import text_files
 from twoscale.data.bounded_parquet import BATCH_BYTES, BoundedParquet, pages
@@ -152,21 +152,10 @@ def test_nulls_cost_next_to_no_time(tmp_path):
     assert seconds["nulls"] < seconds["empty"] / 3
 
 
-class CountedReads(io.BufferedReader):
-    """An open file that counts the bytes that are read."""
-
-    count = 0
-
-    def read(self, size=-1):
-        content = super().read(size)
-        self.count += len(content)
-        return content
-
-
 def test_the_first_rows_of_a_row_group_are_read_without_the_rest_of_it(tmp_path):
     path, texts = tmp_path / "a.parquet", [f"{row} " * 1000 for row in range(5000)]
     pq.write_table(pa.table({"text": texts}), path, compression="none", use_dictionary=False, data_page_size=2**16)
-    with CountedReads(io.FileIO(path)) as opened:
+    with CountedFile(path) as opened:
         _, batch = next(BoundedParquet(opened, "a").batches(["text"]))
         assert batch["text"][0].as_py() == texts[0]
         assert opened.count < path.stat().st_size / 4

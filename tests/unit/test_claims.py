@@ -108,8 +108,7 @@ def test_every_claim_has_a_case_of_every_verdict():
 
 
 @pytest.mark.parametrize(
-    ("interval", "expected"),
-    [((0.0, 0.9), HOLDS), ((0.0, 1.0), HOLDS), ((0.9, 1.1), OPEN), ((1.01, 2.0), FAILS)],
+    ("interval", "expected"), [((0.0, 0.9), HOLDS), ((0.0, 1.0), HOLDS), ((0.9, 1.1), OPEN), ((1.01, 2.0), FAILS)]
 )
 def test_bounds_are_met_by_a_whole_interval(interval, expected):
     estimate = evidence.Estimate(np.mean(interval), *interval)
@@ -149,18 +148,18 @@ def test_one_finding_left_open_leaves_a_claim_open():
     assert examine(4, synthetic(loops=split)).verdict == OPEN
 
 
-# --- findings of the independent check: each of these fails on the code before it ------------------------------
+# --- units of evidence, courses and scales ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("level", "expected"), [(0.3, HOLDS), (0.02, HOLDS), (-0.02, HOLDS), (-0.5, FAILS)])
-def test_a_settled_cosine_just_below_zero_is_orthogonal_and_not_anti_parallel(level, expected):
-    """A1: from 0.6 to −0.02 was refuted, because the interval was below zero."""
+def test_a_late_cosine_just_below_zero_is_orthogonal_and_not_anti_parallel(level, expected):
+    """From 0.6 to −0.02 was refuted, because the interval was below zero."""
     course = loops(first={"level": 0.6}, last={"level": level})
     assert examine(5, synthetic(loops=course)).verdict == expected
 
 
 def test_a_criterion_that_is_better_than_all_loop_steps_has_equal_quality():
-    """A3: acceleration at 1e-2 is 0.05 nats better than all loops and by far the fastest; it was disqualified."""
+    """Acceleration at 1e-2 is 0.05 nats better than all loops and by far the fastest; it was disqualified."""
     better = quality(acceleration={1e-2: -0.05})
     faster = latency()
     faster.loc[(faster["criterion"] == "acceleration") & (faster["threshold"] == 1e-2), "latency_ms"] = 4.0
@@ -170,7 +169,7 @@ def test_a_criterion_that_is_better_than_all_loop_steps_has_equal_quality():
 
 
 def test_noise_alone_does_not_refute_flat_quality():
-    """A4: the largest of several |changes| is not zero, and resampling makes it larger again."""
+    """The largest of several |changes| is not zero, and resampling makes it larger again."""
     generator, verdicts = np.random.default_rng(0), []
     for _ in range(20):
         noisy = quality(step_norm={})
@@ -180,7 +179,7 @@ def test_noise_alone_does_not_refute_flat_quality():
 
 
 def test_kl_that_is_a_little_slower_is_not_refuted_by_the_noise_of_times():
-    """A4: the smallest of seven ratios, each 1.03 but for a noise of 5 %, was below 1 in every third run."""
+    """The smallest of seven ratios, each 1.03 but for a noise of 5 %, was below 1 in every third run."""
     generator, verdicts = np.random.default_rng(0), []
     for _ in range(20):
         times = latency(kl=1.03, spread=0.0)
@@ -191,7 +190,7 @@ def test_kl_that_is_a_little_slower_is_not_refuted_by_the_noise_of_times():
 
 @pytest.mark.parametrize("number", [8, 11])
 def test_each_threshold_of_the_paper_has_a_finding_and_none_is_an_extreme(number):
-    """A4: the interval of an extreme over thresholds need not contain its value."""
+    """The interval of an extreme over thresholds need not contain its value."""
     verdict = examine(number, synthetic(quality=quality(spread=1.0, kl={1e-2: 0.004}, acceleration={1e-3: -0.003})))
     counted = [f for f in verdict.findings if f.counts]
     assert len(counted) == {8: 6, 11: 4}[number]
@@ -206,7 +205,7 @@ def test_the_half_decades_between_the_papers_thresholds_do_not_decide_claim_11()
 
 @pytest.mark.parametrize("number", [2, 12])
 def test_a_claim_about_training_rests_on_all_checkpoints_and_not_on_two(number):
-    """A7: one slow checkpoint at the end of warm-up reversed the verdict that the others support."""
+    """One slow checkpoint at the end of warm-up reversed the verdict that the others support."""
     falling = loops()
     warmup = pd.concat([loop_rows(WARMUP, group, rate=0.3, scale=0.01) for group in GROUPS])
     assert examine(number, synthetic(loops=pd.concat([warmup, falling]))).verdict == HOLDS
@@ -217,7 +216,7 @@ def test_a_claim_about_training_rests_on_all_checkpoints_and_not_on_two(number):
 
 @pytest.mark.parametrize("number", [2, 3, 5, 12])
 def test_a_course_without_a_trend_is_not_one(number):
-    """A7: the checkpoints scatter by more than their line falls, and last − first is what was judged."""
+    """The checkpoints scatter by more than their line falls, and last − first is what was judged."""
     shapes = [{"rate": r, "level": v, "wobble": w} for r, v, w in ((0.8, 0.9, 0.2), (0.5, 0.3, 0.0), (0.9, 1.0, 0.3))]
     shapes.append({"rate": 0.7, "level": 0.8, "wobble": 0.1})
     rows = [
@@ -233,7 +232,7 @@ def test_a_course_without_a_trend_is_not_one(number):
 
 
 def test_sequences_of_one_document_are_one_unit():
-    """A6: each document begins two sequences that say the same; two alike are no more evidence than one."""
+    """Each document begins two sequences that say the same; two alike are no more evidence than one."""
     once = loops()
     twice = pd.concat([once, once.assign(sequence=once["sequence"] + SEQUENCES)])
     for number in (1, 4, 5):
@@ -246,7 +245,7 @@ def test_sequences_of_one_document_are_one_unit():
 
 @pytest.mark.parametrize("number", [7, 8, 9, 10, 11, 15])
 def test_claims_about_thresholds_give_them_in_units_of_the_states(number):
-    """A9: absolute τ are those of an unknown scale of the states."""
+    """Absolute τ are those of an unknown scale of the states."""
     values = {f.quantity: f.estimate.value for f in examine(number, synthetic()).findings if f.scope == "all groups"}
     assert values == {
         "τ = 0.01 over the mean norm of the states, last checkpoint": pytest.approx(0.01 / 8),
@@ -255,7 +254,7 @@ def test_claims_about_thresholds_give_them_in_units_of_the_states(number):
 
 
 def test_claim_6_gives_the_share_of_the_leap_and_the_jump_over_the_path():
-    """A9: the mean step contains the leap from noise, so a DLR above 1 is weak."""
+    """The mean step contains the leap from noise, so a DLR above 1 is weak."""
     found = examine(6, synthetic()).findings
     leaps = [f.estimate.value for f in found if "leap" in f.quantity]
     norms = np.maximum(0.6 ** np.arange(30), 0.02)
@@ -442,13 +441,13 @@ def test_the_trend_of_a_level_course_with_noise_is_missed_as_often_as_its_interv
     assert covered / trials == pytest.approx(0.95, abs=0.04)
 
 
-def test_the_variance_of_settled_angles_is_free_of_the_noise_of_the_documents():
+def test_the_variance_of_late_angles_is_free_of_the_noise_of_the_documents():
     """The mean of 8 noisy cosines at each k varies by noise² / 8 though the truth does not vary."""
     generator, run, estimates = np.random.default_rng(0), synthetic(), []
     for _ in range(200):
         cosines = 0.5 + 0.2 * generator.normal(size=(8, 30))
         units = np.stack([cosines, np.ones_like(cosines)], axis=-1)
-        estimates.append(run.estimate(evidence.settled_variance, units, unbias=True).value)
+        estimates.append(run.estimate(evidence.late_variance, units, unbias=True).value)
     assert abs(np.mean(estimates)) < 0.2 * 0.2**2 / 8
 
 

@@ -101,16 +101,16 @@ def numbers_of_groups():
         },
         2: {f"{decay}, trend over checkpoints": rising[0], ends: rising[1]},
         3: {
-            "cosine at k = 1 − settled mean": cosines_at(100)[1] - settled(100).mean(),
+            "cosine at k = 1 − late mean": cosines_at(100)[1] - settled(100).mean(),
             angle: settled(100).var(),
             f"{angle}, trend over checkpoints": variance[0],
             ends: variance[1],
         },
-        4: {"settled mean cosine": settled(100).mean(), "the same, untrained": settled(0).mean()},
+        4: {"late cosine": settled(100).mean(), "the same, untrained": settled(0).mean()},
         5: {
-            "|settled mean cosine|, trend over checkpoints": modulus[0],
-            "settled mean cosine, last": settled(100).mean(),
-            "|settled mean cosine|, last − first after warm-up": modulus[1],
+            "|late cosine|, trend over checkpoints": modulus[0],
+            "late cosine, last": settled(100).mean(),
+            "|late cosine|, last − first after warm-up": modulus[1],
         },
         12: {
             f"{step}, trend over checkpoints": falling[0],
@@ -149,10 +149,7 @@ def numbers_of_criteria():
             for criterion, numbers in (("acceleration", (-0.001, 0.003, 0.006)), ("kl", (0.001, 0.002, 0.004)))
             for threshold, number in zip(("0.0001", "0.001", "0.01"), numbers, strict=True)
         },
-        9: {
-            ("step_norm", "CE(1e-3) − CE(1e-5) in nats"): 0.0,
-            ("step_norm", "CE(1e-2) − CE(1e-3) in nats"): 0.3,
-        },
+        9: {("step_norm", "CE(1e-3) − CE(1e-5) in nats"): 0.0, ("step_norm", "CE(1e-2) − CE(1e-3) in nats"): 0.3},
         10: {("kl", f"{race} kl"): 1 / 1.5, ("step_norm", f"{race} step_norm"): 8 / (10 * 1.1)} | check,
         11: {("kl", slower.format(threshold)): 1.5 for threshold in thresholds} | check,
         14: {("kl", later.format(threshold)): 3 - np.log10(float(threshold)) / 2 for threshold in thresholds[::2]},
@@ -208,10 +205,10 @@ def test_reasons_name_the_numbers_behind_a_ratio_or_a_difference():
     [
         (1, "mean norm at k = 10 over that at k = 1", 1, 7),  # a tenth is reached between k = 5 and 6
         (1, "the same, untrained", 1, 30),  # a tenth is not reached
-        (3, "cosine at k = 1 − settled mean", 1, 2),
-        (3, "cosine at k = 1 − settled mean", 10, 30),
+        (3, "cosine at k = 1 − late mean", 1, 2),
+        (3, "cosine at k = 1 − late mean", 10, 30),
         (3, "variance of the mean cosine over k = 10 … 29", 10, 30),
-        (4, "settled mean cosine", 10, 30),
+        (4, "late cosine", 10, 30),
         (13, "mean norm over k = 20 … 29 over that over k = 10 … 19", 10, 20),
         (13, "mean curvature over k = 20 … 29 over that over k = 10 … 19", 10, 30),
         (13, "the norm over k = 20 … 29 over that at k = 1", 10, 20),

@@ -325,11 +325,7 @@ def test_the_keys_of_an_architecture_are_named(ouro):
 
 # --- slices ----------------------------------------------------------------------------------------------------
 
-PROPERTIES = (
-    "trajectory_sequences",
-    "quality_sequences",
-    "loop_grid",
-)
+PROPERTIES = ("trajectory_sequences", "quality_sequences", "loop_grid")
 WITH_TOKENS = [name for name, section in config.SECTIONS.items() if "tokens" in section.model_fields]
 
 

@@ -172,6 +172,7 @@ PUBLISHED_WITH_PROBE = {
 GRIDS = [name for name, section in config.SECTIONS.items() if "criteria" in section.model_fields]
 CRITERIA_WRONG = [
     ("newton", {"thresholds": [1.0]}, "", "unknown"),
+    ("a/b", {"thresholds": [1.0]}, "", "'a/b'"),
     ("kl", {"thresholds": [1.0], **MINE}, ".file", "'my.py', expected another name"),
     ("mine", {"thresholds": [-1.0], **MINE}, ".thresholds", "-1.0"),
     ("mine", {"thresholds": [1.0], "file": "my.py"}, "", "no class"),

@@ -294,8 +294,7 @@ def as_logits(*distributions):
 
 
 @pytest.mark.parametrize(
-    ("before", "after"),
-    [((0.98, 0.01, 0.01), (0.4, 0.3, 0.3)), ((0.4, 0.3, 0.3), (0.98, 0.01, 0.01))],
+    ("before", "after"), [((0.98, 0.01, 0.01), (0.4, 0.3, 0.3)), ((0.4, 0.3, 0.3), (0.98, 0.01, 0.01))]
 )
 def test_kl_is_that_of_the_new_distribution_from_the_one_before(before, after):
     divergence, reverse = kl(after, before), kl(before, after)
@@ -590,21 +589,13 @@ def test_a_users_criterion_is_added_to_the_built_in_ones(tmp_path):
     ("source", "name", "sentence"),
     [
         (USERS_CRITERION, "Patients", "found no class 'Patients'"),
-        (
-            "class Patience(ExitCriterion): pass",
-            "Patience",
-            "does not import .NameError: name 'ExitCriterion'",
-        ),
+        ("class Patience(ExitCriterion): pass", "Patience", "does not import .NameError: name 'ExitCriterion'"),
         ("def broken(:", "Patience", "does not import .SyntaxError: "),
         ("class Patience: pass", "Patience", "'Patience' is no exit criterion, expected a subclass of ExitCriterion"),
         ("Patience = 3", "Patience", "'Patience' is no exit criterion"),
         (USERS_CRITERION.replace("def start", "def begin"), "Patience", "lacks the method start"),
         (USERS_CRITERION.replace("def update", "def next"), "Patience", "lacks the method update"),
-        (
-            USERS_CRITERION.replace('"previous"', '"best"'),
-            "Patience",
-            "keeps = 'best', expected one of previous, new",
-        ),
+        (USERS_CRITERION.replace('"previous"', '"best"'), "Patience", "keeps = 'best', expected one of previous, new"),
         (
             USERS_CRITERION.replace("keeps =", "patience = 0  #"),
             "Patience",

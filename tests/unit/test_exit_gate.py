@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from tests.small import model_config, train_config
+from tests.small import model_config, saved_bytes, train_config
 from twoscale import config
 from twoscale.exits.criteria import make_criterion
 from twoscale.model import flops
@@ -234,7 +234,7 @@ def test_the_flops_that_the_gate_adds_are_those_that_torch_counts(changes):
 
 
 def test_the_activations_are_those_that_autograd_keeps_for_one_more_loop_step():
-    found = kept_bytes(LOOPS + 1) - kept_bytes(LOOPS)
+    found = cache_bytes(LOOPS + 1) - cache_bytes(LOOPS)
     model, train = gated(hidden_size=256, context_length=32)
     (run,) = config.runs({"preset": "tiny"}).values()
     run, more = (
@@ -244,19 +244,9 @@ def test_the_activations_are_those_that_autograd_keeps_for_one_more_loop_step():
     assert activation_bytes(more) - activation_bytes(run) == pytest.approx(found, rel=0.05)
 
 
-def kept_bytes(loops):
+def cache_bytes(loops):
     """Bytes that the loss of one sequence keeps for the backward pass, besides the parameters and their gradients."""
     model, train = gated(double=False, hidden_size=256, context_length=32)
-    parameters = {parameter.data_ptr() for parameter in model.parameters()}
-    kept = {}
-
-    def pack(tensor):
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in parameters:
-            kept[storage.data_ptr()] = (storage.nbytes(), tensor)  # with the tensor, so that no address is reused
-        return tensor
-
     tokens = torch.arange(model.config.context_length)[None] % model.config.vocab_size
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        _ = exit_gate_loss(model, tokens, tokens, loops, EvaluationNoise(1, [0], tokens.shape[1]), train)
-    return sum(size for size, _ in kept.values())
+    noise = EvaluationNoise(1, [0], tokens.shape[1])
+    return saved_bytes(model, lambda: exit_gate_loss(model, tokens, tokens, loops, noise, train))

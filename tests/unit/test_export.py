@@ -29,6 +29,7 @@ from twoscale.export.folder import write_release
 from twoscale.export.released import check_released
 from twoscale.model.noise import EvaluationNoise
 
+pytestmark = pytest.mark.runs
 TEXTS = ("Return the value.\n\n  x = [1, 2]\t# naïve — 日本語", "<|endoftext|> is text", "", " ", "a" * 40)
 
 

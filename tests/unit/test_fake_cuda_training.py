@@ -209,21 +209,14 @@ def test_a_number_that_is_not_finite_is_reported_with_its_iteration_though_it_is
     assert (state.iteration, len(state.log)) == (3, 1)
 
 
-def test_a_number_that_is_not_finite_is_noticed_before_the_state_is_saved(tmp_path):
+@pytest.mark.parametrize(("until", "keys"), [(5, {"save_seconds": 1e-9}), (1, {})], ids=["saved", "ends"])
+def test_a_number_that_is_not_finite_is_noticed_before_the_state_is_saved_or_the_segment_ends(until, keys, tmp_path):
     with fake_cuda() as seen:
-        trainer, state = prepared(seen, save_seconds=1e-9)
+        trainer, state = prepared(seen, **keys)
         seen.value = lambda tensor: math.nan
         with pytest.raises(InputError, match="iteration 1 gave the loss nan"):
-            run_segment(trainer, state, 5, tmp_path / "partial", {})
+            run_segment(trainer, state, until, tmp_path / "partial", {})
     assert not (tmp_path / "partial").exists()
-
-
-def test_a_number_that_is_not_finite_is_noticed_before_the_segment_ends(tmp_path):
-    with fake_cuda() as seen:
-        trainer, state = prepared(seen)
-        seen.value = lambda tensor: math.nan
-        with pytest.raises(InputError, match="iteration 1 gave the loss nan"):
-            run_segment(trainer, state, 1, tmp_path / "partial", {})
 
 
 # --- attention, trajectories -----------------------------------------------------------------------------------------

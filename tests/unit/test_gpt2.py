@@ -73,11 +73,7 @@ def test_wrong_bytes_in_the_cache_are_not_downloaded_again_without_a_time_limit(
 
 def test_the_addresses_and_digests_are_those_of_tiktoken(monkeypatch):
     asked = {}
-    monkeypatch.setattr(
-        openai_public,
-        "data_gym_to_mergeable_bpe_ranks",
-        lambda **files: asked.update(files) or {},
-    )
+    monkeypatch.setattr(openai_public, "data_gym_to_mergeable_bpe_ranks", lambda **files: asked.update(files) or {})
     openai_public.gpt2()
     for file in ("vocab_bpe", "encoder_json"):
         assert gpt2.FILES[asked[f"{file}_file"]] == asked[f"{file}_hash"]

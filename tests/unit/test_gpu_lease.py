@@ -81,9 +81,7 @@ def test_several_gpus_are_leased_together_or_not_at_all(start):
 
 
 @pytest.mark.parametrize(
-    ("gpus", "environment"),
-    [("a,b", {"SLURM_JOB_ID": "1"}), ("a", {})],
-    ids=["under SLURM", "one GPU"],
+    ("gpus", "environment"), [("a,b", {"SLURM_JOB_ID": "1"}), ("a", {})], ids=["under SLURM", "one GPU"]
 )
 def test_without_a_choice_nothing_is_leased(start, gpus, environment):
     assert [gpus_of(start(1, gpus, **environment)) for _ in range(2)] == [gpus, gpus]

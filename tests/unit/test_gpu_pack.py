@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.small import ROOT, learnable_tokens, shard_part
+from tests.small import project as runs
 from twoscale import config
 from twoscale.errors import InputError
 from twoscale.gpu import pack, speed
@@ -20,14 +21,9 @@ from twoscale.gpu.schedule import RESERVE, schedule
 from twoscale.model.flops import flops_per_token
 from twoscale.training.plan import mean_flops_per_token
 from twoscale.training.recipe import draw_loops, learning_rate
-from twoscale.workflow.runs import Runs
 
 HALF_HOUR = config.checked(config.preset("half-hour"))
 TINY = config.checked(config.preset("tiny"))
-
-
-def runs(**values) -> Runs:
-    return Runs({"preset": "tiny"} | values, ROOT / "scripts")
 
 
 # --- files -------------------------------------------------------------------------------------------------------

@@ -28,14 +28,7 @@ FLOORS = [
     {"gpu"},
 ]
 LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}
-WITHOUT_TORCH = [
-    "config",
-    "tables",
-    "analysis",
-    "figures",
-    "workflow",
-    "jobs",
-]
+WITHOUT_TORCH = ["config", "tables", "analysis", "figures", "workflow", "jobs"]
 # Parts of studies that planning, comparisons and figures import, each with those of its room.
 PLAIN_PARTS = {"config", "tables", "study", "runs", "compare", "page", "figure"}
 

@@ -1,14 +1,16 @@
 """What a reader needs of every figure: letters of 6 pt, ticks that do not touch, colours that differ."""
 
 import itertools
+import re
 
+import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.mathtext import MathTextParser
 from matplotlib.text import Text
 
-from tests.figures import CATALOGUE, RUN, draw
+from tests.figures import CATALOGUE, LOOPS, RUN, draw
 from twoscale.figures import style
 
 PAPER_WIDTH = 7  # inches
@@ -61,8 +63,10 @@ def shades(iterations):
 
 @pytest.fixture(scope="module")
 def figures(tmp_path_factory):
-    """Every figure of the catalogue by name, with its final layout."""
+    """Every figure of the catalogue by name, with its final layout; none leaves global state."""
+    before = dict(mpl.rcParams)
     drawn = {name: draw(name, tmp_path_factory.mktemp(name)) for name in CATALOGUE}
+    assert dict(mpl.rcParams) == before
     for figure in drawn.values():
         with style.look():
             figure.draw_without_rendering()
@@ -75,6 +79,14 @@ def letters(text):
         return [text.get_fontsize()]
     parsed = MathTextParser("path").parse(text.get_text(), dpi=72, prop=text.get_fontproperties())
     return [glyph[1] for glyph in parsed.glyphs]
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_every_figure_names_its_run_text_and_loops(name, figures):
+    label = figures[name].get_supxlabel()
+    assert re.fullmatch(r"run (demo|trial) · text (python_docs|text) · (K|r) = [0-9. …]+ (mean )?loop steps", label)
+    if re.fullmatch(r"fig\d", name):
+        assert label == f"run demo · text python_docs · K = {LOOPS} loop steps"
 
 
 @pytest.mark.parametrize("name", CATALOGUE)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.small import model_config
+from tests.small import model_config, saved_bytes
 from twoscale.model.interface import CausalAttention, Stage
 from twoscale.model.noise import NOISE_STD
 from twoscale.model.transformer import LoopedTransformer, initial_std, initialise
@@ -342,7 +342,7 @@ def test_recomputing_changes_no_gradient(depth):
 @pytest.mark.parametrize("variant", [{}, {"state_init": "input", "loop_noise": 0.1}], ids=str)
 def test_steps_without_gradient_take_no_memory(variant, recompute):
     model = random_model(**variant)
-    held = [bytes_for_backward(model, steps, backprop_depth=2, recompute=recompute) for steps in (4, 5, 8, 16)]
+    held = bytes_for_backward(model, backprop_depth=2, recompute=recompute)
     assert len(set(held)) == 1
 
 
@@ -350,25 +350,15 @@ def test_steps_without_gradient_take_no_memory(variant, recompute):
 def test_a_recomputed_step_takes_the_memory_of_one_state(variant):
     model = random_model(**variant)
     state = TOKENS.numel() * 8 * 8 * len(model.config.groups)  # a float64 state of each group
-    kept, again = (
-        [bytes_for_backward(model, steps, recompute=recompute) for steps in (4, 5, 8, 16)]
-        for recompute in (False, True)
-    )
+    kept, again = (bytes_for_backward(model, recompute=recompute) for recompute in (False, True))
     assert [later - again[0] for later in again] == [0, state, 4 * state, 12 * state]
     assert kept[1] - kept[0] > 10 * state
 
 
-def bytes_for_backward(model: LoopedTransformer, steps: int, **options) -> int:
-    """Bytes of the different tensors that the graph of one forward pass holds for the backward pass."""
-    held = {}  # the storages are kept too, so that no two have one address
-
-    def pack(tensor):
-        held[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        model(TOKENS, [steps] * len(model.config.groups), noise, **options)
-    return sum(storage.nbytes() for storage in held.values())
+def bytes_for_backward(model: LoopedTransformer, **options) -> list[int]:
+    """Bytes that a forward pass of 4, 5, 8 and 16 loop steps holds for the backward pass."""
+    groups = len(model.config.groups)
+    return [saved_bytes(model, lambda k=k: model(TOKENS, [k] * groups, noise, **options)) for k in (4, 5, 8, 16)]
 
 
 # --- initial weights -------------------------------------------------------------------------------------------
@@ -416,15 +406,6 @@ def test_output_projections_of_the_paper_are_divided_by_the_root_of_112():
         assert initial_std(paper, name) == pytest.approx(math.sqrt(2 / 3840 / 112))
 
 
-def test_the_blend_adapter_starts_as_half_the_state_and_half_the_input():
-    random, blend = (initialise(model_config(adapter_init=variant), 3) for variant in ("random", "blend"))
-    half = torch.eye(8) / 2
-    for group in range(2):
-        wanted = torch.cat([half, half], dim=1) + 0.02 * random.groups[group].adapter.weight
-        torch.testing.assert_close(blend.groups[group].adapter.weight, wanted)
-    assert torch.equal(blend.unlooped["1"].qkv.weight, random.unlooped["1"].qkv.weight)
-
-
 @pytest.mark.parametrize("share", [0.0, 0.25, 0.5, 0.75, 1.0])
 def test_a_share_starts_the_adapter_as_that_share_of_the_state_and_the_rest_of_the_input(share):
     random = initialise(model_config(), 3)
@@ -456,6 +437,7 @@ def test_the_blend_has_the_bits_that_it_had_before_it_had_a_share():
     for group in range(2):
         before = random.groups[group].adapter.weight.detach().mul(0.02).add(torch.cat([half, half], dim=1))
         assert torch.equal(blend.groups[group].adapter.weight, before)
+    assert torch.equal(blend.unlooped["1"].qkv.weight, random.unlooped["1"].qkv.weight)
 
 
 def test_initial_weights_are_a_function_of_the_seed():

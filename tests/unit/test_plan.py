@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests import small
-from tests.small import model_config, tiny, train_config
+from tests.small import model_config, saved_bytes, tiny, train_config
 from twoscale import config, tables
 from twoscale.discovery import study_parts
 from twoscale.dynamics import measures, path_types  # noqa: F401 (path_types registers the measures of paths)
@@ -332,28 +332,18 @@ def test_a_number_of_processes_that_does_not_divide_the_batch_is_a_note():
 )
 def test_the_activations_are_those_that_autograd_keeps_for_one_more_loop_step(changes, recompute):
     model = model_config(hidden_size=256, context_length=32, num_heads=4, **changes)
-    found = kept_bytes(model, 4, recompute) - kept_bytes(model, 3, recompute)
+    found = cache_bytes(model, 4, recompute) - cache_bytes(model, 3, recompute)
     run = tiny().model_copy(update={"model": model, "train": train_config(recompute=recompute)})
     more = run.model_copy(update={"model": model.model_copy(update={"mean_loops": model.mean_loops + 1})})
     assert training.activation_bytes(more) - training.activation_bytes(run) == pytest.approx(found, rel=0.05)
 
 
-def kept_bytes(model, steps, recompute):
+def cache_bytes(model, steps, recompute):
     """Bytes that the forward pass of one sequence keeps for the backward pass, besides the parameters."""
     made = initialise(model, seed=1)
-    parameters = {parameter.data_ptr() for parameter in made.parameters()}
-    kept = {}
-
-    def pack(tensor):
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in parameters:
-            kept[storage.data_ptr()] = (storage.nbytes(), tensor)  # with the tensor, so that no address is reused
-        return tensor
-
     tokens = torch.arange(model.context_length)[None] % model.vocab_size
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        _ = made(tokens, [steps] * len(model.groups), EvaluationNoise(1, [0], model.context_length), None, recompute)
-    return sum(size for size, _ in kept.values())
+    noise = EvaluationNoise(1, [0], model.context_length)
+    return saved_bytes(made, lambda: made(tokens, [steps] * len(model.groups), noise, None, recompute))
 
 
 @pytest.mark.parametrize(

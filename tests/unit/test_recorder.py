@@ -28,6 +28,7 @@ from twoscale.recorder.recorded import measure_saved, table_path
 from twoscale.recorder.recorder import Input, Loop, Output, Recorder
 from twoscale.recorder.run import draw_run
 
+pytestmark = pytest.mark.runs
 LOOPS, CHANNELS = 6, 4
 
 
@@ -346,11 +347,7 @@ def test_a_failure_leaves_the_old_files(tmp_path):
         ({}, {}, "found no looped group, expected at least one"),
         ({"core": "cell.0"}, {}, r"found no module 'cell.0' in Model, expected a dotted path such as cells.0"),
         ({"core": "cells"}, {}, "group core: found no call of cells in a forward pass, expected at least one"),
-        (
-            {"core": Output("cells.0", 7)},
-            {},
-            "output 7 of cells.0: found none in Tensor, expected an index",
-        ),
+        ({"core": Output("cells.0", 7)}, {}, "output 7 of cells.0: found none in Tensor, expected an index"),
         ({"core": Output("cells.0", lambda x: None)}, {}, "found the state NoneType, expected a floating-point tensor"),
         (
             {"core": Loop("cells.0", Input("cells.0", "x"))},
@@ -506,7 +503,7 @@ def test_figure_1_has_a_hand_off_only_between_groups_that_follow_one_another(tmp
         record(folder, model(Cell(0.9), Cell(0.5), in_turns=in_turns), TWO, word=lambda token: f"w{token}")
         states = read_states(folder / "states.safetensors")
         paths = fig1.paths_of(state_paths(states, "mine"))
-        assert len(fig1.hand_offs(fig1.split(paths.places))) == (not in_turns)
+        assert len(fig1.hand_offs(fig1.split(paths.sites))) == (not in_turns)
         assert states.tokens == [f"w{token}" for token in tokens()[0].tolist()]
         assert states.values.shape == (2 * (LOOPS + 1), 3, CHANNELS)
 

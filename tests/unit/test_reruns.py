@@ -29,7 +29,7 @@ EXITS = {
     *(
         f"exits.{name}"
         for name in (
-            *("benchmark", "captured_loops", "contract", "controls", "criteria"),
+            *("benchmark", "captured_loops", "contract", "cost_matched", "criteria"),
             *("criterion_file", "cuda_graphs", "decoder", "kv_cache", "parallel", "prepared", "probe", "readout"),
             *("steps", "token_exit"),
         )

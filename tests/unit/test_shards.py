@@ -215,11 +215,7 @@ def test_tokenizing_twice_gives_the_same_bytes(shards, tmp_path):
     ("kept", "held_out_tokens", "message"),
     [
         (True, 200, r"train\.bin: found 0 tokens, expected at least 17, .* data\.train_characters"),
-        (
-            False,
-            200,
-            r"val\.bin: found 0 held-out tokens in 0 documents, expected",
-        ),
+        (False, 200, r"val\.bin: found 0 held-out tokens in 0 documents, expected"),
     ],
 )
 def test_ids_shorter_than_a_sequence_and_a_target_is_refused(shards, tmp_path, kept, held_out_tokens, message):

@@ -11,7 +11,7 @@ from twoscale.analysis.summaries import summarise_latency, summarise_quality
 
 
 def quality_tables(changes):
-    """Four sequences of unlike text and tokens at all loop steps and under `kl`, which changes each CE."""
+    """Four sequences of unlike text and tokens at full depth and under `kl`, which changes each CE."""
     full, tokens = np.array([2.0, 3.0, 4.0, 9.0]), np.array([100, 300, 100, 100])
     points = [("fixed", 6.0, full, 6.0), ("kl", 0.1, full + changes, 2.0)]
     quality, exit_loops = [], []

@@ -166,57 +166,33 @@ def test_folder_without_parquet_is_refused(tmp_path):
         documents(data(tmp_path))
 
 
-def test_missing_text_column_is_refused_with_the_columns_found(tmp_path):
-    file = write_parquet(tmp_path / "x.parquet", content=["one"], id=["1"])
-    with pytest.raises(InputError, match=r"x\.parquet: found the columns content, id; expected one named text"):
-        documents(data(file))
+WRONG_COLUMNS = {
+    "no text": ({"content": ["one"], "id": ["1"]}, "found the columns content, id; expected one named text"),
+    "binary": ({"text": pa.array([None, b"one"], pa.binary())}, "found a value of type binary in row 1, expected text"),
+    "numbers": ({"text": [1, 2]}, "found a value of type int64 in row 0"),
+    "not UTF-8": ({"text": not_utf8(b"fine", b"\xff\xfe broken", b"fine")}, r"found bytes .* not UTF-8 .* in row 1\."),
+}
 
 
-def test_file_that_is_no_parquet_is_refused(tmp_path):
-    file = tmp_path / "x.parquet"
-    for content in (b"", b"not parquet at all", b"PAR1 neither PAR1"):
-        file.write_bytes(content)
-        with pytest.raises(InputError, match=r"x\.parquet: cannot be read as a parquet file"):
-            documents(data(file))
+@pytest.mark.parametrize(("columns", "sentence"), WRONG_COLUMNS.values(), ids=WRONG_COLUMNS)
+def test_a_column_without_text_is_refused_with_file_and_row(tmp_path, columns, sentence):
+    with pytest.raises(InputError, match=rf"x\.parquet: {sentence}"):
+        documents(data(write_parquet(tmp_path / "x.parquet", **columns)))
 
 
-def test_truncated_parquet_is_refused(tmp_path):
+def damaged(content):
+    return content[:20] + bytes(180) + content[200:]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda _: b"", lambda _: b"not parquet at all", lambda _: b"PAR1 neither PAR1", lambda c: c[:-100], damaged],
+)
+def test_a_file_that_is_no_parquet_or_truncated_or_damaged_is_refused(tmp_path, change):
     file = write_parquet(tmp_path / "x.parquet", text=TEXTS)
-    file.write_bytes(file.read_bytes()[:-100])
+    file.write_bytes(change(file.read_bytes()))
     with pytest.raises(InputError, match=r"x\.parquet: cannot be read as a parquet file"):
         documents(data(file))
-
-
-def test_parquet_with_a_damaged_page_is_refused(tmp_path):
-    file = write_parquet(tmp_path / "x.parquet", text=TEXTS)
-    content = bytearray(file.read_bytes())
-    content[20:200] = bytes(180)
-    file.write_bytes(content)
-    with pytest.raises(InputError, match=r"x\.parquet: cannot be read as a parquet file"):
-        documents(data(file))
-
-
-def test_binary_column_is_refused_with_file_and_row(tmp_path):
-    file = write_parquet(tmp_path / "x.parquet", text=pa.array([None, b"one"], type=pa.binary()))
-    with pytest.raises(InputError, match=r"x\.parquet: found a value of type binary in row 1, expected text"):
-        documents(data(file))
-
-
-def test_numbers_as_text_are_refused_with_file_and_row(tmp_path):
-    file = write_parquet(tmp_path / "x.parquet", text=[1, 2])
-    with pytest.raises(InputError, match=r"x\.parquet: found a value of type int64 in row 0"):
-        documents(data(file))
-
-
-def test_bytes_that_are_not_utf8_are_refused_with_file_and_row(tmp_path):
-    file = write_parquet(tmp_path / "x.parquet", text=not_utf8(b"fine", b"\xff\xfe broken", b"fine"))
-    with pytest.raises(InputError, match=r"x\.parquet: found bytes that are not UTF-8 .* in row 1\."):
-        documents(data(file))
-
-
-def test_unknown_source_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"data\.source: found 'web', expected python_docs, txt, jsonl, parquet or"):
-        documents(data(tmp_path, source="web"))
 
 
 # --- held-out documents

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.small import job_config, learnable_tokens, model_config, train_config
+from tests.small import ARCHITECTURES, job_config, learnable_tokens, model_config, train_config
 from twoscale import tables
 from twoscale.data.batches import Prefetched, held_out_sequences
 from twoscale.errors import InputError
@@ -54,26 +54,9 @@ VARIANTS = {
     "truncated": ({}, {"backprop_depth": 2}),
     "one core": ({"groups": [[2, 3]]}, {}),
     "no groups": ({"groups": []}, {}),
-    "Huginn": (
-        {"groups": [[2, 3]], "exit_norm": "final_norm", "positions": "rotary", "qk_bias": True, "mlp": "gated"},
-        {},
-    ),
-    "Ouro": (
-        {
-            "groups": [[1, 2, 3, 4]],
-            "num_kv_heads": 1,
-            "sandwich": "branch",
-            "state_init": "input",
-            "injection": "none",
-            "loop_norm": True,
-            "positions": "rotary",
-            "rotary_pairs": "halves",
-            "mlp": "gated",
-            "tied_head": False,
-        },
-        {},
-    ),
-    "retrofitted OLMo": ({"groups": [[2, 3]], "positions": "rotary", "norms": "post", "qk_norm": True}, {}),
+    "Huginn": (ARCHITECTURES["Huginn"] | {"groups": [[2, 3]]}, {}),
+    "Ouro": (ARCHITECTURES["Ouro"] | {"groups": [[1, 2, 3, 4]], "num_kv_heads": 1}, {}),
+    "retrofitted OLMo": (ARCHITECTURES["retrofitted OLMo"] | {"groups": [[2, 3]]}, {}),
     "exit gate": ({"groups": [[2, 3]], "exit_gate": True}, {"exit_gate": {"entropy_weight": 0.1}}),
 }
 
@@ -520,36 +503,45 @@ def test_there_is_no_partial_state_before_the_first(tmp_path, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_the_partial_state_of_another_configuration_is_left_alone_with_a_notice(tmp_path, capsys):
+@pytest.fixture(scope="module")
+def two_iterations(tmp_path_factory) -> TrainingState:
+    return trained(2, tmp_path_factory.mktemp("two") / "none")
+
+
+@pytest.fixture
+def partial(two_iterations, tmp_path) -> Path:
+    """The file of a partial state of two iterations."""
     path = tmp_path / "partial.safetensors"
-    save_partial(path, trained(2, tmp_path / "none"), IDENTITY)
-    capsys.readouterr()
-    assert load_partial(path, 0, Segment(6, IDENTITY | {"seed": 12}), segment()) is None
+    save_partial(path, two_iterations, IDENTITY)
+    return path
+
+
+def loaded(path, first=0, until=6, identity=IDENTITY):
+    return load_partial(path, first, Segment(until, identity), segment())
+
+
+def test_the_partial_state_of_another_configuration_is_left_alone_with_a_notice(partial, capsys):
+    assert loaded(partial, identity=IDENTITY | {"seed": 12}) is None
     assert f"seed is {SEED} there, expected 12" in capsys.readouterr().err
 
 
-def test_a_broken_partial_state_is_left_alone_with_a_notice(tmp_path, capsys):
-    path = tmp_path / "partial.safetensors"
-    save_partial(path, trained(2, tmp_path / "none"), IDENTITY)
-    path.write_bytes(path.read_bytes()[:-10])
-    capsys.readouterr()
-    assert load_partial(path, 0, Segment(6, IDENTITY), segment()) is None
-    assert str(path) in capsys.readouterr().err
+def test_a_broken_partial_state_is_left_alone_with_a_notice(partial, capsys):
+    partial.write_bytes(partial.read_bytes()[:-10])
+    assert loaded(partial) is None
+    assert str(partial) in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("first", "until"), [(2, 6), (0, 2), (1, 6), (3, 6)])
-def test_the_partial_state_of_another_segment_counts_as_nothing(first, until, tmp_path):
-    path = tmp_path / "partial.safetensors"
-    save_partial(path, trained(2, tmp_path / "none"), IDENTITY)
-    assert load_partial(path, 0, Segment(6, IDENTITY), segment()) is not None
-    assert load_partial(path, first, Segment(until, IDENTITY), segment()) is None
+def test_the_partial_state_of_another_segment_counts_as_nothing(first, until, partial):
+    assert loaded(partial) is not None
+    assert loaded(partial, first, until) is None
 
 
-def test_the_partial_state_alone_is_read_where_there_is_one(untrained):
+def test_the_partial_state_alone_is_read_where_there_is_one(untrained, two_iterations):
     """A start of which nothing but the header is read: the states of both would be in memory at a time."""
     paths = segment_paths(untrained, 0, 6)
     start = paths.start[0]
-    save_partial(paths.partial, trained(2, untrained / "none"), Segment(6, WHOLE).unfinished(start).identity)
+    save_partial(paths.partial, two_iterations, Segment(6, WHOLE).unfinished(start).identity)
     damaged = start.read_bytes()
     start.write_bytes(damaged[:-1] + bytes([damaged[-1] ^ 1]))
     assert load_state(segment(), Segment(6, WHOLE), paths).iteration == 2
@@ -559,9 +551,11 @@ def test_the_partial_state_alone_is_read_where_there_is_one(untrained):
 
 
 @pytest.mark.parametrize("changed", ["nothing", "code", "start"])
-def test_a_partial_state_is_continued_by_the_same_code_from_the_same_start_alone(untrained, changed, capsys):
+def test_a_partial_state_is_continued_by_the_same_code_from_the_same_start_alone(
+    untrained, two_iterations, changed, capsys
+):
     paths, segments = segment_paths(untrained, 0, 6), {name: Segment(6, WHOLE, version=name) for name in ("old", "new")}
-    save_partial(paths.partial, trained(2, untrained / "none"), segments["old"].unfinished(paths.start[0]).identity)
+    save_partial(paths.partial, two_iterations, segments["old"].unfinished(paths.start[0]).identity)
     if changed == "start":  # as after a training of the segment before by another version of torch
         weights, header = checkpoints.load(paths.start[0], "weights", {})
         checkpoints.save(paths.start[0], {name: 2 * tensor for name, tensor in weights.items()}, header)
@@ -611,13 +605,10 @@ def test_moments_of_another_iteration_or_below_zero_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("extra", [{}, {"log": None}, {"log": [{"loss": 1.0}] * 2}, {"log": [[], []]}])
-def test_a_partial_state_without_its_log_is_left_alone_with_a_notice(extra, tmp_path, capsys):
-    state, path = trained(2, tmp_path / "none"), tmp_path / "partial.safetensors"
-    save_partial(path, state, IDENTITY)
-    tensors, header = checkpoints.load(path, "partial", IDENTITY)
-    checkpoints.save(path, tensors, replace(header, extra=extra))
-    capsys.readouterr()
-    assert load_partial(path, 0, Segment(6, IDENTITY), segment()) is None
+def test_a_partial_state_without_its_log_is_left_alone_with_a_notice(extra, partial, capsys):
+    tensors, header = checkpoints.load(partial, "partial", IDENTITY)
+    checkpoints.save(partial, tensors, replace(header, extra=extra))
+    assert loaded(partial) is None
     assert "restarting the segment" in capsys.readouterr().err
 
 
@@ -638,24 +629,19 @@ def row_of(state: TrainingState, **changes) -> list[dict]:
         lambda state: [],
     ],
 )
-def test_a_partial_state_with_another_log_counts_as_nothing(log, tmp_path):
-    state, path = trained(2, tmp_path / "none"), tmp_path / "partial.safetensors"
-    state.log = log(state)
-    save_partial(path, state, IDENTITY)
-    assert load_partial(path, 0, Segment(6, IDENTITY), segment()) is None
-    assert load_partial(path, 2, Segment(6, IDENTITY), segment()) is None
+def test_a_partial_state_with_another_log_counts_as_nothing(log, two_iterations, partial):
+    save_partial(partial, replace(two_iterations, log=log(two_iterations)), IDENTITY)
+    assert loaded(partial) is None
+    assert loaded(partial, first=2) is None
 
 
 @pytest.mark.parametrize("name", ["weights/final_norm.weight", "optimizer/final_norm.weight.exp_avg"])
-def test_a_partial_state_that_lacks_a_tensor_is_left_alone_with_a_notice(name, tmp_path, capsys):
-    state, path = trained(2, tmp_path / "none"), tmp_path / "partial.safetensors"
-    save_partial(path, state, IDENTITY)
-    tensors, header = checkpoints.load(path, "partial", IDENTITY)
+def test_a_partial_state_that_lacks_a_tensor_is_left_alone_with_a_notice(name, partial, capsys):
+    tensors, header = checkpoints.load(partial, "partial", IDENTITY)
     del tensors[name]
-    checkpoints.save(path, tensors, header)
-    capsys.readouterr()
-    assert load_partial(path, 0, Segment(6, IDENTITY), segment()) is None
-    assert f"restarting the segment: {path}: found no tensor final_norm" in capsys.readouterr().err
+    checkpoints.save(partial, tensors, header)
+    assert loaded(partial) is None
+    assert f"restarting the segment: {partial}: found no tensor final_norm" in capsys.readouterr().err
 
 
 def test_a_model_with_an_exit_gate_resumes_without_moments_of_the_gate(tmp_path):

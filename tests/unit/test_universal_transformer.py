@@ -1,7 +1,6 @@
 """A Universal Transformer with adaptive computation time: the model, the loss and the exits are a user's."""
 
 import sys
-from functools import partial
 
 import pytest
 import torch
@@ -15,7 +14,6 @@ from twoscale import config
 from twoscale.config.messages import build
 from twoscale.data.batches import held_out_sequences
 from twoscale.exits import captured_loops
-from twoscale.exits.batched import BatchedDecoder, Request
 from twoscale.exits.decoder import Decoder, DecoderOptions
 from twoscale.exits.parallel import evaluate
 from twoscale.exits.trial import try_criteria
@@ -114,23 +112,6 @@ def test_graphs_of_several_loop_steps_carry_the_mean_from_one_to_the_next(policy
         expected, _, evaluations = reference_engine.evaluate(model, tokens, "act", EPSILON, MAX_LOOPS, noise_of(0))
         assert_close(decoded, expected)
         assert torch.equal(taken, evaluations)
-
-
-@POLICIES
-def test_texts_that_are_decoded_together_have_the_means_of_each_alone(policy):
-    model, tokens = halting_model(policy), text(3, 11)
-    expected = [Decoder(model, act.ACT(EPSILON), MAX_LOOPS, SEED, DecoderOptions(sequence=row)) for row in range(3)]
-    expected = [decode_text(decoder, row)[0] for decoder, row in zip(expected, tokens, strict=True)]
-    compared = []
-
-    def choose(logits, position, row):
-        compared.append(position)
-        assert_close(logits, expected[row][position - 1])
-        return int(tokens[row, position % 11])
-
-    requests = [Request([int(tokens[row, 0])], 11, partial(choose, row=row), sequence=row) for row in range(3)]
-    assert len(list(BatchedDecoder(model, act.ACT(EPSILON), MAX_LOOPS, SEED, 2).decode(requests))) == 33
-    assert len(compared) == 33
 
 
 def test_the_trial_of_criteria_gives_a_criterion_the_gate_that_it_needs():

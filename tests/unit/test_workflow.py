@@ -15,6 +15,8 @@ import yaml
 from humanfriendly import parse_size
 
 from tests.published import write_folder
+from tests.small import ROOT, of
+from tests.small import project as runs
 from twoscale.analysis.claims import CLAIMS
 from twoscale.config import ModelConfig, modules_of_model, modules_of_tokenizer
 from twoscale.config.types import key
@@ -24,19 +26,9 @@ from twoscale.errors import InputError
 from twoscale.figures.catalogue import Figure, figures, table
 from twoscale.model.flops import parameters
 from twoscale.workflow import params, paths, report, resources
-from twoscale.workflow.runs import Runs
 
-ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "scripts"
 STUDIES = list(study_parts("runs"))  # those with runs
-
-
-def runs(**config):
-    return Runs({"preset": "tiny"} | config, SCRIPTS)
-
-
-def of(run="tiny", **wildcards):
-    return SimpleNamespace(run=run, **wildcards)
 
 
 def test_nothing_of_torch_matplotlib_or_snakemake_is_imported():
@@ -73,11 +65,7 @@ def test_runs_share_the_text_of_the_selected_run_unless_their_data_differ():
 
 @pytest.mark.parametrize(
     ("name", "file", "counting"),
-    [
-        ("gpt2", paths.GPT2, paths.GPT2),
-        ("bpe", "results/tiny/data/tokenizer.json", []),
-        ("bytes", [], []),
-    ],
+    [("gpt2", paths.GPT2, paths.GPT2), ("bpe", "results/tiny/data/tokenizer.json", []), ("bytes", [], [])],
 )
 def test_the_file_of_a_tokenizer_follows_its_name(name, file, counting):
     mine = runs(tokenizer={"name": name})
@@ -214,10 +202,7 @@ def test_runs_of_published_models_share_text_only_if_they_share_the_tokenizer():
     assert [two.paths.data_run(run) for run in ("same", "other", "trained")] == ["a", "other", "trained"]
 
 
-TRAINED = {
-    "model": {"source": "trained", "repository": None, "revision": None},
-    "tokenizer": {"name": "bytes"},
-}
+TRAINED = {"model": {"source": "trained", "repository": None, "revision": None}, "tokenizer": {"name": "bytes"}}
 
 
 def test_a_job_of_a_published_model_asks_for_the_memory_of_its_weights(monkeypatch):
@@ -371,17 +356,17 @@ def test_files_become_options_by_their_names_with_quotes_and_without_empty_ones(
     assert options == "--val 'a b.bin' --token-drift 1.parquet 2.parquet --loop-metrics m.parquet"
 
 
-def kept_job(iteration, code="c", slice_="{}", columns="{}"):
+def cached_job(iteration, code="c", slice_="{}", columns="{}"):
     """What a segment of the tiny run keeps, from its file options."""
     mine, stem = runs(), f"results/tiny/checkpoints/iteration_{iteration:06d}"
     optimizer = "results/tiny/checkpoints/iteration_000010.optimizer.safetensors"
-    param = mine.params.kept_files(
+    param = mine.params.cache_files(
         lambda wildcards: code, lambda wildcards: slice_, columns, mine.paths.later_checkpoints
     )
     outputs = Files(checkpoint=f"{stem}.safetensors", optimizer=f"{stem}.optimizer.safetensors")
     options = shlex.split(param(of(iteration=f"{iteration:06d}"), Files(start=optimizer, train="t.bin"), outputs))
     assert options[:4] == ["--start", optimizer, "--train", "t.bin"]
-    return json.loads(options[options.index("--kept") + 1])
+    return json.loads(options[options.index("--result-cache") + 1])
 
 
 class Files(list):
@@ -393,17 +378,17 @@ class Files(list):
 
 
 def test_a_segment_keeps_its_optimizer_state_only_at_the_end_of_the_schedule():
-    first, last = kept_job(10), kept_job(20)
+    first, last = cached_job(10), cached_job(20)
     optimizer = "results/tiny/checkpoints/iteration_{}.optimizer.safetensors"
     assert first["temporary"] == [optimizer.format("000010")]
-    assert first["later"] == [last["folder"]] == ["results/tiny/.kept/checkpoints/iteration_000020"]
+    assert first["later"] == [last["folder"]] == ["results/tiny/.result_cache/checkpoints/iteration_000020"]
     assert optimizer.format("000020") in last["outputs"]
     assert (last["temporary"], last["later"], last["inputs"]) == ([], [], ["t.bin"])
 
 
 @pytest.mark.parametrize("change", [{"code": "d"}, {"slice_": "[]"}, {"columns": "[]"}], ids=str)
 def test_a_result_belongs_to_every_tracked_param(change):
-    assert kept_job(10)["version"] == kept_job(20)["version"] != kept_job(10, **change)["version"]
+    assert cached_job(10)["version"] == cached_job(20)["version"] != cached_job(10, **change)["version"]
 
 
 @pytest.mark.parametrize(
@@ -412,11 +397,7 @@ def test_a_result_belongs_to_every_tracked_param(change):
         ({}, "cpu", "python {0}/x.py"),
         ({"processes": 2}, "cpu", "torchrun --standalone --nproc-per-node 2 -- {0}/x.py"),
         ({}, "cuda", "python {0}/with_gpus.py 1 python {0}/x.py"),
-        (
-            {"processes": 2},
-            "cuda",
-            "python {0}/with_gpus.py 2 torchrun --standalone --nproc-per-node 2 -- {0}/x.py",
-        ),
+        ({"processes": 2}, "cuda", "python {0}/with_gpus.py 2 torchrun --standalone --nproc-per-node 2 -- {0}/x.py"),
         ({"processes": 4, "nodes": 2, "cpu_threads": 3}, "cpu", "python {0}/with_nodes.py 2 2 6 0 {0}/x.py"),
         ({"processes": 4, "nodes": 4}, "cuda", "python {0}/with_nodes.py 4 1 4 1 {0}/x.py"),
     ],
@@ -451,11 +432,7 @@ def test_a_training_job_asks_for_memory_to_load_a_model_that_is_divided():
     large = {"model": {"hidden_size": 4096, "num_heads": 64}}
     whole, divided, on_two_nodes = (
         runs(train=train, **large)
-        for train in (
-            {"processes": 4},
-            {"processes": 4, "shard": True},
-            {"processes": 4, "nodes": 2, "shard": True},
-        )
+        for train in ({"processes": 4}, {"processes": 4, "shard": True}, {"processes": 4, "nodes": 2, "shard": True})
     )
     assert [whole.resources.training_memory(of(), attempt) for attempt in (1, 2)] == [16000, 32000]
     one, two = (job.resources.training_memory(of(), 1) - 16000 for job in (divided, on_two_nodes))

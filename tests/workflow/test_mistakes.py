@@ -13,17 +13,17 @@ import pytest
 
 from tests.workflow.conftest import environment
 
-BAD = {
-    "raises.py": "def start(self, x0):\n        return {}['x']",
-    "syntax.py": "def start(self, x0:",
-    "method.py": "def begin(self):\n        pass",
-}
-CRITERION = "from twoscale.exits.criteria import ExitCriterion\n\n\nclass Mine(ExitCriterion):\n    {body}\n"
-UPDATE = "\n\n    def update(self, state, x_new, readout):\n        return None, state"
+CRITERION = """from twoscale.exits.criteria import ExitCriterion
 
 
-def mine(file):
-    return ["--criterion-file", file, "--criterion", "Mine", "--tau", "1"]
+class Mine(ExitCriterion):
+    def start(self, x0):
+        return {}['x']
+
+    def update(self, state, x_new, readout):
+        return None, state
+"""
+MINE = ["--criterion-file", "raises.py", "--criterion", "Mine", "--tau", "1"]
 
 
 @pytest.mark.parametrize(
@@ -32,13 +32,9 @@ def mine(file):
         (["--results", "elsewhere"], "option --results: found no folder "),
         (["--model", "nowhere"], "nowhere/config.json"),
         (["--device", "cuda"], "option --device: found cuda, expected cpu, because "),
-        (["--criterion", "kl", "--tau", "-1"], "option --tau: found -1.0, expected a number > 0."),
-        (["--criterion", "accelration", "--tau", "1"], "exit criterion 'accelration': unknown"),
         (["--temperature", "-1"], "temperature: found -1.0"),
         (["--top-p", "2"], "top_p: found 2.0"),
-        (mine("raises.py"), "exit criterion file raises.py, line 6: Mine.start raised KeyError"),
-        (mine("syntax.py"), "exit criterion file syntax.py: does not import (SyntaxError"),
-        (mine("method.py"), "exit criterion file method.py: class 'Mine' lacks the method start"),
+        (MINE, "exit criterion file raises.py, line 6: Mine.start raised KeyError"),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
 )
@@ -48,8 +44,7 @@ def test_mistakes_with_generated_text(finished, tmp_path, monkeypatch, capsys, a
 
     if "cuda" in arguments and os.path.exists("/dev/nvidia0"):
         pytest.skip("this machine has CUDA")
-    for name, body in BAD.items():
-        (tmp_path / name).write_text(CRITERION.format(body=body) + UPDATE)
+    (tmp_path / "raises.py").write_text(CRITERION)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "results").symlink_to(finished.root / "results")
     model = [] if "--model" in arguments else ["--run", "tiny"]

@@ -6,13 +6,7 @@ import pytest
 import yaml
 
 FIGURES = {f"plot_fig{number}": 1 for number in range(1, 6)}
-EXITS = {
-    "measure_exit_quality": 4,
-    "join_exit_quality": 1,
-    "benchmark_exits": 1,
-    "judge_claims": 1,
-    "plot_fig4": 1,
-}
+EXITS = {"measure_exit_quality": 4, "join_exit_quality": 1, "benchmark_exits": 1, "judge_claims": 1, "plot_fig4": 1}
 FROM_TRAINING_ON = {
     "init_model": 1,
     "train_segment": 1,

@@ -38,11 +38,13 @@ def test_a_project_without_a_study_plans_everything_else(without, room):
     assert not jobs & planned.keys()
 
 
+@pytest.mark.runs
 def test_a_project_without_a_study_passes_its_lint(without):
     succeed_with(without, "ruff", "check", "--no-cache", ".")
     succeed_with(without, "snakemake", "--lint")
 
 
+@pytest.mark.runs
 def test_a_project_without_a_study_collects_all_tests_and_passes_those_of_its_core(without, room):
     succeed_with(without, "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", CORE)
 

@@ -48,7 +48,7 @@ for job in runs.jobs:
                 # `threads` is limited by the cores of the machine that runs Snakemake; a cluster job requests these
                 **runs.resources.torch_job(job.dtype, memory=8000, minutes=job.minutes, cpus_per_task=job.cpus),
             params:
-                **runs.params.kept_script("measure", job.config(runs), *job.tables, function=job.function),
+                **runs.params.cached_script("measure", job.config(runs), *job.tables, function=job.function),
             shell:
                 "{params.command} --config {params.config:q} --threads {threads} {params.files} > {log:q} 2>&1"
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from twoscale.analysis.evidence import (
     FEWEST_FOR_TREND,
-    SETTLED,
+    LATE_STEPS,
     TENTH,
     Estimate,
     Evidence,
@@ -19,17 +19,17 @@ from twoscale.analysis.evidence import (
     Statistic,
     decay_rate,
     decay_time,
+    late_mean,
+    late_variance,
     mean,
-    settled_mean,
-    settled_variance,
 )
 from twoscale.analysis.findings import Bounds, Quantity, above, at_least, at_most, below, between, judged, reference
 
 FASTEST_DECAY = 10  # loop steps within which steps are a tenth
-MOST_SETTLED_DEVIATION = 0.05  # of the cosine over SETTLED
+MOST_LATE_DEVIATION = 0.05  # of the cosine over LATE_STEPS
 PAPER_ANGLES = (0.45, 0.70)  # 0.5 – 0.65 with a margin of 0.05
 LEAST_TURN = 0.05  # of the cosine, towards zero
-ANTI_PARALLEL = -0.1  # settled cosines from here to 0.1 are orthogonal: angles of 84° to 96°
+ANTI_PARALLEL = -0.1  # late cosines from here to 0.1 are orthogonal: angles of 84° to 96°
 LEAST_DRIFT = 5.0  # DLR that counts as "much larger than 1"
 UNCOUNTED_STATES = ("initial",)  # Eq. 2 to the letter measures the noise that a group starts from
 PLATEAU = 0.5  # least share of the step norm of k = 10 … 19 that is left at k = 20 … 29
@@ -127,63 +127,61 @@ def _change(evidence: Evidence, statistic: Statistic, units: _Units, group: str)
 def angles_settle(evidence: Evidence) -> Iterator[Quantity]:
     name = "variance of the mean cosine over k = 10 … 29"
     for group in evidence.groups:
-        yield judged(group, "cosine at k = 1 − settled mean", below(0), _rise, evidence, group)
-        yield judged(group, name, at_most(MOST_SETTLED_DEVIATION**2), _settled_variance, evidence, group)
-        yield judged(
-            group, TREND.format(name), at_most(0), _trend, evidence, settled_variance, settled_cosines, group, True
-        )
-        yield reference(group, ENDS, _change, evidence, settled_variance, settled_cosines, group)
+        yield judged(group, "cosine at k = 1 − late mean", below(0), _rise, evidence, group)
+        yield judged(group, name, at_most(MOST_LATE_DEVIATION**2), _late_variance, evidence, group)
+        yield judged(group, TREND.format(name), at_most(0), _trend, evidence, late_variance, late_cosines, group, True)
+        yield reference(group, ENDS, _change, evidence, late_variance, late_cosines, group)
 
 
 def _rise(evidence: Evidence, group: str) -> Estimate:
     iteration = evidence.last()
     evidence.check_angles(group, [iteration], [1])
-    units = settled_cosines(evidence, group, [iteration])[:, 0]
-    return evidence.estimate(lambda totals: mean(totals)[:, 1] - settled_mean(totals), units)
+    units = late_cosines(evidence, group, [iteration])[:, 0]
+    return evidence.estimate(lambda totals: mean(totals)[:, 1] - late_mean(totals), units)
 
 
-def _settled_variance(evidence: Evidence, group: str) -> Estimate:
-    units = settled_cosines(evidence, group, [evidence.last()])[:, 0]
-    return evidence.estimate(settled_variance, units, unbias=True)
+def _late_variance(evidence: Evidence, group: str) -> Estimate:
+    units = late_cosines(evidence, group, [evidence.last()])[:, 0]
+    return evidence.estimate(late_variance, units, unbias=True)
 
 
-def settled_cosines(evidence: Evidence, group: str, iterations: Sequence[int]) -> np.ndarray:
+def late_cosines(evidence: Evidence, group: str, iterations: Sequence[int]) -> np.ndarray:
     """Units of cosines (documents, iterations, K, 2), sums and counts.
 
-    Raises InconclusiveError if the loop steps SETTLED of a checkpoint are rounding.
+    Raises InconclusiveError if the loop steps LATE_STEPS of a checkpoint are rounding.
     """
-    units = evidence.curves("cosine", group, iterations, until=SETTLED[-1])
+    units = evidence.curves("cosine", group, iterations, until=LATE_STEPS[-1])
     for iteration in iterations:
-        evidence.check_angles(group, [iteration], SETTLED)
+        evidence.check_angles(group, [iteration], LATE_STEPS)
     return units
 
 
 def angles_match(evidence: Evidence) -> Iterator[Quantity]:
     for group in evidence.groups:
-        yield judged(group, "settled mean cosine", between(*PAPER_ANGLES), settled_cosine, evidence, group)
+        yield judged(group, "late cosine", between(*PAPER_ANGLES), late_cosine, evidence, group)
         if not evidence.published:
-            yield reference(group, "the same, untrained", settled_cosine, evidence, group, 0)
+            yield reference(group, "the same, untrained", late_cosine, evidence, group, 0)
 
 
-def settled_cosine(evidence: Evidence, group: str, iteration: int | None = None) -> Estimate:
-    """Settled mean cosine of a group at a checkpoint, by default the last one; claim 4 judges it."""
+def late_cosine(evidence: Evidence, group: str, iteration: int | None = None) -> Estimate:
+    """Late cosine of a group at a checkpoint, by default the last one; claim 4 judges it."""
     iteration = evidence.last() if iteration is None else iteration
-    return evidence.estimate(settled_mean, settled_cosines(evidence, group, [iteration])[:, 0])
+    return evidence.estimate(late_mean, late_cosines(evidence, group, [iteration])[:, 0])
 
 
 def steps_turn_orthogonal(evidence: Evidence) -> Iterator[Quantity]:
-    name = "|settled mean cosine|"
+    name = "|late cosine|"
     not_anti_parallel = Bounds(f"≥ {ANTI_PARALLEL} (not anti-parallel)", ANTI_PARALLEL)
     for group in evidence.groups:
-        arguments = (evidence, settled_modulus, settled_cosines, group)
+        arguments = (evidence, late_modulus, late_cosines, group)
         yield judged(group, TREND.format(name), at_most(-LEAST_TURN), _trend, *arguments)
-        yield judged(group, "settled mean cosine, last", not_anti_parallel, settled_cosine, evidence, group)
+        yield judged(group, "late cosine, last", not_anti_parallel, late_cosine, evidence, group)
         yield reference(group, f"{name}, last − first after warm-up", _change, *arguments)
 
 
-def settled_modulus(totals: np.ndarray) -> np.ndarray:
-    """Modulus of the settled mean cosine: (R, …, K, 2) -> (R, …)."""
-    return np.abs(settled_mean(totals))
+def late_modulus(totals: np.ndarray) -> np.ndarray:
+    """Modulus of the late cosine: (R, …, K, 2) -> (R, …)."""
+    return np.abs(late_mean(totals))
 
 
 # --- claim 6: jumps between groups -----------------------------------------------------------------------------

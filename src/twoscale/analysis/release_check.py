@@ -82,7 +82,7 @@ KEYS = {
     "state_paths": ("place", "position"),
     "exit_quality": ("criterion", "threshold", "sequence"),
     "exit_loops": ("criterion", "threshold", "sequence", "group"),
-    "exit_controls": ("criterion", "threshold", "control", "draw", "sequence"),
+    "exit_cost_matched": ("criterion", "threshold", "reference", "draw", "sequence"),
     "claims": ("claim", "scope", "quantity"),
 }
 TIMED_COLUMNS = frozenset({"tokens_per_s", "tflops", "utilisation"})

@@ -34,7 +34,7 @@ def summarise_latency(latency: pd.DataFrame) -> pd.DataFrame:
 def summarise_quality(quality: pd.DataFrame, exit_loops: pd.DataFrame, max_loops: int | None = None) -> pd.DataFrame:
     """Cross-entropy per operating point, each sequence weighted by its tokens, and mean loops.
 
-    The bounds `low` and `high` of the cross-entropy are its value at all loop steps, the criterion `fixed` at
+    The bounds `low` and `high` of the cross-entropy are its value at full depth, the criterion `fixed` at
     `max_loops`, plus the interval of the difference from it on the same documents. So they show the change by
     the criterion, not the variation of the text. Without `fixed` in the table they are NaN.
 
@@ -57,13 +57,13 @@ def summarise_quality(quality: pd.DataFrame, exit_loops: pd.DataFrame, max_loops
     return summary.reset_index()[[*OPERATING_POINT, "ce", "loops", "low", "high", "ppl"]]
 
 
-def random_exits(controls: pd.DataFrame) -> pd.DataFrame:
-    """Random exits at the evaluations of each operating point, over all draws and tokens of the table "exit_controls".
+def random_exits(cost_matched: pd.DataFrame) -> pd.DataFrame:
+    """Random exits of the table "exit_cost_matched", over all draws and tokens of each operating point.
 
     Returns:
         Columns criterion, threshold, evaluations (mean over tokens and groups), ce; rows in the order of the table.
     """
-    random = controls[controls["control"] == "random"]
+    random = cost_matched[cost_matched["reference"] == "random"]
     parts = random[["evaluations", "ce"]].mul(random["tokens"], axis="index").assign(tokens=random["tokens"])
     sums = parts.groupby([random[column] for column in OPERATING_POINT], sort=False).sum()
     return sums[["evaluations", "ce"]].div(sums["tokens"], axis="index").reset_index()

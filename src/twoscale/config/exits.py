@@ -150,7 +150,7 @@ class ExitsConfig(Section):
     )
     quality_tokens: Count = key(16_384, "Held-out tokens for cross-entropy and perplexity, in whole sequences.")
     quality_batch_size: Count = key(4, "Sequences at a time.")
-    control_draws: Count = key(
+    random_draws: Count = key(
         3,
         "Draws of the random exits that every criterion is compared with, at the same evaluations. Each evaluates the "
         "text once more; one pass more is for fixed loops at the same mean.",
@@ -180,7 +180,8 @@ class ProbeConfig(Section):
         "exits.max_loops loop steps, with model.hidden_size + 2 features in float64, which are in memory twice.",
     )
     tolerance: NonNegative = key(
-        0.01, "A token is settled once its cross-entropy stays at most this many nats above that of the last loop step."
+        0.01,
+        "A token is converged once its cross-entropy stays at most this many nats above that of the last loop step.",
     )
     penalty: Positive = key(
         1e-4, "Factor of half the squared weights of standardised features, beside the mean log loss."

@@ -15,7 +15,7 @@ from torch import Tensor
 from twoscale import progress
 from twoscale.config import ExitsConfig
 from twoscale.data.batches import HeldOut
-from twoscale.exits.controls import Planned, Row, measure_controls
+from twoscale.exits.cost_matched import Planned, Row, measure_cost_matched
 from twoscale.exits.criteria import ExitCriterion, make_criterion
 from twoscale.exits.criterion_file import configured_criteria
 from twoscale.exits.decoder import Decoder, DecoderOptions, evaluate_by_position, evaluate_planned
@@ -107,15 +107,15 @@ def evaluate_parallel(
 def measure_quality(
     checkpoint: LoadedCheckpoint, text: HeldOut, exits: ExitsConfig, probe: Probe | None = None
 ) -> dict[str, list[Row]]:
-    """Rows of the tables "exit_quality", "exit_loops" and "exit_controls", by name.
+    """Rows of the tables "exit_quality", "exit_loops" and "exit_cost_matched", by name.
 
-    Each held-out sequence at every operating point, and under the controls of every criterion but `fixed`.
+    Each held-out sequence at every operating point, and under the cost-matched exits of every criterion but `fixed`.
     """
     criteria, groups = make_criteria(exits, probe), checkpoint.model.config.group_labels
     evaluator = TextEvaluator(checkpoint, exits)
-    found: dict[str, list[Row]] = {"exit_quality": [], "exit_loops": [], "exit_controls": []}
+    found: dict[str, list[Row]] = {"exit_quality": [], "exit_loops": [], "exit_cost_matched": []}
     controlled = [point for point in criteria if point[0] != "fixed" and groups]
-    passes = len(criteria) + (exits.control_draws + 1) * len(controlled)
+    passes = len(criteria) + (exits.random_draws + 1) * len(controlled)
     with progress.meter("quality", passes * text.inputs.numel(), "tokens") as bar:
         for (name, threshold), criterion in criteria.items():
             point = {"criterion": name, "threshold": float(threshold)}
@@ -130,10 +130,10 @@ def measure_quality(
                 evaluations.append(counts.evaluations)
                 bar.update(batch.inputs.numel())
             if (name, threshold) in controlled:
-                key = checkpoint.seed, "exit controls", name, float(threshold)
-                control = evaluator.evaluate_planned, torch.cat(evaluations, dim=1), text
-                for rows in measure_controls(*control, exits.quality_batch_size, exits.control_draws, key):
-                    found["exit_controls"] += [point | row for row in rows]
+                key = checkpoint.seed, "EXIT-COST_MATCHED-KEY", name, float(threshold)
+                reference = evaluator.evaluate_planned, torch.cat(evaluations, dim=1), text
+                for rows in measure_cost_matched(*reference, exits.quality_batch_size, exits.random_draws, key):
+                    found["exit_cost_matched"] += [point | row for row in rows]
                     bar.update(text.inputs.numel())
     return found
 

@@ -13,10 +13,10 @@ SEGMENT = "results/{run}/training/iteration_{iteration}.parquet"
 CRITERION = {
     "quality": QUALITY,
     "loops": "results/{run}/exits/{grid}/{criterion}.loops.parquet",
-    "controls": "results/{run}/exits/{grid}/{criterion}.controls.parquet",
+    "cost_matched": "results/{run}/exits/{grid}/{criterion}.cost_matched.parquet",
 }
 TRAJECTORIES = ("trajectories", "paths", "drift")
-EXIT_TABLES = ("exit_quality", "exit_loops", "exit_controls")
+EXIT_TABLES = ("exit_quality", "exit_loops", "exit_cost_matched")
 
 JOBS = (
     # --- the logs of all segments of training, joined

@@ -6,7 +6,6 @@ from tests.figures import ITERATIONS, render_caption
 from tests.studies.path_independence.samples import draw
 from twoscale.config import checked, preset
 from twoscale.errors import InputError
-from twoscale.figures import style
 
 
 def test_there_is_a_line_per_varied_group_and_the_share_of_changed_predictions():
@@ -29,12 +28,6 @@ def test_rounding_errors_are_drawn_at_the_edge_of_a_marked_range():
     entries = [text.get_text() for text in figure.legends[0].get_texts()]
     assert entries[-1] == "rounding errors, below 4e-15"
     assert not draw().axes[0].patches
-
-
-def test_the_same_tables_give_the_same_bytes(tmp_path):
-    for name in ("one.pdf", "two.pdf"):
-        style.save(draw(), tmp_path / name)
-    assert (tmp_path / "one.pdf").read_bytes() == (tmp_path / "two.pdf").read_bytes()
 
 
 def test_a_model_without_groups_is_refused_in_one_sentence():

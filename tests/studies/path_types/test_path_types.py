@@ -34,10 +34,7 @@ def path_rows(iteration, types_of_groups):
     return frame[[*tables.columns("token_paths"), *MEASURES]]
 
 
-PATH_TYPES = {
-    "10": [("orbiting", 3), ("converging", 0), ("orbiting", 2), ("orbiting", 3)],
-    "4": [("sliding", 0)] * 4,
-}
+PATH_TYPES = {"10": [("orbiting", 3), ("converging", 0), ("orbiting", 2), ("orbiting", 3)], "4": [("sliding", 0)] * 4}
 
 
 def test_path_types_are_counted_per_checkpoint_group_and_period_with_shares_that_add_up(tmp_path):

@@ -7,7 +7,6 @@ from tests.figures import ITERATIONS, quantile_table
 from tests.studies.path_types.samples import draw, types_table
 from twoscale.dynamics import path_types as criteria
 from twoscale.errors import InputError
-from twoscale.figures import style
 from twoscale.studies.path_types import figure as path_types
 from twoscale.studies.path_types.compare import sentence
 
@@ -44,12 +43,6 @@ def test_there_is_no_panel_of_types_where_all_tokens_converge():
         "(i)  group 4, all converge",
         "(ii)  group 5–6, all converge",
     ]
-
-
-def test_the_same_tables_give_the_same_bytes(tmp_path):
-    for name in ("one.pdf", "two.pdf"):
-        style.save(draw(), tmp_path / name)
-    assert (tmp_path / "one.pdf").read_bytes() == (tmp_path / "two.pdf").read_bytes()
 
 
 def test_a_model_without_groups_is_refused_in_one_sentence():

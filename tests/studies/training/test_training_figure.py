@@ -4,13 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.figures import (
-    assert_the_same_bytes,
-    draw_elsewhere,
-    legend_texts,
-    one_sentence,
-    render_caption,
-)
+from tests.figures import assert_the_same_bytes, draw_elsewhere, legend_texts, one_sentence, render_caption
 from tests.studies.training.samples import draw, loops_table
 from twoscale.errors import InputError
 from twoscale.figures import style

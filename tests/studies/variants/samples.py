@@ -6,11 +6,7 @@ from tests.figures import LOOPS, RUN
 from twoscale.studies.variants import figure
 
 ITERATIONS = (0, 400)
-RUNS = (
-    "variants/post_residual-random-noise",
-    "variants/post_residual-random-input",
-    "variants/branch-random-noise",
-)
+RUNS = ("variants/post_residual-random-noise", "variants/post_residual-random-input", "variants/branch-random-noise")
 
 
 def draw(groups=("4", "5-6"), boundaries=("4->5-6",), runs=RUNS):

@@ -41,12 +41,6 @@ def test_one_group_has_no_boundary_and_no_group_no_figure():
         draw(groups=(), boundaries=())
 
 
-def test_the_same_tables_give_the_same_bytes(tmp_path):
-    for name in ("one.pdf", "two.pdf"):
-        style.save(draw(), tmp_path / name)
-    assert (tmp_path / "one.pdf").read_bytes() == (tmp_path / "two.pdf").read_bytes()
-
-
 # --- variants under several seeds ------------------------------------------------------------------------------
 
 

@@ -42,7 +42,7 @@ def draw(arena: pd.DataFrame, *, context: style.FigureContext) -> Figure:
     compared = arena.loc[arena["reference"] != ORACLE, "criterion"]
     looks = style.emphasised_styles(compared, (*style.CRITERION_COLOURS, *OF_ANOTHER_KIND))
     if not looks:
-        raise InputError("table arena: found no row, expected at least one exit criterion beside its controls.")
+        raise InputError("table arena: found no row, expected at least one exit criterion and its cost-matched exits.")
     figure = style.new_figure(style.DOUBLE, 3.2, context)
     panels = figure.subplots(1, len(PANELS))
     for number, (axes, reference) in enumerate(zip(panels, PANELS, strict=True), start=1):

@@ -26,7 +26,7 @@ def draw(
     exit_latency: pd.DataFrame,
     exit_quality: pd.DataFrame,
     exit_loops: pd.DataFrame,
-    exit_controls: pd.DataFrame,
+    exit_cost_matched: pd.DataFrame,
     uniform_loops: pd.DataFrame,
     *,
     context: style.FigureContext,
@@ -42,7 +42,7 @@ def draw(
     because no decoder can run it.
 
     Args:
-        exit_latency, exit_quality, exit_loops, exit_controls: Tables of these names, of the dense grid of thresholds.
+        exit_latency, exit_quality, exit_loops, exit_cost_matched: Tables of these names, of the dense grid.
         uniform_loops: Table of this name.
         context: Its loop steps K are the most that a token may take.
 
@@ -68,7 +68,7 @@ def draw(
         axes.set_title(f"{style.panel_number(number)}  {PANELS[column][0]}", loc="left")
     loops, ce = np.average(uniform_loops[["loops", "ce"]], axis=0, weights=uniform_loops["tokens"])
     panels[1].plot(loops, ce - full, zorder=3, **ORACLE)
-    _draw_random_exits(panels[1], random_exits(exit_controls), full, styles)
+    _draw_random_exits(panels[1], random_exits(exit_cost_matched), full, styles)
     panels[0].set_ylabel(f"cross-entropy above that of {context.loops} loops\n(nats/token, linear within ±{LINEAR:g})")
     _add_legend(figure, styles)
     return figure

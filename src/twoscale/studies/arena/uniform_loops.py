@@ -11,7 +11,7 @@ from twoscale.config import ExitsConfig
 from twoscale.data.batches import HeldOut
 from twoscale.exits.benchmark import Row, TextEvaluator
 from twoscale.exits.criteria import Fixed
-from twoscale.exits.oracle import settled_from
+from twoscale.exits.oracle import converged_from
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.loss import cross_entropies
 
@@ -47,7 +47,7 @@ def measure_uniform_loops(checkpoint: LoadedCheckpoint, text: HeldOut, exits: Ex
                 predictions.append(logits.argmax(-1))
                 losses.append(cross_entropies(logits, batch.targets))
                 bar.update(batch.inputs.numel())
-            least = settled_from(torch.stack(predictions))  # (B, T), index into counts
+            least = converged_from(torch.stack(predictions))  # (B, T), index into counts
             ce = torch.stack(losses).gather(0, least[None])[0].mean(1).tolist()
             loops = torch.tensor(counts, dtype=torch.float64, device=least.device)[least].mean(1).tolist()
             at_max = (least == len(counts) - 1).double().mean(1).tolist()

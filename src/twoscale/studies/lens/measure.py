@@ -1,4 +1,4 @@
-"""The lens: what the states of all loop steps predict, also far beyond the loops of training.
+"""The lens: what the states at full depth predict, also far beyond the loops of training.
 
 A state x^k of a group is decoded as the model would continue with it: all tokens of a sequence leave the group with
 their x^k and pass the stages behind it. Groups before and behind it run the same number of loop steps whatever k is.

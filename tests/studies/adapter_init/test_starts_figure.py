@@ -1,9 +1,9 @@
-"""The figure of the starts: what it shows of a table with known content."""
+"""The figure of the adapter_init: what it shows of a table with known content."""
 
 import numpy as np
 import pytest
 
-from tests.studies.starts.samples import ITERATIONS, SHARES, draw, value
+from tests.studies.adapter_init.samples import ITERATIONS, SHARES, draw, value
 from twoscale.errors import InputError
 from twoscale.figures import style
 
@@ -55,9 +55,3 @@ def test_the_range_of_the_paper_is_visible():
 def test_a_model_without_groups_is_refused():
     with pytest.raises(InputError, match="expected at least one for the starts"):
         draw(groups=())
-
-
-def test_the_same_table_gives_the_same_bytes(tmp_path):
-    for name in ("one.pdf", "two.pdf"):
-        style.save(draw(), tmp_path / name)
-    assert (tmp_path / "one.pdf").read_bytes() == (tmp_path / "two.pdf").read_bytes()
