@@ -19,7 +19,7 @@ from twoscale.data.batches import HeldOut
 from twoscale.errors import InputError
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import LoopedModel
-from twoscale.studies.rows import Job
+from twoscale.workflow.rows import Job
 from twoscale.workflow.runs import Runs
 
 ROOT = Path(__file__).parents[1]

@@ -22,9 +22,9 @@ FLOORS = [
     {"analysis"},
     {"export"},
     {"figures"},
+    {"workflow"},
     {"studies"},
     {"recorder"},
-    {"workflow"},
     {"gpu"},
 ]
 LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}

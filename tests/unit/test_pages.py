@@ -10,7 +10,7 @@ import pytest
 from tests.small import project
 from twoscale.analysis import pages
 from twoscale.errors import InputError
-from twoscale.studies.rows import Measurement
+from twoscale.workflow.rows import Measurement
 
 FRAME = pd.DataFrame({"rule": ["kl", "<b>"], "ms": [1.23456789, float("nan")], "n": [3, 4]})
 HEADER = "s\th:m:s\tmax_rss\tmax_vms\tmax_uss\tmax_pss\tio_in\tio_out\tmean_load\tcpu_time\n"

@@ -21,10 +21,10 @@ from twoscale.exits.decoder import Decoder
 from twoscale.model import flops
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import LoopedTransformer, initialise
-from twoscale.studies.rows import Measurement
 from twoscale.training import plan as training
 from twoscale.training.recipe import draw_loops
 from twoscale.workflow import plan as plans
+from twoscale.workflow.rows import Measurement
 
 PROJECT = Path(__file__).parents[2]
 BATCH = 2

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from tests import core
 from tests.small import ROOT
 from tests.unit.test_imports import ARROWS, KNOWN
 from twoscale.jobs import fingerprint
-from twoscale.studies.rows import Measurement
 from twoscale.workflow.core import JOBS
+from twoscale.workflow.rows import Measurement
 
 SOURCE = ROOT / "src" / "twoscale"
 
@@ -76,7 +77,7 @@ UNCOVERED = {
     "jobs.command": "options and sentences of errors",
     "errors": "sentences of errors",
     "files": "how files are written",
-    "jobs.kept": "restores what was computed",
+    "jobs.result_cache": "restores what was computed",
     "jobs.launch": "how processes start",
     "jobs.study_job": "hands over files and tables",
     "jobs.machine": "checks of the machine",
@@ -129,6 +130,12 @@ def test_training_stands_on_few_lines():
     lines = sum(len(file.read_text().splitlines()) for file in covered("train_segment").values())
     assert lines <= TRAINING_LINES
     assert len(covered("train_segment")) <= 26
+
+
+def test_the_figures_and_claims_stand_on_half_of_the_library():
+    inside = core.inside()
+    assert core.lines(inside) <= 15_700
+    assert core.lines(inside) < core.lines(KNOWN.keys() - inside)
 
 
 @pytest.mark.parametrize("script", ALLOWED)

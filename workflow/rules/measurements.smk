@@ -4,7 +4,7 @@
 # in:  checkpoints, data/{val,train}.bin; tables
 # out: the outputs of the rows
 
-from twoscale.studies.rows import Measurement
+from twoscale.workflow.rows import Measurement
 
 
 wildcard_constraints:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StudyJob:
-    """A job of a row of `twoscale.studies.rows`. `files`: its inputs and outputs by name, each a list."""
+    """A job of a row of `twoscale.workflow.rows`. `files`: its inputs and outputs by name, each a list."""
 
     config: ConfigSlice
     files: Mapping[str, list[Path]]

@@ -4,10 +4,10 @@ from importlib.metadata import version
 
 from twoscale.analysis.costs import Cost, checkpoints, exits_cost, oracle_cost, passes_cost
 from twoscale.config import Config, user_values
-from twoscale.studies.rows import Comparison, Measurement, all_cores
 from twoscale.workflow.params import module_of
 from twoscale.workflow.paths import PROBE, QUALITY
 from twoscale.workflow.report import REPORT_RESULTS
+from twoscale.workflow.rows import Comparison, Measurement, all_cores
 
 SEGMENT = "results/{run}/training/iteration_{iteration}.parquet"
 CRITERION = {

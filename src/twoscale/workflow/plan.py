@@ -10,7 +10,6 @@ from twoscale.analysis.costs import Cost, checkpoints, decoded_bytes, forward
 from twoscale.discovery import study_parts
 from twoscale.errors import InputError
 from twoscale.model.flops import BYTES, cache_bytes, parameters
-from twoscale.studies.rows import Measurement
 from twoscale.training.plan import (
     PUBLISHED_BYTES,
     SEGMENT_STATES,
@@ -21,6 +20,7 @@ from twoscale.training.plan import (
     states_bytes,
 )
 from twoscale.workflow.core import JOBS, PROBE_JOB
+from twoscale.workflow.rows import Measurement
 
 Lines = list[tuple[str, str]]  # label and value
 # Rates that a plan assumes unless they are given. On cpu: 0.03, measured on two threads (docs/benchmarks.md).

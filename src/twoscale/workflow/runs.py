@@ -19,12 +19,12 @@ from twoscale.discovery import study_parts
 from twoscale.errors import InputError
 from twoscale.figures.catalogue import figures
 from twoscale.model.published.layer import folder_layer
-from twoscale.studies.rows import Comparison, Job
 from twoscale.workflow.core import JOBS, PROBE_JOB
 from twoscale.workflow.params import Params, criterion_files
 from twoscale.workflow.paths import Paths, trains
 from twoscale.workflow.report import Report
 from twoscale.workflow.resources import Resources
+from twoscale.workflow.rows import Comparison, Job
 
 NOTHING = "(?!)"  # a regular expression that matches nothing
 RESULTS = "results"

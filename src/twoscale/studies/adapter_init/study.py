@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from twoscale.config.identity import text_label
 from twoscale.figures.catalogue import Figure, table
-from twoscale.studies.rows import Comparison
+from twoscale.workflow.rows import Comparison
 
 if TYPE_CHECKING:
     from twoscale.workflow.runs import Runs

@@ -7,7 +7,7 @@ from twoscale.analysis.costs import exits_cost, oracle_cost, passes_cost
 from twoscale.config.identity import text_label
 from twoscale.config.sections import Config
 from twoscale.figures.catalogue import Figure, exit_max_loops, table
-from twoscale.studies.rows import Comparison, Measurement, all_cores
+from twoscale.workflow.rows import Comparison, Measurement, all_cores
 
 if TYPE_CHECKING:
     from twoscale.workflow.runs import Runs

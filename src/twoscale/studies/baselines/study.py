@@ -10,8 +10,8 @@ from twoscale.errors import InputError
 from twoscale.figures.catalogue import Figure, table
 from twoscale.model.flops import parameters
 from twoscale.studies.baselines.runs import LOOPED, UNTRAINED
-from twoscale.studies.rows import Comparison, Measurement
 from twoscale.training.plan import mean_flops_per_token
+from twoscale.workflow.rows import Comparison, Measurement
 
 if TYPE_CHECKING:
     from twoscale.workflow.runs import Runs

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from twoscale.config.identity import text_label
 from twoscale.errors import InputError
-from twoscale.studies.rows import Comparison, Measurement
+from twoscale.workflow.rows import Comparison, Measurement
 
 if TYPE_CHECKING:
     from twoscale.workflow.runs import Runs

@@ -5,7 +5,7 @@ from twoscale.config.sections import Config
 from twoscale.figures.catalogue import Figure, table
 from twoscale.model.flops import flops_per_token
 from twoscale.studies.lens.steps import other_loops, steps_of
-from twoscale.studies.rows import Measurement
+from twoscale.workflow.rows import Measurement
 
 FIGURES = (
     Figure(

@@ -3,7 +3,7 @@
 from twoscale.analysis.costs import Cost, checkpoints, passes_cost
 from twoscale.config.sections import Config
 from twoscale.figures.catalogue import Figure, table
-from twoscale.studies.rows import Comparison, Measurement
+from twoscale.workflow.rows import Comparison, Measurement
 
 FIGURES = (
     Figure(

@@ -1,7 +1,7 @@
 """Figures and jobs of the study."""
 
 from twoscale.figures.catalogue import Figure, table
-from twoscale.studies.rows import Comparison
+from twoscale.workflow.rows import Comparison
 
 FIGURES = (
     Figure(

@@ -2,7 +2,7 @@
 
 from twoscale.analysis.costs import checkpoints, passes_cost
 from twoscale.figures.catalogue import Figure, table
-from twoscale.studies.rows import Comparison, Measurement
+from twoscale.workflow.rows import Comparison, Measurement
 
 FIGURES = (
     Figure(

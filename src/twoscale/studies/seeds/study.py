@@ -2,8 +2,8 @@
 
 from twoscale.config.identity import text_label
 from twoscale.figures.catalogue import Figure, is_published, table
-from twoscale.studies.rows import Comparison
 from twoscale.tables import CLAIM_TABLES
+from twoscale.workflow.rows import Comparison
 
 FIGURES = (
     Figure(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from twoscale.analysis.costs import Cost, checkpoints, passes_cost
 from twoscale.config.sections import Config
 from twoscale.figures.catalogue import Figure, table
-from twoscale.studies.rows import Comparison, Measurement
+from twoscale.workflow.rows import Comparison, Measurement
 
 if TYPE_CHECKING:
     from twoscale.workflow.runs import Runs

@@ -3,7 +3,7 @@
 from twoscale.analysis.costs import Cost, points
 from twoscale.config.sections import Config
 from twoscale.figures.catalogue import Figure, exit_max_loops, table
-from twoscale.studies.rows import Measurement, all_cores
+from twoscale.workflow.rows import Measurement, all_cores
 
 FIGURES = (
     Figure(
