@@ -51,6 +51,12 @@ def test_a_mistake_of_a_user_is_one_sentence_in_a_dry_run(fresh, monkeypatch, at
     done = fresh.run("-n")
     assert (done.returncode == 0) == (sentence is None)
     assert sentence is None or sentence in done.stdout + done.stderr
+
+
+def test_a_wrong_key_is_one_sentence_without_a_traceback(fresh):
+    fresh.configure(modle={"hidden_size": 32})
+    done = fresh.run("-n")
+    assert "config key (top level): unknown key modle, expected one of seed, " in done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
 
 

@@ -79,7 +79,7 @@ KEYS = {
     "loop_sequences": ("iteration", "group", "k", "sequence", "measure"),
     "drift": ("iteration", "boundary", "reference_state", "measure"),
     "drift_sequences": ("iteration", "boundary", "reference_state", "sequence", "measure"),
-    "state_paths": ("place", "position"),
+    "state_paths": ("site", "position"),
     "exit_quality": ("criterion", "threshold", "sequence"),
     "exit_loops": ("criterion", "threshold", "sequence", "group"),
     "exit_cost_matched": ("criterion", "threshold", "reference", "draw", "sequence"),

@@ -69,11 +69,11 @@ class BatchOptions:
 
 @dataclass
 class _Text:
-    """A sequence in flight: its place in the cache, its last token and the position of that token."""
+    """A sequence in flight: its slot in the cache, its last token and the position of that token."""
 
     number: int
     request: Request
-    place: int
+    slot: int
     remaining: int
     position: int
     token: int = 0
@@ -106,13 +106,13 @@ class BatchedDecoder:
         self.room = min(options.room or config.context_length, config.context_length)
         allocated = config.model_copy(update={"context_length": self.room})
         self.stored = allocate(allocated, max_loops, sequences, like)
-        # one cache per place, in the same memory
-        of_place = ({n: kv[:, :, place : place + 1] for n, kv in self.stored.items()} for place in range(sequences))
-        self._caches = [KVCache(allocated, max_loops, like, stored, model.kv_policy) for stored in of_place]
+        # one cache per slot, in the same memory
+        of_slot = ({n: kv[:, :, slot : slot + 1] for n, kv in self.stored.items()} for slot in range(sequences))
+        self._caches = [KVCache(allocated, max_loops, like, stored, model.kv_policy) for stored in of_slot]
         # layer -> (slots, S, T)
         self._present = {n: torch.stack([c.present[n] for c in self._caches], 1) for n in self._caches[0].present}
-        for place, cache in enumerate(self._caches):
-            cache.present = {n: present[:, place] for n, present in self._present.items()}
+        for slot, cache in enumerate(self._caches):
+            cache.present = {n: present[:, slot] for n, present in self._present.items()}
         self._drawn = DrawnNoise()
         self._exit_states = like.new_zeros(len(config.groups), sequences, config.hidden_size)
         self._positions = torch.arange(self.room, device=like.device)
@@ -129,15 +129,15 @@ class BatchedDecoder:
     def decode(self, requests: Iterable[Request]) -> Iterator[Decoded]:
         """The tokens that follow each prompt, in the order in which they are chosen.
 
-        Requests are numbered from 0 in their order. The next one is taken when a place is free.
+        Requests are numbered from 0 in their order. The next one is taken when a slot is free.
         """
         arriving, texts = enumerate(requests), []
         while True:
             texts = [text for text in texts if text.remaining]
-            taken = {text.place for text in texts}
-            free = [place for place in range(len(self._caches)) if place not in taken]
-            for place, (number, request) in zip(free, arriving, strict=False):
-                text = self._make_text(number, request, place)
+            taken = {text.slot for text in texts}
+            free = [slot for slot in range(len(self._caches)) if slot not in taken]
+            for slot, (number, request) in zip(free, arriving, strict=False):
+                text = self._make_text(number, request, slot)
                 texts.append(text)
                 yield text.choose(*self._read_prompt(text))
             if not texts:
@@ -146,29 +146,29 @@ class BatchedDecoder:
                 for text, logits, evaluations in zip(fed, *self._feed(fed), strict=True):
                     yield text.choose(logits, evaluations)
 
-    def _make_text(self, number: int, request: Request, place: int) -> _Text:
+    def _make_text(self, number: int, request: Request, slot: int) -> _Text:
         check_prompt(self.room, request.prompt, f"prompt {number}")
         if request.max_new_tokens < 1:
             raise InputError(f"prompt {number}: found max_new_tokens = {request.max_new_tokens}, expected at least 1.")
         length = len(request.prompt)
-        return _Text(number, request, place, min(request.max_new_tokens, self.room - length), length - 1)
+        return _Text(number, request, slot, min(request.max_new_tokens, self.room - length), length - 1)
 
     def _read_prompt(self, text: _Text) -> tuple[Tensor, list[int]]:
         """Logits (V,) after a prompt, and the evaluations of its last token in each group."""
         prompt = text.request.prompt
         tokens, positions = tensor_on(prompt, self._positions.device)[None], self._positions[: len(prompt)]
-        cache, noise = self._caches[text.place], self._noise([text])
+        cache, noise = self._caches[text.slot], self._noise([text])
         hidden, exits = read_parallel(self._prompt_engine, cache, tokens, positions, len(prompt), noise)
         for group, one in enumerate(exits):
-            self._exit_states[group, text.place] = one.states[0, -1]
+            self._exit_states[group, text.slot] = one.states[0, -1]
         return self.model.readout(hidden[0, -1:])[0], stack_counts(exits, tokens).evaluations[:, 0, -1].tolist()
 
     def _feed(self, texts: Sequence[_Text]) -> tuple[Tensor, list[list[int]]]:
         """Logits (N, V) after the last tokens of N texts, and the evaluations of each in every group."""
         model, positions = self._rows_model, [text.position for text in texts]
-        columns = [text.token for text in texts], [text.place for text in texts], positions
-        tokens, places, at = (tensor_on(column, self._positions.device) for column in columns)  # (N,) each
-        store = RowsKV(self.stored, self._present, places, at, max(positions) + 1)
+        columns = [text.token for text in texts], [text.slot for text in texts], positions
+        tokens, slots, at = (tensor_on(column, self._positions.device) for column in columns)  # (N,) each
+        store = RowsKV(self.stored, self._present, slots, at, max(positions) + 1)
         attend, noise = store.attend(0, torch.arange(len(texts), device=at.device)), self._noise(texts).at(positions)
         exits: list[GroupExit] = []
 
@@ -177,9 +177,9 @@ class BatchedDecoder:
 
         def group(index: int, hidden: Tensor) -> Tensor:
             store.layers = model.config.groups[index]
-            x0 = self._exit_states[index, places] if self.options.warm_start else None
+            x0 = self._exit_states[index, slots] if self.options.warm_start else None
             exits.append(self._rows_engine.loop(index, hidden[:, None], noise, store, x0))  # N texts of one token
-            states = self._exit_states[index, places] = exits[-1].states[:, 0]
+            states = self._exit_states[index, slots] = exits[-1].states[:, 0]
             return model.finish(index, states)
 
         hidden = run_stages(model, model.embed(tokens, at), layer, group)  # (N, C)

@@ -124,7 +124,7 @@ class Params:
         """Where the release is and how it is fetched, as options."""
         release = self.runs.release
         return shlex.join(
-            ["--source", release.place, "--download", canonical_json({"download": configs.plain(release.download)})]
+            ["--source", release.source, "--download", canonical_json({"download": configs.plain(release.download)})]
         )
 
     def if_computed(self, table: str) -> dict[str, Callable]:

@@ -143,7 +143,7 @@ class Runs:
     def unreleased(self, files: Iterable[str]) -> str | None:
         """The end of a sentence about files of runs that the release lacks, or None."""
         absent = [] if self.release is None else [file for file in files if file not in self.release.tables]
-        return f"is from the release {self.release.place}, which has no {', '.join(absent)}" if absent else None
+        return f"is from the release {self.release.source}, which has no {', '.join(absent)}" if absent else None
 
 
 def alternatives(names: Iterable[str]) -> str:

@@ -34,5 +34,5 @@ def draw(**changes):
     return figure.draw(starts_table(**changes), context=style.FigureContext("demo", "python_docs", 30))
 
 
-def starts():
+def adapter_init():
     return draw(groups=("4", "5-6", "7"))

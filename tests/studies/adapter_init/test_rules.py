@@ -13,7 +13,7 @@ SMALL = {
 
 
 def test_the_starts_are_runs_of_the_same_rules_under_every_seed(fresh):
-    fresh.configure(seeds=[5], starts={"shares": [0, 0.5]})
+    fresh.configure(seeds=[5], adapter_init={"shares": [0, 0.5]})
     runs = (2 + 1) * 2  # two shares and random weights, two seeds
     planned = fresh.plan("adapter_init")
     for rule, jobs in {

@@ -154,14 +154,14 @@ def test_the_summary_names_the_criteria_by_their_verdicts_with_the_largest_gain(
         ]
     )
     beside_random, beside_fixed = arena_page.summary(table).removesuffix(".").split(". ")
-    assert beside_random.removeprefix("Beside random exits of the same cost: ").split("; ") == [
+    assert beside_random.removeprefix("Compared with random exits of the same cost: ").split("; ") == [
         "better with entropy diff (by up to 0.21 nats per token)",
         "better or worse, depending on the threshold, with margin (by up to 0.11 nats per token)",
         "worse with cosine",
         "no difference shown with kl",
         "cannot be judged with entropy",
     ]
-    assert beside_fixed == "Beside fixed loops of the same cost: better with kl (by up to 0.11 nats per token)"
+    assert beside_fixed == "Compared with fixed loops of the same cost: better with kl (by up to 0.11 nats per token)"
 
 
 def test_a_gain_that_is_one_of_many_needs_a_wider_interval():

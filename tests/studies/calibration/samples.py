@@ -11,7 +11,7 @@ from twoscale.studies.calibration.compare import NO_THRESHOLD
 def calibration_table(criteria=("step_norm", "kl", "acceleration"), paths=("common", "per_group")):
     rows = [
         {"run": "trial", "criterion": criterion, "path": path, "guarantee": guarantee, "epsilon": epsilon, "delta": 0.1}
-        | {"units": 20, "index": -1 if none else 2, "p_value": 0.05, "report_documents": 9, "unclipped": 0.0}
+        | {"units": 20, "point": -1 if none else 2, "p_value": 0.05, "report_documents": 9, "unclipped": 0.0}
         | {"loss": 0.5 * epsilon, "loss_low": 0.1 * epsilon, "loss_high": 0.9 * epsilon, "saved": 0.1 * number}
         | {"saved_low": 0.0, "saved_high": 0.9, "verdict": NO_THRESHOLD if none else "holds"}
         for criterion in criteria

@@ -219,8 +219,8 @@ def test_the_points_of_a_path_are_measured_under_its_thresholds(measured):
     checkpoint = subject()
     text = select(held_out(), [row for row, one in enumerate(held_out().documents) if one in set(runs["document"])])
     measured_text = MeasuredText(TextEvaluator(checkpoint, exits(step_norm=[1.0])), text, END)
-    for (path, index), rows in runs.groupby(["path", "index"]):
-        point = paths[(paths["path"] == path) & (paths["index"] == index)]
+    for (path, index), rows in runs.groupby(["path", "point"]):
+        point = paths[(paths["path"] == path) & (paths["point"] == index)]
         assert point["group"].tolist() == ["2", "3"]
         found = measured_text.measure(make_per_group("step_norm", point["threshold"].tolist()))
         assert rows["sequence"].tolist() == list(text.sequences)
@@ -235,7 +235,7 @@ def test_the_points_of_a_path_are_measured_under_its_thresholds(measured):
 def runs_table(rises, evaluations=(6, 4, 2), documents=40, agreement=1.0, sequences=1):
     """A path of points whose cross-entropy rises by so much in every document; the first half of them calibrates."""
     rows = [
-        {"run": "trial", "criterion": "kl", "path": "common", "index": index}
+        {"run": "trial", "criterion": "kl", "path": "common", "point": index}
         | {"part": "calibration" if document < documents // 2 else "report"}
         | {"sequence": sequences * document + number, "document": document, "tokens": 10 + number}
         | {"ce": 4 + rise, "full_depth_ce": 4.0, "agreement": agreement, "evaluations": float(spent)}
@@ -253,17 +253,17 @@ def guaranteed(runs, **keys):
 
 def test_the_point_with_fewest_evaluations_that_the_test_accepts_is_chosen():
     (row,) = guaranteed(runs_table((0.0, 0.01, 0.06))).to_dict("records")
-    assert (row["index"], row["units"], row["report_documents"]) == (1, 20, 20)
+    assert (row["point"], row["units"], row["report_documents"]) == (1, 20, 20)
     assert [row[name] for name in ("saved", "saved_low", "saved_high")] == pytest.approx([0.6] * 3)
     assert [row[name] for name in ("loss", "unclipped")] == pytest.approx([0.01] * 2)
     assert row["verdict"] == "holds"
     assert row["p_value"] <= 0.1
-    assert guaranteed(runs_table((0.0, 0.01, 0.012), evaluations=(6, 3, 4)))["index"].item() == 1
+    assert guaranteed(runs_table((0.0, 0.01, 0.012), evaluations=(6, 3, 4)))["point"].item() == 1
 
 
 def test_nothing_is_chosen_behind_a_point_that_the_test_does_not_accept():
     row = guaranteed(runs_table((0.06, 0.0, 0.0))).iloc[0]
-    assert (row["index"], row["verdict"], row["saved"], row["loss"]) == (-1, NO_THRESHOLD, 0, 0)
+    assert (row["point"], row["verdict"], row["saved"], row["loss"]) == (-1, NO_THRESHOLD, 0, 0)
     assert row["p_value"] > 0.1
 
 
@@ -272,14 +272,14 @@ def test_with_fewer_units_than_the_clip_requires_nothing_can_be_guaranteed():
     for test, most in (("hoeffding_bentkus", 10), ("betting", 12)):
         for units, index in ((most, -1), (most + 1, 2)):
             runs = runs_table((0.0,) * 3, documents=2 * units)
-            assert guaranteed(runs, test=test)["index"].item() == index
+            assert guaranteed(runs, test=test)["point"].item() == index
 
 
 def test_a_loss_that_the_report_has_and_the_calibration_had_not_breaks_the_guarantees():
     runs = runs_table((0.0, 0.0, 0.0))
-    runs.loc[runs["part"] == "report", "ce"] += np.where(runs[runs["part"] == "report"]["index"] == 2, 0.2, 0.0)
+    runs.loc[runs["part"] == "report", "ce"] += np.where(runs[runs["part"] == "report"]["point"] == 2, 0.2, 0.0)
     row = guaranteed(runs).iloc[0]
-    assert (row["index"], row["verdict"]) == (2, "does not hold")
+    assert (row["point"], row["verdict"]) == (2, "does not hold")
     assert row["loss"] == pytest.approx(0.2)
     large = runs.assign(ce=runs["ce"] + 9 * (runs["ce"] > 4))
     row = guaranteed(large).iloc[0]
@@ -289,7 +289,7 @@ def test_a_loss_that_the_report_has_and_the_calibration_had_not_breaks_the_guara
 def test_disagreement_is_bounded_by_one_whatever_the_clip():
     runs = runs_table((0.0,), evaluations=(2,), agreement=0.9)
     row = guaranteed(runs, nats=[], disagreement=[0.3]).iloc[0]
-    assert (row["guarantee"], row["index"]) == ("disagreement", 0)
+    assert (row["guarantee"], row["point"]) == ("disagreement", 0)
     assert row["loss"] == pytest.approx(0.1)
     assert row["p_value"] == pytest.approx(guaranteed(runs, nats=[], disagreement=[0.3], clip=50)["p_value"].item())
 
@@ -306,7 +306,7 @@ def test_a_unit_is_a_document_with_all_of_its_sequences_or_a_sequence():
 def test_the_guarantees_of_a_path_name_its_thresholds():
     calibration = guaranteed(runs_table((0.0, 0.01, 0.06)), nats=[0.05, 1e-4])
     paths = pd.DataFrame(
-        {"run": "trial", "criterion": "kl", "path": "common", "index": [0, 1, 1], "group": ["4", "4", "7"]}
+        {"run": "trial", "criterion": "kl", "path": "common", "point": [0, 1, 1], "group": ["4", "4", "7"]}
     )
     chosen = chosen_thresholds(calibration, paths.assign(threshold=[9.0, 0.1, 0.2]))
     assert list(chosen.columns) == list(tables.columns("calibrated_thresholds"))

@@ -29,7 +29,7 @@ def token_table(iteration=20, groups=("4", "5-6"), seed=0):
                 position=position,
                 group=group,
                 token=position + 1,
-                place=np.where(position == 0, "first", "other"),
+                token_class=np.where(position == 0, "first", "other"),
                 frequency=np.where(position == 2, 5.0, 500.0),
                 exact=True,
                 converged=True,

@@ -364,7 +364,7 @@ def test_a_spectrum_on_cuda_is_refused_while_tf32_is_allowed(allow_tf32, default
 
 def test_places_and_frequencies_of_tokens():
     text = spectrum.Text(end_of_text=9, counts=torch.tensor([1.0, 3.0] + [0.0] * 8))
-    assert text.places(torch.tensor([[1, 9, 0, 1], [9, 1, 1, 9]])).tolist() == [
+    assert text.token_classes(torch.tensor([[1, 9, 0, 1], [9, 1, 1, 9]])).tolist() == [
         *("first", "end of text", "after end of text", "other"),
         *("first", "after end of text", "other", "end of text"),
     ]

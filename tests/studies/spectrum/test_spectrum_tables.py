@@ -90,7 +90,7 @@ def test_slow_tokens_are_those_that_others_inherit_from(paths):
 def test_without_training_text_there_are_no_classes_of_frequency(tmp_path):
     tables.write("token_spectrum", token_table().assign(frequency=np.nan), tmp_path / "t.parquet")
     table = analysis.slow_tokens([tmp_path / "t.parquet"], "demo", seed=1)
-    assert set(table["property"]) == {"site", "position"}
+    assert set(table["property"]) == {"token_class", "position"}
 
 
 def test_statistics_of_every_measured_column(paths):
@@ -120,7 +120,9 @@ def test_the_compared_checkpoints_are_all_or_the_last():
 def test_the_figure_shows_rates_against_the_prefix_modulus():
     panels = samples.spectrum().get_axes()
     assert len(panels) == 6
-    coloured = [line for line in panels[1].get_lines() if line.get_marker() == "o" and line.get_color() != figure.OWN]
+    coloured = [
+        line for line in panels[1].get_lines() if line.get_marker() == "o" and line.get_color() != figure.LEADING
+    ]
     assert len(coloured) == 2
     for line in coloured:
         np.testing.assert_allclose(line.get_xdata(), line.get_ydata())

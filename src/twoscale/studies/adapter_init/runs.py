@@ -15,9 +15,9 @@ def runs(selected: Config) -> dict[str, Any]:
     if selected.model.injection == "none":
         return {}
     study = selected.adapter_init
-    adapter_init = [("blend", share) for share in study.shares] + [("random", HALF)] * study.random
+    initialisations = [("blend", share) for share in study.shares] + [("random", HALF)] * study.random
     found = {}
-    for (init, share), state_init, sandwich in itertools.product(adapter_init, study.state_init, study.sandwich):
+    for (init, share), state_init, sandwich in itertools.product(initialisations, study.state_init, study.sandwich):
         name = f"{init_name(init, share)}-{state_init}-{sandwich}"
         found[name] = {"model": model_keys(KEYS, (init, share, state_init, sandwich))}
     return found

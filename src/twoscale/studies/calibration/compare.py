@@ -55,7 +55,7 @@ def calibrate(runs: pd.DataFrame, guarantees: "GuaranteesConfig", max_loops: int
 
 def chosen_thresholds(calibration: pd.DataFrame, paths: pd.DataFrame) -> pd.DataFrame:
     """The table "calibrated_thresholds" from the tables "calibration" and "calibration_paths"."""
-    chosen = calibration.merge(paths, on=["run", "criterion", "path", "index"])
+    chosen = calibration.merge(paths, on=["run", "criterion", "path", "point"])
     return chosen[list(tables.columns("calibrated_thresholds"))]
 
 
@@ -70,19 +70,19 @@ def _guaranteed(
             clipped = units.assign(clipped=units["loss"].clip(0, bound))
             chooses = clipped[clipped["part"] == "calibration"]
             index, p_value = _choose(chooses, epsilon, bound, guarantees)
-            known = {"guarantee": guarantee, "epsilon": epsilon, "delta": guarantees.delta, "index": index}
-            known |= {"p_value": p_value, "units": chooses["index"].eq(0).sum()}
+            known = {"guarantee": guarantee, "epsilon": epsilon, "delta": guarantees.delta, "point": index}
+            known |= {"p_value": p_value, "units": chooses["point"].eq(0).sum()}
             yield known | _report(clipped[clipped["part"] == "report"], index, epsilon, max_loops, seed)
 
 
 def unit_losses(runs: pd.DataFrame, guarantee: str, unit: str) -> pd.DataFrame:
-    """One row per (index, unit): `part`, `document`, `tokens`, and the means over tokens `loss` and `evaluations`.
+    """One row per (point, unit): `part`, `document`, `tokens`, and the means over tokens `loss` and `evaluations`.
 
     `guarantee` is "ce" or "disagreement", `unit` is "document" or "sequence".
     """
     loss = runs["ce"] - runs["full_depth_ce"] if guarantee == "ce" else 1 - runs["agreement"]
     sums = runs[["evaluations"]].assign(loss=loss).mul(runs["tokens"], axis="index").assign(tokens=runs["tokens"])
-    keys = ["index", "part", "document"] + (["sequence"] if unit == "sequence" else [])
+    keys = ["point", "part", "document"] + (["sequence"] if unit == "sequence" else [])
     totals = pd.concat([runs[keys], sums], axis="columns").groupby(keys).sum()
     means = totals[["loss", "evaluations"]].div(totals["tokens"], axis="index")
     return means.assign(tokens=totals["tokens"]).reset_index()
@@ -90,12 +90,12 @@ def unit_losses(runs: pd.DataFrame, guarantee: str, unit: str) -> pd.DataFrame:
 
 def _choose(units: pd.DataFrame, epsilon: float, bound: float, guarantees: "GuaranteesConfig") -> tuple[int, float]:
     """The index of the chosen point, -1 if the test accepts none, and the p-value of that or of the first point."""
-    by_place = units.groupby("index")
+    by_point = units.groupby("point")
     test = partial(betting, delta=guarantees.delta) if guarantees.test == "betting" else hoeffding_bentkus
-    p_values = [test(losses.to_numpy() / bound, epsilon / bound) for _, losses in by_place["clipped"]]
+    p_values = [test(losses.to_numpy() / bound, epsilon / bound) for _, losses in by_point["clipped"]]
     if not (accepted := fixed_sequence(p_values, guarantees.delta)):
         return -1, p_values[0]
-    evaluations = [np.average(rows["evaluations"], weights=rows["tokens"]) for _, rows in by_place]
+    evaluations = [np.average(rows["evaluations"], weights=rows["tokens"]) for _, rows in by_point]
     index = int(np.argmin(evaluations[:accepted]))
     return index, p_values[index]
 
@@ -105,7 +105,7 @@ def _report(units: pd.DataFrame, index: int, epsilon: float, max_loops: int, see
     documents = {"report_documents": units["document"].nunique()}
     if index < 0:
         return documents | dict.fromkeys(MEASURED, 0.0) | {"verdict": NO_THRESHOLD}
-    rows = units[units["index"] == index]
+    rows = units[units["point"] == index]
     loss, low, high = _mean(rows, rows["clipped"], pd.Series(1.0, rows.index), seed)
     saved = _mean(rows, (1 - rows["evaluations"] / max_loops) * rows["tokens"], rows["tokens"], seed)
     unclipped = np.average(rows["loss"], weights=rows["tokens"])

@@ -4,7 +4,7 @@ A path leads from many evaluations to few. The path "common" has the same thresh
 "per_group" each point lowers the evaluations of one group: of the groups, the one that saves most evaluations per nat.
 Paths are searched on some documents and measured on others, so the tests that choose a point (`twoscale.analysis.
 risk_control`) see no document that has shaped the path. This is Pareto Testing (Laufer-Goldshtein et al., arXiv
-2210.07913), with a greedy path in index of a frontier.
+2210.07913), with a greedy path in place of a frontier.
 
 Only the tokens of a sequence that belong to the document of its first token count, so no document is in two parts.
 """
@@ -274,7 +274,7 @@ def _run_rows(
         means = {column: getattr(found, column).tolist() for column in ("tokens", "ce", "full_depth_ce", "agreement")}
         means["evaluations"] = found.evaluations.mean(1).tolist()
         for i, key in enumerate(text.keys):
-            row = {"criterion": name, "path": path, "index": index, "part": part_of[key["document"]]}
+            row = {"criterion": name, "path": path, "point": index, "part": part_of[key["document"]]}
             yield row | key | {column: values[i] for column, values in means.items()}
 
 
@@ -282,5 +282,5 @@ def _path_rows(name: str, path: str, points: Sequence[Thresholds], labels: Seque
     """One row per (point of the path, group)."""
     for index, point in enumerate(points):
         for group, threshold in zip(labels, point, strict=True):
-            row = {"criterion": name, "path": path, "index": index}
+            row = {"criterion": name, "path": path, "point": index}
             yield row | {"group": group, "threshold": float(threshold)}

@@ -7,9 +7,9 @@ TABLES: dict[str, dict[str, Column]] = {
     # results/calibration.pdf): one row per (criterion, path, point, held-out sequence) of the documents that choose
     # thresholds and of those that they are reported on. Means are over the tokens that belong to `document`.
     "calibration_runs": table(
-        "run criterion path site part sequence document tokens ce",
+        "run criterion path point part sequence document tokens ce",
         path=("string", "common: one threshold for all groups; per_group: one for each"),
-        site=("int32", "of the point on its path, from 0"),
+        point=("int32", "of the point on its path, from 0"),
         part=("string", "calibration or report"),
         tokens=("int64", "of the sequence that belong to the document"),
         full_depth_ce=("float64", "nats per token at full depth"),
@@ -18,9 +18,9 @@ TABLES: dict[str, dict[str, Column]] = {
     ),
     # The thresholds of the points: one row per (criterion, path, point, group).
     "calibration_paths": table(
-        "run criterion path site group threshold",
+        "run criterion path point group threshold",
         path=("string", "common or per_group"),
-        site=("int32", "of the point on its path, from 0"),
+        point=("int32", "of the point on its path, from 0"),
     ),
     # Guarantees and whether they were kept: one row per (criterion, path, loss, epsilon). Columns from `loss` on are
     # measured on the documents of the report; without a threshold that the guarantee allows, full depth is run.
@@ -31,7 +31,7 @@ TABLES: dict[str, dict[str, Column]] = {
         epsilon=("float64", "most that is guaranteed, mean over units"),
         delta=("float64", "probability with which the guarantee may be broken"),
         units=("int64", "documents or sequences that choose the threshold"),
-        site=("int32", "of the chosen point on its path; -1: none"),
+        point=("int32", "of the chosen point on its path; -1: none"),
         p_value=("float64", "of the chosen point; of the first one of the path if none is chosen"),
         report_documents=("int64",),
         loss=("float64", "mean over units, each clipped as in the test"),

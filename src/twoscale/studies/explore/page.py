@@ -78,7 +78,7 @@ def data(
         "tokens": [shown(token) for token in tokens["token"]],
         "next": [shown(token) for token in tokens["next_token"]],
         "shares": [rounded(share) for share in components.sort_values("component")["share"]],
-        "sites": [_place(site) for site in sites.to_dict("records")],
+        "sites": [_site(site) for site in sites.to_dict("records")],
         "coordinates": _by_token(states, list(COMPONENTS)),
         "measures": {name: _by_token(states, name) for name in ("step_norm", "cosine", "probability")},
         "predictions": [
@@ -104,7 +104,7 @@ def rounded(value: float) -> float | None:
     return None if np.isnan(value) else float(f"{value:.{DIGITS}g}")
 
 
-def _place(site: dict[str, Any]) -> dict[str, Any]:
+def _site(site: dict[str, Any]) -> dict[str, Any]:
     """Stage, layer, group and k of a state, without those that it does not have."""
     known = {name: site[name] for name in ("stage", "layer", "group", "k") if not pd.isna(site[name])}
     return {name: value if isinstance(value, str) else int(value) for name, value in known.items()}

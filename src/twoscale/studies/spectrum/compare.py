@@ -132,7 +132,7 @@ def _group_summary(group: str, rows: pd.DataFrame) -> str:
     of = rows.set_index(["prediction", "quantity"])
     parts = [
         f"{quantity} {of.loc[('prefix', quantity), 'measured']:.2f}, prefix eigenvalue "
-        f"{_predicted(of.loc[('prefix', quantity)])}, own {_predicted(of.loc[('own', quantity)])}"
+        f"{_predicted(of.loc[('prefix', quantity)])}, leading eigenvalue {_predicted(of.loc[('leading', quantity)])}"
         for quantity in ("rate", "cosine")
     ]
     tokens, iteration = (int(rows[name].max()) for name in ("tokens", "iteration"))
@@ -162,7 +162,10 @@ def slow_tokens(paths: Iterable[str | Path], run: str, seed: int) -> pd.DataFram
 
 def classify(tokens: pd.DataFrame) -> dict[str, pd.Series]:
     """Property -> the class of each token; frequency only where it is known."""
-    classes = {"place": tokens["place"].astype("category"), "position": _bins(tokens["position"], POSITIONS)}
+    classes = {
+        "token_class": tokens["token_class"].astype("category"),
+        "position": _bins(tokens["position"], POSITIONS),
+    }
     if tokens["frequency"].notna().all():
         classes["frequency"] = _bins(tokens["frequency"], FREQUENCIES)
     return classes

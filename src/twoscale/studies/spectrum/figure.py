@@ -12,7 +12,7 @@ from twoscale.errors import InputError
 from twoscale.figures import style
 
 DOT = {"linestyle": "", "markersize": 2.2, "markeredgewidth": 0, "alpha": 0.5, "rasterized": True}
-OWN = "0.72"  # colour of predictions from the leading eigenvalue
+LEADING = "0.72"  # colour of predictions from the leading eigenvalue
 DIAGONAL = {"color": "0.5", "linewidth": 0.6, "zorder": 0}
 MOST_DOTS = 2000  # of a group in one panel
 
@@ -60,7 +60,7 @@ def _by_group(tokens: pd.DataFrame, looks: dict[str, dict]) -> list[tuple[pd.Dat
 
 
 def _draw_eigenvalues(axes: Axes, tokens: pd.DataFrame, looks: dict[str, dict]) -> None:
-    """The own leading eigenvalue of every token in the upper half of the complex plane."""
+    """The leading eigenvalue of every token in the upper half of the complex plane."""
     turn = np.linspace(0, np.pi, 200)
     axes.plot(np.cos(turn), np.sin(turn), **DIAGONAL)
     for rows, color in _by_group(tokens, looks):
@@ -75,11 +75,11 @@ def _draw_eigenvalues(axes: Axes, tokens: pd.DataFrame, looks: dict[str, dict]) 
 def _draw_predicted(
     axes: Axes, tokens: pd.DataFrame, looks: dict[str, dict], part: str, predict: Callable, measured: str
 ) -> None:
-    """The column `measured` against what a part of the prefix eigenvalue predicts, and in grey of the own one."""
+    """The column `measured` against what a part of the prefix eigenvalue predicts, and in grey the leading one."""
     for rows, _ in _by_group(tokens, looks):
-        axes.plot(predict(rows[f"own_{part}"]), rows[measured], marker="o", color=OWN, **DOT)
+        axes.plot(predict(rows[f"leading_{part}"]), rows[measured], marker="o", color=LEADING, **DOT)
     for rows, color in _by_group(tokens, looks):
-        axes.plot(predict(rows[f"inherited_{part}"]), rows[measured], marker="o", color=color, **DOT)
+        axes.plot(predict(rows[f"prefix_{part}"]), rows[measured], marker="o", color=color, **DOT)
 
 
 def _draw_causal(axes: Axes, tokens: pd.DataFrame, looks: dict[str, dict]) -> None:
@@ -111,7 +111,7 @@ def _draw_positions(axes: Axes, tokens: pd.DataFrame, looks: dict[str, dict]) ->
 
 
 def _draw_checkpoints(axes: Axes, spectrum: pd.DataFrame, looks: dict[str, dict], context: style.FigureContext) -> None:
-    """Mean absolute difference of predicted and measured rate over the checkpoints: own dashed, prefix solid."""
+    """Mean absolute difference of predicted and measured rate over the checkpoints: leading dashed, prefix solid."""
     rates = spectrum[(spectrum["quantity"] == "rate") & spectrum["prediction"].isin(["leading", "prefix"])]
     iterations = sorted(spectrum["iteration"].unique())
     places = style.scale_iterations(axes, iterations, context)
@@ -136,6 +136,6 @@ def _square(axes: Axes, x: str, y: str, low: float, high: float) -> None:
 def _add_legend(figure: Figure, looks: dict[str, dict]) -> None:
     handles = [Line2D([], [], marker="o", linestyle="", color=look["color"]) for look in looks.values()]
     names = [f"group {style.group_name(group)}" for group in looks]
-    handles.append(Line2D([], [], marker="o", linestyle="", color=OWN))
+    handles.append(Line2D([], [], marker="o", linestyle="", color=LEADING))
     names.append("leading eigenvalue, in (ii) and (iii)")
     figure.legend(handles, names, loc="outside upper center", ncols=len(handles))

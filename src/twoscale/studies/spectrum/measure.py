@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from twoscale.model.checkpoint_job import CheckpointJob
     from twoscale.studies.spectrum.config import SpectrumConfig
 
-SITES = ("first", "end of text", "after end of text", "other")
+TOKEN_CLASSES = ("first", "end of text", "after end of text", "other")
 PER = 1e6  # training tokens that `frequency` refers to
 COUNTED = 2**24  # training tokens that are counted at a time
 
@@ -69,14 +69,14 @@ class Text:
             return torch.full(ids.shape, torch.nan, dtype=torch.float64)
         return self.counts[ids] / self.counts.sum() * PER
 
-    def places(self, inputs: Tensor) -> np.ndarray:
-        """Where each of the token ids (B, T) is in its text, of `SITES`: (B * T,)."""
+    def token_classes(self, inputs: Tensor) -> np.ndarray:
+        """Where each of the token ids (B, T) is in its text, of `TOKEN_CLASSES`: (B * T,)."""
         is_end = inputs == self.end_of_text
-        place = torch.full(inputs.shape, SITES.index("other"))
-        place[:, 1:][is_end[:, :-1]] = SITES.index("after end of text")
-        place[is_end] = SITES.index("end of text")
-        place[:, 0] = SITES.index("first")
-        return np.array(SITES)[place.flatten().numpy()]
+        found = torch.full(inputs.shape, TOKEN_CLASSES.index("other"))
+        found[:, 1:][is_end[:, :-1]] = TOKEN_CLASSES.index("after end of text")
+        found[is_end] = TOKEN_CLASSES.index("end of text")
+        found[:, 0] = TOKEN_CLASSES.index("first")
+        return np.array(TOKEN_CLASSES)[found.flatten().numpy()]
 
 
 def open_text(train: Path | None, metadata: Path, vocab_size: int) -> Text:
@@ -306,7 +306,7 @@ def _text_columns(batch: HeldOut, text: Text) -> Columns:
     ids = batch.inputs.flatten().cpu()
     return {
         "token": ids.numpy(),
-        "place": text.places(batch.inputs.cpu()),
+        "token_class": text.token_classes(batch.inputs.cpu()),
         "frequency": text.frequency(ids).numpy(),
     }
 

@@ -10,7 +10,7 @@ TABLES: dict[str, dict[str, Column]] = {
     "token_spectrum": table(
         "iteration sequence document position group",
         token=("int32", "id"),
-        site=("string", "first of the sequence, end of text, after end of text, or other"),
+        token_class=("string", "first of the sequence, end of text, after end of text, or other"),
         frequency=("float64", "of the token, per million training tokens; null if there is no training text"),
         exact=("bool", "whether the sequence has exact blocks"),
         converged=("bool", "whether the token and all earlier ones have a fixed point"),
@@ -43,7 +43,7 @@ TABLES: dict[str, dict[str, Column]] = {
     # over tokens that have a fixed point, with 95 % intervals over documents.
     "spectrum": table(
         "run iteration group prediction quantity tokens",
-        prediction=("string", "own, prefix, path, isolated or slowed: docs/spectrum.md"),
+        prediction=("string", "leading, prefix, path, isolated or slowed: docs/spectrum.md"),
         quantity=("string", "rate, cosine (of the angle of the eigenvalue) or spiral (mean cosine on the ellipse)"),
         predicted=("float64", "mean over tokens"),
         measured=("float64", "mean over tokens"),
@@ -59,7 +59,7 @@ TABLES: dict[str, dict[str, Column]] = {
     # point, with 95 % intervals over documents.
     "slow_tokens": table(
         "run iteration group property class tokens",
-        property=("string", "site, position or frequency"),
+        property=("string", "token_class, position or frequency"),
         **{"class": ("string", "of the property")},
         share=("float64", "of all tokens"),
         leading_modulus=("float64", "mean over the tokens of the class"),

@@ -44,7 +44,7 @@ def test_one_seed_has_no_marks_beside_its_points():
 def test_every_norm_and_first_state_has_a_row_that_names_it():
     figure = draw(cases=(("noise", "branch"), ("input_plus_noise", "branch")))
     assert len(figure.axes) == 6
-    assert figure.axes[3].get_ylabel() == "branch, input plus noise\nsettled cosine"
+    assert figure.axes[3].get_ylabel() == "branch, input plus noise\nlate cosine"
 
 
 def test_the_range_of_the_paper_is_visible():

@@ -13,14 +13,14 @@ STARTS = next(figure for figure in figures() if figure.name == "adapter_init")
 
 
 def test_a_figure_that_compares_the_runs_of_a_study_reads_one_table_and_quotes_their_config():
-    mine = project(starts={"overrides": {"train": {"iterations": 10}}})
+    mine = project(adapter_init={"overrides": {"train": {"iterations": 10}}})
     assert mine.report.figure_inputs(STARTS) == {"adapter_init": ["results/tiny/tables/adapter_init.parquet"]}
     assert json.loads(mine.report.figure_slice(STARTS)({}))["runs"] == ["tiny"]
     assert mine.report.caption(STARTS)(of(), output=None)["config"].train.iterations == 10
 
 
 def test_the_runs_of_the_starts_are_labelled_in_the_order_of_their_tables():
-    mine = project(seeds=[5], starts={"shares": [0.25]})
+    mine = project(seeds=[5], adapter_init={"shares": [0.25]})
     assert job_row(JOBS, "compare_adapter_init").files(mine)["training"] == [
         f"results/{run}/tables/training.parquet" for run in mine.study("adapter_init")
     ]
@@ -43,5 +43,5 @@ def test_a_run_that_has_no_starts_says_why(user, problem):
         (job_row(JOBS, "compare_adapter_init").files(mine)["training"], "md"),
         (mine.report.figure_inputs(STARTS)["adapter_init"], "pdf"),
     ):
-        with pytest.raises(InputError, match=rf"results/starts\.{name}: run tiny {problem}\."):
+        with pytest.raises(InputError, match=rf"results/adapter_init\.{name}: run tiny {problem}\."):
             refuse(of())
