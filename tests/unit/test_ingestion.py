@@ -90,7 +90,7 @@ def test_the_pages_of_a_family_of_python_docs_are_on_one_side(shards, monkeypatc
     names = [f"package{number % 20}.module{number}" for number in range(100)] + [f"topic {n}" for n in range(20)]
     pages = [text.Document(name, f"page of {name}", row) for row, name in enumerate(names)]
     monkeypatch.setattr(text, "python_docs", lambda: (page for page in pages))
-    data = local("", source="python_docs", held_out_fraction=0.4)
+    data = local("unread", source="python_docs", held_out_fraction=0.4)
     ingestion.prepare_text(data, EVERYTHING, shards, collection(shards[0].parent.parent / "parts"))
     sides = {(text.family(row["document"]), row["held_out"]) for row in rows_of(shards)}
     assert len(sides) == 21

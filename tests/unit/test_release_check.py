@@ -257,7 +257,7 @@ def test_the_largest_differences_are_named_and_the_rest_is_counted():
     numbers = [line.split(",")[0] for line in checks.lines(result, ["cpus"], most=2) if line.startswith("outside")]
     assert numbers == ["outside: held-out loss", "outside: held-out loss"]
     assert checks.lines(result, ["cpus"], most=2)[-1] == "and 1 more"
-    assert checks.lines(result, ["cpus"], most=3)[-1].startswith("outside: claim 4, 4, late mean")
+    assert checks.lines(result, ["cpus"], most=3)[-1].startswith("outside: claim 4, 4, late cosine")
 
 
 def test_numbers_of_one_name_are_told_apart_by_a_count():
