@@ -458,9 +458,7 @@ def test_what_was_fed_after_a_position_is_forgotten_by_rewinding_to_it(name):
     decoder.feed_parallel(other[:3])
     decoder.feed(other[3])
     decoder.rewind(4)
-    logits, evaluations = decode_text(decoder, tokens[4:])
-    assert_close(logits, expected[4:])
-    assert torch.equal(evaluations, taken[:, 4:])
+    assert_decodes(decoder, tokens[4:], expected[4:], taken[:, 4:])
 
 
 def test_a_decoder_rewinds_only_to_where_it_has_been():
@@ -770,10 +768,7 @@ def assert_compiled_steps_agree(model, name, tokens, options):
     """Decoding with and without compiled steps gives the same logits and evaluations under the criterion `name`."""
     criterion = make_criterion(name, ragged_threshold(name, model, tokens[None], noise_of(0)))
     plain, compiled = (make_decoder(model, criterion, compile=compile, **options) for compile in (False, True))
-    expected, taken = decode_text(plain, tokens)
-    logits, evaluations = decode_text(compiled, tokens)
-    assert_close(logits, expected)
-    assert torch.equal(evaluations, taken)
+    assert_decodes(compiled, tokens, *decode_text(plain, tokens))
 
 
 @pytest.mark.parametrize(

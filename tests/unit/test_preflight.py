@@ -1,15 +1,22 @@
 """preflight and machine: what is refused before the first job, and what is not."""
 
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from tests.small import project as runs
 from twoscale.errors import InputError
 from twoscale.jobs import machine
 from twoscale.model.flops import parameters
 from twoscale.workflow import preflight
+from twoscale.workflow.runs import Runs
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+
+
+def runs(**config):
+    return Runs({"preset": "tiny"} | config, SCRIPTS)
 
 
 def job(rule, uses_torch=False, **wildcards):

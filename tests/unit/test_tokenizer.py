@@ -13,14 +13,6 @@ from twoscale.data.tokenizer import END_OF_TEXT, byte_level, count_tokens, load_
 from twoscale.errors import InputError
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """File of a tokenizer of 300 ids."""
-    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
-    path.write_text(train_bpe(CORPUS, 300), encoding="utf-8")
-    return path
-
-
 @pytest.mark.parametrize("module", ["tokenizer", "shards"])
 def test_both_environments_can_import_the_modules(module):
     """The environment of analysis has no torch, that of torch neither `datasets` nor `tokenizers`."""

@@ -17,7 +17,6 @@ from twoscale.exits.benchmark import TextEvaluator
 from twoscale.exits.criteria import make_criterion
 from twoscale.exits.parallel import evaluate
 from twoscale.model.loss import cross_entropies
-from twoscale.model.transformer import initialise
 from twoscale.studies.calibration import study
 from twoscale.studies.calibration.compare import NO_THRESHOLD, calibrate, chosen_thresholds, unit_losses
 from twoscale.studies.calibration.config import PromisesConfig
@@ -136,12 +135,7 @@ def test_one_group_has_no_path_of_groups():
 
 
 def subject():
-    """A small float64 model whose loops change predictions, as a checkpoint."""
-    model = initialise(small.model_config(), 1).double().requires_grad_(False)
-    for number, (name, weights) in enumerate(model.named_parameters()):
-        if not name.endswith("norm.weight"):
-            weights += 0.3 * torch.randn(weights.shape, generator=torch.Generator().manual_seed(number))
-    return small.checkpoint(model, seed=SEED)
+    return small.perturbed(SEED)
 
 
 def held_out(number=9):
