@@ -2,13 +2,6 @@
 
 import pytest
 
-
-def test_a_checkpoint_off_the_schedule_is_refused(fresh):
-    done = fresh.run("-n", "results/tiny/checkpoints/iteration_000015.safetensors")
-    assert done.returncode != 0
-    assert "no checkpoint at iteration 15, expected one of [10, 20]" in done.stdout + done.stderr
-
-
 # What users tried, what the config says, and the sentence that they see before any job; others of the config are in
 # tests/unit/test_config_loading.py. A target is planned, not run.
 TRIES = {
