@@ -82,9 +82,6 @@ def serving(folder: Path) -> Iterator[Hub]:
         yield hub
 
 
-# --- faults
-
-
 def status(code: int, **headers: str) -> Callable:
     """Answer with an error status; `Retry_After="1"` is a header."""
 

@@ -162,9 +162,6 @@ def test_the_baseline_of_loops_in_graphs_computes_no_step_too_many():
     assert rows == [sum(of_group) for of_group in zip(*wanted, strict=True)]
 
 
-# --- what cannot be captured -----------------------------------------------------------------------------------
-
-
 class ReadsAValue(CRITERIA["step_norm"]):
     """A criterion as a user may write it: the host looks at a value in every step."""
 
@@ -214,9 +211,6 @@ def test_a_loop_step_that_cannot_be_compiled_is_captured_as_it_is(tape, monkeypa
     with pytest.warns(UserWarning, match=r"exits\.compile: loop steps are captured without compilation \(no compiler"):
         decoder = make_decoder(model, criterion, replay=True, compile=True)
     assert_decodes(decoder, tokens, expected, taken)
-
-
-# --- compiled before they are captured ---------------------------------------------------------------------------
 
 
 def test_loop_steps_that_are_compiled_and_captured_are_the_same_function(monkeypatch):

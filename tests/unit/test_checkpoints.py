@@ -188,9 +188,6 @@ def test_a_model_of_other_settings_is_refused_before_its_weights_are_read(tmp_pa
         checkpoints.load_model(path, model_config(sandwich="branch"), torch.float32, "cpu")
 
 
-# --- files of strangers, which have a valid digest
-
-
 @pytest.fixture
 def model_file(tmp_path):
     """Writes weights of the small model with changes, as `checkpoints.save` does; the header may be another."""

@@ -13,8 +13,6 @@ from twoscale.config.loading import _overlaid
 from twoscale.config.loading import paper as paper_values
 from twoscale.errors import InputError
 
-# --- merge -----------------------------------------------------------------------------------------------------
-
 
 def test_merge_goes_into_mappings_and_replaces_every_other_value():
     base = {"seed": 1, "model": {"hidden_size": 8, "groups": [[2], [3]]}, "data": {"path": None}}
@@ -43,9 +41,6 @@ def test_merge_keeps_null_where_null_is_a_value():
     assert config.merge({"train": {"backprop_depth": 8}}, {"train": {"backprop_depth": None}}) == {
         "train": {"backprop_depth": None}
     }
-
-
-# --- presets and runs ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in config.PRESETS.glob("*.yaml")))
@@ -237,9 +232,6 @@ def test_an_empty_file_is_an_empty_config(tmp_path):
     assert config.read_yaml(tmp_path / "my.yaml") == {}
 
 
-# --- numbers as people write them ------------------------------------------------------------------------------
-
-
 def with_strings(values):
     """Every number as a string in e-notation, as YAML 1.1 reads 6e-4."""
     if isinstance(values, dict):
@@ -275,9 +267,6 @@ def test_a_flag_may_be_a_string_as_nested_values_of_the_command_line_are(word, v
     assert (run.train.compile, run.train.prefetch) == (value, value)
 
 
-# --- seeds -----------------------------------------------------------------------------------------------------
-
-
 def test_further_seeds_are_runs_of_their_own_that_differ_in_nothing_else():
     found = config.runs({"preset": "tiny", "run": "mine", "seeds": [1337, 5, 6]})
     assert {name: run.seed for name, run in found.items()} == {"mine": 1337, "mine-seed5": 5, "mine-seed6": 6}
@@ -287,9 +276,6 @@ def test_further_seeds_are_runs_of_their_own_that_differ_in_nothing_else():
 def test_a_seed_that_is_listed_twice_is_refused():
     with pytest.raises(InputError, match=r"config key seeds: .*distinct"):
         config.runs({"preset": "tiny", "seeds": [5, 5]})
-
-
-# --- other architectures ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -322,8 +308,6 @@ def test_the_keys_of_an_architecture_are_named(ouro):
     ):
         config.runs({"preset": "tiny", "model": {"architecture": "ouro", "gate": True}})
 
-
-# --- slices ----------------------------------------------------------------------------------------------------
 
 PROPERTIES = ("trajectory_sequences", "quality_sequences", "loop_grid")
 WITH_TOKENS = [name for name, section in config.SECTIONS.items() if "tokens" in section.model_fields]

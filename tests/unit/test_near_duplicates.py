@@ -35,9 +35,6 @@ def drop(held_out, training, n, size=7):
     return drop_near_duplicates(held_out, END, n, chunks(training, size))
 
 
-# --- references in plain Python
-
-
 def ngrams(ids, n):
     return [tuple(ids[start : start + n].tolist()) for start in range(len(ids) - n + 1)]
 
@@ -70,9 +67,6 @@ def naive_drop(held_out, training, n):
         if not found:
             return kept
         documents = [document for number, document in enumerate(documents) if number not in found]
-
-
-# --- hashes and matches
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 31, 32, 33])
@@ -120,9 +114,6 @@ def test_a_copy_at_every_offset_and_across_chunks_is_found(size):
         assert np.flatnonzero(found).tolist() == [offset]
         training[begin + n - 1] = 0
         assert not HeldOutNgrams(copied, n).found_in(chunks(training, size)()).any()
-
-
-# --- documents
 
 
 def test_a_document_number_counts_the_ends_of_text_before_a_token():

@@ -50,9 +50,6 @@ def planted(samples, seed=0):
     return seen, chance < (seen @ weight + bias).sigmoid(), weight, bias
 
 
-# --- features ----------------------------------------------------------------------------------------------------
-
-
 def test_features_are_the_direction_the_relative_step_and_the_number_of_steps():
     x, x_new = torch.tensor([[3.0, 4.0]]), torch.tensor([[3.0, 4.5]])
     found = features(x, x_new, torch.tensor([4]))
@@ -72,9 +69,6 @@ def test_features_do_not_depend_on_the_scale_of_the_states():
     x, x_new = torch.randn(2, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     k = torch.arange(5)
     torch.testing.assert_close(features(100 * x, 100 * x_new, k), features(x, x_new, k))
-
-
-# --- the fit -----------------------------------------------------------------------------------------------------
 
 
 def test_a_planted_rule_is_recovered():
@@ -115,9 +109,6 @@ def test_the_quality_of_a_fit_is_its_log_loss_beside_that_of_the_share():
     assert sentence == "log loss 0.6931 nats, 0.5623 with the share of settled tokens, 75.0%, alone"
 
 
-# --- samples -----------------------------------------------------------------------------------------------------
-
-
 def test_samples_are_the_settled_losses_of_every_loop_step_of_the_plain_pass():
     """The last group is last: its exit at k is the plain pass with k loop steps of it."""
     model, loops, read = initialise(model_config(), 3).double(), 5, random_text()
@@ -142,9 +133,6 @@ def test_a_probe_of_a_model_predicts_better_than_the_share_of_settled_tokens():
         loss = torch.nn.functional.binary_cross_entropy_with_logits(made.logits(group, seen), settled.double())
         share = settled.double().mean()
         assert loss < -(torch.xlogy(share, share) + torch.xlogy(1 - share, 1 - share))
-
-
-# --- the criterion -----------------------------------------------------------------------------------------------
 
 
 def ragged(threshold=0.5, seed=1):
@@ -198,9 +186,6 @@ def test_the_criteria_of_a_config_have_the_probe_of_the_run():
         make_criteria(exits)
 
 
-# --- the file ----------------------------------------------------------------------------------------------------
-
-
 def test_a_probe_comes_back_from_its_file_in_the_dtype_of_the_model(tmp_path):
     model, path = initialise(model_config(), 3), tmp_path / "probe.safetensors"
     made = random_probe(2, model.config.hidden_size)
@@ -225,9 +210,6 @@ def test_a_probe_of_another_checkpoint_is_refused(tmp_path):
 def test_the_file_of_a_probe_has_the_name_that_the_workflow_gives_it():
     """The workflow does not import torch."""
     assert paths.PROBE == FILE
-
-
-# --- the rules ---------------------------------------------------------------------------------------------------
 
 
 def call(script, **arguments):

@@ -73,9 +73,6 @@ def tokenize(shards, tmp_path, tokenizer=None, held_out_tokens=200):
     return joined
 
 
-# --- token shards
-
-
 @pytest.mark.parametrize("name", ["bytes", "bpe"])
 def test_training_shard_is_the_documents_in_order_each_with_an_end_of_text(shards, tmp_path, trained, name):
     tokenizer = load_tokenizer(name, trained)

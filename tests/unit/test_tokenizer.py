@@ -29,9 +29,6 @@ def test_both_environments_can_import_the_modules(module):
     assert finished.stdout == "[]\n"
 
 
-# --- encoding
-
-
 @pytest.mark.parametrize("name", ["bytes", "bpe"])
 def test_decoding_undoes_encoding(name, trained):
     tokenizer = load_tokenizer(name, trained)
@@ -75,9 +72,6 @@ def test_tokenizer_without_its_file_is_refused(name):
 def test_unknown_tokenizer_is_refused():
     with pytest.raises(InputError, match="found 'gpt3', expected gpt2, bpe, bytes or published"):
         load_tokenizer("gpt3")
-
-
-# --- training a tokenizer
 
 
 def test_trained_tokenizer_has_vocab_size_ids_and_the_end_of_text_last(trained):

@@ -35,9 +35,6 @@ from twoscale.studies.calibration.per_group import make_per_group
 SEED, LENGTH, VOCABULARY, MAX_LOOPS, END = 5, 8, 37, 6, 36
 
 
-# --- documents --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("number", [3, 4, 11, 200])
 def test_documents_are_divided_at_random_with_all_parts_present(number):
     documents = [2 * n for n in range(number) for _ in range(3)]
@@ -64,9 +61,6 @@ def test_too_few_documents_are_refused_in_one_sentence():
 def test_the_tokens_behind_the_first_end_of_text_belong_to_another_document():
     inputs = torch.tensor([[1, 2, 9, 3, 9, 4], [9, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 9]])
     assert own_tokens(inputs, 9).int().tolist() == [[1, 1, 1, 0, 0, 0], [1, 0, 0, 0, 0, 0], [1] * 6]
-
-
-# --- paths ------------------------------------------------------------------------------------------------------
 
 
 def costs_of(*slopes, first=10.0, descending=False):
@@ -129,9 +123,6 @@ def test_thresholds_that_change_no_exit_of_a_group_are_left_out():
 
 def test_one_group_has_no_path_of_groups():
     assert list(search_paths((1, 2), 1, costs_of(0.1), end=1.0)) == ["common"]
-
-
-# --- held-out text ----------------------------------------------------------------------------------------------
 
 
 def subject():
@@ -221,9 +212,6 @@ def test_the_points_of_a_path_are_measured_under_its_thresholds(measured):
         assert rows["ce"].tolist() == pytest.approx(found.ce.tolist())
         assert rows["evaluations"].tolist() == pytest.approx(found.evaluations.mean(1).tolist())
     assert set(runs["path"]) == {"common", "per_group"}
-
-
-# --- promises ---------------------------------------------------------------------------------------------------
 
 
 def runs_table(rises, evaluations=(6, 4, 2), documents=40, agreement=1.0, sequences=1):
@@ -316,9 +304,6 @@ def test_promises_of_measured_tables_fit_their_tables(measured, tmp_path):
     tables.write("calibrated_thresholds", chosen_thresholds(calibration, paths), tmp_path / "thresholds")
 
 
-# --- figure -----------------------------------------------------------------------------------------------------
-
-
 def test_the_figure_has_a_line_per_criterion_and_path_and_no_loss_where_nothing_was_promised():
     figure = draw()
     for number, axes in enumerate(figure.axes):
@@ -344,9 +329,6 @@ def test_a_model_with_one_group_and_fixed_loops_has_a_figure():
         draw(criteria=())
 
 
-# --- cost -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("groups", [1, 2, 3])
 @pytest.mark.parametrize("thresholds", [2, 3, 5])
 def test_the_search_of_thresholds_measures_at_most_what_is_planned(thresholds, groups):
@@ -367,9 +349,6 @@ def test_every_threshold_is_counted():
     criteria = ({"step_norm": None, "kl": {"thresholds": thresholds}} for thresholds in ([0.1], [0.1, 0.2]))
     one, two = (study.JOBS[0].cost(small.tiny(calibration={"criteria": each})).flops for each in criteria)
     assert 0 < one < two
-
-
-# --- config -----------------------------------------------------------------------------------------------------
 
 
 def test_shares_and_promises_that_leave_nothing_are_refused():

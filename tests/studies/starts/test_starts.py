@@ -37,9 +37,6 @@ def cells(table, measure="settled_cosine", seed="all", iteration=10, group="4"):
     return table[chosen & (table["group"] == group)]
 
 
-# --- the table -------------------------------------------------------------------------------------------------
-
-
 def test_the_cosine_of_one_seed_is_that_of_claim_4():
     run = start_run(level_spread=0.2)
     (quantity, *_) = claims_geometry.angles_match(run.evidence)
@@ -108,9 +105,6 @@ def test_the_table_has_the_columns_that_it_is_declared_to_have(tmp_path):
     table = starts.compare([start_run(), start_run(share=np.nan)])
     tables.write("starts", table, tmp_path / "starts.parquet")
     pd.testing.assert_frame_equal(tables.read("starts", tmp_path / "starts.parquet"), table, check_dtype=False)
-
-
-# --- the page --------------------------------------------------------------------------------------------------
 
 
 def page(*runs):
