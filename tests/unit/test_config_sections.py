@@ -25,12 +25,6 @@ def small_train(**changes: Any) -> config.TrainConfig:
 # --- presets ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in config.PRESETS.glob("*.yaml")))
-def test_every_preset_ends_at_a_checkpoint(name):
-    made = config.checked(config.preset(name))
-    assert made.train.iterations == config.checkpoint_iterations(made.train)[-1]
-
-
 def test_the_defaults_are_the_numbers_of_the_paper():
     made = config.Config()
     model, train, exits = made.model, made.train, made.exits
