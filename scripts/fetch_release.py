@@ -6,13 +6,13 @@ from twoscale.jobs import command
 
 
 def main(arguments) -> None:
-    release = Release.of(arguments.place, arguments.config.files, arguments.download.download)
+    release = Release.of(arguments.source, arguments.config.files, arguments.download.download)
     for name, path in zip(release.tables, arguments.tables, strict=True):
         release.fetch(name, path)
 
 
 if __name__ == "__main__":
     parser = command.parser(__doc__, lists=("tables",))
-    parser.add_argument("--place", required=True, help="folder or address of the release")
+    parser.add_argument("--source", required=True, help="folder or address of the release")
     parser.add_argument("--download", type=ConfigSlice.from_json, required=True, help="section download, as JSON")
     command.run(main, parser)

@@ -19,7 +19,7 @@ def main(arguments) -> None:
     data = TrainingData.open(TokenShard(arguments.train, arguments.val, arguments.metadata), config)
     paths = SegmentPaths(*(getattr(arguments, name) for name in SegmentPaths.__dataclass_fields__))
     identity = identity | {"data": read_digest(arguments.metadata)}
-    version = arguments.kept.version if arguments.kept else ""
+    version = arguments.result_cache.version if arguments.result_cache else ""
     train_segment(config, data, Segment(arguments.until, identity, run=arguments.run, version=version), paths)
 
 

@@ -55,7 +55,7 @@ def drift_table(boundaries=("4->5-6", "5-6->7")):
 
 
 def exit_tables(criteria=("fixed", "step_norm", "kl", "acceleration")):
-    """The tables exit_latency, exit_quality, exit_loops and exit_controls: 3.5 and 4 loops in two sequences."""
+    """The tables exit_latency, exit_quality, exit_loops and exit_cost_matched: 3.5 and 4 loops in two sequences."""
     cases = [
         (criterion, float(threshold))
         for criterion in criteria
@@ -70,11 +70,11 @@ def exit_tables(criteria=("fixed", "step_norm", "kl", "acceleration")):
         for sequence, _ in sequences
         for group, evaluations in (("4", 3.0), ("5-6", sequence + 4.0))
     ]
-    controls = [
-        (*case, control, draw, sequence, sequence, tokens, 3.5, ce + 0.1 * draw)
+    cost_matched = [
+        (*case, reference, draw, sequence, sequence, tokens, 3.5, ce + 0.1 * draw)
         for case in cases
         if case[0] != "fixed"
-        for control, draw in (("random", 1), ("random", 3), ("fixed", 0))
+        for reference, draw in (("random", 1), ("random", 3), ("fixed", 0))
         for sequence, (tokens, ce) in sequences
     ]
     point = ["criterion", "threshold"]
@@ -82,11 +82,11 @@ def exit_tables(criteria=("fixed", "step_norm", "kl", "acceleration")):
         pd.DataFrame(latency, columns=[*point, "latency_ms", "baseline_ms"]),
         pd.DataFrame(quality, columns=[*point, "sequence", "document", "tokens", "ce"]),
         pd.DataFrame(loops, columns=[*point, "sequence", "group", "evaluations"]),
-        pd.DataFrame(controls, columns=list(tables.columns("exit_controls"))[1:]),
+        pd.DataFrame(cost_matched, columns=list(tables.columns("exit_cost_matched"))[1:]),
     )
 
 
-def places(groups=("4", "5-6")):
+def sites(groups=("4", "5-6")):
     loops = [{"stage": "loop", "layer": None, "group": g, "k": k} for g in groups for k in range(LOOPS + 1)]
     first, last = ({"stage": "layer", "layer": n, "group": None, "k": None} for n in (1, 7))
     return [{"stage": "embedding", "layer": None, "group": None, "k": None}, first, *loops, last]
@@ -94,10 +94,10 @@ def places(groups=("4", "5-6")):
 
 def saved_states(path, groups=("4", "5-6"), jump=1.0, **changed):
     """Random states (P, T, 5), the start x^0 of every loop `jump` times as far out."""
-    way = places(groups)
+    way = sites(groups)
     values = np.random.default_rng(0).normal(size=(len(way), 4, 5)).astype(np.float32)
-    values[[i for i, place in enumerate(way) if place["k"] == 0]] *= jump
-    described = {"places": way, "tokens": ["a", " b", "\n", "$x"], "iteration": 600, "sequence": 0} | changed
+    values[[i for i, site in enumerate(way) if site["k"] == 0]] *= jump
+    described = {"sites": way, "tokens": ["a", " b", "\n", "$x"], "iteration": 600, "sequence": 0} | changed
     save_file({"states": values}, path, metadata={"twoscale": json.dumps(described)})
     return path
 

@@ -20,7 +20,7 @@ from twoscale import tables
 from twoscale.canonical import canonical_json
 from twoscale.config import RUNTIME_KEYS, ConfigSlice, plain
 from twoscale.data.token_files import TokenShard
-from twoscale.jobs.launch import Share, torchrun_line
+from twoscale.jobs.launch import NodeResources, torchrun_line
 from twoscale.model import checkpoints
 from twoscale.model.checkpoints import Header
 from twoscale.model.transformer import initialise
@@ -132,7 +132,7 @@ class Run:
         train = plain(train_config(**self.recipe, **runtime))
         launch = [sys.executable]
         if train["processes"] > 1:
-            share = Share(train["nodes"], train["processes"] // train["nodes"], cpus=1, gpus=0)
+            share = NodeResources(train["nodes"], train["processes"] // train["nodes"], cpus=1, gpus=0)
             launch += ["-m", "torch.distributed.run", *torchrun_line(share, endpoint, "test")[1:]]
         options = {
             "config": canonical_json(self.config()),

@@ -87,9 +87,9 @@ class World:
         rate: Decades per loop step by which norms fall.
         size: Logarithm of the norm at k = 1.
         floor: Norm at which they stop falling, over that at k = 1.
-        settled: Settled cosine.
+        converged: Late cosine.
         variance: Of the mean cosine over k = 10 … 29.
-        first: Cosine at k = 1, minus the settled one.
+        first: Cosine at k = 1, minus the converged one.
         curvature: Ratio of the curvature over k = 20 … 29 to that over k = 10 … 19.
         dlr: Drift-to-loop ratio.
         loss: Nats lost at an operating point, else 0.
@@ -101,7 +101,7 @@ class World:
     rate: Course = Course(0.4)
     size: Course = Course(1.0)
     floor: float = 0.0
-    settled: Course = Course(0.575)
+    converged: Course = Course(0.575)
     variance: Course = Course(0.0)
     first: float = -0.4
     curvature: float = 1.0
@@ -208,7 +208,7 @@ class Draw(Evidence):
 
     def _cosines(self, group: str) -> np.ndarray:
         world, generator = self.world.of(group), self.generator
-        levels, variances = (course.values(self.size, generator) for course in (world.settled, world.variance))
+        levels, variances = (course.values(self.size, generator) for course in (world.converged, world.variance))
         wave = np.sqrt(2) * np.sin(2 * np.pi * (K - 10) / 20)  # variance 1 over k = 10 … 29
         truth = levels[:, None] + np.sqrt(np.maximum(variances, 0))[:, None] * wave
         truth[:, 1] = levels + world.first
@@ -292,7 +292,7 @@ def lost_from(threshold: float, nats: float) -> dict[float, float]:
 
 
 SETTLING = World(variance=Course(0.0005, -0.01, 0.001, pinned=True))
-ORTHOGONAL = World(settled=Course(0.35, -0.4, 0.04))
+ORTHOGONAL = World(converged=Course(0.35, -0.4, 0.04))
 CLIFF = {1e-2: 0.4}
 FASTER, SLOWER = {"kl": everywhere(17.0)}, {"kl": everywhere(7.0)}
 
@@ -328,20 +328,20 @@ WORLDS: dict[int, dict[str, list[World]]] = {
     },
     4: {
         TRUE: [World()],
-        TRUE_LIMIT: [World(settled=Course(0.45)), World(settled=Course(0.70))],
-        FALSE: [one_group(World(), settled=Course(0.1))],
-        FALSE_LIMIT: [one_group(World(), settled=Course(edge)) for edge in (0.45, 0.70)],
+        TRUE_LIMIT: [World(converged=Course(0.45)), World(converged=Course(0.70))],
+        FALSE: [one_group(World(), converged=Course(0.1))],
+        FALSE_LIMIT: [one_group(World(), converged=Course(edge)) for edge in (0.45, 0.70)],
     },
     5: {
-        TRUE: [ORTHOGONAL, World(settled=Course(-0.02, -0.6, 0.04))],
-        TRUE_LIMIT: [World(settled=Course(0.3, -0.05, 0.04)), World(settled=Course(-0.1, 0.3, 0.02, pinned=True))],
+        TRUE: [ORTHOGONAL, World(converged=Course(-0.02, -0.6, 0.04))],
+        TRUE_LIMIT: [World(converged=Course(0.3, -0.05, 0.04)), World(converged=Course(-0.1, 0.3, 0.02, pinned=True))],
         FALSE: [
-            one_group(ORTHOGONAL, settled=Course(0.7, 0.4, 0.04)),
-            one_group(ORTHOGONAL, settled=Course(-0.5, 0.4, 0.04)),
+            one_group(ORTHOGONAL, converged=Course(0.7, 0.4, 0.04)),
+            one_group(ORTHOGONAL, converged=Course(-0.5, 0.4, 0.04)),
         ],
         FALSE_LIMIT: [
-            one_group(ORTHOGONAL, settled=Course(0.3, -0.05, 0.04)),
-            one_group(ORTHOGONAL, settled=Course(-0.1, 0.4, 0.02, pinned=True)),
+            one_group(ORTHOGONAL, converged=Course(0.3, -0.05, 0.04)),
+            one_group(ORTHOGONAL, converged=Course(-0.1, 0.4, 0.02, pinned=True)),
         ],
     },
     6: {

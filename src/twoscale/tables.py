@@ -48,7 +48,7 @@ SHARED = {
     "boundary": ("string", "between looped groups, as in 4->5-6"),
     "reference_state": ("string", "what counts as the start of the next group in Eq. 2"),
     "token": ("string",),
-    "place": ("int32", "0, 1, … in the order of the model"),
+    "site": ("int32", "0, 1, … in the order of the model"),
     "run": ("string", "name of the run"),
     "tokens": ("int64", "number of tokens that the row is about"),
     "measure": ("string", "what the statistics are about: docs/glossary.md"),
@@ -147,11 +147,11 @@ CORE: dict[str, dict[str, Column]] = {
         jump_over_path=("float32", "jump over the sum of the loop steps"),
     ),
     # The states of one held-out sequence in the plane of the two main directions of all of them, for Fig. 1: one row
-    # per (place, token). Null is what a place does not have.
+    # per (site, token). Null is what a site does not have.
     "state_paths": table(
-        "run iteration sequence place stage layer group k follows position token",
+        "run iteration sequence site stage layer group k follows position token",
         k=("int32", "loop steps behind the state; 0 is the initial state of the group"),
-        follows=("bool", "false for a group that does not start from where the places before it end"),
+        follows=("bool", "false for a group that does not start from where the sites before it end"),
         pc1=("float64", "coordinate in the first principal component"),
         pc1_share=("float64", "of the variance of all states, the same in every row"),
         pc2=("float64",),
@@ -180,10 +180,10 @@ CORE: dict[str, dict[str, Column]] = {
         "run criterion threshold sequence document group loop_steps evaluations",
         loop_steps=("float64", "mean loop steps behind the returned state (k of Algorithm 1)"),
     ),
-    # One row per operating point of a criterion, control, draw and held-out sequence.
-    "exit_controls": table(
-        "run criterion threshold control draw sequence document tokens evaluations ce",
-        control=("string", "random: the criterion's counts of evaluations at random tokens; fixed: the mean of them"),
+    # One row per operating point of a criterion, reference, draw and held-out sequence.
+    "exit_cost_matched": table(
+        "run criterion threshold reference draw sequence document tokens evaluations ce",
+        reference=("string", "random: the criterion's counts of evaluations at random tokens; fixed: the mean of them"),
         draw=("int32", "number of the draw of the tokens"),
         evaluations=("float64", "mean calls of f over tokens and groups; over the text that of the criterion"),
     ),

@@ -1,9 +1,9 @@
 """The cost of decoding beside its matrix products, of exit decisions, and of a late position.
 
-    python tests/benchmarks/bench_decode.py [--repeats 20] [--skip-compiled]
+    python tests/benchmarks/bench_decode.py [--repeats 20]
 
-1. Decoding one token at 30 loops against the bare matrix products of its weights (`twoscale.exits.products`), with
-   eager and with compiled loop steps, at hidden sizes 64, 256 and 768.
+1. Decoding one token at 30 loops against the bare matrix products of its weights (`twoscale.exits.products`), at
+   hidden sizes 64, 256 and 768.
 2. Decoding under an exit criterion against the same evaluations without one, at the demo's size (aim: at most
    1.10) and at hidden size 768 (aim: at most 1.05).
 3. A token at position 500 against one at position 50, hidden size 768, context length 512 (aim: at most 1.30).
@@ -20,15 +20,13 @@ import torch
 from common import compare, options
 
 from twoscale import config
-from twoscale.exits.compiled_steps import has_compiler
 from twoscale.exits.criteria import make_criterion
-from twoscale.exits.decoder import Decoder, DecoderOptions
+from twoscale.exits.decoder import Decoder
 from twoscale.exits.products import bare_products
 from twoscale.model.transformer import LoopedTransformer, initialise
 
 MAX_LOOPS = 30
-PRODUCTS_AIMS = {64: 7.0, 256: 1.6, 768: 1.2}  # hidden size -> largest ratio of eager decoding to bare products
-COMPILED_AIMS = {64: 4.0, 256: 1.6}
+PRODUCTS_AIMS = {64: 7.0, 256: 1.6, 768: 1.2}  # hidden size -> largest ratio of decoding to bare products
 CRITERIA = ("step_norm", "acceleration")
 NEVER = 1e-30  # a threshold that no step is below
 SEED = 0
@@ -61,18 +59,14 @@ def token_at(decoder: Decoder, position: int, evaluations: list[int] | None = No
     return call
 
 
-def compare_products(hidden_size: int, aim: float, repeats: int, compile: bool) -> None:
-    """Full loops at a quarter of the context against the bare products; `compile` as in `exits.compile`."""
+def compare_products(hidden_size: int, aim: float, repeats: int) -> None:
+    """Full loops at a quarter of the context against the bare products."""
     model = model_of(hidden_size)
     evaluations = [MAX_LOOPS] * len(model.config.groups)
     position = model.config.context_length // 4
-    started = time.perf_counter()
-    decoder = Decoder(
-        model, make_criterion("fixed", MAX_LOOPS), MAX_LOOPS, SEED, DecoderOptions(replay=False, compile=compile)
-    )
-    kind = f"compiled in {time.perf_counter() - started:.1f} s" if compile else "eager"
+    decoder = Decoder(model, make_criterion("fixed", MAX_LOOPS), MAX_LOOPS, SEED)
     decoder.prefill([0] * position)
-    label = f"hidden size {hidden_size}, {kind} decoding against bare products"
+    label = f"hidden size {hidden_size}, decoding against bare products"
     per_token(label, token_at(decoder, position, evaluations), bare_products(model, evaluations), repeats, aim)
 
 
@@ -96,14 +90,11 @@ def compare_positions(model: LoopedTransformer, early: int, late: int, repeats: 
 
 
 def main() -> None:
-    arguments = options(__doc__, repeats=20, skip_compiled=False)
+    arguments = options(__doc__, repeats=20)
     repeats = arguments.repeats
     torch.set_num_threads(1)
     for size, aim in PRODUCTS_AIMS.items():
-        compare_products(size, aim, repeats if size == 768 else 5 * repeats, compile=False)
-    if has_compiler() and not arguments.skip_compiled:
-        for size, aim in COMPILED_AIMS.items():
-            compare_products(size, aim, 5 * repeats, compile=True)
+        compare_products(size, aim, repeats if size == 768 else 5 * repeats)
     compare_criteria(preset_model("demo"), 5 * repeats, 1.1)
     paper = preset_model("paper")
     compare_criteria(paper, repeats, 1.05)

@@ -52,7 +52,7 @@ def test_a_token_and_a_step_show_their_prediction_and_measures(page):
         assert part in text
     assert page.locator("#steps tr.now td").all_inner_texts() == ["2", "<i>1.2</i>", "0.25", "0.25", "0.5"]
     (ring,) = points(page, "chosen loop step")
-    assert ring["x"] == [2 + 2 + 1]  # place + position
+    assert ring["x"] == [2 + 2 + 1]  # site + position
 
 
 def test_the_step_goes_on_into_the_next_group(page):

@@ -54,7 +54,7 @@ def held_out(sequences=3):
 
 def quality(model, **changes):
     """The tables exit_quality and exit_loops."""
-    rows = measure_quality(checkpoint(model), held_out(), exits(**{"control_draws": 1} | changes))
+    rows = measure_quality(checkpoint(model), held_out(), exits(**{"random_draws": 1} | changes))
     names = ("exit_quality", "exit_loops")
     return frames(names, [rows[name] for name in names])
 

@@ -152,7 +152,7 @@ def test_one_finding_left_open_leaves_a_claim_open():
 
 
 @pytest.mark.parametrize(("level", "expected"), [(0.3, HOLDS), (0.02, HOLDS), (-0.02, HOLDS), (-0.5, FAILS)])
-def test_a_settled_cosine_just_below_zero_is_orthogonal_and_not_anti_parallel(level, expected):
+def test_a_late_cosine_just_below_zero_is_orthogonal_and_not_anti_parallel(level, expected):
     """From 0.6 to −0.02 was refuted, because the interval was below zero."""
     course = loops(first={"level": 0.6}, last={"level": level})
     assert examine(5, synthetic(loops=course)).verdict == expected
@@ -441,13 +441,13 @@ def test_the_trend_of_a_level_course_with_noise_is_missed_as_often_as_its_interv
     assert covered / trials == pytest.approx(0.95, abs=0.04)
 
 
-def test_the_variance_of_settled_angles_is_free_of_the_noise_of_the_documents():
+def test_the_variance_of_late_angles_is_free_of_the_noise_of_the_documents():
     """The mean of 8 noisy cosines at each k varies by noise² / 8 though the truth does not vary."""
     generator, run, estimates = np.random.default_rng(0), synthetic(), []
     for _ in range(200):
         cosines = 0.5 + 0.2 * generator.normal(size=(8, 30))
         units = np.stack([cosines, np.ones_like(cosines)], axis=-1)
-        estimates.append(run.estimate(evidence.settled_variance, units, unbias=True).value)
+        estimates.append(run.estimate(evidence.late_variance, units, unbias=True).value)
     assert abs(np.mean(estimates)) < 0.2 * 0.2**2 / 8
 
 

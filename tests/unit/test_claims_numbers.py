@@ -101,16 +101,16 @@ def numbers_of_groups():
         },
         2: {f"{decay}, trend over checkpoints": rising[0], ends: rising[1]},
         3: {
-            "cosine at k = 1 − settled mean": cosines_at(100)[1] - settled(100).mean(),
+            "cosine at k = 1 − late mean": cosines_at(100)[1] - settled(100).mean(),
             angle: settled(100).var(),
             f"{angle}, trend over checkpoints": variance[0],
             ends: variance[1],
         },
-        4: {"settled mean cosine": settled(100).mean(), "the same, untrained": settled(0).mean()},
+        4: {"late cosine": settled(100).mean(), "the same, untrained": settled(0).mean()},
         5: {
-            "|settled mean cosine|, trend over checkpoints": modulus[0],
-            "settled mean cosine, last": settled(100).mean(),
-            "|settled mean cosine|, last − first after warm-up": modulus[1],
+            "|late cosine|, trend over checkpoints": modulus[0],
+            "late cosine, last": settled(100).mean(),
+            "|late cosine|, last − first after warm-up": modulus[1],
         },
         12: {
             f"{step}, trend over checkpoints": falling[0],
@@ -205,10 +205,10 @@ def test_reasons_name_the_numbers_behind_a_ratio_or_a_difference():
     [
         (1, "mean norm at k = 10 over that at k = 1", 1, 7),  # a tenth is reached between k = 5 and 6
         (1, "the same, untrained", 1, 30),  # a tenth is not reached
-        (3, "cosine at k = 1 − settled mean", 1, 2),
-        (3, "cosine at k = 1 − settled mean", 10, 30),
+        (3, "cosine at k = 1 − late mean", 1, 2),
+        (3, "cosine at k = 1 − late mean", 10, 30),
         (3, "variance of the mean cosine over k = 10 … 29", 10, 30),
-        (4, "settled mean cosine", 10, 30),
+        (4, "late cosine", 10, 30),
         (13, "mean norm over k = 20 … 29 over that over k = 10 … 19", 10, 20),
         (13, "mean curvature over k = 20 … 29 over that over k = 10 … 19", 10, 30),
         (13, "the norm over k = 20 … 29 over that at k = 1", 10, 20),

@@ -156,13 +156,13 @@ command.run(lambda arguments: arguments.output.write_text("computed"), parser)
 """
 
 
-def kept_job(folder, threads=1, device="cpu", **variables):
+def cached_job(folder, threads=1, device="cpu", **variables):
     """What a job with a result cache says; it may restore the result of an earlier call."""
     output = folder / "output"
     output.unlink(missing_ok=True)
-    job = {"folder": str(folder / ".kept"), "version": "1", "inputs": [], "outputs": [str(output)]}
+    job = {"folder": str(folder / ".result_cache"), "version": "1", "inputs": [], "outputs": [str(output)]}
     job |= {"temporary": [], "later": [], "device": device}
-    options = {"--config": "{}", "--kept": canonical_json(job), "--output": output, "--threads": threads}
+    options = {"--config": "{}", "--result-cache": canonical_json(job), "--output": output, "--threads": threads}
     command = [sys.executable, "-c", KEPT, *(str(part) for pair in options.items() for part in pair)]
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")} | variables
     done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, check=False)
@@ -171,14 +171,14 @@ def kept_job(folder, threads=1, device="cpu", **variables):
 
 
 def test_a_result_is_restored_only_with_the_same_kernels_and_threads(tmp_path):
-    assert kept_job(tmp_path) == ""
-    assert "restored the kept result" in kept_job(tmp_path)
-    assert kept_job(tmp_path, ATEN_CPU_CAPABILITY="default") == ""
-    assert kept_job(tmp_path, MKL_CBWR="COMPATIBLE") == ""
-    assert kept_job(tmp_path) == ""  # the latest result alone is kept
-    assert kept_job(tmp_path, threads=2) == ""
+    assert cached_job(tmp_path) == ""
+    assert "restored the kept result" in cached_job(tmp_path)
+    assert cached_job(tmp_path, ATEN_CPU_CAPABILITY="default") == ""
+    assert cached_job(tmp_path, MKL_CBWR="COMPATIBLE") == ""
+    assert cached_job(tmp_path) == ""  # the latest result alone is kept
+    assert cached_job(tmp_path, threads=2) == ""
 
 
 @pytest.mark.skipif(cuda_devices() > 0, reason="this machine has a CUDA device")
 def test_a_job_for_cuda_where_there_is_none_is_one_sentence(tmp_path):
-    assert kept_job(tmp_path, device="cuda").startswith("error: config key compute.device: found cuda, expected cpu")
+    assert cached_job(tmp_path, device="cuda").startswith("error: config key compute.device: found cuda, expected cpu")

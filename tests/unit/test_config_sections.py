@@ -163,6 +163,12 @@ def test_the_text_has_a_name_for_figures(data, label):
 # --- checks between keys ---------------------------------------------------------------------------------------
 
 MINE = {"file": "my.py", "class": "My"}
+PUBLISHED = {"source": "published", "folder": "models/huginn"}
+PUBLISHED_WITH_PROBE = {
+    "model": PUBLISHED,
+    "tokenizer": {"name": "published"},
+    "exits": {"criteria": {"probe": {"thresholds": [0.5]}}},
+}
 GRIDS = [name for name, section in config.SECTIONS.items() if "criteria" in section.model_fields]
 CRITERIA_WRONG = [
     ("newton", {"thresholds": [1.0]}, "", "unknown"),
@@ -215,6 +221,35 @@ WRONG = [
     ("exits.latency_tokens", {"exits": {"latency_tokens": 513}}, "513"),
     ("path_types.max_period", {"path_types": {"max_period": 17}}, "17"),
     ("path_types.window", {"path_types": {"window": 31}}, "31"),
+    ("model.num_kv_heads", {"model": {"num_kv_heads": 5}}, "5"),
+    ("model.num_heads", {"model": {"positions": "rotary", "num_heads": 256}}, "256"),
+    ("model.state_init", {"model": {"injection": "none"}}, "noise"),
+    ("model.loop_norm", {"model": {"loop_norm": True}}, "true"),
+    ("model", {"model": {"source": "published"}}, "neither"),
+    ("model", {"model": {"folder": "models/huginn"}}, "folder"),
+    ("model", {"model": {**PUBLISHED, "repository": "a/b", "revision": "0" * 40}}, "repository and folder"),
+    ("model.revision", {"model": {"source": "published", "repository": "a/b"}}, "None"),
+    ("model.revision", {"model": {"source": "published", "repository": "a/b", "revision": "main"}}, "'main'"),
+    ("tokenizer.name", {"model": PUBLISHED}, "gpt2"),
+    ("tokenizer.name", {"tokenizer": {"name": "published"}}, "published"),
+    (
+        "train.backprop_depth",
+        {"model": {"injection": "none", "state_init": "input"}, "train": {"backprop_depth": 2}},
+        "2",
+    ),
+    ("exits.criteria.exit_gate", {"exits": {"criteria": {"exit_gate": {"thresholds": [0.5]}}}}, "the criterion"),
+    ("exits.criteria.probe", PUBLISHED_WITH_PROBE, "the criterion for a published model"),
+    (
+        "train.exit_gate",
+        {"train": {"exit_gate": {}}, "model": {"groups": [[4]]}},
+        "model.exit_gate: false and 1 looped",
+    ),
+    (
+        "train.exit_gate",
+        {"train": {"exit_gate": {}}, "model": {"exit_gate": True}},
+        "model.exit_gate: true and 3 looped",
+    ),
+    ("train.exit_gate.entropy_weight", {"train": {"exit_gate": {"entropy_weight": -1}}}, "-1"),
     *(
         (f"{section}.criteria.{name}{below}", {section: {"criteria": {name: entry}}}, found)
         for section in GRIDS
@@ -338,18 +373,18 @@ def test_whatever_changes_the_weights_changes_the_identity(sections):
 
 
 @pytest.mark.parametrize(
-    ("device", "key", "value"),
+    ("device", "choice"),
     [
-        ("cpu", "compile", False),
-        ("cuda", "compile", True),
-        ("cpu", "precision", "float32"),
-        ("cuda", "precision", "bfloat16"),
+        ("cpu", {"compile": False}),
+        ("cuda", {"compile": True}),
+        ("cpu", {"precision": "float32"}),
+        ("cuda", {"precision": "bfloat16"}),
     ],
 )
-def test_an_automatic_key_is_the_explicit_choice_of_the_device(device, key, value):
+def test_auto_is_the_explicit_choice_of_the_device(device, choice):
     automatic, explicit = (
-        config.training_identity(from_paper(compute={"device": device}, train={key: chosen}))
-        for chosen in ("auto", value)
+        config.training_identity(from_paper(compute={"device": device}, train=train))
+        for train in (dict.fromkeys(choice, "auto"), choice)
     )
     assert automatic == explicit
 
@@ -412,56 +447,6 @@ def test_the_source_of_the_text_depends_neither_on_quotas_nor_on_what_applies_to
 
 
 # --- keys of published models ------------------------------------------------------------------------------------
-
-
-PUBLISHED = {"source": "published", "folder": "models/huginn"}
-
-
-@pytest.mark.parametrize(
-    ("sections", "expected"),
-    [
-        ({"model": {"num_kv_heads": 5}}, "model.num_kv_heads: found 5, expected a divisor of model.num_heads = 12"),
-        ({"model": {"positions": "rotary", "num_heads": 256}}, "expected an even head dimension"),
-        ({"model": {"injection": "none"}}, "model.state_init: found noise, expected input or input_plus_noise"),
-        ({"model": {"loop_norm": True}}, "model.loop_norm: found true, expected false unless the last layer is looped"),
-        ({"model": {"source": "published"}}, "found neither, expected either repository or folder"),
-        ({"model": {"folder": "models/huginn"}}, "found folder, expected neither repository nor folder"),
-        ({"model": {**PUBLISHED, "repository": "a/b", "revision": "0" * 40}}, "found repository and folder, expected"),
-        ({"model": {"source": "published", "repository": "a/b"}}, "model.revision: found None, expected the commit"),
-        ({"model": {"source": "published", "repository": "a/b", "revision": "main"}}, "string that matches"),
-        (
-            {
-                "model": PUBLISHED,
-                "tokenizer": {"name": "published"},
-                "exits": {"criteria": {"probe": {"thresholds": [0.5]}}},
-            },
-            "exits.criteria.probe: found the criterion for a published model",
-        ),
-        ({"model": PUBLISHED}, "tokenizer.name: found gpt2, expected published"),
-        ({"tokenizer": {"name": "published"}}, "tokenizer.name: found published, expected another tokenizer"),
-        (
-            {"model": {"injection": "none", "state_init": "input"}, "train": {"backprop_depth": 2}},
-            "train.backprop_depth: found 2, expected null",
-        ),
-        ({"exits": {"criteria": {"exit_gate": {"thresholds": [0.5]}}}}, "expected a model with model.exit_gate: true"),
-        (
-            {"train": {"exit_gate": {}}, "model": {"groups": [[4]]}},
-            "train.exit_gate: found model.exit_gate: false and 1 looped groups",
-        ),
-        (
-            {"train": {"exit_gate": {}}, "model": {"exit_gate": True}},
-            "found model.exit_gate: true and 3 looped groups, expected model.exit_gate: true and one looped group",
-        ),
-        (
-            {"train": {"exit_gate": {"entropy_weight": -1}}, "model": {"exit_gate": True, "groups": [[4]]}},
-            "train.exit_gate.entropy_weight: found -1",
-        ),
-    ],
-)
-def test_keys_of_published_models_that_contradict_each_other_are_refused(sections, expected):
-    with pytest.raises(InputError) as error:
-        config.checked(config.merge(config.preset("paper"), sections))
-    assert expected in str(error.value)
 
 
 def test_the_vocabulary_of_a_published_model_is_that_of_its_embedding():

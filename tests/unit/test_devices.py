@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,6 @@ from tests.unit.test_engine import MAX_LOOPS, PUBLISHED, assert_close, decode_te
 from tests.unit.test_training import DATA, HEADER, IDENTITY, MODEL, SEED, assert_same_bits
 from twoscale.config import ConfigSlice, checked, preset
 from twoscale.config.exits import DENSE_GRIDS
-from twoscale.exits.compiled_steps import has_compiler
 from twoscale.exits.criteria import ExitCriterion, make_criterion
 from twoscale.exits.decoder import Decoder, DecoderOptions
 from twoscale.exits.parallel import evaluate
@@ -33,7 +33,7 @@ KILLED = 3  # iterations before the kill
 
 CUDA = pytest.param("cuda", marks=pytest.mark.gpu)
 # Compilation takes up to a minute on a CPU.
-COMPILED = [pytest.mark.runs, pytest.mark.skipif(not has_compiler(), reason="no C++ compiler here")]
+COMPILED = [pytest.mark.runs, pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler here")]
 
 
 @pytest.fixture(params=["cpu", CUDA])

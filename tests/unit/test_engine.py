@@ -9,14 +9,13 @@ from tests import reference_engine
 from tests.small import ARCHITECTURES, model_config
 from twoscale.dynamics.vectors import kl_divergence
 from twoscale.errors import InputError
-from twoscale.exits.compiled_steps import cache_folder, has_compiler
 from twoscale.exits.criteria import CRITERIA, ExitCriterion, make_criterion
 from twoscale.exits.decoder import Decoder, DecoderOptions, evaluate_by_position
 from twoscale.exits.parallel import evaluate
 from twoscale.exits.prepared import by_columns, for_batches, for_rows
 from twoscale.model.interface import AttendAt
 from twoscale.model.noise import EvaluationNoise
-from twoscale.model.transformer import LoopedTransformer, initialise
+from twoscale.model.transformer import initialise
 
 SEED = 3
 MAX_LOOPS = 7
@@ -712,6 +711,18 @@ def test_a_replaying_decoder_computes_at_most_the_graph_of_the_exit_and_the_next
     assert rows == (graphs * size).clamp(max=MAX_LOOPS).sum(1).tolist()
 
 
+@pytest.mark.parametrize("name", CRITERIA)
+def test_a_replaying_decoder_has_forgotten_what_overflowed(name):
+    model, tokens = small_model(), text(1, 9)[0]
+    criterion = make_criterion(name, ragged_threshold(name, model, tokens[None], noise_of(0)))
+    expected, _ = decode_text(make_decoder(model, criterion), tokens)
+    decoder = make_decoder(model, criterion, replay=True)
+    for stored in decoder.cache.stored.values():
+        stored.fill_(torch.inf)
+    decoder.reset()
+    assert_close(decode_text(decoder, tokens)[0], expected)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("options", [{}, {"kv_slots": 2}, {"warm_start": True}], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -734,86 +745,6 @@ def test_captured_graphs_on_a_gpu_are_the_same_function(name, dtype, options):
     tolerance = 1e-9 if dtype == torch.float64 else 1e-4
     torch.testing.assert_close(logits, expected, rtol=tolerance, atol=tolerance)
     assert torch.equal(evaluations, taken)
-
-
-# --- compiled loop steps -----------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiler_cache(tmp_path_factory):
-    """Compiled functions of these tests go to a folder of their own, so the tests compile."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("inductor")))
-        yield
-
-
-needs_compiler = pytest.mark.skipif(not has_compiler(), reason="no C++ compiler here")
-
-
-@needs_compiler
-@pytest.mark.parametrize("options", [{}, {"kv_slots": 2}, {"warm_start": True}], ids=str)
-@pytest.mark.parametrize("name", ["step_norm", "acceleration", "kl"])
-def test_compiled_steps_are_the_same_function(name, options):
-    model, tokens = small_model(groups=[[2, 3]], loop_noise=0.3, exit_norm="final_norm"), text(1, 9)[0]
-    assert_compiled_steps_agree(model, name, tokens, options)
-
-
-@pytest.mark.runs
-@needs_compiler
-def test_compiled_steps_of_a_published_architecture_are_the_same_function():
-    assert_compiled_steps_agree(small_model(**PUBLISHED["Ouro"]), "step_norm", text(1, 9)[0], {})
-
-
-def assert_compiled_steps_agree(model, name, tokens, options):
-    """Decoding with and without compiled steps gives the same logits and evaluations under the criterion `name`."""
-    criterion = make_criterion(name, ragged_threshold(name, model, tokens[None], noise_of(0)))
-    plain, compiled = (make_decoder(model, criterion, compile=compile, **options) for compile in (False, True))
-    assert_decodes(compiled, tokens, *decode_text(plain, tokens))
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [*((name, {"replay": True}) for name in CRITERIA), pytest.param("fixed", {"compile": True}, marks=needs_compiler)],
-    ids=str,
-)
-def test_steps_that_are_replayed_or_compiled_have_forgotten_what_overflowed(name, options):
-    model, tokens = small_model(groups=[[2, 3]]), text(1, 9)[0]
-    criterion = make_criterion(name, ragged_threshold(name, model, tokens[None], noise_of(0)))
-    expected = decode_text(make_decoder(model, criterion), tokens)
-    decoder = make_decoder(model, criterion, **options)
-    for stored in decoder.cache.stored.values():
-        stored.fill_(torch.inf)
-    decoder.reset()
-    assert_decodes(decoder, tokens, *expected)
-
-
-@needs_compiler
-def test_models_with_other_weights_share_a_compiled_function():
-    tokens, criterion, packages = text(1, 5)[0], make_criterion("fixed", 3), []
-    for seed in (0, 1):
-        model = small_model(seed, groups=[[2, 3]])
-        expected, _ = decode_text(make_decoder(model, criterion), tokens)
-        assert_close(decode_text(make_decoder(model, criterion, compile=True), tokens)[0], expected)
-        packages.append({file.name for file in cache_folder().iterdir()})
-    assert packages[0]
-    assert packages[0] == packages[1]
-
-
-@needs_compiler
-def test_a_model_whose_loop_steps_differ_is_not_compiled():
-    class Counting(LoopedTransformer):
-        def recur(self, group, k, state, injected, attend):
-            return super().recur(group, k, state, injected, attend) + k
-
-    model = Counting(small_model(groups=[[2, 3]]).config).double()
-    with pytest.raises(InputError, match=r"exits\.compile: found a model whose loop steps differ"):
-        make_decoder(model, make_criterion("fixed", 3), compile=True)
-
-
-def test_compiled_steps_without_a_compiler_are_refused(monkeypatch):
-    monkeypatch.setenv("PATH", "")
-    with pytest.raises(InputError, match=r"exits\.compile: found no C\+\+ compiler"):
-        make_decoder(small_model(), make_criterion("fixed", 3), compile=True)
 
 
 # --- copies of the model for decoding ----------------------------------------------------------------------------

@@ -222,7 +222,7 @@ def test_the_flops_that_the_gate_adds_are_those_that_torch_counts(changes):
 
 
 def test_the_activations_are_those_that_autograd_keeps_for_one_more_loop_step():
-    found = kept_bytes(LOOPS + 1) - kept_bytes(LOOPS)
+    found = cache_bytes(LOOPS + 1) - cache_bytes(LOOPS)
     model, train = gated(hidden_size=256, context_length=32)
     (run,) = config.runs({"preset": "tiny"}).values()
     run, more = (
@@ -232,7 +232,7 @@ def test_the_activations_are_those_that_autograd_keeps_for_one_more_loop_step():
     assert activation_bytes(more) - activation_bytes(run) == pytest.approx(found, rel=0.05)
 
 
-def kept_bytes(loops):
+def cache_bytes(loops):
     """Bytes that the loss of one sequence keeps for the backward pass, besides the parameters and their gradients."""
     model, train = gated(double=False, hidden_size=256, context_length=32)
     tokens = torch.arange(model.config.context_length)[None] % model.config.vocab_size

@@ -24,10 +24,10 @@ from tests.figures import (
     loop_metrics,
     one_sentence,
     paths_of,
-    places,
     ranges,
     render_caption,
     saved_states,
+    sites,
     under_seeds,
 )
 from twoscale import tables
@@ -134,7 +134,7 @@ def test_fig1_jump_from_the_start_of_a_loop_does_not_set_the_limits(tmp_path):
     states = read_states(saved_states(tmp_path / "s.safetensors", jump=1000.0))
     axes = fig1.draw(state_paths(states, "demo"), tokens=4, **RUN).axes[0]
     plane, _ = project(states.values)
-    visible = plane[[place["k"] != 0 for place in states.places]].reshape(-1, 2)
+    visible = plane[[site["k"] != 0 for site in states.sites]].reshape(-1, 2)
     assert_inside(axes, visible)
     assert np.ptp(axes.get_ylim()) < 0.1 * np.ptp(plane[..., 1])
 
@@ -144,7 +144,7 @@ def test_fig1_inset_holds_the_late_states_of_the_last_group(tmp_path):
     axes = fig1.draw(state_paths(states, "demo"), tokens=4, **RUN).axes[0]
     inset = next(child for child in axes.child_axes if "group 5–6" in child.get_title())
     plane, _ = project(states.values)
-    late = plane[[place["group"] == "5-6" and place["k"] >= 1 for place in states.places], 2]
+    late = plane[[site["group"] == "5-6" and site["k"] >= 1 for site in states.sites], 2]
     assert_inside(inset, late)
     assert axes.get_xlabel().startswith("PC 1 (")
     assert (inset.get_xlabel(), inset.get_ylabel()) == ("PC 1", "PC 2")
@@ -165,7 +165,7 @@ def test_fig1_writes_the_magnification_without_an_exponent(magnification, printe
     assert fig1.factor(magnification) == printed
 
 
-@pytest.mark.parametrize("changed", [{"tokens": ["a"]}, {"places": places()[:-1]}])
+@pytest.mark.parametrize("changed", [{"tokens": ["a"]}, {"sites": sites()[:-1]}])
 def test_fig1_states_that_do_not_fit_their_metadata_are_refused(tmp_path, changed):
     path = saved_states(tmp_path / "s.safetensors", **changed)
     with pytest.raises(InputError, match=r"s\.safetensors: found states of shape \(17, 4, 5\)") as error:
@@ -186,10 +186,10 @@ def test_fig1_a_file_that_holds_no_states_is_refused(tmp_path, kind):
 
 
 def test_fig1_shows_only_what_the_states_have_in_its_legend(tmp_path):
-    loops = [place | {"follows": False} for place in places() if place["group"]]
+    loops = [site | {"follows": False} for site in sites() if site["group"]]
     path = tmp_path / "states.safetensors"
     values = np.random.default_rng(0).normal(size=(len(loops), 2, 5)).astype(np.float32)
-    header = {"places": loops, "tokens": ["a", "b"], "iteration": 0, "sequence": 0}
+    header = {"sites": loops, "tokens": ["a", "b"], "iteration": 0, "sequence": 0}
     save_file({"states": values}, path, metadata={"twoscale": json.dumps(header)})
     figure = fig1.draw(paths_of(path), tokens=2, **RUN)
     entries = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
@@ -197,7 +197,7 @@ def test_fig1_shows_only_what_the_states_have_in_its_legend(tmp_path):
 
 
 def test_fig1_of_a_model_with_only_an_embedding_names_no_unlooped_layers(tmp_path):
-    way = [place for place in places() if place["stage"] != "layer"]
+    way = [site for site in sites() if site["stage"] != "layer"]
     values = np.random.default_rng(0).normal(size=(len(way), 2, 5)).astype(np.float32)
     states = States(values, way, ["a", "b"], iteration=0, sequence=0)
     legend = fig1.draw(state_paths(states, "demo"), tokens=1, **RUN).axes[0].get_legend()
@@ -291,7 +291,7 @@ def test_fig4_has_the_criteria_of_the_table_and_all_loop_steps_as_a_line(tmp_pat
     for axes in figure.axes:
         assert axes.get_xscale() == "log"
         level = [line for line in axes.get_lines() if list(line.get_xdata()) == [0, 1]]
-        assert len(level) == 1  # `fixed` at all loop steps only, not at 3
+        assert len(level) == 1  # `fixed` at full depth only, not at 3
 
 
 def test_fig4_has_a_second_axis_of_the_change_from_all_loop_steps():
@@ -300,7 +300,7 @@ def test_fig4_has_a_second_axis_of_the_change_from_all_loop_steps():
     axes = fig4.draw(latency, quality, loops, controls, **RUN).axes[2]
     axes.figure.draw_without_rendering()
     (change,) = axes.child_axes
-    full = 3.75  # cross-entropy at all loop steps, weighted by tokens
+    full = 3.75  # cross-entropy at full depth, weighted by tokens
     np.testing.assert_allclose(change.get_ylim(), np.array(axes.get_ylim()) - full)
     assert list(axes.get_lines()[0].get_ydata()) == pytest.approx([full + 0.5] * 3)
 

@@ -197,7 +197,7 @@ HELPERS = {
     "helper.py": "from mine.inner import value\n",
     "mine/__init__.py": "",
     "mine/inner.py": "from . import sibling\nimport numpy, json, gone\nvalue = 1\n",
-    "mine/sibling.py": "from twoscale.exits.oracle import settled_from\n",
+    "mine/sibling.py": "from twoscale.exits.oracle import converged_from\n",
     "stranger.py": "value = 1\n",
 }
 
@@ -222,7 +222,7 @@ def test_the_modules_that_a_criterion_file_imports_count(tmp_path, monkeypatch, 
 
 def test_the_library_modules_that_a_criterion_file_imports_count_but_no_installed_package(tmp_path):
     file = tmp_path / "criterion.py"
-    file.write_text("import torch.nn.functional, os, numpy\nfrom twoscale.exits.oracle import settled_from\n")
+    file.write_text("import torch.nn.functional, os, numpy\nfrom twoscale.exits.oracle import converged_from\n")
     found = fingerprint._users_files(file)
     assert found[0] == file
     assert all(path.is_relative_to(LIBRARY) for path in found[1:])

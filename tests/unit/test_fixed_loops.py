@@ -1,4 +1,4 @@
-"""Quality at fixed loop counts against the plain forward pass, and the count from which a token is settled."""
+"""Quality at fixed loop counts against the plain forward pass, and the count from which a token is converged."""
 
 import pandas as pd
 import pytest
@@ -7,7 +7,7 @@ import torch
 from tests.unit.test_benchmark import BLOCK, SEED, checkpoint, cross_entropy, held_out, small_model
 from twoscale.config import ScalingConfig
 from twoscale.exits.fixed_loops import measure_scaling
-from twoscale.exits.oracle import settled_from, settled_within
+from twoscale.exits.oracle import converged_from, converged_within
 from twoscale.model.noise import EvaluationNoise
 
 LOOPS = (1, 2, 4, 6)
@@ -37,13 +37,13 @@ def test_the_batch_changes_nothing():
     pd.testing.assert_frame_equal(scaling(model, batch_size=1), scaling(model, batch_size=3), rtol=1e-9)
 
 
-def test_a_prediction_is_settled_from_the_first_count_after_its_last_change():
+def test_a_prediction_is_converged_from_the_first_count_after_its_last_change():
     predicted = torch.tensor([[1, 2, 3, 1], [1, 1, 3, 3], [1, 2, 2, 3], [1, 2, 3, 3]])  # (counts, tokens)
-    assert settled_from(predicted).tolist() == [0, 2, 3, 1]
+    assert converged_from(predicted).tolist() == [0, 2, 3, 1]
 
 
-def test_a_loss_is_settled_from_the_first_count_after_its_last_excess_over_the_tolerance():
+def test_a_loss_is_converged_from_the_first_count_after_its_last_excess_over_the_tolerance():
     losses = torch.tensor([[2.0, 0.5, 1.15, 9.0], [1.2, 1.0, 0.9, 1.0], [0.9, 1.11, 1.0, 1.2], [1.0, 1.0, 1.0, 1.0]])
-    assert settled_within(losses, 0.1).tolist() == [2, 3, 1, 3]
-    assert settled_within(losses, 0.25).tolist() == [1, 0, 0, 1]
-    assert settled_within(losses, 0.0).tolist() == [2, 3, 1, 3]
+    assert converged_within(losses, 0.1).tolist() == [2, 3, 1, 3]
+    assert converged_within(losses, 0.25).tolist() == [1, 0, 0, 1]
+    assert converged_within(losses, 0.0).tolist() == [2, 3, 1, 3]

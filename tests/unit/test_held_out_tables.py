@@ -44,7 +44,7 @@ def test_the_held_out_sequences_are_apart_and_from_several_documents():
 
 def test_every_table_has_the_numbers_of_the_blocks_and_of_their_documents(tmp_path):
     quality = benchmark.measure_quality(CHECKPOINT, CHOSEN, exits(criteria={"step_norm": {"thresholds": [0.5]}}))
-    assert {"exit_quality", "exit_loops", "exit_controls"} <= quality.keys()
+    assert {"exit_quality", "exit_loops", "exit_cost_matched"} <= quality.keys()
     scaling = measure_scaling(CHECKPOINT, CHOSEN, SCALING)
     for rows in (*extracted(tmp_path).values(), *quality.values(), scaling):
         assert_numbered(rows)
@@ -70,15 +70,15 @@ def test_the_held_out_loss_scaling_and_quality_agree_on_every_sequence():
     assert loss == pytest.approx(np.mean(expected), rel=1e-6)  # float32
 
 
-@pytest.mark.parametrize("place", [0, 1, 2])
-def test_saved_states_are_those_of_the_trajectories(tmp_path, place):
+@pytest.mark.parametrize("site", [0, 1, 2])
+def test_saved_states_are_those_of_the_trajectories(tmp_path, site):
     trajectory = extracted(tmp_path)["trajectories"]
     path = tmp_path / "states.safetensors"
-    save_states(CHECKPOINT, CHOSEN[place : place + 1], ["w"] * T, LOOPS, path)
+    save_states(CHECKPOINT, CHOSEN[site : site + 1], ["w"] * T, LOOPS, path)
     with safe_open(path, framework="np") as file:
         states, header = file.get_tensor("states"), json.loads(file.metadata()["twoscale"])
-    assert header["sequence"] == CHOSEN.sequences[place]
-    last = next(row for row, where in enumerate(header["places"]) if where["group"] == "2" and where["k"] == LOOPS)
+    assert header["sequence"] == CHOSEN.sequences[site]
+    last = next(row for row, where in enumerate(header["sites"]) if where["group"] == "2" and where["k"] == LOOPS)
     rows = trajectory[(trajectory["sequence"] == header["sequence"]) & (trajectory["group"] == "2")]
     norms = rows[rows["k"] == LOOPS].sort_values("position")["state_norm"]
     np.testing.assert_allclose(np.linalg.norm(states[last], axis=-1), norms, rtol=1e-5)

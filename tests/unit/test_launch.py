@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from twoscale.errors import InputError
-from twoscale.jobs.launch import Share, Team, checked_team, leave_team, team, torchrun_line
+from twoscale.jobs.launch import NodeResources, Team, checked_team, leave_team, team, torchrun_line
 
 WITH_NODES = Path(__file__).parents[2] / "scripts" / "with_nodes.py"
 OPERATOR = {"WORLD_SIZE": "4", "RANK": "3", "LOCAL_RANK": "3", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "23456"}
@@ -108,7 +108,7 @@ def test_nodes_without_srun_are_one_sentence(tmp_path):
 
 
 def test_the_processes_of_one_node_meet_by_themselves_and_those_of_several_at_an_endpoint():
-    one, two = (Share(nodes, processes=4, cpus=4, gpus=0) for nodes in (1, 2))
+    one, two = (NodeResources(nodes, processes=4, cpus=4, gpus=0) for nodes in (1, 2))
     assert torchrun_line(one) == ["torchrun", "--standalone", "--nproc-per-node", "4", "--"]
     assert " ".join(torchrun_line(two, "n1:9", "77")) == (
         "torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint n1:9 --rdzv-id 77 --"

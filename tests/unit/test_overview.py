@@ -29,9 +29,9 @@ def finding(claim, scope, quantity="", value=float("nan"), interval=(None, None)
 @pytest.fixture
 def judged():
     rows = [
-        finding(4, "5-6", "settled mean cosine", -0.25, (-0.5, 0.125), "0.45 … 0.7", "does not hold"),
+        finding(4, "5-6", "late cosine", -0.25, (-0.5, 0.125), "0.45 … 0.7", "does not hold"),
         finding(4, "5-6", "the same, untrained", -0.5),
-        finding(4, "7", "settled mean cosine", bounds="0.45 … 0.7", verdict="cannot be judged"),
+        finding(4, "7", "late cosine", bounds="0.45 … 0.7", verdict="cannot be judged"),
         finding(4, "all", verdict="does not hold"),
         finding(6, "4->5-6, first_state", "DLR, iteration 10", 10.0, (9.0, 11.0), "> 1"),
         finding(6, "4->5-6, first_state", "DLR, last", 20.0, (19.0, 21.0), "≥ 5"),
@@ -50,7 +50,7 @@ def shown(tmp_path):
 
 
 def test_a_claim_shows_the_values_that_decide_it_with_intervals_and_bounds(judged):
-    assert judged[0].measured == "settled mean cosine: -0.25 [-0.5, 0.125] (5–6), expected 0.45 … 0.7"
+    assert judged[0].measured == "late cosine: -0.25 [-0.5, 0.125] (5–6), expected 0.45 … 0.7"
 
 
 def test_of_several_reference_states_the_one_of_the_config_is_shown(judged):

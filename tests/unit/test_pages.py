@@ -2,12 +2,15 @@
 
 import json
 import re
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from tests.small import project
 from twoscale.analysis import pages
 from twoscale.errors import InputError
+from twoscale.studies.rows import Measurement
 
 FRAME = pd.DataFrame({"rule": ["kl", "<b>"], "ms": [1.23456789, float("nan")], "n": [3, 4]})
 HEADER = "s\th:m:s\tmax_rss\tmax_vms\tmax_uss\tmax_pss\tio_in\tio_out\tmean_load\tcpu_time\n"
@@ -65,9 +68,15 @@ def test_jobs_of_a_rule_add_up_and_the_longest_rule_comes_first(tmp_path):
 
 
 def test_jobs_that_differ_in_other_wildcards_count_as_their_rule(tmp_path):
+    """The files of all rows of jobs, with two values of every wildcard."""
     measured = (5, "0:00:05", 100, 0, 0, 0, 0, 0, 0, 4)
-    files = [benchmark(tmp_path, f"measure_exit_quality.exit.{name}", *measured) for name in ("kl", "step_norm")]
-    assert pages.runtimes(files)[["rule", "jobs"]].to_dict("records") == [{"rule": "measure_exit_quality", "jobs": 2}]
+    rows = [job for job in project().jobs if isinstance(job, Measurement)]
+    stems = {job.name: Path(job.benchmark).stem for job in rows}
+    jobs = [{"iteration": "000010", "grid": "exit", "criterion": "kl"}]
+    jobs += [{"iteration": "000020", "grid": "pareto", "criterion": "step_norm"}]
+    files = {benchmark(tmp_path, stem.format(**values), *measured) for stem in stems.values() for values in jobs}
+    found = pages.runtimes(files).set_index("rule")["jobs"].to_dict()
+    assert found == {rule: 1 + ("{" in stem) for rule, stem in stems.items()}
 
 
 def test_a_job_too_short_to_be_measured_keeps_its_time(tmp_path):

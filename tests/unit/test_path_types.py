@@ -111,7 +111,7 @@ def test_steps_at_the_rounding_floor_do_not_enter_a_rate():
     states = torch.cat([torch.zeros(1, dtype=torch.float64), steps.cumsum(0)])[:, None]
     floors = torch.full((7,), 0.25, dtype=torch.float64)
     path = LoopPath(measures.path_distances(states), steps, floors, criteria(window=5, max_period=2))
-    assert path.settling_rate.item() == pytest.approx(0.5)
+    assert path.convergence_rate.item() == pytest.approx(0.5)
     assert path_types.contraction_rate(path).item() == pytest.approx(0.5)
 
 
@@ -127,7 +127,7 @@ def test_each_step_is_compared_with_the_floor_of_the_state_it_starts_from():
 @pytest.mark.parametrize(
     ("path", "measure", "key", "path_type"),
     [
-        (turning(2.0, ratio=0.8), "settling_rate", "converging_rate", "converging"),
+        (turning(2.0, ratio=0.8), "convergence_rate", "converging_rate", "converging"),
         (cycle(3) + noise(0.05), "return_ratio", "return_tolerance", "orbiting"),
         (turning(0.1), "straightness", "straightness", "sliding"),
     ],
@@ -151,7 +151,7 @@ def test_each_token_is_judged_by_itself_with_the_numbers_that_decide():
     measured = path_types.measure_path(path)
     assert [path_types.PATH_TYPES[index] for index in path_type] == list(path_types.PATH_TYPES)
     assert period.tolist() == [0, 3, 0, 0]
-    assert measured["settling_rate"][0].item() == pytest.approx(0.8)
+    assert measured["convergence_rate"][0].item() == pytest.approx(0.8)
     assert measured["return_ratio"][1].item() == pytest.approx(0, abs=1e-9)
     assert measured["return_ratio"][2].item() == pytest.approx(2)
     assert measured["straightness"][2].item() == pytest.approx(1)

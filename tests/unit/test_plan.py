@@ -332,13 +332,13 @@ def test_a_number_of_processes_that_does_not_divide_the_batch_is_a_note():
 )
 def test_the_activations_are_those_that_autograd_keeps_for_one_more_loop_step(changes, recompute):
     model = model_config(hidden_size=256, context_length=32, num_heads=4, **changes)
-    found = kept_bytes(model, 4, recompute) - kept_bytes(model, 3, recompute)
+    found = cache_bytes(model, 4, recompute) - cache_bytes(model, 3, recompute)
     run = tiny().model_copy(update={"model": model, "train": train_config(recompute=recompute)})
     more = run.model_copy(update={"model": model.model_copy(update={"mean_loops": model.mean_loops + 1})})
     assert training.activation_bytes(more) - training.activation_bytes(run) == pytest.approx(found, rel=0.05)
 
 
-def kept_bytes(model, steps, recompute):
+def cache_bytes(model, steps, recompute):
     """Bytes that the forward pass of one sequence keeps for the backward pass, besides the parameters."""
     made = initialise(model, seed=1)
     tokens = torch.arange(model.context_length)[None] % model.vocab_size

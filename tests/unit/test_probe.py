@@ -1,21 +1,20 @@
 """The probe: its features, its fit, the criterion that reads it, and its file."""
 
-import importlib.util
-from types import SimpleNamespace
-
 import pytest
 import torch
 
 from tests.segment import SEED, Run
-from tests.small import ROOT, checkpoint, held_out, job_config, model_config
+from tests.small import checkpoint, held_out, job_config, model_config
 from tests.unit.test_engine import CONTEXT_LENGTH, MAX_LOOPS, decode_text, make_decoder, noise_of, small_model, text
 from twoscale import config, tables
 from twoscale.errors import InputError
+from twoscale.exits import jobs, probe_fit
 from twoscale.exits.benchmark import make_criteria
-from twoscale.exits.oracle import settled_within
+from twoscale.exits.oracle import converged_within
 from twoscale.exits.parallel import evaluate
 from twoscale.exits.probe import FILE, Probe, criterion_of, features, open_probe, save_probe
 from twoscale.exits.probe_fit import fit, fit_probe, quality, trajectory_samples
+from twoscale.model.checkpoint_job import CheckpointJob
 from twoscale.model.loss import cross_entropies
 from twoscale.model.transformer import initialise
 from twoscale.workflow import paths
@@ -72,23 +71,23 @@ def test_features_do_not_depend_on_the_scale_of_the_states():
 
 
 def test_a_planted_rule_is_recovered():
-    seen, settled, weight, bias = planted(20_000)
-    found_weight, found_bias = fit(seen, settled, penalty=1e-6)
+    seen, converged, weight, bias = planted(20_000)
+    found_weight, found_bias = fit(seen, converged, penalty=1e-6)
     torch.testing.assert_close(found_weight, weight, rtol=0, atol=0.1)
     assert found_bias.item() == pytest.approx(bias, abs=0.06)
 
 
 def test_the_fit_is_where_the_gradient_of_the_penalised_loss_is_zero():
     """The gradient by hand, in the standardised features; the same bits again."""
-    seen, settled, _, _ = planted(300)
+    seen, converged, _, _ = planted(300)
     seen = 3 * seen + torch.tensor([0.0, 5.0, -2.0, 100.0])
-    weight, bias = fit(seen, settled, penalty=0.01)
+    weight, bias = fit(seen, converged, penalty=0.01)
     standardised = (seen - seen.mean(0)) / seen.std(0, correction=0)
     scaled, offset = weight * seen.std(0, correction=0), bias + seen.mean(0) @ weight
-    wrong = (standardised @ scaled + offset).sigmoid() - settled.double()
+    wrong = (standardised @ scaled + offset).sigmoid() - converged.double()
     torch.testing.assert_close(standardised.T @ wrong / 300, -0.01 * scaled, rtol=0, atol=1e-7)
     assert wrong.mean().item() == pytest.approx(-0.01 * offset.item(), abs=1e-7)
-    again, _ = fit(seen, settled, penalty=0.01)
+    again, _ = fit(seen, converged, penalty=0.01)
     assert torch.equal(again, weight)
 
 
@@ -104,34 +103,34 @@ def test_tokens_that_are_all_settled_or_all_not_give_a_finite_sure_fit(outcome):
 
 
 def test_the_quality_of_a_fit_is_its_log_loss_beside_that_of_the_share():
-    seen, settled = torch.zeros(4, 1, dtype=torch.float64), torch.tensor([True, True, True, False])
-    sentence = quality(seen, settled, torch.zeros(1, dtype=torch.float64), torch.tensor(0.0, dtype=torch.float64))
-    assert sentence == "log loss 0.6931 nats, 0.5623 with the share of settled tokens, 75.0%, alone"
+    seen, converged = torch.zeros(4, 1, dtype=torch.float64), torch.tensor([True, True, True, False])
+    sentence = quality(seen, converged, torch.zeros(1, dtype=torch.float64), torch.tensor(0.0, dtype=torch.float64))
+    assert sentence == "log loss 0.6931 nats, 0.5623 with the share of converged tokens, 75.0%, alone"
 
 
-def test_samples_are_the_settled_losses_of_every_loop_step_of_the_plain_pass():
+def test_samples_are_the_converged_losses_of_every_loop_step_of_the_plain_pass():
     """The last group is last: its exit at k is the plain pass with k loop steps of it."""
     model, loops, read = initialise(model_config(), 3).double(), 5, random_text()
     loaded = checkpoint(model)
-    seen, settled = trajectory_samples(loaded, read, 1, probe_config(loops))
+    seen, converged = trajectory_samples(loaded, read, 1, probe_config(loops))
     assert seen.shape == (loops * read.inputs.numel(), model.config.hidden_size + 2)
     losses = torch.stack(
         [cross_entropies(model(read.inputs, [loops, k], loaded.noise([0, 1])), read.targets) for k in range(loops + 1)]
     )
-    first = settled_within(losses, TOLERANCE)  # (B, T)
+    first = converged_within(losses, TOLERANCE)  # (B, T)
     expected = torch.stack([first <= k + 1 for k in range(loops)])  # (K, B, T)
-    assert torch.equal(settled, expected.transpose(0, 1).flatten())  # one sequence at a time
-    assert 0 < settled.double().mean() < 1
+    assert torch.equal(converged, expected.transpose(0, 1).flatten())  # one sequence at a time
+    assert 0 < converged.double().mean() < 1
 
 
-def test_a_probe_of_a_model_predicts_better_than_the_share_of_settled_tokens():
+def test_a_probe_of_a_model_predicts_better_than_the_share_of_converged_tokens():
     model, read = initialise(model_config(), 3).double(), random_text(4)
     made = fit_probe(checkpoint(model), read, probe_config(5))
     assert made.weight.shape == (2, model.config.hidden_size + 2)
     for group in range(2):
-        seen, settled = trajectory_samples(checkpoint(model), read, group, probe_config(5))
-        loss = torch.nn.functional.binary_cross_entropy_with_logits(made.logits(group, seen), settled.double())
-        share = settled.double().mean()
+        seen, converged = trajectory_samples(checkpoint(model), read, group, probe_config(5))
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(made.logits(group, seen), converged.double())
+        share = converged.double().mean()
         assert loss < -(torch.xlogy(share, share) + torch.xlogy(1 - share, 1 - share))
 
 
@@ -212,27 +211,19 @@ def test_the_file_of_a_probe_has_the_name_that_the_workflow_gives_it():
     assert paths.PROBE == FILE
 
 
-def call(script, **arguments):
-    """Run the main function of an entry script."""
-    specification = importlib.util.spec_from_file_location(script, ROOT / "scripts" / f"{script}.py")
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    module.main(SimpleNamespace(**arguments))
-
-
 def test_the_rules_fit_a_probe_on_training_text_and_measure_its_quality(tmp_path):
     run = Run(tmp_path / "run")
-    files = {"checkpoint": run.checkpoint(0), "metadata": tmp_path / "run" / "tokens.json"}
-    probe, outputs = tmp_path / "probe.safetensors", {n: tmp_path / n for n in ("quality", "loops", "controls")}
-    fitted = job_config("probe_sequences", model=run.model, probe=config.ProbeConfig(tokens=32), max_loops=4, seed=SEED)
-    call("train_probe", config=fitted, train=tmp_path / "run" / "train.bin", probe=probe, **files)
+    files = {name: [tmp_path / "run" / f"{name}.bin"] for name in ("train", "val")}
+    files |= {"checkpoint": [run.checkpoint(0)], "metadata": [tmp_path / "run" / "tokens.json"]}
+    files |= {name: [tmp_path / name] for name in ("probe", "quality", "loops", "cost_matched")}
+    fitted = job_config(model=run.model, probe=config.ProbeConfig(tokens=32), sequences=2, max_loops=4, seed=SEED)
+    probe_fit.run(CheckpointJob(fitted, files))
 
     exits = config.ExitsConfig(max_loops=4, criteria={"probe": {"thresholds": [0.01, 0.5, 1.0]}}, quality_tokens=16)
-    measured = job_config(model=run.model, exits=exits, sequences=2, criterion_files={}, seed=SEED)
-    val = tmp_path / "run" / "val.bin"
-    call("measure_exit_quality", config=measured, val=val, probe=probe, threads=1, **files, **outputs)
-    evaluations = tables.read("exit_loops", outputs["loops"]).groupby("threshold")["evaluations"].mean()
+    measured = job_config(model=run.model, exits=exits, sequences=2, criterion_files={}, seed=SEED, run="trial")
+    jobs.measure_exit_quality(CheckpointJob(measured, files))
+    evaluations = tables.read("exit_loops", tmp_path / "loops").groupby("threshold")["evaluations"].mean()
     assert evaluations[0.01] < 4
     assert evaluations[1.0] == 4
     assert evaluations.is_monotonic_increasing
-    assert tables.read("exit_quality", outputs["quality"])["ce"].notna().all()
+    assert tables.read("exit_quality", tmp_path / "quality")["ce"].notna().all()

@@ -26,14 +26,14 @@ KEYS = {
     "sequence": [0, 1],
     "boundary": ["4->5-6"],
     "reference_state": ["final", "initial"],
-    "place": [0, 1],
+    "site": [0, 1],
     "position": [0, 1],
-    "control": ["fixed", "random"],
+    "reference": ["fixed", "random"],
     "draw": [0, 1],
 }
 FINDINGS = [
     (1, "4", "mean norm at k = 10 over that at k = 1", 0.01),
-    (4, "4", "settled mean cosine", 0.5),
+    (4, "4", "late cosine", 0.5),
     (8, "kl", "CE(1e-2) − CE(1e-5) in nats", 0.01),
     (8, "all groups", "τ over the mean norm", 0.002),
     (9, "all groups", "τ over the mean norm", 0.002),
@@ -257,15 +257,15 @@ def test_the_largest_differences_are_named_and_the_rest_is_counted():
     numbers = [line.split(",")[0] for line in checks.lines(result, ["cpus"], most=2) if line.startswith("outside")]
     assert numbers == ["outside: held-out loss", "outside: held-out loss"]
     assert checks.lines(result, ["cpus"], most=2)[-1] == "and 1 more"
-    assert checks.lines(result, ["cpus"], most=3)[-1].startswith("outside: claim 4, 4, settled mean")
+    assert checks.lines(result, ["cpus"], most=3)[-1].startswith("outside: claim 4, 4, late mean")
 
 
 def test_numbers_of_one_name_are_told_apart_by_a_count():
     twice = frames()
     twice["claims"] = pd.concat([twice["claims"], twice["claims"].iloc[[1]]], ignore_index=True)
     names = checks.check(twice, twice, False).numbers["number"]
-    assert len(names[names.str.contains("settled mean cosine")]) == 2
-    assert names.str.endswith("settled mean cosine (2)").sum() == 1
+    assert len(names[names.str.contains("late cosine")]) == 2
+    assert names.str.endswith("late cosine (2)").sum() == 1
 
 
 def test_the_page_on_releases_has_the_tolerances_of_the_code():

@@ -29,15 +29,16 @@ EXITS = {
     *(
         f"exits.{name}"
         for name in (
-            *("benchmark", "captured_loops", "contract", "controls", "criteria"),
+            *("benchmark", "captured_loops", "contract", "cost_matched", "criteria"),
             *("criterion_file", "cuda_graphs", "decoder", "kv_cache", "parallel", "prepared", "probe", "readout"),
             *("steps", "token_exit"),
         )
     ),
 }
 MEASURED = MODEL | {"data.batches", "model.checkpoint_job"}
-# Functions that scripts/measure.py calls; the other jobs have a script of their own.
-FUNCTIONS = {job.name: job.function for job in JOBS if isinstance(job, Measurement)}
+# Functions that scripts/measure.py and scripts/compare.py call; the other jobs have a script of their own.
+MEASURED_BY = {job.name: job.function for job in JOBS if isinstance(job, Measurement)}
+FUNCTIONS = MEASURED_BY | {"judge_claims": "twoscale.analysis.claims_page.run"}
 # Job -> the modules of the library that its fingerprint covers. An edit of one of them repeats the job: add a module
 # only if the job computes with it, and never an importer, a log line, a page, a study or a measure of another job.
 ALLOWED = {
@@ -46,7 +47,7 @@ ALLOWED = {
     | {"data.batches"}
     | {
         f"training.{name}"
-        for name in ("compilation", "exit_gate", "processes", "recipe", "sharding", "state", "timer", "trainer")
+        for name in ("compilation", "exit_gate", "processes", "recipe", "sharding", "state", "trainer")
     },
     "extract_trajectories": MEASURED
     | {f"dynamics.{name}" for name in ("measures", "path_types", "states", "trajectories", "vectors")},
@@ -89,11 +90,12 @@ PARTLY = {"config.definitions", "config.thresholds", "escaping"}
 
 def entry(job: str) -> Path:
     """The script of a job."""
-    return ROOT / "scripts" / f"{'measure' if job in FUNCTIONS else job}.py"
+    script = "measure" if job in MEASURED_BY else "compare" if job in FUNCTIONS else job
+    return ROOT / "scripts" / f"{script}.py"
 
 
 def called(job: str) -> set[str]:
-    """The module with the function of a job of scripts/measure.py."""
+    """The module with the function that the script of a job calls."""
     return {FUNCTIONS[job].removeprefix("twoscale.").rpartition(".")[0]} if job in FUNCTIONS else set()
 
 

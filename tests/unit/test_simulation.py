@@ -58,7 +58,7 @@ def test_every_claim_is_simulated():
 def test_a_world_is_what_a_draw_is_around():
     """With many documents and no scatter the estimates are the true values of the world."""
     many = simulation.replace(simulation.DEMO, sequences=4000, documents=4000)
-    world = simulation.World(settled=simulation.Course(0.5, -0.2), variance=simulation.Course(0.01))
+    world = simulation.World(converged=simulation.Course(0.5, -0.2), variance=simulation.Course(0.01))
     draw = simulation.Draw(world, many, seed=0)
     cosines = draw.curves("cosine", "4", draw.iterations)
     means = simulation.mean_of(cosines)[:, 10:].mean(axis=-1)

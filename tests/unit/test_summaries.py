@@ -6,13 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from twoscale import tables
 from twoscale.analysis import bootstrap
-from twoscale.analysis.summaries import summarise_latency, summarise_quality, summarise_scaling
+from twoscale.analysis.summaries import summarise_latency, summarise_quality
 
 
 def quality_tables(changes):
-    """Four sequences of unlike text and tokens at all loop steps and under `kl`, which changes each CE."""
+    """Four sequences of unlike text and tokens at full depth and under `kl`, which changes each CE."""
     full, tokens = np.array([2.0, 3.0, 4.0, 9.0]), np.array([100, 300, 100, 100])
     points = [("fixed", 6.0, full, 6.0), ("kl", 0.1, full + changes, 2.0)]
     quality, exit_loops = [], []
@@ -81,31 +80,3 @@ def test_a_model_without_groups_has_quality_and_no_loops():
     summary = summarise_quality(quality, exit_loops[:0], 6)
     assert summary["ce"].notna().all()
     assert summary["loops"].isna().all()
-
-
-def test_scaling_joins_checkpoints_and_bounds_the_mean_over_documents(tmp_path):
-    for iteration in (20, 0):
-        rows = [
-            {
-                "iteration": iteration,
-                "loops": loops,
-                "sequence": i,
-                "document": i,
-                "tokens": 8,
-                "ce": iteration + loops + i,
-                "ppl": 1.0,
-            }
-            for loops in (4, 1)
-            for i in range(3)
-        ]
-        tables.write("scaling_quality", pd.DataFrame(rows), tmp_path / f"{iteration}.parquet")
-    scaling = summarise_scaling([tmp_path / "20.parquet", tmp_path / "0.parquet"], "trial", seed=3)
-    tables.write("scaling", scaling, tmp_path / "scaling.parquet")
-    assert scaling[["iteration", "loops"]].to_numpy().tolist() == [[0, 1], [0, 4], [20, 1], [20, 4]]
-    assert scaling["ce"].tolist() == [2, 5, 22, 25]
-    assert scaling["tokens"].tolist() == [24] * 4
-    assert (scaling["ce_low"] < scaling["ce"]).all()
-    assert (scaling["ce"] < scaling["ce_high"]).all()
-    np.testing.assert_allclose(scaling["ppl_high"], np.exp(scaling["ce_high"]))
-    for column in ("excess", "excess_low", "excess_high"):  # the same for every sequence
-        np.testing.assert_allclose(scaling[column], [-3, 0, -3, 0], atol=1e-12)

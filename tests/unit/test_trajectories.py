@@ -180,8 +180,8 @@ def test_the_drift_around_the_only_group_is_the_jump_from_the_layer_before_and_t
     sequences, (label,) = [0, 4], model.config.group_labels
     tokens, noise = TOKENS[sequences], loaded(model).noise(sequences)
     stages = [stage for stage in model.trace(tokens, [LOOPS], noise) if stage.stage is not None]
-    (place,) = [number for number, stage in enumerate(stages) if stage.stage.is_group]
-    core, coda = stages[place], [stage.output for stage in stages[place + 1 :]]
+    (site,) = [number for number, stage in enumerate(stages) if stage.stage.is_group]
+    core, coda = stages[site], [stage.output for stage in stages[site + 1 :]]
     frame = measured(model, sequences)["token_drift"].set_index(["boundary", "reference_state"])
     entry = "embedding" if groups[0][0] == 1 else "prelude"
     wanted = {
@@ -271,9 +271,9 @@ def test_the_states_of_one_sequence_can_be_read_back_with_metadata_of_each_entry
     assert (header["iteration"], header["sequence"], header["tokens"]) == (ITERATION, 1, words)
     states_by_group = states_of(model, [1])
     for label in ("2", "3-4", "6"):
-        rows = [row for row, place in enumerate(header["places"]) if place["group"] == label]
-        assert [header["places"][row]["k"] for row in rows] == list(range(LOOPS + 1))
+        rows = [row for row, site in enumerate(header["sites"]) if site["group"] == label]
+        assert [header["sites"][row]["k"] for row in rows] == list(range(LOOPS + 1))
         np.testing.assert_allclose(states[rows], states_by_group[label][:, 0], rtol=1e-6)
-    others = [(place["stage"], place["layer"]) for place in header["places"] if place["group"] is None]
+    others = [(site["stage"], site["layer"]) for site in header["sites"] if site["group"] is None]
     assert others == [("embedding", None), ("layer", 1), ("layer", 5)]
     np.testing.assert_allclose(states[0], model.embed(TOKENS[1:2], torch.arange(8))[0], rtol=1e-6)

@@ -77,29 +77,10 @@ def test_the_file_of_a_tokenizer_follows_its_name(name, file, counting):
 # --- checkpoints
 
 
-def test_a_segment_starts_from_the_previous_checkpoint_with_its_optimizer_state():
-    mine = runs(train={"iterations": 40, "early_checkpoints": [5]})
-    assert mine.paths.iterations("tiny") == [0, 5, 10, 20, 30, 40]
-    assert mine.paths.segment_start(of(iteration="000005")) == ["results/tiny/checkpoints/iteration_000000.safetensors"]
-    assert mine.paths.segment_start(of(iteration="000010")) == [
-        "results/tiny/checkpoints/iteration_000005.safetensors",
-        "results/tiny/checkpoints/iteration_000005.optimizer.safetensors",
-    ]
-    assert mine.paths.last_checkpoint(of()) == "results/tiny/checkpoints/iteration_000040.safetensors"
-    assert mine.resources.last_group(of()) == "analyses_tiny_000040"
-
-
 @pytest.mark.parametrize("iteration", ["000000", "000015"])
 def test_a_checkpoint_off_the_schedule_is_refused_in_one_sentence(iteration):
     with pytest.raises(InputError, match=r"run tiny: no checkpoint at iteration \d+, expected one of \[10, 20\]\."):
         runs().paths.segment_start(of(iteration=iteration))
-
-
-def test_a_pattern_is_filled_in_at_every_checkpoint_with_or_without_the_untrained_model():
-    pattern = "results/{run}/x/iteration_{iteration}.parquet"
-    every = runs().paths.at_checkpoints(pattern)(of())
-    assert every == [f"results/tiny/x/iteration_0000{number}.parquet" for number in ("00", "10", "20")]
-    assert runs().paths.at_checkpoints(pattern, untrained=False)(of()) == every[1:]
 
 
 def test_a_table_that_exists_is_read_without_being_an_input(tmp_path, monkeypatch):
@@ -339,7 +320,7 @@ def test_the_code_of_a_job_has_the_modules_that_are_imported_by_name_for_its_mod
     names = [[*modules_of_model(mine.config), *modules_of_tokenizer(mine.config)] for mine in models]
     published = ["twoscale.model.published.weights", "twoscale.data.published_tokenizer"]
     assert names == [[], ["twoscale.model.linear"], published]
-    script = "write_runtimes"  # imports no model
+    script = "fetch_gpt2"  # imports no model
     assert len({mine.params.torch_code(script)(of()) for mine in models}) == len(models)
     assert [mine.params.tokenizer_code(script)(of()) for mine in models] == [
         models[0].params.code(script, *modules) for modules in ([], [], published[1:])
@@ -355,7 +336,7 @@ def test_the_default_of_an_optional_key_is_part_of_the_code_because_no_slice_has
         monkeypatch.setitem(sys.modules, "twoscale.model.linear", module)
         mine = runs(model={"architecture": "linear"})
         assert "gain" not in mine.params.training_identity(of())
-        codes.append(mine.params.torch_code("write_runtimes")(of()))
+        codes.append(mine.params.torch_code("fetch_gpt2")(of()))
     assert codes[0] != codes[1]
 
 
@@ -364,7 +345,7 @@ def test_untracked_params_take_the_output_and_keep_the_value():
     assert list(signature(param).parameters) == ["wildcards", "output"]
     assert param(of("a"), output=None) == "a"
     mine = runs()
-    own = mine.params.script("write_runtimes")["command"], mine.report.caption()
+    own = mine.params.script("fetch_gpt2")["command"], mine.report.caption()
     for function in (*own, mine.params.torch_command("x"), mine.params.training_command("x")):
         assert "output" in signature(function).parameters
 
@@ -375,17 +356,17 @@ def test_files_become_options_by_their_names_with_quotes_and_without_empty_ones(
     assert options == "--val 'a b.bin' --token-drift 1.parquet 2.parquet --loop-metrics m.parquet"
 
 
-def kept_job(iteration, code="c", slice_="{}", columns="{}"):
+def cached_job(iteration, code="c", slice_="{}", columns="{}"):
     """What a segment of the tiny run keeps, from its file options."""
     mine, stem = runs(), f"results/tiny/checkpoints/iteration_{iteration:06d}"
     optimizer = "results/tiny/checkpoints/iteration_000010.optimizer.safetensors"
-    param = mine.params.kept_files(
+    param = mine.params.cache_files(
         lambda wildcards: code, lambda wildcards: slice_, columns, mine.paths.later_checkpoints
     )
     outputs = Files(checkpoint=f"{stem}.safetensors", optimizer=f"{stem}.optimizer.safetensors")
     options = shlex.split(param(of(iteration=f"{iteration:06d}"), Files(start=optimizer, train="t.bin"), outputs))
     assert options[:4] == ["--start", optimizer, "--train", "t.bin"]
-    return json.loads(options[options.index("--kept") + 1])
+    return json.loads(options[options.index("--result-cache") + 1])
 
 
 class Files(list):
@@ -397,17 +378,17 @@ class Files(list):
 
 
 def test_a_segment_keeps_its_optimizer_state_only_at_the_end_of_the_schedule():
-    first, last = kept_job(10), kept_job(20)
+    first, last = cached_job(10), cached_job(20)
     optimizer = "results/tiny/checkpoints/iteration_{}.optimizer.safetensors"
     assert first["temporary"] == [optimizer.format("000010")]
-    assert first["later"] == [last["folder"]] == ["results/tiny/.kept/checkpoints/iteration_000020"]
+    assert first["later"] == [last["folder"]] == ["results/tiny/.result_cache/checkpoints/iteration_000020"]
     assert optimizer.format("000020") in last["outputs"]
     assert (last["temporary"], last["later"], last["inputs"]) == ([], [], ["t.bin"])
 
 
 @pytest.mark.parametrize("change", [{"code": "d"}, {"slice_": "[]"}, {"columns": "[]"}], ids=str)
 def test_a_result_belongs_to_every_tracked_param(change):
-    assert kept_job(10)["version"] == kept_job(20)["version"] != kept_job(10, **change)["version"]
+    assert cached_job(10)["version"] == cached_job(20)["version"] != cached_job(10, **change)["version"]
 
 
 @pytest.mark.parametrize(
@@ -428,14 +409,6 @@ def test_the_training_command_leases_gpus_and_starts_the_processes(train, device
     assert alone in (None, mine.params.torch_command("x")(of(), output=None))
 
 
-def test_the_columns_of_written_tables_are_a_param():
-    assert json.loads(params.table_columns("training_loops"))["training_loops"].keys() == {
-        "iteration",
-        "group",
-        "loops",
-    }
-
-
 # --- resources
 
 
@@ -443,15 +416,6 @@ def training_job(**config):
     """The resources of a training job that are set."""
     found = {name: value(of()) for name, value in runs(**config).resources.training_job().items()}
     return {name: value for name, value in found.items() if value is not None}
-
-
-def test_resources_follow_the_device_and_the_processes():
-    train = {"processes": 2, "cpu_threads": 3}
-    assert runs(train=train).resources.training_threads(of()) == 6
-    assert training_job(train=train) == {"cpus_per_task": 6, "gpu": 0, "gpu_slot": 0}
-    cuda = {"compute": {"device": "cuda"}}
-    assert runs(**cuda).resources.gpus(of()) == 1
-    assert training_job(train={"processes": 2}, **cuda) == {"cpus_per_task": 8, "gpu": 2, "gpu_slot": 2}
 
 
 def test_a_job_on_several_nodes_asks_for_them_and_for_its_share_of_each():
@@ -500,16 +464,6 @@ def test_memory_and_time_grow_with_the_attempt_and_further_resources_are_kept():
 # --- figures
 
 BY_NAME = {figure.name: figure for figure in figures()}
-
-
-def test_a_figure_reads_its_tables_of_the_selected_run_or_of_all_runs_of_a_study():
-    mine = runs()
-    assert mine.report.figure_inputs(BY_NAME["fig1"]) == {"state_paths": ["results/tiny/tables/state_paths.parquet"]}
-    of_files = Figure("mine", table(exit_loops="other_loops"))
-    assert mine.report.figure_inputs(of_files)["exit_loops"] == ["results/tiny/tables/other_loops.parquet"]
-    for study in STUDIES:
-        drift = mine.report.figure_inputs(Figure("mine", table("drift"), study=study))["drift"]
-        assert drift == [f"results/{run}/tables/drift.parquet" for run in mine.study(study)]
 
 
 def test_the_curves_read_the_tables_of_all_seeds_only_where_the_band_is_asked_for():

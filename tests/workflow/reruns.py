@@ -108,7 +108,7 @@ EDITS = [
         ("figures/style.py", "LEAST_FONT = 6", "LEAST_FONT = 7"),
         # planning, files and messages
         ("workflow/resources.py", "TRAINING_MB = 16000", "TRAINING_MB = 8000"),
-        ("jobs/kept.py", "", "EDITED = 1"),
+        ("jobs/result_cache.py", "", "EDITED = 1"),
         ("files.py", "", "EDITED = 1"),
         ("errors.py", "", "EDITED = 1"),
     ]

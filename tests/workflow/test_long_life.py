@@ -29,7 +29,7 @@ PATIENCE = 600  # seconds
 TIMED = ("benchmarks/", "logs/", ".kept/", "fig4", "claims", "latency", "metrics.csv", "check_cost")
 TIMED_COLUMNS = ["tokens_per_s", "tflops", "utilisation"]  # of the training log
 # Kinds of jobs that some kill must hit.
-SCRIPTS = {"prepare_text", "tokenize_text", "train_segment", "extract_trajectories", "aggregate_metrics", "draw"}
+SCRIPTS = {"prepare_text", "tokenize_text", "train_segment", "measure", "compare", "draw"}
 
 
 def results(project: Project) -> dict[str, str]:

@@ -27,7 +27,7 @@ def test_tables_contain_every_checkpoint_group_and_criterion(finished):
 
 
 def test_one_call_judges_the_claims(finished):
-    """Six loop steps are too few for settled angles (claim 4)."""
+    """Six loop steps are too few for late angles (claim 4)."""
     claims = pd.read_parquet(finished.root / "results/tiny/tables/claims.parquet")
     verdicts = claims[claims["scope"] == "all"].set_index("claim")["verdict"]
     assert list(verdicts.index) == list(range(1, 16))

@@ -19,7 +19,7 @@ def test_a_segment_on_two_processes_has_the_loss_curve_of_one_also_inside_anothe
     alone = pd.read_parquet(editable.root / LOG)
     editable.configure(train={"processes": 2, "print_seconds": 0.001})
     assert editable.plan() == {}  # how a run is distributed reruns nothing
-    shutil.rmtree(editable.root / "results/tiny/.kept")  # from which the segment would be restored
+    shutil.rmtree(editable.root / "results/tiny/.result_cache")  # from which the segment would be restored
     terminal = editable.succeed(LOG, "--forcerun", "train_segment").stderr
     spread = pd.read_parquet(editable.root / LOG)
     assert spread["iteration"].tolist() == alone["iteration"].tolist()

@@ -20,7 +20,7 @@ rule judge_claims:
     conda:
         "../../envs/analysis.yaml"
     params:
-        **runs.params.script("judge_claims"),
+        **runs.params.function("twoscale.analysis.claims_page.run"),
         config=runs.params.slice(
             *("run", "seed"),
             text=lambda config: text_label(config.data),

@@ -13,9 +13,9 @@ wildcard_constraints:
 
 
 def outputs_of(job):
-    """The outputs of a row, of which the report shows the page."""
+    """The outputs of a row, of which the report shows the page; those without a suffix are folders."""
     if not job.report:
-        return job.outputs
+        return {name: path if Path(path).suffix else directory(path) for name, path in job.outputs.items()}
     category, label = job.report
     caption = str(PROJECT / job.caption)
     return job.outputs | dict(
@@ -48,7 +48,7 @@ for job in runs.jobs:
                 # `threads` is limited by the cores of the machine that runs Snakemake; a cluster job requests these
                 **runs.resources.torch_job(job.dtype, memory=8000, minutes=job.minutes, cpus_per_task=job.cpus),
             params:
-                **runs.params.kept_script("measure", job.config(runs), *job.tables, function=job.function),
+                **runs.params.cached_script("measure", job.config(runs), *job.tables, function=job.function),
             shell:
                 "{params.command} --config {params.config:q} --threads {threads} {params.files} > {log:q} 2>&1"
 
@@ -72,7 +72,7 @@ for job in runs.jobs:
                 mem_mb=2000,
                 runtime=30,
             params:
-                **runs.params.script("compare", job.function, modules=[job.module]),
+                **runs.params.function(job.function, *job.modules(runs)),
                 config=job.config(runs),
                 tables=table_columns(*job.tables),
                 caption=runs.report.caption(),

@@ -23,7 +23,7 @@ rule init_model:
         mem_mb=growing(4000),
         runtime=30,
     params:
-        **runs.params.kept_script("init_model", runs.params.training_identity),
+        **runs.params.cached_script("init_model", runs.params.training_identity),
     shell:
         JOB
 
@@ -54,7 +54,7 @@ rule train_segment:
         # does not grow: the next attempt resumes from the partial state
         runtime=1440,
     params:
-        **runs.params.kept_script(
+        **runs.params.cached_script(
             "train_segment",
             runs.params.training_identity,
             *("training", "training_loops"),

@@ -24,9 +24,7 @@ rule aggregate_metrics:
         mem_mb=growing(4000),
         runtime=30,
     params:
-        **runs.params.script(
-            *("compare", "twoscale.analysis.aggregate.metrics"), modules=["twoscale.analysis.aggregate"]
-        ),
+        **runs.params.function("twoscale.analysis.aggregate.metrics"),
         config=runs.params.slice("run"),
         tables=table_columns("loop_metrics", "drift", "loop_sequences", "drift_sequences"),
     shell:

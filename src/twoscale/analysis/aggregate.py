@@ -259,7 +259,7 @@ def join_training(job: "StudyJob") -> None:
 
 
 def join_exit_quality(job: "StudyJob") -> None:
-    """The tables of quality, loops and controls, from those of every exit criterion in turn."""
-    for name in ("quality", "loops", "controls"):
+    """The tables of quality, loops and cost_matched, from those of every exit criterion in turn."""
+    for name in ("quality", "loops", "cost_matched"):
         parts = [tables.read(f"exit_{name}", path) for path in job.files[f"{name}_files"]]
         job.write(f"exit_{name}", pd.concat(parts), name)

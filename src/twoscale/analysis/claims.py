@@ -16,11 +16,11 @@ import pandas as pd
 
 from twoscale import tables
 from twoscale.analysis import claims_exits, claims_geometry
-from twoscale.analysis.evidence import SETTLED, Estimate, Evidence
+from twoscale.analysis.evidence import LATE_STEPS, Estimate, Evidence
 from twoscale.analysis.findings import NOT_ASKED, Finding, Quantity, combine, find
 
 ALL = "all"  # the scope of the last row of a claim
-SETTLED_LOOPS = int(SETTLED[-1]) + 1
+LATE_LOOPS = int(LATE_STEPS[-1]) + 1
 
 
 @dataclass(frozen=True)
@@ -112,25 +112,25 @@ CLAIMS = (
         "variance over the checkpoints after warm-up does not rise.",
         "§3 (ii) and (iii), Fig. 3 (b), Fig. 5",
         claims_geometry.angles_settle,
-        Needs(loops=SETTLED_LOOPS, training=True),
+        Needs(loops=LATE_LOOPS, training=True),
     ),
     Claim(
         4,
         "Angles settle at 0.5–0.65",
-        "At the last checkpoint the settled cosine is in the paper's range, with a margin of 0.05 on either side.",
+        "At the last checkpoint the late cosine is in the paper's range, with a margin of 0.05 on either side.",
         "§3 (ii): ≈ 0.5–0.65 in later checkpoints",
         claims_geometry.angles_match,
-        Needs(loops=SETTLED_LOOPS),
+        Needs(loops=LATE_LOOPS),
     ),
     Claim(
         5,
         "Training turns steps orthogonal",
-        "The settled cosine comes closer to zero over training: the line of its modulus over the checkpoints after "
+        "The late cosine comes closer to zero over training: the line of its modulus over the checkpoints after "
         "warm-up falls by 0.05 or more. At the last checkpoint it is not below −0.1, where steps are anti-parallel; "
         "between −0.1 and 0.1, angles of 84° to 96°, they are orthogonal.",
         "Abstract, §1, §3 (ii)",
         claims_geometry.steps_turn_orthogonal,
-        Needs(loops=SETTLED_LOOPS, training=True),
+        Needs(loops=LATE_LOOPS, training=True),
     ),
     Claim(
         6,
@@ -171,7 +171,7 @@ CLAIMS = (
         10,
         "At equal quality acceleration is fastest",
         "Each criterion runs at the largest half-decade threshold at which its cross-entropy is no more than 0.01 nats "
-        "worse than at all loop steps. There acceleration is faster than KL and than step norm.",
+        "worse than at full depth. There acceleration is faster than KL and than step norm.",
         "Abstract, §4, §5",
         claims_exits.acceleration_is_fastest,
         timed=True,

@@ -138,7 +138,7 @@ def acceleration_is_fastest(evidence: Evidence) -> Iterator[Quantity]:
 
 @dataclass(frozen=True)
 class EqualQuality:
-    """The largest half-decade threshold at which a criterion is as good as all loop steps; `None` if there is none.
+    """The largest half-decade threshold at which a criterion is as good as full depth; `None` if there is none.
 
     Attributes:
         measured: By the measured change of quality.
@@ -158,7 +158,7 @@ class EqualQuality:
 
 
 def equal_quality(evidence: Evidence, criterion: str) -> EqualQuality:
-    """Where a criterion loses no more than `EQUAL_QUALITY` against all loop steps; it may be better."""
+    """Where a criterion loses no more than `EQUAL_QUALITY` against full depth; it may be better."""
     full = ("fixed", evidence.max_loops)
     changes = [ce_change(evidence, (criterion, threshold), full) for threshold in HALF_DECADES]
     changes = [change.widened(RACE_PARTS) for change in changes]

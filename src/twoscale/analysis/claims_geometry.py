@@ -11,7 +11,7 @@ import numpy as np
 
 from twoscale.analysis.evidence import (
     FEWEST_FOR_TREND,
-    SETTLED,
+    LATE_STEPS,
     TENTH,
     Estimate,
     Evidence,
@@ -19,17 +19,17 @@ from twoscale.analysis.evidence import (
     Statistic,
     decay_rate,
     decay_time,
+    late_mean,
+    late_variance,
     mean,
-    settled_mean,
-    settled_variance,
 )
 from twoscale.analysis.findings import Bounds, Quantity, above, at_least, at_most, below, between, judged, reference
 
 FASTEST_DECAY = 10  # loop steps within which steps are a tenth
-MOST_SETTLED_DEVIATION = 0.05  # of the cosine over SETTLED
+MOST_LATE_DEVIATION = 0.05  # of the cosine over LATE_STEPS
 PAPER_ANGLES = (0.45, 0.70)  # 0.5 – 0.65 with a margin of 0.05
 LEAST_TURN = 0.05  # of the cosine, towards zero
-ANTI_PARALLEL = -0.1  # settled cosines from here to 0.1 are orthogonal: angles of 84° to 96°
+ANTI_PARALLEL = -0.1  # late cosines from here to 0.1 are orthogonal: angles of 84° to 96°
 LEAST_DRIFT = 5.0  # DLR that counts as "much larger than 1"
 UNCOUNTED_STATES = ("initial",)  # Eq. 2 to the letter measures the noise that a group starts from
 PLATEAU = 0.5  # least share of the step norm of k = 10 … 19 that is left at k = 20 … 29
@@ -49,7 +49,7 @@ def decay_is_fast(evidence: Evidence) -> Iterator[Quantity]:
         yield judged(group, name, at_most(TENTH), _decay_within, evidence, group)
         if not evidence.published:
             yield reference(group, "the same, untrained", _decay_within, evidence, group, 0)
-        yield reference(group, leap, _first_norm_ratio, evidence, group)
+        yield reference(group, leap, _norm_ratio, evidence, group, 1, lambda norms: norms[:, 0] / norms[:, 1])
 
 
 def _decay_within(evidence: Evidence, group: str, iteration: int | None = None) -> Estimate:
@@ -60,9 +60,10 @@ def _decay_within(evidence: Evidence, group: str, iteration: int | None = None) 
     return evidence.ratio(lambda totals: mean(totals)[:, FASTEST_DECAY] / mean(totals)[:, 1], units, remark)
 
 
-def _first_norm_ratio(evidence: Evidence, group: str) -> Estimate:
-    units = evidence.curves("step_norm", group, [evidence.last()], until=1)[:, 0]
-    return evidence.ratio(lambda totals: mean(totals)[:, 0] / mean(totals)[:, 1], units)
+def _norm_ratio(evidence: Evidence, group: str, until: int, statistic: Statistic) -> Estimate:
+    """A ratio of mean step norms (R, K) of a group at the last checkpoint."""
+    units = evidence.curves("step_norm", group, [evidence.last()], until)[:, 0]
+    return evidence.ratio(lambda totals: statistic(mean(totals)), units)
 
 
 def _norms(evidence: Evidence, group: str, iterations: Sequence[int], until: int = 2) -> np.ndarray:
@@ -126,63 +127,61 @@ def _change(evidence: Evidence, statistic: Statistic, units: _Units, group: str)
 def angles_settle(evidence: Evidence) -> Iterator[Quantity]:
     name = "variance of the mean cosine over k = 10 … 29"
     for group in evidence.groups:
-        yield judged(group, "cosine at k = 1 − settled mean", below(0), _rise, evidence, group)
-        yield judged(group, name, at_most(MOST_SETTLED_DEVIATION**2), _settled_variance, evidence, group)
-        yield judged(
-            group, TREND.format(name), at_most(0), _trend, evidence, settled_variance, settled_cosines, group, True
-        )
-        yield reference(group, ENDS, _change, evidence, settled_variance, settled_cosines, group)
+        yield judged(group, "cosine at k = 1 − late mean", below(0), _rise, evidence, group)
+        yield judged(group, name, at_most(MOST_LATE_DEVIATION**2), _late_variance, evidence, group)
+        yield judged(group, TREND.format(name), at_most(0), _trend, evidence, late_variance, late_cosines, group, True)
+        yield reference(group, ENDS, _change, evidence, late_variance, late_cosines, group)
 
 
 def _rise(evidence: Evidence, group: str) -> Estimate:
     iteration = evidence.last()
     evidence.check_angles(group, [iteration], [1])
-    units = settled_cosines(evidence, group, [iteration])[:, 0]
-    return evidence.estimate(lambda totals: mean(totals)[:, 1] - settled_mean(totals), units)
+    units = late_cosines(evidence, group, [iteration])[:, 0]
+    return evidence.estimate(lambda totals: mean(totals)[:, 1] - late_mean(totals), units)
 
 
-def _settled_variance(evidence: Evidence, group: str) -> Estimate:
-    units = settled_cosines(evidence, group, [evidence.last()])[:, 0]
-    return evidence.estimate(settled_variance, units, unbias=True)
+def _late_variance(evidence: Evidence, group: str) -> Estimate:
+    units = late_cosines(evidence, group, [evidence.last()])[:, 0]
+    return evidence.estimate(late_variance, units, unbias=True)
 
 
-def settled_cosines(evidence: Evidence, group: str, iterations: Sequence[int]) -> np.ndarray:
+def late_cosines(evidence: Evidence, group: str, iterations: Sequence[int]) -> np.ndarray:
     """Units of cosines (documents, iterations, K, 2), sums and counts.
 
-    Raises InconclusiveError if the loop steps SETTLED of a checkpoint are rounding.
+    Raises InconclusiveError if the loop steps LATE_STEPS of a checkpoint are rounding.
     """
-    units = evidence.curves("cosine", group, iterations, until=SETTLED[-1])
+    units = evidence.curves("cosine", group, iterations, until=LATE_STEPS[-1])
     for iteration in iterations:
-        evidence.check_angles(group, [iteration], SETTLED)
+        evidence.check_angles(group, [iteration], LATE_STEPS)
     return units
 
 
 def angles_match(evidence: Evidence) -> Iterator[Quantity]:
     for group in evidence.groups:
-        yield judged(group, "settled mean cosine", between(*PAPER_ANGLES), settled_cosine, evidence, group)
+        yield judged(group, "late cosine", between(*PAPER_ANGLES), late_cosine, evidence, group)
         if not evidence.published:
-            yield reference(group, "the same, untrained", settled_cosine, evidence, group, 0)
+            yield reference(group, "the same, untrained", late_cosine, evidence, group, 0)
 
 
-def settled_cosine(evidence: Evidence, group: str, iteration: int | None = None) -> Estimate:
-    """Settled mean cosine of a group at a checkpoint, by default the last one; claim 4 judges it."""
+def late_cosine(evidence: Evidence, group: str, iteration: int | None = None) -> Estimate:
+    """Late cosine of a group at a checkpoint, by default the last one; claim 4 judges it."""
     iteration = evidence.last() if iteration is None else iteration
-    return evidence.estimate(settled_mean, settled_cosines(evidence, group, [iteration])[:, 0])
+    return evidence.estimate(late_mean, late_cosines(evidence, group, [iteration])[:, 0])
 
 
 def steps_turn_orthogonal(evidence: Evidence) -> Iterator[Quantity]:
-    name = "|settled mean cosine|"
+    name = "|late cosine|"
     not_anti_parallel = Bounds(f"≥ {ANTI_PARALLEL} (not anti-parallel)", ANTI_PARALLEL)
     for group in evidence.groups:
-        arguments = (evidence, settled_modulus, settled_cosines, group)
+        arguments = (evidence, late_modulus, late_cosines, group)
         yield judged(group, TREND.format(name), at_most(-LEAST_TURN), _trend, *arguments)
-        yield judged(group, "settled mean cosine, last", not_anti_parallel, settled_cosine, evidence, group)
+        yield judged(group, "late cosine, last", not_anti_parallel, late_cosine, evidence, group)
         yield reference(group, f"{name}, last − first after warm-up", _change, *arguments)
 
 
-def settled_modulus(totals: np.ndarray) -> np.ndarray:
-    """Modulus of the settled mean cosine: (R, …, K, 2) -> (R, …)."""
-    return np.abs(settled_mean(totals))
+def late_modulus(totals: np.ndarray) -> np.ndarray:
+    """Modulus of the late cosine: (R, …, K, 2) -> (R, …)."""
+    return np.abs(late_mean(totals))
 
 
 # --- claim 6: jumps between groups -----------------------------------------------------------------------------
@@ -194,7 +193,7 @@ def drift_is_larger(evidence: Evidence) -> Iterator[Quantity]:
             yield from _drift_quantities(evidence, boundary, reference_state)
     leap = "leap from x⁰ (k = 0) over the path of the loop"
     for group in evidence.groups:
-        yield reference(group, leap, _leap_share, evidence, group)
+        yield reference(group, leap, _norm_ratio, evidence, group, 0, lambda norms: norms[:, 0] / norms.sum(axis=1))
 
 
 def _drift_quantities(evidence: Evidence, boundary: str, reference_state: str) -> Iterator[Quantity]:
@@ -216,11 +215,6 @@ def _drift_ratio(
     return evidence.estimate(mean, evidence.ratios(boundary, reference_state, iteration, measure))
 
 
-def _leap_share(evidence: Evidence, group: str) -> Estimate:
-    units = evidence.curves("step_norm", group, [evidence.last()])[:, 0]
-    return evidence.ratio(lambda totals: mean(totals)[:, 0] / mean(totals).sum(axis=1), units)
-
-
 # --- claim 13: the premise of the exit criterion ---------------------------------------------------------------
 
 
@@ -228,14 +222,17 @@ def loops_are_spirals(evidence: Evidence) -> Iterator[Quantity]:
     norms = "mean norm over k = 20 … 29 over that over k = 10 … 19"
     curvature = "mean curvature over k = 20 … 29 over that over k = 10 … 19"
     for group in evidence.groups:
-        yield judged(group, norms, at_least(PLATEAU), _plateau, evidence, group)
+        yield judged(group, norms, at_least(PLATEAU), _spiral_ratio, evidence, group, late_over_early)
         yield judged(group, curvature, between(PLATEAU, 1 / PLATEAU), _curvature_ratio, evidence, group)
-        yield reference(group, "the norm over k = 20 … 29 over that at k = 1", _late_norm, evidence, group)
+        late = "the norm over k = 20 … 29 over that at k = 1"
+        yield reference(
+            group, late, _spiral_ratio, evidence, group, lambda norms: norms[:, LATE].mean(axis=1) / norms[:, 1]
+        )
 
 
-def _plateau(evidence: Evidence, group: str) -> Estimate:
-    units = _spiral(evidence, group, "step_norm")
-    return evidence.ratio(lambda totals: late_over_early(mean(totals)), units)
+def _spiral_ratio(evidence: Evidence, group: str, statistic: Statistic) -> Estimate:
+    """A ratio of mean step norms (R, K) of a group whose early loop steps are no rounding."""
+    return evidence.ratio(lambda totals: statistic(mean(totals)), _spiral(evidence, group, "step_norm"))
 
 
 def _curvature_ratio(evidence: Evidence, group: str) -> Estimate:
@@ -243,11 +240,6 @@ def _curvature_ratio(evidence: Evidence, group: str) -> Estimate:
     evidence.check_angles(group, [evidence.last()], range(10, 30))
     units = np.stack([_spiral(evidence, group, name) for name in ("acceleration", "step_norm")], axis=-1)
     return evidence.ratio(lambda totals: late_over_early(mean(totals[..., 0]) / mean(totals[..., 1]) ** 2), units)
-
-
-def _late_norm(evidence: Evidence, group: str) -> Estimate:
-    units = _spiral(evidence, group, "step_norm")
-    return evidence.ratio(lambda totals: mean(totals)[:, LATE].mean(axis=1) / mean(totals)[:, 1], units)
 
 
 def _spiral(evidence: Evidence, group: str, measure: str) -> np.ndarray:

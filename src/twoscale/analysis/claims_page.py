@@ -1,13 +1,19 @@
 """The verdicts on the claims as a Markdown page: results/claims.md."""
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from twoscale.analysis import claims
 from twoscale.analysis.claims import Verdict
 from twoscale.analysis.evidence import Estimate, Evidence
 from twoscale.analysis.findings import Finding
 from twoscale.escaping import markdown
+from twoscale.tables import CLAIM_TABLES
+
+if TYPE_CHECKING:
+    from twoscale.jobs.study_job import StudyJob
 
 HEADER = """\
 # The claims of the paper on the run {run}
@@ -116,3 +122,14 @@ def table(header: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
     """A Markdown table; bars inside cells are escaped."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def run(job: "StudyJob") -> None:
+    """The job of the workflow: a verdict on each claim of the paper, as a table and as a page."""
+    config = job.config
+    values = {"max_loops": config.max_loops, "seed": config.seed, "published": config.published}
+    files = {name: job.file(name) for name in CLAIM_TABLES}
+    evidence = Evidence.read(files, warmup=config.warmup_iterations, **values)
+    verdicts = claims.verdicts(evidence)
+    job.write("claims", claims.table(verdicts, config.run), "table")
+    job.write_text("page", page(verdicts, config.run, config.text, evidence))

@@ -20,13 +20,13 @@ def passes_cost(run: config.Config, passes: Iterable[tuple[float, int]]) -> Cost
 
 
 def exits_cost(run: config.Config, exits: config.ExitsConfig, sequences: int) -> Cost:
-    """The cost of an exit benchmark: quality of all operating points with their controls, and latency.
+    """The cost of an exit benchmark: quality of all operating points with their cost_matched, and latency.
 
     Text under criteria that need predictions is read one by one where those pass the remaining layers; timed tokens are
     read twice.
     """
     controlled = points(exits) - len(exits.criteria["fixed"].thresholds if "fixed" in exits.criteria else ())
-    whole = points(exits, sequential=False) + controlled * (exits.control_draws + 1)
+    whole = points(exits, sequential=False) + controlled * (exits.random_draws + 1)
     rounds = exits.latency_repeats + 1
     timed = 2 * exits.latency_tokens * rounds * points(exits)
     sequential = run.model.context_length * (rounds + sequences) * points(exits, sequential=True)

@@ -19,12 +19,15 @@ from urllib.parse import quote
 
 from twoscale.analysis import citation as citations
 from twoscale.analysis.snapshot import MANIFEST
+from twoscale.config import PROJECT
 from twoscale.errors import InputError
 from twoscale.files import sha256
 
 if TYPE_CHECKING:
     from rocrate.model import ContextEntity
     from rocrate.rocrate import ROCrate
+
+    from twoscale.jobs.study_job import StudyJob
 
 RECORDS = Path(".snakemake", "metadata")
 CONFIG = "config.json"  # in the crate: every key of the run; `snakemake --configfile config.json` plans it again
@@ -294,3 +297,8 @@ def _file_properties(path: Path) -> dict[str, str]:
 
 def _iso(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+
+
+def run(job: "StudyJob") -> None:
+    """The job of the workflow. The jobs of a run come from Snakemake's records, which are no inputs."""
+    write(job.file("crate"), job.file("snapshot"), PROJECT, job.config.snakemake)

@@ -16,7 +16,7 @@ from twoscale import tables
 from twoscale.analysis import bootstrap
 
 TENTH = 0.1  # steps have decayed if their mean norm is this share of that at k = 1
-SETTLED = np.arange(10, 30)  # loop steps at which angles count as settled
+LATE_STEPS = np.arange(10, 30)  # loop steps at which angles count as converged
 MOST_UNDER_FLOOR = 0.1  # share of values
 SAME_THRESHOLD = 0.01  # relative: 3.16e-5 is the half decade 10 ** -4.5
 FEWEST_FOR_TREND = 3  # checkpoints: a line through two leaves no scatter
@@ -355,17 +355,17 @@ def decay_rate(totals: np.ndarray) -> np.ndarray:
     return 1 / (decay_time(mean(totals)) - 1)  # the decade begins at k = 1
 
 
-def settled_mean(totals: np.ndarray) -> np.ndarray:
-    """Mean over SETTLED of the mean cosine: (R, …, K, 2) -> (R, …)."""
-    return mean(totals[..., SETTLED, :]).mean(axis=-1)
+def late_mean(totals: np.ndarray) -> np.ndarray:
+    """Mean over LATE_STEPS of the mean cosine: (R, …, K, 2) -> (R, …)."""
+    return mean(totals[..., LATE_STEPS, :]).mean(axis=-1)
 
 
-def settled_variance(totals: np.ndarray) -> np.ndarray:
-    """Variance over SETTLED of the mean cosine: (R, …, K, 2) -> (R, …).
+def late_variance(totals: np.ndarray) -> np.ndarray:
+    """Variance over LATE_STEPS of the mean cosine: (R, …, K, 2) -> (R, …).
 
     Noise in the means adds to it, so an estimate has to be unbiased.
     """
-    return mean(totals[..., SETTLED, :]).var(axis=-1)
+    return mean(totals[..., LATE_STEPS, :]).var(axis=-1)
 
 
 def trend_weights(iterations: Sequence[int]) -> np.ndarray:

@@ -1,18 +1,25 @@
 """The answer of a run in short: the verdict and the measured values of each claim, in sentences and as a web page."""
 
 import base64
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import groupby
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
-from twoscale.analysis import claims
+from twoscale import tables
+from twoscale.analysis import claims, pages
 from twoscale.analysis.claims_page import number
 from twoscale.analysis.findings import FAILS, HOLDS, NOT_ASKED, OPEN
+from twoscale.jobs.command import function
+
+if TYPE_CHECKING:
+    from twoscale.jobs.study_job import StudyJob
 
 # Text colours with a contrast above 4.5 to white.
 COLOURS = {HOLDS: "#166534", FAILS: "#b91c1c", OPEN: "#92400e", NOT_ASKED: "#4b5563"}
@@ -138,3 +145,20 @@ def _figure(shown: Shown, results: Sequence[str]) -> str:
     items = "".join(f"<li>{escape(sentence)}</li>" for sentence in results)
     image = f'<img alt="{escape(shown.title)}" src="data:image/svg+xml;base64,{picture}">'
     return f"<h2>{escape(shown.title)}</h2>\n<figure>{image}<figcaption><ul>{items}</ul></figcaption></figure>"
+
+
+def run(job: "StudyJob") -> None:
+    """The job of the workflow: the page, and the results of each figure for its caption."""
+    config = job.config
+    judged = answers(job.read("claims"), config.reference_state) if "claims" in job.files else []
+    pictures = zip(config.report_figures, job.files["pictures"], strict=True)
+    figures = [Shown(**figure, picture=path) for figure, path in pictures]
+    measured = {
+        shown.name: function(shown.sentence)(tables.read(shown.name, job.file(shown.name)))
+        for shown in figures
+        if shown.sentence
+    }
+    results = {shown.name: sentences(shown, judged, measured.get(shown.name)) for shown in figures}
+    shown = body(config.run, config.text, judged, [(shown, results[shown.name]) for shown in figures])
+    job.write_text("page", pages.page(f"The run {config.run}", shown))
+    job.write_text("results", json.dumps(results, ensure_ascii=False, indent=1))

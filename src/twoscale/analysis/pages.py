@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from twoscale import tables
 from twoscale.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ PAGE = """<!DOCTYPE html>
 </body>
 </html>
 """
+NOT_SHOWN = ["run", "statement", "where"]  # the same in many rows; the page of the claims has them
 # Above each column: sort, and rows whose value contains, equals, exceeds … what is typed.
 COLUMN_CONTROLS = [{"target": 0, "content": ["order"]}, {"target": 1, "content": ["search"]}]
 CLAIMS_STYLE = """<style>
@@ -77,6 +79,14 @@ def sortable(frame: pd.DataFrame, title: str, meanings: Mapping[str, str] = Mapp
     return page(title, "\n".join([f"<h2>{escape(title)}</h2>", _explanations(meanings), bundle, table]))
 
 
+def table_page(job: "StudyJob") -> None:
+    """The job of the workflow: one table with the meaning of its columns."""
+    name, run = job.config.table, job.config.run
+    frame = job.read(name, "table").drop(columns=NOT_SHOWN, errors="ignore")
+    meanings = {column: text for column, text in tables.meanings(name).items() if column in frame}
+    job.write_text("page", sortable(frame, f"Table {name} of the run {run}", meanings))
+
+
 def _explanations(meanings: Mapping[str, str]) -> str:
     """A list of the columns with their meanings, which can be folded."""
     items = "".join(f"<li><code>{escape(name)}</code>: {escape(text)}</li>" for name, text in meanings.items())
@@ -100,6 +110,13 @@ def runtimes(benchmarks: Iterable[Path]) -> pd.DataFrame:
         peak_memory_mb=("max_rss", "max"),
     )
     return table.sort_values("total_s", ascending=False).reset_index()
+
+
+def runtimes_page(job: "StudyJob") -> None:
+    """The job of the workflow: time and memory of each rule of a run, from files that no rule declares as outputs."""
+    run = job.config.run
+    files = (job.file("page").parents[1] / run / "benchmarks").glob("*.tsv")
+    job.write_text("page", sortable(runtimes(files), f"Runtime and memory per rule of the run {run}"))
 
 
 def _job(path: Path) -> dict[str, object]:

@@ -35,7 +35,8 @@ FOLDER = "results/released"  # where the tables of a release are put
 OWN_SECTIONS = ("figures", "download")  # of the user's config: how the tables are fetched and drawn
 MAX_MANIFEST = 2**22  # bytes
 MAX_TABLE = 2**28  # bytes of the file of a table
-MAX_DECODED = 2**31  # bytes of a table in memory, by the upper bound of `decoded_bytes`
+MAX_DECODED = 2**31  # bytes of a table in memory, by the upper bound of `_decoded_bytes`
+NUMBER_BYTES = 16  # of a number in memory, or of the source of a string, at most
 MAX_COMBINATIONS = 2000  # of seeds and the values of a study; each is a run that is planned
 ADDRESS = re.compile(r"https?://[^\s?#@\x00-\x1f]+")  # @: passwords do not belong into commands and sentences
 # {run}/tables/{table}.parquet; the name of a run of a study contains that of the study
@@ -75,36 +76,36 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Release:
-    """The files at a place, a folder or an address, and what their manifest says of them."""
+    """The files at a source, a folder or an address, and what their manifest says of them."""
 
-    place: str
+    source: str
     manifest: Manifest
     download: DownloadConfig
 
     @classmethod
-    def open(cls, place: Any, download: DownloadConfig) -> Self:
-        """The release at a place. Raises InputError for a place without a manifest, or one of another form."""
-        if not isinstance(place, str) or not place:
-            raise InputError(f"config key release: found {place!r}, expected a folder or an http(s) address.")
-        if "://" in place and not ADDRESS.fullmatch(place):
+    def open(cls, source: Any, download: DownloadConfig) -> Self:
+        """The release at a source. Raises InputError for a source without a manifest, or one of another form."""
+        if not isinstance(source, str) or not source:
+            raise InputError(f"config key release: found {source!r}, expected a folder or an http(s) address.")
+        if "://" in source and not ADDRESS.fullmatch(source):
             raise InputError(
-                f"config key release: found {place}, expected a folder, or the address of one: http:// or https://, "
+                f"config key release: found {source}, expected a folder, or the address of one: http:// or https://, "
                 "without blanks, ?, # and @."
             )
-        place = place.rstrip("/") or place
+        source = source.rstrip("/") or source
         try:
-            manifest = parse(_read(place, MANIFEST, MAX_MANIFEST, download), Manifest)
+            manifest = parse(_read(source, MANIFEST, MAX_MANIFEST, download), Manifest)
         except ValueError as error:
             raise InputError(
-                f"{place}/{MANIFEST}: found no manifest of a release ({error}), expected one that `snakemake snapshot` "
-                "has written."
+                f"{source}/{MANIFEST}: found no manifest of a release ({error}), expected one that "
+                "`snakemake snapshot` has written."
             ) from error
-        return cls(place, manifest, download)
+        return cls(source, manifest, download)
 
     @classmethod
-    def of(cls, place: str, files: Mapping[str, Mapping[str, Any]], download: DownloadConfig) -> Self:
-        """The release at a place with these files of its manifest, which a job gets as values of JSON."""
-        return cls(place, Manifest("released", {}, {name: File(**facts) for name, facts in files.items()}), download)
+    def of(cls, source: str, files: Mapping[str, Mapping[str, Any]], download: DownloadConfig) -> Self:
+        """The release at a source with these files of its manifest, which a job gets as values of JSON."""
+        return cls(source, Manifest("released", {}, {name: File(**facts) for name, facts in files.items()}), download)
 
     @property
     def tables(self) -> dict[str, File]:
@@ -125,9 +126,9 @@ class Release:
         try:
             found = configs.runs(layers) | configs.studies(layers)
         except InputError as error:
-            raise InputError(f"{self.place}/{MANIFEST}: {error}") from error
+            raise InputError(f"{self.source}/{MANIFEST}: {error}") from error
         if found[self.manifest.run].model.source != "trained":
-            raise InputError(f"{self.place}/{MANIFEST}: found a published model, expected a run that was trained.")
+            raise InputError(f"{self.source}/{MANIFEST}: found a published model, expected a run that was trained.")
         return found
 
     def _check_combinations(self, layers: Mapping[str, Any]) -> None:
@@ -137,7 +138,7 @@ class Release:
         found = _combinations([layers.get("seeds")]) * (1 + studies)
         if found > MAX_COMBINATIONS:
             raise InputError(
-                f"{self.place}/{MANIFEST}: found {found} combinations of seeds with the run and the values of "
+                f"{self.source}/{MANIFEST}: found {found} combinations of seeds with the run and the values of "
                 f"{' and of '.join(names)}, expected at most {MAX_COMBINATIONS}."
             )
 
@@ -147,10 +148,10 @@ class Release:
         Raises InputError for one that cannot be read, has not the size and the SHA-256 of the manifest, is no parquet
         file of bounded size, or has other texts than `NAME` and `PROSE` allow.
         """
-        file, what = self.tables[name], f"{self.place}/{name}"
+        file, what = self.tables[name], f"{self.source}/{name}"
         if file.bytes > MAX_TABLE:
             raise InputError(f"{what}: found {file.bytes} bytes in {MANIFEST}, expected at most {MAX_TABLE}.")
-        content = _read(self.place, name, file.bytes, self.download)
+        content = _read(self.source, name, file.bytes, self.download)
         if (found := hashlib.sha256(content).hexdigest()) != file.sha256:
             raise InputError(
                 f"{what}: found {len(content)} bytes with the SHA-256 {found[:12]}…, expected {file.bytes} bytes with "
@@ -163,7 +164,7 @@ class Release:
         """A table of a run, by way of a copy in `folder`. Raises InputError as `read` does, or if there is none."""
         name = f"{run}/tables/{table}.parquet"
         if name not in self.tables:
-            raise InputError(f"{self.place}/{MANIFEST}: found no file {name}, expected one.")
+            raise InputError(f"{self.source}/{MANIFEST}: found no file {name}, expected one.")
         self.fetch(name, folder / name)
         return tables.read(table, folder / name)
 
@@ -174,21 +175,21 @@ class Release:
             temporary.write_bytes(content)
 
 
-def _read(place: str, name: str, most: int, download: DownloadConfig) -> bytes:
-    """The content of a file at a place, which has at most so many bytes. Raises InputError."""
-    if ADDRESS.fullmatch(place):
+def _read(source: str, name: str, most: int, download: DownloadConfig) -> bytes:
+    """The content of a file at a source, which has at most so many bytes. Raises InputError."""
+    if ADDRESS.fullmatch(source):
         # here, because planning without a network should not wait for the client
         from twoscale.data.hub import get_address
 
-        return get_address(f"{place}/{name}", most, download)
-    path = Path(place, name)
+        return get_address(f"{source}/{name}", most, download)
+    path = Path(source, name)
     try:
         if path.exists() and not path.is_file():  # a named pipe would never end
-            raise InputError(f"{path}: found no regular file, expected one of the release {place}.")
+            raise InputError(f"{path}: found no regular file, expected one of the release {source}.")
         with path.open("rb") as file:
             content = file.read(most + 1)
     except OSError as error:
-        model = Path(place, "config.json").is_file() and Path(place, "model.safetensors").is_file()
+        model = Path(source, "config.json").is_file() and Path(source, "model.safetensors").is_file()
         hint = ", and found a released model, which has no tables" if model else ""
         raise InputError(
             f"{path}: cannot be read ({first_line(error)}), expected a file of released tables{hint}."
@@ -212,10 +213,8 @@ def _check_parquet(what: str, table: str, content: bytes) -> None:
     """Refuse a file that no table can be read from, one that memory cannot hold, and texts that are no names."""
     from pyarrow import ArrowException
 
-    from twoscale.data.bounded_parquet import decoded_bytes
-
     try:
-        found = decoded_bytes(BytesIO(content))
+        found = _decoded_bytes(BytesIO(content))
         if found <= MAX_DECODED:
             _check_texts(what, table, content)
     except (ValueError, OSError, ArrowException) as error:
@@ -225,6 +224,35 @@ def _check_parquet(what: str, table: str, content: bytes) -> None:
             f"{what}: found a table of up to {found / 1e9:.1f} GB in memory, expected at most {MAX_DECODED / 1e9:.1f} "
             "GB."
         )
+
+
+def _decoded_bytes(opened: BytesIO) -> int:
+    """An upper bound of the memory of a whole table, from the headers of its pages.
+
+    A page of 20 bytes can repeat a value a million times, and the value can be a long string of a dictionary. Raises
+    ValueError, OSError or pa.ArrowException for a damaged file.
+    """
+    import pyarrow.parquet as pq
+
+    from twoscale.data.bounded_parquet import pages
+
+    metadata = pq.ParquetFile(opened, pre_buffer=False).metadata
+    total = 0
+    for group in range(metadata.num_row_groups):
+        for column in range(metadata.num_columns):
+            chunk = metadata.row_group(group).column(column)
+            found = list(pages(opened, chunk))
+            values, stored = sum(page.values for page in found), sum(page.uncompressed for page in found)
+            if chunk.physical_type not in ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"):
+                longest = NUMBER_BYTES
+            elif any(page.has_differences for page in found):
+                longest = stored
+            else:
+                dictionary = sum(page.uncompressed for page in found if not page.values)
+                first = found[0].uncompressed if found and chunk.has_dictionary_page else 0
+                longest = NUMBER_BYTES + max(first, dictionary)
+            total += stored + values * longest
+    return total
 
 
 def _check_texts(what: str, table: str, content: bytes) -> None:

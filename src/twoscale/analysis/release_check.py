@@ -82,7 +82,7 @@ KEYS = {
     "state_paths": ("place", "position"),
     "exit_quality": ("criterion", "threshold", "sequence"),
     "exit_loops": ("criterion", "threshold", "sequence", "group"),
-    "exit_controls": ("criterion", "threshold", "control", "draw", "sequence"),
+    "exit_cost_matched": ("criterion", "threshold", "reference", "draw", "sequence"),
     "claims": ("claim", "scope", "quantity"),
 }
 TIMED_COLUMNS = frozenset({"tokens_per_s", "tflops", "utilisation"})
@@ -219,7 +219,7 @@ def summary(frames: Frames) -> list[tuple[Kind, pd.Series]]:
         *_columns("exit_quality", quality[[*KEYS["exit_quality"], "document", "tokens"]]),
     ]
     claims = _untimed("claims", frames)
-    by_kind = claims.groupby([_kind_of_claim(row) for row in claims.itertuples()])
+    by_kind = claims.groupby([_kind_of_claim(row).name for row in claims.itertuples()])
     judged = {kind: _labelled("claim", rows["value"], rows[list(KEYS["claims"])]) for kind, rows in by_kind}
     return [
         (SCHEDULE, pd.concat(schedule)),
@@ -239,14 +239,14 @@ def _untimed(name: str, frames: Frames) -> pd.DataFrame:
     return frame[~((frame["scope"] == ALL_GROUPS) & frame.duplicated(["scope", "quantity"]))]
 
 
-def _kind_of_claim(row) -> str:
+def _kind_of_claim(row: Any) -> Kind:
     if row.scope == ALL_GROUPS:
-        return SCALE.name
+        return SCALE
     if row.claim == 3 and not row.quantity.startswith(UNLIKE_VARIANCE):
-        return VARIANCE.name
+        return VARIANCE
     if row.claim not in CLAIM_KINDS:
         raise InputError(f"table claims: found claim {row.claim}, expected one of {', '.join(map(str, CLAIM_KINDS))}.")
-    return CLAIM_KINDS[row.claim].name
+    return CLAIM_KINDS[row.claim]
 
 
 def _columns(name: str, frame: pd.DataFrame) -> list[pd.Series]:

@@ -19,15 +19,19 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from twoscale.analysis import pages
 from twoscale.analysis.release import MANIFEST
+from twoscale.config import PROJECT
 from twoscale.errors import InputError, first_line
 from twoscale.files import replacing, sha256
-from twoscale.jobs import environment
+from twoscale.jobs import environment, machine
+
+if TYPE_CHECKING:
+    from twoscale.jobs.study_job import StudyJob
 
 PACKAGES = (
     "datasets",
@@ -159,3 +163,19 @@ def training(log: pd.DataFrame, segments: Iterable[Path]) -> dict[str, Any]:
 def jobs(benchmarks: Iterable[Path]) -> list[dict[str, Any]]:
     """Time and memory of each rule (`pages.runtimes`), rounded to whole seconds and megabytes."""
     return pages.runtimes(benchmarks).round().astype(object).to_dict("records")
+
+
+def run(job: "StudyJob") -> None:
+    """The job of the workflow. The benchmark files of the run are no inputs, as in `pages.runtimes_page`."""
+    folder, run = job.file("snapshot"), job.config.run
+    facts = {
+        "run": run,
+        **checkout(PROJECT),
+        "text": text(job.file("tokens")),
+        "config": job.config.plain,
+        "versions": versions(),
+        "machine": machine.description(),
+        "training": training(job.read("training"), job.files["segments"]),
+        "jobs": jobs((folder.parent / run / "benchmarks").glob("*.tsv")),
+    }
+    write(folder, {*job.files["results"], job.file("training")}, folder.parent, facts)

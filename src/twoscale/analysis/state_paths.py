@@ -20,8 +20,8 @@ from twoscale.errors import InputError
 if TYPE_CHECKING:
     from twoscale.jobs.study_job import StudyJob
 
-METADATA_KEYS = ("places", "tokens", "iteration", "sequence")
-DESCRIPTION = ("stage", "layer", "group", "k")  # columns that describe a place, as in its metadata
+METADATA_KEYS = ("sites", "tokens", "iteration", "sequence")
+DESCRIPTION = ("stage", "layer", "group", "k")  # columns that describe a site, as in its metadata
 COORDINATES = ("pc1", "pc2")
 
 
@@ -30,17 +30,17 @@ class States:
     """All hidden states of one held-out sequence, from the embedding to the last layer.
 
     Attributes:
-        values: (P, T, C), place by token by channel.
-        places: One entry per place, in the order of the model: {"stage": "embedding" | "layer" | "loop", "layer": int
+        values: (P, T, C), site by token by channel.
+        sites: One entry per site, in the order of the model: {"stage": "embedding" | "layer" | "loop", "layer": int
             or None, "group": "5-6" or None, "k": int or None}; k = 0 is the initial state of a group. Optional:
-            "follows": false for a group that does not start from where the places before it end.
+            "follows": false for a group that does not start from where the sites before it end.
         tokens: T strings.
         iteration: Iteration of the checkpoint.
         sequence: Number of the held-out sequence.
     """
 
     values: np.ndarray
-    places: list[dict]
+    sites: list[dict]
     tokens: list[str]
     iteration: int
     sequence: int
@@ -65,10 +65,10 @@ def read_states(path: str | Path) -> States:
         raise InputError(
             f"{path}: found no usable metadata 'twoscale' ({error!r}), expected JSON with {', '.join(METADATA_KEYS)}."
         ) from error
-    expected = (len(states.places), len(states.tokens))
+    expected = (len(states.sites), len(states.tokens))
     if values.ndim != 3 or values.shape[:2] != expected:
         raise InputError(
-            f"{path}: found states of shape {values.shape}, expected {expected[0]} places by {expected[1]} tokens by "
+            f"{path}: found states of shape {values.shape}, expected {expected[0]} sites by {expected[1]} tokens by "
             "channels, as in its metadata."
         )
     return states
@@ -77,18 +77,18 @@ def read_states(path: str | Path) -> States:
 def state_paths(states: States, run: str) -> pd.DataFrame:
     """The table "state_paths": the coordinates of every state in the principal plane of all of them (`project`)."""
     plane, shares = project(states.values)
-    places, tokens = plane.shape[:2]
-    described = pd.DataFrame([{key: place[key] for key in DESCRIPTION} for place in states.places])
-    described["follows"] = [place.get("follows", True) for place in states.places]
-    # one row per place -> one row per place and token
-    frame = described.astype({"layer": "Int32", "k": "Int32"}).loc[np.repeat(np.arange(places), tokens)]
+    sites, tokens = plane.shape[:2]
+    described = pd.DataFrame([{key: site[key] for key in DESCRIPTION} for site in states.sites])
+    described["follows"] = [site.get("follows", True) for site in states.sites]
+    # one row per site -> one row per site and token
+    frame = described.astype({"layer": "Int32", "k": "Int32"}).loc[np.repeat(np.arange(sites), tokens)]
     frame = frame.reset_index(drop=True).assign(
         run=run,
         iteration=states.iteration,
         sequence=states.sequence,
-        place=np.repeat(np.arange(places), tokens),
-        position=np.tile(np.arange(tokens), places),
-        token=np.tile(np.array(states.tokens, dtype=object), places),
+        site=np.repeat(np.arange(sites), tokens),
+        position=np.tile(np.arange(tokens), sites),
+        token=np.tile(np.array(states.tokens, dtype=object), sites),
     )
     for axis, name in enumerate(COORDINATES):
         frame[name] = plane[..., axis].ravel()

@@ -4,13 +4,11 @@ An operating point is an exit criterion with a threshold. Repeats are prompts, a
 resampled by document, because those that begin in one are not independent. NumPy and pandas only.
 """
 
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
 
-from twoscale import tables
 from twoscale.analysis import bootstrap
 
 OPERATING_POINT = ["criterion", "threshold"]
@@ -33,28 +31,10 @@ def summarise_latency(latency: pd.DataFrame) -> pd.DataFrame:
     return medians.join(intervals).reset_index()
 
 
-def summarise_throughput(throughput: pd.DataFrame) -> pd.DataFrame:
-    """Medians over repeats per operating point and number of sequences, and the range of the tokens/s.
-
-    The repeats decode the same text, so what differs between them is the machine.
-
-    Args:
-        throughput: Table "throughput".
-
-    Returns:
-        Columns criterion, threshold, sequences, tokens_per_second, latency_ms, latency_high_ms, low, high; rows in the
-        order of the table, the numbers of sequences rising.
-    """
-    by_point = throughput.groupby([*OPERATING_POINT, "sequences"], sort=False)
-    summary = by_point[["tokens_per_second", "latency_ms", "latency_high_ms"]].median()
-    bounds = by_point["tokens_per_second"].agg(low="min", high="max")
-    return summary.join(bounds).reset_index().sort_values("sequences", kind="stable", ignore_index=True)
-
-
 def summarise_quality(quality: pd.DataFrame, exit_loops: pd.DataFrame, max_loops: int | None = None) -> pd.DataFrame:
     """Cross-entropy per operating point, each sequence weighted by its tokens, and mean loops.
 
-    The bounds `low` and `high` of the cross-entropy are its value at all loop steps, the criterion `fixed` at
+    The bounds `low` and `high` of the cross-entropy are its value at full depth, the criterion `fixed` at
     `max_loops`, plus the interval of the difference from it on the same documents. So they show the change by
     the criterion, not the variation of the text. Without `fixed` in the table they are NaN.
 
@@ -77,13 +57,13 @@ def summarise_quality(quality: pd.DataFrame, exit_loops: pd.DataFrame, max_loops
     return summary.reset_index()[[*OPERATING_POINT, "ce", "loops", "low", "high", "ppl"]]
 
 
-def random_exits(controls: pd.DataFrame) -> pd.DataFrame:
-    """Random exits at the evaluations of each operating point, over all draws and tokens of the table "exit_controls".
+def random_exits(cost_matched: pd.DataFrame) -> pd.DataFrame:
+    """Random exits of the table "exit_cost_matched", over all draws and tokens of each operating point.
 
     Returns:
         Columns criterion, threshold, evaluations (mean over tokens and groups), ce; rows in the order of the table.
     """
-    random = controls[controls["control"] == "random"]
+    random = cost_matched[cost_matched["reference"] == "random"]
     parts = random[["evaluations", "ce"]].mul(random["tokens"], axis="index").assign(tokens=random["tokens"])
     sums = parts.groupby([random[column] for column in OPERATING_POINT], sort=False).sum()
     return sums[["evaluations", "ce"]].div(sums["tokens"], axis="index").reset_index()
@@ -94,24 +74,6 @@ def mean_evaluations(exit_loops: pd.DataFrame, keys: list[str]) -> pd.Series:
     by_group = exit_loops.pivot(index=keys, columns="group", values="evaluations")
     # sums of floats depend on their order: that of the groups in the model, not of their labels
     return by_group[exit_loops["group"].unique()].mean(axis="columns").rename("loops")
-
-
-def summarise_scaling(paths: Iterable[str | Path], run: str, seed: int) -> pd.DataFrame:
-    """The table "scaling" from the tables "scaling_quality" of all checkpoints; iterations and loops rise.
-
-    `excess` is the cost of fewer loops against the largest loop count; its interval, over the same documents, is
-    far narrower than that of the cross-entropy itself.
-    """
-    rows = pd.concat([tables.read("scaling_quality", path) for path in paths])
-    full = rows[rows["loops"] == rows["loops"].max()].set_index(["iteration", "sequence"])["ce"]
-    rows = rows.join(full.rename("full"), on=["iteration", "sequence"])
-    point = ["iteration", "loops"]
-    rows = rows.assign(excess=rows["ce"] - rows["full"]).sort_values(point, kind="stable")
-    columns = {"tokens": rows.groupby(point)["tokens"].sum()}
-    columns |= with_bounds(rows, point, "ce", "ce", seed) | with_bounds(rows, point, "excess", "excess", seed)
-    columns |= {name.replace("ce", "ppl"): np.exp(columns[name]) for name in ("ce", "ce_low", "ce_high")}
-    scaling = pd.DataFrame(columns).reset_index().assign(run=run)
-    return scaling[list(tables.columns("scaling"))]
 
 
 def with_bounds(rows: pd.DataFrame, keys: list[str], name: str, varied: str, seed: int = 0) -> dict[str, pd.Series]:

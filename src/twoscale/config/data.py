@@ -8,12 +8,12 @@ from twoscale.config.identity import FILE_SOURCES
 from twoscale.config.types import (
     AtLeastTwo,
     Count,
+    Fraction,
     Natural,
     NonNegative,
     Number,
     Positive,
     Section,
-    Share,
     key,
     require,
 )
@@ -70,7 +70,7 @@ class DataConfig(Section):
         "Held-out text to collect, as a multiple of held_out_tokens, because near-duplicates of training text are "
         "dropped.",
     )
-    held_out_fraction: Share = key(
+    held_out_fraction: Fraction = key(
         0.005,
         "Fraction of documents that are held out, selected by a hash of the document; for source: python_docs, of "
         "the top-level module that it belongs to.",

@@ -138,12 +138,10 @@ class ExitsConfig(Section):
         "Decode by replaying captured loop steps, and with one slot per loop step several of them at once, ahead of "
         "the exit decisions. CUDA only.",
     )
-    compile: Flag | Literal["auto"] = key(
-        "auto",
-        "Decode with compiled loop steps. auto: on CUDA only, before they are captured; where that is impossible, for "
-        "example without Triton, they are captured as they are. On CPU it takes a C++ compiler and pays for hidden "
-        "sizes up to a few hundred and many tokens: the first run compiles for about ten seconds per group, later ones "
-        "load the result from the cache of torch.compile.",
+    compile: Flag = key(
+        True,
+        "Compile loop steps before they are captured (cuda_graphs); where that is impossible, for example without "
+        "Triton, they are captured as they are. CUDA only.",
     )
     dtype: Literal["float32", "float64", "bfloat16"] = key(
         "float32",
@@ -152,7 +150,7 @@ class ExitsConfig(Section):
     )
     quality_tokens: Count = key(16_384, "Held-out tokens for cross-entropy and perplexity, in whole sequences.")
     quality_batch_size: Count = key(4, "Sequences at a time.")
-    control_draws: Count = key(
+    random_draws: Count = key(
         3,
         "Draws of the random exits that every criterion is compared with, at the same evaluations. Each evaluates the "
         "text once more; one pass more is for fixed loops at the same mean.",
@@ -182,7 +180,8 @@ class ProbeConfig(Section):
         "exits.max_loops loop steps, with model.hidden_size + 2 features in float64, which are in memory twice.",
     )
     tolerance: NonNegative = key(
-        0.01, "A token is settled once its cross-entropy stays at most this many nats above that of the last loop step."
+        0.01,
+        "A token is converged once its cross-entropy stays at most this many nats above that of the last loop step.",
     )
     penalty: Positive = key(
         1e-4, "Factor of half the squared weights of standardised features, beside the mean log loss."

@@ -82,8 +82,8 @@ def whole_sequences(tokens: int, context_length: int) -> int:
     return max(1, tokens // context_length)
 
 
-def start_name(adapter_init: str, adapter_share: float) -> str:
-    """Name of a start of the projection in tables and names of runs: "random", or the share of the state, "0.25"."""
+def init_name(adapter_init: str, adapter_share: float) -> str:
+    """Name of an adapter initialisation in tables and names of runs: "random", or the share of the state, "0.25"."""
     return adapter_init if adapter_init == "random" else str(adapter_share).removesuffix(".0")
 
 

@@ -19,10 +19,10 @@ from twoscale.config.types import (
     AtLeastTwo,
     Count,
     Dtype,
+    Fraction,
     InBatches,
     Natural,
     Section,
-    Share,
     Unique,
     check_sequence,
     key,
@@ -55,16 +55,16 @@ class PathTypesConfig(Section):
     """
 
     window: AtLeastTwo = key(16, "Last loop steps of a trajectory, which determine the type.")
-    converging_rate: Share = key(
+    converging_rate: Fraction = key(
         0.95,
         "Converging: the fitted ratio of successive step norms is at most this value, or the last step is a rounding "
         "error.",
     )
     max_period: AtLeastTwo = key(8, "Orbiting: the state returns after 2 to max_period loop steps.")
-    return_tolerance: Share = key(
+    return_tolerance: Fraction = key(
         0.25, "Orbiting: maximum mean distance of a return, as a fraction of the mean step norm."
     )
-    straightness: Share = key(
+    straightness: Fraction = key(
         0.5, "Sliding: minimum distance between the ends of the window, as a fraction of the window's path length."
     )
 

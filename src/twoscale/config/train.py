@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from twoscale.config.identity import checkpoint_iterations
-from twoscale.config.types import Count, Flag, Natural, NonNegative, Number, Positive, Section, Share, key, require
+from twoscale.config.types import Count, Flag, Fraction, Natural, NonNegative, Number, Positive, Section, key, require
 
 if TYPE_CHECKING:
     from twoscale.config.sections import CoreConfig
@@ -101,8 +101,8 @@ class TrainConfig(Section):
         "Iteration at which the cosine ends, independent of `iterations`. null: constant after warm-up.",
         source="App. B, nanoGPT",
     )
-    beta1: Share = key(0.9, "Coefficient of AdamW's first moment.", source="App. B, nanoGPT")
-    beta2: Share = key(0.95, "Coefficient of AdamW's second moment.", source="App. B, nanoGPT")
+    beta1: Fraction = key(0.9, "Coefficient of AdamW's first moment.", source="App. B, nanoGPT")
+    beta2: Fraction = key(0.95, "Coefficient of AdamW's second moment.", source="App. B, nanoGPT")
     weight_decay: NonNegative = key(0.1, "Weight decay of matrices and embeddings.", source="App. B, nanoGPT")
     grad_clip: Positive = key(1.0, "Maximum norm of the gradient.", source="App. B, nanoGPT")
     backprop_depth: Count | None = key(

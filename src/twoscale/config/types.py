@@ -58,7 +58,7 @@ Count = Annotated[int, Field(ge=1), Number]
 AtLeastTwo = Annotated[int, Field(ge=2), Number]
 NonNegative = Annotated[float, Field(ge=0), Number]
 Positive = Annotated[float, Field(gt=0), Number]
-Share = Annotated[float, Field(gt=0, lt=1), Number]
+Fraction = Annotated[float, Field(gt=0, lt=1), Number]
 WholeShare = Annotated[float, Field(ge=0, le=1), Number]
 POSITIVE_SCHEMA = {"type": "number", "exclusiveMinimum": 0}
 Threshold = Annotated[int | float, Field(gt=0), Number, WithJsonSchema(POSITIVE_SCHEMA)]

@@ -3,7 +3,7 @@
 A batch is B sequences of T tokens and their targets. The target of a token is the next token.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,6 +136,11 @@ class HeldOut:
         """The columns `sequence` and `document` of each sequence in tables."""
         numbers = zip(self.sequences, self.documents, strict=True)
         return [{"sequence": sequence, "document": document} for sequence, document in numbers]
+
+    def rows(self, **columns: Sequence[float]) -> Iterator[dict[str, float]]:
+        """A row of a table for each sequence: its `keys`, its number of tokens, and its entry of each column."""
+        for i, key in enumerate(self.keys):
+            yield key | {"tokens": self.inputs.shape[1]} | {name: values[i] for name, values in columns.items()}
 
 
 def open_held_out(path: Path, metadata: Path, model: ModelConfig, count: int) -> HeldOut:

@@ -23,7 +23,6 @@ UNCOMPRESSED, COMPRESSED, DATA_PAGE, DATA_PAGE_V2 = 2, 3, 5, 8
 NUM_VALUES, ENCODING, ENCODING_V2 = 1, 2, 4
 DELTA_BYTE_ARRAY = 7
 MAX_DEPTH = 4  # of structs in a PageHeader
-NUMBER_BYTES = 16  # of a number in memory, or of the place of a string, at most
 
 
 class Page(NamedTuple):
@@ -93,33 +92,6 @@ class BoundedParquet:
             total += page.uncompressed
             largest = total if page.has_differences else max(largest, page.uncompressed)
         return largest
-
-
-def decoded_bytes(opened: BinaryIO) -> int:
-    """An upper bound of the memory of a whole table, from the headers of its pages.
-
-    A page of 20 bytes can repeat a value a million times, and the value can be a long string of a dictionary.
-
-    Raises:
-        ValueError, OSError, pa.ArrowException: for a damaged file.
-    """
-    metadata = pq.ParquetFile(opened, pre_buffer=False).metadata
-    total = 0
-    for group in range(metadata.num_row_groups):
-        for column in range(metadata.num_columns):
-            chunk = metadata.row_group(group).column(column)
-            found = list(pages(opened, chunk))
-            values, stored = sum(page.values for page in found), sum(page.uncompressed for page in found)
-            if chunk.physical_type not in ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"):
-                longest = NUMBER_BYTES
-            elif any(page.has_differences for page in found):
-                longest = stored
-            else:
-                dictionary = sum(page.uncompressed for page in found if not page.values)
-                first = found[0].uncompressed if found and chunk.has_dictionary_page else 0
-                longest = NUMBER_BYTES + max(first, dictionary)
-            total += stored + values * longest
-    return total
 
 
 def pages(opened: BinaryIO, chunk: pq.ColumnChunkMetaData) -> Iterator[Page]:

@@ -14,10 +14,9 @@ from pathlib import Path
 
 import tiktoken
 from httpx2 import HTTPError
-from huggingface_hub.utils import get_session, hf_raise_for_status
 
 from twoscale.config import DownloadConfig
-from twoscale.data.hub import with_retries
+from twoscale.data.hub import get, with_retries
 from twoscale.errors import InputError, first_line
 from twoscale.files import replacing, sha256
 
@@ -45,7 +44,7 @@ def fetch(download: DownloadConfig) -> bytes:
             for url, digest in FILES.items():
                 path = folder / hashlib.sha1(url.encode()).hexdigest()  # the file's name in tiktoken's cache
                 if not path.is_file() or sha256(path) != digest:
-                    content = with_retries(lambda url=url: _request(url, download), download)
+                    content = with_retries(lambda url=url: get(url, download).content, download)
                     if (found := hashlib.sha256(content).hexdigest()) != digest:
                         raise ValueError(f"{url} has the SHA-256 {found[:12]}…, not {digest[:12]}…")
                     with replacing(path) as temporary:
@@ -59,12 +58,6 @@ def fetch(download: DownloadConfig) -> bytes:
         ) from error
     lines = (base64.b64encode(token) + b" %d\n" % rank for token, rank in sorted(ranks.items(), key=itemgetter(1)))
     return b"".join(lines)
-
-
-def _request(url: str, download: DownloadConfig) -> bytes:
-    response = get_session().get(url, timeout=download.timeout)
-    hf_raise_for_status(response)
-    return response.content
 
 
 @contextmanager

@@ -111,11 +111,14 @@ def _bound(response: Response) -> None:
     response.stream = _BoundedStream(response.stream, response.request.extensions.get("max_bytes", MAX_RESPONSE))
 
 
-def get_whole(url: str, download: DownloadConfig) -> bytes:
-    """The content of a small file."""
-    response = get_session().get(url, headers=build_hf_headers(), timeout=download.timeout)
+def get(
+    url: str, download: DownloadConfig, headers: Mapping[str, str] | None = None, max_bytes: int = MAX_RESPONSE
+) -> Response:
+    """The answer to one request, which has to report success."""
+    extensions = {"max_bytes": max_bytes}
+    response = get_session().get(url, headers=headers, timeout=download.timeout, extensions=extensions)
     hf_raise_for_status(response)
-    return response.content
+    return response
 
 
 def get_address(url: str, max_bytes: int, download: DownloadConfig) -> bytes:
@@ -125,14 +128,8 @@ def get_address(url: str, max_bytes: int, download: DownloadConfig) -> bytes:
         InputError: if it cannot be read, or has more bytes than `max_bytes`.
     """
     _bound_responses()
-
-    def request() -> bytes:
-        response = get_session().get(url, timeout=download.timeout, extensions={"max_bytes": max_bytes})
-        hf_raise_for_status(response)
-        return response.content
-
     try:
-        return with_retries(request, download)
+        return with_retries(lambda: get(url, download, max_bytes=max_bytes).content, download)
     except (HTTPError, OfflineModeIsEnabled, WrongResponseError, ValueError) as error:
         raise InputError(
             f"{url}: could not be read, with {download.retries} retries of transient errors ({_describe(error)}); "
@@ -370,9 +367,7 @@ class RemoteFile(io.RawIOBase):
 
     def _request(self, start: int, count: int) -> bytes:
         headers = build_hf_headers() | {"Range": f"bytes={start}-{start + count - 1}", "Accept-Encoding": "identity"}
-        extensions = {"max_bytes": count + ERROR_BYTES}
-        response = get_session().get(self.url, headers=headers, timeout=self.download.timeout, extensions=extensions)
-        hf_raise_for_status(response)
+        response = get(self.url, self.download, headers, count + ERROR_BYTES)
         if response.status_code != 206 or len(response.content) > count:
             raise WrongResponseError(
                 f"status {response.status_code} with {len(response.content)} bytes, expected 206 with {count}; a "

@@ -10,10 +10,11 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import huggingface_hub
+from huggingface_hub.utils import build_hf_headers
 
 from twoscale import progress
 from twoscale.config import DownloadConfig
-from twoscale.data.hub import MAX_RANGE, RemoteFile, Subset, checked_names, fetch, get_whole, with_form
+from twoscale.data.hub import MAX_RANGE, RemoteFile, Subset, checked_names, fetch, get, with_form
 from twoscale.errors import InputError
 from twoscale.files import replacing
 
@@ -74,7 +75,7 @@ def resolve_model(repository: str, revision: str, download: DownloadConfig) -> S
 def _fetch_small(files: Subset, name: str, folder: Path, download: DownloadConfig) -> Path:
     """Download one file with one request."""
     url = huggingface_hub.hf_hub_url(files.repository, name, revision=files.commit)
-    content = fetch(f"{files.repository}/{name}", lambda: get_whole(url, download), download)
+    content = fetch(f"{files.repository}/{name}", lambda: get(url, download, build_hf_headers()).content, download)
     with replacing(folder / name) as temporary:
         temporary.write_bytes(content)
     return folder / name

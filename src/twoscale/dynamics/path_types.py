@@ -53,7 +53,7 @@ class LoopPath:
         return lagged(self.window, 1)
 
     @cached_property
-    def settling_rate(self) -> Tensor:
+    def convergence_rate(self) -> Tensor:
         return measures.contraction_rate(self.window_steps, self.window_steps > self.last_floor[..., None])
 
     @cached_property
@@ -83,10 +83,10 @@ def effective_dimension(path: LoopPath) -> Tensor:
     return measures.effective_dimension(path.distances)
 
 
-@path_measure("settling_rate", unit="1")
-def settling_rate(path: LoopPath) -> Tensor:
+@path_measure("convergence_rate", unit="1")
+def convergence_rate(path: LoopPath) -> Tensor:
     """Fitted decay of the step norms in the window."""
-    return path.settling_rate
+    return path.convergence_rate
 
 
 @path_measure("return_ratio", unit="1")
@@ -119,7 +119,7 @@ def classify(path: LoopPath) -> tuple[Tensor, Tensor]:
     config = path.config
     closed = path.return_ratios <= config.return_tolerance  # (..., lags)
     at_floor = path.window_steps[..., -1] <= path.last_floor
-    converging = (path.settling_rate <= config.converging_rate) | at_floor
+    converging = (path.convergence_rate <= config.converging_rate) | at_floor
     orbiting = closed.any(-1) & ~converging
     # written in the reverse order of the criteria, so that an earlier one overwrites a later one
     path_type = torch.full_like(converging, PATH_TYPES.index("undecided"), dtype=torch.long)

@@ -71,12 +71,12 @@ def save_states(checkpoint: LoadedCheckpoint, sequence: HeldOut, words: Sequence
         path: The safetensors file.
     """
     model, noise = checkpoint.model, checkpoint.noise(sequence.sequences)
-    places, states = [], []
+    sites, states = [], []
     for stage in model.trace(sequence.inputs.to(checkpoint.device), [loops] * len(model.config.groups), noise):
-        places += describe(stage, model.config.group_labels)
+        sites += describe(stage, model.config.group_labels)
         states += [state[0].float().cpu() for state in stage.states]
     header = {"iteration": checkpoint.iteration, "sequence": sequence.sequences[0], "tokens": list(words)}
-    write_states(path, torch.stack(states), header | {"places": places})
+    write_states(path, torch.stack(states), header | {"sites": sites})
 
 
 def write_states(path: Path, states: Tensor, header: Mapping[str, Any]) -> None:

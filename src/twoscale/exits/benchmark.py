@@ -15,7 +15,7 @@ from torch import Tensor
 from twoscale import progress
 from twoscale.config import ExitsConfig
 from twoscale.data.batches import HeldOut
-from twoscale.exits.controls import Planned, Row, measure_controls
+from twoscale.exits.cost_matched import Planned, Row, measure_cost_matched
 from twoscale.exits.criteria import ExitCriterion, make_criterion
 from twoscale.exits.criterion_file import configured_criteria
 from twoscale.exits.decoder import Decoder, DecoderOptions, evaluate_by_position, evaluate_planned
@@ -54,19 +54,13 @@ def make_criteria(exits: ExitsConfig, probe: Probe | None = None) -> dict[Operat
 def make_decoder(checkpoint: LoadedCheckpoint, exits: ExitsConfig) -> Decoder:
     """A decoder with the cache, the readout and the captured steps of the config, under full loops."""
     model, full = checkpoint.model, make_criterion("fixed", exits.max_loops)
-    how = {"replay": replays_steps(model, exits), "compile": compiles_steps(model, exits)}
-    options = DecoderOptions(kv_slots=exits.kv_slots, readout=exits.readout, **how)
-    return Decoder(model, full, exits.max_loops, checkpoint.seed, options)
+    return Decoder(model, full, exits.max_loops, checkpoint.seed, decoder_options(model, exits))
 
 
-def replays_steps(model: LoopedModel, exits: ExitsConfig) -> bool:
-    """Whether tokens that are fed one by one loop through captured steps."""
-    return exits.cuda_graphs and any_weight(model).is_cuda
-
-
-def compiles_steps(model: LoopedModel, exits: ExitsConfig) -> bool:
-    """Whether the loop steps of tokens that are fed one by one are compiled."""
-    return any_weight(model).is_cuda if exits.compile == "auto" else exits.compile
+def decoder_options(model: LoopedModel, exits: ExitsConfig) -> DecoderOptions:
+    """How tokens that are fed one by one are decoded."""
+    replay = exits.cuda_graphs and any_weight(model).is_cuda
+    return DecoderOptions(kv_slots=exits.kv_slots, readout=exits.readout, replay=replay, compile=exits.compile)
 
 
 class TextEvaluator:
@@ -113,15 +107,15 @@ def evaluate_parallel(
 def measure_quality(
     checkpoint: LoadedCheckpoint, text: HeldOut, exits: ExitsConfig, probe: Probe | None = None
 ) -> dict[str, list[Row]]:
-    """Rows of the tables "exit_quality", "exit_loops" and "exit_controls", by name.
+    """Rows of the tables "exit_quality", "exit_loops" and "exit_cost_matched", by name.
 
-    Each held-out sequence at every operating point, and under the controls of every criterion but `fixed`.
+    Each held-out sequence at every operating point, and under the cost-matched exits of every criterion but `fixed`.
     """
     criteria, groups = make_criteria(exits, probe), checkpoint.model.config.group_labels
     evaluator = TextEvaluator(checkpoint, exits)
-    found: dict[str, list[Row]] = {"exit_quality": [], "exit_loops": [], "exit_controls": []}
+    found: dict[str, list[Row]] = {"exit_quality": [], "exit_loops": [], "exit_cost_matched": []}
     controlled = [point for point in criteria if point[0] != "fixed" and groups]
-    passes = len(criteria) + (exits.control_draws + 1) * len(controlled)
+    passes = len(criteria) + (exits.random_draws + 1) * len(controlled)
     with progress.meter("quality", passes * text.inputs.numel(), "tokens") as bar:
         for (name, threshold), criterion in criteria.items():
             point = {"criterion": name, "threshold": float(threshold)}
@@ -129,25 +123,19 @@ def measure_quality(
             for batch in text.batches(evaluator.batch_size(criterion)):
                 logits, counts = evaluator.evaluate(criterion, batch)
                 ce = cross_entropies(logits, batch.targets).mean(1).tolist()
-                found["exit_quality"] += [point | row for row in _quality_rows(ce, counts, batch, exits.max_loops)]
+                at_max = _shares(counts.evaluations == exits.max_loops)
+                quality = batch.rows(ce=ce, ppl=list(map(math.exp, ce)), share_at_max_loops=at_max)
+                found["exit_quality"] += [point | row for row in quality]
                 found["exit_loops"] += [point | row for row in _loop_rows(counts, batch, groups)]
                 evaluations.append(counts.evaluations)
                 bar.update(batch.inputs.numel())
             if (name, threshold) in controlled:
-                key = checkpoint.seed, "exit controls", name, float(threshold)
-                control = evaluator.evaluate_planned, torch.cat(evaluations, dim=1), text
-                for rows in measure_controls(*control, exits.quality_batch_size, exits.control_draws, key):
-                    found["exit_controls"] += [point | row for row in rows]
+                key = checkpoint.seed, "EXIT-COST_MATCHED-KEY", name, float(threshold)
+                reference = evaluator.evaluate_planned, torch.cat(evaluations, dim=1), text
+                for rows in measure_cost_matched(*reference, exits.quality_batch_size, exits.random_draws, key):
+                    found["exit_cost_matched"] += [point | row for row in rows]
                     bar.update(text.inputs.numel())
     return found
-
-
-def _quality_rows(ce: Sequence[float], counts: LoopCounts, batch: HeldOut, max_loops: int) -> Iterator[Row]:
-    """One row a sequence, from its mean cross-entropy."""
-    at_max = _shares(counts.evaluations == max_loops)
-    for key, nats, share in zip(batch.keys, ce, at_max, strict=True):
-        row = key | {"tokens": batch.inputs.shape[1], "ce": nats, "ppl": math.exp(nats)}
-        yield row | {"share_at_max_loops": share}
 
 
 def _shares(mask: Tensor) -> list[float]:
@@ -235,7 +223,7 @@ def measure_check_cost(checkpoint: LoadedCheckpoint, prompts: HeldOut, exits: Ex
     model = checkpoint.model
     criterion = make_criterion("kl", 1.0)
     cache = KVCache(model.config, slots=1, like=any_weight(model))
-    loops = make_loops(model, cache, 1, exits.readout, replays_steps(model, exits), compiles_steps(model, exits))
+    loops = make_loops(model, cache, 1, decoder_options(model, exits))
     attend = cache.attend(0, position=0)
     for repeat, (prompt, sequence) in enumerate(zip(prompts.inputs, prompts.sequences, strict=True)):
         tokens = prompt[None, :1].to(checkpoint.device)

@@ -17,12 +17,13 @@ the engine passes it, and it costs nothing unless it is called. Engines check al
 
 Class attributes: `patience` is the number of loop steps in a row at which `update` has to say exit before a
 token exits; the engine counts them. `keeps` says which state the token keeps, the one before the step that
-triggered the exit ("previous") or the one after it ("new"). With "weighted" it is a mean of the states after all
-its loop steps (ACT, PonderNet): `update` returns (should_exit, state, weight), and the engine gives x_new the weight
-(N,) of the dtype of the states, and the last state what is left of 1, as the last state would get it at `max_loops`.
-`needs_readout` says whether the criterion calls
+triggered the exit ("previous") or the one after it ("new"). `needs_readout` says whether the criterion calls
 `readout`. A criterion with `needs_gate` gets the model's exit gate in place of the readout: states (N, C) ->
 probabilities of exit (N,). `larger_is_later` says in which direction the threshold is strict.
+
+A criterion that keeps a "weighted" mean of the states after its loop steps (ACT, PonderNet) returns (should_exit,
+state, weight) from `update`: the weight (N,) of x_new, in its dtype. The engine sums up weighted states. The state of
+the exit, or of the last loop step, gets what is left of a weight of 1, and no weight is larger than that.
 """
 
 import math

@@ -5,7 +5,6 @@ are the same function.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -15,41 +14,12 @@ from twoscale.exits.criteria import ExitCriterion
 from twoscale.exits.kv_cache import CachedKV, KVCache, distinct_slots, tensor_on
 from twoscale.exits.parallel import GroupExit, LoopCounts, ParallelEngine, stack_counts
 from twoscale.exits.readout import is_sequential
-from twoscale.exits.steps import make_loops
+from twoscale.exits.steps import DecoderOptions, make_loops
 from twoscale.exits.token_exit import TokenExit, first_exit
 from twoscale.model.interface import LoopedModel, Noise, any_weight, run_stages
 from twoscale.model.noise import EvaluationNoise
 
-
-@dataclass(frozen=True)
-class DecoderOptions:
-    """How a decoder runs its loops.
-
-    Attributes:
-        sequence: Number of the held-out sequence whose noise is read; 0 for other text.
-        kv_slots: Loop steps share this many slots of the cache; None: each has its own.
-        warm_start: Start a token that is fed in each group from the state with which the token before left it
-            (Geiping et al.). Tokens of a prompt still start as in training.
-        replay: Tokens that are fed one by one loop through `CapturedLoops`. None: on CUDA only.
-        compile: Loop steps of tokens that are fed one by one are compiled: before they are captured, or on the CPU
-            as `CompiledSteps`.
-        readout: "head" or "remaining_layers", see `twoscale.exits.readout`.
-        steps_per_graph: Loop steps of one captured graph, at least 1.
-    """
-
-    sequence: int = 0
-    kv_slots: int | None = None
-    warm_start: bool = False
-    replay: bool | None = None
-    compile: bool = False
-    readout: str = "head"
-    steps_per_graph: int = 4
-
-    def __post_init__(self) -> None:
-        if self.kv_slots is not None and self.kv_slots < 1:
-            raise InputError(f"kv_slots: found {self.kv_slots}, expected at least 1.")
-        if self.steps_per_graph < 1:
-            raise InputError(f"steps_per_graph: found {self.steps_per_graph}, expected at least 1.")
+DEFAULTS = DecoderOptions()
 
 
 class Decoder:
@@ -65,7 +35,7 @@ class Decoder:
         criterion: ExitCriterion,
         max_loops: int,
         seed: int,
-        options: DecoderOptions = DecoderOptions(),
+        options: DecoderOptions = DEFAULTS,
     ) -> None:
         self.model, self.criterion, self.max_loops, self.options = model, criterion, max_loops, options
         config, like = model.config, any_weight(model)
@@ -76,10 +46,8 @@ class Decoder:
         self._exit_states = [like.new_zeros(config.context_length, config.hidden_size) for _ in config.groups]
         self._positions = torch.arange(config.context_length, device=like.device)
         self.position = 0
-        replay = like.is_cuda if options.replay is None else options.replay
-        step_options = options.readout, replay, options.compile, options.steps_per_graph
         with torch.inference_mode():
-            self._loops = make_loops(model, self.cache, max_loops, *step_options)
+            self._loops = make_loops(model, self.cache, max_loops, options)
             self._loops.prepare(criterion)
 
     @property
@@ -160,33 +128,39 @@ class Decoder:
     ) -> tuple[Tensor, list[TokenExit]]:
         """Logits (V,) after one more token, and its exit from each group."""
         self._check_room(1)
-        loops, exits = self._loops, []
+        # the model of `loops` computes the same as `self.model`, on the CPU with less host work for one row
+        loops, model, exits = self._loops, self._loops.model, []
         loops.start(self.position, self._noise_rows)
 
-        def group(index: int, hidden: Tensor) -> Tensor:
-            exits.append(self._loop(index, hidden, warm, evaluations and evaluations[index]))
-            self.cache.fill(self.model.config.groups[index], self.position, exits[-1].evaluations)
-            if self.options.warm_start:
+        def group(index: int, entered: Tensor) -> Tensor:
+            if warm and self.position:
+                x = self._exit_states[index][self.position - 1, None]
+            else:
+                x = model.init_state(index, entered, self._noise_rows)
+            exits.append(self._loop(index, entered, x, evaluations and evaluations[index]))
+            # at the loop steps that this token did not take, later tokens find its last evaluation, or nothing
+            self.cache.fill(model.config.groups[index], self.position, exits[-1].evaluations)
+            if self.options.warm_start:  # a copy, because captured loops give the next state in the same memory
                 self._exit_states[index][self.position] = exits[-1].state[0]
-            return loops.model.finish(index, exits[-1].state)
+            return model.finish(index, exits[-1].state)
 
-        hidden = loops.model.embed(self._as_tensor([token]), loops.positions)[0]  # (1, C)
-        hidden = run_stages(self.model, hidden, loops.layer, group)
+        hidden = model.embed(self._as_tensor([token]), loops.positions)[0]  # (1, C)
+        hidden = run_stages(model, hidden, loops.layer, group)
         self.position += 1
-        return loops.model.readout(hidden)[0], exits
+        return model.readout(hidden)[0], exits
 
-    def _loop(self, group: int, entered: Tensor, warm: bool, evaluations: int | None) -> TokenExit:
-        """Loop the token in a group until its criterion fires or `max_loops` is reached, or for the given steps."""
-        x = self._init_state(group, entered, warm)
-        if evaluations is not None:
+    def _loop(self, group: int, entered: Tensor, x: Tensor, evaluations: int | None) -> TokenExit:
+        """Loop the token from the state x (1, C) until its criterion fires or `max_loops` is reached.
+
+        With `evaluations` it takes that many loop steps instead.
+        """
+        if evaluations is not None:  # nothing is decided
             return TokenExit(self._loops.fixed(group, entered, x, evaluations), evaluations, evaluations)
+        # k, x^{k+1} and the criterion's decision on it, for k = 0, 1, …; eager loops compute a step when it is taken
+        # from here, captured ones are ahead of it, and `cache.fill` overwrites what these wrote
         decided = self._loops.decided(self.criterion, group, entered, x)
+        # the first step at which the decisions in a row are as many as the criterion's patience
         return first_exit(decided, self.criterion.of_group(group), x, self.max_loops)
-
-    def _init_state(self, group: int, entered: Tensor, warm: bool) -> Tensor:
-        if warm and self.position:
-            return self._exit_states[group][self.position - 1, None]
-        return self._loops.model.init_state(group, entered, self._noise_rows)
 
     def _noise_rows(self, group: int, k: int, like: Tensor) -> Tensor:
         """The rows of the positions that are being fed, shaped like `like` (…, N, C); arrays are drawn once."""

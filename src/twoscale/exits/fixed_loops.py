@@ -31,7 +31,6 @@ def measure_scaling(checkpoint: LoadedCheckpoint, text: HeldOut, scaling: Scalin
             for batch in text.batches(scaling.batch_size):
                 logits, _ = evaluate_parallel(checkpoint, Fixed(loops), batch, loops)
                 losses = cross_entropies(logits, batch.targets).mean(1).tolist()
-                for key, ce in zip(batch.keys, losses, strict=True):
-                    row = {"iteration": checkpoint.iteration, "loops": loops} | key
-                    yield row | {"tokens": batch.inputs.shape[1], "ce": ce, "ppl": math.exp(ce)}
+                for row in batch.rows(ce=losses, ppl=list(map(math.exp, losses))):
+                    yield {"iteration": checkpoint.iteration, "loops": loops} | row
                 bar.update(batch.inputs.numel())

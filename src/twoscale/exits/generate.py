@@ -313,7 +313,7 @@ def _add_decoding(options: argparse.ArgumentParser) -> None:
     decoding.add_argument(
         "--cuda-graphs", action=argparse.BooleanOptionalAction, default=True, help="replay captured loop steps on CUDA"
     )
-    decoding.add_argument("--compile", action="store_true", help="compile the loop steps on the CPU")
+    decoding.add_argument("--compile", action="store_true", help="compile the loop steps that are replayed on CUDA")
 
 
 def _add_display(options: argparse.ArgumentParser) -> None:

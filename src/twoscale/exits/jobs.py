@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def measure_exit_quality(job: "CheckpointJob") -> None:
-    """Quality and loops of one criterion and of its controls; a user's criterion is first tried on a few tokens."""
+    """Quality and loops of a criterion and its cost-matched exits; a user's criterion is first tried on few tokens."""
     exits = job.config.exits
     torch.set_num_threads(job.threads)
     checkpoint = job.checkpoint(exits.dtype)

@@ -1,22 +1,22 @@
 """What an oracle that knows every later loop step would spend on a token.
 
 No criterion can know what it knows, so it bounds what exits per token can save. Two oracles: one leaves as soon as a
-token is settled, the other buys loop steps where they reduce the loss most.
+token is converged, the other buys loop steps where they reduce the loss most.
 """
 
 import torch
 from torch import Tensor
 
 
-def settled_from(predictions: Tensor) -> Tensor:
+def converged_from(predictions: Tensor) -> Tensor:
     """First index along the first axis from which a value is that of the last one: (L, …) -> (…) int64."""
     return _agrees_from(predictions == predictions[-1])
 
 
-def settled_within(losses: Tensor, tolerance: float) -> Tensor:
+def converged_within(losses: Tensor, tolerance: float) -> Tensor:
     """First index along the first axis from which a loss stays at most `tolerance` above the last: (L, …) -> (…) int64.
 
-    A loss below that of the last index is none: it counts as settled.
+    A loss below that of the last index is none: it counts as converged.
     """
     return _agrees_from(losses <= losses[-1] + tolerance)
 

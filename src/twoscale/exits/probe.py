@@ -1,7 +1,7 @@
 """A probe of states: a linear classifier, fitted after training, of whether more loop steps change a token's loss.
 
 One logistic regression for each group predicts from the own state of a token, its relative step norm and k whether it
-is settled, see `twoscale.exits.probe_fit`. The criterion `probe` lets a token go at a probability of at least tau.
+is converged, see `twoscale.exits.probe_fit`. The criterion `probe` lets a token go at a probability of at least tau.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def features(x: Tensor, x_new: Tensor, k: Tensor) -> Tensor:
 
 
 class ProbeCriterion(ExitCriterion):
-    """Probability of being settled >= tau, read by the part of `probe` for the group.
+    """Probability of being converged >= tau, read by the part of `probe` for the group.
 
     O(C) per token and loop step; remembers the last state and the number of loop steps. `criterion_of` makes the class
     with a probe.
@@ -84,8 +84,8 @@ class ProbeCriterion(ExitCriterion):
 
     def update(self, state: State, x_new: Tensor, readout: Readout) -> tuple[Tensor, State]:
         seen = features(state["x"], x_new, state["k"])
-        settled = self.probe.logits(self.group, seen).sigmoid() >= self.threshold
-        return settled, {"x": x_new, "k": state["k"] + 1}
+        converged = self.probe.logits(self.group, seen).sigmoid() >= self.threshold
+        return converged, {"x": x_new, "k": state["k"] + 1}
 
 
 def criterion_of(probe: Probe) -> type[ProbeCriterion]:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from twoscale.exits.readout import stages_behind
 from twoscale.model.checkpoints import LoadedCheckpoint
-from twoscale.model.interface import Attend, CausalAttention, LoopedModel, Noise, Stage
+from twoscale.model.interface import Attend, CausalAttention, LoopedModel, Noise, Stage, last
 from twoscale.model.loss import cross_entropies, entropies, ranks
 
 LOGITS_AT_A_TIME = 2**24  # limits the memory of the predictions
@@ -42,8 +42,7 @@ class Pass:
         """Hidden states (B, T, C) after these stages."""
         for stage in stages:
             if stage.is_group:
-                for state in self.states(stage.group, hidden, self.loops):  # noqa: B007
-                    pass  # only the last state is kept
+                state = last(self.states(stage.group, hidden, self.loops))
                 hidden = self.model.finish(stage.group, state)
             else:
                 hidden = self.model.unlooped_layer(stage.layer, hidden, self.attend)

@@ -1,11 +1,12 @@
-"""The layers of one token of a cache, unlooped and looped: eagerly, compiled on the CPU, or as captured CUDA graphs."""
+"""The layers of one token of a cache, unlooped and looped: eagerly, or as captured CUDA graphs."""
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from torch import Tensor
 
+from twoscale.errors import InputError
 from twoscale.exits.captured_loops import CapturedLoops
 from twoscale.exits.contract import Decisions
 from twoscale.exits.criteria import ExitCriterion
@@ -13,7 +14,37 @@ from twoscale.exits.kv_cache import KVCache
 from twoscale.exits.prepared import by_columns, for_rows
 from twoscale.exits.readout import make_readout
 from twoscale.exits.token_exit import Decided
-from twoscale.model.interface import LoopedModel, Noise, any_weight
+from twoscale.model.interface import LoopedModel, Noise, any_weight, last
+
+
+@dataclass(frozen=True)
+class DecoderOptions:
+    """How a decoder runs its loops.
+
+    Attributes:
+        sequence: Number of the held-out sequence whose noise is read; 0 for other text.
+        kv_slots: Loop steps share this many slots of the cache; None: each has its own.
+        warm_start: Start a token that is fed in each group from the state with which the token before left it
+            (Geiping et al.). Tokens of a prompt still start as in training.
+        replay: Tokens that are fed one by one loop through `CapturedLoops`. None: on CUDA only.
+        compile: Loop steps are compiled before `replay` captures them.
+        readout: "head" or "remaining_layers", see `twoscale.exits.readout`.
+        steps_per_graph: Loop steps of one captured graph, at least 1.
+    """
+
+    sequence: int = 0
+    kv_slots: int | None = None
+    warm_start: bool = False
+    replay: bool | None = None
+    compile: bool = False
+    readout: str = "head"
+    steps_per_graph: int = 4
+
+    def __post_init__(self) -> None:
+        if self.kv_slots is not None and self.kv_slots < 1:
+            raise InputError(f"kv_slots: found {self.kv_slots}, expected at least 1.")
+        if self.steps_per_graph < 1:
+            raise InputError(f"steps_per_graph: found {self.steps_per_graph}, expected at least 1.")
 
 
 class TokenLoops(Protocol):
@@ -48,41 +79,14 @@ class TokenLoops(Protocol):
         """A call that computes one loop step and nothing else."""
 
 
-class LoopSteps(Protocol):
-    """Loop steps of one token of a cache; `model` and `masks` as in `TokenLoops`."""
-
-    model: LoopedModel
-    masks: ClassVar[bool]
-
-    def begin(self, position: int, injected: Tensor) -> None:
-        """Set what is constant while the token at `position` loops in a group: its input (1, C)."""
-
-    def __call__(self, group: int, k: int, state: Tensor) -> Tensor:
-        """Loop step k of a group: state (1, C) -> (1, C)."""
-
-
-class EagerSteps:
-    """Loop steps as calls of `recur`, with attention to the positions so far."""
+class EagerLoops:
+    """`TokenLoops` where the host starts each loop step and decides before the next."""
 
     masks = False
 
-    def __init__(self, model: LoopedModel, cache: KVCache) -> None:
+    def __init__(self, model: LoopedModel, cache: KVCache, max_loops: int, readout: str) -> None:
         self.model = for_rows(by_columns(model))
-        self._recur, self._attend = self.model.recur, cache.attend
-
-    def begin(self, position: int, injected: Tensor) -> None:
-        self._position, self._injected = position, injected
-
-    def __call__(self, group: int, k: int, state: Tensor) -> Tensor:
-        return self._recur(group, k, state, self._injected, self._attend(k, self._position))
-
-
-class StepwiseLoops:
-    """`TokenLoops` where the host starts each loop step and decides before the next."""
-
-    def __init__(self, steps: LoopSteps, cache: KVCache, max_loops: int, readout: str) -> None:
-        self._steps, self._cache, self._max_loops, self._readout = steps, cache, max_loops, readout
-        self.model, self.masks = steps.model, steps.masks
+        self._cache, self._max_loops, self._readout = cache, max_loops, readout
 
     def prepare(self, criterion: ExitCriterion) -> None:
         """Nothing to do."""
@@ -98,43 +102,29 @@ class StepwiseLoops:
     def decided(self, criterion: ExitCriterion, group: int, entered: Tensor, x: Tensor) -> Iterator[Decided]:
         criterion = criterion.of_group(group)
         decisions = Decisions(criterion, x, make_readout(self.model, criterion, self._readout, group, self._attend))
-        for k, x_new in self._states(group, entered, x, self._max_loops):
+        for k, x_new in enumerate(self._states(group, entered, x, self._max_loops)):
             should_exit = decisions.update(x_new)
             yield k, decisions.result(x_new), should_exit
 
     def fixed(self, group: int, entered: Tensor, x: Tensor, loops: int) -> Tensor:
-        for _, state in self._states(group, entered, x, loops):  # noqa: B007
-            pass
-        return state
+        return last(self._states(group, entered, x, loops))
 
     def step(self, group: int, entered: Tensor, x: Tensor) -> Callable[[], object]:
-        self._steps.begin(self._position, self.model.project_input(group, entered))
-        return partial(self._steps, group, 0, x)
+        injected = self.model.project_input(group, entered)
+        return lambda: self.model.recur(group, 0, x, injected, self._cache.attend(0, self._position))
 
-    def _states(self, group: int, entered: Tensor, x: Tensor, loops: int) -> Iterator[tuple[int, Tensor]]:
-        """k and x^{k+1} (1, C) for k = 0 … loops - 1."""
-        steps, add_noise, noise = self._steps, self.model.add_noise, self._noise
-        steps.begin(self._position, self.model.project_input(group, entered))
+    def _states(self, group: int, entered: Tensor, x: Tensor, loops: int) -> Iterator[Tensor]:
+        """x^1 … x^loops (1, C); a step is computed when its state is taken."""
+        recur, add_noise, attend = self.model.recur, self.model.add_noise, self._cache.attend
+        injected = self.model.project_input(group, entered)  # the same at every step
         for k in range(loops):
-            x = steps(group, k, add_noise(group, k, x, noise))
-            yield k, x
+            x = recur(group, k, add_noise(group, k, x, self._noise), injected, attend(k, self._position))
+            yield x
 
 
-def make_loops(
-    model: LoopedModel,
-    cache: KVCache,
-    max_loops: int,
-    readout: str = "head",
-    replay: bool = False,
-    compile: bool = False,
-    steps_per_graph: int = 4,
-) -> TokenLoops:
-    """What computes the layers of one token; the options are those of `DecoderOptions`."""
+def make_loops(model: LoopedModel, cache: KVCache, max_loops: int, options: DecoderOptions) -> TokenLoops:
+    """What computes the layers of one token."""
+    replay = any_weight(model).is_cuda if options.replay is None else options.replay
     if replay and not cache.present:
-        return CapturedLoops(model, cache, max_loops, readout, compile, steps_per_graph)
-    if compile and any_weight(model).is_cpu:
-        # the inductor takes more than a second to import
-        from twoscale.exits.compiled_steps import CompiledSteps
-
-        return StepwiseLoops(CompiledSteps(model, cache, max_loops), cache, max_loops, readout)
-    return StepwiseLoops(EagerSteps(model, cache), cache, max_loops, readout)
+        return CapturedLoops(model, cache, max_loops, options.readout, options.compile, options.steps_per_graph)
+    return EagerLoops(model, cache, max_loops, options.readout)

@@ -174,7 +174,7 @@ PAPER = (
     ),
     Figure(
         "fig4",
-        table("exit_latency", "exit_quality", "exit_loops", "exit_controls"),
+        table("exit_latency", "exit_quality", "exit_loops", "exit_cost_matched"),
         loops=exit_max_loops,
         target="all",
         title="Fig. 4, exit criteria",

@@ -51,48 +51,48 @@ class Paths:
     """The paths of the tokens of one held-out sequence in the principal plane, from the embedding to the last layer.
 
     Attributes:
-        plane: (P, T, 2), place by token by coordinate.
+        plane: (P, T, 2), site by token by coordinate.
         shares: Of the variance in the two directions (2,).
-        places: One entry per place: stage, layer, group, k (None where a place has none) and follows, as in the table
+        sites: One entry per site: stage, layer, group, k (None where a site has none) and follows, as in the table
             "state_paths".
         tokens: T strings.
     """
 
     plane: np.ndarray
     shares: np.ndarray
-    places: list[dict]
+    sites: list[dict]
     tokens: list[str]
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Consecutive places of one looped group, or of unlooped layers (group None)."""
+    """Consecutive sites of one looped group, or of unlooped layers (group None)."""
 
     group: str | None
-    places: np.ndarray
+    sites: np.ndarray
     follows: bool = True  # whether it starts from where the segment before it ends
 
     @property
     def path(self) -> np.ndarray:
-        """The places on the trajectory, without the initial state x^0 of a loop, which is drawn separately."""
-        return self.places if self.group is None else self.places[1:]
+        """The sites on the trajectory, without the initial state x^0 of a loop, which is drawn separately."""
+        return self.sites if self.group is None else self.sites[1:]
 
 
 def paths_of(state_paths: pd.DataFrame) -> Paths:
-    """The content of the table "state_paths". Raises InputError unless every place has every token once."""
-    frame = state_paths.sort_values(["place", "position"], ignore_index=True)
-    places, tokens = frame.drop_duplicates("place"), frame.drop_duplicates("position")
-    expected = pd.MultiIndex.from_product([places["place"], tokens["position"]])
-    if frame.empty or not pd.MultiIndex.from_frame(frame[["place", "position"]]).equals(expected):
+    """The content of the table "state_paths". Raises InputError unless every site has every token once."""
+    frame = state_paths.sort_values(["site", "position"], ignore_index=True)
+    sites, tokens = frame.drop_duplicates("site"), frame.drop_duplicates("position")
+    expected = pd.MultiIndex.from_product([sites["site"], tokens["position"]])
+    if frame.empty or not pd.MultiIndex.from_frame(frame[["site", "position"]]).equals(expected):
         raise InputError(
-            f"table state_paths: found {len(frame)} rows, expected one for each of {len(places)} places and "
+            f"table state_paths: found {len(frame)} rows, expected one for each of {len(sites)} sites and "
             f"{len(tokens)} tokens."
         )
-    described = places[["stage", "layer", "group", "k", "follows"]].astype(object)
+    described = sites[["stage", "layer", "group", "k", "follows"]].astype(object)
     return Paths(
-        plane=frame[["pc1", "pc2"]].to_numpy().reshape(len(places), len(tokens), 2),
+        plane=frame[["pc1", "pc2"]].to_numpy().reshape(len(sites), len(tokens), 2),
         shares=frame[["pc1_share", "pc2_share"]].to_numpy()[0],
-        places=described.where(described.notna(), None).to_dict("records"),
+        sites=described.where(described.notna(), None).to_dict("records"),
         tokens=tokens["token"].tolist(),
     )
 
@@ -107,7 +107,7 @@ def draw(state_paths: pd.DataFrame, *, tokens: int, context: style.FigureContext
     for a model without looped groups.
     """
     paths = paths_of(state_paths)
-    plane, segments = paths.plane, split(paths.places)
+    plane, segments = paths.plane, split(paths.sites)
     loops = [segment for segment in segments if segment.group is not None]
     if not loops:
         raise InputError("config key model.groups: found no looped group, expected at least one for Figure 1.")
@@ -122,7 +122,7 @@ def draw(state_paths: pd.DataFrame, *, tokens: int, context: style.FigureContext
     _draw_token(axes, plane[:, front], segments, shades)
     visible = np.concatenate([segment.path for segment in segments])
     _set_limits(axes, plane[visible][:, positions].reshape(-1, 2))
-    if paths.places[0]["stage"] == "embedding":
+    if paths.sites[0]["stage"] == "embedding":
         _mark_embedding(axes, plane[visible, front], paths.tokens[front])
     axes.set_xlabel(f"PC 1 ({100 * paths.shares[0]:.0f} % of variance)", x=DATA_SHARE / 2)
     axes.set_ylabel(f"PC 2 ({100 * paths.shares[1]:.0f} % of variance)")
@@ -131,11 +131,11 @@ def draw(state_paths: pd.DataFrame, *, tokens: int, context: style.FigureContext
     return figure
 
 
-def split(places: Sequence[dict]) -> list[Segment]:
-    """The places as segments, each of one group's loop or of unlooped layers."""
-    runs = itertools.groupby(range(len(places)), key=lambda i: places[i]["group"])
+def split(sites: Sequence[dict]) -> list[Segment]:
+    """The sites as segments, each of one group's loop or of unlooped layers."""
+    runs = itertools.groupby(range(len(sites)), key=lambda i: sites[i]["group"])
     segments = [(group, np.array(list(indices))) for group, indices in runs]
-    return [Segment(group, indices, places[indices[0]]["follows"]) for group, indices in segments]
+    return [Segment(group, indices, sites[indices[0]]["follows"]) for group, indices in segments]
 
 
 def spread(length: int, number: int) -> list[int]:
@@ -162,7 +162,7 @@ def _draw_token(axes: Axes, path: np.ndarray, segments: Sequence[Segment], shade
         if segment.group is None:
             axes.plot(*path[segment.path].T, **UNLOOPED)
             continue
-        axes.plot(*path[segment.places[:2]].T, **JUMP)
+        axes.plot(*path[segment.sites[:2]].T, **JUMP)
         _draw_loop(axes, path[segment.path], shades[segment.group])
         axes.plot(*path[segment.path[-1]], color=shades[segment.group][-1], **EXIT)
     for before, after in hand_offs(segments):
@@ -240,10 +240,10 @@ def _draw_inset(
     first = max(1, last // 10)
     left, bottom, width, height = _inset_box(len(shades))
     inset = axes.inset_axes((left, bottom, width, height))
-    _enlarge(inset, path[loop.places[first:]])
+    _enlarge(inset, path[loop.sites[first:]])
     _draw_token(inset, path, segments, shades)
     for k, neighbour in ((first, first + 1), (last, last - 1)):
-        here, beside = path[loop.places[[k, min(neighbour, last)]]]
+        here, beside = path[loop.sites[[k, min(neighbour, last)]]]
         _write_beside(inset, f"$k$ = {k}", here, beside, fontsize=SMALL)
     magnification = width * np.ptp(axes.get_xlim()) / np.ptp(inset.get_xlim())
     word = printable(token).replace("$", r"\$")
@@ -304,7 +304,7 @@ def _draw_key(
 
 def _legend(paths: Paths, segments: Sequence[Segment], others: int) -> dict[str, Line2D]:
     """Legend entries of the lines and markers that occur."""
-    stages = {place["stage"] for place in paths.places}
+    stages = {site["stage"] for site in paths.sites}
     handles = {
         "embedding": Line2D([], [], linestyle="none", **EMBEDDING) if "embedding" in stages else None,
         "unlooped layers": Line2D([], [], **UNLOOPED) if "layer" in stages else None,

@@ -30,21 +30,21 @@ def draw(
     exit_latency: pd.DataFrame,
     exit_quality: pd.DataFrame,
     exit_loops: pd.DataFrame,
-    exit_controls: pd.DataFrame,
+    exit_cost_matched: pd.DataFrame,
     *,
     context: style.FigureContext,
 ) -> Figure:
     """Three panels over tau: (i) latency, (ii) perplexity, (iii) cross-entropy, one line per exit criterion.
 
     The range of perplexity makes negligible differences look negligible. That of the cross-entropy is the range of its
-    values, with a second axis of the change from all loop steps; the light line of the same colour shows random exits
+    values, with a second axis of the change from full depth; the light line of the same colour shows random exits
     with as many evaluations. The criterion `fixed` at all `context.loops` loop steps is the dashed horizontal line.
     Latency is the median of the repeats; the thin line of the same colour is the time of the same loop steps without a
     criterion. Bars are 95 % intervals: of the latency over repeats, of the
-    quality those of its change from all loop steps on the same sequences.
+    quality those of its change from full depth on the same sequences.
 
     Args:
-        exit_latency, exit_quality, exit_loops, exit_controls: Tables of these names.
+        exit_latency, exit_quality, exit_loops, exit_cost_matched: Tables of these names.
         context: Its loop steps K are the most that a token may take.
 
     Raises InputError if a table has no rows.
@@ -64,7 +64,7 @@ def draw(
         full = table.loc[(table["criterion"] == "fixed") & (table["threshold"] == context.loops), column]
         _draw_all_loops(axes, full, column)
         _name_panel(axes, number, *PANELS[column])
-    _draw_random_exits(panels[2], random_exits(exit_controls), styles)
+    _draw_random_exits(panels[2], random_exits(exit_cost_matched), styles)
     _widen(panels[1])
     panels[0].set_ylim(bottom=0)
     _add_legend(figure, styles, context.loops)
@@ -79,7 +79,7 @@ def _draw_all_loops(axes: Axes, full: pd.Series, column: str) -> None:
     axes.axhline(value, zorder=1, **ALL_LOOPS)
     if column == "ce":
         change = axes.secondary_yaxis("right", functions=(lambda ce: ce - value, lambda change: change + value))
-        change.set_ylabel("change from all loop steps")
+        change.set_ylabel("change from full depth")
 
 
 def _name_panel(axes: Axes, number: int, title: str, label: str) -> None:
@@ -119,7 +119,7 @@ def _add_legend(figure: Figure, styles: dict[str, dict], max_loops: int) -> None
     handles = {
         style.criterion_name(criterion): Line2D([], [], **looks, **MARKER) for criterion, looks in styles.items()
     }
-    handles[f"all loop steps, $K = {max_loops}$"] = Line2D([], [], **ALL_LOOPS)
+    handles[f"full depth, $K = {max_loops}$"] = Line2D([], [], **ALL_LOOPS)
     handles["thin: same loops, no criterion"] = Line2D([], [], color=style.GREY, **BASELINE)
     handles[style.RANDOM_EXITS_LABEL] = Line2D([], [], color=style.GREY, **style.RANDOM_EXITS)
     figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=min(len(handles), 5))

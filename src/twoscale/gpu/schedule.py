@@ -24,7 +24,8 @@ def schedule(config: Config, flops_per_s: float, startup: float, seconds: float)
     early = checkpoint_iterations(train)
     iteration_flops = mean_flops_per_token(config.model, train).total * train.batch_size * config.model.context_length
     training = RESERVE * (seconds - startup * len(early))
-    iterations = _rounded(max(1, min(999_999, int(training * flops_per_s / iteration_flops))))
+    iterations = max(1, min(999_999, int(training * flops_per_s / iteration_flops)))
+    iterations -= iterations % 10 ** max(0, len(str(iterations)) - 3)  # three digits
     return {
         "iterations": iterations,
         "checkpoint_every": iterations,
@@ -32,8 +33,3 @@ def schedule(config: Config, flops_per_s: float, startup: float, seconds: float)
         "warmup_iterations": min(train.warmup_iterations, iterations // 10),
         "lr_decay_iterations": None if train.lr_decay_iterations is None else iterations,
     }
-
-
-def _rounded(number: int) -> int:
-    """The number without its digits after the third."""
-    return number - number % 10 ** max(0, len(str(number)) - 3)

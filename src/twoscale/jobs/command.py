@@ -18,7 +18,7 @@ from typing import Any
 from twoscale.config import ConfigSlice
 from twoscale.errors import InputError
 from twoscale.files import DISK_ERRORS
-from twoscale.jobs import environment, kept
+from twoscale.jobs import environment, result_cache
 from twoscale.jobs.machine import check_cuda
 
 
@@ -42,7 +42,9 @@ def parser(
     """
     options = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--config", type=config, required=True, help="config of the job, as JSON")
-    options.add_argument("--kept", type=kept.Job.from_json, help="where the result is kept for a rerun, as JSON")
+    options.add_argument(
+        "--result-cache", type=result_cache.Job.from_json, help="where the result is kept for a rerun, as JSON"
+    )
     for name in files:
         options.add_argument(_option(name), type=Path, required=True)
     for name in lists:
@@ -55,7 +57,7 @@ def parser(
 def parser_of_options(doc: str) -> tuple[argparse.ArgumentParser, list[str]]:
     """A parser of the files that the command line has as options, each a list of `Path`, and their names."""
     given = [option[2:].replace("-", "_") for option in sys.argv if option.startswith("--")]
-    names = [name for name in given if name not in ("config", "kept", "threads", "help")]
+    names = [name for name in given if name not in ("config", "result_cache", "threads", "help")]
     return parser(doc, lists=names), names
 
 
@@ -77,13 +79,13 @@ def _option(name: str) -> str:
 def run(main: Callable[[argparse.Namespace], None], parser: argparse.ArgumentParser) -> None:
     """Run `main` on the parsed arguments; wrong input or a lack of the machine is one sentence, exit status 1.
 
-    With ``--kept`` an earlier result of the same job is restored instead, see `twoscale.jobs.kept`.
+    With ``--result-cache`` an earlier result of the same job is restored instead, see `twoscale.jobs.result_cache`.
     """
     try:
         arguments = parser.parse_args()
         # generate.py and others have their own parser
-        if (job := getattr(arguments, "kept", None)) is not None:
-            kept.run(job.within(_environment(job, arguments)), lambda: compute(main, arguments))
+        if (job := getattr(arguments, "result_cache", None)) is not None:
+            result_cache.run(job.within(_environment(job, arguments)), lambda: compute(main, arguments))
         else:
             compute(main, arguments)
         sys.stdout.flush()  # what cannot be written is known here, not while the interpreter ends
@@ -101,7 +103,7 @@ def run(main: Callable[[argparse.Namespace], None], parser: argparse.ArgumentPar
         sys.exit(f"error: {problem}")
 
 
-def _environment(job: kept.Job, arguments: argparse.Namespace) -> dict[str, Any]:
+def _environment(job: result_cache.Job, arguments: argparse.Namespace) -> dict[str, Any]:
     """What the bits of a job depend on besides its code and config: kernels, and threads that are no part of these."""
     if job.device == "cuda":
         check_cuda("config key compute.device")

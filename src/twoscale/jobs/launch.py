@@ -54,7 +54,7 @@ def leave_team(environment: MutableMapping[str, str]) -> None:
         del environment[name]
 
 
-class Share(NamedTuple):
+class NodeResources(NamedTuple):
     """What a job uses of each of its `nodes`: processes, CPUs and GPUs."""
 
     nodes: int
@@ -63,7 +63,7 @@ class Share(NamedTuple):
     gpus: int
 
 
-def run_on_nodes(share: Share, command: Sequence[str]) -> NoReturn:
+def run_on_nodes(share: NodeResources, command: Sequence[str]) -> NoReturn:
     """Replace this process, the first of a SLURM job, by srun, which runs `command` on all nodes of the job.
 
     The launchers meet at a free port of this machine. Raises InputError outside of a SLURM job.
@@ -84,14 +84,14 @@ def run_on_nodes(share: Share, command: Sequence[str]) -> NoReturn:
     os.execvp(line[0], line)
 
 
-def srun_line(share: Share, command: Sequence[str]) -> list[str]:
+def srun_line(share: NodeResources, command: Sequence[str]) -> list[str]:
     """srun with `command` once on each node; when one of them fails, the others end too."""
     gpus = [f"--gpus-per-node={share.gpus}"] if share.gpus else []
     tasks = [f"--nodes={share.nodes}", f"--ntasks={share.nodes}", "--ntasks-per-node=1"]
     return ["srun", *tasks, f"--cpus-per-task={share.cpus}", *gpus, "--kill-on-bad-exit=1", "--input=none", *command]
 
 
-def torchrun_line(share: Share, endpoint: str = "", run: str = "") -> list[str]:
+def torchrun_line(share: NodeResources, endpoint: str = "", run: str = "") -> list[str]:
     """torchrun for the processes of one node; the launchers of several meet at `endpoint`, HOST:PORT of one."""
     nodes, meeting = ["--standalone"], []
     if share.nodes > 1:

@@ -7,9 +7,10 @@ Axes: B sequences, T positions, N rows (tokens in any order), C hidden size, H q
 D head dimension, V vocabulary. Layers are numbered from 1 as in the paper, groups from 0 in the order of their layers.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,8 @@ from twoscale.model.attention import causal_attention
 
 # (group, k, like) -> noise of the shape of `like`: k = 0 is the initial state, k >= 1 precedes loop step k.
 Noise = Callable[[int, int, Tensor], Tensor]
+
+T = TypeVar("T")
 
 # A state (..., C) -> logits (..., V).
 Readout = Callable[[Tensor], Tensor]
@@ -209,6 +212,11 @@ class Gated(LoopedModel, Protocol):
         First the states x^1 … x^loops, then for each what `readout` and `loss` take if all tokens leave the group
         with it. backprop_depth, recompute: as for `hidden_states`.
         """
+
+
+def last(values: Iterable[T]) -> T:
+    """The last of the values, of which two at a time are held."""
+    return deque(values, maxlen=1).pop()
 
 
 def run_stages(

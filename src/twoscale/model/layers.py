@@ -1,5 +1,8 @@
 """The layers of the looped transformer, in the variants that the config names (paper App. B by default).
 
+`forward` of submodules is called directly, because `nn.Module.__call__` costs one row as much as a norm does; hooks of
+these submodules do not run.
+
 Axes: T positions, C hidden size, H query heads, G heads of keys and values, D head dimension, M size of the MLP.
 """
 
@@ -41,7 +44,6 @@ class TransformerBlock(nn.Module):
 
     def forward(self, x: Tensor, attend: Attend) -> Tensor:
         """(..., C) -> (..., C); `attend` determines the leading axes."""
-        # `forward` of submodules is called directly, because `nn.Module.__call__` costs one row as much as a norm does
         x = self._add(x, self._attention(self.norm1.forward(x), attend), self.norm2)
         return self._add(x, self._mlp(self.norm3.forward(x)), self.norm4)
 

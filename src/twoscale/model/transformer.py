@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from twoscale.config import ModelConfig
-from twoscale.model.interface import Attend, CausalAttention, KVPolicy, Noise, Stage, StageTrace, run_stages
+from twoscale.model.interface import Attend, CausalAttention, KVPolicy, Noise, Stage, StageTrace, last, run_stages
 from twoscale.model.layers import GROUPS, TransformerBlock
 from twoscale.model.linear import Linear, linear
 from twoscale.model.loss import linear_cross_entropy
@@ -103,7 +103,8 @@ class LoopedTransformer(nn.Module):
     def add_noise(self, group: int, k: int, state: Tensor, noise: Noise) -> Tensor:
         """x^k with the fresh noise of the variant `loop_noise`, or unchanged.
 
-        x^0 gets none: it is noise already, or the config asks for an initial state without noise.
+        x^0 gets none: with `state_init: noise` it is a draw of the same noise, so more would only widen it, and the
+        other variants of `state_init` say themselves how much noise it has.
         """
         scale = self.config.loop_noise
         return state + (scale / self.config.state_std) * noise(group, k, state) if scale and k else state
@@ -111,6 +112,7 @@ class LoopedTransformer(nn.Module):
     def recur(self, group: int, k: int, state: Tensor, injected: Tensor, attend: Attend) -> Tensor:
         """The recurrence x^{k+1} = f_g(x^k, e), the same function at every k: (..., C) -> (..., C)."""
         state = self.groups[group](state, injected, attend)
+        # `forward` is called directly, as in `twoscale.model.layers`
         return self.final_norm.forward(state) if self.norms_steps else state
 
     def finish(self, group: int, state: Tensor) -> Tensor:
@@ -204,9 +206,7 @@ class LoopedTransformer(nn.Module):
             return self.unlooped_layer(number, hidden, attend)
 
         def group(index: int, hidden: Tensor) -> Tensor:
-            for state in self._loop(index, hidden, loops[index], of):  # noqa: B007
-                pass  # only the last state is kept
-            return self.finish(index, state)
+            return self.finish(index, last(self._loop(index, hidden, loops[index], of)))
 
         return run_stages(self, self.embed(tokens, attend.positions), layer, group)
 

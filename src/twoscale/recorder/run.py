@@ -10,17 +10,19 @@ from pathlib import Path
 import pandas as pd
 
 from twoscale import tables
-from twoscale.analysis import aggregate, claims, claims_page
+from twoscale.analysis import aggregate, claims, claims_page, state_paths
 from twoscale.analysis.evidence import Evidence
-from twoscale.analysis.state_paths import read_states, state_paths
-from twoscale.analysis.summaries import summarise_scaling
-from twoscale.config import Config
+from twoscale.config import Config, ConfigSlice
+from twoscale.discovery import study_parts
 from twoscale.errors import InputError
 from twoscale.figures import drawing, style
 from twoscale.figures.catalogue import figures
 from twoscale.files import replacing
+from twoscale.jobs.study_job import StudyJob
 
 DRAWN = ("fig1", "fig2", "fig3", "fig5", "path_types", "scaling")
+WRITTEN = ("loop_metrics", "loop_sequences", "drift", "drift_sequences", "path_types", "path_metrics", "scaling")
+WRITTEN += ("state_paths",)
 SEED = 0  # of the bootstraps
 
 
@@ -50,23 +52,20 @@ def _files(folder: Path, name: str) -> list[Path]:
 
 
 def _aggregate(folder: Path) -> dict[str, pd.DataFrame]:
-    """Write the tables of statistics, and return them by name."""
-    run, trajectories, drift, paths = folder.name, *(_files(folder, n) for n in ("trajectories", "drift", "paths"))
-    frames = {
-        "loop_metrics": aggregate.loop_metrics(trajectories, run),
-        "loop_sequences": aggregate.loop_sequences(trajectories, run),
-        "drift": aggregate.drift(drift, run),
-        "drift_sequences": aggregate.drift_sequences(drift, run),
-        "path_types": aggregate.path_types(paths, run),
-        "path_metrics": aggregate.path_metrics(paths, run),
-    }
-    if quality := _files(folder, "scaling"):
-        frames["scaling"] = summarise_scaling(quality, run, SEED)
-    if (states := folder / "states.safetensors").exists():
-        frames["state_paths"] = state_paths(read_states(states), run)
-    for name, frame in frames.items():
-        tables.write(name, frame, folder / "tables" / f"{name}.parquet")
-    return frames
+    """Write the tables of statistics with the jobs of the workflow, and return them by name."""
+    config = ConfigSlice({"run": folder.name, "seed": SEED})
+    trajectories, drift, paths, scaling = (_files(folder, n) for n in ("trajectories", "drift", "paths", "scaling"))
+    jobs = [
+        (aggregate.metrics, {"trajectories": trajectories, "token_drift": drift}),
+        (state_paths.run, {"states": [path for path in [folder / "states.safetensors"] if path.exists()]}),
+    ]
+    inputs = {"path_types": {"paths": paths}, "scaling": {"quality": scaling}}
+    jobs += [(part.run, inputs[name]) for name, part in study_parts("compare").items() if name in inputs]
+    outputs = {name: [folder / "tables" / f"{name}.parquet"] for name in WRITTEN}
+    for run, files in jobs:
+        if all(files.values()):
+            run(StudyJob(config, files | outputs))
+    return {name: tables.read(name, path) for name, (path,) in outputs.items() if path.exists()}
 
 
 def _figures(folder: Path, text: str, frames: dict[str, pd.DataFrame]) -> Iterator[Path]:

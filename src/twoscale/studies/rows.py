@@ -1,6 +1,7 @@
 """What a study registers in its module `study`: jobs in `JOBS` and figures in `FIGURES`.
 
-The rules of workflow/rules/studies.smk follow from the rows, so a study needs no rule file unless it has other rules.
+The rules of workflow/rules/measurements.smk follow from these rows and from those of the core in
+`twoscale.workflow.core`, so a study needs no rule file unless it has other rules.
 """
 
 import re
@@ -29,7 +30,7 @@ class Job:
         function: Dotted path of the function.
         outputs: Name -> path, with the wildcards {run}, {iteration}, {grid} and {criterion} where there is a file
             for each; {selected} is the selected run.
-        config: Param function of the slice of the config, see `Runs.slice`.
+        config: Param function of the slice of the config, see `Params.slice`; by default the name of the run.
         tables: Tables that the job writes.
         inputs: Name -> input function or path, besides those that every job of the kind has.
         trained: Whether only models that are trained here have it.
@@ -38,7 +39,7 @@ class Job:
     name: str
     function: str
     outputs: Mapping[str, str]
-    config: Callable[["Runs"], Callable]
+    config: Callable[["Runs"], Callable] = lambda runs: runs.params.slice("run")
     tables: Sequence[str] = ()
     inputs: Callable[["Runs"], Mapping[str, Any]] = lambda runs: {}
     trained: bool = False
@@ -109,14 +110,21 @@ class Comparison(Job):
     """A job without torch that reads tables.
 
     Attributes:
-        target: Target rule that needs its page.
+        target: Target rule that needs its page, or its last output.
+        modules: Dotted names of modules that the function imports by name.
         report: Category and label of its page in Snakemake's report; empty if the report does not have it.
         caption_file: Caption of the page in the project; by default that of the study.
     """
 
     target: str = ""
+    modules: Callable[["Runs"], Sequence[str]] = lambda runs: ()
     report: tuple[str, ...] = ()
     caption_file: str = ""
+
+    @property
+    def shown(self) -> str:
+        """The page, or the last output."""
+        return self.outputs.get("page", [*self.outputs.values()][-1])
 
     @property
     def caption(self) -> str:

@@ -48,7 +48,7 @@ class SegmentPaths:
 class Segment:
     """Iterations up to `until`, of the run with this identity.
 
-    `run` is its name in messages, `version` that of the code and config as in `twoscale.jobs.kept`.
+    `run` is its name in messages, `version` that of the code and config as in `twoscale.jobs.result_cache`.
     """
 
     until: int
@@ -142,8 +142,8 @@ def load_moments(path: Path, identity: dict[str, Any], config: SegmentConfig, it
     if path.is_file() and not path.stat().st_size:
         raise InputError(
             f"{path}: found an empty file, which stands for the optimizer state of a restored segment, expected a "
-            "later segment that can be restored too; remove the folder .kept/checkpoints of the run and train with "
-            "`snakemake --forcerun init_model`."
+            "later segment that can be restored too; remove the folder .result_cache/checkpoints of the run and train "
+            "with `snakemake --forcerun init_model`."
         )
     moments, header = checkpoints.load(path, "optimizer", identity, _loads_on(config))
     if header.iteration != iteration:

@@ -1,17 +1,22 @@
 """The jobs of the core that measure the last checkpoint or every one, as rows like those of the studies."""
 
-from twoscale.analysis.costs import Cost, checkpoints, exits_cost, oracle_cost, passes_cost
-from twoscale.config import Config
-from twoscale.studies.rows import Comparison, Measurement, all_cores
-from twoscale.workflow.paths import PROBE, QUALITY
+from importlib.metadata import version
 
+from twoscale.analysis.costs import Cost, checkpoints, exits_cost, oracle_cost, passes_cost
+from twoscale.config import Config, user_values
+from twoscale.studies.rows import Comparison, Measurement, all_cores
+from twoscale.workflow.params import module_of
+from twoscale.workflow.paths import PROBE, QUALITY
+from twoscale.workflow.report import REPORT_RESULTS
+
+SEGMENT = "results/{run}/training/iteration_{iteration}.parquet"
 CRITERION = {
     "quality": QUALITY,
     "loops": "results/{run}/exits/{grid}/{criterion}.loops.parquet",
-    "controls": "results/{run}/exits/{grid}/{criterion}.controls.parquet",
+    "cost_matched": "results/{run}/exits/{grid}/{criterion}.cost_matched.parquet",
 }
 TRAJECTORIES = ("trajectories", "paths", "drift")
-EXIT_TABLES = ("exit_quality", "exit_loops", "exit_controls")
+EXIT_TABLES = ("exit_quality", "exit_loops", "exit_cost_matched")
 
 JOBS = (
     # --- the logs of all segments of training, joined
@@ -19,14 +24,11 @@ JOBS = (
         name="aggregate_training",
         function="twoscale.analysis.aggregate.join_training",
         inputs=lambda runs: {
-            "logs": runs.paths.at_checkpoints("results/{run}/training/iteration_{iteration}.parquet", untrained=False),
-            "loops": runs.paths.at_checkpoints(
-                "results/{run}/training/iteration_{iteration}.loops.parquet", untrained=False
-            ),
+            "logs": runs.paths.at_checkpoints(SEGMENT, untrained=False),
+            "loops": runs.paths.at_checkpoints(SEGMENT.replace(".parquet", ".loops.parquet"), untrained=False),
         },
         outputs={name: f"results/{{run}}/tables/{name}.parquet" for name in ("training", "training_loops")},
         tables=["training", "training_loops"],
-        config=lambda runs: runs.params.slice("run"),
         trained=True,
     ),
     # --- trajectories of held-out tokens through the loops
@@ -61,7 +63,6 @@ JOBS = (
         inputs=lambda runs: {"states": "results/{run}/states.safetensors"},
         outputs={"state_paths": "results/{run}/tables/state_paths.parquet"},
         tables=["state_paths"],
-        config=lambda runs: runs.params.slice("run"),
     ),
     # --- exit criteria at the last checkpoint. Each has a quality job, which first tries a user's criterion in both
     # engines; in the latency job all take turns. Snakemake deletes the outputs of a job when it starts, so joins and
@@ -85,7 +86,6 @@ JOBS = (
         inputs=lambda runs: {f"{name}_files": runs.paths.each_criterion(path) for name, path in CRITERION.items()},
         outputs={name: f"results/{{run}}/tables/{{grid}}_{name}.parquet" for name in CRITERION},
         tables=EXIT_TABLES,
-        config=lambda runs: runs.params.slice("run"),
     ),
     Measurement(
         name="benchmark_exits",
@@ -105,15 +105,58 @@ JOBS = (
         # with the quality of all criteria
         cost=lambda run: exits_cost(run, run.exits, run.quality_sequences),
     ),
-    # --- the verdicts as a page of the report
+    # --- pages of the report; the first one, workflow.rst, shows the overview
+    Comparison(
+        name="write_overview",
+        function="twoscale.analysis.overview.run",
+        inputs=lambda runs: {
+            **{name: runs.report.figure_table(name) for name in runs.report.sentences},
+            "claims": [runs.paths.table_file("claims")] if runs.report.claims else [],
+            "pictures": runs.report.pictures,
+        },
+        outputs={"page": "results/report/overview.html", "results": REPORT_RESULTS},
+        config=lambda runs: runs.report.overview_slice,
+        modules=lambda runs: [module_of(path) for path in runs.report.sentences.values()],
+        report=("Claims", "Overview"),
+        caption_file="workflow/report/overview.rst",
+    ),
+    Comparison(
+        name="write_runtimes",
+        function="twoscale.analysis.pages.runtimes_page",
+        inputs=lambda runs: {"results": runs.report.results},  # the benchmark files exist once these do
+        outputs={"page": "results/report/runtimes.html"},
+        report=("Runtime", "Runtime of each rule"),
+        caption_file="workflow/report/runtimes.rst",
+    ),
     Comparison(
         name="write_claims_page",
         function="twoscale.analysis.pages.claims_page",
         inputs=lambda runs: {"claims": "results/claims.md"},
         outputs={"page": "results/report/claims_in_full.html"},
-        config=lambda runs: runs.params.slice("run"),
         report=("Claims", "Each claim in full"),
         caption_file="workflow/report/claims.rst",
+    ),
+    # --- for the docs of a run, or to hand it on
+    Comparison(
+        name="take_snapshot",
+        function="twoscale.analysis.snapshot.run",
+        inputs=lambda runs: {
+            "results": runs.report.snapshot_files,
+            "training": runs.paths.table_file("training"),
+            "tokens": runs.paths.data_file("tokens.json"),
+            "segments": runs.paths.at_checkpoints(SEGMENT, untrained=False),
+        },
+        outputs={"snapshot": "results/snapshot"},
+        config=lambda runs: runs.params.slice("run", plain=user_values),
+        target="snapshot",
+    ),
+    Comparison(
+        name="write_rocrate",
+        function="twoscale.analysis.crate.run",
+        inputs=lambda runs: {"snapshot": "results/snapshot"},
+        outputs={"crate": "results/rocrate"},
+        config=lambda runs: runs.params.slice("run", snakemake=lambda config: version("snakemake")),
+        target="rocrate",
     ),
 )
 

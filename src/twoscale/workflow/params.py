@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from twoscale.workflow.runs import Runs
 
 SOURCE_DIGEST = "source.digest"  # of the files of data.path that the text was read from
-KEPT = ".kept"  # folder of a run with results that reruns restore
+KEPT = ".result_cache"  # folder of a run with results that reruns restore
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Params:
         """Where the release is and how it is fetched, as options."""
         release = self.runs.release
         return shlex.join(
-            ["--place", release.place, "--download", canonical_json({"download": configs.plain(release.download)})]
+            ["--source", release.place, "--download", canonical_json({"download": configs.plain(release.download)})]
         )
 
     def if_computed(self, table: str) -> dict[str, Callable]:
@@ -180,7 +180,11 @@ class Params:
         command = untracked(lambda wildcards: shlex.join(["python", self._script(name), *arguments]))
         return {"command": command, "files": file_options, "code": self.code(name, *modules)}
 
-    def kept_script(
+    def function(self, path: str, *modules: str) -> dict[str, Any]:
+        """Params of a job that calls the function with this dotted path, which imports `modules` by name."""
+        return self.script("compare", path, modules=[module_of(path), *modules])
+
+    def cached_script(
         self,
         name: str,
         config: Callable,
@@ -195,11 +199,11 @@ class Params:
             config: Param function of its slice.
             written: The tables that it writes.
             function: Dotted path of the function that the script calls.
-            later: See `kept_files`.
+            later: See `cache_files`.
         """
         arguments, modules = ([function], [module_of(function)]) if function else ([], [])
         code, columns = self.torch_code(name, *modules), table_columns(*written)
-        files = self.kept_files(code, config, columns, later)
+        files = self.cache_files(code, config, columns, later)
         command = self.torch_command(name, *arguments)
         return {"command": command, "files": files, "code": code, "config": config, "tables": columns}
 
@@ -232,8 +236,8 @@ class Params:
     def _gpu_lease(self, gpus: int) -> list[str]:
         return ["python", self._script("with_gpus"), str(gpus)] if gpus else []
 
-    def kept_files(self, code: Callable, config: Callable, columns: str, later: Callable) -> Callable:
-        """`file_options`, and what `twoscale.jobs.kept` needs to restore the result of a job; untracked.
+    def cache_files(self, code: Callable, config: Callable, columns: str, later: Callable) -> Callable:
+        """`file_options`, and what `twoscale.jobs.result_cache` needs to restore the result of a job; untracked.
 
         `code`, `config` and `columns` are the tracked params of the job, the result of which depends on nothing else
         but its inputs. `later`: the first outputs of the later segments, in order; where there are any, the optimizer
@@ -252,7 +256,7 @@ class Params:
                 "temporary": temporary,
                 "later": [_kept_folder(wildcards.run, file) for file in following],
             }
-            return f"{file_options(wildcards, input, output)} --kept {shlex.quote(canonical_json(job))}"
+            return f"{file_options(wildcards, input, output)} --result-cache {shlex.quote(canonical_json(job))}"
 
         return param
 

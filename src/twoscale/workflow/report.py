@@ -109,7 +109,7 @@ class Report:
         The rules of those that the selected run does not have refuse them.
         """
         files = [(figure.target, f"results/{figure.name}.pdf") for figure in self.runs.figures]
-        files += [(job.target, job.outputs["page"]) for job in self.runs.pages]
+        files += [(job.target, job.shown) for job in self.runs.comparisons]
         targets = dict.fromkeys(target for target, _ in files if target not in ("", "all", "supplementary"))
         return {name: [file for target, file in files if target == name] for name in targets}
 
@@ -131,7 +131,7 @@ class Report:
     @property
     def pages(self) -> list[str]:
         """Pages of jobs that the report has."""
-        return [job.outputs["page"] for job in self.runs.pages if job.report]
+        return [job.shown for job in self.runs.comparisons if job.report]
 
     @property
     def sentences(self) -> dict[str, str]:

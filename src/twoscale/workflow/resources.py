@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from twoscale.jobs.launch import Share
+from twoscale.jobs.launch import NodeResources
 from twoscale.model.flops import BYTES, parameters
 from twoscale.training.plan import loading_bytes
 from twoscale.workflow.paths import trains
@@ -82,12 +82,12 @@ class Resources:
         train = self.runs.of(wildcards)[1].train
         return train.cpu_threads * train.processes // train.nodes
 
-    def node_share(self, wildcards: Any) -> Share:
+    def node_share(self, wildcards: Any) -> NodeResources:
         """What each node of a training job has; CPUs: four per GPU at least, to prefetch and to compile."""
         train = self.runs.of(wildcards)[1].train
         gpus = self.training_gpus(wildcards)
         cpus = max(self.training_threads(wildcards), 4 * gpus // train.nodes)
-        return Share(train.nodes, train.processes // train.nodes, cpus, gpus // train.nodes)
+        return NodeResources(train.nodes, train.processes // train.nodes, cpus, gpus // train.nodes)
 
     def training_memory(self, wildcards: Any, attempt: int) -> int:
         """MB of a training job on each node, with those for loading a model that is divided."""
@@ -103,7 +103,7 @@ class Resources:
         `gres`: GPUs of each node, in place of `gpu`, those of the job, which SLURM may distribute unevenly.
         """
 
-        def on_several(value: Callable[[Share], Any], alone: Any = None) -> Callable:
+        def on_several(value: Callable[[NodeResources], Any], alone: Any = None) -> Callable:
             def resource(wildcards: Any) -> Any:
                 share = self.node_share(wildcards)
                 return value(share) if share.nodes > 1 else alone and alone(wildcards)

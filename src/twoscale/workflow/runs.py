@@ -126,9 +126,9 @@ class Runs:
         return [replace(row, outputs=row.outputs_of(self.selected)) for row in rows]
 
     @property
-    def pages(self) -> list[Comparison]:
-        """The jobs that write a page."""
-        return [job for job in self.jobs if isinstance(job, Comparison) and "page" in job.outputs]
+    def comparisons(self) -> list[Comparison]:
+        """The jobs on tables."""
+        return [job for job in self.jobs if isinstance(job, Comparison)]
 
     def includes(self, stage: str) -> bool:
         """Whether the rules of a stage, a file of workflow/rules/, take part. A release needs none that computes."""

@@ -15,13 +15,13 @@ LOSS = {0.1: 3.0, 1.0: 3.1, 10.0: 3.4}  # and its cross-entropy
 GROUPS = ("4", "5-6")
 
 
-def control_tables(gain=0.2, noise=0.0, criterion="kl", documents=DOCUMENTS, seed=0):
-    """Tables exit_quality, exit_loops and exit_controls: both controls lose `gain` nats more than the criterion.
+def matched_tables(gain=0.2, noise=0.0, criterion="kl", documents=DOCUMENTS, seed=0):
+    """Tables exit_quality, exit_loops and exit_cost_matched: the latter lose `gain` nats more than the criterion.
 
-    noise: standard deviation between documents of the difference between a control and the criterion.
+    noise: standard deviation over documents of the difference between cost-matched exits and the criterion.
     """
     random = np.random.default_rng(seed)
-    quality, loops, controls = [], [], []
+    quality, loops, cost_matched = [], [], []
     for (sequence, document), threshold in itertools.product(enumerate(range(documents)), THRESHOLDS):
         key = {"criterion": criterion, "threshold": threshold, "sequence": sequence, "document": document}
         ce = LOSS[threshold] + 0.3 * np.sin(document)  # texts differ more than exits do
@@ -29,11 +29,11 @@ def control_tables(gain=0.2, noise=0.0, criterion="kl", documents=DOCUMENTS, see
         for group, more in zip(GROUPS, (-1, 1), strict=True):
             evaluations = COST[threshold] + more
             loops.append(key | {"group": group, "loop_steps": evaluations, "evaluations": evaluations})
-        for control, draw in (("random", 0), ("random", 1), ("fixed", 0)):
+        for reference, draw in (("random", 0), ("random", 1), ("fixed", 0)):
             nats = ce + gain + noise * random.normal()
-            row = {"control": control, "draw": draw, "tokens": 100, "evaluations": COST[threshold], "ce": nats}
-            controls.append(key | row)
-    return tuple(map(pd.DataFrame, (quality, loops, controls)))
+            row = {"reference": reference, "draw": draw, "tokens": 100, "evaluations": COST[threshold], "ce": nats}
+            cost_matched.append(key | row)
+    return tuple(map(pd.DataFrame, (quality, loops, cost_matched)))
 
 
 def regret_tables(documents=DOCUMENTS, worse=0.05):
@@ -46,7 +46,7 @@ def regret_tables(documents=DOCUMENTS, worse=0.05):
         key = {"group": group, "sequence": document, "document": document, "tokens": 50}
         for oracle, least in (("loss", 2.0), ("prediction", 1.0)):
             row = {"criterion": "kl", "threshold": 1.0, "oracle": oracle, "evaluations": 2.0, "ce": 0.5 + worse}
-            regret.append(key | row | {"least": least, "settled": 0.5, "extra": 0.25, "lost": 0.1})
+            regret.append(key | row | {"least": least, "converged": 0.5, "extra": 0.25, "lost": 0.1})
         for price in 10.0 ** np.arange(-6, 1.25, 0.125):
             k = min(range(1, 9), key=lambda k: 1 / k + price * k)
             frontier.append(key | {"price": price, "evaluations": float(k), "ce": 1 / k})
@@ -54,7 +54,7 @@ def regret_tables(documents=DOCUMENTS, worse=0.05):
 
 
 def compared(**changes):
-    return compare.summarise(*control_tables(**changes), *regret_tables())
+    return compare.summarise(*matched_tables(**changes), *regret_tables())
 
 
 def uniform_table():
@@ -71,6 +71,6 @@ def pareto():
 
 def arena():
     """The figure with intervals."""
-    parts = [control_tables(gain=0.05, noise=0.1, criterion=name, seed=i) for i, name in enumerate(("kl", "step_norm"))]
-    controls = [pd.concat(frames) for frames in zip(*parts, strict=True)]
-    return figure.draw(compare.summarise(*controls, *regret_tables()), **RUN)
+    parts = [matched_tables(gain=0.05, noise=0.1, criterion=name, seed=i) for i, name in enumerate(("kl", "step_norm"))]
+    cost_matched = [pd.concat(frames) for frames in zip(*parts, strict=True)]
+    return figure.draw(compare.summarise(*cost_matched, *regret_tables()), **RUN)

@@ -1,4 +1,4 @@
-"""Gains over controls and regrets beside oracles, from tables with known answers; their page and figure."""
+"""Gains over cost-matched exits and regrets beside oracles, from tables with known answers; their page and figure."""
 
 import numpy as np
 import pandas as pd
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.figures import RUN, legend_texts
-from tests.studies.arena.samples import DOCUMENTS, GROUPS, compared, control_tables, regret_tables
+from tests.studies.arena.samples import DOCUMENTS, GROUPS, compared, matched_tables, regret_tables
 from twoscale import tables
 from twoscale.errors import InputError
 from twoscale.figures import style
@@ -25,15 +25,15 @@ def rows_of(table, reference, group="all"):
 
 
 def test_tables_fit_their_columns(tmp_path):
-    settling = arena.settling(regret_tables()[0])
-    for name, frame in (("arena", compared()), ("settling", settling)):
+    convergence = arena.convergence(regret_tables()[0])
+    for name, frame in (("arena", compared()), ("convergence", convergence)):
         tables.write(name, frame.assign(run="trial"), tmp_path / "table.parquet")
         assert len(tables.read(name, tmp_path / "table.parquet")) == len(frame) > 0
 
 
-@pytest.mark.parametrize("control", ["random", "fixed"])
-def test_a_gain_is_the_nats_that_a_control_loses_more_at_the_same_evaluations(control):
-    rows = rows_of(compared(gain=0.2), control)
+@pytest.mark.parametrize("reference", ["random", "fixed"])
+def test_a_gain_is_the_nats_that_a_control_loses_more_at_the_same_evaluations(reference):
+    rows = rows_of(compared(gain=0.2), reference)
     assert rows["gain"].tolist() == pytest.approx([0.2] * 3)
     assert rows["gain_low"].tolist() == pytest.approx([0.2] * 3)  # the text varies, the difference does not
     assert rows["evaluations"].tolist() == pytest.approx([8, 5, 2])
@@ -42,16 +42,16 @@ def test_a_gain_is_the_nats_that_a_control_loses_more_at_the_same_evaluations(co
 
 def test_saved_are_the_evaluations_of_a_control_of_the_same_loss_where_it_reaches_it():
     rows = rows_of(compared(gain=0.2), "random")
-    # the control has losses 3.2, 3.3, 3.6 at 8, 5, 2 evaluations
+    # cost-matched exits have the losses 3.2, 3.3, 3.6 at 8, 5, 2 evaluations
     expected = [np.nan, np.nan, 5 - 3 * (3.4 - 3.3) / 0.3 - 2]
     assert rows["saved"].tolist() == pytest.approx(expected, nan_ok=True)
     assert rows["saved_low"].isna().tolist() == [True, True, False]
 
 
 def test_random_exits_gain_nothing_over_themselves():
-    """The interval of a gain of 0 misses it in about 5 % of 120 texts, thresholds and controls."""
+    """The interval of a gain of 0 misses it in about 5 % of 120 texts, thresholds and cost_matched."""
     no_oracle = [frame[:0] for frame in regret_tables()]
-    parts = [arena.summarise(*control_tables(gain=0.0, noise=0.1, seed=seed), *no_oracle) for seed in range(20)]
+    parts = [arena.summarise(*matched_tables(gain=0.0, noise=0.1, seed=seed), *no_oracle) for seed in range(20)]
     rows = pd.concat(parts)
     missed = (rows["gain_low"] > 0) | (rows["gain_high"] < 0)
     assert len(missed) == 120
@@ -107,17 +107,17 @@ def test_the_cost_of_a_loss_is_the_first_crossing_of_the_falling_curve(points, l
 
 
 def test_settling_is_over_the_tokens_that_it_speaks_of():
-    settling = arena.settling(regret_tables()[0]).set_index("oracle")
-    loss = settling.loc["loss"]
-    assert loss["unsettled"] == pytest.approx(0.5)
-    assert loss["extra"] == pytest.approx(0.25 / 0.5)  # over those that leave settled
+    convergence = arena.convergence(regret_tables()[0]).set_index("oracle")
+    loss = convergence.loc["loss"]
+    assert loss["unconverged"] == pytest.approx(0.5)
+    assert loss["extra"] == pytest.approx(0.25 / 0.5)  # over those that leave converged
     assert loss["lost"] == pytest.approx(0.1 / 0.5)
-    assert settling["least"].to_dict() == pytest.approx({"loss": 2.0, "prediction": 1.0})
+    assert convergence["least"].to_dict() == pytest.approx({"loss": 2.0, "prediction": 1.0})
 
 
 def test_one_document_has_gains_without_an_interval():
-    quality, loops, controls = control_tables(documents=1)
-    table = arena.summarise(quality, loops, controls, *regret_tables(documents=1))
+    quality, loops, cost_matched = matched_tables(documents=1)
+    table = arena.summarise(quality, loops, cost_matched, *regret_tables(documents=1))
     assert table["gain"].notna().all()
     assert table["gain_low"].isna().all()
     assert arena_page.in_words(rows_of(table, "random")) == "cannot be judged"
@@ -130,7 +130,7 @@ def test_one_document_has_gains_without_an_interval():
 def test_the_page_says_whether_a_criterion_beats_its_controls(gain, noise, words):
     table = compared(gain=gain, noise=noise)
     assert arena_page.in_words(rows_of(table, "random")) == words
-    page = arena_page.page(table, arena.settling(regret_tables()[0]), PAGE)
+    page = arena_page.page(table, arena.convergence(regret_tables()[0]), PAGE)
     assert f"| kl | {words} |" in page
     assert "| kl | 1 | 2.00 | 0.05 |" in page
 
@@ -173,9 +173,9 @@ def test_a_gain_that_is_one_of_many_needs_a_wider_interval():
 
 def test_the_criteria_that_the_figure_is_about_are_in_colour_and_have_intervals():
     shown = ("cosine", "confidence", "step_norm", "mine")
-    parts = [control_tables(gain=0.05, noise=0.1, criterion=name) for name in shown]
-    controls = [pd.concat(frames) for frames in zip(*parts, strict=True)]
-    figure = figure_module.draw(arena.summarise(*controls, *regret_tables()), **RUN)
+    parts = [matched_tables(gain=0.05, noise=0.1, criterion=name) for name in shown]
+    cost_matched = [pd.concat(frames) for frames in zip(*parts, strict=True)]
+    figure = figure_module.draw(arena.summarise(*cost_matched, *regret_tables()), **RUN)
     assert legend_texts(figure) == ["confidence", "step norm", "mine", "fixed loops", "cosine"]
     first = figure.axes[0].containers
     assert [container.has_yerr for container in first] == [False, True, True, True]
@@ -185,10 +185,10 @@ def test_the_criteria_that_the_figure_is_about_are_in_colour_and_have_intervals(
 
 
 def test_the_figure_has_a_panel_per_reference_and_the_regret_above_zero():
-    quality, loops, controls = control_tables(criterion="mine")
+    quality, loops, cost_matched = matched_tables(criterion="mine")
     regret, frontier = regret_tables()
     fixed = regret.assign(criterion="fixed")
-    table = arena.summarise(quality, loops, controls, pd.concat([regret, fixed]), frontier)
+    table = arena.summarise(quality, loops, cost_matched, pd.concat([regret, fixed]), frontier)
     table.loc[table["criterion"] == "kl", "criterion"] = "mine"
     figure = figure_module.draw(table, **RUN)
     assert [axes.get_title(loc="left").split("  ")[1] for axes in figure.axes] == [

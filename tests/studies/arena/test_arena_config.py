@@ -43,12 +43,12 @@ def test_the_quality_jobs_of_all_criteria_of_the_grid_share_the_cores(cores, thr
     """The tiny preset has five criteria on the grid."""
     project = small.project()
     assert len(project.config.exit_grids["pareto"].criteria) == 5
-    assert project.exit_threads(cores, "pareto")(small.of()) == threads
+    assert project.resources.exit_threads(cores, "pareto")(small.of()) == threads
 
 
 def test_the_figure_of_quality_against_latency_reads_the_tables_of_the_dense_grid():
     figure = next(figure for figure in figures() if figure.name == "pareto")
-    assert small.project().figure_inputs(figure)["exit_loops"] == ["results/tiny/tables/pareto_loops.parquet"]
+    assert small.project().report.figure_inputs(figure)["exit_loops"] == ["results/tiny/tables/pareto_loops.parquet"]
 
 
 def test_the_caption_has_the_sizes_of_the_benchmark():

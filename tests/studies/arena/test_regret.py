@@ -15,7 +15,7 @@ from tests.unit.test_engine import PUBLISHED, VARIANTS
 from tests.unit.test_engine import small_model as trainable_model
 from twoscale import tables
 from twoscale.exits.benchmark import measure_quality
-from twoscale.exits.controls import Planned
+from twoscale.exits.cost_matched import Planned
 from twoscale.exits.criteria import CRITERIA, make_criterion
 from twoscale.exits.oracle import cheapest_exits, exit_costs
 from twoscale.exits.parallel import evaluate
@@ -115,19 +115,19 @@ def test_no_assignment_of_exits_beats_the_budget_oracle():
             assert least <= (losses[other, tokens] + price * costs[other]).sum() + 1e-12
 
 
-def test_an_exit_is_compared_with_the_oracle_where_it_is_settled():
+def test_an_exit_is_compared_with_the_oracle_where_it_is_converged():
     loop_steps, evaluations = torch.tensor([0, 2, 3, 4]), torch.tensor([1, 3, 3, 5])
     lost, first = torch.tensor([0.0, 0.7, -0.2, 0.1]), torch.tensor([0, 3, 2, 4])
     found = {name: values.tolist() for name, values in compare(loop_steps, evaluations, lost, first).items()}
     assert found["least"] == [1, 3, 2, 4]
-    assert found["settled"] == [True, False, True, True]
+    assert found["converged"] == [True, False, True, True]
     assert found["extra"] == [0, 0, 1, 1]
     assert found["lost"] == pytest.approx([0, 0.7, 0, 0])
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_no_criterion_beats_an_oracle_on_the_same_trajectories(seed, tmp_path):
-    """Every token of every sequence, so every row of the tables: at every price, and in evaluations where settled."""
+    """Every token of every sequence, so every row of the tables: at every price, and in evaluations where converged."""
     model = small_model(seed)
     criteria = {name: {"thresholds": [threshold]} for name, threshold in THRESHOLDS.items() if name != "fixed"}
     config = exits(criteria | {"kl": {"thresholds": [1e-4, 0.1]}}, max_loops=6)
@@ -142,7 +142,7 @@ def test_no_criterion_beats_an_oracle_on_the_same_trajectories(seed, tmp_path):
     bought = both["ce_least"] + prices * both["evaluations_least"]
     assert (both["ce"] + prices * both["evaluations"] - bought >= -1e-9).all()
     full = regret[(regret["criterion"] == "fixed") & (regret["threshold"] == 6)]
-    assert (full["settled"] == 1).all()
+    assert (full["converged"] == 1).all()
     assert set(regret.loc[regret["criterion"] == "fixed", "threshold"]) == {1, 2, 3, 4, 5, 6}
 
 
@@ -163,22 +163,22 @@ def test_what_is_measured_makes_an_arena_without_negative_regrets():
     """From the model to the page, on one text."""
     model = small_model()
     criteria = {"step_norm": {"thresholds": [1.0, 2.0]}, "acceleration": {"thresholds": [3.0]}}
-    config = exits(criteria, max_loops=6, control_draws=2)
+    config = exits(criteria, max_loops=6, random_draws=2)
     quality = measure_quality(checkpoint(model), TEXT, config)
     regret = measure_regret(checkpoint(model), TEXT, config, OracleConfig(tolerance=0.1))
-    names = ("exit_quality", "exit_loops", "exit_controls", "exit_regret", "oracle_frontier")
+    names = ("exit_quality", "exit_loops", "exit_cost_matched", "exit_regret", "oracle_frontier")
     measured = [pd.DataFrame((quality | regret)[name]) for name in names]
     table = arena.summarise(*measured)
     oracle = table[table["reference"] == "oracle"]
     assert (oracle[["gain", "gain_high", "saved", "saved_high"]].fillna(0) <= 1e-6).all(axis=None)
     assert len(oracle) == (len(model.config.groups) + 1) * (3 + 6)
-    controls = table[table["reference"] != "oracle"].set_index(["criterion", "threshold", "reference"])
-    of_fixed = measured[2][measured[2]["control"] == "fixed"]
+    cost_matched = table[table["reference"] != "oracle"].set_index(["criterion", "threshold", "reference"])
+    of_fixed = measured[2][measured[2]["reference"] == "fixed"]
     own, fixed = (frame.groupby(["criterion", "threshold"])["ce"].mean() for frame in (measured[0], of_fixed))
     for point in fixed.index:
-        assert controls.loc[(*point, "fixed"), "gain"] == pytest.approx(fixed[point] - own[point])
+        assert cost_matched.loc[(*point, "fixed"), "gain"] == pytest.approx(fixed[point] - own[point])
     values = {"run": "trial", "text": "books", "draws": 2, "tokens": 20, "loops": 6, "groups": "2, 3-4"}
-    page = arena_page.page(table, arena.settling(measured[3]), values | {"oracle_tokens": 20, "tolerance": "0.1"})
+    page = arena_page.page(table, arena.convergence(measured[3]), values | {"oracle_tokens": 20, "tolerance": "0.1"})
     assert "| acceleration | 3 | random exits |" in page
 
 

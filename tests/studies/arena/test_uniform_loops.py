@@ -10,7 +10,7 @@ from tests.held_out import exits as exits_of_chosen
 from tests.unit.test_benchmark import BLOCK, SEED, checkpoint, cross_entropy, exits, held_out, small_model
 from tests.unit.test_fixed_loops import LOOPS, logits_at
 from twoscale import tables
-from twoscale.exits.oracle import settled_from
+from twoscale.exits.oracle import converged_from
 from twoscale.model.noise import EvaluationNoise
 from twoscale.studies.arena.uniform_loops import measure_uniform_loops
 
@@ -30,7 +30,7 @@ def test_rows_fit_their_table(tmp_path):
     tables.write("uniform_loops", reference(small_model()).assign(run="trial"), tmp_path / "reference.parquet")
 
 
-def test_the_reference_counts_every_token_at_the_least_loops_that_settle_its_prediction():
+def test_the_reference_counts_every_token_at_the_least_loops_that_fix_its_prediction():
     """Token by token with a loop over the counts, from the last one down."""
     model, targets = small_model(), held_out().targets
     logits = [logits_at(model, n) for n in LOOPS]
@@ -59,7 +59,7 @@ def test_the_reference_shares_slots_as_the_criteria_do():
             )[0]
             for n in LOOPS
         ]
-        least = settled_from(torch.stack(read).argmax(-1)).tolist()
+        least = converged_from(torch.stack(read).argmax(-1)).tolist()
         assert row["loops"] == pytest.approx(sum(LOOPS[j] for j in least) / BLOCK)
         losses = [cross_entropy(read[j][t : t + 1], targets[i, t : t + 1]) for t, j in enumerate(least)]
         assert row["ce"] == pytest.approx(sum(losses) / BLOCK, rel=1e-9)

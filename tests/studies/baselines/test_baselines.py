@@ -138,7 +138,7 @@ def test_models_are_compared_after_their_last_iteration(tmp_path):
     mine = runs(tmp_path, run="mine", train={"checkpoint_every": 5})
     trained = [model for model in study.compared(mine) if model["model"] != "untrained"]
     assert {model["iteration"] for model in trained} == {mine.config.train.iterations}
-    assert len(mine.iterations("mine")) > 2
+    assert len(mine.paths.iterations("mine")) > 2
 
 
 def test_baselines_are_trained_on_the_batches_of_the_looped_model(tmp_path):
@@ -147,7 +147,7 @@ def test_baselines_are_trained_on_the_batches_of_the_looped_model(tmp_path):
     for other in others:
         assert (other.seed, other.train, other.data) == (looped.seed, looped.train, looped.data)
         assert other.model.context_length == looped.model.context_length
-    assert {mine.data_run(m["run"]) for m in study.compared(mine)} == {"tiny"}
+    assert {mine.paths.data_run(m["run"]) for m in study.compared(mine)} == {"tiny"}
 
 
 def test_files_of_a_run_without_baselines_are_refused_in_one_sentence(tmp_path):

@@ -1,4 +1,4 @@
-"""Calibrated thresholds: paths of known cost, held-out text under them, promises with known outcomes, the figure."""
+"""Calibrated thresholds: paths of known cost, held-out text under them, guarantees with known outcomes, the figure."""
 
 from itertools import pairwise
 
@@ -19,7 +19,7 @@ from twoscale.exits.parallel import evaluate
 from twoscale.model.loss import cross_entropies
 from twoscale.studies.calibration import study
 from twoscale.studies.calibration.compare import NO_THRESHOLD, calibrate, chosen_thresholds, unit_losses
-from twoscale.studies.calibration.config import PromisesConfig
+from twoscale.studies.calibration.config import GuaranteesConfig
 from twoscale.studies.calibration.measure import (
     PARTS,
     Cost,
@@ -157,14 +157,14 @@ def test_a_sequence_is_measured_by_its_own_tokens_against_all_loop_steps():
     assert found.tokens.tolist() == [4, 8, 8, 4]
     for row, tokens in enumerate((4, 8, 8, 4)):
         own = slice(0, tokens)
-        for losses, values in ((found.ce, logits), (found.full_ce, full)):
+        for losses, values in ((found.ce, logits), (found.full_depth_ce, full)):
             assert losses[row].item() == pytest.approx(cross_entropies(values, text.targets)[row, own].mean().item())
         same = logits[row, own].argmax(-1) == full[row, own].argmax(-1)
         assert found.agreement[row].item() == pytest.approx(same.double().mean().item())
     assert found.evaluations.tolist() == [[1, 3]] * 4
     assert counts.evaluations.shape == (2, 4, LENGTH)
     assert found.cost.evaluations == pytest.approx((1, 3))
-    excess = np.average((found.ce - found.full_ce).tolist(), weights=[4, 8, 8, 4])
+    excess = np.average((found.ce - found.full_depth_ce).tolist(), weights=[4, 8, 8, 4])
     assert found.cost.excess == pytest.approx(excess)
 
 
@@ -172,7 +172,7 @@ def test_all_loop_steps_cost_nothing():
     checkpoint = subject()
     text = MeasuredText(TextEvaluator(checkpoint, exits(fixed=[MAX_LOOPS])), held_out(4), END)
     found = text.measure(make_criterion("fixed", MAX_LOOPS))
-    assert torch.equal(found.ce, found.full_ce)
+    assert torch.equal(found.ce, found.full_depth_ce)
     assert found.agreement.tolist() == [1] * 4
     assert found.cost == (0, (MAX_LOOPS, MAX_LOOPS))
 
@@ -204,8 +204,8 @@ def test_the_points_of_a_path_are_measured_under_its_thresholds(measured):
     checkpoint = subject()
     text = select(held_out(), [row for row, one in enumerate(held_out().documents) if one in set(runs["document"])])
     measured_text = MeasuredText(TextEvaluator(checkpoint, exits(step_norm=[1.0])), text, END)
-    for (path, place), rows in runs.groupby(["path", "place"]):
-        point = paths[(paths["path"] == path) & (paths["place"] == place)]
+    for (path, index), rows in runs.groupby(["path", "index"]):
+        point = paths[(paths["path"] == path) & (paths["index"] == index)]
         assert point["group"].tolist() == ["2", "3"]
         found = measured_text.measure(make_per_group("step_norm", point["threshold"].tolist()))
         assert rows["sequence"].tolist() == list(text.sequences)
@@ -217,63 +217,63 @@ def test_the_points_of_a_path_are_measured_under_its_thresholds(measured):
 def runs_table(rises, evaluations=(6, 4, 2), documents=40, agreement=1.0, sequences=1):
     """A path of points whose cross-entropy rises by so much in every document; the first half of them calibrates."""
     rows = [
-        {"run": "trial", "criterion": "kl", "path": "common", "place": place}
+        {"run": "trial", "criterion": "kl", "path": "common", "index": index}
         | {"part": "calibration" if document < documents // 2 else "report"}
         | {"sequence": sequences * document + number, "document": document, "tokens": 10 + number}
-        | {"ce": 4 + rise, "full_ce": 4.0, "agreement": agreement, "evaluations": float(spent)}
-        for place, (rise, spent) in enumerate(zip(rises, evaluations, strict=True))
+        | {"ce": 4 + rise, "full_depth_ce": 4.0, "agreement": agreement, "evaluations": float(spent)}
+        for index, (rise, spent) in enumerate(zip(rises, evaluations, strict=True))
         for document in range(documents)
         for number in range(sequences)
     ]
     return pd.DataFrame(rows, columns=list(tables.columns("calibration_runs")))
 
 
-def promised(runs, **keys):
+def guaranteed(runs, **keys):
     keys = {"nats": [0.05], "disagreement": [], "delta": 0.1} | keys
-    return calibrate(runs, PromisesConfig(**keys), max_loops=10, seed=0)
+    return calibrate(runs, GuaranteesConfig(**keys), max_loops=10, seed=0)
 
 
 def test_the_point_with_fewest_evaluations_that_the_test_accepts_is_chosen():
-    (row,) = promised(runs_table((0.0, 0.01, 0.06))).to_dict("records")
-    assert (row["place"], row["units"], row["report_documents"]) == (1, 20, 20)
+    (row,) = guaranteed(runs_table((0.0, 0.01, 0.06))).to_dict("records")
+    assert (row["index"], row["units"], row["report_documents"]) == (1, 20, 20)
     assert [row[name] for name in ("saved", "saved_low", "saved_high")] == pytest.approx([0.6] * 3)
     assert [row[name] for name in ("loss", "unclipped")] == pytest.approx([0.01] * 2)
     assert row["verdict"] == "holds"
     assert row["p_value"] <= 0.1
-    assert promised(runs_table((0.0, 0.01, 0.012), evaluations=(6, 3, 4)))["place"].item() == 1
+    assert guaranteed(runs_table((0.0, 0.01, 0.012), evaluations=(6, 3, 4)))["index"].item() == 1
 
 
 def test_nothing_is_chosen_behind_a_point_that_the_test_does_not_accept():
-    row = promised(runs_table((0.06, 0.0, 0.0))).iloc[0]
-    assert (row["place"], row["verdict"], row["saved"], row["loss"]) == (-1, NO_THRESHOLD, 0, 0)
+    row = guaranteed(runs_table((0.06, 0.0, 0.0))).iloc[0]
+    assert (row["index"], row["verdict"], row["saved"], row["loss"]) == (-1, NO_THRESHOLD, 0, 0)
     assert row["p_value"] > 0.1
 
 
-def test_with_fewer_units_than_the_clip_requires_nothing_can_be_promised():
+def test_with_fewer_units_than_the_clip_requires_nothing_can_be_guaranteed():
     """log(0.1) / log(1 - 1/5) = 10.3 units with the bounds, log(10) / log(1 + 1/5) = 12.6 with bets."""
     for test, most in (("hoeffding_bentkus", 10), ("betting", 12)):
-        for units, place in ((most, -1), (most + 1, 2)):
+        for units, index in ((most, -1), (most + 1, 2)):
             runs = runs_table((0.0,) * 3, documents=2 * units)
-            assert promised(runs, test=test)["place"].item() == place
+            assert guaranteed(runs, test=test)["index"].item() == index
 
 
-def test_a_loss_that_the_report_has_and_the_calibration_had_not_breaks_the_promise():
+def test_a_loss_that_the_report_has_and_the_calibration_had_not_breaks_the_guarantees():
     runs = runs_table((0.0, 0.0, 0.0))
-    runs.loc[runs["part"] == "report", "ce"] += np.where(runs[runs["part"] == "report"]["place"] == 2, 0.2, 0.0)
-    row = promised(runs).iloc[0]
-    assert (row["place"], row["verdict"]) == (2, "does not hold")
+    runs.loc[runs["part"] == "report", "ce"] += np.where(runs[runs["part"] == "report"]["index"] == 2, 0.2, 0.0)
+    row = guaranteed(runs).iloc[0]
+    assert (row["index"], row["verdict"]) == (2, "does not hold")
     assert row["loss"] == pytest.approx(0.2)
     large = runs.assign(ce=runs["ce"] + 9 * (runs["ce"] > 4))
-    row = promised(large).iloc[0]
+    row = guaranteed(large).iloc[0]
     assert (row["loss"], row["unclipped"]) == pytest.approx((0.25, 9.2))  # 5 epsilon, and all of it
 
 
 def test_disagreement_is_bounded_by_one_whatever_the_clip():
     runs = runs_table((0.0,), evaluations=(2,), agreement=0.9)
-    row = promised(runs, nats=[], disagreement=[0.3]).iloc[0]
-    assert (row["promise"], row["place"]) == ("disagreement", 0)
+    row = guaranteed(runs, nats=[], disagreement=[0.3]).iloc[0]
+    assert (row["guarantee"], row["index"]) == ("disagreement", 0)
     assert row["loss"] == pytest.approx(0.1)
-    assert row["p_value"] == pytest.approx(promised(runs, nats=[], disagreement=[0.3], clip=50)["p_value"].item())
+    assert row["p_value"] == pytest.approx(guaranteed(runs, nats=[], disagreement=[0.3], clip=50)["p_value"].item())
 
 
 def test_a_unit_is_a_document_with_all_of_its_sequences_or_a_sequence():
@@ -282,13 +282,13 @@ def test_a_unit_is_a_document_with_all_of_its_sequences_or_a_sequence():
     of_documents, of_sequences = (unit_losses(runs, "ce", unit) for unit in ("document", "sequence"))
     assert of_documents["loss"].tolist() == pytest.approx([(11 * 0.1 + 12 * 0.2) / 33] * 4)
     assert of_sequences["loss"].tolist() == pytest.approx([0, 0.1, 0.2] * 4)
-    assert promised(runs, unit="sequence")["units"].item() == 6
+    assert guaranteed(runs, unit="sequence")["units"].item() == 6
 
 
-def test_the_promises_of_a_path_name_its_thresholds():
-    calibration = promised(runs_table((0.0, 0.01, 0.06)), nats=[0.05, 1e-4])
+def test_the_guarantees_of_a_path_name_its_thresholds():
+    calibration = guaranteed(runs_table((0.0, 0.01, 0.06)), nats=[0.05, 1e-4])
     paths = pd.DataFrame(
-        {"run": "trial", "criterion": "kl", "path": "common", "place": [0, 1, 1], "group": ["4", "4", "7"]}
+        {"run": "trial", "criterion": "kl", "path": "common", "index": [0, 1, 1], "group": ["4", "4", "7"]}
     )
     chosen = chosen_thresholds(calibration, paths.assign(threshold=[9.0, 0.1, 0.2]))
     assert list(chosen.columns) == list(tables.columns("calibrated_thresholds"))
@@ -296,15 +296,15 @@ def test_the_promises_of_a_path_name_its_thresholds():
     assert by_epsilon[0.05] == [0.1, 0.2]
 
 
-def test_promises_of_measured_tables_fit_their_tables(measured, tmp_path):
+def test_guarantees_of_measured_tables_fit_their_tables(measured, tmp_path):
     runs, paths = measured
-    calibration = calibrate(runs, PromisesConfig(), MAX_LOOPS, 0)
+    calibration = calibrate(runs, GuaranteesConfig(), MAX_LOOPS, 0)
     tables.write("calibration", calibration, tmp_path / "calibration")
-    assert len(tables.read("calibration", tmp_path / "calibration")) == 2 * 8  # paths, promises
+    assert len(tables.read("calibration", tmp_path / "calibration")) == 2 * 8  # paths, guarantees
     tables.write("calibrated_thresholds", chosen_thresholds(calibration, paths), tmp_path / "thresholds")
 
 
-def test_the_figure_has_a_line_per_criterion_and_path_and_no_loss_where_nothing_was_promised():
+def test_the_figure_has_a_line_per_criterion_and_path_and_no_loss_where_nothing_was_guaranteed():
     figure = draw()
     for number, axes in enumerate(figure.axes):
         lines = [container.lines[0] for container in axes.containers]
@@ -312,12 +312,12 @@ def test_the_figure_has_a_line_per_criterion_and_path_and_no_loss_where_nothing_
         expected = [0.02, 0.05, 0.1] if number % 2 else [0.01, 0.02, 0.05, 0.1]
         for line in lines:
             assert list(line.get_xdata()) == pytest.approx(expected, rel=0.1)
-        places = [line.get_xdata()[-1] for line in lines]
-        assert len(set(places)) == 6, "intervals of one epsilon are side by side"
+        indices = [line.get_xdata()[-1] for line in lines]
+        assert len(set(indices)) == 6, "intervals of one epsilon are side by side"
     assert list(figure.axes[0].containers[0].lines[0].get_ydata()) == pytest.approx([0, 0.1, 0.2, 0.3])
     assert list(figure.axes[1].containers[0].lines[0].get_ydata()) == pytest.approx([0.5] * 3)  # over epsilon
     names = ["step norm", "KL", "acceleration", "one threshold for all groups", "one threshold per group"]
-    assert legend_texts(figure) == [*names, "promised"]
+    assert legend_texts(figure) == [*names, "guaranteed"]
 
 
 def test_a_model_with_one_group_and_fixed_loops_has_a_figure():
@@ -351,10 +351,10 @@ def test_every_threshold_is_counted():
     assert 0 < one < two
 
 
-def test_shares_and_promises_that_leave_nothing_are_refused():
+def test_shares_and_guarantees_that_leave_nothing_are_refused():
     shares = {"search_share": 0.5, "report_share": 0.5}
     small.assert_refused("calibration.report_share", "0.5", calibration=shares)
-    small.assert_refused("promises.nats", "none", promises={"nats": [], "disagreement": []})
+    small.assert_refused("guarantees.nats", "none", guarantees={"nats": [], "disagreement": []})
 
 
 @pytest.mark.parametrize(("tokens", "sequences"), [(1, 1), (1024, 2), (10**9, 100)])

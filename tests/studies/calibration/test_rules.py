@@ -7,7 +7,7 @@ from tests.workflow.test_users_criterion import CONFIG, CRITERION, DECISION, OF_
 
 
 @pytest.mark.runs
-def test_another_promise_chooses_thresholds_without_a_measurement(editable):
+def test_another_guarantees_chooses_thresholds_without_a_measurement(editable):
     figure, aggregated = "results/calibration.pdf", {"aggregate_calibration": 1, "plot_calibration": 1}
     assert editable.plan(figure) == {"measure_calibration": 2} | aggregated
     editable.succeed(figure)
@@ -16,7 +16,7 @@ def test_another_promise_chooses_thresholds_without_a_measurement(editable):
     assert set(calibration["path"]) == {"common", "per_group"}
     assert (editable.root / figure).read_bytes().startswith(b"%PDF")
     assert editable.plan(figure) == {}
-    editable.configure(promises={"nats": [0.3]})
+    editable.configure(guarantees={"nats": [0.3]})
     assert editable.plan(figure) == aggregated
     editable.configure(calibration={"tokens": 512})
     assert editable.plan(figure)["measure_calibration"] == 2

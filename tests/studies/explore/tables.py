@@ -6,7 +6,7 @@ TOKENS = ["a", "</script><b>x</b>", "tab\tand\n", "\x1b[31mred\u202e"]
 GROUPS = ("2", "3-4")
 LOOPS = 3
 CRITERION, THRESHOLD = "halving", 0.1
-PLACES = [
+SITES = [
     {"stage": "embedding", "layer": None, "group": None, "k": None},
     {"stage": "layer", "layer": 1, "group": None, "k": None},
     *({"stage": "loop", "layer": None, "group": group, "k": k} for group in GROUPS for k in range(LOOPS + 1)),
@@ -20,7 +20,7 @@ def explore_tables() -> dict[str, pd.DataFrame]:
         {"run": "small", "sequence": 7, "document": 1, "position": i, "token": token, "next_token": "next"}
         for i, token in enumerate(TOKENS)
     ]
-    states = [state(place, position) for place in range(len(PLACES)) for position in range(len(TOKENS))]
+    states = [state(site, position) for site in range(len(SITES)) for position in range(len(TOKENS))]
     components = [KEYS | {"component": n, "share": 0.5 / n} for n in (1, 2, 3)]
     exits = [
         KEYS
@@ -40,12 +40,12 @@ def explore_tables() -> dict[str, pd.DataFrame]:
     }
 
 
-def state(place: int, position: int) -> dict:
+def state(site: int, position: int) -> dict:
     """One row: in a loop the step norm is 2^-k, and the prediction names token and loop step."""
-    row = KEYS | {"place": place, "position": position} | PLACES[place]
-    row |= {"pc1": place + position, "pc2": place**0.5, "pc3": -float(position)}
+    row = KEYS | {"site": site, "position": position} | SITES[site]
+    row |= {"pc1": site + position, "pc2": site**0.5, "pc3": -float(position)}
     measured = dict.fromkeys(("state_norm", "step_norm", "cosine", "prediction", "probability"))
-    if (k := PLACES[place]["k"]) is not None:
+    if (k := SITES[site]["k"]) is not None:
         measured = {"state_norm": 1.0, "probability": 0.25, "prediction": f"<i>{position}.{k}</i>"}
         measured |= {"step_norm": 2.0**-k if k < LOOPS else None, "cosine": 0.5 if 0 < k < LOOPS else None}
     return row | measured

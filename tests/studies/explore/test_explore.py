@@ -66,11 +66,11 @@ def test_the_beginning_of_a_sequence_has_the_same_measures_and_predictions_as_in
 
 def test_every_place_of_the_model_has_a_row_and_its_distances_are_at_most_those_of_the_states():
     states = states_of(checkpoint())
-    places = states.query("position == 0").sort_values("place")
-    assert places["stage"].tolist() == ["embedding", "layer", *["loop"] * 2 * (LOOPS + 1), "layer"]
-    assert places["k"].dropna().tolist() == [*range(LOOPS + 1)] * 2
-    steps = places.query("group == '3'")[["pc1", "pc2", "pc3"]].diff().pow(2).sum(axis=1, skipna=True).pow(0.5)
-    norms = places.query("group == '3'")["step_norm"]
+    sites = states.query("position == 0").sort_values("site")
+    assert sites["stage"].tolist() == ["embedding", "layer", *["loop"] * 2 * (LOOPS + 1), "layer"]
+    assert sites["k"].dropna().tolist() == [*range(LOOPS + 1)] * 2
+    steps = sites.query("group == '3'")[["pc1", "pc2", "pc3"]].diff().pow(2).sum(axis=1, skipna=True).pow(0.5)
+    norms = sites.query("group == '3'")["step_norm"]
     assert (steps.to_numpy()[1:] <= norms.to_numpy()[:-1] * (1 + 1e-5)).all()
 
 

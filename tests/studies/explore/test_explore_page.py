@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.studies.explore.tables import GROUPS, LOOPS, PLACES, TOKENS, explore_tables
+from tests.studies.explore.tables import GROUPS, LOOPS, SITES, TOKENS, explore_tables
 from twoscale.config import PROJECT
 from twoscale.errors import InputError
 from twoscale.studies.explore import page as explore_page
@@ -36,14 +36,14 @@ def test_line_ends_and_tabs_are_drawn_and_other_controls_replaced(page):
 
 def test_every_token_has_each_place_with_its_own_numbers(page):
     data = data_of(page)
-    assert [place["stage"] for place in data["places"]] == [place["stage"] for place in PLACES]
-    assert data["places"][2] == {"stage": "loop", "group": "2", "k": 0}
+    assert [site["stage"] for site in data["sites"]] == [site["stage"] for site in SITES]
+    assert data["sites"][2] == {"stage": "loop", "group": "2", "k": 0}
     loop = slice(2, 2 + LOOPS + 1)
     for position in range(len(TOKENS)):
         assert data["predictions"][position][loop] == [f"<i>{position}.{k}</i>" for k in range(LOOPS + 1)]
         assert data["measures"]["step_norm"][position][loop] == [1, 0.5, 0.25, None]
         assert data["measures"]["cosine"][position][loop] == [None, 0.5, 0.5, None]
-        assert [point[2] for point in data["coordinates"][position]] == [-position] * len(PLACES)
+        assert [point[2] for point in data["coordinates"][position]] == [-position] * len(SITES)
     assert data["exits"][0]["groups"] == {GROUPS[0]: [[1, 2], *[[3, 3]] * 3], GROUPS[1]: [[3, 3]] * 4}
 
 

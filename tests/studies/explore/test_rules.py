@@ -18,7 +18,7 @@ def test_the_page_shows_the_sequence_of_the_config_and_nothing_is_trained(editab
     assert [point["name"] for point in data["exits"]] == ["acceleration"] * 2 + ["fixed"] + ["kl"] * 2 + [
         "step_norm"
     ] * 2
-    assert [place["k"] for place in data["places"] if place.get("group") == "3"] == [*range(7)]  # exits.max_loops
+    assert [site["k"] for site in data["sites"] if site.get("group") == "3"] == [*range(7)]  # exits.max_loops
 
 
 def test_the_page_is_part_of_the_report_and_not_of_all(finished):

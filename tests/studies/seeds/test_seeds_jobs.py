@@ -2,20 +2,26 @@
 
 import pytest
 
-from tests.small import of, project
+from tests.small import job_row, of, project
 from twoscale.errors import InputError
+from twoscale.studies.seeds.study import JOBS
+
+
+def drift(**config):
+    """The input "drift" of the comparison."""
+    return job_row(JOBS, "compare_seeds").files(project(**config))["drift"]
 
 
 def test_the_tables_of_all_seeds_are_refused_in_one_sentence_where_there_is_one():
-    assert project(seeds=[1337, 7]).at_seeds("drift")(of()) == [
-        "results/tiny/tables/drift.parquet",
-        "results/tiny-seed7/tables/drift.parquet",
+    assert drift(seeds=[1337, 7]) == [
+        "results/tiny/tables/drift_sequences.parquet",
+        "results/tiny-seed7/tables/drift_sequences.parquet",
     ]
     for seeds in ([], [1337]):
         with pytest.raises(InputError, match=r"^results/seeds\.md: run tiny has one seed, expected further ones"):
-            project(seeds=seeds).at_seeds("drift")(of())
-    with pytest.raises(InputError, match=r"^results/seeds\.md: run tiny has no looped groups"):
-        project(seeds=[7], model={"groups": []}).at_seeds("drift")(of())
+            drift(seeds=seeds)(of())
+    with pytest.raises(InputError, match=r"^results/seeds\.md: run tiny has 0 looped groups"):
+        drift(seeds=[7], model={"groups": []})(of())
 
 
 def test_the_report_has_the_figure_only_where_there_are_several(tmp_path, monkeypatch):
@@ -23,5 +29,5 @@ def test_the_report_has_the_figure_only_where_there_are_several(tmp_path, monkey
     seeds = tmp_path / "results" / "tiny" / "tables" / "seeds.parquet"
     seeds.parent.mkdir(parents=True)
     seeds.touch()
-    assert "results/seeds.svg" not in project().report_pictures(of())
-    assert "results/seeds.svg" in project(seeds=[7]).report_pictures(of())
+    assert "results/seeds.svg" not in project().report.pictures(of())
+    assert "results/seeds.svg" in project(seeds=[7]).report.pictures(of())

@@ -13,14 +13,14 @@ FLOATS = [name for name, dtype in tables.columns("token_spectrum").items() if dt
 
 
 def token_table(iteration=20, groups=("4", "5-6"), seed=0):
-    """Tokens whose rate is the inherited modulus; token 2 of every sequence is the slowest, after it all inherit."""
+    """Tokens whose rate is the prefix modulus; token 2 of every sequence is the slowest, after it all inherit."""
     generator = np.random.default_rng(seed)
     frames = []
     for group in groups:
         for sequence in range(SEQUENCES):
             position = np.arange(LENGTH)
             own = np.where(position == 2, 0.8, generator.uniform(0.1, 0.5, LENGTH))
-            inherited = np.maximum.accumulate(own)
+            prefix = np.maximum.accumulate(own)
             frame = pd.DataFrame({name: generator.uniform(0, 1, LENGTH) for name in FLOATS})
             frame = frame.assign(
                 iteration=iteration,
@@ -34,14 +34,14 @@ def token_table(iteration=20, groups=("4", "5-6"), seed=0):
                 exact=True,
                 converged=True,
                 steps=40,
-                own_modulus=own,
-                own_angle=np.pi,
-                inherited_modulus=inherited,
-                inherited_angle=np.linspace(0, 3, LENGTH),
+                leading_modulus=own,
+                leading_angle=np.pi,
+                prefix_modulus=prefix,
+                prefix_angle=np.linspace(0, 3, LENGTH),
                 source=[int(np.argmax(own[: t + 1])) for t in range(LENGTH)],
-                rate=inherited,
+                rate=prefix,
             )
-            frames.append(frame.assign(cosine=np.cos(frame["inherited_angle"])))
+            frames.append(frame.assign(cosine=np.cos(frame["prefix_angle"])))
     return pd.concat(frames, ignore_index=True)[list(tables.columns("token_spectrum"))]
 
 
@@ -59,6 +59,6 @@ def spectrum():
             }
         )
         for group in ("4", "5-6")
-        for prediction in ("own", "inherited")
+        for prediction in ("leading", "prefix")
     )
     return figure.draw(token_table(), table, **RUN)

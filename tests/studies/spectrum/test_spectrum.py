@@ -1,4 +1,4 @@
-"""The spectrum of a loop: own blocks, eigenvalues, the ends of paths, and what tokens inherit."""
+"""The spectrum of a loop: diagonal blocks, eigenvalues, the ends of paths, and what tokens inherit."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -13,10 +13,10 @@ from tests import small
 from twoscale.errors import InputError
 from twoscale.model.interface import CausalAttention, Stage
 from twoscale.model.registry import architecture
-from twoscale.studies.spectrum import late_path, own_block
+from twoscale.studies.spectrum import diagonal_block, late_path
 from twoscale.studies.spectrum import measure as spectrum
 from twoscale.studies.spectrum.config import SpectrumConfig
-from twoscale.studies.spectrum.own_block import OwnBlocks, OwnStep
+from twoscale.studies.spectrum.diagonal_block import DiagonalBlocks, OwnStep
 
 ROTARY = {"positions": "rotary", "num_kv_heads": 1, "qk_norm": True, "qk_bias": True, "mlp": "gated"}
 
@@ -30,7 +30,7 @@ def rotation(modulus: float, angle: float) -> Tensor:
 class LinearLoop:
     """A looped model with one group: x_t <- M_t x_t + c * (mean of x_s over s <= t) + input.
 
-    The attention has the same weight for all tokens, so the own block of the token at t is M_t + c I / (t + 1).
+    The attention has the same weight for all tokens, so the diagonal block of the token at t is M_t + c I / (t + 1).
     """
 
     stages = (Stage(group=0),)
@@ -60,15 +60,15 @@ class LinearLoop:
     def finish(self, group, state):
         return state
 
-    def own_blocks(self) -> Tensor:
+    def diagonal_block(self) -> Tensor:
         length, size = self.matrices.shape[:2]
         return self.matrices + self.coupling * torch.eye(size) / torch.arange(1, length + 1)[:, None, None]
 
 
-def blocks_of(model, states: Tensor, injected: Tensor, group: int = 0) -> OwnBlocks:
-    """The own blocks of one sequence (T, C)."""
-    (held,) = own_block.record_kv(model, group, 0, states[None], injected[None])
-    return OwnBlocks(OwnStep(model, group, held, injected, torch.arange(len(states))), 0, states)
+def blocks_of(model, states: Tensor, injected: Tensor, group: int = 0) -> DiagonalBlocks:
+    """The diagonal blocks of one sequence (T, C)."""
+    (held,) = diagonal_block.record_kv(model, group, 0, states[None], injected[None])
+    return DiagonalBlocks(OwnStep(model, group, held, injected, torch.arange(len(states))), 0, states)
 
 
 def transformer(seed: int = 0, gain: float = 1.0, **changes):
@@ -119,9 +119,9 @@ def test_both_products_are_those_of_the_dense_block():
 def test_the_leading_eigenvalues_of_a_linear_loop_with_attention_are_known():
     model = LinearLoop(torch.stack([rotation(0.5, 1.2), rotation(0.8, 2.0), rotation(0.3, 0.4)]).double(), coupling=0.3)
     blocks = blocks_of(model, torch.ones(3, 2).double(), torch.zeros(3, 2).double())
-    torch.testing.assert_close(blocks.dense(), model.own_blocks())
+    torch.testing.assert_close(blocks.dense(), model.diagonal_block())
     expected = torch.tensor([0.5, 0.8, 0.3]) * torch.exp(1j * torch.tensor([1.2, 2.0, 0.4])) + 0.3 / torch.arange(1, 4)
-    found, gain = own_block.leading(blocks, dense_size=2)
+    found, gain = diagonal_block.leading(blocks, dense_size=2)
     torch.testing.assert_close(found.modulus, expected.abs().double())
     torch.testing.assert_close(found.angle, expected.angle().double())
     torch.testing.assert_close(found.axis_ratio, torch.ones(3).double())  # rotations have circular spirals
@@ -133,33 +133,33 @@ def test_arnoldi_agrees_with_the_dense_blocks(seed):
     model = transformer(seed, gain=1.5, hidden_size=64)
     states, injected = torch.randn(2, 3, 64, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     blocks = blocks_of(model, states, injected)
-    (dense, dense_gain), (iterated, gain) = (own_block.leading(blocks, size) for size in (64, 8))
+    (dense, dense_gain), (iterated, gain) = (diagonal_block.leading(blocks, size) for size in (64, 8))
     torch.testing.assert_close(iterated.modulus, dense.modulus, rtol=1e-7, atol=0)
     torch.testing.assert_close(iterated.angle, dense.angle, rtol=1e-6, atol=1e-7)
     torch.testing.assert_close(iterated.axis_ratio, dense.axis_ratio, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(gain, dense_gain, rtol=1e-6, atol=0)
-    slowed = [own_block.slowed(blocks, 0.3, size).modulus for size in (64, 8)]
+    slowed = [diagonal_block.slowed(blocks, 0.3, size).modulus for size in (64, 8)]
     torch.testing.assert_close(slowed[1], slowed[0], rtol=1e-6, atol=0)
 
 
 def test_an_eigenvalue_that_does_not_converge_is_not_a_number(monkeypatch):
-    monkeypatch.setattr(own_block, "RESTARTS", 1)
-    monkeypatch.setattr(own_block, "SUBSPACE", 3)
+    monkeypatch.setattr(diagonal_block, "RESTARTS", 1)
+    monkeypatch.setattr(diagonal_block, "SUBSPACE", 3)
     states, injected = torch.randn(2, 3, 64, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    found, _ = own_block.leading(blocks_of(transformer(hidden_size=64), states, injected), dense_size=8)
+    found, _ = diagonal_block.leading(blocks_of(transformer(hidden_size=64), states, injected), dense_size=8)
     assert found.modulus.isnan().all()
 
 
 def test_slowing_a_token_moves_its_eigenvalues_towards_one():
     model = LinearLoop(torch.diag(torch.tensor([0.5, -0.9])).double()[None], coupling=0.0)
     blocks = blocks_of(model, torch.ones(1, 2).double(), torch.zeros(1, 2).double())
-    found = own_block.slowed(blocks, 0.2, dense_size=2)
+    found = diagonal_block.slowed(blocks, 0.2, dense_size=2)
     assert (found.modulus.item(), found.angle.item()) == pytest.approx((0.9, 0.0))  # 0.8 + 0.2 * 0.5
 
 
-def test_the_inherited_modulus_is_the_largest_so_far():
+def test_the_prefix_modulus_is_the_largest_so_far():
     modulus = torch.tensor([[0.3, 0.6, 0.2, 0.6, 0.7]])
-    largest, angle, source = own_block.inherit(modulus, 10 * modulus)
+    largest, angle, source = diagonal_block.inherit(modulus, 10 * modulus)
     torch.testing.assert_close(largest, torch.tensor([[0.3, 0.6, 0.6, 0.6, 0.7]]))
     assert source.tolist() == [[0, 1, 1, 1, 4]]
     torch.testing.assert_close(angle, 10 * largest)
@@ -226,10 +226,10 @@ def test_few_updates_have_no_rate():
 def test_the_second_of_two_tokens_follows_the_slower_first_one_until_that_one_is_held():
     matrices = torch.stack([rotation(0.9, 1.0), rotation(0.4, 2.5)]).double()
     model = LinearLoop(matrices, coupling=0.05)
-    own = torch.linalg.eigvals(model.own_blocks())[:, 0]
+    own = torch.linalg.eigvals(model.diagonal_block())[:, 0]
     (rows,) = rows_of(model, ids=torch.tensor([[0, 1], [1, 0]]), slowed_position=0, slow_factor=0.5, steps=1500)
     assert rows["converged"].all()
-    np.testing.assert_allclose(rows["own_modulus"], own.abs().expand(2, 2), rtol=1e-6)
+    np.testing.assert_allclose(rows["leading_modulus"], own.abs().expand(2, 2), rtol=1e-6)
     np.testing.assert_array_equal(rows["source"], [[0, 0], [0, 0]])
     np.testing.assert_allclose(rows["rate"], own[0].abs().expand(2, 2), rtol=0.01)
     np.testing.assert_allclose(rows["path_angle"], own[0].angle().abs().expand(2, 2), rtol=1e-3)
@@ -247,16 +247,16 @@ def test_a_token_keeps_its_own_eigenvalue_where_earlier_tokens_are_faster():
     model = LinearLoop(matrices, coupling=0.05)
     (rows,) = rows_of(model, ids=torch.tensor([[0, 1], [1, 0]]), slowed_position=0)
     np.testing.assert_array_equal(rows["source"], [[0, 1], [0, 1]])
-    np.testing.assert_allclose(rows["rate"], rows["own_modulus"], rtol=0.01)
+    np.testing.assert_allclose(rows["rate"], rows["leading_modulus"], rtol=0.01)
 
 
 def test_paths_of_a_small_transformer_follow_the_inherited_eigenvalue():
     rows = rows_of(transformer(seed=2, gain=1.6))[0]
     assert rows["converged"].all()
-    predictions = {"rate": "inherited_modulus", "path_modulus": "inherited_modulus", "isolated_rate": "own_modulus"}
+    predictions = {"rate": "prefix_modulus", "path_modulus": "prefix_modulus", "isolated_rate": "leading_modulus"}
     for measured, predicted in predictions.items():
         assert np.abs(rows[measured] - rows[predicted]).mean() < 0.03, measured
-    assert np.abs(rows["rate"] - rows["own_modulus"]).mean() > 0.06
+    assert np.abs(rows["rate"] - rows["leading_modulus"]).mean() > 0.06
 
 
 def test_a_token_after_one_without_a_fixed_point_has_none_and_is_counted():
@@ -264,7 +264,7 @@ def test_a_token_after_one_without_a_fixed_point_has_none_and_is_counted():
     (rows,) = rows_of(LinearLoop(matrices, coupling=0.0), ids=torch.tensor([[0, 1, 0], [1, 0, 1]]), slowed_position=0)
     np.testing.assert_array_equal(rows["converged"], [[True, False, False]] * 2)
     np.testing.assert_array_equal(rows["steps"] == -1, ~rows["converged"])
-    assert np.isnan(rows["own_modulus"][~rows["converged"]]).all()
+    assert np.isnan(rows["leading_modulus"][~rows["converged"]]).all()
     np.testing.assert_allclose(rows["rate"][:, 1], 1, rtol=1e-6)
 
 
@@ -274,19 +274,19 @@ def test_sequences_outside_the_exact_subset_have_paths_only():
     for name in spectrum.EXACT:
         assert np.isnan(rows[name][0]).all(), name
     assert np.isfinite(rows["rate"]).all()
-    assert np.isfinite(rows["own_modulus"][1]).all()
+    assert np.isfinite(rows["leading_modulus"][1]).all()
     assert (rows["source"][0] == -1).all()
 
 
 def test_a_group_sees_the_states_of_earlier_groups_after_the_loops_of_the_trajectories():
     model = transformer(seed=2, gain=1.6)
     tokens = torch.arange(8)[None]
-    settled = []
+    converged = []
 
     class Recording(spectrum.Loops):
-        def settle(self, *arguments):
-            settled.append(super().settle(*arguments))
-            return settled[-1]
+        def converge(self, *arguments):
+            converged.append(super().converge(*arguments))
+            return converged[-1]
 
     checkpoint = small.checkpoint(model, seed=3)
     loops = Recording(model, SpectrumConfig(slowed_position=1), 3)
@@ -294,7 +294,7 @@ def test_a_group_sees_the_states_of_earlier_groups_after_the_loops_of_the_trajec
         list(spectrum.measure_batch(checkpoint, small.held_out(tokens), (), spectrum.Text(0), loops))
         traced = [stage for stage in model.trace(tokens, [3, 3], checkpoint.noise([0])) if stage.stage in model.stages]
     groups = [stage for stage in traced if stage.stage.is_group]
-    for stage, group in zip(groups, settled, strict=True):
+    for stage, group in zip(groups, converged, strict=True):
         torch.testing.assert_close(group.start, stage.states[0])
         torch.testing.assert_close(group.passed, stage.states[-1])
 
@@ -307,13 +307,13 @@ def test_the_values_do_not_depend_on_how_sequences_are_batched():
     with torch.no_grad():
         second = replace(small.held_out(ids))[1:2]
         alone, *_ = spectrum.measure_batch(checkpoint, second, (1,), text, spectrum.Loops(model, config, 3))
-    for name in ("own_modulus", "rate", "isolated_rate", "slowed_rate", "path_angle"):
+    for name in ("leading_modulus", "rate", "isolated_rate", "slowed_rate", "path_angle"):
         np.testing.assert_allclose(alone[name], together[name][1], rtol=1e-4, err_msg=name)
 
 
 @pytest.mark.parametrize(
     "build",
-    [lambda model: spectrum.Loops(model, SpectrumConfig(), 3), lambda _: OwnBlocks(None, 0, torch.ones(1, 8))],
+    [lambda model: spectrum.Loops(model, SpectrumConfig(), 3), lambda _: DiagonalBlocks(None, 0, torch.ones(1, 8))],
     ids=["model", "states"],
 )
 def test_a_spectrum_in_float32_is_refused(build):
@@ -340,11 +340,11 @@ def default_precision():
 def test_a_spectrum_on_cuda_is_refused_while_tf32_is_allowed(allow_tf32, default_precision):
     with FakeTensorMode():
         on_cuda, on_cpu = (torch.ones(1, 8, dtype=torch.float64, device=device) for device in ("cuda", "cpu"))
-    OwnBlocks(None, 0, on_cuda)
+    DiagonalBlocks(None, 0, on_cuda)
     allow_tf32()
-    OwnBlocks(None, 0, on_cpu)
+    DiagonalBlocks(None, 0, on_cpu)
     with pytest.raises(InputError, match="fp32_precision: found tf32, expected ieee"):
-        OwnBlocks(None, 0, on_cuda)
+        DiagonalBlocks(None, 0, on_cuda)
 
 
 def test_places_and_frequencies_of_tokens():

@@ -36,24 +36,24 @@ def test_agreement_has_a_row_per_checkpoint_group_and_comparison(paths, tmp_path
 
 
 def test_a_prediction_that_is_right_has_correlation_one_and_no_difference(paths):
-    row = agreement_rows(paths).loc[(20, "5-6", "inherited", "rate")]
+    row = agreement_rows(paths).loc[(20, "5-6", "prefix", "rate")]
     assert row["correlation"] == pytest.approx(1, abs=1e-6)
     assert (row["difference"], row["difference_high"]) == pytest.approx((0, 0), abs=1e-6)
     assert row["tokens"] == LENGTH * SEQUENCES
 
 
 def test_agreement_is_that_of_all_tokens_and_its_interval_contains_it(paths):
-    row, tokens = agreement_rows(paths).loc[(20, "4", "own", "rate")], token_table()
+    row, tokens = agreement_rows(paths).loc[(20, "4", "leading", "rate")], token_table()
     of_group = tokens[tokens["group"] == "4"]
-    expected = np.corrcoef(of_group["own_modulus"], of_group["rate"])[0, 1]
+    expected = np.corrcoef(of_group["leading_modulus"], of_group["rate"])[0, 1]
     assert row["correlation"] == pytest.approx(expected, abs=1e-6)
-    assert row["difference"] == pytest.approx((of_group["own_modulus"] - of_group["rate"]).abs().mean(), abs=1e-6)
+    assert row["difference"] == pytest.approx((of_group["leading_modulus"] - of_group["rate"]).abs().mean(), abs=1e-6)
     assert row["correlation_low"] < row["correlation"] < row["correlation_high"]
     assert row["difference_low"] < row["difference"] < row["difference_high"]
 
 
 def test_a_prediction_without_variance_has_no_correlation(paths):
-    assert np.isnan(agreement_rows(paths).loc[(20, "4", "own", "cosine"), "correlation"])
+    assert np.isnan(agreement_rows(paths).loc[(20, "4", "leading", "cosine"), "correlation"])
 
 
 def test_an_interval_is_null_where_a_sample_of_documents_has_no_correlation():
@@ -69,7 +69,7 @@ def test_tokens_without_a_fixed_point_or_without_exact_blocks_do_not_count(tmp_p
     tokens.loc[tokens["sequence"] == 0, "exact"] = False
     tokens.loc[tokens["position"] == 7, "converged"] = False
     tables.write("token_spectrum", tokens, tmp_path / "t.parquet")
-    row = agreement_rows([tmp_path / "t.parquet"]).loc[(20, "4", "inherited", "rate")]
+    row = agreement_rows([tmp_path / "t.parquet"]).loc[(20, "4", "prefix", "rate")]
     assert row["tokens"] == (LENGTH - 1) * (SEQUENCES - 1)
 
 
@@ -78,19 +78,19 @@ def test_slow_tokens_are_those_that_others_inherit_from(paths):
         analysis.slow_tokens(paths, "demo", seed=1).set_index(["iteration", "group", "property", "class"]).sort_index()
     )
     positions = table.loc[(20, "4", "position")]
-    assert positions["inherited_from"].sum() == pytest.approx(1)
+    assert positions["prefix_share"].sum() == pytest.approx(1)
     # positions 2 to 7 of 8 inherit from position 2
-    assert positions.loc["1 to 4", "inherited_from"] >= 6 / 8
-    assert positions.loc["4 to 16", "inherited_from"] == 0
+    assert positions.loc["1 to 4", "prefix_share"] >= 6 / 8
+    assert positions.loc["4 to 16", "prefix_share"] == 0
     rare = table.loc[(20, "4", "frequency", "0 to 10")]
-    assert (rare["inherited_from"], rare["share"], rare["own_modulus"]) == pytest.approx((6 / 8, 1 / 8, 0.8))
-    assert rare["inherited_from_low"] <= rare["inherited_from"] <= rare["inherited_from_high"]
+    assert (rare["prefix_share"], rare["share"], rare["leading_modulus"]) == pytest.approx((6 / 8, 1 / 8, 0.8))
+    assert rare["prefix_share_low"] <= rare["prefix_share"] <= rare["prefix_share_high"]
 
 
 def test_without_training_text_there_are_no_classes_of_frequency(tmp_path):
     tables.write("token_spectrum", token_table().assign(frequency=np.nan), tmp_path / "t.parquet")
     table = analysis.slow_tokens([tmp_path / "t.parquet"], "demo", seed=1)
-    assert set(table["property"]) == {"place", "position"}
+    assert set(table["property"]) == {"site", "position"}
 
 
 def test_statistics_of_every_measured_column(paths):
@@ -117,7 +117,7 @@ def test_the_compared_checkpoints_are_all_or_the_last():
     assert files(spectrum={"checkpoints": "last"}) == every[-1:]
 
 
-def test_the_figure_shows_rates_against_the_inherited_modulus():
+def test_the_figure_shows_rates_against_the_prefix_modulus():
     panels = samples.spectrum().get_axes()
     assert len(panels) == 6
     coloured = [line for line in panels[1].get_lines() if line.get_marker() == "o" and line.get_color() != figure.OWN]

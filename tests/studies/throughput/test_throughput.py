@@ -1,17 +1,20 @@
 """The benchmark of batched decoding and its figure."""
 
+import json
+
 import pandas as pd
 import pytest
 
 from tests.figures import legend_texts, one_sentence
-from tests.small import assert_refused, checkpoint, held_out, job_config
+from tests.small import assert_refused, checkpoint, held_out, job_config, job_row, of, project
 from tests.studies.throughput.samples import draw, throughput_table
 from tests.unit.test_engine import CONTEXT_LENGTH, small_model, text
 from twoscale import tables
-from twoscale.analysis.summaries import summarise_throughput
 from twoscale.config import Config, checked, preset
 from twoscale.errors import InputError
+from twoscale.studies.throughput.figure import summarise_throughput
 from twoscale.studies.throughput.measure import measure_throughput
+from twoscale.studies.throughput.study import JOBS
 
 SEQUENCES = (1, 3)
 
@@ -91,6 +94,11 @@ def test_a_text_of_the_benchmark_fits_into_a_short_context():
     values["throughput"] = {"prompt_tokens": 100, "tokens": 100}
     config = checked(values)
     assert config.throughput.lengths(config) == (16, 16)
+
+
+def test_the_slice_of_the_benchmark_has_the_lengths_of_its_texts():
+    values = json.loads(job_row(JOBS, "benchmark_throughput").config(project())(of()))
+    assert values["lengths"] == list(checked(preset("tiny")).throughput.lengths(checked(preset("tiny"))))
 
 
 def test_more_sequences_than_are_held_out_are_refused():

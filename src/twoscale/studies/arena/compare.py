@@ -1,4 +1,4 @@
-"""What the exits of a criterion are worth: gains over controls of the same cost, and regret beside oracles.
+"""What the exits of a criterion are worth: gains over cost-matched exits, and regret against oracles.
 
 A gain is read in two ways. In nats: how much lower the cross-entropy is than that of the reference at the same
 evaluations. In evaluations: how many fewer a criterion takes than the reference at the same cross-entropy, on the
@@ -20,7 +20,7 @@ from twoscale.analysis.summaries import OPERATING_POINT, mean_evaluations
 
 ALL_GROUPS = "all"
 ORACLE = "oracle"
-CONTROLS = ("random", "fixed")
+COST_MATCHED = ("random", "fixed")
 # Sums over the documents of R samples (R, ...) -> one number each (R,).
 Statistic = Callable[[np.ndarray], np.ndarray]
 
@@ -28,22 +28,22 @@ Statistic = Callable[[np.ndarray], np.ndarray]
 def summarise(
     quality: pd.DataFrame,
     exit_loops: pd.DataFrame,
-    controls: pd.DataFrame,
+    cost_matched: pd.DataFrame,
     regret: pd.DataFrame,
     frontier: pd.DataFrame,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """The table "arena" without its column `run`: every criterion beside its controls and the budget oracle.
+    """The table "arena" without its column `run`: every criterion against its cost-matched exits and the budget oracle.
 
     Args:
         quality: Table "exit_quality".
         exit_loops: Table "exit_loops".
-        controls: Table "exit_controls" of the same text.
+        cost_matched: Table "exit_cost_matched" of the same text.
         regret: Table "exit_regret".
         frontier: Table "oracle_frontier".
         seed: Of the bootstrap.
     """
-    rows = [*_gains(quality, exit_loops, controls, seed), *_regrets(regret, frontier, seed)]
+    rows = [*_gains(quality, exit_loops, cost_matched, seed), *_regrets(regret, frontier, seed)]
     return pd.DataFrame(rows, columns=[name for name in tables.columns("arena") if name != "run"])
 
 
@@ -62,18 +62,18 @@ def estimate(statistic: Statistic, units: np.ndarray, seed: int) -> Estimate:
     return Estimate(value, low, high, freedom=len(units) - 1, units=len(units))
 
 
-# --- controls ---------------------------------------------------------------------------------------------------
+# --- cost-matched exits -----------------------------------------------------------------------------------------
 
 
-def _gains(quality: pd.DataFrame, exit_loops: pd.DataFrame, controls: pd.DataFrame, seed: int) -> Iterator[dict]:
-    """Rows of the table "arena" for the controls of every criterion that has some."""
+def _gains(quality: pd.DataFrame, exit_loops: pd.DataFrame, cost_matched: pd.DataFrame, seed: int) -> Iterator[dict]:
+    """Rows of the table "arena" for the cost-matched exits of every criterion that has some."""
     keys = [*OPERATING_POINT, "sequence"]
     measured = quality.join(mean_evaluations(exit_loops, keys), on=keys).rename(columns={"loops": "evaluations"})
-    for criterion, of_criterion in controls.groupby("criterion", sort=False):
+    for criterion, of_criterion in cost_matched.groupby("criterion", sort=False):
         own = measured[measured["criterion"] == criterion]
-        for reference in CONTROLS:
-            of_control = of_criterion[of_criterion["control"] == reference]
-            beside = of_control.groupby(keys)[["evaluations", "ce"]].mean()  # over draws
+        for reference in COST_MATCHED:
+            matched = of_criterion[of_criterion["reference"] == reference]
+            beside = matched.groupby(keys)[["evaluations", "ce"]].mean()  # over draws
             joined = own.join(beside.add_suffix("_reference"), on=keys)
             point = {"criterion": criterion, "group": ALL_GROUPS, "reference": reference}
             yield from (point | row for row in _of_thresholds(joined, seed))
@@ -212,23 +212,23 @@ def oracle_saving(
     return np.maximum(bound.max(axis=-1), 1 - evaluations)  # every exit takes an evaluation
 
 
-def settling(regret: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
-    """The table "settling" without its column `run`, from the table "exit_regret"."""
+def convergence(regret: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
+    """The table "convergence" without its column `run`, from the table "exit_regret"."""
     rows = [
-        dict(zip([*OPERATING_POINT, "oracle"], point, strict=True)) | _settling(of_point, seed)
+        dict(zip([*OPERATING_POINT, "oracle"], point, strict=True)) | _convergence(of_point, seed)
         for point, of_point in regret.groupby([*OPERATING_POINT, "oracle"], sort=False)
     ]
-    return pd.DataFrame(rows, columns=[name for name in tables.columns("settling") if name != "run"])
+    return pd.DataFrame(rows, columns=[name for name in tables.columns("convergence") if name != "run"])
 
 
-def _settling(rows: pd.DataFrame, seed: int) -> dict[str, float]:
-    """Columns of one row of the table "settling"."""
-    names = ["settled", "extra", "lost", "evaluations", "least"]
+def _convergence(rows: pd.DataFrame, seed: int) -> dict[str, float]:
+    """Columns of one row of the table "convergence"."""
+    names = ["converged", "extra", "lost", "evaluations", "least"]
     sums = rows[names].mul(rows["tokens"], axis="index").assign(tokens=rows["tokens"])
     units = sums.groupby(rows["document"]).sum().to_numpy()  # (documents, 6)
     total = units.sum(axis=0)
     found = {
-        "unsettled": estimate(lambda sums: 1 - sums[:, 0] / sums[:, 5], units, seed),
+        "unconverged": estimate(lambda sums: 1 - sums[:, 0] / sums[:, 5], units, seed),
         "extra": estimate(lambda sums: _ratio(sums[:, 1], sums[:, 0]), units, seed),
         "lost": estimate(lambda sums: _ratio(sums[:, 2], sums[:, 5] - sums[:, 0]), units, seed),
     }

@@ -48,7 +48,7 @@ class OracleConfig(OnHeldOut):
 
     tolerance: Annotated[float, Field(ge=0), Number] = key(
         0.01,
-        "A token is settled from the first loop step from which its cross-entropy stays at most this many nats above "
+        "A token is converged from the first loop step from which its cross-entropy stays at most this many nats above "
         "that after exits.max_loops.",
     )
     tokens: Count = key(

@@ -20,8 +20,7 @@ PANELS = {
 FIXED = {"color": style.BLACK, "linestyle": (0, (5, 2)), "linewidth": 1}
 # Built-in criteria that do not compare successive loop steps.
 OF_ANOTHER_KIND = ("confidence", "margin", "entropy", "exit_gate", "probe")
-# The y axes of gains are linear within this many nats, logarithmic beyond.
-LINEAR = 1e-2
+LINEAR = 1e-2  # nats
 
 
 @style.look()
@@ -43,7 +42,7 @@ def draw(arena: pd.DataFrame, *, context: style.FigureContext) -> Figure:
     compared = arena.loc[arena["reference"] != ORACLE, "criterion"]
     looks = style.emphasised_styles(compared, (*style.CRITERION_COLOURS, *OF_ANOTHER_KIND))
     if not looks:
-        raise InputError("table arena: found no row, expected at least one exit criterion beside its controls.")
+        raise InputError("table arena: found no row, expected at least one exit criterion and its cost-matched exits.")
     figure = style.new_figure(style.DOUBLE, 3.2, context)
     panels = figure.subplots(1, len(PANELS))
     for number, (axes, reference) in enumerate(zip(panels, PANELS, strict=True), start=1):
@@ -74,17 +73,27 @@ def _draw_criteria(axes: Axes, rows: pd.DataFrame, sign: int, looks: dict[str, d
 
 def _scale(axes: Axes, reference: str, number: int) -> None:
     title, label = PANELS[reference]
+    scale_cost(axes)
+    if reference == ORACLE:
+        axes.set_ylim(bottom=0)
+    else:
+        scale_nats(axes)
+    axes.set_xlabel("evaluations per token and group")
+    axes.set_ylabel(label)
+    axes.set_title(f"{style.panel_number(number)}  {title}", loc="left")
+
+
+def scale_cost(axes: Axes) -> None:
+    """A logarithmic x axis, and a line at 0."""
     axes.axhline(0, color=style.GREY, linewidth=0.6, zorder=0)
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_locator(NullLocator())
-    if reference == ORACLE:
-        axes.set_ylim(bottom=0)
-    else:
-        axes.set_yscale("symlog", linthresh=LINEAR)
-        axes.yaxis.set_major_locator(SymmetricalLogLocator(base=10, linthresh=LINEAR))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: style.power_name(value)))
-    axes.set_xlabel("evaluations per token and group")
-    axes.set_ylabel(label)
-    axes.set_title(f"{style.panel_number(number)}  {title}", loc="left")
+
+
+def scale_nats(axes: Axes) -> None:
+    """A y axis that is linear within `LINEAR` nats of 0, logarithmic beyond."""
+    axes.set_yscale("symlog", linthresh=LINEAR)
+    axes.yaxis.set_major_locator(SymmetricalLogLocator(base=10, linthresh=LINEAR))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: style.power_name(value)))

@@ -5,11 +5,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator, SymmetricalLogLocator
 
 from twoscale.analysis.summaries import OPERATING_POINT, random_exits, summarise_latency, summarise_quality
 from twoscale.errors import InputError
 from twoscale.figures import style
+from twoscale.studies.arena.figure import LINEAR, scale_cost, scale_nats
 
 # x axis of each panel: column -> title, label
 PANELS = {
@@ -19,8 +19,6 @@ PANELS = {
 FIXED = {"color": style.BLACK, "linestyle": (0, (5, 2)), "linewidth": 1, "marker": "|", "markersize": 5}
 ORACLE = {"color": style.BLACK, "linestyle": "", "marker": "*", "markersize": 7}
 FRONTIER = {"color": "0.82", "linewidth": 4, "solid_joinstyle": "round", "zorder": 0}
-# The y axis is linear within this many nats of the quality at all loop steps, logarithmic beyond.
-LINEAR = 1e-2
 
 
 @style.look()
@@ -28,7 +26,7 @@ def draw(
     exit_latency: pd.DataFrame,
     exit_quality: pd.DataFrame,
     exit_loops: pd.DataFrame,
-    exit_controls: pd.DataFrame,
+    exit_cost_matched: pd.DataFrame,
     uniform_loops: pd.DataFrame,
     *,
     context: style.FigureContext,
@@ -44,7 +42,7 @@ def draw(
     because no decoder can run it.
 
     Args:
-        exit_latency, exit_quality, exit_loops, exit_controls: Tables of these names, of the dense grid of thresholds.
+        exit_latency, exit_quality, exit_loops, exit_cost_matched: Tables of these names, of the dense grid.
         uniform_loops: Table of this name.
         context: Its loop steps K are the most that a token may take.
 
@@ -64,11 +62,13 @@ def draw(
     for number, (axes, column) in enumerate(zip(panels, PANELS, strict=True), start=1):
         axes.plot(*frontier(points[column], points["excess"]), **FRONTIER)
         _draw_criteria(axes, points, column, styles)
-        _scale(axes, column)
+        scale_cost(axes)
+        scale_nats(axes)
+        axes.set_xlabel(PANELS[column][1])
         axes.set_title(f"{style.panel_number(number)}  {PANELS[column][0]}", loc="left")
     loops, ce = np.average(uniform_loops[["loops", "ce"]], axis=0, weights=uniform_loops["tokens"])
     panels[1].plot(loops, ce - full, zorder=3, **ORACLE)
-    _draw_random_exits(panels[1], random_exits(exit_controls), full, styles)
+    _draw_random_exits(panels[1], random_exits(exit_cost_matched), full, styles)
     panels[0].set_ylabel(f"cross-entropy above that of {context.loops} loops\n(nats/token, linear within ±{LINEAR:g})")
     _add_legend(figure, styles)
     return figure
@@ -97,18 +97,6 @@ def _draw_random_exits(axes: Axes, random: pd.DataFrame, full: float, styles: di
         if not style.is_grey(styles[criterion]):
             rows = rows.sort_values("evaluations")
             axes.plot(rows["evaluations"], rows["ce"] - full, color=styles[criterion]["color"], **style.RANDOM_EXITS)
-
-
-def _scale(axes: Axes, column: str) -> None:
-    axes.axhline(0, color=style.GREY, linewidth=0.6, zorder=0)
-    axes.set_xscale("log")
-    axes.set_yscale("symlog", linthresh=LINEAR)
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_locator(SymmetricalLogLocator(base=10, linthresh=LINEAR))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: style.power_name(value)))
-    axes.set_xlabel(PANELS[column][1])
 
 
 def _add_legend(figure: Figure, styles: dict[str, dict]) -> None:

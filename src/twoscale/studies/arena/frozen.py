@@ -1,4 +1,4 @@
-"""Exits on frozen trajectories: one token leaves a group early, everything else stays as at all loop steps.
+"""Exits on frozen trajectories: one token leaves a group early, everything else stays as at full depth.
 
 The states x^0 … x^K of a group are those of the run at K loop steps of every group. What a token predicts if it leaves
 with x^k is decoded as the model would continue with this token, while all tokens before it keep their states, keys and
@@ -45,7 +45,7 @@ class FrozenAttention:
 
 @dataclass(frozen=True)
 class FrozenGroup:
-    """One group of the run at all loop steps.
+    """One group of the run at full depth.
 
     Attributes:
         passing: The run.

@@ -2,7 +2,7 @@
 
 Groups are measured one at a time, with all loop steps in the others. Two oracles know every loop step of a token:
 
-- *settled* leaves at the first state from which the loss stays within a tolerance of that at all loop steps, or from
+- *converged* leaves at the first state from which the loss stays within a tolerance of that at full depth, or from
   which the prediction stays;
 - *budget* chooses one state per token so that the mean loss is least at given mean evaluations.
 
@@ -20,7 +20,7 @@ from twoscale.config import ExitsConfig
 from twoscale.data.batches import HeldOut
 from twoscale.exits.benchmark import OperatingPoint, Row, make_criteria
 from twoscale.exits.criteria import ExitCriterion, Fixed
-from twoscale.exits.oracle import cheapest_exits, exit_costs, settled_from, settled_within
+from twoscale.exits.oracle import cheapest_exits, converged_from, converged_within, exit_costs
 from twoscale.exits.probe import Probe, open_probe
 from twoscale.exits.sequence_pass import Pass
 from twoscale.model.checkpoints import LoadedCheckpoint
@@ -56,7 +56,7 @@ def measure_regret(
         checkpoint: The model and the seed of its noise.
         text: Held-out sequences.
         exits: Criteria, most loop steps and readout. Every loop step has its own keys and values.
-        oracle: Tolerance of settled losses and sequences at a time.
+        oracle: Tolerance of converged losses and sequences at a time.
         probe: Fitted probe, for its criterion.
     """
     criteria = make_criteria(exits, probe) | {("fixed", k): Fixed(k) for k in range(1, exits.max_loops + 1)}
@@ -70,8 +70,11 @@ def measure_regret(
             for frozen in frozen_groups(passing, tokens):
                 losses, predictions = frozen.decode(batch.targets)
                 group = {"group": labels[frozen.group]}
-                settled = {"loss": settled_within(losses, oracle.tolerance), "prediction": settled_from(predictions)}
-                rows = _regret_rows(frozen, criteria, losses, settled, batch, exits.readout)
+                converged = {
+                    "loss": converged_within(losses, oracle.tolerance),
+                    "prediction": converged_from(predictions),
+                }
+                rows = _regret_rows(frozen, criteria, losses, converged, batch, exits.readout)
                 found["exit_regret"] += [group | row for row in rows]
                 found["oracle_frontier"] += [group | row for row in _frontier_rows(losses, batch)]
                 bar.update(batch.inputs.numel())
@@ -82,21 +85,19 @@ def _regret_rows(
     frozen: FrozenGroup,
     criteria: dict[OperatingPoint, ExitCriterion],
     losses: Tensor,
-    settled: dict[str, Tensor],
+    converged: dict[str, Tensor],
     batch: HeldOut,
     readout: str,
 ) -> Iterator[Row]:
-    """One row per operating point, kind of settling and sequence; losses (K + 1, B, T), first settled states (B, T)."""
+    """One row per operating point, oracle and sequence; losses (K + 1, B, T), first converged states (B, T)."""
     for (name, threshold), criterion in criteria.items():
         loop_steps, evaluations = frozen.exits(criterion, readout)
         ce = losses.gather(0, loop_steps[None])[0]
-        means = _means({"evaluations": evaluations, "ce": ce})
-        for oracle, first in settled.items():
-            compared = _means(compare(loop_steps, evaluations, ce - losses[-1], first))
-            for i, key in enumerate(batch.keys):
-                point = {"criterion": name, "threshold": float(threshold), "oracle": oracle}
-                row = {column: values[i] for column, values in (means | compared).items()}
-                yield point | key | {"tokens": batch.inputs.shape[1]} | row
+        for oracle, first in converged.items():
+            point = {"criterion": name, "threshold": float(threshold), "oracle": oracle}
+            compared = compare(loop_steps, evaluations, ce - losses[-1], first)
+            means = _means({"evaluations": evaluations, "ce": ce} | compared)
+            yield from (point | row for row in batch.rows(**means))
 
 
 def compare(loop_steps: Tensor, evaluations: Tensor, lost: Tensor, first: Tensor) -> dict[str, Tensor]:
@@ -105,15 +106,15 @@ def compare(loop_steps: Tensor, evaluations: Tensor, lost: Tensor, first: Tensor
     Args:
         loop_steps: Loop steps behind the state with which the token leaves.
         evaluations: What it costs.
-        lost: Nats above the loss at all loop steps.
-        first: First settled state.
+        lost: Nats above the loss at full depth.
+        first: First converged state.
     """
-    is_settled = loop_steps >= first
+    is_converged = loop_steps >= first
     return {
         "least": first.clamp(min=1),
-        "settled": is_settled,
-        "extra": torch.where(is_settled, evaluations - first.clamp(min=1), 0),
-        "lost": torch.where(is_settled, 0, lost),
+        "converged": is_converged,
+        "extra": torch.where(is_converged, evaluations - first.clamp(min=1), 0),
+        "lost": torch.where(is_converged, 0, lost),
     }
 
 
@@ -123,9 +124,7 @@ def _frontier_rows(losses: Tensor, batch: HeldOut) -> Iterator[Row]:
     for price in PRICES:
         chosen = cheapest_exits(losses, price)
         means = _means({"evaluations": costs[chosen], "ce": losses.gather(0, chosen[None])[0]})
-        for i, key in enumerate(batch.keys):
-            row = {column: values[i] for column, values in means.items()}
-            yield {"price": price} | key | {"tokens": batch.inputs.shape[1]} | row
+        yield from ({"price": price} | row for row in batch.rows(**means))
 
 
 def _means(columns: dict[str, Tensor]) -> dict[str, list[float]]:

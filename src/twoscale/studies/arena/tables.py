@@ -7,13 +7,13 @@ TABLES: dict[str, dict[str, Column]] = {
     # one at a time, all others run exits.max_loops. Criterion fixed has every loop count.
     "exit_regret": table(
         "run group criterion threshold oracle sequence document tokens",
-        oracle=("string", "loss, prediction: leaves at the first state from which this stays that of all loop steps"),
+        oracle=("string", "loss, prediction: leaves at the first state from which this stays that at full depth"),
         evaluations=("float64", "mean calls of f per token, of the criterion"),
         ce=("float64", "of the states with which tokens leave"),
         least=("float64", "mean calls of f per token, of the oracle"),
-        settled=("float64", "share of tokens that leave settled: no earlier than with the oracle"),
-        extra=("float64", "calls of f above those of the oracle, where settled, else 0; mean over all tokens"),
-        lost=("float64", "nats above those at all loop steps, where not settled, else 0; mean over all tokens"),
+        converged=("float64", "share of tokens that leave converged: no earlier than with the oracle"),
+        extra=("float64", "calls of f above those of the oracle, where converged, else 0; mean over all tokens"),
+        lost=("float64", "nats above those at full depth, where not converged, else 0; mean over all tokens"),
     ),
     # One row per (group, price, held-out sequence): the budget oracle, which chooses the exit of each token with the
     # least loss + price x evaluations on frozen trajectories.
@@ -23,8 +23,11 @@ TABLES: dict[str, dict[str, Column]] = {
     # One row per (group, operating point, reference). Intervals are 95 % bootstraps over documents.
     "arena": table(
         "run criterion threshold group reference documents",
-        group=("string", "all: of the controls, exits from all groups; of the oracle, the mean of the groups"),
-        reference=("string", "random, fixed: controls, as in exit_controls; oracle: the budget oracle"),
+        group=(
+            "string",
+            "all: of the cost-matched exits, exits from all groups; of the oracle, the mean of the groups",
+        ),
+        reference=("string", "random, fixed: cost-matched exits, as in exit_cost_matched; oracle: the budget oracle"),
         evaluations=("float64", "mean calls of f per token and group, of the criterion"),
         ce=("float64", "nats per token, of the criterion"),
         gain=("float64", "nats per token, at equal evaluations: ce of the reference minus that of the criterion"),
@@ -35,25 +38,25 @@ TABLES: dict[str, dict[str, Column]] = {
         saved_high=("float64", "its other end"),
     ),
     # One row per (operating point, oracle): exit_regret over all groups. Intervals are bootstraps over documents.
-    "settling": table(
+    "convergence": table(
         "run criterion threshold",
         oracle=("string", "loss or prediction, see exit_regret"),
         evaluations=("float64", "mean calls of f per token and group, of the criterion"),
         least=("float64", "the same of the oracle"),
-        unsettled=("float64", "share of (token, group) that leave before they are settled"),
-        unsettled_low=("float64", "95 % interval"),
-        unsettled_high=("float64", "its other end"),
-        extra=("float64", "mean calls of f above those of the oracle, over those that leave settled"),
+        unconverged=("float64", "share of (token, group) that leave before they are converged"),
+        unconverged_low=("float64", "95 % interval"),
+        unconverged_high=("float64", "its other end"),
+        extra=("float64", "mean calls of f above those of the oracle, over those that leave converged"),
         extra_low=("float64", "95 % interval"),
         extra_high=("float64", "its other end"),
-        lost=("float64", "mean nats above the cross-entropy at all loop steps, over those that leave unsettled"),
+        lost=("float64", "mean nats above the cross-entropy at full depth, over those that leave unconverged"),
         lost_low=("float64", "95 % interval"),
         lost_high=("float64", "its other end"),
     ),
-    # One row per held-out sequence; each token runs the smallest fixed loop count that settles its prediction.
+    # One row per held-out sequence; each token runs the smallest fixed loop count that fixes its prediction.
     "uniform_loops": table(
         "run sequence document tokens loops ce ppl",
         loops=("float64", "mean over tokens, of every group"),
-        share_at_max_loops=("float64", "share of tokens whose prediction settles only at exits.max_loops"),
+        share_at_max_loops=("float64", "share of tokens whose prediction fixes only at exits.max_loops"),
     ),
 }

@@ -11,7 +11,7 @@ from twoscale.config import ExitsConfig
 from twoscale.data.batches import HeldOut
 from twoscale.exits.benchmark import Row, TextEvaluator
 from twoscale.exits.criteria import Fixed
-from twoscale.exits.oracle import settled_from
+from twoscale.exits.oracle import converged_from
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.loss import cross_entropies
 
@@ -47,10 +47,8 @@ def measure_uniform_loops(checkpoint: LoadedCheckpoint, text: HeldOut, exits: Ex
                 predictions.append(logits.argmax(-1))
                 losses.append(cross_entropies(logits, batch.targets))
                 bar.update(batch.inputs.numel())
-            least = settled_from(torch.stack(predictions))  # (B, T), index into counts
+            least = converged_from(torch.stack(predictions))  # (B, T), index into counts
             ce = torch.stack(losses).gather(0, least[None])[0].mean(1).tolist()
             loops = torch.tensor(counts, dtype=torch.float64, device=least.device)[least].mean(1).tolist()
             at_max = (least == len(counts) - 1).double().mean(1).tolist()
-            for i, key in enumerate(batch.keys):
-                row = key | {"tokens": batch.inputs.shape[1], "loops": loops[i], "ce": ce[i]}
-                yield row | {"ppl": math.exp(ce[i]), "share_at_max_loops": at_max[i]}
+            yield from batch.rows(loops=loops, ce=ce, ppl=list(map(math.exp, ce)), share_at_max_loops=at_max)

@@ -1,6 +1,7 @@
-"""Calibrated thresholds of exit criteria: what a promise allows, and whether it was kept on other documents."""
+"""Calibrated thresholds of exit criteria: what a guarantee allows, and whether it was kept on other documents."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +14,7 @@ from twoscale.studies.calibration.risk_control import betting, fixed_sequence, h
 
 if TYPE_CHECKING:
     from twoscale.jobs.study_job import StudyJob
-    from twoscale.studies.calibration.config import PromisesConfig
+    from twoscale.studies.calibration.config import GuaranteesConfig
 
 NO_THRESHOLD = "no threshold"
 MEASURED = ("loss", "loss_low", "loss_high", "unclipped", "saved", "saved_low", "saved_high")  # columns of the report
@@ -27,87 +28,84 @@ def run(job: "StudyJob") -> None:
         pd.concat([tables.read(f"calibration_{name}", path) for path in job.files[f"{name}_files"]])
         for name in ("runs", "paths")
     )
-    table = calibrate(runs, config.promises, config.max_loops, config.seed)
+    table = calibrate(runs, config.guarantees, config.max_loops, config.seed)
     tables.write("calibration", table, job.file("calibration"))
     tables.write("calibrated_thresholds", chosen_thresholds(table, paths), job.file("thresholds"))
 
 
-def calibrate(runs: pd.DataFrame, promises: "PromisesConfig", max_loops: int, seed: int) -> pd.DataFrame:
+def calibrate(runs: pd.DataFrame, guarantees: "GuaranteesConfig", max_loops: int, seed: int) -> pd.DataFrame:
     """The table "calibration" from the table "calibration_runs".
 
     Of the points that the test accepts, the one with the fewest evaluations on the documents of the calibration is
-    chosen: all of them keep the promise together with probability 1 - delta.
+    chosen: all of them keep the guarantee together with probability 1 - delta.
 
     Args:
         runs: Table of this name.
-        promises: Values of epsilon, delta, the clip and the unit.
-        max_loops: Evaluations of a token and group at all loop steps.
+        guarantees: Values of epsilon, delta, the clip and the unit.
+        max_loops: Evaluations of a token and group at full depth.
         seed: Seed of the intervals.
     """
     rows = [
         {"run": point[0], "criterion": point[1], "path": point[2]} | row
         for point, of_path in runs.groupby(["run", "criterion", "path"], sort=False)
-        for row in _promised(of_path, promises, max_loops, seed)
+        for row in _guaranteed(of_path, guarantees, max_loops, seed)
     ]
     return pd.DataFrame(rows, columns=list(tables.columns("calibration")))
 
 
 def chosen_thresholds(calibration: pd.DataFrame, paths: pd.DataFrame) -> pd.DataFrame:
     """The table "calibrated_thresholds" from the tables "calibration" and "calibration_paths"."""
-    chosen = calibration.merge(paths, on=["run", "criterion", "path", "place"])
+    chosen = calibration.merge(paths, on=["run", "criterion", "path", "index"])
     return chosen[list(tables.columns("calibrated_thresholds"))]
 
 
-def _promised(runs: pd.DataFrame, promises: "PromisesConfig", max_loops: int, seed: int) -> Iterator[dict[str, object]]:
-    """One row per promise about the points of one path."""
-    for promise, epsilons in (("ce", promises.nats), ("disagreement", promises.disagreement)):
-        units = unit_losses(runs, promise, promises.unit)
+def _guaranteed(
+    runs: pd.DataFrame, guarantees: "GuaranteesConfig", max_loops: int, seed: int
+) -> Iterator[dict[str, object]]:
+    """One row per guarantee about the points of one path."""
+    for guarantee, epsilons in (("ce", guarantees.nats), ("disagreement", guarantees.disagreement)):
+        units = unit_losses(runs, guarantee, guarantees.unit)
         for epsilon in epsilons:
-            bound = min(promises.clip * epsilon, LARGEST[promise])
+            bound = min(guarantees.clip * epsilon, LARGEST[guarantee])
             clipped = units.assign(clipped=units["loss"].clip(0, bound))
             chooses = clipped[clipped["part"] == "calibration"]
-            place, p_value = _choose(chooses, epsilon, bound, promises)
-            known = {"promise": promise, "epsilon": epsilon, "delta": promises.delta, "place": place}
-            known |= {"p_value": p_value, "units": chooses["place"].eq(0).sum()}
-            yield known | _report(clipped[clipped["part"] == "report"], place, epsilon, max_loops, seed)
+            index, p_value = _choose(chooses, epsilon, bound, guarantees)
+            known = {"guarantee": guarantee, "epsilon": epsilon, "delta": guarantees.delta, "index": index}
+            known |= {"p_value": p_value, "units": chooses["index"].eq(0).sum()}
+            yield known | _report(clipped[clipped["part"] == "report"], index, epsilon, max_loops, seed)
 
 
-def unit_losses(runs: pd.DataFrame, promise: str, unit: str) -> pd.DataFrame:
-    """One row per (place, unit): `part`, `document`, `tokens`, and the means over tokens `loss` and `evaluations`.
+def unit_losses(runs: pd.DataFrame, guarantee: str, unit: str) -> pd.DataFrame:
+    """One row per (index, unit): `part`, `document`, `tokens`, and the means over tokens `loss` and `evaluations`.
 
-    `promise` is "ce" or "disagreement", `unit` is "document" or "sequence".
+    `guarantee` is "ce" or "disagreement", `unit` is "document" or "sequence".
     """
-    loss = runs["ce"] - runs["full_ce"] if promise == "ce" else 1 - runs["agreement"]
+    loss = runs["ce"] - runs["full_depth_ce"] if guarantee == "ce" else 1 - runs["agreement"]
     sums = runs[["evaluations"]].assign(loss=loss).mul(runs["tokens"], axis="index").assign(tokens=runs["tokens"])
-    keys = ["place", "part", "document"] + (["sequence"] if unit == "sequence" else [])
+    keys = ["index", "part", "document"] + (["sequence"] if unit == "sequence" else [])
     totals = pd.concat([runs[keys], sums], axis="columns").groupby(keys).sum()
     means = totals[["loss", "evaluations"]].div(totals["tokens"], axis="index")
     return means.assign(tokens=totals["tokens"]).reset_index()
 
 
-def _choose(units: pd.DataFrame, epsilon: float, bound: float, promises: "PromisesConfig") -> tuple[int, float]:
-    """The place of the chosen point, -1 if the test accepts none, and the p-value of that or of the first point."""
-    by_place = units.groupby("place")
-    p_values = [_p_value(losses.to_numpy() / bound, epsilon / bound, promises) for _, losses in by_place["clipped"]]
-    if not (accepted := fixed_sequence(p_values, promises.delta)):
+def _choose(units: pd.DataFrame, epsilon: float, bound: float, guarantees: "GuaranteesConfig") -> tuple[int, float]:
+    """The index of the chosen point, -1 if the test accepts none, and the p-value of that or of the first point."""
+    by_place = units.groupby("index")
+    test = partial(betting, delta=guarantees.delta) if guarantees.test == "betting" else hoeffding_bentkus
+    p_values = [test(losses.to_numpy() / bound, epsilon / bound) for _, losses in by_place["clipped"]]
+    if not (accepted := fixed_sequence(p_values, guarantees.delta)):
         return -1, p_values[0]
     evaluations = [np.average(rows["evaluations"], weights=rows["tokens"]) for _, rows in by_place]
-    place = int(np.argmin(evaluations[:accepted]))
-    return place, p_values[place]
+    index = int(np.argmin(evaluations[:accepted]))
+    return index, p_values[index]
 
 
-def _p_value(losses: np.ndarray, level: float, promises: "PromisesConfig") -> float:
-    if promises.test == "betting":
-        return betting(losses, level, promises.delta)
-    return hoeffding_bentkus(losses, level)
-
-
-def _report(units: pd.DataFrame, place: int, epsilon: float, max_loops: int, seed: int) -> dict[str, object]:
-    """What the point at `place` costs and saves on the units of the report; nothing at -1, where all loops are run."""
+def _report(units: pd.DataFrame, index: int, epsilon: float, max_loops: int, seed: int) -> dict[str, object]:
+    """What the point at `index` costs and saves on the units of the report; nothing at -1, where all loops are run."""
     documents = {"report_documents": units["document"].nunique()}
-    if place < 0:
+    if index < 0:
         return documents | dict.fromkeys(MEASURED, 0.0) | {"verdict": NO_THRESHOLD}
-    rows = units[units["place"] == place]
+    rows = units[units["index"] == index]
     loss, low, high = _mean(rows, rows["clipped"], pd.Series(1.0, rows.index), seed)
     saved = _mean(rows, (1 - rows["evaluations"] / max_loops) * rows["tokens"], rows["tokens"], seed)
     unclipped = np.average(rows["loss"], weights=rows["tokens"])

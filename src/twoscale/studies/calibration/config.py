@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from twoscale.config.exits import Criteria, ExitsConfig, grids
-from twoscale.config.types import Count, Number, Positive, Section, Share, Unique, key, require
+from twoscale.config.types import Count, Fraction, Number, Positive, Section, Unique, key, require
 
 if TYPE_CHECKING:
     from twoscale.config.sections import CoreConfig
@@ -31,14 +31,14 @@ class CalibrationConfig(Section):
     tokens: Count = key(
         131_072, "Held-out tokens, in whole sequences, of all three parts; all of them if data.held_out_tokens is less."
     )
-    search_share: Share = key(0.25, "Share of the documents on which paths are searched.")
-    report_share: Share = key(
+    search_share: Fraction = key(0.25, "Share of the documents on which paths are searched.")
+    report_share: Fraction = key(
         0.25, "Share of the documents on which the chosen thresholds are measured. The others choose them."
     )
     path_end: Positive = key(
         0.3,
         "A path ends with the first thresholds whose mean cross-entropy on the documents of the search is this many "
-        "nats per token above that of all loop steps.",
+        "nats per token above that at full depth.",
     )
 
     def check_keys(self) -> None:
@@ -55,25 +55,25 @@ class CalibrationConfig(Section):
         return max(1, min(config.sequences("calibration"), available))
 
 
-Promises = Annotated[tuple[Positive, ...], *Unique]
+Guarantees = Annotated[tuple[Positive, ...], *Unique]
 
 
-class PromisesConfig(Section):
-    """Promises about quality for which thresholds are chosen, each on its own: E[loss] <= epsilon.
+class GuaranteesConfig(Section):
+    """Guarantees about quality for which thresholds are chosen, each on its own: E[loss] <= epsilon.
 
-    A promise holds with probability 1 - delta over the documents that choose the threshold, by Learn then Test
-    (arXiv 2110.01052). The loss is that of exits against all loop steps, a mean over the tokens of a unit.
+    A guarantee holds with probability 1 - delta over the documents that choose the threshold, by Learn then Test
+    (arXiv 2110.01052). The loss is that of exits against full depth, a mean over the tokens of a unit.
     """
 
-    nats: Promises = key(
+    nats: Guarantees = key(
         (0.01, 0.02, 0.05, 0.1), "Values of epsilon for the rise of the cross-entropy, nats per token."
     )
-    disagreement: Annotated[tuple[Share, ...], *Unique] = key(
+    disagreement: Annotated[tuple[Fraction, ...], *Unique] = key(
         (0.01, 0.02, 0.05, 0.1),
         "Values of epsilon for the share of tokens with another most likely next token.",
         source="arXiv 2207.07061",
     )
-    delta: Share = key(0.1, "Probability with which a promise may be broken.", source="arXiv 2110.01052")
+    delta: Fraction = key(0.1, "Probability with which a guarantee may be broken.", source="arXiv 2110.01052")
     test: Literal["betting", "hoeffding_bentkus"] = key(
         "betting",
         "p-values of thresholds: betting (arXiv 2010.09686, 2101.02703), which needs fewer units where losses vary "
@@ -82,17 +82,17 @@ class PromisesConfig(Section):
     clip: Annotated[float, Field(gt=1), Number] = key(
         5.0,
         "Losses of a unit count from 0 to this multiple of epsilon, because the test needs a bound. With betting, no "
-        "promise can be made with fewer units than log(1 / delta) / log(1 + 1 / clip), 13 by default.",
+        "guarantee can be made with fewer units than log(1 / delta) / log(1 + 1 / clip), 13 by default.",
     )
     unit: Literal["document", "sequence"] = key(
         "document",
         "What the test takes for independent and alike: documents, or the sequences of all documents, where documents "
-        "are few and long. Sequences of one document are not independent, so the promise is then nominal.",
+        "are few and long. Sequences of one document are not independent, so the guarantee is then nominal.",
     )
 
     def check_keys(self) -> None:
         expected = "at least one here or in disagreement"
-        require(self.nats or self.disagreement, "promises.nats", "none", expected)
+        require(self.nats or self.disagreement, "guarantees.nats", "none", expected)
 
 
-SECTIONS = {"calibration": CalibrationConfig, "promises": PromisesConfig}
+SECTIONS = {"calibration": CalibrationConfig, "guarantees": GuaranteesConfig}

@@ -4,7 +4,7 @@ A path leads from many evaluations to few. The path "common" has the same thresh
 "per_group" each point lowers the evaluations of one group: of the groups, the one that saves most evaluations per nat.
 Paths are searched on some documents and measured on others, so the tests that choose a point (`twoscale.analysis.
 risk_control`) see no document that has shaped the path. This is Pareto Testing (Laufer-Goldshtein et al., arXiv
-2210.07913), with a greedy path in place of a frontier.
+2210.07913), with a greedy path in index of a frontier.
 
 Only the tokens of a sequence that belong to the document of its first token count, so no document is in two parts.
 """
@@ -85,7 +85,7 @@ def split_documents(documents: Sequence[int], search_share: float, report_share:
     report = min(max(1, round(report_share * number)), number - 1 - search)
     parts = [SEARCH] * search + [REPORT] * report + [CALIBRATION] * (number - search - report)
     order = rng.stream(seed, "calibration").permutation(number)
-    return {distinct[place]: part for place, part in zip(order.tolist(), parts, strict=True)}
+    return {distinct[index]: part for index, part in zip(order.tolist(), parts, strict=True)}
 
 
 def own_tokens(inputs: Tensor, end_of_text: int) -> Tensor:
@@ -109,7 +109,7 @@ class Measured:
 
     tokens: Tensor
     ce: Tensor
-    full_ce: Tensor
+    full_depth_ce: Tensor
     agreement: Tensor
     evaluations: Tensor
 
@@ -117,11 +117,11 @@ class Measured:
     def cost(self) -> Cost:
         """Means over the own tokens of all sequences."""
         weights = self.tokens / self.tokens.sum()
-        return Cost(float(weights @ (self.ce - self.full_ce)), tuple((weights @ self.evaluations).tolist()))
+        return Cost(float(weights @ (self.ce - self.full_depth_ce)), tuple((weights @ self.evaluations).tolist()))
 
 
 class MeasuredText:
-    """Held-out sequences, measured under exit criteria against all loop steps.
+    """Held-out sequences, measured under exit criteria against full depth.
 
     Args:
         evaluator: Reads sequences under a criterion.
@@ -132,12 +132,12 @@ class MeasuredText:
     def __init__(self, evaluator: TextEvaluator, text: HeldOut, end_of_text: int) -> None:
         self.evaluator, self.text = evaluator, text
         self.own = own_tokens(text.inputs, end_of_text).double()  # (N, T)
-        self.full_ce, self.predictions, _ = self._read(Fixed(evaluator.exits.max_loops))
+        self.full_depth_ce, self.predictions, _ = self._read(Fixed(evaluator.exits.max_loops))
 
     def measure(self, criterion: ExitCriterion) -> Measured:
         """What the criterion costs the sequences."""
         ce, predictions, evaluations = self._read(criterion)
-        means = [self._mean(values) for values in (ce, self.full_ce, predictions == self.predictions)]
+        means = [self._mean(values) for values in (ce, self.full_depth_ce, predictions == self.predictions)]
         return Measured(self.own.sum(1), *means, self._mean(evaluations).T)
 
     def _mean(self, values: Tensor) -> Tensor:
@@ -146,16 +146,13 @@ class MeasuredText:
 
     def _read(self, criterion: ExitCriterion) -> tuple[Tensor, Tensor, Tensor]:
         """Cross-entropies and most likely next tokens (N, T), and evaluations (G, N, T), on the CPU."""
-        parts = [
-            self._read_batch(criterion, batch) for batch in self.text.batches(self.evaluator.batch_size(criterion))
-        ]
+        parts = []
+        for batch in self.text.batches(self.evaluator.batch_size(criterion)):
+            logits, counts = self.evaluator.evaluate(criterion, batch)
+            values = cross_entropies(logits, batch.targets), logits.argmax(-1), counts.evaluations
+            parts.append([value.cpu() for value in values])
         ce, predictions, evaluations = zip(*parts, strict=True)
         return torch.cat(ce), torch.cat(predictions), torch.cat(evaluations, dim=1)
-
-    def _read_batch(self, criterion: ExitCriterion, batch: HeldOut) -> tuple[Tensor, Tensor, Tensor]:
-        logits, counts = self.evaluator.evaluate(criterion, batch)
-        values = (cross_entropies(logits, batch.targets), logits.argmax(-1), counts.evaluations)
-        return tuple(value.cpu() for value in values)
 
 
 # --- paths ------------------------------------------------------------------------------------------------------
@@ -192,21 +189,21 @@ def _ladder(rungs: Sequence[float], evaluations: Sequence[float]) -> list[float]
 
 def _greedy_path(ladders: Sequence[Sequence[float]], cost: Cost, measure: Measure, end: float) -> list[Thresholds]:
     """Thresholds from the first rung of every ladder on; each point is one rung further in one group."""
-    place = (0,) * len(ladders)
-    path = [_thresholds(ladders, place)]
-    while cost.excess <= end and (steps := list(_steps(ladders, place))):
+    index = (0,) * len(ladders)
+    path = [_thresholds(ladders, index)]
+    while cost.excess <= end and (steps := list(_steps(ladders, index))):
         costs = {step: measure(_thresholds(ladders, step)) for step in steps}
-        place = min(steps, key=lambda step: _price(cost, costs[step]))
-        cost = costs[place]
-        path.append(_thresholds(ladders, place))
+        index = min(steps, key=lambda step: _price(cost, costs[step]))
+        cost = costs[index]
+        path.append(_thresholds(ladders, index))
     return path
 
 
-def _steps(ladders: Sequence[Sequence[float]], place: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """The places one rung further in one group."""
+def _steps(ladders: Sequence[Sequence[float]], index: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """The indices one rung further in one group."""
     for group, ladder in enumerate(ladders):
-        if place[group] + 1 < len(ladder):
-            yield (*place[:group], place[group] + 1, *place[group + 1 :])
+        if index[group] + 1 < len(ladder):
+            yield (*index[:group], index[group] + 1, *index[group + 1 :])
 
 
 def _price(before: Cost, after: Cost) -> float:
@@ -215,8 +212,8 @@ def _price(before: Cost, after: Cost) -> float:
     return (after.excess - before.excess) / saved if saved > 0 else np.inf
 
 
-def _thresholds(ladders: Sequence[Sequence[float]], place: tuple[int, ...]) -> Thresholds:
-    return tuple(ladder[rung] for ladder, rung in zip(ladders, place, strict=True))
+def _thresholds(ladders: Sequence[Sequence[float]], index: tuple[int, ...]) -> Thresholds:
+    return tuple(ladder[rung] for ladder, rung in zip(ladders, index, strict=True))
 
 
 # --- tables -----------------------------------------------------------------------------------------------------
@@ -272,18 +269,18 @@ def _run_rows(
     part_of: dict[int, str],
 ) -> Iterator[Row]:
     """One row per (point of the path, sequence)."""
-    for place, point in enumerate(points):
+    for index, point in enumerate(points):
         found = measured[point]
-        means = {column: getattr(found, column).tolist() for column in ("tokens", "ce", "full_ce", "agreement")}
+        means = {column: getattr(found, column).tolist() for column in ("tokens", "ce", "full_depth_ce", "agreement")}
         means["evaluations"] = found.evaluations.mean(1).tolist()
         for i, key in enumerate(text.keys):
-            row = {"criterion": name, "path": path, "place": place, "part": part_of[key["document"]]}
+            row = {"criterion": name, "path": path, "index": index, "part": part_of[key["document"]]}
             yield row | key | {column: values[i] for column, values in means.items()}
 
 
 def _path_rows(name: str, path: str, points: Sequence[Thresholds], labels: Sequence[str]) -> Iterator[Row]:
     """One row per (point of the path, group)."""
-    for place, point in enumerate(points):
+    for index, point in enumerate(points):
         for group, threshold in zip(labels, point, strict=True):
-            row = {"criterion": name, "path": path, "place": place}
+            row = {"criterion": name, "path": path, "index": index}
             yield row | {"group": group, "threshold": float(threshold)}

@@ -10,7 +10,7 @@ FIGURES = (
         "calibration",
         table("calibration"),
         loops=exit_max_loops,
-        title="Calibration: evaluations saved at a promised quality",
+        title="Calibration: evaluations saved at a guaranteed quality",
     ),
 )
 
@@ -28,7 +28,7 @@ def _sequences(run: Config, sequential: bool) -> float:
     for name, entry in exits.criteria.items():
         if sequential == is_sequential(exits, name):
             search, paths = calibration_points(len(entry.thresholds), len(run.model.groups))
-            total += 1 + searched * search + (1 - searched) * paths  # 1: at all loop steps
+            total += 1 + searched * search + (1 - searched) * paths  # 1: at full depth
     return run.calibration.sequences(run) * total
 
 
@@ -70,6 +70,6 @@ JOBS = (
             "thresholds": "results/{run}/tables/calibrated_thresholds.parquet",
         },
         tables=["calibration", "calibrated_thresholds"],
-        config=lambda runs: runs.params.slice("seed", "promises", max_loops=lambda config: config.exits.max_loops),
+        config=lambda runs: runs.params.slice("seed", "guarantees", max_loops=lambda config: config.exits.max_loops),
     ),
 )

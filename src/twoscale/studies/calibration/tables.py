@@ -7,47 +7,47 @@ TABLES: dict[str, dict[str, Column]] = {
     # results/calibration.pdf): one row per (criterion, path, point, held-out sequence) of the documents that choose
     # thresholds and of those that they are reported on. Means are over the tokens that belong to `document`.
     "calibration_runs": table(
-        "run criterion path place part sequence document tokens ce",
+        "run criterion path site part sequence document tokens ce",
         path=("string", "common: one threshold for all groups; per_group: one for each"),
-        place=("int32", "of the point on its path, from 0"),
+        site=("int32", "of the point on its path, from 0"),
         part=("string", "calibration or report"),
         tokens=("int64", "of the sequence that belong to the document"),
-        full_ce=("float64", "nats per token at all loop steps"),
-        agreement=("float64", "share of tokens whose most likely next token is that of all loop steps"),
+        full_depth_ce=("float64", "nats per token at full depth"),
+        agreement=("float64", "share of tokens whose most likely next token is that at full depth"),
         evaluations=("float64", "mean calls of f per token and group"),
     ),
     # The thresholds of the points: one row per (criterion, path, point, group).
     "calibration_paths": table(
-        "run criterion path place group threshold",
+        "run criterion path site group threshold",
         path=("string", "common or per_group"),
-        place=("int32", "of the point on its path, from 0"),
+        site=("int32", "of the point on its path, from 0"),
     ),
-    # Promises and whether they were kept: one row per (criterion, path, loss, epsilon). Columns from `loss` on are
-    # measured on the documents of the report; without a threshold that the promise allows, all loop steps are run.
+    # Guarantees and whether they were kept: one row per (criterion, path, loss, epsilon). Columns from `loss` on are
+    # measured on the documents of the report; without a threshold that the guarantee allows, full depth is run.
     "calibration": table(
         "run criterion",
         path=("string", "common or per_group"),
-        promise=("string", "ce: rise in nats per token; disagreement: share of other most likely next tokens"),
-        epsilon=("float64", "most that is promised, mean over units"),
-        delta=("float64", "probability with which the promise may be broken"),
+        guarantee=("string", "ce: rise in nats per token; disagreement: share of other most likely next tokens"),
+        epsilon=("float64", "most that is guaranteed, mean over units"),
+        delta=("float64", "probability with which the guarantee may be broken"),
         units=("int64", "documents or sequences that choose the threshold"),
-        place=("int32", "of the chosen point on its path; -1: none"),
+        site=("int32", "of the chosen point on its path; -1: none"),
         p_value=("float64", "of the chosen point; of the first one of the path if none is chosen"),
         report_documents=("int64",),
         loss=("float64", "mean over units, each clipped as in the test"),
         loss_low=("float64", "95 % interval over documents"),
         loss_high=("float64", "95 % interval over documents"),
         unclipped=("float64", "mean over tokens of the loss as it is"),
-        saved=("float64", "share of the evaluations at all loop steps"),
+        saved=("float64", "share of the evaluations at full depth"),
         saved_low=("float64", "95 % interval over documents"),
         saved_high=("float64", "95 % interval over documents"),
-        verdict=("string", "on the promise: holds, does not hold, cannot be judged, or no threshold"),
+        verdict=("string", "on the guarantee: holds, does not hold, cannot be judged, or no threshold"),
     ),
-    # The chosen thresholds: one row per (criterion, path, promise, epsilon, group); none where there is no threshold.
+    # The chosen thresholds: one row per (criterion, path, guarantee, epsilon, group); none where there is no threshold.
     "calibrated_thresholds": table(
-        "run criterion path promise epsilon group threshold",
+        "run criterion path guarantee epsilon group threshold",
         path=("string", "common or per_group"),
-        promise=("string", "ce or disagreement"),
+        guarantee=("string", "ce or disagreement"),
         epsilon=("float64",),
     ),
 }

@@ -37,8 +37,8 @@ MEASURES = ("state_norm", "step_norm", "cosine")
 def run(job: "CheckpointJob") -> None:
     """Write the tables of the page."""
     config = job.config
-    place = config.explore.sequence
-    sequence = beginning(job.held_out(config.sequences)[place : place + 1], config.explore.tokens)
+    site = config.explore.sequence
+    sequence = beginning(job.held_out(config.sequences)[site : site + 1], config.explore.tokens)
     tokenizer = load_tokenizer(config.tokenizer, job.file("tokenizer") if job.files.get("tokenizer") else None)
     # one model at a time: the geometry in the dtype of trajectories, the exits in that of the exit tables
     states, components = trace_states(
@@ -92,7 +92,7 @@ def trace_states(
     coordinates, shares = project(torch.stack(states).numpy(), COMPONENTS)  # (P, T, n)
     frame = pd.concat(frames, ignore_index=True)
     frame["iteration"] = checkpoint.iteration
-    frame["place"] = np.repeat(np.arange(len(states), dtype=np.int32), tokens.shape[1])
+    frame["site"] = np.repeat(np.arange(len(states), dtype=np.int32), tokens.shape[1])
     for axis in range(COMPONENTS):  # a model with fewer channels has fewer components
         frame[f"pc{axis + 1}"] = coordinates[..., axis].ravel() if axis < len(shares) else 0.0
     components = pd.DataFrame({"component": np.arange(len(shares)) + 1, "share": shares})
@@ -102,12 +102,12 @@ def trace_states(
 def _stage_frame(
     checkpoint: LoadedCheckpoint, sequence: HeldOut, stage: StageTrace, tokenizer: Tokenizer
 ) -> pd.DataFrame:
-    """Rows of "explore_states" of one stage, state by state, without place and coordinates."""
+    """Rows of "explore_states" of one stage, state by state, without site and coordinates."""
     length = sequence.inputs.shape[1]
-    places = describe(stage, checkpoint.model.config.group_labels)
-    columns: dict[str, Any] = {name: np.repeat([place[name] for place in places], length) for name in places[0]}
-    count = len(places) * length
-    columns |= {"position": np.tile(np.arange(length, dtype=np.int32), len(places))}
+    sites = describe(stage, checkpoint.model.config.group_labels)
+    columns: dict[str, Any] = {name: np.repeat([site[name] for site in sites], length) for name in sites[0]}
+    count = len(sites) * length
+    columns |= {"position": np.tile(np.arange(length, dtype=np.int32), len(sites))}
     measured = dict.fromkeys(("prediction", *MEASURES, "probability"))
     if is_group(stage):
         rows, _ = measure_group(stage.states, PathTypesConfig())  # the path, and so this config, is not used

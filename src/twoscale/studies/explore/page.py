@@ -47,7 +47,7 @@ def page(
         text: Name of the text that the tokens are from.
 
     Raises:
-        InputError: The template has no place for the library or for the data, or more than one.
+        InputError: The template has no site for the library or for the data, or more than one.
     """
     for mark in (PLOTLY_MARK, DATA_MARK):
         if template.count(mark) != 1:
@@ -65,11 +65,11 @@ def embedded(value: Any) -> str:
 def data(
     tokens: pd.DataFrame, states: pd.DataFrame, components: pd.DataFrame, exits: pd.DataFrame, text: str
 ) -> dict[str, Any]:
-    """What the script of the page reads. Arrays per token have the order of `tokens`, inner ones that of `places`."""
+    """What the script of the page reads. Arrays per token have the order of `tokens`, inner ones that of `sites`."""
     tokens = tokens.sort_values("position")
-    states = states.sort_values(["position", "place"])
+    states = states.sort_values(["position", "site"])
     first = tokens.iloc[0]
-    places = states[states["position"] == first["position"]]
+    sites = states[states["position"] == first["position"]]
     return {
         "run": first["run"],
         "text": text,
@@ -78,7 +78,7 @@ def data(
         "tokens": [shown(token) for token in tokens["token"]],
         "next": [shown(token) for token in tokens["next_token"]],
         "shares": [rounded(share) for share in components.sort_values("component")["share"]],
-        "places": [_place(place) for place in places.to_dict("records")],
+        "sites": [_place(site) for site in sites.to_dict("records")],
         "coordinates": _by_token(states, list(COMPONENTS)),
         "measures": {name: _by_token(states, name) for name in ("step_norm", "cosine", "probability")},
         "predictions": [
@@ -104,14 +104,14 @@ def rounded(value: float) -> float | None:
     return None if np.isnan(value) else float(f"{value:.{DIGITS}g}")
 
 
-def _place(place: dict[str, Any]) -> dict[str, Any]:
+def _place(site: dict[str, Any]) -> dict[str, Any]:
     """Stage, layer, group and k of a state, without those that it does not have."""
-    known = {name: place[name] for name in ("stage", "layer", "group", "k") if not pd.isna(place[name])}
+    known = {name: site[name] for name in ("stage", "layer", "group", "k") if not pd.isna(site[name])}
     return {name: value if isinstance(value, str) else int(value) for name, value in known.items()}
 
 
 def _by_token(states: pd.DataFrame, columns: str | list[str]) -> list[list[Any]]:
-    """Numbers [token][place], or [token][place][column] for a list of columns."""
+    """Numbers [token][site], or [token][site][column] for a list of columns."""
     parts = (rows[columns].to_numpy(dtype=float) for _, rows in states.groupby("position"))
     return [_rounded_list(part) for part in parts]
 

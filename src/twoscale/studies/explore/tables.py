@@ -5,10 +5,10 @@ from twoscale.tables import Column, table
 TABLES: dict[str, dict[str, Column]] = {
     # The page results/explore.html shows the beginning of one held-out sequence. One row per token.
     "explore_tokens": table("run sequence document position token", next_token=("string", "that follows in the text")),
-    # One row per (token, place): the embedding, each unlooped layer, and x^0 … x^K of each group, K = exits.max_loops.
-    # Row k has the loop step from x^k to x^{k+1}, as in "trajectories". Null is what a place does not have.
+    # One row per (token, site): the embedding, each unlooped layer, and x^0 … x^K of each group, K = exits.max_loops.
+    # Row k has the loop step from x^k to x^{k+1}, as in "trajectories". Null is what a site does not have.
     "explore_states": table(
-        "run iteration place stage layer group k position",
+        "run iteration site stage layer group k position",
         pc1=("float32", "coordinates in the principal components of all states of the sequence"),
         pc2=("float32",),
         pc3=("float32",),

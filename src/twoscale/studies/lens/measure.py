@@ -1,4 +1,4 @@
-"""The lens: what the states of all loop steps predict, also far beyond the loops of training.
+"""The lens: what the states at full depth predict, also far beyond the loops of training.
 
 A state x^k of a group is decoded as the model would continue with it: all tokens of a sequence leave the group with
 their x^k and pass the stages behind it. Groups before and behind it run the same number of loop steps whatever k is.
@@ -85,6 +85,5 @@ def _rows(measured: dict[str, Tensor], batch: HeldOut, steps: Sequence[int]) -> 
     """One row per (loop step, sequence): means over the tokens of the sequence."""
     means = {name: values.double().mean(-1).tolist() for name, values in measured.items()}  # (S, B)
     for place, k in enumerate(steps):
-        for i, key in enumerate(batch.keys):
-            row = {name: values[place][i] for name, values in means.items()}
-            yield {"k": k} | key | {"tokens": batch.inputs.shape[1]} | row
+        of_step = {name: values[place] for name, values in means.items()}
+        yield from ({"k": k} | row for row in batch.rows(**of_step))

@@ -42,6 +42,5 @@ JOBS = (
         inputs=lambda runs: {"independence": runs.paths.at_checkpoints(CHECKPOINT)},
         outputs={"path_independence": "results/{run}/tables/path_independence.parquet"},
         tables=["path_independence"],
-        config=lambda runs: runs.params.slice("run"),
     ),
 )

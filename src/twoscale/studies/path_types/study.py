@@ -20,6 +20,5 @@ JOBS = (
         inputs=lambda runs: {"paths": runs.paths.at_checkpoints("results/{run}/paths/iteration_{iteration}.parquet")},
         outputs={name: f"results/{{run}}/tables/{name}.parquet" for name in ("path_types", "path_metrics")},
         tables=["path_types", "path_metrics"],
-        config=lambda runs: runs.params.slice("run"),
     ),
 )

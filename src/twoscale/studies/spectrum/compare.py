@@ -50,17 +50,17 @@ LEAST, MOST = {"correlation": -1.0, "difference": 0.0}, {"correlation": 1.0, "di
 
 # (prediction, quantity) -> the predicted and the measured column.
 COMPARISONS: dict[tuple[str, str], tuple[Column, Column]] = {
-    ("own", "rate"): (column("own_modulus"), column("rate")),
-    ("own", "cosine"): (cosine_of("own_angle"), column("cosine")),
-    ("own", "spiral"): (column("own_spiral"), column("cosine")),
-    ("inherited", "rate"): (column("inherited_modulus"), column("rate")),
-    ("inherited", "cosine"): (cosine_of("inherited_angle"), column("cosine")),
-    ("inherited", "spiral"): (column("inherited_spiral"), column("cosine")),
-    ("path", "rate"): (column("inherited_modulus"), column("path_modulus")),
-    ("path", "cosine"): (cosine_of("inherited_angle"), cosine_of("path_angle")),
-    ("isolated", "rate"): (column("own_modulus"), column("isolated_rate")),
-    ("isolated", "cosine"): (cosine_of("own_angle"), column("isolated_cosine")),
-    ("isolated", "spiral"): (column("own_spiral"), column("isolated_cosine")),
+    ("leading", "rate"): (column("leading_modulus"), column("rate")),
+    ("leading", "cosine"): (cosine_of("leading_angle"), column("cosine")),
+    ("leading", "spiral"): (column("leading_spiral"), column("cosine")),
+    ("prefix", "rate"): (column("prefix_modulus"), column("rate")),
+    ("prefix", "cosine"): (cosine_of("prefix_angle"), column("cosine")),
+    ("prefix", "spiral"): (column("prefix_spiral"), column("cosine")),
+    ("path", "rate"): (column("prefix_modulus"), column("path_modulus")),
+    ("path", "cosine"): (cosine_of("prefix_angle"), cosine_of("path_angle")),
+    ("isolated", "rate"): (column("leading_modulus"), column("isolated_rate")),
+    ("isolated", "cosine"): (cosine_of("leading_angle"), column("isolated_cosine")),
+    ("isolated", "spiral"): (column("leading_spiral"), column("isolated_cosine")),
     ("slowed", "rate"): (column("slowed_modulus"), column("slowed_rate")),
     ("slowed", "cosine"): (cosine_of("slowed_angle"), column("slowed_cosine")),
 }
@@ -131,8 +131,8 @@ def summary(spectrum: pd.DataFrame) -> str:
 def _group_summary(group: str, rows: pd.DataFrame) -> str:
     of = rows.set_index(["prediction", "quantity"])
     parts = [
-        f"{quantity} {of.loc[('inherited', quantity), 'measured']:.2f}, inherited eigenvalue "
-        f"{_predicted(of.loc[('inherited', quantity)])}, own {_predicted(of.loc[('own', quantity)])}"
+        f"{quantity} {of.loc[('prefix', quantity), 'measured']:.2f}, prefix eigenvalue "
+        f"{_predicted(of.loc[('prefix', quantity)])}, own {_predicted(of.loc[('own', quantity)])}"
         for quantity in ("rate", "cosine")
     ]
     tokens, iteration = (int(rows[name].max()) for name in ("tokens", "iteration"))
@@ -177,7 +177,7 @@ def _described(members: pd.DataFrame, tokens: pd.DataFrame) -> dict[str, float]:
     return {
         "tokens": len(members),
         "share": len(members) / len(tokens),
-        "own_modulus": members["own_modulus"].astype(np.float64).mean(),
+        "leading_modulus": members["leading_modulus"].astype(np.float64).mean(),
     }
 
 
@@ -187,7 +187,7 @@ def _share(documents: pd.Series, is_member: np.ndarray, seed: int) -> dict[str, 
     units = counts.groupby(documents).sum().to_numpy()
     share = float(is_member.mean())
     low, high = _interval(bootstrap.ratio_of_sums, units, share, seed)
-    return {"inherited_from": share, "inherited_from_low": max(low, 0.0), "inherited_from_high": min(high, 1.0)}
+    return {"prefix_share": share, "prefix_share_low": max(low, 0.0), "prefix_share_high": min(high, 1.0)}
 
 
 # --- tokens ----------------------------------------------------------------------------------------------------

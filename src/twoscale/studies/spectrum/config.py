@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from twoscale.config.types import AtLeastTwo, Count, InBatches, Natural, Number, Share, key, require
+from twoscale.config.types import AtLeastTwo, Count, Fraction, InBatches, Natural, Number, key, require
 
 if TYPE_CHECKING:
     from twoscale.config.sections import CoreConfig
@@ -18,8 +18,8 @@ class SpectrumConfig(InBatches):
     )
     exact_tokens: Count = key(
         2048,
-        "Held-out tokens among these whose own blocks are computed, in whole sequences. Two further paths are run for "
-        "each: with all earlier tokens held, and with one token slowed.",
+        "Held-out tokens among these whose diagonal blocks are computed, in whole sequences. Two further paths are run "
+        "for each: with all earlier tokens held, and with one token slowed.",
     )
     checkpoints: Literal["all", "last"] = key("all", "Checkpoints to analyse.")
     steps: AtLeastTwo = key(
@@ -32,7 +32,7 @@ class SpectrumConfig(InBatches):
         "Last updates of a path above the rounding floor, from which its rate and its angle are measured; at most the "
         "second half of the path.",
     )
-    tolerance: Share = key(
+    tolerance: Fraction = key(
         1e-3,
         "Threshold of the column loops: a step norm below this fraction of the norm of the state, as for the criterion "
         "step_norm_relative.",
@@ -45,7 +45,7 @@ class SpectrumConfig(InBatches):
     slowed_position: Natural = key(
         4, "Position of the token that is slowed in every sequence; less than model.context_length - 1."
     )
-    slow_factor: Share = key(0.2, "Fraction of each of its steps that the slowed token takes.")
+    slow_factor: Fraction = key(0.2, "Fraction of each of its steps that the slowed token takes.")
     batch_size: Count = key(2, "Sequences at a time; limits the memory.")
     dtype: Literal["float64"] = key(
         "float64", "Precision. In float32 a path ends at the rounding floor before its angle settles."

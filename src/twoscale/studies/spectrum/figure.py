@@ -1,5 +1,7 @@
 """Supplementary figure, the spectrum of a loop: eigenvalues at the fixed point against what paths of tokens do."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -10,7 +12,7 @@ from twoscale.errors import InputError
 from twoscale.figures import style
 
 DOT = {"linestyle": "", "markersize": 2.2, "markeredgewidth": 0, "alpha": 0.5, "rasterized": True}
-OWN = "0.72"  # colour of predictions from the own eigenvalue
+OWN = "0.72"  # colour of predictions from the leading eigenvalue
 DIAGONAL = {"color": "0.5", "linewidth": 0.6, "zorder": 0}
 MOST_DOTS = 2000  # of a group in one panel
 
@@ -37,12 +39,14 @@ def draw(token_spectrum: pd.DataFrame, spectrum: pd.DataFrame, *, context: style
     figure = style.new_figure(style.DOUBLE, 5.0, context)
     panels = figure.subplots(2, 3).flatten()
     _draw_eigenvalues(panels[0], tokens, looks)
-    _draw_rates(panels[1], tokens, looks)
-    _draw_cosines(panels[2], tokens, looks)
+    _draw_predicted(panels[1], tokens, looks, "modulus", lambda modulus: modulus, "rate")
+    _square(panels[1], "modulus of the eigenvalue", "measured rate", 0, 1)
+    _draw_predicted(panels[2], tokens, looks, "angle", np.cos, "cosine")
+    _square(panels[2], "cosine of its angle", "measured cosine", -1, 1)
     _draw_causal(panels[3], tokens, looks)
     _draw_positions(panels[4], tokens, looks)
     _draw_checkpoints(panels[5], spectrum, looks, context)
-    titles = ("own eigenvalues", "rate", "cosine", "causal tests", "slow positions", "error of the rate")
+    titles = ("leading eigenvalues", "rate", "cosine", "causal tests", "slow positions", "error of the rate")
     for number, (axes, title) in enumerate(zip(panels, titles, strict=True), start=1):
         axes.set_title(f"{style.panel_number(number)}  {title}", loc="left")
     _add_legend(figure, looks)
@@ -60,7 +64,7 @@ def _draw_eigenvalues(axes: Axes, tokens: pd.DataFrame, looks: dict[str, dict]) 
     turn = np.linspace(0, np.pi, 200)
     axes.plot(np.cos(turn), np.sin(turn), **DIAGONAL)
     for rows, color in _by_group(tokens, looks):
-        angle, modulus = rows["own_angle"], rows["own_modulus"]
+        angle, modulus = rows["leading_angle"], rows["leading_modulus"]
         axes.plot(modulus * np.cos(angle), modulus * np.sin(angle), marker="o", color=color, **DOT)
     axes.set_aspect("equal")
     axes.set_ylim(-0.05, 1.05)
@@ -68,28 +72,20 @@ def _draw_eigenvalues(axes: Axes, tokens: pd.DataFrame, looks: dict[str, dict]) 
     axes.set_ylabel("imaginary part")
 
 
-def _draw_rates(axes: Axes, tokens: pd.DataFrame, looks: dict[str, dict]) -> None:
-    """Measured rate against the inherited modulus, and in grey against the own one."""
+def _draw_predicted(
+    axes: Axes, tokens: pd.DataFrame, looks: dict[str, dict], part: str, predict: Callable, measured: str
+) -> None:
+    """The column `measured` against what a part of the prefix eigenvalue predicts, and in grey of the own one."""
     for rows, _ in _by_group(tokens, looks):
-        axes.plot(rows["own_modulus"], rows["rate"], marker="o", color=OWN, **DOT)
+        axes.plot(predict(rows[f"own_{part}"]), rows[measured], marker="o", color=OWN, **DOT)
     for rows, color in _by_group(tokens, looks):
-        axes.plot(rows["inherited_modulus"], rows["rate"], marker="o", color=color, **DOT)
-    _square(axes, "modulus of the eigenvalue", "measured rate", 0, 1)
-
-
-def _draw_cosines(axes: Axes, tokens: pd.DataFrame, looks: dict[str, dict]) -> None:
-    """Measured mean cosine against that of the inherited angle, and in grey of the own one."""
-    for rows, _ in _by_group(tokens, looks):
-        axes.plot(np.cos(rows["own_angle"]), rows["cosine"], marker="o", color=OWN, **DOT)
-    for rows, color in _by_group(tokens, looks):
-        axes.plot(np.cos(rows["inherited_angle"]), rows["cosine"], marker="o", color=color, **DOT)
-    _square(axes, "cosine of its angle", "measured cosine", -1, 1)
+        axes.plot(predict(rows[f"inherited_{part}"]), rows[measured], marker="o", color=color, **DOT)
 
 
 def _draw_causal(axes: Axes, tokens: pd.DataFrame, looks: dict[str, dict]) -> None:
-    """Rate with earlier tokens held against the own modulus; with one token slowed against the largest modulus then."""
+    """Rate with earlier tokens held against the leading modulus; with one token slowed against the largest modulus."""
     for rows, color in _by_group(tokens, looks):
-        axes.plot(rows["own_modulus"], rows["isolated_rate"], marker="o", color=color, **DOT)
+        axes.plot(rows["leading_modulus"], rows["isolated_rate"], marker="o", color=color, **DOT)
         axes.plot(
             rows["slowed_modulus"], rows["slowed_rate"], marker="x", color=color, **DOT | {"markeredgewidth": 0.6}
         )
@@ -102,32 +98,32 @@ def _draw_causal(axes: Axes, tokens: pd.DataFrame, looks: dict[str, dict]) -> No
 
 
 def _draw_positions(axes: Axes, tokens: pd.DataFrame, looks: dict[str, dict]) -> None:
-    """Own modulus (thin) and inherited modulus (thick) against the position, means over sequences."""
+    """Leading modulus (thin) and prefix modulus (thick) against the position, means over sequences."""
     for group, look in looks.items():
         means = (
-            tokens[tokens["group"] == group].groupby("position")[["own_modulus", "inherited_modulus", "rate"]].mean()
+            tokens[tokens["group"] == group].groupby("position")[["leading_modulus", "prefix_modulus", "rate"]].mean()
         )
-        axes.plot(means.index, means["own_modulus"], color=look["color"], linewidth=0.5, alpha=0.6)
-        axes.plot(means.index, means["inherited_modulus"], color=look["color"], linewidth=1.4)
+        axes.plot(means.index, means["leading_modulus"], color=look["color"], linewidth=0.5, alpha=0.6)
+        axes.plot(means.index, means["prefix_modulus"], color=look["color"], linewidth=1.4)
     axes.set_xlabel("position in the sequence")
     axes.set_ylabel("modulus")
     axes.set_ylim(bottom=0)
 
 
 def _draw_checkpoints(axes: Axes, spectrum: pd.DataFrame, looks: dict[str, dict], context: style.FigureContext) -> None:
-    """Mean absolute difference of predicted and measured rate over the checkpoints: own dashed, inherited solid."""
-    rates = spectrum[(spectrum["quantity"] == "rate") & spectrum["prediction"].isin(["own", "inherited"])]
+    """Mean absolute difference of predicted and measured rate over the checkpoints: own dashed, prefix solid."""
+    rates = spectrum[(spectrum["quantity"] == "rate") & spectrum["prediction"].isin(["leading", "prefix"])]
     iterations = sorted(spectrum["iteration"].unique())
     places = style.scale_iterations(axes, iterations, context)
     for (group, prediction), rows in rates.groupby(["group", "prediction"], sort=False):
         rows = rows.set_index("iteration").reindex(iterations)
-        color, dashes = looks[group]["color"], "-" if prediction == "inherited" else (0, (3, 1.5))
+        color, dashes = looks[group]["color"], "-" if prediction == "prefix" else (0, (3, 1.5))
         style.band(axes, places, rows["difference_low"], rows["difference_high"], color=color, alpha=0.12)
         axes.plot(places, rows["difference"], color=color, linestyle=dashes, marker="o", markersize=2.5)
     axes.set_ylabel("|measured − predicted|")
     axes.set_ylim(bottom=0)
     handles = [Line2D([], [], color=style.GREY, linestyle=dashes) for dashes in ((0, (3, 1.5)), "-")]
-    axes.legend(handles, ["own", "inherited"])
+    axes.legend(handles, ["leading", "prefix"])
 
 
 def _square(axes: Axes, x: str, y: str, low: float, high: float) -> None:
@@ -141,5 +137,5 @@ def _add_legend(figure: Figure, looks: dict[str, dict]) -> None:
     handles = [Line2D([], [], marker="o", linestyle="", color=look["color"]) for look in looks.values()]
     names = [f"group {style.group_name(group)}" for group in looks]
     handles.append(Line2D([], [], marker="o", linestyle="", color=OWN))
-    names.append("own eigenvalue, in (ii) and (iii)")
+    names.append("leading eigenvalue, in (ii) and (iii)")
     figure.legend(handles, names, loc="outside upper center", ncols=len(handles))

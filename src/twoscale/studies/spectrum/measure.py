@@ -5,9 +5,9 @@ A group's loop runs until the update of every token is under the rounding floor.
 values of its own layers only, all of the same loop step. Everything is in float64. Fresh noise per loop step
 (model.loop_noise) is left out, because a loop with noise has no fixed point.
 
-For the exact sequences, three more things are measured: the own block of every token at the fixed point
-(`own_block`), the path of each token with all earlier tokens at their fixed points from the first loop step on, and
-the paths of all tokens while one early token takes only a part of each of its steps.
+For the exact sequences, three more things are measured: the diagonal block of every token at the fixed point
+(`diagonal_block`), the path of each token with all earlier tokens at their fixed points from the first loop step on,
+and the paths of all tokens while one early token takes only a part of each of its steps.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -25,21 +25,23 @@ from twoscale.data.token_files import open_shard, read_end_of_text
 from twoscale.dynamics.states import Columns, batches, flat, token_keys
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import CausalAttention, LoopedModel, any_weight, run_stages
-from twoscale.studies.spectrum import own_block
+from twoscale.studies.spectrum import diagonal_block
+from twoscale.studies.spectrum.diagonal_block import DiagonalBlocks, HeldKV, Leading, OwnStep
 from twoscale.studies.spectrum.late_path import LatePath, mean_spiral_cosine
-from twoscale.studies.spectrum.own_block import HeldKV, Leading, OwnBlocks, OwnStep
 
 if TYPE_CHECKING:
     from twoscale.model.checkpoint_job import CheckpointJob
     from twoscale.studies.spectrum.config import SpectrumConfig
 
-PLACES = ("first", "end of text", "after end of text", "other")
+SITES = ("first", "end of text", "after end of text", "other")
 PER = 1e6  # training tokens that `frequency` refers to
 COUNTED = 2**24  # training tokens that are counted at a time
 
 # Columns of the exact sequences; NaN for others and for tokens without a fixed point.
 EXACT = tuple(
-    name for name in tables.columns("token_spectrum") if name.startswith(("own_", "inherited_", "isolated_", "slowed_"))
+    name
+    for name in tables.columns("token_spectrum")
+    if name.startswith(("leading_", "prefix_", "isolated_", "slowed_"))
 )
 
 
@@ -68,13 +70,13 @@ class Text:
         return self.counts[ids] / self.counts.sum() * PER
 
     def places(self, inputs: Tensor) -> np.ndarray:
-        """Where each of the token ids (B, T) is in its text, of `PLACES`: (B * T,)."""
+        """Where each of the token ids (B, T) is in its text, of `SITES`: (B * T,)."""
         is_end = inputs == self.end_of_text
-        place = torch.full(inputs.shape, PLACES.index("other"))
-        place[:, 1:][is_end[:, :-1]] = PLACES.index("after end of text")
-        place[is_end] = PLACES.index("end of text")
-        place[:, 0] = PLACES.index("first")
-        return np.array(PLACES)[place.flatten().numpy()]
+        place = torch.full(inputs.shape, SITES.index("other"))
+        place[:, 1:][is_end[:, :-1]] = SITES.index("after end of text")
+        place[is_end] = SITES.index("end of text")
+        place[:, 0] = SITES.index("first")
+        return np.array(SITES)[place.flatten().numpy()]
 
 
 def open_text(train: Path | None, metadata: Path, vocab_size: int) -> Text:
@@ -94,7 +96,7 @@ def open_text(train: Path | None, metadata: Path, vocab_size: int) -> Text:
 
 
 @dataclass(frozen=True)
-class Settled:
+class Converged:
     """A loop that has run to its fixed points.
 
     Attributes:
@@ -129,14 +131,14 @@ class Loops:
         loops: Loop steps after which a group passes its state on (trajectories.loops).
 
     Raises:
-        InputError: As `own_block.check_precision`.
+        InputError: As `diagonal_block.check_precision`.
     """
 
     def __init__(self, model: LoopedModel, config: "SpectrumConfig", loops: int) -> None:
-        own_block.check_precision(any_weight(model))
+        diagonal_block.check_precision(any_weight(model))
         self.model, self.config, self.loops = model, config, loops
 
-    def settle(self, group: int, entered: Tensor, start: Tensor) -> Settled:
+    def converge(self, group: int, entered: Tensor, start: Tensor) -> Converged:
         """Run a group for the hidden states (B, T, C) that enter it, from `start`, at least `loops` loop steps."""
         attend = CausalAttention(torch.arange(entered.shape[1], device=entered.device))
         injected = self.model.project_input(group, entered)
@@ -145,16 +147,16 @@ class Loops:
         for k in range(max(self.config.steps, self.loops)):
             before, state = state, self.model.recur(group, k, state, injected, attend)
             late.add(before, state)
-            settled = late.converged.cumprod(-1).bool()  # the token and all earlier ones
-            steps = torch.where(settled, torch.where(steps < 0, k + 1, steps), -1)
+            converged = late.converged.cumprod(-1).bool()  # the token and all earlier ones
+            steps = torch.where(converged, torch.where(steps < 0, k + 1, steps), -1)
             passed = state if k + 1 == self.loops else passed
-            if k + 1 >= self.loops and settled.all():
+            if k + 1 >= self.loops and converged.all():
                 break
-        return Settled(injected, start, passed, state, late, steps)
+        return Converged(injected, start, passed, state, late, steps)
 
-    def slowed(self, group: int, settled: Settled, sequences: list[int]) -> LatePath:
+    def slowed(self, group: int, converged: Converged, sequences: list[int]) -> LatePath:
         """The paths of some sequences while the token at `slowed_position` takes `slow_factor` of each step."""
-        injected, start = settled.injected[sequences], settled.start[sequences]
+        injected, start = converged.injected[sequences], converged.start[sequences]
         attend = CausalAttention(torch.arange(start.shape[1], device=start.device))
         share = torch.ones(start.shape[1], 1, dtype=start.dtype, device=start.device)
         share[self.config.slowed_position] = self.config.slow_factor
@@ -181,63 +183,65 @@ class Loops:
 # --- the exact sequences ---------------------------------------------------------------------------------------
 
 
-def exact_values(loops: Loops, group: int, settled: Settled, sequences: list[int]) -> dict[str, Tensor]:
+def exact_values(loops: Loops, group: int, converged: Converged, sequences: list[int]) -> dict[str, Tensor]:
     """The columns `EXACT` and `source` of some sequences of a batch, numbered in it: (S, T) each."""
-    held = own_block.record_kv(loops.model, group, settled.last, settled.state[sequences], settled.injected[sequences])
-    each = [_sequence_values(loops, group, settled, b, kv) for b, kv in zip(sequences, held, strict=True)]
+    held = diagonal_block.record_kv(
+        loops.model, group, converged.last, converged.state[sequences], converged.injected[sequences]
+    )
+    each = [_sequence_values(loops, group, converged, b, kv) for b, kv in zip(sequences, held, strict=True)]
     own = {name: torch.stack([values[name] for values, _ in each]) for name in each[0][0]}
-    path = {name: value[sequences] for name, value in settled.late.summary().items()}
+    path = {name: value[sequences] for name, value in converged.late.summary().items()}
     slow_modulus, slow_angle = (torch.cat([getattr(slow, name) for _, slow in each]) for name in ("modulus", "angle"))
-    modulus, angle, source = own_block.inherit(own["own_modulus"], own["own_angle"])
+    modulus, angle, source = diagonal_block.inherit(own["leading_modulus"], own["leading_angle"])
     return own | {
-        "inherited_modulus": modulus,
-        "inherited_angle": angle,
-        "inherited_spiral": mean_spiral_cosine(angle, path["path_axis_ratio"]),
+        "prefix_modulus": modulus,
+        "prefix_angle": angle,
+        "prefix_spiral": mean_spiral_cosine(angle, path["path_axis_ratio"]),
         "source": source,
-        **_slowed_values(loops, group, settled, sequences, own, slow_modulus, slow_angle),
+        **_slowed_values(loops, group, converged, sequences, own, slow_modulus, slow_angle),
     }
 
 
 def _sequence_values(
-    loops: Loops, group: int, settled: Settled, b: int, held: HeldKV
+    loops: Loops, group: int, converged: Converged, b: int, held: HeldKV
 ) -> tuple[dict[str, Tensor], Leading]:
-    """The columns own_* and isolated_* of one sequence (T,), and the leading eigenvalue of the slowed token (1,)."""
-    config, states, injected = loops.config, settled.state[b], settled.injected[b]
+    """Columns leading_* and isolated_* of one sequence (T,), and the leading eigenvalue of the slowed token (1,)."""
+    config, states, injected = loops.config, converged.state[b], converged.injected[b]
     positions = torch.arange(len(states), device=states.device)
     step = OwnStep(loops.model, group, held, injected, positions)
-    own, gain = own_block.leading(OwnBlocks(step, settled.last, states), config.dense_size)
-    isolated = loops.until_late(settled.start[b], step)  # all earlier tokens held
+    own, gain = diagonal_block.leading(DiagonalBlocks(step, converged.last, states), config.dense_size)
+    isolated = loops.until_late(converged.start[b], step)  # all earlier tokens held
     path = isolated.summary()
     values = {
-        "own_modulus": own.modulus,
-        "own_angle": own.angle,
-        "own_axis_ratio": own.axis_ratio,
-        "own_spiral": mean_spiral_cosine(own.angle, own.axis_ratio),
-        "own_singular_value": gain,
+        "leading_modulus": own.modulus,
+        "leading_angle": own.angle,
+        "leading_axis_ratio": own.axis_ratio,
+        "leading_spiral": mean_spiral_cosine(own.angle, own.axis_ratio),
+        "leading_singular_value": gain,
         "isolated_rate": path["rate"],
         "isolated_cosine": path["cosine"],
         "isolated_loops": isolated.loops,
     }
     place = slice(config.slowed_position, config.slowed_position + 1)
     slow_step = OwnStep(loops.model, group, held, injected[place], positions[place])
-    slow_block = OwnBlocks(slow_step, settled.last, states[place])
-    return values, own_block.slowed(slow_block, config.slow_factor, config.dense_size)
+    slow_block = DiagonalBlocks(slow_step, converged.last, states[place])
+    return values, diagonal_block.slowed(slow_block, config.slow_factor, config.dense_size)
 
 
 def _slowed_values(
     loops: Loops,
     group: int,
-    settled: Settled,
+    converged: Converged,
     sequences: list[int],
     own: dict[str, Tensor],
     slow_modulus: Tensor,
     slow_angle: Tensor,
 ) -> dict[str, Tensor]:
     """The columns slowed_* (S, T): the paths after the slowed token, and what they inherit then; NaN up to it."""
-    place, path = loops.config.slowed_position, loops.slowed(group, settled, sequences).summary()
-    modulus, angle = own["own_modulus"].clone(), own["own_angle"].clone()
+    place, path = loops.config.slowed_position, loops.slowed(group, converged, sequences).summary()
+    modulus, angle = own["leading_modulus"].clone(), own["leading_angle"].clone()
     modulus[:, place], angle[:, place] = slow_modulus, slow_angle
-    largest, its_angle, _ = own_block.inherit(modulus, angle)
+    largest, its_angle, _ = diagonal_block.inherit(modulus, angle)
     values = {
         "slowed_rate": path["rate"],
         "slowed_cosine": path["cosine"],
@@ -265,7 +269,7 @@ def measure(
     Args:
         checkpoint: The model in float64, its iteration and the seed of its noise.
         held_out: N held-out sequences.
-        exact: Numbers of those whose own blocks are computed.
+        exact: Numbers of those whose diagonal blocks are computed.
         text: What is known of token ids.
         loops: The loops of this model.
         path: The parquet file.
@@ -289,10 +293,10 @@ def measure_batch(
         return model.unlooped_layer(number, hidden, attend)
 
     def group(index: int, entered: Tensor) -> Tensor:
-        settled = loops.settle(index, entered, model.init_state(index, entered, noise))
+        converged = loops.converge(index, entered, model.init_state(index, entered, noise))
         label = {"group": np.full(batch.inputs.numel(), model.config.group_labels[index])}
-        found.append(keys | label | _columns(loops, index, settled, batch, exact))
-        return model.finish(index, settled.passed)
+        found.append(keys | label | _columns(loops, index, converged, batch, exact))
+        return model.finish(index, converged.passed)
 
     run_stages(model, model.embed(tokens, attend.positions), layer, group)
     yield from found
@@ -307,21 +311,21 @@ def _text_columns(batch: HeldOut, text: Text) -> Columns:
     }
 
 
-def _columns(loops: Loops, group: int, settled: Settled, batch: HeldOut, exact: Collection[int]) -> Columns:
+def _columns(loops: Loops, group: int, converged: Converged, batch: HeldOut, exact: Collection[int]) -> Columns:
     """What is measured of one group of a batch: (B * T,) each."""
     sequences = [b for b, number in enumerate(batch.sequences) if number in exact]
     is_exact = torch.tensor([number in exact for number in batch.sequences]).repeat_interleave(batch.inputs.shape[1])
-    values = {"loops": settled.late.loops} | settled.late.summary()
+    values = {"loops": converged.late.loops} | converged.late.summary()
     values |= {name: torch.full_like(values["loops"], torch.nan) for name in EXACT}
     values["source"] = torch.full_like(values["loops"], -1)
     if sequences:
-        has_fixed_point = settled.steps[sequences] >= 0
-        for name, rows in exact_values(loops, group, settled, sequences).items():
+        has_fixed_point = converged.steps[sequences] >= 0
+        for name, rows in exact_values(loops, group, converged, sequences).items():
             values[name][sequences] = rows.to(values[name].dtype).where(has_fixed_point, values[name][sequences])
     columns = {name: flat(value) for name, value in values.items() if name != "source"}
     return columns | {
         "exact": is_exact.numpy(),
-        "steps": settled.steps.flatten().cpu().numpy(),
-        "converged": (settled.steps >= 0).flatten().cpu().numpy(),
+        "steps": converged.steps.flatten().cpu().numpy(),
+        "converged": (converged.steps >= 0).flatten().cpu().numpy(),
         "source": values["source"].long().flatten().cpu().numpy(),
     }

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from twoscale.analysis.costs import Cost, checkpoints, passes_cost
 from twoscale.config.sections import Config
-from twoscale.figures.catalogue import Figure, is_published, table
+from twoscale.figures.catalogue import Figure, table
 from twoscale.studies.rows import Comparison, Measurement
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def _checkpoints(runs: "Runs") -> Callable:
 def _training_tokens(runs: "Runs") -> Callable:
     """Input function: the ids that the run trains on; empty for a published model."""
     file = runs.paths.data_file("train.bin")
-    return lambda wildcards: [] if is_published(runs.of(wildcards)[1]) else file(wildcards)
+    return lambda wildcards: [] if runs.of(wildcards)[1].model.source == "published" else file(wildcards)
 
 
 def _cost(run: Config) -> Cost:

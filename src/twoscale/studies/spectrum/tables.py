@@ -4,13 +4,13 @@ from twoscale.tables import STATISTICS, Column, table
 
 TABLES: dict[str, dict[str, Column]] = {
     # One row per (token, group), from a loop that runs to its fixed point (module `measure`). Rates and
-    # cosines are of the last updates of a path above the rounding floor. Columns from own_modulus on are null in
+    # cosines are of the last updates of a path above the rounding floor. Columns from leading_modulus on are null in
     # sequences without exact blocks and for tokens without a fixed point; null is also what too few updates leave
     # undefined. Angles are in radians, 0 … π: a period is 2π / angle loop steps.
     "token_spectrum": table(
         "iteration sequence document position group",
         token=("int32", "id"),
-        place=("string", "first of the sequence, end of text, after end of text, or other"),
+        site=("string", "first of the sequence, end of text, after end of text, or other"),
         frequency=("float64", "of the token, per million training tokens; null if there is no training text"),
         exact=("bool", "whether the sequence has exact blocks"),
         converged=("bool", "whether the token and all earlier ones have a fixed point"),
@@ -22,28 +22,28 @@ TABLES: dict[str, dict[str, Column]] = {
         path_angle=("float32", "of the same root"),
         path_axis_ratio=("float32", "short over long axis of the path's spiral; null for a real root"),
         path_residual=("float32", "of the two-term recurrence, relative"),
-        own_modulus=("float32", "of the leading eigenvalue of the token's own block"),
-        own_angle=("float32", "of the same eigenvalue"),
-        own_axis_ratio=("float32", "short over long axis of its spiral; 0 for a real eigenvalue"),
-        own_spiral=("float32", "mean cosine on its spiral"),
-        own_singular_value=("float32", "largest singular value of the own block"),
-        inherited_modulus=("float32", "largest own modulus of the token and all earlier ones"),
-        inherited_angle=("float32", "of the same eigenvalue"),
-        inherited_spiral=("float32", "mean cosine at its angle on a spiral of the shape of the token's path"),
-        source=("int32", "position of the token whose eigenvalue is inherited; -1 without exact blocks"),
+        leading_modulus=("float32", "of the leading eigenvalue of the token's diagonal block"),
+        leading_angle=("float32", "of the same eigenvalue"),
+        leading_axis_ratio=("float32", "short over long axis of its spiral; 0 for a real eigenvalue"),
+        leading_spiral=("float32", "mean cosine on its spiral"),
+        leading_singular_value=("float32", "largest singular value of the diagonal block"),
+        prefix_modulus=("float32", "largest leading modulus of the token and all earlier ones"),
+        prefix_angle=("float32", "of the same eigenvalue"),
+        prefix_spiral=("float32", "mean cosine at its angle on a spiral of the shape of the token's path"),
+        source=("int32", "position of the token whose eigenvalue is prefix; -1 without exact blocks"),
         isolated_rate=("float32", "rate with all earlier tokens at their fixed points"),
         isolated_cosine=("float32", "cosine with all earlier tokens at their fixed points"),
         isolated_loops=("float32", "loops with all earlier tokens at their fixed points"),
         slowed_rate=("float32", "rate with the token at spectrum.slowed_position slowed; null up to it"),
         slowed_cosine=("float32", "cosine with this token slowed"),
-        slowed_modulus=("float32", "inherited modulus with this token slowed"),
-        slowed_angle=("float32", "inherited angle with this token slowed"),
+        slowed_modulus=("float32", "prefix modulus with this token slowed"),
+        slowed_angle=("float32", "prefix angle with this token slowed"),
     ),
     # Agreement of what the spectrum predicts with what paths do, one row per (checkpoint, group, prediction, quantity),
     # over tokens that have a fixed point, with 95 % intervals over documents.
     "spectrum": table(
         "run iteration group prediction quantity tokens",
-        prediction=("string", "own, inherited, path, isolated or slowed: docs/spectrum.md"),
+        prediction=("string", "own, prefix, path, isolated or slowed: docs/spectrum.md"),
         quantity=("string", "rate, cosine (of the angle of the eigenvalue) or spiral (mean cosine on the ellipse)"),
         predicted=("float64", "mean over tokens"),
         measured=("float64", "mean over tokens"),
@@ -59,12 +59,12 @@ TABLES: dict[str, dict[str, Column]] = {
     # point, with 95 % intervals over documents.
     "slow_tokens": table(
         "run iteration group property class tokens",
-        property=("string", "place, position or frequency"),
+        property=("string", "site, position or frequency"),
         **{"class": ("string", "of the property")},
         share=("float64", "of all tokens"),
-        own_modulus=("float64", "mean over the tokens of the class"),
-        inherited_from=("float64", "share of all tokens that inherit from a token of the class"),
-        inherited_from_low=("float64", "95 % interval of inherited_from"),
-        inherited_from_high=("float64", "95 % interval of inherited_from"),
+        leading_modulus=("float64", "mean over the tokens of the class"),
+        prefix_share=("float64", "share of all tokens that inherit from a token of the class"),
+        prefix_share_low=("float64", "95 % interval of prefix_share"),
+        prefix_share_high=("float64", "95 % interval of prefix_share"),
     ),
 }

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, LogLocator, NullLocator, StrMethodFormatter
 
-from twoscale.analysis.summaries import OPERATING_POINT, summarise_throughput
+from twoscale.analysis.summaries import OPERATING_POINT
 from twoscale.errors import InputError
 from twoscale.figures import style
 
@@ -45,6 +45,24 @@ def draw(throughput: pd.DataFrame, *, context: style.FigureContext) -> Figure:
         axes.set_title(f"{style.panel_number(number)}  {title}", loc="left")
     _add_legend(figure, styles)
     return figure
+
+
+def summarise_throughput(throughput: pd.DataFrame) -> pd.DataFrame:
+    """Medians over repeats per operating point and number of sequences, and the range of the tokens/s.
+
+    The repeats decode the same text, so what differs between them is the machine.
+
+    Args:
+        throughput: Table "throughput".
+
+    Returns:
+        Columns criterion, threshold, sequences, tokens_per_second, latency_ms, latency_high_ms, low, high; rows in the
+        order of the table, the numbers of sequences rising.
+    """
+    by_point = throughput.groupby([*OPERATING_POINT, "sequences"], sort=False)
+    summary = by_point[["tokens_per_second", "latency_ms", "latency_high_ms"]].median()
+    bounds = by_point["tokens_per_second"].agg(low="min", high="max")
+    return summary.join(bounds).reset_index().sort_values("sequences", kind="stable", ignore_index=True)
 
 
 def _styles(throughput: pd.DataFrame) -> dict[tuple, dict]:

@@ -43,7 +43,9 @@ JOBS = (
             "throughput_loops": "results/{run}/tables/throughput_loops.parquet",
         },
         tables=["throughput", "throughput_loops"],
-        config=lambda runs: runs.params.exit_slice("throughput", sections=["throughput"]),
+        config=lambda runs: runs.params.exit_slice(
+            "throughput", sections=["throughput"], lengths=lambda config: config.throughput.lengths(config)
+        ),
         dtype="exits",
         minutes=240,
         threads=all_cores,

@@ -52,7 +52,8 @@ def draw(
     last = _last_checkpoint(loop_metrics)
     for row, (measure, label) in zip(panels[:-1], MEASURES.items(), strict=True):
         for axes, group in zip(row, groups, strict=True):
-            _draw_curves(axes, last[(last["group"] == group) & (last["measure"] == measure)], looks)
+            rows = last[(last["group"] == group) & (last["measure"] == measure)]
+            _draw_curves(axes, style.points_above_rounding(rows), "k", looks)
             style.scale_loop_steps(axes, 0, context.loops - 1)
         row[0].set_ylabel(label, fontsize=style.SCRIPTED)
     for axes in panels[0]:
@@ -100,18 +101,13 @@ def _last_checkpoint(metrics: pd.DataFrame) -> pd.DataFrame:
     return metrics[metrics["iteration"] == metrics.groupby("run")["iteration"].transform("max")]
 
 
-def _draw_curves(axes: Axes, metrics: pd.DataFrame, looks: Styles) -> None:
-    """The mean over tokens against k, one line per variant."""
-    known = style.points_above_rounding(metrics)
+def _draw_curves(axes: Axes, metrics: pd.DataFrame, x: str, looks: Styles) -> None:
+    """The column `mean` against the column `x`, one line per variant: the mean over seeds, and their range."""
     for name, look in looks.items():
-        _draw_course(axes, known[known["variant"] == name], "k", look)
-
-
-def _draw_course(axes: Axes, rows: pd.DataFrame, x: str, look: Mapping[str, Any]) -> None:
-    """The column `mean` against the column `x`: the mean over seeds, and their range."""
-    style.seed_band(axes, rows, x, look["color"])
-    means = rows.groupby(x)["mean"].mean()
-    axes.plot(means.index, means, **look | {"marker": ""})
+        rows = metrics[metrics["variant"] == name]
+        style.seed_band(axes, rows, x, look["color"])
+        means = rows.groupby(x)["mean"].mean()
+        axes.plot(means.index, means, **look | {"marker": ""})
 
 
 def _draw_ratios(axes: Axes, ratios: pd.DataFrame, looks: Styles) -> None:
@@ -131,8 +127,7 @@ def _draw_ratios(axes: Axes, ratios: pd.DataFrame, looks: Styles) -> None:
 
 def _draw_losses(axes: Axes, training: pd.DataFrame, looks: Styles) -> None:
     measured = training.dropna(subset="held_out_loss").rename(columns={"held_out_loss": "mean"})
-    for name, look in looks.items():
-        _draw_course(axes, measured[measured["variant"] == name], "iteration", look)
+    _draw_curves(axes, measured, "iteration", looks)
     axes.set_title("held-out loss")
     axes.set_xlabel("iteration")
     axes.set_ylabel("nats per token")

@@ -3,7 +3,7 @@
 import itertools
 from typing import Any
 
-from twoscale.config.identity import start_name
+from twoscale.config.identity import init_name
 from twoscale.config.model import HALF, model_keys
 from twoscale.config.sections import Config
 
@@ -14,10 +14,10 @@ def runs(selected: Config) -> dict[str, Any]:
     """Name <share or random>-<state_init>-<sandwich> -> overrides; none for a model without a projection."""
     if selected.model.injection == "none":
         return {}
-    study = selected.starts
-    starts = [("blend", share) for share in study.shares] + [("random", HALF)] * study.random
+    study = selected.adapter_init
+    adapter_init = [("blend", share) for share in study.shares] + [("random", HALF)] * study.random
     found = {}
-    for (init, share), state_init, sandwich in itertools.product(starts, study.state_init, study.sandwich):
-        name = f"{start_name(init, share)}-{state_init}-{sandwich}"
+    for (init, share), state_init, sandwich in itertools.product(adapter_init, study.state_init, study.sandwich):
+        name = f"{init_name(init, share)}-{state_init}-{sandwich}"
         found[name] = {"model": model_keys(KEYS, (init, share, state_init, sandwich))}
     return found

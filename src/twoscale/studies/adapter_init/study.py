@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 FIGURES = (
     Figure(
-        "starts",
-        table("starts"),
-        target="starts",
-        title="Starts of the projection",
+        "adapter_init",
+        table("adapter_init"),
+        target="adapter_init",
+        title="Adapter initialisations",
         claims=(4,),
         training=True,
-        study="starts",
+        study="adapter_init",
         compared=True,
         projection=True,
     ),
@@ -27,7 +27,7 @@ FIGURES = (
 
 def _labels(runs: "Runs") -> list[dict[str, Any]]:
     """Start, first state, norm and seed of each run of the study; the share of the state is null for random weights."""
-    compared = [runs[run] for run in runs.study("starts")]
+    compared = [runs[run] for run in runs.study("adapter_init")]
     return [
         {"share": run.model.adapter_share if run.model.adapter_init == "blend" else None, "seed": run.seed}
         | {"state_init": run.model.state_init, "sandwich": run.model.sandwich}
@@ -37,14 +37,14 @@ def _labels(runs: "Runs") -> list[dict[str, Any]]:
 
 JOBS = (
     Comparison(
-        name="compare_starts",
-        function="twoscale.studies.starts.page.run",
-        inputs=lambda runs: runs.report.page_inputs("starts", table("training", loops="loop_sequences")),
-        outputs={"table": "results/{selected}/tables/starts.parquet", "page": "results/starts.md"},
-        tables=["starts"],
+        name="compare_adapter_init",
+        function="twoscale.studies.adapter_init.page.run",
+        inputs=lambda runs: runs.report.page_inputs("adapter_init", table("training", loops="loop_sequences")),
+        outputs={"table": "results/{selected}/tables/adapter_init.parquet", "page": "results/adapter_init.md"},
+        tables=["adapter_init"],
         config=lambda runs: runs.params.slice(
             "run", "seed", text=lambda config: text_label(config.data), runs=lambda config: _labels(runs)
         ),
-        target="starts",
+        target="adapter_init",
     ),
 )

@@ -1,4 +1,4 @@
-"""The own block of a token: how its next state answers to its own state, and the leading eigenvalue of that.
+"""The diagonal block of a token: how its next state answers to its own state, and the leading eigenvalue of that.
 
 The Jacobian of a loop step over a text of T tokens is block lower triangular, because attention is causal. Its
 eigenvalues are those of the T blocks on its diagonal, C × C each: the derivative of a token's next state by its own
@@ -106,8 +106,8 @@ class OwnStep:
         return self.model.recur(self.group, k, states, self.injected, self.attend)
 
 
-class OwnBlocks:
-    """The own blocks of N tokens at their states (N, C) and loop step k, as products with vectors (N, C).
+class DiagonalBlocks:
+    """The diagonal blocks of N tokens at their states (N, C) and loop step k, as products with vectors (N, C).
 
     The rows do not act on one another, so one product with all rows is N products with one block each. Raises
     InputError as `check_precision` does.
@@ -156,7 +156,7 @@ class Leading:
     axis_ratio: Tensor
 
 
-def leading(blocks: OwnBlocks, dense_size: int) -> tuple[Leading, Tensor]:
+def leading(blocks: DiagonalBlocks, dense_size: int) -> tuple[Leading, Tensor]:
     """Leading eigenvalues of the blocks, and their largest singular values (N,).
 
     Up to a hidden size of `dense_size` from the dense blocks, beyond by Arnoldi's and by Golub and Kahan's method. An
@@ -183,7 +183,7 @@ def _describe(value: Tensor, vector: Tensor) -> Leading:
     return Leading(value.abs(), value.angle().abs(), axis_ratio(vector.real, vector.imag))
 
 
-def slowed(blocks: OwnBlocks, factor: float, dense_size: int) -> Leading:
+def slowed(blocks: DiagonalBlocks, factor: float, dense_size: int) -> Leading:
     """Leading eigenvalues of the tokens with the update scaled by `factor`: those of (1 − factor) I + factor J."""
     if (size := blocks.states.shape[-1]) <= dense_size:
         identity = torch.eye(size, dtype=blocks.states.dtype, device=blocks.states.device)
@@ -246,7 +246,7 @@ def _krylov(product: Product, start: Tensor, size: int) -> tuple[Tensor, Tensor,
     return torch.stack(basis[:-1], dim=-2), projected[:, :size], projected[:, size, -1]
 
 
-def largest_singular_value(blocks: OwnBlocks, subspace: int = SUBSPACE) -> Tensor:
+def largest_singular_value(blocks: DiagonalBlocks, subspace: int = SUBSPACE) -> Tensor:
     """Largest singular values (N,) of the blocks, by Arnoldi's method for J^T J (Golub and Kahan), one cycle."""
     start = start_vectors(blocks.states)
     _, projected, _ = _krylov(

@@ -1,4 +1,4 @@
-"""Supplementary figure, starts: settled angles and held-out loss against the start of the projection."""
+"""Supplementary figure, adapter_init: late angles and held-out loss against the adapter initialisation."""
 
 from collections.abc import Mapping, Sequence
 from itertools import product
@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from twoscale.figures import style
-from twoscale.studies.starts.compare import ALL, COSINE, LOSS
+from twoscale.studies.adapter_init.compare import ALL, COSINE, LOSS
 
 RANDOM = 1.3  # place of random weights on the axis of shares
 SEEDS = 0.04  # distance of the marks of single seeds from the mean
@@ -19,25 +19,25 @@ Styles = Mapping[int, Mapping[str, Any]]
 
 
 @style.look()
-def draw(starts: pd.DataFrame, *, context: style.FigureContext) -> Figure:
-    """One row per norm and first state: the settled cosine in each group against the start, and the held-out loss.
+def draw(adapter_init: pd.DataFrame, *, context: style.FigureContext) -> Figure:
+    """One row per norm and first state: the late cosine in each group against the start, and the held-out loss.
 
     One line per checkpoint, the mean over seeds; bars are 95 % intervals at the last checkpoint, with a small mark for
     each seed where there are several.
 
     Args:
-        starts: Table of this name.
+        adapter_init: Table of this name.
         context: Loop steps K of the trajectories.
 
     Raises InputError for a model without looped groups.
     """
-    groups = style.looped_groups(starts[starts["measure"] == COSINE], "the starts")
-    cases = list(dict.fromkeys(zip(starts["sandwich"], starts["state_init"], strict=True)))
-    styles = style.checkpoint_palette(starts["iteration"], context)
+    groups = style.looped_groups(adapter_init[adapter_init["measure"] == COSINE], "the starts")
+    cases = list(dict.fromkeys(zip(adapter_init["sandwich"], adapter_init["state_init"], strict=True)))
+    styles = style.checkpoint_palette(adapter_init["iteration"], context)
     figure = style.new_figure(style.DOUBLE, 0.9 + 1.7 * len(cases), context)
     panels = figure.subplots(len(cases), len(groups) + 1, squeeze=False)
     for (row, (sandwich, state_init)), (column, group) in product(enumerate(cases), enumerate([*groups, ALL])):
-        rows = starts[(starts["sandwich"] == sandwich) & (starts["state_init"] == state_init)]
+        rows = adapter_init[(adapter_init["sandwich"] == sandwich) & (adapter_init["state_init"] == state_init)]
         measure = LOSS if group == ALL else COSINE
         _draw(panels[row, column], rows[(rows["group"] == group) & (rows["measure"] == measure)], styles)
     for axes in panels[:, :-1].flat:
@@ -81,7 +81,7 @@ def _label(panels: np.ndarray, cases: Sequence[tuple[str, str]]) -> None:
         axes.set_xlabel("share of the state")
     for row, (sandwich, state_init) in zip(panels, cases, strict=True):
         case = f"{sandwich.replace('_', ' ')}, {state_init.replace('_', ' ')}\n" if len(cases) > 1 else ""
-        row[0].set_ylabel(f"{case}settled cosine")
+        row[0].set_ylabel(f"{case}late cosine")
         row[-1].set_ylabel("nats per token")
         for axes in row[1:-1]:
             axes.tick_params(labelleft=False)

@@ -1,6 +1,6 @@
-"""Starts of the projection side by side: settled angles and held-out loss at every checkpoint, over all seeds.
+"""Adapter initialisations side by side: late angles and held-out loss at every checkpoint, over all seeds.
 
-The settled cosine is that of claim 4, and each is judged by the bounds of claim 4.
+The late cosine is that of claim 4, and each is judged by the bounds of claim 4.
 
 Means over seeds and their intervals are those of `twoscale.analysis.seeds`. Two seeds or three give wide intervals.
 """
@@ -20,15 +20,15 @@ from twoscale.analysis.seeds import mean_over_seeds, over_seeds
 
 ALL = "all"  # in place of a seed: all of them; in place of a group: the whole model
 START = ["share", "state_init", "sandwich"]  # columns that name a start
-COSINE, LOSS = "settled_cosine", "held_out_loss"
+COSINE, LOSS = "late_cosine", "held_out_loss"
 
 
 @dataclass(frozen=True)
-class StartRun:
+class InitRun:
     """One run of the study.
 
     Attributes:
-        share: Share of the state at the start of the projection; NaN for random weights.
+        share: Share of the state at the adapter initialisation; NaN for random weights.
         state_init: First state of a loop.
         sandwich: Position of the second norm.
         seed: Seed of the run.
@@ -52,13 +52,13 @@ class StartRun:
 # --- what is compared ----------------------------------------------------------------------------------------------
 
 
-def settled_cosine(runs: Sequence[StartRun], group: str, iteration: int) -> Estimate:
-    """Settled mean cosine, the mean over the runs, which differ in their seed and have the same documents."""
-    estimates = [claims_geometry.settled_cosine(run.evidence, group, iteration) for run in runs]
+def late_cosine(runs: Sequence[InitRun], group: str, iteration: int) -> Estimate:
+    """Late cosine, the mean over the runs, which differ in their seed and have the same documents."""
+    estimates = [claims_geometry.late_cosine(run.evidence, group, iteration) for run in runs]
     return mean_over_seeds(estimates) if len(estimates) > 1 else estimates[0].checked()
 
 
-def held_out_loss(runs: Sequence[StartRun], scope: str, iteration: int) -> Estimate:
+def held_out_loss(runs: Sequence[InitRun], scope: str, iteration: int) -> Estimate:
     """Held-out loss of training in nats per token, the mean over the runs; its interval is over seeds alone."""
     rows = [run.training[run.training["iteration"] == iteration]["held_out_loss"].dropna() for run in runs]
     if any(len(row) != 1 for row in rows):
@@ -72,16 +72,16 @@ def held_out_loss(runs: Sequence[StartRun], scope: str, iteration: int) -> Estim
 # --- the table -----------------------------------------------------------------------------------------------------
 
 
-def compare(runs: Sequence[StartRun]) -> pd.DataFrame:
-    """Table "starts": every measure of every start at every checkpoint, for each seed and for all seeds."""
-    by_start: dict[tuple, list[StartRun]] = {}
+def compare(runs: Sequence[InitRun]) -> pd.DataFrame:
+    """Table "adapter_init": every measure of every start at every checkpoint, for each seed and for all seeds."""
+    by_start: dict[tuple, list[InitRun]] = {}
     for run in runs:
         by_start.setdefault(run.start, []).append(run)
     rows = [row for same in by_start.values() for row in _rows(same)]
-    return pd.DataFrame(rows, columns=list(tables.columns("starts")))
+    return pd.DataFrame(rows, columns=list(tables.columns("adapter_init")))
 
 
-def _rows(runs: Sequence[StartRun]) -> Iterator[tuple]:
+def _rows(runs: Sequence[InitRun]) -> Iterator[tuple]:
     """Rows of one start."""
     first = runs[0]
     sets = [(str(run.seed), [run]) for run in runs] + [(ALL, list(runs))]
@@ -93,11 +93,11 @@ def _rows(runs: Sequence[StartRun]) -> Iterator[tuple]:
             yield key + _measured(measure, chosen, group, iteration)
 
 
-def _measured(measure: str, runs: Sequence[StartRun], group: str, iteration: int) -> tuple:
+def _measured(measure: str, runs: Sequence[InitRun], group: str, iteration: int) -> tuple:
     """Value, both ends of the interval, verdict and reason."""
     judged = measure == COSINE
     try:
-        estimate = (settled_cosine if judged else held_out_loss)(runs, group, iteration)
+        estimate = (late_cosine if judged else held_out_loss)(runs, group, iteration)
     except InconclusiveError as error:
         return np.nan, np.nan, np.nan, OPEN if judged else "", str(error)
     bounds, groups = between(*claims_geometry.PAPER_ANGLES), len(runs[0].evidence.groups)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.unit.test_benchmark import BLOCK, SEED, checkpoint, exits, held_out, small_model
 from twoscale import tables
 from twoscale.exits.benchmark import measure_quality
-from twoscale.exits.controls import FIXED, RANDOM, Planned, fixed_evaluations, plans, random_plan
+from twoscale.exits.cost_matched import FIXED, RANDOM, Planned, fixed_evaluations, plans, random_plan
 from twoscale.exits.criteria import make_criterion
 from twoscale.exits.decoder import Decoder, DecoderOptions, evaluate_planned
 from twoscale.exits.parallel import evaluate
@@ -29,9 +29,9 @@ counts = st.integers(1, 4).flatmap(
 
 
 def measured(**changes):
-    """The tables of exit_quality, exit_loops and exit_controls."""
+    """The tables of exit_quality, exit_loops and exit_cost_matched."""
     criteria = {"fixed": {"thresholds": [6]}, "step_norm": {"thresholds": [1e-300, 1.5]}, "kl": {"thresholds": [0.02]}}
-    config = exits(criteria, control_draws=2, **changes)
+    config = exits(criteria, random_draws=2, **changes)
     return {name: pd.DataFrame(rows) for name, rows in measure_quality(checkpoint(small_model()), TEXT, config).items()}
 
 
@@ -60,7 +60,7 @@ def test_fixed_loops_cost_what_the_criterion_costs_and_differ_by_at_most_one(eva
 def test_draws_differ_and_are_a_function_of_their_key():
     evaluations = np.arange(60).reshape(1, 3, 20) % 7
     first, again = (list(plans(evaluations, SEQUENCES, 2, (key,))) for key in (5, 5))
-    assert [(control, draw) for control, draw, _ in first] == [(RANDOM, 0), (RANDOM, 1), (FIXED, 0)]
+    assert [(reference, draw) for reference, draw, _ in first] == [(RANDOM, 0), (RANDOM, 1), (FIXED, 0)]
     for (*_, plan), (*_, same) in zip(first, again, strict=True):
         assert (plan == same).all()
     assert (first[0][2] != first[1][2]).any()
@@ -104,10 +104,10 @@ def test_a_plan_of_another_text_is_refused():
 @pytest.mark.parametrize("changes", [{}, {"kv_slots": 2}, {"readout": "remaining_layers"}], ids=str)
 def test_controls_cost_what_their_criterion_costs(changes, tmp_path):
     found = measured(**changes)
-    loops, controls = found["exit_loops"], found["exit_controls"]
-    tables.write("exit_controls", controls.assign(run="trial"), tmp_path / "controls.parquet")
+    loops, cost_matched = found["exit_loops"], found["exit_cost_matched"]
+    tables.write("exit_cost_matched", cost_matched.assign(run="trial"), tmp_path / "cost_matched.parquet")
     expected = loops[loops["criterion"] != "fixed"].groupby(POINT)["evaluations"].mean()
-    for draw, rows in controls.groupby(["control", "draw"]):
+    for draw, rows in cost_matched.groupby(["reference", "draw"]):
         means = rows.groupby(POINT)["evaluations"].mean()
         pd.testing.assert_series_equal(means, expected, rtol=1e-6, obj=f"evaluations of {draw}")
         assert rows["sequence"].tolist() == 3 * [0, 1, 2]
@@ -116,11 +116,11 @@ def test_controls_cost_what_their_criterion_costs(changes, tmp_path):
 def test_where_no_token_exits_early_the_controls_are_the_criterion():
     found = measured()
     of = {name: frame[frame["threshold"] == 1e-300] for name, frame in found.items()}
-    for _, rows in of["exit_controls"].groupby(["control", "draw"]):
+    for _, rows in of["exit_cost_matched"].groupby(["reference", "draw"]):
         assert rows["ce"].tolist() == pytest.approx(of["exit_quality"]["ce"].tolist(), rel=1e-12)
 
 
 def test_every_draw_is_evaluated():
-    controls = measured()["exit_controls"]
-    first = controls[(controls["criterion"] == "kl") & (controls["sequence"] == 0)]
+    cost_matched = measured()["exit_cost_matched"]
+    first = cost_matched[(cost_matched["criterion"] == "kl") & (cost_matched["sequence"] == 0)]
     assert first["ce"].nunique() == 3  # two random ones, and fixed loops

@@ -1,4 +1,4 @@
-"""Starts of the projection: the table of constructed runs, the interval over seeds, and the answer on the page."""
+"""Adapter initialisations: the table of constructed runs, the interval over seeds, and the answer on the page."""
 
 import itertools
 
@@ -11,8 +11,8 @@ from twoscale import tables
 from twoscale.analysis import claims_geometry
 from twoscale.analysis.evidence import Evidence, InconclusiveError
 from twoscale.analysis.findings import FAILS, HOLDS, OPEN
-from twoscale.studies.starts import compare as starts
-from twoscale.studies.starts import page as starts_page
+from twoscale.studies.adapter_init import compare as starts
+from twoscale.studies.adapter_init import page as adapter_init_page
 
 ABSENT = [
     pd.DataFrame(columns=list(tables.columns(name)))
@@ -29,10 +29,10 @@ def start_run(share=0.5, seed=1, state_init="noise", level=0.55, loss=6.0, **sha
     ]
     training = pd.DataFrame({"iteration": [5, 10], "held_out_loss": [np.nan, loss]})
     evidence = Evidence(pd.concat(frames, ignore_index=True), *ABSENT, max_loops=0, seed=1)
-    return starts.StartRun(share, state_init, "branch", seed, evidence, training)
+    return starts.InitRun(share, state_init, "branch", seed, evidence, training)
 
 
-def cells(table, measure="settled_cosine", seed="all", iteration=10, group="4"):
+def cells(table, measure="late_cosine", seed="all", iteration=10, group="4"):
     chosen = (table["measure"] == measure) & (table["seed"] == seed) & (table["iteration"] == iteration)
     return table[chosen & (table["group"] == group)]
 
@@ -103,12 +103,14 @@ def test_a_cosine_is_judged_by_the_bounds_of_claim_4(level, verdict):
 
 def test_the_table_has_the_columns_that_it_is_declared_to_have(tmp_path):
     table = starts.compare([start_run(), start_run(share=np.nan)])
-    tables.write("starts", table, tmp_path / "starts.parquet")
-    pd.testing.assert_frame_equal(tables.read("starts", tmp_path / "starts.parquet"), table, check_dtype=False)
+    tables.write("adapter_init", table, tmp_path / "adapter_init.parquet")
+    pd.testing.assert_frame_equal(
+        tables.read("adapter_init", tmp_path / "adapter_init.parquet"), table, check_dtype=False
+    )
 
 
 def page(*runs):
-    return starts_page.page(starts.compare(runs), "demo", "a text")
+    return adapter_init_page.page(starts.compare(runs), "demo", "a text")
 
 
 def test_the_answer_names_the_start_and_the_checkpoint_that_give_the_papers_angles():

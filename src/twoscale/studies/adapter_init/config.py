@@ -5,14 +5,14 @@ from typing import Annotated, Any
 from twoscale.config.types import Distinct, Flag, Sandwich, Section, StateInit, Unique, WholeShare, key, require
 
 # more checkpoints than those of the variants: the question is also when the angles are where the paper has them
-STARTS_OVERRIDES = {
+ADAPTER_INIT_OVERRIDES = {
     "train": {"iterations": 5000, "checkpoint_every": 5000, "early_checkpoints": [500, 1000, 2000]}
     | {"lr_decay_iterations": 5000}
 }
 
 
-class StartsConfig(Section):
-    """Starts of the projection. `snakemake starts` trains the model from each, under each first state and norm."""
+class AdapterInitConfig(Section):
+    """Adapter initialisations. `snakemake adapter_init` trains the model from each, under each first state and norm."""
 
     shares: Annotated[tuple[WholeShare, ...], *Unique] = key(
         (0.0, 0.25, 0.5, 0.75, 1.0), "Values of model.adapter_share, with adapter_init: blend."
@@ -21,12 +21,12 @@ class StartsConfig(Section):
     state_init: Annotated[tuple[StateInit, ...], *Distinct] = key(("noise", "input"), "Values of model.state_init.")
     sandwich: Annotated[tuple[Sandwich, ...], *Distinct] = key(("post_residual", "branch"), "Values of model.sandwich.")
     overrides: dict[str, Any] = key(
-        STARTS_OVERRIDES, "Config sections of these runs, which take precedence over all other layers."
+        ADAPTER_INIT_OVERRIDES, "Config sections of these runs, which take precedence over all other layers."
     )
 
     def check_keys(self) -> None:
-        expected = "at least one unless starts.random is true"
-        require(self.shares or self.random, "starts.shares", "none", expected)
+        expected = "at least one unless adapter_init.random is true"
+        require(self.shares or self.random, "adapter_init.shares", "none", expected)
 
 
-SECTIONS = {"starts": StartsConfig}
+SECTIONS = {"adapter_init": AdapterInitConfig}

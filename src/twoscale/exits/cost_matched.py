@@ -1,13 +1,13 @@
 """Controls of an exit criterion: exits that cost as much and do not look at the tokens.
 
-A criterion is worth its checks only if it knows which tokens to spend loop steps on. Each control takes exactly the
+A criterion is worth its checks only if it knows which tokens to spend loop steps on. They take exactly the
 evaluations that the criterion took on the same text, in every group, and runs through the same causal engine:
 
 - `random`: the criterion's own counts of evaluations, so the same histogram, given to tokens at random;
 - `fixed`: the same count for all tokens. Where the mean is no whole number, as many tokens as needed take one
   evaluation more, drawn at random.
 
-A control keeps the state of its last evaluation, also where the criterion discards that state (`keeps`).
+They keep the state of their last evaluation, also where the criterion discards that state (`keeps`).
 """
 
 from collections.abc import Callable, Iterator
@@ -95,7 +95,7 @@ def fixed_evaluations(evaluations: np.ndarray) -> np.ndarray:
 def plans(
     evaluations: np.ndarray, sequences: tuple[int, ...], draws: int, key: tuple
 ) -> Iterator[tuple[str, int, np.ndarray]]:
-    """(control, draw, plan (G, N, T)) of a criterion that took `evaluations` (G, N, T).
+    """(reference, draw, plan (G, N, T)) of a criterion that took `evaluations` (G, N, T).
 
     draws: of `random`; `fixed`, whose tokens differ by at most one evaluation, is drawn once.
     """
@@ -104,10 +104,10 @@ def plans(
     yield FIXED, 0, random_plan(fixed_evaluations(evaluations), sequences, (*key, FIXED, 0))
 
 
-def measure_controls(
+def measure_cost_matched(
     evaluate: EvaluatePlanned, evaluations: Tensor, text: HeldOut, batch_size: int, draws: int, key: tuple
 ) -> Iterator[list[Row]]:
-    """Rows of the table "exit_controls" of one operating point, without its key; one list for each draw.
+    """Rows of the table "exit_cost_matched" of one operating point, without its key; one list for each draw.
 
     Args:
         evaluate: Evaluates a plan on a batch of the text.
@@ -117,17 +117,14 @@ def measure_controls(
         draws: Draws of the random exits.
         key: Name of the random streams.
     """
-    measured: dict[bytes, Tensor] = {}  # plans that agree are evaluated once, such as those of all loop steps
-    for control, draw, plan in plans(evaluations.cpu().numpy(), text.sequences, draws, key):
+    measured: dict[bytes, Tensor] = {}  # plans that agree are evaluated once, such as those at full depth
+    for reference, draw, plan in plans(evaluations.cpu().numpy(), text.sequences, draws, key):
         known = measured.get(plan.tobytes())
         ce = _evaluate(evaluate, torch.from_numpy(plan), text, batch_size) if known is None else known
         measured[plan.tobytes()] = ce
         means = plan.mean(axis=(0, 2)).tolist()  # per sequence
-        point = {"control": control, "draw": draw}
-        yield [
-            point | {**sequence, "tokens": plan.shape[2], "evaluations": mean, "ce": nats}
-            for sequence, mean, nats in zip(text.keys, means, ce.tolist(), strict=True)
-        ]
+        point = {"reference": reference, "draw": draw}
+        yield [point | row for row in text.rows(evaluations=means, ce=ce.tolist())]
 
 
 def _evaluate(evaluate: EvaluatePlanned, plan: Tensor, text: HeldOut, batch_size: int) -> Tensor:

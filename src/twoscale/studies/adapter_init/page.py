@@ -1,4 +1,4 @@
-"""The starts of the projection as a Markdown page, results/starts.md, with an answer computed from the table."""
+"""The adapter initialisations as a Markdown page, results/adapter_init.md, with an answer computed from the table."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,17 +14,17 @@ from twoscale.analysis.evidence import Evidence
 from twoscale.analysis.findings import FAILS, HOLDS, OPEN
 from twoscale.analysis.reported import REPORTED_COSINE
 from twoscale.escaping import markdown
-from twoscale.studies.starts.compare import ALL, COSINE, LOSS, START, StartRun, compare
+from twoscale.studies.adapter_init.compare import ALL, COSINE, LOSS, START, InitRun, compare
 
 if TYPE_CHECKING:
     from twoscale.jobs.study_job import StudyJob
 
 HEADER = """\
-# Starts of the projection on the run {run}
+# Adapter initialisations on the run {run}
 
 The model of the run **{run}** on {text}, trained from {starts} of the projection of state and input, under {seeds}.
 A start is the share of the state (`model.adapter_share`; the input has the rest) or *random* weights, with a first
-state (`model.state_init`) and a position of the second norm (`model.sandwich`). The settled cosine is that of claim 4:
+state (`model.state_init`) and a position of the second norm (`model.sandwich`). The late cosine is that of claim 4:
 the mean cosine between successive steps over k = 10 … 29, on held-out text. {interval} The verdict on a start is that
 of claim 4: every group within {least:.2f} … {most:.2f} by its whole interval. Held-out losses are in nats per token.
 
@@ -40,7 +40,7 @@ NOT_MEASURED = "–"
 
 
 def run(job: "StudyJob") -> None:
-    """Write the table "starts" and results/starts.md."""
+    """Write the table "adapter_init" and results/adapter_init.md."""
     config = job.config
     exits = [name for name in tables.CLAIM_TABLES.values() if name != "loop_sequences"]
     absent = [pd.DataFrame(columns=list(tables.columns(name))) for name in exits]
@@ -49,9 +49,9 @@ def run(job: "StudyJob") -> None:
         evidence = Evidence(tables.read("loop_sequences", loops), *absent, max_loops=0, seed=config.seed)
         share = float("nan") if run["share"] is None else run["share"]
         start = (share, run["state_init"], run["sandwich"], run["seed"])
-        runs.append(StartRun(*start, evidence, tables.read("training", training)))
+        runs.append(InitRun(*start, evidence, tables.read("training", training)))
     found = compare(runs)
-    tables.write("starts", found, job.file("table"))
+    tables.write("adapter_init", found, job.file("table"))
     job.write_text("page", page(found, config.run, config.text))
 
 
@@ -62,7 +62,7 @@ class Point:
     Attributes:
         start: Share, first state and norm.
         iteration: Of the checkpoint.
-        cosines: Group -> row of the settled cosine over all seeds.
+        cosines: Group -> row of the late cosine over all seeds.
         loss: Row of the held-out loss over all seeds, or None.
     """
 
@@ -73,12 +73,12 @@ class Point:
 
     @property
     def values(self) -> np.ndarray:
-        """Settled cosines (groups,)."""
+        """Late cosines (groups,)."""
         return np.array([row["value"] for row in self.cosines.values()])
 
     @property
     def distance(self) -> float:
-        """How far the settled cosine of the farthest group is from the paper's range; NaN if one is missing."""
+        """How far the late cosine of the farthest group is from the paper's range; NaN if one is missing."""
         low, high = REPORTED_COSINE
         return float(np.maximum(np.maximum(low - self.values, self.values - high), 0).max())
 
@@ -91,10 +91,10 @@ class Point:
     def named(self) -> str:
         """The start and the checkpoint in a sentence."""
         share, state_init, sandwich = self.start
-        return f"{start_name(share)}, `{state_init}`, `{sandwich}`, at {checkpoint_name(self.iteration)}"
+        return f"{init_name(share)}, `{state_init}`, `{sandwich}`, at {checkpoint_name(self.iteration)}"
 
 
-def start_name(share: float) -> str:
+def init_name(share: float) -> str:
     """A start as printed: "share 0.25" or "random"."""
     return "random" if np.isnan(share) else f"share {share:g}"
 
@@ -103,9 +103,9 @@ def checkpoint_name(iteration: int) -> str:
     return f"iteration {iteration}" if iteration else "iteration 0 (untrained)"
 
 
-def points(starts: pd.DataFrame) -> list[Point]:
-    """The starts at every checkpoint, in the order of the table "starts"."""
-    rows = starts[starts["seed"] == ALL]
+def points(adapter_init: pd.DataFrame) -> list[Point]:
+    """The starts at every checkpoint, in the order of the table "adapter_init"."""
+    rows = adapter_init[adapter_init["seed"] == ALL]
     return [_point(key, cell) for key, cell in rows.groupby([*START, "iteration"], sort=False, dropna=False)]
 
 
@@ -117,7 +117,7 @@ def _point(key: tuple, rows: pd.DataFrame) -> Point:
 
 
 def answer(found: Sequence[Point]) -> str:
-    """Whether a start has all settled cosines in the paper's range, at which checkpoint, and how sure that is."""
+    """Whether a start has all late cosines in the paper's range, at which checkpoint, and how sure that is."""
     measured = [point for point in found if np.isfinite(point.distance)]
     if not measured:
         reasons = dict.fromkeys(row["reason"] for point in found for row in point.cosines.values())
@@ -151,22 +151,22 @@ def _groups(found: Sequence[Point]) -> str:
 # --- the page ------------------------------------------------------------------------------------------------------
 
 
-def page(starts: pd.DataFrame, run: str, text: str) -> str:
-    """Markdown of the table "starts".
+def page(adapter_init: pd.DataFrame, run: str, text: str) -> str:
+    """Markdown of the table "adapter_init".
 
     Args:
-        starts: The table.
+        adapter_init: The table.
         run: Name of the selected run.
         text: Name of its text.
     """
-    found = points(starts)
-    seeds = [seed for seed in starts["seed"].unique() if seed != ALL]
+    found = points(adapter_init)
+    seeds = [seed for seed in adapter_init["seed"].unique() if seed != ALL]
     groups = (f"cosine in {group}" for group in found[0].cosines)
     columns = ("start", "first state", "norm", *groups, "held-out loss", "claim 4")
     header = HEADER.format(
         run=markdown(run),
         text=markdown(text),
-        starts=_counted(len({start_name(point.start[0]) for point in found}), "start"),
+        starts=_counted(len({init_name(point.start[0]) for point in found}), "start"),
         seeds=_counted(len(seeds), "seed") + f" ({', '.join(seeds)})",
         interval=OVER_SEEDS if len(seeds) > 1 else OF_ONE_SEED,
         least=PAPER_ANGLES[0],
@@ -191,7 +191,7 @@ def _row(point: Point) -> tuple[str, ...]:
     share, state_init, sandwich = point.start
     cosines = [_cell(row) if np.isfinite(row["value"]) else markdown(row["reason"]) for row in point.cosines.values()]
     loss = NOT_MEASURED if point.loss is None else _cell(point.loss)
-    return (start_name(share), f"`{state_init}`", f"`{sandwich}`", *cosines, loss, point.verdict)
+    return (init_name(share), f"`{state_init}`", f"`{sandwich}`", *cosines, loss, point.verdict)
 
 
 def _cell(row: pd.Series) -> str:

@@ -73,7 +73,7 @@ def test_a_forced_training_is_restored_with_all_that_depends_on_it_and_removing_
     assert "restored the kept result" in log(editable, "benchmark_exits")
     assert editable.plan() == {}
 
-    shutil.rmtree(editable.root / "results/tiny/.kept/checkpoints")
+    shutil.rmtree(editable.root / "results/tiny/.result_cache/checkpoints")
     editable.succeed(f"{CHECKPOINTS}/iteration_000020.safetensors", "--forcerun", *TRAINING)
     assert "train 0 -> 10" in log(editable, "train_segment_000010")
     assert files(editable, "checkpoints").items() <= before.items()
@@ -85,7 +85,9 @@ def test_a_damaged_checkpoint_is_one_sentence_and_costs_no_table(editable):
     content = path.read_bytes()
     # the hard link is damaged too; in the copy for this test it is a file
     path.unlink()
-    os.link(editable.root / "results/tiny/.kept/checkpoints/iteration_000020" / sha256(content).hexdigest(), path)
+    os.link(
+        editable.root / "results/tiny/.result_cache/checkpoints/iteration_000020" / sha256(content).hexdigest(), path
+    )
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     done = editable.run()
     said = done.stdout + done.stderr

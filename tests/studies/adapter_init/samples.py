@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from twoscale.figures import style
-from twoscale.studies.starts import figure
+from twoscale.studies.adapter_init import figure
 
 SHARES = (0.0, 0.5, 1.0, np.nan)
 ITERATIONS = (0, 100, 400)
@@ -23,7 +23,7 @@ def starts_table(groups=("4", "5-6"), cases=(("noise", "branch"),), seeds=("1", 
         key = {"share": share, "state_init": state_init, "sandwich": sandwich, "seed": seed, "iteration": iteration}
         mean = value(share, iteration, seed)
         for group in groups:
-            rows.append(key | {"group": group, "measure": "settled_cosine", "value": mean})
+            rows.append(key | {"group": group, "measure": "late_cosine", "value": mean})
         if iteration:
             rows.append(key | {"group": "all", "measure": "held_out_loss", "value": 7 + mean})
     table = pd.DataFrame(rows, columns=[*rows[0], "low", "high"])

@@ -1,9 +1,9 @@
-"""The figure of the starts: what it shows of a table with known content."""
+"""The figure of the adapter_init: what it shows of a table with known content."""
 
 import numpy as np
 import pytest
 
-from tests.studies.starts.samples import ITERATIONS, SHARES, draw, value
+from tests.studies.adapter_init.samples import ITERATIONS, SHARES, draw, value
 from twoscale.errors import InputError
 from twoscale.figures import style
 

@@ -1,9 +1,9 @@
 """Results of expensive jobs under a second name, from which a rerun restores them.
 
 Snakemake removes the outputs of a job before it runs the job again. So a job that has succeeded links its outputs (hard
-links) into a folder under `results/{run}/.kept/`, with a manifest: the digests of all that the result depends on, and
-of the outputs. A job that finds a manifest of the same code, config, environment and inputs, and intact files, restores
-them. Only the latest result of each job is kept, and the folder may be removed at any time.
+links) into a folder under `results/{run}/.result_cache/`, with a manifest: the digests of all that the result
+depends on, and of the outputs. A job that finds a manifest of the same code, config, environment and inputs, and intact
+files, restores them. Only the latest result of each job is kept, and the folder may be removed at any time.
 
 An optimizer state between two segments of training is temporary, so it is not kept. Its segment is restored only if
 later segments can be restored up to one whose optimizer state is kept; the temporary file is then empty.
@@ -28,7 +28,7 @@ MANIFEST = "manifest.json"
 
 @dataclass(frozen=True)
 class Job:
-    """What a job keeps, as the rules describe it with ``--kept``.
+    """What a job keeps, as the rules describe it with ``--result-cache``.
 
     folder: where its result is kept. version: digest of its code and config. inputs: files that the result depends on.
     outputs: files to keep. temporary: outputs that are removed once the next job is done. later: folders of the jobs

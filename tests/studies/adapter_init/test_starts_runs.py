@@ -13,7 +13,7 @@ def starts_of(user):
 
 
 def test_every_start_is_a_run_under_each_first_state_and_norm():
-    runs = starts_of({"preset": "demo", "starts": {"shares": [0, 0.25], "state_init": ["noise", "zero"]}})
+    runs = starts_of({"preset": "demo", "adapter_init": {"shares": [0, 0.25], "state_init": ["noise", "zero"]}})
     assert list(runs) == [
         f"starts/{start}-{state}-post_residual" for start in ("0", "0.25", "random") for state in ("noise", "zero")
     ]
@@ -23,7 +23,7 @@ def test_every_start_is_a_run_under_each_first_state_and_norm():
 
 
 def test_every_start_is_trained_under_every_seed():
-    runs = starts_of({"preset": "tiny", "seeds": [5], "starts": {"shares": [1], "random": False}})
+    runs = starts_of({"preset": "tiny", "seeds": [5], "adapter_init": {"shares": [1], "random": False}})
     assert {name: run.seed for name, run in runs.items()} == {
         "starts/1-noise-post_residual": 1337,
         "starts/1-noise-post_residual-seed5": 5,
@@ -45,8 +45,8 @@ def test_a_model_without_a_projection_has_no_starts():
     [
         ({"model": {"adapter_share": 0.25}}, r"model\.adapter_share: found 0\.25, expected 0\.5 unless .* not random"),
         ({"model": {"adapter_init": "blend", "adapter_share": 1.5}}, r"model\.adapter_share: .*1\.5"),
-        ({"starts": {"shares": [0.5, 0.5]}}, r"starts\.shares: .*distinct"),
-        ({"starts": {"shares": [], "random": False}}, r"starts\.shares: found none, expected at least one"),
+        ({"adapter_init": {"shares": [0.5, 0.5]}}, r"starts\.shares: .*distinct"),
+        ({"adapter_init": {"shares": [], "random": False}}, r"starts\.shares: found none, expected at least one"),
     ],
 )
 def test_a_start_that_does_not_exist_is_refused(user, sentence):
@@ -65,6 +65,6 @@ def test_models_from_before_the_share_keep_their_identity():
 
 @pytest.mark.parametrize(("shares", "seeds"), [(3000, 1), (50, 50)])
 def test_a_release_of_very_many_runs_is_refused_before_they_are_planned(shares, seeds, tmp_path):
-    starts = config_of()["starts"] | {"shares": [i / shares for i in range(shares)]}
-    folder = release(tmp_path, config=config_of(seeds=list(range(seeds)), starts=starts))
+    adapter_init = config_of()["adapter_init"] | {"shares": [i / shares for i in range(shares)]}
+    folder = release(tmp_path, config=config_of(seeds=list(range(seeds)), starts=adapter_init))
     refused(lambda: runs(folder), r"manifest\.json: found \d+ combinations of seeds .*, expected at most 2000")

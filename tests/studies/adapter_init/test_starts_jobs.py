@@ -7,24 +7,24 @@ import pytest
 from tests.small import job_row, of, project, without_projection
 from twoscale.errors import InputError
 from twoscale.figures.catalogue import figures
-from twoscale.studies.starts.study import JOBS
+from twoscale.studies.adapter_init.study import JOBS
 
-STARTS = next(figure for figure in figures() if figure.name == "starts")
+STARTS = next(figure for figure in figures() if figure.name == "adapter_init")
 
 
 def test_a_figure_that_compares_the_runs_of_a_study_reads_one_table_and_quotes_their_config():
     mine = project(starts={"overrides": {"train": {"iterations": 10}}})
-    assert mine.figure_inputs(STARTS) == {"starts": ["results/tiny/tables/starts.parquet"]}
-    assert json.loads(mine.figure_slice(STARTS)({}))["runs"] == ["tiny"]
-    assert mine.caption(STARTS)(of(), output=None)["config"].train.iterations == 10
+    assert mine.report.figure_inputs(STARTS) == {"adapter_init": ["results/tiny/tables/adapter_init.parquet"]}
+    assert json.loads(mine.report.figure_slice(STARTS)({}))["runs"] == ["tiny"]
+    assert mine.report.caption(STARTS)(of(), output=None)["config"].train.iterations == 10
 
 
 def test_the_runs_of_the_starts_are_labelled_in_the_order_of_their_tables():
     mine = project(seeds=[5], starts={"shares": [0.25]})
-    assert mine.study_tables("starts", "training") == [
-        f"results/{run}/tables/training.parquet" for run in mine.study("starts")
+    assert job_row(JOBS, "compare_adapter_init").files(mine)["training"] == [
+        f"results/{run}/tables/training.parquet" for run in mine.study("adapter_init")
     ]
-    labels = json.loads(job_row(JOBS, "compare_starts").config(mine)(of()))["runs"]
+    labels = json.loads(job_row(JOBS, "compare_adapter_init").config(mine)(of()))["runs"]
     assert [(label["share"], label["seed"]) for label in labels] == [(0.25, 1337), (0.25, 5), (None, 1337), (None, 5)]
     assert {(label["state_init"], label["sandwich"]) for label in labels} == {("noise", "post_residual")}
 
@@ -38,10 +38,10 @@ def test_the_runs_of_the_starts_are_labelled_in_the_order_of_their_tables():
 )
 def test_a_run_that_has_no_starts_says_why(user, problem):
     mine = project(**user)
-    assert mine.figure_files("starts") == []
+    assert mine.report.figure_files("adapter_init") == []
     for refuse, name in (
-        (mine.study_tables("starts", "training"), "md"),
-        (mine.figure_inputs(STARTS)["starts"], "pdf"),
+        (job_row(JOBS, "compare_adapter_init").files(mine)["training"], "md"),
+        (mine.report.figure_inputs(STARTS)["adapter_init"], "pdf"),
     ):
         with pytest.raises(InputError, match=rf"results/starts\.{name}: run tiny {problem}\."):
             refuse(of())

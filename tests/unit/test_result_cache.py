@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from twoscale.jobs import kept
-from twoscale.jobs.kept import MANIFEST, Job
+from twoscale.jobs import result_cache
+from twoscale.jobs.result_cache import MANIFEST, Job
 
 SOURCE = Path(__file__).parents[2] / "src"
 
@@ -28,13 +28,13 @@ class Project:
 
     def job(self, version: str = "1") -> Job:
         outputs = list(map(str, self.outputs))
-        return Job(self.folder / ".kept" / "job", version, [str(self.input)], outputs, [], [])
+        return Job(self.folder / ".result_cache" / "job", version, [str(self.input)], outputs, [], [])
 
     def rerun(self, version: str = "1") -> list[str]:
         """Remove the outputs, as Snakemake does, and run the job; the content of the outputs."""
         for path in self.outputs:
             path.unlink(missing_ok=True)
-        kept.run(self.job(version), lambda: self.compute(version))
+        result_cache.run(self.job(version), lambda: self.compute(version))
         return [path.read_text() for path in self.outputs]
 
     def compute(self, version: str) -> None:
@@ -89,7 +89,7 @@ def test_another_code_or_config_computes_and_only_the_latest_result_is_kept(proj
 def test_another_environment_computes_and_the_same_one_restores(project):
     job, environments = project.job(), [{"torch": "2.13.0"}, {"torch": "2.13.0"}, {"torch": "2.14.0"}, {}]
     for environment, computed in zip(environments, (1, 1, 2, 3), strict=True):
-        kept.run(job.within(environment), lambda: project.compute("1"))
+        result_cache.run(job.within(environment), lambda: project.compute("1"))
         assert project.computed == computed
 
 
@@ -153,7 +153,7 @@ class Vanishing(type(Path())):
 def test_a_file_that_another_process_has_removed_does_not_keep_a_result_from_being_kept(project, capsys):
     project.rerun("1")
     job = project.job("2")
-    kept.run(replace(job, folder=Vanishing(job.folder)), lambda: project.compute("2"))
+    result_cache.run(replace(job, folder=Vanishing(job.folder)), lambda: project.compute("2"))
     assert "is not kept" not in capsys.readouterr().err
     assert len(list(job.folder.iterdir())) == len([MANIFEST, *project.outputs])
     assert project.rerun("2") == [path.read_text() for path in project.outputs]
@@ -163,7 +163,7 @@ def test_a_file_that_another_process_has_removed_does_not_keep_a_result_from_bei
 def test_a_failed_job_keeps_the_result_of_before(project):
     first = project.rerun("1")
     with pytest.raises(ZeroDivisionError):
-        kept.run(project.job("2"), lambda: 1 / 0)
+        result_cache.run(project.job("2"), lambda: 1 / 0)
     assert project.rerun("1") == first
     assert project.computed == 1
 
@@ -190,7 +190,7 @@ def test_the_rank_of_a_launch_that_did_not_start_the_job_is_ignored(project, mon
 ENDLESS = """
 import sys
 from pathlib import Path
-from tests.unit.test_kept import Project
+from tests.unit.test_result_cache import Project
 project = Project(Path(sys.argv[1]))
 print("started", flush=True)
 while True:
@@ -240,7 +240,7 @@ class Chain:
             )
             for path in (weights, optimizer):
                 path.unlink(missing_ok=True)
-            kept.run(job, lambda start=start, until=until: self.compute(start, until))
+            result_cache.run(job, lambda start=start, until=until: self.compute(start, until))
             if start:
                 (self.folder / f"optimizer{start}").unlink()  # temporary
 
@@ -253,7 +253,7 @@ class Chain:
         (self.folder / f"optimizer{until}").write_text(f"state {until}")
 
     def kept(self, until: int) -> Path:
-        return self.folder / ".kept" / str(until)
+        return self.folder / ".result_cache" / str(until)
 
 
 @pytest.fixture
@@ -310,8 +310,8 @@ def test_a_segment_that_reads_everything_before_it_continues_it(tmp_path):
     Path(text).write_text("text")
     first = Job(tmp_path / ".kept/1", "1", [text], [weights], [state], [tmp_path / ".kept/2"])
     second = Job(tmp_path / ".kept/2", "1", [text, weights], [last], [], [])
-    kept.run(first, lambda: [Path(path).write_text("1") for path in (weights, state)])
-    kept.run(second, lambda: Path(last).write_text("2"))
+    result_cache.run(first, lambda: [Path(path).write_text("1") for path in (weights, state)])
+    result_cache.run(second, lambda: Path(last).write_text("2"))
     Path(weights).unlink()
-    kept.run(first, lambda: pytest.fail("computed again"))
+    result_cache.run(first, lambda: pytest.fail("computed again"))
     assert (Path(weights).read_text(), Path(state).read_text()) == ("1", "")
