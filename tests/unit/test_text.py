@@ -155,11 +155,6 @@ def test_missing_path_is_refused(tmp_path):
         documents(data(tmp_path / "gone"))
 
 
-def test_folder_without_parquet_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"no \*\.parquet file under"):
-        documents(data(tmp_path))
-
-
 WRONG_COLUMNS = {
     "no text": ({"content": ["one"], "id": ["1"]}, "found the columns content, id; expected one named text"),
     "binary": ({"text": pa.array([None, b"one"], pa.binary())}, "found a value of type binary in row 1, expected text"),

@@ -19,23 +19,14 @@ TRIES = {
         {"data": {"source": "parquet", "path": "nowhere"}},
         "config key data.path: found nothing at nowhere",
     ),
-    "missing file of a criterion": (
-        {"exits": {"criteria": {"mine": {"thresholds": [1], "file": "mine.py", "class": "Mine"}}}},
-        "exit criterion file mine.py: cannot be read",
-    ),
     "missing class of a criterion": (
         {"exits": {"criteria": {"mine": {"thresholds": [1], "file": "Snakefile.py", "class": "Nope"}}}},
         "exit criterion file Snakefile.py: found no class 'Nope', expected one",
-    ),
-    "missing folder of a model": (
-        {"model": {"source": "published", "folder": "nowhere"}, "tokenizer": {"name": "published"}},
-        "nowhere/config.json",
     ),
     "several nodes without SLURM": (
         {"train": {"nodes": 2, "processes": 2}},
         "config key train.nodes: found 2, expected 1 for jobs that do not go to SLURM",
     ),
-    "no CUDA": ({"compute": {"device": "cuda"}}, "config key compute.device: found cuda, expected cpu, because "),
     "too little disk": ({"model": {"hidden_size": 1_000_000, "num_heads": 2}}, "GB of free disk, expected at least"),
 }
 
