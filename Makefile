@@ -2,7 +2,7 @@
 # make report      that run as one web page, report.html
 # make test        environment, then the tests (not the demo)
 # make test-runs   environment, then tests of whole runs: copies and reruns, published models, supplement, recipes,
-#                  and what is slow and seldom changes: recorder, exported models, simulated claims
+#                  and what is slow and seldom changes: exported models, simulated claims
 # make test-long   environment, then the long versions of tests: fuzzing, kills
 # make test-slurm  environment, then the tests on a SLURM of two nodes, which is installed if it is missing
 # make test-recorder  environment and transformers, then the recorder on a model of that package

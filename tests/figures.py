@@ -26,9 +26,6 @@ DRIFT_MEASURES = ("dlr", "jump")
 CATALOGUE = {figure.name: figure for figure in figures()}
 
 
-# --- tables ---------------------------------------------------------------------------------------------------------
-
-
 def statistics(mean, std=0.1, count=10, nulls=0):
     return {"mean": mean, "std": std, "count": count, "nulls": nulls}
 
@@ -131,9 +128,6 @@ def under_seeds(table, *factors):
     return pd.concat([table, *further], ignore_index=True)
 
 
-# --- figures --------------------------------------------------------------------------------------------------------
-
-
 def draw(name, folder) -> Figure:
     """A figure by its name. Those of a study are drawn by the functions of their names in its module `samples`."""
     match name:
@@ -201,8 +195,6 @@ def assert_the_same_bytes(name, here, elsewhere):
     assert b"/Subtype /Type3" not in written
     assert b"CreationDate" not in written
 
-
-# --- captions -------------------------------------------------------------------------------------------------------
 
 HELD_OUT = ("documents", "tokens", "dropped_documents", "dropped_tokens", "ngram_tokens")
 

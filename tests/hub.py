@@ -82,9 +82,6 @@ def serving(folder: Path) -> Iterator[Hub]:
         yield hub
 
 
-# --- faults
-
-
 def status(code: int, **headers: str) -> Callable:
     """Answer with an error status; `Retry_After="1"` is a header."""
 
@@ -94,8 +91,8 @@ def status(code: int, **headers: str) -> Callable:
     return fault
 
 
-def half(handler) -> None:
-    """Announce the whole range, and send half of it."""
+def truncate(handler) -> None:
+    """Announce the whole range, send half of it and close."""
     content = handler.content()
     handler.head(206, len(content), **handler.range_headers())
     handler.wfile.write(content[: len(content) // 2])
@@ -105,7 +102,7 @@ def half(handler) -> None:
 
 def reset(handler) -> None:
     """Send half of the range, then reset the connection."""
-    half(handler)
+    truncate(handler)
     handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     handler.connection.close()
 
@@ -120,7 +117,7 @@ def stall(seconds: float) -> Callable:
     """Send half of the range, then nothing for `seconds`."""
 
     def fault(handler) -> None:
-        half(handler)
+        truncate(handler)
         time.sleep(seconds)
 
     return fault

@@ -10,7 +10,8 @@ shopt -s nullglob
 without_torch=(tests/unit/test_{bootstrap,config_loading,config_reference,config_sections,fingerprint,preflight}.py
     tests/unit/test_summaries.py)
 with_torch=(tests/unit/test_{attention,batched,batches,checkpoints,compile,contract,criteria,engine,fake_cuda*}.py
-    tests/unit/test_{devices,gpu_check,linear,loss,measures,model,noise,rms_norm,spectrum,training,trajectories}.py)
+    tests/unit/test_{devices,gpu_check,linear,loss,measures,model,noise,rms_norm,training,trajectories}.py
+    tests/studies/spectrum/test_spectrum.py)
 
 # A command named python3.x may be a shim without that version behind it, so each candidate is asked.
 interpreter() {

@@ -19,6 +19,7 @@ from twoscale.data.batches import HeldOut
 from twoscale.errors import InputError
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import LoopedModel
+from twoscale.model.transformer import initialise
 from twoscale.workflow.rows import Job
 from twoscale.workflow.runs import Runs
 
@@ -92,6 +93,15 @@ def job_config(*derived: str, **sections: Any) -> ConfigSlice:
 def checkpoint(model: LoopedModel, seed: int = 0, iteration: int = 0) -> LoadedCheckpoint:
     """A model in memory as a loaded checkpoint."""
     return LoadedCheckpoint(model, iteration, seed)
+
+
+def perturbed(seed: int, iteration: int = 0, **changes: Any) -> LoadedCheckpoint:
+    """A float64 model far from its initial weights, so that loops change predictions."""
+    model = initialise(model_config(**changes), 1).double().requires_grad_(False)
+    for number, (name, weights) in enumerate(model.named_parameters()):
+        if not name.endswith("norm.weight"):
+            weights += 0.3 * torch.randn(weights.shape, generator=torch.Generator().manual_seed(number))
+    return checkpoint(model, seed, iteration)
 
 
 def held_out(inputs: Tensor, targets: Tensor | None = None, sequences: Sequence[int] | None = None) -> HeldOut:

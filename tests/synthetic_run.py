@@ -16,9 +16,6 @@ WARMUP = 5
 HALF_DECADES = [1e-5, 3.16e-5, 1e-4, 3.16e-4, 1e-3, 3.16e-3, 1e-2]
 
 
-# --- synthetic tables: step norms fall geometrically to a plateau, cosines rise to a level ---------------------
-
-
 def loop_rows(iteration, group="4", nulls=0.0, loops=30, **shape):
     """Rows of "loop_sequences" of one checkpoint and group; `nulls` is the share of tokens without an angle."""
     shape = {"rate": 0.6, "spread": 0.0, "level": 0.55, "level_spread": 0.01, "start": 0.1, "wobble": 0.0} | shape

@@ -65,9 +65,6 @@ class Benchmark:
         return [dict(zip(calls, row, strict=True)) for row in rows]
 
 
-# --- exits cost their evaluations --------------------------------------------------------------------------------
-
-
 @torch.no_grad()
 def unlooped_part(model: LoopedTransformer, tokens: Tensor) -> Tensor:
     """Unlooped layers and head alone."""
@@ -130,9 +127,6 @@ def compare_with_evaluations(bench: Benchmark, name: str, threshold: float) -> N
     share = spread([over_full(t) for t in rounds])
     print(f"{name}, {counts} of {bench.max_loops} evaluations: time over full loops {share}")
     print(f"  over the share of the evaluations: {spread([over_evaluations(t) for t in rounds])}, aim 1.25", flush=True)
-
-
-# --- kl costs its readouts ---------------------------------------------------------------------------------------
 
 
 class HeadAndSoftmax:

@@ -68,9 +68,6 @@ def library_text(model, prompt, criterion=None, sampling=None, end=None):
     return [token.id for token in generate(decoder, prompt, NEW, sampling or Sampling(), end)]
 
 
-# --- logits and texts ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_logits_are_those_of_the_library(exports, variant):
     export, model = exports(variant)
@@ -137,8 +134,6 @@ def test_sampled_text_is_that_of_generate(exports):
     assert found[0, ids().shape[1] :].tolist() == expected != library_text(export.model, ids()[0].tolist())
 
 
-# --- exits -----------------------------------------------------------------------------------------------------------
-
 # thresholds at which some tokens of these untrained models exit early and others do not
 THRESHOLDS = {
     "fixed": 3, "step_norm": 2.0, "step_norm_relative": 0.7, "kl": 0.05, "acceleration": 4.0,
@@ -181,9 +176,6 @@ def test_the_criterion_of_the_config_holds_unless_a_call_has_another(exports):
     assert torch.equal(adaptive(ids()).evaluations, model(ids(), **options).evaluations)
     assert adaptive(ids(), exit_threshold=1e-9).evaluations.unique().tolist() == [MAX_LOOPS]
     assert torch.equal(adaptive(ids(), exit_criterion="none").logits, model(ids()).logits)
-
-
-# --- batches and caches ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("options", [{}, {"exit_criterion": "acceleration", "exit_threshold": 4.0}], ids=["all", "a"])
@@ -255,9 +247,6 @@ def test_drafts_by_transformers_are_refused(exports):
         model.generate(ids(), max_new_tokens=NEW, do_sample=False, prompt_lookup_num_tokens=3)
 
 
-# --- files -----------------------------------------------------------------------------------------------------------
-
-
 def test_a_saved_model_loads_again(exports, tmp_path):
     _, model = exports("gated")
     model.save_pretrained(tmp_path / "copy")
@@ -301,9 +290,6 @@ def test_a_process_without_the_packages_of_this_project_generates_the_same_text(
     assert done.returncode == 0, done.stderr
     expected = ids()[0].tolist() + library_text(export.model, ids()[0].tolist())
     assert json.loads(done.stdout) == expected
-
-
-# --- training and wrong arguments ------------------------------------------------------------------------------------
 
 
 def test_the_loss_of_labels_is_the_mean_cross_entropy_and_has_gradients(exports):

@@ -204,8 +204,6 @@ def test_a_file_that_is_missing_or_no_parquet_is_refused(tmp_path, content):
     assert_one_sentence(error, "broken.parquet")
 
 
-# --- training --------------------------------------------------------------------------------------------------
-
 TRAINING = {
     "training": (aggregate.training, training_rows),
     "training_loops": (aggregate.training_loops, training_loop_rows),

@@ -218,9 +218,6 @@ def test_a_place_is_refilled_as_soon_as_its_sequence_ends():
     assert sorted(ended) == [0, 1, 2, 3]
 
 
-# --- wrong input ------------------------------------------------------------------------------------------------
-
-
 def refused(message, requests=(), criterion="acceleration", sequences=2, **options):
     def run():
         made = make_criterion(criterion, 1.0)

@@ -163,8 +163,6 @@ def test_batches_are_copies_of_the_shard(shard):
     np.testing.assert_array_equal(shard, before)
 
 
-# --- held-out sequences
-
 END = 4  # id of the end of text
 
 

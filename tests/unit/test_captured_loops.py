@@ -13,6 +13,7 @@ from tests.unit.test_engine import (
     PUBLISHED,
     LeaveBySign,
     assert_close,
+    assert_decodes,
     decode_text,
     make_decoder,
     noise_of,
@@ -51,9 +52,7 @@ def assert_same(model, criterion, tokens, **options):
     expected, taken = decode_text(plain, tokens)
     for _ in range(2):  # the second text finds the memory of the first
         captured.reset()
-        logits, evaluations = decode_text(captured, tokens)
-        assert torch.equal(evaluations, taken)
-        assert_close(logits, expected)
+        assert_decodes(captured, tokens, expected, taken)
         for layer, stored in plain.cache.stored.items():  # what was run ahead is overwritten
             assert_close(captured.cache.stored[layer], stored)
     return taken
@@ -114,9 +113,7 @@ def test_a_decoder_keeps_the_graphs_of_several_criteria_apart(tape):
     for criterion in (*criteria, *criteria):
         expected, taken = decode_text(make_decoder(model, criterion, replay=False), tokens)
         decoder.reset(criterion)
-        logits, evaluations = decode_text(decoder, tokens)
-        assert torch.equal(evaluations, taken)
-        assert_close(logits, expected)
+        assert_decodes(decoder, tokens, expected, taken)
 
 
 def test_a_criterion_that_is_met_in_the_middle_of_a_text_leaves_the_text_before_as_it_is(tape):
@@ -165,9 +162,6 @@ def test_the_baseline_of_loops_in_graphs_computes_no_step_too_many():
     assert rows == [sum(of_group) for of_group in zip(*wanted, strict=True)]
 
 
-# --- what cannot be captured -----------------------------------------------------------------------------------
-
-
 class ReadsAValue(CRITERIA["step_norm"]):
     """A criterion as a user may write it: the host looks at a value in every step."""
 
@@ -184,9 +178,7 @@ def test_a_criterion_that_waits_for_the_device_decides_on_the_host(options, tape
     expected, taken = decode_text(make_decoder(model, criterion, replay=False, **options), tokens)
     with pytest.warns(UserWarning, match="ReadsAValue: cannot be captured .*synchronizing.*decides on the host"):
         captured = make_decoder(model, criterion, replay=True, **options)
-    logits, evaluations = decode_text(captured, tokens)
-    assert_close(logits, expected)
-    assert torch.equal(evaluations, taken)
+    assert_decodes(captured, tokens, expected, taken)
     assert len(taken.unique()) > 2
 
 
@@ -218,12 +210,7 @@ def test_a_loop_step_that_cannot_be_compiled_is_captured_as_it_is(tape, monkeypa
     expected, taken = decode_text(make_decoder(model, criterion, replay=False), tokens)
     with pytest.warns(UserWarning, match=r"exits\.compile: loop steps are captured without compilation \(no compiler"):
         decoder = make_decoder(model, criterion, replay=True, compile=True)
-    logits, evaluations = decode_text(decoder, tokens)
-    assert_close(logits, expected)
-    assert torch.equal(evaluations, taken)
-
-
-# --- compiled before they are captured ---------------------------------------------------------------------------
+    assert_decodes(decoder, tokens, expected, taken)
 
 
 def test_loop_steps_that_are_compiled_and_captured_are_the_same_function(monkeypatch):

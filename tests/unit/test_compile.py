@@ -13,7 +13,7 @@ from twoscale.model.checkpoints import Header
 from twoscale.model.linear import lowered_weights
 from twoscale.model.noise import training_noise
 from twoscale.model.transformer import LoopedTransformer, initialise
-from twoscale.training.compilation import check_compiler, compile_blocks
+from twoscale.training.compilation import compile_blocks
 from twoscale.training.recipe import autocast, draw_loops, held_out_loss
 from twoscale.training.state import restore
 
@@ -127,19 +127,13 @@ def restored(compile: bool) -> LoopedTransformer:
     return restore(config, initialise(config.model, SEED).state_dict(), {}, Header("weights", 0, 0, {}, {})).model
 
 
-def test_training_compiles_if_the_config_says_so():
+def test_training_compiles_if_the_config_says_so_and_there_is_a_compiler():
     for compile in (False, True):
         assert {block._compiled_call_impl is not None for block in restored(compile).blocks} == {compile}
-    without = torch._inductor.config.patch({"cpp.cxx": ("no-such-compiler",)})
-    with without, pytest.raises(InputError, match=r"train\.compile: found no C\+\+ compiler"):
-        restored(compile=True)
-
-
-def test_compiling_for_the_cpu_needs_a_compiler():
     # monkeypatch does not restore a key of this module
     without = torch._inductor.config.patch({"cpp.cxx": ("no-such-compiler",)})
     with without, pytest.raises(InputError, match=r"train\.compile: found no C\+\+ compiler"):
-        check_compiler("cpu")
+        restored(compile=True)
 
 
 def test_measuring_the_held_out_loss_compiles_nothing(compiler):

@@ -131,8 +131,6 @@ def test_compiled_and_captured_steps_of_one_sequence_are_the_same_function(devic
     assert torch.equal(found[1], expected[1])
 
 
-# --- the numbers of the CPU --------------------------------------------------------------------------------------
-
 TINY = checked(preset("tiny")).model
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3}  # relative, in norm
 SAME_EXITS = 0.995  # share of exits at the same step; rounding may decide a tie

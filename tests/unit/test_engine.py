@@ -457,9 +457,7 @@ def test_what_was_fed_after_a_position_is_forgotten_by_rewinding_to_it(name):
     decoder.feed_parallel(other[:3])
     decoder.feed(other[3])
     decoder.rewind(4)
-    logits, evaluations = decode_text(decoder, tokens[4:])
-    assert_close(logits, expected[4:])
-    assert torch.equal(evaluations, taken[:, 4:])
+    assert_decodes(decoder, tokens[4:], expected[4:], taken[:, 4:])
 
 
 def test_a_decoder_rewinds_only_to_where_it_has_been():

@@ -53,9 +53,6 @@ def loss_of(model, train, tokens, targets, noise):
     return exit_gate_loss(model, tokens, targets, LOOPS, noise, train)
 
 
-# --- the exit distribution ---------------------------------------------------------------------------------------
-
-
 def test_the_exit_distribution_is_that_of_the_products():
     logits = torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     found = exit_log_probabilities(logits).exp()
@@ -97,9 +94,6 @@ def test_the_criterion_compares_the_sum_of_the_trained_distribution():
             for step in range(4):
                 exits, state = criterion.update(state, x, lambda x, step=step: logits[step].sigmoid())
                 assert exits.item() is (step >= leaves)
-
-
-# --- the loss ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("changes", [{}, OURO], ids=["layers behind the group", "Ouro"])
@@ -198,9 +192,6 @@ def test_truncation_and_recomputation_change_no_loss_and_recomputation_no_gradie
     assert not torch.allclose(gradients["truncated"], gradients["plain"])
 
 
-# --- what is learned ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("right", [0, LOOPS - 1])
 def test_the_gate_learns_to_leave_where_the_prediction_is_best(right):
     """The targets are what one exit predicts; only the gate is trained, without the entropy."""
@@ -216,9 +207,6 @@ def test_the_gate_learns_to_leave_where_the_prediction_is_best(right):
         p = exit_log_probabilities(model.exit_gate_logit(model.exit_states(tokens, LOOPS, noise)[0])).exp()
     # some tokens have a target that another exit predicts with a larger probability
     assert p[right].mean() > 0.75
-
-
-# --- cost --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("changes", [{}, OURO], ids=["layers behind the group", "Ouro"])

@@ -38,9 +38,6 @@ def code() -> dict[str, str]:
     return sources.code_files()
 
 
-# --- the code --------------------------------------------------------------------------------------------------------
-
-
 def test_the_code_imports_its_own_files_torch_transformers_numpy_and_the_standard_library(code):
     found = set()
     for node in (node for text in code.values() for node in ast.walk(ast.parse(text))):
@@ -104,9 +101,6 @@ def test_an_import_that_cannot_be_relative_is_refused(tmp_path, text):
         sources.code_files("twoscale.high", tmp_path)
 
 
-# --- the tokenizer ---------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def trained() -> str:
     return tokenizers.train_bpe(["the loop and the state of the loop, naïve — 日本語\n\n  x = [1, 2]"] * 4, 290)
@@ -140,9 +134,6 @@ def test_merges_are_those_of_training(trained, tmp_path):
 def _merges(saved: str) -> list[list[str]]:
     merges = json.loads(saved)["model"]["merges"]
     return [pair.split(" ") if isinstance(pair, str) else pair for pair in merges]
-
-
-# --- the folder ------------------------------------------------------------------------------------------------------
 
 
 def test_a_release_has_every_checkpoint_and_the_last_one_at_the_top(tmp_path):
@@ -195,9 +186,6 @@ def test_a_model_that_cannot_be_released_leaves_no_folder(tmp_path):
     with pytest.raises(InputError, match="found a published model"):
         write_release(tmp_path / "release", [tmp_path / "none"], tokenizers.byte_level(), None, config, {})
     assert not (tmp_path / "release").exists()
-
-
-# --- the card --------------------------------------------------------------------------------------------------------
 
 
 def rows(columns, *values) -> pd.DataFrame:

@@ -40,9 +40,6 @@ def model_for(seen: Seen, name: str) -> LoopedModel:
     return model
 
 
-# --- one device, no hidden waits ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("tokens", [1, 3])
 @pytest.mark.parametrize("name", CRITERIA)
 def test_a_criterion_decides_on_one_device_after_the_other(name, tokens):
@@ -152,9 +149,6 @@ def test_bfloat16_states_stay_bfloat16(replay):
             decoder = Decoder(model, never(name), MAX_LOOPS, 0, DecoderOptions(replay=replay))
             logits, _ = decoder.feed(1)
             assert logits.dtype is torch.bfloat16
-
-
-# --- kernels ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -51,9 +51,6 @@ def waits_by_module(seen: Seen) -> Counter[str]:
     return waits
 
 
-# --- fake tensors ----------------------------------------------------------------------------------------------------
-
-
 def test_waits_are_recorded_by_kind_and_an_asynchronous_copy_is_none():
     with fake_cuda() as seen:
         x = torch.empty(3, 4, device="cuda")
@@ -101,9 +98,6 @@ def loss_of(
 ) -> torch.Tensor:
     counts = [loops] * len(model.config.groups)
     return model.loss(model.hidden_states(tokens, counts, training_noise(1, 0, 0), depth, recompute), tokens)
-
-
-# --- training --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("recipe", "precision"), [("whole", "float32"), *((recipe, "bfloat16") for recipe in RECIPES)])
@@ -185,9 +179,6 @@ def test_the_noise_of_the_held_out_loss_is_copied_to_the_device_once():
             assert waits_by_module(seen)["to device model/noise.py"] == copies
 
 
-# --- numbers that are read late --------------------------------------------------------------------------------------
-
-
 def test_every_row_is_logged_and_shown_once_and_in_order(tmp_path):
     shown = []
     with fake_cuda() as seen:
@@ -217,9 +208,6 @@ def test_a_number_that_is_not_finite_is_noticed_before_the_state_is_saved_or_the
         with pytest.raises(InputError, match="iteration 1 gave the loss nan"):
             run_segment(trainer, state, until, tmp_path / "partial", {})
     assert not (tmp_path / "partial").exists()
-
-
-# --- attention, trajectories -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("masked", [False, True])

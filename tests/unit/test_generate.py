@@ -51,9 +51,6 @@ def generate(results, *arguments, run="small", prompt="loop"):
     return subprocess.run([*command, *arguments], capture_output=True, check=False)
 
 
-# --- the run's files --------------------------------------------------------------------------------------------
-
-
 def test_the_last_checkpoint_is_opened_with_its_tokenizer_and_seed(results):
     (results / "small" / "checkpoints" / "iteration_000100.optimizer.safetensors").write_bytes(b"no weights")
     run = trained_run.open_run(results, "small")
@@ -109,9 +106,6 @@ def test_a_header_of_another_version_is_refused(tmp_path):
     checkpoints.save(path, {}, Header("weights", 0, 0, {"seed": 1, "model": {"depth": 3}, "data": DIGEST}, {}))
     with pytest.raises(InputError, match="found a header of another version"):
         trained_run.open_run(tmp_path, "old")
-
-
-# --- the command ------------------------------------------------------------------------------------------------
 
 
 def test_text_is_written_to_standard_output_and_speed_to_standard_error(results, tmp_path):
@@ -231,9 +225,6 @@ def test_wrong_options_are_refused_before_any_output(results, capsys, arguments,
     with pytest.raises(InputError, match=re.escape(message)):
         main(parser().parse_args(options))
     assert capsys.readouterr().out == ""
-
-
-# --- many prompts at once -----------------------------------------------------------------------------------------
 
 
 def batch_file(tmp_path, content="loop\nthe loops\nl\n"):

@@ -41,9 +41,6 @@ def frequencies(sampling, draws=20_000):
     return torch.bincount(torch.tensor(chosen), minlength=len(LOGITS)) / draws
 
 
-# --- the choice of a token ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
 def test_sampling_follows_the_probabilities_at_a_temperature(temperature):
     expected = (LOGITS / temperature).softmax(0)
@@ -100,9 +97,6 @@ def test_invalid_sampling_is_refused(options, message):
         Sampling(**options)
 
 
-# --- texts ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", CRITERIA)
 def test_greedy_text_is_the_most_likely_token_after_each_prefix(name):
     model = small_model()
@@ -153,9 +147,6 @@ def test_a_text_ends_where_it_fills_the_context(length, drafts):
 def test_an_empty_prompt_or_one_that_fills_the_context_is_refused_before_the_first_token(prompt, message):
     with pytest.raises(InputError, match=f"prompt: {message}"):
         generate(decoder_of(small_model()), prompt, 5, GREEDY)
-
-
-# --- drafts -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", range(16))

@@ -197,8 +197,6 @@ def test_missing_packages_are_named_before_anything_is_imported():
     assert sentence == ("error: Python packages: found no absent, expected absent, torch (versions: requirements.txt).")
 
 
-# --- measurements in processes of their own ---------------------------------------------------------------------
-
 NAME = ("quantity", "setting")
 
 

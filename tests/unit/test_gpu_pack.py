@@ -26,9 +26,6 @@ HALF_HOUR = config.checked(config.preset("half-hour"))
 TINY = config.checked(config.preset("tiny"))
 
 
-# --- files -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("tokenizer", "file"),
     [("bytes", []), ("bpe", ["results/tiny/data/tokenizer.json"]), ("gpt2", ["results/gpt2.tiktoken"])],
@@ -118,9 +115,6 @@ def test_every_script_but_those_of_downloads_and_pages_starts_without_the_packag
     names = sorted(path.stem for path in (ROOT / "scripts").glob("*.py"))
     done = subprocess.run([sys.executable, "-c", code, *names], cwd=ROOT, capture_output=True, text=True, check=True)
     assert set(done.stdout.split()) <= WITHOUT_THEM
-
-
-# --- schedule ----------------------------------------------------------------------------------------------------
 
 
 def seconds_of(run: config.Config, train: config.TrainConfig, flops_per_s: float, startup: float) -> float:

@@ -50,8 +50,6 @@ def add(path: str, content: bytes | str = b"content") -> None:
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
-# --- lock --------------------------------------------------------------------------------------------------------
-
 WORKER = """
 from pathlib import Path
 from twoscale.gpu.session import Session, _stage
@@ -90,9 +88,6 @@ def test_a_machine_without_a_gpu_starts_nothing(session):
         start(session, 25, "cuda")
     assert not session.state
     assert not session.config.exists()
-
-
-# --- config and status -----------------------------------------------------------------------------------------------
 
 
 def test_the_schedule_and_the_device_are_kept_for_the_next_start(session):
@@ -138,9 +133,6 @@ def test_a_session_has_finished_only_if_the_workflow_succeeded(session):
     assert "`run` continues it" in status(session)
     session.note(workflow={"status": 0, "seconds": 60})
     assert "tiny on cpu: finished; minute 10" in status(session)
-
-
-# --- archive -----------------------------------------------------------------------------------------------------
 
 
 def collected(session: Session) -> dict[str, bytes]:

@@ -234,7 +234,7 @@ TRANSIENT = {
     "too many requests": [loopback.status(429, Retry_After="1")],
     "burst of server errors": [loopback.status(500), loopback.status(503), loopback.status(502)],
     "reset in mid-range": [loopback.nothing, loopback.nothing, loopback.reset],
-    "truncated body": [loopback.nothing, loopback.half, loopback.nothing, loopback.half],
+    "truncated body": [loopback.nothing, loopback.truncate, loopback.nothing, loopback.truncate],
     "short answer that claims to be complete": [loopback.nothing, loopback.nothing, loopback.short],
     "stall": [loopback.nothing, loopback.nothing, loopback.stall(1.0)],
 }

@@ -59,9 +59,6 @@ def shards(tmp_path):
     return [tmp_path / f"text/shard_{number}.parquet" for number in range(3)]
 
 
-# --- shards
-
-
 def test_shards_hold_every_document_once_in_the_order_of_the_source(source, shards):
     prepare(source, shards)
     assert [row["text"] for row in rows_of(shards)] == TEXTS
@@ -153,9 +150,6 @@ def test_unknown_source_is_refused(tmp_path, shards):
         ingestion.prepare_text(local(tmp_path, source="web"), EVERYTHING, shards, collection(tmp_path / "parts"))
 
 
-# --- the quota
-
-
 @pytest.mark.parametrize("measure", [ingestion.count_characters, lambda texts: [len(t.split()) for t in texts]])
 def test_whole_documents_are_taken_until_each_side_is_full_and_no_more(source, shards, measure):
     quota = TextQuota("characters", 300, 90)
@@ -215,9 +209,6 @@ def test_parts_have_the_characters_that_they_are_to_have_and_end_with_their_file
 
     parts = list(ingestion._pending_parts(files(), 3))
     assert [(part.file, len(part.documents)) for part in parts] == [("a", 3), ("a", 3), ("a", 2), ("b", 3)]
-
-
-# --- the folder of parts
 
 
 def pending(first, count, file="a"):

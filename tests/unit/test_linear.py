@@ -106,9 +106,6 @@ def test_weights_in_double_precision_are_not_packed():
     assert not can_pack(tensor(OUT, IN).double())
 
 
-# --- copies of weights in lower precision ------------------------------------------------------------------------
-
-
 def loop_gradient(layer: Linear, inputs: list[float]) -> float:
     """Gradient of the one weight of a layer that is applied to each of the inputs, under autocast: their sum."""
     layer.zero_grad()

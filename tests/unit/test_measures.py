@@ -176,9 +176,6 @@ def test_drift_over_the_mean_grows_with_the_loop_steps_of_a_contraction_and_drif
     assert (long[1] / short[1]).item() == pytest.approx(1, rel=1e-3)
 
 
-# --- whole paths -----------------------------------------------------------------------------------------------
-
-
 def line(dtype=torch.float64) -> Tensor:
     """Points (9, 3) on a straight line, unevenly spread."""
     return torch.tensor([0.0, 1, 2, 4, 5, 7, 8, 9, 20], dtype=dtype)[:, None] * torch.tensor([1.0, -2.0, 2.0])
@@ -263,9 +260,6 @@ def test_the_kl_divergence_is_that_of_the_definition_whatever_the_rows_at_a_time
         monkeypatch.setattr(vectors, "CACHED_NUMBERS", numbers)
         torch.testing.assert_close(vectors.kl_divergence(log_p, log_q), wanted)
     assert vectors.kl_divergence(log_p, log_p).abs().max() < 1e-15
-
-
-# --- the registries --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -33,8 +33,6 @@ from twoscale.training.trainer import train_segment
 GROUPS = ("2", "3")
 
 
-# --- a segment that is killed and resumed, and the next one --------------------------------------------------------
-
 FIRST, SECOND = 100, 104
 RUNTIME = {
     "iterations": SECOND,
@@ -134,9 +132,6 @@ def test_a_missing_package_is_named_before_any_file_is_read(monkeypatch, tmp_pat
     assert not list(tmp_path.iterdir())
 
 
-# --- the file ------------------------------------------------------------------------------------------------------
-
-
 def config(**changes: Any) -> ConfigSlice:
     return job_config(model=model_config(), train=train_config(log_every=2, **changes))
 
@@ -215,9 +210,6 @@ def test_a_process_that_was_left_behind_does_not_write_into_the_file_of_its_succ
 
 def test_a_repeated_line_counts_once():
     assert whole_lines("a,b\n2,first\n2,second\n", "a,b\n", 2) == {2: "2,first\n"}
-
-
-# --- time left and terminal ----------------------------------------------------------------------------------------
 
 
 def test_the_first_iteration_does_not_count_once_there_is_another():

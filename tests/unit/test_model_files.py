@@ -70,7 +70,7 @@ def test_a_model_is_fetched_without_code_and_pickles(fetch, hub, tmp_path):
     assert len(hub.content_requests()) == sent + len(shards())  # one byte of each, for size and tag
 
 
-@pytest.mark.parametrize("fault", [loopback.reset, loopback.half, loopback.short, loopback.status(503)])
+@pytest.mark.parametrize("fault", [loopback.reset, loopback.truncate, loopback.short, loopback.status(503)])
 def test_transient_faults_are_repeated(fetch, hub, tmp_path, fault):
     hub.faults += [loopback.nothing, loopback.nothing, fault, fault]
     assert "next attempt in 0 s" in fetch()

@@ -35,9 +35,6 @@ def drop(held_out, training, n, size=7):
     return drop_near_duplicates(held_out, END, n, chunks(training, size))
 
 
-# --- references in plain Python
-
-
 def ngrams(ids, n):
     return [tuple(ids[start : start + n].tolist()) for start in range(len(ids) - n + 1)]
 
@@ -70,9 +67,6 @@ def naive_drop(held_out, training, n):
         if not found:
             return kept
         documents = [document for number, document in enumerate(documents) if number not in found]
-
-
-# --- hashes and matches
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 31, 32, 33])
@@ -122,9 +116,6 @@ def test_a_copy_at_every_offset_and_across_chunks_is_found(size):
         assert not HeldOutNgrams(copied, n).found_in(chunks(training, size)()).any()
 
 
-# --- documents
-
-
 def test_a_document_number_counts_the_ends_of_text_before_a_token():
     assert document_numbers(np.array([1, END, END, 2, END, 3]), END).tolist() == [0, 0, 1, 2, 2, 3]
 
@@ -144,13 +135,15 @@ def test_dropped_documents_and_shares_are_those_of_a_set_of_ngrams(seed):
     assert counts.share_after == 0
 
 
-def test_only_the_document_with_the_copy_is_dropped():
+@pytest.mark.parametrize(("first", "end", "inside"), [(5, 13, 8), (0, 20, 21)], ids=["a part", "all of it"])
+def test_only_the_document_with_the_copy_is_dropped(first, end, inside):
+    """The end of text before a whole copy and its first tokens are in the training text too."""
     draw, n = np.random.default_rng(1), 8
     documents = [unlike(draw, 20) for _ in range(5)]
-    training = np.concatenate([unlike(draw, 50), documents[2][5 : 5 + n], unlike(draw, 50)])
+    training = np.concatenate([unlike(draw, 50), documents[2][first:end], unlike(draw, 50)])
     kept, counts = drop(np.concatenate(documents), training, n)
     assert kept.tolist() == np.concatenate([documents[i] for i in (0, 1, 3, 4)]).tolist()
-    assert (counts.dropped_documents, counts.dropped_tokens, counts.share_before) == (1, 20, n / 100)
+    assert (counts.dropped_documents, counts.dropped_tokens, counts.share_before) == (1, 20, inside / 100)
 
 
 def test_duplicates_inside_the_held_out_text_are_kept():
@@ -183,17 +176,6 @@ def test_an_ngram_across_an_end_of_text_drops_the_document_of_its_middle_token(o
     del documents[0 if of_first > n // 2 else 1]
     assert kept.tolist() == np.concatenate(documents).tolist()
     assert counts.share_before == n / 60
-
-
-def test_a_copy_does_not_drop_the_documents_beside_it():
-    """The end of text before a copy and its first tokens stand in the training text too."""
-    draw, n = np.random.default_rng(9), 8
-    documents = [unlike(draw, 20) for _ in range(3)]
-    training = np.concatenate([unlike(draw, 30), documents[1], unlike(draw, 30)])
-    kept, counts = drop(np.concatenate(documents), training, n)
-    assert kept.tolist() == np.concatenate([documents[0], documents[2]]).tolist()
-    assert counts.dropped_documents == 1
-    assert counts.share_before == (1 + 20) / 60
 
 
 def test_an_ngram_that_dropping_makes_is_found_too():

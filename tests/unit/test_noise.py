@@ -32,9 +32,6 @@ def training(seed: int = 1, iteration: int = 5, sample: int = 2, group: int = 0,
     return training_noise(seed, iteration, sample)(group, k, like(1))[0]
 
 
-# --- evaluation ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("length", [1, 5, CONTEXT_LENGTH])
 def test_the_noise_of_a_position_does_not_depend_on_the_length_of_the_text(length):
     shorter = EvaluationNoise(1, [3], CONTEXT_LENGTH)(0, 0, like(1, length))
@@ -133,9 +130,6 @@ def test_every_pair_of_group_and_loop_step_has_noise_of_its_own_in_evaluation():
     assert all(uncorrelated(one, other) for one, other in combinations(draws, 2))
 
 
-# --- training --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("cuts", [[0, 6], [0, 3, 6], [0, 1, 2, 6]])
 def test_the_noise_of_a_sample_does_not_depend_on_how_the_batch_is_cut(cuts):
     whole = training_noise(1, 5, 0)(1, 2, like(6))
@@ -170,9 +164,6 @@ def test_training_noise_carries_no_gradient_and_keeps_the_precision_of_the_state
     drawn = training_noise(1, 5, 0)(0, 0, hidden)
     assert not drawn.requires_grad
     assert drawn.dtype == torch.float32
-
-
-# --- distribution ----------------------------------------------------------------------------------------------
 
 
 def drawn_on_device(key: tuple, std: float = math.sqrt(2 / 5), size: int = 100_000) -> torch.Tensor:
@@ -223,9 +214,6 @@ def uncorrelated(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two draws look independent: a correlation within four standard errors."""
     correlation = torch.corrcoef(torch.stack([one.flatten(), other.flatten()]))[0, 1]
     return correlation.abs().item() < 4 / math.sqrt(one.numel())
-
-
-# --- on a device -----------------------------------------------------------------------------------------------
 
 
 def test_noise_on_a_device_is_a_function_of_the_whole_key_and_leaves_other_generators_alone():

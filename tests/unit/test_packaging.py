@@ -50,9 +50,6 @@ def in_force(name: str, version: Version) -> list[str]:
     return [text for text, marker in markers if marker is None or marker.evaluate({"extra": ""})]
 
 
-# --- citation and archive ---------------------------------------------------------------------------------------------
-
-
 def test_the_archive_and_the_citation_say_the_same():
     archive, citation = json.loads(read(".zenodo.json")), citations.read(PROJECT)
     assert archive["title"] == citation["title"]
@@ -62,9 +59,6 @@ def test_the_archive_and_the_citation_say_the_same():
     assert [creator["name"] for creator in archive["creators"]] == [*map(citations.author_name, citation["authors"])]
     cited = [reference["url"] for reference in citation["references"]]
     assert [related["identifier"] for related in archive["related_identifiers"]] == cited
-
-
-# --- versions ---------------------------------------------------------------------------------------------------------
 
 
 def project() -> dict[str, Any]:
@@ -88,9 +82,6 @@ def test_the_range_of_versions_is_tested_and_documented():
     assert sentence in read("README.md")
 
 
-# --- catalog and continuous integration -------------------------------------------------------------------------------
-
-
 def test_the_catalog_finds_what_its_standardized_usage_asks_for():
     assert 'include: "../Snakefile"' in read("workflow/Snakefile")
     assert read("config/README.md").startswith("# Configuration\n")
@@ -107,9 +98,6 @@ def test_public_continuous_integration_runs_the_projects_own_checks():
 
 def test_a_crate_contains_files_that_exist():
     assert [name for name in CODE if not (PROJECT / name).exists()] == []
-
-
-# --- locks and containers ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", LOCKS)

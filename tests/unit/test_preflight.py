@@ -1,15 +1,22 @@
 """preflight and machine: what is refused before the first job, and what is not."""
 
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from tests.small import project as runs
 from twoscale.errors import InputError
 from twoscale.jobs import machine
 from twoscale.model.flops import parameters
 from twoscale.workflow import preflight
+from twoscale.workflow.runs import Runs
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+
+
+def runs(**config):
+    return Runs({"preset": "tiny"} | config, SCRIPTS)
 
 
 def job(rule, uses_torch=False, **wildcards):
@@ -23,9 +30,6 @@ ON_CUDA = {"compute": {"device": "cuda"}}
 @pytest.fixture
 def without_cuda(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-
-
-# --- CUDA
 
 
 @pytest.mark.usefixtures("without_cuda")
@@ -74,8 +78,6 @@ def test_the_devices_are_those_that_torch_counts():
     assert machine.cuda_devices() == torch.cuda.device_count() or torch.version.cuda is None
 
 
-# --- nodes
-
 SEVERAL_NODES = {"train": {"nodes": 2, "processes": 2}}
 
 
@@ -96,9 +98,6 @@ def test_several_nodes_are_refused_in_a_container(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"^config key train.nodes: found 2, expected 1 for jobs in a container"):
         preflight.check(runs(**SEVERAL_NODES), [TRAIN], here=False, slurm=True, container=True)
     preflight.check(runs(), [TRAIN], here=False, slurm=True, container=True)
-
-
-# --- text
 
 
 @pytest.mark.parametrize(
@@ -123,9 +122,6 @@ def test_text_that_is_missing_is_refused_only_if_it_will_be_read(tmp_path, monke
             preflight.check(mine, [job("prepare_text")])
 
 
-# --- disk
-
-
 def test_the_bytes_on_disk_grow_with_the_checkpoints_that_are_missing():
     mine = runs()
     weights = 4 * parameters(mine.config.model)
@@ -140,9 +136,6 @@ def test_too_little_disk_is_one_sentence(tmp_path):
     machine.check_disk(tmp_path / "not" / "there", free // 2, "tests")
     with pytest.raises(InputError, match=r"^folder .*there: found .* GB of free disk, expected at least .* GB for tes"):
         machine.check_disk(tmp_path / "not" / "there", 2 * free, "tests")
-
-
-# --- exit criteria
 
 
 @pytest.mark.parametrize(

@@ -49,9 +49,6 @@ def planted(samples, seed=0):
     return seen, chance < (seen @ weight + bias).sigmoid(), weight, bias
 
 
-# --- features ----------------------------------------------------------------------------------------------------
-
-
 def test_features_are_the_direction_the_relative_step_and_the_number_of_steps():
     x, x_new = torch.tensor([[3.0, 4.0]]), torch.tensor([[3.0, 4.5]])
     found = features(x, x_new, torch.tensor([4]))
@@ -71,9 +68,6 @@ def test_features_do_not_depend_on_the_scale_of_the_states():
     x, x_new = torch.randn(2, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     k = torch.arange(5)
     torch.testing.assert_close(features(100 * x, 100 * x_new, k), features(x, x_new, k))
-
-
-# --- the fit -----------------------------------------------------------------------------------------------------
 
 
 def test_a_planted_rule_is_recovered():
@@ -114,9 +108,6 @@ def test_the_quality_of_a_fit_is_its_log_loss_beside_that_of_the_share():
     assert sentence == "log loss 0.6931 nats, 0.5623 with the share of converged tokens, 75.0%, alone"
 
 
-# --- samples -----------------------------------------------------------------------------------------------------
-
-
 def test_samples_are_the_converged_losses_of_every_loop_step_of_the_plain_pass():
     """The last group is last: its exit at k is the plain pass with k loop steps of it."""
     model, loops, read = initialise(model_config(), 3).double(), 5, random_text()
@@ -141,9 +132,6 @@ def test_a_probe_of_a_model_predicts_better_than_the_share_of_converged_tokens()
         loss = torch.nn.functional.binary_cross_entropy_with_logits(made.logits(group, seen), converged.double())
         share = converged.double().mean()
         assert loss < -(torch.xlogy(share, share) + torch.xlogy(1 - share, 1 - share))
-
-
-# --- the criterion -----------------------------------------------------------------------------------------------
 
 
 def ragged(threshold=0.5, seed=1):
@@ -197,9 +185,6 @@ def test_the_criteria_of_a_config_have_the_probe_of_the_run():
         make_criteria(exits)
 
 
-# --- the file ----------------------------------------------------------------------------------------------------
-
-
 def test_a_probe_comes_back_from_its_file_in_the_dtype_of_the_model(tmp_path):
     model, path = initialise(model_config(), 3), tmp_path / "probe.safetensors"
     made = random_probe(2, model.config.hidden_size)
@@ -224,9 +209,6 @@ def test_a_probe_of_another_checkpoint_is_refused(tmp_path):
 def test_the_file_of_a_probe_has_the_name_that_the_workflow_gives_it():
     """The workflow does not import torch."""
     assert paths.PROBE == FILE
-
-
-# --- the rules ---------------------------------------------------------------------------------------------------
 
 
 def test_the_rules_fit_a_probe_on_training_text_and_measure_its_quality(tmp_path):

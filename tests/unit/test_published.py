@@ -180,31 +180,32 @@ def test_an_option_of_ouro_that_is_not_supported_is_named(tmp_path):
     assert "found use_sliding_window = true, expected false" in refusal(folder)
 
 
-def test_a_missing_shard_is_named(folder):
-    (folder / "model-00002-of-00002.safetensors").unlink()
-    assert "model-00002-of-00002.safetensors: no such file" in refusal(folder)
+SHARD = "model-00002-of-00002.safetensors"
 
 
-def test_a_shard_that_is_cut_is_named(folder):
-    file = folder / "model-00002-of-00002.safetensors"
-    file.write_bytes(file.read_bytes()[:-10])
-    assert "model-00002-of-00002.safetensors: cannot be read" in refusal(folder)
-
-
-def test_a_tensor_of_another_shape_is_named(folder):
-    rewrite(folder, lambda tensors: tensors.update({"transformer.adapter.weight": torch.zeros(16, 16)}))
-    expected = "tensor transformer.adapter.weight: found the shape (16, 16), expected (16, 32)"
-    assert expected in refusal(folder)
-
-
-def test_a_tensor_that_no_parameter_needs_is_named(folder):
-    rewrite(folder, lambda tensors: tensors.update({"transformer.extra.weight": torch.zeros(2)}))
-    assert "found the unknown tensor transformer.extra.weight" in refusal(folder)
-
-
-def test_a_tensor_that_is_missing_is_named(folder):
-    rewrite(folder, lambda tensors: tensors.pop("transformer.adapter.weight"))
-    assert "found no tensor transformer.adapter.weight" in refusal(folder)
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (lambda folder: (folder / SHARD).unlink(), f"{SHARD}: no such file"),
+        (lambda folder: (folder / SHARD).write_bytes((folder / SHARD).read_bytes()[:-10]), f"{SHARD}: cannot be read"),
+        (
+            lambda folder: rewrite(folder, lambda t: t.update({"transformer.adapter.weight": torch.zeros(16, 16)})),
+            "tensor transformer.adapter.weight: found the shape (16, 16), expected (16, 32)",
+        ),
+        (
+            lambda folder: rewrite(folder, lambda t: t.update({"transformer.extra.weight": torch.zeros(2)})),
+            "found the unknown tensor transformer.extra.weight",
+        ),
+        (
+            lambda folder: rewrite(folder, lambda t: t.pop("transformer.adapter.weight")),
+            "found no tensor transformer.adapter.weight",
+        ),
+    ],
+    ids=["missing shard", "cut shard", "another shape", "unknown tensor", "missing tensor"],
+)
+def test_what_is_missing_damaged_or_unknown_is_named(folder, damage, sentence):
+    damage(folder)
+    assert sentence in refusal(folder)
 
 
 def test_buffers_and_a_tied_head_are_dropped(folder):

@@ -28,7 +28,6 @@ from twoscale.recorder.recorded import measure_saved, table_path
 from twoscale.recorder.recorder import Input, Loop, Output, Recorder
 from twoscale.recorder.run import draw_run
 
-pytestmark = pytest.mark.runs
 LOOPS, CHANNELS = 6, 4
 
 

@@ -67,9 +67,6 @@ def refused(action, match):
     assert str(error.value).endswith(".")
 
 
-# --- folders ---------------------------------------------------------------------------------------------------
-
-
 def test_the_tables_of_a_release_are_those_of_its_manifest_and_nothing_else_of_it(tmp_path):
     folder = release(tmp_path, [("tiny/states.safetensors", b"states"), ("fig2.svg", b"<svg/>")])
     found = opened(folder)
@@ -214,9 +211,6 @@ def test_a_manifest_of_megabytes_is_refused_unread(tmp_path):
     refused(lambda: opened(tmp_path), "manifest.json: found 4194305 bytes, expected at most 4194304")
 
 
-# --- addresses -------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def served(tmp_path):
     with web.serving(release(tmp_path)) as server:
@@ -263,9 +257,6 @@ def test_an_address_without_a_server_is_one_sentence():
     refused(lambda: opened("http://127.0.0.1:9/release"), r"http://127\.0\.0\.1:9/release/manifest\.json: could not be")
 
 
-# --- hostile manifests -----------------------------------------------------------------------------------------
-
-
 @several
 def test_a_manifest_is_read_or_refused(tmp_path, cases):
     digest = hashlib.sha256(b"{}").hexdigest()
@@ -280,9 +271,6 @@ def test_a_manifest_is_read_or_refused(tmp_path, cases):
         try_all(lambda: found.runs({}), *(lambda name=name: found.read(name) for name in found.tables))
 
     assert_read_or_refused(json_bytes(valid | {"config": {"seed": 1}}), read, cases)
-
-
-# --- the workflow ----------------------------------------------------------------------------------------------
 
 
 def runs(place, **config) -> Runs:
@@ -320,9 +308,6 @@ def test_a_published_model_and_a_wrong_key_are_refused_with_the_name_of_the_mani
     published["model"] |= {"source": "published", "folder": "/nowhere"}
     folder = release(tmp_path / "b", config=published | {"tokenizer": {"name": "published"}})
     refused(lambda: runs(folder), r"manifest\.json: found a published model, expected a run that was trained")
-
-
-# --- the release in docs ---------------------------------------------------------------------------------------
 
 
 def test_the_release_of_the_demo_is_intact_and_small():

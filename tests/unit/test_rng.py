@@ -112,8 +112,6 @@ def test_the_bits_do_not_depend_on_the_number_of_threads():
     np.testing.assert_array_equal(*samples)
 
 
-# --- bits that stay between versions -----------------------------------------------------------------------------
-
 STATES = torch.empty(2, 8, 4, dtype=torch.float64)
 IDS = np.arange(400, dtype="<u2")
 

@@ -35,9 +35,6 @@ def examine(number, *changes):
     return seeds.examine(CLAIMS[number - 1], runs(number, *changes))
 
 
-# --- values of a constructed table -----------------------------------------------------------------------------
-
-
 def test_the_mean_and_the_deviation_are_those_of_the_seeds_and_each_seed_has_its_finding():
     verdict = usual()[3]
     group = verdict.findings[0]
@@ -117,9 +114,6 @@ def test_the_samples_of_all_seeds_are_of_the_same_documents():
     assert mean.high - mean.low == pytest.approx(one.high - one.low, rel=0.05)
 
 
-# --- verdicts --------------------------------------------------------------------------------------------------
-
-
 def test_seeds_are_counted_by_verdict_and_a_mean_between_the_bounds_is_no_verdict_where_seeds_differ():
     verdict = examine(4, {"level": 0.55}, {"level": 0.3}, {"level": 0.56})
     assert verdict.counts == {HOLDS: 2, FAILS: 1}
@@ -147,8 +141,6 @@ def test_a_claim_that_is_not_asked_of_a_run_is_not_asked_over_seeds():
     verdict = seeds.examine(CLAIMS[6], short)
     assert (verdict.verdict, verdict.findings) == (NOT_ASKED, ())
 
-
-# --- how often an interval is wrong ----------------------------------------------------------------------------
 
 DRAWS, DOCUMENTS = 1000, 12
 BARE = evidence.Evidence(*[pd.DataFrame()] * 6, max_loops=30)
@@ -203,9 +195,6 @@ def test_the_true_deviation_is_within_its_factors_in_95_percent():
     low, high = bootstrap.deviation_factors(3)
     assert np.mean((low * samples <= 1) & (high * samples >= 1)) == pytest.approx(0.95, abs=0.006)
     assert (low, high) == pytest.approx((0.5207, 6.285), rel=1e-3)
-
-
-# --- table and page --------------------------------------------------------------------------------------------
 
 
 def test_the_table_has_a_row_for_each_seed_and_for_the_mean_and_the_verdicts_last():

@@ -41,9 +41,6 @@ def test_a_divided_model_has_the_losses_and_the_gradient_of_a_whole_one_and_keep
     assert "Warning" not in done.stderr, done.stderr
 
 
-# --- compilation, of a model that is divided over one process
-
-
 @pytest.fixture
 def group():
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)

@@ -14,19 +14,11 @@ from twoscale import tables
 from twoscale.data import shards as shards_module
 from twoscale.data.shards import ShardWriter, join_tokens, tokenize_text
 from twoscale.data.token_files import TokenShard, open_shard, read_digest
-from twoscale.data.tokenizer import END_OF_TEXT, Tokenizer, byte_level, load_bpe, load_tokenizer, train_bpe
+from twoscale.data.tokenizer import END_OF_TEXT, Tokenizer, byte_level, load_bpe, load_tokenizer
 from twoscale.errors import InputError
 
 CONTEXT = 16
 NGRAM = 32
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """File of a tokenizer of 300 ids."""
-    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
-    path.write_text(train_bpe(CORPUS, 300), encoding="utf-8")
-    return path
 
 
 def distinct_text(number):
@@ -79,9 +71,6 @@ def tokenize(shards, tmp_path, tokenizer=None, held_out_tokens=200):
     joined = TokenShard(*outputs(tmp_path))
     join_tokens(separate, joined, held_out_tokens, NGRAM, CONTEXT)
     return joined
-
-
-# --- token shards
 
 
 @pytest.mark.parametrize("name", ["bytes", "bpe"])

@@ -131,9 +131,6 @@ def test_a_file_with_a_wrong_column_is_refused_by_name(tmp_path):
     assert all(word in str(refusal.value) for word in (str(path), "border", "boundary", "'drift'"))
 
 
-# --- tables with measures --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("table", tables.MEASURED)
 def test_measures_follow_the_declared_columns_with_their_units(table, tmp_path):
     path = tmp_path / "t.parquet"
@@ -176,9 +173,6 @@ def test_a_file_with_wrong_measures_is_refused_in_one_sentence(table, change, wo
     assert "\n" not in str(refusal.value)
 
 
-# --- files -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("content", [None, b"", b"PAR1 and then nothing"])
 def test_a_missing_or_broken_file_is_refused_in_one_sentence(content, tmp_path):
     path = tmp_path / "drift.parquet"
@@ -196,8 +190,6 @@ def test_a_mistyped_table_is_refused_with_the_name_that_was_meant(tmp_path):
     ):
         tables.read("loop_metrcs", tmp_path / "table.parquet")
 
-
-# --- meanings --------------------------------------------------------------------------------------------------
 
 REPORT = PROJECT / "workflow" / "rules" / "report.smk"
 SHOWN = re.findall(r'"(\w+)"', re.search(r"REPORT_TABLES = \[(.*?)\]", REPORT.read_text(), re.DOTALL).group(1))

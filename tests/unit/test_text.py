@@ -39,9 +39,6 @@ def not_utf8(*values):
     return pa.StringArray.from_buffers(len(binary), *binary.buffers()[1:])
 
 
-# --- python_docs
-
-
 @pytest.fixture
 def fake_library(tmp_path, monkeypatch):
     """A function that writes a small standard library to a folder and makes Python use it."""
@@ -102,9 +99,6 @@ def test_python_docs_of_the_running_python_begin_with_the_help_topics_and_name_n
     assert not any(sysconfig.get_path("stdlib") in document.text for document in found)
 
 
-# --- parquet
-
-
 def test_parquet_folder_is_read_recursively_in_the_order_of_paths(tmp_path):
     write_parquet(tmp_path / "b.parquet", text=["third"])
     write_parquet(tmp_path / "a/2.parquet", text=["second"])
@@ -161,11 +155,6 @@ def test_missing_path_is_refused(tmp_path):
         documents(data(tmp_path / "gone"))
 
 
-def test_folder_without_parquet_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"no \*\.parquet file under"):
-        documents(data(tmp_path))
-
-
 WRONG_COLUMNS = {
     "no text": ({"content": ["one"], "id": ["1"]}, "found the columns content, id; expected one named text"),
     "binary": ({"text": pa.array([None, b"one"], pa.binary())}, "found a value of type binary in row 1, expected text"),
@@ -195,9 +184,6 @@ def test_a_file_that_is_no_parquet_or_truncated_or_damaged_is_refused(tmp_path, 
         documents(data(file))
 
 
-# --- held-out documents
-
-
 def test_held_out_share_is_near_the_fraction():
     share = sum(text.is_held_out(f"text {number}", 0.1) for number in range(5000)) / 5000
     assert share == pytest.approx(0.1, abs=0.02)
@@ -219,9 +205,6 @@ def test_pages_of_python_docs_are_split_by_family_and_other_documents_by_their_t
 def test_fractions_zero_and_one_take_nothing_and_everything():
     assert not any(text.is_held_out(t, 0.0) for t in TEXTS)
     assert all(text.is_held_out(t, 1.0) for t in TEXTS)
-
-
-# --- shards
 
 
 def write_shards(tmp_path, contents):
@@ -254,9 +237,6 @@ def test_shards_that_prepare_text_did_not_write_are_refused(tmp_path):
     for path in (corrupt, tmp_path / "gone.parquet"):
         with pytest.raises(InputError, match=f"{path.name}: cannot be read as a shard of text"):
             list(text.iter_shards([path]))
-
-
-# --- memory
 
 
 def large_parquet(path, groups=10, **more):

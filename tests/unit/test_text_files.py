@@ -46,9 +46,6 @@ def json_lines(*entries):
     return "".join(json.dumps(entry) + "\n" for entry in entries).encode()
 
 
-# --- plain text
-
-
 @pytest.mark.parametrize("ending", ["txt", "txt.gz"])
 def test_a_text_file_is_one_document(tmp_path, read, ending):
     file = written(tmp_path / f"a.{ending}", "Erste Zeile\n\nzweite 😀 ohne Ende".encode())
@@ -144,9 +141,6 @@ def test_a_line_of_more_characters_than_allowed_is_refused_with_its_number(tmp_p
                 text_files.check_lines(file, 10)
 
 
-# --- JSON Lines
-
-
 @pytest.mark.parametrize("ending", ["jsonl", "jsonl.gz"])
 def test_json_lines_are_documents_named_by_id_or_line(tmp_path, read, ending):
     entries = [
@@ -185,9 +179,6 @@ def test_a_line_without_text_is_refused_with_file_and_line(tmp_path, read, line,
         read("jsonl", file)
 
 
-# --- which files
-
-
 @pytest.mark.parametrize(
     ("source", "name", "other"),
     [("parquet", "a.txt", "txt"), ("txt", "a.jsonl.gz", "jsonl"), ("jsonl", "a.parquet", "parquet")],
@@ -202,9 +193,6 @@ def test_a_folder_without_files_of_the_source_is_refused(tmp_path, read, source)
     written(tmp_path / "a.doc", b"text")
     with pytest.raises(InputError, match=rf"data\.path: found no \*\.{source}.* file under .*, expected at least one"):
         read(source, tmp_path)
-
-
-# --- long documents
 
 
 def test_pieces_are_the_document_and_do_not_depend_on_how_it_is_read():
@@ -257,9 +245,6 @@ def test_every_source_gives_the_same_pieces_of_a_long_document(tmp_path, read, s
     found = read(source, file, 2000)
     assert [piece for _, piece in found] == [piece for piece, _ in text_files.pieces([NOVEL], 2000)]
     assert len({name for name, _ in found}) == len(found) > 50
-
-
-# --- the whole job
 
 
 class Job:

@@ -13,14 +13,6 @@ from twoscale.data.tokenizer import END_OF_TEXT, byte_level, count_tokens, load_
 from twoscale.errors import InputError
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """File of a tokenizer of 300 ids."""
-    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
-    path.write_text(train_bpe(CORPUS, 300), encoding="utf-8")
-    return path
-
-
 @pytest.mark.parametrize("module", ["tokenizer", "shards"])
 def test_both_environments_can_import_the_modules(module):
     """The environment of analysis has no torch, that of torch neither `datasets` nor `tokenizers`."""
@@ -35,9 +27,6 @@ def test_both_environments_can_import_the_modules(module):
         check=True,
     )
     assert finished.stdout == "[]\n"
-
-
-# --- encoding
 
 
 @pytest.mark.parametrize("name", ["bytes", "bpe"])
@@ -83,9 +72,6 @@ def test_tokenizer_without_its_file_is_refused(name):
 def test_unknown_tokenizer_is_refused():
     with pytest.raises(InputError, match="found 'gpt3', expected gpt2, bpe, bytes or published"):
         load_tokenizer("gpt3")
-
-
-# --- training a tokenizer
 
 
 def test_trained_tokenizer_has_vocab_size_ids_and_the_end_of_text_last(trained):

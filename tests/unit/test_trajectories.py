@@ -65,9 +65,6 @@ def length(vectors: np.ndarray) -> np.ndarray:
     return np.sqrt((vectors**2).sum(-1))
 
 
-# --- loops -----------------------------------------------------------------------------------------------------
-
-
 def test_every_row_of_a_loop_is_what_the_states_of_the_trace_give():
     model, sequences = float64_model(), [3, 1]
     frame = measured(model, sequences)["trajectories"].set_index(["group", "k", "sequence", "position"])
@@ -137,9 +134,6 @@ def test_the_noise_of_a_sequence_follows_its_number_and_not_its_place_in_the_bat
     together, alone = (measured(model, sequences)["trajectories"].set_index(keys) for sequences in ([3, 1], [1]))
     own = together.loc[together.index.get_level_values("sequence") == 1]
     pd.testing.assert_frame_equal(own, alone, rtol=1e-6)
-
-
-# --- drift -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("exit_norm", ["none", "final_norm"])
@@ -212,9 +206,6 @@ def test_the_drift_around_the_only_group_is_the_jump_from_the_layer_before_and_t
 def test_a_model_without_groups_has_no_rows():
     model = float64_model(model_config(groups=[]))
     assert not list(measure_batch(loaded(model), held_out(TOKENS[:1]), LOOPS, CRITERIA))
-
-
-# --- files -----------------------------------------------------------------------------------------------------
 
 
 def extracted(folder, tokens=TOKENS, **changes) -> dict[str, pd.DataFrame]:

@@ -268,11 +268,6 @@ def test_the_code_of_users_criteria_is_tracked(tmp_path):
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_a_criterion_file_that_does_not_exist_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"nowhere\.py: cannot be read"):
-        users_criterion(tmp_path / "nowhere.py")(of())
-
-
 def test_a_job_of_one_criterion_depends_on_that_criterion_alone(tmp_path):
     (tmp_path / "mine.py").write_text("Mine = 1")
     mine = {"thresholds": [1.0], "file": str(tmp_path / "mine.py"), "class": "Mine"}

@@ -192,14 +192,14 @@ class StateTables:
         if len({states[0].shape[-1] for states in batch.states.values()}) > 1 or not kept.any():
             return None
         tokens = range(int(kept.sum())) if batch.tokens is None else batch.tokens[0][kept].tolist()
-        places = [
+        sites = [
             place | {"follows": follows}
             for (label, states), follows in zip(batch.states.items(), batch.hand_offs, strict=True)
             for place in describe_loop(label, len(states))
         ]
         states = torch.stack([exact(state[0][kept]).float() for state in chain(*batch.states.values())])
         header = {"iteration": self.iteration, "sequence": 0, "tokens": [self.word(token) for token in tokens]}
-        return states, header | {"places": places}
+        return states, header | {"sites": sites}
 
 
 def table_path(folder: str | Path, table: str, iteration: int) -> Path:

@@ -37,9 +37,6 @@ def cells(table, measure="late_cosine", seed="all", iteration=10, group="4"):
     return table[chosen & (table["group"] == group)]
 
 
-# --- the table -------------------------------------------------------------------------------------------------
-
-
 def test_the_cosine_of_one_seed_is_that_of_claim_4():
     run = start_run(level_spread=0.2)
     (quantity, *_) = claims_geometry.angles_match(run.evidence)
@@ -110,9 +107,6 @@ def test_the_table_has_the_columns_that_it_is_declared_to_have(tmp_path):
     pd.testing.assert_frame_equal(
         tables.read("adapter_init", tmp_path / "adapter_init.parquet"), table, check_dtype=False
     )
-
-
-# --- the page --------------------------------------------------------------------------------------------------
 
 
 def page(*runs):

@@ -33,9 +33,6 @@ def test_the_dense_benchmark_has_every_criterion_and_the_loop_counts_up_to_the_m
     assert (dense.max_loops, dense.latency_repeats) == (10, paper_values()["pareto"]["latency_repeats"])
 
 
-# --- jobs -------------------------------------------------------------------------------------------------------
-
-
 def test_fixed_loop_counts_are_those_of_the_grid_up_to_the_maximum():
     uniform = json.loads(small.job_row(JOBS, "measure_uniform_loops").config(small.project())(small.of()))
     assert uniform["exits"]["criteria"] == {"fixed": {"thresholds": [1, 2, 4, 6]}}

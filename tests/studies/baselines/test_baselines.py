@@ -39,9 +39,6 @@ def flops_of(run):
     return mean_flops_per_token(run.model, run.train).total
 
 
-# --- sizes ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("preset", PRESETS)
 def test_the_baseline_of_the_same_parameters_has_as_many_layers_and_the_nearest_width(preset):
     selected = run_of(preset, baselines={"overrides": {}})
@@ -107,9 +104,6 @@ def test_a_model_without_loops_has_no_baselines():
     assert baselines(run_of("tiny", model={"groups": []})) == {}
 
 
-# --- runs -------------------------------------------------------------------------------------------------------
-
-
 def runs(tmp_path, **user):
     return Runs({"preset": "tiny"} | user, tmp_path)
 
@@ -162,9 +156,6 @@ def test_files_of_a_run_without_baselines_are_refused_in_one_sentence(tmp_path):
         next(job for job in study.JOBS if job.name == "compare_baselines").inputs(mine)["quality"]({})
     figure = next(figure for figure in mine.figures if figure.name == "baselines")
     assert "has 0 looped groups" in figure.problem(mine.config)
-
-
-# --- comparison -------------------------------------------------------------------------------------------------
 
 
 def test_differences_are_between_models_of_the_same_seed_on_the_same_documents(tmp_path):
@@ -241,9 +232,6 @@ def test_the_figure_has_means_and_seeds_of_every_trained_model(tmp_path):
     assert legend_texts(single)[0] == "one seed"
     with pytest.raises(InputError, match="table baselines: found no row"):
         figure_module.draw(table[:0], context=style.FigureContext("trial", "text", 3))
-
-
-# --- report -----------------------------------------------------------------------------------------------------
 
 
 def test_the_report_says_what_the_loops_buy_over_all_seeds():

@@ -17,7 +17,6 @@ from twoscale.exits.benchmark import TextEvaluator
 from twoscale.exits.criteria import make_criterion
 from twoscale.exits.parallel import evaluate
 from twoscale.model.loss import cross_entropies
-from twoscale.model.transformer import initialise
 from twoscale.studies.calibration import study
 from twoscale.studies.calibration.compare import NO_THRESHOLD, calibrate, chosen_thresholds, unit_losses
 from twoscale.studies.calibration.config import GuaranteesConfig
@@ -34,9 +33,6 @@ from twoscale.studies.calibration.measure import (
 from twoscale.studies.calibration.per_group import make_per_group
 
 SEED, LENGTH, VOCABULARY, MAX_LOOPS, END = 5, 8, 37, 6, 36
-
-
-# --- documents --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", [3, 4, 11, 200])
@@ -65,9 +61,6 @@ def test_too_few_documents_are_refused_in_one_sentence():
 def test_the_tokens_behind_the_first_end_of_text_belong_to_another_document():
     inputs = torch.tensor([[1, 2, 9, 3, 9, 4], [9, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 9]])
     assert own_tokens(inputs, 9).int().tolist() == [[1, 1, 1, 0, 0, 0], [1, 0, 0, 0, 0, 0], [1] * 6]
-
-
-# --- paths ------------------------------------------------------------------------------------------------------
 
 
 def costs_of(*slopes, first=10.0, descending=False):
@@ -132,16 +125,8 @@ def test_one_group_has_no_path_of_groups():
     assert list(search_paths((1, 2), 1, costs_of(0.1), end=1.0)) == ["common"]
 
 
-# --- held-out text ----------------------------------------------------------------------------------------------
-
-
 def subject():
-    """A small float64 model whose loops change predictions, as a checkpoint."""
-    model = initialise(small.model_config(), 1).double().requires_grad_(False)
-    for number, (name, weights) in enumerate(model.named_parameters()):
-        if not name.endswith("norm.weight"):
-            weights += 0.3 * torch.randn(weights.shape, generator=torch.Generator().manual_seed(number))
-    return small.checkpoint(model, seed=SEED)
+    return small.perturbed(SEED)
 
 
 def held_out(number=9):
@@ -227,9 +212,6 @@ def test_the_points_of_a_path_are_measured_under_its_thresholds(measured):
         assert rows["ce"].tolist() == pytest.approx(found.ce.tolist())
         assert rows["evaluations"].tolist() == pytest.approx(found.evaluations.mean(1).tolist())
     assert set(runs["path"]) == {"common", "per_group"}
-
-
-# --- guarantees ---------------------------------------------------------------------------------------------------
 
 
 def runs_table(rises, evaluations=(6, 4, 2), documents=40, agreement=1.0, sequences=1):
@@ -322,9 +304,6 @@ def test_guarantees_of_measured_tables_fit_their_tables(measured, tmp_path):
     tables.write("calibrated_thresholds", chosen_thresholds(calibration, paths), tmp_path / "thresholds")
 
 
-# --- figure -----------------------------------------------------------------------------------------------------
-
-
 def test_the_figure_has_a_line_per_criterion_and_path_and_no_loss_where_nothing_was_guaranteed():
     figure = draw()
     for number, axes in enumerate(figure.axes):
@@ -350,9 +329,6 @@ def test_a_model_with_one_group_and_fixed_loops_has_a_figure():
         draw(criteria=())
 
 
-# --- cost -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("groups", [1, 2, 3])
 @pytest.mark.parametrize("thresholds", [2, 3, 5])
 def test_the_search_of_thresholds_measures_at_most_what_is_planned(thresholds, groups):
@@ -373,9 +349,6 @@ def test_every_threshold_is_counted():
     criteria = ({"step_norm": None, "kl": {"thresholds": thresholds}} for thresholds in ([0.1], [0.1, 0.2]))
     one, two = (study.JOBS[0].cost(small.tiny(calibration={"criteria": each})).flops for each in criteria)
     assert 0 < one < two
-
-
-# --- config -----------------------------------------------------------------------------------------------------
 
 
 def test_shares_and_guarantees_that_leave_nothing_are_refused():

@@ -43,11 +43,7 @@ STRUCTURES = {
 
 
 def checkpoint(**changes):
-    model = initialise(small.model_config(**changes), 1).double().requires_grad_(False)
-    for number, (name, weights) in enumerate(model.named_parameters()):
-        if not name.endswith("norm.weight"):  # far from the initial weights, so that loops change predictions
-            weights += 0.3 * torch.randn(weights.shape, generator=torch.Generator().manual_seed(number))
-    return small.checkpoint(model, seed=SEED, iteration=30)
+    return small.perturbed(SEED, iteration=30, **changes)
 
 
 def job(model, **keys):
@@ -159,9 +155,6 @@ def test_measured_tokens_have_the_shape_of_the_targets():
     )
 
 
-# --- loop steps -------------------------------------------------------------------------------------------------
-
-
 def test_the_loop_steps_reach_eight_times_the_mean_and_contain_it():
     run = config.checked(config.preset("demo"))
     assert steps_of(run) == (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)
@@ -184,9 +177,6 @@ def test_more_tokens_than_are_held_out_are_refused():
 def test_a_multiple_below_one_is_refused():
     with pytest.raises(InputError, match=r"config key lens\.max_multiple: found 0\.5"):
         config.checked(config.merge(config.preset("tiny"), {"lens": {"max_multiple": 0.5}}))
-
-
-# --- table, summary and figure ----------------------------------------------------------------------------------
 
 
 def test_rows_fit_their_table(tmp_path):
@@ -229,9 +219,6 @@ def test_the_table_has_the_numbers_of_the_sequences_and_of_their_documents():
     assert_numbered(measure_lens(CHECKPOINT, CHOSEN, job(CHECKPOINT.model)))
 
 
-# --- cost -------------------------------------------------------------------------------------------------------
-
-
 def test_the_lens_costs_at_most_what_is_planned_and_not_much_less():
     run = small.tiny()
     model = initialise(run.model, 1).requires_grad_(False)
@@ -240,9 +227,6 @@ def test_the_lens_costs_at_most_what_is_planned_and_not_much_less():
         list(measure_lens(small.checkpoint(model), text, run))
     once, twice = (study.JOBS[0].cost(small.tiny(lens={"tokens": 32 * count})).flops for count in (2, 4))
     assert 0.8 * (twice - once) < counter.get_total_flops() < 1.1 * (twice - once)
-
-
-# --- report -----------------------------------------------------------------------------------------------------
 
 
 def test_the_report_says_what_is_lost_at_the_last_loop_step():

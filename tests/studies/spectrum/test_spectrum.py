@@ -93,9 +93,6 @@ def rows_of(model, exact=(0, 1), ids=None, loops=3, text=None, **config):
         return [{name: values.reshape(2, -1) for name, values in rows.items()} for rows in found]
 
 
-# --- diagonal blocks ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("changes", [{}, ROTARY, {"norms": "pre"}], ids=["plain", "rotary", "pre"])
 def test_own_blocks_are_the_diagonal_of_a_block_lower_triangular_jacobian(changes):
     model = transformer(groups=((2, 3),), **changes)
@@ -168,9 +165,6 @@ def test_the_prefix_modulus_is_the_largest_so_far():
     torch.testing.assert_close(angle, 10 * largest)
 
 
-# --- ends of paths ---------------------------------------------------------------------------------------------
-
-
 def spiral(modulus: float, angle: float, ratio: float, steps: int) -> Tensor:
     """Updates of an elliptic spiral in three dimensions: (steps, 1, 3)."""
     phase = 0.3 + torch.arange(steps, dtype=torch.float64) * angle
@@ -227,9 +221,6 @@ def test_few_updates_have_no_rate():
     for k in range(late_path.FEWEST - 1):
         late.add(torch.ones(1, 2).double() * 0.5**k, torch.ones(1, 2).double() * 0.5 ** (k + 1))
     assert all(value.isnan().all() for value in late.summary().values())
-
-
-# --- what tokens inherit ---------------------------------------------------------------------------------------
 
 
 def test_the_second_of_two_tokens_follows_the_slower_first_one_until_that_one_is_held():
@@ -320,9 +311,6 @@ def test_the_values_do_not_depend_on_how_sequences_are_batched():
         np.testing.assert_allclose(alone[name], together[name][1], rtol=1e-4, err_msg=name)
 
 
-# --- precision -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "build",
     [lambda model: spectrum.Loops(model, SpectrumConfig(), 3), lambda _: DiagonalBlocks(None, 0, torch.ones(1, 8))],
@@ -359,9 +347,6 @@ def test_a_spectrum_on_cuda_is_refused_while_tf32_is_allowed(allow_tf32, default
         DiagonalBlocks(None, 0, on_cuda)
 
 
-# --- text ------------------------------------------------------------------------------------------------------
-
-
 def test_places_and_frequencies_of_tokens():
     text = spectrum.Text(end_of_text=9, counts=torch.tensor([1.0, 3.0] + [0.0] * 8))
     assert text.token_classes(torch.tensor([[1, 9, 0, 1], [9, 1, 1, 9]])).tolist() == [
@@ -370,9 +355,6 @@ def test_places_and_frequencies_of_tokens():
     ]
     assert text.frequency(torch.tensor([0, 1, 5])).tolist() == [250_000, 750_000, 0]
     assert spectrum.Text(0).frequency(torch.tensor([1])).isnan().all()
-
-
-# --- config -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

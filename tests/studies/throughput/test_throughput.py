@@ -59,9 +59,6 @@ def test_loops_of_the_baselines(measured):
     assert set(loops["group"]) == set(small_model().config.group_labels)
 
 
-# --- the figure ---------------------------------------------------------------------------------------------------
-
-
 def test_the_summary_has_medians_and_the_range_of_the_repeats():
     summary = summarise_throughput(throughput_table().sample(frac=1, random_state=0))
     point = summary[(summary["criterion"] == "acceleration") & (summary["sequences"] == 4)].iloc[0]
@@ -81,9 +78,6 @@ def test_a_table_without_rows_is_one_sentence():
     with pytest.raises(InputError, match="table throughput: found no row") as error:
         draw(sequences=())
     assert one_sentence(error)
-
-
-# --- the config ---------------------------------------------------------------------------------------------------
 
 
 def test_the_exits_of_the_benchmark_have_all_loops_as_reference_and_the_head_as_readout():

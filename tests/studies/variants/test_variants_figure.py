@@ -41,9 +41,6 @@ def test_one_group_has_no_boundary_and_no_group_no_figure():
         draw(groups=(), boundaries=())
 
 
-# --- variants under several seeds ------------------------------------------------------------------------------
-
-
 def test_variants_under_several_seeds_are_means_with_the_range_and_a_mark_of_each():
     figure = draw(runs=(RUNS[0], f"{RUNS[0]}-seed5"))
     (line,) = figure.axes[0].get_lines()
