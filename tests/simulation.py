@@ -32,9 +32,6 @@ BOUNDARIES = ("4->5-6", "5-6->7")
 STATES = ("first_state", "projected", "final", "initial")
 
 
-# --- sizes and worlds ------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Size:
     """A preset: its held-out sequences and the documents that they begin in, timed prompts, checkpoints."""
@@ -121,9 +118,6 @@ def at(numbers: Losses, point: tuple[str, float], otherwise: float) -> float:
     criterion, threshold = point
     known = [number for tau, number in numbers.get(criterion, {}).items() if np.isclose(tau, threshold, atol=0)]
     return known[0] if known else otherwise
-
-
-# --- one draw --------------------------------------------------------------------------------------------------
 
 
 class Draw(Evidence):
@@ -262,9 +256,6 @@ def mean_of(units: np.ndarray) -> np.ndarray:
     """Means over all documents: (documents, ..., 2) -> (...)."""
     sums = units.sum(axis=0)
     return sums[..., 0] / sums[..., 1]
-
-
-# --- worlds of the claims --------------------------------------------------------------------------------------
 
 
 def everywhere(number: float, thresholds: Sequence[float] = HALF_DECADES) -> dict[float, float]:
@@ -415,9 +406,6 @@ WORLDS: dict[int, dict[str, list[World]]] = {
         FALSE_LIMIT: [World(loss={"step_norm": {1e-2: 0.2}, "kl": {1e-2: 0.19}})],
     },
 }
-
-
-# --- counting --------------------------------------------------------------------------------------------------
 
 
 def count_verdicts(number: int, world: World, size: Size, draws: int) -> Counter:

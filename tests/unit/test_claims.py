@@ -104,9 +104,6 @@ def test_every_claim_has_a_case_of_every_verdict():
     ]
 
 
-# --- what verdicts rest on -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("interval", "expected"), [((0.0, 0.9), HOLDS), ((0.0, 1.0), HOLDS), ((0.9, 1.1), OPEN), ((1.01, 2.0), FAILS)]
 )
@@ -146,9 +143,6 @@ def test_one_group_decides_against_a_claim_and_is_named():
 def test_one_finding_left_open_leaves_a_claim_open():
     split = pd.concat([loop_rows(100, "4"), loop_rows(100, "5-6", level=0.45, level_spread=0.1)])
     assert examine(4, synthetic(loops=split)).verdict == OPEN
-
-
-# --- units of evidence, courses and scales ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("level", "expected"), [(0.3, HOLDS), (0.02, HOLDS), (-0.02, HOLDS), (-0.5, FAILS)])
@@ -270,9 +264,6 @@ def test_a_loaded_machine_is_named_in_the_claims_about_time_and_in_no_other():
         named = "load average up to 12.1 on 10 cores during 3 of 5 repeats" in verdict.reason
         assert named == (verdict.claim.number in (7, 10, 11))
     assert not any("load average" in verdict.reason for verdict in usual_verdicts())
-
-
-# --- more on single claims -------------------------------------------------------------------------------------
 
 
 def test_the_reference_state_initial_does_not_count():
@@ -401,9 +392,6 @@ def test_tokens_weigh_a_sequence():
     assert evidence.mean(totals)[0] == pytest.approx(0.8)
 
 
-# --- statistics with known answers -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("rate", [0.3, 0.6, 0.8, 0.9])
 def test_a_geometric_decay_reaches_a_tenth_when_its_logarithm_says(rate):
     norms = rate ** np.arange(40)[None]
@@ -449,9 +437,6 @@ def test_the_variance_of_late_angles_is_free_of_the_noise_of_the_documents():
         units = np.stack([cosines, np.ones_like(cosines)], axis=-1)
         estimates.append(run.estimate(evidence.late_variance, units, unbias=True).value)
     assert abs(np.mean(estimates)) < 0.2 * 0.2**2 / 8
-
-
-# --- table and page --------------------------------------------------------------------------------------------
 
 
 def test_the_table_holds_every_finding_and_one_verdict_a_claim(tmp_path):

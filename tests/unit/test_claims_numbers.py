@@ -277,9 +277,6 @@ def test_only_the_papers_thresholds_and_counted_states_count():
     assert all(f.counts == bool(f.bounds) for v in usual_verdicts() for f in v.findings if "initial" not in f.scope)
 
 
-# --- intervals -------------------------------------------------------------------------------------------------
-
-
 def test_the_interval_of_an_estimate_has_a_degree_of_freedom_less_than_units():
     units = np.stack([np.linspace(1, 2, 7), np.ones(7)], axis=-1)
     found = synthetic().estimate(evidence.mean, units, "remark")
@@ -342,9 +339,6 @@ def test_an_estimate_without_width_is_not_widened_and_one_on_its_edge_is():
     assert evidence.Estimate(2.0, 1.0, 4.0, freedom=3).widened(5).low == pytest.approx(
         2 - bootstrap.t_quantile(0.995, 3) / bootstrap.t_quantile(0.975, 3)
     )
-
-
-# --- what a run must have --------------------------------------------------------------------------------------
 
 
 def test_what_each_claim_needs_of_a_run_is_fixed():

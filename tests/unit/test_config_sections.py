@@ -22,9 +22,6 @@ def small_train(**changes: Any) -> config.TrainConfig:
     return config.TrainConfig(**(schedule | changes))
 
 
-# --- presets ---------------------------------------------------------------------------------------------------
-
-
 def test_the_defaults_are_the_numbers_of_the_paper():
     made = config.Config()
     model, train, exits = made.model, made.train, made.exits
@@ -40,9 +37,6 @@ def test_the_defaults_are_the_numbers_of_the_paper():
     assert (exits.max_loops, made.trajectories.loops) == (30, 30)
     for criterion in ("step_norm", "kl", "acceleration"):
         assert exits.criteria[criterion].thresholds[::2] == (1e-5, 1e-4, 1e-3, 1e-2)
-
-
-# --- types -----------------------------------------------------------------------------------------------------
 
 
 def test_sections_are_immutable():
@@ -73,9 +67,6 @@ def test_thresholds_may_be_strings_and_take_the_type_of_their_criterion():
     assert made["kl"].thresholds == (1e-4, 1.0)
     assert made["fixed"].thresholds == (10, 20)
     assert [type(value) for name in ("kl", "fixed") for value in made[name].thresholds] == [float, float, int, int]
-
-
-# --- derived values --------------------------------------------------------------------------------------------
 
 
 def test_groups_and_boundaries_are_named_by_their_layers():
@@ -159,8 +150,6 @@ def test_tokens_to_measure_are_whole_sequences_and_at_least_one(tokens, sequence
 def test_the_text_has_a_name_for_figures(data, label):
     assert config.text_label(from_paper(data=data).data) == label
 
-
-# --- checks between keys ---------------------------------------------------------------------------------------
 
 MINE = {"file": "my.py", "class": "My"}
 PUBLISHED = {"source": "published", "folder": "models/huginn"}
@@ -283,9 +272,6 @@ def test_a_learning_rate_that_never_decays_is_accepted():
     assert small_train(lr_decay_iterations=None).lr_decay_iterations is None
 
 
-# --- checkpoint schedule ---------------------------------------------------------------------------------------
-
-
 def test_checkpoints_are_the_early_iterations_and_the_grid():
     train = small_train(iterations=30, checkpoint_every=10, early_checkpoints=(20, 5, 40))
     assert config.checkpoint_iterations(train) == [5, 10, 20, 30]
@@ -311,9 +297,6 @@ def test_a_longer_run_only_appends_checkpoints():
         assert long[: len(short)] == short
         assert short[-1] == shorter
         assert long == sorted(set(long))
-
-
-# --- identity --------------------------------------------------------------------------------------------------
 
 
 RUNTIME_CHANGES = {
@@ -422,9 +405,6 @@ def test_importing_the_config_imports_no_heavy_library():
     assert done.stdout.strip() == "[]"
 
 
-# --- text ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("tokenizer", "quota"),
     [
@@ -444,9 +424,6 @@ def test_the_source_of_the_text_depends_neither_on_quotas_nor_on_what_applies_to
     assert source == config.text_source(config.Config().data)
     assert source != config.text_source(from_paper(data={"subset": "sample-100BT"}).data)
     assert config.DataConfig(**source) == config.DataConfig()
-
-
-# --- keys of published models ------------------------------------------------------------------------------------
 
 
 def test_the_vocabulary_of_a_published_model_is_that_of_its_embedding():

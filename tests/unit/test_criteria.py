@@ -52,16 +52,10 @@ def random_streams(tokens, steps=30, hidden_size=3, seed=0):
     return (updates * rates ** torch.arange(steps + 1)[:, None, None]).cumsum(0)
 
 
-# --- fixed -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("loops", [1, 2, 5])
 def test_fixed_leaves_after_its_number_of_steps_whatever_the_states_do(loops):
     assert leave("fixed", loops, stream([1.0] * 8)) == (loops, loops)
     assert leave("fixed", loops, stream([0.0] * 8)) == (loops, loops)
-
-
-# --- geometric contraction: x^k = 2^-k, so |update^k| = 2^-(k+1) and, from k = 1 on, a^k = 2^-(k+1) too ----
 
 
 @pytest.mark.parametrize("first_small", range(1, 9))
@@ -82,9 +76,6 @@ def test_slow_contraction_is_left_early_by_acceleration_and_a_fast_or_alternatin
     states = torch.tensor([contraction**k for k in range(30)], dtype=torch.float64)[:, None]
     assert leave("step_norm", threshold, states) == (step_norm_k + 1, step_norm_k + 1)
     assert leave("acceleration", threshold, states) == (acceleration_k + 1, acceleration_k + 2)
-
-
-# --- streams on which one criterion exits and the other does not -------------------------------------------------
 
 
 def test_oscillation_of_period_two_is_left_by_neither_criterion_below_its_size():
@@ -150,8 +141,6 @@ def test_shrinking_spiral_is_left_earlier_by_acceleration_at_small_turns_and_lat
     assert evaluations("acceleration", 10) < evaluations("step_norm", 10)
     assert evaluations("acceleration", 90) > evaluations("step_norm", 90)
 
-
-# --- scale-free forms --------------------------------------------------------------------------------------------
 
 SCALED = {"step_norm_relative": 0.2, "acceleration_normalized": 0.4, "acceleration_relative": 0.2, "cosine": 0.02}
 
@@ -231,9 +220,6 @@ def test_cosine_does_not_leave_from_a_start_at_zero():
     assert leave("cosine", 0.1, states) == (2, 2)
 
 
-# --- Algorithm 1 -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("k_max", [1, 2, 3, 30])
 @pytest.mark.parametrize("threshold", [0.01, 0.1, 0.3, 0.4, 0.8, 1.0, 3.0, 100.0])
 @pytest.mark.parametrize("size", ["acceleration", "acceleration_normalized", "acceleration_relative"])
@@ -269,9 +255,6 @@ def test_a_statistic_equal_to_the_threshold_is_not_below_it(criterion, exact):
     assert leave(criterion, exact * 1.001, states) is not NEVER
 
 
-# --- KL ----------------------------------------------------------------------------------------------------------
-
-
 def kl(p, q):
     """KL(p || q) in nats of two distributions, with NumPy."""
     p, q = np.asarray(p), np.asarray(q)
@@ -305,9 +288,6 @@ def test_kl_looks_at_the_decoded_state_only():
     head = torch.tensor([[1.0, 0.0], [-1.0, 0.0]], dtype=torch.float64)
     assert leave("kl", 1e-12, states, readout=lambda x: x @ head.T) == (1, 1)
     assert leave("step_norm", 1.0, states) is NEVER
-
-
-# --- the parent's criteria on predictions ------------------------------------------------------------------------
 
 
 def same(x):
@@ -434,9 +414,6 @@ def test_uniform_and_certain_predictions_have_the_limits_of_confidence_margin_an
         assert leave(name, threshold, certain, same) == (1, 1)
 
 
-# --- all criteria ------------------------------------------------------------------------------------------------
-
-
 MET_BY_SOME = {
     "fixed": 4,
     "step_norm": 0.8,
@@ -535,8 +512,6 @@ def test_a_built_in_criterion_needs_a_type_of_threshold_in_the_config():
     with pytest.raises(ValueError, match="mine: expected a name of twoscale"):
         register("mine")
 
-
-# --- a criterion of the user -------------------------------------------------------------------------------------
 
 USERS_CRITERION = """
 from twoscale.exits.criteria import ExitCriterion

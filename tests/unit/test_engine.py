@@ -168,9 +168,6 @@ def rows_through_step(model, run):
     return rows
 
 
-# --- one function, three engines -----------------------------------------------------------------------------
-
-
 SEVERAL = ["fixed", "step_norm", "kl", "acceleration", "exit_gate"]
 CASES = [(name, criterion) for name in VARIANTS for criterion in CRITERIA]
 CASES += [(name, criterion) for name in PUBLISHED for criterion in SEVERAL]
@@ -247,9 +244,6 @@ def test_a_criterion_of_the_user_runs_alike_in_parallel_and_decoding(batch, leng
         assert_decodes(
             make_decoder(model, criterion, sequence=row), tokens[row], logits[row], counts.evaluations[:, row]
         )
-
-
-# --- what the numbers may and may not depend on ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", CRITERIA)
@@ -332,9 +326,6 @@ def test_an_exit_at_the_last_of_max_loops_still_discards_that_step(max_loops, ah
     assert torch.equal(evaluations, counts.evaluations[:, 0])
 
 
-# --- cost --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", CRITERIA)
 def test_only_tokens_that_still_loop_are_computed(name):
     model, tokens = small_model(), text(3, 10)
@@ -345,9 +336,6 @@ def test_only_tokens_that_still_loop_are_computed(name):
     decoder = make_decoder(model, criterion, sequence=0)
     rows = rows_through_step(model, lambda: decode_text(decoder, tokens[0]))
     assert rows == counts.evaluations[:, 0].sum(1).tolist()
-
-
-# --- decoding ------------------------------------------------------------------------------------------------------
 
 
 class Uncalled(ExitCriterion):
@@ -391,9 +379,6 @@ def test_a_decoder_that_was_reset_has_forgotten_the_text_before(name):
     fresh, expected = decode_text(make_decoder(model, criterion), second)
     assert torch.equal(logits, fresh)
     assert torch.equal(evaluations, expected)
-
-
-# --- several tokens at once on top of the cache ---------------------------------------------------------------------
 
 
 def feed_in_pieces(decoder, tokens, sizes):
@@ -477,9 +462,6 @@ def test_more_tokens_than_the_context_are_refused():
     decoder.feed_parallel([0] * CONTEXT_LENGTH)
     with pytest.raises(InputError, match="found 13 tokens, expected at most model"):
         decoder.feed(0)
-
-
-# --- shared slots and warm starts --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -567,9 +549,6 @@ def test_a_warm_start_is_the_state_that_the_token_before_left_with(name, prompt,
     assert not torch.allclose(cold[prompt:], expected[prompt:])
 
 
-# --- tokens that leave nothing behind ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("variant", ["default", "noise at every step, final norm", "Ouro", "retrofitted Llama"])
 @pytest.mark.parametrize("name", SEVERAL)
 def test_absent_keys_and_values_are_those_of_the_reference(name, variant):
@@ -622,8 +601,6 @@ def test_a_token_that_loops_alone_sees_only_itself():
     assert_close(seen[1], alone)
 
 
-# --- predictions through the remaining layers --------------------------------------------------------------------
-
 READING_OUT = [name for name, criterion in CRITERIA.items() if criterion.needs_readout]
 
 
@@ -675,9 +652,6 @@ def test_a_criterion_that_reads_out_has_to_declare_it():
         evaluate(model, text(1, 3), Undeclared(1.0), MAX_LOOPS, noise_of(0), "remaining_layers")
     with pytest.raises(InputError, match="expected needs_readout = True"):
         through_layers(model, Undeclared(1.0)).feed(1)
-
-
-# --- loop steps that are replayed, ahead of the decisions --------------------------------------------------------
 
 
 REPLAYED = [(name, {}) for name in CRITERIA] + [
@@ -747,9 +721,6 @@ def test_captured_graphs_on_a_gpu_are_the_same_function(name, dtype, options):
     assert torch.equal(evaluations, taken)
 
 
-# --- copies of the model for decoding ----------------------------------------------------------------------------
-
-
 def test_copies_for_decoding_compute_the_same_and_leave_the_model_alone():
     model, x = small_model(), torch.randn(1, 16, dtype=torch.float64)
     attributes = [dict(vars(module)) for module in model.modules()]
@@ -783,8 +754,6 @@ def test_copies_for_decoding_share_all_but_linear_weights():
     assert copy.groups[0].layers[0].norm1.weight is model.groups[0].layers[0].norm1.weight
     assert copy.groups[0].layers[0].mlp_out.weight is model.groups[0].layers[0].mlp_out.weight
 
-
-# --- float32 -----------------------------------------------------------------------------------------------------
 
 NEAR = 1e-4  # relative distance from the threshold at which rounding may decide
 

@@ -47,9 +47,6 @@ SUBSET = hub.Subset("somebody/text", COMMIT, ("a.parquet",))
 ONCE = DownloadConfig(retries=0, delay=0.0, max_delay=0.0, timeout=1.0)
 
 
-# --- config
-
-
 @several
 def test_a_config_is_read_or_refused(tmp_path, cases):
     path = tmp_path / "config.yaml"
@@ -65,9 +62,6 @@ def test_a_config_is_read_or_refused(tmp_path, cases):
 
     changes = st.one_of(*map(changed, values.values())).map(lambda value: yaml.dump(value).encode())
     assert_read_or_refused(changes | bent(yaml.dump(values["tiny"]).encode()) | st.binary(max_size=30), read, cases)
-
-
-# --- text
 
 
 COLUMNS = st.one_of(
@@ -143,9 +137,6 @@ def test_a_tokenizer_is_read_or_refused(tmp_path, cases):
     assert_read_or_refused(json_bytes(trained), read, cases)
 
 
-# --- token shards
-
-
 @several
 def test_token_shards_are_read_or_refused(tmp_path, cases):
     shard = TokenShard(*(tmp_path / name for name in ("train.bin", "val.bin", "tokens.json")))
@@ -170,9 +161,6 @@ def test_token_shards_are_read_or_refused(tmp_path, cases):
     ids = st.lists(st.integers(0, 80), max_size=40).map(lambda values: np.array(values, "<u2"))
     contents = st.one_of(described(good), ids.flatmap(described), st.tuples(bent(good.tobytes()), json_bytes(metadata)))
     assert_read_or_refused(contents, read, cases)
-
-
-# --- checkpoints
 
 
 DTYPES = [torch.float64, torch.bfloat16, torch.int32, torch.int64, torch.uint8, torch.bool, torch.float8_e4m3fn]
@@ -266,9 +254,6 @@ def test_moments_and_a_partial_state_are_read_or_refused(tmp_path, cases, capsys
     assert_read_or_refused(contents, read, cases)
 
 
-# --- downloads
-
-
 @several
 def test_a_manifest_of_parts_is_read_or_refused(tmp_path, cases):
     identity = {"source": "fineweb"}
@@ -345,9 +330,6 @@ def test_the_content_of_a_file_of_the_hub_is_read_or_refused(answers, cases):
     assert_read_or_refused(st.tuples(STATUSES, headers, st.binary(max_size=3)), read, cases)
 
 
-# --- criteria of the user
-
-
 STATEMENTS = [
     "from twoscale.exits.criteria import Acceleration, ExitCriterion, StepNorm",
     "raise SystemExit(3)",
@@ -386,9 +368,6 @@ def test_a_users_criterion_is_read_or_refused(tmp_path, cases):
         lambda lines: "\n".join(lines).encode()
     )
     assert_read_or_refused(programs | programs.flatmap(bent) | st.binary(max_size=20), read, cases)
-
-
-# --- published models
 
 
 @several

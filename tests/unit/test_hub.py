@@ -132,9 +132,6 @@ def run(hub, tmp_path):
     return make
 
 
-# --- content
-
-
 def test_the_hub_yields_the_same_bytes_as_a_folder_of_the_same_files(hub, run, expected):
     assert run().succeed() == expected
     assert {path for path, _ in hub.content_requests()} == {f"/store/{name}" for name in FILES}
@@ -228,8 +225,6 @@ def test_the_users_token_is_sent_to_no_other_address_and_is_in_no_file_and_no_me
     assert b"hf_abc" not in written
 
 
-# --- transient faults
-
 TRANSIENT = {
     "too many requests": [loopback.status(429, Retry_After="1")],
     "burst of server errors": [loopback.status(500), loopback.status(503), loopback.status(502)],
@@ -273,9 +268,6 @@ def test_an_invalid_retry_after_is_ignored(hub, run, expected):
 def test_transient_faults_of_the_first_request_change_no_byte(hub, run, expected):
     hub.api_faults += [loopback.status(503), loopback.status(429, Retry_After="0")]
     assert run().succeed() == expected
-
-
-# --- permanent faults
 
 
 def test_a_permanent_fault_ends_in_one_sentence_and_the_next_run_continues(hub, run, expected):
@@ -372,9 +364,6 @@ def test_a_damaged_part_is_collected_again(run, expected):
 def test_a_missing_revision_or_subset_is_reported_after_one_request(hub, run, changes, message):
     assert message in run(**changes).fail()
     assert len(hub.requests) == 1
-
-
-# --- hostile servers and repositories
 
 
 class Flood:
@@ -513,9 +502,6 @@ def test_a_token_with_other_characters_ends_in_one_sentence_without_it(hub, run)
     sentence = run(variables={"HF_TOKEN": "hf_sécret"}).fail()
     assert "(HF_TOKEN): found a character that is not ASCII" in sentence
     assert "cret" not in sentence
-
-
-# --- in this process
 
 
 def refusal(status, **headers):

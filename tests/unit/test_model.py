@@ -38,9 +38,6 @@ def noise(group: int, k: int, like: Tensor) -> Tensor:
     return torch.randn(2, 8, 8, generator=source, dtype=torch.float64)[: like.shape[0], : like.shape[1]]
 
 
-# --- the formulas ----------------------------------------------------------------------------------------------
-
-
 def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
     return weight * x / ((x**2).mean(-1, keepdim=True) + 1e-6).sqrt()
 
@@ -119,9 +116,6 @@ def forward_formula(model: LoopedTransformer, tokens: Tensor, loops, backprop_de
         final = rms_norm(state, model.final_norm.weight)
         hidden = final if model.config.exit_norm == "final_norm" else state
     return logits_formula(model, layer_formula(hidden, model.unlooped["4"], sandwich))
-
-
-# --- the verbs -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sandwich", ["post_residual", "branch"])
@@ -228,9 +222,6 @@ def test_attention_gets_the_layer_number_and_separate_heads():
     assert calls == [(number, (2, 6, 2, 4)) for number in (2, 3, 4)]
 
 
-# --- the whole way ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "variant",
     [
@@ -301,9 +292,6 @@ def test_later_tokens_change_no_earlier_state(variant):
             assert not torch.allclose(one.output[:, 4:], other.output[:, 4:])
 
 
-# --- gradients -------------------------------------------------------------------------------------------------
-
-
 def gradients(model: LoopedTransformer, logits: Tensor) -> dict[str, Tensor]:
     """Gradients of an arbitrary smooth function of the logits."""
     model.zero_grad()
@@ -359,9 +347,6 @@ def bytes_for_backward(model: LoopedTransformer, **options) -> list[int]:
     """Bytes that a forward pass of 4, 5, 8 and 16 loop steps holds for the backward pass."""
     groups = len(model.config.groups)
     return [saved_bytes(model, lambda k=k: model(TOKENS, [k] * groups, noise, **options)) for k in (4, 5, 8, 16)]
-
-
-# --- initial weights -------------------------------------------------------------------------------------------
 
 
 def test_initial_weights_have_the_deviation_of_the_formula_and_no_tails():

@@ -94,9 +94,6 @@ def column(frames: dict[str, pd.DataFrame], measure: str, k: int) -> np.ndarray:
     return rows[rows["k"] == k][measure].to_numpy()
 
 
-# --- the project's own model -----------------------------------------------------------------------------------
-
-
 def test_the_tables_of_the_own_model_are_those_of_extraction(tmp_path):
     config = model_config(num_layers=6, groups=[[2], [3, 4], [6]])
     own = initialise(config, seed=3).double().requires_grad_(False)
@@ -118,9 +115,6 @@ def test_the_tables_of_the_own_model_are_those_of_extraction(tmp_path):
         if table == "token_drift":  # a projection of state and input is known of the own model only
             wanted = wanted[wanted["reference_state"] != "projected"].reset_index(drop=True)
         pd.testing.assert_frame_equal(recorded[table], wanted, check_dtype=False, check_exact=True)
-
-
-# --- loops with known answers ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rate", [0.5, 0.9, -0.5])
@@ -161,9 +155,6 @@ def test_a_rotation_has_its_known_angle_and_its_orbit_is_found_in_a_loop_shorter
         ("orbiting", 4)
     }
     assert (frames["token_paths"]["sequence"].tolist(), set(frames["token_paths"]["position"])) == ([*range(5)], {0})
-
-
-# --- what is recorded ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -269,8 +260,6 @@ def test_masked_tokens_have_no_row_and_positions_count_the_others(tmp_path):
     np.testing.assert_array_equal(masked[names], whole[mask.flatten().bool().numpy()][names])
 
 
-# --- several groups --------------------------------------------------------------------------------------------
-
 TWO = {name: Loop(f"cells.{i}", Input(f"cells.{i}", "state")) for i, name in enumerate(("slow", "fast"))}
 
 
@@ -294,9 +283,6 @@ def test_groups_that_run_in_turns_have_no_drift(tmp_path):
     assert frames["trajectories"].groupby("group")["k"].max().to_dict() == {"slow": LOOPS, "fast": LOOPS}
 
 
-# --- predictions -----------------------------------------------------------------------------------------------
-
-
 def test_decoded_states_give_the_cross_entropy_of_as_many_loops(tmp_path):
     module, text = model(), tokens(2, 5)
     record(tmp_path, module, texts=[text], decode=module.head)
@@ -315,9 +301,6 @@ def test_decoding_may_call_the_recorded_module(tmp_path):
     wanted = record(tmp_path / "wanted", module)
     found = record(tmp_path / "found", module, decode=lambda state: module.head(module.cells[0](state, state)))
     pd.testing.assert_frame_equal(found["trajectories"], wanted["trajectories"])
-
-
-# --- ends and errors -------------------------------------------------------------------------------------------
 
 
 def test_no_hook_is_left_and_the_model_computes_what_it_computed(tmp_path):
@@ -387,9 +370,6 @@ def test_a_loop_step_outside_a_call_of_the_model_is_refused(tmp_path):
         module.cells[0](torch.zeros(1, 3, 4), state=torch.zeros(1, 3, 4))
 
 
-# --- saved states ----------------------------------------------------------------------------------------------
-
-
 def saved(path: Path, metadata=None, **changes) -> Path:
     """The states of two groups that each contract: (LOOPS + 1, 3, 5, CHANNELS)."""
     states = torch.randn(3, 5, CHANNELS, generator=torch.Generator().manual_seed(0))
@@ -451,9 +431,6 @@ def test_a_file_that_is_not_safetensors_is_one_sentence(tmp_path):
     (tmp_path / "states.safetensors").write_text("nothing")
     with pytest.raises(InputError, match="cannot be read as a safetensors file"):
         measure_saved(tmp_path / "states.safetensors", tmp_path, 3)
-
-
-# --- figures and claims ----------------------------------------------------------------------------------------
 
 
 def drawn(*names):

@@ -132,9 +132,6 @@ class Interrupted(Trainer):
         super().iterate(state)
 
 
-# --- loop counts -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("mean", "sigma"), [(12, 0.5), (4, 0.0), (3, 0.8)])
 def test_loop_counts_have_the_moments_of_the_log_normal_poisson(mean, sigma):
     model = model_config(mean_loops=mean, loops_sigma=sigma, groups=[[1], [2, 3], [4]])
@@ -165,9 +162,6 @@ def test_loop_counts_are_one_per_group_and_a_function_of_seed_and_iteration():
     assert draw_loops(model, SEED + 1, 0) != tuple(counts[0])
     assert np.abs(np.corrcoef(counts.T)[np.triu_indices(3, 1)]).max() < 4 / math.sqrt(300)
     assert draw_loops(model_config(groups=[]), SEED, 0) == ()
-
-
-# --- recipe ----------------------------------------------------------------------------------------------------
 
 
 def test_the_learning_rate_warms_up_follows_a_cosine_and_stays_at_its_minimum():
@@ -319,9 +313,6 @@ def test_a_learning_rate_that_blows_the_weights_up_is_reported_too(tmp_path):
         trained(20, tmp_path / "none", learning_rate=1e30, warmup_iterations=0)
 
 
-# --- held-out loss ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("batch", [1, 2, 3])
 def test_the_held_out_loss_is_the_mean_surprise_at_a_fixed_loop_count(batch):
     model = initialise(MODEL, SEED)
@@ -362,9 +353,6 @@ def test_the_log_of_a_model_without_groups_has_no_loops(tmp_path):
     model = model_config(hidden_size=16, groups=[])
     write_log(trained(1, tmp_path / "none", model), tmp_path / "log", tmp_path / "loops")
     assert tables.read("training_loops", tmp_path / "loops").empty
-
-
-# --- cut and resumed -------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -418,9 +406,6 @@ def test_the_meter_counts_the_iterations_of_the_whole_segment(tmp_path, capsys):
         run_segment(trainer(), state, until, tmp_path / "none", IDENTITY)
     assert "train 0 -> 5" in (said := capsys.readouterr().err)
     assert "5.00/5.00" in said
-
-
-# --- whole segments --------------------------------------------------------------------------------------------
 
 
 def segment_paths(folder: Path, first: int, until: int) -> SegmentPaths:
@@ -588,9 +573,6 @@ def test_a_state_goes_on_on_the_second_gpu(tmp_path):
     assert {str(parameter.device) for parameter in again.model.parameters()} == {"cuda:1"}
 
 
-# --- states of strangers
-
-
 def test_moments_of_another_iteration_or_below_zero_are_refused(tmp_path):
     state, path = trained(1, tmp_path / "none"), tmp_path / "state.optimizer.safetensors"
     _, moments = tensors_of(state)
@@ -666,9 +648,6 @@ def test_a_trained_exit_gate_resumes_with_its_moments_and_the_same_bits(tmp_path
     assert not torch.equal(whole.model.gate.weight, untrained.weight)
     assert not torch.equal(whole.model.gate.bias, untrained.bias)
     assert load_partial(path, 0, Segment(4, IDENTITY), segment(model)) is None  # without training of the gate
-
-
-# --- speed -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("peak", "processes", "utilisation"), [(1e-5, 1, 0.288), (1e-5, 2, 0.144), (None, 1, None)])

@@ -37,9 +37,6 @@ def test_nothing_of_torch_matplotlib_or_snakemake_is_imported():
     assert done.stdout.strip() == "set()"
 
 
-# --- runs
-
-
 def test_the_selected_run_comes_first_then_further_runs_then_studies():
     names = list(runs(run="mine", runs={"other": {"seed": 2}}))
     assert names[:2] == ["mine", "other"]
@@ -74,9 +71,6 @@ def test_the_file_of_a_tokenizer_follows_its_name(name, file, counting):
     assert (paths.GPT2 in mine.paths.downloads) == (name == "gpt2")
 
 
-# --- checkpoints
-
-
 @pytest.mark.parametrize("iteration", ["000000", "000015"])
 def test_a_checkpoint_off_the_schedule_is_refused_in_one_sentence(iteration):
     with pytest.raises(InputError, match=r"run tiny: no checkpoint at iteration \d+, expected one of \[10, 20\]\."):
@@ -95,9 +89,6 @@ def test_a_table_that_exists_is_read_without_being_an_input(tmp_path, monkeypatc
     assert params["files"](of(), {}, {}).split() == ["--spectrum", str(path)]
     path.write_bytes(b"two")
     assert before != params["computed"](of()) != ""
-
-
-# --- local text
 
 
 def with_text(path, source="txt"):
@@ -131,9 +122,6 @@ def test_results_whose_text_is_gone_are_those_of_the_recorded_text(tmp_path, mon
     Path("results/tiny/data", params.SOURCE_DIGEST).write_text("recorded\n")
     assert with_text("gone.txt") == "recorded"
     assert runs().params.source_digest(of()) == ""
-
-
-# --- published models
 
 
 @pytest.fixture
@@ -232,9 +220,6 @@ def test_a_folder_or_repository_that_cannot_be_planned_is_refused_in_one_sentenc
         runs(model=ouro)
     with pytest.raises(InputError, match=r"config key model\.revision: found None, expected the commit"):
         runs(model=REPOSITORY | {"revision": None}, tokenizer={"name": "published"})
-
-
-# --- params
 
 
 def test_a_slice_is_one_canonical_string_of_sections_scalars_and_derived_values():
@@ -404,9 +389,6 @@ def test_the_training_command_leases_gpus_and_starts_the_processes(train, device
     assert alone in (None, mine.params.torch_command("x")(of(), output=None))
 
 
-# --- resources
-
-
 def training_job(**config):
     """The resources of a training job that are set."""
     found = {name: value(of()) for name, value in runs(**config).resources.training_job().items()}
@@ -455,8 +437,6 @@ def test_memory_and_time_grow_with_the_attempt_and_further_resources_are_kept():
     assert asked["cpus_per_task"] == 4
     assert asked["gpu_slot"](of()) == 0
 
-
-# --- figures
 
 BY_NAME = {figure.name: figure for figure in figures()}
 
