@@ -130,7 +130,7 @@ def measure_quality(
                 evaluations.append(counts.evaluations)
                 bar.update(batch.inputs.numel())
             if (name, threshold) in controlled:
-                key = checkpoint.seed, "EXIT-COST_MATCHED-KEY", name, float(threshold)
+                key = checkpoint.seed, "exit controls", name, float(threshold)
                 reference = evaluator.evaluate_planned, torch.cat(evaluations, dim=1), text
                 for rows in measure_cost_matched(*reference, exits.quality_batch_size, exits.random_draws, key):
                     found["exit_cost_matched"] += [point | row for row in rows]
