@@ -62,7 +62,7 @@ EDITS = [
         ("config/identity.py", "CHARACTERS_PER_TOKEN = 9", "CHARACTERS_PER_TOKEN = 10"),
         ("config/data.py", "BYTES_VOCAB_SIZE = 257", "BYTES_VOCAB_SIZE = 258"),
         ("config/model.py", "key(1e-6,", "key(1e-5,"),
-        ("studies/lens/study.py", 'config.sequences("lens"))', 'config.sequences("lens") + 1)'),
+        ("studies/lens/study.py", 'config: config.sequences("lens")', 'config: config.sequences("lens") + 1'),
         ("config/model.py", "Hidden size of the MLP. null: 4", "Size of the MLP. null: 4"),
         ("config/types.py", "Field(gt=0, lt=1)", "Field(gt=0, le=1)"),
         ("config/messages.py", "LONGEST_VALUE = 80", "LONGEST_VALUE = 60"),

@@ -131,8 +131,8 @@ def measure_quality(
                 bar.update(batch.inputs.numel())
             if (name, threshold) in controlled:
                 key = checkpoint.seed, "exit controls", name, float(threshold)
-                reference = evaluator.evaluate_planned, torch.cat(evaluations, dim=1), text
-                for rows in measure_cost_matched(*reference, exits.quality_batch_size, exits.random_draws, key):
+                measured = evaluator.evaluate_planned, torch.cat(evaluations, dim=1), text
+                for rows in measure_cost_matched(*measured, exits.quality_batch_size, exits.random_draws, key):
                     found["exit_cost_matched"] += [point | row for row in rows]
                     bar.update(text.inputs.numel())
     return found
