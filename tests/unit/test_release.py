@@ -319,4 +319,4 @@ def test_the_release_of_the_demo_is_intact_and_small():
         content = (DEMO / name).read_bytes()
         assert facts == {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}, name
     found = runs(DEMO)
-    assert len(found.results({})) == 6
+    assert len(found.report.results({})) == 6
