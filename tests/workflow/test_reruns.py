@@ -9,7 +9,8 @@ from tests.workflow.conftest import PARTIAL, SEGMENT, TARGET
 from tests.workflow.reruns import EDITS, PAGE, plan, row
 
 SAMPLE = [edit for edit in EDITS if edit.old in ("math.sqrt(2 / 5)", "key(1e-6,", "CHARACTERS_PER_TOKEN = 9")]
-SAMPLE += [edit for edit in EDITS if edit.path.endswith(("ouro.py", "metrics_log.py", "lens/measure.py", "measures.py"))]
+FILES = ("ouro.py", "metrics_log.py", "lens/measure.py", "measures.py")
+SAMPLE += [edit for edit in EDITS if edit.path.endswith(FILES)]
 
 
 def test_the_table_has_a_row_for_every_edit():
