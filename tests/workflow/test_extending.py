@@ -31,14 +31,14 @@ class Block:
 
     def apply(self, project: Project) -> None:
         file = project.root / self.path
-        if self.source is None:
+        if self.place is None:
             assert not file.exists(), f"{self.path} exists already"
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(self.code)
-        elif self.source == "append":
+        elif self.place == "append":
             file.write_text(file.read_text() + self.code)
         else:
-            name = self.source.removeprefix("in ")
+            name = self.place.removeprefix("in ")
             text, count = re.subn(
                 rf"^{name}\b.*\n", lambda line: line[0] + self.code, file.read_text(), count=1, flags=re.MULTILINE
             )

@@ -42,7 +42,7 @@ TESTS = (
     "tests/unit/test_files.py",
     "tests/unit/test_loop_heatmap.py",
     "tests/unit/test_figures.py::test_png_is_written_at_300_dots_per_inch_and_other_kinds_are_refused",
-    "tests/workflow/test_errors.py::test_an_unknown_key_at_the_top_is_named",
+    "tests/workflow/test_errors.py::test_a_wrong_config_is_one_sentence_before_any_job",
 )
 
 
