@@ -82,6 +82,5 @@ def test_the_schema_accepts_the_presets_and_refuses_an_unknown_key():
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
         # without the sections of studies that are not here
         validator.validate({key: values[key] for key in values.keys() & schema["properties"].keys()})
-    assert not validator.is_valid({"modle": 1})
-    for wrong in ({"model": {"vocab_size": 9}}, {"runs": {"x": {"model": {"heds": 1}}}}):
+    for wrong in ({"modle": 1}, {"model": {"vocab_size": 9}}, {"runs": {"x": {"model": {"heds": 1}}}}):
         assert not validator.is_valid(wrong)
