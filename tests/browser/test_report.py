@@ -5,7 +5,7 @@ import pandas as pd
 from tests.workflow.conftest import editable, finished  # noqa: F401
 from twoscale.analysis import pages
 
-DECODED_WIDTHS = """Guarantee.all([...document.querySelectorAll('.overview img')]
+DECODED_WIDTHS = """Promise.all([...document.querySelectorAll('.overview img')]
     .map(image => image.decode().then(() => image.naturalWidth)))"""
 
 

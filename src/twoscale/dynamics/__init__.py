@@ -1,1 +1,1 @@
-"""Trajectories through the loops: measures, path types, path independence, the spectrum."""
+"""Trajectories through the loops: states, measures, path types."""
