@@ -7,16 +7,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from torch import Tensor, nn
 
-from twoscale.config import Config, ConfigSlice, ModelConfig, Section, TrainConfig, checked, plain, runs
-from twoscale.config.loading import paper as defaults
+from twoscale.config import Config, ConfigSlice, ModelConfig, Section, TrainConfig, plain, runs
 from twoscale.config.messages import build
 from twoscale.config.sections import STUDY_SECTIONS, Derived
 from twoscale.data.batches import HeldOut
-from twoscale.errors import InputError
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import LoopedModel
 from twoscale.model.transformer import initialise
@@ -114,25 +111,6 @@ def learnable_tokens(length: int) -> np.ndarray:
     """Two interleaved cycles of ids: uint16 (length,)."""
     numbers = np.arange(length)
     return np.where(numbers % 2, 20 + numbers % 6, numbers % 10).astype("<u2")
-
-
-def paper(**sections: Any) -> Config:
-    """The config of the paper with some keys of some sections replaced."""
-    values = defaults()
-    keys = {name: values[name] | keys if isinstance(keys, dict) else keys for name, keys in sections.items()}
-    return checked(values | keys)
-
-
-def assert_refused(key: str, found: str, **sections: Any) -> None:
-    """The config of the paper with these keys is refused in one sentence about the key and what was found there."""
-    with pytest.raises(InputError) as refusal:
-        paper(**sections)
-    message = str(refusal.value)
-    assert message.startswith(f"config key {key}:")
-    assert found in message
-    assert "expected" in message
-    assert message.endswith(".")
-    assert "\n" not in message
 
 
 def without_projection() -> dict[str, Any]:

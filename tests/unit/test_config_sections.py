@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.small import assert_refused
-from tests.small import paper as from_paper
+from tests.configs import assert_refused
+from tests.configs import paper as from_paper
 from twoscale import config
 from twoscale.canonical import canonical_json
 from twoscale.config import messages

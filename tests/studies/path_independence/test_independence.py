@@ -5,8 +5,9 @@ import pandas as pd
 import pytest
 import torch
 
+from tests.configs import assert_refused
 from tests.held_out import CHECKPOINT, CHOSEN, TRAJECTORIES, assert_numbered
-from tests.small import assert_refused, checkpoint, held_out, model_config
+from tests.small import checkpoint, held_out, model_config
 from twoscale import tables
 from twoscale.analysis.aggregate import statistics
 from twoscale.config import TrajectoriesConfig

@@ -5,8 +5,9 @@ import json
 import pandas as pd
 import pytest
 
+from tests.configs import assert_refused
 from tests.figures import legend_texts, one_sentence
-from tests.small import assert_refused, checkpoint, held_out, job_config, job_row, of, project
+from tests.small import checkpoint, held_out, job_config, job_row, of, project
 from tests.studies.throughput.samples import draw, throughput_table
 from tests.unit.test_engine import CONTEXT_LENGTH, small_model, text
 from twoscale import tables
