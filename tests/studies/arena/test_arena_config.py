@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests import small
+from tests import configs, small
 from tests.figures import render_caption
 from twoscale import config
 from twoscale.config.loading import paper as paper_values
@@ -21,13 +21,13 @@ from twoscale.studies.arena.study import JOBS
     ],
 )
 def test_text_that_is_too_short_for_the_benchmark_is_refused(key, found, section):
-    small.assert_refused(key, found, pareto=section)
+    configs.assert_refused(key, found, pareto=section)
 
 
 def test_the_dense_benchmark_has_every_criterion_and_the_loop_counts_up_to_the_maximum():
     mine = {"thresholds": [1.0], "file": "my.py", "class": "My"}
     exits = {"max_loops": 10, "criteria": {"fixed": {"thresholds": [10]}, "mine": mine}}
-    dense = small.paper(exits=exits, scaling={"loops": [4, 1, 64, 2, 1]}).exit_grids["pareto"]
+    dense = configs.paper(exits=exits, scaling={"loops": [4, 1, 64, 2, 1]}).exit_grids["pareto"]
     expected = paper_values()["pareto"]["criteria"] | {"mine": mine, "fixed": {"thresholds": [1, 2, 4, 10]}}
     assert config.plain(dense)["criteria"] == expected
     assert (dense.max_loops, dense.latency_repeats) == (10, paper_values()["pareto"]["latency_repeats"])

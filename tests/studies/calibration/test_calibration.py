@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from tests import small
+from tests import configs, small
 from tests.figures import legend_texts
 from tests.studies.calibration.samples import draw
 from twoscale import tables
@@ -353,11 +353,11 @@ def test_every_threshold_is_counted():
 
 def test_shares_and_guarantees_that_leave_nothing_are_refused():
     shares = {"search_share": 0.5, "report_share": 0.5}
-    small.assert_refused("calibration.report_share", "0.5", calibration=shares)
-    small.assert_refused("guarantees.nats", "none", guarantees={"nats": [], "disagreement": []})
+    configs.assert_refused("calibration.report_share", "0.5", calibration=shares)
+    configs.assert_refused("guarantees.nats", "none", guarantees={"nats": [], "disagreement": []})
 
 
 @pytest.mark.parametrize(("tokens", "sequences"), [(1, 1), (1024, 2), (10**9, 100)])
 def test_the_text_has_whole_sequences_and_at_most_those_that_are_held_out(tokens, sequences):
-    config = small.paper(calibration={"tokens": tokens}, data={"held_out_tokens": 100 * 512 + 1})
+    config = configs.paper(calibration={"tokens": tokens}, data={"held_out_tokens": 100 * 512 + 1})
     assert config.calibration.sequences(config) == sequences

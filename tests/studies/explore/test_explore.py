@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 import torch
 
-from tests import small
+from tests import configs, small
 from twoscale import tables
 from twoscale.config import ExitsConfig
 from twoscale.data.tokenizer import byte_level
@@ -120,4 +120,4 @@ def test_all_components_together_keep_distances():
 
 
 def test_a_sequence_without_trajectories_is_refused():
-    small.assert_refused("explore.sequence", "16", explore={"sequence": 16})
+    configs.assert_refused("explore.sequence", "16", explore={"sequence": 16})

@@ -7,7 +7,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from tests import small
+from tests import configs, small
 from tests.figures import legend_texts
 from tests.held_out import CHECKPOINT, CHOSEN, assert_numbered
 from tests.studies.lens.samples import draw, lens_table
@@ -171,7 +171,7 @@ def test_the_loop_steps_reach_eight_times_the_mean_and_contain_it():
 
 
 def test_more_tokens_than_are_held_out_are_refused():
-    small.assert_refused("data.held_out_tokens", "lens.tokens", lens={"tokens": 1_000_448})
+    configs.assert_refused("data.held_out_tokens", "lens.tokens", lens={"tokens": 1_000_448})
 
 
 def test_a_multiple_below_one_is_refused():

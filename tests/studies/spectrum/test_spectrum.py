@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
-from tests import small
+from tests import configs, small
 from twoscale.errors import InputError
 from twoscale.model.interface import CausalAttention, Stage
 from twoscale.model.registry import architecture
@@ -365,10 +365,10 @@ def test_places_and_frequencies_of_tokens():
     ],
 )
 def test_text_that_is_too_short_for_the_section_is_refused(key, found, section):
-    small.assert_refused(key, found, spectrum=section)
+    configs.assert_refused(key, found, spectrum=section)
 
 
 @pytest.mark.parametrize(("exact", "sequences"), [(1, 1), (1024, 2), (8192, 4)])
 def test_exact_blocks_are_those_of_whole_sequences_at_most_of_all(exact, sequences):
-    config = small.paper(spectrum={"tokens": 2048, "exact_tokens": exact})
+    config = configs.paper(spectrum={"tokens": 2048, "exact_tokens": exact})
     assert (config.sequences("spectrum"), config.spectrum.exact_sequences(config)) == (4, sequences)
