@@ -583,6 +583,13 @@ def test_a_users_criterion_is_added_to_the_built_in_ones(tmp_path):
             "Patience",
             r"has __init__\(self, threshold, decode\), expected __init__\(self, threshold\)",
         ),
+        (USERS_CRITERION.replace("keeps", "returns"), "Patience", "has the attribute returns, .* expected keeps"),
+        (USERS_CRITERION.replace("keeps", "hits"), "Patience", "has the attribute hits, .* expected patience"),
+        (
+            USERS_CRITERION.replace("keeps", "needs_decoder"),
+            "Patience",
+            "has the attribute needs_decoder, .* expected needs_readout",
+        ),
     ],
 )
 def test_a_file_without_such_a_criterion_is_refused_in_one_sentence(source, name, sentence, tmp_path):

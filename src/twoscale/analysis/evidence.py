@@ -16,7 +16,7 @@ from twoscale import tables
 from twoscale.analysis import bootstrap
 
 TENTH = 0.1  # steps have decayed if their mean norm is this share of that at k = 1
-LATE_STEPS = np.arange(10, 30)  # loop steps at which angles count as converged
+LATE_STEPS = np.arange(10, 30)  # loop steps of the late cosine
 MOST_UNDER_FLOOR = 0.1  # share of values
 SAME_THRESHOLD = 0.01  # relative: 3.16e-5 is the half decade 10 ** -4.5
 FEWEST_FOR_TREND = 3  # checkpoints: a line through two leaves no scatter

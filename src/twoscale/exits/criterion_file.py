@@ -12,6 +12,8 @@ from twoscale.errors import InputError, first_line
 from twoscale.exits.criteria import CRITERIA, ExitCriterion, place_in
 
 KEEPS = ("previous", "new", "weighted")
+# A class may have attributes of any name; under these it would run with the default of what it means.
+RENAMED_ATTRIBUTES = {"returns": "keeps", "hits": "patience", "needs_decoder": "needs_readout"}
 METHODS = {  # name -> arguments
     "__init__": "(self, threshold)",
     "start": "(self, x0)",
@@ -59,6 +61,9 @@ def _wrong_method(criterion: type[ExitCriterion]) -> str | None:
 
 def _wrong_attribute(criterion: type[ExitCriterion]) -> str | None:
     """What is wrong with the attributes of a class, as the end of a sentence; None if nothing is."""
+    for old, new in RENAMED_ATTRIBUTES.items():
+        if hasattr(criterion, old):
+            return f"has the attribute {old}, which was renamed, expected {new}"
     if criterion.keeps not in KEEPS:
         return f"has keeps = {criterion.keeps!r}, expected one of {', '.join(KEEPS)}"
     if not isinstance(criterion.patience, int) or criterion.patience < 1:

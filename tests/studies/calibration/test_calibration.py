@@ -257,7 +257,7 @@ def test_with_fewer_units_than_the_clip_requires_nothing_can_be_guaranteed():
             assert guaranteed(runs, test=test)["point"].item() == index
 
 
-def test_a_loss_that_the_report_has_and_the_calibration_had_not_breaks_the_guarantees():
+def test_a_loss_that_the_report_has_and_the_calibration_had_not_breaks_the_guarantee():
     runs = runs_table((0.0, 0.0, 0.0))
     runs.loc[runs["part"] == "report", "ce"] += np.where(runs[runs["part"] == "report"]["point"] == 2, 0.2, 0.0)
     row = guaranteed(runs).iloc[0]

@@ -11,7 +11,7 @@ def job(**sections):
     return job_row(JOBS, "measure_calibration").config(project(**sections))(of(criterion="kl"))
 
 
-def test_a_calibration_depends_on_its_grid_and_on_no_guarantees():
+def test_a_calibration_depends_on_its_grid_and_on_no_guarantee():
     values = json.loads(job())
     assert values["exits"]["criteria"] == {"kl": {"thresholds": [0.001, 0.01, 0.1]}}
     assert values["sequences"] == 32

@@ -87,7 +87,7 @@ def test_the_sequence_stops_at_the_first_hypothesis_that_is_not_rejected(p_value
 
 
 @pytest.mark.parametrize("test", TESTS)
-def test_a_guarantees_is_broken_as_rarely_as_it_says_and_thresholds_are_not_wasted(test):
+def test_a_guarantee_is_broken_as_rarely_as_it_says_and_thresholds_are_not_wasted(test):
     """Points of rising risk, a third of them above the level; the losses of a unit at all points belong together."""
     random, level, delta, repeats = np.random.default_rng(1), 0.2, DELTA, 1500
     risks = np.linspace(0.02, 0.3, 15)

@@ -7,7 +7,7 @@ from tests.workflow.test_users_criterion import CONFIG, CRITERION, DECISION, OF_
 
 
 @pytest.mark.runs
-def test_another_guarantees_chooses_thresholds_without_a_measurement(editable):
+def test_another_guarantee_chooses_thresholds_without_a_measurement(editable):
     figure, aggregated = "results/calibration.pdf", {"aggregate_calibration": 1, "plot_calibration": 1}
     assert editable.plan(figure) == {"measure_calibration": 2} | aggregated
     editable.succeed(figure)

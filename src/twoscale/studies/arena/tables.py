@@ -7,7 +7,7 @@ TABLES: dict[str, dict[str, Column]] = {
     # one at a time, all others run exits.max_loops. Criterion fixed has every loop count.
     "exit_regret": table(
         "run group criterion threshold oracle sequence document tokens",
-        oracle=("string", "loss, prediction: leaves at the first state from which this stays that at full depth"),
+        oracle=("string", "loss, prediction: leaves at the first state from which this stays what it is at full depth"),
         evaluations=("float64", "mean calls of f per token, of the criterion"),
         ce=("float64", "of the states with which tokens leave"),
         least=("float64", "mean calls of f per token, of the oracle"),
@@ -53,10 +53,11 @@ TABLES: dict[str, dict[str, Column]] = {
         lost_low=("float64", "95 % interval"),
         lost_high=("float64", "its other end"),
     ),
-    # One row per held-out sequence; each token runs the smallest fixed loop count that fixes its prediction.
+    # One row per held-out sequence; each token runs the fewest loops, the same in all groups, after which its
+    # prediction stays.
     "uniform_loops": table(
         "run sequence document tokens loops ce ppl",
         loops=("float64", "mean over tokens, of every group"),
-        share_at_max_loops=("float64", "share of tokens whose prediction fixes only at exits.max_loops"),
+        share_at_max_loops=("float64", "share of tokens whose prediction is the final one only after exits.max_loops"),
     ),
 }

@@ -23,7 +23,7 @@ TABLES: dict[str, dict[str, Column]] = {
         point=("int32", "of the point on its path, from 0"),
     ),
     # Guarantees and whether they were kept: one row per (criterion, path, loss, epsilon). Columns from `loss` on are
-    # measured on the documents of the report; without a threshold that the guarantee allows, full depth is run.
+    # measured on the documents of the report. Where the guarantee allows no threshold, tokens run at full depth.
     "calibration": table(
         "run criterion",
         path=("string", "common or per_group"),

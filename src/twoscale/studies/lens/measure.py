@@ -1,8 +1,8 @@
-"""The lens: what the states at full depth predict, also far beyond the loops of training.
+"""The lens: what the state after every loop step predicts, also far beyond the loops of training.
 
 A state x^k of a group is decoded as the model would continue with it: all tokens of a sequence leave the group with
 their x^k and pass the stages behind it. Groups before and behind it run the same number of loop steps whatever k is.
-At k equal to that number, a state of any group predicts what the model predicts at uniform loops.
+At k equal to that number, a state of any group predicts what the model predicts with that many loops in all groups.
 
 The logit lens (nostalgebraist 2020) applies the head alone. Here the remaining layers come first, as in Geiping et al.,
 `predict_from_latents`, because the head has been trained on their output only.
