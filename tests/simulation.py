@@ -34,29 +34,45 @@ STATES = ("first_state", "projected", "final", "initial")
 
 @dataclass(frozen=True)
 class Size:
-    """A preset: its held-out sequences and the documents that they begin in, timed prompts, checkpoints."""
+    """A preset: the sequences of each held-out document, timed prompts, checkpoints."""
 
     name: str
-    sequences: int
-    documents: int
-    quality_sequences: int
-    quality_documents: int
+    documents: tuple[int, ...]
+    quality_documents: tuple[int, ...]
     prompts: int
     warmup: int
     iterations: tuple[int, ...]
 
 
-DEMO = Size("demo", 16, 8, 32, 12, 9, 50, (50, 100, 200, 400, 600, 800, 1000))
-PAPER = Size("paper", 16, 16, 32, 28, 5, 2000, (500, 1000, 2000, *range(5000, 60_001, 5000)))
+DEMO = Size(
+    "demo", (1, 1, 4, 1, 2, 1, 1, 3, 1, 1), (1, 2, 8, 2, 4, 3, 1, 7, 2, 2), 9, 50, (50, 100, 200, 400, 600, 800, 1000)
+)
+PAPER = Size("paper", (1,) * 16, (1,) * 24 + (2,) * 4, 5, 2000, (500, 1000, 2000, *range(5000, 60_001, 5000)))
 SIZES = {size.name: size for size in (DEMO, PAPER)}
+
+# Standard deviations in docs/demo-release, in the order of GROUPS: of checkpoints about their line (shares of the value
+# for variance and DLR), of the late cosine over sequences, and of their decay rate, as a share.
+SCATTER = {
+    "rate": (0.022, 0.061, 0.073),
+    "size": (0.10, 0.16, 0.27),
+    "converged": (0.21, 0.48, 0.32),
+    "variance": (0.5, 0.5, 0.5),
+    "dlr": (0.05, 0.05, 0.05),
+}
+SHARES = ("variance", "dlr")
+LATE_SPREAD = (0.17, 0.34, 0.29)
+DECAY_SPREAD = (0.02, 0.11, 0.23)
+# Of the loss of a sequence at 1e-2, and how it falls with the threshold; the loss itself varies by half.
+LOSS_SPREAD = {"kl": 0.0164, "acceleration": 0.0003, "step_norm": 0.0003, "fixed": 0.0}
+LOSS_EXPONENT = 0.45
 
 
 @dataclass(frozen=True)
 class Course:
     """Values at the checkpoints: `last` at the last one, on a line over log iteration that changes by `change`.
 
-    `scatter` is the standard deviation of the checkpoints about the line, anew in every draw. The value of the last
-    one is the truth about another finding if `pinned`, and then on the line.
+    `scatter` is that of the checkpoints about the line, anew in every draw, over that of the demo (`SCATTER`). The
+    value of the last one is the truth about another finding if `pinned`, and then on the line.
     """
 
     last: float
@@ -64,13 +80,11 @@ class Course:
     scatter: float = 0.0
     pinned: bool = False
 
-    def values(self, size: Size, generator: np.random.Generator) -> np.ndarray:
+    def line(self, size: Size) -> np.ndarray:
         """(checkpoints,); before the end of warm-up as at the first checkpoint after it."""
         after = [iteration for iteration in size.iterations if iteration > size.warmup]
         position = np.log(np.maximum(size.iterations, after[0]) / after[-1]) / np.log(after[-1] / after[0])
-        noise = self.scatter * generator.normal(size=len(position))
-        noise[-1] *= not self.pinned
-        return self.last + self.change * position + noise
+        return self.last + self.change * position
 
 
 Losses = dict[str, dict[float, float]]  # criterion -> {threshold: number}
@@ -92,7 +106,7 @@ class World:
         loss: Nats lost at an operating point, else 0.
         milliseconds: Median latency at an operating point, else 10.
         evaluations: Mean at an operating point, else 12.
-        one: The world of group 4 and of the first boundary, if it differs.
+        one: The world of the last group and boundary, if it differs. They have the most noise.
     """
 
     rate: Course = Course(0.4)
@@ -110,7 +124,12 @@ class World:
 
     def of(self, place: str) -> "World":
         """The world of a group or boundary."""
-        return self.one if self.one is not None and place in (GROUPS[0], BOUNDARIES[0]) else self
+        return self.one if self.one is not None and place in (GROUPS[-1], BOUNDARIES[-1]) else self
+
+
+def index(place: str) -> int:
+    """Of a group, or of the group that a boundary ends with."""
+    return GROUPS.index(place) if place in GROUPS else BOUNDARIES.index(place) + 1
 
 
 def at(numbers: Losses, point: tuple[str, float], otherwise: float) -> float:
@@ -126,8 +145,9 @@ class Draw(Evidence):
     groups, boundaries, reference_states = list(GROUPS), list(BOUNDARIES), list(STATES)
     loop_steps = len(K)
 
-    def __init__(self, world: World, size: Size, seed: int) -> None:
-        for name, value in {"world": world, "size": size, "max_loops": 30, "warmup": size.warmup, "seed": 0}.items():
+    def __init__(self, world: World, size: Size, seed: int, correlation: float = 0.0) -> None:
+        values = {"world": world, "size": size, "correlation": correlation, "warmup": size.warmup}
+        for name, value in (values | {"max_loops": 30, "seed": 0}).items():
             object.__setattr__(self, name, value)
         object.__setattr__(self, "generator", np.random.default_rng(seed))
         object.__setattr__(self, "drawn", {})
@@ -145,15 +165,9 @@ class Draw(Evidence):
     # --- noise -------------------------------------------------------------------------------------------------
 
     def documents(self, quality: bool) -> np.ndarray:
-        """Document of each sequence; every document has one, and the others fall where they may."""
-        size = self.size
-        count, number = (
-            (size.quality_sequences, size.quality_documents) if quality else (size.sequences, size.documents)
-        )
-        return self.once(
-            ("documents", quality),
-            lambda: np.append(np.arange(number), self.generator.integers(number, size=count - number)),
-        )
+        """Document of each sequence."""
+        lengths = self.size.quality_documents if quality else self.size.documents
+        return np.repeat(np.arange(len(lengths)), lengths)
 
     def once(self, key: object, draw: Callable[[], np.ndarray]) -> np.ndarray:
         """What `draw` gives at the first call with this key."""
@@ -190,31 +204,40 @@ class Draw(Evidence):
             values = self.once((measure, group), lambda: draw(group))
         return values[:, [self.iterations.index(iteration) for iteration in iterations]]
 
+    def course(self, name: str, place: str) -> np.ndarray:
+        """Values of a `Course` of the world (checkpoints,) in a group or at a boundary, with scatter."""
+        course, count = getattr(self.world.of(place), name), len(self.size.iterations)
+        noise = self.generator.normal(size=count)
+        for number in range(1, count):  # an autoregression of order one
+            fresh = np.sqrt(1 - self.correlation**2) * noise[number]
+            noise[number] = self.correlation * noise[number - 1] + fresh
+        noise[-1] *= not course.pinned
+        line, scatter = course.line(self.size), course.scatter * SCATTER[name][index(place)]
+        return line + scatter * noise * (line if name in SHARES else 1.0)
+
     def _norms(self, group: str) -> np.ndarray:
-        world, generator = self.world.of(group), self.generator
-        rates, sizes = (course.values(self.size, generator)[:, None] for course in (world.rate, world.size))
-        truth, checkpoints = np.exp(sizes) * np.maximum(10 ** (-rates * (K - 1)), world.floor), len(rates)
-        # sequences differ by 2 % at the first steps and by half from the tenth on, mostly by how fast they decay
-        spread = np.minimum(0.02 + 0.04 * K, 0.5)
-        decay, single = self.effects(checkpoints, 1), self.effects(checkpoints, len(K))
+        rates, sizes = (self.course(name, group)[:, None] for name in ("rate", "size"))
+        relative = np.maximum(10 ** (-rates * (K - 1)), self.world.of(group).floor)
+        # sequences differ by 2 % at k = 1, and later mostly by how fast they decay
+        spread = 0.02 + DECAY_SPREAD[index(group)] * np.abs(np.log(relative))
+        decay, single = self.effects(len(rates), 1), self.effects(len(rates), len(K))
         noise = spread * (np.sqrt(0.8) * decay + np.sqrt(0.2) * single)
-        return self.units(truth * np.exp(noise - spread**2 / 2))  # the mean over sequences is the truth
+        return self.units(np.exp(sizes) * relative * np.exp(noise - spread**2 / 2))  # the mean is the truth
 
     def _cosines(self, group: str) -> np.ndarray:
-        world, generator = self.world.of(group), self.generator
-        levels, variances = (course.values(self.size, generator) for course in (world.converged, world.variance))
+        levels, variances = (self.course(name, group) for name in ("converged", "variance"))
         wave = np.sqrt(2) * np.sin(2 * np.pi * (K - 10) / 20)  # variance 1 over k = 10 … 29
         truth = levels[:, None] + np.sqrt(np.maximum(variances, 0))[:, None] * wave
-        truth[:, 1] = levels + world.first
-        checkpoints = len(levels)
-        level, drift = 0.2 * self.effects(checkpoints, 1), 0.1 * self.effects(checkpoints, 1) * (K - 20) / 10
-        single = np.where(K < 5, 0.01, 0.08) * self.effects(checkpoints, len(K))
+        truth[:, 1] = levels + self.world.of(group).first
+        shape = (len(levels), 1)
+        level, drift = LATE_SPREAD[index(group)] * self.effects(*shape), 0.1 * self.effects(*shape) * (K - 20) / 10
+        single = np.where(K < 5, 0.01, 0.1) * self.effects(len(levels), len(K))
         # at k = 1 sequences are alike
         return self.units(truth + np.where(K < 5, 0.0, level + drift) + single)
 
     def ratios(self, boundary: str, reference_state: str, iteration: int, measure: str = "dlr") -> np.ndarray:
         def draw() -> np.ndarray:
-            means = self.world.of(boundary).dlr.values(self.size, self.generator)
+            means = self.course("dlr", boundary)
             return self.units(means * (1 + 0.05 * self.effects(len(means))))
 
         return self.once((boundary, reference_state), draw)[:, self.iterations.index(iteration)]
@@ -228,12 +251,12 @@ class Draw(Evidence):
     def _loss(self, point: tuple[str, float]) -> np.ndarray:
         """Nats lost per sequence: that of the world, more for some text than for other."""
         loss = at(self.world.loss, point, 0.0)
-        noise = self.once(("loss", point), lambda: self.effects(quality=True))
-        return loss + (0.005 + 0.5 * abs(loss)) * noise * (point[0] != "fixed")
+        spread = LOSS_SPREAD[point[0]] * (point[1] / 1e-2) ** LOSS_EXPONENT + 0.5 * abs(loss)
+        return loss + spread * self.once(("loss", point), lambda: self.effects(quality=True))
 
     def evaluations(self, points: Sequence[tuple[str, float]]) -> np.ndarray:
         def draw(point: tuple[str, float]) -> np.ndarray:
-            return at(self.world.evaluations, point, 12.0) + 3.0 * self.effects(quality=True)
+            return at(self.world.evaluations, point, 12.0) + 0.7 * self.effects(quality=True)
 
         values = [self.once(("evaluations", point), lambda p=point: draw(p)) for point in points]
         return np.stack([self.units(value, quality=True) for value in values], axis=1)
@@ -263,7 +286,7 @@ def everywhere(number: float, thresholds: Sequence[float] = HALF_DECADES) -> dic
 
 
 def one_group(world: World, **changes: object) -> World:
-    """`world`, but for group 4 and the first boundary."""
+    """`world`, but for the last group and boundary."""
     return replace(world, one=replace(world, **changes))
 
 
@@ -282,8 +305,10 @@ def lost_from(threshold: float, nats: float) -> dict[float, float]:
     return {tau: nats for tau in HALF_DECADES if tau > threshold / 1.01}
 
 
-SETTLING = World(variance=Course(0.0005, -0.01, 0.001, pinned=True))
-ORTHOGONAL = World(converged=Course(0.35, -0.4, 0.04))
+SETTLING = World(variance=Course(0.0005, -0.01, 1.0, pinned=True))
+ORTHOGONAL = World(converged=Course(0.35, -0.4, 0.1))
+FASTER_DECAY = World(rate=Course(0.5, 0.2, 0.3))
+SMALLER = World(size=Course(0.5, -0.6, 0.3))
 CLIFF = {1e-2: 0.4}
 FASTER, SLOWER = {"kl": everywhere(17.0)}, {"kl": everywhere(7.0)}
 
@@ -296,25 +321,23 @@ WORLDS: dict[int, dict[str, list[World]]] = {
         FALSE_LIMIT: [one_group(World(), rate=Course(1 / 9))],
     },
     2: {
-        TRUE: [World(rate=Course(0.5, 0.2, 0.03))],
-        TRUE_LIMIT: [World(rate=Course(0.4, 0.0, 0.03))],
-        FALSE: [one_group(World(rate=Course(0.5, 0.2, 0.03)), rate=Course(0.3, -0.2, 0.03))],
-        FALSE_LIMIT: [
-            one_group(World(rate=Course(0.5, 0.2, 0.01)), rate=Course(0.4, 0.0, scatter)) for scatter in (0.01, 0.08)
-        ],
+        TRUE: [World(rate=Course(0.5, 0.2, 1.0))],
+        TRUE_LIMIT: [World(rate=Course(0.4, 0.0, scatter)) for scatter in (0.3, 1.0)],
+        FALSE: [one_group(FASTER_DECAY, rate=Course(0.3, -0.4, 1.0))],
+        FALSE_LIMIT: [one_group(FASTER_DECAY, rate=Course(0.4, 0.0, scatter)) for scatter in (0.3, 1.0)],
     },
     3: {
         TRUE: [SETTLING],
-        TRUE_LIMIT: [World(first=0.0, variance=Course(0.05**2, 0.0, 0.0005, pinned=True))],
+        TRUE_LIMIT: [World(first=0.0, variance=Course(0.05**2, 0.0, 1.0, pinned=True))],
         FALSE: [
             one_group(SETTLING, first=0.4),
-            one_group(SETTLING, variance=Course(0.01, -0.01, 0.001, pinned=True)),
-            one_group(SETTLING, variance=Course(0.02, 0.02, 0.002, pinned=True)),
+            one_group(SETTLING, variance=Course(0.01, -0.01, 1.0, pinned=True)),
+            one_group(SETTLING, variance=Course(0.04, 0.04, 0.1, pinned=True)),
         ],
         FALSE_LIMIT: [
             one_group(SETTLING, first=0.0),
-            one_group(SETTLING, variance=Course(0.05**2, -0.01, 0.001, pinned=True)),
-            one_group(SETTLING, variance=Course(0.001, 0.0, 0.0002, pinned=True)),
+            one_group(SETTLING, variance=Course(0.05**2, -0.01, 1.0, pinned=True)),
+            one_group(SETTLING, variance=Course(0.001, 0.0, 1.0, pinned=True)),
         ],
     },
     4: {
@@ -324,15 +347,18 @@ WORLDS: dict[int, dict[str, list[World]]] = {
         FALSE_LIMIT: [one_group(World(), converged=Course(edge)) for edge in (0.45, 0.70)],
     },
     5: {
-        TRUE: [ORTHOGONAL, World(converged=Course(-0.02, -0.6, 0.04))],
-        TRUE_LIMIT: [World(converged=Course(0.3, -0.05, 0.04)), World(converged=Course(-0.1, 0.3, 0.02, pinned=True))],
+        TRUE: [World(converged=Course(0.1, -0.8, 1.0)), World(converged=Course(-0.02, -0.6, 0.2))],
+        TRUE_LIMIT: [
+            World(converged=Course(0.3, -0.1, 1.0)),  # where scatter changes the sign, the modulus changes by half
+            World(converged=Course(-0.1, 0.3, 0.1, pinned=True)),
+        ],
         FALSE: [
-            one_group(ORTHOGONAL, converged=Course(0.7, 0.4, 0.04)),
-            one_group(ORTHOGONAL, converged=Course(-0.5, 0.4, 0.04)),
+            one_group(ORTHOGONAL, converged=Course(0.8, 0.8, 1.0)),
+            one_group(ORTHOGONAL, converged=Course(-0.5, 0.4, 0.1)),
         ],
         FALSE_LIMIT: [
-            one_group(ORTHOGONAL, converged=Course(0.3, -0.05, 0.04)),
-            one_group(ORTHOGONAL, converged=Course(-0.1, 0.4, 0.02, pinned=True)),
+            one_group(ORTHOGONAL, converged=Course(0.6, -0.05, 1.0)),
+            one_group(ORTHOGONAL, converged=Course(-0.1, 0.4, 0.1, pinned=True)),
         ],
     },
     6: {
@@ -377,12 +403,10 @@ WORLDS: dict[int, dict[str, list[World]]] = {
         FALSE_LIMIT: [World(milliseconds={"kl": everywhere(17.0, PAPER_GRID) | {1e-2: 10.0}})],
     },
     12: {
-        TRUE: [World(size=Course(0.5, -0.6, 0.1))],
-        TRUE_LIMIT: [World(size=Course(1.0, 0.0, 0.1))],
-        FALSE: [one_group(World(size=Course(0.5, -0.6, 0.1)), size=Course(1.0, 0.6, 0.1))],
-        FALSE_LIMIT: [
-            one_group(World(size=Course(0.5, -0.6, 0.05)), size=Course(1.0, 0.0, scatter)) for scatter in (0.01, 0.2)
-        ],
+        TRUE: [World(size=Course(0.5, -1.0, 1.0))],
+        TRUE_LIMIT: [World(size=Course(1.0, 0.0, scatter)) for scatter in (0.3, 1.0)],
+        FALSE: [one_group(SMALLER, size=Course(1.0, 1.5, 1.0))],
+        FALSE_LIMIT: [one_group(SMALLER, size=Course(1.0, 0.0, scatter)) for scatter in (0.1, 1.0)],
     },
     13: {
         TRUE: [World(floor=0.05)],
@@ -408,11 +432,15 @@ WORLDS: dict[int, dict[str, list[World]]] = {
 }
 
 
-def count_verdicts(number: int, world: World, size: Size, draws: int) -> Counter:
-    """Verdicts on a claim in `draws` runs of a world; the runs are a function of their number and of the claim."""
+def count_verdicts(number: int, world: World, size: Size, draws: int, correlation: float = 0.0) -> Counter:
+    """Verdicts on a claim in `draws` runs of a world; the runs are a function of their number and of the claim.
+
+    `correlation` is that of the scatter of successive checkpoints.
+    """
     claim = claims.CLAIMS[number - 1]
     seeds = np.random.SeedSequence([number, len(size.name)]).generate_state(draws)
-    return Counter(claims.examine(claim, Draw(world, size, int(seed)), references=False).verdict for seed in seeds)
+    drawn = (Draw(world, size, int(seed), correlation) for seed in seeds)
+    return Counter(claims.examine(claim, draw, references=False).verdict for draw in drawn)
 
 
 def most_wrong(number: int, size: Size, draws: int) -> dict[str, Counter]:

@@ -67,7 +67,7 @@ def totals(units: np.ndarray, seed: int, repeats: int | None = None) -> np.ndarr
 
 
 @lru_cache(maxsize=1024)
-def t_quantile(probability: float, freedom: int) -> float:
+def t_quantile(probability: float, freedom: float) -> float:
     """Quantile of Student's t distribution with `freedom` >= 1 degrees of freedom, to a relative 1e-5."""
     # with t = sqrt(freedom) tan(angle) the density is proportional to cos(angle) ** (freedom - 1)
     angles = np.linspace(0, np.pi / 2, 100_001)
@@ -93,15 +93,25 @@ def normal_quantile(probability: float) -> float:
     return NormalDist().inv_cdf(probability)
 
 
+def effective_number(weights: np.ndarray) -> float:
+    """How many units of equal weight have a mean as noisy as that of units with these weights (units,): (Σw)² / Σw².
+
+    Kish, "Survey Sampling", 1965. Documents of different lengths differ in their effect on a mean, and the longest ones
+    decide its error; as degrees of freedom it is due to Carter, Schnepel and Steigerwald, Review of Economics and
+    Statistics 99, 2017.
+    """
+    return float(weights.sum() ** 2 / (weights @ weights))
+
+
 def interval_about(
-    value: float, samples: np.ndarray, units: int, scatter: float = 0.0, freedom: int | None = None
+    value: float, samples: np.ndarray, units: float, scatter: float = 0.0, freedom: float | None = None
 ) -> tuple[float, float]:
     """95 % interval of a statistic.
 
     Args:
         value: The statistic of all units.
         samples: Its replicates (R,).
-        units: Number of units.
+        units: Number of units, the effective one of units of different weights.
         scatter: Standard error from another source than the choice of units.
         freedom: Degrees of freedom of the t quantile, by default `units` - 1.
 

@@ -128,7 +128,7 @@ def angles_settle(evidence: Evidence) -> Iterator[Quantity]:
     name = "variance of the mean cosine over k = 10 … 29"
     for group in evidence.groups:
         yield judged(group, "cosine at k = 1 − late mean", below(0), _rise, evidence, group)
-        yield judged(group, name, at_most(MOST_LATE_DEVIATION**2), _late_variance, evidence, group)
+        yield judged(group, name, at_most(MOST_LATE_DEVIATION**2, smallest=0), _late_variance, evidence, group)
         yield judged(group, TREND.format(name), at_most(0), _trend, evidence, late_variance, late_cosines, group, True)
         yield reference(group, ENDS, _change, evidence, late_variance, late_cosines, group)
 
