@@ -6,7 +6,8 @@ of one unit are drawn together, so the difference of two checkpoints or operatin
 Percentiles of resamples are too narrow where units are few: a resample of n units varies by (n - 1) / n of their
 variance, and its tails are those of a normal distribution. `interval_about` widens them by sqrt(n / (n - 1)) and by
 the ratio of the quantiles of Student's t with n - 1 degrees of freedom and of the normal distribution (Hesterberg
-2015, "What Teachers Should Know About the Bootstrap", section 4).
+2015, "What Teachers Should Know About the Bootstrap", section 4). If units weigh differently, such as documents of
+different lengths, n is their effective number, which is smaller.
 """
 
 from collections.abc import Callable
@@ -94,13 +95,12 @@ def normal_quantile(probability: float) -> float:
 
 
 def effective_number(weights: np.ndarray) -> float:
-    """How many units of equal weight have a mean as noisy as that of units with these weights (units,): (Σw)² / Σw².
+    """Number of equal units whose mean is as noisy as the mean with these weights (units,): (Σw)² / Σw², 2 at least.
 
-    Kish, "Survey Sampling", 1965. Documents of different lengths differ in their effect on a mean, and the longest ones
-    decide its error; as degrees of freedom it is due to Carter, Schnepel and Steigerwald, Review of Economics and
-    Statistics 99, 2017.
+    Kish, "Survey Sampling", 1965. Degrees of freedom of units that weigh differently: Carter, Schnepel and Steigerwald,
+    "Asymptotic Behavior of a t-Test Robust to Cluster Heterogeneity", Review of Economics and Statistics 99, 2017.
     """
-    return float(weights.sum() ** 2 / (weights @ weights))
+    return max(2.0, float(weights.sum() ** 2 / (weights @ weights)))
 
 
 def interval_about(
@@ -128,9 +128,13 @@ def interval_about(
     )
 
 
-def interval(statistic: Statistic, units: np.ndarray, seed: int) -> tuple[float, float]:
-    """95 % interval of `statistic` over the units (units, ...), of which there are two or more."""
-    return interval_about(float(statistic(units[None])[0]), replicates(statistic, units, seed), len(units))
+def interval(
+    statistic: Statistic, units: np.ndarray, seed: int, weights: np.ndarray | None = None
+) -> tuple[float, float]:
+    """95 % interval of `statistic` over the units (units, ...), of which there are two or more, of equal weight unless
+    `weights` (units,) are given."""
+    number = len(units) if weights is None else effective_number(weights)
+    return interval_about(float(statistic(units[None])[0]), replicates(statistic, units, seed), number)
 
 
 def t_interval(values: np.ndarray) -> tuple[float, float]:

@@ -45,7 +45,8 @@ class Estimate:
         freedom: Degrees of freedom of the interval.
         is_ratio: Whether it is a positive ratio, whose interval is that of its logarithm.
         samples: Its values in samples of the units (R,), logarithms of a ratio; the same samples in every run.
-        units: Effective number of units.
+        units: Number of units.
+        effective: Effective number of units, of which some weigh more than others.
     """
 
     value: float = np.nan
@@ -55,7 +56,8 @@ class Estimate:
     freedom: float = 1
     is_ratio: bool = False
     samples: np.ndarray | None = field(default=None, repr=False, compare=False)
-    units: float = 0
+    units: int = 0
+    effective: float = 0.0
 
     def checked(self) -> "Estimate":
         """The estimate itself; raise InconclusiveError if it is undefined."""
@@ -236,7 +238,7 @@ class Evidence:
         """
         value, samples = self._resampled(statistic, units)
         value = value - unbias * (samples.mean() - value)
-        return self._estimate(value, samples, effective_number(units), remark)
+        return self._estimate(value, samples, units, effective_number(units), remark)
 
     def ratio(self, statistic: Statistic, units: np.ndarray, remark: str = "") -> Estimate:
         """As `estimate`, for a statistic that is a positive ratio; its interval is that of the logarithm."""
@@ -260,10 +262,11 @@ class Evidence:
         change = change - unbias * (changes.mean() - change)
         scatter, of_line = trend_error(values, iterations)
         remark = f"{_brief(values[0])} → {_brief(values[-1])} over {len(iterations)} checkpoints"
-        number = effective_number(units)
-        freedom = min(number - 1, of_line)
-        bounds = bootstrap.interval_about(change, changes, number, scatter, freedom)
-        return Estimate(float(change), *bounds, remark, freedom, samples=changes, units=number).checked()
+        effective = effective_number(units)
+        freedom = min(effective - 1, of_line)
+        bounds = bootstrap.interval_about(change, changes, effective, scatter, freedom)
+        sampled = {"samples": changes, "units": len(units), "effective": effective}
+        return Estimate(float(change), *bounds, remark, freedom, **sampled).checked()
 
     def change(self, statistic: Statistic, units: np.ndarray) -> Estimate:
         """Last minus first checkpoint after warm-up, for statistic and units as in `trend`."""
@@ -272,15 +275,17 @@ class Evidence:
     def ratio_of_medians(self, units: np.ndarray, remark: str = "") -> Estimate:
         """Median over prompts of the first column over that of the second: (prompts, 2)."""
         samples = bootstrap.replicates(log_ratios_of_medians, units, self.seed)
-        return self._estimate(log_ratios_of_medians(units[None])[0], samples, len(units), remark).exponential()
+        value = log_ratios_of_medians(units[None])[0]
+        return self._estimate(value, samples, units, len(units), remark).exponential()
 
     def _resampled(self, statistic: Statistic, units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return statistic(units.sum(axis=0)[None])[0], statistic(bootstrap.totals(units, self.seed))
 
     @staticmethod
-    def _estimate(value: float, samples: np.ndarray, units: float, remark: str) -> Estimate:
-        bounds = bootstrap.interval_about(value, samples, units)
-        return Estimate(float(value), *bounds, remark, units - 1, samples=samples, units=units).checked()
+    def _estimate(value: float, samples: np.ndarray, units: np.ndarray, effective: float, remark: str) -> Estimate:
+        bounds = bootstrap.interval_about(value, samples, effective)
+        sampled = {"samples": samples, "units": len(units), "effective": effective}
+        return Estimate(float(value), *bounds, remark, effective - 1, **sampled).checked()
 
 
 def _brief(value: float) -> str:
@@ -394,8 +399,8 @@ def trend_error(values: np.ndarray, iterations: Sequence[int]) -> tuple[float, f
     line = np.stack([np.ones(len(values)), np.log(iterations)], axis=1)
     correlation = CORRELATION ** np.abs(number - number[:, None])
     residual = np.eye(len(values)) - line @ np.linalg.pinv(line)  # makes residuals of values
-    seen = residual @ correlation
-    variance = values @ residual @ values / np.trace(seen)
+    seen, residuals = residual @ correlation, residual @ values
+    variance = residuals @ residuals / np.trace(seen)
     freedom = np.trace(seen) ** 2 / np.trace(seen @ seen)
     return float(np.sqrt(variance * (weights @ correlation @ weights))), float(freedom)
 
