@@ -138,7 +138,13 @@ def test_the_page_says_whether_a_criterion_beats_its_controls(gain, noise, words
 def gains(criterion, *found, reference="random", documents=9):
     """Rows of the table "arena" of one criterion: the gain at each threshold, with its interval."""
     frame = pd.DataFrame(found, columns=["gain_low", "gain", "gain_high"])
-    return frame.assign(criterion=criterion, threshold=range(len(frame)), reference=reference, documents=documents, effective_documents=documents)
+    return frame.assign(
+        criterion=criterion,
+        threshold=range(len(frame)),
+        reference=reference,
+        documents=documents,
+        effective_documents=documents,
+    )
 
 
 def test_the_summary_names_the_criteria_by_their_verdicts_with_the_largest_gain():
