@@ -1,9 +1,9 @@
 """How often a verdict is wrong: evidence drawn from worlds in which a claim is true, or false, and verdicts counted.
 
-    PYTHONPATH=src python -m tests.simulation 1000          # tables of docs/verdicts.md: wrong verdicts in 1000 draws,
-    PYTHONPATH=src python -m tests.simulation power 200     # and the numbers at which claims are decided
+    PYTHONPATH=src python -m tests.simulation 600 1 4       # tables of docs/verdicts.md: wrong verdicts in 600 draws,
+    PYTHONPATH=src python -m tests.simulation power 100     # and the numbers at which claims are decided
 
-With OPENBLAS_NUM_THREADS=1 it is faster on a machine that has other work.
+Without numbers of claims the tables are of all claims. With OPENBLAS_NUM_THREADS=1 they are faster on a machine that has other work.
 
 A draw adds to a world of `tests.worlds` what a run adds: documents that differ, sequences of a document that are
 alike, a course of training that scatters about its line, and timings with noise and outliers. The sizes are those of a
@@ -35,10 +35,11 @@ from tests.worlds import (
     Size,
     World,
 )
-from twoscale.analysis import claims
+from twoscale.analysis import bootstrap, claims
 from twoscale.analysis.evidence import Evidence
 from twoscale.analysis.findings import FAILS, HOLDS, OPEN
 
+REPEATS = 300  # samples of a bootstrap, fewer than in use
 POWER = 0.8
 TRENDS = (2, 3, 5, 12)  # claims about the course of training
 CORRELATIONS = (0.0, 0.4, 0.7)  # of the scatter of one checkpoint and the next
@@ -248,19 +249,20 @@ def needed(number: int, verdict: str, size: Size, draws: int) -> float | None:
     return worlds[first][0] if first < len(worlds) else None
 
 
-def print_power(draws: int) -> None:
+def print_power(draws: int, numbers: Sequence[int]) -> None:
     """Print the numbers at which claims are decided, as a Markdown table."""
     columns = [(size, verdict) for size in SIZES.values() for verdict in (HOLDS, FAILS)]
     names = [f"{size.name}: {verdict}" for size, verdict in columns]
     print("| claim | number | bound |", " | ".join(names), "|")
     print("|---" * (3 + len(columns)) + "|")
-    for number, family in FAMILIES.items():
+    for number in numbers:
+        family = FAMILIES[number]
         found = [needed(number, verdict, size, draws) for size, verdict in columns]
         cells = ["never" if one is None else f"{one:.2g}" for one in found]
         print(f"| {number} | {family.number} | {family.bound:g} |", " | ".join(cells), "|", flush=True)
 
 
-def print_verdicts(draws: int) -> None:
+def print_verdicts(draws: int, numbers: Sequence[int]) -> None:
     """Print shares of verdicts in percent, as a Markdown table."""
     kinds = [
         (TRUE, (HOLDS, FAILS, OPEN)),
@@ -270,12 +272,19 @@ def print_verdicts(draws: int) -> None:
     ]
     print("| claim | size | ρ |", " | ".join(f"{kind}: {', '.join(verdicts)}" for kind, verdicts in kinds), "|")
     print("|---" * (3 + len(kinds)) + "|")
-    for number, size in itertools.product(WORLDS, SIZES.values()):
+    for number, size in itertools.product(numbers, SIZES.values()):
         for correlation in CORRELATIONS if number in TRENDS else CORRELATIONS[:1]:
             counts = most_wrong(number, size, draws, correlation)
             shares = [" · ".join(f"{100 * counts[kind][v] / draws:.1f}" for v in verdicts) for kind, verdicts in kinds]
             print(f"| {number} | {size.name} | {correlation:g} |", " | ".join(shares), "|", flush=True)
 
 
+def main(arguments: list[str]) -> None:
+    bootstrap.REPEATS = REPEATS
+    table = print_power if arguments[0] == "power" else print_verdicts
+    draws, *numbers = map(int, arguments[table == print_power :])
+    table(draws, numbers or list(WORLDS))
+
+
 if __name__ == "__main__":
-    print_power(int(sys.argv[2])) if sys.argv[1] == "power" else print_verdicts(int(sys.argv[1]))
+    main(sys.argv[1:])

@@ -179,7 +179,7 @@ WORLDS: dict[int, dict[str, list[World]]] = {
             World(converged=Course(-0.1, 0.3, 0.1, pinned=True)),
         ],
         FALSE: [
-            one_group(ORTHOGONAL, converged=Course(0.8, 0.7, 0.3, pinned=True)),
+            one_group(ORTHOGONAL, converged=Course(0.8, 0.7, 0.1, pinned=True)),
             one_group(ORTHOGONAL, converged=Course(-0.6, 0.3, 0.1, pinned=True)),
         ],
         FALSE_LIMIT: [
