@@ -3,7 +3,8 @@
     PYTHONPATH=src python -m tests.simulation 600 1 4       # tables of docs/verdicts.md: wrong verdicts in 600 draws,
     PYTHONPATH=src python -m tests.simulation power 100     # and the numbers at which claims are decided
 
-Without numbers of claims the tables are of all claims. With OPENBLAS_NUM_THREADS=1 they are faster on a machine that has other work.
+Without numbers of claims the tables are of all claims. With OPENBLAS_NUM_THREADS=1 they are faster on a machine that
+has other work.
 
 A draw adds to a world of `tests.worlds` what a run adds: documents that differ, sequences of a document that are
 alike, a course of training that scatters about its line, and timings with noise and outliers. The sizes are those of a
