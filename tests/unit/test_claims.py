@@ -117,6 +117,32 @@ def test_bounds_are_met_by_a_whole_interval(interval, expected):
     assert findings.judge(findings.at_most(1), estimate)[0] == expected
 
 
+@pytest.mark.parametrize(
+    ("bounds", "interval", "reason"),
+    [
+        (findings.between(0.45, 0.70), (0.40, 0.5, 0.66), "the interval (0.26) is wider than the bounds (0.25)"),
+        (findings.between(0.45, 0.70), (0.40, 0.5, 0.64), "the interval crosses the bounds"),
+        (findings.at_most(0.25, smallest=0), (-1.0, 0.0, 0.26), "the upper part of the interval (0.26) is wider"),
+        (findings.at_most(0.25, smallest=0), (-1.0, 0.1, 0.34), "the interval crosses the bounds"),
+        (findings.at_most(0.25), (-9.0, 0.0, 9.0), "the interval crosses the bounds"),
+    ],
+)
+def test_the_reason_says_whether_an_interval_of_this_width_could_uphold_any_value(bounds, interval, reason):
+    low, value, high = interval
+    verdict, found = findings.judge(bounds, evidence.Estimate(value, low, high))
+    assert verdict == OPEN
+    assert (
+        found == "the interval crosses the bounds" if reason is None else f"no value could be upheld: {reason}" in found
+    )
+
+
+def test_the_width_of_the_interval_of_a_ratio_is_a_factor():
+    bounds = findings.between(0.5, 2.0)
+    wide, narrow = (evidence.Estimate(1.0, 0.45, high, is_ratio=True) for high in (1.9, 1.7))
+    assert "the interval as a factor (4.2) is wider than the bounds (4)" in findings.judge(bounds, wide)[1]
+    assert findings.judge(bounds, narrow)[1] == "the interval crosses the bounds"
+
+
 def test_a_strict_bound_is_not_met_by_its_own_value():
     assert findings.judge(findings.below(0), evidence.Estimate(0, 0, 0))[0] == FAILS
     assert findings.judge(findings.above(1), evidence.Estimate(1, 1, 1))[0] == FAILS

@@ -286,6 +286,17 @@ def test_the_interval_of_an_estimate_has_a_degree_of_freedom_less_than_units():
     assert (found.low, found.high) == pytest.approx(bootstrap.interval_about(1.5, samples, 7))
 
 
+def test_the_interval_over_documents_of_different_lengths_is_that_of_their_effective_number():
+    counts = np.array([1.0, 2, 8, 2, 4, 3, 1, 7, 2, 2])
+    units = np.stack([counts * np.linspace(1, 2, 10), counts], axis=-1)
+    found, effective = synthetic().estimate(evidence.mean, units), 1024 / 156
+    assert (found.units, found.effective, found.freedom) == (10, pytest.approx(effective), pytest.approx(effective - 1))
+    samples = evidence.mean(bootstrap.totals(units, seed=1))
+    assert (found.low, found.high) == pytest.approx(bootstrap.interval_about(found.value, samples, effective))
+    trend = synthetic().trend(evidence.mean, np.repeat(units[:, None], 4, axis=1))
+    assert trend.effective == pytest.approx(effective)
+
+
 def test_an_unbiased_estimate_is_moved_by_what_resampling_adds():
     units = np.stack([np.linspace(-1, 1, 7), np.ones(7)], axis=-1)
     samples = evidence.mean(bootstrap.totals(units, seed=1)) ** 2

@@ -38,6 +38,7 @@ def test_a_gain_is_the_nats_that_a_control_loses_more_at_the_same_evaluations(re
     assert rows["gain_low"].tolist() == pytest.approx([0.2] * 3)  # the text varies, the difference does not
     assert rows["evaluations"].tolist() == pytest.approx([8, 5, 2])
     assert rows["documents"].tolist() == [DOCUMENTS] * 3
+    assert rows["effective_documents"].tolist() == [DOCUMENTS] * 3  # of equal length
 
 
 def test_saved_are_the_evaluations_of_a_control_of_the_same_loss_where_it_reaches_it():
