@@ -131,9 +131,8 @@ def test_the_reason_says_whether_an_interval_of_this_width_could_uphold_any_valu
     low, value, high = interval
     verdict, found = findings.judge(bounds, evidence.Estimate(value, low, high))
     assert verdict == OPEN
-    assert (
-        found == "the interval crosses the bounds" if reason is None else f"no value could be upheld: {reason}" in found
-    )
+    assert reason in found
+    assert found.startswith("no value could be upheld: ") == ("wider" in reason)
 
 
 def test_the_width_of_the_interval_of_a_ratio_is_a_factor():
