@@ -55,6 +55,14 @@ def test_the_effective_number_of_units_is_smaller_where_few_weigh_most(weights, 
     assert bootstrap.effective_number(np.array(weights, dtype=float)) == pytest.approx(number)
 
 
+def test_an_interval_over_weighted_units_is_that_of_their_effective_number():
+    units = np.stack([RNG.normal(size=5), np.arange(1.0, 6)], axis=1)
+    found = bootstrap.interval(bootstrap.ratio_of_sums, units, seed=1, weights=units[:, 1])
+    samples = bootstrap.replicates(bootstrap.ratio_of_sums, units, seed=1)
+    value = bootstrap.ratio_of_sums(units[None])[0]
+    assert found == pytest.approx(bootstrap.interval_about(value, samples, 225 / 55))
+
+
 def test_units_of_different_weight_are_covered_as_often_as_equal_ones():
     """Ten documents, two of which have 15 of 32 sequences; with ten degrees of freedom 9 % are missed."""
     generator, trials, weights = np.random.default_rng(0), 2000, np.array([1.0, 2, 8, 2, 4, 3, 1, 7, 2, 2])
