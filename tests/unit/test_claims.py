@@ -342,11 +342,11 @@ def test_a_published_model_is_judged_at_its_only_checkpoint_and_compared_with_no
 
 
 def test_a_threshold_of_lesser_quality_does_not_race():
-    """Step norm is fastest at 1e-2, where its quality is gone."""
+    """Step norm is fastest at 1e-2, where its quality is gone: 0.01 of 0.05 nats are lost a fifth beyond 1e-3."""
     verdict = examine(10, synthetic(latency=latency(step_norm=0.99)))
     (race,) = (f for f in verdict.findings if f.scope == "step_norm")
     assert race.verdict == HOLDS
-    assert "step_norm at τ = 0.001: 8 against 9.9 ms" in race.reason
+    assert "acceleration at τ = 0.0101, step_norm at τ = 0.00126: 7.99 against 9.69 ms" in race.reason
 
 
 def test_equal_thresholds_do_not_decide_where_equal_quality_says_the_opposite():
@@ -384,13 +384,13 @@ def test_a_threshold_of_doubtful_quality_widens_the_interval_of_the_race():
     """Acceleration may or may not be good enough at 1e-2, so it may have to run at 3.16e-3, where it is slower."""
     doubtful = synthetic(quality=quality(spread=3.0, acceleration={1e-2: 0.008}))
     limits = claims_exits.equal_quality(doubtful, "acceleration")
-    assert (limits.measured, limits.possibly) == pytest.approx((1e-2, 1e-2))
-    assert limits.surely == pytest.approx(3.16e-3, rel=1e-2)
+    assert (limits.measured, limits.possibly) == pytest.approx((6, 6), abs=0.03)
+    assert 5 < limits.surely < 6
     sure, unsure = (
         next(f.estimate for f in examine(10, run).findings if f.scope == "kl") for run in (synthetic(), doubtful)
     )
     assert unsure.high > sure.high * 1.05
-    assert unsure.value == sure.value
+    assert unsure.value == pytest.approx(sure.value, rel=2e-3)
 
 
 def test_a_doubtful_quality_of_the_other_criterion_widens_the_race_on_the_other_side():
@@ -400,7 +400,7 @@ def test_a_doubtful_quality_of_the_other_criterion_widens_the_race_on_the_other_
         next(f.estimate for f in examine(10, run).findings if f.scope == "kl") for run in (synthetic(), doubtful)
     )
     assert unsure.low < sure.low * 0.95
-    assert (unsure.value, unsure.high) == (sure.value, sure.high)
+    assert (unsure.value, unsure.high) == pytest.approx((sure.value, sure.high), rel=5e-3)
 
 
 def test_the_cost_of_a_check_is_given_with_claims_10_and_11():

@@ -138,9 +138,14 @@ def numbers_of_criteria():
     change, later = "CE({}) − CE(1e-5) in nats", "evaluations per token and group minus those of acceleration, τ = {}"
     slower, race = (
         "latency over that of acceleration, τ = {}",
-        "latency at the largest τ of equal quality, acceleration over",
+        "latency at equal quality, acceleration over",
     )
     thresholds = ("1e-05", "0.0001", "0.001", "0.01")
+    # 0.01 nats are lost between 1e-2 and the next threshold, where a nat is lost, and by step norm after 1e-3
+    ours, kl, step_norm = (
+        factor * time ** (1 - share) * (time - 1) ** share
+        for factor, time, share in ((1, 8, 0.004 / 0.994), (1.5, 8, 0.006 / 0.996), (1.1, 10, 0.01 / 0.05))
+    )
     check = {("kl", "one KL check in loop steps, mean over groups"): 6 / 5}
     robust = "nats lost from τ = 1e-5 to 1e-2: step norm minus"
     return {
@@ -151,7 +156,7 @@ def numbers_of_criteria():
             for threshold, number in zip(("0.0001", "0.001", "0.01"), numbers, strict=True)
         },
         9: {("step_norm", "CE(1e-3) − CE(1e-5) in nats"): 0.0, ("step_norm", "CE(1e-2) − CE(1e-3) in nats"): 0.3},
-        10: {("kl", f"{race} kl"): 1 / 1.5, ("step_norm", f"{race} step_norm"): 8 / (10 * 1.1)} | check,
+        10: {("kl", f"{race} kl"): ours / kl, ("step_norm", f"{race} step_norm"): ours / step_norm} | check,
         11: {("kl", slower.format(threshold)): 1.5 for threshold in thresholds} | check,
         14: {("kl", later.format(threshold)): 3 - np.log10(float(threshold)) / 2 for threshold in thresholds},
         15: {("acceleration", f"{robust} acceleration"): 0.294, ("kl", f"{robust} kl"): 0.296},

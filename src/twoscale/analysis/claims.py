@@ -189,9 +189,9 @@ CLAIMS = (
     Claim(
         10,
         "At equal quality acceleration is fastest",
-        "Each criterion runs at the largest threshold of its grid at which its cross-entropy is no more than 0.01 nats "
+        "Each criterion runs at the threshold, interpolated on its grid, at which its cross-entropy becomes 0.01 nats "
         "worse than at full depth. There acceleration is faster than KL and than step norm. This cannot be judged if "
-        "a criterion may still have equal quality at its last threshold.",
+        "a criterion may still be better at its last threshold.",
         "Abstract, §4, §5",
         claims_exits.acceleration_is_fastest,
         timed=True,
