@@ -113,10 +113,10 @@ def one_group(world: World, **changes: object) -> World:
 
 
 def race(kl: float, step_norm: float, loss: Losses | None = None) -> World:
-    """Acceleration takes 5 ms at 1e-2, and the two others so many times as long; further times are longer by 10 %."""
+    """Acceleration takes 5 ms at 1e-2, and the two others so many times as long; times fall by 10 % per threshold."""
     fastest = {"acceleration": 5.0, "kl": 5.0 * kl, "step_norm": 5.0 * step_norm}
     times = {
-        name: {tau: time * 1.1**number for number, tau in enumerate(reversed(HALF_DECADES))}
+        name: {tau: time * 1.1 ** (6 - place) for place, tau in enumerate([*HALF_DECADES, TOO_LARGE])}
         for name, time in fastest.items()
     }
     return World(milliseconds=times, loss=loss or {})
@@ -212,14 +212,14 @@ WORLDS: dict[int, dict[str, list[World]]] = {
         FALSE_LIMIT: [World(loss={"step_norm": {1e-2: 0.05}}), World(loss={"step_norm": {1e-3: 0.01, 1e-2: 0.4}})],
     },
     10: {
-        TRUE: [race(1.5, 0.9, {"step_norm": lost_from(3e-3, 0.1)})],
+        TRUE: [race(1.5, 0.9, {"step_norm": lost_from(3e-4, 0.1)})],
         TRUE_LIMIT: [race(1.0, 1.0), race(1.0, 1.0, {"acceleration": everywhere(0.01), "kl": everywhere(0.01)})],
         FALSE: [race(0.6, 1.5)],
         FALSE_LIMIT: [
             race(1.0, 1.5),
-            # faster only at a threshold that is just not good enough, or against one that is just good enough
-            race(1.02, 1.5, {"acceleration": lost_from(3e-3, 0.0101)}),
-            race(0.98, 1.5, {"kl": lost_from(3e-3, 0.0099)}),
+            # as fast as KL where 0.01 nats are lost: halfway between thresholds, and just after 1e-2
+            race(1.1**1.51, 3.0, {"acceleration": lost_from(3e-3, 0.02)}),
+            race(1.1**-1.51, 1.5, {"kl": lost_from(3e-3, 0.02)}),
         ],
     },
     11: {
