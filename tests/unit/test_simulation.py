@@ -1,4 +1,4 @@
-"""A true claim is refuted, and a false one upheld, in at most 5 % of runs at the sizes of the presets.
+"""A true claim is refuted, and a false one upheld, in about 5 % of runs or less at the sizes of the presets.
 
 The worlds are those of `tests.worlds`, at the bounds, where a verdict is wrong most often; far from them too.
 """
@@ -20,7 +20,11 @@ from twoscale.analysis.findings import FAILS, HOLDS
 ALLOWED = 0.05
 RELEASE = Path(__file__).parents[2] / "docs" / "demo-release" / "demo" / "tables"
 # Claims, sizes and correlations of checkpoints; those with most wrong verdicts in docs/verdicts.md, then the others.
-WORST = [*((number, "demo", 0.0) for number in WORLDS), (2, "demo", 0.7), (12, "demo", 0.7), (12, "paper", 0.7)]
+WORST = [
+    *((number, "demo", 0.0) for number in WORLDS),
+    *((number, "paper", 0.0) for number in (1, 9, 13)),
+    *((number, size, 0.7) for number in (2, 12) for size in SIZES),
+]
 OTHERS = [
     *((number, "paper", 0.0) for number in WORLDS),
     *((number, size, rho) for number in simulation.TRENDS for size in SIZES for rho in simulation.CORRELATIONS[1:]),
