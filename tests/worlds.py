@@ -116,7 +116,7 @@ def race(kl: float, step_norm: float, loss: Losses | None = None) -> World:
     """Acceleration takes 5 ms at 1e-2, and the two others so many times as long; further times are longer by 10 %."""
     fastest = {"acceleration": 5.0, "kl": 5.0 * kl, "step_norm": 5.0 * step_norm}
     times = {
-        name: {tau: time * 1.1**number for number, tau in enumerate(reversed(HALF_DECADES))}
+        name: {TOO_LARGE: time} | {tau: time * 1.1**number for number, tau in enumerate(reversed(HALF_DECADES))}
         for name, time in fastest.items()
     }
     return World(milliseconds=times, loss=loss or {})
@@ -217,8 +217,8 @@ WORLDS: dict[int, dict[str, list[World]]] = {
         FALSE: [race(0.6, 1.5)],
         FALSE_LIMIT: [
             race(1.0, 1.5),
-            # faster only at a threshold that is just not good enough, or against one that is just good enough
-            race(1.02, 1.5, {"acceleration": lost_from(3e-3, 0.0101)}),
+            # faster only at a threshold that is not good enough, or against one that is just good enough
+            race(1.08, 1.5, {"acceleration": lost_from(1e-2, 0.5)}),
             race(0.98, 1.5, {"kl": lost_from(3e-3, 0.0099)}),
         ],
     },
