@@ -312,9 +312,9 @@ def flat(nats: float) -> World:
     return World(loss={criterion: everywhere(nats, PAPER_GRID[1:]) for criterion in ("acceleration", "kl")})
 
 
-def deviation(number: float) -> Course:
-    """Course of the variance whose root is `number`."""
-    return Course(number**2, 0.0, 1.0, pinned=True)
+def deviation(number: float, change: float = 0.0) -> Course:
+    """Course of the variance whose root is `number` at the last checkpoint."""
+    return Course(number**2, change, 1.0, pinned=True)
 
 
 def modulus(change: float) -> Course:
@@ -337,7 +337,7 @@ FAMILIES = {
     ),
     3: Family(
         "deviation of the late cosine",
-        lambda number: World(variance=deviation(number)),
+        lambda number: World(variance=deviation(number, -0.01)),
         lambda number: one_group(SETTLING, variance=deviation(number)),
         *(0.05, (0.0, 0.35)),
     ),

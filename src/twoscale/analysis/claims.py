@@ -130,7 +130,7 @@ CLAIMS = (
         "§3 (ii) and (iii), Fig. 3 (b), Fig. 5",
         claims_geometry.angles_settle,
         Needs(loops=LATE_LOOPS, training=True),
-        documents=48,
+        documents=12,
     ),
     Claim(
         4,
