@@ -65,7 +65,11 @@ def test_paths_that_follow_the_prefix_eigenvalue_are_told_from_those_that_only_r
     rows = agreement_rows([tmp_path / "t.parquet"]).loc[20].xs("rate", level="quantity")
     follows, does_not = rows.loc["4"], rows.loc["5-6"]
     assert follows.loc["prefix", ["within", "nearer"]].tolist() == pytest.approx([1, 1])
-    assert follows.loc["leading", "within"] < follows.loc["prefix", "placebo"] < 0.99
+    moduli = tokens[~own].pivot(index="sequence", columns="position", values="prefix_modulus").astype(float)
+    about = moduli.sub(moduli.mean(axis="columns"), axis="index").to_numpy()
+    products = about @ about.T  # (S, S): a sequence with each
+    of_others = (products.sum() - products.trace()) / ((len(about) - 1) * products.trace())
+    assert follows.loc["prefix", "placebo"] == pytest.approx(of_others, abs=1e-6)
     assert does_not.loc["prefix", "nearer"] == 0
     assert does_not.loc["prefix", "within"] < 0.5 < 0.99 < does_not.loc["leading", "within"]
     assert rows["nearer"].isna().groupby("prediction").all()["leading"]
