@@ -9,8 +9,9 @@ one about training where the model was published, is not asked.
 Intervals are bootstraps over held-out documents (geometry, quality) or over timed prompts (latency).
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import pandas as pd
 
@@ -21,6 +22,19 @@ from twoscale.analysis.findings import NOT_ASKED, Finding, Quantity, combine, fi
 
 ALL = "all"  # the scope of the last row of a claim
 LATE_LOOPS = int(LATE_STEPS[-1]) + 1
+
+
+class Run(Protocol):
+    """What decides whether a claim is about a run: attributes of `Evidence` that its config has before it starts."""
+
+    @property
+    def groups(self) -> Sequence[str]: ...
+    @property
+    def loop_steps(self) -> int: ...
+    @property
+    def max_loops(self) -> int: ...
+    @property
+    def published(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -39,16 +53,16 @@ class Needs:
     training: bool = False
     max_loops: int | None = None
 
-    def lacking(self, evidence: Evidence) -> str | None:
+    def lacking(self, run: Run) -> str | None:
         """What the run lacks, as half a sentence; `None` if nothing."""
-        if self.training and evidence.published:
+        if self.training and run.published:
             return "the claim is about the course of training, and a published model has one checkpoint"
-        if (groups := len(evidence.groups)) < self.groups:
+        if (groups := len(run.groups)) < self.groups:
             return f"the claim is about at least {self.groups} looped groups, and the model has {groups}"
-        if evidence.loop_steps < self.loops:
-            return f"the claim needs at least {self.loops} loop steps, and trajectories.loops is {evidence.loop_steps}"
-        if self.max_loops not in (None, evidence.max_loops):
-            return f"the claim is about exits.max_loops: {self.max_loops}, and that of the run is {evidence.max_loops}"
+        if run.loop_steps < self.loops:
+            return f"the claim needs at least {self.loops} loop steps, and trajectories.loops is {run.loop_steps}"
+        if self.max_loops not in (None, run.max_loops):
+            return f"the claim is about exits.max_loops: {self.max_loops}, and that of the run is {run.max_loops}"
         return None
 
 
@@ -64,6 +78,8 @@ class Claim:
         quantities: The numbers that it is judged on.
         needs: What a run must have for the claim to be about it.
         timed: Whether it rests on times, which other work on the machine changes.
+        documents: Held-out documents of equal length below which it is never upheld in simulated runs with the noise of
+            the demo (docs/verdicts.md).
     """
 
     number: int
@@ -73,6 +89,7 @@ class Claim:
     quantities: Callable[[Evidence], Iterator[Quantity]]
     needs: Needs = Needs()
     timed: bool = False
+    documents: int = 2
 
 
 @dataclass(frozen=True)
@@ -109,10 +126,11 @@ CLAIMS = (
         "Angles rise and settle",
         "The cosine between successive steps starts low and is then stable over k = 10 … 29: at the last checkpoint "
         "it deviates by at most 0.05 from its mean. It does not become less stable over training: the line of its "
-        "variance over the checkpoints after warm-up does not rise.",
+        "variance over the checkpoints after warm-up rises by no more than 0.025², a quarter of the variance allowed.",
         "§3 (ii) and (iii), Fig. 3 (b), Fig. 5",
         claims_geometry.angles_settle,
         Needs(loops=LATE_LOOPS, training=True),
+        documents=48,
     ),
     Claim(
         4,
@@ -121,6 +139,7 @@ CLAIMS = (
         "§3 (ii): ≈ 0.5–0.65 in later checkpoints",
         claims_geometry.angles_match,
         Needs(loops=LATE_LOOPS),
+        documents=32,
     ),
     Claim(
         5,
@@ -170,16 +189,17 @@ CLAIMS = (
     Claim(
         10,
         "At equal quality acceleration is fastest",
-        "Each criterion runs at the largest half-decade threshold at which its cross-entropy is no more than 0.01 nats "
-        "worse than at full depth. There acceleration is faster than KL and than step norm.",
+        "Each criterion runs at the threshold, interpolated on its grid, at which its cross-entropy becomes 0.01 nats "
+        "worse than at full depth. There acceleration is faster than KL and than step norm. This cannot be judged if "
+        "a criterion may still be better at its last threshold.",
         "Abstract, §4, §5",
         claims_exits.acceleration_is_fastest,
         timed=True,
     ),
     Claim(
         11,
-        "KL is slower at every τ",
-        "At each of the paper's four thresholds KL takes longer per token than acceleration.",
+        "KL remains slower",
+        "KL takes longer per token than acceleration, at each of the four thresholds of Fig. 4.",
         "§4 (i), Fig. 4 (i)",
         claims_exits.kl_is_slower,
         timed=True,
@@ -197,8 +217,9 @@ CLAIMS = (
         13,
         "Loops become spirals of constant speed and curvature",
         "At the last checkpoint step norms plateau: over k = 20 … 29 they are at least half of those over "
-        "k = 10 … 19, both above the rounding floor. The curvature, acceleration over the squared step norm, changes "
-        "by no more than a factor of two between the two ranges.",
+        "k = 10 … 19, both above the rounding floor. The curvature, read as the turn per loop step, changes by no more "
+        "than a factor of two between the two ranges. Curvature per length, acceleration over the squared step norm, "
+        "is given for comparison: where the turn is constant, it repeats the finding about step norms.",
         "§4: a spiral with nearly constant curvature; norms plateau at a small nonzero value due to rotation",
         claims_geometry.loops_are_spirals,
         Needs(loops=claims_geometry.LATE.stop),
@@ -206,7 +227,8 @@ CLAIMS = (
     Claim(
         14,
         "KL responds later",
-        "At each of the paper's four thresholds a token takes more evaluations under KL than under acceleration.",
+        "A token takes more evaluations under KL than under acceleration, at each of the four thresholds of Fig. 4. "
+        "The same number is nats for KL, and a distance between states for acceleration.",
         "§4: KL responds later; reacts later when small latent rotations still change logits",
         claims_exits.kl_responds_later,
     ),
