@@ -244,12 +244,15 @@ def verdicts(evidence: Evidence, claims: Iterable[Claim] = CLAIMS) -> list[Verdi
     return [examine(claim, evidence) for claim in claims]
 
 
-def table(judged: Iterable[Verdict], run: str) -> pd.DataFrame:
-    """The table "claims": one row per finding, then the verdict on the claim with the scope "all"."""
+def table(judged: Iterable[Verdict], run: str, mark: str = "") -> pd.DataFrame:
+    """The table "claims": one row per finding, then the verdict on the claim with the scope "all".
+
+    `mark` is that of the scale of the run, see `twoscale.analysis.scale`.
+    """
     rows = []
     for verdict in judged:
         rows += [row(verdict.claim, finding) for finding in (*verdict.findings, whole(verdict))]
-    return pd.DataFrame(rows).assign(run=run)[list(tables.columns("claims"))]
+    return pd.DataFrame(rows).assign(run=run, scale=mark)[list(tables.columns("claims"))]
 
 
 def whole(verdict: Verdict) -> Finding:
