@@ -110,7 +110,7 @@ CLAIMS = (
         "The cosine between successive steps starts low and is then stable over k = 10 … 29: at the last checkpoint "
         "it deviates by at most 0.05 from its mean. It does not become less stable over training: the line of its "
         "variance over the checkpoints after warm-up does not rise.",
-        "§3 (ii) and (iii), Fig. 3 (b), Fig. 5",
+        "§3 (ii) and (iii), Fig. 3 (b), Fig. 5: from low values to a level; steadier in later checkpoints",
         claims_geometry.angles_settle,
         Needs(loops=LATE_LOOPS, training=True),
     ),
@@ -128,7 +128,7 @@ CLAIMS = (
         "The late cosine comes closer to zero over training: the line of its modulus over the checkpoints after "
         "warm-up falls by 0.05 or more. At the last checkpoint it is not below −0.1, where steps are anti-parallel; "
         "between −0.1 and 0.1, angles of 84° to 96°, they are orthogonal.",
-        "Abstract, §1, §3 (ii)",
+        "Abstract, §1, §3 (ii): increasingly orthogonal steps over training",
         claims_geometry.steps_turn_orthogonal,
         Needs(loops=LATE_LOOPS, training=True),
     ),
@@ -157,14 +157,14 @@ CLAIMS = (
         "Acceleration and KL keep quality",
         "At each of the paper's larger thresholds the cross-entropy under either criterion is within 0.01 nats of that "
         "at 1e-5.",
-        "§4 (ii–iii), Fig. 4 (ii, iii)",
+        "§4 (ii–iii), Fig. 4 (ii, iii): perplexity and cross-entropy essentially flat across thresholds",
         claims_exits.quality_is_flat,
     ),
     Claim(
         9,
         "Step norm loses quality abruptly",
         "Under the step-norm criterion cross-entropy is flat up to τ = 1e-3 and at least 0.05 nats worse at 1e-2.",
-        "§4 (ii–iii), Fig. 4 (ii, iii)",
+        "§4 (ii–iii), Fig. 4 (ii, iii): loses quality beyond 1e-3, and sharply at 1e-2",
         claims_exits.step_norm_loses_quality,
     ),
     Claim(
@@ -172,7 +172,7 @@ CLAIMS = (
         "At equal quality acceleration is fastest",
         "Each criterion runs at the largest half-decade threshold at which its cross-entropy is no more than 0.01 nats "
         "worse than at full depth. There acceleration is faster than KL and than step norm.",
-        "Abstract, §4, §5",
+        "Abstract, §4, §5: at the same quality faster than KL, and without the quality loss of the step norm",
         claims_exits.acceleration_is_fastest,
         timed=True,
     ),
@@ -180,7 +180,7 @@ CLAIMS = (
         11,
         "KL is slower at every τ",
         "At each of the paper's four thresholds KL takes longer per token than acceleration.",
-        "§4 (i), Fig. 4 (i)",
+        "§4 (i), Fig. 4 (i): KL remains comparatively slow",
         claims_exits.kl_is_slower,
         timed=True,
     ),

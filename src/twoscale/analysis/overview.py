@@ -85,14 +85,18 @@ def answers(table: pd.DataFrame, reference_state: str) -> list[Answer]:
 def _answer(claim: int, rows: pd.DataFrame, reference_state: str) -> Answer:
     title = next((known.title for known in claims.CLAIMS if known.number == claim), "")
     whole = rows[rows["scope"] == claims.ALL].iloc[-1]
+    return Answer(claim, title, whole["verdict"], _measured(decisive(rows, reference_state)), whole["scale"])
+
+
+def decisive(rows: pd.DataFrame, reference_state: str) -> pd.DataFrame:
+    """The rows of one claim that `answers` shows."""
+    verdict = rows.loc[rows["scope"] == claims.ALL, "verdict"].iloc[-1]
     judged = rows[(rows["bounds"] != "") & (rows["scope"] != claims.ALL)]
     of_state = judged[judged["scope"].str.endswith(f", {reference_state}")]
     shown = judged if of_state.empty else of_state
-    if (decides := shown["verdict"] == whole["verdict"]).any():
+    if (decides := shown["verdict"] == verdict).any():
         shown = shown[decides]
-    return Answer(
-        claim, title, whole["verdict"], _measured(shown.drop_duplicates("scope", keep="last")), whole["scale"]
-    )
+    return shown.drop_duplicates("scope", keep="last")
 
 
 def _measured(rows: pd.DataFrame) -> str:
@@ -106,10 +110,18 @@ def _measured(rows: pd.DataFrame) -> str:
 
 
 def _value(finding: object) -> str:
-    scope = finding.scope.replace("->", " → ").replace("-", "–").replace("_", " ")
+    return f"{printed_value(finding)} ({printed_scope(finding.scope)})"
+
+
+def printed_value(finding: object) -> str:
+    """The value of a row and its interval."""
     value = "not measured" if np.isnan(finding.value) else number(finding.value)
-    interval = "" if np.isnan(finding.low) else f" [{number(finding.low)}, {number(finding.high)}]"
-    return f"{value}{interval} ({scope})"
+    return value if np.isnan(finding.low) else f"{value} [{number(finding.low)}, {number(finding.high)}]"
+
+
+def printed_scope(scope: str) -> str:
+    """A scope in print: "4->5-6, first_state" as "4 → 5–6, first state"."""
+    return scope.replace("->", " → ").replace("-", "–").replace("_", " ")
 
 
 # --- sentences and page ---------------------------------------------------------------------------------------------
