@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from twoscale.analysis import claims
-from twoscale.analysis.claims_exits import HALF_DECADES, PAPER_GRID
+from twoscale.analysis.claims_exits import PAPER_GRID
 from twoscale.analysis.evidence import Evidence
 from twoscale.analysis.findings import FAILS, HOLDS, OPEN
 
@@ -30,6 +30,8 @@ K = np.arange(30)
 GROUPS = ("4", "5-6", "7")
 BOUNDARIES = ("4->5-6", "5-6->7")
 STATES = ("first_state", "projected", "final", "initial")
+HALF_DECADES = tuple(10 ** (exponent / 2) for exponent in range(-10, -3))
+TOO_LARGE = 1.0  # the last threshold of every grid, at which quality is lost
 
 
 @dataclass(frozen=True)
@@ -87,9 +89,9 @@ class World:
         converged: Late cosine.
         variance: Of the mean cosine over k = 10 … 29.
         first: Cosine at k = 1, minus the converged one.
-        curvature: Ratio of the curvature over k = 20 … 29 to that over k = 10 … 19.
+        turn: Ratio of the angle between steps over k = 20 … 29 to that over k = 10 … 19.
         dlr: Drift-to-loop ratio.
-        loss: Nats lost at an operating point, else 0.
+        loss: Nats lost at an operating point, else 0, but 1 at `TOO_LARGE`.
         milliseconds: Median latency at an operating point, else 10.
         evaluations: Mean at an operating point, else 12.
         one: The world of group 4 and of the first boundary, if it differs.
@@ -101,7 +103,7 @@ class World:
     converged: Course = Course(0.575)
     variance: Course = Course(0.0)
     first: float = -0.4
-    curvature: float = 1.0
+    turn: float = 1.0
     dlr: Course = Course(15.0)
     loss: Losses = field(default_factory=dict)
     milliseconds: Losses = field(default_factory=dict)
@@ -178,16 +180,8 @@ class Draw(Evidence):
     # --- geometry ----------------------------------------------------------------------------------------------
 
     def curves(self, measure: str, group: str, iterations: Sequence[int], until: int = 0) -> np.ndarray:
-        if measure == "acceleration":
-            norms, scale = self.once(("step_norm", group), lambda: self._norms(group)), self.world.of(group).curvature
-            late = np.where(K >= 20, scale, 1.0)
-            # exact for mean curves: the curvature of each is acceleration over the squared mean norm
-            means = mean_of(norms)
-            share = norms[..., 0] / norms[..., 1] / means
-            values = np.stack([norms[..., 1] * share * means**2 * late, norms[..., 1]], axis=-1)
-        else:
-            draw = {"step_norm": self._norms, "cosine": self._cosines}[measure]
-            values = self.once((measure, group), lambda: draw(group))
+        draw = {"step_norm": self._norms, "cosine": self._cosines}[measure]
+        values = self.once((measure, group), lambda: draw(group))
         return values[:, [self.iterations.index(iteration) for iteration in iterations]]
 
     def _norms(self, group: str) -> np.ndarray:
@@ -205,6 +199,7 @@ class Draw(Evidence):
         levels, variances = (course.values(self.size, generator) for course in (world.converged, world.variance))
         wave = np.sqrt(2) * np.sin(2 * np.pi * (K - 10) / 20)  # variance 1 over k = 10 … 29
         truth = levels[:, None] + np.sqrt(np.maximum(variances, 0))[:, None] * wave
+        truth[:, 20:] = np.cos(np.arccos(truth[:, 20:]) * world.turn)
         truth[:, 1] = levels + world.first
         checkpoints = len(levels)
         level, drift = 0.2 * self.effects(checkpoints, 1), 0.1 * self.effects(checkpoints, 1) * (K - 20) / 10
@@ -221,13 +216,16 @@ class Draw(Evidence):
 
     # --- exits -------------------------------------------------------------------------------------------------
 
+    def thresholds(self, criterion: str) -> list[float]:
+        return [*HALF_DECADES, TOO_LARGE]
+
     def entropies(self, points: Sequence[tuple[str, float]]) -> np.ndarray:
         text = self.once("text", lambda: 5 + 0.4 * self.effects(quality=True))
         return np.stack([self.units(text + self._loss(point), quality=True) for point in points], axis=1)
 
     def _loss(self, point: tuple[str, float]) -> np.ndarray:
         """Nats lost per sequence: that of the world, more for some text than for other."""
-        loss = at(self.world.loss, point, 0.0)
+        loss = at(self.world.loss, point, float(point[1] == TOO_LARGE))
         noise = self.once(("loss", point), lambda: self.effects(quality=True))
         return loss + (0.005 + 0.5 * abs(loss)) * noise * (point[0] != "fixed")
 
@@ -305,7 +303,7 @@ WORLDS: dict[int, dict[str, list[World]]] = {
     },
     3: {
         TRUE: [SETTLING],
-        TRUE_LIMIT: [World(first=0.0, variance=Course(0.05**2, 0.0, 0.0005, pinned=True))],
+        TRUE_LIMIT: [World(first=0.0, variance=Course(0.05**2, 0.025**2, 0.0005, pinned=True))],
         FALSE: [
             one_group(SETTLING, first=0.4),
             one_group(SETTLING, variance=Course(0.01, -0.01, 0.001, pinned=True)),
@@ -314,7 +312,7 @@ WORLDS: dict[int, dict[str, list[World]]] = {
         FALSE_LIMIT: [
             one_group(SETTLING, first=0.0),
             one_group(SETTLING, variance=Course(0.05**2, -0.01, 0.001, pinned=True)),
-            one_group(SETTLING, variance=Course(0.001, 0.0, 0.0002, pinned=True)),
+            one_group(SETTLING, variance=Course(0.001, 0.025**2, 0.0002, pinned=True)),
         ],
     },
     4: {
@@ -386,11 +384,11 @@ WORLDS: dict[int, dict[str, list[World]]] = {
     },
     13: {
         TRUE: [World(floor=0.05)],
-        TRUE_LIMIT: [World(rate=Course(np.log10(2) / 10), curvature=2.0)],
-        FALSE: [one_group(World(floor=0.05), floor=0.0), one_group(World(floor=0.05), curvature=20.0)],
+        TRUE_LIMIT: [World(rate=Course(np.log10(2) / 10), turn=2.0)],
+        FALSE: [one_group(World(floor=0.05), floor=0.0), one_group(World(floor=0.05), turn=2.8)],
         FALSE_LIMIT: [
             one_group(World(floor=0.05), floor=0.0, rate=Course(np.log10(2) / 10)),
-            one_group(World(floor=0.05), curvature=2.0),
+            one_group(World(floor=0.05), turn=2.0),
         ],
     },
     14: {

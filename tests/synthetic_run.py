@@ -13,7 +13,7 @@ SEQUENCES, TOKENS, PROMPTS = 8, 50, 5
 SPREAD = np.linspace(-1, 1, SEQUENCES)  # how the sequences differ, in units of each test's own; a document each
 ITERATIONS = (0, 10, 20, 50, 100)
 WARMUP = 5
-HALF_DECADES = [1e-5, 3.16e-5, 1e-4, 3.16e-4, 1e-3, 3.16e-3, 1e-2]
+HALF_DECADES = [1e-5, 3.16e-5, 1e-4, 3.16e-4, 1e-3, 3.16e-3, 1e-2, 3.16e-2]
 
 
 def loop_rows(iteration, group="4", nulls=0.0, loops=30, **shape):
@@ -68,18 +68,18 @@ def drift(iterations=ITERATIONS, spread=0.1, **ratios):
     return pd.DataFrame(rows)
 
 
-def quality(spread=0.0, **changes):
-    """CE 5 at every point but step norm's last two; `changes` adds nats: criterion -> {threshold: nats}.
+def quality(spread=0.0, grid=HALF_DECADES, **changes):
+    """CE 5 but at the last threshold and two more of step norm; `changes` adds nats: criterion -> {threshold: nats}.
 
     Sequences differ by half a nat; `spread` is by how much the changes differ between them.
     """
     added = {"step_norm": {3.16e-3: 0.05, 1e-2: 0.3}} | changes
     rows = []
     for criterion in ("fixed", "step_norm", "kl", "acceleration"):
-        for threshold in [30] if criterion == "fixed" else HALF_DECADES:
+        for threshold in [30] if criterion == "fixed" else grid:
             nats = added.get(criterion, {}).get(threshold, 0.0)
             for sequence, unit in enumerate(SPREAD):
-                ce = 5 + 0.5 * unit + nats * (1 + spread * unit)
+                ce = 5 + 0.5 * unit + nats * (1 + spread * unit) + (threshold == grid[-1])
                 rows.append(
                     {"run": "trial", "criterion": criterion, "threshold": float(threshold), "sequence": sequence}
                     | {"document": 100 - sequence, "tokens": TOKENS, "ce": ce, "ppl": np.exp(ce)}
@@ -101,12 +101,12 @@ def exit_loops(spread=1.0, **means):
     return pd.DataFrame(rows)
 
 
-def latency(spread=0.02, load=0.5, **factors):
+def latency(spread=0.02, load=0.5, grid=HALF_DECADES, **factors):
     """From 14 ms down to 8 under acceleration, less under step norm, more under KL; `factors` scale a criterion."""
     scale = {"fixed": 1.2, "acceleration": 1.0, "kl": 1.5, "step_norm": 1.1} | factors
     rows = []
     for criterion, factor in scale.items():
-        thresholds = [30] if criterion == "fixed" else HALF_DECADES
+        thresholds = [30] if criterion == "fixed" else grid
         for number, threshold in enumerate(thresholds):
             for repeat, unit in enumerate(np.linspace(-1, 1, PROMPTS)):
                 # the criteria's spreads are opposite, or nothing would be left of it in a ratio

@@ -237,7 +237,7 @@ def test_sequences_of_one_document_are_one_unit():
             )
 
 
-@pytest.mark.parametrize("number", [7, 8, 9, 10, 11, 15])
+@pytest.mark.parametrize("number", [7, 8, 9, 10, 11, 14, 15])
 def test_claims_about_thresholds_give_them_in_units_of_the_states(number):
     """Absolute τ are those of an unknown scale of the states."""
     values = {f.quantity: f.estimate.value for f in examine(number, synthetic()).findings if f.scope == "all groups"}
@@ -317,6 +317,22 @@ def test_a_threshold_of_lesser_quality_does_not_race():
     (race,) = (f for f in verdict.findings if f.scope == "step_norm")
     assert race.verdict == HOLDS
     assert "step_norm at τ = 0.001: 8 against 9.9 ms" in race.reason
+
+
+def test_equal_thresholds_do_not_decide_where_equal_quality_says_the_opposite():
+    """At every τ acceleration is slower than KL, but it keeps quality up to 0.316, and KL up to 1e-2."""
+    grid = [*HALF_DECADES, 0.1, 0.316, 1.0]
+    lost = dict.fromkeys(grid[7:], 0.3)
+    run = synthetic(quality=quality(grid=grid, kl=lost, step_norm=lost), latency=latency(grid=grid, kl=0.9))
+    assert examine(11, run).verdict == FAILS
+    assert examine(10, run).verdict == HOLDS
+
+
+def test_a_grid_that_ends_before_quality_is_lost_leaves_the_race_open():
+    short = synthetic(quality=without(quality(), "kl", HALF_DECADES[-1]))
+    verdict = examine(10, short)
+    assert verdict.verdict == OPEN
+    assert "kl may still have equal quality at its last threshold, 0.01" in verdict.reason
 
 
 def test_a_criterion_without_a_threshold_of_equal_quality_loses():

@@ -109,7 +109,7 @@ CLAIMS = (
         "Angles rise and settle",
         "The cosine between successive steps starts low and is then stable over k = 10 … 29: at the last checkpoint "
         "it deviates by at most 0.05 from its mean. It does not become less stable over training: the line of its "
-        "variance over the checkpoints after warm-up does not rise.",
+        "variance over the checkpoints after warm-up rises by no more than 0.025², a quarter of the variance allowed.",
         "§3 (ii) and (iii), Fig. 3 (b), Fig. 5: from low values to a level; steadier in later checkpoints",
         claims_geometry.angles_settle,
         Needs(loops=LATE_LOOPS, training=True),
@@ -170,16 +170,17 @@ CLAIMS = (
     Claim(
         10,
         "At equal quality acceleration is fastest",
-        "Each criterion runs at the largest half-decade threshold at which its cross-entropy is no more than 0.01 nats "
-        "worse than at full depth. There acceleration is faster than KL and than step norm.",
+        "Each criterion runs at the largest threshold of its grid at which its cross-entropy is no more than 0.01 nats "
+        "worse than at full depth. There acceleration is faster than KL and than step norm. This cannot be judged if "
+        "a criterion may still have equal quality at its last threshold.",
         "Abstract, §4, §5: at the same quality faster than KL, and without the quality loss of the step norm",
         claims_exits.acceleration_is_fastest,
         timed=True,
     ),
     Claim(
         11,
-        "KL is slower at every τ",
-        "At each of the paper's four thresholds KL takes longer per token than acceleration.",
+        "KL remains slower",
+        "KL takes longer per token than acceleration, at each of the four thresholds of Fig. 4.",
         "§4 (i), Fig. 4 (i): KL remains comparatively slow",
         claims_exits.kl_is_slower,
         timed=True,
@@ -197,8 +198,9 @@ CLAIMS = (
         13,
         "Loops become spirals of constant speed and curvature",
         "At the last checkpoint step norms plateau: over k = 20 … 29 they are at least half of those over "
-        "k = 10 … 19, both above the rounding floor. The curvature, acceleration over the squared step norm, changes "
-        "by no more than a factor of two between the two ranges.",
+        "k = 10 … 19, both above the rounding floor. The curvature, read as the turn per loop step, changes by no more "
+        "than a factor of two between the two ranges. Curvature per length, acceleration over the squared step norm, "
+        "is given for comparison: where the turn is constant, it repeats the finding about step norms.",
         "§4: a spiral with nearly constant curvature; norms plateau at a small nonzero value due to rotation",
         claims_geometry.loops_are_spirals,
         Needs(loops=claims_geometry.LATE.stop),
@@ -206,7 +208,8 @@ CLAIMS = (
     Claim(
         14,
         "KL responds later",
-        "At each of the paper's four thresholds a token takes more evaluations under KL than under acceleration.",
+        "A token takes more evaluations under KL than under acceleration, at each of the four thresholds of Fig. 4. "
+        "The same number is nats for KL, and a distance between states for acceleration.",
         "§4: KL responds later; reacts later when small latent rotations still change logits",
         claims_exits.kl_responds_later,
     ),

@@ -13,8 +13,7 @@ from twoscale.analysis.claims_geometry import scale_of_threshold
 from twoscale.analysis.evidence import Estimate, Evidence, InconclusiveError, OperatingPoint, mean
 from twoscale.analysis.findings import Quantity, above, at_least, at_most, below, between, judged, reference
 
-HALF_DECADES = tuple(10 ** (exponent / 2) for exponent in range(-10, -3))
-PAPER_GRID = HALF_DECADES[::2]  # 1e-5, 1e-4, 1e-3, 1e-2: App. D
+PAPER_GRID = (1e-5, 1e-4, 1e-3, 1e-2)  # App. D
 PAPER_MAX_LOOPS = 30
 EQUAL_QUALITY = 0.01  # nats
 ABRUPT_LOSS = 0.05  # nats
@@ -39,13 +38,9 @@ def latency_ratio(evidence: Evidence, point: OperatingPoint, other: OperatingPoi
 
 
 def kl_is_slower(evidence: Evidence) -> Iterator[Quantity]:
-    for threshold in HALF_DECADES:
-        name = f"latency over that of acceleration, τ = {threshold:.3g}"
-        arguments = (latency_ratio, evidence, ("kl", threshold), ("acceleration", threshold))
-        if threshold in PAPER_GRID:
-            yield judged("kl", name, above(1), *arguments)
-        else:
-            yield reference("kl", name, *arguments)
+    for threshold in PAPER_GRID:
+        name = f"latency over that of acceleration, τ = {threshold:g}"
+        yield judged("kl", name, above(1), latency_ratio, evidence, ("kl", threshold), ("acceleration", threshold))
     yield _check_cost(evidence)
     yield from _scales(evidence)
 
@@ -116,6 +111,7 @@ def kl_responds_later(evidence: Evidence) -> Iterator[Quantity]:
     for threshold in PAPER_GRID:
         name = f"evaluations per token and group minus those of acceleration, τ = {threshold:g}"
         yield judged("kl", name, above(0), _later, evidence, threshold)
+    yield from _scales(evidence)
 
 
 def _later(evidence: Evidence, threshold: float) -> Estimate:
@@ -138,7 +134,7 @@ def acceleration_is_fastest(evidence: Evidence) -> Iterator[Quantity]:
 
 @dataclass(frozen=True)
 class EqualQuality:
-    """The largest half-decade threshold at which a criterion is as good as full depth; `None` if there is none.
+    """The largest threshold at which a criterion is as good as full depth; `None` if there is none.
 
     Attributes:
         measured: By the measured change of quality.
@@ -158,15 +154,19 @@ class EqualQuality:
 
 
 def equal_quality(evidence: Evidence, criterion: str) -> EqualQuality:
-    """Where a criterion loses no more than `EQUAL_QUALITY` against full depth; it may be better."""
-    full = ("fixed", evidence.max_loops)
-    changes = [ce_change(evidence, (criterion, threshold), full) for threshold in HALF_DECADES]
+    """Where a criterion loses no more than `EQUAL_QUALITY` against full depth; it may be better.
+
+    Raises InconclusiveError if that may be beyond the last threshold: equal thresholds would be compared then.
+    """
+    thresholds, full = evidence.thresholds(criterion), ("fixed", evidence.max_loops)
+    changes = [ce_change(evidence, (criterion, threshold), full) for threshold in thresholds]
     changes = [change.widened(RACE_PARTS) for change in changes]
+    if changes[-1].low <= EQUAL_QUALITY:
+        raise InconclusiveError(f"{criterion} may still have equal quality at its last threshold, {thresholds[-1]:.3g}")
     # up to the first threshold that is not sure, so that one wrong "sure" among many is as unlikely as one alone
-    unsure = [change.high > EQUAL_QUALITY for change in changes]
-    surely = HALF_DECADES[: unsure.index(True)] if any(unsure) else HALF_DECADES
+    surely = thresholds[: next(n for n, change in enumerate(changes) if change.high > EQUAL_QUALITY)]
     measured, possibly = (
-        [threshold for threshold, change in zip(HALF_DECADES, changes, strict=True) if end(change) <= EQUAL_QUALITY]
+        [threshold for threshold, change in zip(thresholds, changes, strict=True) if end(change) <= EQUAL_QUALITY]
         for end in (lambda change: change.value, lambda change: change.low)
     )
     return EqualQuality(criterion, *(max(known, default=None) for known in (measured, surely, possibly)))

@@ -27,6 +27,7 @@ from twoscale.analysis.findings import Bounds, Quantity, above, at_least, at_mos
 
 FASTEST_DECAY = 10  # loop steps within which steps are a tenth
 MOST_LATE_DEVIATION = 0.05  # of the cosine over LATE_STEPS
+MOST_UNSETTLING = MOST_LATE_DEVIATION**2 / 4  # rise of its variance over training
 PAPER_ANGLES = (0.45, 0.70)  # 0.5 – 0.65 with a margin of 0.05
 LEAST_TURN = 0.05  # of the cosine, towards zero
 ANTI_PARALLEL = -0.1  # late cosines from here to 0.1 are orthogonal: angles of 84° to 96°
@@ -129,8 +130,9 @@ def angles_settle(evidence: Evidence) -> Iterator[Quantity]:
     for group in evidence.groups:
         yield judged(group, "cosine at k = 1 − late mean", below(0), _rise, evidence, group)
         yield judged(group, name, at_most(MOST_LATE_DEVIATION**2), _late_variance, evidence, group)
-        yield judged(group, TREND.format(name), at_most(0), _trend, evidence, late_variance, late_cosines, group, True)
-        yield reference(group, ENDS, _change, evidence, late_variance, late_cosines, group)
+        arguments = (evidence, late_variance, late_cosines, group)
+        yield judged(group, TREND.format(name), at_most(MOST_UNSETTLING), _trend, *arguments, True)
+        yield reference(group, ENDS, _change, *arguments)
 
 
 def _rise(evidence: Evidence, group: str) -> Estimate:
@@ -219,11 +221,11 @@ def _drift_ratio(
 
 
 def loops_are_spirals(evidence: Evidence) -> Iterator[Quantity]:
-    norms = "mean norm over k = 20 … 29 over that over k = 10 … 19"
-    curvature = "mean curvature over k = 20 … 29 over that over k = 10 … 19"
+    ranges = "over k = 20 … 29 over that over k = 10 … 19"
     for group in evidence.groups:
-        yield judged(group, norms, at_least(PLATEAU), _spiral_ratio, evidence, group, late_over_early)
-        yield judged(group, curvature, between(PLATEAU, 1 / PLATEAU), _curvature_ratio, evidence, group)
+        yield judged(group, f"mean norm {ranges}", at_least(PLATEAU), _spiral_ratio, evidence, group, late_over_early)
+        yield judged(group, f"mean turn {ranges}", between(PLATEAU, 1 / PLATEAU), _turn_ratio, evidence, group)
+        yield reference(group, f"mean curvature {ranges}", _curvature_ratio, evidence, group)
         late = "the norm over k = 20 … 29 over that at k = 1"
         yield reference(
             group, late, _spiral_ratio, evidence, group, lambda norms: norms[:, LATE].mean(axis=1) / norms[:, 1]
@@ -235,8 +237,18 @@ def _spiral_ratio(evidence: Evidence, group: str, statistic: Statistic) -> Estim
     return evidence.ratio(lambda totals: statistic(mean(totals)), _spiral(evidence, group, "step_norm"))
 
 
+def _turn_ratio(evidence: Evidence, group: str) -> Estimate:
+    """Ratio of the angles between successive steps, that of the mean cosine at each loop step."""
+    evidence.check_angles(group, [evidence.last()], range(10, 30))
+    units = _spiral(evidence, group, "cosine")
+    return evidence.ratio(lambda totals: late_over_early(np.arccos(np.clip(mean(totals), -1, 1))), units)
+
+
 def _curvature_ratio(evidence: Evidence, group: str) -> Estimate:
-    """Ratio of curvatures a / s², of the mean acceleration a and the mean step norm s at each loop step."""
+    """Ratio of curvatures a / s², of the mean acceleration a and the mean step norm s at each loop step.
+
+    At a constant turn a is proportional to s, so this is the inverse of the ratio of the norms.
+    """
     evidence.check_angles(group, [evidence.last()], range(10, 30))
     units = np.stack([_spiral(evidence, group, name) for name in ("acceleration", "step_norm")], axis=-1)
     return evidence.ratio(lambda totals: late_over_early(mean(totals[..., 0]) / mean(totals[..., 1]) ** 2), units)

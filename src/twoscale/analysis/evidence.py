@@ -143,6 +143,13 @@ class Evidence:
         """Iterations of all checkpoints except the untrained model."""
         return [iteration for iteration in self.iterations if iteration > 0 or self.published]
 
+    def thresholds(self, criterion: str) -> list[float]:
+        """Thresholds of an exit criterion, in ascending order."""
+        found = sorted(self.quality.loc[self.quality["criterion"] == criterion, "threshold"].unique())
+        if not found:
+            raise InconclusiveError(f"rows missing: {criterion}")
+        return found
+
     def last(self) -> int:
         """Iteration of the last trained checkpoint."""
         if not self.trained:

@@ -1,11 +1,15 @@
 """Figure 4, exit policies: latency, perplexity and cross-entropy of each exit criterion over its threshold."""
 
+from collections.abc import Iterable
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
+from twoscale.analysis.claims_exits import PAPER_GRID
 from twoscale.analysis.summaries import random_exits, summarise_latency, summarise_quality
 from twoscale.errors import InputError
 from twoscale.figures import style
@@ -13,8 +17,10 @@ from twoscale.figures import style
 ALL_LOOPS = {"color": style.GREY, "linestyle": (0, (5, 2)), "linewidth": 0.9}
 BASELINE = {"linewidth": 0.6, "linestyle": "-"}
 MARKER = {"markerfacecolor": "white", "markeredgewidth": 0.9}
-# The y range of quality is at least this share of its values, so that negligible differences look negligible.
+# The y range of perplexity is at least this share of its values, so that negligible differences look negligible.
 LEAST_SPAN = 0.05
+MOST_LOSS = 0.1  # nats above full depth up to which quality is shown; lines leave the panels there
+PAPER_RANGE = {"color": "0.94", "zorder": 0, "linewidth": 0}
 MOST_TICKS = 5  # decades labelled on the axis of thresholds
 
 # Panels (i) to (iii) of the paper: column -> title, axis label.
@@ -38,7 +44,8 @@ def draw(
 
     The range of perplexity makes negligible differences look negligible. That of the cross-entropy is the range of its
     values, with a second axis of the change from full depth; the light line of the same colour shows random exits
-    with as many evaluations. The criterion `fixed` at all `context.loops` loop steps is the dashed horizontal line.
+    with as many evaluations. Both end `MOST_LOSS` nats above full depth. The criterion `fixed` at all `context.loops`
+    loop steps is the dashed horizontal line. The thresholds of the paper have a grey background.
     Latency is the median of the repeats; the thin line of the same colour is the time of the same loop steps without a
     criterion. Bars are 95 % intervals: of the latency over repeats, of the
     quality those of its change from full depth on the same sequences.
@@ -64,7 +71,9 @@ def draw(
         full = table.loc[(table["criterion"] == "fixed") & (table["threshold"] == context.loops), column]
         _draw_all_loops(axes, full, column)
         _name_panel(axes, number, *PANELS[column])
+        axes.axvspan(PAPER_GRID[0], PAPER_GRID[-1], **PAPER_RANGE)
     _draw_random_exits(panels[2], random_exits(exit_cost_matched), styles)
+    _end_at_most_loss(panels[1:], scores)
     _widen(panels[1])
     panels[0].set_ylim(bottom=0)
     _add_legend(figure, styles, context.loops)
@@ -107,6 +116,15 @@ def _draw_random_exits(axes: Axes, random: pd.DataFrame, styles: dict[str, dict]
         axes.plot(rows["threshold"], rows["ce"], color=styles[criterion]["color"], **style.RANDOM_EXITS)
 
 
+def _end_at_most_loss(panels: Iterable[Axes], scores: pd.DataFrame) -> None:
+    """Let perplexity and cross-entropy end at `MOST_LOSS` above full depth, or above the lowest without that."""
+    full = scores.loc[scores["criterion"] == "fixed", "ce"]
+    most = MOST_LOSS + (scores["ce"] if full.empty else full).min()
+    for axes, top in zip(panels, (np.exp(most), most), strict=True):
+        low, high = axes.get_ylim()
+        axes.set_ylim(low, min(high, top))
+
+
 def _widen(axes: Axes) -> None:
     """Extend a y range that is narrower than LEAST_SPAN of its centre."""
     low, high = axes.get_ylim()
@@ -122,4 +140,5 @@ def _add_legend(figure: Figure, styles: dict[str, dict], max_loops: int) -> None
     handles[f"full depth, $K = {max_loops}$"] = Line2D([], [], **ALL_LOOPS)
     handles["thin: same loops, no criterion"] = Line2D([], [], color=style.GREY, **BASELINE)
     handles[style.RANDOM_EXITS_LABEL] = Line2D([], [], color=style.GREY, **style.RANDOM_EXITS)
+    handles[r"grey: $\tau$ of the paper"] = Patch(**PAPER_RANGE)
     figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=min(len(handles), 5))
