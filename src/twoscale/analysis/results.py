@@ -32,7 +32,7 @@ SEEDS = "seeds"  # folder in docs/
 RELEASES = {"demo": "demo-release", "FineWeb": "fineweb", "GPU": "gpu-release"}  # heading -> folder in docs/
 PAPER_SCALE = "snakemake results/claims.md --config preset=paper run=paper"
 MORE_PROMPTS = "snakemake results/claims.md --config 'exits={latency_repeats: 30}'"
-MORE_TEXT = "snakemake results/claims.md --config 'exits={quality_tokens: 16384}'"
+MORE_TEXT = "snakemake results/claims.md --config 'exits={quality_tokens: 12288}'"
 VOCABULARY = "snakemake results/claims.md --config run=gpt2 'tokenizer={name: gpt2}'"
 
 
@@ -68,7 +68,7 @@ PAPER = {
     5: Paper(PAPER_SCALE, LONG),
     6: Paper(PAPER_SCALE, WIDE),
     7: Paper(MORE_PROMPTS, "more timed prompts, on another machine", SAVING),
-    8: Paper(MORE_TEXT, "four times the held-out text"),
+    8: Paper(MORE_TEXT, "three times the held-out text"),
     9: Paper(PAPER_SCALE, UNITS),
     10: Paper(MORE_PROMPTS, "more timed prompts, on another machine"),
     11: Paper(VOCABULARY, "a vocabulary of 50,257, which makes a check of KL dearer"),
