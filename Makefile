@@ -107,6 +107,7 @@ check-demo: env
 demo-release: env
 	$(BIN)/snakemake --cores all snapshot --config preset=demo run=demo --forcerun take_snapshot
 	$(BIN)/python scripts/keep_release.py results/snapshot docs/demo-release
+	$(BIN)/python -m twoscale.analysis.results
 
 plan: env
 	$(BIN)/python scripts/plan.py $(addprefix --preset ,$(PRESET)) $(addprefix --configfile ,$(CONFIG)) \

@@ -12,7 +12,7 @@ HEADER = ("scale", "this run", "the paper", "share")
 LABELS = {
     "tokens": "tokens of training",
     "parameters": "parameters",
-    "mean_loops": "mean loop count r in training",
+    "mean_loops": "mean loops r in training",
     "loops": "loop steps measured",
     "seeds": "seeds",
     "hardware": "hardware",
@@ -29,7 +29,7 @@ class Scale:
     Attributes:
         tokens: Tokens of training, repeated ones included; None if unknown, as for published models.
         parameters: Number of parameters.
-        mean_loops: Mean loop count r that training draws around.
+        mean_loops: Mean loops r of training.
         loops: Loop steps of the trajectories.
         seeds: Number of trainings under seeds of their own.
         hardware: The device, as far as it is known.

@@ -252,15 +252,16 @@ def _bibtex(citation: Mapping[str, Any]) -> Iterable[str]:
     """An entry for the project and one for each work that it cites."""
     for entry in (citation, *citation.get("references", ())):
         kind = "software" if entry.get("type") == "software" else "article"
+        year = entry.get("year", str(entry.get("date-released", ""))[:4])
         fields = {
             "title": entry["title"],
             "author": " and ".join(_author(author) for author in entry["authors"]),
-            "year": entry.get("year"),
+            "year": year,
             "url": entry.get("url"),
         }
         lines = [f"  {name} = {{{value}}}," for name, value in fields.items() if value]
         word = next(w for w in entry["authors"][0].get("family-names", "twoscale").split())
-        yield "\n".join([f"@{kind}{{{word.lower()}{entry.get('year', '')},", *lines, "}"])
+        yield "\n".join([f"@{kind}{{{word.lower()}{year},", *lines, "}"])
 
 
 def _author(author: Mapping[str, str]) -> str:
