@@ -285,7 +285,7 @@ def test_points_that_most_tokens_do_not_have_are_left_out(module):
 
 def test_fig4_has_the_criteria_of_the_table_and_all_loop_steps_as_a_line(tmp_path):
     figure = fig4.draw(*exit_tables(("fixed", "kl", "mine")), **RUN)
-    others = ["thin: same loops, no criterion", "light: random exits, as many loops"]
+    others = ["thin: same loops, no criterion", "light: random exits, as many loops", r"grey: $\tau$ of the paper"]
     assert legend_texts(figure) == ["KL", "mine", f"full depth, $K = {LOOPS}$", *others]
     assert [axes.get_ylabel().split(" ")[0] for axes in figure.axes] == ["latency", "perplexity", "cross-entropy"]
     for axes in figure.axes:
@@ -303,6 +303,14 @@ def test_fig4_has_a_second_axis_of_the_change_from_all_loop_steps():
     full = 3.75  # cross-entropy at full depth, weighted by tokens
     np.testing.assert_allclose(change.get_ylim(), np.array(axes.get_ylim()) - full)
     assert list(axes.get_lines()[0].get_ydata()) == pytest.approx([full + 0.5] * 3)
+
+
+def test_fig4_shows_quality_up_to_a_tenth_of_a_nat_above_full_depth():
+    """At the largest thresholds criteria lose whole nats, which would flatten everything else."""
+    latency, quality, loops, controls = exit_tables(("fixed", "kl"))
+    quality.loc[(quality["criterion"] == "kl") & (quality["threshold"] == 1e-2), "ce"] += 4.0
+    tops = [axes.get_ylim()[1] for axes in fig4.draw(latency, quality, loops, controls, **RUN).axes[1:3]]
+    assert tops == pytest.approx([np.exp(3.75 + 0.1), 3.75 + 0.1])
 
 
 def test_fig4_has_the_mean_of_the_random_exits_of_every_criterion_in_the_panel_of_the_cross_entropy():

@@ -129,8 +129,11 @@ def yaml_key(key: str, value: Any, node: dict[str, Any], indent: str) -> list[st
     comment = [line.replace(NO_BREAK, " ") for line in textwrap.wrap(yaml_comment(node), WIDTH - column - 2)]
     starts = [start, *[""] * (len(comment) - 1)]
     lines = [f"{text:<{column}}# {line}" for text, line in zip(starts, comment, strict=True)]
-    entries = [] if inline else [f"{indent}  {name}: {yaml_value(entry)}" for name, entry in value.items()]
-    return lines + entries
+    entries = {} if inline else value
+    for name, entry in entries.items():
+        starts = {"initial_indent": f"{indent}  ", "subsequent_indent": f"{indent}    "}
+        lines += textwrap.wrap(f"{name}: {yaml_value(entry)}", WIDTH, break_on_hyphens=False, **starts)
+    return lines
 
 
 def yaml_comment(node: dict[str, Any]) -> str:
