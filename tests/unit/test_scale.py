@@ -103,7 +103,8 @@ def test_the_first_screen_has_the_scale_and_marked_verdicts():
     judged = overview.answers(claims.table(usual_verdicts(), "trial", SMALL_SCALE), "first_state")
     body = overview.body("trial", "text", judged, [], at(tokens=1))
     assert f"{usual_verdicts()[0].verdict}, small scale</td>" in body
-    assert "<td>tokens of training</td><td>1</td><td>1,000</td>" in body
+    assert "<p>tokens of training: 1 (the paper: 1,000); parameters: 100 (the paper: 100); " in body
+    assert body.index("tokens of training") < body.index("<table>")
     assert judged[0].sentence.startswith(f"Claim 1, {judged[0].title}: {judged[0].verdict}, small scale; ")
 
 

@@ -16,7 +16,6 @@ from twoscale import tables
 from twoscale.analysis import claims, pages
 from twoscale.analysis.claims_page import number
 from twoscale.analysis.findings import FAILS, HOLDS, NOT_ASKED, OPEN
-from twoscale.analysis.scale import HEADER as SCALE_HEADER
 from twoscale.analysis.scale import MEANING, Scales, marked
 from twoscale.jobs.command import function
 
@@ -150,7 +149,7 @@ def body(
         scales: Those of the run and of the paper, if verdicts are shown.
     """
     heading = f"<h2>The run {escape(run)} on {escape(text)}</h2>"
-    verdicts = [*_verdicts(judged), *(_scale(scales) if scales else [])] if judged else []
+    verdicts = [*([_scale(scales)] if scales else []), *_verdicts(judged)] if judged else []
     parts = [heading, *verdicts, *(_figure(*figure) for figure in figures)]
     return "\n".join([STYLE, '<div class="overview">', *parts, "</div>"])
 
@@ -169,10 +168,9 @@ def _verdicts(judged: Sequence[Answer]) -> list[str]:
     return [summary, "<table>", f"<thead>{header}</thead>", "<tbody>", *rows, "</tbody></table>"]
 
 
-def _scale(scales: Scales) -> list[str]:
-    rows = [f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in scales.rows]
-    header = "".join(f"<th>{name}</th>" for name in SCALE_HEADER)
-    return [f"<p>{MEANING.replace('*', '')}</p>", "<table>", f"<thead><tr>{header}</tr></thead>", *rows, "</table>"]
+def _scale(scales: Scales) -> str:
+    listed = "; ".join(f"{label}: {ours} (the paper: {theirs})" for label, ours, theirs, _ in scales.rows)
+    return f"<p>{escape(listed)}. {MEANING.replace('*', '')}</p>"
 
 
 def _figure(shown: Shown, results: Sequence[str]) -> str:
