@@ -30,10 +30,10 @@ from twoscale.files import replacing
 PAGE = "results.md"
 SEEDS = "seeds"  # folder in docs/
 RELEASES = {"demo": "demo-release", "FineWeb": "fineweb", "GPU": "gpu-release"}  # heading -> folder in docs/
-PAPER_SCALE = "snakemake results/claims.md --config preset=paper run=paper"
-MORE_PROMPTS = "snakemake results/claims.md --config 'exits={latency_repeats: 30}'"
-MORE_TEXT = "snakemake results/claims.md --config 'exits={quality_tokens: 12288}'"
-VOCABULARY = "snakemake results/claims.md --config run=gpt2 'tokenizer={name: gpt2}'"
+PAPER_SCALE = "snakemake --config preset=paper run=paper"
+MORE_PROMPTS = "snakemake --config 'exits={latency_repeats: 30}'"
+MORE_TEXT = "snakemake --config 'exits={quality_tokens: 12288}'"
+VOCABULARY = "snakemake --config run=gpt2 'tokenizer={name: gpt2}'"
 
 
 @dataclass(frozen=True)
