@@ -8,11 +8,10 @@ from tests.small import of, project
 from tests.synthetic_run import synthetic
 from tests.unit.test_claims import usual_verdicts
 from twoscale import config
-from twoscale.analysis import claims, claims_page, overview, seeds
+from twoscale.analysis import claims, claims_page, overview
 from twoscale.analysis.costs import scales
 from twoscale.analysis.scale import SMALL_SCALE, Scale, Scales, marked
 from twoscale.config import ConfigSlice
-from twoscale.studies.seeds import page as seeds_page
 from twoscale.workflow.core import JOBS
 
 PAPER = Scale(tokens=1000, parameters=100, mean_loops=12.0, loops=30)
@@ -86,17 +85,6 @@ def test_the_claims_carry_the_mark_on_the_page_and_in_the_table():
 def test_the_page_names_the_cores_that_latency_was_measured_on():
     cores = int(synthetic().latency["cpus"].max())
     assert claims_page.with_cores(at(hardware="CPU"), synthetic()).run.hardware == f"CPU, machine of {cores} cores"
-
-
-def test_the_seeds_page_counts_its_seeds_and_marks_the_verdicts_over_them():
-    found = {seed: synthetic() for seed in (1, 2)}
-    judged = seeds.verdicts(found)
-    page = seeds_page.page(judged, "trial", "text", [1, 2], at(tokens=1).of_seeds(2))
-    assert "| seeds | 2 | 1 | 2 |" in page
-    assert f"| **{marked(judged[0].verdict, SMALL_SCALE)}** |" in page
-    assert seeds_page.page(judged, "trial", "text", [1, 2]).startswith(
-        seeds_page.summary(seeds.table(judged, "trial", [1, 2]), "text")
-    )
 
 
 def test_the_first_screen_has_the_scale_and_marked_verdicts():

@@ -5,9 +5,13 @@ import shutil
 import pytest
 
 from tests.studies.seeds.samples import seeds_table
+from tests.synthetic_run import synthetic
 from twoscale import config, tables
+from twoscale.analysis import seeds
+from twoscale.analysis.scale import SMALL_SCALE, Scale, Scales, marked
 from twoscale.errors import InputError
 from twoscale.studies.seeds import keep
+from twoscale.studies.seeds import page as seeds_page
 
 DOCS = config.PROJECT / "docs"
 
@@ -48,3 +52,15 @@ def test_a_table_of_a_run_without_a_release_is_refused(docs, tmp_path):
         InputError, match=r"seeds\.parquet: found run mine, expected one with released tables in docs: demo"
     ):
         keep.keep(written(tmp_path, "mine"), docs)
+
+
+def test_the_seeds_page_counts_its_seeds_and_marks_the_verdicts_over_them():
+    found = {seed: synthetic() for seed in (1, 2)}
+    judged = seeds.verdicts(found)
+    scales = Scales(Scale(1, 100, 12.0, 30), Scale(1000, 100, 12.0, 30)).of_seeds(2)
+    page = seeds_page.page(judged, "trial", "text", [1, 2], scales)
+    assert "| seeds | 2 | 1 | 2 |" in page
+    assert f"| **{marked(judged[0].verdict, SMALL_SCALE)}** |" in page
+    assert seeds_page.page(judged, "trial", "text", [1, 2]).startswith(
+        seeds_page.summary(seeds.table(judged, "trial", [1, 2]), "text")
+    )
