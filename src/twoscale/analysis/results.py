@@ -43,12 +43,19 @@ class Paper:
     Attributes:
         command: The command of the run.
         why: Half a sentence: what this run has that ours have not.
-        reported: Range of the number in the paper; None if it gives none.
+        reported: Range of the number in the paper; None if it gives none in our unit.
+        words: The number where it has another unit or no value.
     """
 
     command: str
     why: str
     reported: tuple[float, float] | None = None
+    words: str = "no number"
+
+    @property
+    def number(self) -> str:
+        """The paper's number in print."""
+        return "–".join(dict.fromkeys(map(number, self.reported))) if self.reported else self.words
 
     def ratio(self, value: float) -> float:
         """Our value over the nearest end of the paper's range; 1 inside."""
@@ -61,12 +68,12 @@ LONG = "training of the paper's length"
 WIDE = "a model of the paper's size"
 UNITS = "a model of the paper's size, whose norms τ is compared with"
 PAPER = {
-    1: Paper(PAPER_SCALE, WIDE),
+    1: Paper(PAPER_SCALE, WIDE, words="5–10 steps"),
     2: Paper(PAPER_SCALE, LONG),
     3: Paper(PAPER_SCALE, LONG),
     4: Paper(PAPER_SCALE, WIDE, REPORTED_COSINE),
     5: Paper(PAPER_SCALE, LONG),
-    6: Paper(PAPER_SCALE, WIDE),
+    6: Paper(PAPER_SCALE, WIDE, words="≫ 1"),
     7: Paper(MORE_PROMPTS, "more timed prompts, on another machine", SAVING),
     8: Paper(MORE_TEXT, "three times the held-out text"),
     9: Paper(PAPER_SCALE, UNITS),
@@ -261,8 +268,9 @@ def _section(claim: Claim, found: list[Column]) -> tuple[str, ...]:
     paper = PAPER[claim.number]
     keys = dict.fromkeys(key for run in found for key in run.keys(claim.number))
     ours = [(key, [run.value(claim.number, *key) for run in found]) for key in keys]
-    reported = "–".join(dict.fromkeys(map(number, paper.reported))) if paper.reported else "no number"
-    rows = [(f"{quantity} ({overview.printed_scope(scope)})", reported, *values) for (quantity, scope), values in ours]
+    rows = [
+        (f"{quantity} ({overview.printed_scope(scope)})", paper.number, *values) for (quantity, scope), values in ours
+    ]
     verdicts = ("**verdict**", "", *(f"**{run.verdict(claim.number)}**" for run in found))
     return (
         f"## Claim {claim.number}",
