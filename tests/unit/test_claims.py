@@ -47,7 +47,7 @@ CASES = [
         {"loops": loops(iterations=TWO), "drift": drift(TWO)},
         "fewer than 3 checkpoints after warm-up (found 2)",
     ),
-    (3, HOLDS, {}, "every finding"),
+    (3, HOLDS, {"loops": loops(first={"wobble": 0.02})}, "every finding"),
     (3, FAILS, {"loops": loops(last={"wobble": 0.2})}, "outside"),
     (3, OPEN, {"loops": loops(nulls=0.5)}, "50% of the values are under the rounding floor"),
     (4, HOLDS, {}, "every finding"),
@@ -64,7 +64,7 @@ CASES = [
     (7, OPEN, {"latency": without(latency(), criterion="acceleration", threshold=1e-2)}, "rows missing: acceleration"),
     (8, HOLDS, {}, "every finding"),
     (8, FAILS, {"quality": quality(kl={1e-3: -0.1})}, "kl, CE(0.001) − CE(1e-5) in nats: whole interval outside"),
-    (8, OPEN, {"quality": quality(spread=3, acceleration={1e-2: 0.01})}, "crosses"),
+    (8, OPEN, {"quality": quality(spread=3, acceleration={1e-2: 0.01})}, "no value could be upheld: the interval ("),
     (9, HOLDS, {}, "every finding"),
     (9, FAILS, {"quality": quality(step_norm={})}, "outside"),
     (9, OPEN, {"quality": without(quality(), "step_norm", 1e-3)}, "rows missing: step_norm at 0.001"),
@@ -75,7 +75,12 @@ CASES = [
     (11, FAILS, {"latency": latency(kl=0.9)}, "outside"),
     (11, OPEN, {"latency": without(latency(), criterion="kl", threshold=1e-4)}, "rows missing: kl at 0.0001"),
     (12, HOLDS, {}, "every finding"),
-    (12, FAILS, {"loops": loops(last={"rate": 0.8, "scale": 6.0})}, "over 4 checkpoints"),
+    (
+        12,
+        FAILS,
+        {"loops": loops(first={"rate": 0.7, "scale": 1.0}, last={"rate": 0.8, "scale": 1.6})},
+        "over 4 checkpoints",
+    ),
     (12, OPEN, {"loops": loops(iterations=TWO), "drift": drift(TWO)}, "fewer than 3 checkpoints"),
     (13, HOLDS, {}, "every finding"),
     (13, FAILS, {"loops": loops(floor=0.0)}, "outside"),
@@ -110,6 +115,31 @@ def test_every_claim_has_a_case_of_every_verdict():
 def test_bounds_are_met_by_a_whole_interval(interval, expected):
     estimate = evidence.Estimate(np.mean(interval), *interval)
     assert findings.judge(findings.at_most(1), estimate)[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("bounds", "interval", "reason"),
+    [
+        (findings.between(0.45, 0.70), (0.40, 0.5, 0.66), "the interval (0.26) is wider than the bounds (0.25)"),
+        (findings.between(0.45, 0.70), (0.40, 0.5, 0.64), "the interval crosses the bounds"),
+        (findings.at_most(0.25, smallest=0), (-1.0, 0.0, 0.26), "the upper part of the interval (0.26) is wider"),
+        (findings.at_most(0.25, smallest=0), (-1.0, 0.1, 0.34), "the interval crosses the bounds"),
+        (findings.at_most(0.25), (-9.0, 0.0, 9.0), "the interval crosses the bounds"),
+    ],
+)
+def test_the_reason_says_whether_an_interval_of_this_width_could_uphold_any_value(bounds, interval, reason):
+    low, value, high = interval
+    verdict, found = findings.judge(bounds, evidence.Estimate(value, low, high))
+    assert verdict == OPEN
+    assert reason in found
+    assert found.startswith("no value could be upheld: ") == ("wider" in reason)
+
+
+def test_the_width_of_the_interval_of_a_ratio_is_a_factor():
+    bounds = findings.between(0.5, 2.0)
+    wide, narrow = (evidence.Estimate(1.0, 0.45, high, is_ratio=True) for high in (1.9, 1.7))
+    assert "the interval as a factor (4.2) is wider than the bounds (4)" in findings.judge(bounds, wide)[1]
+    assert findings.judge(bounds, narrow)[1] == "the interval crosses the bounds"
 
 
 def test_a_strict_bound_is_not_met_by_its_own_value():
@@ -312,11 +342,11 @@ def test_a_published_model_is_judged_at_its_only_checkpoint_and_compared_with_no
 
 
 def test_a_threshold_of_lesser_quality_does_not_race():
-    """Step norm is fastest at 1e-2, where its quality is gone."""
+    """Step norm is fastest at 1e-2, where its quality is gone: 0.01 of 0.05 nats are lost a fifth beyond 1e-3."""
     verdict = examine(10, synthetic(latency=latency(step_norm=0.99)))
     (race,) = (f for f in verdict.findings if f.scope == "step_norm")
     assert race.verdict == HOLDS
-    assert "step_norm at τ = 0.001: 8 against 9.9 ms" in race.reason
+    assert "acceleration at τ = 0.0101, step_norm at τ = 0.00126: 7.99 against 9.69 ms" in race.reason
 
 
 def test_equal_thresholds_do_not_decide_where_equal_quality_says_the_opposite():
@@ -354,13 +384,13 @@ def test_a_threshold_of_doubtful_quality_widens_the_interval_of_the_race():
     """Acceleration may or may not be good enough at 1e-2, so it may have to run at 3.16e-3, where it is slower."""
     doubtful = synthetic(quality=quality(spread=3.0, acceleration={1e-2: 0.008}))
     limits = claims_exits.equal_quality(doubtful, "acceleration")
-    assert (limits.measured, limits.possibly) == pytest.approx((1e-2, 1e-2))
-    assert limits.surely == pytest.approx(3.16e-3, rel=1e-2)
+    assert (limits.measured, limits.possibly) == pytest.approx((6, 6), abs=0.03)
+    assert 5 < limits.surely < 6
     sure, unsure = (
         next(f.estimate for f in examine(10, run).findings if f.scope == "kl") for run in (synthetic(), doubtful)
     )
     assert unsure.high > sure.high * 1.05
-    assert unsure.value == sure.value
+    assert unsure.value == pytest.approx(sure.value, rel=2e-3)
 
 
 def test_a_doubtful_quality_of_the_other_criterion_widens_the_race_on_the_other_side():
@@ -370,7 +400,7 @@ def test_a_doubtful_quality_of_the_other_criterion_widens_the_race_on_the_other_
         next(f.estimate for f in examine(10, run).findings if f.scope == "kl") for run in (synthetic(), doubtful)
     )
     assert unsure.low < sure.low * 0.95
-    assert (unsure.value, unsure.high) == (sure.value, sure.high)
+    assert (unsure.value, unsure.high) == pytest.approx((sure.value, sure.high), rel=5e-3)
 
 
 def test_the_cost_of_a_check_is_given_with_claims_10_and_11():
@@ -431,15 +461,18 @@ def test_the_trend_of_values_on_a_line_is_their_change():
     iterations = [10, 30, 200, 1000]
     values = 3 + 2 * np.log(iterations)
     assert values @ evidence.trend_weights(iterations) == pytest.approx(values[-1] - values[0])
-    assert evidence.residual_error(values, iterations) == pytest.approx(0, abs=1e-12)
+    assert evidence.trend_error(values, iterations)[0] == pytest.approx(0, abs=1e-12)
 
 
-def test_the_trend_of_a_level_course_with_noise_is_missed_as_often_as_its_interval_says():
+def test_the_trend_of_a_level_course_with_correlated_noise_is_missed_as_often_as_its_interval_says():
+    """An interval for independent noise contains the trend in 85 %."""
     generator, iterations, trials = np.random.default_rng(0), (100, 200, 400, 600, 800, 1000), 300
+    number = np.arange(len(iterations))
+    factor = np.linalg.cholesky(evidence.CORRELATION ** np.abs(number - number[:, None]))
     run = synthetic(loops=pd.concat([loop_rows(iteration) for iteration in iterations]), drift=drift(iterations))
     covered = 0
     for _ in range(trials):
-        course = generator.normal(size=(1, len(iterations))) + 0.01 * generator.normal(size=(20, len(iterations)))
+        course = factor @ generator.normal(size=len(iterations)) + 0.01 * generator.normal(size=(20, len(iterations)))
         estimate = run.trend(evidence.mean, np.stack([course, np.ones_like(course)], axis=-1))
         covered += estimate.low <= 0 <= estimate.high
     assert covered / trials == pytest.approx(0.95, abs=0.04)

@@ -62,14 +62,16 @@ def test_equal_seeds_leave_the_interval_of_the_documents():
 
 def test_documents_without_a_spread_leave_the_interval_of_student():
     values = np.array([1.0, 2.0, 4.0])
-    mean = seeds.mean_over_seeds([Estimate(v, v, v, samples=np.full(9, v), units=5) for v in values])
+    mean = seeds.mean_over_seeds([Estimate(v, v, v, samples=np.full(9, v), units=5, effective=5) for v in values])
     half = 4.302653 * values.std(ddof=1) / np.sqrt(3)
     assert (mean.low, mean.high) == pytest.approx((values.mean() - half, values.mean() + half), rel=1e-4)
 
 
 def test_the_mean_of_ratios_is_geometric_and_its_interval_that_of_the_logarithms():
     samples = np.log([0.9, 1.0, 1.1])
-    ratios = [Estimate(r, r, r, samples=np.log(r) + samples, units=5, is_ratio=True) for r in (0.1, 1.0, 10.0)]
+    ratios = [
+        Estimate(r, r, r, samples=np.log(r) + samples, units=5, effective=5, is_ratio=True) for r in (0.1, 1.0, 10.0)
+    ]
     mean = seeds.mean_over_seeds(ratios)
     assert mean.value == pytest.approx(1.0)
     assert mean.is_ratio
@@ -81,7 +83,7 @@ def test_a_widened_interval_widens_either_part_by_its_own_degrees_of_freedom():
     def mean(spread):
         values = 1.0 + spread * np.array([-1.0, 0.0, 1.0])
         samples = np.linspace(-0.1, 0.1, 101)
-        return seeds.mean_over_seeds([Estimate(v, samples=v + samples, units=9) for v in values])
+        return seeds.mean_over_seeds([Estimate(v, samples=v + samples, units=9, effective=9) for v in values])
 
     of_seeds, of_documents = mean(100.0), mean(0.0)
     for estimate, freedom in ((of_seeds, 2), (of_documents, 8)):
@@ -99,7 +101,7 @@ def test_a_quantity_that_a_seed_lacks_has_no_mean_and_says_which_seed():
 
 
 def test_an_infinite_value_or_other_documents_give_no_mean():
-    finite = Estimate(1.0, 1.0, 1.0, samples=np.ones(3), units=4)
+    finite = Estimate(1.0, 1.0, 1.0, samples=np.ones(3), units=4, effective=4)
     for other in (replace(finite, value=np.inf), replace(finite, units=5), replace(finite, samples=None)):
         with pytest.raises(InconclusiveError):
             seeds.mean_over_seeds([finite, other])

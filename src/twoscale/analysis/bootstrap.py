@@ -6,7 +6,8 @@ of one unit are drawn together, so the difference of two checkpoints or operatin
 Percentiles of resamples are too narrow where units are few: a resample of n units varies by (n - 1) / n of their
 variance, and its tails are those of a normal distribution. `interval_about` widens them by sqrt(n / (n - 1)) and by
 the ratio of the quantiles of Student's t with n - 1 degrees of freedom and of the normal distribution (Hesterberg
-2015, "What Teachers Should Know About the Bootstrap", section 4).
+2015, "What Teachers Should Know About the Bootstrap", section 4). If units weigh differently, such as documents of
+different lengths, n is their effective number, which is smaller.
 """
 
 from collections.abc import Callable
@@ -67,7 +68,7 @@ def totals(units: np.ndarray, seed: int, repeats: int | None = None) -> np.ndarr
 
 
 @lru_cache(maxsize=1024)
-def t_quantile(probability: float, freedom: int) -> float:
+def t_quantile(probability: float, freedom: float) -> float:
     """Quantile of Student's t distribution with `freedom` >= 1 degrees of freedom, to a relative 1e-5."""
     # with t = sqrt(freedom) tan(angle) the density is proportional to cos(angle) ** (freedom - 1)
     angles = np.linspace(0, np.pi / 2, 100_001)
@@ -93,15 +94,24 @@ def normal_quantile(probability: float) -> float:
     return NormalDist().inv_cdf(probability)
 
 
+def effective_number(weights: np.ndarray) -> float:
+    """Number of equal units whose mean is as noisy as the mean with these weights (units,): (Σw)² / Σw², 2 at least.
+
+    Kish, "Survey Sampling", 1965. Degrees of freedom of units that weigh differently: Carter, Schnepel and Steigerwald,
+    "Asymptotic Behavior of a t-Test Robust to Cluster Heterogeneity", Review of Economics and Statistics 99, 2017.
+    """
+    return max(2.0, float(weights.sum() ** 2 / (weights @ weights)))
+
+
 def interval_about(
-    value: float, samples: np.ndarray, units: int, scatter: float = 0.0, freedom: int | None = None
+    value: float, samples: np.ndarray, units: float, scatter: float = 0.0, freedom: float | None = None
 ) -> tuple[float, float]:
     """95 % interval of a statistic.
 
     Args:
         value: The statistic of all units.
         samples: Its replicates (R,).
-        units: Number of units.
+        units: Number of units, the effective one of units of different weights.
         scatter: Standard error from another source than the choice of units.
         freedom: Degrees of freedom of the t quantile, by default `units` - 1.
 
@@ -118,9 +128,13 @@ def interval_about(
     )
 
 
-def interval(statistic: Statistic, units: np.ndarray, seed: int) -> tuple[float, float]:
-    """95 % interval of `statistic` over the units (units, ...), of which there are two or more."""
-    return interval_about(float(statistic(units[None])[0]), replicates(statistic, units, seed), len(units))
+def interval(
+    statistic: Statistic, units: np.ndarray, seed: int, weights: np.ndarray | None = None
+) -> tuple[float, float]:
+    """95 % interval of `statistic` over the units (units, ...), of which there are two or more, of equal weight unless
+    `weights` (units,) are given."""
+    number = len(units) if weights is None else effective_number(weights)
+    return interval_about(float(statistic(units[None])[0]), replicates(statistic, units, seed), number)
 
 
 def t_interval(values: np.ndarray) -> tuple[float, float]:

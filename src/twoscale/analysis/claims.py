@@ -9,8 +9,9 @@ one about training where the model was published, is not asked.
 Intervals are bootstraps over held-out documents (geometry, quality) or over timed prompts (latency).
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import pandas as pd
 
@@ -21,6 +22,19 @@ from twoscale.analysis.findings import NOT_ASKED, Finding, Quantity, combine, fi
 
 ALL = "all"  # the scope of the last row of a claim
 LATE_LOOPS = int(LATE_STEPS[-1]) + 1
+
+
+class Run(Protocol):
+    """What decides whether a claim is about a run: attributes of `Evidence` that its config has before it starts."""
+
+    @property
+    def groups(self) -> Sequence[str]: ...
+    @property
+    def loop_steps(self) -> int: ...
+    @property
+    def max_loops(self) -> int: ...
+    @property
+    def published(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -39,16 +53,16 @@ class Needs:
     training: bool = False
     max_loops: int | None = None
 
-    def lacking(self, evidence: Evidence) -> str | None:
+    def lacking(self, run: Run) -> str | None:
         """What the run lacks, as half a sentence; `None` if nothing."""
-        if self.training and evidence.published:
+        if self.training and run.published:
             return "the claim is about the course of training, and a published model has one checkpoint"
-        if (groups := len(evidence.groups)) < self.groups:
+        if (groups := len(run.groups)) < self.groups:
             return f"the claim is about at least {self.groups} looped groups, and the model has {groups}"
-        if evidence.loop_steps < self.loops:
-            return f"the claim needs at least {self.loops} loop steps, and trajectories.loops is {evidence.loop_steps}"
-        if self.max_loops not in (None, evidence.max_loops):
-            return f"the claim is about exits.max_loops: {self.max_loops}, and that of the run is {evidence.max_loops}"
+        if run.loop_steps < self.loops:
+            return f"the claim needs at least {self.loops} loop steps, and trajectories.loops is {run.loop_steps}"
+        if self.max_loops not in (None, run.max_loops):
+            return f"the claim is about exits.max_loops: {self.max_loops}, and that of the run is {run.max_loops}"
         return None
 
 
@@ -64,6 +78,8 @@ class Claim:
         quantities: The numbers that it is judged on.
         needs: What a run must have for the claim to be about it.
         timed: Whether it rests on times, which other work on the machine changes.
+        documents: Held-out documents of equal length below which it is never upheld in simulated runs with the noise of
+            the demo (docs/verdicts.md).
     """
 
     number: int
@@ -73,6 +89,7 @@ class Claim:
     quantities: Callable[[Evidence], Iterator[Quantity]]
     needs: Needs = Needs()
     timed: bool = False
+    documents: int = 2
 
 
 @dataclass(frozen=True)
@@ -113,6 +130,7 @@ CLAIMS = (
         "§3 (ii) and (iii), Fig. 3 (b), Fig. 5: from low values to a level; steadier in later checkpoints",
         claims_geometry.angles_settle,
         Needs(loops=LATE_LOOPS, training=True),
+        documents=48,
     ),
     Claim(
         4,
@@ -121,6 +139,7 @@ CLAIMS = (
         "§3 (ii): ≈ 0.5–0.65 in later checkpoints",
         claims_geometry.angles_match,
         Needs(loops=LATE_LOOPS),
+        documents=32,
     ),
     Claim(
         5,
@@ -170,9 +189,9 @@ CLAIMS = (
     Claim(
         10,
         "At equal quality acceleration is fastest",
-        "Each criterion runs at the largest threshold of its grid at which its cross-entropy is no more than 0.01 nats "
+        "Each criterion runs at the threshold, interpolated on its grid, at which its cross-entropy becomes 0.01 nats "
         "worse than at full depth. There acceleration is faster than KL and than step norm. This cannot be judged if "
-        "a criterion may still have equal quality at its last threshold.",
+        "a criterion may still be better at its last threshold.",
         "Abstract, §4, §5: at the same quality faster than KL, and without the quality loss of the step norm",
         claims_exits.acceleration_is_fastest,
         timed=True,

@@ -32,7 +32,11 @@ def acceleration_saves_time(evidence: Evidence) -> Iterator[Quantity]:
 
 def latency_ratio(evidence: Evidence, point: OperatingPoint, other: OperatingPoint) -> Estimate:
     """Median latency over prompts at one operating point over that at another."""
-    units = evidence.latencies([point, other])
+    return _ratio_of_times(evidence, evidence.latencies([point, other]))
+
+
+def _ratio_of_times(evidence: Evidence, units: np.ndarray) -> Estimate:
+    """Median of the first column over that of the second: milliseconds (prompts, 2)."""
     first, second = np.median(units, axis=0)
     return evidence.ratio_of_medians(units, f"{first:.3g} against {second:.3g} ms")
 
@@ -126,7 +130,7 @@ def _later(evidence: Evidence, threshold: float) -> Estimate:
 
 def acceleration_is_fastest(evidence: Evidence) -> Iterator[Quantity]:
     for other in ("kl", "step_norm"):
-        name = f"latency at the largest τ of equal quality, acceleration over {other}"
+        name = f"latency at equal quality, acceleration over {other}"
         yield judged(other, name, below(1), _race, evidence, "acceleration", other)
     yield _check_cost(evidence)
     yield from _scales(evidence)
@@ -134,15 +138,19 @@ def acceleration_is_fastest(evidence: Evidence) -> Iterator[Quantity]:
 
 @dataclass(frozen=True)
 class EqualQuality:
-    """The largest threshold at which a criterion is as good as full depth; `None` if there is none.
+    """Where on its grid of thresholds a criterion is `EQUAL_QUALITY` worse than full depth.
+
+    Places count from 0 and are interpolated: 6.25 is a quarter of the way from the seventh threshold to the eighth.
+    `None` is a criterion that is worse from the first threshold on.
 
     Attributes:
         measured: By the measured change of quality.
         surely: Up to which the whole interval of the change is within the limit.
-        possibly: Above which the whole interval is outside.
+        possibly: From which on the whole interval is outside.
     """
 
     criterion: str
+    thresholds: tuple[float, ...]
     measured: float | None
     surely: float | None
     possibly: float | None
@@ -150,32 +158,45 @@ class EqualQuality:
     def __str__(self) -> str:
         if self.measured is None:
             return f"{self.criterion} has no threshold of equal quality"
-        return f"{self.criterion} at τ = {self.measured:.3g}"
+        threshold = np.exp(np.interp(self.measured, range(len(self.thresholds)), np.log(self.thresholds)))
+        return f"{self.criterion} at τ = {threshold:.3g}"
+
+    def times(self, evidence: Evidence, place: float) -> np.ndarray:
+        """Milliseconds per token (prompts,) at a place, interpolated linearly in their logarithm."""
+        before = int(place)
+        pair = evidence.latencies([(self.criterion, self.thresholds[number]) for number in (before, before + 1)])
+        return pair[:, 0] ** (1 - (place - before)) * pair[:, 1] ** (place - before)
 
 
 def equal_quality(evidence: Evidence, criterion: str) -> EqualQuality:
-    """Where a criterion loses no more than `EQUAL_QUALITY` against full depth; it may be better.
+    """Where a criterion has used up its quality.
 
-    Raises InconclusiveError if that may be beyond the last threshold: equal thresholds would be compared then.
+    Raises InconclusiveError if that may be beyond its last threshold: equal thresholds would be compared then.
     """
     thresholds, full = evidence.thresholds(criterion), ("fixed", evidence.max_loops)
-    changes = [ce_change(evidence, (criterion, threshold), full) for threshold in thresholds]
-    changes = [change.widened(RACE_PARTS) for change in changes]
+    changes = [ce_change(evidence, (criterion, threshold), full).widened(RACE_PARTS) for threshold in thresholds]
     if changes[-1].low <= EQUAL_QUALITY:
         raise InconclusiveError(f"{criterion} may still have equal quality at its last threshold, {thresholds[-1]:.3g}")
-    # up to the first threshold that is not sure, so that one wrong "sure" among many is as unlikely as one alone
-    surely = thresholds[: next(n for n, change in enumerate(changes) if change.high > EQUAL_QUALITY)]
-    measured, possibly = (
-        [threshold for threshold, change in zip(thresholds, changes, strict=True) if end(change) <= EQUAL_QUALITY]
-        for end in (lambda change: change.value, lambda change: change.low)
-    )
-    return EqualQuality(criterion, *(max(known, default=None) for known in (measured, surely, possibly)))
+    values, lows, highs = np.array([(change.value, change.low, change.high) for change in changes]).T
+    # surely up to the first crossing, so that one wrong "sure" among many is as unlikely as one alone
+    places = _crossing(values, last=True), _crossing(highs, last=False), _crossing(lows, last=True)
+    return EqualQuality(criterion, tuple(thresholds), *places)
+
+
+def _crossing(changes: np.ndarray, last: bool) -> float | None:
+    """Place at which changes of quality (thresholds,) exceed `EQUAL_QUALITY`, for the last time or for the first."""
+    worse = changes > EQUAL_QUALITY
+    crossings = np.flatnonzero(worse[1:] & ~worse[:-1])
+    if not crossings.size or (worse[0] and not last):
+        return None
+    before = crossings[-1 if last else 0]
+    return float(before + (EQUAL_QUALITY - changes[before]) / (changes[before + 1] - changes[before]))
 
 
 def _race(evidence: Evidence, criterion: str, other: str) -> Estimate:
-    """Latency of `criterion` at its largest τ of equal quality over that of `other` at its own.
+    """Latency of `criterion` where it has used up its quality over that of `other` where that has.
 
-    The threshold depends on quality and not on latency, so it is no choice of the fastest among noisy times. The
+    The place depends on quality and not on latency, so it is no choice of the fastest among noisy times. The
     interval reaches from the best case, the fastest that `criterion` possibly is against the slowest that `other`
     surely is, to the worst.
     """
@@ -190,9 +211,10 @@ def _race(evidence: Evidence, criterion: str, other: str) -> Estimate:
 
 
 def _ratio_at(evidence: Evidence, ours: EqualQuality, theirs: EqualQuality, cases: tuple[str, str]) -> Estimate:
-    """Ratio of latencies at thresholds that may be `None`: a criterion without one takes infinitely long."""
-    point, other = getattr(ours, cases[0]), getattr(theirs, cases[1])
-    if point is None or other is None:
-        ratio = np.nan if point is other else np.inf if point is None else 0.0
+    """Ratio of latencies at places that may be `None`: a criterion without one takes infinitely long."""
+    place, other = getattr(ours, cases[0]), getattr(theirs, cases[1])
+    if place is None or other is None:
+        ratio = np.nan if place is other else np.inf if place is None else 0.0
         return Estimate(ratio, ratio, ratio)
-    return latency_ratio(evidence, (ours.criterion, point), (theirs.criterion, other))
+    times = [quality.times(evidence, at) for quality, at in ((ours, place), (theirs, other))]
+    return _ratio_of_times(evidence, np.stack(times, axis=1))

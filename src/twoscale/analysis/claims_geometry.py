@@ -104,8 +104,8 @@ def log_mean_step(totals: np.ndarray) -> np.ndarray:
 def _relative_trend(evidence: Evidence, group: str) -> Estimate:
     iterations = evidence.after_warmup(FEWEST_FOR_TREND)
     steps, states = (evidence.curves(name, group, iterations, until=2) for name in ("step_norm", "state_norm"))
-    units = np.stack([steps, states], axis=-1)  # (documents, iterations, K, 2, measures)
-    return evidence.trend(lambda totals: log_mean_step(totals[..., 0]) - log_mean_step(totals[..., 1]), units)
+    units = np.stack([steps, states], axis=1)  # (documents, measures, iterations, K, 2)
+    return evidence.trend(lambda totals: log_mean_step(totals[:, 0]) - log_mean_step(totals[:, 1]), units)
 
 
 # A function of Evidence, a group and iterations that gives units (documents, iterations, …).
@@ -129,7 +129,7 @@ def angles_settle(evidence: Evidence) -> Iterator[Quantity]:
     name = "variance of the mean cosine over k = 10 … 29"
     for group in evidence.groups:
         yield judged(group, "cosine at k = 1 − late mean", below(0), _rise, evidence, group)
-        yield judged(group, name, at_most(MOST_LATE_DEVIATION**2), _late_variance, evidence, group)
+        yield judged(group, name, at_most(MOST_LATE_DEVIATION**2, smallest=0), _late_variance, evidence, group)
         arguments = (evidence, late_variance, late_cosines, group)
         yield judged(group, TREND.format(name), at_most(MOST_UNSETTLING), _trend, *arguments, True)
         yield reference(group, ENDS, _change, *arguments)
@@ -250,8 +250,8 @@ def _curvature_ratio(evidence: Evidence, group: str) -> Estimate:
     At a constant turn a is proportional to s, so this is the inverse of the ratio of the norms.
     """
     evidence.check_angles(group, [evidence.last()], range(10, 30))
-    units = np.stack([_spiral(evidence, group, name) for name in ("acceleration", "step_norm")], axis=-1)
-    return evidence.ratio(lambda totals: late_over_early(mean(totals[..., 0]) / mean(totals[..., 1]) ** 2), units)
+    units = np.stack([_spiral(evidence, group, name) for name in ("acceleration", "step_norm")], axis=1)
+    return evidence.ratio(lambda totals: late_over_early(mean(totals[:, 0]) / mean(totals[:, 1]) ** 2), units)
 
 
 def _spiral(evidence: Evidence, group: str, measure: str) -> np.ndarray:

@@ -8,7 +8,7 @@ import numpy as np
 
 from twoscale.analysis import claims
 from twoscale.analysis.claims import Verdict
-from twoscale.analysis.evidence import Estimate, Evidence
+from twoscale.analysis.evidence import CORRELATION, Estimate, Evidence
 from twoscale.analysis.findings import Finding
 from twoscale.analysis.scale import HEADER as SCALE_HEADER
 from twoscale.analysis.scale import MEANING, Scales, marked
@@ -26,16 +26,17 @@ are from {sequences} held-out sequences of {documents} documents at {loops} loop
 
 Each number has a 95 % interval, a bootstrap over whole held-out documents, for latency over timed prompts, widened for
 few units by Student's t. A trend is the change along a line over the logarithm of the iteration, fitted over all
-checkpoints after warm-up; its interval contains the scatter of the checkpoints about the line.
+checkpoints after warm-up; its interval contains the scatter of the checkpoints about the line, which is assumed to be
+correlated by {correlation:g} from one checkpoint to the next.
 
 A finding *holds* if the whole interval is within the bounds. It *does not hold* if the whole interval is outside, also
 after it was widened for the number of findings of its claim (Bonferroni). Otherwise it *cannot be judged*; nor can it
 if rows are missing, if more than 10 % of the values are under the rounding floor, or if there are fewer than three
 checkpoints after warm-up for a trend. A claim does not hold if one of its findings does not. In simulated runs a true
-claim is refuted, and a false one upheld, in at most 5 % (docs/reproduction.md, which also says how the bounds were
-chosen). These verdicts are about this run, with the size and text of its config, and not about the paper's model unless
-the run has that size. A claim is *not asked* of a run that it is not about: one of fewer loop steps or groups than the
-claim needs, or of a published model, whose training is not part of the run.
+claim is refuted, and a false one upheld, in at most 6 % (docs/verdicts.md; docs/reproduction.md says how the bounds
+were chosen). These verdicts are about this run, with the size and text of its config, and not about the paper's model
+unless the run has that size. A claim is *not asked* of a run that it is not about: one of fewer loop steps or groups
+than the claim needs, or of a published model, whose training is not part of the run.
 """
 TRAINED = "Checkpoints at iterations {iterations}; those after {warmup} are after warm-up."
 PUBLISHED = (
@@ -76,6 +77,7 @@ def _header(run: str, text: str, evidence: Evidence) -> str:
     return HEADER.format(
         run=markdown(run),
         text=markdown(text),
+        correlation=CORRELATION,
         checkpoints=PUBLISHED if evidence.published else trained,
         sequences=evidence.loops["sequence"].nunique(),
         documents=evidence.loops["document"].nunique(),

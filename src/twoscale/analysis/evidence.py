@@ -20,6 +20,7 @@ LATE_STEPS = np.arange(10, 30)  # loop steps of the late cosine
 MOST_UNDER_FLOOR = 0.1  # share of values
 SAME_THRESHOLD = 0.01  # relative: 3.16e-5 is the half decade 10 ** -4.5
 FEWEST_FOR_TREND = 3  # checkpoints: a line through two leaves no scatter
+CORRELATION = 0.6  # assumed of the scatter of successive checkpoints about their line (docs/verdicts.md)
 
 # An exit criterion and a threshold.
 OperatingPoint = tuple[str, float]
@@ -45,16 +46,18 @@ class Estimate:
         is_ratio: Whether it is a positive ratio, whose interval is that of its logarithm.
         samples: Its values in samples of the units (R,), logarithms of a ratio; the same samples in every run.
         units: Number of units.
+        effective: Effective number of units, of which some weigh more than others.
     """
 
     value: float = np.nan
     low: float = np.nan
     high: float = np.nan
     remark: str = ""
-    freedom: int = 1
+    freedom: float = 1
     is_ratio: bool = False
     samples: np.ndarray | None = field(default=None, repr=False, compare=False)
     units: int = 0
+    effective: float = 0.0
 
     def checked(self) -> "Estimate":
         """The estimate itself; raise InconclusiveError if it is undefined."""
@@ -242,7 +245,7 @@ class Evidence:
         """
         value, samples = self._resampled(statistic, units)
         value = value - unbias * (samples.mean() - value)
-        return self._estimate(value, samples, len(units), remark)
+        return self._estimate(value, samples, units, effective_number(units), remark)
 
     def ratio(self, statistic: Statistic, units: np.ndarray, remark: str = "") -> Estimate:
         """As `estimate`, for a statistic that is a positive ratio; its interval is that of the logarithm."""
@@ -252,7 +255,7 @@ class Evidence:
         """Change of a statistic over training, on a line fitted over the checkpoints after warm-up.
 
         The line is a least-squares fit over log iteration, and the change that from the first to the last checkpoint.
-        Its interval has the spread over documents, and the scatter of the checkpoints about the line.
+        Its interval has the spread over documents, and the scatter of the checkpoints about the line (`trend_error`).
 
         Args:
             statistic: Totals (R, iterations, ..., 2) -> (R, iterations).
@@ -264,11 +267,13 @@ class Evidence:
         weights = trend_weights(iterations)
         change, changes = values @ weights, samples @ weights
         change = change - unbias * (changes.mean() - change)
-        scatter = residual_error(values, iterations) * np.linalg.norm(weights)
+        scatter, of_line = trend_error(values, iterations)
         remark = f"{_brief(values[0])} → {_brief(values[-1])} over {len(iterations)} checkpoints"
-        freedom = min(len(units) - 1, len(iterations) - 2)
-        bounds = bootstrap.interval_about(change, changes, len(units), scatter, freedom)
-        return Estimate(float(change), *bounds, remark, freedom, samples=changes, units=len(units)).checked()
+        effective = effective_number(units)
+        freedom = min(effective - 1, of_line)
+        bounds = bootstrap.interval_about(change, changes, effective, scatter, freedom)
+        sampled = {"samples": changes, "units": len(units), "effective": effective}
+        return Estimate(float(change), *bounds, remark, freedom, **sampled).checked()
 
     def change(self, statistic: Statistic, units: np.ndarray) -> Estimate:
         """Last minus first checkpoint after warm-up, for statistic and units as in `trend`."""
@@ -277,15 +282,17 @@ class Evidence:
     def ratio_of_medians(self, units: np.ndarray, remark: str = "") -> Estimate:
         """Median over prompts of the first column over that of the second: (prompts, 2)."""
         samples = bootstrap.replicates(log_ratios_of_medians, units, self.seed)
-        return self._estimate(log_ratios_of_medians(units[None])[0], samples, len(units), remark).exponential()
+        value = log_ratios_of_medians(units[None])[0]
+        return self._estimate(value, samples, units, len(units), remark).exponential()
 
     def _resampled(self, statistic: Statistic, units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return statistic(units.sum(axis=0)[None])[0], statistic(bootstrap.totals(units, self.seed))
 
     @staticmethod
-    def _estimate(value: float, samples: np.ndarray, units: int, remark: str) -> Estimate:
-        bounds = bootstrap.interval_about(value, samples, units)
-        return Estimate(float(value), *bounds, remark, units - 1, samples=samples, units=units).checked()
+    def _estimate(value: float, samples: np.ndarray, units: np.ndarray, effective: float, remark: str) -> Estimate:
+        bounds = bootstrap.interval_about(value, samples, effective)
+        sampled = {"samples": samples, "units": len(units), "effective": effective}
+        return Estimate(float(value), *bounds, remark, effective - 1, **sampled).checked()
 
 
 def _brief(value: float) -> str:
@@ -336,6 +343,11 @@ def _check_units(name: str, number: int) -> None:
 # --- statistics of totals (R, …, 2) ----------------------------------------------------------------------------
 
 
+def effective_number(units: np.ndarray) -> float:
+    """Effective number of documents, weighted by their counts: sums and counts (documents, …, 2)."""
+    return bootstrap.effective_number(units[..., 1].reshape(len(units), -1).sum(axis=1))
+
+
 def mean(totals: np.ndarray) -> np.ndarray:
     """Sums and counts (R, …, 2) -> means over all tokens (R, …)."""
     with np.errstate(invalid="ignore"):
@@ -382,11 +394,22 @@ def trend_weights(iterations: Sequence[int]) -> np.ndarray:
     return offset / (offset @ offset) * (position[-1] - position[0])
 
 
-def residual_error(values: np.ndarray, iterations: Sequence[int]) -> float:
-    """Standard deviation of values (n,) about their line over log iteration, with n - 2 degrees of freedom."""
-    position = np.log(iterations)
-    residuals = values - np.polyval(np.polyfit(position, values, 1), position)
-    return float(np.sqrt(residuals @ residuals / (len(values) - 2)))
+def trend_error(values: np.ndarray, iterations: Sequence[int]) -> tuple[float, float]:
+    """Standard error of the change of values (n,) along their line over log iteration, and its degrees of freedom.
+
+    The values scatter about the line as an autoregression with `CORRELATION` from each checkpoint to the next. Scatter
+    that is correlated moves the line more, and residuals show less of it. The degrees of freedom are those of
+    Satterthwaite, "An approximate distribution of estimates of variance components", Biometrics 2, 1946; for scatter
+    without correlation they are n - 2.
+    """
+    number, weights = np.arange(len(values)), trend_weights(iterations)
+    line = np.stack([np.ones(len(values)), np.log(iterations)], axis=1)
+    correlation = CORRELATION ** np.abs(number - number[:, None])
+    residual = np.eye(len(values)) - line @ np.linalg.pinv(line)  # makes residuals of values
+    seen, residuals = residual @ correlation, residual @ values
+    variance = residuals @ residuals / np.trace(seen)
+    freedom = np.trace(seen) ** 2 / np.trace(seen @ seen)
+    return float(np.sqrt(variance * (weights @ correlation @ weights))), float(freedom)
 
 
 def log_ratios_of_medians(sample: np.ndarray) -> np.ndarray:

@@ -19,15 +19,31 @@ NOT_ASKED = "not asked"  # of a run that the claim is not about
 
 @dataclass(frozen=True)
 class Bounds:
-    """The values that a number may have: from `least` to `most`, both included."""
+    """The values that a number may have: from `least` to `most`, both included.
+
+    `smallest` is the least value that the number can have at all, 0 for a variance.
+    """
 
     text: str
     least: float = -np.inf
     most: float = np.inf
+    smallest: float = -np.inf
+
+    def too_narrow_for(self, estimate: Estimate) -> str:
+        """Why an interval as wide as that of the estimate is within the bounds for no value; empty if for some."""
+        part, width, room = "interval", estimate.high - estimate.low, self.most - self.least
+        if self.least < self.smallest:
+            # the number is `smallest` at least, so only the upper part of its interval has to be within the bounds
+            part, width, room = "upper part of the interval", estimate.high - estimate.value, self.most - self.smallest
+        elif estimate.is_ratio and self.least > 0:
+            part, width, room = "interval as a factor", estimate.high / estimate.low, self.most / self.least
+        if not width > room:
+            return ""
+        return f"no value could be upheld: the {part} ({width:.2g}) is wider than the bounds ({room:.2g})"
 
 
-def at_most(bound: float) -> Bounds:
-    return Bounds(f"≤ {bound:g}", most=bound)
+def at_most(bound: float, smallest: float = -np.inf) -> Bounds:
+    return Bounds(f"≤ {bound:g}", most=bound, smallest=smallest)
 
 
 def at_least(bound: float) -> Bounds:
@@ -95,7 +111,7 @@ def judge(bounds: Bounds, estimate: Estimate, findings: int = 1) -> tuple[str, s
     if bounds.least <= estimate.low and estimate.high <= bounds.most:
         return HOLDS, "whole interval inside"
     if not _outside(bounds, estimate):
-        return OPEN, "the interval crosses the bounds"
+        return OPEN, bounds.too_narrow_for(estimate) or "the interval crosses the bounds"
     if _outside(bounds, estimate.widened(findings)):
         return FAILS, "whole interval outside"
     return OPEN, f"outside, but within the chance of one in {findings} findings"

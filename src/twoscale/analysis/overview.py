@@ -149,7 +149,8 @@ def body(
         scales: Those of the run and of the paper, if verdicts are shown.
     """
     heading = f"<h2>The run {escape(run)} on {escape(text)}</h2>"
-    verdicts = [*([_scale(scales)] if scales else []), *_verdicts(judged)] if judged else []
+    listed = f"<p>{_scale(scales)}</p>" if judged and scales else ""
+    verdicts = [listed, *_verdicts(judged), f"<p>{MEANING.replace('*', '')}</p>"] if judged else []
     parts = [heading, *verdicts, *(_figure(*figure) for figure in figures)]
     return "\n".join([STYLE, '<div class="overview">', *parts, "</div>"])
 
@@ -169,8 +170,7 @@ def _verdicts(judged: Sequence[Answer]) -> list[str]:
 
 
 def _scale(scales: Scales) -> str:
-    listed = "; ".join(f"{label}: {ours} (the paper: {theirs})" for label, ours, theirs, _ in scales.rows)
-    return f"<p>{escape(listed)}. {MEANING.replace('*', '')}</p>"
+    return escape("; ".join(f"{label}: {ours} (the paper: {theirs})" for label, ours, theirs, _ in scales.rows)) + "."
 
 
 def _figure(shown: Shown, results: Sequence[str]) -> str:

@@ -55,9 +55,9 @@ def mean_over_seeds(estimates: Sequence[Estimate]) -> SeedMean:
     values = _values(estimates)
     if len({estimate.units for estimate in estimates}) > 1 or any(e.samples is None for e in estimates):
         raise InconclusiveError("the seeds were not measured on the same documents")
-    units, mean = estimates[0].units, float(values.mean())
+    effective, mean = min(estimate.effective for estimate in estimates), float(values.mean())
     samples = np.mean([estimate.samples for estimate in estimates], axis=0)
-    of_documents = Estimate(mean, *bootstrap.interval_about(mean, samples, units), freedom=units - 1)
+    of_documents = Estimate(mean, *bootstrap.interval_about(mean, samples, effective), freedom=effective - 1)
     return _joined(of_documents, over_seeds(values), estimates[0].is_ratio).checked()
 
 
@@ -90,7 +90,7 @@ def deviation(estimates: Sequence[Estimate]) -> float:
 
 def document_error(estimates: Sequence[Estimate]) -> float:
     """Standard error of an estimate that is due to the choice of documents, root mean square over the seeds."""
-    variances = [e.samples.var() * e.units / (e.units - 1) for e in estimates]
+    variances = [e.samples.var() * e.effective / (e.effective - 1) for e in estimates]
     return float(np.sqrt(np.mean(variances)))
 
 

@@ -98,7 +98,7 @@ def mean_intervals(by_point: pd.api.typing.DataFrameGroupBy, values: str, seed: 
 
     def bounds(rows: pd.DataFrame) -> tuple[float, float]:
         sums = rows.assign(sum=rows[values] * rows["tokens"]).groupby("document")[["sum", "tokens"]].sum()
-        return _interval(bootstrap.ratio_of_sums, sums.to_numpy(np.float64), seed)
+        return _interval(bootstrap.ratio_of_sums, sums.to_numpy(np.float64), seed, sums["tokens"].to_numpy())
 
     return _intervals(by_point, bounds)
 
@@ -112,7 +112,9 @@ def _intervals(
     return pd.DataFrame.from_dict(rows, orient="index", columns=["low", "high"]).set_axis(points)
 
 
-def _interval(statistic: bootstrap.Statistic, units: np.ndarray, seed: int = 0) -> tuple[float, float]:
+def _interval(
+    statistic: bootstrap.Statistic, units: np.ndarray, seed: int = 0, weights: np.ndarray | None = None
+) -> tuple[float, float]:
     if len(units) < 2:  # one unit: no interval
         return np.nan, np.nan
-    return bootstrap.interval(statistic, units, seed)
+    return bootstrap.interval(statistic, units, seed, weights)

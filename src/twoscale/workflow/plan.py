@@ -3,10 +3,12 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Self, get_args
+from typing import NamedTuple, Self, get_args
 
 from twoscale import config, tables
+from twoscale.analysis.claims import CLAIMS, Claim
 from twoscale.analysis.costs import Cost, checkpoints, decoded_bytes, forward, training_tokens
+from twoscale.analysis.evidence import FEWEST_FOR_TREND
 from twoscale.discovery import study_parts
 from twoscale.errors import InputError
 from twoscale.model.flops import BYTES, cache_bytes, parameters
@@ -149,7 +151,11 @@ def _parts(train: config.TrainConfig) -> list[int]:
 
 
 def notes(run: config.Config) -> list[str]:
-    """Sentences on what the config makes slow."""
+    """Sentences on what the config makes slow, and on claims that no result of the run can uphold."""
+    return [*_idle(run), *claim_notes(run)]
+
+
+def _idle(run: config.Config) -> list[str]:
     train = run.train
     if run.model.source == "published" or train.batch_size % train.processes == 0:
         return []
@@ -159,6 +165,45 @@ def notes(run: config.Config) -> list[str]:
         f"train.processes: {train.processes} does not divide train.batch_size = {train.batch_size}, so processes wait "
         f"for {idle:.0%} of the time; {', '.join(map(str, divisors))} divide it."
     ]
+
+
+# --- claims ------------------------------------------------------------------------------------------------------
+
+
+class Expected(NamedTuple):
+    """What the evidence of a run will have, as `claims.Needs` asks for it."""
+
+    groups: tuple[str, ...]
+    loop_steps: int
+    max_loops: int
+    published: bool
+
+
+def claim_notes(run: config.Config) -> list[str]:
+    """A sentence for each claim that the run cannot uphold, whatever it measures, with what would help."""
+    found = ((claim, _obstacle(claim, run)) for claim in CLAIMS)
+    return [f"claim {claim.number} ({claim.title}) {obstacle}." for claim, obstacle in found if obstacle]
+
+
+def _obstacle(claim: Claim, run: config.Config) -> str:
+    """Half a sentence; empty if the claim may be upheld."""
+    published = run.model.source == "published"
+    expected = Expected(run.model.group_labels, run.trajectories.loops, run.exits.max_loops, published)
+    if (lacking := claim.needs.lacking(expected)) is not None:
+        return f"is not asked: {lacking}"
+    if claim.needs.training and (number := _after_warmup(run.train)) < FEWEST_FOR_TREND:
+        found = f"{number} checkpoint{'s' * (number != 1)} after warm-up, and a trend needs {FEWEST_FOR_TREND}"
+        return f"cannot be judged: {found} (train.checkpoint_every, train.early_checkpoints)"
+    if (sequences := run.trajectory_sequences) < claim.documents:
+        tokens = claim.documents * run.model.context_length
+        narrow = f"with the noise of the demo its intervals fit in the bounds from {claim.documents} documents on"
+        return f"cannot be upheld from {sequences} held-out sequences: {narrow} (trajectories.tokens: {tokens} or more)"
+    return ""
+
+
+def _after_warmup(train: config.TrainConfig) -> int:
+    """Checkpoints after warm-up."""
+    return sum(iteration > train.warmup_iterations for iteration in config.checkpoint_iterations(train))
 
 
 # --- analyses ----------------------------------------------------------------------------------------------------

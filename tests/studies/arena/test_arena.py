@@ -38,6 +38,7 @@ def test_a_gain_is_the_nats_that_a_control_loses_more_at_the_same_evaluations(re
     assert rows["gain_low"].tolist() == pytest.approx([0.2] * 3)  # the text varies, the difference does not
     assert rows["evaluations"].tolist() == pytest.approx([8, 5, 2])
     assert rows["documents"].tolist() == [DOCUMENTS] * 3
+    assert rows["effective_documents"].tolist() == [DOCUMENTS] * 3  # of equal length
 
 
 def test_saved_are_the_evaluations_of_a_control_of_the_same_loss_where_it_reaches_it():
@@ -138,7 +139,13 @@ def test_the_page_says_whether_a_criterion_beats_its_controls(gain, noise, words
 def gains(criterion, *found, reference="random", documents=9):
     """Rows of the table "arena" of one criterion: the gain at each threshold, with its interval."""
     frame = pd.DataFrame(found, columns=["gain_low", "gain", "gain_high"])
-    return frame.assign(criterion=criterion, threshold=range(len(frame)), reference=reference, documents=documents)
+    return frame.assign(
+        criterion=criterion,
+        threshold=range(len(frame)),
+        reference=reference,
+        documents=documents,
+        effective_documents=documents,
+    )
 
 
 def test_the_summary_names_the_criteria_by_their_verdicts_with_the_largest_gain():

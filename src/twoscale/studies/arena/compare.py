@@ -47,8 +47,8 @@ def summarise(
     return pd.DataFrame(rows, columns=[name for name in tables.columns("arena") if name != "run"])
 
 
-def estimate(statistic: Statistic, units: np.ndarray, seed: int) -> Estimate:
-    """A statistic of the sums over documents, with its interval over them: units (documents, ...).
+def estimate(statistic: Statistic, units: np.ndarray, tokens: np.ndarray, seed: int) -> Estimate:
+    """A statistic of the sums over documents, with its interval: units (documents, ...) with `tokens` (documents,).
 
     Without an interval where there is one document or where the statistic of a sample is undefined.
     """
@@ -58,8 +58,9 @@ def estimate(statistic: Statistic, units: np.ndarray, seed: int) -> Estimate:
     samples = statistic(bootstrap.totals(units, seed))
     if not np.isfinite(samples).all():
         return Estimate(value)
-    low, high = bootstrap.interval_about(value, samples, len(units))
-    return Estimate(value, low, high, freedom=len(units) - 1, units=len(units))
+    effective = bootstrap.effective_number(tokens)
+    low, high = bootstrap.interval_about(value, samples, effective)
+    return Estimate(value, low, high, freedom=effective - 1, units=len(units), effective=effective)
 
 
 # --- cost-matched exits -----------------------------------------------------------------------------------------
@@ -87,12 +88,17 @@ def _of_thresholds(joined: pd.DataFrame, seed: int) -> Iterator[dict]:
     by_point = sums.groupby([joined["document"], joined["threshold"]]).sum().unstack("threshold")
     # (documents, thresholds, 5)
     units = np.stack([by_point[name][thresholds].to_numpy() for name in (*columns, "tokens")], axis=-1)
+    tokens = units[:, 0, 4]
     for place, threshold in enumerate(thresholds):
         evaluations, ce = units[:, place, :2].sum(axis=0) / units[:, place, 4].sum()
-        row = {"threshold": threshold, "documents": len(units), "evaluations": evaluations, "ce": ce}
-        gain = estimate(lambda totals, place=place: _gain(totals[:, place]), units, seed)
-        saved = estimate(lambda totals, place=place: _saved(totals, place), units, seed)
+        row = {"threshold": threshold, **_documents(tokens), "evaluations": evaluations, "ce": ce}
+        gain = estimate(lambda totals, place=place: _gain(totals[:, place]), units, tokens, seed)
+        saved = estimate(lambda totals, place=place: _saved(totals, place), units, tokens, seed)
         yield row | _columns("gain", gain) | _columns("saved", saved)
+
+
+def _documents(tokens: np.ndarray) -> dict[str, float]:
+    return {"documents": len(tokens), "effective_documents": bootstrap.effective_number(tokens)}
 
 
 def _gain(totals: np.ndarray) -> np.ndarray:
@@ -152,9 +158,10 @@ def _regrets(regret: pd.DataFrame, frontier: pd.DataFrame, seed: int) -> Iterato
             part = units[:, places]
             evaluations, ce = (part[..., :2].sum(axis=0) / part[..., 2:3].sum(axis=0)).mean(axis=0)
             row = dict(zip(OPERATING_POINT, point, strict=True)) | {"group": label, "reference": ORACLE}
-            row |= {"documents": len(units), "evaluations": evaluations, "ce": ce}
-            gain = estimate(lambda totals: oracle_gain(*_of_oracle(totals), prices).mean(axis=1), part, seed)
-            saved = estimate(lambda totals: oracle_saving(*_of_oracle(totals), prices).mean(axis=1), part, seed)
+            tokens = part[:, 0, 2]
+            row |= _documents(tokens) | {"evaluations": evaluations, "ce": ce}
+            gain = estimate(lambda totals: oracle_gain(*_of_oracle(totals), prices).mean(axis=1), part, tokens, seed)
+            saved = estimate(lambda totals: oracle_saving(*_of_oracle(totals), prices).mean(axis=1), part, tokens, seed)
             yield row | _columns("gain", _never_positive(gain)) | _columns("saved", _never_positive(saved))
 
 
@@ -226,11 +233,11 @@ def _convergence(rows: pd.DataFrame, seed: int) -> dict[str, float]:
     names = ["converged", "extra", "lost", "evaluations", "least"]
     sums = rows[names].mul(rows["tokens"], axis="index").assign(tokens=rows["tokens"])
     units = sums.groupby(rows["document"]).sum().to_numpy()  # (documents, 6)
-    total = units.sum(axis=0)
+    total, tokens = units.sum(axis=0), units[:, 5]
     found = {
-        "unconverged": estimate(lambda sums: 1 - sums[:, 0] / sums[:, 5], units, seed),
-        "extra": estimate(lambda sums: _ratio(sums[:, 1], sums[:, 0]), units, seed),
-        "lost": estimate(lambda sums: _ratio(sums[:, 2], sums[:, 5] - sums[:, 0]), units, seed),
+        "unconverged": estimate(lambda sums: 1 - sums[:, 0] / sums[:, 5], units, tokens, seed),
+        "extra": estimate(lambda sums: _ratio(sums[:, 1], sums[:, 0]), units, tokens, seed),
+        "lost": estimate(lambda sums: _ratio(sums[:, 2], sums[:, 5] - sums[:, 0]), units, tokens, seed),
     }
     means = {"evaluations": total[3] / total[5], "least": total[4] / total[5]}
     return means | {column: value for name, one in found.items() for column, value in _columns(name, one).items()}

@@ -133,7 +133,7 @@ def _verdict(judged: Mapping[float, str]) -> str:
 
 def _estimate(row: Any, name: str) -> Estimate:
     ends = (getattr(row, f"{name}_{end}") for end in ("low", "high"))
-    return Estimate(getattr(row, name), *ends, freedom=max(1, int(getattr(row, "documents", 2)) - 1))
+    return Estimate(getattr(row, name), *ends, freedom=max(1.0, getattr(row, "effective_documents", 2) - 1))
 
 
 def _point(row: Any) -> tuple[str, str]:

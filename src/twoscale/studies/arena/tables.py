@@ -27,6 +27,7 @@ TABLES: dict[str, dict[str, Column]] = {
             "string",
             "all: of the cost-matched exits, exits from all groups; of the oracle, the mean of the groups",
         ),
+        effective_documents=("float64", "documents of equal length that would be as informative"),
         reference=("string", "random, fixed: cost-matched exits, as in exit_cost_matched; oracle: the budget oracle"),
         evaluations=("float64", "mean calls of f per token and group, of the criterion"),
         ce=("float64", "nats per token, of the criterion"),

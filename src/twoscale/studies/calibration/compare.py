@@ -119,4 +119,4 @@ def _mean(units: pd.DataFrame, sums: pd.Series, weights: pd.Series, seed: int) -
     value = float(bootstrap.ratio_of_sums(by_document[None])[0])
     if len(by_document) < 2:
         return value, np.nan, np.nan
-    return value, *bootstrap.interval(bootstrap.ratio_of_sums, by_document, seed)
+    return value, *bootstrap.interval(bootstrap.ratio_of_sums, by_document, seed, by_document[:, 1])

@@ -87,17 +87,19 @@ def compare(values: pd.DataFrame, seed: int) -> dict[str, float]:
     units = _units(values)
     for name, statistic in {"correlation": correlation, "difference": difference}.items():
         value = float(statistic(units[None])[0]) if len(units) else np.nan
-        low, high = _interval(statistic, units, value, seed)
+        low, high = _interval(statistic, units, units[:, 0], value, seed)
         found |= {name: value, f"{name}_low": max(low, LEAST[name]), f"{name}_high": min(high, MOST[name])}
     return found
 
 
-def _interval(statistic: bootstrap.Statistic, units: np.ndarray, value: float, seed: int) -> tuple[float, float]:
-    """The interval of a statistic over documents; NaN if it, or that of a sample of them, is undefined."""
+def _interval(
+    statistic: bootstrap.Statistic, units: np.ndarray, tokens: np.ndarray, value: float, seed: int
+) -> tuple[float, float]:
+    """The interval of a statistic over documents with `tokens`; NaN if it, or that of a sample, is undefined."""
     if len(units) < 2 or np.isnan(value):
         return np.nan, np.nan
     with np.errstate(invalid="ignore"):
-        ends = bootstrap.interval(statistic, units, seed)
+        ends = bootstrap.interval(statistic, units, seed, tokens)
     return ends if np.isfinite(ends).all() else (np.nan, np.nan)
 
 
@@ -189,7 +191,7 @@ def _share(documents: pd.Series, is_member: np.ndarray, seed: int) -> dict[str, 
     counts = pd.DataFrame({"members": is_member.astype(float), "tokens": 1.0}, index=documents.index)
     units = counts.groupby(documents).sum().to_numpy()
     share = float(is_member.mean())
-    low, high = _interval(bootstrap.ratio_of_sums, units, share, seed)
+    low, high = _interval(bootstrap.ratio_of_sums, units, units[:, 1], share, seed)
     return {"prefix_share": share, "prefix_share_low": max(low, 0.0), "prefix_share_high": min(high, 1.0)}
 
 

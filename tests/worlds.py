@@ -1,0 +1,400 @@
+"""Worlds of `tests.simulation`: true values of a run in which a claim is true, false, or at its bounds.
+
+A `World` has norms, cosines and ratios per checkpoint, the loss of quality and the time at each operating point.
+
+For every claim there are four kinds of worlds. `TRUE` and `FALSE` are far from the bounds. In `TRUE_LIMIT` every
+number is at its bound, which is where a true claim is refuted most often. In `FALSE_LIMIT` one number is at its bound
+and all others are far inside, which is where a false claim is upheld most often. In a `Family` one number varies.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from twoscale.analysis.claims_exits import PAPER_GRID
+from twoscale.analysis.findings import HOLDS
+
+TRUE, TRUE_LIMIT, FALSE, FALSE_LIMIT = "true", "true, at every bound", "false", "false, at one bound"
+HALF_DECADES = tuple(10 ** (exponent / 2) for exponent in range(-10, -3))
+TOO_LARGE = 1.0  # the last threshold of every grid, at which quality is lost
+
+
+GROUPS = ("4", "5-6", "7")
+BOUNDARIES = ("4->5-6", "5-6->7")
+
+
+@dataclass(frozen=True)
+class Size:
+    """A preset: the sequences of each held-out document, timed prompts, checkpoints."""
+
+    name: str
+    documents: tuple[int, ...]
+    quality_documents: tuple[int, ...]
+    prompts: int
+    warmup: int
+    iterations: tuple[int, ...]
+
+
+DEMO = Size(
+    "demo", (1, 1, 4, 1, 2, 1, 1, 3, 1, 1), (1, 2, 8, 2, 4, 3, 1, 7, 2, 2), 9, 50, (50, 100, 200, 400, 600, 800, 1000)
+)
+PAPER = Size("paper", (1,) * 16, (1,) * 24 + (2,) * 4, 5, 2000, (500, 1000, 2000, *range(5000, 60_001, 5000)))
+SIZES = {size.name: size for size in (DEMO, PAPER)}
+
+
+@dataclass(frozen=True)
+class Course:
+    """Values at the checkpoints: `last` at the last one, on a line over log iteration that changes by `change`.
+
+    `scatter` is that of the checkpoints about the line, anew in every draw, over that of the demo (`SCATTER`). The
+    value of the last one is the truth about another finding if `pinned`, and then on the line.
+    """
+
+    last: float
+    change: float = 0.0
+    scatter: float = 0.0
+    pinned: bool = False
+
+    def line(self, size: Size) -> np.ndarray:
+        """(checkpoints,); before the end of warm-up as at the first checkpoint after it."""
+        after = [iteration for iteration in size.iterations if iteration > size.warmup]
+        position = np.log(np.maximum(size.iterations, after[0]) / after[-1]) / np.log(after[-1] / after[0])
+        return self.last + self.change * position
+
+
+Losses = dict[str, dict[float, float]]  # criterion -> {threshold: number}
+
+
+@dataclass(frozen=True)
+class World:
+    """True values.
+
+    Attributes:
+        rate: Decades per loop step by which norms fall.
+        size: Logarithm of the norm at k = 1.
+        floor: Norm at which they stop falling, over that at k = 1.
+        converged: Late cosine.
+        variance: Of the mean cosine over k = 10 … 29.
+        first: Cosine at k = 1, minus the converged one.
+        turn: Ratio of the angle between steps over k = 20 … 29 to that over k = 10 … 19.
+        dlr: Drift-to-loop ratio.
+        loss: Nats lost at an operating point, else 0, but 1 at `TOO_LARGE`.
+        milliseconds: Median latency at an operating point, else 10.
+        evaluations: Mean at an operating point, else 12.
+        one: The world of the last group and boundary, if it differs. They have the most noise.
+    """
+
+    rate: Course = Course(0.4)
+    size: Course = Course(1.0)
+    floor: float = 0.0
+    converged: Course = Course(0.575)
+    variance: Course = Course(0.0)
+    first: float = -0.4
+    turn: float = 1.0
+    dlr: Course = Course(15.0)
+    loss: Losses = field(default_factory=dict)
+    milliseconds: Losses = field(default_factory=dict)
+    evaluations: Losses = field(default_factory=dict)
+    one: "World | None" = None
+
+    def of(self, place: str) -> "World":
+        """The world of a group or boundary."""
+        return self.one if self.one is not None and place in (GROUPS[-1], BOUNDARIES[-1]) else self
+
+
+def everywhere(number: float, thresholds: Sequence[float] = HALF_DECADES) -> dict[float, float]:
+    return dict.fromkeys(thresholds, number)
+
+
+def one_group(world: World, **changes: object) -> World:
+    """`world`, but for the last group and boundary."""
+    return replace(world, one=replace(world, **changes))
+
+
+def race(kl: float, step_norm: float, loss: Losses | None = None) -> World:
+    """Acceleration takes 5 ms at 1e-2, and the two others so many times as long; further times are longer by 10 %."""
+    fastest = {"acceleration": 5.0, "kl": 5.0 * kl, "step_norm": 5.0 * step_norm}
+    times = {
+        name: {TOO_LARGE: time} | {tau: time * 1.1**number for number, tau in enumerate(reversed(HALF_DECADES))}
+        for name, time in fastest.items()
+    }
+    return World(milliseconds=times, loss=loss or {})
+
+
+def lost_from(threshold: float, nats: float) -> dict[float, float]:
+    """Nats lost from a threshold on."""
+    return {tau: nats for tau in HALF_DECADES if tau > threshold / 1.01}
+
+
+SETTLING = World(variance=Course(0.0005, -0.01, 1.0, pinned=True))
+ORTHOGONAL = World(converged=Course(0.35, -0.4, 0.1))
+FASTER_DECAY = World(rate=Course(0.5, 0.2, 0.3))
+SMALLER = World(size=Course(0.5, -0.6, 0.3))
+CLIFF = {1e-2: 0.4}
+FASTER, SLOWER = {"kl": everywhere(17.0)}, {"kl": everywhere(7.0)}
+
+# claim -> kind -> worlds
+WORLDS: dict[int, dict[str, list[World]]] = {
+    1: {
+        TRUE: [World(rate=Course(0.3))],
+        TRUE_LIMIT: [World(rate=Course(1 / 9))],
+        FALSE: [one_group(World(), rate=Course(0.06))],
+        FALSE_LIMIT: [one_group(World(), rate=Course(1 / 9))],
+    },
+    2: {
+        TRUE: [World(rate=Course(1.0, 0.6, 1.0))],
+        TRUE_LIMIT: [World(rate=Course(0.4, 0.0, scatter)) for scatter in (0.3, 1.0)],
+        FALSE: [one_group(FASTER_DECAY, rate=Course(0.3, -0.9, 1.0))],
+        FALSE_LIMIT: [one_group(FASTER_DECAY, rate=Course(0.4, 0.0, scatter)) for scatter in (0.3, 1.0)],
+    },
+    3: {
+        TRUE: [SETTLING],
+        TRUE_LIMIT: [World(first=0.0, variance=Course(0.05**2, 0.025**2, 1.0, pinned=True))],
+        FALSE: [
+            one_group(SETTLING, first=0.4),
+            one_group(SETTLING, variance=Course(0.025, -0.01, 1.0, pinned=True)),
+            one_group(SETTLING, variance=Course(0.04, 0.04, 0.1, pinned=True)),
+        ],
+        FALSE_LIMIT: [
+            one_group(SETTLING, first=0.0),
+            one_group(SETTLING, variance=Course(0.05**2, -0.01, 1.0, pinned=True)),
+            one_group(SETTLING, variance=Course(0.001, 0.025**2, 1.0, pinned=True)),
+        ],
+    },
+    4: {
+        TRUE: [World()],
+        TRUE_LIMIT: [World(converged=Course(0.45)), World(converged=Course(0.70))],
+        FALSE: [one_group(World(), converged=Course(0.1))],
+        FALSE_LIMIT: [one_group(World(), converged=Course(edge)) for edge in (0.45, 0.70)],
+    },
+    5: {
+        TRUE: [
+            World(converged=Course(0.1, -0.8, 1.0, pinned=True)),
+            World(converged=Course(-0.02, -0.6, 0.2, pinned=True)),
+        ],
+        TRUE_LIMIT: [
+            # the modulus falls by 0.05 to 0.08: less than the cosine where scatter changes its sign
+            World(converged=Course(0.4, -0.06, 1.0, pinned=True)),
+            World(converged=Course(-0.1, 0.3, 0.1, pinned=True)),
+        ],
+        FALSE: [
+            one_group(ORTHOGONAL, converged=Course(0.8, 0.7, 0.1, pinned=True)),
+            one_group(ORTHOGONAL, converged=Course(-0.6, 0.3, 0.1, pinned=True)),
+        ],
+        FALSE_LIMIT: [
+            one_group(ORTHOGONAL, converged=Course(0.5, -0.05, 1.0, pinned=True)),
+            one_group(ORTHOGONAL, converged=Course(-0.1, 0.4, 0.1, pinned=True)),
+        ],
+    },
+    6: {
+        TRUE: [World()],
+        TRUE_LIMIT: [World(dlr=Course(5.0, 4.0)), World(dlr=Course(5.0))],
+        FALSE: [one_group(World(), dlr=Course(3.0)), one_group(World(), dlr=Course(10.0, 9.5))],
+        FALSE_LIMIT: [one_group(World(), dlr=Course(5.0)), one_group(World(), dlr=Course(15.0, 14.0))],
+    },
+    7: {
+        kind: [World(milliseconds={"acceleration": {1e-5: 10.0, 1e-2: time}})]
+        for kind, time in {TRUE: 6.2, TRUE_LIMIT: 7.5, FALSE: 9.5, FALSE_LIMIT: 7.5}.items()
+    },
+    8: {
+        TRUE: [World()],
+        TRUE_LIMIT: [
+            World(loss={"acceleration": everywhere(0.01, PAPER_GRID[1:]), "kl": everywhere(-0.01, PAPER_GRID[1:])})
+        ],
+        FALSE: [World(loss={"kl": {1e-2: nats}}) for nats in (0.05, -0.05)],
+        FALSE_LIMIT: [World(loss={"acceleration": {1e-2: nats}}) for nats in (0.01, -0.01)],
+    },
+    9: {
+        TRUE: [World(loss={"step_norm": CLIFF})],
+        TRUE_LIMIT: [World(loss={"step_norm": {1e-3: 0.01, 1e-2: 0.06}})],
+        FALSE: [World(), World(loss={"step_norm": {1e-3: 0.1, 1e-2: 0.4}})],
+        FALSE_LIMIT: [World(loss={"step_norm": {1e-2: 0.05}}), World(loss={"step_norm": {1e-3: 0.01, 1e-2: 0.4}})],
+    },
+    10: {
+        TRUE: [race(1.5, 0.9, {"step_norm": lost_from(3e-3, 0.1)})],
+        TRUE_LIMIT: [race(1.0, 1.0), race(1.0, 1.0, {"acceleration": everywhere(0.01), "kl": everywhere(0.01)})],
+        FALSE: [race(0.6, 1.5)],
+        FALSE_LIMIT: [
+            race(1.0, 1.5),
+            # faster only at a threshold that is not good enough, or against one that is just good enough
+            race(1.08, 1.5, {"acceleration": lost_from(1e-2, 0.5)}),
+            race(0.98, 1.5, {"kl": lost_from(3e-3, 0.0099)}),
+        ],
+    },
+    11: {
+        TRUE: [World(milliseconds=FASTER)],
+        TRUE_LIMIT: [World()],
+        FALSE: [World(milliseconds={"kl": everywhere(17.0) | {1e-2: 7.0}})],
+        FALSE_LIMIT: [World(milliseconds={"kl": everywhere(17.0, PAPER_GRID) | {1e-2: 10.0}})],
+    },
+    12: {
+        TRUE: [World(size=Course(0.5, -1.8, 1.0))],
+        TRUE_LIMIT: [World(size=Course(1.0, 0.0, scatter)) for scatter in (0.3, 1.0)],
+        FALSE: [one_group(SMALLER, size=Course(1.0, 2.5, 1.0))],
+        FALSE_LIMIT: [one_group(SMALLER, size=Course(1.0, 0.0, scatter)) for scatter in (0.1, 1.0)],
+    },
+    13: {
+        TRUE: [World(floor=0.05)],
+        TRUE_LIMIT: [World(rate=Course(np.log10(2) / 10), turn=2.0)],
+        FALSE: [one_group(World(floor=0.05), floor=0.0), one_group(World(floor=0.05), turn=2.8)],
+        FALSE_LIMIT: [
+            one_group(World(floor=0.05), floor=0.0, rate=Course(np.log10(2) / 10)),
+            one_group(World(floor=0.05), turn=2.0),
+        ],
+    },
+    14: {
+        TRUE: [World(evaluations=FASTER)],
+        TRUE_LIMIT: [World()],
+        FALSE: [World(evaluations={"kl": everywhere(17.0, PAPER_GRID) | {1e-2: 7.0}})],
+        FALSE_LIMIT: [World(evaluations={"kl": everywhere(17.0, PAPER_GRID) | {1e-2: 12.0}})],
+    },
+    15: {
+        TRUE: [World(loss={"step_norm": CLIFF})],
+        TRUE_LIMIT: [World(loss={"step_norm": {1e-2: 0.01}})],
+        FALSE: [World(loss={"step_norm": CLIFF, "kl": {1e-2: 0.6}})],
+        FALSE_LIMIT: [World(loss={"step_norm": {1e-2: 0.2}, "kl": {1e-2: 0.19}})],
+    },
+}
+
+
+@dataclass(frozen=True)
+class Family:
+    """Worlds in which one number of a claim varies, from its bound outwards.
+
+    Attributes:
+        number: The number and its unit.
+        upheld: World in which the claim is true, by the number.
+        refuted: World in which it is false in one place.
+        bound: Of the number.
+        ends: The number furthest inside its bound, and furthest outside.
+    """
+
+    number: str
+    upheld: Callable[[float], World]
+    refuted: Callable[[float], World]
+    bound: float
+    ends: tuple[float, float]
+
+    def worlds(self, verdict: str) -> dict[float, World]:
+        """Number -> world in which the verdict would be right, from the bound outwards."""
+        make, end = (self.upheld, self.ends[0]) if verdict == HOLDS else (self.refuted, self.ends[1])
+        numbers = self.bound + (end - self.bound) * np.geomspace(0.01, 1, 25)
+        return {float(number): make(float(number)) for number in numbers}
+
+
+def decay(ratio: float, steps: int) -> Course:
+    """Norms fall to this ratio in so many loop steps."""
+    return Course(-np.log10(ratio) / steps)
+
+
+def quality(**loss: float) -> World:
+    """Nats lost at τ = 1e-2, by criterion."""
+    return World(loss={criterion: {1e-2: nats} for criterion, nats in loss.items()})
+
+
+def slower(ratio: float, but: float = 1.0) -> World:
+    """KL takes so many times as long as acceleration, at 1e-2 times `but`."""
+    times = everywhere(10 * ratio)
+    return World(milliseconds={"kl": times | {1e-2: but * times[1e-2]}})
+
+
+def later(evaluations: float, but: float = 0.0) -> World:
+    """KL takes so many evaluations more than acceleration, at 1e-2 `but` more."""
+    return World(evaluations={"kl": everywhere(12 + evaluations, PAPER_GRID) | {1e-2: 12 + evaluations + but}})
+
+
+def saving(ratio: float) -> World:
+    return World(milliseconds={"acceleration": {1e-5: 10.0, 1e-2: 10 * ratio}})
+
+
+def flat(nats: float) -> World:
+    return World(loss={criterion: everywhere(nats, PAPER_GRID[1:]) for criterion in ("acceleration", "kl")})
+
+
+def deviation(number: float) -> Course:
+    """Course of the variance whose root is `number`."""
+    return Course(number**2, 0.0, 1.0, pinned=True)
+
+
+def modulus(change: float) -> Course:
+    """Course of the late cosine between 0.1 and 0.1 + |change|."""
+    return Course(0.1 + max(change, 0.0), change, 1.0, pinned=True)
+
+
+FAMILIES = {
+    1: Family(
+        "norm at k = 10 over that at k = 1",
+        lambda ratio: World(rate=decay(ratio, 9)),
+        lambda ratio: one_group(World(), rate=decay(ratio, 9)),
+        *(0.1, (0.001, 1.0)),
+    ),
+    2: Family(
+        "change of the decades per loop step",
+        lambda change: World(rate=Course(0.4 + change, change, 1.0)),
+        lambda change: one_group(FASTER_DECAY, rate=Course(0.4, change, 1.0)),
+        *(0.0, (1.5, -1.5)),
+    ),
+    3: Family(
+        "deviation of the late cosine",
+        lambda number: World(variance=deviation(number)),
+        lambda number: one_group(SETTLING, variance=deviation(number)),
+        *(0.05, (0.0, 0.35)),
+    ),
+    4: Family(
+        "late cosine",
+        lambda cosine: World(converged=Course(cosine)),
+        lambda cosine: one_group(World(), converged=Course(cosine)),
+        *(0.45, (0.575, -0.9)),
+    ),
+    5: Family(
+        "change of the modulus of the late cosine",
+        lambda change: World(converged=modulus(change)),
+        lambda change: one_group(ORTHOGONAL, converged=modulus(change)),
+        *(-0.05, (-0.9, 0.9)),
+    ),
+    6: Family(
+        "DLR at the last checkpoint",
+        lambda dlr: World(dlr=Course(dlr)),
+        lambda dlr: one_group(World(), dlr=Course(dlr)),
+        *(5.0, (15.0, 1.0)),
+    ),
+    7: Family("time at 1e-2 over that at 1e-5", saving, saving, 0.75, (0.1, 3.0)),
+    8: Family("change of CE in nats", flat, lambda nats: quality(kl=nats), 0.01, (0.0, 0.5)),
+    9: Family(
+        "nats lost from 1e-3 to 1e-2",
+        lambda nats: quality(step_norm=nats),
+        lambda nats: quality(step_norm=nats),
+        *(0.05, (1.0, 0.0)),
+    ),
+    10: Family(
+        "time of acceleration over that of another criterion",
+        lambda ratio: race(1 / ratio, 1 / ratio),
+        lambda ratio: race(1 / ratio, 1.5),
+        *(1.0, (0.1, 10.0)),
+    ),
+    11: Family(
+        "time of KL over that of acceleration", slower, lambda ratio: slower(1.7, but=ratio / 1.7), 1.0, (4.0, 0.2)
+    ),
+    12: Family(
+        "change of ln of the mean step norm",
+        lambda change: World(size=Course(0.5, change, 1.0)),
+        lambda change: one_group(SMALLER, size=Course(1.0, change, 1.0)),
+        *(0.0, (-6.0, 6.0)),
+    ),
+    13: Family(
+        "norm over k = 20 … 29 over that over k = 10 … 19",
+        lambda ratio: World(rate=decay(ratio, 10)),
+        lambda ratio: one_group(World(floor=0.05), floor=0.0, rate=decay(ratio, 10)),
+        *(0.5, (1.0, 0.001)),
+    ),
+    14: Family(
+        "evaluations under KL minus those of acceleration", later, lambda m: later(5.0, m - 5.0), 0.0, (12, -12)
+    ),
+    15: Family(
+        "nats that step norm loses more",
+        lambda nats: quality(step_norm=nats),
+        lambda nats: quality(kl=-nats),
+        *(0.01, (1.0, -1.0)),
+    ),
+}
