@@ -19,7 +19,7 @@
 # make demo-release  runs the demo and keeps its tables, figures and verdicts in docs/demo-release
 # make test-pythons  other versions of Python that are installed: tests without torch, and tests with the oldest torch
 # make lock        locks envs/*.lock.txt again after a change of requirements.txt: make lock CPU_WHEELS=FOLDER-OR-PAGE
-# make generated   paper.yaml, docs/config.md and a JSON schema for editors from the config classes
+# make generated   paper.yaml, docs/config.md and a JSON schema for editors from the config classes; docs/results.md
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -107,6 +107,7 @@ check-demo: env
 demo-release: env
 	$(BIN)/snakemake --cores all snapshot --config preset=demo run=demo --forcerun take_snapshot
 	$(BIN)/python scripts/keep_release.py results/snapshot docs/demo-release
+	$(BIN)/python -m twoscale.analysis.results
 
 plan: env
 	$(BIN)/python scripts/plan.py $(addprefix --preset ,$(PRESET)) $(addprefix --configfile ,$(CONFIG)) \
@@ -124,6 +125,7 @@ lock: env
 
 generated: env
 	$(BIN)/python -m twoscale.config.reference
+	$(BIN)/python -m twoscale.analysis.results
 
 lint: env
 	$(BIN)/ruff check .

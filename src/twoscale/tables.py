@@ -211,7 +211,7 @@ CORE: dict[str, dict[str, Column]] = {
     ),
     # One row per measured quantity; the last row of a claim, scope "all", is the verdict on the claim.
     "claims": table(
-        "run claim scope statement where quantity value low high bounds verdict reason",
+        "run claim scope statement where quantity value low high bounds verdict reason scale",
         statement=("string", "what the claim says"),
         where=("string", "in the paper"),
         quantity=("string", "what was measured"),
@@ -219,6 +219,7 @@ CORE: dict[str, dict[str, Column]] = {
         low=("float64", "95 % bootstrap interval"),
         high=("float64", "95 % bootstrap interval"),
         verdict=("string", "holds, does not hold, cannot be judged, or not asked"),
+        scale=("string", "small scale: less than half of the paper's tokens of training or parameters; else empty"),
     ),
 }
 

@@ -193,11 +193,11 @@ def rows(columns, *values) -> pd.DataFrame:
 
 
 CLAIMS = rows(
-    "claim scope quantity value low high bounds verdict reason",
-    (1, "2", "norm", 0.02, 0.01, 0.03, "≤ 0.1", "holds", ""),
-    (1, "2", "norm, untrained", 0.5, 0.4, 0.6, "", "", ""),
-    (1, "all", "", np.nan, np.nan, np.nan, "", "holds", "every finding is within its bounds"),
-    (2, "all", "", np.nan, np.nan, np.nan, "", "not asked", "no training"),
+    "claim scope quantity value low high bounds verdict reason scale",
+    (1, "2", "norm", 0.02, 0.01, 0.03, "≤ 0.1", "holds", "", "small scale"),
+    (1, "2", "norm, untrained", 0.5, 0.4, 0.6, "", "", "", "small scale"),
+    (1, "all", "", np.nan, np.nan, np.nan, "", "holds", "every finding is within its bounds", "small scale"),
+    (2, "all", "", np.nan, np.nan, np.nan, "", "not asked", "no training", "small scale"),
 )
 
 
@@ -219,7 +219,7 @@ def test_a_card_has_claims_with_intervals_data_seed_checkpoints_licence_and_cita
     front, _, _ = text.removeprefix("---\n").partition("---\n")
     assert yaml.safe_load(front)["library_name"] == "transformers"
     for part in (
-        "| 1 | Steps shrink within ten | **holds** |",
+        "| 1 | Steps shrink within ten | **holds, small scale** |",
         "| 2 | Training makes them shrink faster | **not asked** |",
         "The 1 findings with their intervals",
         "| 1 | 2 | norm | 0.02 | 0.01 … 0.03 | ≤ 0.1 | holds |",
@@ -253,7 +253,7 @@ def test_a_card_shows_the_verdicts_over_seeds_where_the_run_has_them():
     seeds = pd.concat([CLAIMS[::-1].assign(seed=str(SEED)), means.assign(seed="mean")])
     text = card(claims=CLAIMS, seeds=seeds)
     assert "| claim | in short | verdict | over the seeds 11 |" in text
-    assert "| 1 | Steps shrink within ten | **holds** | cannot be judged |" in text
+    assert "| 1 | Steps shrink within ten | **holds, small scale** | cannot be judged, small scale |" in text
     older = pd.concat([CLAIMS.assign(seed=str(SEED), value=CLAIMS["value"] + 1), means.assign(seed="mean")])
     assert "over the seeds" not in card(claims=CLAIMS, seeds=older)
 

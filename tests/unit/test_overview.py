@@ -23,6 +23,7 @@ def finding(claim, scope, quantity="", value=float("nan"), interval=(None, None)
         "high": high,
         "bounds": bounds,
         "verdict": verdict,
+        "scale": "",
     }
 
 

@@ -61,6 +61,23 @@ def test_the_archive_and_the_citation_say_the_same():
     assert [related["identifier"] for related in archive["related_identifiers"]] == cited
 
 
+def test_codemeta_and_the_changelog_say_what_the_citation_says():
+    meta, citation, own = json.loads(read("codemeta.json")), citations.read(PROJECT), project()
+    assert (meta["name"], meta["version"], meta["datePublished"]) == tuple(
+        citation[key] for key in ("title", "version", "date-released")
+    )
+    assert meta["license"] == f"https://spdx.org/licenses/{citation['license']}"
+    assert own["license"] == citation["license"]
+    assert [author["name"] for author in meta["author"]] == [*map(citations.author_name, citation["authors"])]
+    assert (meta["identifier"], meta["description"]) == (own["name"], own["description"])
+    assert meta["runtimePlatform"] == f"Python {own['requires-python']}"
+    cited = [reference["url"] for reference in citation["references"]]
+    assert [article["identifier"] for article in meta["referencePublication"]] == cited
+    latest = re.search(r"^## (\S+), (\S+)$", read("CHANGELOG.md"), re.MULTILINE)
+    assert latest.groups() == (citation["version"], citation["date-released"])
+    assert f"--tag v{citation['version']}" in read("docs/release.md")
+
+
 def project() -> dict[str, Any]:
     return tomllib.loads(read("pyproject.toml"))["project"]
 

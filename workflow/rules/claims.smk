@@ -3,6 +3,7 @@
 # in:  the tables of twoscale.tables.CLAIM_TABLES
 # out: results/{run}/tables/claims.parquet, results/claims.md
 
+from twoscale.analysis.costs import scales
 from twoscale.config import text_label
 from twoscale.tables import CLAIM_TABLES
 from twoscale.workflow.paths import trains
@@ -27,6 +28,7 @@ rule judge_claims:
             max_loops=lambda config: config.exits.max_loops,
             warmup_iterations=lambda config: config.train.warmup_iterations,
             published=lambda config: not trains(config),
+            scales=lambda config: scales(config).plain,
         ),
         tables=table_columns("claims"),
     shell:

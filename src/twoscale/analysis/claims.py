@@ -127,7 +127,7 @@ CLAIMS = (
         "The cosine between successive steps starts low and is then stable over k = 10 … 29: at the last checkpoint "
         "it deviates by at most 0.05 from its mean. It does not become less stable over training: the line of its "
         "variance over the checkpoints after warm-up rises by no more than 0.025², a quarter of the variance allowed.",
-        "§3 (ii) and (iii), Fig. 3 (b), Fig. 5",
+        "§3 (ii) and (iii), Fig. 3 (b), Fig. 5: from low values to a level; steadier in later checkpoints",
         claims_geometry.angles_settle,
         Needs(loops=LATE_LOOPS, training=True),
         documents=12,
@@ -147,7 +147,7 @@ CLAIMS = (
         "The late cosine comes closer to zero over training: the line of its modulus over the checkpoints after "
         "warm-up falls by 0.05 or more. At the last checkpoint it is not below −0.1, where steps are anti-parallel; "
         "between −0.1 and 0.1, angles of 84° to 96°, they are orthogonal.",
-        "Abstract, §1, §3 (ii)",
+        "Abstract, §1, §3 (ii): increasingly orthogonal steps over training",
         claims_geometry.steps_turn_orthogonal,
         Needs(loops=LATE_LOOPS, training=True),
     ),
@@ -176,14 +176,14 @@ CLAIMS = (
         "Acceleration and KL keep quality",
         "At each of the paper's larger thresholds the cross-entropy under either criterion is within 0.01 nats of that "
         "at 1e-5.",
-        "§4 (ii–iii), Fig. 4 (ii, iii)",
+        "§4 (ii–iii), Fig. 4 (ii, iii): perplexity and cross-entropy essentially flat across thresholds",
         claims_exits.quality_is_flat,
     ),
     Claim(
         9,
         "Step norm loses quality abruptly",
         "Under the step-norm criterion cross-entropy is flat up to τ = 1e-3 and at least 0.05 nats worse at 1e-2.",
-        "§4 (ii–iii), Fig. 4 (ii, iii)",
+        "§4 (ii–iii), Fig. 4 (ii, iii): loses quality beyond 1e-3, and sharply at 1e-2",
         claims_exits.step_norm_loses_quality,
     ),
     Claim(
@@ -192,7 +192,7 @@ CLAIMS = (
         "Each criterion runs at the threshold, interpolated on its grid, at which its cross-entropy becomes 0.01 nats "
         "worse than at full depth. There acceleration is faster than KL and than step norm. This cannot be judged if "
         "a criterion may still be better at its last threshold.",
-        "Abstract, §4, §5",
+        "Abstract, §4, §5: at the same quality faster than KL, and without the quality loss of the step norm",
         claims_exits.acceleration_is_fastest,
         timed=True,
     ),
@@ -200,7 +200,7 @@ CLAIMS = (
         11,
         "KL remains slower",
         "KL takes longer per token than acceleration, at each of the four thresholds of Fig. 4.",
-        "§4 (i), Fig. 4 (i)",
+        "§4 (i), Fig. 4 (i): KL remains comparatively slow",
         claims_exits.kl_is_slower,
         timed=True,
     ),
@@ -266,12 +266,15 @@ def verdicts(evidence: Evidence, claims: Iterable[Claim] = CLAIMS) -> list[Verdi
     return [examine(claim, evidence) for claim in claims]
 
 
-def table(judged: Iterable[Verdict], run: str) -> pd.DataFrame:
-    """The table "claims": one row per finding, then the verdict on the claim with the scope "all"."""
+def table(judged: Iterable[Verdict], run: str, mark: str = "") -> pd.DataFrame:
+    """The table "claims": one row per finding, then the verdict on the claim with the scope "all".
+
+    `mark` is that of the scale of the run, see `twoscale.analysis.scale`.
+    """
     rows = []
     for verdict in judged:
         rows += [row(verdict.claim, finding) for finding in (*verdict.findings, whole(verdict))]
-    return pd.DataFrame(rows).assign(run=run)[list(tables.columns("claims"))]
+    return pd.DataFrame(rows).assign(run=run, scale=mark)[list(tables.columns("claims"))]
 
 
 def whole(verdict: Verdict) -> Finding:

@@ -1,6 +1,7 @@
 """The verdicts on the claims as a Markdown page: results/claims.md."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,6 +10,8 @@ from twoscale.analysis import claims
 from twoscale.analysis.claims import Verdict
 from twoscale.analysis.evidence import CORRELATION, Estimate, Evidence
 from twoscale.analysis.findings import Finding
+from twoscale.analysis.scale import HEADER as SCALE_HEADER
+from twoscale.analysis.scale import MEANING, Scales, marked
 from twoscale.escaping import markdown
 from twoscale.tables import CLAIM_TABLES
 
@@ -46,7 +49,7 @@ EXITS = """\
 loop steps per group"""
 
 
-def page(verdicts: Sequence[Verdict], run: str, text: str, evidence: Evidence) -> str:
+def page(verdicts: Sequence[Verdict], run: str, text: str, evidence: Evidence, scales: Scales | None = None) -> str:
     """Markdown of the verdicts.
 
     Args:
@@ -54,10 +57,18 @@ def page(verdicts: Sequence[Verdict], run: str, text: str, evidence: Evidence) -
         run: Name of the run.
         text: Name of its text.
         evidence: The tables of the run.
+        scales: Those of the run and of the paper, if they are known.
     """
-    rows = ((verdict.claim.number, verdict.claim.title, f"**{verdict.verdict}**") for verdict in verdicts)
+    mark = scales.mark if scales else ""
+    rows = [(v.claim.number, v.claim.title, f"**{marked(v.verdict, mark)}**") for v in verdicts]
     summary = table(("claim", "in short", "verdict"), rows)
-    return blocks(_header(run, text, evidence), summary, *(part for verdict in verdicts for part in _section(verdict)))
+    sections = (part for verdict in verdicts for part in _section(verdict, mark))
+    return blocks(_header(run, text, evidence), *scale_table(scales), summary, *sections)
+
+
+def scale_table(scales: Scales | None) -> tuple[str, ...]:
+    """The scale of a run and of the paper as a table, and what a mark means; nothing if the scale is unknown."""
+    return (MEANING, table(SCALE_HEADER, scales.rows)) if scales else ()
 
 
 def _header(run: str, text: str, evidence: Evidence) -> str:
@@ -84,13 +95,13 @@ def _exits(evidence: Evidence) -> str:
     )
 
 
-def _section(verdict: Verdict) -> tuple[str, ...]:
-    claim = verdict.claim
+def _section(verdict: Verdict, mark: str) -> tuple[str, ...]:
+    claim, word = verdict.claim, marked(verdict.verdict, mark)
     return (
-        f"## {claim.number}. {claim.title}: {verdict.verdict}",
+        f"## {claim.number}. {claim.title}: {word}",
         claim.statement,
         f"In the paper: {claim.where}.",
-        f"Verdict: **{verdict.verdict}** ({verdict.reason}).",
+        f"Verdict: **{word}** ({verdict.reason}).",
         table(FINDINGS, map(_row, verdict.findings)) if verdict.findings else "",
     )
 
@@ -133,5 +144,14 @@ def run(job: "StudyJob") -> None:
     files = {name: job.file(name) for name in CLAIM_TABLES}
     evidence = Evidence.read(files, warmup=config.warmup_iterations, **values)
     verdicts = claims.verdicts(evidence)
-    job.write("claims", claims.table(verdicts, config.run), "table")
-    job.write_text("page", page(verdicts, config.run, config.text, evidence))
+    scales = with_cores(Scales.of(config.scales), evidence)
+    job.write("claims", claims.table(verdicts, config.run, scales.mark), "table")
+    job.write_text("page", page(verdicts, config.run, config.text, evidence, scales))
+
+
+def with_cores(scales: Scales, evidence: Evidence) -> Scales:
+    """The scales with the cores of the machine that latency was measured on, if it was."""
+    if evidence.latency.empty:
+        return scales
+    hardware = f"{scales.run.hardware}, machine of {int(evidence.latency['cpus'].max())} cores"
+    return replace(scales, run=replace(scales.run, hardware=hardware))

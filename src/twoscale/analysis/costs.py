@@ -1,10 +1,15 @@
-"""FLOPs and tokens of measurements, from a config: the rows of jobs state their cost with these functions."""
+"""FLOPs and tokens of measurements, from a config: the rows of jobs state their cost with these functions.
+
+Also the scale of a run beside the paper's, which is that of the config's defaults.
+"""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import NamedTuple
 
 from twoscale import config
-from twoscale.model.flops import BYTES, flops_per_token, layer_matrices
+from twoscale.analysis.scale import Scale, Scales
+from twoscale.model.flops import BYTES, flops_per_token, layer_matrices, parameters
 
 
 class Cost(NamedTuple):
@@ -77,3 +82,19 @@ def is_sequential(exits: config.ExitsConfig, criterion: str) -> bool:
 
     known = CRITERIA.get(criterion)
     return exits.readout != "head" and known is not None and known.needs_readout
+
+
+def training_tokens(run: config.Config) -> int:
+    """Tokens that a run is trained on, repeated ones included."""
+    return run.train.iterations * run.train.batch_size * run.model.context_length
+
+
+def scales(run: config.Config) -> Scales:
+    """The scale of a run, with the kind of its device as hardware, and that of the paper, which names none."""
+    return Scales(_scale(run), replace(_scale(config.Config()), hardware="not stated"))
+
+
+def _scale(run: config.Config) -> Scale:
+    tokens = None if run.model.source == "published" else training_tokens(run)
+    loops = run.model.mean_loops, run.trajectories.loops
+    return Scale(tokens, parameters(run.model), *loops, hardware={"cuda": "GPU", "cpu": "CPU"}[run.compute.device])

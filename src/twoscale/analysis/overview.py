@@ -16,6 +16,7 @@ from twoscale import tables
 from twoscale.analysis import claims, pages
 from twoscale.analysis.claims_page import number
 from twoscale.analysis.findings import FAILS, HOLDS, NOT_ASKED, OPEN
+from twoscale.analysis.scale import MEANING, Scales, marked
 from twoscale.jobs.command import function
 
 if TYPE_CHECKING:
@@ -37,18 +38,24 @@ STYLE = """<style>
 
 @dataclass(frozen=True)
 class Answer:
-    """The verdict on one claim. `measured` has the judged values, with 95 % intervals."""
+    """The verdict on one claim. `measured` has the judged values, with 95 % intervals; `mark` is that of the scale."""
 
     number: int
     title: str
     verdict: str
     measured: str
+    mark: str = ""
+
+    @property
+    def marked(self) -> str:
+        """The verdict with its mark."""
+        return marked(self.verdict, self.mark)
 
     @property
     def sentence(self) -> str:
         """Claim, verdict and values, for a caption."""
         values = f"; {self.measured}" if self.measured else ""
-        return f"Claim {self.number}, {self.title}: {self.verdict}{values}."
+        return f"Claim {self.number}, {self.title}: {self.marked}{values}."
 
 
 @dataclass(frozen=True)
@@ -77,12 +84,18 @@ def answers(table: pd.DataFrame, reference_state: str) -> list[Answer]:
 def _answer(claim: int, rows: pd.DataFrame, reference_state: str) -> Answer:
     title = next((known.title for known in claims.CLAIMS if known.number == claim), "")
     whole = rows[rows["scope"] == claims.ALL].iloc[-1]
+    return Answer(claim, title, whole["verdict"], _measured(decisive(rows, reference_state)), whole["scale"])
+
+
+def decisive(rows: pd.DataFrame, reference_state: str) -> pd.DataFrame:
+    """The rows of one claim that `answers` shows."""
+    verdict = rows.loc[rows["scope"] == claims.ALL, "verdict"].iloc[-1]
     judged = rows[(rows["bounds"] != "") & (rows["scope"] != claims.ALL)]
     of_state = judged[judged["scope"].str.endswith(f", {reference_state}")]
     shown = judged if of_state.empty else of_state
-    if (decides := shown["verdict"] == whole["verdict"]).any():
+    if (decides := shown["verdict"] == verdict).any():
         shown = shown[decides]
-    return Answer(claim, title, whole["verdict"], _measured(shown.drop_duplicates("scope", keep="last")))
+    return shown.drop_duplicates("scope", keep="last")
 
 
 def _measured(rows: pd.DataFrame) -> str:
@@ -96,10 +109,18 @@ def _measured(rows: pd.DataFrame) -> str:
 
 
 def _value(finding: object) -> str:
-    scope = finding.scope.replace("->", " → ").replace("-", "–").replace("_", " ")
+    return f"{printed_value(finding)} ({printed_scope(finding.scope)})"
+
+
+def printed_value(finding: object) -> str:
+    """The value of a row and its interval."""
     value = "not measured" if np.isnan(finding.value) else number(finding.value)
-    interval = "" if np.isnan(finding.low) else f" [{number(finding.low)}, {number(finding.high)}]"
-    return f"{value}{interval} ({scope})"
+    return value if np.isnan(finding.low) else f"{value} [{number(finding.low)}, {number(finding.high)}]"
+
+
+def printed_scope(scope: str) -> str:
+    """A scope in print: "4->5-6, first_state" as "4 → 5–6, first state"."""
+    return scope.replace("->", " → ").replace("-", "–").replace("_", " ")
 
 
 # --- sentences and page ---------------------------------------------------------------------------------------------
@@ -111,7 +132,13 @@ def sentences(shown: Shown, judged: Iterable[Answer], measured: str | None) -> l
     return numbers + [answer.sentence for answer in judged if answer.number in shown.claims]
 
 
-def body(run: str, text: str, judged: Sequence[Answer], figures: Sequence[tuple[Shown, Sequence[str]]]) -> str:
+def body(
+    run: str,
+    text: str,
+    judged: Sequence[Answer],
+    figures: Sequence[tuple[Shown, Sequence[str]]],
+    scales: Scales | None = None,
+) -> str:
     """HTML of the verdicts and then of the figures with their results.
 
     Args:
@@ -119,9 +146,12 @@ def body(run: str, text: str, judged: Sequence[Answer], figures: Sequence[tuple[
         text: Name of its text.
         judged: One answer per claim; empty for a run that has no claims.
         figures: The figures, each with its sentences.
+        scales: Those of the run and of the paper, if verdicts are shown.
     """
     heading = f"<h2>The run {escape(run)} on {escape(text)}</h2>"
-    parts = [heading, *(_verdicts(judged) if judged else []), *(_figure(*figure) for figure in figures)]
+    listed = f"<p>{_scale(scales)}</p>" if judged and scales else ""
+    verdicts = [listed, *_verdicts(judged), f"<p>{MEANING.replace('*', '')}</p>"] if judged else []
+    parts = [heading, *verdicts, *(_figure(*figure) for figure in figures)]
     return "\n".join([STYLE, '<div class="overview">', *parts, "</div>"])
 
 
@@ -130,13 +160,17 @@ def _verdicts(judged: Sequence[Answer]) -> list[str]:
     listed = ", ".join(f"{verdict}: {counts[verdict]}" for verdict in COLOURS if verdict in counts)
     rows = [
         f"<tr><td>{answer.number}</td><td>{escape(answer.title)}</td>"
-        f'<td class="verdict" style="color: {COLOURS[answer.verdict]}">{answer.verdict}</td>'
+        f'<td class="verdict" style="color: {COLOURS[answer.verdict]}">{answer.marked}</td>'
         f"<td>{escape(answer.measured)}</td></tr>"
         for answer in judged
     ]
     header = "<tr><th>claim</th><th>in short</th><th>verdict</th><th>measured, with 95 % intervals</th></tr>"
     summary = f"<p>Verdicts on the {len(judged)} claims of the paper: {listed}.</p>"
     return [summary, "<table>", f"<thead>{header}</thead>", "<tbody>", *rows, "</tbody></table>"]
+
+
+def _scale(scales: Scales) -> str:
+    return escape("; ".join(f"{label}: {ours} (the paper: {theirs})" for label, ours, theirs, _ in scales.rows)) + "."
 
 
 def _figure(shown: Shown, results: Sequence[str]) -> str:
@@ -159,6 +193,7 @@ def run(job: "StudyJob") -> None:
         if shown.sentence
     }
     results = {shown.name: sentences(shown, judged, measured.get(shown.name)) for shown in figures}
-    shown = body(config.run, config.text, judged, [(shown, results[shown.name]) for shown in figures])
+    scales = Scales.of(config.scales)
+    shown = body(config.run, config.text, judged, [(shown, results[shown.name]) for shown in figures], scales)
     job.write_text("page", pages.page(f"The run {config.run}", shown))
     job.write_text("results", json.dumps(results, ensure_ascii=False, indent=1))

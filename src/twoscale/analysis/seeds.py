@@ -181,8 +181,11 @@ def verdicts(evidence: Mapping[int, Evidence], examined: Iterable[Claim] = CLAIM
 # --- the table -----------------------------------------------------------------------------------------------------
 
 
-def table(judged: Iterable[SeedVerdict], run: str, seeds: Sequence[int]) -> pd.DataFrame:
-    """The table "seeds": one row per finding and seed and one for the mean, then the verdicts with the scope "all"."""
+def table(judged: Iterable[SeedVerdict], run: str, seeds: Sequence[int], mark: str = "") -> pd.DataFrame:
+    """The table "seeds": one row per finding and seed and one for the mean, then the verdicts with the scope "all".
+
+    `mark` is that of the scale of the runs, see `twoscale.analysis.scale`.
+    """
     rows = []
     for verdict in judged:
         for finding in verdict.findings:
@@ -192,4 +195,4 @@ def table(judged: Iterable[SeedVerdict], run: str, seeds: Sequence[int]) -> pd.D
             rows.append(claims.row(verdict.claim, finding.mean) | {"seed": MEAN} | spread)
         for seed, whole in zip([*seeds, MEAN], [*verdict.of_seeds, verdict], strict=True):
             rows.append(claims.row(verdict.claim, claims.whole(whole)) | {"seed": str(seed)})
-    return pd.DataFrame(rows, columns=list(tables.columns("seeds"))).assign(run=run)
+    return pd.DataFrame(rows, columns=list(tables.columns("seeds"))).assign(run=run, scale=mark)

@@ -3,6 +3,7 @@
 manifest.json has the keys
 
     run, commit, modified   the run, the commit of the checkout, and whether tracked files differ from it
+    scale                   of the run and of the paper, and the mark of verdicts (`twoscale.analysis.scale`)
     text                    SHA-256 of the training tokens and of the held-out ones
     config                  every key of the run
     versions                of Python and of the packages that the library imports
@@ -25,6 +26,7 @@ import pandas as pd
 
 from twoscale.analysis import pages
 from twoscale.analysis.release import MANIFEST
+from twoscale.analysis.scale import Scales
 from twoscale.config import PROJECT
 from twoscale.errors import InputError, first_line
 from twoscale.files import replacing, sha256
@@ -168,9 +170,11 @@ def jobs(benchmarks: Iterable[Path]) -> list[dict[str, Any]]:
 def run(job: "StudyJob") -> None:
     """The job of the workflow. The benchmark files of the run are no inputs, as in `pages.runtimes_page`."""
     folder, run = job.file("snapshot"), job.config.run
+    scale = {**job.config.scales, "mark": Scales.of(job.config.scales).mark}
     facts = {
         "run": run,
         **checkout(PROJECT),
+        "scale": scale,
         "text": text(job.file("tokens")),
         "config": job.config.plain,
         "versions": versions(),

@@ -11,6 +11,7 @@ from twoscale.analysis.citation import author_name, is_person
 from twoscale.analysis.claims import ALL, CLAIMS
 from twoscale.analysis.claims_page import blocks, interval, number, table
 from twoscale.analysis.evidence import Estimate
+from twoscale.analysis.scale import MEANING, marked
 from twoscale.analysis.seeds import MEAN
 from twoscale.config import ConfigSlice, DataConfig, ModelConfig, complete, text_label
 from twoscale.escaping import markdown
@@ -95,12 +96,12 @@ NOISE = """ The loops draw noise, which is a
 function of the seed ({seed}), the group and the position of a token: the same text always gives the same logits, in any
 batch. `from_pretrained(…, noise_seed=N)` draws other noise."""
 
-CLAIMS_HEADER = """
+CLAIMS_HEADER = f"""
 ## The claims of the paper on this model
 
 A claim *holds* if the 95 % intervals of all its findings are within their bounds, and *does not hold* if one of them is
 outside. Intervals are bootstraps over held-out documents, for latency over timed prompts. The verdicts are about this
-run with its size and text, not about the paper's model.
+run with its size and text, not about the paper's model. {MEANING}
 """
 
 
@@ -235,9 +236,9 @@ def _of_this_model(seeds: pd.DataFrame | None, claims: pd.DataFrame, seed: int) 
 
 
 def _verdicts(rows: pd.DataFrame) -> dict[int, str]:
-    """Verdict of each claim, by its number."""
+    """Verdict of each claim with the mark of the scale, by its number."""
     whole = rows[rows["scope"] == ALL]
-    return dict(zip(whole["claim"], whole["verdict"], strict=True))
+    return dict(zip(whole["claim"], map(marked, whole["verdict"], whole["scale"]), strict=True))
 
 
 def _findings(judged: pd.DataFrame) -> Iterable[tuple[str, ...]]:
@@ -251,15 +252,16 @@ def _bibtex(citation: Mapping[str, Any]) -> Iterable[str]:
     """An entry for the project and one for each work that it cites."""
     for entry in (citation, *citation.get("references", ())):
         kind = "software" if entry.get("type") == "software" else "article"
+        year = entry.get("year", str(entry.get("date-released", ""))[:4])
         fields = {
             "title": entry["title"],
             "author": " and ".join(_author(author) for author in entry["authors"]),
-            "year": entry.get("year"),
+            "year": year,
             "url": entry.get("url"),
         }
         lines = [f"  {name} = {{{value}}}," for name, value in fields.items() if value]
         word = next(w for w in entry["authors"][0].get("family-names", "twoscale").split())
-        yield "\n".join([f"@{kind}{{{word.lower()}{entry.get('year', '')},", *lines, "}"])
+        yield "\n".join([f"@{kind}{{{word.lower()}{year},", *lines, "}"])
 
 
 def _author(author: Mapping[str, str]) -> str:

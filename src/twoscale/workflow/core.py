@@ -2,7 +2,7 @@
 
 from importlib.metadata import version
 
-from twoscale.analysis.costs import Cost, checkpoints, exits_cost, oracle_cost, passes_cost
+from twoscale.analysis.costs import Cost, checkpoints, exits_cost, oracle_cost, passes_cost, scales
 from twoscale.config import Config, user_values
 from twoscale.workflow.params import module_of
 from twoscale.workflow.paths import PROBE, QUALITY
@@ -147,7 +147,7 @@ JOBS = (
             "segments": runs.paths.at_checkpoints(SEGMENT, untrained=False),
         },
         outputs={"snapshot": "results/snapshot"},
-        config=lambda runs: runs.params.slice("run", plain=user_values),
+        config=lambda runs: runs.params.slice("run", plain=user_values, scales=lambda config: scales(config).plain),
         target="snapshot",
     ),
     Comparison(

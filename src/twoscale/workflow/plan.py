@@ -7,7 +7,7 @@ from typing import NamedTuple, Self, get_args
 
 from twoscale import config, tables
 from twoscale.analysis.claims import CLAIMS, Claim
-from twoscale.analysis.costs import Cost, checkpoints, decoded_bytes, forward
+from twoscale.analysis.costs import Cost, checkpoints, decoded_bytes, forward, training_tokens
 from twoscale.analysis.evidence import FEWEST_FOR_TREND
 from twoscale.discovery import study_parts
 from twoscale.errors import InputError
@@ -65,7 +65,7 @@ def training_rows(run: config.Config, rates: Rates) -> Lines:
     """The lines on training and on what a run has on disk."""
     model, train = run.model, run.train
     weights = parameters(model) * BYTES["float32"]
-    tokens = train.iterations * train.batch_size * model.context_length
+    tokens = training_tokens(run)
     flops = mean_flops_per_token(model, train).total
     full = mean_flops_per_token(model, train, causal=False).total
     cache = cache_bytes(model, run.exits.max_loops, run.exits.dtype)

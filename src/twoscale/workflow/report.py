@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from twoscale import config as configs
 from twoscale import tables
+from twoscale.analysis.costs import scales
 from twoscale.canonical import canonical_json
 from twoscale.errors import InputError
 from twoscale.escaping import rst
@@ -150,7 +151,8 @@ class Report:
             for figure in self.figures
         ]
         reference = self.runs.config.figures.dlr_reference_state
-        return canonical_json(self._names() | {"report_figures": figures, "reference_state": reference})
+        shown = {"report_figures": figures, "reference_state": reference, "scales": scales(self.runs.config).plain}
+        return canonical_json(self._names() | shown)
 
     def snapshot_files(self, wildcards: Any) -> list[str]:
         """Input function: claims, the figures of the report and of training, and the tables of all of them.

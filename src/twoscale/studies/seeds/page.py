@@ -4,13 +4,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from twoscale import tables
 from twoscale.analysis import bootstrap, seeds
-from twoscale.analysis.claims_page import blocks, interval, number, table
+from twoscale.analysis.claims import ALL, CLAIMS
+from twoscale.analysis.claims_page import blocks, interval, number, scale_table, table
 from twoscale.analysis.evidence import Estimate, Evidence
 from twoscale.analysis.findings import FAILS, HOLDS, NOT_ASKED, OPEN
-from twoscale.analysis.seeds import SeedFinding, SeedVerdict
+from twoscale.analysis.scale import Scales, marked
+from twoscale.analysis.seeds import MEAN, SeedFinding, SeedVerdict
 from twoscale.escaping import markdown
 
 if TYPE_CHECKING:
@@ -54,32 +57,51 @@ def run(job: "StudyJob") -> None:
     files = zip(*(job.files[name] for name in tables.CLAIM_TABLES), strict=True)
     found = [Evidence.read(dict(zip(tables.CLAIM_TABLES, paths, strict=True)), **values) for paths in files]
     verdicts = seeds.verdicts(dict(zip(config.seeds, found, strict=True)))
-    tables.write("seeds", seeds.table(verdicts, config.run, config.seeds), job.file("table"))
-    job.write_text("page", page(verdicts, config.run, config.text, config.seeds))
+    scales = Scales.of(config.scales).of_seeds(len(config.seeds))
+    frame = seeds.table(verdicts, config.run, config.seeds, scales.mark)
+    tables.write("seeds", frame, job.file("table"))
+    job.write_text("page", page(verdicts, config.run, config.text, config.seeds, scales))
 
 
-def page(verdicts: Sequence[SeedVerdict], run: str, text: str, seeds: Sequence[int]) -> str:
+def page(
+    verdicts: Sequence[SeedVerdict], run: str, text: str, named: Sequence[int], scales: Scales | None = None
+) -> str:
     """Markdown of the verdicts under each seed and over all of them.
 
     Args:
         verdicts: One per claim.
         run: Name of the run.
         text: Name of its text.
-        seeds: The seeds, in the order of the verdicts.
+        named: The seeds, in the order of the verdicts.
+        scales: Those of the runs and of the paper, if they are known.
     """
+    frame = seeds.table(verdicts, run, named, scales.mark if scales else "")
+    return blocks(summary(frame, text, scales), *(part for verdict in verdicts for part in _section(verdict, named)))
+
+
+def summary(frame: pd.DataFrame, text: str, scales: Scales | None = None) -> str:
+    """The first part of the page: how to read it, the scale, and how many seeds have each verdict.
+
+    Args:
+        frame: Table "seeds" of one run.
+        text: Name of its text.
+        scales: As for `page`.
+    """
+    whole = frame[frame["scope"] == ALL]
+    named = [seed for seed in whole["seed"].unique() if seed != MEAN]
     header = ("claim", "in short", *(f"seeds: {verdict}" for verdict in (HOLDS, FAILS, OPEN)), "mean over seeds")
-    sections = (part for verdict in verdicts for part in _section(verdict, seeds))
-    return blocks(_header(run, text, seeds), table(header, map(_counts, verdicts)), *sections)
+    rows = [_counts(claim, rows) for claim, rows in whole.groupby("claim")]
+    return blocks(_header(frame["run"].iloc[0], text, named), *scale_table(scales), table(header, rows))
 
 
-def _header(run: str, text: str, seeds: Sequence[int]) -> str:
+def _header(run: str, text: str, seeds: Sequence[str]) -> str:
     count = len(seeds)
     low, high = bootstrap.deviation_factors(count)
     reach = bootstrap.t_quantile((1 + bootstrap.LEVEL) / 2, count - 1) / np.sqrt(count)
     return HEADER.format(
         run=markdown(run),
         text=markdown(text),
-        seeds=", ".join(map(str, seeds)),
+        seeds=", ".join(seeds),
         count=count,
         reach=reach,
         low=low,
@@ -88,9 +110,13 @@ def _header(run: str, text: str, seeds: Sequence[int]) -> str:
     )
 
 
-def _counts(verdict: SeedVerdict) -> tuple[object, ...]:
-    counts = ["" if verdict.counts[NOT_ASKED] else verdict.counts[name] for name in (HOLDS, FAILS, OPEN)]
-    return (verdict.claim.number, verdict.claim.title, *counts, f"**{verdict.verdict}**")
+def _counts(claim: int, rows: pd.DataFrame) -> tuple[object, ...]:
+    """A row of the summary, from the verdicts on a claim under each seed and on the mean."""
+    title = next((known.title for known in CLAIMS if known.number == claim), "")
+    verdicts = rows.set_index("seed")["verdict"]
+    each, mean = verdicts.drop(MEAN), marked(verdicts[MEAN], rows["scale"].iloc[0])
+    counts = ["" if (each == NOT_ASKED).any() else (each == name).sum() for name in (HOLDS, FAILS, OPEN)]
+    return (claim, title, *counts, f"**{mean}**")
 
 
 def _section(verdict: SeedVerdict, seeds: Sequence[int]) -> tuple[str, ...]:

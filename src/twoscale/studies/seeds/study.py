@@ -1,5 +1,6 @@
 """Figures and jobs of the study."""
 
+from twoscale.analysis.costs import scales
 from twoscale.config.identity import text_label
 from twoscale.figures.catalogue import Figure, is_published, table
 from twoscale.tables import CLAIM_TABLES
@@ -32,6 +33,7 @@ JOBS = (
             max_loops=lambda config: config.exits.max_loops,
             warmup_iterations=lambda config: config.train.warmup_iterations,
             published=is_published,
+            scales=lambda config: scales(config).plain,
         ),
         target="seeds",
     ),

@@ -6,7 +6,7 @@ TABLES: dict[str, dict[str, Column]] = {
     # The claims over seeds. One row per measured quantity and seed, and one for the mean over seeds; the last rows of a
     # claim, scope "all", are the verdicts on the claim.
     "seeds": table(
-        "run claim scope quantity seed value low high deviation document_error bounds verdict reason",
+        "run claim scope quantity seed value low high deviation document_error bounds verdict reason scale",
         quantity=("string", "what was measured"),
         seed=("string", 'of the run, or "mean": over all seeds, the geometric mean of ratios'),
         value=("float64", "infinite if a length is not reached, null if nothing was measured"),
@@ -15,5 +15,6 @@ TABLES: dict[str, dict[str, Column]] = {
         deviation=("float64", "standard deviation between seeds; of ratios, that of the logarithm; only of the mean"),
         document_error=("float64", "standard error within one seed, due to the choice of documents; only of the mean"),
         verdict=("string", 'holds, does not hold, cannot be judged, not asked, or "per run" for the mean of times'),
+        scale=("string", "small scale: less than half of the paper's tokens of training or parameters; else empty"),
     ),
 }

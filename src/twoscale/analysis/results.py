@@ -1,0 +1,292 @@
+"""docs/results.md: each claim of the paper with its numbers and ours, from the tables that are kept in docs/.
+
+    python -m twoscale.analysis.results
+
+Each run has a folder with released tables and a manifest; docs/seeds/{run}.parquet is its table "seeds", if it was
+trained under several.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from twoscale import tables
+from twoscale.analysis import costs, overview
+from twoscale.analysis.claims import ALL, CLAIMS, Claim
+from twoscale.analysis.claims_page import blocks, number, table
+from twoscale.analysis.findings import FAILS, HOLDS, OPEN
+from twoscale.analysis.release import MANIFEST, Release
+from twoscale.analysis.reported import REPORTED_COSINE, REPORTED_LATENCY
+from twoscale.analysis.scale import LABELS, MEANING, Scales, marked, text
+from twoscale.analysis.seeds import MEAN, PER_RUN
+from twoscale.config import PROJECT, Config, text_label
+from twoscale.escaping import markdown
+from twoscale.files import replacing
+
+PAGE = "results.md"
+SEEDS = "seeds"  # folder in docs/
+RELEASES = {"demo": "demo-release", "FineWeb": "fineweb", "GPU": "gpu-release"}  # heading -> folder in docs/
+PAPER_SCALE = "snakemake --config preset=paper run=paper"
+MORE_PROMPTS = "snakemake --config 'exits={latency_repeats: 30}'"
+MORE_TEXT = "snakemake --config 'exits={quality_tokens: 12288}'"
+VOCABULARY = "snakemake --config run=gpt2 'tokenizer={name: gpt2}'"
+
+
+@dataclass(frozen=True)
+class Paper:
+    """The paper's number for a claim, and the run that would overturn our verdict.
+
+    Attributes:
+        command: The command of the run.
+        why: Half a sentence: what this run has that ours have not.
+        reported: Range of the number in the paper; None if it gives none in our unit.
+        words: The number where it has another unit or no value.
+    """
+
+    command: str
+    why: str
+    reported: tuple[float, float] | None = None
+    words: str = "no number"
+
+    @property
+    def number(self) -> str:
+        """The paper's number in print."""
+        return "–".join(dict.fromkeys(map(number, self.reported))) if self.reported else self.words
+
+    def ratio(self, value: float) -> float:
+        """Our value over the nearest end of the paper's range; 1 inside."""
+        low, high = self.reported
+        return value / min(max(value, low), high)
+
+
+SAVING = (REPORTED_LATENCY[1] / REPORTED_LATENCY[0],) * 2
+LONG = "training of the paper's length"
+WIDE = "a model of the paper's size"
+UNITS = "a model of the paper's size, whose norms τ is compared with"
+PAPER = {
+    1: Paper(PAPER_SCALE, WIDE, words="5–10 steps"),
+    2: Paper(PAPER_SCALE, LONG),
+    3: Paper(PAPER_SCALE, LONG),
+    4: Paper(PAPER_SCALE, WIDE, REPORTED_COSINE),
+    5: Paper(PAPER_SCALE, LONG),
+    6: Paper(PAPER_SCALE, WIDE, words="≫ 1"),
+    7: Paper(MORE_PROMPTS, "more timed prompts, on another machine", SAVING),
+    8: Paper(MORE_TEXT, "three times the held-out text"),
+    9: Paper(PAPER_SCALE, UNITS),
+    10: Paper(MORE_PROMPTS, "more timed prompts, on another machine"),
+    11: Paper(VOCABULARY, "a vocabulary of 50,257, which makes a check of KL dearer"),
+    12: Paper(PAPER_SCALE, LONG),
+    13: Paper(PAPER_SCALE, WIDE),
+    14: Paper(PAPER_SCALE, UNITS),
+    15: Paper(PAPER_SCALE, UNITS),
+}
+
+HEADER = """\
+# Results
+
+Each claim of *Two-Scale Latent Dynamics for Recurrent-Depth Transformers*
+([arXiv 2509.23314](https://arxiv.org/abs/2509.23314)): the paper's number, ours, the verdict, and the command of a run
+that could overturn it. `make generated` writes this page from tables in `docs/`.
+
+## Scope
+
+The paper's claims about its figures have bounds, the same for every run. A claim *holds* if the 95 % intervals of all
+its findings are within them, *does not hold* if one is outside, and otherwise *cannot be judged*
+([rules](reproduction.md#how-a-claim-is-judged), [error rates](reproduction.md#the-chance-of-being-wrong)).
+{meaning}
+
+The verdicts are our own and about our runs; no code or weights of the authors were used. `make check-demo` compares a
+demo on your machine with these numbers.
+
+## At a glance
+"""
+KEPT = """\
+The paper states 60 thousand iterations and 300 M tokens; {tokens} is the product of iterations, batch and context here.
+It names one model and no number of seeds. The cost of our runs is the processor time; nothing was paid for.
+`preset: paper` needs a GPU; `make plan PRESET=paper` prints its cost. Tables and manifests: {links}."""
+CLOSING = """\
+## Easy
+
+- The architecture, the three exit criteria and Algorithm 1 are given in full, and FineWeb is public.
+- What the text leaves to nanoGPT and to Geiping et al. can be read in their code.
+
+## Difficult
+
+- Angles depend on choices that the text leaves open: first state, initial projection, position of the norms
+  ([variants](reproduction.md#what-the-variants-change)).
+- Eq. 2 does not say which state the next group starts from; we measure [four](reproduction.md#measures).
+- τ is absolute, so the same τ is another criterion in a model with other norms; claims print τ in units of the states.
+- In float32, rounding sets a floor under step norms and angles. We measure in float64.
+- Latency depends on the machine; timed claims have a verdict per run and none over seeds.
+
+## Not known
+
+- Whether the verdicts change at the paper's scale.
+- The paper's hardware, number of seeds, held-out text, and the spread of its numbers.
+- Which of [our choices](reproduction.md) differ from the authors'.
+
+For any claim, further seeds: `snakemake seeds --config 'seeds=[1337, 1338, 1339]'`.
+"""
+
+
+@dataclass(frozen=True)
+class Column:
+    """What one run, or its mean over seeds, says about each claim.
+
+    Attributes:
+        name: Heading.
+        rows: Table "claims", or the rows of table "seeds" about the mean.
+        each: Rows of table "seeds" about each seed; empty for one run.
+        scales: Of the run and of the paper.
+        reference_state: Of the drift-to-loop ratio in figures.
+        facts: Rows of the first table, besides the scale: label -> value.
+    """
+
+    name: str
+    rows: pd.DataFrame
+    each: pd.DataFrame
+    scales: Scales
+    reference_state: str
+    facts: Mapping[str, str]
+
+    def of(self, claim: int) -> pd.DataFrame:
+        return self.rows[self.rows["claim"] == claim]
+
+    def verdict(self, claim: int) -> str:
+        """The verdict with the mark of the scale; of times over seeds, the number of seeds with each."""
+        verdict = _verdicts(self.of(claim)).iloc[-1]
+        if verdict == PER_RUN:
+            counts = _verdicts(self.each[self.each["claim"] == claim]).value_counts()
+            verdict = ", ".join(f"{name}: {counts[name]}" for name in (HOLDS, FAILS, OPEN) if name in counts)
+        return marked(verdict, self.scales.mark)
+
+    def keys(self, claim: int) -> list[tuple[str, str]]:
+        """Quantity and scope of the numbers that decide the verdict."""
+        rows = overview.decisive(self.of(claim), self.reference_state)
+        return list(zip(rows["quantity"], rows["scope"], strict=True))
+
+    def value(self, claim: int, quantity: str, scope: str) -> str:
+        """A number with its interval, its ratio to the paper's and its remark; empty if the run does not have it."""
+        rows = self.of(claim)
+        for row in rows[(rows["quantity"] == quantity) & (rows["scope"] == scope)].itertuples():
+            parts = [overview.printed_value(row), row.reason.partition("; ")[2]]
+            if PAPER[claim].reported and pd.notna(row.value):
+                parts.insert(1, f"ratio {number(PAPER[claim].ratio(row.value))}")
+            return "; ".join(part for part in parts if part)
+        return ""
+
+
+def _verdicts(rows: pd.DataFrame) -> pd.Series:
+    return rows.loc[rows["scope"] == ALL, "verdict"]
+
+
+def columns(docs: Path) -> Iterator[Column]:
+    """The runs whose tables are in `docs`, each followed by its mean over seeds, if there is one."""
+    for run, (name, folder) in released_runs(docs).items():
+        config, facts = released(folder)
+        scales, state = costs.scales(config), config.figures.dlr_reference_state
+        claims = tables.read("claims", folder / run / "tables" / "claims.parquet")
+        yield Column(name, claims, claims.iloc[:0], scales, state, facts)
+        if (file := docs / SEEDS / f"{run}.parquet").is_file():
+            frame = pd.read_parquet(file)  # a study declares this table, and studies can be removed
+            each, means = (frame[(frame["seed"] == MEAN) == mean] for mean in (False, True))
+            count = each["seed"].nunique()
+            yield Column(f"{name}, {count} seeds", means, each, scales.of_seeds(count), state, {"text": facts["text"]})
+
+
+def released_runs(docs: Path) -> dict[str, tuple[str, Path]]:
+    """Name of each run with released tables in `docs` -> its heading and folder."""
+    folders = [(name, docs / folder) for name, folder in RELEASES.items() if (docs / folder / MANIFEST).is_file()]
+    return {_manifest(folder)["run"]: (name, folder) for name, folder in folders}
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+
+
+def released(folder: Path) -> tuple[Config, dict[str, str]]:
+    """Config of the run in a folder of released tables, and what its manifest says of hardware and time."""
+    manifest = _manifest(folder)
+    config = Release.open(str(folder), Config().download).runs({})[manifest["run"]]
+    seconds, processor = (sum(job[key] for job in manifest["jobs"]) for key in ("total_s", "cpu_s"))
+    facts = {
+        "text": text_label(config.data),
+        "hardware": hardware(manifest),
+        "hours of training": number(manifest["training"]["hours"]),
+        "hours of all jobs": number(seconds / 3600),
+        "hours of processor time": number(processor / 3600),
+    }
+    return config, facts
+
+
+def hardware(manifest: Mapping[str, Any]) -> str:
+    """The GPUs that training recorded, otherwise the processor."""
+    gpus = dict.fromkeys(found["gpu"] for found in manifest["training"]["environments"] if "gpu" in found)
+    machine = manifest["machine"]
+    return markdown(", ".join(gpus) or f"{machine['processor']}, {machine['cpus']} cores")
+
+
+# --- the page -------------------------------------------------------------------------------------------------------
+
+
+def page(docs: Path) -> str:
+    """The Markdown of the page, for the tables in a folder `docs`."""
+    found = list(columns(docs))
+    verdicts = [
+        (f"[{c.number}](#claim-{c.number})", c.title, *(run.verdict(c.number) for run in found)) for c in CLAIMS
+    ]
+    links = ", ".join(f"[{name}]({folder.name}/)" for name, folder in released_runs(docs).values())
+    tokens = text(found[0].scales.paper.tokens)
+    return blocks(
+        HEADER.format(meaning=MEANING),
+        table(("", "the paper", *(run.name for run in found)), _glance(found)),
+        KEPT.format(tokens=tokens, links=links),
+        "## Verdicts",
+        table(("claim", "in short", *(run.name for run in found)), verdicts),
+        *(part for claim in CLAIMS for part in _section(claim, found)),
+        CLOSING,
+    )
+
+
+def _glance(found: list[Column]) -> Iterator[tuple[str, ...]]:
+    paper = found[0].scales.paper
+    yield ("text", "FineWeb", *(markdown(run.facts["text"]) for run in found))
+    for key, label in LABELS.items():
+        if key != "hardware":
+            yield (label, text(getattr(paper, key)), *(text(getattr(run.scales.run, key)) for run in found))
+    yield ("hardware", paper.hardware, *(run.facts.get("hardware", "") for run in found))
+    for label in ("hours of training", "hours of all jobs", "hours of processor time"):
+        yield (label, "not stated", *(run.facts.get(label, "") for run in found))
+
+
+def _section(claim: Claim, found: list[Column]) -> tuple[str, ...]:
+    place, _, says = claim.where.partition(": ")
+    paper = PAPER[claim.number]
+    keys = dict.fromkeys(key for run in found for key in run.keys(claim.number))
+    ours = [(key, [run.value(claim.number, *key) for run in found]) for key in keys]
+    rows = [
+        (f"{quantity} ({overview.printed_scope(scope)})", paper.number, *values) for (quantity, scope), values in ours
+    ]
+    verdicts = ("**verdict**", "", *(f"**{run.verdict(claim.number)}**" for run in found))
+    return (
+        f"## Claim {claim.number}",
+        f"**{claim.title}.** The paper, {place}: {says}.",
+        f"Judged: {claim.statement}",
+        table(("", "the paper", *(run.name for run in found)), [*rows, verdicts]),
+        f"Could be overturned by {paper.why}: `{paper.command}`",
+    )
+
+
+def main() -> None:
+    docs = PROJECT / "docs"
+    with replacing(docs / PAGE) as temporary:
+        temporary.write_text(page(docs), encoding="utf-8")
+    print(f"docs/{PAGE}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""The scale of a run and of the paper. A verdict from a run that is much smaller is marked "small scale"."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Self
+
+from twoscale.analysis.findings import NOT_ASKED
+
+SMALL_SCALE = "small scale"
+LEAST_SHARE = 0.5  # of the paper's training tokens and of its parameters
+HEADER = ("scale", "this run", "the paper", "share")
+LABELS = {
+    "tokens": "tokens of training",
+    "parameters": "parameters",
+    "mean_loops": "mean loops r in training",
+    "loops": "loop steps measured",
+    "seeds": "seeds",
+    "hardware": "hardware",
+}
+MEANING = f"""\
+A verdict is marked *{SMALL_SCALE}* where the model has less than half of the paper's parameters or was trained on less
+than half of its tokens."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large a model is, and how much it was trained and measured.
+
+    Attributes:
+        tokens: Tokens of training, repeated ones included; None if unknown, as for published models.
+        parameters: Number of parameters.
+        mean_loops: Mean loops r of training.
+        loops: Loop steps of the trajectories.
+        seeds: Number of trainings under seeds of their own.
+        hardware: The device, as far as it is known.
+    """
+
+    tokens: int | None
+    parameters: int
+    mean_loops: float
+    loops: int
+    seeds: int = 1
+    hardware: str = "not stated"
+
+    def is_small(self, paper: Self) -> bool:
+        """Whether tokens or parameters are below `LEAST_SHARE` of the paper's; an unknown number is not."""
+        pairs = ((self.tokens, paper.tokens), (self.parameters, paper.parameters))
+        return any(ours is not None and ours < LEAST_SHARE * theirs for ours, theirs in pairs)
+
+
+@dataclass(frozen=True)
+class Scales:
+    """The scale of a run, and that of the paper."""
+
+    run: Scale
+    paper: Scale
+
+    @classmethod
+    def of(cls, values: Mapping[str, Mapping[str, Any]]) -> Self:
+        """The scales in the plain values that `plain` gives."""
+        return cls(*(Scale(**values[name]) for name in ("run", "paper")))
+
+    def of_seeds(self, seeds: int) -> Self:
+        """The scale of the run under so many seeds."""
+        return replace(self, run=replace(self.run, seeds=seeds))
+
+    @property
+    def plain(self) -> dict[str, dict[str, Any]]:
+        return asdict(self)
+
+    @property
+    def mark(self) -> str:
+        """The column `scale` of the table "claims": `SMALL_SCALE` or nothing."""
+        return SMALL_SCALE if self.run.is_small(self.paper) else ""
+
+    @property
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """Rows of a table with the `HEADER`."""
+        return [_row(label, getattr(self.run, name), getattr(self.paper, name)) for name, label in LABELS.items()]
+
+
+def marked(verdict: str, mark: str) -> str:
+    """A verdict with the mark of its run: "does not hold, small scale"."""
+    return f"{verdict}, {mark}" if mark and verdict != NOT_ASKED else verdict
+
+
+def _row(label: str, ours: object, theirs: object) -> tuple[str, str, str, str]:
+    share = f"{ours / theirs:.2g}" if isinstance(ours, int) and isinstance(theirs, int) else ""
+    return label, text(ours), text(theirs), share
+
+
+def text(value: object) -> str:
+    """A number of a scale: large ones in millions."""
+    if value is None or isinstance(value, str):
+        return value or "unknown"
+    return f"{value / 1e6:.4g} M" if value >= 1e6 else f"{value:,g}"

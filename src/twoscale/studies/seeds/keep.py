@@ -1,0 +1,55 @@
+"""The tables of several seeds that docs/ keeps, and their summary, docs/seeds.md.
+
+    python -m twoscale.studies.seeds.keep results/demo/tables/seeds.parquet
+
+A table without a release of its run in docs/ (`twoscale.analysis.results.RELEASES`) is refused.
+"""
+
+import argparse
+from pathlib import Path
+
+import pandas as pd
+
+from twoscale import tables
+from twoscale.analysis import results
+from twoscale.analysis.claims_page import blocks
+from twoscale.config import PROJECT
+from twoscale.errors import InputError
+from twoscale.files import replacing
+from twoscale.jobs import command
+from twoscale.studies.seeds.page import summary
+
+DOCS = PROJECT / "docs"
+
+
+def page(docs: Path) -> str:
+    """Markdown of the summaries of all tables that `docs` has."""
+    over_seeds = [found for found in results.columns(docs) if not found.each.empty]
+    frames = [(pd.concat([found.each, found.rows]), found) for found in over_seeds]
+    return blocks(*(summary(frame, found.facts["text"], found.scales) for frame, found in frames))
+
+
+def keep(source: Path, docs: Path) -> Path:
+    """Copy a table to `docs`. Raises InputError for one whose run has no release there."""
+    frame = tables.read("seeds", source)
+    run, known = frame["run"].iloc[0], sorted(results.released_runs(docs))
+    if run not in known:
+        raise InputError(f"{source}: found run {run}, expected one with released tables in docs: {', '.join(known)}.")
+    target = docs / results.SEEDS / f"{run}.parquet"
+    target.parent.mkdir(exist_ok=True)
+    tables.write("seeds", frame, target)
+    return target
+
+
+def main(arguments: argparse.Namespace) -> None:
+    for source in arguments.tables:
+        keep(source, DOCS)
+    with replacing(DOCS / "seeds.md") as temporary:
+        temporary.write_text(page(DOCS), encoding="utf-8")
+    results.main()
+
+
+if __name__ == "__main__":
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("tables", type=Path, nargs="+", help="table seeds of a run")
+    command.run(main, options)

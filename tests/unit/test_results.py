@@ -1,0 +1,102 @@
+"""docs/results.md: generated from the tables in docs, with the paper's number, ours, its scale and a command."""
+
+import re
+import shlex
+import shutil
+
+import pandas as pd
+import pytest
+
+from twoscale import config, tables
+from twoscale.analysis import claims, results
+from twoscale.analysis.claims_page import number
+from twoscale.analysis.findings import HOLDS
+from twoscale.analysis.seeds import MEAN, PER_RUN
+
+DOCS = config.PROJECT / "docs"
+PAGE = (DOCS / results.PAGE).read_text(encoding="utf-8")
+DEMO = DOCS / "demo-release" / "demo" / "tables" / "claims.parquet"
+
+
+@pytest.fixture
+def docs(tmp_path):
+    """A folder with the tables of the demo."""
+    shutil.copytree(DOCS / "demo-release", tmp_path / "demo-release")
+    return tmp_path
+
+
+def section(page, claim):
+    return page.split(f"\n## Claim {claim}\n")[1].split("\n## ")[0]
+
+
+def cells(line):
+    return [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+
+
+def test_the_page_is_that_of_the_tables():
+    assert results.page(DOCS) == PAGE, "run make generated"
+
+
+def test_a_number_of_the_page_follows_its_table(docs):
+    before = cells(section(results.page(docs), 7).splitlines()[-4])
+    table = docs / "demo-release" / "demo" / "tables" / "claims.parquet"
+    frame = tables.read("claims", table)
+    row = (frame["claim"] == 7) & (frame["bounds"] != "") & (frame["scope"] != claims.ALL)
+    frame.loc[row, ["value", "low", "high"]] = [1.2413793, 1.0, 1.5]
+    tables.write("claims", frame, table)
+    after = cells(section(results.page(docs), 7).splitlines()[-4])
+    assert before[:2] == after[:2]
+    assert before[1] == "0.621"
+    assert after[2].startswith("1.24 [1, 1.5]; ratio 2;")
+
+
+@pytest.mark.parametrize("claim", claims.CLAIMS, ids=lambda claim: str(claim.number))
+def test_each_claim_has_its_place_and_words_in_the_paper_our_numbers_verdict_and_a_command(claim):
+    text, place = section(PAGE, claim.number), claim.where.partition(": ")
+    assert f"The paper, {place[0]}: {place[2]}." in text
+    assert place[2]
+    lines = [cells(line) for line in text.splitlines() if line.startswith("|")]
+    assert len({len(line) for line in lines}) == 1
+    verdict = tables.read("claims", DEMO).query("claim == @claim.number and scope == 'all'")["verdict"].iloc[0]
+    assert lines[-1][2] == f"**{verdict}, small scale**"
+    assert lines[2][2:]
+    assert f"`{results.PAPER[claim.number].command}`" in text
+
+
+@pytest.mark.parametrize("command", {paper.command for paper in results.PAPER.values()})
+def test_the_commands_name_configs_that_can_be_planned(command):
+    program, option, *entries = shlex.split(command)
+    assert (program, option) == ("snakemake", "--config")
+    (run,) = config.runs(config.user_config([config.PROJECT / "config.yaml"], entries)).values()
+    changed = run.exits.latency_repeats == 30, run.exits.quality_tokens == 12_288, run.tokenizer.name == "gpt2"
+    assert any(changed)
+    assert run.exits.quality_tokens <= run.data.held_out_tokens
+
+
+def test_the_ratio_is_to_the_nearest_end_of_the_papers_range():
+    paper = results.Paper("", "", (0.5, 0.65))
+    assert [paper.ratio(value) for value in (-0.5, 0.25, 0.5, 0.6, 0.65, 1.3)] == [-1, 0.5, 1, 1, 1, 2]
+
+
+def test_runs_over_seeds_have_a_column_with_the_mean_and_counts_for_times(docs):
+    one = tables.read("claims", DEMO)
+    seeds = pd.concat([one.assign(seed=seed) for seed in ("1", "2", MEAN)], ignore_index=True)
+    seeds.loc[(seeds["seed"] == MEAN) & (seeds["claim"] == 4) & (seeds["bounds"] != ""), "value"] = 0.6
+    of_times = (seeds["claim"] == 7) & (seeds["scope"] == claims.ALL)
+    seeds.loc[of_times, "verdict"] = [HOLDS, HOLDS, PER_RUN]
+    (docs / "seeds").mkdir()
+    seeds.to_parquet(docs / "seeds" / "demo.parquet")
+    page = results.page(docs)
+    header, _, row, *_ = (cells(line) for line in section(page, 4).splitlines() if line.startswith("|"))
+    assert header == ["", "the paper", "demo", "demo, 2 seeds"]
+    assert row[3].startswith(number(0.6))
+    assert "ratio 1" in row[3]
+    assert cells(section(page, 7).splitlines()[-3])[-1] == "**holds: 2, small scale**"
+    assert "| seeds | 1 | 1 | 2 |" in page
+
+
+def test_hardware_is_the_gpu_that_training_recorded_or_the_processor():
+    machine = {"processor": "A CPU", "cpus": 2}
+    recorded = [{"gpu": "A GPU", "threads": 2}, {"gpu": "A GPU", "threads": 4}]
+    assert results.hardware({"machine": machine, "training": {"environments": [{"threads": 2}]}}) == "A CPU, 2 cores"
+    assert results.hardware({"machine": machine, "training": {"environments": recorded}}) == "A GPU"
