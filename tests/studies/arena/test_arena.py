@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.figures import RUN, legend_texts
 from tests.studies.arena.samples import DOCUMENTS, GROUPS, compared, matched_tables, regret_tables
 from twoscale import tables
+from twoscale.analysis import bootstrap
 from twoscale.errors import InputError
 from twoscale.figures import style
 from twoscale.studies.arena import compare as arena
@@ -136,6 +137,14 @@ def test_the_page_says_whether_a_criterion_beats_its_controls(gain, noise, words
     assert "widened for all 6 gains below" in page  # three thresholds, random exits and fixed loops
     assert f"| kl | {words} |" in page
     assert "| kl | 1 | 2.00 | 0.05 |" in page
+
+
+def test_the_interval_over_documents_of_different_lengths_is_that_of_their_effective_number():
+    tokens = np.array([1.0, 2, 8, 2, 4])
+    units = np.stack([tokens * [0.1, 0.5, 0.2, 0.4, 0.3], tokens], axis=1)
+    found = arena.estimate(lambda sums: sums[:, 0] / sums[:, 1], units, tokens, seed=0)
+    assert found.freedom == pytest.approx(289 / 89 - 1)
+    assert (found.low, found.high) == bootstrap.interval(bootstrap.ratio_of_sums, units, seed=0, weights=tokens)
 
 
 def gains(criterion, *found, reference="random", documents=9):
