@@ -99,6 +99,12 @@ def test_successive_checkpoints_have_the_correlation_and_the_scatter_of_a_draw(c
     assert np.corrcoef(drawn[:, 1:].ravel(), drawn[:, :-1].ravel())[0, 1] == pytest.approx(correlation, abs=0.05)
 
 
+def test_the_reason_of_an_open_variance_counts_from_zero():
+    draw = simulation.Draw(worlds.World(variance=worlds.Course(0.002)), DEMO, seed=0)
+    found = claims.examine(claims.CLAIMS[2], draw, references=False).findings
+    assert any(f.reason.startswith("no value could be upheld: the upper part of the interval") for f in found)
+
+
 # --- the demo --------------------------------------------------------------------------------------------------
 
 
