@@ -303,6 +303,24 @@ def test_the_loss_of_labels_is_the_mean_cross_entropy_and_has_gradients(exports)
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
+@pytest.mark.parametrize("cached", [False, True])
+def test_the_loss_of_a_batch_with_padding_before_texts_is_that_of_the_texts_alone(exports, cached):
+    """No token is predicted from padding, which has read the text."""
+    _, model = exports("paper")
+    texts = [ids("the loop"), ids("a state of it")]
+    longest = max(text.shape[1] for text in texts)
+    tokens, mask = (
+        torch.cat([torch.nn.functional.pad(row, (longest - row.shape[1], 0)) for row in rows])
+        for rows in (texts, [torch.ones_like(text) for text in texts])
+    )
+    labels = tokens.where(mask == 1, -100)
+    with torch.no_grad():
+        found = model(tokens, attention_mask=mask, labels=labels, use_cache=cached).loss
+        nats = [model(text, labels=text).loss * (text.shape[1] - 1) for text in texts]
+    expected = sum(nats) / sum(text.shape[1] - 1 for text in texts)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [

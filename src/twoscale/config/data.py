@@ -115,7 +115,7 @@ class TokenizerConfig(Section):
         "gpt2",
         "Tokenizer: GPT-2's, a BPE tokenizer trained on the text, bytes, or published: tokenizer.json of a published "
         "model.",
-        source="§2",
+        source="nanoGPT",
     )
     vocab_size: Count = key(
         4096,

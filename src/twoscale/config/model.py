@@ -54,7 +54,7 @@ class ModelConfig(ModelSizes, Section):
     num_heads: Count = key(12, "Number of attention heads per layer; divides hidden_size.", source="§2")
     hidden_size: Count = key(768, "Size of the hidden state.", source="§2")
     context_length: AtLeastTwo = key(512, "Tokens per sequence (the paper's block size).", source="§2")
-    vocab_size: Count = key(GPT2_VOCAB_SIZE, "Number of token ids of the tokenizer.", source="§2", derived=True)
+    vocab_size: Count = key(GPT2_VOCAB_SIZE, "Number of token ids of the tokenizer.", source="nanoGPT", derived=True)
     groups: tuple[Annotated[tuple[Count, ...], Field(min_length=1)], ...] = key(
         ((4,), (5, 6), (7,)),
         "Looped groups: lists of consecutive layers, numbered from 1. []: no loops, a plain GPT.",
@@ -100,7 +100,7 @@ class ModelConfig(ModelSizes, Section):
     positions: Literal["learned", "rotary"] = key(
         "learned",
         "Positions: a learned embedding that is added to the token's, or rotary, a rotation of queries and keys.",
-        source="§2",
+        source="App. B",
         optional=True,
     )
     rotary_pairs: Literal["interleaved", "halves"] = key(
@@ -119,22 +119,24 @@ class ModelConfig(ModelSizes, Section):
         None,
         "Heads of keys and values, a divisor of num_heads; each serves num_heads / num_kv_heads query heads. null: "
         "num_heads.",
-        source="§2",
+        source="nanoGPT",
         optional=True,
     )
     qk_bias: Flag = key(
-        False, "Biases on queries and keys, added before the rotation, as in [G].", source="§2", optional=True
+        False, "Biases on queries and keys, added before the rotation, as in [G].", source="nanoGPT", optional=True
     )
     qk_norm: Flag = key(
-        False, "RMSNorm over all heads of the queries and of the keys, as in OLMo 2.", source="§2", optional=True
+        False, "RMSNorm over all heads of the queries and of the keys, as in OLMo 2.", source="nanoGPT", optional=True
     )
     mlp: Literal["plain", "gated"] = key(
         "plain",
         "MLP: out(silu(in(x))), or gated as in [G] and Llama: out(silu(gate(x)) * value(x)).",
-        source="§2",
+        source="App. B, nanoGPT",
         optional=True,
     )
-    mlp_size: Count | None = key(None, "Hidden size of the MLP. null: 4 times hidden_size.", source="§2", optional=True)
+    mlp_size: Count | None = key(
+        None, "Hidden size of the MLP. null: 4 times hidden_size.", source="nanoGPT", optional=True
+    )
     norms: Literal["sandwich", "pre", "post"] = key(
         "sandwich",
         "Norms of a layer: before and after attention and MLP (see sandwich), only before them as in Llama, or only "
@@ -155,14 +157,14 @@ class ModelConfig(ModelSizes, Section):
     injection: Literal["projection", "none"] = key(
         "projection",
         "How the input enters a loop step: projection of [state ; input], or none, where it is the first state only.",
-        source="§2",
+        source="App. B, [G]",
         optional=True,
     )
     loop_norm: Flag = key(
         False,
         "Final norm at the end of each loop step, as in Ouro (arXiv 2510.25741); the head then reads states without a "
         "norm of its own.",
-        source="§2",
+        source="[G]",
         optional=True,
     )
     tied_head: Flag = key(
@@ -172,7 +174,7 @@ class ModelConfig(ModelSizes, Section):
         False,
         "Linear gate that reads a probability of exit from a state, for the criterion exit_gate (Ouro). "
         "train.exit_gate trains it.",
-        source="§2",
+        source="[G]",
         optional=True,
     )
     vocab_multiple: Count = key(

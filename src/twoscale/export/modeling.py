@@ -250,6 +250,15 @@ def text_positions(padding: Tensor, length: int) -> Tensor:
     return (torch.arange(length, device=padding.device) - padding[:, None]) % length
 
 
+def targets_of_text(labels: Tensor, mask: Tensor) -> Tensor:
+    """Labels (B, N), -100 after padding, which is computed after its text and has read the label.
+
+    mask: which columns belong to a text, the last N of (B, columns).
+    """
+    is_padding = ~mask[:, -labels.shape[1] :].to(labels.device).bool()
+    return labels.masked_fill(is_padding.roll(1, dims=1), -100)  # the first label is no target
+
+
 def check_length(length: int, config: ModelConfig) -> None:
     """Refuse a text that is longer than the model's context."""
     if length > config.context_length:
@@ -324,7 +333,7 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
             attention_mask: 1 for tokens of a text, 0 for padding before it; with a cache for all columns read so far.
             past_key_values: What the call before returned.
             labels: Token ids (B, N), usually `input_ids`: the loss is that of token i + 1 given the logits of token i;
-                -100 leaves a token out.
+                -100 leaves a token out, and so does padding as token i.
             use_cache: Return keys and values for a next call.
             logits_to_keep: Return the logits of the last so many tokens; 0: of all.
             max_loops, exit_criterion, exit_threshold: See the class `TwoscaleConfig`. A criterion that is given comes
@@ -342,7 +351,10 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         else:
             logits, evaluations = self._evaluate(input_ids, attention_mask, max_loops, criterion)
         logits = logits[:, -logits_to_keep:]
-        loss = None if labels is None else self.loss_function(logits, labels, vocab_size=self.config.vocab_size)
+        loss = None
+        if labels is not None:
+            targets = labels if attention_mask is None else targets_of_text(labels, attention_mask)
+            loss = self.loss_function(logits, targets, vocab_size=self.config.vocab_size)
         output = LoopedOutput(loss, logits, past_key_values, evaluations=evaluations)
         return output.to_tuple() if return_dict is False else output
 

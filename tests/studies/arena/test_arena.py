@@ -50,13 +50,14 @@ def test_saved_are_the_evaluations_of_a_control_of_the_same_loss_where_it_reache
 
 
 def test_random_exits_gain_nothing_over_themselves():
-    """The interval of a gain of 0 misses it in about 5 % of 120 texts, thresholds and cost_matched."""
+    """The interval of a gain of 0 misses it in about 5 % of 120 gains, and after widening for all in none."""
     no_oracle = [frame[:0] for frame in regret_tables()]
-    parts = [arena.summarise(*matched_tables(gain=0.0, noise=0.1, seed=seed), *no_oracle) for seed in range(20)]
-    rows = pd.concat(parts)
+    texts = (matched_tables(gain=0.0, noise=0.1, seed=seed, criterion=f"kl_{seed}") for seed in range(20))
+    rows = pd.concat([arena.summarise(*text, *no_oracle) for text in texts])
     missed = (rows["gain_low"] > 0) | (rows["gain_high"] < 0)
     assert len(missed) == 120
     assert 0 < missed.sum() <= 14
+    assert arena_page.summary(rows).count("same cost: no difference shown with kl 0, kl 1, ") == 2
 
 
 def test_the_regret_beside_the_oracle_is_what_is_lost_at_the_same_evaluations():
@@ -121,7 +122,7 @@ def test_one_document_has_gains_without_an_interval():
     table = arena.summarise(quality, loops, cost_matched, *regret_tables(documents=1))
     assert table["gain"].notna().all()
     assert table["gain_low"].isna().all()
-    assert arena_page.in_words(rows_of(table, "random")) == "cannot be judged"
+    assert arena_page.in_words(rows_of(table, "random"), 1) == "cannot be judged"
 
 
 @pytest.mark.parametrize(
@@ -130,8 +131,9 @@ def test_one_document_has_gains_without_an_interval():
 )
 def test_the_page_says_whether_a_criterion_beats_its_controls(gain, noise, words):
     table = compared(gain=gain, noise=noise)
-    assert arena_page.in_words(rows_of(table, "random")) == words
+    assert arena_page.in_words(rows_of(table, "random"), 6) == words
     page = arena_page.page(table, arena.convergence(regret_tables()[0]), PAGE)
+    assert "widened for all 6 gains below" in page  # three thresholds, random exits and fixed loops
     assert f"| kl | {words} |" in page
     assert "| kl | 1 | 2.00 | 0.05 |" in page
 
@@ -160,7 +162,7 @@ def test_the_summary_names_the_criteria_by_their_verdicts_with_the_largest_gain(
             gains("kl", (-9.0, -9.0, -9.0), reference="oracle"),
         ]
     )
-    beside_random, beside_fixed = arena_page.summary(table).removesuffix(".").split(". ")
+    beside_random, beside_fixed, together = arena_page.summary(table).removesuffix(".").split(". ")
     assert beside_random.removeprefix("Compared with random exits of the same cost: ").split("; ") == [
         "better with entropy diff (by up to 0.21 nats per token)",
         "better or worse, depending on the threshold, with margin (by up to 0.11 nats per token)",
@@ -169,13 +171,36 @@ def test_the_summary_names_the_criteria_by_their_verdicts_with_the_largest_gain(
         "cannot be judged with entropy",
     ]
     assert beside_fixed == "Compared with fixed loops of the same cost: better with kl (by up to 0.11 nats per token)"
+    assert together == "These verdicts hold together: intervals are widened for all 9 gains"
 
 
 def test_a_gain_that_is_one_of_many_needs_a_wider_interval():
     alone = gains("kl", (0.01, 1.0, 1.99))
-    among = pd.concat([alone, *(gains("kl", (-1.0, 0.0, 1.0)).assign(threshold=9 + i) for i in range(8))])
-    assert arena_page.in_words(alone) == "better at τ = 0"
-    assert arena_page.in_words(among) == "no difference shown"
+    assert arena_page.in_words(alone, 1) == "better at τ = 0"
+    assert arena_page.in_words(alone, 9) == "no difference shown"
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        gains("kl", (-1.0, 0.0, 1.0)).assign(threshold=9),
+        pd.concat([gains("cosine", (-1.0, 0.0, 1.0), reference=reference) for reference in ("random", "fixed")]),
+    ],
+    ids=["threshold", "criterion"],
+)
+def test_a_verdict_counts_every_threshold_criterion_and_reference_of_the_page(others):
+    """A page of verdicts is one statement, so further gains of any kind widen the intervals of all."""
+    few = pd.concat([gains("kl", (0.2, 1.0, 1.8)), gains("kl", (-1.0, 0.0, 1.0), reference="fixed")])
+    convergence = arena.convergence(regret_tables()[0])
+    for table, verdict in ((few, "better"), (pd.concat([few, others]), "no difference shown")):
+        full = table.assign(group="all", evaluations=2.0, ce=3.0, saved=0.1, saved_low=0.0, saved_high=0.2)
+        assert f"| kl | {verdict}" in arena_page.page(full, convergence, PAGE)
+        assert f"random exits of the same cost: {verdict} with" in arena_page.summary(table)
+
+
+def test_the_regrets_of_oracles_widen_no_gain():
+    table = pd.concat([gains("kl", (0.01, 1.0, 1.99)), gains("kl", (-9.0, -8.0, -7.0), reference="oracle")])
+    assert "better with kl" in arena_page.summary(table)
 
 
 def test_the_criteria_that_the_figure_is_about_are_in_colour_and_have_intervals():

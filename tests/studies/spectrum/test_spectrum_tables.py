@@ -56,6 +56,45 @@ def test_a_prediction_without_variance_has_no_correlation(paths):
     assert np.isnan(agreement_rows(paths).loc[(20, "4", "leading", "cosine"), "correlation"])
 
 
+def test_paths_that_follow_the_prefix_eigenvalue_are_told_from_those_that_only_rise_with_it(tmp_path):
+    """Group 4 follows it. In 5-6 every token has a rate of its own, and in both the rate rises with the position."""
+    tokens = token_table()
+    own = tokens["group"] == "5-6"
+    tokens.loc[own, "rate"] = tokens.loc[own, "leading_modulus"] + 1e-3 * tokens.loc[own, "position"]
+    tables.write("token_spectrum", tokens, tmp_path / "t.parquet")
+    rows = agreement_rows([tmp_path / "t.parquet"]).loc[20].xs("rate", level="quantity")
+    follows, does_not = rows.loc["4"], rows.loc["5-6"]
+    assert follows.loc["prefix", ["within", "nearer"]].tolist() == pytest.approx([1, 1])
+    moduli = tokens[~own].pivot(index="sequence", columns="position", values="prefix_modulus").astype(float)
+    about = moduli.sub(moduli.mean(axis="columns"), axis="index").to_numpy()
+    products = about @ about.T  # (S, S): a sequence with each
+    of_others = (products.sum() - products.trace()) / ((len(about) - 1) * products.trace())
+    assert follows.loc["prefix", "placebo"] == pytest.approx(of_others, abs=1e-6)
+    assert does_not.loc["prefix", "nearer"] == 0
+    assert does_not.loc["prefix", "within"] < 0.5 < 0.99 < does_not.loc["leading", "within"]
+    assert rows["nearer"].isna().groupby("prediction").all()["leading"]
+
+
+def test_the_correlation_within_sequences_is_that_about_their_means():
+    """Against NumPy, where all sequences have all tokens; the means of sequences do not count."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=(4, 50))
+    y = x + random.normal(size=x.shape)
+    about = [values - values.mean(axis=1, keepdims=True) for values in (x, y)]
+    expected = np.corrcoef(*(values.ravel() for values in about))[0, 1]
+    assert analysis.within_sequences(x, y + np.array([[9], [0], [0], [5]]), [0]) == pytest.approx(expected, abs=1e-6)
+    assert abs(analysis.within_sequences(x, y, [1, 2, 3])) < 0.2
+    gap = np.where(np.arange(50) < 30, y, np.nan)
+    assert analysis.within_sequences(x, gap, [0]) == pytest.approx(analysis.within_sequences(x[:, :30], y[:, :30], [0]))
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (1, 5)])
+def test_without_another_sequence_there_is_no_placebo(shape):
+    values = np.full(shape, 0.3)
+    assert np.isnan(analysis.within_sequences(values, values, range(1, len(values))))
+    assert np.isnan(analysis.within_sequences(values, values, [0]))  # and without variance no correlation
+
+
 def test_an_interval_is_null_where_a_sample_of_documents_has_no_correlation():
     values = pd.DataFrame({"predicted": [0.1, 0.3, 0.2], "measured": [0.2, 0.3, 0.1], "document": [0, 1, 2]})
     found = analysis.compare(values, seed=1)
@@ -98,12 +137,16 @@ def test_statistics_of_every_measured_column(paths):
     assert set(metrics["measure"]) == set(FLOATS)
 
 
-def test_the_last_checkpoint_is_summed_up_in_a_sentence_per_group(paths):
+def test_the_last_checkpoint_is_summed_up_group_by_group(paths):
     sentence = analysis.summary(analysis.agreement(paths, "demo", seed=1))
     assert sentence.count("iteration 20, 48 tokens: rate ") == 2
     assert sentence.startswith("Group 4, ")
     assert "Group 5–6, " in sentence
     assert "(correlation over tokens 1.00)" in sentence
+    assert (
+        sentence.count("100% have a rate nearer to the prefix eigenvalue; within sequences the rate correlates with")
+        == 2
+    )
 
 
 def test_the_compared_checkpoints_are_all_or_the_last():

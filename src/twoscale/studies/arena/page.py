@@ -32,7 +32,9 @@ docs/reproduction.md, "What an exit criterion is compared with", describes both.
   they do not reach it at any threshold of the criterion.
 
 Intervals are of 95 %, bootstraps over whole documents. A criterion is *better* or *worse* at a threshold if the whole
-interval of the gain is above or below 0, also after it was widened for the number of its thresholds (Bonferroni).
+interval of the gain is above or below 0, also after it was widened for all {gains} gains below, of every criterion,
+threshold and kind of cost-matched exits (Bonferroni): the chance that any such word on this page is wrong is at most
+5 %.
 """
 REGRET = """\
 The **regret** is what a criterion loses beside an oracle that knows the loss of every token after every loop step and
@@ -70,7 +72,7 @@ def page(arena: pd.DataFrame, convergence: pd.DataFrame, values: Mapping[str, An
     documents = cost_matched["documents"].max() if len(cost_matched) else 0
     regret = arena[(arena["reference"] == ORACLE) & (arena["group"] == ALL_GROUPS)]
     return claims_page.blocks(
-        *(HEADER.format(**text, documents=documents), _in_short(cost_matched)),
+        *(HEADER.format(**text, documents=documents, gains=len(cost_matched)), _in_short(cost_matched)),
         *("## Gain over cost-matched exits", _gains(cost_matched)),
         *("## Regret", REGRET.format(**text), _regrets(regret)),
         *("## Converged tokens", CONVERGED.format(**text), _convergence(convergence)),
@@ -78,16 +80,19 @@ def page(arena: pd.DataFrame, convergence: pd.DataFrame, values: Mapping[str, An
 
 
 def _in_short(cost_matched: pd.DataFrame) -> str:
-    rows = [
-        (criterion, *(in_words(of_criterion[of_criterion["reference"] == reference]) for reference in COST_MATCHED))
-        for criterion, of_criterion in cost_matched.groupby("criterion", sort=False)
-    ]
+    rows = []
+    for criterion, of_criterion in cost_matched.groupby("criterion", sort=False):
+        of_references = (of_criterion[of_criterion["reference"] == reference] for reference in COST_MATCHED)
+        rows.append((criterion, *(in_words(gains, len(cost_matched)) for gains in of_references)))
     return claims_page.table(("criterion", *(f"against {NAMES[reference]}" for reference in COST_MATCHED)), rows)
 
 
-def in_words(rows: pd.DataFrame) -> str:
-    """Whether a criterion is better than one kind of cost-matched exits, from its rows of the table "arena"."""
-    judged = _judged(rows)
+def in_words(rows: pd.DataFrame, findings: int) -> str:
+    """Whether a criterion is better than one kind of cost-matched exits, from its rows of the table "arena".
+
+    findings: number of gains that are judged together.
+    """
+    judged = _judged(rows, findings)
     parts = [
         f"{word} at τ = {', '.join(at)}"
         for word in (BETTER, WORSE)
@@ -98,22 +103,24 @@ def in_words(rows: pd.DataFrame) -> str:
 
 def summary(arena: pd.DataFrame) -> str:
     """One sentence for each kind of cost-matched exits: which criteria are better, and by how much at most."""
-    sentences = []
+    sentences, findings = [], int((arena["reference"] != ORACLE).sum())
     for reference in COST_MATCHED:
         found: dict[str, list[str]] = {verdict: [] for verdict in (BETTER, BOTH, WORSE, NO_DIFFERENCE, UNKNOWN)}
         for criterion, rows in arena[arena["reference"] == reference].groupby("criterion", sort=False):
-            judged = _judged(rows)
+            judged = _judged(rows, findings)
             gains = [row.gain for row in rows.itertuples() if judged[row.threshold] == BETTER]
             most = f" (by up to {claims_page.number(max(gains))} nats per token)" if gains else ""
             found[_verdict(judged)].append(criterion.replace("_", " ") + most)
         listed = "; ".join(f"{verdict} with {', '.join(names)}" for verdict, names in found.items() if names)
         sentences.append(f"Compared with {NAMES[reference]} of the same cost: {listed or 'no criterion was compared'}.")
+    if findings:
+        sentences.append(f"These verdicts hold together: intervals are widened for all {findings} gains.")
     return " ".join(sentences)
 
 
-def _judged(rows: pd.DataFrame) -> dict[float, str]:
+def _judged(rows: pd.DataFrame, findings: int) -> dict[float, str]:
     """For each threshold of a criterion BETTER, WORSE, NO_DIFFERENCE or UNKNOWN against one kind of exits."""
-    gains = {row.threshold: _estimate(row, "gain").widened(len(rows)) for row in rows.itertuples()}
+    gains = {row.threshold: _estimate(row, "gain").widened(findings) for row in rows.itertuples()}
     return {threshold: _word(gain) for threshold, gain in gains.items()}
 
 

@@ -59,10 +59,11 @@ Guarantees = Annotated[tuple[Positive, ...], *Unique]
 
 
 class GuaranteesConfig(Section):
-    """Guarantees about quality for which thresholds are chosen, each on its own: E[loss] <= epsilon.
+    """Guarantees about quality for which thresholds are chosen, each on its own: E[clipped loss] <= epsilon.
 
     A guarantee holds with probability 1 - delta over the documents that choose the threshold, by Learn then Test
-    (arXiv 2110.01052). The loss is that of exits against full depth, a mean over the tokens of a unit.
+    (arXiv 2110.01052). The loss is that of exits against full depth, a mean over the tokens of a unit, clipped to the
+    range from 0 to clip * epsilon; it says nothing about the mean of larger losses.
     """
 
     nats: Guarantees = key(
@@ -81,8 +82,9 @@ class GuaranteesConfig(Section):
     )
     clip: Annotated[float, Field(gt=1), Number] = key(
         5.0,
-        "Losses of a unit count from 0 to this multiple of epsilon, because the test needs a bound. With betting, no "
-        "guarantee can be made with fewer units than log(1 / delta) / log(1 + 1 / clip), 13 by default.",
+        "Losses of a unit are clipped to the range from 0 to this multiple of epsilon, because the test needs a bound; "
+        "the guarantee is about the clipped loss. With betting, none can be made with fewer units than log(1 / delta) "
+        "/ log(1 + 1 / clip), 13 by default.",
     )
     unit: Literal["document", "sequence"] = key(
         "document",

@@ -28,7 +28,7 @@ TABLES: dict[str, dict[str, Column]] = {
         "run criterion",
         path=("string", "common or per_group"),
         guarantee=("string", "ce: rise in nats per token; disagreement: share of other most likely next tokens"),
-        epsilon=("float64", "most that is guaranteed, mean over units"),
+        epsilon=("float64", "most that is guaranteed, mean over units of the clipped loss"),
         delta=("float64", "probability with which the guarantee may be broken"),
         units=("int64", "documents or sequences that choose the threshold"),
         point=("int32", "of the chosen point on its path; -1: none"),

@@ -4,7 +4,7 @@ Tokens count if they have exact blocks and a fixed point. Intervals are bootstra
 only.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -75,9 +75,13 @@ def agreement(paths: Iterable[str | Path], run: str, seed: int) -> pd.DataFrame:
     for keys, tokens in _groups(paths):
         for (prediction, quantity), (predicted, measured) in COMPARISONS.items():
             rows_of = tokens[tokens["path_residual"] < RESOLVED] if prediction == "path" else tokens
+            leading, _ = COMPARISONS[("leading", quantity)]
             values = pd.DataFrame({"predicted": predicted(rows_of), "measured": measured(rows_of)}).dropna()
-            values = values.astype(np.float64).join(tokens["document"])
-            rows.append(keys | {"prediction": prediction, "quantity": quantity} | compare(values, seed))
+            values = values.assign(leading=leading(rows_of)).astype(np.float64)
+            found = compare(values.join(tokens["document"]), seed) | split(
+                values.join(tokens[["sequence", "position"]])
+            )
+            rows.append(keys | {"prediction": prediction, "quantity": quantity} | found)
     return pd.DataFrame(rows, columns=list(tables.columns("spectrum"))).assign(run=run)
 
 
@@ -90,6 +94,38 @@ def compare(values: pd.DataFrame, seed: int) -> dict[str, float]:
         low, high = _interval(statistic, units, units[:, 0], value, seed)
         found |= {name: value, f"{name}_low": max(low, LEAST[name]), f"{name}_high": min(high, MOST[name])}
     return found
+
+
+def split(values: pd.DataFrame) -> dict[str, float]:
+    """Columns `within`, `placebo` and `nearer` of one row of the table "spectrum".
+
+    values: columns predicted, measured, leading (what the leading eigenvalue predicts), sequence and position.
+    """
+    grids = (values.pivot(index="sequence", columns="position", values=name) for name in ("predicted", "measured"))
+    predicted, measured = (grid.to_numpy() for grid in grids)  # (S, T) each, NaN where there is no token
+    differing = values[values["predicted"] != values["leading"]]
+    gaps = [(differing[name] - differing["measured"]).abs() for name in ("predicted", "leading")]
+    return {
+        "within": within_sequences(predicted, measured, shifts=[0]),
+        "placebo": within_sequences(predicted, measured, shifts=range(1, len(predicted))),
+        "nearer": (gaps[0] < gaps[1]).mean(),
+    }
+
+
+def within_sequences(predicted: np.ndarray, measured: np.ndarray, shifts: Sequence[int]) -> float:
+    """Correlation about the means of each sequence, over tokens (S, T); NaN without variance.
+
+    The measured values of a sequence are compared with the predictions of the sequences `shifts` places before it.
+    """
+    if not len(shifts):
+        return np.nan
+    x = np.concatenate([np.roll(predicted, shift, axis=0) for shift in shifts])
+    y = np.tile(measured, (len(shifts), 1))
+    x, y = (np.ma.array(values, mask=np.isnan(x + y)) for values in (x, y))
+    # moduli and cosines are float32: what is left of equal values is rounding
+    x, y = ((values - values.mean(axis=1, keepdims=True)).round(9) for values in (x, y))
+    product, variances = (x * y).sum(), (x * x).sum() * (y * y).sum()
+    return float(product / np.sqrt(variances)) if variances > 0 else np.nan
 
 
 def _interval(
@@ -125,7 +161,7 @@ def difference(samples: np.ndarray) -> np.ndarray:
 
 
 def summary(spectrum: pd.DataFrame) -> str:
-    """What the table "spectrum" says of angles at its last checkpoint, in one sentence per group."""
+    """What the table "spectrum" says of rates and angles at its last checkpoint, in two sentences per group."""
     last = spectrum[spectrum["iteration"] == spectrum["iteration"].max()]
     return " ".join(_group_summary(group, rows) for group, rows in last.groupby("group", sort=False))
 
@@ -138,7 +174,17 @@ def _group_summary(group: str, rows: pd.DataFrame) -> str:
         for quantity in ("rate", "cosine")
     ]
     tokens, iteration = (int(rows[name].max()) for name in ("tokens", "iteration"))
-    return f"Group {group.replace('-', '–')}, iteration {iteration}, {tokens} tokens: {'; '.join(parts)}."
+    label = f"Group {group.replace('-', '–')}, iteration {iteration}, {tokens} tokens"
+    return f"{label}: {'; '.join(parts)}. {_whose_rate(of.loc[('prefix', 'rate')], of.loc[('leading', 'rate')])}"
+
+
+def _whose_rate(prefix: pd.Series, leading: pd.Series) -> str:
+    """Whether rates are those of the prefix eigenvalue: rows of the table "spectrum"."""
+    return (
+        f"Of the tokens for which the two differ, {prefix['nearer']:.0%} have a rate nearer to the prefix eigenvalue; "
+        f"within sequences the rate correlates with it by {prefix['within']:.2f}, with the leading eigenvalue by "
+        f"{leading['within']:.2f}, with the prefix eigenvalue of other sequences by {prefix['placebo']:.2f}."
+    )
 
 
 def _predicted(row: pd.Series) -> str:

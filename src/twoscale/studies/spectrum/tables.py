@@ -53,6 +53,9 @@ TABLES: dict[str, dict[str, Column]] = {
         difference=("float64", "mean absolute difference of predicted and measured"),
         difference_low=("float64", "95 % interval of difference"),
         difference_high=("float64", "95 % interval of difference"),
+        within=("float64", "correlation about the means of each sequence"),
+        placebo=("float64", "the same with the predictions of the other sequences at the same positions"),
+        nearer=("float64", "share of tokens nearer to the prediction than to the leading one, where the two differ"),
     ),
     "spectrum_metrics": table("run iteration group", measure=("string", 'a column of "token_spectrum"'), **STATISTICS),
     # Which tokens are slow: one row per (checkpoint, group, property, class) over tokens with exact blocks and a fixed
