@@ -56,6 +56,8 @@ def test_the_archive_and_the_citation_say_the_same():
     assert archive["license"] == citation["license"]
     assert archive["upload_type"] == citation["type"]
     assert archive["version"] == citation["version"] == project()["version"]
+    assert archive["keywords"] == citation["keywords"]
+    assert archive["description"] == f"<p>{citation['abstract']}</p>"
     assert [creator["name"] for creator in archive["creators"]] == [*map(citations.author_name, citation["authors"])]
     cited = [reference["url"] for reference in citation["references"]]
     assert [related["identifier"] for related in archive["related_identifiers"]] == cited
@@ -73,6 +75,8 @@ def test_codemeta_and_the_changelog_say_what_the_citation_says():
     assert meta["runtimePlatform"] == f"Python {own['requires-python']}"
     cited = [reference["url"] for reference in citation["references"]]
     assert [article["identifier"] for article in meta["referencePublication"]] == cited
+    assert [article["name"] for article in meta["referencePublication"]] == [r["title"] for r in citation["references"]]
+    assert meta["keywords"] == citation["keywords"]
     latest = re.search(r"^## (\S+), (\S+)$", read("CHANGELOG.md"), re.MULTILINE)
     assert latest.groups() == (citation["version"], citation["date-released"])
     assert f"--tag v{citation['version']}" in read("docs/release.md")

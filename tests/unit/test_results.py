@@ -38,16 +38,16 @@ def test_the_page_is_that_of_the_tables():
 
 
 def test_a_number_of_the_page_follows_its_table(docs):
-    before = cells(section(results.page(docs), 7).splitlines()[-4])
+    before = cells(section(results.page(docs), 7).splitlines()[-4])[1:]
     table = docs / "demo-release" / "demo" / "tables" / "claims.parquet"
     frame = tables.read("claims", table)
     row = (frame["claim"] == 7) & (frame["bounds"] != "") & (frame["scope"] != claims.ALL)
     frame.loc[row, ["value", "low", "high"]] = [1.2413793, 1.0, 1.5]
     tables.write("claims", frame, table)
-    after = cells(section(results.page(docs), 7).splitlines()[-4])
+    after = cells(section(results.page(docs), 7).splitlines()[-4])[1:]
     assert before[:2] == after[:2]
     assert before[1] == "0.621"
-    assert after[2].startswith("1.24 [1, 1.5]; ratio 2;")
+    assert after[2].startswith("1.24 [1, 1.5] ✓; 2 times the paper's;")
 
 
 @pytest.mark.parametrize("claim", claims.CLAIMS, ids=lambda claim: str(claim.number))
@@ -58,8 +58,8 @@ def test_each_claim_has_its_place_and_words_in_the_paper_our_numbers_verdict_and
     lines = [cells(line) for line in text.splitlines() if line.startswith("|")]
     assert len({len(line) for line in lines}) == 1
     verdict = tables.read("claims", DEMO).query("claim == @claim.number and scope == 'all'")["verdict"].iloc[0]
-    assert lines[-1][2] == f"**{verdict}, small scale**"
-    assert lines[2][2:]
+    assert lines[-1][3] == f"**{verdict}, small scale**"
+    assert lines[2][3:]
     assert f"`{results.PAPER[claim.number].command}`" in text
 
 
@@ -70,12 +70,43 @@ def test_the_commands_name_configs_that_can_be_planned(command):
     (run,) = config.runs(config.user_config([config.PROJECT / "config.yaml"], entries)).values()
     changed = run.exits.latency_repeats == 30, run.exits.quality_tokens == 12_288, run.tokenizer.name == "gpt2"
     assert any(changed)
-    assert run.exits.quality_tokens <= run.data.held_out_tokens
+    assert max(run.exits.quality_tokens, run.trajectories.tokens) <= run.data.held_out_tokens
 
 
-def test_the_ratio_is_to_the_nearest_end_of_the_papers_range():
-    paper = results.Paper("", "", (0.5, 0.65))
-    assert [paper.ratio(value) for value in (-0.5, 0.25, 0.5, 0.6, 0.65, 1.3)] == [-1, 0.5, 1, 1, 1, 2]
+@pytest.mark.parametrize(
+    ("reported", "value", "text"),
+    [
+        ((0.5, 0.65), -0.25, "0.75 below it"),
+        ((0.5, 0.65), 0.65, "in the paper's range"),
+        ((0.5, 0.65), 0.75, "0.1 above it"),
+        ((0.5, 0.5), 0.25, "0.5 times the paper's"),
+        ((0.5, 0.5), float("nan"), ""),
+        (None, 0.25, ""),
+    ],
+)
+def test_a_number_is_compared_with_that_of_the_paper(reported, value, text):
+    assert results.Paper("", "", reported).compared(value) == text
+
+
+def test_every_judged_number_is_shown_with_its_mark_and_the_untrained_model(docs):
+    """Numbers that disagree with the verdict of their claim were left out."""
+    found = next(results.columns(docs))
+    rows = [cells(line) for line in section(results.page(docs), 4).splitlines() if line.startswith("|")][2:-1]
+    assert [row[0] for row in rows] == [group for group in ("4", "5–6", "7") for _ in range(2)]
+    assert [bool(re.search("[✓✗?]", row[3])) for row in rows] == [True, False] * 3
+    assert [scope for _, scope in found.keys(6)] == [
+        f"{boundary}, {found.reference_state}" for boundary in ("4->5-6", "5-6->7") for _ in range(2)
+    ]
+
+
+def test_a_run_that_was_judged_by_other_statements_says_so(docs):
+    table = docs / "demo-release" / "demo" / "tables" / "claims.parquet"
+    frame = tables.read("claims", table)
+    statements = {claim.number: claim.statement for claim in claims.CLAIMS}
+    tables.write("claims", frame.assign(statement=frame["claim"].map(statements)), table)
+    assert "| rules of judging |  | present |" in results.page(docs)
+    tables.write("claims", frame.assign(statement="Another."), table)
+    assert "| rules of judging |  | earlier |" in results.page(docs)
 
 
 def test_runs_over_seeds_have_a_column_with_the_mean_and_counts_for_times(docs):
@@ -88,9 +119,9 @@ def test_runs_over_seeds_have_a_column_with_the_mean_and_counts_for_times(docs):
     seeds.to_parquet(docs / "seeds" / "demo.parquet")
     page = results.page(docs)
     header, _, row, *_ = (cells(line) for line in section(page, 4).splitlines() if line.startswith("|"))
-    assert header == ["", "the paper", "demo", "demo, 2 seeds"]
-    assert row[3].startswith(number(0.6))
-    assert "ratio 1" in row[3]
+    assert header == ["scope", "number", "the paper", "demo", "demo, 2 seeds"]
+    assert row[4].startswith(number(0.6))
+    assert "in the paper's range" in row[4]
     assert cells(section(page, 7).splitlines()[-3])[-1] == "**holds: 2, small scale**"
     assert "| seeds | 1 | 1 | 2 |" in page
 

@@ -2,8 +2,8 @@
 
 A claim is judged on findings, see `twoscale.analysis.findings`: numbers with intervals, judged against bounds, each
 for one scope: a group, a boundary, a reference state, an exit criterion. A claim does not hold if one of its findings
-does not; else it cannot be judged if one of them cannot; else it holds. The bounds were fixed before any run was
-looked at. tests/simulation.py counts how often a verdict is wrong. A claim that is about another kind of run, such as
+does not; else it cannot be judged if one of them cannot; else it holds. Bounds do not depend on a run.
+tests/simulation.py counts how often a verdict is wrong. A claim that is about another kind of run, such as
 one about training where the model was published, is not asked.
 
 Intervals are bootstraps over held-out documents (geometry, quality) or over timed prompts (latency).
@@ -106,8 +106,7 @@ CLAIMS = (
     Claim(
         1,
         "Steps shrink within ten",
-        "Inside a loop the steps shrink quickly: at the tenth step their mean norm is at most a tenth of that of step "
-        "k = 1.",
+        "Inside a loop the steps shrink quickly: at k = 10 their mean norm is at most a tenth of that at k = 1.",
         "§1, §3 (i), Fig. 3 (a): decay within 5–10 loop steps",
         claims_geometry.decay_is_fast,
         Needs(loops=claims_geometry.FASTEST_DECAY + 1),
@@ -115,8 +114,8 @@ CLAIMS = (
     Claim(
         2,
         "Training makes them shrink faster",
-        "The rate at which step norms fall to a tenth rises over training: so does its line over the checkpoints after "
-        "warm-up.",
+        "The rate at which step norms fall to a tenth rises over training, measured as the slope of a line through the "
+        "checkpoints after warm-up.",
         "§3 (iii), Fig. 3 (a): faster norm decay in later checkpoints",
         claims_geometry.decay_gets_faster,
         Needs(training=True),
@@ -207,8 +206,8 @@ CLAIMS = (
     Claim(
         12,
         "Training makes loop steps smaller",
-        "The mean norm of the loop steps after the leap from x⁰ becomes smaller over training: so does its line over "
-        "the checkpoints after warm-up.",
+        "The mean norm of the loop steps after the leap from x⁰ becomes smaller over training, measured as the slope of "
+        "a line through the checkpoints after warm-up.",
         "Abstract, §1: loop steps become smaller across training",
         claims_geometry.steps_become_smaller,
         Needs(training=True),

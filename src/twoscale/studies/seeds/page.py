@@ -24,9 +24,17 @@ HEADER = """\
 
 Run **{run}** on {text}, under the seeds {seeds}. A seed decides the initial weights, the order of the batches, the loop
 counts and the noise; the text and the held-out documents are the same. The verdicts are about this model and text, and
-not about the paper's model unless the run has its size.
+not about the paper's model unless the run has its size. Where single seeds have a verdict and the mean over seeds is
+open, trust the mean.
 
-- **Each seed** has the value and the 95 % interval of its run: a bootstrap over documents, which says nothing about
+With {count} seeds the 95 % interval of the mean reaches {reach:.2g} standard deviations of the seeds to either side
+(Student's t), and the true standard deviation may be {low:.2g} to {high:.2g} times the measured one, if seeds vary normally.
+{few}
+
+Times depend on the machine and its load, so the claims about them have a verdict per run and none over seeds. Any other
+verdict over seeds follows the rules for one run, with the mean over seeds in place of its value.
+"""
+COLUMNS = """- **Each seed** has the value and the 95 % interval of its run: a bootstrap over documents, which says nothing about
   other seeds.
 - **Between seeds** is the standard deviation of these values; **documents** is the standard error of one value that is
   due to the choice of held-out documents, in the same unit, the root mean square over the seeds. Where the first is
@@ -34,13 +42,6 @@ not about the paper's model unless the run has its size.
 - **Mean over seeds** has a 95 % interval for other seeds and other documents. It joins the interval of Student's t over
   the seeds and the bootstrap of the mean over documents (docs/reproduction.md). Ratios have their geometric mean and
   standard deviations of their logarithm, printed as percentages.
-
-With {count} seeds that of Student's t reaches {reach:.2g} standard deviations to either side, and the true standard
-deviation may be {low:.2g} to {high:.2g} times the measured one (95 %), if seeds vary normally.
-{few}
-
-Times depend on the machine and its load, so the claims about them have a verdict per run and none over seeds. Any other
-verdict over seeds follows the rules of results/claims.md, with the mean over seeds in place of the value of a run.
 """
 FEW = """\
 That is enough to see an effect that is large against the spread between seeds, and too little to tell whether a small
@@ -76,7 +77,8 @@ def page(
         scales: Those of the runs and of the paper, if they are known.
     """
     frame = seeds.table(verdicts, run, named, scales.mark if scales else "")
-    return blocks(summary(frame, text, scales), *(part for verdict in verdicts for part in _section(verdict, named)))
+    sections = (part for verdict in verdicts for part in _section(verdict, named))
+    return blocks(summary(frame, text, scales), COLUMNS, *sections)
 
 
 def summary(frame: pd.DataFrame, text: str, scales: Scales | None = None) -> str:
