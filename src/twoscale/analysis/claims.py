@@ -206,8 +206,8 @@ CLAIMS = (
     Claim(
         12,
         "Training makes loop steps smaller",
-        "The mean norm of the loop steps after the leap from x⁰ becomes smaller over training, measured as the slope of "
-        "a line through the checkpoints after warm-up.",
+        "The mean norm of the loop steps after the leap from x⁰ becomes smaller over training, measured as the slope "
+        "of a line through the checkpoints after warm-up.",
         "Abstract, §1: loop steps become smaller across training",
         claims_geometry.steps_become_smaller,
         Needs(training=True),

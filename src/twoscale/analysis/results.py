@@ -107,13 +107,13 @@ that could overturn it. `make generated` writes this page from the tables in `do
 
 We turned each claim into numbers with bounds, the same for every run ([rules](reproduction.md#how-a-claim-is-judged)).
 A number agrees with its claim (✓) if its whole 95 % interval is within the bounds, and disagrees (✗) if the whole
-interval is outside, also after widening for the number of findings; otherwise it is open (?). A claim *does not hold* if
-one of its numbers disagrees, and *cannot be judged* if none does and one is open.
+interval is outside, also after widening for the number of findings; otherwise it is open (?). A claim *does not hold*
+if one of its numbers disagrees, and *cannot be judged* if none does and one is open.
 {meaning}
 
 Intervals are over held-out documents, or timed prompts, of one training. Another seed changes angles by more
-([seeds](seeds.md)): where the mean over seeds is open, trust it and not the run. Claims 1 to 11 were written before a run
-was judged; 12 to 15, and the present rules of 3, 10, 11, 13 and 14, after demo runs had been seen
+([seeds](seeds.md)): where the mean over seeds is open, trust it and not the run. Claims 1 to 11 were written before a
+run was judged; 12 to 15, and the present rules of 3, 10, 11, 13 and 14, after demo runs had been seen
 ([changes](../CHANGELOG.md)).
 [How often a verdict is wrong](verdicts.md) was simulated.
 
@@ -204,12 +204,6 @@ class Column:
             return "; ".join(part for part in (value, compared, row.reason.partition("; ")[2]) if part)
         return ""
 
-    @property
-    def rules(self) -> str:
-        """Whether the claims were judged as they are stated now."""
-        stated = self.rows.drop_duplicates("claim").set_index("claim")["statement"]
-        return "present" if all(stated.get(claim.number) == claim.statement for claim in CLAIMS) else "earlier"
-
 
 def _verdicts(rows: pd.DataFrame) -> pd.Series:
     return rows.loc[rows["scope"] == ALL, "verdict"]
@@ -221,12 +215,18 @@ def columns(docs: Path) -> Iterator[Column]:
         config, facts = released(folder)
         scales, state = costs.scales(config), config.figures.dlr_reference_state
         claims = tables.read("claims", folder / run / "tables" / "claims.parquet")
-        yield Column(name, claims, claims.iloc[:0], scales, state, facts)
+        yield Column(name, claims, claims.iloc[:0], scales, state, facts | {"rules of judging": rules(claims)})
         if (file := docs / SEEDS / f"{run}.parquet").is_file():
             frame = pd.read_parquet(file)  # a study declares this table, and studies can be removed
             each, means = (frame[(frame["seed"] == MEAN) == mean] for mean in (False, True))
             count = each["seed"].nunique()
             yield Column(f"{name}, {count} seeds", means, each, scales.of_seeds(count), state, {"text": facts["text"]})
+
+
+def rules(judged: pd.DataFrame) -> str:
+    """Whether the claims of the table "claims" were judged as they are stated now."""
+    stated = judged.drop_duplicates("claim").set_index("claim")["statement"]
+    return "present" if all(stated.get(claim.number) == claim.statement for claim in CLAIMS) else "earlier"
 
 
 def released_runs(docs: Path) -> dict[str, tuple[str, Path]]:
@@ -290,7 +290,7 @@ def _glance(found: list[Column]) -> Iterator[tuple[str, ...]]:
         if key != "hardware":
             yield (label, text(getattr(paper, key)), *(text(getattr(run.scales.run, key)) for run in found))
     yield ("hardware", paper.hardware, *(run.facts.get("hardware", "") for run in found))
-    yield ("rules of judging", "", *(run.rules for run in found))
+    yield ("rules of judging", "", *(run.facts.get("rules of judging", "") for run in found))
     for label in ("hours of training", "hours of all jobs", "hours of processor time"):
         yield (label, "not stated", *(run.facts.get(label, "") for run in found))
 

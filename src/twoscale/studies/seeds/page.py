@@ -28,13 +28,15 @@ not about the paper's model unless the run has its size. Where single seeds have
 open, trust the mean.
 
 With {count} seeds the 95 % interval of the mean reaches {reach:.2g} standard deviations of the seeds to either side
-(Student's t), and the true standard deviation may be {low:.2g} to {high:.2g} times the measured one, if seeds vary normally.
+(Student's t), and the true standard deviation may be {low:.2g} to {high:.2g} times the measured one, if seeds vary
+normally.
 {few}
 
 Times depend on the machine and its load, so the claims about them have a verdict per run and none over seeds. Any other
 verdict over seeds follows the rules for one run, with the mean over seeds in place of its value.
 """
-COLUMNS = """- **Each seed** has the value and the 95 % interval of its run: a bootstrap over documents, which says nothing about
+COLUMNS = """\
+- **Each seed** has the value and the 95 % interval of its run: a bootstrap over documents, which says nothing about
   other seeds.
 - **Between seeds** is the standard deviation of these values; **documents** is the standard error of one value that is
   due to the choice of held-out documents, in the same unit, the root mean square over the seeds. Where the first is
