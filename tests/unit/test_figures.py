@@ -285,7 +285,7 @@ def test_points_that_most_tokens_do_not_have_are_left_out(module):
 
 def test_fig4_has_the_criteria_of_the_table_and_all_loop_steps_as_a_line(tmp_path):
     figure = fig4.draw(*exit_tables(("fixed", "kl", "mine")), **RUN)
-    others = ["thin: same loops, no criterion", "light: random exits, as many loops", r"grey: $\tau$ of the paper"]
+    others = ["thin: same loops, no criterion", "light: random exits, as many loops", r"$\tau$ of the paper"]
     assert legend_texts(figure) == ["KL", "mine", f"full depth, $K = {LOOPS}$", *others]
     assert [axes.get_ylabel().split(" ")[0] for axes in figure.axes] == ["latency", "perplexity", "cross-entropy"]
     for axes in figure.axes:

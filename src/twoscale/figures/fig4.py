@@ -140,5 +140,5 @@ def _add_legend(figure: Figure, styles: dict[str, dict], max_loops: int) -> None
     handles[f"full depth, $K = {max_loops}$"] = Line2D([], [], **ALL_LOOPS)
     handles["thin: same loops, no criterion"] = Line2D([], [], color=style.GREY, **BASELINE)
     handles[style.RANDOM_EXITS_LABEL] = Line2D([], [], color=style.GREY, **style.RANDOM_EXITS)
-    handles[r"grey: $\tau$ of the paper"] = Patch(**PAPER_RANGE)
-    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=min(len(handles), 5))
+    handles[r"$\tau$ of the paper"] = Patch(**PAPER_RANGE)
+    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=4)
