@@ -63,7 +63,7 @@ def test_each_claim_has_its_place_and_words_in_the_paper_our_numbers_verdict_and
     assert f"`{results.PAPER[claim.number].command}`" in text
 
 
-@pytest.mark.parametrize("command", {paper.command for paper in results.PAPER.values()})
+@pytest.mark.parametrize("command", sorted({paper.command for paper in results.PAPER.values()}))
 def test_the_commands_name_configs_that_can_be_planned(command):
     program, option, *entries = shlex.split(command)
     assert (program, option) == ("snakemake", "--config")

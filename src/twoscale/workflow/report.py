@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -116,9 +117,12 @@ class Report:
 
     # --- the report -------------------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def figures(self) -> list[Figure]:
-        """The figures of the report: those of the paper, and others whose tables were computed for the selected run."""
+        """The figures of the report: those of the paper, and others whose tables were computed for the selected run.
+
+        Decided once, so that inputs and params agree while jobs of the same call write further tables.
+        """
         figures = [figure for figure in self.runs.figures if not self._problem(figure)]
         return [figure for figure in figures if figure.target == "all" or self._has_tables(figure)]
 
