@@ -66,7 +66,9 @@ def test_a_reader_that_has_gone_and_an_interrupt_end_silently():
     done = script("print('text')", stdout=write)
     os.close(write)
     assert (done.returncode, done.stderr) == (1, "")
-    done = script("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)")
+    # a shell starts background jobs with SIGINT ignored
+    heeds = "import os, signal, time\nsignal.signal(signal.SIGINT, signal.default_int_handler)"
+    done = script(f"{heeds}\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)")
     assert (done.returncode, done.stderr) == (128 + signal.SIGINT, "")
 
 

@@ -10,7 +10,8 @@ from tests.unit.test_claims import usual_verdicts
 from twoscale import config
 from twoscale.analysis import claims, claims_page, overview
 from twoscale.analysis.costs import scales
-from twoscale.analysis.scale import SMALL_SCALE, Scale, Scales, marked
+from twoscale.analysis.findings import marked
+from twoscale.analysis.scale import SMALL_SCALE, Scale, Scales
 from twoscale.config import ConfigSlice
 from twoscale.workflow.core import JOBS
 

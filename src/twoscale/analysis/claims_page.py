@@ -9,9 +9,9 @@ import numpy as np
 from twoscale.analysis import claims
 from twoscale.analysis.claims import Verdict
 from twoscale.analysis.evidence import CORRELATION, Estimate, Evidence
-from twoscale.analysis.findings import Finding
+from twoscale.analysis.findings import Finding, marked
 from twoscale.analysis.scale import HEADER as SCALE_HEADER
-from twoscale.analysis.scale import MEANING, Scales, marked
+from twoscale.analysis.scale import MEANING, Scales
 from twoscale.escaping import markdown
 from twoscale.tables import CLAIM_TABLES
 

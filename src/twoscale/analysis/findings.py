@@ -94,6 +94,11 @@ class Finding:
     counts: bool = True
 
 
+def marked(verdict: str, mark: str) -> str:
+    """A verdict with the mark of its run: "does not hold, small scale"."""
+    return f"{verdict}, {mark}" if mark and verdict != NOT_ASKED else verdict
+
+
 def judged(
     scope: str, name: str, bounds: Bounds, measure: Callable[..., Estimate], *arguments: object, counts: bool = True
 ) -> Quantity:

@@ -15,8 +15,8 @@ import pandas as pd
 from twoscale import tables
 from twoscale.analysis import claims, pages
 from twoscale.analysis.claims_page import number
-from twoscale.analysis.findings import FAILS, HOLDS, NOT_ASKED, OPEN
-from twoscale.analysis.scale import MEANING, Scales, marked
+from twoscale.analysis.findings import FAILS, HOLDS, NOT_ASKED, OPEN, marked
+from twoscale.analysis.scale import MEANING, Scales
 from twoscale.jobs.command import function
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from twoscale import tables
 from twoscale.analysis import costs, overview
 from twoscale.analysis.claims import ALL, CLAIMS, Claim
 from twoscale.analysis.claims_page import blocks, number, table
-from twoscale.analysis.findings import FAILS, HOLDS, OPEN
+from twoscale.analysis.findings import FAILS, HOLDS, OPEN, marked
 from twoscale.analysis.release import MANIFEST, Release
 from twoscale.analysis.reported import REPORTED_COSINE, REPORTED_LATENCY
-from twoscale.analysis.scale import LABELS, MEANING, Scales, marked, text
+from twoscale.analysis.scale import LABELS, MEANING, Scales, text
 from twoscale.analysis.seeds import MEAN, PER_RUN
 from twoscale.config import PROJECT, Config, text_label
 from twoscale.escaping import markdown

@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
-from twoscale.analysis.findings import NOT_ASKED
-
 SMALL_SCALE = "small scale"
 LEAST_SHARE = 0.5  # of the paper's training tokens and of its parameters
 HEADER = ("scale", "this run", "the paper", "share")
@@ -77,11 +75,6 @@ class Scales:
     def rows(self) -> list[tuple[str, str, str, str]]:
         """Rows of a table with the `HEADER`."""
         return [_row(label, getattr(self.run, name), getattr(self.paper, name)) for name, label in LABELS.items()]
-
-
-def marked(verdict: str, mark: str) -> str:
-    """A verdict with the mark of its run: "does not hold, small scale"."""
-    return f"{verdict}, {mark}" if mark and verdict != NOT_ASKED else verdict
 
 
 def _row(label: str, ours: object, theirs: object) -> tuple[str, str, str, str]:

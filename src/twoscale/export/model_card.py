@@ -11,7 +11,8 @@ from twoscale.analysis.citation import author_name, is_person
 from twoscale.analysis.claims import ALL, CLAIMS
 from twoscale.analysis.claims_page import blocks, interval, number, table
 from twoscale.analysis.evidence import Estimate
-from twoscale.analysis.scale import MEANING, marked
+from twoscale.analysis.findings import marked
+from twoscale.analysis.scale import MEANING
 from twoscale.analysis.seeds import MEAN
 from twoscale.config import ConfigSlice, DataConfig, ModelConfig, complete, text_label
 from twoscale.escaping import markdown

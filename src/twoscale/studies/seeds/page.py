@@ -11,8 +11,8 @@ from twoscale.analysis import bootstrap, seeds
 from twoscale.analysis.claims import ALL, CLAIMS
 from twoscale.analysis.claims_page import blocks, interval, number, scale_table, table
 from twoscale.analysis.evidence import Estimate, Evidence
-from twoscale.analysis.findings import FAILS, HOLDS, NOT_ASKED, OPEN
-from twoscale.analysis.scale import Scales, marked
+from twoscale.analysis.findings import FAILS, HOLDS, NOT_ASKED, OPEN, marked
+from twoscale.analysis.scale import Scales
 from twoscale.analysis.seeds import MEAN, SeedFinding, SeedVerdict
 from twoscale.escaping import markdown
 
