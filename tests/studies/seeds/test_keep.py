@@ -8,7 +8,8 @@ from tests.studies.seeds.samples import seeds_table
 from tests.synthetic_run import synthetic
 from twoscale import config, tables
 from twoscale.analysis import seeds
-from twoscale.analysis.scale import SMALL_SCALE, Scale, Scales, marked
+from twoscale.analysis.findings import marked
+from twoscale.analysis.scale import SMALL_SCALE, Scale, Scales
 from twoscale.errors import InputError
 from twoscale.studies.seeds import keep
 from twoscale.studies.seeds import page as seeds_page
