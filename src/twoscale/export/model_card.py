@@ -268,4 +268,4 @@ def _bibtex(citation: Mapping[str, Any]) -> Iterable[str]:
 def _author(author: Mapping[str, str]) -> str:
     """An author in BibTeX, where braces keep a name that is not a person's in one piece."""
     name = author_name(author)
-    return name if is_person(author) else "others" if name == "and others" else f"{{{name}}}"
+    return name if is_person(author) else f"{{{name}}}"
