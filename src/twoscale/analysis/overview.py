@@ -84,18 +84,13 @@ def answers(table: pd.DataFrame, reference_state: str) -> list[Answer]:
 def _answer(claim: int, rows: pd.DataFrame, reference_state: str) -> Answer:
     title = next((known.title for known in claims.CLAIMS if known.number == claim), "")
     whole = rows[rows["scope"] == claims.ALL].iloc[-1]
-    return Answer(claim, title, whole["verdict"], _measured(decisive(rows, reference_state)), whole["scale"])
-
-
-def decisive(rows: pd.DataFrame, reference_state: str) -> pd.DataFrame:
-    """The rows of one claim that `answers` shows."""
-    verdict = rows.loc[rows["scope"] == claims.ALL, "verdict"].iloc[-1]
     judged = rows[(rows["bounds"] != "") & (rows["scope"] != claims.ALL)]
     of_state = judged[judged["scope"].str.endswith(f", {reference_state}")]
     shown = judged if of_state.empty else of_state
-    if (decides := shown["verdict"] == verdict).any():
+    if (decides := shown["verdict"] == whole["verdict"]).any():
         shown = shown[decides]
-    return shown.drop_duplicates("scope", keep="last")
+    measured = _measured(shown.drop_duplicates("scope", keep="last"))
+    return Answer(claim, title, whole["verdict"], measured, whole["scale"])
 
 
 def _measured(rows: pd.DataFrame) -> str:

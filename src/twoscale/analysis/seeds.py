@@ -13,7 +13,6 @@ conservative, like that of the bootstrap that resamples seeds and documents (Owe
 That one is of no use for few seeds: resamples of three have two thirds of their variance, and ten different values.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -123,11 +122,6 @@ class SeedVerdict:
     findings: tuple[SeedFinding, ...]
     verdict: str
     reason: str
-
-    @property
-    def counts(self) -> Counter[str]:
-        """How many seeds have each verdict."""
-        return Counter(verdict.verdict for verdict in self.of_seeds)
 
 
 def examine(claim: Claim, evidence: Mapping[int, Evidence]) -> SeedVerdict:

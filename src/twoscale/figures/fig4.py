@@ -1,7 +1,5 @@
 """Figure 4, exit policies: latency, perplexity and cross-entropy of each exit criterion over its threshold."""
 
-from collections.abc import Iterable
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -17,9 +15,8 @@ from twoscale.figures import style
 ALL_LOOPS = {"color": style.GREY, "linestyle": (0, (5, 2)), "linewidth": 0.9}
 BASELINE = {"linewidth": 0.6, "linestyle": "-"}
 MARKER = {"markerfacecolor": "white", "markeredgewidth": 0.9}
-# The y range of perplexity is at least this share of its values, so that negligible differences look negligible.
-LEAST_SPAN = 0.05
 MOST_LOSS = 0.1  # nats above full depth up to which quality is shown; lines leave the panels there
+MARGIN = 0.05  # below the lowest value, of the range of a panel
 PAPER_RANGE = {"color": "0.94", "zorder": 0, "linewidth": 0}
 MOST_TICKS = 5  # decades labelled on the axis of thresholds
 
@@ -42,13 +39,13 @@ def draw(
 ) -> Figure:
     """Three panels over tau: (i) latency, (ii) perplexity, (iii) cross-entropy, one line per exit criterion.
 
-    The range of perplexity makes negligible differences look negligible. That of the cross-entropy is the range of its
-    values, with a second axis of the change from full depth; the light line of the same colour shows random exits
-    with as many evaluations. Both end `MOST_LOSS` nats above full depth. The criterion `fixed` at all `context.loops`
-    loop steps is the dashed horizontal line. The thresholds of the paper have a grey background.
-    Latency is the median of the repeats; the thin line of the same colour is the time of the same loop steps without a
-    criterion. Bars are 95 % intervals: of the latency over repeats, of the
-    quality those of its change from full depth on the same sequences.
+    Perplexity is shown up to `MOST_LOSS` nats above full depth, so that negligible differences look negligible.
+    Cross-entropy is shown over the range of its values, `MOST_LOSS` above full depth at most, with a second axis of
+    the change from full depth; the light line of the same colour shows random exits with as many evaluations. The
+    criterion `fixed` at all `context.loops` loop steps is the dashed horizontal line. The thresholds of the paper have a
+    grey background. Latency is the median of the repeats; the thin line of the same colour is the time of the same loop
+    steps without a criterion. Bars are 95 % intervals: of the latency over repeats, of the quality those of its change
+    from full depth on the same sequences.
 
     Args:
         exit_latency, exit_quality, exit_loops, exit_cost_matched: Tables of these names.
@@ -72,9 +69,9 @@ def draw(
         _draw_all_loops(axes, full, column)
         _name_panel(axes, number, *PANELS[column])
         axes.axvspan(PAPER_GRID[0], PAPER_GRID[-1], **PAPER_RANGE)
-    _draw_random_exits(panels[2], random_exits(exit_cost_matched), styles)
-    _end_at_most_loss(panels[1:], scores)
-    _widen(panels[1])
+    random = random_exits(exit_cost_matched)
+    _draw_random_exits(panels[2], random, styles)
+    _limit_quality(*panels[1:], scores, random)
     panels[0].set_ylim(bottom=0)
     _add_legend(figure, styles, context.loops)
     return figure
@@ -116,21 +113,17 @@ def _draw_random_exits(axes: Axes, random: pd.DataFrame, styles: dict[str, dict]
         axes.plot(rows["threshold"], rows["ce"], color=styles[criterion]["color"], **style.RANDOM_EXITS)
 
 
-def _end_at_most_loss(panels: Iterable[Axes], scores: pd.DataFrame) -> None:
-    """Let perplexity and cross-entropy end at `MOST_LOSS` above full depth, or above the lowest without that."""
+def _limit_quality(perplexity: Axes, ce: Axes, scores: pd.DataFrame, random: pd.DataFrame) -> None:
+    """Set the y ranges from the values that are shown: those beyond `MOST_LOSS` would stretch them."""
     full = scores.loc[scores["criterion"] == "fixed", "ce"]
     most = MOST_LOSS + (scores["ce"] if full.empty else full).min()
-    for axes, top in zip(panels, (np.exp(most), most), strict=True):
-        low, high = axes.get_ylim()
-        axes.set_ylim(low, min(high, top))
-
-
-def _widen(axes: Axes) -> None:
-    """Extend a y range that is narrower than LEAST_SPAN of its centre."""
-    low, high = axes.get_ylim()
-    centre, half = (low + high) / 2, (high - low) / 2
-    half = max(half, LEAST_SPAN / 2 * abs(centre))
-    axes.set_ylim(centre - half, centre + half)
+    shown = scores[scores["ce"] <= most]
+    lowest = np.nanmin([shown["ce"].min(), shown["low"].min(), random["ce"].min()])
+    for axes, low, high in (
+        (perplexity, np.exp(lowest), np.exp(most)),
+        (ce, lowest, min(ce.get_ylim()[1], most)),
+    ):
+        axes.set_ylim(low - MARGIN * (high - low), high)
 
 
 def _add_legend(figure: Figure, styles: dict[str, dict], max_loops: int) -> None:
