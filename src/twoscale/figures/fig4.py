@@ -42,10 +42,10 @@ def draw(
     Perplexity is shown up to `MOST_LOSS` nats above full depth, so that negligible differences look negligible.
     Cross-entropy is shown over the range of its values, `MOST_LOSS` above full depth at most, with a second axis of
     the change from full depth; the light line of the same colour shows random exits with as many evaluations. The
-    criterion `fixed` at all `context.loops` loop steps is the dashed horizontal line. The paper's thresholds have
-    a grey background. Latency is the median of the repeats; the thin line of the same colour is the time of the same loop
-    steps without a criterion. Bars are 95 % intervals: of the latency over repeats, of the quality those of its change
-    from full depth on the same sequences.
+    criterion `fixed` at all `context.loops` loop steps is the dashed horizontal line. The paper's thresholds have a
+    grey background. Latency is the median of the repeats; the thin line of the same colour is the time of the same
+    loop steps without a criterion. Bars are 95 % intervals: of the latency over repeats, of the quality those of its
+    change from full depth on the same sequences.
 
     Args:
         exit_latency, exit_quality, exit_loops, exit_cost_matched: Tables of these names.
