@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 # Measures for which a claim needs an interval.
 LOOP_SEQUENCE_MEASURES = ("state_norm", "step_norm", "cosine", "acceleration")
+LOOP_SEQUENCE_MEASURES += ("direction_step_norm", "direction_cosine")
 DRIFT_SEQUENCE_MEASURES = ("dlr", "jump_over_path")
 
 QUANTILES = {name: int(name[1:]) / 100 for name in tables.STATISTICS if name.startswith("q")}
@@ -182,7 +183,7 @@ def _summarise(aggregation: _Aggregation, file: pq.ParquetFile) -> pd.DataFrame:
         labels[name] = _column(file, name).to_numpy()[order[[0, *starts]]]
     frames = []
     measured = [field.name for field in file.schema_arrow if field.type == pa.float32()]
-    for measure in aggregation.measures or measured:
+    for measure in [name for name in aggregation.measures or measured if name in measured]:
         values = _column(file, measure).to_numpy()[order]
         statistics = pd.DataFrame([aggregation.reduce(cell) for cell in np.split(values, starts)])
         frames.append(pd.concat([labels.assign(measure=measure), statistics], axis="columns"))
