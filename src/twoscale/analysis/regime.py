@@ -174,13 +174,20 @@ def _steps(norms: np.ndarray, floor: np.ndarray | float) -> tuple[Exponent, bool
 
 
 def _exponent(values: np.ndarray, k: np.ndarray) -> Exponent:
-    """Mean over units of the least-squares slope of log values (units, n) in log k (n,); NaN values are left out."""
+    """Mean over units of `slopes`, with its interval; units without one are left out."""
+    found = slopes(values, k)
+    found = found[~np.isnan(found)]
+    return Exponent(float(found.mean()), *bootstrap.t_interval(found)) if found.size else Exponent(*[np.nan] * 3)
+
+
+def slopes(values: np.ndarray, k: np.ndarray) -> np.ndarray:
+    """Least-squares slopes of log values (units, n) in log k (n,): (units,).
+
+    NaN and zero are left out; the slope is NaN if fewer than `FEWEST_STEPS` values remain.
+    """
     known = np.isfinite(values) & (values > 0)
-    count = known.sum(1, keepdims=True)
-    enough = count[:, 0] >= FEWEST_STEPS
-    if not enough.any():
-        return Exponent(np.nan, np.nan, np.nan)
-    known, values, count = known[enough], values[enough], count[enough]
+    count = np.maximum(known.sum(1, keepdims=True), 1)
     offset = np.where(known, np.log(k) - (known * np.log(k)).sum(1, keepdims=True) / count, 0)
-    slopes = (offset * np.log(np.where(known, values, 1))).sum(1) / (offset**2).sum(1)
-    return Exponent(float(slopes.mean()), *bootstrap.t_interval(slopes))
+    with np.errstate(invalid="ignore"):
+        found = (offset * np.log(np.where(known, values, 1))).sum(1) / (offset**2).sum(1)
+    return np.where(count[:, 0] >= FEWEST_STEPS, found, np.nan)
