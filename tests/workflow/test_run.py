@@ -65,6 +65,11 @@ def test_a_finished_call_says_what_was_found_and_where_it_is(finished):
     assert "generate.py --run tiny" in told
 
 
+def test_loss_and_time_left_are_shown_at_the_end_of_each_segment_however_short(finished):
+    told = (finished.root.parent / "finished.done").read_text()
+    assert re.findall(r"^tiny: iteration (\d+) of \1, loss \d\.\d{3}, [\d:]+ in the run$", told, re.M) == ["10", "20"]
+
+
 def test_a_model_without_groups_has_no_figures_of_the_paper(fresh):
     fresh.configure(model={"groups": []})
     done = fresh.run("-n")
