@@ -297,7 +297,7 @@ def test_a_divided_model_takes_its_share_of_the_memory_and_what_is_gathered():
     assert float(divided[fixed].split()[0]) == pytest.approx(float(whole[fixed].split()[0]) / 4, rel=0.05)
     assert "gathered weights and gradients, about" in divided.keys() - whole.keys()
     # six unlooped layers, of which two are gathered
-    layer = flops.layer_matrices(run.model) + 4 * run.model.hidden_size
+    layer = flops.layer_matrices(run.model, 1) + 4 * run.model.hidden_size
     assert training.gathered_bytes(run.model) == 8 * (flops.parameters(run.model) - 4 * layer)
 
 

@@ -190,10 +190,8 @@ def rotation(options: Options, default_base: float | None) -> dict[str, Any]:
     if parameters.values and options.get("rope_scaling") is not None:
         raise options.error("rope_scaling", "nothing besides rope_parameters")
     base = parameters if parameters.get("rope_theta") is not None else options
-    return {
-        "rotary_base": base.positive("rope_theta", default_base),
-        "rotary_scaling": _rotary_scaling(options, key),
-    }
+    scaling = _rotary_scaling(options, key)
+    return {"rotary_base": base.positive("rope_theta", default_base), "rotary_scaling": scaling}
 
 
 def _rotary_scaling(options: Options, key: str) -> dict[str, Any] | None:
