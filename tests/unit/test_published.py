@@ -295,7 +295,7 @@ def test_keys_that_nothing_reads_are_named(tmp_path, name):
 
 
 def rotations(folder, change):
-    rewrite(folder, lambda tensors: tensors.update({"freqs_cis": change(tensors["freqs_cis"])}))
+    rewrite(folder, lambda tensors: tensors.update({"freqs_cis": change(tensors["freqs_cis"]).contiguous()}))
 
 
 def test_a_stored_table_of_other_rotations_is_refused(folder):
