@@ -438,8 +438,8 @@ def test_what_the_model_has_not_is_refused_in_one_sentence(exports):
 
 
 def test_padding_is_no_end_of_text(exports):
-    """So a collator leaves the ends of texts in the labels, and a batch needs no mask."""
-    export, model = exports("paper")
+    """So a collator leaves the ends of texts in the labels, and a batch needs no mask; `gated` has no embedding to spare."""
+    export, model = exports("gated")
     tokenizer = load_tokenizer(export.folder)
     assert tokenizer.pad_token_id == model.config.pad_token_id == export.tokenizer.vocab_size
     collator = transformers_class("DataCollatorForLanguageModeling")(tokenizer, mlm=False)
@@ -455,7 +455,7 @@ def test_padding_is_no_end_of_text(exports):
 
 
 def test_a_text_that_has_ended_is_filled_with_padding_while_others_go_on(exports):
-    export, model = exports("paper")
+    export, model = exports("gated")
     tokens, mask = padded([ids("the loop"), ids("a state of it")])
     alone = [library_text(export.model, list(text)) for text in (b"the loop", b"a state of it")]
     place = next(i for i, token in enumerate(alone[0]) if token not in alone[1])
