@@ -438,7 +438,10 @@ def test_what_the_model_has_not_is_refused_in_one_sentence(exports):
 
 
 def test_padding_is_no_end_of_text(exports):
-    """So a collator leaves the ends of texts in the labels, and a batch needs no mask; `gated` has no embedding to spare."""
+    """So a collator leaves the ends of texts in the labels, and a batch needs no mask.
+
+    `gated` has as many embeddings as ids.
+    """
     export, model = exports("gated")
     tokenizer = load_tokenizer(export.folder)
     assert tokenizer.pad_token_id == model.config.pad_token_id == export.tokenizer.vocab_size
