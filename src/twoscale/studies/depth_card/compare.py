@@ -184,7 +184,7 @@ def _regime(group: str, states: pd.DataFrame) -> Iterator[dict[str, Any]]:
     """The regime of a group with its evidence, over sequences."""
     steps, norms, directions = (
         states.pivot(index="sequence", columns="k", values=name).to_numpy(np.float64)
-        for name in ("step_norm", "state_norm", "direction_step")
+        for name in ("step_norm", "state_norm", "direction_step_norm")
     )
     found = regime(steps[:, :-1], norms, directions[:, :-1])
     last = Exponent(found.last_step, np.nan, np.nan)

@@ -18,9 +18,9 @@ UNLOOPED = {"color": style.ORANGE, "linestyle": (0, (4, 1.2)), "linewidth": 1}
 def draw(depth_card: pd.DataFrame, depth_findings: pd.DataFrame, *, context: style.FigureContext) -> Figure:
     """Four panels against the loops of every group, on logarithmic axes.
 
-    (i) cross-entropy with its interval, the plateau, and the loss of the model without loops if it was measured;
-    (ii) tokens whose prediction flips; (iii) norms of states and of steps; (iv) the step of the direction; the last two
-    with one line per group.
+    (i) cross-entropy, with the interval of its difference from the lowest one, the plateau, and the loss of the model
+    without loops if it was measured; (ii) tokens whose prediction flips; (iii) norms of states and of steps; (iv) the
+    step of the direction; the last two with one line per group.
 
     Args:
         depth_card: Table of this name.
@@ -44,7 +44,7 @@ def draw(depth_card: pd.DataFrame, depth_findings: pd.DataFrame, *, context: sty
     for group, look in looks.items():
         _draw(norms, depth_card, group, "state_norm", look | STATE)
         _draw(norms, depth_card, group, "step_norm", look | STEP)
-        _draw(directions, depth_card, group, "direction_step", look | STATE)
+        _draw(directions, depth_card, group, "direction_step_norm", look | STATE)
     titles = ("loss", "flipped predictions", "norms of states (solid) and steps (dashed)", "step of the direction")
     labels = ("cross-entropy (nats/token)", "share of tokens", "norm (log scale)", "length (log scale)")
     for number, (axes, title, label) in enumerate(zip(panels.flat, titles, labels, strict=True), start=1):
@@ -65,17 +65,19 @@ def draw(depth_card: pd.DataFrame, depth_findings: pd.DataFrame, *, context: sty
 def _draw_loss(axes: Axes, card: pd.DataFrame, known: pd.Series) -> dict[str, object]:
     """The loss, the plateau and the model without loops; entries of the legend."""
     plateau = axes.axvspan(known["plateau_first"] / 1.06, known["plateau_last"] * 1.06, **PLATEAU)
-    _draw(axes, card, "", "ce", {"color": style.BLUE, "marker": "o"})
+    losses, excess = (card[card["quantity"] == name].set_index("loops").sort_index() for name in ("ce", "excess"))
+    axes.plot(losses.index, losses["value"], color=style.BLUE, marker="o")
+    bounds = (losses["value"] - excess["value"] + excess[end] for end in ("low", "high"))
+    style.band(axes, losses.index, *bounds, color=style.BLUE, alpha=0.15)
     if pd.isna(known["loop_gain"]):
         return {"plateau": plateau}
-    losses = card[card["quantity"] == "ce"].set_index("loops")["value"]
-    unlooped = axes.axhline(losses[known["trained_loops"]] + known["loop_gain"], **UNLOOPED)
+    unlooped = axes.axhline(losses["value"][known["trained_loops"]] + known["loop_gain"], **UNLOOPED)
     return {"plateau": plateau, "without loops": unlooped}
 
 
 def _draw(axes: Axes, card: pd.DataFrame, group: str, quantity: str, look: dict) -> None:
     """One quantity of a group with its interval."""
-    rows = card[(card["group"] == group) & (card["quantity"] == quantity) & (card["value"].abs() > 0)]
+    rows = card[(card["group"] == group) & (card["quantity"] == quantity)]
     rows = rows.sort_values("loops")
     axes.plot(rows["loops"], rows["value"], **look)
     if len(rows):

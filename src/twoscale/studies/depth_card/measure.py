@@ -15,6 +15,7 @@ from torch import Tensor
 from twoscale.data.batches import HeldOut
 from twoscale.dynamics.measures import LOOP_MEASURES, LoopStep
 from twoscale.dynamics.states import batches, exact
+from twoscale.dynamics.vectors import norm
 from twoscale.exits.sequence_pass import Pass, measure_tokens
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import run_stages
@@ -97,7 +98,7 @@ class _Walk:
 
 
 def loop_steps(states: Iterator[Tensor]) -> Iterator[LoopStep]:
-    """The loop steps of x^0, x^1, … (..., C), then the last state; two states and two updates are held."""
+    """The loop steps of x^0, x^1, … (..., C), of which three are held at a time."""
     unknown = torch.empty(0)  # the distance to the final state
     update = length = None
     precision = (first := next(states)).dtype
@@ -106,14 +107,20 @@ def loop_steps(states: Iterator[Tensor]) -> Iterator[LoopStep]:
         step = LoopStep(state, after - state, update, length, unknown, precision)
         yield step
         state, update, length = after, step.update, step.step_norm
-    yield LoopStep(state, None, update, length, unknown, precision)
 
 
 def measure_state(step: LoopStep) -> dict[str, Tensor]:
-    """The measures `STATE_MEASURES` of a loop step, (...) each; NaN where one is undefined."""
-    measures = {name: LOOP_MEASURES[name] for name in STATE_MEASURES}
+    """The columns `STATE_MEASURES` of a loop step, (...) each; NaN where one is undefined."""
     undefined = torch.full_like(step.state_norm, torch.nan)
-    return {name: each.compute(step) if each.defined(step) else undefined for name, each in measures.items()}
+    of_state = [LOOP_MEASURES[name] for name in STATE_MEASURES[:-1]]
+    found = {each.name: each.compute(step) if each.defined(step) else undefined for each in of_state}
+    start = direction(step.state)
+    return found | {STATE_MEASURES[-1]: norm(direction(step.state + step.update) - start)}
+
+
+def direction(state: Tensor) -> Tensor:
+    """x / ||x||: (..., C) -> (..., C)."""
+    return state / norm(state)[..., None]
 
 
 def _medians(values: Tensor) -> list[float]:

@@ -3,7 +3,7 @@
 from twoscale.config.loop_counts import loop_counts
 from twoscale.config.sections import Derived
 
-STATE_MEASURES = ("state_norm", "step_norm", "cosine", "direction_step")  # columns of "depth_states"
+STATE_MEASURES = ("state_norm", "step_norm", "cosine", "direction_step_norm")  # columns of "depth_states"
 
 
 def counts_of(config: Derived) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ TABLES: dict[str, dict[str, Column]] = {
         state_norm=("float64", "of x^k"),
         step_norm=("float64", "from x^k to x^{k+1}"),
         cosine=("float64", "of successive updates; null at k = 0 and under the rounding floor"),
-        direction_step=("float64", "from x^k/||x^k|| to x^{k+1}/||x^{k+1}||"),
+        direction_step_norm=("float64", "from x^k/||x^k|| to x^{k+1}/||x^{k+1}||"),
     ),
     # One row per (loop count, group, quantity), with 95 % intervals over documents.
     "depth_card": table(
