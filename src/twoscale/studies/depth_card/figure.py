@@ -11,7 +11,7 @@ from twoscale.figures import style
 
 STATE, STEP = {"linestyle": "-"}, {"linestyle": (0, (3, 1.5))}
 PLATEAU = {"color": "0.88", "linewidth": 0, "zorder": 0}
-UNLOOPED = {"color": style.ORANGE, "linestyle": (0, (4, 1.2)), "linewidth": 1}
+UNLOOPED = {"color": style.BROWN, "linestyle": (0, (4, 1.2)), "linewidth": 1}
 
 
 @style.look()
@@ -55,7 +55,7 @@ def draw(depth_card: pd.DataFrame, depth_findings: pd.DataFrame, *, context: sty
     for axes in panels[1]:
         axes.set_yscale("log")
         style.label_powers(axes.yaxis)
-        axes.set_xlabel("loops of every group, or loop step $k$ (log scale)")
+        axes.set_xlabel("loops, or loop step $k$ (log scale)")
     handles |= {f"group {style.group_name(group)}": Line2D([], [], **look | STATE) for group, look in looks.items()}
     handles |= {f"trained: {known['trained_loops']:g} loops": trained}
     figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=len(handles))
