@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 HEADER = """\
 # Depth card: {run}
 
-Quality and geometry of one looped model at fixed loop counts, the same in every group, on held-out text. Losses and
+Quality and geometry of one looped model {setting}. Losses and
 entropies are in nats per token; intervals are of 95 %, bootstraps over documents.
 """
+SETTING = "at fixed loop counts, the same in every group, on held-out text"
 LOOPS = """\
 *Flips* are the tokens whose most likely next token differs from that one row up. *Excess* is the loss above the lowest
 one, on the same documents.
@@ -62,6 +63,7 @@ def page(
     run: str,
     identity: Mapping[str, object],
     picture: str,
+    setting: str = SETTING,
     further: Iterable[str] = (),
 ) -> str:
     """Markdown of the tables "depth_card" and "depth_findings" of one run.
@@ -72,6 +74,7 @@ def page(
         run: Name of the run.
         identity: What was measured, on what, and with which code: name -> value.
         picture: File of the picture, relative to the page.
+        setting: How the loop counts were measured, after "one looped model".
         further: Sections at the end.
     """
     of_groups = [row.statement for row in findings[findings["quantity"] == "regime"].itertuples()]
@@ -79,7 +82,7 @@ def page(
     regimes = [f"- Group {group}: {statement}" for group, statement in zip(labels, of_groups, strict=True)]
     rows = [(name, markdown(str(value))) for name, value in identity.items()]
     return blocks(
-        HEADER.format(run=markdown(run)),
+        HEADER.format(run=markdown(run), setting=setting),
         table(("", ""), rows),
         *("## In short", _findings(findings), "\n".join(regimes)),
         *("## By loops", LOOPS, _quality(card), f"![Loss and geometry against loops]({picture})"),
