@@ -162,6 +162,26 @@ CORE: dict[str, dict[str, Column]] = {
     # One row per held-out sequence. A bootstrap resamples documents, with all sequences that begin in one.
     "loop_sequences": table("run iteration group k sequence document measure", **SEQUENCE_STATISTICS),
     "drift_sequences": table("run iteration boundary reference_state sequence document measure", **SEQUENCE_STATISTICS),
+    # The regime of each loop with its evidence (`twoscale.analysis.regime`): exponents of powers of k, fitted to means
+    # over the tokens of each document, with 95 % intervals over documents.
+    "regime": table(
+        "run iteration group",
+        regime=("string", "settling, drifting, marginal or undetermined"),
+        first=("int32", "first loop step of the fits"),
+        last=("int32", "last loop step"),
+        step=("float64", "exponent of the step norms"),
+        step_low=("float64",),
+        step_high=("float64",),
+        norm=("float64", "exponent of the norms of the states"),
+        norm_low=("float64",),
+        norm_high=("float64",),
+        direction=("float64", "exponent of the norms of the steps of x / ||x||"),
+        direction_low=("float64",),
+        direction_high=("float64",),
+        last_step=("float64", "norm of the last step over the norm of its state, median over documents"),
+        at_floor=("bool", "whether the last step is rounding in half of the documents or more"),
+        direction_limit=("string", "frozen or turning; empty without measures of directions"),
+    ),
     # One row per (criterion, threshold) and timed repeat.
     "exit_latency": table(
         "run criterion threshold repeat tokens latency_ms baseline_ms load_average cpus",

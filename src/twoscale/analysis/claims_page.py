@@ -1,6 +1,6 @@
 """The verdicts on the claims as a Markdown page: results/claims.md."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,7 @@ from twoscale.analysis import claims
 from twoscale.analysis.claims import Verdict
 from twoscale.analysis.evidence import CORRELATION, Estimate, Evidence
 from twoscale.analysis.findings import Finding, marked
+from twoscale.analysis.regime import DRIFTING, Regime
 from twoscale.analysis.scale import HEADER as SCALE_HEADER
 from twoscale.analysis.scale import MEANING, Scales
 from twoscale.escaping import markdown
@@ -44,6 +45,10 @@ TRAINED = "Checkpoints at iterations {iterations}; those after {warmup} are afte
 PUBLISHED = (
     "The model is published and has one checkpoint; whether its training text contains the held-out text is unknown."
 )
+REGIMES = "Regime of each looped group at the last checkpoint, as defined in the module `twoscale.analysis.regime`:"
+DRIFTS = """\
+This claim is about the steps of a loop that stays near a fixed point. The state drifts, with a norm that grows, in:
+{groups}. There the verdict is about absolute steps, which a readout that begins with a norm does not see."""
 FINDINGS = ("scope", "quantity", "value", "95 % interval", "bounds", "verdict", "reason")
 EXITS = """\
 , exit criteria from
@@ -72,8 +77,15 @@ def page(
     mark = scales.mark if scales else ""
     rows = [(v.claim.number, v.claim.title, f"**{marked(v.verdict, mark)}**") for v in verdicts]
     summary = table(("claim", "in short", "verdict"), rows)
-    sections = (part for verdict in verdicts for part in _section(verdict, mark))
-    return blocks(_header(run, text, evidence, recorded), *scale_table(scales), summary, *sections)
+    regimes = evidence.regimes
+    drifting = [group for group, found in regimes.items() if found.name == DRIFTING]
+    sections = (part for verdict in verdicts for part in _section(verdict, mark, drifting))
+    return blocks(_header(run, text, evidence, recorded), *scale_table(scales), _regimes(regimes), summary, *sections)
+
+
+def _regimes(regimes: Mapping[str, Regime]) -> str:
+    lines = [f"- {markdown(group)}: {found.sentence}" for group, found in regimes.items()]
+    return "\n".join([REGIMES, "", *lines]) if lines else ""
 
 
 def scale_table(scales: Scales | None) -> tuple[str, ...]:
@@ -107,13 +119,15 @@ def _exits(evidence: Evidence) -> str:
     )
 
 
-def _section(verdict: Verdict, mark: str) -> tuple[str, ...]:
+def _section(verdict: Verdict, mark: str, drifting: Sequence[str]) -> tuple[str, ...]:
     claim, word = verdict.claim, marked(verdict.verdict, mark)
+    asked = verdict.findings and claim.presumes_fixed_point
     return (
         f"## {claim.number}. {claim.title}: {word}",
         claim.statement,
         f"In the paper: {claim.where}.",
         f"Verdict: **{word}** ({verdict.reason}).",
+        DRIFTS.format(groups=markdown(", ".join(drifting))) if drifting and asked else "",
         table(FINDINGS, map(_row, verdict.findings)) if verdict.findings else "",
     )
 

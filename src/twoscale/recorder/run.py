@@ -22,7 +22,7 @@ from twoscale.jobs.study_job import StudyJob
 
 DRAWN = ("fig1", "fig2", "fig3", "fig5", "path_types", "scaling")
 WRITTEN = ("loop_metrics", "loop_sequences", "drift", "drift_sequences", "path_types", "path_metrics", "scaling")
-WRITTEN += ("state_paths",)
+WRITTEN += ("state_paths", "regime")
 SEED = 0  # of the bootstraps
 TEXT = "recorded sequences"  # name of a text without one
 

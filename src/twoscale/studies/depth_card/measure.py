@@ -15,7 +15,7 @@ from torch import Tensor
 from twoscale.data.batches import HeldOut
 from twoscale.dynamics.measures import LOOP_MEASURES, LoopStep
 from twoscale.dynamics.states import batches, exact
-from twoscale.dynamics.vectors import norm
+from twoscale.dynamics.vectors import direction
 from twoscale.exits.sequence_pass import Pass, measure_tokens
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import run_stages
@@ -111,16 +111,12 @@ def loop_steps(states: Iterator[Tensor]) -> Iterator[LoopStep]:
 
 def measure_state(step: LoopStep) -> dict[str, Tensor]:
     """The columns `STATE_MEASURES` of a loop step, (...) each; NaN where one is undefined."""
-    undefined = torch.full_like(step.state_norm, torch.nan)
-    of_state = [LOOP_MEASURES[name] for name in STATE_MEASURES[:-1]]
-    found = {each.name: each.compute(step) if each.defined(step) else undefined for each in of_state}
     start = direction(step.state)
-    return found | {STATE_MEASURES[-1]: norm(direction(step.state + step.update) - start)}
-
-
-def direction(state: Tensor) -> Tensor:
-    """x / ||x||: (..., C) -> (..., C)."""
-    return state / norm(state)[..., None]
+    of_direction = replace(step, state=start, update=direction(step.state + step.update) - start)
+    undefined = torch.full_like(step.state_norm, torch.nan)
+    measures = [LOOP_MEASURES[name] for name in STATE_MEASURES]
+    read = [(each, of_direction if each.of_direction else step) for each in measures]
+    return {each.name: each.compute(found) if each.defined(found) else undefined for each, found in read}
 
 
 def _medians(values: Tensor) -> list[float]:
