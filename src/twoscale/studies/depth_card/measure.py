@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from twoscale.data.batches import HeldOut
-from twoscale.dynamics.measures import LOOP_MEASURES, LoopStep
+from twoscale.dynamics.measures import LOOP_MEASURES, LoopStep, direction
 from twoscale.dynamics.states import batches, exact
-from twoscale.dynamics.vectors import direction
 from twoscale.exits.sequence_pass import Pass, measure_tokens
 from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import run_stages
@@ -112,7 +111,7 @@ def loop_steps(states: Iterator[Tensor]) -> Iterator[LoopStep]:
 def measure_state(step: LoopStep) -> dict[str, Tensor]:
     """The columns `STATE_MEASURES` of a loop step, (...) each; NaN where one is undefined."""
     start = direction(step.state)
-    of_direction = replace(step, state=start, update=direction(step.state + step.update) - start)
+    of_direction = LoopStep(start, direction(step.state + step.update) - start, None, None, step.distance_to_final)
     undefined = torch.full_like(step.state_norm, torch.nan)
     measures = [LOOP_MEASURES[name] for name in STATE_MEASURES]
     read = [(each, of_direction if each.of_direction else step) for each in measures]
