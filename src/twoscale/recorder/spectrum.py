@@ -196,8 +196,7 @@ class LoopStepMap:
         if (found > MOST_DIFFERENCE).any():
             raise InputError(
                 f"group {self.label}: found products that differ by {found.max().item():.2g} of their length from "
-                "differences of the loop step, expected equal ones; torch.no_grad or detach inside a model hides its "
-                "derivative."
+                "differences of the loop step, expected equal ones; detach inside a model hides its derivative."
             )
         return found
 
