@@ -209,6 +209,25 @@ CORE: dict[str, dict[str, Column]] = {
     ),
     # One row per (checkpoint, fixed loop count, held-out sequence).
     "scaling_quality": table("iteration loops sequence document tokens ce ppl", loops=("int32", "of every group")),
+    # A recorded run: one row per (criterion, threshold, sequence), with exits on frozen paths; the same as means with
+    # 95 % intervals over documents; and one row per (group, reading, sequence) of its spectrum.
+    "recorded_exits": table("iteration criterion threshold sequence document tokens ce evaluations"),
+    "recorded_gains": table(
+        "iteration criterion threshold evaluations ce ce_low ce_high",
+        ce_low=("float64", "95 % interval of ce"),
+        ce_high=("float64", "95 % interval of ce"),
+        gain=("float64", "ce of fixed loops at as many evaluations, minus ce"),
+        gain_low=("float64", "95 % interval of gain"),
+        gain_high=("float64", "95 % interval of gain"),
+    ),
+    "recorded_spectrum": table(
+        "iteration group reading k sequence",
+        reading=("string", "state: x^k to x^{k+1}; direction: the same of x/||x|| of each token"),
+        radius=("float64", "modulus of the leading eigenvalue of the Jacobian over all tokens of the sequence"),
+        angle=("float64", "of the same eigenvalue, radians, 0 … π"),
+        error=("float64", "norm of J v - λ v for the unit eigenvector v: a Jacobian that differs by it has this λ"),
+        difference=("float64", "relative, of the exact product with Re v and a central difference"),
+    ),
     # One row per (repeat, group): the time of one KL check and of one loop step, for one token.
     "check_cost": table(
         "run group repeat",

@@ -96,6 +96,11 @@ class FiguresConfig(Section):
         "Show the range over the seeds of `seeds` in Fig. 2, 3 and 5, which then need the runs under all of them.",
     )
 
+    def check(self, config: "CoreConfig") -> None:
+        most = config.model.context_length
+        expected = f"at most model.context_length = {most}, the tokens of a sequence"
+        require(self.fig1_tokens <= most, "figures.fig1_tokens", self.fig1_tokens, expected)
+
 
 class Derived:
     """Values derived from several sections. A job that needs one has it in its slice, by its name."""
