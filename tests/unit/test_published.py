@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.small import ROOT
-from twoscale.config import ConfigSlice, plain
+from twoscale.config import Config, ConfigSlice, plain, user_values
 from twoscale.errors import InputError
 from twoscale.exits.criteria import make_criterion
 from twoscale.exits.decoder import Decoder
@@ -18,6 +18,7 @@ from twoscale.exits.parallel import evaluate
 from twoscale.model.checkpoints import open_checkpoint
 from twoscale.model.interface import CausalAttention
 from twoscale.model.published.folder import PublishedFolder
+from twoscale.model.published.layer import folder_layer
 from twoscale.model.published.weights import open_published
 
 GOLDEN = ROOT / "tests" / "golden" / "published"
@@ -374,3 +375,12 @@ def test_a_parcae_folder_needs_no_more_keys_than_the_tensors_leave_open(tmp_path
     found = keys_of(folder)
     assert {key for key in found if found[key] != expected[key]} == {"embedding_scale", "state_std"}
     assert (found["state_std"], PublishedFolder(folder).defaults.max_context_length) == (0.005, 1024)
+
+
+def test_a_model_published_with_one_loop_is_measured_at_one_and_at_two(tmp_path):
+    folder = copied("parcae-add", tmp_path)
+    edit(folder, mean_recurrence=1)
+    layer = folder_layer(str(folder), user_values(Config()))
+    assert (layer["trajectories"]["loops"], layer["exits"]["max_loops"]) == (2, 2)
+    assert layer["exits"]["criteria"] == {"fixed": {"thresholds": [1, 2]}}
+    assert layer["exits"]["readout"] == "remaining_layers"
