@@ -93,7 +93,7 @@ def model_config(config: ConfigSlice, header: Header, tokenizer: Tokenizer) -> d
         "iteration": header.iteration,
         "tokens_seen": header.tokens_seen,
         "eos_token_id": tokenizer.end_of_text,
-        "padding_id": tokenizer.vocab_size,  # `pad_token_id` would have to be in the vocabulary
+        "padding_id": tokenizer.vocab_size,
         "model": section,
     }
 

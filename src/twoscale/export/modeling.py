@@ -56,6 +56,7 @@ class TwoscaleConfig(PreTrainedConfig):
     """
 
     model_type = "twoscale"
+    pad_token_id = None  # would have to be in the vocabulary
 
     def __init__(
         self,
