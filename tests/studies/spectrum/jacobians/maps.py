@@ -64,9 +64,9 @@ def known_maps() -> list[Map]:
     falling = torch.linspace(0.6, 0, SIZE, dtype=torch.float64)
     # name: (leading block, radius)
     blocks = {
-        "linear, radius 0.9": (torch.tensor([[0.9]]), 0.9),
-        "linear, radius 1.0": (torch.tensor([[1.0]]), 1.0),
-        "linear, radius 1.1": (torch.tensor([[1.1]]), 1.1),
+        "linear, radius 0.9": (_jordan(0.9, 1), 0.9),
+        "linear, radius 1.0": (_jordan(1.0, 1), 1.0),
+        "linear, radius 1.1": (_jordan(1.1, 1), 1.1),
         "rotation": (_spiral(1.0, angle=0.5, axes=4.0), 1.0),
         "non-normal": (_jordan(0.9, 3), 0.9),
     }

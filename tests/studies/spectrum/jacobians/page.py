@@ -37,7 +37,24 @@ def _values(radii: pd.DataFrame) -> dict[str, str]:
     precisions = {"tf32": TF32, "float32": "float32", "float64": "float64"}
     found = {name: [_estimate(rows, precision=p, **recipe) for rows in states] for name, p in precisions.items()}
     found["exact"] = [_number(reference(rows)) for rows in states]
-    return {f"sudoku_{name}": ", ".join(numbers) for name, numbers in found.items()}
+    values = {f"sudoku_{name}": ", ".join(numbers) for name, numbers in found.items()}
+    return values | {"spread": f"{_spread(radii):.1g}", "exact_float32": f"{_exact_float32(radii):.1g}"}
+
+
+def _spread(radii: pd.DataFrame) -> float:
+    """Largest relative difference, on one map, of forward differences in float64 with any ε."""
+    chosen = radii[
+        (radii["product"] == DIFFERENCE) & (radii["precision"] == "float64") & (radii["steps"] == max(STEPS))
+    ]
+    by_state = chosen.groupby(["map", "loops"])["radius"]
+    return (by_state.max() / by_state.min() - 1).max()
+
+
+def _exact_float32(radii: pd.DataFrame) -> float:
+    """Largest relative difference of power iterations with exact products in float32 from float64."""
+    exact = radii[(radii["product"] == EXACT) & (radii["method"] == POWER)]
+    by_precision = exact.pivot(index=["map", "loops", "steps"], columns="precision", values="radius")
+    return (by_precision["float32"] / by_precision["float64"] - 1).abs().max()
 
 
 def reference(rows: pd.DataFrame) -> float:

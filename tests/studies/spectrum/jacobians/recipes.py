@@ -22,6 +22,7 @@ PRECISIONS = {
 }
 EPSILONS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4)
 STEPS = (10, 30, 100)  # of the power iteration
+SUBSPACE = 120  # vectors of a cycle of Arnoldi's method
 SMALL = 6000  # entries of a state up to which Arnoldi's method is run in float32, too, where it takes all its cycles
 DIFFERENCE, EXACT = "forward difference", "exact"
 POWER, ARNOLDI = "power iteration", "Arnoldi"
@@ -84,10 +85,16 @@ def power_iteration(product: Product, of: Map, precision: str) -> list[float]:
 
 
 def arnoldi_radius(product: Product, of: Map, precision: str) -> tuple[float, float]:
-    """Modulus of the leading eigenvalue, and the norm of the residual of its eigenvector."""
-    shape = of.state.shape
-    start = _start(of).to(PRECISIONS[precision]).reshape(1, -1)
-    value, _, residual = arnoldi(lambda vectors: product(vectors.view(shape)).view(1, -1), start)
+    """Modulus of the leading eigenvalue, and the norm of the residual of its eigenvector.
+
+    Products are in the precision, everything else in float64.
+    """
+    dtype, shape = PRECISIONS[precision], of.state.shape
+
+    def rows(vectors: Tensor) -> Tensor:
+        return product(vectors.to(dtype).view(shape)).view(1, -1).double()
+
+    value, _, residual = arnoldi(rows, _start(of).reshape(1, -1), SUBSPACE)
     return value.abs().item(), residual.item()
 
 
