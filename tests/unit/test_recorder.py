@@ -315,12 +315,13 @@ def test_no_hook_is_left_and_the_model_computes_what_it_computed(tmp_path):
 def test_a_failure_leaves_the_old_files(tmp_path):
     record(tmp_path, model(), decode=lambda state: torch.zeros(*state.shape[:-1], 11))
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    with pytest.raises(ZeroDivisionError), Recorder(model(), CORE, tmp_path, iteration=3):
+    again = {"iteration": 3, "replace": True}
+    with pytest.raises(ZeroDivisionError), Recorder(model(), CORE, tmp_path, **again):
         raise ZeroDivisionError
-    with pytest.raises(InputError, match="found no forward pass"), Recorder(model(), CORE, tmp_path, iteration=3):
+    with pytest.raises(InputError, match="found no forward pass"), Recorder(model(), CORE, tmp_path, **again):
         pass
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
-    assert len(before) == 5
+    assert len(before) == 7
 
 
 @pytest.mark.parametrize(

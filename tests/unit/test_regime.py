@@ -1,9 +1,12 @@
 """The regime of loops whose path is known: linear maps, translations, rotations, logarithms, rounding."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from twoscale.analysis import regime
+from tests import synthetic_run
+from twoscale import tables
+from twoscale.analysis import aggregate, claims, claims_page, regime
 from twoscale.dynamics import vectors
 
 K = 64
@@ -95,3 +98,45 @@ def test_few_steps_and_infinite_states_are_undetermined():
 
 def test_floor_is_that_of_the_measures():
     assert regime.FLOOR_FACTOR == vectors.FLOOR_FACTOR
+
+
+def drifting_rows():
+    """A settling group "4" and a drifting group "5-6", whose steps have the norm 2, in rows of "loop_sequences"."""
+    settling = synthetic_run.loop_rows(50, "4", floor=0.0)
+    drifting = synthetic_run.loop_rows(50, "5-6", rate=1.0, scale=2.0)
+    is_norm = drifting["measure"] == "state_norm"
+    drifting.loc[is_norm, "mean"] = 1 + 2.0 * drifting.loc[is_norm, "k"]
+    turns = drifting[drifting["measure"] == "step_norm"].assign(measure="direction_step_norm")
+    turns["mean"] = 3 / (1 + turns["k"] ** 2.0)
+    return pd.concat([settling, drifting, turns])
+
+
+def test_table_of_regimes_has_a_row_per_checkpoint_and_group(tmp_path):
+    rows = drifting_rows()
+    found = aggregate.regimes(pd.concat([rows.assign(iteration=0), rows]))
+    assert found[["iteration", "group", "regime"]].to_numpy().tolist() == [
+        [iteration, group, name] for iteration in (0, 50) for group, name in (("4", "settling"), ("5-6", "drifting"))
+    ]
+    assert found["direction_limit"].tolist() == ["", "frozen"] * 2
+    last = found.iloc[-1]
+    assert last["step"] == pytest.approx(0, abs=1e-6)
+    assert last["norm_low"] <= last["norm"] <= last["norm_high"]
+    assert last["direction"] == pytest.approx(-2, abs=0.1)
+    tables.write("regime", found, tmp_path / "regime.parquet")
+    assert len(tables.read("regime", tmp_path / "regime.parquet")) == 4
+
+
+def test_page_of_the_claims_has_the_regimes_and_says_where_a_claim_is_about_a_drifting_group():
+    evidence = synthetic_run.synthetic(loops=drifting_rows())
+    page = claims_page.page(claims.verdicts(evidence, claims.GEOMETRY), "trial", "text", evidence)
+    assert "- 4: settling: over loop steps 15 to 29" in page
+    assert "- 5-6: drifting: over loop steps 15 to 29" in page
+    sections = {part.split(".")[0]: part for part in page.split("\n## ")[1:]}
+    noted = {number for number, part in sections.items() if "The state drifts" in part}
+    assert noted == {"1", "2", "12", "13"}
+    assert "\n5-6. There the verdict is about absolute steps" in sections["1"]
+
+
+def test_page_of_a_run_without_drift_has_no_note():
+    evidence = synthetic_run.synthetic()
+    assert "The state drifts" not in claims_page.page(claims.verdicts(evidence), "trial", "text", evidence)

@@ -14,11 +14,14 @@ measured: a contraction by a factor near 1 looks like a drift until about 1 / (1
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from twoscale.analysis import bootstrap
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SETTLING, DRIFTING, MARGINAL, UNDETERMINED = REGIMES = ("settling", "drifting", "marginal", "undetermined")
 SUMMABLE = -1.0  # steps that fall as a power of k have a finite sum if the exponent is below
@@ -79,6 +82,15 @@ class Regime:
         """Whether the path ends at a fixed point."""
         return self.name == SETTLING
 
+    def row(self) -> dict[str, object]:
+        """Columns of the table "regime" after its keys."""
+        exponents = {"step": self.step_exponent, "norm": self.norm_exponent, "direction": self.direction_exponent}
+        direction = {None: "", True: "frozen", False: "turning"}[self.freezes]
+        row = {"regime": self.name, "first": self.first, "last": self.last}
+        for name, exponent in exponents.items():
+            row |= dict(zip((name, f"{name}_low", f"{name}_high"), exponent, strict=True))
+        return row | {"last_step": self.last_step, "at_floor": self.at_floor, "direction_limit": direction}
+
     @property
     def sentence(self) -> str:
         """The regime and its evidence in words."""
@@ -109,24 +121,39 @@ def regime(
     Args:
         step_norms: ||x^{k+1} - x^k|| for k = 0 … K - 1, (K,), or (units, K) with one row per unit: the mean or median
             over the tokens of a sequence or document. Units give the intervals.
-        state_norms: ||x^k|| for k = 0 … K, (K + 1,) or (units, K + 1).
+        state_norms: ||x^k|| for k = 0 … K, (K + 1,) or (units, K + 1), or without the last.
         direction_step_norms: As `step_norms`, of x / ||x||.
         eps: Unit of rounding of the states. A step below 16 of float32's counts as settled in float64 too.
     """
     steps, norms = np.atleast_2d(step_norms).astype(float), np.atleast_2d(state_norms).astype(float)
     number = steps.shape[1]
     first, unknown = (number + 1) // 2, Exponent(np.nan, np.nan, np.nan)
-    if number < 2 * FEWEST_STEPS or not (np.isfinite(steps).all() and np.isfinite(norms).all()):
+    if number < 2 * FEWEST_STEPS or not (np.isfinite(steps).all() and np.isfinite(norms[:, :number]).all()):
         return Regime(UNDETERMINED, first, number - 1, unknown, unknown, unknown, np.nan)
     floor = FLOOR_FACTOR * eps
-    step, r, freezes = _steps(steps, floor * norms[:, :-1]), unknown, None
+    step, r, freezes = _steps(steps, floor * norms[:, :number]), unknown, None
     if direction_step_norms is not None:
         r, direction_at_floor = _steps(np.atleast_2d(direction_step_norms).astype(float), floor)
         freezes = bool(direction_at_floor or r.most < SUMMABLE)
     p, at_floor = step
-    q = _exponent(norms[:, first:], np.arange(first, number + 1.0))
-    last_step = float(np.median(steps[:, -1] / np.maximum(norms[:, -2], np.finfo(float).tiny)))
+    q = _exponent(norms[:, first:], np.arange(first, norms.shape[1], dtype=float))
+    last_step = float(np.median(steps[:, -1] / np.maximum(norms[:, number - 1], np.finfo(float).tiny)))
     return Regime(_name(p, q, at_floor), first, number - 1, p, q, r, last_step, at_floor, freezes)
+
+
+def of_sequences(rows: "pd.DataFrame") -> Regime:
+    """The regime of one group at one checkpoint, from its rows of the table "loop_sequences"; units are documents."""
+
+    def curves(measure: str) -> np.ndarray | None:
+        """Means over the tokens of each document (documents, K + 1)."""
+        of = rows[rows["measure"] == measure]
+        if of.empty:
+            return None
+        totals = of.assign(sum=of["mean"] * of["count"]).groupby(["document", "k"])[["sum", "count"]].sum()
+        return (totals["sum"] / totals["count"]).unstack("k").to_numpy()
+
+    steps, states, directions = map(curves, ("step_norm", "state_norm", "direction_step_norm"))
+    return regime(steps[:, :-1], states, None if directions is None else directions[:, :-1])
 
 
 def _name(p: Exponent, q: Exponent, at_floor: bool) -> str:
@@ -148,7 +175,7 @@ def _steps(norms: np.ndarray, floor: np.ndarray | float) -> tuple[Exponent, bool
 
 def _exponent(values: np.ndarray, k: np.ndarray) -> Exponent:
     """Mean over units of the least-squares slope of log values (units, n) in log k (n,); NaN values are left out."""
-    known = values > 0
+    known = np.isfinite(values) & (values > 0)
     count = known.sum(1, keepdims=True)
     enough = count[:, 0] >= FEWEST_STEPS
     if not enough.any():

@@ -20,7 +20,7 @@ from twoscale.config import ConfigSlice, complete, plain
 from twoscale.data.tokenizer import Tokenizer
 from twoscale.export.released import ORIGIN, check_released
 from twoscale.export.sources import code_files
-from twoscale.export.tokenizer_files import as_json, generation_config, tokenizer_config, tokenizer_json
+from twoscale.export.tokenizer_files import as_json, special_ids, tokenizer_config, tokenizer_json
 from twoscale.files import link, replacing
 from twoscale.model.checkpoints import Header, load_weights
 
@@ -70,8 +70,8 @@ def _write_checkpoint(folder: Path, checkpoint: Path, tokenizer: Tokenizer, conf
     with replacing(folder / WEIGHTS) as temporary:
         named = {f"{MODULE}.{name}": tensor for name, tensor in tensors.items()}
         save_file(named, temporary, metadata={"format": "pt"})
-    _write(folder / CONFIG, as_json(model_config(config, header)))
-    _write(folder / GENERATION, as_json(generation_config(tokenizer)))
+    _write(folder / CONFIG, as_json(model_config(config, header) | special_ids(tokenizer)))
+    _write(folder / GENERATION, as_json(special_ids(tokenizer)))
 
 
 def model_config(config: ConfigSlice, header: Header) -> dict[str, Any]:

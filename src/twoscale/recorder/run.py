@@ -22,11 +22,12 @@ from twoscale.jobs.study_job import StudyJob
 
 DRAWN = ("fig1", "fig2", "fig3", "fig5", "path_types", "scaling")
 WRITTEN = ("loop_metrics", "loop_sequences", "drift", "drift_sequences", "path_types", "path_metrics", "scaling")
-WRITTEN += ("state_paths",)
+WRITTEN += ("state_paths", "regime")
 SEED = 0  # of the bootstraps
+TEXT = "recorded sequences"  # name of a text without one
 
 
-def draw_run(folder: str | Path, text: str = "recorded") -> list[Path]:
+def draw_run(folder: str | Path, text: str = TEXT) -> list[Path]:
     """Aggregate the tables of a recorded run, draw its figures and judge the claims about geometry.
 
     Args:
@@ -94,5 +95,5 @@ def _claims(folder: Path, text: str, frames: dict[str, pd.DataFrame]) -> Path:
     tables.write("claims", claims.table(verdicts, folder.name), folder / "tables" / "claims.parquet")
     page = folder / "claims.md"
     with replacing(page) as temporary:
-        temporary.write_text(claims_page.page(verdicts, folder.name, text, evidence), encoding="utf-8")
+        temporary.write_text(claims_page.page(verdicts, folder.name, text, evidence, recorded=True), encoding="utf-8")
     return page
