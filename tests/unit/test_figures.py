@@ -2,6 +2,7 @@
 
 import inspect
 import json
+from dataclasses import replace
 from importlib import import_module
 
 import numpy as np
@@ -325,11 +326,15 @@ def test_fig4_has_the_mean_of_the_random_exits_of_every_criterion_in_the_panel_o
         assert list(line.get_ydata()) == pytest.approx(3 * [3.75 + 0.2])  # by tokens, over both draws
 
 
-def test_fig5_covers_all_loop_steps_and_marks_the_range_of_the_paper(tmp_path):
+def test_fig5_covers_all_loop_steps_and_marks_the_range_of_the_paper_where_it_has_late_ones(tmp_path):
     figure = draw("fig5", tmp_path)
     assert len(figure.axes) == 2
     assert figure.axes[0].get_xlim() == (1, LOOPS - 1)
-    assert "paper: 0.5–0.65" in legend_texts(figure)
+    for loops, marked in ((30, True), (29, False)):
+        context = style.FigureContext("demo", "text", loops)
+        assert ("paper: 0.5–0.65" in legend_texts(fig5.draw(loop_metrics(), context=context))) is marked
+        written = render_caption("fig5", {"preset": "ouro-1.4b", "trajectories": {"loops": loops}})
+        assert ("yellow bar" in written) is marked
 
 
 def of_directions(table):
@@ -435,7 +440,7 @@ def test_the_line_of_a_published_model_has_no_iteration_in_the_legend():
     table = loop_metrics(groups=("3-6",))
     table = table[table["iteration"] == table["iteration"].min()].assign(iteration=0)
     assert not fig3.draw(table, context=context).legends
-    (legend,) = fig5.draw(table, context=context).legends
+    (legend,) = fig5.draw(table, context=replace(context, loops=32)).legends
     assert [text.get_text() for text in legend.get_texts()] == [style.REPORTED_LABEL]
 
 

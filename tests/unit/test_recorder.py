@@ -465,6 +465,26 @@ def test_the_claims_about_geometry_are_judged_on_a_recorded_run(tmp_path):
     assert "exit criteria from" not in page
 
 
+class Drift(nn.Module):
+    """One loop step x <- x + target: the state grows, and its direction has a limit."""
+
+    returns = "tensor"
+
+    def forward(self, target, state, mask=None):
+        return state + target
+
+
+def test_a_drifting_module_is_recorded_with_its_regime_and_figures_of_directions(tmp_path):
+    record(tmp_path, model(Drift(), loops=12), texts=[tokens(4, 6)])
+    draw_run(tmp_path, reading="direction")
+    (row,) = tables.read("regime", tmp_path / "tables" / "regime.parquet").to_dict("records")
+    assert (row["regime"], row["direction_limit"]) == ("drifting", "frozen")
+    assert row["norm"] == pytest.approx(1)
+    page = (tmp_path / "claims.md").read_text()
+    assert "- core: drifting: over loop steps 6 to 11" in page
+    assert "The state drifts, with a norm that grows, in:\ncore." in page
+
+
 def test_several_revisions_of_a_model_are_the_checkpoints_of_one_run(tmp_path):
     for iteration, rate in ((0, 0.9), (100, 0.5)):
         module = model(Cell(rate))

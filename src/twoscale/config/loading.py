@@ -26,6 +26,14 @@ from twoscale.errors import InputError, did_you_mean, first_line
 PROJECT = Path(__file__).resolve().parents[3]
 PRESETS = PROJECT / "workflow" / "presets"
 DEFAULT_PRESET = "demo"
+# What a published model starts from in place of DEFAULT_PRESET, whose text and sizes are those of another model: its
+# text has to be given.
+PUBLISHED_BASE = {
+    "compute": {"device": "cpu"},
+    "data": {"source": None, "held_out_tokens": 131_072, "held_out_fraction": 0.9, "text_shards": 1},
+    "trajectories": {"tokens": 4096},
+    "exits": {"quality_tokens": 2048},
+}
 LAYER_KEYS = ("preset", "run", "runs", "release")  # top-level keys that select and name layers
 RESERVED = ("logs", "models", "release", "report", "snapshot")  # folders in results/ that are no runs
 
@@ -135,7 +143,14 @@ def _chosen(config: Mapping[str, Any], folder_layer: FolderLayer | None) -> dict
     """All layers of the selected run: paper <- preset <- folder of a published model <- user."""
     user = {key: value for key, value in config.items() if key not in LAYER_KEYS}
     check_top_level(user, LAYER_KEYS)
-    return _overlaid(preset(config.get("preset", DEFAULT_PRESET)), user, folder_layer)
+    base = merge(paper(), PUBLISHED_BASE) if _has_own_base(config) else preset(config.get("preset", DEFAULT_PRESET))
+    return _overlaid(base, user, folder_layer)
+
+
+def _has_own_base(config: Mapping[str, Any]) -> bool:
+    """Whether the selected run is a published model without a preset of its own; config.yaml names DEFAULT_PRESET."""
+    published = _mapping("model", config.get("model")).get("source") == "published"
+    return published and config.get("preset", DEFAULT_PRESET) == DEFAULT_PRESET
 
 
 def _overlaid(base: Mapping[str, Any], overlay: Mapping[str, Any], folder_layer: FolderLayer | None) -> dict[str, Any]:
@@ -238,7 +253,8 @@ def runs(config: Mapping[str, Any], folder_layer: FolderLayer | None = None) -> 
             raise InputError(f"config key {key}: found nothing, expected a name.")
     merged = _chosen(config, folder_layer)
     _check_reached(config, merged)
-    selected = str(config.get("run", config.get("preset", DEFAULT_PRESET)))
+    unnamed = "published" if _has_own_base(config) else config.get("preset", DEFAULT_PRESET)
+    selected = str(config.get("run", unnamed))
     _check_name("run", selected)
     configs = _under_seeds(selected, merged)
     under_other_seeds = set(configs) - {selected}

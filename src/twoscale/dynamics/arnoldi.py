@@ -40,7 +40,7 @@ def start_vectors(like: Tensor) -> Tensor:
 
 
 def arnoldi(
-    product: Product, start: Tensor, subspace: int = SUBSPACE, cycles: int = RESTARTS, tolerance: float = TOLERANCE
+    product: Product, start: Tensor, subspace: int = SUBSPACE, cycles: int | None = None, tolerance: float = TOLERANCE
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Leading eigenvalues of N operators by Arnoldi's method with restarts.
 
@@ -48,13 +48,13 @@ def arnoldi(
         product: The operators, applied to one vector each.
         start: Unit vectors (N, C).
         subspace: Vectors of one cycle.
-        cycles: Most cycles.
+        cycles: Most cycles, by default `RESTARTS`.
         tolerance: Norm of the residual at which it ends, over the modulus of the eigenvalue.
 
     Returns:
         Eigenvalues (N,) and eigenvectors (N, C), complex, and the norms of the residuals (N,).
     """
-    for _ in range(cycles):
+    for _ in range(cycles or RESTARTS):
         basis, projected, last = krylov(product, start, min(subspace, start.shape[-1]))
         values, vectors = torch.linalg.eig(projected)
         order = values.abs().argsort(-1, descending=True)

@@ -93,7 +93,7 @@ class Figure:
             return "has a published model, expected one that is trained here"
         if self.noise and not config.model.draws_noise:
             return "has a model without noise, expected model.state_init: noise, or another one with noise"
-        if self.projection and config.model.injection == "none":
+        if self.projection and config.model.injection != "projection":
             return "has a model without a projection, expected model.injection: projection"
         return one_seed(config) if self.seeds else None
 

@@ -3,6 +3,7 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
+from twoscale.analysis.evidence import LATE_STEPS
 from twoscale.figures import style
 
 COSINE = {"cosine": r"$\cos\angle(\Delta^{(k)}, \Delta^{(k-1)})$"}
@@ -12,7 +13,8 @@ COSINE = {"cosine": r"$\cos\angle(\Delta^{(k)}, \Delta^{(k-1)})$"}
 def draw(loop_metrics: pd.DataFrame, *, reading: str = "state", context: style.FigureContext) -> Figure:
     """One panel per group; lines are means over tokens.
 
-    Bands are one standard deviation, or the range over seeds, at the first and the last checkpoint.
+    Bands are one standard deviation, or the range over seeds, at the first and the last checkpoint. The band of the
+    paper, which is about late loop steps, is left out for a model without these.
 
     `loop_metrics` is the table of this name; it may have the run of the context under further seeds, too. Raises
     InputError for a model without looped groups. `reading` is "state", or "direction" for steps of x / ||x||.
@@ -25,7 +27,7 @@ def draw(loop_metrics: pd.DataFrame, *, reading: str = "state", context: style.F
     cosines = loop_metrics[loop_metrics["measure"] == measure]
     legend = style.seed_legend(cosines)
     for axes, group in zip(panels, groups, strict=True):
-        if reading == "state":  # the paper has no range for directions
+        if reading == "state" and context.loops > LATE_STEPS[-1]:  # the paper has no range for directions
             band = axes.axhspan(*style.REPORTED_COSINE, color=style.REPORTED_BAND, linewidth=0, zorder=0)
             legend = {style.REPORTED_LABEL: band} | legend
         style.checkpoint_lines(axes, cosines[cosines["group"] == group], styles, context)

@@ -218,9 +218,10 @@ def scale_loop_steps(axes: Axes, first: int, last: int, ticks: int = 6) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(nbins=ticks, integer=True))
 
 
-def mark_trained(axes: Axes, mean_loops: float) -> Line2D:
-    """A dotted vertical line at the mean loops of training, on an axis of loops or loop steps."""
-    return axes.axvline(mean_loops, zorder=0, **TRAINED)
+def mark_trained(axes: Axes, mean_loops: float, context: FigureContext) -> dict[str, Line2D]:
+    """A dotted vertical line at the mean loops of training, or at the published loops, and its entry in a legend."""
+    label = f"{'published' if context.published else 'trained'}: {mean_loops:g} loops"
+    return {label: axes.axvline(mean_loops, zorder=0, **TRAINED)}
 
 
 def checkpoint_palette(iterations: Iterable[int], context: FigureContext) -> dict[int, dict[str, Any]]:
