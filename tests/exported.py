@@ -37,6 +37,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "gated": {"mlp": "gated", "mlp_size": 12, "embedding_scale": 1.0, "vocab_multiple": 1},
     "untied": {"tied_head": False},
     "gate": {"exit_gate": True},
+    "parcae": {"positions": "rotary", "rotary_channels": 2, "injection": "diagonal", "exit_projection": True}
+    | {"qk_norm": "head", "input_norm": True, "looped_kv_heads": 1, "looped_mlp_size": 12, "logit_softcap": 3.0},
+    "sum": {"injection": "add", "activation": "gelu"},
     "ouro": {"groups": ((1, 2, 3, 4),), "loop_norm": True, "injection": "none", "state_init": "input"},
     "plain": {"groups": ()},
 }

@@ -34,7 +34,8 @@ MODEL = {
     "mean_loops": 3,
 }
 
-# Keys of the architectures of published models, without sizes.
+# Keys of the architectures of published models, without sizes. Parcae with norms of a sandwich, so that its untrained
+# loops differ from token to token.
 GATED = {"positions": "rotary", "mlp": "gated"}
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "Huginn": GATED | {"exit_norm": "final_norm", "qk_bias": True},
@@ -43,6 +44,10 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     | {"rotary_pairs": "halves", "tied_head": False},
     "retrofitted Llama": GATED | {"norms": "pre", "rotary_pairs": "halves", "tied_head": False},
     "retrofitted OLMo": {"positions": "rotary", "norms": "post", "qk_norm": True},
+    "Parcae": {"positions": "rotary", "injection": "diagonal", "exit_projection": True}
+    | {"qk_norm": "head", "input_norm": True, "activation": "relu2", "logit_softcap": 2.0},
+    "Parcae with sums": {"positions": "rotary", "injection": "add", "exit_projection": True}
+    | {"qk_norm": "head", "mlp": "gated", "activation": "gelu", "logit_softcap": 2.0},
 }
 
 TRAIN = {

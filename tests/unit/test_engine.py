@@ -38,6 +38,9 @@ SIZES = {
     "retrofitted Llama": {"groups": [[2], [4, 5]], "num_heads": 4, "num_kv_heads": 1, "norm_epsilon": 1e-5}
     | {"rotary_scaling": {"factor": 4, "original_context_length": 16}, "vocab_multiple": 1},
     "retrofitted OLMo": {"groups": [[3, 4]]},
+    "Parcae": {"groups": [[3, 4]], "num_heads": 4, "num_kv_heads": 2, "looped_kv_heads": 4, "looped_mlp_size": 24}
+    | {"rotary_channels": 2, "loop_noise": 0.3},
+    "Parcae with sums": {"groups": [[2], [5]], "num_heads": 4, "looped_kv_heads": 1, "rotary_channels": 2},
 }
 PUBLISHED = {name: ARCHITECTURES[name] | sizes for name, sizes in SIZES.items()}
 OF_ONE_STATE = ("confidence", "margin", "entropy")

@@ -6,6 +6,7 @@ from dataclasses import replace
 from importlib import import_module
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
 from safetensors.numpy import save_file
@@ -334,6 +335,32 @@ def test_fig5_covers_all_loop_steps_and_marks_the_range_of_the_paper_where_it_ha
         assert ("paper: 0.5–0.65" in legend_texts(fig5.draw(loop_metrics(), context=context))) is marked
         written = render_caption("fig5", {"preset": "ouro-1.4b", "trajectories": {"loops": loops}})
         assert ("yellow bar" in written) is marked
+
+
+def of_directions(table):
+    """The table "loop_metrics" with the measures of directions, a tenth of those of states."""
+    rows = table.assign(measure="direction_" + table["measure"], mean=table["mean"] / 10)
+    return pd.concat([table, rows], ignore_index=True)
+
+
+@pytest.mark.parametrize("module", [fig3, fig5])
+def test_a_figure_of_directions_has_their_curves_and_labels_and_no_range_of_the_paper(module):
+    table = of_directions(loop_metrics())
+    state, default = (module.draw(table, **values, **RUN) for values in ({"reading": "state"}, {}))
+    direction = module.draw(table, reading="direction", **RUN)
+    for before, same, after in zip(state.axes, default.axes, direction.axes, strict=True):
+        for one, two, three in zip(before.get_lines(), same.get_lines(), after.get_lines(), strict=True):
+            np.testing.assert_array_equal(one.get_ydata(), two.get_ydata())
+            np.testing.assert_allclose(np.divide(one.get_ydata(), 10), three.get_ydata())
+    assert all(r"\hat{x}" in axes.get_ylabel() for axes in direction.axes if axes.get_ylabel())
+    assert "paper: 0.5–0.65" not in legend_texts(direction)
+
+
+@pytest.mark.parametrize("module", [fig3, fig5])
+def test_a_table_without_directions_is_refused_in_a_sentence(module):
+    with pytest.raises(InputError, match=r"figures\.reading") as error:
+        module.draw(loop_metrics(), reading="direction", **RUN)
+    assert one_sentence(error)
 
 
 @pytest.mark.parametrize("module", [fig3, fig5])

@@ -50,6 +50,14 @@ VARIANTS = {
         2,
         False,
     ),
+    "Parcae": (
+        {"groups": [[2, 3]], "injection": "diagonal", "exit_projection": True, "input_norm": True, "qk_norm": "head"}
+        | {"num_heads": 4, "num_kv_heads": 2, "looped_kv_heads": 4, "mlp_size": 12, "looped_mlp_size": 20},
+        (3,),
+        2,
+        False,
+    ),
+    "Parcae with sums, recomputed": ({"injection": "add", "exit_projection": True}, (3, 2), None, True),
     "no injection": (
         {"groups": [[3, 4]], "injection": "none", "state_init": "input", "loop_norm": True, "norms": "pre"},
         (3,),
@@ -63,6 +71,8 @@ PARAMETERS = {
     "grouped heads": {"num_heads": 4, "num_kv_heads": 2, "qk_norm": True, "qk_bias": True, "norms": "post"},
     "Ouro": {"injection": "none", "state_init": "input", "tied_head": False, "exit_gate": True, "norms": "pre"},
     "unpadded": {"vocab_multiple": 1},
+    "Parcae": {"injection": "diagonal", "exit_projection": True, "input_norm": True, "qk_norm": "head"}
+    | {"num_heads": 4, "num_kv_heads": 2, "looped_kv_heads": 1, "looped_mlp_size": 20, "qk_bias": True},
 }
 
 
@@ -297,7 +307,7 @@ def test_a_divided_model_takes_its_share_of_the_memory_and_what_is_gathered():
     assert float(divided[fixed].split()[0]) == pytest.approx(float(whole[fixed].split()[0]) / 4, rel=0.05)
     assert "gathered weights and gradients, about" in divided.keys() - whole.keys()
     # six unlooped layers, of which two are gathered
-    layer = flops.layer_matrices(run.model) + 4 * run.model.hidden_size
+    layer = flops.layer_matrices(run.model, 1) + 4 * run.model.hidden_size
     assert training.gathered_bytes(run.model) == 8 * (flops.parameters(run.model) - 4 * layer)
 
 

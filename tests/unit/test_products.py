@@ -5,6 +5,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests.small import model_config
 from twoscale.exits.products import bare_products
+from twoscale.model.flops import layer_matrices
 from twoscale.model.transformer import initialise
 
 
@@ -19,3 +20,15 @@ def test_one_token_costs_the_flops_of_its_matrices(groups):
     adapters = len(groups) + sum(loops)
     expected = 24 * size**2 * layers + 2 * size**2 * adapters + 2 * size * config.padded_vocab_size
     assert counter.get_total_flops() == expected
+
+
+def test_a_token_of_parcae_enters_and_leaves_its_core_once():
+    config = model_config(
+        **{"groups": [[2, 3]], "injection": "diagonal", "exit_projection": True},
+        **{"looped_kv_heads": 1, "looped_mlp_size": 20},
+    )
+    with FlopCounterMode(display=False) as counter:
+        bare_products(initialise(config, 0), [5])()
+    layers = sum(layer_matrices(config, number) * (5 if number in (2, 3) else 1) for number in (1, 2, 3, 4))
+    size = config.hidden_size
+    assert counter.get_total_flops() == 2 * (layers + 2 * size**2 + size * config.padded_vocab_size)

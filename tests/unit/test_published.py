@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from tests.published import write_folder
 from tests.small import ROOT
 from twoscale import config
-from twoscale.config import ConfigSlice, plain
+from twoscale.config import Config, ConfigSlice, plain, user_values
 from twoscale.errors import InputError
 from twoscale.exits.criteria import make_criterion
 from twoscale.exits.decoder import Decoder
@@ -24,7 +24,7 @@ from twoscale.model.published.layer import folder_layer
 from twoscale.model.published.weights import open_published
 
 GOLDEN = ROOT / "tests" / "golden" / "published"
-NAMES = ("huginn", "llama", "olmo", "ouro")
+NAMES = ("huginn", "llama", "olmo", "ouro", "parcae", "parcae-linear", "parcae-add")
 TOLERANCE = {"rtol": 0, "atol": 1e-5}  # their code rounds to float32 within a pass
 
 
@@ -254,6 +254,131 @@ def test_the_defaults_of_the_publication_are_read():
     assert (ouro.loops, ouro.criteria) == (4, {"exit_gate": [1.0]})
 
 
+def copied(name, tmp_path):
+    return Path(shutil.copytree(GOLDEN / name, tmp_path / name))
+
+
+def keys_of(folder):
+    return PublishedFolder(folder).layer["model"]
+
+
+def refused_config(folder):
+    with pytest.raises(InputError) as error:
+        PublishedFolder(folder).model_config()
+    return str(error.value)
+
+
+LLAMA3 = {"rope_type": "llama3", "factor": 4, "low_freq_factor": 1, "high_freq_factor": 4}
+LLAMA3 |= {"original_max_position_embeddings": 16}
+
+
+@pytest.mark.parametrize("name", ["ouro", "llama"])
+def test_rotations_are_read_from_the_keys_of_either_version_of_transformers(tmp_path, name):
+    folder = copied(name, tmp_path)
+    edit(folder, rope_theta=700.0, rope_scaling=LLAMA3)
+    expected = keys_of(folder)
+    assert (expected["rotary_base"], expected["rotary_scaling"]["factor"]) == (700.0, 4.0)
+    edit(folder, rope_theta=None, rope_scaling=None, rope_parameters=LLAMA3 | {"rope_theta": 700.0})
+    assert keys_of(folder) == expected
+    edit(folder, rope_theta=700.0)
+    assert keys_of(folder) == expected
+    edit(folder, rope_theta=500.0)
+    assert "found rope_theta = 500.0, expected 700.0" in refused_config(folder)
+    edit(folder, rope_theta=None, rope_parameters={"rope_type": "yarn", "rope_theta": 700.0})
+    assert "found rope_parameters = " in refused_config(folder)
+    edit(folder, rope_parameters={"full_attention": {"rope_theta": 700.0}})
+    assert "expected one rotation for all layers" in refused_config(folder)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_keys_that_nothing_reads_are_named(tmp_path, name):
+    folder = copied(name, tmp_path)
+    edit(folder, torch_dtype="bfloat16", partial_rotary_factor=0.5, n_layer_in_coda=3, unset=None)
+    assert "found the unknown keys n_layer_in_coda, partial_rotary_factor, expected only" in refused_config(folder)
+
+
+def rotations(folder, change):
+    rewrite(folder, lambda tensors: tensors.update({"freqs_cis": change(tensors["freqs_cis"]).contiguous()}))
+
+
+def test_a_stored_table_of_other_rotations_is_refused(folder):
+    rotations(folder, lambda table: table.bfloat16())
+    assert open_published(folder, PublishedFolder(folder).model_config(), torch.float32, "cpu")
+    rotations(folder, lambda table: table.roll(1, dims=1))
+    found = "tensor freqs_cis: found rotations that differ by "
+    assert found in refusal(folder)
+    rotations(folder, lambda table: table[..., :1, :])
+    assert "tensor freqs_cis: found the shape (1, 32, 1, 1, 2), expected (1, 32, 1, 2, 2)" in refusal(folder)
+    edit(folder, rope_base=500)
+    rotations(folder, lambda table: table.repeat(1, 1, 1, 2, 1))
+    assert f"{found}" in refusal(folder)
+
+
+def test_scale_and_first_state_are_those_that_the_published_code_takes(tmp_path):
+    folders = {name: copied(name, tmp_path) for name in ("huginn", "llama", "olmo")}
+    for folder in folders.values():
+        values = json.loads((folder / "config.json").read_text())["init_values"]
+        edit(folder, initial_state_mode="embed-init", init_values=values | {"embed_scale": 3.0})
+    found = {name: keys_of(folder) for name, folder in folders.items()}
+    # Huginn's code multiplies by the square root of the size, whatever the config says
+    assert {name: keys["embedding_scale"] for name, keys in found.items()} == {"huginn": 4.0, "llama": 3.0, "olmo": 3.0}
+    # the code of OLMo alone reads the mode
+    assert {name: keys["state_init"] for name, keys in found.items()} == {
+        **{"huginn": "noise", "llama": "noise"},
+        "olmo": "input",
+    }
+
+
+def test_an_early_exit_step_of_ouro_is_the_published_number_of_loops(tmp_path):
+    folder, found = copied("ouro", tmp_path), {}
+    for step in (0, 1, 3, 4, -1, None):
+        edit(folder, early_exit_step=step)
+        found[step] = PublishedFolder(folder).defaults.loops
+    assert found == {0: 1, 1: 2, 3: 4, 4: 4, -1: 4, None: 4}
+    edit(folder, early_exit_step="two")
+    assert 'found early_exit_step = "two", expected a whole number' in refused_config(folder)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"model_class_name": "GPT"}, 'found model_class_name = "GPT", expected one of'),
+        ({"injection_type": "linear"}, 'found injection_type = "linear", expected "add", as the tensors have'),
+        ({"n_layers_in_prelude": 1}, "found n_layers_in_prelude = 1, expected 2, as the tensors have"),
+        ({"recurrent_intermediate_dim": 32}, "found recurrent_intermediate_dim = 32, expected 64"),
+        ({"mlp_mult": 4}, "found mlp_mult = 4, expected 2.0"),
+        ({"nonlin_name": "Tanh"}, 'found nonlin_name = "Tanh", expected one of GELU, SiLU, ReLU2'),
+        ({"state_init": "unit"}, 'found state_init = "unit", expected like-init or zero'),
+        ({"clip_qkv": 8}, "found clip_qkv = 8, expected null"),
+        ({"recurrent_rope_dims": 4}, "found recurrent_rope_dims = 4, expected 2"),
+        ({"mean_recurrence": None}, "found mean_recurrence = null, expected a whole number"),
+        ({"num_attention_heads": None}, "found num_attention_heads = null, expected a whole number"),
+    ],
+)
+def test_an_option_of_parcae_that_is_not_supported_or_disagrees_is_named(tmp_path, options, expected):
+    folder = copied("parcae-add", tmp_path)
+    edit(folder, **options)
+    assert expected in refused_config(folder)
+
+
+def test_value_embeddings_are_refused_and_their_gates_alone_dropped(tmp_path):
+    folder = copied("parcae", tmp_path)
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    assert any("ve_gate" in name for name in tensors)
+    save_file(tensors | {"value_embeds.1.weight": torch.zeros(40, 8)}, file)
+    assert "found value embeddings (value_embeds.1.weight), expected a model without" in refused_config(folder)
+
+
+def test_a_parcae_folder_needs_no_more_keys_than_the_tensors_leave_open(tmp_path):
+    folder = copied("parcae-linear", tmp_path)
+    expected = keys_of(folder)
+    (folder / "config.json").write_text('{"_class_name": "ParcaeConfig", "num_heads": 4, "mean_recurrence": 3}')
+    found = keys_of(folder)
+    assert {key for key in found if found[key] != expected[key]} == {"embedding_scale", "state_std"}
+    assert (found["state_std"], PublishedFolder(folder).defaults.max_context_length) == (0.005, 1024)
+
+
 def test_a_folder_without_a_preset_starts_from_neither_text_nor_sizes_nor_name_of_the_demo(tmp_path):
     folder = write_folder("ouro", tmp_path / "ouro")
     values = json.loads((folder / "config.json").read_text()) | {"max_position_embeddings": 4096}
@@ -275,3 +400,12 @@ def test_a_folder_with_few_positions_and_uncommon_loops_has_a_grid_with_these_an
     run = config.runs(user, folder_layer)["published"]
     assert run.scaling.loops == (1, 2, 3, 4, 5, 6, 8)
     assert run.model.context_length == run.exits.latency_tokens == 32
+
+
+def test_a_model_published_with_one_loop_is_measured_at_one_and_at_two(tmp_path):
+    folder = copied("parcae-add", tmp_path)
+    edit(folder, mean_recurrence=1)
+    layer = folder_layer(str(folder), user_values(Config()))
+    assert (layer["trajectories"]["loops"], layer["exits"]["max_loops"]) == (2, 2)
+    assert layer["exits"]["criteria"] == {"fixed": {"thresholds": [1, 2]}}
+    assert layer["exits"]["readout"] == "remaining_layers"

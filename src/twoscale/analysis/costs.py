@@ -62,8 +62,9 @@ def forward(model: config.ModelConfig, loops: int) -> float:
 def decoded_bytes(run: config.Config) -> float:
     """Bytes of the weights that one token reads in decoding: those of a layer each time it is applied, and the head."""
     model, exits = run.model, run.exits
-    applied = model.num_layers + sum(map(len, model.groups)) * (exits.max_loops - 1)
-    weights = applied * layer_matrices(model) + model.hidden_size * model.padded_vocab_size
+    applied = {number: exits.max_loops if model.is_looped(number) else 1 for number in range(1, model.num_layers + 1)}
+    layers = sum(times * layer_matrices(model, number) for number, times in applied.items())
+    weights = layers + model.hidden_size * model.padded_vocab_size
     return weights * BYTES[exits.dtype]
 
 

@@ -38,6 +38,23 @@ class ModelSizes:
         """Hidden size of the MLP."""
         return self.mlp_size or 4 * self.hidden_size
 
+    def is_looped(self, number: int) -> bool:
+        """Whether layer `number` is in a looped group."""
+        return any(number in group for group in self.groups)
+
+    def kv_heads_of(self, number: int) -> int:
+        """Heads of keys and values of layer `number`."""
+        return (self.is_looped(number) and self.looped_kv_heads) or self.kv_heads
+
+    def mlp_width_of(self, number: int) -> int:
+        """Hidden size of the MLP of layer `number`."""
+        return (self.is_looped(number) and self.looped_mlp_size) or self.mlp_width
+
+    @property
+    def rotated_channels(self) -> int:
+        """Channels of a head that are rotated."""
+        return self.rotary_channels or self.head_dim
+
     @property
     def embedding_factor(self) -> float:
         """Factor of the embedding."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from twoscale.config.data import GPT2_VOCAB_SIZE
 from twoscale.config.definitions import NOISE_STD, ModelSizes
@@ -12,6 +12,7 @@ from twoscale.config.types import (
     AtLeastTwo,
     Count,
     Flag,
+    HomePath,
     NonNegative,
     Number,
     Positive,
@@ -20,6 +21,7 @@ from twoscale.config.types import (
     StateInit,
     WholeShare,
     key,
+    parse_flag,
     require,
 )
 from twoscale.errors import InputError
@@ -115,6 +117,9 @@ class ModelConfig(ModelSizes, Section):
     rotary_scaling: RotaryScaling | None = key(
         None, "Stretch of the slow rotary frequencies. null: none.", optional=True
     )
+    rotary_channels: Count | None = key(
+        None, "Channels of a head that are rotated, the first ones; an even number. null: all.", optional=True
+    )
     num_kv_heads: Count | None = key(
         None,
         "Heads of keys and values, a divisor of num_heads; each serves num_heads / num_kv_heads query heads. null: "
@@ -122,11 +127,18 @@ class ModelConfig(ModelSizes, Section):
         source="nanoGPT",
         optional=True,
     )
+    looped_kv_heads: Count | None = key(
+        None, "Heads of keys and values in looped layers. null: num_kv_heads.", optional=True
+    )
     qk_bias: Flag = key(
         False, "Biases on queries and keys, added before the rotation, as in [G].", source="nanoGPT", optional=True
     )
-    qk_norm: Flag = key(
-        False, "RMSNorm over all heads of the queries and of the keys, as in OLMo 2.", source="nanoGPT", optional=True
+    qk_norm: Annotated[bool | Literal["head"], BeforeValidator(parse_flag)] = key(
+        False,
+        "RMSNorm of queries and keys: true, over all heads, as in OLMo 2, or head, over each head after the rotation, "
+        "without weights, as in Parcae.",
+        source="nanoGPT",
+        optional=True,
     )
     mlp: Literal["plain", "gated"] = key(
         "plain",
@@ -134,8 +146,17 @@ class ModelConfig(ModelSizes, Section):
         source="App. B, nanoGPT",
         optional=True,
     )
+    activation: Literal["silu", "gelu", "relu2"] = key(
+        "silu",
+        "Function in the MLP: silu, gelu (without approximation), or relu2, half the square of relu, as in Parcae.",
+        source="App. B",
+        optional=True,
+    )
     mlp_size: Count | None = key(
         None, "Hidden size of the MLP. null: 4 times hidden_size.", source="nanoGPT", optional=True
+    )
+    looped_mlp_size: Count | None = key(
+        None, "Hidden size of the MLP in looped layers. null: that of mlp_size.", optional=True
     )
     norms: Literal["sandwich", "pre", "post"] = key(
         "sandwich",
@@ -154,10 +175,21 @@ class ModelConfig(ModelSizes, Section):
         source="[G]",
         optional=True,
     )
-    injection: Literal["projection", "none"] = key(
+    injection: Literal["projection", "diagonal", "add", "none"] = key(
         "projection",
-        "How the input enters a loop step: projection of [state ; input], or none, where it is the first state only.",
+        "How the input e enters a loop step: projection of [state ; e], diagonal as in Parcae (arXiv 2604.12946), "
+        "x * exp(-D * exp(A_log)) + D * (e B^T) with D = softplus(dt_bias), the sum x + e, or none, where it is the "
+        "first state only.",
         source="App. B, [G]",
+        optional=True,
+    )
+    input_norm: Flag = key(
+        False, "RMSNorm on the input of a looped group before its injection, as in Parcae.", source="[G]", optional=True
+    )
+    exit_projection: Flag = key(
+        False,
+        "Matrix on the state that a looped group returns, after exit_norm, as in Parcae.",
+        source="[G]",
         optional=True,
     )
     loop_norm: Flag = key(
@@ -169,6 +201,9 @@ class ModelConfig(ModelSizes, Section):
     )
     tied_head: Flag = key(
         True, "The head is the token embedding. false: a matrix of its own.", source="[G]", optional=True
+    )
+    logit_softcap: Positive | None = key(
+        None, "Bound c of the logits, which are c * tanh(z / c) of those of the head. null: none.", optional=True
     )
     exit_gate: Flag = key(
         False,
@@ -192,7 +227,7 @@ class ModelConfig(ModelSizes, Section):
     revision: Annotated[str, Field(pattern=f"^{COMMIT}$")] | None = key(
         None, "Commit of the repository, 40 hexadecimal digits.", optional=True
     )
-    folder: str | None = key(
+    folder: HomePath | None = key(
         None,
         "Local folder of a published model in the layout of the hub: config.json, safetensors files, tokenizer.json.",
         optional=True,
@@ -208,8 +243,13 @@ class ModelConfig(ModelSizes, Section):
         divisor = f"a divisor of model.hidden_size = {self.hidden_size}"
         require(self.hidden_size % heads == 0, "model.num_heads", heads, divisor)
         require(heads % self.kv_heads == 0, "model.num_kv_heads", kv_heads, f"a divisor of model.num_heads = {heads}")
+        looped = self.looped_kv_heads
+        require(looped is None or heads % looped == 0, "model.looped_kv_heads", looped, f"a divisor of {heads} heads")
         even = f"an even head dimension for rotary positions, not {self.head_dim}"
         require(self.positions != "rotary" or self.head_dim % 2 == 0, "model.num_heads", heads, even)
+        rotated = self.rotary_channels
+        fits = rotated is None or (rotated % 2 == 0 and rotated <= self.head_dim)
+        require(fits, "model.rotary_channels", rotated, f"an even number up to the head dimension {self.head_dim}")
 
     def _check_source(self) -> None:
         published = self.source == "published"

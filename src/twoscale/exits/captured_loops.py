@@ -245,11 +245,15 @@ def make_recur(model: LoopedModel, group: int) -> Recur:
 
 def same_at_every_step(model: LoopedModel, max_loops: int) -> bool:
     """Whether `recur` is the same function at every k."""
-    like, heads = any_weight(model), model.config.num_heads // model.config.kv_heads
+    like = any_weight(model)
     source = torch.Generator().manual_seed(0)
     state = torch.randn(1, model.config.hidden_size, generator=source).to(like)
     position = torch.zeros(1, dtype=torch.int64, device=like.device)
-    attend = AttendAt(position, lambda layer, q, k, v: v.repeat_interleave(heads, -2))  # of a token to itself only
+
+    def attend_itself(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return v.repeat_interleave(q.shape[-2] // v.shape[-2], -2)
+
+    attend = AttendAt(position, attend_itself)
     return all(
         torch.equal(model.recur(group, 0, state, state, attend), model.recur(group, k, state, state, attend))
         for group in range(len(model.config.groups))

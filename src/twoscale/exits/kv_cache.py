@@ -28,11 +28,9 @@ Stored = dict[int, Tensor]
 def allocate(config: ModelConfig, slots: int, sequences: int, like: Tensor) -> Stored:
     """Zeros for the keys and values of S = `sequences`: looped layers have `slots` slots, unlooped ones have one."""
     looped = {number for group in config.groups for number in group}
-    shape = (sequences, config.context_length, config.kv_heads, config.head_dim)
-    return {
-        number: like.new_zeros(slots if number in looped else 1, 2, *shape).transpose(3, 4)
-        for number in range(1, config.num_layers + 1)
-    }
+    slots_of = {n: slots if n in looped else 1 for n in range(1, config.num_layers + 1)}
+    shapes = {n: (sequences, config.context_length, config.kv_heads_of(n), config.head_dim) for n in slots_of}
+    return {n: like.new_zeros(slots_of[n], 2, *shape).transpose(3, 4) for n, shape in shapes.items()}
 
 
 def tensor_on(values: Sequence[int], device: torch.device) -> Tensor:
@@ -63,7 +61,7 @@ class KVCache:
         # layer -> slot -> keys and values (1, G, T, D); position -> itself as a tensor (1,).
         self.views: Views = {number: [tuple(slot) for slot in stored] for number, stored in self.stored.items()}
         self._positions = torch.arange(config.context_length, device=like.device).split(1)
-        self._is_grouped = config.kv_heads != config.num_heads
+        self._heads = config.num_heads
 
     def clear(self) -> None:
         for stored in self.stored.values():
@@ -73,7 +71,7 @@ class KVCache:
         """Attention at loop step k for the one token at `position`: q (1, H, D) and k, v (1, G, D)."""
         if self.present:
             return self.attend_parallel(k, self._positions[position], position + 1)
-        return TokenAttention(self._positions[position], self.views, k % self.slots, position, self._is_grouped)
+        return TokenAttention(self._positions[position], self.views, k % self.slots, position, self._heads)
 
     def attend_parallel(self, k: int, positions: Tensor, end: int) -> Attend:
         """Attention at loop step k for the tokens at `positions` (N,), all below `end`: q (N, H, D), k, v (N, G, D)."""
@@ -125,16 +123,20 @@ class RowsKV:
         any_layer = next(iter(stored.values()))
         unseen = torch.arange(end, device=positions.device) > positions[:, None]  # (N, end)
         bias = any_layer.new_zeros(unseen.shape).masked_fill_(unseen, -torch.inf)
-        self._bias = bias[:, None, None].expand(-1, any_layer.shape[3], -1, -1)  # (N, G, 1, end)
+        self._bias = bias[:, None, None]  # (N, 1, 1, end)
 
     def attend(self, k: int, active: Tensor) -> Attend:
         """q (A, H, D) and k, v (A, G, D) of the rows `active` (A,)."""
-        places, positions, bias = self._places[active], self._positions[active], self._bias[active]  # (A, G, 1, end)
+        places, positions, bias = self._places[active], self._positions[active], self._bias[active]  # (A, 1, 1, end)
+        biases: dict[int, Tensor] = {}  # G -> (A, G, 1, end)
 
         def attend(layer: int, q: Tensor, key: Tensor, value: Tensor) -> Tensor:
             keys, values = self._stored[layer][k]  # (S, G, T, D) each
             keys[places, :, positions], values[places, :, positions] = key, value
-            of_layer = bias
+            heads = keys.shape[1]
+            if heads not in biases:
+                biases[heads] = bias.expand(-1, heads, -1, -1).contiguous()
+            of_layer = biases[heads]
             if layer in self._present:
                 self._present[layer][k, places, positions] = True
                 absent = ~self._present[layer][k, places, : self._end]  # (A, end)
@@ -160,10 +162,10 @@ class RowsKV:
 class TokenAttention:
     """`Attend` of the one token at `position` of a cache, at a loop step that uses `slot`; see `KVCache.attend`."""
 
-    __slots__ = ("_end", "_is_grouped", "_position", "_slot", "_views", "positions")
+    __slots__ = ("_end", "_heads", "_position", "_slot", "_views", "positions")
 
-    def __init__(self, positions: Tensor, views: Views, slot: int, position: int, is_grouped: bool) -> None:
-        self.positions, self._views, self._slot, self._is_grouped = positions, views, slot, is_grouped
+    def __init__(self, positions: Tensor, views: Views, slot: int, position: int, heads: int) -> None:
+        self.positions, self._views, self._slot, self._heads = positions, views, slot, heads
         self._position, self._end = position, position + 1
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -173,7 +175,8 @@ class TokenAttention:
         values.select(2, self._position).copy_(v)
         # four axes and no mask: otherwise torch does not take its fused kernel
         seen = keys.narrow(2, 0, self._end), values.narrow(2, 0, self._end)
-        return F.scaled_dot_product_attention(q.unsqueeze(2), *seen, enable_gqa=self._is_grouped).squeeze(2)
+        is_grouped = keys.shape[1] != self._heads
+        return F.scaled_dot_product_attention(q.unsqueeze(2), *seen, enable_gqa=is_grouped).squeeze(2)
 
 
 def attend_token(stored: Mapping[int, Tensor], position: Tensor, bias: Tensor) -> Attend:

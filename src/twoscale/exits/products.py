@@ -14,8 +14,9 @@ def bare_products(model: LoopedTransformer, loops: Sequence[int], batch: int = 1
     """A call that computes every matrix product of one token of each of `batch` sequences at these loop counts.
 
     There is one count per group. Each weight matrix is applied as often as in decoding, in the same order, to rows
-    (batch, in) in the dtype and on the device of the model: unlooped layers, the input's half of an adapter and the
-    head once, the state's half and the layers of a group at every loop step. Results are dropped.
+    (batch, in) in the dtype and on the device of the model: unlooped layers, the input's part of an injection, the
+    projection of an exit and the head once, the state's half of an adapter and the layers of a group at every loop
+    step. Results are dropped.
     """
     like = any_weight(model)
     weights = list(_weights(model, loops))
@@ -40,10 +41,14 @@ def _weights(model: LoopedTransformer, loops: Sequence[int]) -> Iterable[Tensor]
         group, projects = model.groups[stage.group], model.config.injection == "projection"
         if projects:
             yield group.adapter.weight[:, size:]
+        if model.config.injection == "diagonal":
+            yield group.of_input.weight
         for _ in range(loops[stage.group]):
             if projects:
                 yield group.adapter.weight[:, :size]
             yield from _matrices(group.layers)
+        if model.config.exit_projection:
+            yield model.exit_projections[stage.group].weight
     yield model.head_weight
 
 

@@ -30,17 +30,17 @@ class Flops:
         return Flops(self.forward + other.forward, self.backward + other.backward)
 
 
-def layer_matrices(model: ModelConfig) -> int:
+def layer_matrices(model: ModelConfig, number: int) -> int:
     """Numbers in the matrices of a layer: 2 C² for queries and output, 2 C G D for keys and values, and the MLP's."""
-    size = model.hidden_size
+    size, keys = model.hidden_size, model.kv_heads_of(number) * model.head_dim
     factors = 3 if model.mlp == "gated" else 2
-    return 2 * size * (size + model.kv_heads * model.head_dim) + factors * size * model.mlp_width
+    return 2 * size * (size + keys) + factors * size * model.mlp_width_of(number)
 
 
-def layer_forward(model: ModelConfig, causal: bool) -> float:
+def layer_forward(model: ModelConfig, number: int, causal: bool) -> float:
     """One layer on one token: the matrices, and attention scores and averages over T positions 4 T C."""
     pairs = (model.context_length + 1) / 2 if causal else model.context_length
-    return 2 * layer_matrices(model) + 4 * pairs * model.hidden_size
+    return 2 * layer_matrices(model, number) + 4 * pairs * model.hidden_size
 
 
 def flops_per_token(
@@ -56,18 +56,20 @@ def flops_per_token(
     before the first step that has one, and steps before it have none at all. `recompute` adds a second
     forward pass of the steps with gradient.
     """
-    square = 2 * model.hidden_size**2 if model.injection == "projection" else 0  # one half of the adapter
-    layer = layer_forward(model, causal)
+    square = 2 * model.hidden_size**2
+    of_input = square if model.injection in ("projection", "diagonal") else 0
+    of_state = square if model.injection == "projection" else 0  # the other half of the adapter
+    of_exit = square if model.exit_projection else 0
+    layers = {number: layer_forward(model, number, causal) for number in range(1, model.num_layers + 1)}
     head = 2 * model.hidden_size * model.padded_vocab_size
-    looped = sum(len(group) for group in model.groups)
-    forward = (model.num_layers - looped) * layer + head
+    forward = sum(layers[number] for number in layers if not model.is_looped(number)) + head
     backward = 2 * forward
     for group, steps in zip(model.groups, loops, strict=True):
-        step = square + len(group) * layer
+        step = of_state + sum(layers[number] for number in group)
         followed = steps if backprop_depth is None else min(steps, backprop_depth)
         starts_from_gradient = model.state_init.startswith("input") and followed == steps
-        forward += square + steps * step  # the input's half of the adapter once
-        backward += 2 * square + 2 * followed * step - (0 if starts_from_gradient else square)
+        forward += of_input + of_exit + steps * step  # the input's part once
+        backward += 2 * (of_input + of_exit) + 2 * followed * step - (0 if starts_from_gradient else of_state)
         backward += followed * step if recompute else 0
     return Flops(forward, backward)
 
@@ -78,8 +80,9 @@ def exit_gate_flops(model: ModelConfig, loops: float, causal: bool = True) -> Fl
     Each state but the last is decoded through the layers behind the group and the head in addition, and the gate reads
     each. With a truncated gradient a little less.
     """
-    behind = model.num_layers - model.groups[-1][-1]
-    decoding = behind * layer_forward(model, causal) + 2 * model.hidden_size * model.padded_vocab_size
+    behind = range(model.groups[-1][-1] + 1, model.num_layers + 1)
+    decoding = sum(layer_forward(model, number, causal) for number in behind)
+    decoding += 2 * model.hidden_size * (model.padded_vocab_size + model.exit_projection * model.hidden_size)
     forward = (loops - 1) * decoding + loops * 2 * model.hidden_size
     return Flops(forward, 2 * forward)
 
@@ -89,20 +92,23 @@ def parameters(model: ModelConfig) -> int:
     size = model.hidden_size
     tables = model.padded_vocab_size * (1 if model.tied_head else 2)
     tables += model.context_length if model.positions == "learned" else 0
-    adapters = 2 * size**2 * len(model.groups) if model.injection == "projection" else 0
+    injection = {"projection": 2 * size**2, "diagonal": size**2 + 2 * size}.get(model.injection, 0)
+    per_group = injection + (size**2 if model.exit_projection else 0) + (size if model.input_norm else 0)
     gate = size + 1 if model.exit_gate else 0
-    per_layer = layer_matrices(model) + _layer_vectors(model)
-    return tables * size + model.num_layers * per_layer + adapters + size + gate
+    numbers = range(1, model.num_layers + 1)
+    layers = sum(layer_matrices(model, number) + _layer_vectors(model, number) for number in numbers)
+    return tables * size + layers + per_group * len(model.groups) + size + gate
 
 
-def _layer_vectors(model: ModelConfig) -> int:
+def _layer_vectors(model: ModelConfig, number: int) -> int:
     """Numbers in the norms and biases of a layer."""
-    heads = (model.num_heads + model.kv_heads) * model.head_dim  # channels of queries and keys
-    return (4 if model.norms == "sandwich" else 2) * model.hidden_size + (model.qk_bias + model.qk_norm) * heads
+    heads = (model.num_heads + model.kv_heads_of(number)) * model.head_dim  # channels of queries and keys
+    of_heads = (model.qk_bias + (model.qk_norm is True)) * heads
+    return (4 if model.norms == "sandwich" else 2) * model.hidden_size + of_heads
 
 
 def cache_bytes(model: ModelConfig, slots: int, dtype: str) -> int:
     """Keys and values of one sequence of a whole block in decoding, with `slots` per looped layer."""
-    looped = sum(len(group) for group in model.groups)
-    per_position = 2 * model.kv_heads * model.head_dim * BYTES[dtype]
-    return (model.num_layers - looped + looped * slots) * model.context_length * per_position
+    numbers = range(1, model.num_layers + 1)
+    heads = sum(model.kv_heads_of(number) * (slots if model.is_looped(number) else 1) for number in numbers)
+    return 2 * heads * model.head_dim * BYTES[dtype] * model.context_length

@@ -22,7 +22,7 @@ Heads = tuple[Tensor, Tensor, Tensor]  # queries (..., H, D), keys and values (.
 
 
 class TransformerBlock(nn.Module):
-    """One transformer layer: attention and MLP, each on its own branch, without biases, SiLU in the MLP.
+    """One transformer layer: attention and MLP, each on its own branch, without biases.
 
     Norms of a sandwich stand before and after each of the two: `post_residual` normalises the sum,
     x <- n2(attention(n1 x) + x), as Geiping's code does; `branch` normalises only what is added,
@@ -35,12 +35,13 @@ class TransformerBlock(nn.Module):
         self.number = number
         self.normalise_sum = config.norms == "sandwich" and config.sandwich == "post_residual"
         self.norm1, self.norm2, self.norm3, self.norm4 = _norms(config)
-        self.heads = make_heads(config, rotary)
-        self.qkv = Linear(size, (config.num_heads + 2 * config.kv_heads) * config.head_dim)
+        kv_heads, width = config.kv_heads_of(number), config.mlp_width_of(number)
+        self.heads = make_heads(config, rotary, kv_heads)
+        self.qkv = Linear(size, (config.num_heads + 2 * kv_heads) * config.head_dim)
         self.attention_out = Linear(size, size)
-        self.activation, factors = ACTIVATIONS[config.mlp]
-        self.mlp_in = Linear(size, factors * config.mlp_width)
-        self.mlp_out = Linear(config.mlp_width, size)
+        self.activation, factors = ACTIVATIONS[config.mlp, config.activation]
+        self.mlp_in = Linear(size, factors * width)
+        self.mlp_out = Linear(width, size)
 
     def forward(self, x: Tensor, attend: Attend) -> Tensor:
         """(..., C) -> (..., C); `attend` determines the leading axes."""
@@ -70,8 +71,32 @@ def gated_silu(x: Tensor) -> Tensor:
     return F.silu(gate) * value
 
 
-# mlp -> its activation, and how often M the matrix before it has as rows
-ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {"plain": (F.silu, 1), "gated": (gated_silu, 2)}
+def gated_gelu(x: Tensor) -> Tensor:
+    """gelu(gate) * value of [gate; value]: (..., 2M) -> (..., M)."""
+    gate, value = x.chunk(2, dim=-1)
+    return F.gelu(gate) * value
+
+
+def relu2(x: Tensor) -> Tensor:
+    """Half the square of relu(x): (..., M) -> (..., M)."""
+    return F.relu(x).square() / 2
+
+
+def gated_relu2(x: Tensor) -> Tensor:
+    """relu2(gate) * value of [gate; value]: (..., 2M) -> (..., M)."""
+    gate, value = x.chunk(2, dim=-1)
+    return relu2(gate) * value
+
+
+# (mlp, activation) -> its function, and how often M the matrix before it has as rows
+ACTIVATIONS: dict[tuple[str, str], tuple[Callable[[Tensor], Tensor], int]] = {
+    ("plain", "silu"): (F.silu, 1),
+    ("plain", "gelu"): (F.gelu, 1),
+    ("plain", "relu2"): (relu2, 1),
+    ("gated", "silu"): (gated_silu, 2),
+    ("gated", "gelu"): (gated_gelu, 2),
+    ("gated", "relu2"): (gated_relu2, 2),
+}
 
 
 # --- heads -------------------------------------------------------------------------------------------------------
@@ -89,17 +114,21 @@ class EqualHeads(nn.Module):
 
 
 class VariedHeads(nn.Module):
-    """Splits [Q; K; V] into H, G and G heads; norms, biases and rotation of queries and keys, in this order."""
+    """Splits [Q; K; V] into H, G and G heads.
 
-    def __init__(self, config: ModelConfig, rotary: RotaryEmbedding | None) -> None:
+    Queries and keys have norms over all heads, biases, rotation and norms of each head, in this order.
+    """
+
+    def __init__(self, config: ModelConfig, rotary: RotaryEmbedding | None, kv_heads: int) -> None:
         super().__init__()
-        self.head_dim, self.heads = config.head_dim, (config.num_heads, config.kv_heads)
-        self.channels = [count * self.head_dim for count in (*self.heads, config.kv_heads)]
+        self.head_dim, self.heads = config.head_dim, (config.num_heads, kv_heads)
+        self.channels = [count * self.head_dim for count in (*self.heads, kv_heads)]
         self.rotary = rotary
-        if config.qk_norm:
+        self.has_norms, self.has_head_norms = config.qk_norm is True, config.qk_norm == "head"
+        if self.has_norms:
             self.q_norm, self.k_norm = (RMSNorm(size, config.norm_epsilon) for size in self.channels[:2])
-        self.bias = nn.Parameter(qk_bias(config)) if config.qk_bias else None
-        self.has_norms = config.qk_norm
+        # of all query heads, then of all key heads, ((H + G) D,)
+        self.bias = nn.Parameter(torch.zeros(sum(self.channels[:2]))) if config.qk_bias else None
 
     def forward(self, qkv: Tensor, attend: Attend) -> Heads:
         q, k, v = qkv.split(self.channels, dim=-1)
@@ -111,19 +140,21 @@ class VariedHeads(nn.Module):
         qk = qk.unflatten(-1, (-1, self.head_dim))
         if self.rotary is not None:
             qk = self.rotary.forward(qk, attend.positions)
+        if self.has_head_norms:
+            qk = normed(qk)
         q, k = qk.to(v.dtype).split(self.heads, dim=-2)  # autocast leaves sums in float32
         return q, k, v.unflatten(-1, (-1, self.head_dim))
 
 
-def qk_bias(config: ModelConfig) -> Tensor:
-    """Zeros of the shape of the biases: those of all query heads, then those of all key heads, ((H + G) D,)."""
-    return torch.zeros((config.num_heads + config.kv_heads) * config.head_dim)
+def normed(x: Tensor) -> Tensor:
+    """x over its root mean square, without weights: (..., D) -> (..., D). The epsilon is that of the dtype."""
+    return x * (x.square().mean(-1, keepdim=True) + torch.finfo(x.dtype).eps).rsqrt()
 
 
-def make_heads(config: ModelConfig, rotary: RotaryEmbedding | None) -> nn.Module:
+def make_heads(config: ModelConfig, rotary: RotaryEmbedding | None, kv_heads: int) -> nn.Module:
     """What turns the product [Q; K; V] (..., (H + 2G) D) into heads."""
-    varied = rotary is not None or config.qk_bias or config.qk_norm or config.kv_heads != config.num_heads
-    return VariedHeads(config, rotary) if varied else EqualHeads(config.num_heads)
+    varied = rotary is not None or config.qk_bias or config.qk_norm or kv_heads != config.num_heads
+    return VariedHeads(config, rotary, kv_heads) if varied else EqualHeads(config.num_heads)
 
 
 # --- groups ------------------------------------------------------------------------------------------------------
@@ -187,4 +218,33 @@ class ProjectedGroup(LoopedGroup):
         return self.adapter.of_state(state) + injected
 
 
-GROUPS: dict[str, type[LoopedGroup]] = {"projection": ProjectedGroup, "none": LoopedGroup}
+class DiagonalGroup(LoopedGroup):
+    """A looped group whose first layer sees x * exp(-D * exp(A_log)) + D * (e B^T) with D = softplus(dt_bias)."""
+
+    def __init__(self, numbers: Sequence[int], config: ModelConfig, rotary: RotaryEmbedding | None = None) -> None:
+        super().__init__(numbers, config, rotary)
+        self.decay_bias, self.step_bias = (nn.Parameter(torch.zeros(config.hidden_size)) for _ in range(2))  # A_log, …
+        self.of_input = Linear(config.hidden_size, config.hidden_size)  # B
+
+    def project_input(self, entered: Tensor) -> Tensor:
+        """D * (e B^T), the same at every loop step."""
+        return F.softplus(self.step_bias) * self.of_input.forward(entered)
+
+    def project_state(self, state: Tensor, injected: Tensor) -> Tensor:
+        """The decayed state plus what `project_input` gives."""
+        return state * (-F.softplus(self.step_bias) * self.decay_bias.exp()).exp() + injected
+
+
+class AddedGroup(LoopedGroup):
+    """A looped group whose first layer sees the sum of state and input."""
+
+    def project_state(self, state: Tensor, injected: Tensor) -> Tensor:
+        return state + injected
+
+
+GROUPS: dict[str, type[LoopedGroup]] = {
+    "projection": ProjectedGroup,
+    "diagonal": DiagonalGroup,
+    "add": AddedGroup,
+    "none": LoopedGroup,
+}

@@ -14,7 +14,9 @@ MOST_ANGLES = 2**26  # of a table: so many positions of 64 pairs
 
 
 class RotaryEmbedding(nn.Module):
-    """Rotates pairs of the D channels of a head by the position times the frequency base^(-2d/D) of pair d.
+    """Rotates pairs of the first R channels of a head by the position times the frequency base^(-2d/R) of pair d.
+
+    By default R is D, all channels of the head.
 
     The tables hold sine and cosine of every position below the context length. They are computed in float64 and rounded
     once, to the dtype of the module, also when that changes.
@@ -27,7 +29,7 @@ class RotaryEmbedding(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         _check_size(config)
-        self.config = config
+        self.config, self.rotated = config, config.rotated_channels
         self.pairs, self.join = PAIRS[config.rotary_pairs]
         self.make_tables(torch.empty(()))
 
@@ -36,7 +38,7 @@ class RotaryEmbedding(nn.Module):
         # without values on "meta", where a model is only compared with the tensors of a file
         frequencies = rotary_frequencies(self.config).to("meta" if like.is_meta else "cpu")
         positions = torch.arange(self.config.context_length, dtype=torch.float64, device=frequencies.device)
-        angles = torch.outer(positions, frequencies)[:, None]  # (T, 1, D/2), the same for all heads
+        angles = torch.outer(positions, frequencies)[:, None]  # (T, 1, R/2), the same for all heads
         for name, function in (("cos", torch.cos), ("sin", torch.sin)):
             table = function(angles).to(device=like.device, dtype=like.dtype)
             self.register_buffer(name, table, persistent=False)
@@ -51,23 +53,30 @@ class RotaryEmbedding(nn.Module):
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
         """x (..., H, D) at `positions`, which are broadcastable to the leading axes, -> (..., H, D)."""
-        cos, sin = self.cos[positions], self.sin[positions]  # (..., 1, D/2)
+        cos, sin = self.cos[positions], self.sin[positions]  # (..., 1, R/2)
+        if self.rotated < x.shape[-1]:
+            x, kept = x[..., : self.rotated], x[..., self.rotated :]
+            return torch.cat((self._rotate(x, cos, sin).to(kept.dtype), kept), dim=-1)
+        return self._rotate(x, cos, sin)
+
+    def _rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         first, second = self.pairs(x)
         return self.join(first * cos - second * sin, second * cos + first * sin)
 
 
 def _check_size(config: ModelConfig) -> None:
-    most = min(MOST_POSITIONS, MOST_ANGLES // (config.head_dim // 2))
+    most = min(MOST_POSITIONS, MOST_ANGLES // (config.rotated_channels // 2))
     if config.context_length > most:
         raise InputError(
             f"config key model.context_length: found {config.context_length}, expected at most {most} for rotary "
-            f"embeddings of {config.head_dim} channels per head."
+            f"embeddings of {config.rotated_channels} channels per head."
         )
 
 
 def rotary_frequencies(config: ModelConfig) -> Tensor:
-    """Radians per position of each pair of channels, float64 (D/2,) on the CPU."""
-    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float64, device="cpu") / config.head_dim
+    """Radians per position of each pair of channels, float64 (R/2,) on the CPU."""
+    rotated = config.rotated_channels
+    exponents = torch.arange(0, rotated, 2, dtype=torch.float64, device="cpu") / rotated
     frequencies = config.rotary_base**-exponents
     return frequencies if config.rotary_scaling is None else _stretched(frequencies, config.rotary_scaling)
 

@@ -1,6 +1,6 @@
 """A decoder whose groups of layers are looped in latent space (paper §2 and App. B).
 
-By default it is the paper's model; the keys of `ModelConfig` make it Huginn, Ouro or one of the retrofitted models.
+By default it is the paper's model; the keys of `ModelConfig` make it Huginn, Ouro, Parcae or a retrofitted model.
 
 `LoopedTransformer` implements `twoscale.model.interface.LoopedModel`. The model reads no files, knows no
 exits and draws no random numbers: noise and attention are functions that the caller passes.
@@ -22,7 +22,7 @@ from twoscale.config import ModelConfig
 from twoscale.model.interface import Attend, CausalAttention, KVPolicy, Noise, Stage, StageTrace, last, run_stages
 from twoscale.model.layers import GROUPS, TransformerBlock
 from twoscale.model.linear import Linear, linear
-from twoscale.model.loss import linear_cross_entropy
+from twoscale.model.loss import cross_entropies, linear_cross_entropy
 from twoscale.model.rms_norm import RMSNorm
 from twoscale.model.rotary import RotaryEmbedding
 from twoscale.rng import truncated_normal
@@ -55,6 +55,9 @@ class LoopedTransformer(nn.Module):
         self.final_norm = RMSNorm(size, config.norm_epsilon)
         group = GROUPS[config.injection]
         self.groups = nn.ModuleList(group(numbers, config, rotary) for numbers in config.groups)
+        norms = (RMSNorm(size, config.norm_epsilon) for _ in config.groups if config.input_norm)
+        self.input_norms = nn.ModuleList(norms)
+        self.exit_projections = nn.ModuleList(Linear(size, size) for _ in config.groups if config.exit_projection)
         self.stages = stages_of(config)
         numbers = [stage.layer for stage in self.stages if not stage.is_group]
         self.unlooped = nn.ModuleDict({str(number): TransformerBlock(number, config, rotary) for number in numbers})
@@ -93,7 +96,8 @@ class LoopedTransformer(nn.Module):
                 return torch.zeros_like(entered)
 
     def project_input(self, group: int, entered: Tensor) -> Tensor:
-        """The input's half of the adapter, the same at every loop step: (..., C) -> (..., C)."""
+        """The input's part of the injection, the same at every loop step: (..., C) -> (..., C)."""
+        entered = self.input_norms[group](entered) if self.config.input_norm else entered
         return self.groups[group].project_input(entered)
 
     def project_state(self, group: int, state: Tensor, injected: Tensor) -> Tensor:
@@ -116,15 +120,18 @@ class LoopedTransformer(nn.Module):
         return self.final_norm.forward(state) if self.norms_steps else state
 
     def finish(self, group: int, state: Tensor) -> Tensor:
-        """What the layers after a group see of its last state (variant `exit_norm`)."""
-        return self.final_norm(state) if self.config.exit_norm == "final_norm" else state
+        """What the layers after a group see of its last state: under `exit_norm` and `exit_projection`."""
+        state = self.final_norm(state) if self.config.exit_norm == "final_norm" else state
+        return self.exit_projections[group](state) if self.config.exit_projection else state
 
     def readout(self, hidden: Tensor) -> Tensor:
         """Final norm and head: (..., C) -> logits (..., V), without the rows that pad the vocabulary.
 
         States are read as they are where `loop_norm` has normalised them.
         """
-        return linear(self._final(hidden), self.head_weight)[..., : self.config.vocab_size]
+        logits = linear(self._final(hidden), self.head_weight)[..., : self.config.vocab_size]
+        cap = self.config.logit_softcap
+        return logits if cap is None else cap * torch.tanh(logits / cap)
 
     @property
     def head_weight(self) -> Tensor:
@@ -144,6 +151,9 @@ class LoopedTransformer(nn.Module):
 
     def loss(self, hidden: Tensor, targets: Tensor, shares: Tensor | None = None) -> Tensor:
         """Mean cross-entropy in nats of `readout(hidden)` (..., C) against token ids (...), see `LoopedModel.loss`."""
+        if self.config.logit_softcap is not None:
+            losses = cross_entropies(self.readout(hidden.flatten(0, -2))[None], targets.flatten()[None])[0]
+            return losses.mean() if shares is None else (losses * shares.flatten()).mean()
         normed, ids = self._final(hidden).flatten(0, -2), targets.flatten()
         shares = None if shares is None else shares.flatten()
         return linear_cross_entropy(normed, self.head_weight, ids, self.config.vocab_size, shares)
@@ -275,7 +285,7 @@ def initialise(config: ModelConfig, seed: int) -> LoopedTransformer:
         values = truncated_normal((seed, "init", _stream_name(name)), shape, initial_std(config, name))
         parameter.copy_(torch.from_numpy(values))
         if name.endswith("mlp_in.weight") and config.mlp == "gated":
-            parameter[config.mlp_width :] *= _output_factor(config)
+            parameter[len(parameter) // 2 :] *= _output_factor(config)
         if name.endswith("adapter.weight") and config.adapter_init == "blend":
             _blend(parameter, config.adapter_share)
     return model

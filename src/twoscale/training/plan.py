@@ -34,18 +34,23 @@ def activation_bytes(run: config.Config) -> float:
     decode every state, and three stacks of states are kept. A test compares this with autograd.
     """
     model, train = run.model, run.train
-    layer = (10 if model.norms == "sandwich" else 8) * model.hidden_size
-    layer += (4 if model.mlp == "gated" else 2) * model.mlp_width
+    layers = {number: _layer_activations(model, number) for number in range(1, model.num_layers + 1)}
     steps = min(model.mean_loops + 1, train.backprop_depth or math.inf)
-    adapter = model.hidden_size if model.injection == "projection" else 0
-    kept = layer * (model.num_layers - sum(map(len, model.groups)))
+    adapter = model.hidden_size if model.injection in ("projection", "diagonal") else 0
+    kept = sum(layers[number] for number in layers if not model.is_looped(number))
     for group in model.groups:
-        step = len(group) * layer + adapter
+        step = sum(layers[number] for number in group) + adapter
         kept += step + steps * model.hidden_size if train.recompute else steps * step
     if train.exit_gate is not None:
-        behind = model.num_layers - model.groups[-1][-1]
-        kept += model.mean_loops * behind * layer + 3 * (model.mean_loops + 1) * model.hidden_size
+        behind = sum(layers[number] for number in layers if number > model.groups[-1][-1])
+        kept += model.mean_loops * behind + 3 * (model.mean_loops + 1) * model.hidden_size
     return kept * model.context_length * BYTES["float32"]
+
+
+def _layer_activations(model: config.ModelConfig, number: int) -> int:
+    """Numbers that a layer keeps of one token for the backward pass."""
+    states = (10 if model.norms == "sandwich" else 8) * model.hidden_size
+    return states + (4 if model.mlp == "gated" else 2) * model.mlp_width_of(number)
 
 
 def gathered_bytes(model: config.ModelConfig) -> int:

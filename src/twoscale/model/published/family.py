@@ -13,6 +13,7 @@ from twoscale.errors import InputError, first_line
 from twoscale.json import parse
 
 Shape = tuple[int, ...]
+LONGEST_LIST = 300  # characters of keys in a message
 MOST = 2**31 - 1  # of any number of layers, channels, …
 MOST_LOOPS = 2**12  # the shape of no weight says how many, and a cache has a slot for each
 
@@ -24,6 +25,25 @@ class Part:
     name: str
     shape: Shape
 
+
+# Keys that transformers writes into any config.json, without a meaning for the values of a looped decoder.
+IRRELEVANT = {
+    *("model_type", "_name_or_path", "_commit_hash", "_attn_implementation", "architectures", "auto_map", "dtype"),
+    *(
+        "torch_dtype",
+        "transformers_version",
+        "transformers.js_config",
+        "use_cache",
+        "initializer_range",
+        "name_or_path",
+    ),
+    *("bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "decoder_start_token_id", "vocab_file"),
+    *("attention_dropout", "hidden_dropout", "output_attentions", "output_hidden_states", "return_dict"),
+    *("is_decoder", "is_encoder_decoder", "add_cross_attention", "cross_attention_hidden_size", "use_return_dict"),
+    *("chunk_size_feed_forward", "gradient_checkpointing", "id2label", "label2id", "num_labels", "problem_type"),
+    *("finetuning_task", "prefix", "task_specific_params", "tokenizer_class", "torchscript", "pruned_heads"),
+    *("tie_encoder_decoder", "tf_legacy_loss", "use_bfloat16", "pretraining_tp", "quantization_config_history"),
+}
 
 # Our parameter -> the published tensors that are its rows, in this order.
 NameMap = dict[str, list[Part]]
@@ -47,24 +67,35 @@ class Family:
 
     Attributes:
         name: Its name in messages.
-        layer: (config.json, names of the tensors) -> keys of the section `model` and "vocab_size".
-        tensors: The published tensors of each parameter of our model.
-        droppable: Names of tensors that may be there and are not needed: buffers, and a head that is tied.
-        defaults: How the model was published to be run.
+        layer: (config.json, tensors with their shapes) -> keys of the section `model` and "vocab_size".
+        tensors: (our model, names of the tensors) -> the published tensors of each of its parameters.
+        droppable: (our model, names of the tensors) -> names of tensors that may be there and are not needed: buffers,
+            and a head that is tied.
+        defaults: (config.json, names of the tensors) -> how the model was published to be run.
+        irrelevant: Keys of config.json without a meaning for the model's values, besides `IRRELEVANT`.
+        rotation: Name of the tensor with the cosine and sine of each position and pair, (1, T, 1, R/2, 2), which the
+            published code reads from the file.
     """
 
     name: str
-    layer: Callable[["Options", Collection[str]], dict[str, Any]]
-    tensors: Callable[[ModelConfig], NameMap]
-    droppable: Callable[[ModelConfig], Collection[str]]
-    defaults: Callable[["Options"], Defaults]
+    layer: Callable[["Options", Mapping[str, Shape]], dict[str, Any]]
+    tensors: Callable[[ModelConfig, Collection[str]], NameMap]
+    droppable: Callable[[ModelConfig, Collection[str]], Collection[str]]
+    defaults: Callable[["Options", Collection[str]], Defaults]
+    irrelevant: Collection[str]
+    rotation: str | None = None
 
 
 class Options:
-    """The keys of a config.json. Errors name the file and the key."""
+    """The keys of a config.json. Errors name the file and the key.
+
+    Attributes:
+        read_keys: The keys whose value was looked at.
+    """
 
     def __init__(self, path: Path, values: Mapping[str, Any]) -> None:
         self.path, self.values = path, values
+        self.read_keys: set[str] = set()
 
     @classmethod
     def read(cls, path: Path) -> "Options":
@@ -80,6 +111,7 @@ class Options:
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value of a key; its default where it is absent or null."""
+        self.read_keys.add(key)
         value = self.values.get(key)
         return default if value is None else value
 
@@ -109,6 +141,22 @@ class Options:
             if self.get(key, value) != value:
                 raise self.error(key, f"{json.dumps(value)}; other values are not supported")
 
+    def agree(self, value: Any, *keys: str) -> Any:
+        """`value`, which the tensors have; a key that is there must have it too."""
+        for key in keys:
+            if self.get(key, value) != value:
+                raise self.error(key, f"{json.dumps(value)}, as the tensors have")
+        return value
+
+    def check_known(self, irrelevant: Collection[str]) -> None:
+        """Refuse keys that nobody has looked at, unless they are irrelevant."""
+        known = self.read_keys | IRRELEVANT | set(irrelevant)
+        if unknown := sorted(key for key, value in self.values.items() if key not in known and value is not None):
+            raise InputError(
+                f"{self.path}: found the unknown key{'s' * (len(unknown) > 1)} {', '.join(unknown)[:LONGEST_LIST]}, "
+                "expected only those that this importer knows; remove what does not change the model's values."
+            )
+
     def within(self, key: str) -> "Options":
         """The mapping under a key, empty where it is absent."""
         values = self.get(key, {})
@@ -130,14 +178,31 @@ def check_head_size(options: Options, size: int, heads: int) -> None:
     options.require(head_dim=size // heads)
 
 
-def rotary_scaling(options: Options) -> dict[str, Any] | None:
-    """The value of `model.rotary_scaling`: that of Llama 3.1, or None."""
-    scaling = options.within("rope_scaling")
+def rotation(options: Options, default_base: float | None) -> dict[str, Any]:
+    """`model.rotary_base` and `model.rotary_scaling`, that of Llama 3.1 or None.
+
+    They are under rope_theta and rope_scaling, or from version 5 of transformers on together under rope_parameters.
+    """
+    parameters = options.within("rope_parameters")
+    if parameters.get("rope_theta") is not None and options.get("rope_theta") is not None:
+        options.require(rope_theta=parameters.get("rope_theta"))
+    key = "rope_parameters" if parameters.values else "rope_scaling"
+    if parameters.values and options.get("rope_scaling") is not None:
+        raise options.error("rope_scaling", "nothing besides rope_parameters")
+    base = parameters if parameters.get("rope_theta") is not None else options
+    scaling = _rotary_scaling(options, key)
+    return {"rotary_base": base.positive("rope_theta", default_base), "rotary_scaling": scaling}
+
+
+def _rotary_scaling(options: Options, key: str) -> dict[str, Any] | None:
+    scaling = options.within(key)
     kind = scaling.get("rope_type", scaling.get("type", "default"))
+    if any(isinstance(value, dict) for value in scaling.values.values()):
+        raise options.error(key, "one rotation for all layers")
     if kind == "default":
         return None
     if kind != "llama3":
-        raise options.error("rope_scaling", "null or the type llama3; other types are not supported")
+        raise options.error(key, "null or the type llama3; other types are not supported")
     return {
         "factor": scaling.positive("factor"),
         "low_frequency_factor": scaling.positive("low_freq_factor"),

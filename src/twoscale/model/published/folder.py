@@ -16,19 +16,27 @@ from twoscale.errors import InputError, first_line
 from twoscale.json import parse
 from twoscale.model.published.family import Defaults, Family, Options
 from twoscale.model.published.ouro import OURO
+from twoscale.model.published.parcae import PARCAE
 from twoscale.model.published.raven import RAVEN
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-# model_type of config.json -> family
-FAMILIES: dict[str, Family] = {"huginn_raven": RAVEN, "ouro": OURO}
+PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt")
+# Keys of config.json that name the family, and its names. Parcae's code writes no model_type.
+KIND_KEYS = ("model_type", "model_class_name", "_class_name")
+FAMILIES: dict[str, Family] = {"huginn_raven": RAVEN, "ouro": OURO, "Parcae": PARCAE, "ParcaeConfig": PARCAE}
 # Keys of a layer that a run may set otherwise: they change how the model is started, not what it is.
 FREE_KEYS = ("mean_loops", "state_init", "state_std")
 
 
 # Key that may be null -> property with its value.
-RESOLVED = {"num_kv_heads": "kv_heads", "mlp_size": "mlp_width", "embedding_scale": "embedding_factor"}
+RESOLVED = {
+    "num_kv_heads": "kv_heads",
+    "mlp_size": "mlp_width",
+    "embedding_scale": "embedding_factor",
+    "rotary_channels": "rotated_channels",
+}
 
 
 @dataclass(frozen=True)
@@ -50,9 +58,10 @@ class PublishedFolder:
 
     @cached_property
     def family(self) -> Family:
-        kind = self.options.get("model_type")
+        key = next((key for key in KIND_KEYS if self.options.get(key) is not None), KIND_KEYS[0])
+        kind = self.options.get(key)
         if not isinstance(kind, str) or kind not in FAMILIES:
-            raise self.options.error("model_type", f"one of {', '.join(FAMILIES)}")
+            raise self.options.error(key, f"one of {', '.join(FAMILIES)}")
         return FAMILIES[kind]
 
     @cached_property
@@ -66,6 +75,12 @@ class PublishedFolder:
             if name not in found[file]:
                 raise InputError(f"{file}: found no tensor {name}, expected it there, as {INDEX} says.")
         return {name: file for file, names in found.items() for name in names}
+
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Name of each tensor -> its shape."""
+        found = [tensor_shapes(file) for file in self.weight_files]
+        return {name: shape for shapes in found for name, shape in shapes.items() if name in self.tensors}
 
     def _index(self) -> dict[str, Path]:
         path = self.path / INDEX
@@ -86,13 +101,15 @@ class PublishedFolder:
     @property
     def layer(self) -> dict[str, dict[str, Any]]:
         """What config.json says, as a layer of the config: sections `model` and `tokenizer`."""
-        model = self.family.layer(self.options, self.tensors)
+        model = self.family.layer(self.options, self.shapes)
+        _ = self.defaults
+        self.options.check_known(self.family.irrelevant)
         return {"model": model, "tokenizer": {"name": "published", "vocab_size": model.pop("vocab_size")}}
 
     @property
     def defaults(self) -> Defaults:
         """Loops, exit criteria and context with which the model was published."""
-        return self.family.defaults(self.options)
+        return self.family.defaults(self.options, self.tensors)
 
     @property
     def readout(self) -> str:
@@ -139,6 +156,8 @@ def tensor_shapes(file: Path) -> dict[str, tuple[int, ...]]:
         with safetensors.safe_open(file, framework="np") as tensors:
             return {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118
     except FileNotFoundError as error:
-        raise InputError(f"{file}: no such file, expected a file with weights of the model.") from error
+        pickled = [name for name in PICKLED if (file.parent / name).is_file()]
+        hint = f" in place of {pickled[0]}, which is not read because pickled files can run code" if pickled else ""
+        raise InputError(f"{file}: no such file, expected a file with weights of the model{hint}.") from error
     except (safetensors.SafetensorError, OSError) as error:
         raise InputError(f"{file}: cannot be read ({first_line(error)}), expected a whole safetensors file.") from error

@@ -1,6 +1,6 @@
 """Ouro (Zhu et al., arXiv 2510.25741): all layers are looped; each loop ends with the final norm and an exit gate."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from twoscale.config import ModelConfig
@@ -11,9 +11,10 @@ from twoscale.model.published.family import (
     NameMap,
     Options,
     Part,
+    Shape,
     check_head_size,
     layer_prefixes,
-    rotary_scaling,
+    rotation,
 )
 
 # our norm -> theirs
@@ -25,10 +26,10 @@ NORMS = {
 }
 
 
-def layer(options: Options, names: Collection[str]) -> dict[str, Any]:
+def layer(options: Options, shapes: Mapping[str, Shape]) -> dict[str, Any]:
     """Keys of the section `model`, and "vocab_size"."""
     options.require(hidden_act="silu", use_sliding_window=False, attention_bias=False, mlp_bias=False)
-    layers, size = options.count("num_hidden_layers", most=len(names)), options.count("hidden_size")
+    layers, size = options.count("num_hidden_layers", most=len(shapes)), options.count("hidden_size")
     options.require(layer_types=["full_attention"] * layers)
     heads = options.count("num_attention_heads")
     check_head_size(options, size, heads)
@@ -49,8 +50,7 @@ def layer(options: Options, names: Collection[str]) -> dict[str, Any]:
         "exit_gate": True,
         "positions": "rotary",
         "rotary_pairs": "halves",
-        "rotary_base": options.positive("rope_theta", 10_000.0),
-        "rotary_scaling": rotary_scaling(options),
+        **rotation(options, 10_000.0),
         "mlp": "gated",
         "mlp_size": options.count("intermediate_size"),
         "embedding_scale": 1.0,
@@ -60,7 +60,7 @@ def layer(options: Options, names: Collection[str]) -> dict[str, Any]:
     }
 
 
-def tensors(model: ModelConfig) -> NameMap:
+def tensors(model: ModelConfig, names: Collection[str]) -> NameMap:
     """The published tensors of each parameter."""
     size, vocab = model.hidden_size, model.padded_vocab_size
     found: NameMap = {
@@ -89,19 +89,26 @@ def _layer_tensors(model: ModelConfig, theirs: str) -> NameMap:
     }
 
 
-def droppable(model: ModelConfig) -> Collection[str]:
+def droppable(model: ModelConfig, names: Collection[str]) -> Collection[str]:
     """The table of rotary frequencies, and a head that is tied."""
     return {"model.rotary_emb.inv_freq", *(["lm_head.weight"] if model.tied_head else [])}
 
 
-def defaults(options: Options) -> Defaults:
-    """All of `total_ut_steps` loops, or an exit by the gate at `early_exit_threshold`."""
+def defaults(options: Options, names: Collection[str]) -> Defaults:
+    """All of `total_ut_steps` loops or those up to `early_exit_step`; an exit by the gate at `early_exit_threshold`."""
     criteria = {"exit_gate": [options.positive("early_exit_threshold", 1.0)]}
+    loops = options.count("total_ut_steps", default=4, most=MOST_LOOPS)
+    last = options.get("early_exit_step", loops - 1)  # from 0; their code ignores a number out of range
+    if isinstance(last, bool) or not isinstance(last, int):
+        raise options.error("early_exit_step", "a whole number")
     return Defaults(
-        options.count("total_ut_steps", default=4, most=MOST_LOOPS),
+        last + 1 if 0 <= last < loops else loops,
         criteria,
         options.count("max_position_embeddings", default=32768),
     )
 
 
-OURO = Family("Ouro", layer, tensors, droppable, defaults)
+# Windows and dropout that `use_sliding_window` and evaluation leave out.
+IRRELEVANT = {"max_window_layers", "sliding_window", "use_weighted_exit", "use_early_exit_gate"}
+
+OURO = Family("Ouro", layer, tensors, droppable, defaults, IRRELEVANT)

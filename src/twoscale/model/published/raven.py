@@ -7,7 +7,7 @@ and have no norm where the loop ends.
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from twoscale.config import ModelConfig
@@ -18,9 +18,10 @@ from twoscale.model.published.family import (
     NameMap,
     Options,
     Part,
+    Shape,
     check_head_size,
     layer_prefixes,
-    rotary_scaling,
+    rotation,
 )
 
 FIRST_LAYER = "transformer.core_block.0."
@@ -34,7 +35,7 @@ NORMS = {
 AUTO_THRESHOLDS = {"entropy_diff": [1e-3], "argmax_stability": [5], "cosine": [1e-3], "minp_kl": [1e-5]}
 
 
-def layer(options: Options, names: Collection[str]) -> dict[str, Any]:
+def layer(options: Options, names: Mapping[str, Shape]) -> dict[str, Any]:
     """Keys of the section `model`, and "vocab_size"."""
     options.require(
         block_class_name="SandwichBlock",
@@ -45,10 +46,11 @@ def layer(options: Options, names: Collection[str]) -> dict[str, Any]:
         bias=False,
         test_time_noise=0,
     )
+    if options.get("initial_state_mode", "random") not in ("random", "embed-init"):
+        raise options.error("initial_state_mode", "random or embed-init; other values are not supported")
     variant = huginn if f"{FIRST_LAYER}norm_3.weight" in names else retrofitted
     return {
         **_sizes(options, names),
-        **_state(options),
         "injection": "projection",
         "loop_norm": False,
         "exit_gate": False,
@@ -83,21 +85,21 @@ def _sizes(options: Options, names: Collection[str]) -> dict[str, Any]:
     }
 
 
-def _state(options: Options) -> dict[str, Any]:
+def _state(options: Options, scale: float, from_input: bool) -> dict[str, Any]:
     """The first state, and the scale of the embedding, which is also that of the noise."""
-    mode = options.get("initial_state_mode", "random")
-    if mode not in ("random", "embed-init"):
-        raise options.error("initial_state_mode", "random or embed-init; other values are not supported")
-    size, values = options.count("n_embd", "hidden_size"), options.within("init_values")
-    scale = values.positive("embed_scale", math.sqrt(size))
-    std = values.positive("std", math.sqrt(2 / (5 * size)))
-    state_init = "noise" if mode == "random" else "input"
-    return {"state_init": state_init, "embedding_scale": scale, "state_std": std * scale}
+    size = options.count("n_embd", "hidden_size")
+    std = options.within("init_values").positive("std", math.sqrt(2 / (5 * size)))
+    return {
+        "state_init": "input" if from_input else "noise",
+        "embedding_scale": scale,
+        "state_std": std * scale,
+    }
 
 
 def huginn(options: Options, names: Collection[str]) -> dict[str, Any]:
-    """What only Huginn has."""
+    """What only Huginn has. Its code takes the scale from the size and draws the first state, whatever the config."""
     return {
+        **_state(options, math.sqrt(options.count("n_embd", "hidden_size")), from_input=False),
         "norms": "sandwich",
         "sandwich": "post_residual",
         "exit_norm": "final_norm",
@@ -111,17 +113,19 @@ def huginn(options: Options, names: Collection[str]) -> dict[str, Any]:
 def retrofitted(options: Options, names: Collection[str]) -> dict[str, Any]:
     """What retrofitted Llama, TinyLlama and OLMo models have."""
     has_qk_norm = f"{FIRST_LAYER}attn.q_norm.weight" in names
+    scale = options.within("init_values").positive("embed_scale", math.sqrt(options.count("n_embd", "hidden_size")))
     return {
+        # only the code of OLMo reads the mode, that of Llama draws the first state
+        **_state(options, scale, from_input=has_qk_norm and options.get("initial_state_mode") == "embed-init"),
         "norms": "post" if has_qk_norm else "pre",
         "exit_norm": "none",
         "rotary_pairs": "halves",
-        "rotary_base": options.positive("rope_theta"),
-        "rotary_scaling": rotary_scaling(options),
+        **rotation(options, None),
         "qk_norm": has_qk_norm,
     }
 
 
-def tensors(model: ModelConfig) -> NameMap:
+def tensors(model: ModelConfig, names: Collection[str]) -> NameMap:
     """The published tensors of each parameter."""
     size, vocab = model.hidden_size, model.padded_vocab_size
     found: NameMap = {
@@ -163,15 +167,24 @@ def _layer_tensors(model: ModelConfig, theirs: str) -> dict[str, Part]:
     return parts
 
 
-def droppable(model: ModelConfig) -> Collection[str]:
+def droppable(model: ModelConfig, names: Collection[str]) -> Collection[str]:
     """Tables of rotary embeddings, and a head that is tied."""
     return {"freqs_cis", "rotary_emb.inv_freq", *(["lm_head.weight"] if model.tied_head else [])}
 
 
-def defaults(options: Options) -> Defaults:
+def defaults(options: Options, names: Collection[str]) -> Defaults:
     """The mean number of loops, and the exit criteria at the thresholds of Huginn's code."""
     positions = options.count("max_position_embeddings", "block_size", default=4096)
     return Defaults(options.count("mean_recurrence", default=32, most=MOST_LOOPS), AUTO_THRESHOLDS, positions)
 
 
-RAVEN = Family("Huginn and retrofitted models", layer, tensors, droppable, defaults)
+# Of training, copies of other keys, and keys that their code does not read.
+IRRELEVANT = {
+    *("activation_checkpoint_impl", "architecture_class_name", "effective_expected_depth", "init_orthogonal"),
+    *("init_strategy", "init_values", "initial_state_mode", "mean_backprop_depth", "n_layers", "num_hidden_layers"),
+    *("num_attention_heads", "num_key_value_heads", "hidden_size", "padding_multiple", "sampling_scheme", "state_init"),
+    *("test_time_noise_type", "tie_word_embeddings", "rope_base", "rope_theta", "rope_scaling", "rope_parameters"),
+    *("vocab_size", "block_size", "keys_to_ignore_at_inference"),
+}
+
+RAVEN = Family("Huginn and retrofitted models", layer, tensors, droppable, defaults, IRRELEVANT, "freqs_cis")

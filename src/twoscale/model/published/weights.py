@@ -13,9 +13,11 @@ from twoscale.model import flops, registry
 from twoscale.model.interface import LoopedModel
 from twoscale.model.published.family import NameMap
 from twoscale.model.published.folder import CONFIG, PublishedFolder, tensor_shapes
+from twoscale.model.rotary import RotaryEmbedding
 from twoscale.model.tensors import FLOATS, check_finite
 
 MEMORY = Path("/proc/meminfo")
+MOST_ROUNDING = 2.0**-8  # of a stored cosine: half a step of bfloat16 next to 1, and as much for angles in float32
 
 
 def open_published(folder: Path, config: ModelConfig, dtype: torch.dtype, device: str) -> LoopedModel:
@@ -29,9 +31,10 @@ def open_published(folder: Path, config: ModelConfig, dtype: torch.dtype, device
     """
     source = PublishedFolder(folder)
     source.check(config)
-    names = source.family.tensors(config)
+    names = source.family.tensors(config, source.tensors)
     _check_memory(folder, config, dtype, device)
     _check_names(source, config, names)
+    _check_rotation(source, config)
     with torch.device("meta"):
         model = registry.build(config).to(dtype)
     model = model.to_empty(device=device).eval().requires_grad_(False)
@@ -44,7 +47,7 @@ def _check_names(source: PublishedFolder, config: ModelConfig, names: NameMap) -
     wanted = {part.name: part.shape for parts in names.values() for part in parts}
     if missing := sorted(wanted.keys() - source.tensors.keys()):
         raise InputError(f"{source.path}: found no tensor {_listed(missing)}, expected the tensors of {CONFIG}.")
-    if unknown := sorted(source.tensors.keys() - wanted.keys() - set(source.family.droppable(config))):
+    if unknown := sorted(source.tensors.keys() - wanted.keys() - set(source.family.droppable(config, source.tensors))):
         raise InputError(
             f"{source.path}: found the unknown tensor {_listed(unknown)}, expected only those of a model of the family "
             f"{source.family.name}."
@@ -53,6 +56,36 @@ def _check_names(source: PublishedFolder, config: ModelConfig, names: NameMap) -
         for name, shape in tensor_shapes(file).items():
             if shape != wanted.get(name, shape):
                 raise InputError(f"{file}: tensor {name}: found the shape {shape}, expected {wanted[name]}.")
+
+
+def _check_rotation(source: PublishedFolder, config: ModelConfig) -> None:
+    """Refuse a file whose table of rotations, which the published code reads, has others than config.json says.
+
+    A table that was rounded to bfloat16 with the weights is accepted, and the rotations are computed as for any model.
+    """
+    name = source.family.rotation
+    if name not in source.tensors:
+        return
+    file = source.tensors[name]
+    with safetensors.safe_open(file, framework="pt") as tensors:
+        stored = tensors.get_tensor(name).double()
+    computed = rotation_table(config)  # (T, R/2, 2)
+    shape = (1, stored.shape[1] if stored.dim() == 5 else 0, 1, *computed.shape[1:])
+    if stored.shape != shape:
+        raise InputError(f"{file}: tensor {name}: found the shape {tuple(stored.shape)}, expected {shape}.")
+    stored = stored[0, : len(computed), 0]
+    difference = (stored - computed[: len(stored)]).abs().max().item()
+    if not difference <= MOST_ROUNDING:
+        raise InputError(
+            f"{file}: tensor {name}: found rotations that differ by {difference:.2g} from those of {CONFIG} with base "
+            f"{config.rotary_base:g}, expected at most {MOST_ROUNDING:g}, the rounding of bfloat16."
+        )
+
+
+def rotation_table(config: ModelConfig) -> Tensor:
+    """Cosine and sine of each position and pair, float64 (T, R/2, 2)."""
+    rotary = RotaryEmbedding(config).double()
+    return torch.stack((rotary.cos[:, 0], rotary.sin[:, 0]), dim=-1)
 
 
 def _listed(names: list[str]) -> str:

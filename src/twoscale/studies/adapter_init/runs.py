@@ -12,7 +12,7 @@ KEYS = ("adapter_init", "adapter_share", "state_init", "sandwich")
 
 def runs(selected: Config) -> dict[str, Any]:
     """Name <share or random>-<state_init>-<sandwich> -> overrides; none for a model without a projection."""
-    if selected.model.injection == "none":
+    if selected.model.injection != "projection":
         return {}
     study = selected.adapter_init
     initialisations = [("blend", share) for share in study.shares] + [("random", HALF)] * study.random

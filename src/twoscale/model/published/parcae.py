@@ -1,0 +1,277 @@
+"""Parcae (Prairie et al., arXiv 2604.12946): a prelude, a core that is looped with an injection of its input, a coda.
+
+Two namings of tensors are read: that of Parcae's repository, and that of the training script derived from it that names
+the embedding `tok_emb` and the projection behind the core `project_out`. Sizes are those of the tensors; where
+config.json has them too, they must agree.
+"""
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from twoscale.config import ModelConfig
+from twoscale.errors import InputError
+from twoscale.model.published.family import (
+    MOST_LOOPS,
+    Defaults,
+    Family,
+    NameMap,
+    Options,
+    Part,
+    Shape,
+    check_head_size,
+    layer_prefixes,
+)
+
+Shapes = Mapping[str, Shape]
+ACTIVATIONS = {"GELU": "gelu", "SiLU": "silu", "ReLU2": "relu2"}
+# Initialisations whose embedding has the deviation sqrt(2 / 5C) -> whether the embedding is multiplied by sqrt(C).
+STRATEGIES = {"scaled": False, "scaled-zero": False, "scaled-geiping": False, "small": False, "takase": True}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names of tensors, and what their code takes for keys that are absent."""
+
+    prefix: str
+    embedding: str
+    input_norm: str
+    exit_projection: str
+    final_norm: str
+    rope_base: float
+    norm_epsilon: float
+    softcap: float | None
+    context: int
+    state_std: float | None  # None: that of init_strategy
+
+
+REPOSITORY = Layout(
+    *("transformer.", "transformer.wte", "transformer.ln_prelude", "transformer.C", "transformer.ln_f"),
+    *(50_000.0, 1e-5, None, 4096, None),
+)
+SCRIPT = Layout(
+    *("", "tok_emb", "prelude_norm_layer", "project_out", "final_norm"), *(10_000.0, 1e-6, 30.0, 1024, 0.005)
+)
+
+
+def layout(names: Collection[str]) -> Layout:
+    """Which of the two namings a folder has."""
+    return REPOSITORY if any(name.startswith(REPOSITORY.prefix) for name in names) else SCRIPT
+
+
+def layer(options: Options, shapes: Shapes) -> dict[str, Any]:
+    """Keys of the section `model`, and "vocab_size"."""
+    of = layout(shapes)
+    _refuse(options, shapes, of)
+    cap = options.get("logit_softcap", of.softcap)
+    return {
+        **_sizes(options, shapes, of),
+        **_rotation(options, of),
+        **_state(options, shapes, of),
+        "mean_loops": options.count("mean_recurrence", most=MOST_LOOPS),
+        "norms": "pre",
+        "norm_epsilon": options.positive("norm_eps", of.norm_epsilon),
+        "loop_norm": False,
+        "exit_norm": "none",
+        "exit_gate": False,
+        "injection": _injection(options, shapes, of),
+        "input_norm": options.agree(f"{of.input_norm}.weight" in shapes, "prelude_norm"),
+        "exit_projection": True,
+        "positions": "rotary",
+        "qk_norm": "head" if options.get("qk_norm", False) else False,
+        "activation": _activation(options),
+        "tied_head": bool(options.get("tie_embeddings", "lm_head.weight" not in shapes)),
+        "logit_softcap": cap and options.positive("logit_softcap", cap),
+        "vocab_multiple": 1,
+    }
+
+
+def _refuse(options: Options, shapes: Shapes, of: Layout) -> None:
+    """Refuse options and tensors that are not supported."""
+    options.require(block_class_name="TransformerPreNormBlock", norm_class_name="RMSNorm", bias=False)
+    options.require(use_abacus=False, debias_attention=False, center_attention=False, mup_model_scaling_factor=1)
+    options.require(clip_qkv=None, randomize_positions_from=None, logit_scale=1, recurrent_layer_rope_dims="")
+    options.require(bigram_hash_buckets=0)
+    if tables := sorted(name for name in shapes if "value_embeds." in name):
+        raise InputError(
+            f"{options.path.parent}: found value embeddings ({tables[0]}), expected a model without; they are not "
+            "supported."
+        )
+    for name in (f"{of.embedding}.weight", f"{of.prefix}core_block.0.attn.c_q.weight"):
+        if name not in shapes:
+            raise InputError(f"{options.path.parent}: found no tensor {name}, expected the tensors of Parcae.")
+
+
+def _sizes(options: Options, shapes: Shapes, of: Layout) -> dict[str, Any]:
+    rows, size = shapes[f"{of.embedding}.weight"]
+    names = ("prelude", "recurrent_block", "coda")
+    prelude, core, coda = (
+        options.agree(_layers(shapes, f"{of.prefix}{part}."), f"n_layers_in_{name}")
+        for part, name in zip(("prelude", "core_block", "coda"), names, strict=True)
+    )
+    heads = options.count("num_attention_heads", "num_heads")
+    check_head_size(options, size, heads)
+    inside = f"{of.prefix}core_block.0"
+    outside = f"{of.prefix}{'prelude' if prelude else 'coda'}.0" if prelude + coda else inside
+    (kv_heads, width), looped = (_layer_sizes(shapes, part, size // heads) for part in (outside, inside))
+    gated = shapes[f"{inside}.mlp.fc.weight"][0] == 2 * looped[1]
+    options.agree(size, "n_embd", "model_dim", "recurrent_embedding_dimension", "recurrent_dim")
+    options.agree(heads, "recurrent_num_attention_heads", "recurrent_num_heads")
+    options.agree(kv_heads, "num_key_value_heads", "num_kv_heads")
+    options.agree(width, "intermediate_size")
+    options.agree(width / size, "mlp_mult")
+    options.agree(looped[1], "recurrent_intermediation_embedding_dimension")
+    if options.get("recurrent_intermediate_dim", 0):
+        options.agree(looped[1], "recurrent_intermediate_dim")
+    options.agree("GatedMLP" if gated else "BaseMLP", "mlp_class_name", "recurrent_mlp_class_name")
+    options.agree(rows, "padded_vocab_size")
+    options.count("vocab_size", default=rows, most=rows)
+    return {
+        "num_layers": prelude + core + coda,
+        "num_heads": heads,
+        "num_kv_heads": kv_heads,
+        "looped_kv_heads": looped[0],
+        "qk_bias": options.agree(f"{inside}.attn.qk_bias" in shapes, "qk_bias"),
+        "hidden_size": size,
+        "groups": [list(range(prelude + 1, prelude + core + 1))],
+        "mlp": "gated" if gated else "plain",
+        "mlp_size": width,
+        "looped_mlp_size": looped[1],
+        "vocab_size": rows,
+    }
+
+
+def _layers(shapes: Shapes, prefix: str) -> int:
+    """Number of layers under a prefix."""
+    return len({name.removeprefix(prefix).split(".")[0] for name in shapes if name.startswith(prefix)})
+
+
+def _layer_sizes(shapes: Shapes, name: str, head_dim: int) -> tuple[int, int]:
+    """Heads of keys and values of a layer, and the hidden size of its MLP."""
+    parts = (f"{name}.attn.c_k.weight", f"{name}.mlp.proj.weight")
+    keys, width = (shapes.get(part, (head_dim, 1)) for part in parts)
+    return max(1, keys[0] // head_dim), width[-1]
+
+
+def _rotation(options: Options, of: Layout) -> dict[str, Any]:
+    settings = options.within("rope_settings")
+    settings.require(use_rope=True, rope_condense_ratio=1)
+    base = settings if settings.get("rope_base") is not None else options
+    channels = options.get("rope_dims", 0) or None
+    options.require(outer_rope_dims=channels, recurrent_rope_dims=channels)
+    return {
+        "rotary_pairs": "interleaved",
+        "rotary_base": base.positive("rope_base", of.rope_base),
+        "rotary_scaling": None,
+        "rotary_channels": channels and options.count("rope_dims"),
+    }
+
+
+def _state(options: Options, shapes: Shapes, of: Layout) -> dict[str, Any]:
+    """The first state, and the scale of the embedding, which is also that of the noise."""
+    init, size = options.get("state_init", "like-init"), shapes[f"{of.embedding}.weight"][1]
+    if init not in ("like-init", "zero"):
+        raise options.error("state_init", "like-init or zero; other values are not supported")
+    strategy = options.get("init_strategy", "scaled")
+    if strategy not in STRATEGIES:
+        raise options.error("init_strategy", f"one of {', '.join(STRATEGIES)}; other values are not supported")
+    scale = options.positive("emb_scale", math.sqrt(size) if STRATEGIES[strategy] else 1.0)
+    std = options.positive("tied_embed_init_std", of.state_std or math.sqrt(2 / (5 * size)))
+    state_init = "noise" if init == "like-init" else "zero"
+    return {"state_init": state_init, "embedding_scale": scale, "state_std": std * scale}
+
+
+def _injection(options: Options, shapes: Shapes, of: Layout) -> str:
+    """How the input enters the core: as the tensors of the adapter say."""
+    kinds = {f"{of.prefix}adapter.A_log": "diagonal", f"{of.prefix}adapter.adapter.weight": "linear"}
+    kind = next((kind for name, kind in kinds.items() if name in shapes), "add")
+    options.agree(kind, "injection_type")
+    return {"linear": "projection"}.get(kind, kind)
+
+
+def _activation(options: Options) -> str:
+    name = options.get("nonlin_name", "GELU")
+    if name not in ACTIVATIONS:
+        raise options.error("nonlin_name", f"one of {', '.join(ACTIVATIONS)}; other values are not supported")
+    return ACTIVATIONS[name]
+
+
+def tensors(model: ModelConfig, names: Collection[str]) -> NameMap:
+    """The published tensors of each parameter."""
+    of, size, vocab = layout(names), model.hidden_size, model.padded_vocab_size
+    found: NameMap = {
+        "token_embedding.weight": [Part(f"{of.embedding}.weight", (vocab, size))],
+        "final_norm.weight": [Part(f"{of.final_norm}.weight", (size,))],
+        "exit_projections.0.weight": [Part(f"{of.exit_projection}.weight", (size, size))],
+    }
+    found |= {f"groups.0.{ours}": [part] for ours, part in _adapter(model, f"{of.prefix}adapter").items()}
+    if model.input_norm:
+        found["input_norms.0.weight"] = [Part(f"{of.input_norm}.weight", (size,))]
+    if not model.tied_head:
+        found["head.weight"] = [Part("lm_head.weight", (vocab, size))]
+    for number, ours in layer_prefixes(model).items():
+        theirs = f"{of.prefix}{_layer_name(model, number)}"
+        found |= {f"{ours}.{name}": parts for name, parts in _layer_tensors(model, number, theirs).items()}
+    return found
+
+
+def _adapter(model: ModelConfig, theirs: str) -> dict[str, Part]:
+    size = model.hidden_size
+    match model.injection:
+        case "diagonal":
+            vectors = {"decay_bias": Part(f"{theirs}.A_log", (size,)), "step_bias": Part(f"{theirs}.dt_bias", (size,))}
+            return vectors | {"of_input.weight": Part(f"{theirs}.B", (size, size))}
+        case "projection":
+            return {"adapter.weight": Part(f"{theirs}.adapter.weight", (size, 2 * size))}
+        case _:
+            return {}
+
+
+def _layer_name(model: ModelConfig, number: int) -> str:
+    (core,) = model.groups
+    if number in core:
+        return f"core_block.{number - core[0]}"
+    return f"prelude.{number - 1}" if number < core[0] else f"coda.{number - core[-1] - 1}"
+
+
+def _layer_tensors(model: ModelConfig, number: int, theirs: str) -> NameMap:
+    size, keys, width = model.hidden_size, model.kv_heads_of(number) * model.head_dim, model.mlp_width_of(number)
+    rows = {"q": size, "k": keys, "v": keys}
+    inner = width * (2 if model.mlp == "gated" else 1)
+    bias = Part(f"{theirs}.attn.qk_bias", (2, 1, model.num_heads, model.head_dim))
+    return ({"heads.bias": [bias]} if model.qk_bias else {}) | {
+        "norm1.weight": [Part(f"{theirs}.norm_1.weight", (size,))],
+        "norm3.weight": [Part(f"{theirs}.norm_2.weight", (size,))],
+        "qkv.weight": [Part(f"{theirs}.attn.c_{name}.weight", (count, size)) for name, count in rows.items()],
+        "attention_out.weight": [Part(f"{theirs}.attn.c_proj.weight", (size, size))],
+        "mlp_in.weight": [Part(f"{theirs}.mlp.fc.weight", (inner, size))],
+        "mlp_out.weight": [Part(f"{theirs}.mlp.proj.weight", (size, width))],
+    }
+
+
+def droppable(model: ModelConfig, names: Collection[str]) -> Collection[str]:
+    """The table of rotations, a head that is tied, and gates of value embeddings, whose tables are absent."""
+    gates = {name for name in names if name.endswith(".attn.ve_gate.weight")}
+    return {"freqs_cis", *gates, *(["lm_head.weight"] if model.tied_head else [])}
+
+
+def defaults(options: Options, names: Collection[str]) -> Defaults:
+    """The mean number of loops; no exit criterion was published."""
+    positions = options.count("block_size", "train_seq_len", default=layout(names).context)
+    return Defaults(options.count("mean_recurrence", most=MOST_LOOPS), {}, positions)
+
+
+# Of training, of the data, of kernels, and copies of other keys.
+IRRELEVANT = {
+    *("_class_name", "_recurrent_block_config", "_is_recurrent_block_config", "init", "name", "hf_config"),
+    *("architecture_class_name", "model_class_name", "padding_multiple", "attn_impl", "init_orthogonal"),
+    *("skip_initialization", "use_fused_head", "activation_checkpoint_impl", "simple_ops", "strategy"),
+    *("sampling_scheme", "mean_backprop_depth", "lockstep_n", "lockstep_k", "curriculum_target"),
+    *("recurrent_iteration_method", "head_size", "n_head", "n_query_groups", "n_layer"),
+    *("num_layers", "use_value_embeddings", "gradient_checkpointing", "monitoring", "compile_model"),
+    *("bigram_hash_dim", "bigram_hash_heads", "bigram_hash_gate", "bigram_hash_scale_init", "bigram_hash_init_std"),
+    *("qk_gain_init", "seed", "run_id", "data_path", "tokenizer_path"),
+}
+
+PARCAE = Family("Parcae", layer, tensors, droppable, defaults, IRRELEVANT, "freqs_cis")
