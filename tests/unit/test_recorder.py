@@ -24,6 +24,7 @@ from twoscale.errors import InputError
 from twoscale.figures import fig1
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import initialise
+from twoscale.recorder.card import write_card
 from twoscale.recorder.recorded import measure_saved, table_path
 from twoscale.recorder.recorder import Input, Loop, Output, Recorder
 from twoscale.recorder.run import draw_run
@@ -521,9 +522,14 @@ def test_the_script_measures_saved_states_and_draws_them(tmp_path):
 def test_the_examples_of_the_page_run_as_printed(tmp_path):
     page = (ROOT / "docs" / "recorder.md").read_text()
     code = {block.partition("\n")[0]: block for block in re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)}
-    example = "import os\n" + f"os.chdir({str(tmp_path)!r})\n" + code["# record.py"] + code["# save.py"]
+    example = (
+        "import os\n"
+        + f"os.chdir({str(tmp_path)!r})\n"
+        + "".join(code[f"# {name}.py"] for name in ("record", "save", "beyond"))
+    )
     subprocess.run([sys.executable, "-c", example], check=True)
     measure_saved(tmp_path / "core.safetensors", tmp_path / "results" / "saved", 0)
     for run in ("mine", "saved"):
         names = [path.name for path in draw_run(tmp_path / "results" / run)]
         assert names == drawn("fig1", "fig3", "fig5", "path_types")
+    assert (write_card(tmp_path / "results" / "beyond")[0]).read_text().count("## ") == 5

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
 from tests import configs, small
+from twoscale.dynamics import arnoldi
 from twoscale.errors import InputError
 from twoscale.model.interface import CausalAttention, Stage
 from twoscale.model.registry import architecture
@@ -144,8 +145,7 @@ def test_arnoldi_agrees_with_the_dense_blocks(seed):
 
 
 def test_an_eigenvalue_that_does_not_converge_is_not_a_number(monkeypatch):
-    monkeypatch.setattr(diagonal_block, "RESTARTS", 1)
-    monkeypatch.setattr(diagonal_block, "SUBSPACE", 3)
+    monkeypatch.setattr(arnoldi, "RESTARTS", 1)
     states, injected = torch.randn(2, 3, 64, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     found, _ = diagonal_block.leading(blocks_of(transformer(hidden_size=64), states, injected), dense_size=8)
     assert found.modulus.isnan().all()
