@@ -6,7 +6,7 @@ import pytest
 
 from tests import synthetic_run
 from twoscale import tables
-from twoscale.analysis import aggregate, claims, claims_page, regime
+from twoscale.analysis import claims, claims_page, regime
 from twoscale.dynamics import vectors
 
 K = 64
@@ -115,7 +115,7 @@ def drifting_rows():
 
 def test_table_of_regimes_has_a_row_per_checkpoint_and_group(tmp_path):
     rows = drifting_rows()
-    found = aggregate.regimes(pd.concat([rows.assign(iteration=0), rows]))
+    found = regime.table(pd.concat([rows.assign(iteration=0), rows]))
     assert found[["iteration", "group", "regime"]].to_numpy().tolist() == [
         [iteration, group, name] for iteration in (0, 50) for group, name in (("4", "settling"), ("5-6", "drifting"))
     ]
@@ -132,11 +132,11 @@ def test_steps_whose_angles_are_null_in_the_table_are_rounding():
     """States in bfloat16: steps of 0.4 % of the state do not fall any further, and have no angle."""
     rows = synthetic_run.loop_rows(50, "4", floor=0.03)
     late = rows["k"].between(15, 29)
-    assert aggregate.regimes(rows)["regime"].tolist() == ["marginal"]
+    assert regime.table(rows)["regime"].tolist() == ["marginal"]
     of_rounding = late & (rows["measure"] == "cosine")
     rows.loc[of_rounding, "nulls"], rows.loc[of_rounding, "count"] = synthetic_run.TOKENS, 0
     rows.loc[of_rounding, "mean"] = np.nan
-    found = aggregate.regimes(rows)
+    found = regime.table(rows)
     assert (found["regime"].tolist(), found["at_floor"].tolist()) == (["settling"], [True])
 
 

@@ -1,7 +1,7 @@
 # The verdicts on the claims of the paper.
 #
 # in:  the tables of twoscale.tables.CLAIM_TABLES
-# out: results/{run}/tables/claims.parquet, results/claims.md
+# out: results/{run}/tables/{claims,regime}.parquet, results/claims.md
 
 from twoscale.analysis.costs import scales
 from twoscale.config import text_label
@@ -14,6 +14,7 @@ rule judge_claims:
         **{name: TABLE.format(table) for name, table in CLAIM_TABLES.items()},
     output:
         table=TABLE.format("claims"),
+        regime=TABLE.format("regime"),
         page="results/claims.md",
     log:
         "results/logs/judge_claims.log",
@@ -30,6 +31,6 @@ rule judge_claims:
             published=lambda config: not trains(config),
             scales=lambda config: scales(config).plain,
         ),
-        tables=table_columns("claims"),
+        tables=table_columns("claims", "regime"),
     shell:
         JOB

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from twoscale import tables
-from twoscale.analysis import regime
 from twoscale.errors import InputError
 
 if TYPE_CHECKING:
@@ -74,16 +73,6 @@ def drift_sequences(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
     keys = ("boundary", "reference_state", "sequence")
     aggregation = _Aggregation("token_drift", "drift_sequences", keys, _mean, DRIFT_SEQUENCE_MEASURES, ("document",))
     return _aggregate(aggregation, paths, run)
-
-
-def regimes(sequences: pd.DataFrame) -> pd.DataFrame:
-    """The table "regime" from the table "loop_sequences"; checkpoints and groups keep its order."""
-    keys = ["run", "iteration", "group"]
-    rows = [
-        dict(zip(keys, labels, strict=True)) | regime.of_sequences(part).row()
-        for labels, part in sequences.groupby(keys, sort=False)
-    ]
-    return pd.DataFrame(rows, columns=list(tables.columns("regime")))
 
 
 def statistics(paths: Iterable[str | Path], run: str, source: str, table: str) -> pd.DataFrame:
@@ -260,9 +249,7 @@ def metrics(job: "StudyJob") -> None:
     trajectories, token_drift, run = job.files["trajectories"], job.files["token_drift"], job.config.run
     job.write("loop_metrics", loop_metrics(trajectories, run))
     job.write("drift", drift(token_drift, run))
-    sequences = loop_sequences(trajectories, run)
-    job.write("loop_sequences", sequences)
-    job.write("regime", regimes(sequences))
+    job.write("loop_sequences", loop_sequences(trajectories, run))
     job.write("drift_sequences", drift_sequences(token_drift, run))
 
 

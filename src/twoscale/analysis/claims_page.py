@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from twoscale.analysis import claims
+from twoscale.analysis import claims, regime
 from twoscale.analysis.claims import Verdict
 from twoscale.analysis.evidence import CORRELATION, Estimate, Evidence
 from twoscale.analysis.findings import Finding, marked
@@ -172,6 +172,7 @@ def run(job: "StudyJob") -> None:
     verdicts = claims.verdicts(evidence)
     scales = with_cores(Scales.of(config.scales), evidence)
     job.write("claims", claims.table(verdicts, config.run, scales.mark), "table")
+    job.write("regime", regime.table(evidence.loops))
     job.write_text("page", page(verdicts, config.run, config.text, evidence, scales))
 
 

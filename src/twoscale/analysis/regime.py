@@ -14,21 +14,19 @@ measured: a contraction by a factor near 1 looks like a drift until about 1 / (1
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
+from twoscale import tables
 from twoscale.analysis import bootstrap
-
-if TYPE_CHECKING:
-    import pandas as pd
+from twoscale.analysis.exponents import FEWEST, SUMMABLE, slopes
 
 SETTLING, DRIFTING, MARGINAL, UNDETERMINED = REGIMES = ("settling", "drifting", "marginal", "undetermined")
-SUMMABLE = -1.0  # steps that fall as a power of k have a finite sum if the exponent is below
 LEAST_GROWTH = 0.1  # of the exponent q: over the last half of the loop steps the norm grows by 7 %
 FLOOR_FACTOR = 16  # as in `twoscale.dynamics.vectors`, which needs torch
 FLOAT32_EPS = float(np.finfo(np.float32).eps)
-FEWEST_STEPS = 3  # of a fit
 
 
 class Exponent(NamedTuple):
@@ -59,7 +57,7 @@ class Regime:
         name: One of `REGIMES`; "undetermined" if there are too few loop steps, or states that are not finite.
         first: First loop step of the fits.
         last: Last loop step.
-        step_exponent: p; NaN if fewer than `FEWEST_STEPS` steps exceed the rounding floor.
+        step_exponent: p; NaN if fewer than `FEWEST` steps exceed the rounding floor.
         norm_exponent: q.
         direction_exponent: r; NaN also if no directions were given.
         last_step: Norm of the last step over that of its state, the median over sequences.
@@ -95,7 +93,7 @@ class Regime:
     def sentence(self) -> str:
         """The regime and its evidence in words."""
         if self.name == UNDETERMINED:
-            return f"undetermined: a regime needs finite states and {2 * FEWEST_STEPS} loop steps or more."
+            return f"undetermined: a regime needs finite states and {2 * FEWEST} loop steps or more."
         steps = "reaches the rounding floor" if self.at_floor else f"goes as {self.step_exponent}"
         return (
             f"{self.name}: over loop steps {self.first} to {self.last} the step norm {steps}, the state norm goes as "
@@ -130,7 +128,7 @@ def regime(
     steps, norms = np.atleast_2d(step_norms).astype(float), np.atleast_2d(state_norms).astype(float)
     number = steps.shape[1]
     first, unknown = (number + 1) // 2, Exponent(np.nan, np.nan, np.nan)
-    if number < 2 * FEWEST_STEPS or not (np.isfinite(steps).all() and np.isfinite(norms[:, :number]).all()):
+    if number < 2 * FEWEST or not (np.isfinite(steps).all() and np.isfinite(norms[:, :number]).all()):
         return Regime(UNDETERMINED, first, number - 1, unknown, unknown, unknown, np.nan)
     floor = FLOOR_FACTOR * eps
     above = ~np.zeros_like(steps, dtype=bool) if rounding is None else ~np.atleast_2d(rounding)
@@ -145,10 +143,20 @@ def regime(
     return Regime(_name(p, q, at_floor), first, number - 1, p, q, r, last_step, at_floor, freezes)
 
 
-def of_sequences(rows: "pd.DataFrame") -> Regime:
+def table(sequences: pd.DataFrame) -> pd.DataFrame:
+    """The table "regime" from the table "loop_sequences"; checkpoints and groups keep its order."""
+    keys = ["run", "iteration", "group"]
+    rows = [
+        dict(zip(keys, labels, strict=True)) | of_sequences(part).row()
+        for labels, part in sequences.groupby(keys, sort=False)
+    ]
+    return pd.DataFrame(rows, columns=list(tables.columns("regime")))
+
+
+def of_sequences(rows: pd.DataFrame) -> Regime:
     """The regime of one group at one checkpoint, from its rows of the table "loop_sequences"; units are documents."""
 
-    def sums(measure: str) -> "pd.DataFrame":
+    def sums(measure: str) -> pd.DataFrame:
         """Sums over the tokens of each document at every k: sum, count, nulls."""
         of = rows[rows["measure"] == measure]
         return of.assign(sum=of["mean"] * of["count"]).groupby(["document", "k"])[["sum", "count", "nulls"]].sum()
@@ -185,16 +193,3 @@ def _exponent(values: np.ndarray, k: np.ndarray) -> Exponent:
     found = slopes(values, k)
     found = found[~np.isnan(found)]
     return Exponent(float(found.mean()), *bootstrap.t_interval(found)) if found.size else Exponent(*[np.nan] * 3)
-
-
-def slopes(values: np.ndarray, k: np.ndarray) -> np.ndarray:
-    """Least-squares slopes of log values (units, n) in log k (n,): (units,).
-
-    NaN and zero are left out; the slope is NaN if fewer than `FEWEST_STEPS` values remain.
-    """
-    known = np.isfinite(values) & (values > 0)
-    count = np.maximum(known.sum(1, keepdims=True), 1)
-    offset = np.where(known, np.log(k) - (known * np.log(k)).sum(1, keepdims=True) / count, 0)
-    with np.errstate(invalid="ignore"):
-        found = (offset * np.log(np.where(known, values, 1))).sum(1) / (offset**2).sum(1)
-    return np.where(count[:, 0] >= FEWEST_STEPS, found, np.nan)

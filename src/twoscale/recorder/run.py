@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from twoscale import tables
-from twoscale.analysis import aggregate, claims, claims_page, state_paths
+from twoscale.analysis import aggregate, claims, claims_page, regime, state_paths
 from twoscale.analysis.evidence import Evidence
 from twoscale.config import Config, ConfigSlice
 from twoscale.discovery import study_parts
@@ -22,7 +22,7 @@ from twoscale.jobs.study_job import StudyJob
 
 DRAWN = ("fig1", "fig2", "fig3", "fig5", "path_types", "scaling")
 WRITTEN = ("loop_metrics", "loop_sequences", "drift", "drift_sequences", "path_types", "path_metrics", "scaling")
-WRITTEN += ("state_paths", "regime")
+WRITTEN += ("state_paths",)
 SEED = 0  # of the bootstraps
 TEXT = "recorded sequences"  # name of a text without one
 
@@ -95,6 +95,7 @@ def _claims(folder: Path, text: str, frames: dict[str, pd.DataFrame]) -> Path:
     evidence = Evidence(*measured, quality, loops, latency, checks, max_loops=0, seed=SEED)
     verdicts = claims.verdicts(evidence, claims.GEOMETRY)
     tables.write("claims", claims.table(verdicts, folder.name), folder / "tables" / "claims.parquet")
+    tables.write("regime", regime.table(evidence.loops), folder / "tables" / "regime.parquet")
     page = folder / "claims.md"
     with replacing(page) as temporary:
         temporary.write_text(claims_page.page(verdicts, folder.name, text, evidence, recorded=True), encoding="utf-8")

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from twoscale.analysis import regime
+from twoscale.analysis.exponents import SUMMABLE, slopes
 from twoscale.dynamics import vectors
 from twoscale.dynamics.measures import direction
 from twoscale.studies.spectrum.diagonal_block import DiagonalBlocks
@@ -49,14 +49,14 @@ class LateDirections:
         norms = torch.stack(self.norms, dim=-1)
         above = norms.where(norms > self._floor, torch.nan)
         k = self.half + 0.5 + np.arange(len(self.norms))
-        found = regime.slopes(above.flatten(0, -2).cpu().numpy(), k)
+        found = slopes(above.flatten(0, -2).cpu().numpy(), k)
         return torch.from_numpy(found).to(norms).view(norms.shape[:-1])
 
     @cached_property
     def frozen(self) -> Tensor:
         """Whether each direction and those of all earlier tokens have a limit, bool (B, T): their steps have a finite
         sum, or are rounding."""
-        has_limit = (self.exponent < regime.SUMMABLE) | (self.norms[-1] <= self._floor)
+        has_limit = (self.exponent < SUMMABLE) | (self.norms[-1] <= self._floor)
         return has_limit.cumprod(-1).bool()
 
     def rate(self, window: int) -> Tensor:
