@@ -22,7 +22,6 @@ PRECISIONS = {
 }
 EPSILONS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4)
 STEPS = (10, 30, 100)  # of the power iteration
-SUBSPACE = 120  # vectors of a cycle of Arnoldi's method
 SMALL = 6000  # entries of a state up to which Arnoldi's method is run in float32, too, where it takes all its cycles
 DIFFERENCE, EXACT = "forward difference", "exact"
 POWER, ARNOLDI = "power iteration", "Arnoldi"
@@ -94,7 +93,7 @@ def arnoldi_radius(product: Product, of: Map, precision: str) -> tuple[float, fl
     def rows(vectors: Tensor) -> Tensor:
         return product(vectors.to(dtype).view(shape)).view(1, -1).double()
 
-    value, _, residual = arnoldi(rows, _start(of).reshape(1, -1), SUBSPACE)
+    value, _, residual = arnoldi(rows, _start(of).reshape(1, -1))
     return value.abs().item(), residual.item()
 
 
