@@ -21,7 +21,7 @@ def main(arguments) -> None:
         raise InputError("--iteration: found none, expected the training iteration of the weights; 0 is untrained.")
     if arguments.states is not None:
         measure_saved(arguments.states, arguments.folder, arguments.iteration, arguments.batch_size, arguments.replace)
-    for path in draw_run(arguments.folder, arguments.text):
+    for path in draw_run(arguments.folder, arguments.text, arguments.reading):
         print(path)
 
 
@@ -33,4 +33,5 @@ if __name__ == "__main__":
     options.add_argument("--batch-size", type=int, default=4, help="sequences of --states at a time")
     options.add_argument("--replace", action="store_true", help="replace an earlier recording of --states")
     options.add_argument("--text", default=TEXT, help="name of the text, for the foot of the figures")
+    options.add_argument("--reading", choices=["state", "direction"], default="state", help="steps of Fig. 3 and 5")
     command.run(main, options)

@@ -444,7 +444,8 @@ def test_padding_is_no_end_of_text(exports):
     """
     export, model = exports("gated")
     tokenizer = load_tokenizer(export.folder)
-    assert tokenizer.pad_token_id == model.config.pad_token_id == export.tokenizer.vocab_size
+    assert tokenizer.pad_token_id == model.config.padding_id == export.tokenizer.vocab_size
+    assert model.generation_config.pad_token_id == tokenizer.pad_token_id
     collator = transformers_class("DataCollatorForLanguageModeling")(tokenizer, mlm=False)
     end = tokenizer.eos_token_id
     texts = [[*b"a loop", end], [*b"the state", end]]
@@ -466,7 +467,7 @@ def test_a_text_that_has_ended_is_filled_with_padding_while_others_go_on(exports
     for cached in (True, False):
         found = model.generate(tokens, attention_mask=mask, use_cache=cached, **options)[:, tokens.shape[1] :]
         ended = alone[0][: place + 1]
-        assert found.tolist() == [ended + [model.config.pad_token_id] * (11 - len(ended)), alone[1][:11]]
+        assert found.tolist() == [ended + [model.config.padding_id] * (11 - len(ended)), alone[1][:11]]
 
 
 def test_noise_is_drawn_anew_for_each_sequence_in_train_mode_if_the_config_says_so(exports):

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from tests.published import write_folder
 from tests.small import ROOT
 from twoscale import config
-from twoscale.config import ConfigSlice, plain
+from twoscale.config import Config, ConfigSlice, plain, user_values
 from twoscale.errors import InputError
 from twoscale.exits.criteria import make_criterion
 from twoscale.exits.decoder import Decoder
@@ -400,3 +400,12 @@ def test_a_folder_with_few_positions_and_uncommon_loops_has_a_grid_with_these_an
     run = config.runs(user, folder_layer)["published"]
     assert run.scaling.loops == (1, 2, 3, 4, 5, 6, 8)
     assert run.model.context_length == run.exits.latency_tokens == 32
+
+
+def test_a_model_published_with_one_loop_is_measured_at_one_and_at_two(tmp_path):
+    folder = copied("parcae-add", tmp_path)
+    edit(folder, mean_recurrence=1)
+    layer = folder_layer(str(folder), user_values(Config()))
+    assert (layer["trajectories"]["loops"], layer["exits"]["max_loops"]) == (2, 2)
+    assert layer["exits"]["criteria"] == {"fixed": {"thresholds": [1, 2]}}
+    assert layer["exits"]["readout"] == "remaining_layers"

@@ -126,6 +126,18 @@ def test_table_of_regimes_has_a_row_per_checkpoint_and_group(tmp_path):
     assert len(tables.read("regime", tmp_path / "regime.parquet")) == 4
 
 
+def test_steps_whose_angles_are_null_in_the_table_are_rounding():
+    """States in bfloat16: steps of 0.4 % of the state do not fall any further, and have no angle."""
+    rows = synthetic_run.loop_rows(50, "4", floor=0.03)
+    late = rows["k"].between(15, 29)
+    assert aggregate.regimes(rows)["regime"].tolist() == ["marginal"]
+    of_rounding = late & (rows["measure"] == "cosine")
+    rows.loc[of_rounding, "nulls"], rows.loc[of_rounding, "count"] = synthetic_run.TOKENS, 0
+    rows.loc[of_rounding, "mean"] = np.nan
+    found = aggregate.regimes(rows)
+    assert (found["regime"].tolist(), found["at_floor"].tolist()) == (["settling"], [True])
+
+
 def test_page_of_the_claims_has_the_regimes_and_says_where_a_claim_is_about_a_drifting_group():
     evidence = synthetic_run.synthetic(loops=drifting_rows())
     page = claims_page.page(claims.verdicts(evidence, claims.GEOMETRY), "trial", "text", evidence)

@@ -115,6 +115,7 @@ def regime(
     state_norms: np.ndarray,
     direction_step_norms: np.ndarray | None = None,
     eps: float = FLOAT32_EPS,
+    rounding: np.ndarray | None = None,
 ) -> Regime:
     """The regime of one looped group.
 
@@ -124,6 +125,7 @@ def regime(
         state_norms: ||x^k|| for k = 0 … K, (K + 1,) or (units, K + 1), or without the last.
         direction_step_norms: As `step_norms`, of x / ||x||.
         eps: Unit of rounding of the states. A step below 16 of float32's counts as settled in float64 too.
+        rounding: Steps that are known to be rounding, bool like `step_norms`.
     """
     steps, norms = np.atleast_2d(step_norms).astype(float), np.atleast_2d(state_norms).astype(float)
     number = steps.shape[1]
@@ -131,11 +133,13 @@ def regime(
     if number < 2 * FEWEST_STEPS or not (np.isfinite(steps).all() and np.isfinite(norms[:, :number]).all()):
         return Regime(UNDETERMINED, first, number - 1, unknown, unknown, unknown, np.nan)
     floor = FLOOR_FACTOR * eps
-    step, r, freezes = _steps(steps, floor * norms[:, :number]), unknown, None
+    above = ~np.zeros_like(steps, dtype=bool) if rounding is None else ~np.atleast_2d(rounding)
+    p, at_floor = _steps(steps, above & (steps > floor * norms[:, :number]))
+    r, freezes = unknown, None
     if direction_step_norms is not None:
-        r, direction_at_floor = _steps(np.atleast_2d(direction_step_norms).astype(float), floor)
+        turns = np.atleast_2d(direction_step_norms).astype(float)
+        r, direction_at_floor = _steps(turns, above & (turns > floor))
         freezes = bool(direction_at_floor or r.most < SUMMABLE)
-    p, at_floor = step
     q = _exponent(norms[:, first:], np.arange(first, norms.shape[1], dtype=float))
     last_step = float(np.median(steps[:, -1] / np.maximum(norms[:, number - 1], np.finfo(float).tiny)))
     return Regime(_name(p, q, at_floor), first, number - 1, p, q, r, last_step, at_floor, freezes)
@@ -144,16 +148,20 @@ def regime(
 def of_sequences(rows: "pd.DataFrame") -> Regime:
     """The regime of one group at one checkpoint, from its rows of the table "loop_sequences"; units are documents."""
 
-    def curves(measure: str) -> np.ndarray | None:
-        """Means over the tokens of each document (documents, K + 1)."""
+    def sums(measure: str) -> "pd.DataFrame":
+        """Sums over the tokens of each document at every k: sum, count, nulls."""
         of = rows[rows["measure"] == measure]
-        if of.empty:
-            return None
-        totals = of.assign(sum=of["mean"] * of["count"]).groupby(["document", "k"])[["sum", "count"]].sum()
-        return (totals["sum"] / totals["count"]).unstack("k").to_numpy()
+        return of.assign(sum=of["mean"] * of["count"]).groupby(["document", "k"])[["sum", "count", "nulls"]].sum()
 
-    steps, states, directions = map(curves, ("step_norm", "state_norm", "direction_step_norm"))
-    return regime(steps[:, :-1], states, None if directions is None else directions[:, :-1])
+    def means(measure: str) -> np.ndarray:
+        return (sums(measure)["sum"] / sums(measure)["count"]).unstack("k").to_numpy()
+
+    # a cosine is null where rounding of the states' own dtype, which the table does not name, decides it
+    cosines = sums("cosine")
+    rounding = (cosines["nulls"] > cosines["count"]).unstack("k").to_numpy()[:, :-1]
+    has_directions = (rows["measure"] == "direction_step_norm").any()
+    turns = means("direction_step_norm")[:, :-1] if has_directions else None
+    return regime(means("step_norm")[:, :-1], means("state_norm"), turns, rounding=rounding)
 
 
 def _name(p: Exponent, q: Exponent, at_floor: bool) -> str:
@@ -164,9 +172,8 @@ def _name(p: Exponent, q: Exponent, at_floor: bool) -> str:
     return DRIFTING if grows and (at_floor or p.least > SUMMABLE) else MARGINAL
 
 
-def _steps(norms: np.ndarray, floor: np.ndarray | float) -> tuple[Exponent, bool]:
-    """Exponent of step norms (units, K) above the floor in the last half, and whether the last one is under it."""
-    above = norms > floor
+def _steps(norms: np.ndarray, above: np.ndarray) -> tuple[Exponent, bool]:
+    """Exponent of step norms (units, K) over those of the last half that are no rounding, and whether the last is."""
     first = (norms.shape[1] + 1) // 2
     middle = np.arange(first, norms.shape[1]) + 0.5  # of each step: log(k + 1) - log k = 1 / (k + 1/2) to second order
     late = np.where(above, norms, np.nan)[:, first:]
@@ -174,13 +181,20 @@ def _steps(norms: np.ndarray, floor: np.ndarray | float) -> tuple[Exponent, bool
 
 
 def _exponent(values: np.ndarray, k: np.ndarray) -> Exponent:
-    """Mean over units of the least-squares slope of log values (units, n) in log k (n,); NaN values are left out."""
+    """Mean over units of `slopes`, with its interval; units without one are left out."""
+    found = slopes(values, k)
+    found = found[~np.isnan(found)]
+    return Exponent(float(found.mean()), *bootstrap.t_interval(found)) if found.size else Exponent(*[np.nan] * 3)
+
+
+def slopes(values: np.ndarray, k: np.ndarray) -> np.ndarray:
+    """Least-squares slopes of log values (units, n) in log k (n,): (units,).
+
+    NaN and zero are left out; the slope is NaN if fewer than `FEWEST_STEPS` values remain.
+    """
     known = np.isfinite(values) & (values > 0)
-    count = known.sum(1, keepdims=True)
-    enough = count[:, 0] >= FEWEST_STEPS
-    if not enough.any():
-        return Exponent(np.nan, np.nan, np.nan)
-    known, values, count = known[enough], values[enough], count[enough]
+    count = np.maximum(known.sum(1, keepdims=True), 1)
     offset = np.where(known, np.log(k) - (known * np.log(k)).sum(1, keepdims=True) / count, 0)
-    slopes = (offset * np.log(np.where(known, values, 1))).sum(1) / (offset**2).sum(1)
-    return Exponent(float(slopes.mean()), *bootstrap.t_interval(slopes))
+    with np.errstate(invalid="ignore"):
+        found = (offset * np.log(np.where(known, values, 1))).sum(1) / (offset**2).sum(1)
+    return np.where(count[:, 0] >= FEWEST_STEPS, found, np.nan)

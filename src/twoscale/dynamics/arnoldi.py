@@ -12,7 +12,7 @@ from twoscale import rng
 from twoscale.errors import InputError
 
 SUBSPACE = 40  # vectors of one cycle of Arnoldi's and of Golub and Kahan's method
-RESTARTS = 25  # cycles of Arnoldi's method
+RESTARTS = 25  # most cycles of Arnoldi's method
 KEPT_RITZ = 4  # leading Ritz vectors whose sum starts the next cycle
 TOLERANCE = 1e-8  # residual of a converged eigenvalue, over its modulus
 
@@ -39,18 +39,22 @@ def start_vectors(like: Tensor) -> Tensor:
     return (vector / vector.norm()).expand_as(like)
 
 
-def arnoldi(product: Product, start: Tensor, subspace: int = SUBSPACE) -> tuple[Tensor, Tensor, Tensor]:
+def arnoldi(
+    product: Product, start: Tensor, subspace: int = SUBSPACE, cycles: int | None = None, tolerance: float = TOLERANCE
+) -> tuple[Tensor, Tensor, Tensor]:
     """Leading eigenvalues of N operators by Arnoldi's method with restarts.
 
     Args:
         product: The operators, applied to one vector each.
         start: Unit vectors (N, C).
         subspace: Vectors of one cycle.
+        cycles: Most cycles, by default `RESTARTS`.
+        tolerance: Norm of the residual at which it ends, over the modulus of the eigenvalue.
 
     Returns:
         Eigenvalues (N,) and eigenvectors (N, C), complex, and the norms of the residuals (N,).
     """
-    for _ in range(RESTARTS):
+    for _ in range(cycles or RESTARTS):
         basis, projected, last = krylov(product, start, min(subspace, start.shape[-1]))
         values, vectors = torch.linalg.eig(projected)
         order = values.abs().argsort(-1, descending=True)
@@ -58,7 +62,7 @@ def arnoldi(product: Product, start: Tensor, subspace: int = SUBSPACE) -> tuple[
         value = values.gather(-1, order)[..., 0]
         ritz = torch.einsum("nmc,nmj->ncj", basis.to(vectors.dtype), vectors[..., :KEPT_RITZ])
         residual = last * vectors[..., -1, 0].abs()
-        if (residual <= TOLERANCE * value.abs()).all():
+        if (residual <= tolerance * value.abs()).all():
             break
         start = ritz.sum(-1).real
         start = start / start.norm(dim=-1, keepdim=True)

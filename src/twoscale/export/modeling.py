@@ -52,10 +52,11 @@ class TwoscaleConfig(PreTrainedConfig):
         iteration: Optimizer updates that the weights have had.
         tokens_seen: Tokens that they were trained on.
         draw_noise: In train mode, draw the noise of each sequence of each call anew, by PyTorch's generator.
-        eos_token_id, pad_token_id: End of text, and padding, which is read as the end of text.
+        eos_token_id, padding_id: End of text, and padding, which is read as the end of text.
     """
 
     model_type = "twoscale"
+    pad_token_id = None  # would have to be in the vocabulary
 
     def __init__(
         self,
@@ -69,13 +70,13 @@ class TwoscaleConfig(PreTrainedConfig):
         tokens_seen: int | None = None,
         draw_noise: bool = False,
         eos_token_id: int | None = None,
-        pad_token_id: int | None = None,
+        padding_id: int | None = None,
         **common: Any,
     ) -> None:
         self.model = dict(model or {})
         self.max_loops, self.exit_criterion, self.exit_threshold = max_loops, exit_criterion, exit_threshold
         self.noise_seed, self.run, self.iteration, self.tokens_seen = noise_seed, run, iteration, tokens_seen
-        self.draw_noise, self.eos_token_id, self.pad_token_id = draw_noise, eos_token_id, pad_token_id
+        self.draw_noise, self.eos_token_id, self.padding_id = draw_noise, eos_token_id, padding_id
         super().__init__(**{"tie_word_embeddings": False} | common)
 
     # what transformers and tools on top of it read of a config
@@ -460,7 +461,7 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
 
     def _without_padding(self, tokens: Tensor, mask: Tensor | None, whole: bool) -> tuple[Tensor, Tensor | None]:
         """Tokens with padding as the end of text, which has an embedding, and the mask, of `whole` texts if None."""
-        end, pad = self.config.eos_token_id, self.config.pad_token_id
+        end, pad = self.config.eos_token_id, self.config.padding_id
         if pad in (None, end):
             return tokens, mask
         is_padding = tokens == pad

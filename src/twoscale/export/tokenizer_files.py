@@ -73,8 +73,8 @@ def tokenizer_config(context_length: int) -> dict[str, Any]:
     }
 
 
-def special_ids(tokenizer: Tokenizer) -> dict[str, int]:
-    """The ids of special tokens, for config.json and generation_config.json: generation ends at the end of text."""
+def generation_config(tokenizer: Tokenizer) -> dict[str, int]:
+    """generation_config.json: generation ends at the end of text."""
     return {
         **dict.fromkeys(("bos_token_id", "eos_token_id"), tokenizer.end_of_text),
         "pad_token_id": tokenizer.vocab_size,

@@ -33,6 +33,7 @@ from twoscale.recorder.recorded import check_absent, table_path
 from twoscale.recorder.recorder import Loop, Module, Output, find_module
 
 READINGS = ("state", "direction")
+EFFORT = 80, 4, 1e-6  # of Arnoldi's method: vectors of one cycle, most cycles, relative residual
 SAME = 1e-9  # relative difference of two states that are equal up to rounding
 MOST_DIFFERENCE = 0.01  # relative, of an exact product and a central difference
 STEP = torch.finfo(torch.float64).eps ** (1 / 3)  # of a central difference, over the norm of the state
@@ -83,7 +84,7 @@ def measure_spectrum(model: nn.Module, label: str, output: Output, call: Callabl
         for reading in READINGS:
             own = replace(step, reading=reading)
             try:
-                value, vector, residual = arnoldi(own.product, start_vectors(own.state.flatten(1)))
+                value, vector, residual = arnoldi(own.product, start_vectors(own.state.flatten(1)), *EFFORT)
             except (RuntimeError, NotImplementedError) as error:
                 raise InputError(
                     f"group {label}: found no forward derivative of a loop step ({first_line(error)}), expected a "

@@ -230,14 +230,14 @@ def test_the_run_without_loops_is_the_named_one_or_a_trained_baseline(tmp_path, 
     twin = {"runs": {"plain": {"model": {"groups": []}}}}
     named = small.project(depth_card={"unlooped": "plain"}, **twin)
     inputs = row.inputs(named)
-    assert inputs["unlooped"](small.of()) == ["results/plain/depth_card/quality.parquet"]
+    assert inputs["unlooped"](small.of()) == ["results/plain/depth_card/iteration_000020.quality.parquet"]
     assert inputs["unlooped_text"](small.of()) == ["results/tiny/data/tokens.json"]
     runs = small.project(baselines={"overrides": {}})
     assert row.inputs(runs)["unlooped"](small.of()) == []
     checkpoint = tmp_path / runs.paths.checkpoint(study.BASELINE, runs.paths.iterations(study.BASELINE)[-1])
     checkpoint.parent.mkdir(parents=True)
     checkpoint.touch()
-    assert row.inputs(runs)["unlooped"](small.of()) == [study.QUALITY.format(run=study.BASELINE)]
+    assert row.inputs(runs)["unlooped"](small.of()) == [study.QUALITY.format(run=study.BASELINE, iteration="000020")]
     with pytest.raises(InputError, match=r"depth_card.unlooped: found plan, expected one of the runs .*mean plain"):
         row.inputs(small.project(depth_card={"unlooped": "plan"}, **twin))["unlooped"](small.of())
 

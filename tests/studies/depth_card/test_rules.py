@@ -38,7 +38,7 @@ def test_the_card_compares_with_a_run_without_loops(editable):
     assert editable.plan(PAGE)["measure_depth"] == 2
     editable.succeed(PAGE)
     assert findings(editable).notna()["loop_gain"]
-    plain = pd.read_parquet(editable.root / "results/plain/depth_card/quality.parquet")
+    plain = pd.read_parquet(editable.root / "results/plain/depth_card/iteration_000020.quality.parquet")
     assert plain["loops"].unique().tolist() == [1]
     assert "| loop gain, nats |" in (editable.root / PAGE).read_text()
 

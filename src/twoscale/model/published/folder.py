@@ -22,6 +22,7 @@ from twoscale.model.published.raven import RAVEN
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt")
 # Keys of config.json that name the family, and its names. Parcae's code writes no model_type.
 KIND_KEYS = ("model_type", "model_class_name", "_class_name")
 FAMILIES: dict[str, Family] = {"huginn_raven": RAVEN, "ouro": OURO, "Parcae": PARCAE, "ParcaeConfig": PARCAE}
@@ -155,6 +156,8 @@ def tensor_shapes(file: Path) -> dict[str, tuple[int, ...]]:
         with safetensors.safe_open(file, framework="np") as tensors:
             return {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118
     except FileNotFoundError as error:
-        raise InputError(f"{file}: no such file, expected a file with weights of the model.") from error
+        pickled = [name for name in PICKLED if (file.parent / name).is_file()]
+        hint = f" in place of {pickled[0]}, which is not read because pickled files can run code" if pickled else ""
+        raise InputError(f"{file}: no such file, expected a file with weights of the model{hint}.") from error
     except (safetensors.SafetensorError, OSError) as error:
         raise InputError(f"{file}: cannot be read ({first_line(error)}), expected a whole safetensors file.") from error

@@ -48,7 +48,7 @@ def draw(depth_card: pd.DataFrame, depth_findings: pd.DataFrame, *, context: sty
     titles = ("loss", "flipped predictions", "norms of states (solid) and steps (dashed)", "step of the direction")
     labels = ("cross-entropy (nats/token)", "share of tokens", "norm (log scale)", "length (log scale)")
     for number, (axes, title, label) in enumerate(zip(panels.flat, titles, labels, strict=True), start=1):
-        trained = style.mark_trained(axes, known["trained_loops"])
+        trained = style.mark_trained(axes, known["trained_loops"], context)
         axes.set_title(f"{style.panel_number(number)}  {title}", loc="left")
         axes.set_ylabel(label)
         _scale_loops(axes, depth_card["loops"])
@@ -57,7 +57,7 @@ def draw(depth_card: pd.DataFrame, depth_findings: pd.DataFrame, *, context: sty
         style.label_powers(axes.yaxis)
         axes.set_xlabel("loops, or loop step $k$ (log scale)")
     handles |= {f"group {style.group_name(group)}": Line2D([], [], **look | STATE) for group, look in looks.items()}
-    handles |= {f"trained: {known['trained_loops']:g} loops": trained}
+    handles |= trained
     figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=len(handles))
     return figure
 

@@ -1,6 +1,8 @@
 """Figures and jobs of the study."""
 
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from twoscale.analysis.costs import Cost
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
 
 KEY = "config key depth_card.unlooped"
 BASELINE = "baselines/parameters"
-QUALITY = "results/{run}/depth_card/quality.parquet"
+QUALITY = "results/{run}/depth_card/iteration_{iteration}.quality.parquet"
+STATES = QUALITY.replace("quality", "states")
 TABLES = {name: f"results/{{run}}/tables/{name}.parquet" for name in ("depth_card", "depth_findings")}
 FIGURES = (
     Figure(
@@ -40,6 +43,16 @@ def _cost(run: Config) -> Cost:
     return Cost(run.model.context_length * run.sequences("depth_card") * total)
 
 
+def _last(runs: "Runs", pattern: str) -> Callable:
+    """Input function: the file of the last checkpoint of the run."""
+
+    def file(wildcards: Any) -> str:
+        run, _ = runs.of(wildcards)
+        return pattern.format(run=run, iteration=f"{runs.paths.iterations(run)[-1]:06d}")
+
+    return file
+
+
 def _unlooped(runs: "Runs", config: Config) -> str | None:
     """The run without loops that the selected run is compared with, if there is one. InputError for an unknown one."""
     name = config.depth_card.unlooped
@@ -59,7 +72,7 @@ def _of_unlooped(runs: "Runs") -> dict[str, Any]:
     def files(pattern: str) -> Any:
         def of(wildcards: Any) -> list[str]:
             name = _unlooped(runs, runs.of(wildcards)[1])
-            return [] if name is None else [pattern.format(run=name)]
+            return [] if name is None else [_last(runs, pattern)(SimpleNamespace(run=name))]
 
         return of
 
@@ -100,7 +113,7 @@ JOBS = (
     Measurement(
         name="measure_depth",
         function="twoscale.studies.depth_card.measure.run",
-        outputs={"quality": QUALITY, "states": QUALITY.replace("quality", "states")},
+        outputs={"quality": QUALITY, "states": STATES},
         tables=["depth_quality", "depth_states"],
         config=lambda runs: runs.params.slice(
             *("seed", "device", "model"),
@@ -113,7 +126,7 @@ JOBS = (
     Comparison(
         name="compare_depths",
         function="twoscale.studies.depth_card.compare.run",
-        inputs=lambda runs: {"quality": QUALITY, "states": QUALITY.replace("quality", "states"), **_of_unlooped(runs)},
+        inputs=lambda runs: {"quality": _last(runs, QUALITY), "states": _last(runs, STATES), **_of_unlooped(runs)},
         outputs=TABLES,
         tables=list(TABLES),
         config=lambda runs: runs.params.slice(
