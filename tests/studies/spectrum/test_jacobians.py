@@ -9,9 +9,10 @@ import torch
 
 from tests.published import GOLDEN
 from tests.studies.spectrum.jacobians import recipes
-from tests.studies.spectrum.jacobians.maps import NORM, known_maps
+from tests.studies.spectrum.jacobians.maps import NORM, Map, known_maps
 from tests.studies.spectrum.jacobians.page import PAGE, RADII, page
 from tests.studies.spectrum.jacobians.zoo import Sudoku, zoo_maps
+from twoscale.model.linear import Linear
 
 MAPS = {of.name: of for of in known_maps()}
 
@@ -82,6 +83,22 @@ def test_every_product_of_matrices_is_rounded(product):
         assert not rounded.equal(function(a, b))
         if product != "attention":  # its second product has rounded weights
             assert rounded.equal(function(*inputs))
+
+
+@pytest.mark.parametrize("precision", ["float32", recipes.TF32])
+def test_layers_of_the_library_are_plain_products(precision):
+    """Of a size at which they would be fused layers of oneDNN."""
+    layer = Linear(256, 256).double()
+    of = Map("layer", layer, torch.randn(1, 64, 256, dtype=torch.float64))
+    vector = torch.randn(1, 64, 256)
+    with torch.no_grad(), recipes.plain_products(precision):
+        if precision == "float32":
+            found, expected = recipes.exact_product(of, precision)(vector), vector @ layer.weight.float().T
+        else:
+            found = recipes.forward_difference(of, precision, 1.0)(vector)
+            rounded, weight = map(recipes.to_tf32, (of.state.float() + vector, layer.weight.float()))
+            expected = rounded @ weight.T - recipes.to_tf32(of.state.float()) @ weight.T
+    assert torch.allclose(found, expected, atol=2e-5)
 
 
 def test_the_maps_of_trained_loops_are_read_from_their_files(tmp_path):
