@@ -446,6 +446,8 @@ def test_padding_is_no_end_of_text(exports):
     tokenizer = load_tokenizer(export.folder)
     assert tokenizer.pad_token_id == model.config.padding_id == export.tokenizer.vocab_size
     assert model.generation_config.pad_token_id == tokenizer.pad_token_id
+    model.config.pad_token_id = tokenizer.pad_token_id  # as Trainer does; transformers warns of it where it is loaded
+    assert "pad_token_id" not in model.config.to_dict()
     collator = transformers_class("DataCollatorForLanguageModeling")(tokenizer, mlm=False)
     end = tokenizer.eos_token_id
     texts = [[*b"a loop", end], [*b"the state", end]]

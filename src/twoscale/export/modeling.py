@@ -56,7 +56,6 @@ class TwoscaleConfig(PreTrainedConfig):
     """
 
     model_type = "twoscale"
-    pad_token_id = None  # would have to be in the vocabulary
 
     def __init__(
         self,
@@ -99,6 +98,9 @@ class TwoscaleConfig(PreTrainedConfig):
     @property
     def max_position_embeddings(self) -> int:
         return self.model["context_length"]
+
+    # `Trainer` sets it to the tokenizer's, and transformers warns of one that is not in the vocabulary
+    pad_token_id = property(lambda self: None, lambda self, value: None)
 
 
 class PositionNoise:
