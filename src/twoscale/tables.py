@@ -162,6 +162,26 @@ CORE: dict[str, dict[str, Column]] = {
     # One row per held-out sequence. A bootstrap resamples documents, with all sequences that begin in one.
     "loop_sequences": table("run iteration group k sequence document measure", **SEQUENCE_STATISTICS),
     "drift_sequences": table("run iteration boundary reference_state sequence document measure", **SEQUENCE_STATISTICS),
+    # The regime of each loop with its evidence (`twoscale.analysis.regime`): exponents of powers of k, fitted to means
+    # over the tokens of each document, with 95 % intervals over documents.
+    "regime": table(
+        "run iteration group",
+        regime=("string", "settling, drifting, marginal or undetermined"),
+        first=("int32", "first loop step of the fits"),
+        last=("int32", "last loop step"),
+        step=("float64", "exponent of the step norms"),
+        step_low=("float64",),
+        step_high=("float64",),
+        norm=("float64", "exponent of the norms of the states"),
+        norm_low=("float64",),
+        norm_high=("float64",),
+        direction=("float64", "exponent of the norms of the steps of x / ||x||"),
+        direction_low=("float64",),
+        direction_high=("float64",),
+        last_step=("float64", "norm of the last step over the norm of its state, median over documents"),
+        at_floor=("bool", "whether the last step is rounding in half of the documents or more"),
+        direction_limit=("string", "frozen or turning; empty without measures of directions"),
+    ),
     # One row per (criterion, threshold) and timed repeat.
     "exit_latency": table(
         "run criterion threshold repeat tokens latency_ms baseline_ms load_average cpus",
@@ -189,6 +209,25 @@ CORE: dict[str, dict[str, Column]] = {
     ),
     # One row per (checkpoint, fixed loop count, held-out sequence).
     "scaling_quality": table("iteration loops sequence document tokens ce ppl", loops=("int32", "of every group")),
+    # A recorded run: one row per (criterion, threshold, sequence), with exits on frozen paths; the same as means with
+    # 95 % intervals over documents; and one row per (group, reading, sequence) of its spectrum.
+    "recorded_exits": table("iteration criterion threshold sequence document tokens ce evaluations"),
+    "recorded_gains": table(
+        "iteration criterion threshold evaluations ce ce_low ce_high",
+        ce_low=("float64", "95 % interval of ce"),
+        ce_high=("float64", "95 % interval of ce"),
+        gain=("float64", "ce of fixed loops at as many evaluations, minus ce"),
+        gain_low=("float64", "95 % interval of gain"),
+        gain_high=("float64", "95 % interval of gain"),
+    ),
+    "recorded_spectrum": table(
+        "iteration group reading k sequence",
+        reading=("string", "state: x^k to x^{k+1}; direction: the same of x/||x|| of each token"),
+        radius=("float64", "modulus of the leading eigenvalue of the Jacobian over all tokens of the sequence"),
+        angle=("float64", "of the same eigenvalue, radians, 0 … π"),
+        error=("float64", "norm of J v - λ v for the unit eigenvector v: a Jacobian that differs by it has this λ"),
+        difference=("float64", "relative, of the exact product with Re v and a central difference"),
+    ),
     # One row per (repeat, group): the time of one KL check and of one loop step, for one token.
     "check_cost": table(
         "run group repeat",

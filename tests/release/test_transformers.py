@@ -259,7 +259,7 @@ def test_the_tokenizer_is_that_of_the_run(exports):
     for text in ("Return the — x", "<|endoftext|> is text"):
         assert tokenizer(text).input_ids == export.tokenizer.encode(text)
         assert tokenizer.decode(tokenizer(text).input_ids) == text
-    assert tokenizer.eos_token_id == tokenizer.pad_token_id == export.tokenizer.end_of_text
+    assert tokenizer.eos_token_id == export.tokenizer.end_of_text
     assert tokenizer.model_max_length == CONTEXT
 
 
@@ -303,19 +303,23 @@ def test_the_loss_of_labels_is_the_mean_cross_entropy_and_has_gradients(exports)
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("cached", [False, True])
-def test_the_loss_of_a_batch_with_padding_before_texts_is_that_of_the_texts_alone(exports, cached):
-    """No token is predicted from padding, which has read the text."""
-    _, model = exports("paper")
-    texts = [ids("the loop"), ids("a state of it")]
+def padded(texts, behind=False):
+    """A batch (B, T) of texts (1, N) each with padding before or behind them, and its mask."""
     longest = max(text.shape[1] for text in texts)
-    tokens, mask = (
-        torch.cat([torch.nn.functional.pad(row, (longest - row.shape[1], 0)) for row in rows])
+    return (
+        torch.cat([torch.nn.functional.pad(row, (longest - row.shape[1], 0)[:: -1 if behind else 1]) for row in rows])
         for rows in (texts, [torch.ones_like(text) for text in texts])
     )
-    labels = tokens.where(mask == 1, -100)
+
+
+@pytest.mark.parametrize(("cached", "behind"), [(False, False), (True, False), (False, True)])
+def test_the_loss_of_a_batch_with_padding_is_that_of_the_texts_alone(exports, cached, behind):
+    """No token is predicted from padding, which has read the text, and padding is not predicted."""
+    _, model = exports("paper")
+    texts = [ids("the loop"), ids("a state of it")]
+    tokens, mask = padded(texts, behind)
     with torch.no_grad():
-        found = model(tokens, attention_mask=mask, labels=labels, use_cache=cached).loss
+        found = model(tokens, attention_mask=mask, labels=tokens, use_cache=cached).loss
         nats = [model(text, labels=text).loss * (text.shape[1] - 1) for text in texts]
     expected = sum(nats) / sum(text.shape[1] - 1 for text in texts)
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
@@ -352,4 +356,134 @@ def test_a_cache_of_other_loops_and_a_text_beyond_the_context_are_refused(export
     with pytest.raises(Exception, match="input_ids: found 25 tokens, expected at most 24, the context of the model"):
         model(torch.zeros(1, 25, dtype=torch.int64))
     with pytest.raises(Exception, match="input_ids: found 25 tokens"):
-        model.generate(ids(), max_new_tokens=20, do_sample=False, eos_token_id=None)
+        model.generate(torch.zeros(1, 25, dtype=torch.int64), max_new_tokens=20)
+
+
+def test_a_text_ends_at_the_context_with_a_warning(exports, caplog):
+    _, model = exports("paper")
+    options = {"do_sample": False, "eos_token_id": None}
+    fits = model.generate(ids(), max_new_tokens=CONTEXT - ids().shape[1], **options)
+    assert "context" not in caplog.text
+    for length in ({"max_new_tokens": 20}, {"max_length": 200}, {"max_new_tokens": 20, "num_beams": 2}):
+        found = model.generate(ids(), **length, **options)
+        assert found.shape == (1, CONTEXT)
+        assert "num_beams" in length or torch.equal(found, fits)
+        assert f"expected at most {CONTEXT}, the context of the model, where the text ends" in caplog.text
+        caplog.clear()
+
+
+def test_the_pipeline_of_transformers_generates_text_to_the_end_of_the_context(exports):
+    """Its default is 256 new tokens."""
+    export, model = exports("paper")
+    options = {"trust_remote_code": True, "dtype": torch.float64, "do_sample": False}
+    pipeline = transformers_class("pipeline")("text-generation", model=str(export.folder), **options)
+    (found,) = pipeline(PROMPT)
+    expected = model.generate(ids(), max_new_tokens=CONTEXT, do_sample=False)
+    assert found["generated_text"] == load_tokenizer(export.folder).decode(expected[0], skip_special_tokens=True)
+
+
+def test_generation_stops_at_a_string(exports):
+    export, model = exports("paper")
+    tokenizer = load_tokenizer(export.folder)
+    new = library_text(export.model, ids()[0].tolist())
+    (place, letter) = next((i, chr(token)) for i, token in enumerate(new) if 32 <= token < 127)
+    assert place < NEW - 1
+    options = {"max_new_tokens": NEW, "do_sample": False, "eos_token_id": None}
+    found = model.generate(ids(), stop_strings=[letter], tokenizer=tokenizer, **options)
+    assert found[0, ids().shape[1] :].tolist() == new[: place + 1]
+
+
+def test_positions_of_tokens_in_their_texts_may_be_given_and_no_others(exports):
+    _, model = exports("rotary")
+    tokens, mask = padded([ids("the loop"), ids("a state of it")])
+    positions = (mask.cumsum(-1) - 1).masked_fill(mask == 0, 1)  # as transformers has them
+    expected = model(tokens, attention_mask=mask).logits
+    for cached in (False, True):
+        found = model(tokens, attention_mask=mask, position_ids=positions, use_cache=cached).logits
+        torch.testing.assert_close(found[mask == 1], expected[mask == 1], **CLOSE)
+    for wrong, given in ((positions + 1, mask), (torch.arange(tokens.shape[1])[None] % 5, None)):
+        with pytest.raises(Exception, match="position_ids: found others than 0, 1, 2, … in each text"):
+            model(tokens, attention_mask=given, position_ids=wrong)
+
+
+def test_hidden_states_are_those_between_the_stages(exports):
+    export, model = exports("loop_noise")
+    tokens, mask = padded([ids("the loop"), ids("a state of it")])
+    for cached in (False, True):
+        found = model(tokens, attention_mask=mask, output_hidden_states=True, use_cache=cached).hidden_states
+        for row, text in enumerate((ids("the loop"), ids("a state of it"))):
+            noise = EvaluationNoise.of(export.model.config, SEED, [0])
+            traced = [stage.output for stage in export.model.trace(text, [MAX_LOOPS] * 2, noise)]
+            for state, expected in zip(found, traced, strict=True):
+                torch.testing.assert_close(state[row, -text.shape[1] :], expected[0], **CLOSE)
+    assert model(tokens, attention_mask=mask).hidden_states is None
+    with pytest.raises(Exception, match="output_hidden_states: found an exit criterion, expected use_cache=True"):
+        model(tokens, output_hidden_states=True, exit_criterion="kl", exit_threshold=0.1)
+    options = {"max_new_tokens": 2, "do_sample": False, "eos_token_id": None, "return_dict_in_generate": True}
+    steps = model.generate(ids(), output_hidden_states=True, **options).hidden_states
+    assert [states[-1].shape[1] for states in steps] == [ids().shape[1], 1]
+
+
+def test_what_the_model_has_not_is_refused_in_one_sentence(exports):
+    export, model = exports("paper")
+    with pytest.raises(Exception, match="inputs_embeds: found a value, expected none"):
+        model(ids(), inputs_embeds=torch.zeros(1, 2, 3))
+    with pytest.raises(Exception, match=r"resize_token_embeddings: .* the vocabulary of the model is fixed"):
+        model.resize_token_embeddings(300)
+    with pytest.raises(ValueError, match=r"TwoscaleForCausalLM does not support .* checkpointing"):
+        model.gradient_checkpointing_enable()
+    with pytest.raises(Exception, match=r"revision: found 'v1' for a local folder, expected subfolder="):
+        load(export.folder, revision="v1")
+    assert model(ids(), output_attentions=False).attentions is None
+
+
+def test_padding_is_no_end_of_text(exports):
+    """So a collator leaves the ends of texts in the labels, and a batch needs no mask.
+
+    `gated` has as many embeddings as ids.
+    """
+    export, model = exports("gated")
+    tokenizer = load_tokenizer(export.folder)
+    assert tokenizer.pad_token_id == model.config.padding_id == export.tokenizer.vocab_size
+    assert model.generation_config.pad_token_id == tokenizer.pad_token_id
+    model.config.pad_token_id = tokenizer.pad_token_id  # as Trainer does; transformers warns of it where it is loaded
+    assert "pad_token_id" not in model.config.to_dict()
+    collator = transformers_class("DataCollatorForLanguageModeling")(tokenizer, mlm=False)
+    end = tokenizer.eos_token_id
+    texts = [[*b"a loop", end], [*b"the state", end]]
+    batch = collator([{"input_ids": text} for text in texts])
+    assert (batch["labels"] == end).sum() == 2
+    assert (batch["input_ids"][0, :3] == tokenizer.pad_token_id).all()
+    output = model(**batch)
+    nats = [model(torch.tensor([t]), labels=torch.tensor([t])).loss * (len(t) - 1) for t in texts]
+    torch.testing.assert_close(output.loss, sum(nats) / (6 + 9), rtol=1e-6, atol=0)
+    assert torch.equal(model(batch["input_ids"]).logits, output.logits)
+
+
+def test_a_text_that_has_ended_is_filled_with_padding_while_others_go_on(exports):
+    export, model = exports("gated")
+    tokens, mask = padded([ids("the loop"), ids("a state of it")])
+    alone = [library_text(export.model, list(text)) for text in (b"the loop", b"a state of it")]
+    place = next(i for i, token in enumerate(alone[0]) if token not in alone[1])
+    options = {"max_new_tokens": 11, "do_sample": False, "eos_token_id": alone[0][place]}
+    for cached in (True, False):
+        found = model.generate(tokens, attention_mask=mask, use_cache=cached, **options)[:, tokens.shape[1] :]
+        ended = alone[0][: place + 1]
+        assert found.tolist() == [ended + [model.config.padding_id] * (11 - len(ended)), alone[1][:11]]
+
+
+def test_noise_is_drawn_anew_for_each_sequence_in_train_mode_if_the_config_says_so(exports):
+    export, fixed = exports("loop_noise")
+    drawn = load(export.folder, draw_noise=True)
+    rows = ids().repeat(2, 1)
+    with torch.no_grad():
+        assert torch.equal(drawn(rows).logits, fixed(rows).logits)
+        assert torch.equal(*load(export.folder).train()(rows).logits)
+        drawn.train()
+        first, second = drawn(rows).logits
+        assert not torch.equal(first, second)
+        assert not torch.equal(first, drawn(rows).logits[0])
+    std = export.model.config.state_std
+    sample = sys.modules[type(drawn).__module__].drawn_noise(std)(0, 0, torch.empty(200, 20, 20, dtype=torch.float64))
+    assert sample.abs().max() <= 3 * std
+    assert sample.std() == pytest.approx(0.9866 * std, rel=0.01)

@@ -111,6 +111,14 @@ MODEL_KEYS = "architecture, num_layers, num_heads, hidden_size, "
         ({"model": {"architecture": "../x"}}, "config key model.architecture: found '../x', expected transformer or "),
         ({"preset": "huge"}, "config key preset: found 'huge', expected one of demo, "),
         ({"run": "a b"}, "config key run: found 'a b'"),
+        ({"run": None}, "config key run: found nothing, expected a name."),
+        ({"preset": None}, "config key preset: found nothing, expected a name."),
+        ({"run": "models"}, "config key run: found 'models', a folder of results/ with other files, expected another"),
+        ({"run": "baselines"}, "config key run: found 'baselines', a folder of results/ with other files, expected"),
+        ({"runs": {"tiny": {}}}, "config key runs: found 'tiny', the name of the selected run, expected another name"),
+        ({"train": {"early_checkpoints": [5000]}}, "found 5000, expected at most train.iterations = 20."),
+        ({"data": {"path": "mine.txt"}}, "data.path: found mine.txt, expected nothing, because data.source is 'pyth"),
+        ({"figures": {"fig1_tokens": 99}}, "figures.fig1_tokens: found 99, expected at most model.context_length = "),
         ({"runs": {"x": 3}}, "config key runs.x: found 3, expected a section of keys."),
         ({"runs": [1]}, "config key runs: found [1], expected a section of keys."),
         ({"learning_rate": "1e-3"}, "unknown key learning_rate, expected it in its section, train: {learning_ra"),
@@ -194,10 +202,14 @@ def test_no_name_is_suggested_where_none_is_near():
             "preset: tiny\n\tseed: 1\n",
             ", line 2: cannot be read as YAML (found character '\\t' that cannot start any token",
         ),
+        (
+            "seed: 1\ntrain:\n  {beta1: 0.9,\n   beta1: 0.8}\n",
+            ", line 4: cannot be read as YAML (key beta1 is repeated",
+        ),
         ("- preset\n", ": found ['preset'], expected keys and their values at the top level."),
         (None, ": cannot be read (["),
     ],
-    ids=["bracket", "tab", "list", "missing"],
+    ids=["bracket", "tab", "repeated", "list", "missing"],
 )
 def test_a_broken_file_is_one_sentence_with_its_line(tmp_path, text, sentence):
     path = tmp_path / "my.yaml"
@@ -216,6 +228,19 @@ def test_an_entry_of_the_command_line_that_cannot_be_read_is_refused(entry, expe
     with pytest.raises(InputError, match=rf"^option --config: found '{re.escape(entry)}', {expected}\.$"):
         config.user_config([], ["preset=tiny", entry])
     assert config.user_config([], ["preset=tiny", "seed=3"]) == {"preset": "tiny", "seed": 3}
+
+
+def test_early_checkpoints_of_a_preset_that_a_shorter_training_does_not_reach_are_left_out():
+    demo = config.runs({"preset": "demo", "train": {"iterations": 200}})["demo"]
+    assert config.checkpoint_iterations(demo.train)[:2] == [50, 100]
+    cut = {"iterations": 50, "checkpoint_every": 50}
+    assert config.checkpoint_iterations(config.runs({"preset": "demo", "train": cut})["demo"].train) == [50]
+
+
+def test_a_path_may_begin_with_the_home_folder(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    data = config.runs({"preset": "tiny", "data": {"source": "txt", "path": "~/texts"}})["tiny"].data
+    assert data.path == "/home/me/texts"
 
 
 def test_an_empty_file_is_an_empty_config(tmp_path):

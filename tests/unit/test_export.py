@@ -225,6 +225,10 @@ def test_a_card_has_claims_with_intervals_data_seed_checkpoints_licence_and_cita
         "| 1 | 2 | norm | 0.02 | 0.01 … 0.03 | ≤ 0.1 | holds |",
         "Python documentation; 4,000 tokens of 7 documents for training, 500 of 3 held out",
         "function of the seed (11)",
+        "argument of the model and of `generate`, 6 unless given",
+        "The text of\n`scripts/generate.py --run small` of the workflow is that of its option `--max-loops 6`.",
+        "Each batch has 6 of them unless\n`max_loops` is given; training drew them at random, 4 on average. The noise",
+        "`from_pretrained(…, draw_noise=True)`",
         "| `iteration_000020` | 1,280 | 3.25 |",
         "| `iteration_000000` | 0 |  |",
         "the model is that of iteration 20.",
@@ -265,3 +269,4 @@ def test_a_card_of_a_model_without_loops_says_nothing_about_loops():
     assert "loop step" not in text
     assert "## The claims" not in text
     assert "draw noise" not in text
+    assert "draw_noise" not in card(exported.job(state_init="input").model)

@@ -2,9 +2,11 @@
 
 import inspect
 import json
+from dataclasses import replace
 from importlib import import_module
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
 from safetensors.numpy import save_file
@@ -324,11 +326,41 @@ def test_fig4_has_the_mean_of_the_random_exits_of_every_criterion_in_the_panel_o
         assert list(line.get_ydata()) == pytest.approx(3 * [3.75 + 0.2])  # by tokens, over both draws
 
 
-def test_fig5_covers_all_loop_steps_and_marks_the_range_of_the_paper(tmp_path):
+def test_fig5_covers_all_loop_steps_and_marks_the_range_of_the_paper_where_it_has_late_ones(tmp_path):
     figure = draw("fig5", tmp_path)
     assert len(figure.axes) == 2
     assert figure.axes[0].get_xlim() == (1, LOOPS - 1)
-    assert "paper: 0.5–0.65" in legend_texts(figure)
+    for loops, marked in ((30, True), (29, False)):
+        context = style.FigureContext("demo", "text", loops)
+        assert ("paper: 0.5–0.65" in legend_texts(fig5.draw(loop_metrics(), context=context))) is marked
+        written = render_caption("fig5", {"preset": "ouro-1.4b", "trajectories": {"loops": loops}})
+        assert ("yellow bar" in written) is marked
+
+
+def of_directions(table):
+    """The table "loop_metrics" with the measures of directions, a tenth of those of states."""
+    rows = table.assign(measure="direction_" + table["measure"], mean=table["mean"] / 10)
+    return pd.concat([table, rows], ignore_index=True)
+
+
+@pytest.mark.parametrize("module", [fig3, fig5])
+def test_a_figure_of_directions_has_their_curves_and_labels_and_no_range_of_the_paper(module):
+    table = of_directions(loop_metrics())
+    state, default = (module.draw(table, **values, **RUN) for values in ({"reading": "state"}, {}))
+    direction = module.draw(table, reading="direction", **RUN)
+    for before, same, after in zip(state.axes, default.axes, direction.axes, strict=True):
+        for one, two, three in zip(before.get_lines(), same.get_lines(), after.get_lines(), strict=True):
+            np.testing.assert_array_equal(one.get_ydata(), two.get_ydata())
+            np.testing.assert_allclose(np.divide(one.get_ydata(), 10), three.get_ydata())
+    assert all(r"\hat{x}" in axes.get_ylabel() for axes in direction.axes if axes.get_ylabel())
+    assert "paper: 0.5–0.65" not in legend_texts(direction)
+
+
+@pytest.mark.parametrize("module", [fig3, fig5])
+def test_a_table_without_directions_is_refused_in_a_sentence(module):
+    with pytest.raises(InputError, match=r"figures\.reading") as error:
+        module.draw(loop_metrics(), reading="direction", **RUN)
+    assert one_sentence(error)
 
 
 @pytest.mark.parametrize("module", [fig3, fig5])
@@ -408,7 +440,7 @@ def test_the_line_of_a_published_model_has_no_iteration_in_the_legend():
     table = loop_metrics(groups=("3-6",))
     table = table[table["iteration"] == table["iteration"].min()].assign(iteration=0)
     assert not fig3.draw(table, context=context).legends
-    (legend,) = fig5.draw(table, context=context).legends
+    (legend,) = fig5.draw(table, context=replace(context, loops=32)).legends
     assert [text.get_text() for text in legend.get_texts()] == [style.REPORTED_LABEL]
 
 

@@ -170,6 +170,17 @@ def test_a_published_model_generates_text_with_its_published_loops_and_room_for_
     assert f"evaluations per token: {loops}" in printed.err
 
 
+def test_a_published_model_exits_by_predictions_through_its_remaining_layers_as_published(tmp_path, capfd):
+    folder = write_folder("huginn", tmp_path / "huginn")
+    options = ["--model", str(folder), "--prompt", "the loop", "--tokens", "20", "--seed", "1", "--max-loops", "40"]
+    options += ["--criterion", "argmax_stability", "--tau", "2"]
+    facts = []
+    for readout in ([], ["--readout", "remaining_layers"], ["--readout", "head"]):
+        main(parser().parse_args([*options, *readout]))
+        facts.append(re.search(r"evaluations per token: (\S+)", capfd.readouterr().err)[1])
+    assert facts[0] == facts[1] != facts[2]
+
+
 def test_a_measured_published_model_is_refused_as_a_run_with_the_option_to_use(tmp_path):
     (tmp_path / "ouro" / "data").mkdir(parents=True)
     with pytest.raises(InputError, match="for a published model --model with its folder"):

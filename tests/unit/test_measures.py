@@ -162,6 +162,69 @@ def test_every_token_is_measured_for_itself():
             torch.testing.assert_close(value[1, 2], alone, equal_nan=True, rtol=1e-12, atol=0)
 
 
+DIRECTION_MEASURES = (
+    "direction_step_norm",
+    "direction_cosine",
+    "direction_acceleration",
+    "direction_acceleration_normalized",
+    "direction_distance_to_final",
+)
+
+
+def measured_path(path: Tensor) -> dict[str, Tensor]:
+    """All measures of a path (K + 1, C), by name (K + 1,)."""
+    return measures.measure_steps(list(path), vectors.norm(path - path[-1]))
+
+
+def test_measures_of_directions_are_those_that_are_not_constant_or_equal_to_another():
+    found = tuple(name for name, measure in measures.LOOP_MEASURES.items() if measure.of_direction)
+    assert found == DIRECTION_MEASURES
+    assert {measures.LOOP_MEASURES[name].unit for name in found} == {"1"}
+
+
+def test_directions_do_not_see_the_norm_of_the_states():
+    path = contraction(0.5)
+    growing = path * 3.0 ** torch.arange(len(path), dtype=path.dtype)[:, None]
+    found, wanted = measured_path(growing), measured_path(path)
+    for name in DIRECTION_MEASURES:
+        torch.testing.assert_close(found[name], wanted[name], equal_nan=True, rtol=1e-9, atol=1e-12)
+    assert (found["step_norm"][1:-1] > found["step_norm"][:-2]).all()
+    of_units = measured_path(path / vectors.norm(path)[:, None])
+    for name in DIRECTION_MEASURES:
+        assert torch.equal(found[name].isnan(), of_units[name.removeprefix("direction_")].isnan())
+        torch.testing.assert_close(wanted[name], of_units[name.removeprefix("direction_")], equal_nan=True)
+
+
+def test_a_state_that_grows_in_its_direction_has_no_step_of_direction_and_no_angle_of_it():
+    path = torch.tensor([[3.0, 4.0]], dtype=torch.float64) * torch.arange(1, 6, dtype=torch.float64)[:, None]
+    found = measured_path(path)
+    assert found["direction_step_norm"][:-1].max() < vectors.rounding_floor(torch.tensor(1.0, dtype=path.dtype))
+    assert found["direction_cosine"].isnan().all()
+    assert found["cosine"][1:-1].tolist() == pytest.approx([1.0] * 3)
+
+
+def test_a_rotation_of_states_is_one_of_directions():
+    angles = 0.3 * torch.arange(8, dtype=torch.float64)
+    found = measured_path(5 * torch.stack([angles.cos(), angles.sin()], dim=1))
+    assert found["direction_step_norm"][:-1].tolist() == pytest.approx([2 * math.sin(0.15)] * 7)
+    assert found["direction_cosine"][1:-1].tolist() == pytest.approx([math.cos(0.3)] * 6)
+
+
+def test_steps_of_direction_have_the_rounding_floor_of_the_dtype_of_the_states():
+    turn = torch.tensor([[1.0, 0.0], [1.0, 0.05], [1.0, 0.1]], dtype=torch.float32)
+    exact, rounded = (
+        measures.measure_steps(list(turn), vectors.norm(turn - turn[-1]), dtype) for dtype in (None, torch.bfloat16)
+    )
+    assert exact["direction_cosine"][1].isfinite()
+    assert rounded["direction_cosine"].isnan().all()
+
+
+def test_a_state_of_norm_zero_has_no_direction():
+    found = measured_path(torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [1.0, 2.0]], dtype=torch.float64))
+    assert found["direction_step_norm"].isnan().tolist() == [True, False, False, True]
+    assert found["direction_cosine"].isnan().tolist() == [True, True, False, True]
+
+
 def test_drift_is_the_jump_over_the_mean_and_over_the_sum_of_the_loop_steps():
     step_norms = torch.tensor([[4.0, 1.0], [2.0, 1.0], [1.0, 1.0], [1.0, 1.0]])  # (K, tokens)
     over_mean, over_path = measures.drift_to_loop(torch.tensor([6.0, 0.5]), step_norms)

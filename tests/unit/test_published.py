@@ -9,7 +9,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.published import write_folder
 from tests.small import ROOT
+from twoscale import config
 from twoscale.config import Config, ConfigSlice, plain, user_values
 from twoscale.errors import InputError
 from twoscale.exits.criteria import make_criterion
@@ -375,6 +377,29 @@ def test_a_parcae_folder_needs_no_more_keys_than_the_tensors_leave_open(tmp_path
     found = keys_of(folder)
     assert {key for key in found if found[key] != expected[key]} == {"embedding_scale", "state_std"}
     assert (found["state_std"], PublishedFolder(folder).defaults.max_context_length) == (0.005, 1024)
+
+
+def test_a_folder_without_a_preset_starts_from_neither_text_nor_sizes_nor_name_of_the_demo(tmp_path):
+    folder = write_folder("ouro", tmp_path / "ouro")
+    values = json.loads((folder / "config.json").read_text()) | {"max_position_embeddings": 4096}
+    (folder / "config.json").write_text(json.dumps(values))
+    user = {"preset": "demo", "model": {"source": "published", "folder": str(folder)}}  # config.yaml names the demo
+    with pytest.raises(InputError, match=r"config key data\.source: found None, expected one of fineweb, txt, "):
+        config.runs(user, folder_layer)
+    ((name, run),) = config.runs(user | {"data": {"source": "fineweb"}}, folder_layer).items()
+    assert (name, run.model.context_length, run.data.held_out_tokens) == ("published", 512, 131_072)
+    chosen = config.runs(user | {"preset": "overnight"}, folder_layer)["overnight"]
+    assert chosen.data == config.runs({"preset": "overnight"})["overnight"].data
+
+
+def test_a_folder_with_few_positions_and_uncommon_loops_has_a_grid_with_these_and_no_longer_text(tmp_path):
+    folder = write_folder("ouro", tmp_path / "ouro")
+    values = json.loads((folder / "config.json").read_text()) | {"total_ut_steps": 5, "max_position_embeddings": 32}
+    (folder / "config.json").write_text(json.dumps(values))
+    user = {"model": {"source": "published", "folder": str(folder)}, "data": {"source": "python_docs"}}
+    run = config.runs(user, folder_layer)["published"]
+    assert run.scaling.loops == (1, 2, 3, 4, 5, 6, 8)
+    assert run.model.context_length == run.exits.latency_tokens == 32
 
 
 def test_a_model_published_with_one_loop_is_measured_at_one_and_at_two(tmp_path):

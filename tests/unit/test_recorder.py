@@ -24,6 +24,7 @@ from twoscale.errors import InputError
 from twoscale.figures import fig1
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.transformer import initialise
+from twoscale.recorder.card import write_card
 from twoscale.recorder.recorded import measure_saved, table_path
 from twoscale.recorder.recorder import Input, Loop, Output, Recorder
 from twoscale.recorder.run import draw_run
@@ -315,12 +316,13 @@ def test_no_hook_is_left_and_the_model_computes_what_it_computed(tmp_path):
 def test_a_failure_leaves_the_old_files(tmp_path):
     record(tmp_path, model(), decode=lambda state: torch.zeros(*state.shape[:-1], 11))
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    with pytest.raises(ZeroDivisionError), Recorder(model(), CORE, tmp_path, iteration=3):
+    again = {"iteration": 3, "replace": True}
+    with pytest.raises(ZeroDivisionError), Recorder(model(), CORE, tmp_path, **again):
         raise ZeroDivisionError
-    with pytest.raises(InputError, match="found no forward pass"), Recorder(model(), CORE, tmp_path, iteration=3):
+    with pytest.raises(InputError, match="found no forward pass"), Recorder(model(), CORE, tmp_path, **again):
         pass
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
-    assert len(before) == 5
+    assert len(before) == 7
 
 
 @pytest.mark.parametrize(
@@ -463,6 +465,26 @@ def test_the_claims_about_geometry_are_judged_on_a_recorded_run(tmp_path):
     assert "exit criteria from" not in page
 
 
+class Drift(nn.Module):
+    """One loop step x <- x + target: the state grows, and its direction has a limit."""
+
+    returns = "tensor"
+
+    def forward(self, target, state, mask=None):
+        return state + target
+
+
+def test_a_drifting_module_is_recorded_with_its_regime_and_figures_of_directions(tmp_path):
+    record(tmp_path, model(Drift(), loops=12), texts=[tokens(4, 6)])
+    draw_run(tmp_path, reading="direction")
+    (row,) = tables.read("regime", tmp_path / "tables" / "regime.parquet").to_dict("records")
+    assert (row["regime"], row["direction_limit"]) == ("drifting", "frozen")
+    assert row["norm"] == pytest.approx(1)
+    page = (tmp_path / "claims.md").read_text()
+    assert "- core: drifting: over loop steps 6 to 11" in page
+    assert "The state drifts, with a norm that grows, in:\ncore." in page
+
+
 def test_several_revisions_of_a_model_are_the_checkpoints_of_one_run(tmp_path):
     for iteration, rate in ((0, 0.9), (100, 0.5)):
         module = model(Cell(rate))
@@ -500,9 +522,14 @@ def test_the_script_measures_saved_states_and_draws_them(tmp_path):
 def test_the_examples_of_the_page_run_as_printed(tmp_path):
     page = (ROOT / "docs" / "recorder.md").read_text()
     code = {block.partition("\n")[0]: block for block in re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)}
-    example = "import os\n" + f"os.chdir({str(tmp_path)!r})\n" + code["# record.py"] + code["# save.py"]
+    example = (
+        "import os\n"
+        + f"os.chdir({str(tmp_path)!r})\n"
+        + "".join(code[f"# {name}.py"] for name in ("record", "save", "beyond"))
+    )
     subprocess.run([sys.executable, "-c", example], check=True)
     measure_saved(tmp_path / "core.safetensors", tmp_path / "results" / "saved", 0)
     for run in ("mine", "saved"):
         names = [path.name for path in draw_run(tmp_path / "results" / run)]
         assert names == drawn("fig1", "fig3", "fig5", "path_types")
+    assert (write_card(tmp_path / "results" / "beyond")[0]).read_text().count("## ") == 5

@@ -131,3 +131,11 @@ def test_hardware_is_the_gpu_that_training_recorded_or_the_processor():
     recorded = [{"gpu": "A GPU", "threads": 2}, {"gpu": "A GPU", "threads": 4}]
     assert results.hardware({"machine": machine, "training": {"environments": [{"threads": 2}]}}) == "A CPU, 2 cores"
     assert results.hardware({"machine": machine, "training": {"environments": recorded}}) == "A GPU"
+
+
+def test_the_table_of_readme_is_that_of_the_page():
+    readme = (config.PROJECT / "README.md").read_text(encoding="utf-8")
+    assert results.with_summary(readme, DOCS) == readme, "run make generated"
+    verdict = cells(PAGE.split("## Verdicts")[1].splitlines()[4])
+    shown = cells(readme.split(results.BEGIN)[1].splitlines()[4])
+    assert verdict[2].removesuffix(", small scale") == shown[2].removeprefix("✓ ") == HOLDS

@@ -65,25 +65,32 @@ def length(vectors: np.ndarray) -> np.ndarray:
     return np.sqrt((vectors**2).sum(-1))
 
 
+def expected_measures(states: np.ndarray, k: int) -> dict[str, np.ndarray]:
+    """Measures of loop step k of states (K + 1, B, T, C) that are defined there, (B, T) each."""
+    updates = np.diff(states, axis=0)
+    wanted = {"state_norm": length(states[k]), "distance_to_final": length(states[k] - states[-1])}
+    if k < LOOPS:
+        wanted["step_norm"] = length(updates[k])
+        wanted["step_norm_relative"] = length(updates[k]) / length(states[k])
+    if 0 < k < LOOPS:
+        norms, acceleration = (length(updates[k]), length(updates[k - 1])), length(updates[k] - updates[k - 1])
+        wanted["cosine"] = (updates[k] * updates[k - 1]).sum(-1) / norms[0] / norms[1]
+        wanted["acceleration"] = acceleration
+        wanted["acceleration_normalized"] = acceleration / (norms[0] + norms[1])
+        wanted["acceleration_relative"] = acceleration / length(states[k])
+    return wanted
+
+
 def test_every_row_of_a_loop_is_what_the_states_of_the_trace_give():
     model, sequences = float64_model(), [3, 1]
     frame = measured(model, sequences)["trajectories"].set_index(["group", "k", "sequence", "position"])
     for label, states in states_of(model, sequences).items():
         if label.startswith("into"):
             continue
-        updates = np.diff(states, axis=0)
         for k in range(LOOPS + 1):
-            rows = frame.loc[(label, k)]
-            wanted = {"state_norm": length(states[k]), "distance_to_final": length(states[k] - states[-1])}
-            if k < LOOPS:
-                wanted["step_norm"] = length(updates[k])
-                wanted["step_norm_relative"] = length(updates[k]) / length(states[k])
-            if 0 < k < LOOPS:
-                norms, acceleration = (length(updates[k]), length(updates[k - 1])), length(updates[k] - updates[k - 1])
-                wanted["cosine"] = (updates[k] * updates[k - 1]).sum(-1) / norms[0] / norms[1]
-                wanted["acceleration"] = acceleration
-                wanted["acceleration_normalized"] = acceleration / (norms[0] + norms[1])
-                wanted["acceleration_relative"] = acceleration / length(states[k])
+            rows, directions = frame.loc[(label, k)], states / length(states)[..., None]
+            of_directions = {f"direction_{name}": v for name, v in expected_measures(directions, k).items()}
+            wanted = expected_measures(states, k) | of_directions
             for name in rows.columns.drop(["iteration", "document"]):
                 if name in wanted:
                     np.testing.assert_allclose(rows[name], wanted[name].ravel(), rtol=1e-5, err_msg=f"{name} at {k}")

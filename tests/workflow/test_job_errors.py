@@ -1,8 +1,10 @@
 """The last lines of a failed workflow: why each job failed; and its shell line once."""
 
 import os
+import signal
 import subprocess
 import sys
+import time
 
 from tests.small import ROOT
 
@@ -63,3 +65,22 @@ def test_a_job_that_succeeds_at_its_second_attempt_is_not_among_the_failures(tmp
     assert done.returncode == 1
     assert done.stderr.strip().splitlines()[-1] == "silent: the job wrote no message."
     assert "repeated: " not in done.stderr.partition("At least one job did not")[2]
+
+
+def test_an_interrupted_run_says_so_and_blames_no_job(tmp_path):
+    (tmp_path / "Snakefile").write_text(
+        SNAKEFILE + 'rule slow:\n    output: "slow"\n    log: "slow.log"\n    shell: "touch begun; sleep 60"\n'
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-m", "snakemake", "--cores", "1", "slow"]
+    # a background job of a shell ignores SIGINT, and its children inherit that
+    heed = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler), "start_new_session": True}
+    run = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True, **heed)
+    while not (tmp_path / "begun").exists():
+        assert run.poll() is None
+        time.sleep(0.05)
+    os.killpg(run.pid, signal.SIGINT)
+    _, error = run.communicate(timeout=60)
+    assert run.returncode != 0
+    assert error.strip().splitlines()[-1].startswith("Interrupted. Repeat the command to continue")
+    assert "wrote no message" not in error

@@ -57,9 +57,25 @@ def test_one_figure_plans_no_other(fresh):
     assert not {*OTHERS, "extract_trajectories", "aggregate_metrics"} & set(planned)
 
 
-def test_a_model_without_groups_leaves_the_figures_out(fresh):
+def test_a_finished_call_says_what_was_found_and_where_it_is(finished):
+    told = (finished.root.parent / "finished.done").read_text()
+    counts = re.search(r"run tiny, small scale: of the paper's 15 claims (.*) \(results/claims\.md\)", told)
+    assert sum(map(int, re.findall(r"\d+", counts[1]))) == 15
+    assert f"figures: {', '.join(f'results/{name}.pdf' for name in FIGURES)}\n" in told
+    assert "generate.py --run tiny" in told
+
+
+def test_loss_and_time_left_are_shown_at_the_end_of_each_segment_however_short(finished):
+    told = (finished.root.parent / "finished.done").read_text()
+    assert re.findall(r"^tiny: iteration (\d+) of \1, loss \d\.\d{3}, [\d:]+ in the run$", told, re.M) == ["10", "20"]
+
+
+def test_a_model_without_groups_has_no_figures_of_the_paper(fresh):
     fresh.configure(model={"groups": []})
-    assert fresh.plan() == {}
+    done = fresh.run("-n")
+    assert done.returncode != 0
+    assert "\nrun tiny: found no looped groups (model.groups: []), expected at least one for the " in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
     fresh.configure(model={"groups": [[2]]})
     planned = fresh.plan()
     assert {"plot_fig2", "plot_fig3"} <= set(planned)

@@ -55,8 +55,8 @@ IMAGE = PROJECT / "envs" / "twoscale.sif"  # built from a lock file: docs/releas
 
 with snakefile.one_sentence():
     IN_CONTAINER = snakefile.in_container(workflow, IMAGE)
-    if CONFIG.exists():
-        read_yaml(CONFIG)  # Snakemake does not say which line of a broken file is wrong
+    for file in [CONFIG] * CONFIG.exists() + workflow.overwrite_configfiles:
+        read_yaml(file)  # Snakemake does not say which line of a broken file is wrong
 
 
 configfile: CONFIG
@@ -72,6 +72,10 @@ onstart:
     snakefile.check_plan(workflow, runs)
     with snakefile.one_sentence():
         check_writable(Path("results"))
+
+
+onsuccess:
+    snakefile.say_ending(workflow, runs)
 
 
 # The shell line of every job; those of train_segment and a few others have further options.

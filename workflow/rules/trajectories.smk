@@ -1,7 +1,7 @@
 # Statistics over the tokens of all checkpoints.
 #
 # in:  {trajectories,drift}/iteration_*.parquet
-# out: tables/{loop_metrics,drift,loop_sequences,drift_sequences}.parquet
+# out: tables/{loop_metrics,drift,loop_sequences,drift_sequences,regime}.parquet
 
 
 rule aggregate_metrics:
@@ -13,6 +13,7 @@ rule aggregate_metrics:
         drift="results/{run}/tables/drift.parquet",
         loop_sequences="results/{run}/tables/loop_sequences.parquet",
         drift_sequences="results/{run}/tables/drift_sequences.parquet",
+        regime="results/{run}/tables/regime.parquet",
     log:
         "results/{run}/logs/aggregate_metrics.log",
     benchmark:
@@ -26,6 +27,6 @@ rule aggregate_metrics:
     params:
         **runs.params.function("twoscale.analysis.aggregate.metrics"),
         config=runs.params.slice("run"),
-        tables=table_columns("loop_metrics", "drift", "loop_sequences", "drift_sequences"),
+        tables=table_columns("loop_metrics", "drift", "loop_sequences", "drift_sequences", "regime"),
     shell:
         JOB

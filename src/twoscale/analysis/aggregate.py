@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from twoscale import tables
+from twoscale.analysis import regime
 from twoscale.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 # Measures for which a claim needs an interval.
 LOOP_SEQUENCE_MEASURES = ("state_norm", "step_norm", "cosine", "acceleration")
+LOOP_SEQUENCE_MEASURES += ("direction_step_norm", "direction_cosine")
 DRIFT_SEQUENCE_MEASURES = ("dlr", "jump_over_path")
 
 QUANTILES = {name: int(name[1:]) / 100 for name in tables.STATISTICS if name.startswith("q")}
@@ -72,6 +74,16 @@ def drift_sequences(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
     keys = ("boundary", "reference_state", "sequence")
     aggregation = _Aggregation("token_drift", "drift_sequences", keys, _mean, DRIFT_SEQUENCE_MEASURES, ("document",))
     return _aggregate(aggregation, paths, run)
+
+
+def regimes(sequences: pd.DataFrame) -> pd.DataFrame:
+    """The table "regime" from the table "loop_sequences"; checkpoints and groups keep its order."""
+    keys = ["run", "iteration", "group"]
+    rows = [
+        dict(zip(keys, labels, strict=True)) | regime.of_sequences(part).row()
+        for labels, part in sequences.groupby(keys, sort=False)
+    ]
+    return pd.DataFrame(rows, columns=list(tables.columns("regime")))
 
 
 def statistics(paths: Iterable[str | Path], run: str, source: str, table: str) -> pd.DataFrame:
@@ -182,7 +194,7 @@ def _summarise(aggregation: _Aggregation, file: pq.ParquetFile) -> pd.DataFrame:
         labels[name] = _column(file, name).to_numpy()[order[[0, *starts]]]
     frames = []
     measured = [field.name for field in file.schema_arrow if field.type == pa.float32()]
-    for measure in aggregation.measures or measured:
+    for measure in [name for name in aggregation.measures or measured if name in measured]:
         values = _column(file, measure).to_numpy()[order]
         statistics = pd.DataFrame([aggregation.reduce(cell) for cell in np.split(values, starts)])
         frames.append(pd.concat([labels.assign(measure=measure), statistics], axis="columns"))
@@ -248,7 +260,9 @@ def metrics(job: "StudyJob") -> None:
     trajectories, token_drift, run = job.files["trajectories"], job.files["token_drift"], job.config.run
     job.write("loop_metrics", loop_metrics(trajectories, run))
     job.write("drift", drift(token_drift, run))
-    job.write("loop_sequences", loop_sequences(trajectories, run))
+    sequences = loop_sequences(trajectories, run)
+    job.write("loop_sequences", sequences)
+    job.write("regime", regimes(sequences))
     job.write("drift_sequences", drift_sequences(token_drift, run))
 
 

@@ -80,6 +80,7 @@ class Claim:
         timed: Whether it rests on times, which other work on the machine changes.
         documents: Held-out documents of equal length below which it is never upheld in simulated runs with the noise of
             the demo (docs/verdicts.md).
+        presumes_fixed_point: Whether it is about step norms near a fixed point, which a drifting loop does not have.
     """
 
     number: int
@@ -90,6 +91,7 @@ class Claim:
     needs: Needs = Needs()
     timed: bool = False
     documents: int = 2
+    presumes_fixed_point: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,7 @@ CLAIMS = (
         "§1, §3 (i), Fig. 3 (a): decay within 5–10 loop steps",
         claims_geometry.decay_is_fast,
         Needs(loops=claims_geometry.FASTEST_DECAY + 1),
+        presumes_fixed_point=True,
     ),
     Claim(
         2,
@@ -119,6 +122,7 @@ CLAIMS = (
         "§3 (iii), Fig. 3 (a): faster norm decay in later checkpoints",
         claims_geometry.decay_gets_faster,
         Needs(training=True),
+        presumes_fixed_point=True,
     ),
     Claim(
         3,
@@ -184,6 +188,7 @@ CLAIMS = (
         "Under the step-norm criterion cross-entropy is flat up to τ = 1e-3 and at least 0.05 nats worse at 1e-2.",
         "§4 (ii–iii), Fig. 4 (ii, iii): loses quality beyond 1e-3, and sharply at 1e-2",
         claims_exits.step_norm_loses_quality,
+        presumes_fixed_point=True,
     ),
     Claim(
         10,
@@ -211,6 +216,7 @@ CLAIMS = (
         "Abstract, §1: loop steps become smaller across training",
         claims_geometry.steps_become_smaller,
         Needs(training=True),
+        presumes_fixed_point=True,
     ),
     Claim(
         13,
@@ -222,6 +228,7 @@ CLAIMS = (
         "§4: a spiral with nearly constant curvature; norms plateau at a small nonzero value due to rotation",
         claims_geometry.loops_are_spirals,
         Needs(loops=claims_geometry.LATE.stop),
+        presumes_fixed_point=True,
     ),
     Claim(
         14,
@@ -238,6 +245,7 @@ CLAIMS = (
         "and more than KL, by more than 0.01 nats.",
         "§4: stable across a wide τ range (KL); more robust to threshold variation (acceleration)",
         claims_exits.acceleration_and_kl_are_robust,
+        presumes_fixed_point=True,
     ),
 )
 

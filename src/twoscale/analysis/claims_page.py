@@ -1,6 +1,6 @@
 """The verdicts on the claims as a Markdown page: results/claims.md."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,7 @@ from twoscale.analysis import claims
 from twoscale.analysis.claims import Verdict
 from twoscale.analysis.evidence import CORRELATION, Estimate, Evidence
 from twoscale.analysis.findings import Finding, marked
+from twoscale.analysis.regime import DRIFTING, Regime
 from twoscale.analysis.scale import HEADER as SCALE_HEADER
 from twoscale.analysis.scale import MEANING, Scales
 from twoscale.escaping import markdown
@@ -22,9 +23,9 @@ HEADER = """\
 # The claims of the paper on the run {run}
 
 Run **{run}** on {text}. {checkpoints} Loop statistics
-are from {sequences} held-out sequences of {documents} documents at {loops} loop steps per group{exits}.
+are from {sequences} {sequences_of} at {loops} loop steps per group{exits}.
 
-Each number has a 95 % interval, a bootstrap over whole held-out documents, for latency over timed prompts, widened for
+Each number has a 95 % interval, a bootstrap over {units}, for latency over timed prompts, widened for
 few units by Student's t. A trend is the change along a line over the logarithm of the iteration, fitted over all
 checkpoints after warm-up; its interval contains the scatter of the checkpoints about the line, which is assumed to be
 correlated by {correlation:g} from one checkpoint to the next.
@@ -38,10 +39,16 @@ were chosen). These verdicts are about this run, with the size and text of its c
 unless the run has that size. A claim is *not asked* of a run that it is not about: one of fewer loop steps or groups
 than the claim needs, or of a published model, whose training is not part of the run.
 """
+HELD_OUT = {"sequences_of": "held-out sequences of {documents} documents", "units": "whole held-out documents"}
+RECORDED = {"sequences_of": "recorded sequences, each of which counts as a document", "units": "recorded sequences"}
 TRAINED = "Checkpoints at iterations {iterations}; those after {warmup} are after warm-up."
 PUBLISHED = (
     "The model is published and has one checkpoint; whether its training text contains the held-out text is unknown."
 )
+REGIMES = "Regime of each looped group at the last checkpoint, as defined in the module `twoscale.analysis.regime`:"
+DRIFTS = """\
+This claim is about the steps of a loop that stays near a fixed point. The state drifts, with a norm that grows, in:
+{groups}. There the verdict is about absolute steps, which a readout that begins with a norm does not see."""
 FINDINGS = ("scope", "quantity", "value", "95 % interval", "bounds", "verdict", "reason")
 EXITS = """\
 , exit criteria from
@@ -49,7 +56,14 @@ EXITS = """\
 loop steps per group"""
 
 
-def page(verdicts: Sequence[Verdict], run: str, text: str, evidence: Evidence, scales: Scales | None = None) -> str:
+def page(
+    verdicts: Sequence[Verdict],
+    run: str,
+    text: str,
+    evidence: Evidence,
+    scales: Scales | None = None,
+    recorded: bool = False,
+) -> str:
     """Markdown of the verdicts.
 
     Args:
@@ -58,12 +72,20 @@ def page(verdicts: Sequence[Verdict], run: str, text: str, evidence: Evidence, s
         text: Name of its text.
         evidence: The tables of the run.
         scales: Those of the run and of the paper, if they are known.
+        recorded: Whether the sequences were recorded, so that nothing is known of documents.
     """
     mark = scales.mark if scales else ""
     rows = [(v.claim.number, v.claim.title, f"**{marked(v.verdict, mark)}**") for v in verdicts]
     summary = table(("claim", "in short", "verdict"), rows)
-    sections = (part for verdict in verdicts for part in _section(verdict, mark))
-    return blocks(_header(run, text, evidence), *scale_table(scales), summary, *sections)
+    regimes = evidence.regimes
+    drifting = [group for group, found in regimes.items() if found.name == DRIFTING]
+    sections = (part for verdict in verdicts for part in _section(verdict, mark, drifting))
+    return blocks(_header(run, text, evidence, recorded), *scale_table(scales), _regimes(regimes), summary, *sections)
+
+
+def _regimes(regimes: Mapping[str, Regime]) -> str:
+    lines = [f"- {markdown(group)}: {found.sentence}" for group, found in regimes.items()]
+    return "\n".join([REGIMES, "", *lines]) if lines else ""
 
 
 def scale_table(scales: Scales | None) -> tuple[str, ...]:
@@ -71,8 +93,10 @@ def scale_table(scales: Scales | None) -> tuple[str, ...]:
     return (MEANING, table(SCALE_HEADER, scales.rows)) if scales else ()
 
 
-def _header(run: str, text: str, evidence: Evidence) -> str:
+def _header(run: str, text: str, evidence: Evidence, recorded: bool) -> str:
     iterations = ["0 (untrained)" if iteration == 0 else str(iteration) for iteration in evidence.iterations]
+    documents = evidence.loops["document"].nunique()
+    recorded = recorded and documents == evidence.loops["sequence"].nunique()
     trained = TRAINED.format(iterations=", ".join(iterations), warmup=evidence.warmup)
     return HEADER.format(
         run=markdown(run),
@@ -80,7 +104,7 @@ def _header(run: str, text: str, evidence: Evidence) -> str:
         correlation=CORRELATION,
         checkpoints=PUBLISHED if evidence.published else trained,
         sequences=evidence.loops["sequence"].nunique(),
-        documents=evidence.loops["document"].nunique(),
+        **{name: words.format(documents=documents) for name, words in (RECORDED if recorded else HELD_OUT).items()},
         loops=" or ".join(map(str, sorted(evidence.loops.groupby("group")["k"].max().unique()))),
         exits="" if evidence.quality.empty else _exits(evidence),
     )
@@ -95,13 +119,15 @@ def _exits(evidence: Evidence) -> str:
     )
 
 
-def _section(verdict: Verdict, mark: str) -> tuple[str, ...]:
+def _section(verdict: Verdict, mark: str, drifting: Sequence[str]) -> tuple[str, ...]:
     claim, word = verdict.claim, marked(verdict.verdict, mark)
+    asked = verdict.findings and claim.presumes_fixed_point
     return (
         f"## {claim.number}. {claim.title}: {word}",
         claim.statement,
         f"In the paper: {claim.where}.",
         f"Verdict: **{word}** ({verdict.reason}).",
+        DRIFTS.format(groups=markdown(", ".join(drifting))) if drifting and asked else "",
         table(FINDINGS, map(_row, verdict.findings)) if verdict.findings else "",
     )
 

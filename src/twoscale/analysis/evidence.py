@@ -14,6 +14,7 @@ import pandas as pd
 
 from twoscale import tables
 from twoscale.analysis import bootstrap
+from twoscale.analysis.regime import Regime, of_sequences
 
 TENTH = 0.1  # steps have decayed if their mean norm is this share of that at k = 1
 LATE_STEPS = np.arange(10, 30)  # loop steps of the late cosine
@@ -158,6 +159,12 @@ class Evidence:
         if not self.trained:
             raise InconclusiveError("rows missing: no trained checkpoint")
         return self.trained[-1]
+
+    @property
+    def regimes(self) -> dict[str, Regime]:
+        """The regime of each group at the last checkpoint."""
+        rows = self.loops[self.loops["iteration"] == self.loops["iteration"].max()]
+        return {group: of_sequences(part) for group, part in rows.groupby("group", sort=False)}
 
     def after_warmup(self, fewest: int) -> list[int]:
         """Iterations of the checkpoints after warm-up, `fewest` at least."""

@@ -1,4 +1,4 @@
-"""docs/results.md: each claim of the paper with its numbers and ours, from the tables that are kept in docs/.
+"""docs/results.md and the table of verdicts in README, from the tables that are kept in docs/.
 
     python -m twoscale.analysis.results
 
@@ -22,7 +22,7 @@ from twoscale.analysis.claims_page import blocks, number, table
 from twoscale.analysis.findings import FAILS, HOLDS, OPEN, marked
 from twoscale.analysis.release import MANIFEST, Release
 from twoscale.analysis.reported import REPORTED_COSINE, REPORTED_LATENCY
-from twoscale.analysis.scale import LABELS, MEANING, Scales, text
+from twoscale.analysis.scale import LABELS, MEANING, SMALL_SCALE, Scales, text
 from twoscale.analysis.seeds import MEAN, PER_RUN
 from twoscale.config import PROJECT, Config, text_label
 from twoscale.escaping import markdown
@@ -95,6 +95,9 @@ PAPER = {
     14: Paper(PAPER_SCALE, UNITS),
     15: Paper(PAPER_SCALE, UNITS),
 }
+
+# Around the table of verdicts in README.
+BEGIN, END = "<!-- verdicts: written by make generated -->", "<!-- end of verdicts -->"
 
 HEADER = """\
 # Results
@@ -314,11 +317,32 @@ def _section(claim: Claim, found: list[Column]) -> tuple[str, ...]:
     )
 
 
+def summary(docs: Path) -> str:
+    """The table of verdicts in README: words and marks, without the mark of the scale."""
+    found = list(columns(docs))
+    rows = [(text(c.number), c.title, *(_short(run.verdict(c.number)) for run in found)) for c in CLAIMS]
+    return table(("claim", "in short", *(run.name for run in found)), rows)
+
+
+def _short(verdict: str) -> str:
+    word = verdict.removesuffix(f", {SMALL_SCALE}")
+    return f"{MARKS.get(word.partition(':')[0], '')} {word}".strip()
+
+
+def with_summary(readme: str, docs: Path) -> str:
+    """The text of README with the table of verdicts between its two comments."""
+    before, begin, rest = readme.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    return f"{before}{begin}\n\n{summary(docs)}\n\n{end}{after}"
+
+
 def main() -> None:
-    docs = PROJECT / "docs"
-    with replacing(docs / PAGE) as temporary:
-        temporary.write_text(page(docs), encoding="utf-8")
-    print(f"docs/{PAGE}")
+    docs, readme = PROJECT / "docs", PROJECT / "README.md"
+    pages = {docs / PAGE: page(docs), readme: with_summary(readme.read_text(encoding="utf-8"), docs)}
+    for path, content in pages.items():
+        with replacing(path) as temporary:
+            temporary.write_text(content, encoding="utf-8")
+        print(path.relative_to(PROJECT))
 
 
 if __name__ == "__main__":

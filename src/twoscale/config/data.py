@@ -9,6 +9,7 @@ from twoscale.config.types import (
     AtLeastTwo,
     Count,
     Fraction,
+    HomePath,
     Natural,
     NonNegative,
     Number,
@@ -33,7 +34,7 @@ class DataConfig(Section):
         "documentation of Python.",
         source="§2",
     )
-    path: str | None = key(
+    path: HomePath | None = key(
         None,
         "File, or folder whose files of the source are read, sorted by path: *.txt and *.txt.gz, *.jsonl and "
         "*.jsonl.gz, or *.parquet. Required for source: txt, jsonl and parquet.",
@@ -87,6 +88,8 @@ class DataConfig(Section):
     def check_keys(self) -> None:
         reason = f"a file or a folder of files, because data.source is {self.source!r}"
         require(self.path or self.source not in FILE_SOURCES, "data.path", "nothing", reason)
+        unread = f"nothing, because data.source is {self.source!r}, which reads no files"
+        require(self.path is None or self.source in FILE_SOURCES, "data.path", self.path, unread)
 
     @property
     def max_document_bytes(self) -> int:

@@ -18,14 +18,24 @@ from twoscale.config.identity import complete, is_optional
 from twoscale.config.messages import build, shown, unknown_key, user_keys
 from twoscale.config.model import ModelConfig
 from twoscale.config.sections import SECTIONS, Config
-from twoscale.config.types import FILE_NAME, Section
+from twoscale.config.train import TrainConfig
+from twoscale.config.types import FILE_NAME, Section, expand_home
 from twoscale.discovery import STUDIES, study_parts
 from twoscale.errors import InputError, did_you_mean, first_line
 
 PROJECT = Path(__file__).resolve().parents[3]
 PRESETS = PROJECT / "workflow" / "presets"
 DEFAULT_PRESET = "demo"
+# What a published model starts from in place of DEFAULT_PRESET, whose text and sizes are those of another model: its
+# text has to be given.
+PUBLISHED_BASE = {
+    "compute": {"device": "cpu"},
+    "data": {"source": None, "held_out_tokens": 131_072, "held_out_fraction": 0.9, "text_shards": 1},
+    "trajectories": {"tokens": 4096},
+    "exits": {"quality_tokens": 2048},
+}
 LAYER_KEYS = ("preset", "run", "runs", "release")  # top-level keys that select and name layers
+RESERVED = ("logs", "models", "release", "report", "snapshot")  # folders in results/ that are no runs
 
 # (folder of a published model, the layers below merged) -> what the folder says, as a layer.
 FolderLayer = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
@@ -69,10 +79,21 @@ def user_values(config: Config) -> dict[str, Any]:
     return values
 
 
+class _UniqueKeys(yaml.SafeLoader):
+    """Refuses a mapping with a repeated key, of which YAML readers keep the last value without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        for position, (key, _) in enumerate(node.value):
+            if isinstance(key, yaml.ScalarNode) and key.value in keys[:position]:
+                raise yaml.constructor.ConstructorError(None, None, f"key {key.value} is repeated", key.start_mark)
+        return super().construct_mapping(node, deep)
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file, empty for an empty file. Raises InputError with the line of a syntax error."""
+    """The mapping in a YAML file, empty for an empty file. Raises InputError with the line of an error."""
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read ({first_line(error)}), expected a YAML file.") from error
     except yaml.YAMLError as error:
@@ -122,7 +143,14 @@ def _chosen(config: Mapping[str, Any], folder_layer: FolderLayer | None) -> dict
     """All layers of the selected run: paper <- preset <- folder of a published model <- user."""
     user = {key: value for key, value in config.items() if key not in LAYER_KEYS}
     check_top_level(user, LAYER_KEYS)
-    return _overlaid(preset(config.get("preset", DEFAULT_PRESET)), user, folder_layer)
+    base = merge(paper(), PUBLISHED_BASE) if _has_own_base(config) else preset(config.get("preset", DEFAULT_PRESET))
+    return _overlaid(base, user, folder_layer)
+
+
+def _has_own_base(config: Mapping[str, Any]) -> bool:
+    """Whether the selected run is a published model without a preset of its own; config.yaml names DEFAULT_PRESET."""
+    published = _mapping("model", config.get("model")).get("source") == "published"
+    return published and config.get("preset", DEFAULT_PRESET) == DEFAULT_PRESET
 
 
 def _overlaid(base: Mapping[str, Any], overlay: Mapping[str, Any], folder_layer: FolderLayer | None) -> dict[str, Any]:
@@ -132,7 +160,7 @@ def _overlaid(base: Mapping[str, Any], overlay: Mapping[str, Any], folder_layer:
     folder = model.get("folder") if isinstance(model, Mapping) else None
     if folder_layer is None or not isinstance(folder, str):
         return merged
-    return merge(merge(base, folder_layer(folder, merged)), overlay)
+    return merge(merge(base, folder_layer(expand_home(folder), merged)), overlay)
 
 
 # --- checks ---------------------------------------------------------------------------------------------------------
@@ -220,13 +248,23 @@ def runs(config: Mapping[str, Any], folder_layer: FolderLayer | None = None) -> 
 
     `folder_layer` reads the folders of published models (`twoscale.model.published.layer.folder_layer`).
     """
+    for key in ("preset", "run"):
+        if key in config and config[key] is None:
+            raise InputError(f"config key {key}: found nothing, expected a name.")
     merged = _chosen(config, folder_layer)
-    selected = str(config.get("run", config.get("preset", DEFAULT_PRESET)))
+    _check_reached(config, merged)
+    unnamed = "published" if _has_own_base(config) else config.get("preset", DEFAULT_PRESET)
+    selected = str(config.get("run", unnamed))
     _check_name("run", selected)
     configs = _under_seeds(selected, merged)
     under_other_seeds = set(configs) - {selected}
     for run, overrides in _mapping("runs", config.get("runs")).items():
         _check_name("runs", str(run))
+        if run == selected:
+            raise InputError(
+                f"config key runs: found {run!r}, the name of the selected run, expected another name; keys of the "
+                "selected run are set at the top level."
+            )
         if run in under_other_seeds:
             raise InputError(f"config key runs: found {run!r}, expected another name than that of a run under a seed.")
         values = _mapping(f"runs.{run}", overrides)
@@ -235,9 +273,26 @@ def runs(config: Mapping[str, Any], folder_layer: FolderLayer | None = None) -> 
     return configs
 
 
+def _check_reached(config: Mapping[str, Any], merged: Mapping[str, Any]) -> None:
+    """Refuse early checkpoints of the user that training does not reach; those of a preset are left out silently."""
+    user = config.get("train")
+    if isinstance(user, Mapping) and "early_checkpoints" in user:
+        train = build(TrainConfig, merged["train"], "train")
+        late = [iteration for iteration in train.early_checkpoints if iteration > train.iterations]
+        if late:
+            raise InputError(
+                f"config key train.early_checkpoints: found {late[0]}, expected at most train.iterations = "
+                f"{train.iterations}."
+            )
+
+
 def _check_name(key: str, run: str) -> None:
     if not re.fullmatch(FILE_NAME, run):
         raise InputError(f"config key {key}: found {run!r}, expected letters, digits, '.', '_' and '-'.")
+    if run in (*RESERVED, *study_parts("study")):
+        raise InputError(
+            f"config key {key}: found {run!r}, a folder of results/ with other files, expected another name."
+        )
 
 
 @contextmanager

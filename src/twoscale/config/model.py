@@ -12,6 +12,7 @@ from twoscale.config.types import (
     AtLeastTwo,
     Count,
     Flag,
+    HomePath,
     NonNegative,
     Number,
     Positive,
@@ -226,7 +227,7 @@ class ModelConfig(ModelSizes, Section):
     revision: Annotated[str, Field(pattern=f"^{COMMIT}$")] | None = key(
         None, "Commit of the repository, 40 hexadecimal digits.", optional=True
     )
-    folder: str | None = key(
+    folder: HomePath | None = key(
         None,
         "Local folder of a published model in the layout of the hub: config.json, safetensors files, tokenizer.json.",
         optional=True,

@@ -86,10 +86,20 @@ class FiguresConfig(Section):
         'State that Fig. 2 takes as "x^0 of the next group" in the drift-to-loop ratio: after the first loop step, '
         "after the input projection, after the last loop step, or the initial state.",
     )
+    reading: Literal["state", "direction"] = key(
+        "state",
+        "Whether the steps of Fig. 3, Fig. 5 and the variants are those of the state x, as in the paper, or of its "
+        "direction x / ||x||, which is all that a readout with a norm sees.",
+    )
     seed_band: bool = key(
         False,
         "Show the range over the seeds of `seeds` in Fig. 2, 3 and 5, which then need the runs under all of them.",
     )
+
+    def check(self, config: "CoreConfig") -> None:
+        most = config.model.context_length
+        expected = f"at most model.context_length = {most}, the tokens of a sequence"
+        require(self.fig1_tokens <= most, "figures.fig1_tokens", self.fig1_tokens, expected)
 
 
 class Derived:

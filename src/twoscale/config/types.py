@@ -1,5 +1,6 @@
 """Types of config values, and the base of all sections."""
 
+import os
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -51,7 +52,13 @@ def sort_loops(loops: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(sorted(set(loops)))
 
 
+def expand_home(path: str) -> str:
+    """A path with the home folder in place of a leading ~, which a shell does not expand inside a YAML file."""
+    return os.path.expanduser(path)
+
+
 Number = BeforeValidator(parse_number)
+HomePath = Annotated[str, AfterValidator(expand_home)]
 Flag = Annotated[StrictBool, BeforeValidator(parse_flag)]
 Natural = Annotated[int, Field(ge=0), Number]
 Count = Annotated[int, Field(ge=1), Number]

@@ -10,6 +10,8 @@ Measures are registered with one decorator. A measure per loop step is a functio
         return step.step_norm**2
 
 Its column in the table "trajectories", its unit there and its rows in "loop_metrics" follow from the registry.
+So does its second reading: the same function of a `LoopStep` of directions x^k / ||x^k||, which is what a readout that
+begins with a norm sees, in the column direction_<name>.
 Per-trajectory measures do the same with `path_measure` (`twoscale.dynamics.path_types`) and "token_paths".
 
 The unit "state" is that of the hidden states; "1" marks a ratio.
@@ -24,6 +26,8 @@ import torch
 from torch import Tensor
 
 from twoscale.dynamics.vectors import acceleration, cosine_from_norms, norm, over_both, over_norm, rounding_floor
+
+DIRECTION = "direction_"  # prefix of a measure of directions
 
 # --- measures per loop step ------------------------------------------------------------------------------------
 
@@ -83,6 +87,7 @@ class Measure:
         compute: `LoopStep` or `LoopPath` -> (...).
         needs_update: Whether it is undefined at the last state.
         needs_previous: Whether it is undefined at k = 0.
+        of_direction: Whether it is computed of the `LoopStep` of directions.
     """
 
     name: str
@@ -90,6 +95,7 @@ class Measure:
     compute: Callable[[Any], Tensor]
     needs_update: bool = True
     needs_previous: bool = False
+    of_direction: bool = False
 
     def defined(self, step: LoopStep) -> bool:
         missing = (self.needs_update and step.update is None) or (self.needs_previous and step.previous_update is None)
@@ -100,31 +106,41 @@ LOOP_MEASURES: dict[str, Measure] = {}  # in the order of their columns in "traj
 PATH_MEASURES: dict[str, Measure] = {}  # in the order of their columns in "token_paths"
 
 
-def loop_measure(name: str, *, unit: str, needs_update: bool = True, needs_previous: bool = False) -> Callable:
-    """Register a function `LoopStep` -> (...) as a measure per loop step.
+def loop_measure(
+    name: str, *, unit: str, needs_update: bool = True, needs_previous: bool = False, of_direction: bool = True
+) -> Callable:
+    """Register a function `LoopStep` -> (...) as a measure per loop step, of states and of directions.
 
     The function is called only for steps with the updates that it needs; for others the measure is NaN.
 
     Args:
         name: Name of the column.
-        unit: Unit of the values.
+        unit: Unit of the values. Lengths in the unit "state" have the unit "1" for directions.
         needs_update: It uses `update`, so it is undefined at the last state.
         needs_previous: It uses `previous_update`, so it is undefined at k = 0.
+        of_direction: Register the measure of directions too; false if it would be constant or equal to another one.
     """
-    return _register(LOOP_MEASURES, name, unit, needs_update, needs_previous)
+
+    readings = {name: (unit, False)}
+    if of_direction:
+        readings[DIRECTION + name] = unit.replace("state", "1"), True
+    return _register(LOOP_MEASURES, readings, needs_update, needs_previous)
 
 
 def path_measure(name: str, *, unit: str) -> Callable:
     """Register a function `path_types.LoopPath` -> (...) as a per-trajectory measure."""
-    return _register(PATH_MEASURES, name, unit)
+    return _register(PATH_MEASURES, {name: (unit, False)})
 
 
-def _register(registry: dict[str, Measure], name: str, unit: str, *needs: bool) -> Callable:
-    if name in registry:
-        raise ValueError(f"measure {name!r} is registered twice")
+def _register(registry: dict[str, Measure], readings: dict[str, tuple[str, bool]], *needs: bool) -> Callable:
+    """Decorator that registers a function as measures: name -> unit, whether of directions."""
+    for name in readings:
+        if name in registry:
+            raise ValueError(f"measure {name!r} is registered twice")
 
     def decorator(function: Callable[[Any], Tensor]) -> Callable[[Any], Tensor]:
-        registry[name] = Measure(name, unit, function, *needs)
+        for name, (unit, of_direction) in readings.items():
+            registry[name] = Measure(name, unit, function, *needs, of_direction=of_direction)
         return function
 
     return decorator
@@ -143,15 +159,37 @@ def loop_steps(
             previous_update, previous_norm = update, step.step_norm
 
 
-def measure_step(step: LoopStep) -> dict[str, Tensor]:
-    """All registered measures of a loop step, (...) each; NaN where one is undefined."""
+def measure_step(step: LoopStep, of_direction: bool = False) -> dict[str, Tensor]:
+    """All registered measures of a loop step of states, or of directions, (...) each; NaN where one is undefined."""
     undefined = torch.full_like(step.state_norm, torch.nan)
     return {
-        name: measure.compute(step) if measure.defined(step) else undefined for name, measure in LOOP_MEASURES.items()
+        name: measure.compute(step) if measure.defined(step) else undefined
+        for name, measure in LOOP_MEASURES.items()
+        if measure.of_direction is of_direction
     }
 
 
-@loop_measure("state_norm", unit="state", needs_update=False)
+def measure_steps(
+    states: Sequence[Tensor], distances_to_final: Tensor, precision: torch.dtype | None = None
+) -> dict[str, Tensor]:
+    """All registered measures of every loop step and the last state of one group: name -> (K + 1, ...).
+
+    Arguments as in `loop_steps`.
+    """
+    directions = [direction(state) for state in states]
+    from_last = torch.stack([norm(directions[-1] - start) for start in directions])
+    rows = [measure_step(step) for step in loop_steps(states, distances_to_final, precision)]
+    of_directions = (measure_step(step, True) for step in loop_steps(directions, from_last, precision))
+    both = [row | second for row, second in zip(rows, of_directions, strict=True)]
+    return {name: torch.stack([row[name] for row in both]) for name in LOOP_MEASURES}
+
+
+def direction(state: Tensor) -> Tensor:
+    """x / ||x||, what a readout that begins with a norm sees: (..., C) -> (..., C); NaN for a state of norm zero."""
+    return state / norm(state)[..., None]
+
+
+@loop_measure("state_norm", unit="state", needs_update=False, of_direction=False)  # of a direction: 1
 def _state_norm(step: LoopStep) -> Tensor:
     return step.state_norm
 
@@ -161,7 +199,7 @@ def _step_norm(step: LoopStep) -> Tensor:
     return step.step_norm
 
 
-@loop_measure("step_norm_relative", unit="1")
+@loop_measure("step_norm_relative", unit="1", of_direction=False)  # of a direction: step_norm
 def _step_norm_relative(step: LoopStep) -> Tensor:
     return over_norm(step.step_norm, step.state_norm)
 
@@ -182,7 +220,7 @@ def _acceleration_normalized(step: LoopStep) -> Tensor:
     return step.unless_rounding(over_both(step.acceleration, step.step_norm, step.previous_norm))
 
 
-@loop_measure("acceleration_relative", unit="1", needs_previous=True)
+@loop_measure("acceleration_relative", unit="1", needs_previous=True, of_direction=False)  # acceleration
 def _acceleration_relative(step: LoopStep) -> Tensor:
     return step.unless_rounding(over_norm(step.acceleration, step.state_norm))
 

@@ -117,8 +117,7 @@ def measure_group(states: Sequence[Tensor], config: PathTypesConfig) -> tuple[di
     precision, states = states[-1].dtype, [exact(state) for state in states]
     distances = measures.path_distances(torch.stack(states, dim=-2))  # (..., K + 1, K + 1)
     to_final = distances[..., -1].movedim(-1, 0)
-    steps = [measures.measure_step(step) for step in measures.loop_steps(states, to_final, precision)]
-    rows = {name: torch.stack([step[name] for step in steps]) for name in measures.LOOP_MEASURES}
+    rows = measures.measure_steps(states, to_final, precision)
     floor = vectors.rounding_floor(rows["state_norm"], precision).movedim(0, -1)
     return rows, LoopPath(distances, rows["step_norm"][:-1].movedim(0, -1), floor, config)
 

@@ -102,9 +102,11 @@ def generate_text(run: TrainedRun, sampling: Sampling, arguments: argparse.Names
 
 def check_options(arguments: argparse.Namespace) -> None:
     """Refuse numbers out of range and a device that is not there; complete what depends on other options."""
+    published = arguments.model and PublishedFolder(arguments.model)
     if arguments.max_loops is None:
-        published = arguments.model and PublishedFolder(arguments.model).defaults.loops
-        arguments.max_loops = published or MAX_LOOPS
+        arguments.max_loops = published.defaults.loops if published else MAX_LOOPS
+    if arguments.readout is None:
+        arguments.readout = published.readout if published else "head"
     for option in ("tokens", "max_loops", "draft_loops"):
         if (found := getattr(arguments, option)) < 1:
             raise InputError(f"option --{option.replace('_', '-')}: found {found}, expected at least 1.")
@@ -280,8 +282,7 @@ def _add_criterion(options: argparse.ArgumentParser) -> None:
     criterion.add_argument(
         "--readout",
         choices=READOUTS,
-        default="head",
-        help="how states become predictions for a criterion (default: head)",
+        help="how states become predictions for a criterion (default: head; as published with --model)",
     )
 
 

@@ -62,11 +62,12 @@ class Pass:
 
 
 def measure_tokens(model: LoopedModel, hidden: Tensor, targets: Tensor) -> dict[str, Tensor]:
-    """Cross-entropy and entropy in nats, and rank of the right token: (B, T, C) and ids (B, T) -> (B, T) each."""
+    """Cross-entropy and entropy in nats, rank of the right token, predicted token: (B, T, C), ids (B, T) -> (B, T)."""
     rows = max(1, LOGITS_AT_A_TIME // model.config.vocab_size)
     parts: list[dict[str, Tensor]] = []
     for part, ids in zip(hidden.flatten(0, 1).split(rows), targets.flatten().split(rows), strict=True):
         logits = model.readout(part)
         ce = cross_entropies(logits[None], ids[None])[0]
-        parts.append({"ce": ce, "entropy": entropies(logits), "rank": ranks(logits, ids)})
+        ranked = {"rank": ranks(logits, ids), "predicted": logits.argmax(-1)}
+        parts.append({"ce": ce, "entropy": entropies(logits), **ranked})
     return {name: torch.cat([part[name] for part in parts]).unflatten(0, targets.shape) for name in parts[0]}

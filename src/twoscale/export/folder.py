@@ -70,11 +70,11 @@ def _write_checkpoint(folder: Path, checkpoint: Path, tokenizer: Tokenizer, conf
     with replacing(folder / WEIGHTS) as temporary:
         named = {f"{MODULE}.{name}": tensor for name, tensor in tensors.items()}
         save_file(named, temporary, metadata={"format": "pt"})
-    _write(folder / CONFIG, as_json(model_config(config, header)))
+    _write(folder / CONFIG, as_json(model_config(config, header, tokenizer)))
     _write(folder / GENERATION, as_json(generation_config(tokenizer)))
 
 
-def model_config(config: ConfigSlice, header: Header) -> dict[str, Any]:
+def model_config(config: ConfigSlice, header: Header, tokenizer: Tokenizer) -> dict[str, Any]:
     """config.json of a checkpoint with this header."""
     section = {key: value for key, value in complete(config.model).items() if key not in ORIGIN}
     return {
@@ -92,6 +92,8 @@ def model_config(config: ConfigSlice, header: Header) -> dict[str, Any]:
         "run": config.run,
         "iteration": header.iteration,
         "tokens_seen": header.tokens_seen,
+        "eos_token_id": tokenizer.end_of_text,
+        "padding_id": tokenizer.vocab_size,
         "model": section,
     }
 

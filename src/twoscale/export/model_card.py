@@ -50,8 +50,8 @@ inputs = tokenizer("Return the", return_tensors="pt")
 print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50)[0]))
 ```
 
-{loops}A text has at most {context_length} tokens.{noise}
-
+{loops}A text has at most {context_length} tokens, where `generate` ends it.{noise}
+{fine_tuning}
 ## Model
 
 {architecture}
@@ -90,12 +90,22 @@ model.generate(**inputs, max_new_tokens=50, exit_criterion="acceleration", exit_
 model(**inputs, exit_criterion="kl", exit_threshold=0.001).evaluations  # loop steps (group, text, token)
 ```
 
-Exit criteria are those of the paper (`step_norm`, `kl`, `acceleration`) and further ones of the library.
+Exit criteria are those of the paper (`step_norm`, `kl`, `acceleration`) and further ones of the library. The text of
+`scripts/generate.py --run {run}` of the workflow is that of its option `--max-loops {max_loops}`.
 """
 
 NOISE = """ The loops draw noise, which is a
 function of the seed ({seed}), the group and the position of a token: the same text always gives the same logits, in any
 batch. `from_pretrained(…, noise_seed=N)` draws other noise."""
+
+FINE_TUNING = """
+## Fine-tuning
+
+With `labels` a call has a loss whose gradient flows through all loop steps. Each batch has {max_loops} of them unless
+`max_loops` is given; training drew them at random, {mean_loops:g} on average.{noise}
+"""
+TRAINING_NOISE = """ The noise is the same in every batch and sequence;
+in training it was drawn anew, as `from_pretrained(…, draw_noise=True)` does in train mode."""
 
 CLAIMS_HEADER = f"""
 ## The claims of the paper on this model
@@ -136,9 +146,10 @@ def card(
         seed=config.seed,
         structure=structure.format(layers=model.num_layers, groups=" | ".join(model.group_labels)),
         parameters=f"{parameters(model):,}",
-        loops=LOOPS.format(max_loops=config.max_loops) if model.groups else "",
+        loops=LOOPS.format(max_loops=config.max_loops, run=config.run) if model.groups else "",
         context_length=model.context_length,
         noise=NOISE.format(seed=config.seed) if model.draws_noise else "",
+        fine_tuning=_fine_tuning(config) if model.groups else "",
         architecture=_architecture(model),
         training=_training(config, tokens, log, environments),
         checkpoints=_checkpoints(iterations, log),
@@ -149,6 +160,11 @@ def card(
         text_licence=TEXT_LICENCES.get(config.data.source, USERS_TEXT),
         citation="\n\n".join(_bibtex(citation)),
     )
+
+
+def _fine_tuning(config: ConfigSlice) -> str:
+    noise = TRAINING_NOISE if config.model.draws_noise else ""
+    return FINE_TUNING.format(max_loops=config.max_loops, mean_loops=config.model.mean_loops + 1, noise=noise)
 
 
 def _front_matter(data: DataConfig) -> str:

@@ -12,12 +12,14 @@ Axes: B texts, N new tokens of each, T positions, C hidden size, V vocabulary, G
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import GenerationMixin, LogitsProcessor, PreTrainedConfig, PreTrainedModel
+from transformers import GenerationConfig, GenerationMixin, LogitsProcessor, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.utils import logging
 
 from twoscale.config.thresholds import check_threshold
 from twoscale.errors import InputError
@@ -32,6 +34,8 @@ from twoscale.model.noise import EvaluationNoise
 from twoscale.model.rotary import RotaryEmbedding
 from twoscale.model.transformer import LoopedTransformer
 
+logger = logging.get_logger(__name__)
+PASSED_ON = ("tokenizer", "assistant_tokenizer")  # by `generate`, to every model
 GROWTH = 64  # a cache that is full grows to a multiple of so many positions
 
 
@@ -47,6 +51,8 @@ class TwoscaleConfig(PreTrainedConfig):
         run: Name of the run.
         iteration: Optimizer updates that the weights have had.
         tokens_seen: Tokens that they were trained on.
+        draw_noise: In train mode, draw the noise of each sequence of each call anew, by PyTorch's generator.
+        eos_token_id, padding_id: End of text, and padding, which is read as the end of text.
     """
 
     model_type = "twoscale"
@@ -61,11 +67,15 @@ class TwoscaleConfig(PreTrainedConfig):
         run: str | None = None,
         iteration: int | None = None,
         tokens_seen: int | None = None,
+        draw_noise: bool = False,
+        eos_token_id: int | None = None,
+        padding_id: int | None = None,
         **common: Any,
     ) -> None:
         self.model = dict(model or {})
         self.max_loops, self.exit_criterion, self.exit_threshold = max_loops, exit_criterion, exit_threshold
         self.noise_seed, self.run, self.iteration, self.tokens_seen = noise_seed, run, iteration, tokens_seen
+        self.draw_noise, self.eos_token_id, self.padding_id = draw_noise, eos_token_id, padding_id
         super().__init__(**{"tie_word_embeddings": False} | common)
 
     # what transformers and tools on top of it read of a config
@@ -89,6 +99,9 @@ class TwoscaleConfig(PreTrainedConfig):
     def max_position_embeddings(self) -> int:
         return self.model["context_length"]
 
+    # `Trainer` sets it to the tokenizer's, and transformers warns of one that is not in the vocabulary
+    pad_token_id = property(lambda self: None, lambda self, value: None)
+
 
 class PositionNoise:
     """Noise of the loops as a function of (seed, group, position[, k]): that of held-out sequence 0 in every text.
@@ -111,6 +124,15 @@ class PositionNoise:
             return self._arrays[key][positions].view_as(like)
 
         return noise
+
+
+def drawn_noise(std: float) -> Noise:
+    """Noise that is drawn anew by PyTorch's generator, of the distribution of `PositionNoise`."""
+
+    def noise(group: int, k: int, like: Tensor) -> Tensor:
+        return nn.init.trunc_normal_(torch.empty_like(like, requires_grad=False), std=std, a=-3 * std, b=3 * std)
+
+    return noise
 
 
 # --- cache -----------------------------------------------------------------------------------------------------------
@@ -251,12 +273,28 @@ def text_positions(padding: Tensor, length: int) -> Tensor:
 
 
 def targets_of_text(labels: Tensor, mask: Tensor) -> Tensor:
-    """Labels (B, N), -100 after padding, which is computed after its text and has read the label.
+    """Labels (B, N), -100 for padding and after padding, which is computed after its text and has read the label.
 
     mask: which columns belong to a text, the last N of (B, columns).
     """
     is_padding = ~mask[:, -labels.shape[1] :].to(labels.device).bool()
-    return labels.masked_fill(is_padding.roll(1, dims=1), -100)  # the first label is no target
+    return labels.masked_fill(is_padding | is_padding.roll(1, dims=1), -100)  # the first label is no target
+
+
+def check_positions(found: Tensor, mask: Tensor | None, batch: int, end: int) -> None:
+    """Refuse positions (B or 1, N) that differ from those of the last N of `end` columns in their texts."""
+    expected = text_positions(leading_padding(mask, batch, end, found.device, behind=True), end)[:, -found.shape[1] :]
+    if mask is not None:
+        found = found.where(mask[:, -found.shape[1] :].to(found.device).bool(), expected)
+    if not torch.equal(found.expand_as(expected), expected):
+        raise InputError("position_ids: found others than 0, 1, 2, … in each text, expected these or None.")
+
+
+def check_further(arguments: Mapping[str, Any]) -> None:
+    """Refuse arguments that the model has no use for, unless they ask for nothing."""
+    for name, value in arguments.items():
+        if name not in PASSED_ON and value is not None and value is not False:
+            raise InputError(f"{name}: found a value, expected none: the model has no such argument.")
 
 
 def check_length(length: int, config: ModelConfig) -> None:
@@ -275,6 +313,8 @@ class LoopedOutput(CausalLMOutputWithPast):
     """Logits (B, N, V), and with `labels` their mean cross-entropy in nats.
 
     Attributes:
+        hidden_states: On request, the embedding and the output of each unlooped layer and looped group, (B, N, C) each;
+            the head applies its norm to the last one.
         evaluations: Loop steps that each token was computed for, in each looped group: int64 (G, B, N).
     """
 
@@ -288,6 +328,7 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
     base_model_prefix = "model"
     _no_split_modules = ("LoopedTransformer",)
     _is_stateful = True  # transformers drafts only with a cache that it makes itself
+    accepts_loss_kwargs = False  # the loss is a mean over the targets of a call
 
     def __init__(self, config: TwoscaleConfig) -> None:
         super().__init__(config)
@@ -308,21 +349,44 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         return self.model.head
 
     @classmethod
+    def from_pretrained(cls, folder: Any, *arguments: Any, revision: str | None = None, **options: Any) -> Any:
+        """See transformers, which ignores the revision of a local folder."""
+        if revision not in (None, "main") and Path(folder).is_dir():
+            raise InputError(f'revision: found {revision!r} for a local folder, expected subfolder="iteration_…".')
+        return super().from_pretrained(folder, *arguments, revision=revision, **options)
+
+    def resize_token_embeddings(self, *arguments: Any, **options: Any) -> nn.Module:
+        raise InputError("resize_token_embeddings: found a call, expected none: the vocabulary of the model is fixed.")
+
+    @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
         return False  # `forward` makes a LoopCache
+
+    def _prepare_generated_length(self, *arguments: Any, **lengths: Any) -> GenerationConfig:
+        """The lengths of a call of `generate`, which ends a text at the context."""
+        check_length(lengths["input_ids_length"], self.model.config)
+        config, room = super()._prepare_generated_length(*arguments, **lengths), self.model.config.context_length
+        if config.max_length > room:
+            found = f"generate: found a request for {config.max_length} tokens"
+            logger.warning(f"{found}, expected at most {room}, the context of the model, where the text ends.")
+            config.max_length = room
+        return config
 
     def forward(
         self,
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
         past_key_values: LoopCache | None = None,
+        position_ids: Tensor | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
+        output_hidden_states: bool | None = None,
         logits_to_keep: int = 0,
         max_loops: int | None = None,
         exit_criterion: str | None = None,
         exit_threshold: float | None = None,
         return_dict: bool | None = None,
+        **further: Any,
     ) -> LoopedOutput | tuple[Tensor, ...]:
         """Logits of the tokens that follow.
 
@@ -332,30 +396,41 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
             input_ids: Token ids (B, N).
             attention_mask: 1 for tokens of a text, 0 for padding before it; with a cache for all columns read so far.
             past_key_values: What the call before returned.
+            position_ids: Positions of the tokens in their texts, (B or 1, N); others than 0, 1, 2, … are refused.
             labels: Token ids (B, N), usually `input_ids`: the loss is that of token i + 1 given the logits of token i;
-                -100 leaves a token out, and so does padding as token i.
+                -100 leaves a token out, and so does padding as token i or i + 1.
             use_cache: Return keys and values for a next call.
+            output_hidden_states: Return the states between the stages, see `LoopedOutput`; not for a criterion without
+                a cache.
             logits_to_keep: Return the logits of the last so many tokens; 0: of all.
             max_loops, exit_criterion, exit_threshold: See the class `TwoscaleConfig`. A criterion that is given comes
                 with its threshold. "none" as criterion: all loop steps, whatever the config says.
             return_dict: False: a tuple.
+            further: What `generate` passes on to every model, unused; other arguments are refused.
 
         Raises:
             InputError: for a text that is longer than the context, unknown criteria, and other wrong arguments.
         """
+        check_further(further)
         max_loops, criterion = self._loops(max_loops, exit_criterion, exit_threshold)
+        input_ids, attention_mask = self._without_padding(input_ids, attention_mask, past_key_values is None)
+        if position_ids is not None:
+            before = 0 if past_key_values is None else past_key_values.columns
+            check_positions(position_ids, attention_mask, len(input_ids), before + input_ids.shape[1])
+        states = [] if output_hidden_states or self.config.output_hidden_states else None
         if past_key_values is not None or use_cache:
             logits, evaluations, past_key_values = self._read(
-                input_ids, attention_mask, past_key_values, max_loops, criterion, logits_to_keep
+                input_ids, attention_mask, past_key_values, max_loops, criterion, logits_to_keep, states
             )
         else:
-            logits, evaluations = self._evaluate(input_ids, attention_mask, max_loops, criterion)
+            logits, evaluations = self._evaluate(input_ids, attention_mask, max_loops, criterion, states)
         logits = logits[:, -logits_to_keep:]
         loss = None
         if labels is not None:
             targets = labels if attention_mask is None else targets_of_text(labels, attention_mask)
             loss = self.loss_function(logits, targets, vocab_size=self.config.vocab_size)
-        output = LoopedOutput(loss, logits, past_key_values, evaluations=evaluations)
+        states = None if states is None else tuple(states)
+        output = LoopedOutput(loss, logits, past_key_values, states, evaluations=evaluations)
         return output.to_tuple() if return_dict is False else output
 
     def sampling(
@@ -386,26 +461,52 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         check_threshold(name, threshold, max_loops, "exit_threshold", "max_loops")
         return max_loops, criterion
 
+    def _without_padding(self, tokens: Tensor, mask: Tensor | None, whole: bool) -> tuple[Tensor, Tensor | None]:
+        """Tokens with padding as the end of text, which has an embedding, and the mask, of `whole` texts if None."""
+        end, pad = self.config.eos_token_id, self.config.padding_id
+        if pad in (None, end):
+            return tokens, mask
+        is_padding = tokens == pad
+        return tokens.masked_fill(is_padding, end), ~is_padding if mask is None and whole else mask
+
+    def _noise(self, batch: int, length: int, device: torch.device) -> Noise:
+        """The noise of whole texts (B, N)."""
+        if self.training and self.config.draw_noise:
+            return drawn_noise(self.model.config.state_std)
+        return self.noise.at(torch.arange(length, device=device).expand(batch, -1))
+
     def _evaluate(
-        self, tokens: Tensor, mask: Tensor | None, max_loops: int, criterion: ExitCriterion | None
+        self,
+        tokens: Tensor,
+        mask: Tensor | None,
+        max_loops: int,
+        criterion: ExitCriterion | None,
+        states: list[Tensor] | None,
     ) -> tuple[Tensor, Tensor]:
-        """Logits (B, N, V) of whole texts and the evaluations (G, B, N) of their tokens."""
+        """Logits (B, N, V) of whole texts and the evaluations (G, B, N) of their tokens. Adds to `states`, if any."""
         batch, length = tokens.shape
         check_length(length, self.model.config)
         padding, order = leading_padding(mask, batch, length, tokens.device, behind=True), None
         if padding.any():  # move it behind the texts, where it changes nothing
             order = text_positions(padding, length)
             tokens = torch.zeros_like(tokens).scatter(1, order, tokens)
-        noise = self.noise.at(torch.arange(length, device=tokens.device).expand(batch, -1))
-        if criterion is None:
-            logits = self.model(tokens, [max_loops] * len(self.model.config.groups), noise)
-            evaluations = tokens.new_full((len(self.model.config.groups), batch, length), max_loops)
+        noise, loops = self._noise(batch, length, tokens.device), [max_loops] * len(self.model.config.groups)
+        evaluations = tokens.new_full((len(loops), batch, length), max_loops)
+        if states is not None:
+            if criterion is not None:
+                raise InputError("output_hidden_states: found an exit criterion, expected use_cache=True with it.")
+            states += [stage.output for stage in self.model.trace(tokens, loops, noise)]
+            logits = self.model.readout(states[-1])
+        elif criterion is None:
+            logits = self.model(tokens, loops, noise)
         else:
             logits, counts = evaluate(self.model, tokens, criterion, max_loops, noise)
             evaluations = counts.evaluations
         if order is not None:
             logits = logits.gather(1, order[..., None].expand_as(logits))
             evaluations = evaluations.gather(2, order.expand_as(evaluations))
+            for number, state in enumerate(states or ()):
+                states[number] = state.gather(1, order[..., None].expand_as(state))
         return logits, evaluations
 
     @torch.no_grad()
@@ -417,8 +518,12 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         max_loops: int,
         criterion: ExitCriterion | None,
         keep: int,
+        states: list[Tensor] | None,
     ) -> tuple[Tensor, Tensor, LoopCache]:
-        """Logits (B, `keep` or N, V) of new tokens (B, N), the evaluations (G, B, N), and the cache with them."""
+        """Logits (B, `keep` or N, V) of new tokens (B, N), the evaluations (G, B, N), and the cache with them.
+
+        Adds to `states`, if any.
+        """
         model = self.model
         if cache is None:
             cache = LoopCache(model.config, max_loops, any_weight(model))
@@ -432,14 +537,19 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         attend = cache.attend(0, positions, torch.arange(positions.numel(), device=positions.device))
         noise, exits = self.noise.at(positions), []
 
+        def kept(hidden: Tensor) -> Tensor:
+            if states is not None:
+                states.append(hidden)
+            return hidden
+
         def layer(number: int, hidden: Tensor) -> Tensor:
-            return model.unlooped_layer(number, hidden.flatten(0, 1), attend).view_as(hidden)
+            return kept(model.unlooped_layer(number, hidden.flatten(0, 1), attend).view_as(hidden))
 
         def group(index: int, hidden: Tensor) -> Tensor:
             exits.append(engine.loop(index, hidden, noise, CachedGroup(cache, model.config.groups[index], positions)))
-            return model.finish(index, exits[-1].states)
+            return kept(model.finish(index, exits[-1].states))
 
-        hidden = run_stages(model, model.embed(tokens, positions), layer, group)
+        hidden = run_stages(model, kept(model.embed(tokens, positions)), layer, group)
         return model.readout(hidden[:, -keep:]), stack_counts(exits, tokens).evaluations, cache
 
 

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer as Engine
 from twoscale.data.token_ids import CHARACTER_TO_BYTE
 from twoscale.data.tokenizer import END_OF_TEXT, Tokenizer
 
+PADDING = "<|padding|>"
 BYTE_TO_CHARACTER = {byte: character for character, byte in CHARACTER_TO_BYTE.items()}
 
 
@@ -57,12 +58,14 @@ def _characters(token: bytes) -> str:
 def tokenizer_config(context_length: int) -> dict[str, Any]:
     """tokenizer_config.json.
 
-    Padding comes before a text, as decoding needs it. A special token that is spelled out in a text is encoded as
+    Padding comes before a text, as decoding needs it. Its token is none of the vocabulary: transformers gives it the
+    next id, and the model reads it as the end of text. A special token that is spelled out in a text is encoded as
     ordinary text, as here.
     """
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        **dict.fromkeys(("bos_token", "eos_token", "pad_token"), END_OF_TEXT),
+        **dict.fromkeys(("bos_token", "eos_token"), END_OF_TEXT),
+        "pad_token": PADDING,
         "model_max_length": context_length,
         "padding_side": "left",
         "split_special_tokens": True,
@@ -70,9 +73,12 @@ def tokenizer_config(context_length: int) -> dict[str, Any]:
     }
 
 
-def generation_config(tokenizer: Tokenizer) -> dict[str, Any]:
+def generation_config(tokenizer: Tokenizer) -> dict[str, int]:
     """generation_config.json: generation ends at the end of text."""
-    return dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), tokenizer.end_of_text)
+    return {
+        **dict.fromkeys(("bos_token_id", "eos_token_id"), tokenizer.end_of_text),
+        "pad_token_id": tokenizer.vocab_size,
+    }
 
 
 def as_json(values: Mapping[str, Any]) -> str:

@@ -146,6 +146,10 @@ def reference_state(config: Config) -> dict[str, Any]:
     return {"reference_state": config.figures.dlr_reference_state}
 
 
+def reading(config: Config) -> dict[str, Any]:
+    return {"reading": config.figures.reading}
+
+
 PAPER = (
     Figure(
         "fig1",
@@ -167,6 +171,7 @@ PAPER = (
     Figure(
         "fig3",
         table("loop_metrics"),
+        values=reading,
         target="all",
         title="Fig. 3, step norms and angles",
         claims=(1, 2, 3, 12),
@@ -183,6 +188,7 @@ PAPER = (
     Figure(
         "fig5",
         table("loop_metrics"),
+        values=reading,
         target="all",
         title="Fig. 5, angles over all loop steps",
         claims=(3, 4, 5),

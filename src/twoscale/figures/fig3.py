@@ -15,13 +15,13 @@ ROWS = {
 
 
 @style.look()
-def draw(loop_metrics: pd.DataFrame, *, context: style.FigureContext) -> Figure:
+def draw(loop_metrics: pd.DataFrame, *, reading: str = "state", context: style.FigureContext) -> Figure:
     """Two rows (measures) by one column per group; lines are means over tokens.
 
     Bands are one standard deviation, or the range over seeds, at the first and the last checkpoint.
 
     `loop_metrics` is the table of this name; it may have the run of the context under further seeds, too. Raises
-    InputError for a model without looped groups.
+    InputError for a model without looped groups. `reading` is "state", or "direction" for steps of x / ||x||.
     """
     groups = style.looped_groups(loop_metrics, "Figure 3")
     styles = style.checkpoint_palette(loop_metrics["iteration"], context)
@@ -29,7 +29,7 @@ def draw(loop_metrics: pd.DataFrame, *, context: style.FigureContext) -> Figure:
     panels = figure.subplots(len(ROWS), len(groups), sharex=True, sharey="row", squeeze=False)
     panels[0, 0].set_yscale("log", nonpositive="mask")
     visible = loop_metrics[loop_metrics["k"] <= LAST_STEP]
-    for row, (measure, label) in zip(panels, ROWS.items(), strict=True):
+    for row, (measure, label) in zip(panels, style.measures_read(loop_metrics, ROWS, reading).items(), strict=True):
         for axes, group in zip(row, groups, strict=True):
             rows = visible[(visible["group"] == group) & (visible["measure"] == measure)]
             style.checkpoint_lines(axes, rows, styles, context)

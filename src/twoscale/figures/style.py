@@ -153,6 +153,22 @@ def save(figure: Figure, path: str | Path) -> None:
         figure.savefig(temporary, format=suffix, metadata=DATE[suffix])
 
 
+def measures_read(table: pd.DataFrame, measures: Mapping[str, str], reading: str) -> Mapping[str, str]:
+    """Measures of "loop_metrics" with labels, of states, in a reading, "state" or "direction".
+
+    Raises InputError if `table` has no directions, because its trajectories were measured before there were any.
+    """
+    if reading == "state":
+        return measures
+    read = {f"{reading}_{name}": label.replace(r"\Delta", r"\Delta\hat{x}") for name, label in measures.items()}
+    if missing := set(read) - set(table["measure"]):
+        raise InputError(
+            f"figures.reading: found {reading} and no {min(missing)} in the table loop_metrics, expected trajectories "
+            "that were measured with it."
+        )
+    return read
+
+
 def looped_groups(table: pd.DataFrame, figure: str) -> list[str]:
     """The looped groups of a table, in its order. Raises InputError if there is none; `figure` names the figure."""
     groups = list(table["group"].unique())
@@ -202,9 +218,10 @@ def scale_loop_steps(axes: Axes, first: int, last: int, ticks: int = 6) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(nbins=ticks, integer=True))
 
 
-def mark_trained(axes: Axes, mean_loops: float) -> Line2D:
-    """A dotted vertical line at the mean loops of training, on an axis of loops or loop steps."""
-    return axes.axvline(mean_loops, zorder=0, **TRAINED)
+def mark_trained(axes: Axes, mean_loops: float, context: FigureContext) -> dict[str, Line2D]:
+    """A dotted vertical line at the mean loops of training, or at the published loops, and its entry in a legend."""
+    label = f"{'published' if context.published else 'trained'}: {mean_loops:g} loops"
+    return {label: axes.axvline(mean_loops, zorder=0, **TRAINED)}
 
 
 def checkpoint_palette(iterations: Iterable[int], context: FigureContext) -> dict[int, dict[str, Any]]:

@@ -1,7 +1,9 @@
-"""What a failed job says on the terminal: its shell line once, and its sentence in the last lines of Snakemake.
+"""Errors on the terminal: the shell line of a failed job once, and every cause as a sentence in the last lines.
 
 Snakemake reports a failure twice, each time with the shell line, and ends with a message that names no cause. A filter
-of its logger drops the first report and adds the causes to that message. It uses only attributes of log records.
+of its logger drops the first report and adds the causes to that message, or says that the user interrupted the run. It
+also takes the sentence of a refused plan out of the report on the input function in which the plan was checked. It uses
+only attributes of log records.
 """
 
 import logging
@@ -15,7 +17,10 @@ from twoscale.escaping import one_line
 # "Command '...' returned non-zero exit status 1." or "Command '...' died with <Signals.SIGKILL: 9>."
 FAILED = re.compile(r"Command '(.*)' (?:returned non-zero exit status|died with <Signals\.\w+:) (\d+)", re.DOTALL)
 ENDED = "At least one job did not complete successfully."
-SIGKILL = 9
+INTERRUPTING = "Terminating processes on user request"
+INTERRUPTED = "Interrupted. Repeat the command to continue: finished jobs are kept, and training resumes."
+REFUSED = re.compile(r"(?:WrongInput|InputError):\s*(.+?)\s*\n\s*Wildcards:", re.DOTALL)
+SIGKILL, STOPPED = 9, {2: "SIGINT", 15: "SIGTERM"}
 LITTLE_SPACE = 2**16  # bytes; a disk with less is full
 
 
@@ -26,6 +31,7 @@ class JobErrors(logging.Filter):
         super().__init__()
         self._status: dict[str, int] = {}  # shell line -> exit status
         self._causes: dict[int, str] = {}  # job -> rule and cause
+        self._interrupted = False
 
     @classmethod
     def install(cls, logger: logging.Logger) -> None:
@@ -47,21 +53,27 @@ class JobErrors(logging.Filter):
 
     def _observe(self, record: logging.LogRecord) -> bool:
         event = str(getattr(record, "event", None))
+        self._interrupted |= INTERRUPTING in str(record.msg)
         if event == "error" and (match := FAILED.search(str(record.msg))):
             self._status[match[1]] = int(match[2]) % 128  # 128 + signal in a shell
             return False
         if event == "job_error":
             self._causes[record.jobid] = f"{record.rule_name}: {self._cause(record.log, record.shellcmd)}"
-        elif event == "job_finished":  # at another attempt
+            return not self._interrupted
+        if event == "job_finished":  # at another attempt
             self._causes.pop(getattr(record, "job_id", None), None)
-        elif event == "error" and ENDED in str(record.msg) and self._causes:
-            record.msg = "\n".join([record.msg, *self._causes.values()])
+        elif event == "error" and ENDED in str(record.msg):
+            record.msg = INTERRUPTED if self._interrupted else "\n".join([record.msg, *self._causes.values()])
+        elif event == "error" and (match := REFUSED.search(str(record.msg))):
+            record.msg = match[1]
         return True
 
     def _cause(self, logs: Iterable[str], command: str | None) -> str:
         status = next((status for line, status in self._status.items() if command and command in line), None)
         if status == SIGKILL:
             return "the job was killed (SIGKILL), as the system does when memory runs out."
+        if status in STOPPED:
+            return f"the job was stopped ({STOPPED[status]})."
         return next(filter(None, map(last_line, logs)), None) or "the job wrote no message."
 
 

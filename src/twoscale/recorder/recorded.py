@@ -4,9 +4,10 @@
 PyTorch module into it, `measure_saved` reads states that were saved elsewhere.
 """
 
+import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import chain
@@ -20,10 +21,12 @@ from torch import Tensor
 
 from twoscale import tables
 from twoscale.config import PathTypesConfig
+from twoscale.config.loop_counts import loop_counts
 from twoscale.data.batches import HeldOut
 from twoscale.dynamics.states import Columns, describe_loop, exact, token_keys, write_states
 from twoscale.dynamics.trajectories import TABLES, GroupStates, measure_groups, recorded_references, units
 from twoscale.errors import InputError
+from twoscale.files import replacing
 
 # Folder of each table in the folder of a run, as in the workflow.
 FOLDERS = {
@@ -31,7 +34,11 @@ FOLDERS = {
     "token_paths": "paths",
     "token_drift": "drift",
     "scaling_quality": "scaling",
+    "depth_quality": "depth",
+    "recorded_exits": "exits",
+    "recorded_spectrum": "spectrum",
 }
+MEASURED_LATER = ("scaling_quality", "depth_quality", "recorded_exits")  # tables that only some recordings have
 GROUP = "states/"  # beginning of the tensors of a file of saved states
 
 
@@ -46,7 +53,9 @@ class RecordedBatch:
         tokens: Token ids (B, T), for the words of Fig. 1.
         mask: Tokens that are measured, bool (B, T); all if `None`.
         documents: Document of each sequence; by default each sequence is a document.
-        losses: Nats (B, T - 1) of each next token after the loop steps 1 … K of the last group; empty if unknown.
+        decoded: Cross-entropy and entropy in nats and prediction, "ce", "entropy" and "predicted" (B, T - 1), of each
+            next token after the loop steps 1 … K of the last group; empty if unknown.
+        exits: Function from key columns of the sequences to rows of the table "recorded_exits"; `None` if unknown.
     """
 
     states: Mapping[str, Sequence[Tensor]]
@@ -54,7 +63,8 @@ class RecordedBatch:
     tokens: Tensor | None = None
     mask: Tensor | None = None
     documents: Sequence[int] | None = None
-    losses: Sequence[Tensor] = ()
+    decoded: Sequence[Mapping[str, Tensor]] = ()
+    exits: Callable[[Sequence[Mapping[str, Any]]], Iterable[dict[str, Any]]] | None = None
 
     @property
     def shape(self) -> torch.Size:
@@ -92,26 +102,37 @@ class StateTables:
     """Writes the tables of recorded states into the folder of a run. Use it under `with`.
 
     The files appear when the block ends without an exception: `trajectories/`, `paths/` and
-    `drift/iteration_*.parquet`; `scaling/iteration_*.parquet` if logits are given; and `states.safetensors` with the
-    states of the first sequence, for Fig. 1, if all groups have the same hidden size.
+    `drift/iteration_*.parquet`; `scaling/` and `depth/iteration_*.parquet` if predictions are given, and `exits/` if
+    exits are; `recorded/iteration_*.json`, what was recorded; and `states.safetensors` with the states of the first
+    sequence, for Fig. 1, if all groups have the same hidden size.
 
     Attributes:
         folder: Folder of the run, such as results/mine.
         iteration: Training iteration of the weights; figures call 0 untrained.
         word: Token id -> text, for the words of Fig. 1.
         criteria: Criteria of the path types. A shorter loop than the window is judged as a whole.
+        trained_loops: Loop steps of the last group in training; `None`: those of a pass.
+        facts: What was recorded, in words, for the depth card.
+        replace: Whether an earlier recording of the same iteration is replaced.
+
+    Raises InputError for an earlier recording.
     """
 
     folder: Path
     iteration: int
     word: Callable[[int], str] = str
     criteria: PathTypesConfig = field(default_factory=PathTypesConfig)
+    trained_loops: int | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    replace: bool = False
 
     def __enter__(self) -> Self:
+        check_absent(table_path(self.folder, "trajectories", self.iteration), self.iteration, self.replace)
         self._sequences = 0
         self._loops: dict[str, int] = {}  # of each group
         self._first: tuple[Tensor, dict[str, Any]] | None = None  # states and header of the first sequence
-        self._quality: list[dict[str, Any]] = []  # rows of "scaling_quality"
+        self._rows: dict[str, list[dict[str, Any]]] = {name: [] for name in MEASURED_LATER}
+        self._tokens, self._text = 0, hashlib.sha256()  # number and digest of the measured tokens
         with ExitStack() as files:
             files.push(self._finish)
             paths = {table: table_path(self.folder, table, self.iteration) for table in TABLES}
@@ -135,9 +156,16 @@ class StateTables:
             return
         if self._first is not None:
             write_states(Path(self.folder) / "states.safetensors", *self._first)
-        if self._quality:
-            path = table_path(self.folder, "scaling_quality", self.iteration)
-            tables.write("scaling_quality", pd.DataFrame(self._quality), path)
+        for table, rows in self._rows.items():
+            path = table_path(self.folder, table, self.iteration)
+            path.unlink(missing_ok=True)
+            if rows:
+                tables.write(table, pd.DataFrame(rows)[list(tables.columns(table))], path)
+        loops = list(self._loops.values())[-1]
+        facts = dict(self.facts) | {"trained_loops": self.trained_loops or loops, "loops": self._loops}
+        facts |= {"sequences": self._sequences, "tokens": self._tokens, "text_sha256": self._text.hexdigest()}
+        with replacing(facts_path(self.folder, self.iteration)) as temporary:
+            temporary.write_text(json.dumps(facts, indent=1), encoding="utf-8")
 
     @torch.no_grad()
     def append(self, batch: RecordedBatch) -> None:
@@ -150,7 +178,10 @@ class StateTables:
         numbers = range(self._sequences, self._sequences + batch.shape[0])
         for table, columns in measure_groups(self._keys(batch, numbers), batch.groups(), self.criteria):
             self._append[table](columns)
-        self._quality += self._scaling_rows(batch, numbers)
+        self._append_predictions(batch, numbers)
+        self._tokens += int(batch.kept.sum())
+        if batch.tokens is not None:
+            self._text.update(batch.tokens.long().numpy().tobytes())
         if not self._sequences:
             self._first = self._first_sequence(batch)
         self._sequences = numbers.stop
@@ -175,16 +206,40 @@ class StateTables:
         keys["position"] = (kept.cumsum(-1) - 1).int().flatten().numpy()
         return {name: values[kept.flatten().numpy()] for name, values in keys.items()}
 
-    def _scaling_rows(self, batch: RecordedBatch, numbers: range) -> Iterator[dict[str, Any]]:
-        """Rows of the table "scaling_quality": the cross-entropy of the next token after each loop step."""
+    def _append_predictions(self, batch: RecordedBatch, numbers: range) -> None:
+        """Rows of the tables of predictions."""
         documents = numbers if batch.documents is None else batch.documents
-        for loops, losses in enumerate(batch.losses, start=1):
-            for i, (sequence, document) in enumerate(zip(numbers, documents, strict=True)):
-                known = losses[i][batch.predicted[i]].double()
-                if len(known):
-                    ce = known.mean().item()
-                    row = {"iteration": self.iteration, "loops": loops, "sequence": sequence, "document": document}
-                    yield row | {"tokens": len(known), "ce": ce, "ppl": math.exp(ce)}
+        keys = [
+            {"iteration": self.iteration, "sequence": sequence, "document": int(document)}
+            for sequence, document in zip(numbers, documents, strict=True)
+        ]
+        for table, rows in (
+            ("scaling_quality", self._scaling_rows(batch, keys)),
+            ("depth_quality", self._depth_rows(batch, keys) if "depth_quality" in tables.declared() else ()),
+            ("recorded_exits", () if batch.exits is None else batch.exits(keys)),
+        ):
+            self._rows[table] += rows
+
+    @staticmethod
+    def _scaling_rows(batch: RecordedBatch, keys: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Rows of the table "scaling_quality": the cross-entropy of the next token after each loop step."""
+        for loops, decoded in enumerate(batch.decoded, start=1):
+            for row in _means({"ce": decoded["ce"]}, batch.predicted, keys):
+                yield row | {"loops": loops, "ppl": math.exp(row["ce"])}
+
+    def _depth_rows(self, batch: RecordedBatch, keys: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Rows of the table "depth_quality" at multiples of the trained loops."""
+        most, previous = len(batch.decoded), None
+        for loops in loop_counts(self.trained_loops or most, most=most) if most else ():
+            decoded = batch.decoded[loops - 1]
+            flips = torch.nan if previous is None else decoded["predicted"] != previous
+            values = {
+                "ce": decoded["ce"],
+                "entropy": decoded["entropy"],
+                "flips": torch.zeros_like(decoded["ce"]) + flips,
+            }
+            yield from (row | {"loops": loops} for row in _means(values, batch.predicted, keys))
+            previous = decoded["predicted"]
 
     def _first_sequence(self, batch: RecordedBatch) -> tuple[Tensor, dict[str, Any]] | None:
         """States (P, T, C) of the first sequence and their header, for Fig. 1."""
@@ -202,6 +257,28 @@ class StateTables:
         return states, header | {"sites": sites}
 
 
+def _means(values: Mapping[str, Tensor], predicted: Tensor, keys: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """One row per sequence with a token that counts: means of the values (B, T - 1) over these."""
+    for i, key in enumerate(keys):
+        if count := int(predicted[i].sum()):
+            means = {name: each[i][predicted[i]].double().mean().item() for name, each in values.items()}
+            yield key | {"tokens": count} | means
+
+
+def check_absent(path: Path, iteration: int, replace: bool) -> None:
+    """Raise InputError if the file of a recording exists, unless it is replaced."""
+    if path.exists() and not replace:
+        raise InputError(
+            f"{path}: found an earlier recording of iteration {iteration}, expected none; give replace=True, or "
+            "another iteration or folder."
+        )
+
+
+def facts_path(folder: str | Path, iteration: int) -> Path:
+    """The file that says what was recorded."""
+    return Path(folder) / "recorded" / f"iteration_{iteration:06d}.json"
+
+
 def table_path(folder: str | Path, table: str, iteration: int) -> Path:
     """The file of a table with one row per token in the folder of a run."""
     return Path(folder) / FOLDERS[table] / f"iteration_{iteration:06d}.parquet"
@@ -210,7 +287,7 @@ def table_path(folder: str | Path, table: str, iteration: int) -> Path:
 # --- saved states ----------------------------------------------------------------------------------------------
 
 
-def measure_saved(path: Path, folder: Path, iteration: int, batch_size: int = 4) -> None:
+def measure_saved(path: Path, folder: Path, iteration: int, batch_size: int = 4, replace: bool = False) -> None:
     """Write the tables of states that were saved in a safetensors file.
 
     The file has one tensor `states/GROUP` (K + 1, S, T, C) per group: x^0 … x^K of S sequences of T tokens. Optional
@@ -224,12 +301,15 @@ def measure_saved(path: Path, folder: Path, iteration: int, batch_size: int = 4)
         folder: Folder of the run, such as results/mine.
         iteration: Training iteration of the weights; figures call 0 untrained.
         batch_size: Sequences at a time; limits the memory.
+        replace: Whether an earlier recording of the same iteration is replaced.
 
     Raises:
-        InputError: The file cannot be read, or its tensors do not have these names and shapes.
+        InputError: There is an earlier recording, the file cannot be read, or its tensors do not have these names and
+            shapes.
     """
     try:
-        with safetensors.safe_open(path, framework="pt") as file, StateTables(Path(folder), iteration) as writer:
+        writer = StateTables(Path(folder), iteration, facts={"states": path.name}, replace=replace)
+        with safetensors.safe_open(path, framework="pt") as file, writer:
             for batch in saved_batches(path, file, batch_size):
                 writer.append(batch)
     except (OSError, safetensors.SafetensorError) as error:

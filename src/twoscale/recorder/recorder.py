@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,9 +23,11 @@ import torch
 from torch import Tensor, nn
 
 from twoscale.config import PathTypesConfig
+from twoscale.config.loop_counts import MULTIPLES
 from twoscale.dynamics.states import exact
 from twoscale.errors import InputError
-from twoscale.model.loss import cross_entropies
+from twoscale.model.loss import cross_entropies, entropies
+from twoscale.recorder.exits import FrozenExits, Thresholds, exit_rows, make_criteria
 from twoscale.recorder.recorded import RecordedBatch, StateTables
 
 Module = str | nn.Module  # a dotted path in the model, or the module itself
@@ -169,11 +172,21 @@ class Recorder:
             first integer tensor of the call, if it has the shape of the states without channels.
         mask: Argument of the model that is nonzero for tokens to measure, (B, T), such as "attention_mask".
         word: Token id -> text.
-        decode: A state (B, T, C) of the last group -> logits (B, T, V), as the model continues after its loop. With it
-            the cross-entropy after each loop step is measured.
+        decode: A state (B, T, C) of the last group -> logits (B, T, V), as the model continues after its loop. A second
+            parameter without a default gets the token ids (B, T). It is called at the end of each pass, with states in
+            the dtype and on the device of the model. With it the predictions after each loop step are measured.
         criteria: Criteria of the path types.
+        trained_loops: Loop steps of the last group in training, for the depth card; `None`: those of a pass.
+        set_loops: What sets the loop steps of the model: the dotted path of an attribute, or a function of their
+            number. The model then runs `run_loops` of them while it is recorded, and `trained_loops` or the value of
+            the attribute afterwards.
+        run_loops: Loop steps of the last group to record; by default eight times the trained ones.
+        exits: Exit criterion, a name or a class -> thresholds, to measure on the recorded states of the last group;
+            needs `decode`.
+        replace: Whether an earlier recording of the iteration is replaced.
 
-    Raises InputError, also while the model runs, if a module or tensor is not found or has another shape.
+    Raises InputError for an earlier recording and, also while the model runs, if a module or tensor is not found or has
+    another shape, or the loop steps are not those that were set.
     """
 
     model: nn.Module
@@ -183,10 +196,22 @@ class Recorder:
     tokens: int | str | Callable[..., Tensor] | None = None
     mask: int | str | Callable[..., Tensor] | None = None
     word: Callable[[int], str] = str
-    decode: Callable[[Tensor], Tensor] | None = None
+    decode: Callable[..., Tensor] | None = None
     criteria: PathTypesConfig = field(default_factory=PathTypesConfig)
+    trained_loops: int | None = None
+    set_loops: str | Callable[[int], None] | None = None
+    run_loops: int | None = None
+    exits: Thresholds = field(default_factory=dict)
+    replace: bool = False
 
     def __post_init__(self) -> None:
+        if self.set_loops is not None and self.trained_loops is None:
+            raise InputError("recorder: found set_loops without trained_loops, expected the loop steps of training.")
+        if self.run_loops is not None and self.set_loops is None:
+            raise InputError("recorder: found run_loops without set_loops, expected what sets the loops of the model.")
+        if self.exits and self.decode is None:
+            raise InputError("recorder: found exits without decode, expected the function from states to logits.")
+        self._criteria = make_criteria(self.exits)
         if not self.loops:
             raise InputError("recorder: found no looped group, expected at least one module.")
         self._loops = {label: loop if isinstance(loop, Loop) else Loop(loop) for label, loop in self.loops.items()}
@@ -201,14 +226,28 @@ class Recorder:
                     stack.callback(handle.remove)
             stack.callback(self.model.register_forward_pre_hook(self._begin, with_kwargs=True).remove)
             stack.callback(self.model.register_forward_hook(self._end).remove)
-            writer = StateTables(Path(self.folder), self.iteration, self.word, self.criteria)
-            self._tables = stack.enter_context(writer)
+            writer = StateTables(Path(self.folder), self.iteration, self.word, self.criteria, self.trained_loops)
+            self._tables = stack.enter_context(replace(writer, facts=self._facts(), replace=self.replace))
+            if self.set_loops is not None:
+                stack.callback(set_loops(self.model, self.set_loops, self._run_loops, self.trained_loops))
             self._hooks = stack.pop_all()
         return self
 
     def __exit__(self, *error: Any) -> None:
         self._pass = None
         self._hooks.__exit__(*error)
+
+    @property
+    def _run_loops(self) -> int:
+        return self.run_loops or round(MULTIPLES[-1] * self.trained_loops)
+
+    def _facts(self) -> dict[str, Any]:
+        """What is recorded, in words."""
+        weights = list(self.model.parameters())
+        groups = {label: _name(loop.output.module) for label, loop in self._loops.items()}
+        described = f"{type(self.model).__name__}, {sum(weight.numel() for weight in weights):,} parameters"
+        dtypes = sorted({str(weight.dtype).removeprefix("torch.") for weight in weights})
+        return {"model": described, "modules": groups, "precision": ", ".join(dtypes)}
 
     # --- hooks -------------------------------------------------------------------------------------------------
 
@@ -249,21 +288,109 @@ class Recorder:
             first = recorded.initial[next(iter(self._loops))]
             recorded.tokens = recorded.tokens if recorded.tokens.shape == first.shape[:-1] else None
         batch = recorded.batch(list(self._loops))
+        self._check_loops(batch)
         # the pass stays open for `decode`, which may call the modules again
-        self._tables.append(replace(batch, losses=self._losses(batch)) if self.decode else batch)
+        self._tables.append(self._decoded(batch) if self.decode else batch)
         self._pass = None
 
+    def _check_loops(self, batch: RecordedBatch) -> None:
+        """Refuse a pass of another number of loop steps than was set."""
+        label, states = list(batch.states.items())[-1]
+        if self.set_loops is not None and len(states) - 1 != self._run_loops:
+            raise InputError(
+                f"group {label}: found {len(states) - 1} loop steps in a forward pass, expected {self._run_loops}, "
+                "which set_loops has set."
+            )
+
     @torch.no_grad()
-    def _losses(self, batch: RecordedBatch) -> list[Tensor]:
-        """Nats (B, T - 1) of each next token after every loop step of the last group."""
+    def _decoded(self, batch: RecordedBatch) -> RecordedBatch:
+        """The batch with what is predicted after every loop step of the last group, and with exits."""
         if batch.tokens is None:
             raise InputError("recorder: found no token ids in the model's call, expected them with `decode`.")
-        device = next(self.model.parameters()).device
-        losses = []
-        for state in list(batch.states.values())[-1][1:]:
-            logits = self.decode(state.to(device))[:, :-1]
-            losses.append(cross_entropies(exact(logits), batch.tokens[:, 1:].long()).cpu())
-        return losses
+        tokens, states = batch.tokens.long(), list(batch.states.values())[-1]
+        read = Reader(self.decode, tokens, next(self.model.parameters()).device)
+        exits = FrozenExits(self._criteria, states[0].flatten(0, 1), read.rows) if self._criteria else None
+        first = [read(states[0])["ce"]] if exits else []  # of criteria that keep the state before the last step
+        decoded = []
+        for state in states[1:]:
+            decoded.append(read(state))
+            if exits:
+                exits.update(state.flatten(0, 1))
+        if not exits:
+            return replace(batch, decoded=decoded)
+        losses = torch.stack([*first, *(found["ce"] for found in decoded)])
+        return replace(batch, decoded=decoded, exits=partial(exit_rows, exits, losses, batch.predicted))
+
+
+@dataclass
+class Reader:
+    """Predictions from states of one batch, of which the last one and the first one are kept for exit criteria.
+
+    Attributes:
+        decode: States (B, T, C), and token ids if it asks for them -> logits (B, T, V).
+        tokens: Token ids (B, T).
+        device: That of the model.
+    """
+
+    decode: Callable[..., Tensor]
+    tokens: Tensor
+    device: torch.device
+
+    def __post_init__(self) -> None:
+        self._first: tuple[tuple[int, int], Tensor] | None = None
+        self._last: tuple[tuple[int, int], Tensor] | None = None
+        ids = self.tokens.to(self.device)
+        self._arguments = [ids] if takes_tokens(self.decode) else []
+
+    def logits(self, state: Tensor) -> Tensor:
+        """Logits (B, T, V) in float32 at least, for states (B, T, C)."""
+        return exact(self.decode(state.to(self.device), *self._arguments))
+
+    def __call__(self, state: Tensor) -> dict[str, Tensor]:
+        """Cross-entropy, entropy and prediction of each next token (B, T - 1), for states (B, T, C)."""
+        logits = self.logits(state)
+        self._last = (state.data_ptr(), state.numel()), logits.flatten(0, 1).cpu()
+        self._first = self._first or self._last
+        ahead = logits[:, :-1]
+        found = {"ce": cross_entropies(ahead, self.tokens[:, 1:]), "entropy": entropies(ahead)}
+        return {name: values.cpu() for name, values in (found | {"predicted": ahead.argmax(-1)}).items()}
+
+    def rows(self, state: Tensor) -> Tensor:
+        """Logits (B T, V) of states (B T, C), as an exit criterion reads them."""
+        for kept in (self._last, self._first):
+            if kept is not None and kept[0] == (state.data_ptr(), state.numel()):
+                return kept[1]
+        return self.logits(state.unflatten(0, self.tokens.shape)).flatten(0, 1).cpu()
+
+
+def takes_tokens(decode: Callable[..., Tensor]) -> bool:
+    """Whether a function has a second positional parameter without a default."""
+    try:
+        parameters = inspect.signature(decode.forward if isinstance(decode, nn.Module) else decode).parameters.values()
+    except (TypeError, ValueError):  # a built-in function may not tell
+        return False
+    positional = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    return len([each for each in positional if each.default is each.empty]) > 1
+
+
+def set_loops(model: nn.Module, setter: str | Callable[[int], None], loops: int, trained: int) -> Callable[[], None]:
+    """Set the loop steps of a model; returns what sets them back.
+
+    Raises InputError for an attribute that the model does not have.
+    """
+    if callable(setter):
+        setter(loops)
+        return partial(setter, trained)
+    path, _, name = setter.rpartition(".")
+    try:
+        owner = attrgetter(path)(model) if path else model
+        before = getattr(owner, name)
+    except AttributeError as error:
+        raise InputError(
+            f"recorder: found no attribute '{setter}' in {_name(model)}, expected the one that sets its loops."
+        ) from error
+    setattr(owner, name, loops)
+    return partial(setattr, owner, name, before)
 
 
 def find_module(model: nn.Module, module: Module) -> nn.Module:

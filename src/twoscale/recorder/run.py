@@ -22,16 +22,18 @@ from twoscale.jobs.study_job import StudyJob
 
 DRAWN = ("fig1", "fig2", "fig3", "fig5", "path_types", "scaling")
 WRITTEN = ("loop_metrics", "loop_sequences", "drift", "drift_sequences", "path_types", "path_metrics", "scaling")
-WRITTEN += ("state_paths",)
+WRITTEN += ("state_paths", "regime")
 SEED = 0  # of the bootstraps
+TEXT = "recorded sequences"  # name of a text without one
 
 
-def draw_run(folder: str | Path, text: str = "recorded") -> list[Path]:
+def draw_run(folder: str | Path, text: str = TEXT, reading: str = "state") -> list[Path]:
     """Aggregate the tables of a recorded run, draw its figures and judge the claims about geometry.
 
     Args:
         folder: Folder of the run, such as results/mine; its name is the name of the run.
         text: Name of the text, for the foot of the figures.
+        reading: What the steps of Fig. 3 and 5 are of: "state" or "direction", as figures.reading.
 
     Returns:
         The files of the figures and of the claims. Fig. 1 needs states.safetensors, Fig. 2 two groups that run one
@@ -44,7 +46,8 @@ def draw_run(folder: str | Path, text: str = "recorded") -> list[Path]:
     if not _files(folder, "trajectories"):
         raise InputError(f"{folder}: found no trajectories/iteration_*.parquet, expected the tables of a recorder.")
     frames = _aggregate(folder)
-    return [*_figures(folder, text, frames), _claims(folder, text, frames)]
+    config = Config(figures={"reading": reading})
+    return [*_figures(folder, text, frames, config), _claims(folder, text, frames)]
 
 
 def _files(folder: Path, name: str) -> list[Path]:
@@ -68,7 +71,7 @@ def _aggregate(folder: Path) -> dict[str, pd.DataFrame]:
     return {name: tables.read(name, path) for name, (path,) in outputs.items() if path.exists()}
 
 
-def _figures(folder: Path, text: str, frames: dict[str, pd.DataFrame]) -> Iterator[Path]:
+def _figures(folder: Path, text: str, frames: dict[str, pd.DataFrame], config: Config) -> Iterator[Path]:
     """Draw the figures whose files exist and have rows."""
     loops = frames["loop_metrics"].groupby("group")["k"].max()
     context = style.FigureContext(folder.name, text, int(loops.max()), fewest_loops=int(loops.min()))
@@ -78,7 +81,7 @@ def _figures(folder: Path, text: str, frames: dict[str, pd.DataFrame]) -> Iterat
             continue
         if any(frames[name].empty for name in inputs if name in frames):
             continue
-        values = figure.values(Config()) | ({"mean_loops": None} if figure.name == "scaling" else {})
+        values = figure.values(config) | ({"mean_loops": None} if figure.name == "scaling" else {})
         path = folder / f"{figure.name}.pdf"
         style.save(drawing.draw(figure.module, inputs, [folder.name], **values, context=context), path)
         yield path
@@ -94,5 +97,5 @@ def _claims(folder: Path, text: str, frames: dict[str, pd.DataFrame]) -> Path:
     tables.write("claims", claims.table(verdicts, folder.name), folder / "tables" / "claims.parquet")
     page = folder / "claims.md"
     with replacing(page) as temporary:
-        temporary.write_text(claims_page.page(verdicts, folder.name, text, evidence), encoding="utf-8")
+        temporary.write_text(claims_page.page(verdicts, folder.name, text, evidence, recorded=True), encoding="utf-8")
     return page

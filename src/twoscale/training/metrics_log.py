@@ -84,7 +84,10 @@ def monitoring(config: MonitorConfig, view: SegmentView, visible: bool = True) -
 
 
 class Monitor:
-    """Passes a row on to the writers every train.log_every iterations, to the terminal every train.print_seconds."""
+    """Passes rows on: to the writers every train.log_every iterations, to the terminal every train.print_seconds.
+
+    The terminal shows the last iteration of a segment too, however short the segment is.
+    """
 
     def __init__(self, train: TrainConfig, view: SegmentView, writers: Sequence[Record]) -> None:
         self.train, self.view, self.writers = train, view, writers
@@ -97,7 +100,7 @@ class Monitor:
         if is_shown(row, self.train):
             for write in self.writers:
                 write(row)
-        if time.monotonic() - self.printed >= self.train.print_seconds:
+        if time.monotonic() - self.printed >= self.train.print_seconds or row["iteration"] == self.view.until:
             self.printed = time.monotonic()
             print_on_terminal(terminal_line(row, self.view))
 
@@ -215,10 +218,8 @@ def event_writer(config: MonitorConfig, view: SegmentView) -> Iterator[Record]:
 
 def terminal_line(row: Row, view: SegmentView) -> str:
     segment, run = (tqdm.format_interval(row[name]) for name in TIME_LEFT)
-    return (
-        f"{view.run}: iteration {row['iteration']} of {view.until}, loss {row['loss']:.3f}, {segment} left in this "
-        f"segment, {run} in the run\n"
-    )
+    left = f"{segment} left in this segment, " if row["iteration"] < view.until else ""
+    return f"{view.run}: iteration {row['iteration']} of {view.until}, loss {row['loss']:.3f}, {left}{run} in the run\n"
 
 
 def print_on_terminal(line: str) -> None:

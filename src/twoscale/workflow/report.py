@@ -37,7 +37,12 @@ class Report:
         return ["results/claims.md"] if self.runs.config.model.groups and not absent else []
 
     def results(self, wildcards: Any) -> list[str]:
-        """Input function: the figures of the paper and the claims."""
+        """Input function: the figures of the paper and the claims. InputError for a model without loops."""
+        if not self.runs.config.model.groups:
+            raise InputError(
+                f"run {self.runs.selected}: found no looped groups (model.groups: []), expected at least one for the "
+                "figures of the paper; its checkpoints and the baselines can be asked for by name."
+            )
         return self.figure_files("all") + self.claims
 
     # --- figures and their inputs -----------------------------------------------------------------------------------

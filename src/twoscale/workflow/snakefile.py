@@ -16,6 +16,7 @@ from twoscale.errors import InputError
 from twoscale.jobs import launch
 from twoscale.jobs.job_errors import JobErrors
 from twoscale.workflow import preflight
+from twoscale.workflow.ending import ending
 from twoscale.workflow.runs import Runs
 
 
@@ -82,6 +83,12 @@ def check_plan(workflow: Any, runs: Runs) -> None:
     ]
     with one_sentence():
         preflight.check(runs, jobs, here, installed, slurm, container)
+
+
+def say_ending(workflow: Any, runs: Runs) -> None:
+    """After a call that made everything: what was found, and what can be asked for next."""
+    if any(job.rule.name == "all" for job in workflow.dag.jobs):
+        logger.info(ending(runs))
 
 
 def constrain_stored_outputs(workflow: Any) -> None:

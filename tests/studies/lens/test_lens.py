@@ -151,7 +151,7 @@ def test_measured_tokens_have_the_shape_of_the_targets():
     subject = checkpoint()
     measured = measure_tokens(subject.model, torch.randn(3, LENGTH, 8, dtype=torch.float64), TEXT.targets)
     assert {name: tuple(values.shape) for name, values in measured.items()} == dict.fromkeys(
-        ("ce", "entropy", "rank"), (3, LENGTH)
+        ("ce", "entropy", "rank", "predicted"), (3, LENGTH)
     )
 
 

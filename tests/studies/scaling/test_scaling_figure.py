@@ -7,6 +7,7 @@ from tests.studies.scaling.samples import draw, scaling_table
 from twoscale.config import checked, preset
 from twoscale.errors import InputError
 from twoscale.figures import style
+from twoscale.studies.scaling import figure as scaling
 
 
 def test_there_is_a_line_with_band_per_checkpoint_and_marks_the_loops_of_training():
@@ -17,6 +18,14 @@ def test_there_is_a_line_with_band_per_checkpoint_and_marks_the_loops_of_trainin
     assert list(excess.get_lines()[2].get_ydata()) == pytest.approx([0.1, 0.05, 0.1 / 6])
     assert legend_texts(figure) == ["0 (untrained)", "50", "600", "trained: 3 loops"]
     assert figure.get_supxlabel().endswith("K = 6 loop steps")
+
+
+def test_the_loops_of_a_published_model_are_not_called_those_of_training():
+    context = style.FigureContext("huginn", "text", 6, published=True)
+    table = scaling_table()
+    figure = scaling.draw(table[table["iteration"] == 0], mean_loops=3, context=context)
+    assert legend_texts(figure)[-1] == "published: 3 loops"
+    assert "loop count in training" not in render_caption("scaling", {"preset": "ouro-1.4b"})
 
 
 def test_an_untrained_model_far_above_the_others_is_a_number_in_the_panel_of_perplexity():

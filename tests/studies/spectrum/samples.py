@@ -33,6 +33,7 @@ def token_table(iteration=20, groups=("4", "5-6"), seed=0):
                 frequency=np.where(position == 2, 5.0, 500.0),
                 exact=True,
                 converged=True,
+                direction_frozen=True,
                 steps=40,
                 leading_modulus=own,
                 leading_angle=np.pi,

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
 from tests import configs, small
+from twoscale.dynamics import arnoldi
 from twoscale.errors import InputError
 from twoscale.model.interface import CausalAttention, Stage
 from twoscale.model.registry import architecture
@@ -17,6 +18,7 @@ from twoscale.studies.spectrum import diagonal_block, late_path
 from twoscale.studies.spectrum import measure as spectrum
 from twoscale.studies.spectrum.config import SpectrumConfig
 from twoscale.studies.spectrum.diagonal_block import DiagonalBlocks, OwnStep
+from twoscale.studies.spectrum.directions import DirectionBlocks
 
 ROTARY = {"positions": "rotary", "num_kv_heads": 1, "qk_norm": True, "qk_bias": True, "mlp": "gated"}
 
@@ -143,8 +145,7 @@ def test_arnoldi_agrees_with_the_dense_blocks(seed):
 
 
 def test_an_eigenvalue_that_does_not_converge_is_not_a_number(monkeypatch):
-    monkeypatch.setattr(diagonal_block, "RESTARTS", 1)
-    monkeypatch.setattr(diagonal_block, "SUBSPACE", 3)
+    monkeypatch.setattr(arnoldi, "RESTARTS", 1)
     states, injected = torch.randn(2, 3, 64, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     found, _ = diagonal_block.leading(blocks_of(transformer(hidden_size=64), states, injected), dense_size=8)
     assert found.modulus.isnan().all()
@@ -266,6 +267,88 @@ def test_a_token_after_one_without_a_fixed_point_has_none_and_is_counted():
     np.testing.assert_array_equal(rows["steps"] == -1, ~rows["converged"])
     assert np.isnan(rows["leading_modulus"][~rows["converged"]]).all()
     np.testing.assert_allclose(rows["rate"][:, 1], 1, rtol=1e-6)
+
+
+class WithoutInput(LinearLoop):
+    """x_t <- M_t x_t, whose directions are those of a linear map."""
+
+    def project_input(self, group, entered):
+        return torch.zeros_like(entered)
+
+
+DIRECTION_EIGENVALUES = ("direction_modulus", "direction_half_modulus", "direction_angle", "direction_prefix_modulus")
+
+
+def linear_rows(*matrices, loop=WithoutInput, **config):
+    """Rows of the loop x <- M x of one token after another, each with one of the matrices."""
+    model = loop(torch.stack([torch.as_tensor(matrix).double() for matrix in matrices]), coupling=0.0)
+    ids = torch.arange(2 * len(matrices)).reshape(2, -1) % len(matrices[0])
+    (rows,) = rows_of(model, ids=ids, **{"slowed_position": 0, "steps": 200} | config)
+    return rows
+
+
+def test_a_linear_map_of_radius_above_one_has_the_ratio_of_its_eigenvalues_on_directions():
+    rows = linear_rows(torch.diag(torch.tensor([1.3, -1.04, 0.3])), torch.diag(torch.tensor([1.2, 1.14, 0.1])))
+    assert not rows["converged"].any()
+    assert rows["direction_frozen"].all()
+    for name in ("direction_modulus", "direction_half_modulus"):
+        np.testing.assert_allclose(rows[name], [[0.8, 0.95]] * 2, rtol=1e-2)
+    np.testing.assert_allclose(rows["direction_angle"], [[np.pi, 0]] * 2, atol=1e-4)
+    np.testing.assert_allclose(rows["direction_prefix_modulus"], [[0.8, 0.95]] * 2, rtol=1e-3)
+    np.testing.assert_allclose(rows["direction_rate"], [[np.nan, 0.95]] * 2, rtol=1e-3)  # the first one is rounding
+    assert np.isnan(rows["leading_modulus"]).all()
+
+
+def test_a_translation_has_a_direction_that_converges_as_its_state_grows():
+    """x <- x + b: at norm n = k the map on directions is n / (n + 1), so steps fall as 1 / k^2."""
+    rows = linear_rows(torch.eye(3), torch.eye(3), loop=LinearLoop, steps=400)
+    assert not rows["converged"].any()
+    assert rows["direction_frozen"].all()
+    np.testing.assert_allclose(rows["direction_modulus"], 1 - 1 / 400, atol=1e-4)
+    np.testing.assert_allclose(rows["direction_half_modulus"], 1 - 1 / 200, atol=2e-4)
+    np.testing.assert_allclose(rows["direction_exponent"], -2, atol=0.1)
+    np.testing.assert_allclose(rows["direction_rate"], 1 - 2 / 400, atol=1e-3)
+
+
+@pytest.mark.parametrize("modulus", [1.0, 1.1])
+def test_a_rotation_has_neither_a_fixed_point_nor_a_direction_with_a_limit(modulus):
+    rows = linear_rows(rotation(modulus, 0.7), 0.5 * torch.eye(2))
+    assert not rows["converged"].any()  # an earlier token has no fixed point
+    assert not rows["direction_frozen"].any()
+    for name in DIRECTION_EIGENVALUES:
+        assert np.isnan(rows[name]).all(), name
+
+
+def test_a_token_with_a_fixed_point_has_no_columns_of_directions():
+    rows = linear_rows(0.5 * torch.eye(2), torch.diag(torch.tensor([1.2, 0.6])), loop=LinearLoop)
+    np.testing.assert_array_equal(rows["converged"], [[True, False]] * 2)
+    assert rows["direction_frozen"].all()
+    for name in spectrum.DIRECTION:
+        assert np.isnan(rows[name][:, 0]).all(), name
+    np.testing.assert_allclose(rows["direction_prefix_modulus"][:, 1], 0.5, rtol=1e-4)
+    assert np.isfinite(rows["leading_modulus"][:, 0]).all()
+    assert np.isnan(rows["leading_modulus"][:, 1]).all()
+
+
+@pytest.mark.parametrize("changes", [{}, ROTARY, {"norms": "pre"}], ids=["plain", "rotary", "pre"])
+def test_direction_blocks_are_the_derivative_of_the_map_on_directions(changes):
+    model = transformer(groups=((2, 3),), **changes)
+    states, injected, tangents = torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    (held,) = diagonal_block.record_kv(model, 0, 0, states[None], injected[None])
+    step = OwnStep(model, 0, held, injected, torch.arange(5))
+    blocks = DirectionBlocks(step, 0, states)
+    n = states.norm(dim=-1, keepdim=True)
+    unit = states / n
+
+    def on_directions(u):
+        after = step(0, n * u / u.norm(dim=-1, keepdim=True))
+        return after / after.norm(dim=-1, keepdim=True)
+
+    jacobian = torch.autograd.functional.jacobian(on_directions, unit)[range(5), :, range(5)]
+    dense = blocks.dense()
+    torch.testing.assert_close(dense, jacobian)
+    with torch.no_grad():
+        torch.testing.assert_close(blocks.product(tangents), torch.einsum("nij,nj->ni", dense, tangents))
 
 
 def test_sequences_outside_the_exact_subset_have_paths_only():

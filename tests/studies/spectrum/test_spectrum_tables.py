@@ -172,6 +172,44 @@ def test_the_figure_shows_rates_against_the_prefix_modulus():
     assert len([line for line in panels[5].get_lines() if len(line.get_xdata()) == 3]) == 4
 
 
-def test_a_run_without_fixed_points_has_no_figure():
-    with pytest.raises(InputError, match=r"expected at least one; raise spectrum\.steps"):
-        figure.draw(token_table().assign(converged=False), pd.DataFrame({"iteration": []}), **RUN)
+def drifting_table(**changes):
+    """Tokens without a fixed point whose directions have a limit."""
+    return token_table().assign(
+        **{"converged": False, "direction_modulus": 0.9, "direction_half_modulus": 0.8} | changes
+    )
+
+
+def test_a_run_without_fixed_points_and_limits_of_directions_has_no_figure():
+    with pytest.raises(InputError, match=r"least one; raise spectrum\.steps"):
+        figure.draw(drifting_table(direction_modulus=np.nan), pd.DataFrame({"iteration": []}), **RUN)
+
+
+def test_the_figure_of_a_drifting_run_shows_the_eigenvalues_of_the_map_on_directions(tmp_path):
+    tables.write("token_spectrum", drifting_table(), tmp_path / "tokens.parquet")
+    drawn = figure.draw(drifting_table(), analysis.agreement([tmp_path / "tokens.parquet"], "demo", seed=1), **RUN)
+    diamonds = [[line for line in axes.get_lines() if line.get_marker() == "D"] for axes in drawn.get_axes()[:2]]
+    assert [len(lines) for lines in diamonds] == [2, 2]
+    names = [text.get_text() for text in drawn.legends[0].get_texts()]
+    assert names[-1] == "map on directions"
+    assert "map on directions" not in [text.get_text() for text in samples.spectrum().legends[0].get_texts()]
+
+
+def test_directions_are_summed_up_where_there_is_no_fixed_point(tmp_path):
+    path = tmp_path / "tokens.parquet"
+    tables.write("token_spectrum", drifting_table(direction_rate=0.95), path)
+    found = analysis.agreement([path], "demo", seed=1)
+    assert set(found["prediction"]) == {"direction"}
+    half = found[found["quantity"] == "half"]
+    assert half["difference"].tolist() == pytest.approx([0.1, 0.1])
+    sentence = analysis.summary(found)
+    assert "Group 4, iteration 20, 48 tokens without a fixed point whose directions have a limit" in sentence
+    assert "radius of the map on directions 0.9000 ± 0.1000" in sentence
+    assert "rate of the steps of directions 0.9500" in sentence
+
+
+def test_a_group_without_any_limit_is_refused_in_words(tmp_path):
+    path = tmp_path / "tokens.parquet"
+    nulls = dict.fromkeys(("direction_modulus", "direction_half_modulus", "direction_prefix_modulus"), np.nan)
+    tables.write("token_spectrum", drifting_table(**nulls), path)
+    sentence = analysis.summary(analysis.agreement([path], "demo", seed=1))
+    assert "Group 5–6, iteration 20: no token has a fixed point, and no direction has a limit" in sentence

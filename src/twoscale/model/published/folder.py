@@ -111,6 +111,12 @@ class PublishedFolder:
         """Loops, exit criteria and context with which the model was published."""
         return self.family.defaults(self.options, self.tensors)
 
+    @property
+    def readout(self) -> str:
+        """`exits.readout` as published: predictions through the layers after the last loop, where there are any."""
+        model = self.layer["model"]
+        return "remaining_layers" if model["groups"][-1][-1] < model["num_layers"] else "head"
+
     def model_config(self, **changes: Any) -> ModelConfig:
         """The section `model` of this folder, with the published context length unless `changes` have another."""
         layer = self.layer

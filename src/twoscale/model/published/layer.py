@@ -17,36 +17,37 @@ def folder_layer(folder: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         folder: Folder in the layout of the hub.
-        values: All layers merged; the layer keeps what they allow of context, loop grid and path window.
+        values: All layers merged; the layer keeps what they allow of context, timed tokens, loop grid and path window.
 
     Raises InputError for a folder without a supported model.
     """
     source = PublishedFolder(Path(folder))
     layer = source.layer
-    return merge(layer, measurements(source.defaults, layer["model"], values))
+    return merge(layer, measurements(source.defaults, source.readout, values))
 
 
-def measurements(defaults: Defaults, model: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+def measurements(defaults: Defaults, readout: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """Loops, exit criteria and thresholds as published, and what else has to fit them.
 
     Args:
         defaults: How the model was published to be run.
-        model: Its keys of the section `model`.
+        readout: `exits.readout` as published.
         values: All layers merged.
     """
     loops, window = max(2, defaults.loops), values["path_types"]
-    has_coda = model["groups"][-1][-1] < model["num_layers"]
-    scaling = [count for count in values["scaling"]["loops"] if count <= 2 * loops]
+    scaling = {count for count in values["scaling"]["loops"] if count <= 2 * loops}
+    context = min(values["model"]["context_length"], defaults.max_context_length)
     return {
-        "model": {"context_length": min(values["model"]["context_length"], defaults.max_context_length)},
+        "model": {"context_length": context},
         "trajectories": {"loops": loops},
         "path_types": {name: min(window[name], loops) for name in ("window", "max_period")},
         "exits": {
             "max_loops": loops,
-            "readout": "remaining_layers" if has_coda else "head",
+            "readout": readout,
+            "latency_tokens": min(values["exits"]["latency_tokens"], context),
             "criteria": _criteria(loops, defaults),
         },
-        "scaling": {"loops": scaling or [loops]},
+        "scaling": {"loops": sorted(scaling | {defaults.loops})},
     }
 
 

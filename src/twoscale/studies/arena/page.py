@@ -46,6 +46,7 @@ A token is converged in its loss from the first state from which the cross-entro
 that after {loops} loop steps, and in its prediction from the first state from which the most likely next token stays.
 *Extra* are the evaluations after that of tokens that leave converged, *lost* the nats of those that leave before.
 """
+PARTS = {"header": HEADER, "regret": REGRET, "converged": CONVERGED}
 
 
 def run(job: "StudyJob") -> None:
@@ -59,23 +60,26 @@ def run(job: "StudyJob") -> None:
     job.write_text("page", page(compared, converged, job.config.page))
 
 
-def page(arena: pd.DataFrame, convergence: pd.DataFrame, values: Mapping[str, Any]) -> str:
+def page(
+    arena: pd.DataFrame, convergence: pd.DataFrame, values: Mapping[str, Any], parts: Mapping[str, str] = PARTS
+) -> str:
     """Markdown of the tables "arena" and "convergence".
 
     Args:
         arena: Table "arena".
         convergence: Table "convergence".
-        values: run, text, draws, tokens, loops, groups, oracle_tokens, tolerance.
+        values: run, text, draws, tokens, loops, groups, oracle_tokens, tolerance, as far as the parts name them.
+        parts: Texts of the page, by the names of `PARTS`.
     """
     cost_matched = arena[arena["reference"] != ORACLE]
     text = {name: markdown(str(value)) for name, value in values.items()}
     documents = cost_matched["documents"].max() if len(cost_matched) else 0
     regret = arena[(arena["reference"] == ORACLE) & (arena["group"] == ALL_GROUPS)]
     return claims_page.blocks(
-        *(HEADER.format(**text, documents=documents, gains=len(cost_matched)), _in_short(cost_matched)),
+        *(parts["header"].format(**text, documents=documents, gains=len(cost_matched)), _in_short(cost_matched)),
         *("## Gain over cost-matched exits", _gains(cost_matched)),
-        *("## Regret", REGRET.format(**text), _regrets(regret)),
-        *("## Converged tokens", CONVERGED.format(**text), _convergence(convergence)),
+        *("## Regret", parts["regret"].format(**text), _regrets(regret)),
+        *("## Converged tokens", parts["converged"].format(**text), _convergence(convergence)),
     )
 
 
@@ -165,7 +169,7 @@ def _gains(cost_matched: pd.DataFrame) -> str:
 def _regrets(regret: pd.DataFrame) -> str:
     header = ("criterion", "τ", "evaluations", "regret, nats", "interval", "regret, evaluations", "interval")
     ends = {"": "", "_low": "_high", "_high": "_low"}
-    turned = {f"{name}{new}": -regret[f"{name}{old}"] for name in ("gain", "saved") for new, old in ends.items()}
+    turned = {f"{name}{new}": 0 - regret[f"{name}{old}"] for name in ("gain", "saved") for new, old in ends.items()}
     rows = (
         (*_point(row), f"{row.evaluations:.2f}", *_cells(row, "gain", "saved"))
         for row in regret.assign(**turned).itertuples()

@@ -61,4 +61,20 @@ TABLES: dict[str, dict[str, Column]] = {
         loops=("float64", "mean over tokens, of every group"),
         share_at_max_loops=("float64", "share of tokens whose prediction is the final one only after exits.max_loops"),
     ),
+    # Written by another program, for `python -m twoscale.studies.arena`. One row per (token, depth).
+    "depth_losses": table(
+        "document sequence position depth loss",
+        document=("int32", "number of the document of the sequence; documents are resampled as wholes"),
+        sequence=("int32", "number of the sequence"),
+        depth=("int32", "evaluations of the loop, 1 … K"),
+        loss=("float64", "nats, of the next token if this one leaves at the depth"),
+    ),
+    # By the same program: one row per (operating point, token).
+    "gate_exits": table(
+        "criterion threshold sequence position depth",
+        criterion=("string", "name of the gate"),
+        threshold=("float64", "of the gate; any number if it has none"),
+        sequence=("int32", "number of the sequence"),
+        depth=("int32", "after which the gate lets the token leave, 1 … K"),
+    ),
 }

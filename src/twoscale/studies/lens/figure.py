@@ -28,7 +28,7 @@ def draw(lens: pd.DataFrame, *, mean_loops: float, typical_loops: int, context: 
 
     Args:
         lens: Table of this name.
-        mean_loops: Mean of the loop counts in training, the dotted vertical line.
+        mean_loops: Mean of the loop counts in training, or the published one, the dotted vertical line.
         typical_loops: The loop step next to it, from which on the dashed lines of the last panel count.
         context: Its loop steps K are the last k.
 
@@ -42,7 +42,7 @@ def draw(lens: pd.DataFrame, *, mean_loops: float, typical_loops: int, context: 
     figure = style.new_figure(style.DOUBLE, 4.4, context)
     panels = figure.subplots(2, 2, sharex=True)
     for number, (axes, (column, (title, label))) in enumerate(zip(panels.flat, PANELS.items(), strict=True), start=1):
-        trained = style.mark_trained(axes, mean_loops)
+        trained = style.mark_trained(axes, mean_loops, context)
         for group, look in looks.items():
             _draw_line(axes, summary[summary["group"] == group], column, look)
         axes.set_title(f"{style.panel_number(number)}  {title}{_at(summary, column, typical_loops)}", loc="left")
@@ -59,7 +59,7 @@ def draw(lens: pd.DataFrame, *, mean_loops: float, typical_loops: int, context: 
         _scale_steps(axes, lens["k"])
     handles = {f"group {style.group_name(group)}": Line2D([], [], **look) for group, look in looks.items()}
     handles |= {SINCE_NAME.format(typical_loops): Line2D([], [], color=style.GREY, **SINCE)}
-    handles |= {f"trained: {mean_loops:g} loops": trained}
+    handles |= trained
     figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=len(handles))
     return figure
 

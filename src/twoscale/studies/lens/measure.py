@@ -61,7 +61,7 @@ def _measure_group(
     """Columns of the table "lens" per token, (S, B, T) each for S loop steps; NaN where one is undefined."""
     states = enumerate(passing.states(group, entered, steps[-1]))
     decoded = [measure_tokens(passing.model, passing.behind(group, x), targets) for k, x in states if k in steps]
-    measured = {name: torch.stack([columns[name] for columns in decoded]) for name in decoded[0]}
+    measured = {name: torch.stack([columns[name] for columns in decoded]) for name in ("ce", "entropy", "rank")}
     trained = steps.index(passing.model.config.typical_loops)
     right = measured["rank"] == 1
     measured["log_rank"] = measured.pop("rank").double().log()

@@ -24,8 +24,8 @@ def draw(scaling: pd.DataFrame, *, mean_loops: float | None, context: style.Figu
 
     Args:
         scaling: Table of this name.
-        mean_loops: Mean of the loop counts in training, the dotted vertical line; `None` for a recorded model,
-            where only the last group has these loops.
+        mean_loops: Mean of the loop counts in training, or the published one, the dotted vertical line; `None` for a
+            recorded model, where only the last group has these loops.
         context: Its loop steps K are the largest loop count.
 
     Raises InputError for a table without rows.
@@ -37,7 +37,7 @@ def draw(scaling: pd.DataFrame, *, mean_loops: float | None, context: style.Figu
     panels = figure.subplots(1, len(PANELS))
     for number, (axes, (column, (title, label))) in enumerate(zip(panels, PANELS.items(), strict=True), start=1):
         _draw_checkpoints(axes, scaling, column, styles)
-        further = {} if mean_loops is None else {f"trained: {mean_loops:g} loops": style.mark_trained(axes, mean_loops)}
+        further = {} if mean_loops is None else style.mark_trained(axes, mean_loops, context)
         _scale_loops(axes, scaling["loops"])
         where = "of the last group" if mean_loops is None else "in every group"
         axes.set_xlabel(f"loops {where} (log scale)")

@@ -66,6 +66,13 @@ COMPARISONS: dict[tuple[str, str], tuple[Column, Column]] = {
 }
 
 
+# The same for tokens without a fixed point; "half" compares two loop steps.
+DIRECTIONS: dict[tuple[str, str], tuple[Column, Column]] = {
+    ("direction", "rate"): (column("direction_prefix_modulus"), column("direction_rate")),
+    ("direction", "half"): (column("direction_modulus"), column("direction_half_modulus")),
+}
+
+
 # --- agreement -------------------------------------------------------------------------------------------------
 
 
@@ -73,16 +80,26 @@ def agreement(paths: Iterable[str | Path], run: str, seed: int) -> pd.DataFrame:
     """The table "spectrum" from tables "token_spectrum", one per checkpoint."""
     rows = []
     for keys, tokens in _groups(paths):
-        for (prediction, quantity), (predicted, measured) in COMPARISONS.items():
+        for (prediction, quantity), columns in COMPARISONS.items():
             rows_of = tokens[tokens["path_residual"] < RESOLVED] if prediction == "path" else tokens
             leading, _ = COMPARISONS[("leading", quantity)]
-            values = pd.DataFrame({"predicted": predicted(rows_of), "measured": measured(rows_of)}).dropna()
-            values = values.assign(leading=leading(rows_of)).astype(np.float64)
-            found = compare(values.join(tokens["document"]), seed) | split(
-                values.join(tokens[["sequence", "position"]])
+            rows.append(
+                keys | {"prediction": prediction, "quantity": quantity} | _agreement(rows_of, *columns, leading, seed)
             )
+    for keys, tokens in _groups(paths, fixed=False):
+        for (prediction, quantity), columns in DIRECTIONS.items():
+            found = _agreement(tokens, *columns, column("direction_modulus"), seed)
             rows.append(keys | {"prediction": prediction, "quantity": quantity} | found)
     return pd.DataFrame(rows, columns=list(tables.columns("spectrum"))).assign(run=run)
+
+
+def _agreement(tokens: pd.DataFrame, predicted: Column, measured: Column, leading: Column, seed: int) -> dict:
+    """Columns of one row of the table "spectrum" from `tokens` on."""
+    values = pd.DataFrame({"predicted": predicted(tokens), "measured": measured(tokens)}).dropna()
+    if values.empty:
+        return {"tokens": 0}
+    values = values.assign(leading=leading(tokens)).astype(np.float64)
+    return compare(values.join(tokens["document"]), seed) | split(values.join(tokens[["sequence", "position"]]))
 
 
 def compare(values: pd.DataFrame, seed: int) -> dict[str, float]:
@@ -168,14 +185,32 @@ def summary(spectrum: pd.DataFrame) -> str:
 
 def _group_summary(group: str, rows: pd.DataFrame) -> str:
     of = rows.set_index(["prediction", "quantity"])
+    label = f"Group {group.replace('-', '–')}, iteration {int(rows['iteration'].iloc[0])}"
+    summaries = [_fixed_points(label, of)] if ("prefix", "rate") in of.index else []
+    return " ".join(summaries or [_directions(label, of)])
+
+
+def _fixed_points(label: str, of: pd.DataFrame) -> str:
     parts = [
         f"{quantity} {of.loc[('prefix', quantity), 'measured']:.2f}, prefix eigenvalue "
         f"{_predicted(of.loc[('prefix', quantity)])}, leading eigenvalue {_predicted(of.loc[('leading', quantity)])}"
         for quantity in ("rate", "cosine")
     ]
-    tokens, iteration = (int(rows[name].max()) for name in ("tokens", "iteration"))
-    label = f"Group {group.replace('-', '–')}, iteration {iteration}, {tokens} tokens"
-    return f"{label}: {'; '.join(parts)}. {_whose_rate(of.loc[('prefix', 'rate')], of.loc[('leading', 'rate')])}"
+    tokens = int(of.drop("direction", level="prediction", errors="ignore")["tokens"].max())
+    whose = _whose_rate(of.loc[("prefix", "rate")], of.loc[("leading", "rate")])
+    return f"{label}, {tokens} tokens: {'; '.join(parts)}. {whose}"
+
+
+def _directions(label: str, of: pd.DataFrame) -> str:
+    """The map on directions of a group without fixed points, or why it has no spectrum."""
+    half, rate = of.loc[("direction", "half")], of.loc[("direction", "rate")]
+    if not half["tokens"]:
+        return f"{label}: no token has a fixed point, and no direction has a limit, so there is no spectrum."
+    return (
+        f"{label}, {int(half['tokens'])} tokens without a fixed point whose directions have a limit: radius of the map "
+        f"on directions {half['predicted']:.4f} ± {half['difference']:.4f}, the difference from half as many loop "
+        f"steps; rate of the steps of directions {rate['measured']:.4f}."
+    )
 
 
 def _whose_rate(prefix: pd.Series, leading: pd.Series) -> str:
@@ -244,10 +279,10 @@ def _share(documents: pd.Series, is_member: np.ndarray, seed: int) -> dict[str, 
 # --- tokens ----------------------------------------------------------------------------------------------------
 
 
-def _groups(paths: Iterable[str | Path]) -> Iterator[tuple[dict[str, object], pd.DataFrame]]:
-    """Key columns and the tokens that count, per checkpoint and group; those of one checkpoint at a time."""
+def _groups(paths: Iterable[str | Path], fixed: bool = True) -> Iterator[tuple[dict[str, object], pd.DataFrame]]:
+    """Key columns and the exact tokens with a fixed point, or without, per checkpoint and group."""
     for path in paths:
         tokens = tables.read("token_spectrum", path)
-        tokens = tokens[tokens["exact"] & tokens["converged"]]
+        tokens = tokens[tokens["exact"] & (tokens["converged"] == fixed)]
         for (iteration, group), rows in tokens.groupby(["iteration", "group"], sort=False):
             yield {"iteration": iteration, "group": group}, rows

@@ -7,39 +7,16 @@ state, its own keys and values included, with the keys and values of all earlier
 N are tokens of one sequence in any order, as rows (N, C).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from twoscale import rng
-from twoscale.errors import InputError
+from twoscale.dynamics.arnoldi import SUBSPACE, TOLERANCE, arnoldi, check_precision, krylov, start_vectors
 from twoscale.model.interface import Attend, AttendAt, CausalAttention, LoopedModel
 from twoscale.studies.spectrum.late_path import axis_ratio
-
-SUBSPACE = 40  # vectors of one cycle of Arnoldi's and of Golub and Kahan's method
-RESTARTS = 25  # cycles of Arnoldi's method
-KEPT_RITZ = 4  # leading Ritz vectors whose sum starts the next cycle
-TOLERANCE = 1e-8  # residual of a converged eigenvalue, over its modulus
-
-Product = Callable[[Tensor], Tensor]  # vectors (N, C) -> the products of each token's block with its vector
-
-
-def check_precision(tensor: Tensor) -> None:
-    """Raise InputError unless a weight or a state is in float64 and, if it is on a GPU, TF32 is off.
-
-    Products of float64 are never rounded to TF32, but parts of a model that compute in float32 would be.
-    """
-    if tensor.dtype != torch.float64:
-        raise InputError(f"spectrum: found {str(tensor.dtype).removeprefix('torch.')}, expected float64.")
-    if tensor.is_cuda and torch.backends.cuda.matmul.fp32_precision == "tf32":
-        raise InputError(
-            "torch.backends.cuda.matmul.fp32_precision: found tf32, expected ieee, for the spectrum on CUDA "
-            "(allow_tf32, set_float32_matmul_precision and TORCH_ALLOW_TF32_CUBLAS_OVERRIDE change it)."
-        )
-
 
 # --- one token's own step --------------------------------------------------------------------------------------
 
@@ -196,60 +173,10 @@ def slowed(blocks: DiagonalBlocks, factor: float, dense_size: int) -> Leading:
     return _describe(value, vector)
 
 
-def start_vectors(like: Tensor) -> Tensor:
-    """The same unit vector for every row of (N, C)."""
-    vector = torch.from_numpy(rng.truncated_normal(("spectrum", "start"), (1, like.shape[-1]), 1.0)).to(like)
-    return (vector / vector.norm()).expand_as(like)
-
-
-def arnoldi(product: Product, start: Tensor, subspace: int = SUBSPACE) -> tuple[Tensor, Tensor, Tensor]:
-    """Leading eigenvalues of N operators by Arnoldi's method with restarts.
-
-    Args:
-        product: The operators, applied to one vector each.
-        start: Unit vectors (N, C).
-        subspace: Vectors of one cycle.
-
-    Returns:
-        Eigenvalues (N,) and eigenvectors (N, C), complex, and the norms of the residuals (N,).
-    """
-    for _ in range(RESTARTS):
-        basis, projected, last = _krylov(product, start, min(subspace, start.shape[-1]))
-        values, vectors = torch.linalg.eig(projected)
-        order = values.abs().argsort(-1, descending=True)
-        vectors = vectors.gather(-1, order[..., None, :].expand_as(vectors))
-        value = values.gather(-1, order)[..., 0]
-        ritz = torch.einsum("nmc,nmj->ncj", basis.to(vectors.dtype), vectors[..., :KEPT_RITZ])
-        residual = last * vectors[..., -1, 0].abs()
-        if (residual <= TOLERANCE * value.abs()).all():
-            break
-        start = ritz.sum(-1).real
-        start = start / start.norm(dim=-1, keepdim=True)
-    return value, ritz[..., 0], residual
-
-
-def _krylov(product: Product, start: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
-    """An orthonormal basis (N, m, C), the operators in it (N, m, m), and the norm of what is left over (N,)."""
-    basis, columns = [start], []
-    for j in range(size):
-        vector = product(basis[-1])
-        known = torch.stack(basis, dim=-2)
-        column = torch.einsum("nmc,nc->nm", known, vector)
-        vector = vector - torch.einsum("nmc,nm->nc", known, column)
-        again = torch.einsum("nmc,nc->nm", known, vector)  # a second pass keeps the basis orthogonal
-        vector = vector - torch.einsum("nmc,nm->nc", known, again)
-        norm = vector.norm(dim=-1, keepdim=True)
-        columns.append(torch.cat([column + again, norm, norm.new_zeros(len(norm), size - 1 - j)], dim=-1))
-        # the basis spans an invariant subspace where nothing is left over
-        basis.append(torch.where(norm > 1e-14 * column.norm(dim=-1, keepdim=True), vector / norm, 0))
-    projected = torch.stack(columns, dim=-1)  # (N, m + 1, m)
-    return torch.stack(basis[:-1], dim=-2), projected[:, :size], projected[:, size, -1]
-
-
 def largest_singular_value(blocks: DiagonalBlocks, subspace: int = SUBSPACE) -> Tensor:
     """Largest singular values (N,) of the blocks, by Arnoldi's method for J^T J (Golub and Kahan), one cycle."""
     start = start_vectors(blocks.states)
-    _, projected, _ = _krylov(
+    _, projected, _ = krylov(
         lambda vectors: blocks.transposed_product(blocks.product(vectors)), start, min(subspace, start.shape[-1])
     )
     return torch.linalg.eigvalsh((projected + projected.mT) / 2)[:, -1].clamp_min(0).sqrt()

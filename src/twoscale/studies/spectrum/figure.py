@@ -1,6 +1,6 @@
 """Supplementary figure, the spectrum of a loop: eigenvalues at the fixed point against what paths of tokens do."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -12,6 +12,7 @@ from twoscale.errors import InputError
 from twoscale.figures import style
 
 DOT = {"linestyle": "", "markersize": 2.2, "markeredgewidth": 0, "alpha": 0.5, "rasterized": True}
+DIAMOND = DOT | {"marker": "D", "markerfacecolor": "none", "markeredgewidth": 0.5}
 LEADING = "0.72"  # colour of predictions from the leading eigenvalue
 DIAGONAL = {"color": "0.5", "linewidth": 0.6, "zorder": 0}
 MOST_DOTS = 2000  # of a group in one panel
@@ -26,19 +27,24 @@ def draw(token_spectrum: pd.DataFrame, spectrum: pd.DataFrame, *, context: style
         spectrum: Table of this name.
         context: Its loop steps K are the most to a fixed point.
 
-    Raises InputError for a table without a token that has exact blocks and a fixed point.
+    Tokens without a fixed point, but with a direction that has a limit, are open diamonds in the first two panels.
+
+    Raises InputError for a table without a token that has exact blocks and either.
     """
     style.looped_groups(token_spectrum, "the spectrum")
     tokens = token_spectrum[token_spectrum["exact"] & token_spectrum["converged"]]
-    if tokens.empty:
+    drifting = token_spectrum[token_spectrum["exact"] & ~token_spectrum["converged"]].dropna(subset="direction_modulus")
+    if tokens.empty and drifting.empty:
         raise InputError(
-            "table token_spectrum: found no token with a fixed point, expected at least one; raise spectrum.steps."
+            "table token_spectrum: found no token with a fixed point, nor one whose direction has a limit, expected at "
+            "least one; raise spectrum.steps."
         )
     groups = list(token_spectrum["group"].unique())
     looks = dict(zip(groups, style.series_styles(len(groups)), strict=True))
     figure = style.new_figure(style.DOUBLE, 5.0, context)
     panels = figure.subplots(2, 3).flatten()
     _draw_eigenvalues(panels[0], tokens, looks)
+    _draw_directions(panels, drifting, looks)
     _draw_predicted(panels[1], tokens, looks, "modulus", lambda modulus: modulus, "rate")
     _square(panels[1], "modulus of the eigenvalue", "measured rate", 0, 1)
     _draw_predicted(panels[2], tokens, looks, "angle", np.cos, "cosine")
@@ -49,7 +55,7 @@ def draw(token_spectrum: pd.DataFrame, spectrum: pd.DataFrame, *, context: style
     titles = ("leading eigenvalues", "rate", "cosine", "causal tests", "slow positions", "error of the rate")
     for number, (axes, title) in enumerate(zip(panels, titles, strict=True), start=1):
         axes.set_title(f"{style.panel_number(number)}  {title}", loc="left")
-    _add_legend(figure, looks)
+    _add_legend(figure, looks, has_directions=not drifting.empty)
     return figure
 
 
@@ -70,6 +76,14 @@ def _draw_eigenvalues(axes: Axes, tokens: pd.DataFrame, looks: dict[str, dict]) 
     axes.set_ylim(-0.05, 1.05)
     axes.set_xlabel("real part")
     axes.set_ylabel("imaginary part")
+
+
+def _draw_directions(panels: Sequence[Axes], drifting: pd.DataFrame, looks: dict[str, dict]) -> None:
+    """Eigenvalues of the map on directions, and the rate of directions against the largest modulus of them."""
+    for rows, color in _by_group(drifting, looks) if len(drifting) else ():
+        angle, modulus = rows["direction_angle"], rows["direction_modulus"]
+        panels[0].plot(modulus * np.cos(angle), modulus * np.sin(angle), color=color, **DIAMOND)
+        panels[1].plot(rows["direction_prefix_modulus"], rows["direction_rate"], color=color, **DIAMOND)
 
 
 def _draw_predicted(
@@ -133,9 +147,12 @@ def _square(axes: Axes, x: str, y: str, low: float, high: float) -> None:
     axes.set_ylabel(y)
 
 
-def _add_legend(figure: Figure, looks: dict[str, dict]) -> None:
+def _add_legend(figure: Figure, looks: dict[str, dict], has_directions: bool) -> None:
     handles = [Line2D([], [], marker="o", linestyle="", color=look["color"]) for look in looks.values()]
     names = [f"group {style.group_name(group)}" for group in looks]
     handles.append(Line2D([], [], marker="o", linestyle="", color=LEADING))
     names.append("leading eigenvalue, in (ii) and (iii)")
+    if has_directions:
+        handles.append(Line2D([], [], color=style.GREY, **DIAMOND))
+        names.append("map on directions")
     figure.legend(handles, names, loc="outside upper center", ncols=len(handles))

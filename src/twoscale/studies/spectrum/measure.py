@@ -27,6 +27,7 @@ from twoscale.model.checkpoints import LoadedCheckpoint
 from twoscale.model.interface import CausalAttention, LoopedModel, any_weight, run_stages
 from twoscale.studies.spectrum import diagonal_block
 from twoscale.studies.spectrum.diagonal_block import DiagonalBlocks, HeldKV, Leading, OwnStep
+from twoscale.studies.spectrum.directions import DirectionBlocks, LateDirections
 from twoscale.studies.spectrum.late_path import LatePath, mean_spiral_cosine
 
 if TYPE_CHECKING:
@@ -42,6 +43,12 @@ EXACT = tuple(
     name
     for name in tables.columns("token_spectrum")
     if name.startswith(("leading_", "prefix_", "isolated_", "slowed_"))
+)
+# Columns of tokens without a fixed point; NaN for others.
+DIRECTION = tuple(
+    name
+    for name, dtype in tables.columns("token_spectrum").items()
+    if name.startswith("direction_") and dtype != "bool"
 )
 
 
@@ -107,6 +114,7 @@ class Converged:
         late: The ends of the paths.
         steps: Loop steps until the update was under the rounding floor for the token and all earlier ones, int64
             (B, T); -1 for a token without a fixed point.
+        directions: The ends of the paths of directions; complete if a token has no fixed point.
     """
 
     injected: Tensor
@@ -115,11 +123,17 @@ class Converged:
     state: Tensor
     late: LatePath
     steps: Tensor
+    directions: LateDirections
 
     @property
     def last(self) -> int:
         """Index of the last loop step."""
         return self.late.steps - 1
+
+    @property
+    def has_fixed_point(self) -> Tensor:
+        """Whether the token and all earlier ones have one, bool (B, T)."""
+        return self.steps >= 0
 
 
 class Loops:
@@ -144,15 +158,17 @@ class Loops:
         injected = self.model.project_input(group, entered)
         late, state, passed = self._late(start), start, start
         steps = torch.full(start.shape[:2], -1, device=start.device)
-        for k in range(max(self.config.steps, self.loops)):
+        directions = LateDirections(most := max(self.config.steps, self.loops))
+        for k in range(most):
             before, state = state, self.model.recur(group, k, state, injected, attend)
             late.add(before, state)
+            directions.add(k, before, state)
             converged = late.converged.cumprod(-1).bool()  # the token and all earlier ones
             steps = torch.where(converged, torch.where(steps < 0, k + 1, steps), -1)
             passed = state if k + 1 == self.loops else passed
             if k + 1 >= self.loops and converged.all():
                 break
-        return Converged(injected, start, passed, state, late, steps)
+        return Converged(injected, start, passed, state, late, steps, directions)
 
     def slowed(self, group: int, converged: Converged, sequences: list[int]) -> LatePath:
         """The paths of some sequences while the token at `slowed_position` takes `slow_factor` of each step."""
@@ -252,6 +268,36 @@ def _slowed_values(
     return {name: value.where(is_later, torch.nan) for name, value in values.items()}
 
 
+def direction_values(loops: Loops, group: int, converged: Converged, sequences: list[int]) -> dict[str, Tensor]:
+    """The columns direction_* of eigenvalues of some sequences of a batch (S, T), for tokens without a fixed point."""
+    late = converged.directions
+    has_fixed_point = converged.has_fixed_point[sequences]
+    last = _direction_leading(loops, group, converged, sequences, converged.last, converged.state)
+    half = _direction_leading(loops, group, converged, sequences, late.half, late.middle)
+    values = {
+        "direction_modulus": last.modulus,
+        "direction_angle": last.angle,
+        "direction_half_modulus": half.modulus,
+        "direction_prefix_modulus": last.modulus.where(~has_fixed_point, 0).cummax(-1).values,
+    }
+    counts = late.frozen[sequences] & ~has_fixed_point
+    return {name: value.where(counts, torch.nan) for name, value in values.items()}
+
+
+def _direction_leading(
+    loops: Loops, group: int, converged: Converged, sequences: list[int], k: int, states: Tensor
+) -> Leading:
+    """Leading eigenvalues of the maps on directions at the states (B, T, C) before loop step k: (S, T) each."""
+    states, injected = states[sequences], converged.injected[sequences]
+    positions = torch.arange(states.shape[1], device=states.device)
+    held = diagonal_block.record_kv(loops.model, group, k, states, injected)
+    found = []
+    for kv, of_sequence, its_input in zip(held, states, injected, strict=True):
+        step = OwnStep(loops.model, group, kv, its_input, positions)
+        found.append(diagonal_block.leading(DirectionBlocks(step, k, of_sequence), loops.config.dense_size)[0])
+    return Leading(*(torch.stack([getattr(one, name) for one in found]) for name in ("modulus", "angle", "axis_ratio")))
+
+
 # --- the table -------------------------------------------------------------------------------------------------
 
 
@@ -318,14 +364,27 @@ def _columns(loops: Loops, group: int, converged: Converged, batch: HeldOut, exa
     values = {"loops": converged.late.loops} | converged.late.summary()
     values |= {name: torch.full_like(values["loops"], torch.nan) for name in EXACT}
     values["source"] = torch.full_like(values["loops"], -1)
+    has_fixed_point = converged.has_fixed_point
     if sequences:
-        has_fixed_point = converged.steps[sequences] >= 0
         for name, rows in exact_values(loops, group, converged, sequences).items():
-            values[name][sequences] = rows.to(values[name].dtype).where(has_fixed_point, values[name][sequences])
+            values[name][sequences] = rows.to(values[name].dtype).where(
+                has_fixed_point[sequences], values[name][sequences]
+            )
+    frozen = has_fixed_point
+    values |= {name: torch.full_like(values["loops"], torch.nan) for name in DIRECTION}
+    if not has_fixed_point.all():
+        directions = converged.directions
+        frozen = has_fixed_point | directions.frozen
+        paths = {"direction_exponent": directions.exponent, "direction_rate": directions.rate(loops.config.window)}
+        values |= {name: value.where(~has_fixed_point, torch.nan) for name, value in paths.items()}
+    if unsettled := [b for b in sequences if not has_fixed_point[b].all()]:
+        for name, rows in direction_values(loops, group, converged, unsettled).items():
+            values[name][unsettled] = rows
     columns = {name: flat(value) for name, value in values.items() if name != "source"}
     return columns | {
         "exact": is_exact.numpy(),
         "steps": converged.steps.flatten().cpu().numpy(),
-        "converged": (converged.steps >= 0).flatten().cpu().numpy(),
+        "converged": has_fixed_point.flatten().cpu().numpy(),
+        "direction_frozen": frozen.flatten().cpu().numpy(),
         "source": values["source"].long().flatten().cpu().numpy(),
     }

@@ -38,13 +38,26 @@ TABLES: dict[str, dict[str, Column]] = {
         slowed_cosine=("float32", "cosine with this token slowed"),
         slowed_modulus=("float32", "prefix modulus with this token slowed"),
         slowed_angle=("float32", "prefix angle with this token slowed"),
+        direction_frozen=(
+            "bool",
+            "whether the states of the token and all earlier ones, or their directions, converge",
+        ),
+        direction_exponent=("float32", "of the power of k by which steps of x / ||x|| fall; null with a fixed point"),
+        direction_rate=("float32", "of the steps of the direction; null with a fixed point"),
+        direction_modulus=("float32", "of the leading eigenvalue of the map on directions; null with a fixed point"),
+        direction_angle=("float32", "of the same eigenvalue"),
+        direction_half_modulus=("float32", "the same modulus after half of the loop steps"),
+        direction_prefix_modulus=("float32", "largest such modulus of the token and all earlier ones"),
     ),
     # Agreement of what the spectrum predicts with what paths do, one row per (checkpoint, group, prediction, quantity),
     # over tokens that have a fixed point, with 95 % intervals over documents.
     "spectrum": table(
         "run iteration group prediction quantity tokens",
-        prediction=("string", "leading, prefix, path, isolated or slowed: docs/spectrum.md"),
-        quantity=("string", "rate, cosine (of the angle of the eigenvalue) or spiral (mean cosine on the ellipse)"),
+        prediction=("string", "leading, prefix, path, isolated, slowed or direction: docs/spectrum.md"),
+        quantity=(
+            "string",
+            "rate, cosine (of the angle), spiral (mean cosine on the ellipse) or half: docs/spectrum.md",
+        ),
         predicted=("float64", "mean over tokens"),
         measured=("float64", "mean over tokens"),
         correlation=("float64", "over tokens"),

@@ -27,6 +27,7 @@ def draw(
     training: pd.DataFrame,
     *,
     reference_state: str,
+    reading: str = "state",
     context: style.FigureContext,
 ) -> Figure:
     """One column per group: cosine and step norm over the loop; below, DLR at each boundary and the held-out loss.
@@ -37,6 +38,7 @@ def draw(
         loop_metrics, drift, training: Tables of these names of all runs, with a column `run`. Runs are named
             variants/<sandwich>-<adapter_init>-<state_init>, followed by -seed<seed> under a further seed.
         reference_state: The state that counts as "x^0 of the next group" in the DLR.
+        reading: What (a) and (b) are of: "state", or "direction" for steps of x / ||x||.
         context: Loop steps K of the trajectories.
 
     Raises InputError for a model without looped groups.
@@ -50,13 +52,15 @@ def draw(
     panels = figure.subplots(1 + len(MEASURES), len(groups), squeeze=False)
     _share_y(panels[:-1])
     last = _last_checkpoint(loop_metrics)
-    for row, (measure, label) in zip(panels[:-1], MEASURES.items(), strict=True):
+    for row, (measure, label) in zip(
+        panels[:-1], style.measures_read(loop_metrics, MEASURES, reading).items(), strict=True
+    ):
         for axes, group in zip(row, groups, strict=True):
             rows = last[(last["group"] == group) & (last["measure"] == measure)]
             _draw_curves(axes, style.points_above_rounding(rows), "k", looks)
             style.scale_loop_steps(axes, 0, context.loops - 1)
         row[0].set_ylabel(label, fontsize=style.SCRIPTED)
-    for axes in panels[0]:
+    for axes in panels[0] if reading == "state" else ():
         axes.axhspan(*style.REPORTED_COSINE, color=style.REPORTED_BAND, linewidth=0, zorder=0)
     style.title_groups(panels[0], groups)
     panels[1, 0].set_yscale("log", nonpositive="mask")

@@ -1,0 +1,126 @@
+"""A trained looped solver of shortest paths by others, recorded with more loops than it was trained with.
+
+    git clone https://github.com/azreasoners/recurrent_transformer solver
+    python docs/examples/shortest_path.py "solver/shortest_path/shortest_path_[n=4][1610]ste.pt" \\
+        solver/shortest_path/data/4x4_1610.data results/shortest_path
+    python scripts/measure_recorded.py results/shortest_path
+
+The model (Yang et al., "Learning to Solve Constraint Satisfaction Problems with Recurrent Transformer", ICLR 2023, MIT
+licence) is one bidirectional layer that is trained with 32 loops. It marks the edges of a shortest path between two
+nodes of a 4 × 4 grid from which edges were removed. Printed is the share of the 322 test problems whose whole path is
+right, by loops.
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from twoscale.recorder.recorder import Recorder
+
+NODES, EDGES = 16, 24
+ABSENT, PRESENT = 2, 3  # tokens of edges; those of nodes are 1 for the two ends, else 0
+LOOPS = (8, 12, 16, 20, 24, 32, 48, 64)
+TRAINED_ITERATIONS = 1  # of the training, not published; above 0, so that the weights count as trained
+
+
+class Attention(nn.Module):
+    """Attention of every token to all tokens."""
+
+    def __init__(self, size: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.key, self.query, self.value, self.proj = (nn.Linear(size, size) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (
+            part(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (self.query, self.key, self.value)
+        )
+        weights = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1)  # (B, H, T, T)
+        return self.proj((weights @ v).transpose(1, 2).flatten(2))
+
+
+class Block(nn.Module):
+    """The looped layer."""
+
+    def __init__(self, size: int, heads: int) -> None:
+        super().__init__()
+        self.ln1, self.ln2, self.attn = nn.LayerNorm(size), nn.LayerNorm(size), Attention(size, heads)
+        self.mlp = nn.Sequential(nn.Linear(size, 4 * size), nn.GELU(), nn.Linear(4 * size, size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attn(self.ln1(x))
+        return x + self.mlp(self.ln2(x))
+
+
+class Solver(nn.Module):
+    """Problems (B, 40) -> logits (B, 40, 2): whether each edge, at 16 … 39, is on the path."""
+
+    def __init__(self, size: int = 128, heads: int = 4) -> None:
+        super().__init__()
+        self.tok_emb, self.pos_emb = nn.Embedding(4, size), nn.Parameter(torch.zeros(1, NODES + EDGES, size))
+        self.blocks = nn.Sequential(Block(size, heads))
+        self.ln_f, self.head = nn.LayerNorm(size), nn.Linear(size, 2, bias=False)
+
+    def forward(self, problems: Tensor, loops: int = 32) -> Tensor:
+        x = self.tok_emb(problems) + self.pos_emb
+        for _ in range(loops):
+            x = self.blocks(x)
+        return self.head(self.ln_f(x))
+
+
+def load(weights: Path) -> Solver:
+    """The trained solver from a .safetensors file or the published .pt file."""
+    state = load_file(weights) if weights.suffix == ".safetensors" else torch.load(weights, "cpu", weights_only=True)
+    model = Solver()
+    # all ones: no token is masked
+    model.load_state_dict({name: value for name, value in state.items() if not name.endswith("attn.mask")})
+    return model.eval()
+
+
+def read_problems(path: Path) -> tuple[Tensor, list[set[tuple[int, ...]]]]:
+    """The test split: problems int64 (N, 40), and the edges of all shortest paths of each, in increasing order.
+
+    A line has the removed edges, both ends and one or more paths, with commas between them: 21-12,13-3,9-2,16-15-1.
+    """
+    lines = [
+        [tuple(int(number) for number in field.split("-") if number) for field in line.strip().split(",")]
+        for line in path.read_text().splitlines()
+    ]
+    order = np.random.RandomState(0).permutation(len(lines))
+    test = [lines[i] for i in order[-(len(lines) // 5) :]]
+    problems = torch.zeros(len(test), NODES + EDGES, dtype=torch.int64)
+    problems[:, NODES:] = PRESENT
+    for row, (removed, ends, *_) in zip(problems, test, strict=True):
+        row[list(ends)] = 1
+        row[[NODES + edge for edge in removed]] = ABSENT
+    return problems, [{tuple(sorted(solution)) for solution in paths} for _, _, *paths in test]
+
+
+def accuracy(logits: Tensor, solutions: list[set[tuple[int, ...]]]) -> float:
+    """Share of problems whose marked edges are one of the shortest paths; logits (N, 40, 2)."""
+    marked = logits[:, NODES:].argmax(-1)  # (N, 24)
+    right = [tuple(row.nonzero().flatten().tolist()) in paths for row, paths in zip(marked, solutions, strict=True)]
+    return sum(right) / len(right)
+
+
+@torch.no_grad()
+def main(arguments: argparse.Namespace) -> None:
+    model, (problems, solutions) = load(arguments.weights), read_problems(arguments.data)
+    for loops in LOOPS:
+        print(f"{loops:3d} loops: {accuracy(model(problems, loops), solutions):.3f}")
+    with Recorder(model.double(), {"layer": "blocks"}, arguments.folder, iteration=TRAINED_ITERATIONS):
+        for batch in problems[: arguments.sequences].split(16):
+            model(batch, max(LOOPS))
+
+
+if __name__ == "__main__":
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("weights", type=Path, help="weights of the solver, .pt or .safetensors")
+    options.add_argument("data", type=Path, help="problems, 4x4_1610.data")
+    options.add_argument("folder", type=Path, help="folder of the recorded run")
+    options.add_argument("--sequences", type=int, default=64, help="test problems to record")
+    main(options.parse_args())

@@ -1,0 +1,200 @@
+"""The regime of a loop: whether its path settles, drifts or does neither, from local exponents of its norms.
+
+Over the last half of the loop steps the norms are fitted by powers of the loop step: steps ||x^{k+1} - x^k|| ~ k^p,
+states ||x^k|| ~ k^q, steps of the direction x / ||x|| ~ k^r. A loop is
+
+- settling, if p < -1: the steps have a finite sum, so the path ends at a fixed point. Steps at the rounding floor
+  count as settled;
+- drifting, if p > -1 and the norm of the state grows, q > 0.1. If r < -1, the direction has a limit all the same, and
+  a readout that begins with a norm sees only the direction;
+- marginal, if neither is shown: a rotation, a limit cycle, steps that fall as 1/k, or too few sequences to tell.
+
+An exponent p or q counts if its whole 95 % interval over sequences does. The regime describes the loop steps that were
+measured: a contraction by a factor near 1 looks like a drift until about 1 / (1 - factor) steps.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from twoscale.analysis import bootstrap
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SETTLING, DRIFTING, MARGINAL, UNDETERMINED = REGIMES = ("settling", "drifting", "marginal", "undetermined")
+SUMMABLE = -1.0  # steps that fall as a power of k have a finite sum if the exponent is below
+LEAST_GROWTH = 0.1  # of the exponent q: over the last half of the loop steps the norm grows by 7 %
+FLOOR_FACTOR = 16  # as in `twoscale.dynamics.vectors`, which needs torch
+FLOAT32_EPS = float(np.finfo(np.float32).eps)
+FEWEST_STEPS = 3  # of a fit
+
+
+class Exponent(NamedTuple):
+    """A local exponent and its 95 % interval over sequences; NaN where it is not known."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        value, low, high = (f"{round(number, 2) + 0:.2f}" for number in self)  # no -0.00
+        return f"k^{value}" if np.isnan(self.low) else f"k^{value} ({low} … {high})"
+
+    @property
+    def least(self) -> float:
+        return self.value if np.isnan(self.low) else self.low
+
+    @property
+    def most(self) -> float:
+        return self.value if np.isnan(self.high) else self.high
+
+
+@dataclass(frozen=True)
+class Regime:
+    """The regime of a loop and its evidence.
+
+    Attributes:
+        name: One of `REGIMES`; "undetermined" if there are too few loop steps, or states that are not finite.
+        first: First loop step of the fits.
+        last: Last loop step.
+        step_exponent: p; NaN if fewer than `FEWEST_STEPS` steps exceed the rounding floor.
+        norm_exponent: q.
+        direction_exponent: r; NaN also if no directions were given.
+        last_step: Norm of the last step over that of its state, the median over sequences.
+        at_floor: Whether the last step is at the rounding floor in at least half of the sequences.
+        freezes: Whether the steps of the direction have a finite sum too, or are rounding; `None` if not known.
+    """
+
+    name: str
+    first: int
+    last: int
+    step_exponent: Exponent
+    norm_exponent: Exponent
+    direction_exponent: Exponent
+    last_step: float
+    at_floor: bool = False
+    freezes: bool | None = None
+
+    @property
+    def has_fixed_point(self) -> bool:
+        """Whether the path ends at a fixed point."""
+        return self.name == SETTLING
+
+    def row(self) -> dict[str, object]:
+        """Columns of the table "regime" after its keys."""
+        exponents = {"step": self.step_exponent, "norm": self.norm_exponent, "direction": self.direction_exponent}
+        direction = {None: "", True: "frozen", False: "turning"}[self.freezes]
+        row = {"regime": self.name, "first": self.first, "last": self.last}
+        for name, exponent in exponents.items():
+            row |= dict(zip((name, f"{name}_low", f"{name}_high"), exponent, strict=True))
+        return row | {"last_step": self.last_step, "at_floor": self.at_floor, "direction_limit": direction}
+
+    @property
+    def sentence(self) -> str:
+        """The regime and its evidence in words."""
+        if self.name == UNDETERMINED:
+            return f"undetermined: a regime needs finite states and {2 * FEWEST_STEPS} loop steps or more."
+        steps = "reaches the rounding floor" if self.at_floor else f"goes as {self.step_exponent}"
+        return (
+            f"{self.name}: over loop steps {self.first} to {self.last} the step norm {steps}, the state norm goes as "
+            f"{self.norm_exponent}; the last step is {self.last_step:.1g} of the state{self._direction}."
+        )
+
+    @property
+    def _direction(self) -> str:
+        if self.name != DRIFTING or self.freezes is None:
+            return ""
+        steps = f"its steps go as {self.direction_exponent}"
+        return f"; the direction {'freezes' if self.freezes else 'does not freeze'}, {steps}"
+
+
+def regime(
+    step_norms: np.ndarray,
+    state_norms: np.ndarray,
+    direction_step_norms: np.ndarray | None = None,
+    eps: float = FLOAT32_EPS,
+    rounding: np.ndarray | None = None,
+) -> Regime:
+    """The regime of one looped group.
+
+    Args:
+        step_norms: ||x^{k+1} - x^k|| for k = 0 … K - 1, (K,), or (units, K) with one row per unit: the mean or median
+            over the tokens of a sequence or document. Units give the intervals.
+        state_norms: ||x^k|| for k = 0 … K, (K + 1,) or (units, K + 1), or without the last.
+        direction_step_norms: As `step_norms`, of x / ||x||.
+        eps: Unit of rounding of the states. A step below 16 of float32's counts as settled in float64 too.
+        rounding: Steps that are known to be rounding, bool like `step_norms`.
+    """
+    steps, norms = np.atleast_2d(step_norms).astype(float), np.atleast_2d(state_norms).astype(float)
+    number = steps.shape[1]
+    first, unknown = (number + 1) // 2, Exponent(np.nan, np.nan, np.nan)
+    if number < 2 * FEWEST_STEPS or not (np.isfinite(steps).all() and np.isfinite(norms[:, :number]).all()):
+        return Regime(UNDETERMINED, first, number - 1, unknown, unknown, unknown, np.nan)
+    floor = FLOOR_FACTOR * eps
+    above = ~np.zeros_like(steps, dtype=bool) if rounding is None else ~np.atleast_2d(rounding)
+    p, at_floor = _steps(steps, above & (steps > floor * norms[:, :number]))
+    r, freezes = unknown, None
+    if direction_step_norms is not None:
+        turns = np.atleast_2d(direction_step_norms).astype(float)
+        r, direction_at_floor = _steps(turns, above & (turns > floor))
+        freezes = bool(direction_at_floor or r.most < SUMMABLE)
+    q = _exponent(norms[:, first:], np.arange(first, norms.shape[1], dtype=float))
+    last_step = float(np.median(steps[:, -1] / np.maximum(norms[:, number - 1], np.finfo(float).tiny)))
+    return Regime(_name(p, q, at_floor), first, number - 1, p, q, r, last_step, at_floor, freezes)
+
+
+def of_sequences(rows: "pd.DataFrame") -> Regime:
+    """The regime of one group at one checkpoint, from its rows of the table "loop_sequences"; units are documents."""
+
+    def sums(measure: str) -> "pd.DataFrame":
+        """Sums over the tokens of each document at every k: sum, count, nulls."""
+        of = rows[rows["measure"] == measure]
+        return of.assign(sum=of["mean"] * of["count"]).groupby(["document", "k"])[["sum", "count", "nulls"]].sum()
+
+    def means(measure: str) -> np.ndarray:
+        return (sums(measure)["sum"] / sums(measure)["count"]).unstack("k").to_numpy()
+
+    # a cosine is null where rounding of the states' own dtype, which the table does not name, decides it
+    cosines = sums("cosine")
+    rounding = (cosines["nulls"] > cosines["count"]).unstack("k").to_numpy()[:, :-1]
+    has_directions = (rows["measure"] == "direction_step_norm").any()
+    turns = means("direction_step_norm")[:, :-1] if has_directions else None
+    return regime(means("step_norm")[:, :-1], means("state_norm"), turns, rounding=rounding)
+
+
+def _name(p: Exponent, q: Exponent, at_floor: bool) -> str:
+    grows = q.least > LEAST_GROWTH
+    if (at_floor and not grows) or p.most < SUMMABLE:
+        return SETTLING
+    # steps of a coarse dtype may all be under the floor while the norm of the state grows
+    return DRIFTING if grows and (at_floor or p.least > SUMMABLE) else MARGINAL
+
+
+def _steps(norms: np.ndarray, above: np.ndarray) -> tuple[Exponent, bool]:
+    """Exponent of step norms (units, K) over those of the last half that are no rounding, and whether the last is."""
+    first = (norms.shape[1] + 1) // 2
+    middle = np.arange(first, norms.shape[1]) + 0.5  # of each step: log(k + 1) - log k = 1 / (k + 1/2) to second order
+    late = np.where(above, norms, np.nan)[:, first:]
+    return _exponent(late, middle), bool(np.mean(~above[:, -1]) >= 0.5)
+
+
+def _exponent(values: np.ndarray, k: np.ndarray) -> Exponent:
+    """Mean over units of `slopes`, with its interval; units without one are left out."""
+    found = slopes(values, k)
+    found = found[~np.isnan(found)]
+    return Exponent(float(found.mean()), *bootstrap.t_interval(found)) if found.size else Exponent(*[np.nan] * 3)
+
+
+def slopes(values: np.ndarray, k: np.ndarray) -> np.ndarray:
+    """Least-squares slopes of log values (units, n) in log k (n,): (units,).
+
+    NaN and zero are left out; the slope is NaN if fewer than `FEWEST_STEPS` values remain.
+    """
+    known = np.isfinite(values) & (values > 0)
+    count = np.maximum(known.sum(1, keepdims=True), 1)
+    offset = np.where(known, np.log(k) - (known * np.log(k)).sum(1, keepdims=True) / count, 0)
+    with np.errstate(invalid="ignore"):
+        found = (offset * np.log(np.where(known, values, 1))).sum(1) / (offset**2).sum(1)
+    return np.where(count[:, 0] >= FEWEST_STEPS, found, np.nan)

@@ -1,0 +1,87 @@
+"""Leading eigenvalues of operators that are known by their products with vectors: Arnoldi's method with restarts.
+
+N operators take one vector each, as rows (N, C), so one product with all rows is one with every operator.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from twoscale import rng
+from twoscale.errors import InputError
+
+SUBSPACE = 40  # vectors of one cycle of Arnoldi's and of Golub and Kahan's method
+RESTARTS = 25  # most cycles of Arnoldi's method
+KEPT_RITZ = 4  # leading Ritz vectors whose sum starts the next cycle
+TOLERANCE = 1e-8  # residual of a converged eigenvalue, over its modulus
+
+Product = Callable[[Tensor], Tensor]  # vectors (N, C) -> the product of each operator with its vector
+
+
+def check_precision(tensor: Tensor) -> None:
+    """Raise InputError unless a weight or a state is in float64 and, if it is on a GPU, TF32 is off.
+
+    Products of float64 are never rounded to TF32, but parts of a model that compute in float32 would be.
+    """
+    if tensor.dtype != torch.float64:
+        raise InputError(f"spectrum: found {str(tensor.dtype).removeprefix('torch.')}, expected float64.")
+    if tensor.is_cuda and torch.backends.cuda.matmul.fp32_precision == "tf32":
+        raise InputError(
+            "torch.backends.cuda.matmul.fp32_precision: found tf32, expected ieee, for the spectrum on CUDA "
+            "(allow_tf32, set_float32_matmul_precision and TORCH_ALLOW_TF32_CUBLAS_OVERRIDE change it)."
+        )
+
+
+def start_vectors(like: Tensor) -> Tensor:
+    """The same unit vector for every row of (N, C)."""
+    vector = torch.from_numpy(rng.truncated_normal(("spectrum", "start"), (1, like.shape[-1]), 1.0)).to(like)
+    return (vector / vector.norm()).expand_as(like)
+
+
+def arnoldi(
+    product: Product, start: Tensor, subspace: int = SUBSPACE, cycles: int | None = None, tolerance: float = TOLERANCE
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Leading eigenvalues of N operators by Arnoldi's method with restarts.
+
+    Args:
+        product: The operators, applied to one vector each.
+        start: Unit vectors (N, C).
+        subspace: Vectors of one cycle.
+        cycles: Most cycles, by default `RESTARTS`.
+        tolerance: Norm of the residual at which it ends, over the modulus of the eigenvalue.
+
+    Returns:
+        Eigenvalues (N,) and eigenvectors (N, C), complex, and the norms of the residuals (N,).
+    """
+    for _ in range(cycles or RESTARTS):
+        basis, projected, last = krylov(product, start, min(subspace, start.shape[-1]))
+        values, vectors = torch.linalg.eig(projected)
+        order = values.abs().argsort(-1, descending=True)
+        vectors = vectors.gather(-1, order[..., None, :].expand_as(vectors))
+        value = values.gather(-1, order)[..., 0]
+        ritz = torch.einsum("nmc,nmj->ncj", basis.to(vectors.dtype), vectors[..., :KEPT_RITZ])
+        residual = last * vectors[..., -1, 0].abs()
+        if (residual <= tolerance * value.abs()).all():
+            break
+        start = ritz.sum(-1).real
+        start = start / start.norm(dim=-1, keepdim=True)
+    return value, ritz[..., 0], residual
+
+
+def krylov(product: Product, start: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """An orthonormal basis (N, m, C), the operators in it (N, m, m), and the norm of what is left over (N,)."""
+    basis, columns = [start], []
+    for j in range(size):
+        vector = product(basis[-1])
+        known = torch.stack(basis, dim=-2)
+        column = torch.einsum("nmc,nc->nm", known, vector)
+        vector = vector - torch.einsum("nmc,nm->nc", known, column)
+        again = torch.einsum("nmc,nc->nm", known, vector)  # a second pass keeps the basis orthogonal
+        vector = vector - torch.einsum("nmc,nm->nc", known, again)
+        norm = vector.norm(dim=-1, keepdim=True)
+        columns.append(torch.cat([column + again, norm, norm.new_zeros(len(norm), size - 1 - j)], dim=-1))
+        # the basis spans an invariant subspace where nothing is left over
+        basis.append(torch.where(norm > 1e-14 * column.norm(dim=-1, keepdim=True), vector / norm, 0))
+    projected = torch.stack(columns, dim=-1)  # (N, m + 1, m)
+    return torch.stack(basis[:-1], dim=-2), projected[:, :size], projected[:, size, -1]

@@ -1,0 +1,131 @@
+"""Exits of recorded tokens: the loop step at which each criterion would let them leave the last group.
+
+Exits are on frozen paths: all tokens run all loop steps, and the loss of a token that leaves after k of them is that
+after k loop steps of all tokens. No cache is shared, and nothing is timed.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from twoscale.analysis.summaries import with_bounds
+from twoscale.errors import InputError
+from twoscale.exits.contract import Decisions
+from twoscale.exits.criteria import ExitCriterion, make_criterion
+
+Thresholds = Mapping[str | type[ExitCriterion], Sequence[float]]
+POINT = ["criterion", "threshold"]
+
+
+def make_criteria(thresholds: Thresholds) -> dict[tuple[str, float], ExitCriterion]:
+    """(name, threshold) -> criterion, of names of built-in criteria and of classes. Raises InputError."""
+    found = {}
+    for key, values in thresholds.items():
+        for value in values:
+            name = key if isinstance(key, str) else key.__name__
+            found[name, value] = make_criterion(key, value) if isinstance(key, str) else key(value)
+            if found[name, value].needs_gate or found[name, value].keeps == "weighted":
+                raise InputError(
+                    f"exits.{name}: found a criterion with a gate or a weighted state, expected one that reads states "
+                    "or predictions."
+                )
+    return found
+
+
+@dataclass
+class _Token:
+    """One criterion on its way through the loop: loop steps and evaluations of each token (N,), 0 if it still loops."""
+
+    decisions: Decisions
+    streak: Tensor
+    loop_steps: Tensor
+    evaluations: Tensor
+
+
+class FrozenExits:
+    """Exits of N tokens under several criteria while their states arrive.
+
+    Args:
+        criteria: (name, threshold) -> criterion.
+        x0: x^0 (N, C).
+        readout: States (N, C) of all tokens -> logits (N, V).
+    """
+
+    def __init__(
+        self, criteria: Mapping[tuple[str, float], ExitCriterion], x0: Tensor, readout: Callable[[Tensor], Tensor]
+    ) -> None:
+        self.criteria, zeros = criteria, torch.zeros(len(x0), dtype=torch.int64)
+        self.tokens = {
+            point: _Token(Decisions(criterion, x0, readout), zeros, zeros.clone(), zeros.clone())
+            for point, criterion in criteria.items()
+        }
+        self.steps = 0
+
+    def update(self, x_new: Tensor) -> None:
+        """One more loop step, to the states x_new (N, C)."""
+        self.steps += 1
+        for point, token in self.tokens.items():
+            criterion = self.criteria[point]
+            token.streak = (token.streak + 1) * token.decisions.update(x_new).cpu()
+            exits = (token.streak >= criterion.patience) & (token.evaluations == 0)
+            token.evaluations[exits] = self.steps
+            token.loop_steps[exits] = self.steps - (criterion.keeps == "previous")
+
+    def found(self) -> Iterator[tuple[tuple[str, float], Tensor, Tensor]]:
+        """(name, threshold), loop steps and evaluations (N,) each; tokens that still loop took all of them."""
+        for point, token in self.tokens.items():
+            loops_on = token.evaluations == 0
+            yield point, *(values.where(~loops_on, self.steps) for values in (token.loop_steps, token.evaluations))
+
+
+def exit_rows(
+    exits: FrozenExits, losses: Tensor, predicted: Tensor, keys: Sequence[Mapping[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    """Rows of the table "recorded_exits": one per criterion, threshold and sequence, and `fixed` at each loop count.
+
+    Args:
+        exits: After the last loop step, of B T tokens.
+        losses: Nats (K + 1, B, T - 1) of each next token after k loop steps.
+        predicted: Which of them count, bool (B, T - 1).
+        keys: Key columns of each sequence.
+    """
+    shape = (predicted.shape[0], predicted.shape[1] + 1)
+    counts = torch.arange(1, len(losses))
+    fixed = ((("fixed", float(k)), torch.full(shape, k), torch.full(shape, k)) for k in counts.tolist())
+    decided = ((point, *(v.view(shape) for v in values)) for point, *values in exits.found())
+    for (name, threshold), loop_steps, evaluations in (*fixed, *decided):
+        chosen = losses.gather(0, loop_steps[None, :, :-1])[0]  # (B, T - 1)
+        for i, key in enumerate(keys):
+            count = predicted[i]
+            if count.any():
+                row = dict(key) | {"criterion": name, "threshold": float(threshold), "tokens": int(count.sum())}
+                means = {"ce": chosen[i], "evaluations": evaluations[i, :-1].double()}
+                yield row | {name: values[count].mean().item() for name, values in means.items()}
+
+
+def gains(rows: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
+    """The table "recorded_gains" of the table "recorded_exits" of one checkpoint.
+
+    The gain of a criterion is the loss of fixed loops at its mean evaluations minus its own, on the same documents. At
+    a mean between two whole counts, fixed loops are these two for shares of the tokens.
+    """
+    is_fixed = rows["criterion"] == "fixed"
+    fixed = rows[is_fixed].pivot(index="sequence", columns="threshold", values="ce")
+    found = []
+    for _, own in rows[~is_fixed].groupby(POINT, sort=False):
+        mean = np.average(own["evaluations"], weights=own["tokens"])
+        low = int(np.clip(np.floor(mean), 1, fixed.columns.max()))
+        high = min(low + 1, int(fixed.columns.max()))
+        at_mean = fixed[low] + (mean - low) * (fixed[high] - fixed[low])
+        found.append(own.assign(fixed_ce=own["sequence"].map(at_mean)))
+    joined = pd.concat(found).assign(gain=lambda frame: frame["fixed_ce"] - frame["ce"])
+    columns = {}
+    for name in ("evaluations", "ce", "gain"):
+        columns |= with_bounds(joined, POINT, name, name, seed)
+    means = pd.DataFrame(columns).drop(columns=["evaluations_low", "evaluations_high"]).reset_index()
+    return means.assign(iteration=rows["iteration"].iloc[0])

@@ -1,0 +1,247 @@
+"""The spectrum of a recorded loop: leading eigenvalues of the Jacobian of its last loop step, in float64.
+
+    record_spectrum(model.double(), {"core": "transformer.core"}, "results/mine", 5000, lambda: model(tokens))
+
+The Jacobian is that of x^K by x^{K-1}, both over all tokens of a sequence, with everything else in the forward pass
+held. Its products with vectors are exact: the model itself runs with x^{K-1} and a tangent in the place of what the
+looped module returned (`torch.func.jvp`), and the tangent of its next output is the product. So whatever the model does
+between two calls of the module, such as an adapter that adds the input again, is part of the step. Leading eigenvalues
+follow by Arnoldi's method.
+
+If x^{K-1} after the first call of the module leads to the same x^K, the loop step does not depend on k, and a product
+costs two loop steps; otherwise the pass runs up to the last one each time.
+
+A loop whose norm grows has no fixed point. Its second reading, "direction", is the map of x / ||x|| of each token.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from twoscale import tables
+from twoscale.dynamics.arnoldi import arnoldi, check_precision, start_vectors
+from twoscale.dynamics.vectors import norm
+from twoscale.errors import InputError, first_line
+from twoscale.recorder.recorded import check_absent, table_path
+from twoscale.recorder.recorder import Loop, Module, Output, find_module
+
+READINGS = ("state", "direction")
+EFFORT = 80, 4, 1e-6  # of Arnoldi's method: vectors of one cycle, most cycles, relative residual
+SAME = 1e-9  # relative difference of two states that are equal up to rounding
+MOST_DIFFERENCE = 0.01  # relative, of an exact product and a central difference
+STEP = torch.finfo(torch.float64).eps ** (1 / 3)  # of a central difference, over the norm of the state
+
+
+class _Reached(BaseException):
+    """Ends a forward pass at the loop step that was asked for. No `Exception`, so a model does not catch it."""
+
+
+def record_spectrum(
+    model: nn.Module,
+    loops: Mapping[str, Module | Output | Loop],
+    folder: str | Path,
+    iteration: int,
+    call: Callable[[], Any],
+    *,
+    replace: bool = False,
+) -> pd.DataFrame:
+    """Write the table "recorded_spectrum" of a recorded run, and return it.
+
+    Args:
+        model: The module whose call is one forward pass, in float64.
+        loops: As those of `Recorder`; the states are outputs of modules, picked by nothing, an index or a key.
+        folder: Folder of the run.
+        iteration: Training iteration of the weights.
+        call: One forward pass on B sequences. It is repeated for each product, so B should be small.
+        replace: Whether an earlier spectrum of the iteration is replaced.
+
+    Raises:
+        InputError: The model is not in float64 or has no forward derivatives, or a loop is not found.
+    """
+    path = table_path(folder, "recorded_spectrum", iteration)
+    check_absent(path, iteration, replace)
+    check_precision(next(model.parameters()))
+    rows: list[dict[str, Any]] = []
+    for label, loop in loops.items():
+        output = (loop if isinstance(loop, Loop) else Loop(loop)).output
+        rows += ({"iteration": iteration, "group": label} | row for row in measure_spectrum(model, label, output, call))
+    frame = pd.DataFrame(rows, columns=list(tables.columns("recorded_spectrum")))
+    tables.write("recorded_spectrum", frame, path)
+    return frame
+
+
+def measure_spectrum(model: nn.Module, label: str, output: Output, call: Callable[[], Any]) -> Iterator[dict[str, Any]]:
+    """Rows of the table "recorded_spectrum" without iteration and group: one per reading and sequence."""
+    with _plain_operations():
+        step = LoopStepMap.of(model, label, output, call)
+        for reading in READINGS:
+            own = replace(step, reading=reading)
+            try:
+                value, vector, residual = arnoldi(own.product, start_vectors(own.state.flatten(1)), *EFFORT)
+            except (RuntimeError, NotImplementedError) as error:
+                raise InputError(
+                    f"group {label}: found no forward derivative of a loop step ({first_line(error)}), expected a "
+                    "model of operations that have one."
+                ) from error
+            difference = own.check(vector.real)
+            parts = (part.tolist() for part in (value.abs(), value.angle().abs(), residual, difference))
+            for sequence, (radius, angle, error, gap) in enumerate(zip(*parts, strict=True)):
+                row = {"reading": reading, "k": step.k, "sequence": sequence, "radius": radius, "angle": angle}
+                yield row | {"error": error, "difference": gap}
+
+
+@dataclass(frozen=True)
+class LoopStepMap:
+    """The map from x^k to x^{k+1} of one group, by running the model.
+
+    Attributes:
+        label: Name of the group.
+        module: The looped module.
+        output: Where its state is.
+        call: One forward pass.
+        place: Call of the module, from 0, whose state is replaced by the argument; the next one gives the value.
+        k: The loop step.
+        state: x^k (B, …, C).
+        after: x^{k+1}.
+        reading: "state", or "direction" for the map of x / ||x|| of each token.
+    """
+
+    label: str
+    module: nn.Module
+    output: Output
+    call: Callable[[], Any]
+    place: int
+    k: int
+    state: Tensor
+    after: Tensor
+    reading: str = "state"
+
+    @classmethod
+    def of(cls, model: nn.Module, label: str, output: Output, call: Callable[[], Any]) -> "LoopStepMap":
+        """The map at the last loop step of a forward pass, at the earliest call of the module that gives the same."""
+        if callable(output.pick):
+            raise InputError(f"group {label}: found a function that picks the state, expected an index or a key.")
+        module, states, count = find_module(model, output.module), [], 0
+
+        def receive(_: Any, args: Any, found: Any) -> None:
+            nonlocal states, count
+            states, count = [*states[-1:], output.find(found).detach()], count + 1
+
+        handle = module.register_forward_hook(receive)
+        try:
+            call()
+        finally:
+            handle.remove()
+        if count < 2:
+            raise InputError(f"group {label}: found {count} loop steps in a forward pass, expected at least 2.")
+        early = cls(label, module, output, call, 0, count - 1, *states)
+        gap = (early(early.state) - early.after).norm() / early.after.norm()
+        return early if gap <= SAME else replace(early, place=count - 2)
+
+    def __call__(self, state: Tensor) -> Tensor:
+        """x^{k+1} for x^k."""
+        calls, reached = 0, None
+
+        def put(_: Any, args: Any, found: Any) -> Any:
+            nonlocal calls, reached
+            calls += 1
+            if calls == self.place + 1:
+                return with_state(found, self.output.pick, state)
+            if calls == self.place + 2:
+                reached = self.output.find(found)
+                raise _Reached
+            return None
+
+        handle = self.module.register_forward_hook(put)
+        try:
+            self.call()
+        except _Reached:
+            return reached
+        finally:
+            handle.remove()
+        raise InputError(
+            f"group {self.label}: found another number of loop steps in a repeated pass, expected the same."
+        )
+
+    def product(self, vectors: Tensor) -> Tensor:
+        """J v, (B, T C) -> (B, T C)."""
+        tangent = self._tangent(self.state, vectors.view_as(self.state))
+        if self.reading == "direction":
+            tangent = tangent * norm(self.state)[..., None]
+        result = torch.func.jvp(self, (self.state,), (tangent,))[1]
+        return self._finish(result).flatten(1)
+
+    def check(self, vectors: Tensor) -> Tensor:
+        """Relative difference (B,) of exact products with the vectors (B, T C) and central differences.
+
+        Raises InputError where they disagree.
+        """
+        unit = vectors / vectors.norm(dim=-1, keepdim=True)
+        step = STEP * self.state.flatten(1).norm(dim=-1)  # (B,)
+        sides = (step * sign for sign in (1, -1))
+        shape = (-1, *[1] * (self.state.dim() - 1))
+        tangent = self._tangent(self.state, unit.view_as(self.state))
+        if self.reading == "direction":
+            tangent = tangent * norm(self.state)[..., None]
+        forward, backward = (self(self.state + side.view(shape) * tangent) for side in sides)
+        differences = self._finish((forward - backward) / (2 * step.view(shape))).flatten(1)
+        exact = self.product(unit)
+        found = (exact - differences).norm(dim=-1) / torch.maximum(exact.norm(dim=-1), differences.norm(dim=-1))
+        if (found > MOST_DIFFERENCE).any():
+            raise InputError(
+                f"group {self.label}: found products that differ by {found.max().item():.2g} of their length from "
+                "differences of the loop step, expected equal ones; detach inside a model hides its derivative."
+            )
+        return found
+
+    def _tangent(self, state: Tensor, vectors: Tensor) -> Tensor:
+        """The part of the vectors (B, …, C) that the reading keeps: of directions, that orthogonal to the state."""
+        if self.reading == "state":
+            return vectors
+        unit = state / norm(state)[..., None]
+        return vectors - (vectors * unit).sum(-1, keepdim=True) * unit
+
+    def _finish(self, result: Tensor) -> Tensor:
+        if self.reading == "state":
+            return result
+        return self._tangent(self.after, result) / norm(self.after)[..., None]
+
+
+def with_state(found: Any, pick: int | str | None, state: Tensor) -> Any:
+    """What a module returned, with another state in the place that `Output.pick` names."""
+    if isinstance(found, Tensor):
+        return state
+    if isinstance(found, Mapping):
+        key = pick if pick is not None else next(key for key, value in found.items() if _has_state(value))
+        changed = {**found, key: with_state(found[key], None, state)}
+        return type(found)(**changed) if type(found) is not dict else changed
+    index = pick if pick is not None else next(i for i, value in enumerate(found) if _has_state(value))
+    return type(found)(with_state(v, None, state) if i == index else v for i, v in enumerate(found))
+
+
+def _has_state(value: Any) -> bool:
+    """Whether a tensor that `Output` takes by default is in a value."""
+    if isinstance(value, Mapping):
+        return any(map(_has_state, value.values()))
+    if isinstance(value, tuple | list):
+        return any(map(_has_state, value))
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+@contextmanager
+def _plain_operations() -> Iterator[None]:
+    """No fused kernels of attention and of encoder layers, which have no forward derivatives; no gradients."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)

@@ -1,0 +1,412 @@
+"""Recorded modules beyond their trained loops: spectrum, exits, predictions and the depth card, with known answers."""
+
+import json
+import subprocess
+import sys
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from tests.small import ROOT
+from twoscale import tables
+from twoscale.errors import InputError
+from twoscale.exits.criteria import ExitGate, StepNorm
+from twoscale.recorder.card import write_card
+from twoscale.recorder.recorded import table_path
+from twoscale.recorder.recorder import Input, Loop, Output, Recorder
+from twoscale.recorder.run import draw_run
+from twoscale.recorder.spectrum import record_spectrum
+
+SIZE, TRAINED = 4, 3
+
+
+class Affine(nn.Module):
+    """One loop step x <- A x + b of every token, and what it returns."""
+
+    def __init__(self, matrix, shift=0.0, wrap=lambda x: x):
+        super().__init__()
+        self.matrix, self.wrap = nn.Parameter(torch.as_tensor(matrix, dtype=torch.float64)), wrap
+        self.shift = nn.Parameter(torch.full((len(self.matrix),), shift, dtype=torch.float64))
+
+    def forward(self, x):
+        return self.wrap(x @ self.matrix.T + self.shift)
+
+
+class Looped(nn.Module):
+    """A module in a loop, whose result `take` picks; `between` is what the model does between two calls."""
+
+    def __init__(self, step, loops=12, take=lambda found: found, between=lambda x, k: x):
+        super().__init__()
+        self.step, self.loops, self.take, self.between = step, loops, take, between
+
+    def forward(self, x):
+        for k in range(self.loops):
+            x = self.take(self.step(self.between(x, k)))
+        return x
+
+
+def states(sequences=2, length=3, size=SIZE):
+    return torch.randn(sequences, length, size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+def spectrum(model, tmp_path, loops=None, given=None, **options):
+    given = states() if given is None else given
+    frame = record_spectrum(model, loops or {"core": "step"}, tmp_path, 7, lambda: model(given), **options)
+    return frame.set_index(["reading", "sequence"])
+
+
+NON_NORMAL = [[0.9, 5.0, 0, 0], [0, 0.5, 3.0, 0], [0, 0, 0.1, 1.0], [0, 0, 0, -0.3]]
+TURN = [[0.0, -0.8, 0, 0], [0.8, 0.0, 0, 0], [0, 0, 0.2, 0], [0, 0, 0, 0.1]]
+
+
+@pytest.mark.parametrize(("matrix", "radius", "angle"), [(NON_NORMAL, 0.9, 0.0), (TURN, 0.8, np.pi / 2)])
+def test_the_spectrum_of_an_affine_loop_is_that_of_its_matrix(matrix, radius, angle, tmp_path):
+    found = spectrum(Looped(Affine(matrix, 1.0)), tmp_path).loc["state"]
+    assert len(found) == 2
+    np.testing.assert_allclose(found["radius"], radius, rtol=1e-7)
+    np.testing.assert_allclose(found["angle"], angle, atol=1e-6)
+    assert (found["error"] < 1e-6).all()
+    assert (found["difference"] < 1e-6).all()
+    assert set(found["k"]) == {11}
+    stored = tables.read("recorded_spectrum", table_path(tmp_path, "recorded_spectrum", 7))
+    assert set(stored["reading"]) == {"state", "direction"}
+
+
+@pytest.mark.parametrize(
+    ("wrap", "take", "pick"),
+    [
+        (lambda x: (None, x), lambda found: found[1], 1),
+        (lambda x: (None, x), lambda found: found[1], None),
+        (lambda x: {"aux": None, "x": x}, lambda found: found["x"], "x"),
+        (lambda x: [x, x.long()], lambda found: found[0], None),
+    ],
+)
+def test_the_state_may_be_a_part_of_what_the_module_returns(wrap, take, pick, tmp_path):
+    model = Looped(Affine(TURN, wrap=wrap), take=take)
+    found = spectrum(model, tmp_path, {"core": Output("step", pick)})
+    np.testing.assert_allclose(found.loc["state"]["radius"], 0.8, rtol=1e-7)
+
+
+def test_what_the_model_does_between_two_calls_belongs_to_the_step(tmp_path):
+    model = Looped(Affine(np.eye(SIZE)), between=lambda x, k: 0.3 * x + 1)
+    np.testing.assert_allclose(spectrum(model, tmp_path).loc["state"]["radius"], 0.3, rtol=1e-7)
+
+
+def test_a_loop_step_that_depends_on_k_has_the_spectrum_of_the_last_one(tmp_path):
+    model = Looped(Affine(np.eye(SIZE), 0.1), loops=5, between=lambda x, k: (0.1 + 0.1 * k) * x)
+    np.testing.assert_allclose(spectrum(model, tmp_path).loc["state"]["radius"], 0.5, rtol=1e-7)
+
+
+def test_tokens_that_see_one_another_are_one_operator(tmp_path):
+    """A mean over tokens: eigenvalue 1 of the mean, 0 of the differences; with a factor 0.7."""
+    model = Looped(Affine(np.eye(SIZE)), between=lambda x, k: 0.7 * x.mean(1, keepdim=True).expand_as(x))
+    np.testing.assert_allclose(spectrum(model, tmp_path).loc["state"]["radius"], 0.7, rtol=1e-7)
+
+
+def test_a_state_that_grows_has_a_direction_that_settles(tmp_path):
+    """x <- x + 1: a radius of 1, and directions that contract by the ratio of successive norms."""
+    model, given = Looped(Affine(np.eye(SIZE), 1.0), loops=40), states(1, 1)
+    found = spectrum(model, tmp_path, given=given)
+    np.testing.assert_allclose(found.loc["state"]["radius"], 1, rtol=1e-7)
+    before, after = given + 39, given + 40
+    ratio = (before.norm() / after.norm()).item()
+    np.testing.assert_allclose(found.loc["direction"]["radius"], ratio, rtol=1e-5)
+
+
+def test_a_transformer_layer_has_forward_derivatives(tmp_path):
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0)
+    model, given = Looped(layer.eval(), loops=6).double(), states(1, 3, 8)
+    found = spectrum(model, tmp_path, given=given).loc["state"]
+    last = Looped(layer, loops=5)(given).detach()
+    jacobian = torch.autograd.functional.jacobian(layer, last).reshape(24, 24)
+    expected = torch.linalg.eigvals(jacobian).abs().max().item()
+    np.testing.assert_allclose(found["radius"], expected, rtol=1e-6)
+
+
+class Hidden(Affine):
+    def forward(self, x):
+        return super().forward(x.detach())
+
+
+@pytest.mark.parametrize(
+    ("model", "loops", "message"),
+    [
+        (Looped(Affine(TURN)).float(), None, "spectrum: found float32, expected float64"),
+        (Looped(Hidden(TURN)), None, "group core: found products that differ by 1 of their length"),
+        (Looped(Affine(TURN), loops=1), None, "found 1 loop steps in a forward pass, expected at least 2"),
+        (Looped(Affine(TURN)), {"core": Output("step", lambda x: x)}, "found a function that picks the state"),
+        (Looped(Affine(TURN)), {"core": "stem"}, "found no module 'stem' in Looped"),
+    ],
+)
+def test_a_spectrum_that_cannot_be_had_is_one_sentence(model, loops, message, tmp_path):
+    given = states().to(next(model.parameters()).dtype)
+    with pytest.raises(InputError, match=message):
+        spectrum(model, tmp_path, loops, given)
+    assert not any(tmp_path.rglob("*.parquet"))
+
+
+def test_no_hook_is_left_after_a_spectrum(tmp_path):
+    model = Looped(Affine(TURN))
+    spectrum(model, tmp_path)
+    assert not model.step._forward_hooks
+    with pytest.raises(InputError, match="found an earlier recording of iteration 7"):
+        spectrum(model, tmp_path)
+    spectrum(model, tmp_path, replace=True)
+
+
+# --- predictions, exits, cards ----------------------------------------------------------------------------------
+
+TOKENS = torch.arange(24).reshape(4, 6) % 5  # each token is followed by its successor
+
+
+class Overthinking(nn.Module):
+    """A counter as state; decoded, the next token is most likely after `best` loop steps and less so before and after.
+
+    The first channel counts the loop steps, the others are the one-hot token.
+    """
+
+    def __init__(self, best=TRAINED, loops=TRAINED):
+        super().__init__()
+        self.step, self.best, self.loops = Affine(np.eye(6)), best, loops
+        self.step.shift.data = torch.tensor([1.0, 0, 0, 0, 0, 0], dtype=torch.float64)
+
+    def forward(self, tokens):
+        x = nn.functional.pad(nn.functional.one_hot(tokens, 5).double(), (1, 0))
+        for _ in range(self.loops):
+            x = self.step(x)
+        return x
+
+    def decode(self, x):
+        return x[..., 1:].roll(1, -1) * (4 - 0.2 * (x[..., :1] - self.best).abs())
+
+
+def record(folder, model=None, decode=None, **options):
+    model = model or Overthinking()
+    further = {"trained_loops": TRAINED, "set_loops": "loops"} | options
+    with Recorder(model, {"core": "step"}, folder, iteration=9, decode=decode or model.decode, **further):
+        model(TOKENS[:2])
+        model(TOKENS[2:])
+    return model
+
+
+def ce_of(scale):
+    """Nats of the right one of five tokens whose logit is `scale`, the others' 0."""
+    return np.log(np.exp(scale) + 4) - scale
+
+
+def quality(folder):
+    return tables.read("depth_quality", table_path(folder, "depth_quality", 9))
+
+
+def test_loops_beyond_training_are_recorded_and_set_back(tmp_path):
+    model = record(tmp_path / "attribute")
+    assert model.loops == TRAINED
+    found = quality(tmp_path / "attribute")
+    assert sorted(found["loops"].unique()) == [1, 2, 3, 6, 9, 12, 15, 18, 21, 24]
+    for loops, rows in found.groupby("loops"):
+        scale = 4 - 0.2 * abs(loops - TRAINED)
+        np.testing.assert_allclose(rows["ce"], ce_of(scale))
+        p = np.exp(scale) / (np.exp(scale) + 4)
+        entropy = -p * np.log(p) - (1 - p) * np.log((1 - p) / 4)
+        np.testing.assert_allclose(rows["entropy"], entropy)
+        assert set(rows["flips"].fillna(-1)) == (
+            {-1} if loops == 1 else {0} if loops <= 21 else {0, 1} & {*rows["flips"]}
+        )
+    module = Overthinking()
+    record(tmp_path / "function", module, set_loops=lambda loops: setattr(module, "loops", loops), run_loops=7)
+    assert module.loops == TRAINED
+    assert quality(tmp_path / "function")["loops"].max() == 6
+    trajectories = tables.read("trajectories", table_path(tmp_path / "function", "trajectories", 9))
+    assert trajectories["k"].max() == 7
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"set_loops": "config.loops"}, "found no attribute 'config.loops' in Overthinking"),
+        ({"set_loops": "best"}, "group core: found 3 loop steps in a forward pass, expected 24, which set_loops"),
+        ({"trained_loops": None}, "found set_loops without trained_loops"),
+        ({"set_loops": None, "run_loops": 9}, "found run_loops without set_loops"),
+        ({"exits": {"step_norms": [1.0]}}, "exit criterion 'step_norms': unknown"),
+        ({"exits": {ExitGate: [0.5]}}, "exits.ExitGate: found a criterion with a gate"),
+    ],
+)
+def test_wrong_options_are_one_sentence_and_the_loops_are_set_back(options, message, tmp_path):
+    model = Overthinking()
+    best = model.best
+    with pytest.raises(InputError, match=message):
+        record(tmp_path, model, **options)
+    assert (model.loops, model.best) == (TRAINED, best)
+    assert not any(tmp_path.rglob("*.parquet"))
+
+
+def test_exits_without_decode_are_refused(tmp_path):
+    with pytest.raises(InputError, match="found exits without decode"):
+        Recorder(Overthinking(), {"core": "step"}, tmp_path, iteration=9, exits={"step_norm": [1.0]})
+
+
+def test_a_second_recording_replaces_the_first_only_if_it_is_told(tmp_path):
+    record(tmp_path, exits={"step_norm": [2.0]})
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(InputError, match=r"iteration_000009\.parquet: found an earlier recording of iteration 9"):
+        record(tmp_path)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    model = Overthinking()
+    with Recorder(model, {"core": "step"}, tmp_path, iteration=9, replace=True):
+        model(TOKENS)
+    left = {path.parent.name for path in tmp_path.rglob("iteration_*")}
+    assert left == {"trajectories", "paths", "drift", "recorded"}  # no predictions of the first recording
+
+
+def test_decode_gets_the_tokens_if_it_asks_for_them(tmp_path):
+    seen = []
+
+    def decode(x, tokens):
+        seen.append(tokens)
+        return nn.functional.one_hot(tokens.roll(-1, 1), 5).double() * 4
+
+    record(tmp_path, decode=decode)
+    assert all(torch.equal(tokens, TOKENS[:2]) for tokens in seen[: len(seen) // 2])
+    np.testing.assert_allclose(quality(tmp_path)["ce"], ce_of(4))
+    head = nn.Linear(6, 5, bias=False).double()  # one parameter: states only
+    record(tmp_path / "head", decode=head)
+    record(tmp_path / "default", decode=lambda x, temperature=1.0: head(x) / temperature)
+    pd.testing.assert_frame_equal(quality(tmp_path / "head"), quality(tmp_path / "default"))
+
+
+class Slowing(Overthinking):
+    """The counter approaches 8 by half of the distance: loop step k has the norm 4 / 2^k."""
+
+    def __init__(self):
+        super().__init__(best=8, loops=10)
+        self.step = Affine(np.diag([0.5, 1, 1, 1, 1, 1]))
+        self.step.shift.data = torch.tensor([4.0, 0, 0, 0, 0, 0], dtype=torch.float64)
+
+
+def test_exits_have_the_loss_of_the_loop_step_at_which_the_criterion_says_so(tmp_path):
+    module = Slowing()
+
+    class Twice(StepNorm):
+        keeps, patience = "previous", 2
+
+    exits = {"step_norm": [0.3, 1e-9], "argmax_stability": [2], "kl": [1e-2], Twice: [0.3]}
+    with Recorder(module, {"core": "step"}, tmp_path, iteration=9, decode=module.decode, exits=exits):
+        module(TOKENS)
+    rows = tables.read("recorded_exits", table_path(tmp_path, "recorded_exits", 9))
+    losses = [ce_of(4 - 0.2 * 8 * 0.5**k) for k in range(11)]
+    for (criterion, threshold), steps, evaluations in (
+        (("step_norm", 0.3), 5, 5),  # 4 / 2^4 = 0.25 is the fifth step
+        (("step_norm", 1e-9), 10, 10),
+        (("argmax_stability", 2), 3, 3),
+        (("Twice", 0.3), 5, 6),  # the sixth evaluation is the second one below, and is discarded
+        (("fixed", 4), 4, 4),
+    ):
+        found = rows[(rows["criterion"] == criterion) & (rows["threshold"] == threshold)]
+        assert found["tokens"].tolist() == [5] * 4
+        np.testing.assert_allclose(found["ce"], losses[steps])
+        np.testing.assert_allclose(found["evaluations"], evaluations)
+    probabilities = [np.exp(-loss) for loss in losses]
+    kl = [p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q)) for q, p in pairwise(probabilities)]
+    first = next(k for k, value in enumerate(kl, start=1) if value < 1e-2)
+    assert set(rows[rows["criterion"] == "kl"]["evaluations"]) == {first}
+    write_card(tmp_path)
+    gains = tables.read("recorded_gains", tmp_path / "tables" / "recorded_gains.parquet").set_index("criterion")
+    assert gains.loc["argmax_stability", "gain"] == pytest.approx(0)  # as fixed loops: all tokens leave at once
+    assert gains.loc["Twice", "gain"] == pytest.approx(losses[6] - losses[5])  # pays for a step that it discards
+    assert "| Twice | 0.3 | 6.00 |" in (tmp_path / "depth-card.md").read_text()
+
+
+def test_the_card_of_a_model_whose_loss_rises_beyond_its_loops_says_so(tmp_path):
+    record(tmp_path / "mine")
+    model = Overthinking()
+    record_spectrum(model, {"core": "step"}, tmp_path / "mine", 9, lambda: model(TOKENS))
+    paths = write_card(tmp_path / "mine", text="counts", tolerance=0.02)
+    assert [path.name for path in paths] == [
+        *("depth-card.md", "depth_card.svg", "depth_card.parquet", "depth_findings.parquet")
+    ]
+    found = tables.read("depth_findings", tmp_path / "mine" / "tables" / "depth_findings.parquet")
+    values = found[found["group"] == ""].set_index("quantity")["value"]
+    assert values[["trained_loops", "best_loops", "plateau_first", "plateau_last"]].tolist() == [3, 3, 2, 3]
+    card = tables.read("depth_card", tmp_path / "mine" / "tables" / "depth_card.parquet")
+    losses = card[card["quantity"] == "ce"].set_index("loops")["value"]
+    np.testing.assert_allclose(losses, [ce_of(4 - 0.2 * abs(loops - 3)) for loops in losses.index])
+    (regime,) = found[found["quantity"] == "regime"]["statement"]
+    assert regime.startswith("drifting")
+    page = (tmp_path / "mine" / "depth-card.md").read_text()
+    assert "| core | state | 2 | 1.0000 |" in page
+    assert "counts, 24 tokens in 4 sequences" in page
+    assert "at the loop steps of its last group" in page
+
+
+def test_the_card_compares_with_a_recording_without_loops(tmp_path):
+    record(tmp_path / "mine")
+    plain = Overthinking(best=2)  # after one loop step, its loss is that of a logit of 3.8
+    options = {"trained_loops": 1, "run_loops": 2}
+    record(tmp_path / "plain", plain, **options)
+    write_card(tmp_path / "mine", unlooped=tmp_path / "plain")
+    found = tables.read("depth_findings", tmp_path / "mine" / "tables" / "depth_findings.parquet")
+    assert found.set_index("quantity").loc["loop_gain", "value"] == pytest.approx(ce_of(3.8) - ce_of(4))
+    other = Overthinking()
+    with Recorder(other, {"core": "step"}, tmp_path / "other", iteration=9, decode=other.decode):
+        other(TOKENS.flip(0))
+    with pytest.raises(InputError, match="other: found a recording of other tokens"):
+        write_card(tmp_path / "mine", unlooped=tmp_path / "other")
+
+
+@pytest.mark.runs
+def test_the_command_writes_a_card_or_one_sentence(tmp_path):
+    record(tmp_path / "mine")
+    command = [sys.executable, "-m", "twoscale.recorder", "card"]
+    done = subprocess.run([*command, tmp_path / "mine", "--text", "counts"], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == str(tmp_path / "mine" / "depth-card.md")
+    empty = subprocess.run([*command, tmp_path / "none"], capture_output=True, text=True, cwd=ROOT)
+    assert empty.returncode == 1
+    assert "none: found no depth/iteration_*.parquet, expected a recording with decode." in empty.stderr
+
+
+def test_the_claims_of_a_recorded_run_speak_of_sequences(tmp_path):
+    record(tmp_path)
+    draw_run(tmp_path)
+    page = (tmp_path / "claims.md").read_text()
+    assert "on recorded sequences." in page
+    assert "4 recorded sequences, each of which counts as a document" in page
+    assert "held-out" not in page.partition("\n## ")[0]
+
+
+def test_what_was_recorded_is_in_a_file(tmp_path):
+    record(tmp_path)
+    facts = json.loads((tmp_path / "recorded" / "iteration_000009.json").read_text())
+    assert facts["model"] == "Overthinking, 42 parameters"
+    assert (facts["trained_loops"], facts["loops"], facts["sequences"], facts["tokens"]) == (3, {"core": 24}, 4, 24)
+    assert facts["modules"] == {"core": "step"}
+    assert facts["precision"] == "float64"
+
+
+def test_the_argument_of_an_adapter_with_two_is_the_initial_state(tmp_path):
+    class Adapter(nn.Module):
+        def forward(self, x, e):
+            return x + e
+
+    class Injected(Overthinking):
+        def __init__(self):
+            super().__init__()
+            self.adapter = Adapter()
+
+        def forward(self, tokens):
+            e = nn.functional.pad(nn.functional.one_hot(tokens, 5).double(), (1, 0))
+            x = torch.full_like(e, 2.0)
+            for _ in range(self.loops):
+                x = self.step(self.adapter(x, e))
+            return x
+
+    model = Injected()
+    with Recorder(model, {"core": Loop("step", Input("adapter", 0))}, tmp_path, iteration=9):
+        model(TOKENS)
+    rows = tables.read("trajectories", table_path(tmp_path, "trajectories", 9))
+    np.testing.assert_allclose(rows[rows["k"] == 0]["state_norm"], np.sqrt(6 * 4), rtol=1e-6)

@@ -1,0 +1,154 @@
+"""The regime of loops whose path is known: linear maps, translations, rotations, logarithms, rounding."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests import synthetic_run
+from twoscale import tables
+from twoscale.analysis import aggregate, claims, claims_page, regime
+from twoscale.dynamics import vectors
+
+K = 64
+
+
+def norms(states):
+    """Norms of the steps, the states and the steps of the direction of a path (K + 1, C)."""
+    states = np.asarray(states, dtype=float)
+    length = np.linalg.norm(states, axis=1)
+    steps, turns = (np.linalg.norm(np.diff(path, axis=0), axis=1) for path in (states, states / length[:, None]))
+    return steps, length, turns
+
+
+def iterate(step, start=(1.0, 0.5), loops=K):
+    states = [np.asarray(start)]
+    for _ in range(loops):
+        states.append(step(states[-1]))
+    return states
+
+
+def rotation(angle, factor=1.0):
+    cos, sin = factor * np.cos(angle), factor * np.sin(angle)
+    return np.array([[cos, -sin], [sin, cos]])
+
+
+PATHS = {
+    "contraction to a point": (iterate(lambda x: 0.8 * x + 1), "settling", None),
+    "contraction to the rounding floor": (iterate(lambda x: np.float32(0.3) * np.float32(x) + 1), "settling", None),
+    "spiral inwards to a point": (iterate(lambda x: rotation(0.7, 0.8) @ x + 1), "settling", None),
+    "rotation": (iterate(lambda x: rotation(0.7) @ x), "marginal", None),
+    "translation": (iterate(lambda x: x + np.array([0.0, 2.0])), "drifting", True),
+    "steps that fall as 1/k": ([[20 + np.log1p(k), 0] for k in range(K + 1)], "marginal", None),
+    "growth of one direction": (iterate(lambda x: np.array([[1.3, 0], [0, 0.6]]) @ x), "drifting", True),
+    "spiral outwards": (iterate(lambda x: rotation(0.7, 1.1) @ x), "drifting", False),
+    "square root of k": ([[1 + np.sqrt(k), 1] for k in range(K + 1)], "drifting", True),
+}
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_regime_of_known_path(name):
+    states, expected, freezes = PATHS[name]
+    found = regime.regime(*norms(states))
+    assert found.name == expected, found
+    assert found.sentence.startswith(expected)
+    if freezes is not None:
+        assert found.freezes is freezes
+        assert ("the direction freezes" in found.sentence) is freezes
+
+
+@pytest.mark.parametrize("power", [-2.0, -0.5, 0.0, 0.5])
+def test_exponents_of_power_laws(power):
+    k = np.arange(K + 1.0)
+    found = regime.regime((k[:-1] + 0.5) ** power, (k + 1e-9) ** (power + 1), (k[:-1] + 0.5) ** (power - 1))
+    exponents = (found.step_exponent, found.norm_exponent, found.direction_exponent)
+    assert [exponent.value for exponent in exponents] == pytest.approx([power, power + 1, power - 1])
+    assert (found.first, found.last) == (K // 2, K - 1)
+
+
+def test_interval_over_units_that_reaches_minus_one_shows_neither():
+    k = np.arange(K) + 0.5
+    steps, states = np.stack([k**-0.5, k**-1.3]), np.full((2, K + 1), 50.0)
+    assert regime.regime(steps[1], states[1]).name == "settling"
+    both = regime.regime(steps, states)
+    assert both.name == "marginal"
+    assert both.step_exponent.low < -1.3 < -0.5 < both.step_exponent.high
+
+
+def test_steps_under_the_floor_are_left_out_of_the_fit():
+    k = np.arange(K) + 0.5
+    steps = np.maximum(k**-3.0, 1e-5)  # flat from k = 46: rounding of a state of norm 10
+    found = regime.regime(steps, np.full(K + 1, 10.0))
+    assert found.step_exponent.value == pytest.approx(-3)
+    assert found.at_floor
+    assert regime.regime(np.full(K, 1e-6), np.full(K + 1, 10.0)).name == "settling"
+
+
+def test_growth_is_seen_in_steps_under_the_floor_of_a_coarse_dtype():
+    states = iterate(lambda x: x + 1.0, start=[1.0])
+    steps, length, turns = norms(states)
+    assert regime.regime(steps, length, turns, eps=2**-8).name == "drifting"
+
+
+def test_few_steps_and_infinite_states_are_undetermined():
+    steps, length, turns = norms(iterate(lambda x: x + 1.0, loops=5))
+    assert regime.regime(steps, length, turns).name == "undetermined"
+    assert regime.regime(np.full(K, np.inf), np.full(K + 1, np.inf)).name == "undetermined"
+    assert "6 loop steps" in regime.regime(steps, length).sentence
+
+
+def test_floor_is_that_of_the_measures():
+    assert regime.FLOOR_FACTOR == vectors.FLOOR_FACTOR
+
+
+def drifting_rows():
+    """A settling group "4" and a drifting group "5-6", whose steps have the norm 2, in rows of "loop_sequences"."""
+    settling = synthetic_run.loop_rows(50, "4", floor=0.0)
+    drifting = synthetic_run.loop_rows(50, "5-6", rate=1.0, scale=2.0)
+    is_norm = drifting["measure"] == "state_norm"
+    drifting.loc[is_norm, "mean"] = 1 + 2.0 * drifting.loc[is_norm, "k"]
+    turns = drifting[drifting["measure"] == "step_norm"].assign(measure="direction_step_norm")
+    turns["mean"] = 3 / (1 + turns["k"] ** 2.0)
+    return pd.concat([settling, drifting, turns])
+
+
+def test_table_of_regimes_has_a_row_per_checkpoint_and_group(tmp_path):
+    rows = drifting_rows()
+    found = aggregate.regimes(pd.concat([rows.assign(iteration=0), rows]))
+    assert found[["iteration", "group", "regime"]].to_numpy().tolist() == [
+        [iteration, group, name] for iteration in (0, 50) for group, name in (("4", "settling"), ("5-6", "drifting"))
+    ]
+    assert found["direction_limit"].tolist() == ["", "frozen"] * 2
+    last = found.iloc[-1]
+    assert last["step"] == pytest.approx(0, abs=1e-6)
+    assert last["norm_low"] <= last["norm"] <= last["norm_high"]
+    assert last["direction"] == pytest.approx(-2, abs=0.1)
+    tables.write("regime", found, tmp_path / "regime.parquet")
+    assert len(tables.read("regime", tmp_path / "regime.parquet")) == 4
+
+
+def test_steps_whose_angles_are_null_in_the_table_are_rounding():
+    """States in bfloat16: steps of 0.4 % of the state do not fall any further, and have no angle."""
+    rows = synthetic_run.loop_rows(50, "4", floor=0.03)
+    late = rows["k"].between(15, 29)
+    assert aggregate.regimes(rows)["regime"].tolist() == ["marginal"]
+    of_rounding = late & (rows["measure"] == "cosine")
+    rows.loc[of_rounding, "nulls"], rows.loc[of_rounding, "count"] = synthetic_run.TOKENS, 0
+    rows.loc[of_rounding, "mean"] = np.nan
+    found = aggregate.regimes(rows)
+    assert (found["regime"].tolist(), found["at_floor"].tolist()) == (["settling"], [True])
+
+
+def test_page_of_the_claims_has_the_regimes_and_says_where_a_claim_is_about_a_drifting_group():
+    evidence = synthetic_run.synthetic(loops=drifting_rows())
+    page = claims_page.page(claims.verdicts(evidence, claims.GEOMETRY), "trial", "text", evidence)
+    assert "- 4: settling: over loop steps 15 to 29" in page
+    assert "- 5-6: drifting: over loop steps 15 to 29" in page
+    sections = {part.split(".")[0]: part for part in page.split("\n## ")[1:]}
+    noted = {number for number, part in sections.items() if "The state drifts" in part}
+    assert noted == {"1", "2", "12", "13"}
+    assert "\n5-6. There the verdict is about absolute steps" in sections["1"]
+
+
+def test_page_of_a_run_without_drift_has_no_note():
+    evidence = synthetic_run.synthetic()
+    assert "The state drifts" not in claims_page.page(claims.verdicts(evidence), "trial", "text", evidence)
