@@ -58,10 +58,10 @@ ALLOWED = {
     "judge_claims": {
         *("canonical", "escaping", "rng"),
         *(f"analysis.{name}" for name in ("bootstrap", "claims", "claims_exits", "claims_geometry", "claims_page")),
-        *(f"analysis.{name}" for name in ("evidence", "findings", "scale")),
+        *(f"analysis.{name}" for name in ("evidence", "findings", "regime", "scale")),
     },
 }
-TRAINING_LINES = 3400
+TRAINING_LINES = 3450
 
 # Modules that these jobs import and no fingerprint covers, and why an edit cannot change a number.
 UNCOVERED = {
@@ -134,7 +134,7 @@ def test_training_stands_on_few_lines():
 
 def test_the_figures_and_claims_stand_on_half_of_the_library():
     inside = core.inside()
-    assert core.lines(inside) <= 15_900
+    assert core.lines(inside) <= 16_500
     assert core.lines(inside) < core.lines(KNOWN.keys() - inside)
 
 
