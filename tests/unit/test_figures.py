@@ -353,7 +353,9 @@ def test_a_figure_of_directions_has_their_curves_and_labels_and_no_range_of_the_
             np.testing.assert_array_equal(one.get_ydata(), two.get_ydata())
             np.testing.assert_allclose(np.divide(one.get_ydata(), 10), three.get_ydata())
     assert all(r"\hat{x}" in axes.get_ylabel() for axes in direction.axes if axes.get_ylabel())
-    assert "paper: 0.5–0.65" not in legend_texts(direction)
+    late = {"context": style.FigureContext("demo", "text", 30)}
+    marked = ["paper: 0.5–0.65" in legend_texts(fig5.draw(table, reading=r, **late)) for r in ("state", "direction")]
+    assert marked == [True, False]
 
 
 @pytest.mark.parametrize("module", [fig3, fig5])

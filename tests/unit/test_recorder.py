@@ -476,7 +476,10 @@ class Drift(nn.Module):
 
 def test_a_drifting_module_is_recorded_with_its_regime_and_figures_of_directions(tmp_path):
     record(tmp_path, model(Drift(), loops=12), texts=[tokens(4, 6)])
+    draw_run(tmp_path)
+    of_states = (tmp_path / "fig5.pdf").read_bytes()
     draw_run(tmp_path, reading="direction")
+    assert (tmp_path / "fig5.pdf").read_bytes() != of_states
     (row,) = tables.read("regime", tmp_path / "tables" / "regime.parquet").to_dict("records")
     assert (row["regime"], row["direction_limit"]) == ("drifting", "frozen")
     assert row["norm"] == pytest.approx(1)

@@ -72,6 +72,8 @@ def test_interval_over_units_that_reaches_minus_one_shows_neither():
     both = regime.regime(steps, states)
     assert both.name == "marginal"
     assert both.step_exponent.low < -1.3 < -0.5 < both.step_exponent.high
+    below_in_the_mean = regime.regime(np.stack([k**-0.9, k**-1.5]), states)
+    assert (below_in_the_mean.name, below_in_the_mean.step_exponent.value) == ("marginal", pytest.approx(-1.2))
 
 
 def test_steps_under_the_floor_are_left_out_of_the_fit():

@@ -25,8 +25,8 @@ from twoscale.recorder.run import SEED, TEXT
 STUDY = "depth_card"
 TOLERANCE = 0.01  # nats per token above the lowest loss up to which a loop count belongs to the plateau
 SETTING = """\
-at the loop steps of its last group, from recorded passes of the largest loop count. A loss is that of \
-the recorded state after so many loop steps, decoded as the recorder was told"""
+at the loop steps of its last group, from recorded passes of the largest loop
+count. A loss is that of the recorded state after so many loop steps, decoded as the recorder was told"""
 EXITS = """\
 On frozen paths: all tokens run all loop steps, and a token that leaves after k of them has the loss of k loop steps of
 all tokens. *Gain* is the loss of fixed loops at as many evaluations minus that of the criterion, in nats per token.
@@ -73,7 +73,7 @@ def write_card(
     style.save(figure.draw(card, findings, context=context), picture)
     identity = _identity(facts, text) | {"checkpoint": iteration} | page.commit()
     further = [*_exits(folder, iteration), *_spectrum(folder, iteration)]
-    content = page.page(card, findings, folder.name, identity, picture.name, SETTING, further)
+    content = page.page(card, findings, folder.name, identity, picture.name, SETTING, "sequences", further)
     with replacing(target) as temporary:
         temporary.write_text(content, encoding="utf-8")
     return [target, picture, *written.values()]

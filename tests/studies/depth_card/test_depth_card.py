@@ -133,11 +133,13 @@ def test_best_loops_plateau_and_their_intervals():
 
 
 def test_a_wider_tolerance_has_a_wider_plateau_without_a_gap():
-    gap = LOSSES | {2: 2.999, 3: 3.2}
-    for tolerance, ends in ((0.02, [6, 12]), (0.21, [2, 12]), (9.0, [1, 24])):
+    gap = {1: 4.0, 2: 2.999, 3: 3.2, 6: 2.995, 12: 3.006, 24: 3.3}
+    for tolerance, ends in ((1e-4, [6, 6]), (0.02, [6, 12]), (0.21, [2, 12]), (9.0, [1, 24])):
         _, findings = card(gap, tolerance=tolerance)
         found = findings.set_index("quantity")["value"]
         assert found[["plateau_first", "plateau_last"]].tolist() == ends
+    _, findings = card({1: 4.0, 2: 3.0, 3: 3.2, 6: 3.002})  # 6 is within the tolerance, and 3 is not
+    assert findings.set_index("quantity")["value"][["plateau_first", "plateau_last"]].tolist() == [2, 2]
 
 
 def test_the_loop_gain_is_the_loss_without_loops_minus_that_at_the_trained_loops_on_the_same_documents():

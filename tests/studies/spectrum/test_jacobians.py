@@ -1,15 +1,18 @@
 """Recipes for the spectral radius on maps of known radius, and the page of the measured table."""
 
+import shutil
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from safetensors.torch import save_file
 
+from tests.published import GOLDEN
 from tests.studies.spectrum.jacobians import recipes
-from tests.studies.spectrum.jacobians.maps import NORM, known_maps
+from tests.studies.spectrum.jacobians.maps import NORM, Map, known_maps
 from tests.studies.spectrum.jacobians.page import PAGE, RADII, page
 from tests.studies.spectrum.jacobians.zoo import Sudoku, zoo_maps
+from twoscale.model.linear import Linear
 
 MAPS = {of.name: of for of in known_maps()}
 
@@ -82,18 +85,28 @@ def test_every_product_of_matrices_is_rounded(product):
             assert rounded.equal(function(*inputs))
 
 
+@pytest.mark.parametrize("precision", ["float32", recipes.TF32])
+def test_layers_of_the_library_are_plain_products(precision):
+    """Of a size at which they would be fused layers of oneDNN."""
+    layer = Linear(256, 256).double()
+    of = Map("layer", layer, torch.randn(1, 64, 256, dtype=torch.float64))
+    vector = torch.randn(1, 64, 256)
+    with torch.no_grad(), recipes.plain_products(precision):
+        if precision == "float32":
+            found, expected = recipes.exact_product(of, precision)(vector), vector @ layer.weight.float().T
+        else:
+            found = recipes.forward_difference(of, precision, 1.0)(vector)
+            rounded, weight = map(recipes.to_tf32, (of.state.float() + vector, layer.weight.float()))
+            expected = rounded @ weight.T - recipes.to_tf32(of.state.float()) @ weight.T
+    assert torch.allclose(found, expected, atol=2e-5)
+
+
 def test_the_maps_of_trained_loops_are_read_from_their_files(tmp_path):
-    """Random weights in the published layouts; each map leads from its state to the state one loop step later."""
+    """Random weights in the published layout, and a small published model; each map applies to its state."""
     torch.save(Sudoku().state_dict(), tmp_path / "sudoku.pt")
-    given = {name: torch.randn(1, 5, 64) for name in ("embedded", "state_0")}
-    save_file(given, tmp_path / "recur3-input.safetensors")
-    shapes = {"norm_1": (64,), "norm_2": (64,), "mlp.fc": (128, 64), "mlp.proj": (64, 128)}
-    shapes |= {f"attn.c_{name}": (64, 64) for name in ("q", "k", "v", "proj")}
-    weights = {f"core_block.0.{name}.weight": 0.1 * torch.randn(shape) for name, shape in shapes.items()}
-    weights |= {"adapter.A_log": torch.zeros(64), "adapter.dt_bias": torch.zeros(64), "adapter.B": torch.eye(64)}
-    save_file(weights, tmp_path / "recur3.safetensors")
+    shutil.copytree(GOLDEN / "parcae", tmp_path / "parcae")
     found = list(zoo_maps(tmp_path))
-    loops = [*(("sudoku", k) for k in (16, 32, 64, 128)), ("recur3", 3), ("recur3", 16)]
+    loops = [*(("sudoku", k) for k in (16, 32, 64, 128)), *(("parcae", k) for k in (5, 16))]
     assert [(of.name, of.loops) for of in found] == loops
     for of in found:
         assert of.step(of.state).shape == of.state.shape

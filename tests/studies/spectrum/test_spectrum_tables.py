@@ -207,6 +207,14 @@ def test_directions_are_summed_up_where_there_is_no_fixed_point(tmp_path):
     assert "rate of the steps of directions 0.9500" in sentence
 
 
+def test_tokens_without_a_fixed_point_are_not_counted_among_those_with_one(tmp_path):
+    mixed = drifting_table(converged=token_table()["position"] == 0)
+    tables.write("token_spectrum", mixed, tmp_path / "tokens.parquet")
+    found = analysis.agreement([tmp_path / "tokens.parquet"], "demo", seed=1)
+    assert found.groupby("prediction")["tokens"].max()[["direction", "leading"]].tolist() == [42, 6]
+    assert "Group 4, iteration 20, 6 tokens: rate" in analysis.summary(found)
+
+
 def test_a_group_without_any_limit_is_refused_in_words(tmp_path):
     path = tmp_path / "tokens.parquet"
     nulls = dict.fromkeys(("direction_modulus", "direction_half_modulus", "direction_prefix_modulus"), np.nan)

@@ -127,13 +127,15 @@ def _depths(quality: pd.DataFrame, trained: int, tolerance: float, seed: int) ->
         ends = (1 - bootstrap.LEVEL) / 2, (1 + bootstrap.LEVEL) / 2
         low, high = (counts[np.quantile(samples, end, axis=0, method="nearest").astype(int)] for end in ends)
     yield {"quantity": "trained_loops", "value": trained, "statement": "loops of training, or as published"}
-    statements = ("lowest loss", f"first loop count within {tolerance:g} nats of it", "last one in a row")
+    statements = ("lowest loss", f"first loop count in a row within {tolerance:g} nats of it", "last one")
     for i, name in enumerate(("best_loops", "plateau_first", "plateau_last")):
         value = counts[_places(losses, tolerance)[i]]
         yield {"quantity": name, "value": value, "low": low[i], "high": high[i], "statement": statements[i]}
     best = losses.argmin()
     differences = sums[:, list(counts).index(trained)] - sums[:, best]
-    yield _ratio("trained_excess", differences, tokens, seed) | {"statement": "loss at the trained loops minus that"}
+    yield _ratio("trained_excess", differences, tokens, seed) | {
+        "statement": "loss at the trained loops minus the lowest one"
+    }
 
 
 def _places(losses: np.ndarray, tolerance: float) -> tuple[int, int, int]:

@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 HEADER = """\
 # Depth card: {run}
 
-Quality and geometry of one looped model {setting}. Losses and
-entropies are in nats per token; intervals are of 95 %, bootstraps over documents.
+Quality and geometry of one looped model {setting}.
+
+Losses and entropies are in nats per token; intervals are of 95 %, bootstraps over {units}.
 """
 SETTING = "at fixed loop counts, the same in every group, on held-out text"
 LOOPS = """\
 *Flips* are the tokens whose most likely next token differs from that one row up. *Excess* is the loss above the lowest
-one, on the same documents.
+one, on the same text.
 """
 STATES = """\
 From one pass of {last} loop steps: at loop step k, the median over the tokens of a sequence, and the mean of that over
@@ -64,6 +65,7 @@ def page(
     identity: Mapping[str, object],
     picture: str,
     setting: str = SETTING,
+    units: str = "documents",
     further: Iterable[str] = (),
 ) -> str:
     """Markdown of the tables "depth_card" and "depth_findings" of one run.
@@ -75,6 +77,7 @@ def page(
         identity: What was measured, on what, and with which code: name -> value.
         picture: File of the picture, relative to the page.
         setting: How the loop counts were measured, after "one looped model".
+        units: Units of resampling.
         further: Sections at the end.
     """
     of_groups = [row.statement for row in findings[findings["quantity"] == "regime"].itertuples()]
@@ -82,7 +85,7 @@ def page(
     regimes = [f"- Group {group}: {statement}" for group, statement in zip(labels, of_groups, strict=True)]
     rows = [(name, markdown(str(value))) for name, value in identity.items()]
     return blocks(
-        HEADER.format(run=markdown(run), setting=setting),
+        HEADER.format(run=markdown(run), setting=setting, units=units),
         table(("", ""), rows),
         *("## In short", _findings(findings), "\n".join(regimes)),
         *("## By loops", LOOPS, _quality(card), f"![Loss and geometry against loops]({picture})"),

@@ -1,7 +1,7 @@
 """Recipes for the spectral radius: a product of the Jacobian with a vector, and a method for the largest eigenvalue."""
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from typing import Any
 
@@ -22,7 +22,6 @@ PRECISIONS = {
 }
 EPSILONS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4)
 STEPS = (10, 30, 100)  # of the power iteration
-SUBSPACE = 120  # vectors of a cycle of Arnoldi's method
 SMALL = 6000  # entries of a state up to which Arnoldi's method is run in float32, too, where it takes all its cycles
 DIFFERENCE, EXACT = "forward difference", "exact"
 POWER, ARNOLDI = "power iteration", "Arnoldi"
@@ -94,7 +93,7 @@ def arnoldi_radius(product: Product, of: Map, precision: str) -> tuple[float, fl
     def rows(vectors: Tensor) -> Tensor:
         return product(vectors.to(dtype).view(shape)).view(1, -1).double()
 
-    value, _, residual = arnoldi(rows, _start(of).reshape(1, -1), SUBSPACE)
+    value, _, residual = arnoldi(rows, _start(of).reshape(1, -1))
     return value.abs().item(), residual.item()
 
 
@@ -104,26 +103,43 @@ def _start(of: Map) -> Tensor:
     return vector / vector.norm()
 
 
+@contextmanager
+def plain_products(precision: str) -> Iterator[None]:
+    """Attention and layers by plain products of matrices, which can be rounded and have forward derivatives.
+
+    Fused linear layers of oneDNN in float32 would count as constants in `torch.func.jvp`, without an error.
+    """
+    onednn = torch.backends.mkldnn.flags(enabled=precision == "bfloat16")  # slow without, and not rounded further
+    with sdpa_kernel(SDPBackend.MATH), onednn:
+        yield
+
+
 @torch.no_grad()
 def measure(of: Map) -> Iterator[dict[str, Any]]:
     """Rows of the table: every recipe on one map."""
     key = {"map": of.name, "loops": of.loops, "norm": of.state.norm().item(), "size": of.state.numel()}
-    # attention by plain products of matrices, which have forward derivatives and can be rounded
-    with sdpa_kernel(SDPBackend.MATH):
-        for precision in PRECISIONS:
-            for epsilon in EPSILONS:
-                norms = power_iteration(forward_difference(of, precision, epsilon), of, precision)
-                recipe = {"product": DIFFERENCE, "precision": precision, "epsilon": epsilon}
-                yield from (key | recipe | row for row in _power_rows(norms))
-        for precision in ("float32", "float64"):
-            product = exact_product(of, precision)
-            recipe = {"product": EXACT, "precision": precision}
-            yield from (key | recipe | row for row in _power_rows(power_iteration(product, of, precision)))
-            if precision == "float64" or of.state.numel() <= SMALL:
-                radius, residual = arnoldi_radius(product, of, precision)
-                yield key | recipe | {"method": ARNOLDI, "radius": radius, "residual": residual}
+    for precision in PRECISIONS:
+        with plain_products(precision):
+            yield from (key | row for row in (*_differences(of, precision), *_exact(of, precision)))
     if of.radius is not None:
         yield key | {"product": "", "precision": "", "method": "closed form", "radius": of.radius}
+
+
+def _differences(of: Map, precision: str) -> Iterator[dict[str, Any]]:
+    for epsilon in EPSILONS:
+        norms = power_iteration(forward_difference(of, precision, epsilon), of, precision)
+        recipe = {"product": DIFFERENCE, "precision": precision, "epsilon": epsilon}
+        yield from (recipe | row for row in _power_rows(norms))
+
+
+def _exact(of: Map, precision: str) -> Iterator[dict[str, Any]]:
+    if precision not in ("float32", "float64"):
+        return
+    product, recipe = exact_product(of, precision), {"product": EXACT, "precision": precision}
+    yield from (recipe | row for row in _power_rows(power_iteration(product, of, precision)))
+    if precision == "float64" or of.state.numel() <= SMALL:
+        radius, residual = arnoldi_radius(product, of, precision)
+        yield recipe | {"method": ARNOLDI, "radius": radius, "residual": residual}
 
 
 def _power_rows(norms: list[float]) -> Iterator[dict[str, Any]]:

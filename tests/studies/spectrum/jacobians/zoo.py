@@ -5,21 +5,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.small import ROOT
+from tests.small import ROOT, checkpoint
 from tests.studies.spectrum.jacobians.maps import Map
+from twoscale.model.interface import CausalAttention
+from twoscale.model.published.folder import PublishedFolder
+from twoscale.model.published.weights import open_published
 
+TOKENS = 64  # of a published language model
 CLUES = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
 
 
 def zoo_maps(folder: Path) -> Iterator[Map]:
     """The maps of those files that the folder has: a state after each of some numbers of loop steps.
 
-    shortest_path.pt or shortest_path.safetensors with shortest_path.data, sudoku.pt, recur3.safetensors with
-    recur3-input.safetensors, the tensors `embedded` (1, T, C) and `state_0` (1, T, C).
+    shortest_path.pt or shortest_path.safetensors with shortest_path.data, sudoku.pt, and folders of published models
+    that the workflow imports (docs/models.md), which give their names to the maps.
     """
     torch.backends.mha.set_fastpath_enabled(False)  # one fused operation, whose products could not be rounded
     found = {path.name: path for path in folder.iterdir()}
@@ -28,8 +31,8 @@ def zoo_maps(folder: Path) -> Iterator[Map]:
         yield from shortest_path(solver, found["shortest_path.data"])
     if "sudoku.pt" in found:
         yield from sudoku(found["sudoku.pt"])
-    if {"recur3.safetensors", "recur3-input.safetensors"} <= found.keys():
-        yield from recur3(found["recur3.safetensors"], found["recur3-input.safetensors"])
+    for path in sorted(folder.glob("*/config.json")):
+        yield from published(path.parent)
 
 
 def _after(name: str, step: nn.Module, state: Tensor, loops: tuple[int, ...]) -> Iterator[Map]:
@@ -90,53 +93,28 @@ def sudoku(weights: Path) -> Iterator[Map]:
     )
 
 
-class Recur3(nn.Module):
-    """A loop step of a language model: diagonal injection of the input, then two pre-norm layers; state (1, T, C)."""
+class PublishedLoop(nn.Module):
+    """A loop step of the first looped group of a published model with a given input; state (1, T, C)."""
 
-    HEADS, ROTATED, BASE = 4, 16, 10_000.0
-
-    def __init__(self, weights: dict[str, Tensor], embedded: Tensor) -> None:
+    def __init__(self, model: nn.Module, injected: Tensor) -> None:
         super().__init__()
-        core = {name: value for name, value in weights.items() if name.startswith(("adapter.", "core_block."))}
-        for name, value in {**core, "embedded": embedded}.items():
-            self.register_buffer(name.replace(".", "_"), value)
-        self.layers = len({name.split(".")[1] for name in core if name.startswith("core_block.")})
+        self.model = model
+        self.register_buffer("injected", injected)
 
-    def forward(self, x: Tensor) -> Tensor:
-        step = F.softplus(self.adapter_dt_bias)
-        x = x * (-step * self.adapter_A_log.exp()).exp() + step * (self.embedded @ self.adapter_B.T)
-        for layer in range(self.layers):
-            weights = {name: getattr(self, f"core_block_{layer}_{name}_weight") for name in self.NAMES}
-            x = x + self._attention(_normed(x) * weights["norm_1"], weights)
-            x = x + F.gelu(_normed(x) * weights["norm_2"] @ weights["mlp_fc"].T) @ weights["mlp_proj"].T
-        return x
-
-    NAMES = ("norm_1", "attn_c_q", "attn_c_k", "attn_c_v", "attn_c_proj", "norm_2", "mlp_fc", "mlp_proj")
-
-    def _attention(self, x: Tensor, weights: dict[str, Tensor]) -> Tensor:
-        """Causal, with q and k of unit root mean square and rotated: (1, T, C) -> (1, T, C)."""
-        parts = (x @ weights[f"attn_c_{name}"].T for name in "qkv")
-        q, k, v = (part.unflatten(-1, (self.HEADS, -1)).transpose(1, 2) for part in parts)  # (1, H, T, D)
-        q, k = (self._rotated(_normed(part, 0.0)) for part in (q, k))
-        scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~torch.ones_like(q @ k.mT).bool().tril(), -torch.inf)
-        return (scores.softmax(-1) @ v).transpose(1, 2).flatten(2) @ weights["attn_c_proj"].T
-
-    def _rotated(self, x: Tensor) -> Tensor:
-        """Neighbouring channels of the first ROTATED turned by angles that grow with the position."""
-        rates = self.BASE ** (-torch.arange(0, self.ROTATED, 2, dtype=x.dtype) / self.ROTATED)
-        angles = torch.arange(x.shape[-2], dtype=x.dtype)[:, None] * rates  # (T, R / 2)
-        even, odd, rest = x[..., 0 : self.ROTATED : 2], x[..., 1 : self.ROTATED : 2], x[..., self.ROTATED :]
-        cosine, sine = angles.cos(), angles.sin()
-        turned = torch.stack([even * cosine - odd * sine, even * sine + odd * cosine], -1).flatten(-2)
-        return torch.cat([turned, rest], -1)
+    def forward(self, state: Tensor) -> Tensor:
+        attend = CausalAttention(torch.arange(state.shape[1]))
+        return self.model.recur(0, 0, state, self.injected, attend)
 
 
-def _normed(x: Tensor, eps: float = 1e-6) -> Tensor:
-    return x * (x.square().mean(-1, keepdim=True) + eps).rsqrt()
-
-
-def recur3(weights: Path, inputs: Path) -> Iterator[Map]:
-    """The core of the language model on a text."""
-    given = {name: value.double() for name, value in load_file(inputs).items() if value.is_floating_point()}
-    tensors = {name: value.double() for name, value in load_file(weights).items()}
-    yield from _after("recur3", Recur3(tensors, given["embedded"]), given["state_0"], (3, 16))
+@torch.no_grad()
+def published(folder: Path) -> Iterator[Map]:
+    """A published model on random token ids, after the loops that it was published with and after 16."""
+    source = PublishedFolder(folder)
+    config = source.model_config(context_length=min(TOKENS, source.defaults.max_context_length))
+    model = open_published(folder, config, torch.float64, "cpu")
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(config.vocab_size, (1, config.context_length), generator=generator)
+    trace = model.trace(tokens, [1] * len(config.groups), checkpoint(model).noise([0]))
+    entered, start = next((stage.entered, stage.states[0]) for stage in trace if stage.stage and stage.stage.is_group)
+    step = PublishedLoop(model, model.project_input(0, entered))
+    yield from _after(folder.name, step, start, tuple(sorted({config.mean_loops, 16})))
