@@ -21,6 +21,8 @@ from twoscale.studies.spectrum.diagonal_block import DiagonalBlocks, OwnStep
 from twoscale.studies.spectrum.directions import DirectionBlocks
 
 ROTARY = {"positions": "rotary", "num_kv_heads": 1, "qk_norm": True, "qk_bias": True, "mlp": "gated"}
+PARCAE = {"positions": "rotary", "rotary_channels": 2, "norms": "pre", "injection": "diagonal", "qk_norm": "head"}
+PARCAE |= {"num_kv_heads": 1, "looped_kv_heads": 2, "activation": "gelu", "input_norm": True}
 
 
 def rotation(modulus: float, angle: float) -> Tensor:
@@ -95,7 +97,7 @@ def rows_of(model, exact=(0, 1), ids=None, loops=3, text=None, **config):
         return [{name: values.reshape(2, -1) for name, values in rows.items()} for rows in found]
 
 
-@pytest.mark.parametrize("changes", [{}, ROTARY, {"norms": "pre"}], ids=["plain", "rotary", "pre"])
+@pytest.mark.parametrize("changes", [{}, ROTARY, {"norms": "pre"}, PARCAE], ids=["plain", "rotary", "pre", "Parcae"])
 def test_own_blocks_are_the_diagonal_of_a_block_lower_triangular_jacobian(changes):
     model = transformer(groups=((2, 3),), **changes)
     states, injected = torch.randn(2, 1, 5, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -108,8 +110,9 @@ def test_own_blocks_are_the_diagonal_of_a_block_lower_triangular_jacobian(change
     torch.testing.assert_close(blocks_of(model, states[0], injected[0]).dense(), jacobian[range(5), range(5)])
 
 
-def test_both_products_are_those_of_the_dense_block():
-    model = transformer(**ROTARY)
+@pytest.mark.parametrize("changes", [ROTARY, PARCAE], ids=["rotary", "Parcae"])
+def test_both_products_are_those_of_the_dense_block(changes):
+    model = transformer(**changes)
     states, injected, vectors = torch.randn(3, 6, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     blocks = blocks_of(model, states, injected)
     dense = blocks.dense()
@@ -330,7 +333,7 @@ def test_a_token_with_a_fixed_point_has_no_columns_of_directions():
     assert np.isnan(rows["leading_modulus"][:, 1]).all()
 
 
-@pytest.mark.parametrize("changes", [{}, ROTARY, {"norms": "pre"}], ids=["plain", "rotary", "pre"])
+@pytest.mark.parametrize("changes", [{}, ROTARY, {"norms": "pre"}, PARCAE], ids=["plain", "rotary", "pre", "Parcae"])
 def test_direction_blocks_are_the_derivative_of_the_map_on_directions(changes):
     model = transformer(groups=((2, 3),), **changes)
     states, injected, tangents = torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

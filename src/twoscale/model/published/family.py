@@ -42,7 +42,8 @@ IRRELEVANT = {
     *("is_decoder", "is_encoder_decoder", "add_cross_attention", "cross_attention_hidden_size", "use_return_dict"),
     *("chunk_size_feed_forward", "gradient_checkpointing", "id2label", "label2id", "num_labels", "problem_type"),
     *("finetuning_task", "prefix", "task_specific_params", "tokenizer_class", "torchscript", "pruned_heads"),
-    *("tie_encoder_decoder", "tf_legacy_loss", "use_bfloat16", "pretraining_tp", "quantization_config_history"),
+    *("max_length", "do_sample", "temperature", "top_k", "top_p", "min_p", "num_beams", "repetition_penalty"),
+    *("tie_encoder_decoder", "tf_legacy_loss", "use_bfloat16", "pretraining_tp"),
 }
 
 # Our parameter -> the published tensors that are its rows, in this order.
