@@ -58,7 +58,7 @@ ALLOWED = {
     "judge_claims": {
         *("canonical", "escaping", "rng"),
         *(f"analysis.{name}" for name in ("bootstrap", "claims", "claims_exits", "claims_geometry", "claims_page")),
-        *(f"analysis.{name}" for name in ("evidence", "findings", "regime", "scale")),
+        *(f"analysis.{name}" for name in ("evidence", "exponents", "findings", "regime", "scale")),
     },
 }
 TRAINING_LINES = 3450

@@ -477,7 +477,11 @@ def test_targets_have_the_figures_that_the_groups_allow(groups, missing):
     mine = runs(model={"groups": groups})
     names = [Path(file).stem for file in mine.report.figure_files("all")]
     assert names == [f"fig{n}" for n in range(1, 6) if f"fig{n}" not in missing]
-    assert mine.report.results(of()) == mine.report.figure_files("all") + (["results/claims.md"] if groups else [])
+    if groups:
+        assert mine.report.results(of()) == [*mine.report.figure_files("all"), "results/claims.md"]
+    else:
+        with pytest.raises(InputError, match=r"^run \S+: found no looped groups"):
+            mine.report.results(of())
 
 
 def test_a_stage_can_append_a_figure(tmp_path, monkeypatch):
