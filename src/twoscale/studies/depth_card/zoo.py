@@ -154,14 +154,16 @@ class Prediction:
 
     Attributes:
         name: Of the predictor.
-        predicted: Name of a tested model -> nats per token.
-        factor: Median over the tested models of max(predicted / measured, measured / predicted).
+        predicted: Name of a tested model -> nats per token, at least `LEAST`.
+        factor: Geometric mean over the tested models of max(predicted / measured, measured / predicted).
+        worst: The largest of these.
         order: Spearman's rank correlation of predicted and measured over the tested models.
     """
 
     name: str
     predicted: Mapping[str, float]
     factor: float
+    worst: float
     order: float
 
 
@@ -182,8 +184,15 @@ def predictions(found: Sequence[Model]) -> list[Prediction]:
 def _prediction(name: str, predicted: np.ndarray, truth: np.ndarray, names: Sequence[str]) -> Prediction:
     ranks = pd.DataFrame({"predicted": predicted, "truth": truth}).rank()
     order = np.nan if np.ptp(predicted) == 0 else float(ranks.corr().loc["predicted", "truth"])
-    factor = float(10 ** np.median(np.abs(predicted - truth)))
-    return Prediction(name, dict(zip(names, 10**predicted, strict=True)), factor, order)
+    predicted = np.maximum(predicted, np.log10(LEAST))  # as the truth
+    factors = 10 ** np.abs(predicted - truth)
+    return Prediction(
+        name,
+        dict(zip(names, 10**predicted, strict=True)),
+        float(10 ** np.abs(predicted - truth).mean()),
+        float(factors.max()),
+        order,
+    )
 
 
 # --- figure ---------------------------------------------------------------------------------------------------------
@@ -255,15 +264,17 @@ PREDICTION = """\
 ## What predicts overthinking
 
 Overthinking is the loss at 8 times the trained loops above that at the trained loops. Each predictor is known at the
-trained loops; a line through log10 of the overthinking (at least {least:g} nats) of {fit} is applied to {test}, which
-were not used. *Factor* is the median ratio between predicted and measured overthinking, in whichever direction; *order*
-is Spearman's rank correlation over the tested models.
+trained loops. A line is fitted to log10 of the overthinking of {fit}, and applied to the models below, which
+were not used. Less than {least:g} nats counts as {least:g}. *Factor* is the geometric mean of the ratios of predicted
+and measured overthinking, in whichever direction, *worst* the largest one; *order* is Spearman's rank correlation.
 """
 BETTER = (
     "The best predictor is {name}: it errs by a factor of {factor:.2g}, the mean of the fitted models by {mean:.2g}."
 )
 NOTHING = "Nothing predicts: {name} errs by a factor of {factor:.2g}, the mean of those fitted by {mean:.2g}."
-FEW = "Three fitted and {tests} tested models are few, and they differ in size and text."
+FEW = """\
+The {fits} fitted and {tests} tested models are few, and they differ in size and text. Of those tested, {none} lose at
+most {least:g} nats: the prediction says of them only that they lose nothing."""
 
 
 def page(found: Sequence[Model]) -> str:
@@ -300,20 +311,29 @@ def _predicted(found: Sequence[Model]) -> Iterator[str]:
     test = [model for model in found if model.role == "test"]
     made = predictions(found)
     fit = ", ".join(model.name for model in found if model.role == "fit")
-    yield PREDICTION.format(least=LEAST, fit=fit, test=", ".join(model.name for model in test))
+    yield PREDICTION.format(least=LEAST, fit=fit)
     rows = [
-        (each.name, *(f"{each.predicted[m.name]:.3g}" for m in test), f"{each.factor:.2g}", _correlation(each.order))
-        for each in made
+        (e.name, *(_least(e.predicted[m.name]) for m in test), _ratio(e.factor), _ratio(e.worst), _correlation(e.order))
+        for e in made
     ]
-    measured = ("**measured**", *(f"**{model.overthinking:.3g}**" for model in test), "", "")
-    yield table(("predictor", *(model.name for model in test), "factor", "order"), [*rows, measured])
+    measured = ("**measured**", *(f"**{_least(model.overthinking)}**" for model in test), "", "", "")
+    yield table(("predictor", *(model.name for model in test), "factor", "worst", "order"), [*rows, measured])
     mean = next(each for each in made if np.isnan(each.order))
     best = next(each for each in made if each is not mean)
     sentence = BETTER if best.factor < mean.factor else NOTHING
-    yield sentence.format(
-        name=best.name.capitalize() if sentence is BETTER else best.name, factor=best.factor, mean=mean.factor
-    )
-    yield FEW.format(tests=len(test))
+    yield sentence.format(name=best.name, factor=best.factor, mean=mean.factor)
+    none = sum(model.overthinking <= LEAST for model in test)
+    fits = sum(model.role == "fit" for model in found)
+    yield FEW.format(fits=fits, tests=len(test), none=none, least=LEAST)
+
+
+def _least(nats: float) -> str:
+    """Overthinking in print."""
+    return f"{nats:.2g}" if nats > LEAST else f"≤ {LEAST:g}"
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.2g}" if value < 100 else f"{value:.0f}"
 
 
 def _correlation(value: float) -> str:
