@@ -64,4 +64,4 @@ def test_a_model_is_kept_once_and_has_to_be_measured(folder, tmp_path):
 
 def test_the_page_is_that_of_the_tables():
     page = (zoo.FOLDER.parent / zoo.PAGE).read_text(encoding="utf-8")
-    assert zoo.page(zoo.models(zoo.FOLDER)) == page, "run make generated"
+    assert zoo.page(zoo.models(zoo.FOLDER)) == page, "run python -m twoscale.studies.depth_card.zoo"

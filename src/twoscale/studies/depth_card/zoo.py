@@ -44,6 +44,7 @@ class Model:
     Attributes:
         name: In the column `run` of the tables.
         what: Layers, size and text, for the page.
+        label: In the figure; empty for one whose line is that of another.
         role: "fit" or "test" of the prediction; "course" for an earlier checkpoint, "untrained" for fresh weights.
         of: The trained model that it is compared with; empty for a trained one.
         source: Where the weights are from, as Markdown.
@@ -57,6 +58,7 @@ class Model:
     card: pd.DataFrame
     findings: pd.DataFrame
     what: str = ""
+    label: str = ""
     role: str = ""
     of: str = ""
     source: str = ""
@@ -229,7 +231,7 @@ def draw(found: Sequence[Model]) -> Figure:
         face = COLOURS[model.regime] if filled or small else "white"
         points.plot(*place, "o", color=COLOURS[model.regime], markerfacecolor=face, markersize=2.5 if small else 5)
         if not small:
-            points.annotate(model.name, place, **BESIDE)
+            points.annotate(model.label, place, **BESIDE)
     points.set_xscale("log")
     points.set_yscale("log")
     points.margins(0.25, 0.1)
@@ -253,6 +255,9 @@ tables in [zoo/](zoo/); each was measured by `snakemake results/depth-card.md` (
 configs). The [regime](spectrum.md) is fitted over the last half of the loop steps up to 8 times the trained loops.
 
 ![Loss beyond the trained loops, and what predicts it](zoo.svg)
+
+Small points are earlier checkpoints of the demo; its seeds and FineWeb lie on one line.
+[shortest_path](models.md#a-solver-of-shortest-paths) is not shown: it has no next-token loss.
 """
 LOSSES = """\
 ## Published losses
@@ -269,9 +274,9 @@ were not used. Less than {least:g} nats counts as {least:g}. *Factor* is the geo
 and measured overthinking, in whichever direction, *worst* the largest one; *order* is Spearman's rank correlation.
 """
 BETTER = (
-    "The best predictor is {name}: it errs by a factor of {factor:.2g}, the mean of the fitted models by {mean:.2g}."
+    "The best predictor is the {name}: it errs by a factor of {factor:.2g}, the mean of the fitted models by {mean:.2g}."
 )
-NOTHING = "Nothing predicts: {name} errs by a factor of {factor:.2g}, the mean of those fitted by {mean:.2g}."
+NOTHING = "Nothing predicts: the {name} errs by a factor of {factor:.2g}, the mean of those fitted by {mean:.2g}."
 FEW = """\
 The {fits} fitted and {tests} tested models are few, and they differ in size and text. Of those tested, {none} lose at
 most {least:g} nats: the prediction says of them only that they lose nothing."""
