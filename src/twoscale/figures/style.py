@@ -20,7 +20,16 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import (
+    FixedFormatter,
+    FixedLocator,
+    FuncFormatter,
+    LogLocator,
+    MaxNLocator,
+    NullFormatter,
+    NullLocator,
+    StrMethodFormatter,
+)
 
 from twoscale.analysis.reported import REPORTED_COSINE
 from twoscale.config.thresholds import THRESHOLD_TYPES
@@ -216,6 +225,15 @@ def scale_loop_steps(axes: Axes, first: int, last: int, ticks: int = 6) -> None:
     axes.set_xlabel("loop step $k$")
     axes.set_xlim(first, last)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=ticks, integer=True))
+
+
+def scale_loops(axes: Axes, loops: pd.Series) -> None:
+    """A logarithmic axis labelled at the powers of two."""
+    axes.set_xscale("log", base=2)
+    powers = [2**n for n in range(int(loops.max()).bit_length()) if loops.min() <= 2**n <= loops.max()]
+    axes.xaxis.set_major_locator(FixedLocator(powers))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:.0f}"))
+    axes.xaxis.set_minor_locator(NullLocator())
 
 
 def mark_trained(axes: Axes, mean_loops: float, context: FigureContext) -> dict[str, Line2D]:

@@ -4,7 +4,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter, StrMethodFormatter
+from matplotlib.ticker import PercentFormatter
 
 from twoscale.errors import InputError
 from twoscale.figures import style
@@ -51,7 +51,7 @@ def draw(depth_card: pd.DataFrame, depth_findings: pd.DataFrame, *, context: sty
         trained = style.mark_trained(axes, known["trained_loops"], context)
         axes.set_title(f"{style.panel_number(number)}  {title}", loc="left")
         axes.set_ylabel(label)
-        _scale_loops(axes, depth_card["loops"])
+        style.scale_loops(axes, depth_card["loops"])
     for axes in panels[1]:
         axes.set_yscale("log")
         style.label_powers(axes.yaxis)
@@ -82,12 +82,3 @@ def _draw(axes: Axes, card: pd.DataFrame, group: str, quantity: str, look: dict)
     axes.plot(rows["loops"], rows["value"], **look)
     if len(rows):
         style.band(axes, rows["loops"], rows["low"], rows["high"], color=look["color"], alpha=0.15)
-
-
-def _scale_loops(axes: Axes, loops: pd.Series) -> None:
-    """A logarithmic axis labelled at the powers of two."""
-    axes.set_xscale("log", base=2)
-    powers = [2**n for n in range(int(loops.max()).bit_length()) if loops.min() <= 2**n <= loops.max()]
-    axes.xaxis.set_major_locator(FixedLocator(powers))
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:.0f}"))
-    axes.xaxis.set_minor_locator(NullLocator())

@@ -3,7 +3,7 @@
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, LogLocator, NullLocator, StrMethodFormatter
+from matplotlib.ticker import LogLocator, NullLocator
 
 from twoscale.errors import InputError
 from twoscale.figures import style
@@ -38,7 +38,7 @@ def draw(scaling: pd.DataFrame, *, mean_loops: float | None, context: style.Figu
     for number, (axes, (column, (title, label))) in enumerate(zip(panels, PANELS.items(), strict=True), start=1):
         _draw_checkpoints(axes, scaling, column, styles)
         further = {} if mean_loops is None else style.mark_trained(axes, mean_loops, context)
-        _scale_loops(axes, scaling["loops"])
+        style.scale_loops(axes, scaling["loops"])
         where = "of the last group" if mean_loops is None else "in every group"
         axes.set_xlabel(f"loops {where} (log scale)")
         axes.set_ylabel(label.format(context.loops))
@@ -71,12 +71,3 @@ def _draw_checkpoints(axes: Axes, scaling: pd.DataFrame, column: str, styles: di
         axes.plot(rows["loops"], rows[column], **styles[iteration])
         bounds = (rows[f"{column}_low"], rows[f"{column}_high"])
         axes.fill_between(rows["loops"], *bounds, color=styles[iteration]["color"], alpha=0.12, linewidth=0)
-
-
-def _scale_loops(axes: Axes, loops: pd.Series) -> None:
-    """A logarithmic axis labelled at the powers of two."""
-    axes.set_xscale("log", base=2)
-    powers = [2**n for n in range(int(loops.max()).bit_length()) if loops.min() <= 2**n <= loops.max()]
-    axes.xaxis.set_major_locator(FixedLocator(powers))
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:.0f}"))
-    axes.xaxis.set_minor_locator(NullLocator())
