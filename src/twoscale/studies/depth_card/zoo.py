@@ -273,7 +273,7 @@ trained loops. A line is fitted to log10 of the overthinking of {fit}, and appli
 were not used. Less than {least:g} nats counts as {least:g}. *Factor* is the geometric mean of the ratios of predicted
 and measured overthinking, in whichever direction, *worst* the largest one; *order* is Spearman's rank correlation.
 """
-BETTER = "The best predictor is the {name}: it errs by a factor of {factor:.2g}, the mean of those fitted by {mean:.2g}."
+BETTER = "Best is the {name}: it errs by a factor of {factor:.2g}, the mean of those fitted by {mean:.2g}."
 NOTHING = "Nothing predicts: the {name} errs by a factor of {factor:.2g}, the mean of those fitted by {mean:.2g}."
 FEW = """\
 The {fits} fitted and {tests} tested models are few, and they differ in size and text. Of those tested, {none} lose at
