@@ -216,7 +216,7 @@ def draw(found: Sequence[Model]) -> Figure:
         lines.plot(model.losses.index, model.losses, linestyle="-" if is_trained else (0, (3, 1.5)), **look)
         if is_trained:
             lines.annotate(
-                model.name, (FAR, model.overthinking), xytext=(3, 0), textcoords="offset points", va="center"
+                model.label, (FAR, model.overthinking), xytext=(3, 0), textcoords="offset points", va="center"
             )
     lines.set_yscale("symlog", linthresh=0.1)
     lines.set_xlabel("loops over the trained loops")
