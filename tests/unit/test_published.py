@@ -370,6 +370,15 @@ def test_value_embeddings_are_refused_and_their_gates_alone_dropped(tmp_path):
     assert "found value embeddings (value_embeds.1.weight), expected a model without" in refused_config(folder)
 
 
+@pytest.mark.parametrize("name", ["attn.c_q", "mlp.fc", "norm_2"])
+def test_a_misspelled_tensor_of_parcae_is_named(tmp_path, name):
+    folder = copied("parcae", tmp_path)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["mine"] = tensors.pop(f"core_block.0.{name}.weight")
+    save_file(tensors, folder / "model.safetensors")
+    assert f"found no tensor core_block.0.{name}.weight" in refusal(folder)
+
+
 def test_a_parcae_folder_needs_no_more_keys_than_the_tensors_leave_open(tmp_path):
     folder = copied("parcae-linear", tmp_path)
     expected = keys_of(folder)

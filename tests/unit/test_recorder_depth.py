@@ -279,6 +279,13 @@ def test_decode_gets_the_tokens_if_it_asks_for_them(tmp_path):
     pd.testing.assert_frame_equal(quality(tmp_path / "head"), quality(tmp_path / "default"))
 
 
+def test_decode_has_to_return_logits_of_every_token(tmp_path):
+    with pytest.raises(
+        InputError, match=r"^decode: found \(2, 4, 5, 1\), expected logits \(2, 6, 'V'\) for V token ids"
+    ):
+        record(tmp_path, decode=lambda x: torch.zeros(2, 4, 5, 1))
+
+
 class Slowing(Overthinking):
     """The counter approaches 8 by half of the distance: loop step k has the norm 4 / 2^k."""
 

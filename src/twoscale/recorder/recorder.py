@@ -282,7 +282,8 @@ class Recorder:
             if label not in recorded.states or label not in recorded.initial:
                 missing = loop.output if label not in recorded.states else loop.start
                 raise InputError(
-                    f"group {label}: found no call of {_name(missing.module)} in a forward pass, expected at least one."
+                    f"group {label}: found no call of {_name(missing.module)} in a forward pass, expected at least "
+                    "one; a ModuleList is never called, its last layer is."
                 )
         if self.tokens is None and recorded.tokens is not None:
             first = recorded.initial[next(iter(self._loops))]
@@ -343,8 +344,12 @@ class Reader:
         self._arguments = [ids] if takes_tokens(self.decode) else []
 
     def logits(self, state: Tensor) -> Tensor:
-        """Logits (B, T, V) in float32 at least, for states (B, T, C)."""
-        return exact(self.decode(state.to(self.device), *self._arguments))
+        """Logits (B, T, V) in float32 at least, for states (B, T, C). Raises InputError for another shape."""
+        logits = self.decode(state.to(self.device), *self._arguments)
+        if not isinstance(logits, Tensor) or logits.dim() != 3 or logits.shape[:2] != state.shape[:2]:
+            found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+            raise InputError(f"decode: found {found}, expected logits {(*state.shape[:2], 'V')} for V token ids.")
+        return exact(logits)
 
     def __call__(self, state: Tensor) -> dict[str, Tensor]:
         """Cross-entropy, entropy and prediction of each next token (B, T - 1), for states (B, T, C)."""

@@ -98,7 +98,8 @@ def _refuse(options: Options, shapes: Shapes, of: Layout) -> None:
             f"{options.path.parent}: found value embeddings ({tables[0]}), expected a model without; they are not "
             "supported."
         )
-    for name in (f"{of.embedding}.weight", f"{of.prefix}core_block.0.attn.c_q.weight"):
+    core = f"{of.prefix}core_block.0"
+    for name in (f"{of.embedding}.weight", f"{core}.attn.c_q.weight", f"{core}.mlp.fc.weight"):
         if name not in shapes:
             raise InputError(f"{options.path.parent}: found no tensor {name}, expected the tensors of Parcae.")
 
