@@ -374,9 +374,9 @@ def test_value_embeddings_are_refused_and_their_gates_alone_dropped(tmp_path):
 def test_a_misspelled_tensor_of_parcae_is_named(tmp_path, name):
     folder = copied("parcae", tmp_path)
     tensors = load_file(folder / "model.safetensors")
-    tensors["mine"] = tensors.pop(f"core_block.0.{name}.weight")
+    tensors["mine"] = tensors.pop(f"transformer.core_block.0.{name}.weight")
     save_file(tensors, folder / "model.safetensors")
-    assert f"found no tensor core_block.0.{name}.weight" in refusal(folder)
+    assert f"found no tensor transformer.core_block.0.{name}.weight" in refusal(folder)
 
 
 def test_a_parcae_folder_needs_no_more_keys_than_the_tensors_leave_open(tmp_path):
