@@ -100,7 +100,7 @@ class Model:
 
     @property
     def predictors(self) -> dict[str, float]:
-        """What is known at the trained loops, of the group with the largest value."""
+        """Known at the trained loops, of the group that is farthest from a fixed point: long steps, a low cosine."""
         step = self._at_trained("step_norm") / self._at_trained("state_norm")
         return {
             "log of the step of the direction": np.log10(self._at_trained("direction_step_norm").max()),
@@ -252,7 +252,8 @@ HEADER = """\
 Trained looped models, by others and from this project, at 1 to 8 times the loops of their training, each with fresh
 weights of the same architecture for comparison. `python -m twoscale.studies.depth_card.zoo` writes this page from the
 tables in [zoo/](zoo/); each was measured by `snakemake results/depth-card.md` ([models](models.md#parcae) has the
-configs). The [regime](spectrum.md) is fitted over the last half of the loop steps up to 8 times the trained loops.
+configs); fresh weights of Parcae's models are those of [fresh_weights.py](zoo/fresh_weights.py). The
+[regime](spectrum.md) is fitted over the last half of the loop steps up to 8 times the trained loops.
 
 ![Loss beyond the trained loops, and what predicts it](zoo.svg)
 
@@ -262,8 +263,8 @@ Small points are earlier checkpoints of the demo; its seeds and FineWeb lie on o
 LOSSES = """\
 ## Published losses
 
-Loss at the trained loops, in nats per token. The published one is over a whole validation set, ours over the tokens
-that are named.
+Loss at the trained loops, in nats per token. The published one is over a whole validation set, ours is that of
+[losses.py](zoo/losses.py) over one file of it; its standard error over sequences is 0.011 to 0.013.
 """
 PREDICTION = """\
 ## What predicts overthinking
