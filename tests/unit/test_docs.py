@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from twoscale.analysis import tables_page
 from twoscale.config import PROJECT
 
 PAGES = [*PROJECT.glob("*.md"), *sorted((PROJECT / "docs").rglob("*.md"))]
@@ -29,3 +30,13 @@ def test_every_link_of_a_page_leads_somewhere(page):
 
 def test_the_first_page_is_short():
     assert len((PROJECT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+
+
+def sections(text):
+    return {section.partition("\n")[0]: section.rstrip() for section in text.split("\n## ")}
+
+
+def test_the_page_of_tables_is_up_to_date():
+    written, now = sections(tables_page.PAGE.read_text(encoding="utf-8")), sections(tables_page.page())
+    present = {name: written.get(name) for name in now}  # a study may have been removed
+    assert present == now, "run python -m twoscale.analysis.tables_page"
