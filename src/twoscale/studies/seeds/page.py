@@ -42,7 +42,7 @@ COLUMNS = """\
   due to the choice of held-out documents, in the same unit, the root mean square over the seeds. Where the first is
   much larger, the verdict of one run is about its seed.
 - **Mean over seeds** has a 95 % interval for other seeds and other documents. It joins the interval of Student's t over
-  the seeds and the bootstrap of the mean over documents (docs/reproduction.md). Ratios have their geometric mean and
+  the seeds and the bootstrap of the mean over documents (docs/judging.md). Ratios have their geometric mean and
   standard deviations of their logarithm, printed as percentages.
 """
 FEW = """\
