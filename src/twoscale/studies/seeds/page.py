@@ -23,9 +23,9 @@ HEADER = """\
 # The claims of the paper on the run {run} under {count} seeds
 
 Run **{run}** on {text}, under the seeds {seeds}. A seed decides the initial weights, the order of the batches, the loop
-counts and the noise; the text and the held-out documents are the same. The verdicts are about this model and text, and
-not about the paper's model unless the run has its size. Where single seeds have a verdict and the mean over seeds is
-open, trust the mean.
+counts and the noise; the text and the held-out documents are the same. Where single seeds have a verdict and the mean
+over seeds is open, trust the mean. The verdicts are about this model and text, and about the paper's model only if the
+run has its size.
 
 With {count} seeds the 95 % interval of the mean reaches {reach:.2g} standard deviations of the seeds to either side
 (Student's t), and the true standard deviation may be {low:.2g} to {high:.2g} times the measured one, if seeds vary
