@@ -250,8 +250,8 @@ HEADER = """\
 # A zoo of looped models
 
 Looped models trained by others and by this project, at 1 to 8 times the loops of their training, and fresh weights of
-the same architecture for comparison. The [regime](reproduction.md#the-regime-of-a-loop) is fitted over the last half of the
-loop steps up to 8 times the trained loops.
+the same architecture for comparison. The [regime](reproduction.md#the-regime-of-a-loop) is fitted over the last half of
+the loop steps up to 8 times the trained loops.
 
 ![Loss beyond the trained loops, and what predicts it](zoo.svg)
 
