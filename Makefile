@@ -11,6 +11,7 @@
 # make test-packaging  environment and tools for crates, deployment, storage and recipes, then tests with these
 # make test-pack   environment, then a pack for a GPU machine, rehearsed on the CPU: docs/gpu.md
 # make docs        environment and MkDocs, then the documentation as a site in site/; a broken link is an error
+# make docs-serve  the same at http://localhost:8000, where its search works: make docs-serve PORT=8001
 # make test-docs   environment and MkDocs, then tests of the site
 # make bench       environment, then the benchmarks
 # make gpu-check   checks and measurements on a machine with a GPU, at most 8 minutes: docs/gpu.md
@@ -31,7 +32,7 @@ MINUTES ?= 20
 GPU_PYTHON = PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH} $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
 .DEFAULT_GOAL := all
-.PHONY: all env test test-runs test-long test-pythons test-slurm test-recorder test-release test-browser test-packaging test-pack docs test-docs bench lock gpu-check gpu-pack check-demo demo-release plan generated lint format report clean-env
+.PHONY: all env test test-runs test-long test-pythons test-slurm test-recorder test-release test-browser test-packaging test-pack docs docs-serve test-docs bench lock gpu-check gpu-pack check-demo demo-release plan generated lint format report clean-env
 
 all: env
 	$(BIN)/snakemake --cores all
@@ -94,6 +95,9 @@ test-pack: env
 docs: env
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.txt -r docs/requirements.txt
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+
+docs-serve: docs
+	$(BIN)/python -m http.server $(or $(PORT),8000) --bind 127.0.0.1 --directory site
 
 # without MkDocs, where it cannot be installed, the tests are skipped and say so
 test-docs: env
