@@ -62,6 +62,11 @@ def test_every_link_and_picture_of_every_page_is_in_the_site(site):
     assert broken == []
 
 
+def test_no_page_loads_anything_from_another_host(site):
+    loads = re.compile(r'<(?:img|script|link rel="stylesheet")[^>]*?(?:href|src)="https?://[^"]*"')
+    assert [found for text in pages(site).values() for found in loads.findall(text)] == []
+
+
 def test_the_start_page_is_the_readme(site):
     start = (site / "index.html").read_text(encoding="utf-8")
     for heading in re.findall("^## (.*)$", (PROJECT / "README.md").read_text(encoding="utf-8"), re.MULTILINE):
