@@ -1,7 +1,7 @@
 # The verdicts on the claims of the paper.
 #
 # in:  the tables of twoscale.tables.CLAIM_TABLES
-# out: results/{run}/tables/{claims,regime}.parquet, results/claims.md
+# out: results/{run}/tables/{claims,regime}.parquet, results/{run}/figures/claims.md
 
 from twoscale.analysis.costs import scales
 from twoscale.config import text_label
@@ -15,7 +15,7 @@ rule judge_claims:
     output:
         table=TABLE.format("claims"),
         regime=TABLE.format("regime"),
-        page="results/claims.md",
+        page=runs.report.drawn("claims.md"),
     log:
         "results/logs/judge_claims.log",
     localrule: True
