@@ -10,6 +10,7 @@ from twoscale.workflow.paths import trains
 
 
 rule judge_claims:
+    """Job: the verdicts on the claims, with their page claims.md"""
     input:
         **{name: TABLE.format(table) for name, table in CLAIM_TABLES.items()},
     output:

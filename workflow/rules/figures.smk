@@ -37,6 +37,7 @@ for figure in runs.figures:
 
 # Copies, not the figures themselves: selecting another run copies its figures here without drawing them again.
 rule show_figure:
+    """Job: copy a figure of the selected run to results/"""
     input:
         runs.report.to_show,
     output:
@@ -54,6 +55,7 @@ rule show_figure:
 
 
 rule show_page:
+    """Job: copy a page of the selected run to results/"""
     input:
         runs.report.to_show,
     output:
@@ -70,5 +72,6 @@ rule show_page:
 
 
 rule supplementary:
+    """Target: figures that the paper does not have"""
     input:
         runs.report.figure_files("supplementary"),

@@ -149,6 +149,17 @@ class Report:
         targets = dict.fromkeys(target for target, _ in files if target not in ("", "all", "supplementary"))
         return {name: [file for target, file in files if target == name] for name in targets}
 
+    @property
+    def descriptions(self) -> dict[str, str]:
+        """Rule -> its line in `snakemake --list-rules`, for the rules that follow from rows of figures and jobs."""
+        jobs = {job.name: f"Job: {', '.join(job.outputs.values())}" for job in self.runs.jobs}
+        drawn = {
+            f"plot_{figure.name}": f"Figure: {figure.label}, results/{figure.name}.pdf" for figure in self.runs.figures
+        }
+        titles = {figure.target: f"{figure.label}, " for figure in self.runs.figures}
+        files = {name: ", ".join(shown) for name, shown in self.study_targets.items()}
+        return jobs | drawn | {name: f"Target: {titles.get(name, '')}{shown}" for name, shown in files.items()}
+
     # --- the report -------------------------------------------------------------------------------------------------
 
     @cached_property
