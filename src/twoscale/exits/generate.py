@@ -123,7 +123,7 @@ def open_model(arguments: argparse.Namespace, prompts: Sequence[str]) -> Trained
     """The run of --run, or the published model of --model with room for the longest text."""
     dtype = getattr(torch, arguments.dtype)
     if arguments.model is None:
-        return open_run(arguments.results, arguments.run, arguments.device, dtype)
+        return open_run(arguments.results / arguments.run, device=arguments.device, dtype=dtype)
     tokenizer = load_tokenizer("published", arguments.model / "tokenizer.json")
     room = max(len(tokenizer.encode(prompt)) for prompt in prompts) + arguments.tokens
     return open_published_run(arguments.model, tokenizer, room, arguments.device, dtype)

@@ -158,7 +158,7 @@ class _Pass:
 
 @dataclass
 class Recorder:
-    """Records the loops of a model while it runs under `with`, and writes the tables of a run.
+    """Records the loops of any PyTorch model while it runs under `with`, and writes the tables of a run.
 
     The states are what modules return, (B, T, C) or, without an axis of tokens, (B, C). Every sequence counts as a
     document of its own in intervals. See `StateTables` for the files and `RecordedBatch` for when drift is measured.
@@ -185,8 +185,15 @@ class Recorder:
             needs `decode`.
         replace: Whether an earlier recording of the iteration is replaced.
 
-    Raises InputError for an earlier recording and, also while the model runs, if a module or tensor is not found or has
-    another shape, or the loop steps are not those that were set.
+    Raises:
+        InputError: for an earlier recording of the iteration; and while the model runs, if a module or tensor is not
+            found or has another shape, or the loop steps are not those that were set.
+
+    Example:
+        >>> with torch.no_grad(), twoscale.Recorder(model, {"core": "model.core"}, "results/mine", iteration=1000):
+        ...     for tokens in batches:  # (B, T) each
+        ...         model(tokens)
+        >>> twoscale.read_table("results/mine", "trajectories")
     """
 
     model: nn.Module
