@@ -227,7 +227,7 @@ def stop_reason(tokens: Sequence[NewToken], run: TrainedRun, max_new_tokens: int
 
 
 def summary(prompt: int, tokens: Sequence[NewToken], times: Sequence[float], model: ModelConfig) -> dict[str, str]:
-    """Speed and loops; the time of the first token is that of reading the prompt."""
+    """Speed and loops; the time of the first token is the time to read the prompt."""
     facts = {"prompt": f"{prompt} tokens read in {times[0]:.2f} s"}
     if len(tokens) > 1:
         facts["speed"] = f"{(len(tokens) - 1) / (times[-1] - times[0]):.1f} tokens/s"

@@ -24,7 +24,7 @@ from twoscale.model.published.weights import open_published
 
 @dataclass(frozen=True)
 class _Tokens:
-    """What is read here of the metadata of a run's tokens."""
+    """The keys that are read of the metadata of a run's tokens."""
 
     tokenizer: str
     digest: str
@@ -35,7 +35,7 @@ class TrainedRun:
     """A model with its tokenizer, as `open_run` returns it.
 
     `run.model(tokens)` returns logits (B, T, V). It takes what `tokens` takes, and as further arguments the loop steps
-    of each group, by default those of `trace`, and the noise.
+    of each group, by default as in `trace`, and the noise.
 
     Attributes:
         model: The looped model, for evaluation.
@@ -163,8 +163,8 @@ def open_run(
 ) -> TrainedRun:
     """A model to use, with its tokenizer: a checkpoint of a run, or a published model.
 
-    The files are enough: a checkpoint carries the config of its model. The tokenizer is checked to be that of the
-    training text.
+    The files are enough: a checkpoint carries the config of its model. The tokenizer is checked to be the one of
+    the training text.
 
     Args:
         folder: Folder of the run, such as "results/demo", or of a published model with its config.json.
