@@ -159,7 +159,7 @@ For claims that are not about time, further seeds: `snakemake seeds --config 'se
 
 @dataclass(frozen=True)
 class Column:
-    """What one run, or its mean over seeds, says about each claim.
+    """Verdicts and numbers of one run, or of its mean over seeds, on each claim.
 
     Attributes:
         name: Heading.
@@ -189,9 +189,9 @@ class Column:
         return marked(verdict, self.scales.mark)
 
     def keys(self, claim: int) -> list[tuple[str, str]]:
-        """Quantity and scope of the numbers that are judged, and of those of the untrained model.
+        """Quantity and scope of the numbers that are judged, and of the untrained model's.
 
-        Drift-to-loop ratios are those of the last checkpoint and of the reference state of figures.
+        Drift-to-loop ratios are for the last checkpoint and the reference state of figures.
         """
         rows = self.of(claim)
         quantity, scope = rows["quantity"], rows["scope"]

@@ -135,7 +135,7 @@ def _word(gain: Estimate) -> str:
 
 
 def _verdict(judged: Mapping[float, str]) -> str:
-    """What is found at all thresholds together."""
+    """The finding over all thresholds together."""
     found = set(judged.values())
     if {BETTER, WORSE} <= found:
         return BOTH

@@ -44,7 +44,7 @@ class Model:
     Attributes:
         name: In the column `run` of the tables.
         what: Layers, size and text, for the page.
-        label: In the figure; empty for one whose line is that of another.
+        label: In the figure; empty for one that shares the line of another.
         role: "fit" or "test" of the prediction; "course" for an earlier checkpoint, "untrained" for fresh weights.
         of: The trained model that it is compared with; empty for a trained one.
         source: Where the weights are from, as Markdown.

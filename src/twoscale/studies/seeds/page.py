@@ -151,7 +151,7 @@ def _cell(estimate: Estimate) -> str:
 
 
 def spread(value: float, relative: bool) -> str:
-    """A standard deviation; that of a logarithm as a percentage. Empty if missing."""
+    """A standard deviation, of a logarithm as a percentage. Empty if missing."""
     if np.isnan(value):
         return ""
     return f"{100 * value:.2g} %" if relative else f"{value:.2g}"
