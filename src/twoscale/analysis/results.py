@@ -315,7 +315,7 @@ def _section(claim: Claim, found: list[Column]) -> tuple[str, ...]:
         f"**{claim.title}.** The paper, {place}: {says}.",
         f"Judged: {claim.statement}",
         table(("scope", "number", "the paper", *(run.name for run in found)), [*rows, verdicts]),
-        f"Could be overturned by {paper.why}: `{paper.command}`",
+        f"This verdict could be overturned by {paper.why}: `{paper.command}`",
     )
 
 
