@@ -130,7 +130,7 @@ on your machine with these numbers.
 KEPT = """\
 The paper states 60 thousand iterations and 300 M tokens; {tokens} is the product of iterations, batch and context here.
 It names one model and no number of seeds. A run with *earlier* rules was judged by the rules of its commit.
-`preset: paper` needs a GPU; `make plan PRESET=paper` prints its cost. Tables and manifests: {links}."""
+`preset: paper` needs a GPU; `make plan PRESET=paper` prints its cost."""
 CLOSING = """\
 ## What was easy to reproduce
 
@@ -154,6 +154,10 @@ CLOSING = """\
 - Which of [our choices](reproduction.md) differ from the authors'.
 
 For claims that are not about time, further seeds: `snakemake seeds --config 'seeds=[1337, 1338, 1339]'`.
+
+## Tables
+
+Tables and manifests of these runs: {links}. [Tables](tables.md) has the meaning of their columns.
 """
 
 
@@ -282,9 +286,9 @@ def page(docs: Path) -> str:
         table(("claim", "in short", *(run.name for run in found)), verdicts),
         SCOPE.format(meaning=MEANING),
         table(("", "the paper", *(run.name for run in found)), _glance(found)),
-        KEPT.format(tokens=tokens, links=links),
+        KEPT.format(tokens=tokens),
         *(part for claim in CLAIMS for part in _section(claim, found)),
-        CLOSING,
+        CLOSING.format(links=links),
     )
 
 
