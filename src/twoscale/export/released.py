@@ -1,4 +1,4 @@
-"""Which models can be released, and what of their config."""
+"""Checks of which models can be released, and the released part of their config."""
 
 from twoscale.config import ModelConfig
 from twoscale.errors import InputError

@@ -1,4 +1,4 @@
-"""Matrix products with the fastest kernel at hand.
+"""Matrix products with the fastest available kernel.
 
 On CPU PyTorch computes float32 products with MKL, which keeps to AVX2 on other processors than Intel's. oneDNN, which
 PyTorch brings too, uses AVX-512 wherever it is, and then takes half the time (tests/benchmarks/bench_kernels.py).

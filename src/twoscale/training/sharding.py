@@ -45,7 +45,7 @@ def shard_model(model: LoopedModel, device: str) -> None:
 
 
 def reshard(model: LoopedModel) -> None:
-    """Free what is still gathered of a divided model, which would otherwise not see the next update of its weights."""
+    """Free the gathered parts of a divided model, which would otherwise not see the next update of its weights."""
     for module in (model, *model.blocks):
         module.reshard()
 

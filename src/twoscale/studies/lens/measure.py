@@ -1,4 +1,4 @@
-"""The lens: what the state after every loop step predicts, also far beyond the loops of training.
+"""The lens: predictions from the state after every loop step, also far beyond the loops of training.
 
 A state x^k of a group is decoded as the model would continue with it: all tokens of a sequence leave the group with
 their x^k and pass the stages after it. Groups before and after it run the same number of loop steps whatever k is.
