@@ -488,7 +488,7 @@ def test_a_stage_can_append_a_figure(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     mine = runs()
     mine.figures.append(Figure("mine", table("loop_metrics")))
-    assert mine.report.figure_files("supplementary")[-1] == "results/mine.pdf"
+    assert "results/mine.pdf" in mine.report.figure_files("supplementary")
     assert mine.report.figure_inputs(mine.figures[-1]) == {"loop_metrics": ["results/tiny/tables/loop_metrics.parquet"]}
     assert mine.report.caption(mine.figures[-1])(of(), output=None)["config"] == mine.config
     assert len(runs().figures) == len(figures())
@@ -538,7 +538,7 @@ def test_the_params_that_a_report_prints_do_not_repeat_the_values_of_a_caption()
 def test_the_report_has_the_figures_of_the_paper_and_those_whose_tables_exist(tmp_path, monkeypatch):
     """A table that a job of the same call writes does not count: inputs were chosen before, params are read after."""
     monkeypatch.chdir(tmp_path)
-    paper = [f"results/fig{number}.svg" for number in range(1, 6)]
+    paper = [f"results/tiny/figures/fig{number}.svg" for number in range(1, 6)]
     before, after = runs(), runs()
     for mine in (before, after):
         mine.figures.append(Figure("mine", table("mine"), title="A figure"))
@@ -547,7 +547,7 @@ def test_the_report_has_the_figures_of_the_paper_and_those_whose_tables_exist(tm
     of_figure = tmp_path / "results" / "tiny" / "tables" / "mine.parquet"
     of_figure.parent.mkdir(parents=True)
     of_figure.touch()
-    assert after.report.pictures(of()) == [*paper, "results/mine.svg"]
+    assert after.report.pictures(of()) == [*paper, "results/tiny/figures/mine.svg"]
     assert after.report.figure_table("mine")(of()) == ["results/tiny/tables/mine.parquet"]
     titles = [
         [figure["title"] for figure in json.loads(mine.report.overview_slice(of()))["report_figures"]]

@@ -108,7 +108,7 @@ that could overturn it. `make generated` writes this page from the tables in `do
 
 ## Scope
 
-We turned each claim into numbers with bounds, the same for every run ([rules](reproduction.md#how-a-claim-is-judged)).
+We turned each claim into numbers with bounds, the same for every run ([rules](judging.md#rules)).
 A number agrees with its claim (✓) if its whole 95 % interval is within the bounds, and disagrees (✗) if the whole
 interval is outside, also after widening for the number of findings; otherwise it is open (?). A claim *does not hold*
 if one of its numbers disagrees, and *cannot be judged* if none does and one is open.
@@ -138,7 +138,7 @@ CLOSING = """\
 ## What was hard
 
 - Angles depend on choices that the text leaves open: first state, initial projection, position of the norms
-  ([variants](reproduction.md#what-the-variants-change)).
+  ([variants](variants.md#what-the-variants-change)).
 - Eq. 2 does not say which state the next group starts from; we measure [four](reproduction.md#measures).
 - τ is absolute, so the same τ is another criterion in a model with other norms. In the demo τ = 1e-2
   is 0.2 to 0.3 % of a step at k = 1, so that the step norm loses no quality there says little about larger τ (Fig. 4).

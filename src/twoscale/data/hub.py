@@ -2,7 +2,7 @@
 
 One request of `dataset_info` returns the commit of a revision, the subsets of the data set and its files. All requests
 use the session of `huggingface_hub`, so its endpoint, tokens, proxies and offline mode apply. Nothing is written to
-disk. The library `datasets` fails tests of this module that docs/reproduction.md ("FineWeb and datasets") lists.
+disk. The library `datasets` fails tests of this module that docs/text.md ("FineWeb and datasets") lists.
 """
 
 import io

@@ -147,11 +147,14 @@ def new_figure(width: float, height: float, context: FigureContext) -> Figure:
 def write_footer(figure: Figure, context: FigureContext, *parts: str) -> None:
     """Write the run, its text and further parts at the lower right."""
     footer = " · ".join([f"run {context.run}", f"text {context.text}", *parts])
+    figure.set_label(footer)
     figure.supxlabel(footer, x=0.995, ha="right", fontsize=LEAST_FONT, color=GREY, parse_math=False)
 
 
 def save(figure: Figure, path: str | Path) -> None:
     """Write the figure as .pdf, .svg or .png, by the suffix of `path`; the same figure gives the same bytes.
+
+    The title of the file is the footer of the figure.
 
     Raises InputError for another suffix.
     """
@@ -159,7 +162,7 @@ def save(figure: Figure, path: str | Path) -> None:
     if suffix not in DATE:
         raise InputError(f"{path}: found the suffix '.{suffix}', expected .pdf, .svg or .png.")
     with look(), replacing(path) as temporary:
-        figure.savefig(temporary, format=suffix, metadata=DATE[suffix])
+        figure.savefig(temporary, format=suffix, metadata=(DATE[suffix] or {}) | {"Title": figure.get_label()})
 
 
 def measures_read(table: pd.DataFrame, measures: Mapping[str, str], reading: str) -> Mapping[str, str]:

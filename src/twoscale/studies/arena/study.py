@@ -120,9 +120,10 @@ JOBS = (
         outputs={
             "arena": "results/{selected}/tables/arena.parquet",
             "convergence": "results/{selected}/tables/convergence.parquet",
-            "page": "results/arena.md",
+            "page": "results/{selected}/figures/arena.md",
         },
         tables=["arena", "convergence"],
         config=lambda runs: runs.params.slice("run", "seed", page=_page(runs)),
+        target="supplementary",
     ),
 )

@@ -100,7 +100,10 @@ JOBS = (
         name="compare_baselines",
         function="twoscale.studies.baselines.compare.run",
         inputs=lambda runs: {"quality": _files(runs)},
-        outputs={"baselines": "results/{selected}/tables/baselines.parquet", "page": "results/baselines.md"},
+        outputs={
+            "baselines": "results/{selected}/tables/baselines.parquet",
+            "page": "results/{selected}/figures/baselines.md",
+        },
         tables=["baselines"],
         config=lambda runs: runs.params.slice(
             *("run", "seed"), compared=lambda config: compared(runs), page=lambda config: _page(runs)

@@ -144,7 +144,7 @@ JOBS = (
             runs.report.page_inputs("depth_card", table(card="depth_card", findings="depth_findings"))
             | {"picture": "results/depth_card.svg"}
         ),
-        outputs={"page": "results/depth-card.md"},
+        outputs={"page": "results/{selected}/figures/depth-card.md"},
         config=lambda runs: runs.params.slice("run", identity=_identity),
     ),
 )
