@@ -7,7 +7,7 @@ TABLES: dict[str, dict[str, Column]] = {
     # behind its group, means over the tokens of the sequence.
     "lens": table(
         "run iteration group k sequence document tokens ce",
-        k=("int32", "loop steps behind the decoded state"),
+        k=("int32", "loop steps before the decoded state"),
         entropy=("float64", "of the prediction, nats per token"),
         log_rank=("float64", "logarithm of the rank of the right token; exp of its mean is a geometric mean"),
         right=("float64", "share of tokens whose most likely next token is the right one"),
