@@ -253,7 +253,8 @@ def _unknown_run(folder: Path) -> str:
             f"run {name!r}: found no checkpoint of a model trained here, expected that training has begun, or the "
             f"folder of a published model ({models or 'model.folder of its config'}; --model of scripts/generate.py)."
         )
-    known = ", ".join(sorted(path.parent.name for path in results.glob("*/checkpoints"))) or "(none)"
+    below = [f"{name}/{path.parent.name}" for path in folder.glob("*/checkpoints")]
+    known = ", ".join(sorted(below or (path.parent.name for path in results.glob("*/checkpoints")))) or "(none)"
     return f"run {name!r}: found no folder {folder.absolute() / 'checkpoints'}, expected one of the runs {known}."
 
 
