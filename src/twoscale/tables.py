@@ -111,7 +111,7 @@ CLAIM_TABLES = {
 MEASURED = ("trajectories", "token_paths")
 MEASURE_TYPE = "float32"
 
-# Tables of the reproduction; the keys of a row come first. `declared` adds those of the studies.
+# Tables of the reproduction; the keys of a row come first. `declared` adds the tables of the studies.
 CORE: dict[str, dict[str, Column]] = {
     # One row per document; `held_out` is true for held-out text and false for training text.
     "text": table("document held_out text", document=("string",), held_out=("bool",)),

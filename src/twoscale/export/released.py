@@ -3,7 +3,7 @@
 from twoscale.config import ModelConfig
 from twoscale.errors import InputError
 
-# Keys of the section `model` that say where a model comes from; that of a released model is its folder.
+# Keys of the section `model` that say where a model comes from; a released model comes from its folder.
 ORIGIN = ("architecture", "source", "repository", "revision", "folder")
 
 

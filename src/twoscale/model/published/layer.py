@@ -8,7 +8,7 @@ from twoscale.config import merge
 from twoscale.model.published.family import Defaults
 from twoscale.model.published.folder import PublishedFolder
 
-# Thresholds beside the published one, so that a curve shows where a gate starts to cost quality.
+# Thresholds around the published one, so that a curve shows where a gate starts to cost quality.
 GATE_GRID = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 

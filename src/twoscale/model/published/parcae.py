@@ -43,7 +43,7 @@ class Layout:
     norm_epsilon: float
     softcap: float | None
     context: int
-    state_std: float | None  # None: that of init_strategy
+    state_std: float | None  # None: from init_strategy
 
 
 REPOSITORY = Layout(

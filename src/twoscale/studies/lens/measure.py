@@ -65,7 +65,7 @@ def _measure_group(
     trained = steps.index(passing.model.config.typical_loops)
     right = measured["rank"] == 1
     measured["log_rank"] = measured.pop("rank").double().log()
-    # x^0 has no loop step behind it, so nothing is lost by more of them
+    # no loop step precedes x^0, so nothing is lost by more of them
     lost = _from(1, lost_again(right[1:]))
     since = _from(trained + 1, right[trained] & ~right[trained + 1 :])
     return measured | {"right": right.double(), "lost": lost, "lost_since_mean": since}

@@ -4,7 +4,7 @@ from twoscale.tables import Column, table
 
 TABLES: dict[str, dict[str, Column]] = {
     # One row per (group, loop step, held-out sequence) at the last checkpoint: what x^k predicts through the layers
-    # behind its group, means over the tokens of the sequence.
+    # after its group, means over the tokens of the sequence.
     "lens": table(
         "run iteration group k sequence document tokens ce",
         k=("int32", "loop steps before the decoded state"),
