@@ -265,7 +265,7 @@ CORE: dict[str, dict[str, Column]] = {
 
 @cache
 def declared() -> dict[str, dict[str, Column]]:
-    """All tables, those of the studies included: name -> columns."""
+    """All tables, with the tables of the studies: name -> columns."""
     return {**CORE, **{name: each for part in study_parts("tables").values() for name, each in part.TABLES.items()}}
 
 
@@ -327,7 +327,7 @@ def write(table: str, frame: pd.DataFrame, path: str | Path) -> None:
 
 
 def read(table: str, path: str | Path) -> pd.DataFrame:
-    """Read `path`; raise InputError unless its columns are those of `table`."""
+    """Read `path`; raise InputError unless it has the columns of `table`."""
     import pandas as pd
 
     open_file(table, path).close()
@@ -342,7 +342,7 @@ def metadata(path: str | Path) -> dict[str, str]:
 
 
 def open_file(table: str, path: str | Path) -> pq.ParquetFile:
-    """Open `path` without reading its rows; raise InputError unless its columns are those of `table`."""
+    """Open `path` without reading its rows; raise InputError unless it has the columns of `table`."""
     import pyarrow.parquet as pq
 
     if table not in declared():

@@ -222,7 +222,7 @@ def test_a_checkpoint_is_read_or_refused(tmp_path, cases):
 
     def read(content: bytes) -> None:
         path.write_bytes(content)
-        try_all(lambda: checkpoints.load_model(path, config, torch.float32, "cpu"), lambda: open_run(tmp_path, "run"))
+        try_all(lambda: checkpoints.load_model(path, config, torch.float32, "cpu"), lambda: open_run(tmp_path / "run"))
 
     assert_read_or_refused(checkpoint_bytes(initialise(config, seed=1).state_dict(), header), read, cases)
 

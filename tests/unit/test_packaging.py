@@ -13,6 +13,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+import twoscale
 from twoscale.analysis import citation as citations
 from twoscale.analysis.crate import CODE
 from twoscale.config import PROJECT
@@ -55,7 +56,7 @@ def test_the_archive_and_the_citation_say_the_same():
     assert archive["title"] == citation["title"]
     assert archive["license"] == citation["license"]
     assert archive["upload_type"] == citation["type"]
-    assert archive["version"] == citation["version"] == project()["version"]
+    assert archive["version"] == citation["version"] == twoscale.__version__
     assert archive["keywords"] == citation["keywords"]
     assert archive["description"] == f"<p>{citation['abstract']}</p>"
     assert [creator["name"] for creator in archive["creators"]] == [*map(citations.author_name, citation["authors"])]

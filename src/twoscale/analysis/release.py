@@ -1,4 +1,4 @@
-"""Released tables: those of a snapshot (`twoscale.analysis.snapshot`) with a manifest, in a folder or at an address.
+"""Released tables: a snapshot (`twoscale.analysis.snapshot`) with a manifest, in a folder or at an address.
 
 A release comes from elsewhere and is not trusted. Only its manifest and the tables that the manifest lists are read, a
 table only if it has the size and the SHA-256 of the manifest, fits into memory, and has names without markup. This
@@ -62,7 +62,7 @@ class File:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What is read of a manifest; the keys are those that `twoscale.analysis.snapshot` describes."""
+    """The keys of a manifest that are read; `twoscale.analysis.snapshot` describes them."""
 
     run: Annotated[str, Field(pattern=rf"^{FILE_NAME}$")]
     config: dict[str, Any]

@@ -108,7 +108,7 @@ that could overturn it. `make generated` writes this page from the tables in `do
 
 ## Scope
 
-We turned each claim into numbers with bounds, the same for every run ([rules](reproduction.md#how-a-claim-is-judged)).
+We turned each claim into numbers with bounds, the same for every run ([rules](judging.md#rules)).
 A number agrees with its claim (✓) if its whole 95 % interval is within the bounds, and disagrees (✗) if the whole
 interval is outside, also after widening for the number of findings; otherwise it is open (?). A claim *does not hold*
 if one of its numbers disagrees, and *cannot be judged* if none does and one is open.
@@ -138,7 +138,7 @@ CLOSING = """\
 ## What was hard
 
 - Angles depend on choices that the text leaves open: first state, initial projection, position of the norms
-  ([variants](reproduction.md#what-the-variants-change)).
+  ([variants](variants.md#what-the-variants-change)).
 - Eq. 2 does not say which state the next group starts from; we measure [four](reproduction.md#measures).
 - τ is absolute, so the same τ is another criterion in a model with other norms. In the demo τ = 1e-2
   is 0.2 to 0.3 % of a step at k = 1, so that the step norm loses no quality there says little about larger τ (Fig. 4).
@@ -157,7 +157,7 @@ For claims that are not about time, further seeds: `snakemake seeds --config 'se
 
 @dataclass(frozen=True)
 class Column:
-    """What one run, or its mean over seeds, says about each claim.
+    """Verdicts and numbers of one run, or of its mean over seeds, on each claim.
 
     Attributes:
         name: Heading.
@@ -187,9 +187,9 @@ class Column:
         return marked(verdict, self.scales.mark)
 
     def keys(self, claim: int) -> list[tuple[str, str]]:
-        """Quantity and scope of the numbers that are judged, and of those of the untrained model.
+        """Quantity and scope of the numbers that are judged, and of the untrained model's.
 
-        Drift-to-loop ratios are those of the last checkpoint and of the reference state of figures.
+        Drift-to-loop ratios are for the last checkpoint and the reference state of figures.
         """
         rows = self.of(claim)
         quantity, scope = rows["quantity"], rows["scope"]

@@ -29,7 +29,7 @@ class Scale:
         parameters: Number of parameters.
         mean_loops: Mean loops r of training.
         loops: Loop steps of the trajectories.
-        seeds: Number of trainings under seeds of their own.
+        seeds: Number of trainings, each under another seed.
         hardware: The device, as far as it is known.
     """
 
@@ -48,7 +48,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class Scales:
-    """The scale of a run, and that of the paper."""
+    """The scale of a run, and the paper's."""
 
     run: Scale
     paper: Scale

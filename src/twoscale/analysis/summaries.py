@@ -79,7 +79,7 @@ def mean_evaluations(exit_loops: pd.DataFrame, keys: list[str]) -> pd.Series:
 def with_bounds(rows: pd.DataFrame, keys: list[str], name: str, varied: str, seed: int = 0) -> dict[str, pd.Series]:
     """The mean over tokens of a column per point of `keys`, and bounds over documents with _low and _high.
 
-    The bounds are those of the mean of the column `varied`, moved to the mean of the other one.
+    The bounds are computed for the mean of the column `varied`, and moved to the mean of the other one.
     """
     by_point = rows.groupby(keys, sort=False)
     mean = weighted(by_point, name)

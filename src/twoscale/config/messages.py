@@ -108,7 +108,7 @@ def shown(value: Any) -> str:
 
 
 def phrase(node: Schema) -> str:
-    """What a key accepts: "a whole number >= 1", "one of cpu, cuda", "a list of …"."""
+    """Values that a key accepts: "a whole number >= 1", "one of cpu, cuda", "a list of …"."""
     match node:
         case {"anyOf": options}:
             return " or ".join(map(phrase, options))

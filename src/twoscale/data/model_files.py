@@ -1,6 +1,6 @@
 """The files of a published model, downloaded from the Hugging Face Hub at one commit.
 
-A download that is cut continues where it stopped: a file grows under the name `<name>.part`, beside a note of the
+A download that is cut continues where it stopped: a file grows under the name `<name>.part`, with a note of the
 content's entity tag, and is renamed when it is whole. Nothing is unpickled, and no code of the repository is fetched.
 """
 

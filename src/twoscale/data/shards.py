@@ -231,7 +231,7 @@ def _common_id_metadata(paths: Sequence[Path]) -> tuple[dict[str, Any], int]:
 def _metadata(
     id_metadata: dict[str, Any], train: ShardWriter, val: ShardWriter, dropped: DroppedDocuments
 ) -> dict[str, Any]:
-    """Metadata of joined shards: that of the ids and of each file, and the digest of the training data."""
+    """Metadata of joined shards: about the ids and each file, and the digest of the training data."""
     parts: dict[str, dict[str, Any]] = {
         writer.path.name: {"count": writer.count, "documents": writer.documents, "sha256": writer.hash.hexdigest()}
         for writer in (train, val)

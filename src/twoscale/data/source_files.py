@@ -42,7 +42,7 @@ def find_files(path: Path, source: str) -> list[tuple[Path, str]]:
 def digest(path: Path, source: str) -> str:
     """Digest of the names and contents of the files. Raises InputError if there is none.
 
-    Of more than DIGESTED bytes sizes and times of modification stand for the contents.
+    For more than DIGESTED bytes, sizes and times of modification replace the contents.
     """
     files = [(name, file, file.stat()) for file, name in find_files(path, source)]
     is_read = sum(status.st_size for _, _, status in files) <= DIGESTED

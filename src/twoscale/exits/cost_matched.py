@@ -111,7 +111,7 @@ def measure_cost_matched(
 
     Args:
         evaluate: Evaluates a plan on a batch of the text.
-        evaluations: What the criterion took for each token of the N sequences, int64 (G, N, T), G >= 1.
+        evaluations: Evaluations of the criterion for each token of the N sequences, int64 (G, N, T), G >= 1.
         text: The N sequences.
         batch_size: Sequences at a time.
         draws: Draws of the random exits.

@@ -123,7 +123,7 @@ def open_model(arguments: argparse.Namespace, prompts: Sequence[str]) -> Trained
     """The run of --run, or the published model of --model with room for the longest text."""
     dtype = getattr(torch, arguments.dtype)
     if arguments.model is None:
-        return open_run(arguments.results, arguments.run, arguments.device, dtype)
+        return open_run(arguments.results / arguments.run, device=arguments.device, dtype=dtype)
     tokenizer = load_tokenizer("published", arguments.model / "tokenizer.json")
     room = max(len(tokenizer.encode(prompt)) for prompt in prompts) + arguments.tokens
     return open_published_run(arguments.model, tokenizer, room, arguments.device, dtype)
@@ -227,7 +227,7 @@ def stop_reason(tokens: Sequence[NewToken], run: TrainedRun, max_new_tokens: int
 
 
 def summary(prompt: int, tokens: Sequence[NewToken], times: Sequence[float], model: ModelConfig) -> dict[str, str]:
-    """Speed and loops; the time of the first token is that of reading the prompt."""
+    """Speed and loops; the time of the first token is the time to read the prompt."""
     facts = {"prompt": f"{prompt} tokens read in {times[0]:.2f} s"}
     if len(tokens) > 1:
         facts["speed"] = f"{(len(tokens) - 1) / (times[-1] - times[0]):.1f} tokens/s"

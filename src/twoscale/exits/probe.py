@@ -46,10 +46,10 @@ class Probe:
 
 
 def features(x: Tensor, x_new: Tensor, k: Tensor) -> Tensor:
-    """What the probe sees of a token after loop step k, from the own states only.
+    """Features of a token after loop step k, from its states only.
 
-    The new state over its root mean square, the logarithm of the relative step norm, and that of the number of loop
-    steps taken, k + 1.
+    The new state over its root mean square, the logarithm of the relative step norm, and the logarithm of the number of
+    loop steps taken, k + 1.
 
     Args:
         x, x_new: States before and after loop step k (N, C).

@@ -4,7 +4,7 @@ One metadata key holds canonical JSON: the kind of the tensors, the iteration, t
 of the run (seed, model, training config, digest of the text). It is one key because safetensors writes several
 in random order. Time and host are left out, so equal states give equal files. Nothing is unpickled.
 
-Beside the header the JSON holds the SHA-256 of the file, in which zeros stand for the digest itself. It is checked when
+The JSON also holds the SHA-256 of the file, computed with zeros in place of the digest itself. It is checked when
 tensors are read.
 """
 
@@ -175,7 +175,7 @@ def load_weights(
 
 
 def _check_sizes(path: Path, tensors: Mapping[str, Tensor], config: ModelConfig) -> None:
-    """Refuse the header of a stranger whose model takes hours to build, or has sizes that torch cannot hold."""
+    """Refuse an untrusted header whose model takes hours to build, or has sizes that torch cannot hold."""
     if config.num_layers > len(tensors):
         raise InputError(f"{path}: found {len(tensors)} tensors, expected those of {config.num_layers} layers.")
     if flops.parameters(config) > MOST_WEIGHTS:

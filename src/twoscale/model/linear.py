@@ -28,7 +28,7 @@ class Linear(nn.Linear):
         super().__init__(in_features, out_features, bias=False)
 
     def used_weight(self) -> Tensor:
-        """What `forward` multiplies by: the weight, or its copy in lower precision."""
+        """The matrix of `forward`: the weight, or its copy in lower precision."""
         return self.weight if self.lowered is None else _Lowered.apply(self.weight, self.lowered)
 
     def forward(self, x: Tensor) -> Tensor:

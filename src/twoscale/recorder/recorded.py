@@ -1,6 +1,6 @@
 """Tables of recorded states: those that `trajectories.extract` writes, for states of any model.
 
-`StateTables` writes them batch by batch, so memory is that of one batch. `twoscale.recorder.recorder` records a
+`StateTables` writes them batch by batch, with one batch in memory at a time. `twoscale.recorder.recorder` records a
 PyTorch module into it, `measure_saved` reads states that were saved elsewhere.
 """
 
@@ -111,8 +111,8 @@ class StateTables:
         iteration: Training iteration of the weights; figures call 0 untrained.
         word: Token id -> text, for the words of Fig. 1.
         criteria: Criteria of the path types. A shorter loop than the window is judged as a whole.
-        trained_loops: Loop steps of the last group in training; `None`: those of a pass.
-        facts: What was recorded, in words, for the depth card.
+        trained_loops: Loop steps of the last group in training; `None`: as in a pass.
+        facts: Description of the recording, for the depth card.
         replace: Whether an earlier recording of the same iteration is replaced.
 
     Raises InputError for an earlier recording.

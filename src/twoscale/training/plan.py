@@ -30,7 +30,7 @@ def activation_bytes(run: config.Config) -> float:
     """Bytes in float32 that one sequence keeps for the backward pass at the mean loop count r + 1, without its logits.
 
     A layer keeps 8 hidden states, 2 more with both norms of a sandwich, and 2 states of the MLP (4 if gated), the
-    adapter 1; with train.recompute a loop step keeps its state only. With train.exit_gate the layers behind the group
+    adapter 1; with train.recompute a loop step keeps its state only. With train.exit_gate the layers after the group
     decode every state, and three stacks of states are kept. A test compares this with autograd.
     """
     model, train = run.model, run.train

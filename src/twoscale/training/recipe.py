@@ -30,7 +30,7 @@ ALONE = World()
 
 
 class SegmentConfig(Protocol):
-    """What a segment needs of the config: a slice with `model`, `train`, `seed` and `device`."""
+    """The config of a segment: a slice with `model`, `train`, `seed` and `device`."""
 
     seed: int
     device: str

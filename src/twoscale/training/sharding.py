@@ -1,9 +1,9 @@
-"""A model divided over the training processes: FSDP2 of PyTorch (`fully_shard`), behind train.shard.
+"""A model divided over the training processes: FSDP2 of PyTorch (`fully_shard`), under train.shard.
 
 Each process keeps a part of every weight, gradient and moment. The float32 weights of an unlooped layer are gathered
 while it computes. A looped group stays gathered from its first loop step to the end of the backward pass, because its
 next use is the next loop step; autograd adds up its gradient over the loop steps before the processes average it. The
-averages are those of `World.average` but for the order of sums.
+averages equal `World.average` but for the order of sums.
 """
 
 import warnings

@@ -1,4 +1,4 @@
-"""What a family of published models is: how its config.json and its tensors map to ours."""
+"""Families of published models: how their config.json and tensors map to ours."""
 
 import json
 import math
@@ -180,7 +180,7 @@ def check_head_size(options: Options, size: int, heads: int) -> None:
 
 
 def rotation(options: Options, default_base: float | None) -> dict[str, Any]:
-    """`model.rotary_base` and `model.rotary_scaling`, that of Llama 3.1 or None.
+    """`model.rotary_base` and `model.rotary_scaling`, as in Llama 3.1 or None.
 
     They are under rope_theta and rope_scaling, or from version 5 of transformers on together under rope_parameters.
     """

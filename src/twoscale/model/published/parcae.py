@@ -1,7 +1,7 @@
 """Parcae (Prairie et al., arXiv 2604.12946): a prelude, a core that is looped with an injection of its input, a coda.
 
-Two namings of tensors are read: that of Parcae's repository, and that of the training script derived from it that names
-the embedding `tok_emb` and the projection behind the core `project_out`. Sizes are those of the tensors; where
+Two namings of tensors are read: Parcae's, and the one of the training script derived from it that names
+the embedding `tok_emb` and the projection after the core `project_out`. Sizes are read from the tensors; where
 config.json has them too, they must agree.
 """
 
@@ -170,7 +170,7 @@ def _rotation(options: Options, of: Layout) -> dict[str, Any]:
 
 
 def _state(options: Options, shapes: Shapes, of: Layout) -> dict[str, Any]:
-    """The first state, and the scale of the embedding, which is also that of the noise."""
+    """The first state, and the scale of the embedding, which is also the scale of the noise."""
     init, size = options.get("state_init", "like-init"), shapes[f"{of.embedding}.weight"][1]
     if init not in ("like-init", "zero"):
         raise options.error("state_init", "like-init or zero; other values are not supported")

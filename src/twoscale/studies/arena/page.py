@@ -21,8 +21,8 @@ NO_DIFFERENCE, UNKNOWN = "no difference shown", "cannot be judged"
 HEADER = """\
 # What the exits are worth
 
-Exit criteria of the run **{run}** on {text}, compared with cost-matched exits and with oracles. The page
-docs/reproduction.md, "What an exit criterion is compared with", describes both.
+Exit criteria of the run **{run}** on {text}, compared with cost-matched exits and with oracles.
+docs/arena.md describes both.
 
 - **Random exits** give the criterion's own counts of evaluations to tokens at random, in {draws} draws.
 - **Fixed loops** give every token the criterion's mean.
@@ -135,7 +135,7 @@ def _word(gain: Estimate) -> str:
 
 
 def _verdict(judged: Mapping[float, str]) -> str:
-    """What is found at all thresholds together."""
+    """The finding over all thresholds together."""
     found = set(judged.values())
     if {BETTER, WORSE} <= found:
         return BOTH

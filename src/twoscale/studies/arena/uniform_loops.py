@@ -1,4 +1,4 @@
-"""What an oracle over uniform loop counts would spend."""
+"""Evaluations of an oracle over uniform loop counts."""
 
 import math
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ def measure_uniform_loops(checkpoint: LoadedCheckpoint, text: HeldOut, exits: Ex
     """Rows of the table "uniform_loops": the reference of the Pareto figure, on held-out sequences.
 
     The text is evaluated at each loop count of the criterion `fixed`, ascending, the same for all tokens and
-    groups. A token then counts at the least of them from which on its most likely next token is that of the
+    groups. A token then counts at the least of them from which on its most likely next token is the one of the
     last count, `max_loops`. No criterion can know that, so it bounds what exits per token can save without
     changing a prediction.
     """

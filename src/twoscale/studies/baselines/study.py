@@ -36,7 +36,7 @@ QUALITY = "results/{run}/baselines/iteration_{iteration}.parquet"
 def compared(runs: "Runs") -> list[dict[str, Any]]:
     """The compared models with run, seed, iteration, layers, parameters and FLOPs per token.
 
-    The looped model is the selected run under every seed, unless the study has overrides of its own.
+    The looped model is the selected run under every seed, unless the study has overrides.
     """
     names = {run: run.removeprefix("baselines/").partition("-seed")[0] for run in runs.study("baselines")}
     if LOOPED not in names.values():

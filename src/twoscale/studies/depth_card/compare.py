@@ -55,7 +55,7 @@ def summarise(quality: pd.DataFrame, states: pd.DataFrame, trained: int, seed: i
 
     Args:
         quality: Table "depth_quality" of one checkpoint.
-        states: Table "depth_states" of the same; its loop counts are those of `quality`.
+        states: Table "depth_states" of the same; it has the loop counts of `quality`.
         trained: The trained loops.
         seed: Of the bootstrap.
     """

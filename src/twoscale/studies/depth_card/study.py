@@ -88,7 +88,7 @@ def _of_unlooped(runs: "Runs") -> dict[str, Any]:
 
 
 def _identity(config: Config) -> dict[str, Any]:
-    """What was measured, on what: rows of the page."""
+    """The model and the text of the measurement: rows of the page."""
     model = config.model
     origin = model.folder or f"{model.repository} at {model.revision}" if is_published(config) else "trained here"
     sizes = f"{parameters(model):,} parameters, {model.num_layers} layers, hidden size {model.hidden_size}"
