@@ -262,12 +262,13 @@ def test_fig3_has_a_row_per_measure_a_column_per_group_and_a_line_per_checkpoint
 
 
 @pytest.mark.parametrize("name", ["fig3", "fig5"])
-def test_only_the_first_and_the_last_checkpoint_have_a_band(name, tmp_path):
+def test_the_last_checkpoint_is_above_the_others_with_the_only_band(name, tmp_path):
     axes = draw(name, tmp_path).axes[-1]
-    lines = axes.get_lines()
-    assert len(lines) == len(ITERATIONS)
-    ends = [to_rgb(lines[0].get_color()), to_rgb(lines[-1].get_color())]
-    assert [to_rgb(band.get_facecolor()[0]) for band in axes.collections] == ends
+    *others, last = axes.get_lines()
+    assert len(others) + 1 == len(ITERATIONS)
+    assert [to_rgb(band.get_facecolor()[0]) for band in axes.collections] == [to_rgb(last.get_color())]
+    assert last.get_zorder() > max(line.get_zorder() for line in others)
+    assert last.get_linewidth() > 1.5 * max(line.get_linewidth() for line in others)
 
 
 def test_fig3_bands_stay_positive_on_the_logarithmic_axis():
