@@ -68,10 +68,15 @@ def draw(
     random = random_exits(exit_cost_matched)
     _draw_random_exits(panels[1], random, styles)
     _limit_quality(panels[1], scores, random)
-    panels[1].secondary_yaxis("right", functions=(np.exp, np.log)).set_ylabel("perplexity")
+    panels[1].secondary_yaxis("right", functions=(np.exp, _log)).set_ylabel("perplexity")
     panels[0].set_ylim(bottom=0)
     _add_legend(figure, styles, context.loops)
     return figure
+
+
+def _log(perplexity: np.ndarray) -> np.ndarray:
+    """The cross-entropy; matplotlib also asks for that at 0, before an axis has limits."""
+    return np.log(np.maximum(perplexity, np.finfo(float).tiny))
 
 
 def _draw_all_loops(axes: Axes, full: pd.Series) -> None:
@@ -125,4 +130,4 @@ def _add_legend(figure: Figure, styles: dict[str, dict], max_loops: int) -> None
     figure.legend(handles.values(), names, loc="outside upper center", ncols=style.legend_columns(names, style.DOUBLE))
     thin, light = (Line2D([], [], color=style.GREY, **look) for look in (BASELINE, style.RANDOM_EXITS))
     figure.axes[0].legend([thin], [THIN], loc="lower left")
-    figure.axes[1].legend([light], [style.RANDOM_EXITS_LABEL], loc="upper left")
+    figure.axes[1].legend([light], ["light: random exits"], loc="upper left")

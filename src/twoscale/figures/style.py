@@ -106,7 +106,6 @@ _DASHES = ("-", (0, (4, 1.2)), (0, (6, 1, 1, 1)), (0, (1, 1)))
 CRITERION_NAMES = {"kl": "KL", "minp_kl": "min-p KL"}
 # The random exits beside a criterion, in its colour.
 RANDOM_EXITS = {"linewidth": 3, "linestyle": "-", "alpha": 0.3, "zorder": 0.5}
-RANDOM_EXITS_LABEL = "light: random exits, as many loops"
 SIGNED_POWERS = (*(-(10.0**n) for n in range(2, -3, -1)), 0.0, *(10.0**n for n in range(-2, 3)))  # ticks, nats
 OTHERS = "0.55"  # colour of built-in exit criteria that are not of the paper, where these are the background
 
@@ -470,7 +469,7 @@ def scale_iterations(axes: Axes, iterations: Sequence[int], context: FigureConte
     axes.xaxis.set_major_locator(FixedLocator(ticks))
     axes.xaxis.set_major_formatter(FixedFormatter([grouped(iteration) for iteration in ticks]))
     axes.xaxis.set_minor_locator(FixedLocator(iterations))
-    axes.set_xlabel("iteration (log scale)")
+    axes.set_xlabel("iteration (0, then log scale)" if 0 in iterations else "iteration (log scale)")
     return iterations
 
 
