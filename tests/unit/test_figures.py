@@ -132,6 +132,18 @@ def test_fig1_tokens_are_printed_as_short_visible_words(token, word):
     assert fig1.printable(token) == word
 
 
+@pytest.mark.parametrize(
+    ("tokens", "nearest"),
+    [
+        ([" the", " com", "pression", " API", ",", " end"], 3),  # "com" goes on with a letter
+        (["_", "com", "pression", "\n"], 2),
+        ([" one", "\n", "."], 0),
+    ],
+)
+def test_fig1_names_the_nearest_whole_word(tokens, nearest):
+    assert fig1.nearest_word(tokens, 2) == nearest
+
+
 def test_fig1_jump_from_the_start_of_a_loop_does_not_set_the_limits(tmp_path):
     states = read_states(saved_states(tmp_path / "s.safetensors", jump=1000.0))
     axes = fig1.draw(state_paths(states, "demo"), tokens=4, **RUN).axes[0]
@@ -157,7 +169,7 @@ def test_fig1_names_the_one_token_in_colour_and_counts_the_others(tmp_path):
     assert [text.get_text() for text in axes.texts] == ["“\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}”"]
     assert "2 other tokens" in [text.get_text() for text in axes.get_legend().get_texts()]
     dashed = [line for line in axes.get_lines() if line.get_linestyle() == "--"]
-    assert len(dashed) == 5  # of one token: three hand-offs and the starts of two loops
+    assert len(dashed) == 3  # the hand-offs of one token
 
 
 @pytest.mark.parametrize(

@@ -48,12 +48,12 @@ def draw(token_spectrum: pd.DataFrame, spectrum: pd.DataFrame, *, context: style
     _draw_predicted(panels[1], tokens, looks, "modulus", lambda modulus: modulus, "rate")
     _square(panels[1], "modulus of the prefix eigenvalue", "measured rate", 0, 1)
     _draw_predicted(panels[2], tokens, looks, "angle", np.cos, "cosine")
-    _square(panels[2], "cosine of its angle (prefix eigenvalue)", "measured cosine", -1, 1)
+    _square(panels[2], "cosine of its angle", "measured cosine", -1, 1)
     _draw_causal(panels[3], tokens, looks)
     _draw_positions(panels[4], tokens, looks)
     _draw_checkpoints(panels[5], spectrum, looks, context)
     titles = (
-        *("leading eigenvalues", "rate, measured and predicted", "cosine, measured and predicted"),
+        *("leading eigenvalues", "rate and prediction", "cosine and prediction"),
         *("causal tests", "slowest earlier token", "error of the predicted rate"),
     )
     for number, (axes, title) in enumerate(zip(panels, titles, strict=True), start=1):
