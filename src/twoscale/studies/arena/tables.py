@@ -57,13 +57,6 @@ TABLES: dict[str, dict[str, Column]] = {
         lost_low=("float64", "95 % interval"),
         lost_high=("float64", "its other end"),
     ),
-    # One row per held-out sequence; each token runs the fewest loops, the same in all groups, after which its
-    # prediction stays.
-    "uniform_loops": table(
-        "run sequence document tokens loops ce ppl",
-        loops=("float64", "mean over tokens, of every group"),
-        share_at_max_loops=("float64", "share of tokens whose prediction is the final one only after exits.max_loops"),
-    ),
     # Written by another program, for `python -m twoscale.studies.arena`. One row per (token, depth).
     "depth_losses": table(
         "document sequence position depth loss",
