@@ -31,6 +31,10 @@ MINUTES ?= 20
 # the targets for a GPU also run where no environment can be installed: with the packages of $(PYTHON)
 GPU_PYTHON = PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH} $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
+# runs on any Python
+NEW_ENOUGH = import sys; sys.version_info >= (3, 11) or \
+	sys.exit("$(PYTHON): found Python %d.%d, expected 3.11 or newer: make PYTHON=python3.12" % tuple(sys.version_info[:2]))
+
 .DEFAULT_GOAL := all
 .PHONY: all env test test-runs test-long test-pythons test-slurm test-recorder test-release test-browser test-packaging test-pack docs docs-serve test-docs bench lock gpu-check gpu-pack check-demo demo-release plan generated lint format report clean-env
 
@@ -44,6 +48,7 @@ env: $(VENV)/.installed
 # PYTHONDONTWRITEBYTECODE would compile them in every job.
 USED = snakemake.cli, torch._dynamo, safetensors.torch, tokenizers, pyarrow.parquet, pandas, seaborn, matplotlib.backends.backend_pdf
 $(VENV)/.installed: requirements.txt pyproject.toml
+	@$(PYTHON) -c '$(NEW_ENOUGH)'
 	$(PYTHON) -m venv $(VENV)
 	{ command -v uv && uv pip install --quiet --python $(BIN)/python -r requirements.txt -e .; } > /dev/null 2>&1 || \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -r requirements.txt -e .

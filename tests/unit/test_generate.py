@@ -216,6 +216,7 @@ def test_wrong_input_ends_in_one_sentence(results):
         (["--run", "other"], "run 'other': found no folder"),
         (["--tokens", "0"], "option --tokens: found 0"),
         (["--max-loops", "0"], "option --max-loops: found 0"),
+        (["--html", "nowhere/page.html"], "option --html: found no folder nowhere, expected one for the page"),
         (["--kv-slots", "0"], "kv_slots: found 0"),
         (["--speculative", "0"], "drafts: found 0"),
         (["--speculative", "2", "--draft-loops", "0"], "option --draft-loops: found 0"),

@@ -172,5 +172,14 @@ rule join_tokens:
             near_duplicate_tokens=lambda config: config.data.near_duplicate_tokens,
             context_length=lambda config: config.model.context_length if trains(config) else None,
         ),
+        # for the advice on too little text
+        quota=untracked(
+            runs.params.slice(
+                unit=lambda config: text_quota(config.data, config.tokenizer).unit,
+                size=lambda config: text_quota(config.data, config.tokenizer).held_out,
+                margin=lambda config: config.data.held_out_margin,
+                fraction=lambda config: config.data.held_out_fraction,
+            )
+        ),
     shell:
-        JOB
+        "{params.command} --config {params.config:q} --quota {params.quota:q} {params.files} > {log:q} 2>&1"

@@ -39,7 +39,7 @@ for figure in runs.figures:
 rule show_figure:
     """Job: copy a figure of the selected run to results/"""
     input:
-        runs.report.to_show,
+        unpack(runs.report.to_show),
     output:
         figure="results/{figure}.pdf",
         picture="results/{figure}.svg",
@@ -51,13 +51,13 @@ rule show_figure:
     conda:
         "../../envs/analysis.yaml"
     shell:
-        "(cp {input[0]:q} {output.figure:q} && cp {input[1]:q} {output.picture:q}) > {log:q} 2>&1"
+        "(cp {input.figure:q} {output.figure:q} && cp {input.picture:q} {output.picture:q}) > {log:q} 2>&1"
 
 
 rule show_page:
     """Job: copy a page of the selected run to results/"""
     input:
-        runs.report.to_show,
+        unpack(runs.report.to_show),
     output:
         "results/{page}",
     log:

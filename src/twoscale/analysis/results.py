@@ -62,7 +62,7 @@ class Paper:
         return "–".join(dict.fromkeys(map(number, self.reported))) if self.reported else self.words
 
     def compared(self, value: float) -> str:
-        """How far our value is from the paper's range, or its ratio to the paper's number; empty if there is none."""
+        """Distance of our value from the paper's range, or its ratio to the paper's number; empty if there is none."""
         if self.reported is None or np.isnan(value):
             return ""
         low, high = self.reported

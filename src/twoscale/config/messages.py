@@ -103,7 +103,10 @@ def user_keys(node: Schema) -> list[str]:
 
 
 def shown(value: Any) -> str:
-    text = repr(value)
+    """A value as YAML has it, cut where it is long."""
+    if value is None:
+        return "nothing (null)"
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
     return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"
 
 

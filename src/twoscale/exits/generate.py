@@ -101,7 +101,7 @@ def generate_text(run: TrainedRun, sampling: Sampling, arguments: argparse.Names
 
 
 def check_options(arguments: argparse.Namespace) -> None:
-    """Refuse numbers out of range and a device that is not there; complete what depends on other options."""
+    """Refuse numbers out of range and a missing device; complete options that depend on others."""
     published = arguments.model and PublishedFolder(arguments.model)
     if arguments.max_loops is None:
         arguments.max_loops = published.defaults.loops if published else MAX_LOOPS
@@ -110,6 +110,8 @@ def check_options(arguments: argparse.Namespace) -> None:
     for option in ("tokens", "max_loops", "draft_loops"):
         if (found := getattr(arguments, option)) < 1:
             raise InputError(f"option --{option.replace('_', '-')}: found {found}, expected at least 1.")
+    if arguments.html is not None and not arguments.html.parent.is_dir():
+        raise InputError(f"option --html: found no folder {arguments.html.parent}, expected one for the page.")
     if arguments.device == "cuda":
         check_cuda("option --device")
     if arguments.batch is not None:

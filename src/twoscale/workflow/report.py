@@ -51,16 +51,16 @@ class Report:
         """The file of a figure or page of the selected run; `in_results` is its copy."""
         return f"{self.runs.table_root}/{self.runs.selected}/figures/{name}"
 
-    def to_show(self, wildcards: Any) -> list[str]:
-        """Input function: the files of the figure or page that the wildcard `figure` or `page` names.
+    def to_show(self, wildcards: Any) -> dict[str, str]:
+        """Input function: name -> file of the figure or page that the wildcard `figure` or `page` names.
 
         InputError for a figure that the selected run does not have: its files may be left from another config.
         """
         if hasattr(wildcards, "page"):
-            return [self.drawn(wildcards.page)]
+            return {"page": self.drawn(wildcards.page)}
         (figure,) = (figure for figure in self.runs.figures if figure.name == wildcards.figure)
         self._refuse(figure, f"results/{figure.name}.pdf")
-        return [self.drawn(f"{figure.name}.{suffix}") for suffix in ("pdf", "svg")]
+        return {"figure": self.drawn(f"{figure.name}.pdf"), "picture": self.drawn(f"{figure.name}.svg")}
 
     @property
     def shown_pages(self) -> list[str]:
