@@ -17,7 +17,7 @@ def main() -> None:
         failed = check(Options(**given), folder).failed
         print(f"written: {folder}/gpu-check.md, {folder}/gpu-check.parquet")
         if failed:
-            sys.exit("\n".join(["gpu-check: failed or not measured:", *failed]))
+            sys.exit("\n".join(["gpu-check: these rows failed or were not measured:", *failed]))
 
     defaults = Options()
     parser = argparse.ArgumentParser(description=__doc__)

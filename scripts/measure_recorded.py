@@ -18,7 +18,9 @@ from twoscale.recorder.run import TEXT, draw_run
 
 def main(arguments) -> None:
     if arguments.states is not None and arguments.iteration is None:
-        raise InputError("--iteration: found none, expected the training iteration of the weights; 0 is untrained.")
+        raise InputError(
+            "--iteration: required with --states; expected the training iteration of the weights, or 0 if untrained."
+        )
     if arguments.states is not None:
         measure_saved(arguments.states, arguments.folder, arguments.iteration, arguments.batch_size, arguments.replace)
     for path in draw_run(arguments.folder, arguments.text, arguments.reading):

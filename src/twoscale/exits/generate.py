@@ -173,7 +173,7 @@ def make_speculation(arguments: argparse.Namespace, run: TrainedRun) -> Speculat
     """Drafts under the criterion at another threshold, or with a fixed number of loops; None without drafts."""
     if arguments.speculative is None:
         if arguments.draft_tau is not None:
-            raise InputError("option --draft-tau: found without --speculative, expected how many tokens to draft.")
+            raise InputError("option --draft-tau: requires --speculative with the number of tokens to draft.")
         return None
     if arguments.draft_tau is None:
         criterion = make_criterion("fixed", arguments.draft_loops)

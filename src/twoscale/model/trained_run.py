@@ -58,7 +58,7 @@ def open_run(results: str | Path, run: str, device: str = "cpu", dtype: torch.dt
         model_config, seed = checked(config.model, ModelConfig), checked(config.seed, int)
     except (InputError, AttributeError, ValueError) as error:
         raise InputError(
-            f"{path}: found a header of another version of this project ({first_line(error)}), expected one with the "
+            f"{path}: found a header from another version of this project ({first_line(error)}), expected the "
             "seed and every key of the model's config."
         ) from error
     tokenizer = _tokenizer(results, run, path, identity, model_config.vocab_size)
@@ -84,8 +84,8 @@ def last_checkpoint(results: Path, run: str) -> Path:
     folder = results / run / "checkpoints"
     if not results.is_dir():
         raise InputError(
-            f"option --results: found no folder {results.absolute()}, expected the one with the runs; a relative path "
-            "starts at the current folder."
+            f"option --results: no folder {results.absolute()}, expected the folder of the runs; relative paths start "
+            "at the current folder."
         )
     if not folder.is_dir():
         raise InputError(_unknown_run(results, run))
@@ -118,12 +118,12 @@ def _tokenizer(results: Path, run: str, checkpoint: Path, identity: dict[str, An
     tokenizer = load_tokenizer(name, file)
     if tokenizer.vocab_size != vocab_size:
         raise InputError(
-            f"{checkpoint}: found a model of {vocab_size} token ids, expected {tokenizer.vocab_size}, those of the "
+            f"{checkpoint}: found a model of {vocab_size} token ids, expected {tokenizer.vocab_size} as in the "
             f"tokenizer of {metadata_path}."
         )
     if metadata.digest != identity.get("data"):
         raise InputError(
-            f"{checkpoint}: found a model trained on other tokens than those that {metadata_path} describes, expected "
+            f"{checkpoint}: was trained on tokens other than those described by {metadata_path}, expected "
             "the checkpoint of this run."
         )
     return tokenizer
