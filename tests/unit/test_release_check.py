@@ -234,7 +234,7 @@ def test_a_run_on_another_text_is_refused_with_the_python_of_the_release():
     released = manifest([], text={"val.bin": "a" * 64}, versions={"python": "3.11.7"})
     checks.check_text(released, {"val.bin": "a" * 64, "train.bin": "b"}, "tokens.json")
     with pytest.raises(
-        InputError, match=r"^tokens\.json: found val\.bin with .*bbbb…, expected aaaa.*there 3\.11\.7\.$"
+        InputError, match=r"^tokens\.json: found val\.bin with .*bbbb…, expected aaaa.*Python 3\.11\.7\.$"
     ):
         checks.check_text(released, {"val.bin": "b" * 64}, "tokens.json")
 
