@@ -10,6 +10,9 @@
 # make test-browser   environment and Playwright, then the pages in a headless browser
 # make test-packaging  environment and tools for crates, deployment, storage and recipes, then tests with these
 # make test-pack   environment, then a pack for a GPU machine, rehearsed on the CPU: docs/gpu.md
+# make docs        environment and MkDocs, then the documentation as a site in site/; a broken link is an error
+# make docs-serve  the same at http://localhost:8000, where its search works: make docs-serve PORT=8001
+# make test-docs   environment and MkDocs, then tests of the site
 # make bench       environment, then the benchmarks
 # make gpu-check   checks and measurements on a machine with a GPU, at most 8 minutes: docs/gpu.md
 #                  tried on a CPU: make gpu-check DEVICE=cpu MODEL=tiny; a part: SECTIONS="tests training" MICRO_BATCHES=10
@@ -19,7 +22,8 @@
 # make demo-release  runs the demo and keeps its tables, figures and verdicts in docs/demo-release
 # make test-pythons  other versions of Python that are installed: tests without torch, and tests with the oldest torch
 # make lock        locks envs/*.lock.txt again after a change of requirements.txt: make lock CPU_WHEELS=FOLDER-OR-PAGE
-# make generated   paper.yaml, docs/config.md and a JSON schema for editors from the config classes; docs/results.md
+# make generated   paper.yaml, docs/config.md and a JSON schema for editors from the config classes; docs/tables.md from the
+#                  columns of tables; docs/results.md
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -27,20 +31,28 @@ MINUTES ?= 20
 # the targets for a GPU also run where no environment can be installed: with the packages of $(PYTHON)
 GPU_PYTHON = PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH} $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
+# runs on any Python
+NEW_ENOUGH = import sys; sys.version_info >= (3, 11) or \
+	sys.exit("$(PYTHON): found Python %d.%d, expected 3.11 or newer: make PYTHON=python3.12" % tuple(sys.version_info[:2]))
+
 .DEFAULT_GOAL := all
-.PHONY: all env test test-runs test-long test-pythons test-slurm test-recorder test-release test-browser test-packaging test-pack bench lock gpu-check gpu-pack check-demo demo-release plan generated lint format report clean-env
+.PHONY: all env test test-runs test-long test-pythons test-slurm test-recorder test-release test-browser test-packaging test-pack docs docs-serve test-docs bench lock gpu-check gpu-pack check-demo demo-release plan generated lint format report clean-env
 
 all: env
 	$(BIN)/snakemake --cores all
 
 env: $(VENV)/.installed
 
-# Installed again when the pins change; the library itself is installed in place. Modules are compiled on all cores here
-# and not at first import, because a shell that sets PYTHONDONTWRITEBYTECODE would compile them in every job.
+# Installed again when the pins change; the library itself is installed in place. Where uv is installed, it is tried first.
+# The modules that most jobs import are compiled here and not in the jobs, because a shell that sets
+# PYTHONDONTWRITEBYTECODE would compile them in every job.
+USED = snakemake.cli, torch._dynamo, safetensors.torch, tokenizers, pyarrow.parquet, pandas, seaborn, matplotlib.backends.backend_pdf
 $(VENV)/.installed: requirements.txt pyproject.toml
+	@$(PYTHON) -c '$(NEW_ENOUGH)'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -r requirements.txt -e .
-	$(BIN)/python -m compileall -q -j 0 $(VENV)/lib > /dev/null || true  # a few files of test data cannot be compiled
+	{ command -v uv && uv pip install --quiet --python $(BIN)/python -r requirements.txt -e .; } > /dev/null 2>&1 || \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -r requirements.txt -e .
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -c "import $(USED)"
 	touch $@
 
 # without the variables of the shell that Python reads at its start; tests/conftest.py removes all others
@@ -88,6 +100,18 @@ test-packaging: env
 test-pack: env
 	$(BIN)/python -m pytest tests/pack
 
+docs: env
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.txt -r docs/requirements.txt
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+
+docs-serve: docs
+	$(BIN)/python -m http.server $(or $(PORT),8000) --bind 127.0.0.1 --directory site
+
+# without MkDocs, where it cannot be installed, the tests are skipped and say so
+test-docs: env
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.txt -r docs/requirements.txt
+	$(BIN)/python -m pytest tests/site
+
 bench: env
 	for script in tests/benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
 
@@ -125,6 +149,7 @@ lock: env
 
 generated: env
 	$(BIN)/python -m twoscale.config.reference
+	$(BIN)/python -m twoscale.analysis.tables_page
 	$(BIN)/python -m twoscale.analysis.results
 
 lint: env

@@ -13,6 +13,7 @@ snakemake --config release=DIR  figures and claims from the tables of such a fol
 snakemake baselines             the looped model compared with models without loops
 snakemake adapter_init          the model under several adapter initialisations, and the angles that follow
 snakemake -n                    what would be done
+snakemake --list-rules          every rule in a line: targets, figures, and the jobs that lead to them
 """
 
 from snakemake.utils import min_version
@@ -50,6 +51,7 @@ wildcard_constraints:
 
 
 snakefile.constrain_stored_outputs(workflow)
+snakefile.describe(workflow, runs)
 
 
 # two jobs that need the GPU of one machine take turns; a cluster gives each job its own GPU
@@ -58,6 +60,7 @@ resource_scopes:
 
 
 rule all:
+    """Target: the paper's figures and the verdicts on its claims, for the run that config.yaml selects (the default)"""
     default_target: True
     input:
         runs.report.results,

@@ -1,1 +1,42 @@
-"""Two-scale latent dynamics of looped transformers: data, models, measures, exits, analysis and figures."""
+"""Two-scale latent dynamics of looped transformers: train, measure and compare looped language models.
+
+The public names, each with a docstring, as in `help(twoscale.open_run)`:
+
+    open_run        a model with its tokenizer: any checkpoint of a run, or a published model
+    read_table      a table of a run as a pandas DataFrame
+    make_criterion  an exit criterion at a threshold
+    evaluate        loop steps and quality of each token of a text under an exit criterion
+    Recorder        records the loops of any PyTorch module
+    compare         a table of two runs as one DataFrame
+
+They are imported at their first use: `import twoscale` and `read_table` need no torch. docs/tour.ipynb uses all six.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.3.0"
+__all__ = ["Recorder", "__version__", "compare", "evaluate", "make_criterion", "open_run", "read_table"]
+
+if TYPE_CHECKING:
+    from twoscale.analysis.run_tables import compare, read_table
+    from twoscale.exits.on_text import evaluate, make_criterion
+    from twoscale.model.trained_run import open_run
+    from twoscale.recorder.recorder import Recorder
+else:
+
+    def __getattr__(name: str) -> Any:
+        match name:
+            case "compare" | "read_table":
+                from twoscale.analysis import run_tables as home
+            case "evaluate" | "make_criterion":
+                from twoscale.exits import on_text as home
+            case "open_run":
+                from twoscale.model import trained_run as home
+            case "Recorder":
+                from twoscale.recorder import recorder as home
+            case _:
+                raise AttributeError(f"module 'twoscale' has no attribute {name!r}")
+        return getattr(home, name)
+
+    def __dir__() -> list[str]:
+        return __all__

@@ -1,7 +1,7 @@
 """The parts of studies, found by their files: a study is a folder in `twoscale.studies`, and no list names it.
 
 A part is a module of the same name in every study that has it, such as `config` or `tables`. It is imported by its
-name, so that modules below the studies can ask for parts without importing a study.
+name, so that modules below the studies find parts without importing a study.
 """
 
 from functools import cache

@@ -37,11 +37,11 @@ def sha256(path: str | os.PathLike) -> str:
 
 @contextmanager
 def replacing(path: str | os.PathLike) -> Iterator[Path]:
-    """Yield the path of a new, empty file beside `path` that atomically replaces `path` on success.
+    """Yield the path of a new, empty file in the same folder that atomically replaces `path` on success.
 
     After an exception the temporary file is removed and `path` is unchanged. Its name contains host and process id, to
     say whose it is after a kill, and a random part, so that nobody who may write to the folder can put a link there
-    first. What the system refused, such as space on the disk, is an OSError with the name of `path`, whichever library
+    first. A refusal of the system, such as a full disk, is an OSError with the name of `path`, whichever library
     wrote the file.
     """
     path = Path(path)

@@ -1,4 +1,4 @@
-"""JSON of strangers."""
+"""Reading and checking of untrusted JSON."""
 
 from functools import cache
 from typing import Annotated, Any, TypeVar

@@ -91,7 +91,7 @@ def main() -> None:
         model = untrained()
         text = random_text(model, arguments.tokens)
     else:
-        model = open_run(arguments.results, arguments.run).model
+        model = open_run(arguments.results / arguments.run).model
         text = held_out_text(arguments.results, arguments.run, model)
     criterion = make_criterion("acceleration", arguments.tau)
     room = BatchOptions(room=PROMPT + arguments.tokens)

@@ -49,7 +49,7 @@ class DraftResult:
 
 def trained_model(results: Path, run: str, count: int, length: int) -> tuple[LoopedModel, list[list[int]]]:
     """The model of a run, and prompts from its held-out text."""
-    model, data = open_run(results, run).model, results / run / "data"
+    model, data = open_run(results / run).model, results / run / "data"
     held_out = open_held_out(data / "val.bin", data / "tokens.json", model.config, count)
     return model, held_out.inputs[:, :length].tolist()
 

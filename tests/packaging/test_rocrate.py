@@ -95,7 +95,7 @@ def check_lineage(crate, graph):
         rules.append(action["instrument"]["@id"])
         inputs = [entity["@id"] for entity in listed(action.get("object", []))]
         action = next((made_by[name] for name in inputs if name in made_by), None)
-    assert rules[0] == "#rule/plot_fig4"
+    assert rules[:2] == ["#rule/show_figure", "#rule/plot_fig4"]
     assert "#rule/prepare_text" in rules
     results = [entity["@id"] for entity in listed(graph["#run"]["result"])]
     assert {"results/claims.md", "results/tiny/tables/exit_quality.parquet", "manifest.json"} <= set(results)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.slurm.conftest import PATIENCE, SlurmProject, command, trainers, wait_until
-from tests.small import ROOT
+from tests.small import ROOT, of, project
 from twoscale import tables
 from twoscale.model import checkpoints
 
@@ -76,22 +76,23 @@ def test_every_slow_rule_is_a_job_with_what_it_asks_for(finished_on_slurm, slurm
     def need(cpus: int, memory: str, minutes: str, gpu: str = "(null)") -> dict[str, str]:
         return {"state": "COMPLETED", "cpus": str(cpus), "memory": memory, "minutes": minutes, "gpu": gpu}
 
+    training = f"{project().resources.training_memory(of(), 1)}M"
     groups = [asked.pop(comment) for comment in list(asked) if comment.startswith("rule_analyses_tiny_")]
     assert asked == {
         "rule_tokenize_text_wildcards_tiny_shard_000": need(1, "1000M", "04:00:00"),
         "rule_tokenize_text_wildcards_tiny_shard_001": need(1, "1000M", "04:00:00"),
         "rule_join_tokens_wildcards_tiny": need(1, "1000M", "01:00:00"),
         "rule_init_model_wildcards_tiny": need(1, "4000M", "00:30:00"),
-        "rule_train_segment_wildcards_tiny_000010": need(1, "16000M", "1-00:00:00"),
-        "rule_train_segment_last_wildcards_tiny_000020": need(1, "16000M", "01:17:00", gpu="gpu:pretended:1"),
-        "rule_benchmark_exits_wildcards_tiny": need(4, "8000M", "04:00:00"),
+        "rule_train_segment_wildcards_tiny_000010": need(1, training, "1-00:00:00"),
+        "rule_train_segment_last_wildcards_tiny_000020": need(1, training, "01:17:00", gpu="gpu:pretended:1"),
+        "rule_benchmark_exits_wildcards_tiny": need(4, "4000M", "04:00:00"),
         **{
-            f"rule_measure_exit_quality_wildcards_tiny_exit_{criterion}": need(4, "8000M", "02:00:00")
+            f"rule_measure_exit_quality_wildcards_tiny_exit_{criterion}": need(4, "4000M", "02:00:00")
             for criterion in ("fixed", "step_norm", "kl", "acceleration")
         },
     }
     # one job a checkpoint, the last one with two analyses side by side
-    one, two = need(1, "8000M", "01:00:00"), need(2, "16000M", "01:00:00")
+    one, two = need(1, "4000M", "01:00:00"), need(2, "8000M", "01:00:00")
     assert sorted(groups, key=lambda group: group["cpus"]) == [one, one, two]
 
 

@@ -4,9 +4,23 @@ import re
 
 import pytest
 
+from twoscale.analysis import tables_page
 from twoscale.config import PROJECT
 
 PAGES = [*PROJECT.glob("*.md"), *sorted((PROJECT / "docs").rglob("*.md"))]
+# Written by the code, or a list of changes: not counted as prose.
+GENERATED = {
+    "CHANGELOG.md",
+    "claims.md",
+    "config.md",
+    "jacobians.md",
+    "reruns.md",
+    "results.md",
+    "seeds.md",
+    "tables.md",
+}
+GENERATED |= {"zoo.md"}
+PAGE_WORDS, ALL_WORDS = 2500, 45_000
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -27,5 +41,46 @@ def test_every_link_of_a_page_leads_somewhere(page):
         assert not anchor or found.suffix != ".md" or anchor in anchors(found), target
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))
+def test_no_link_follows_itself(page):
+    assert not re.search(r"(\[[^\]]+\]\([^)]+\))[\s·,]+\1", page.read_text(encoding="utf-8"))
+
+
+def test_the_first_page_counts_the_verdicts_of_its_table():
+    text = (PROJECT / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \d+ \|.*\| ([✓✗?])[^|]*\|[^|]*\| ([✓✗?])[^|]*\|$", text, re.MULTILINE)
+    demo, fineweb = zip(*rows, strict=True)
+    counts = [run.count(mark) for run in (demo, fineweb) for mark in "✓✗"]
+    told = r"Of (\d+) claims, (\d+) hold and (\d+) do not in the demo, and (\d+) hold and (\d+) do not"
+    assert [int(count) for count in re.search(told, " ".join(text.split())).groups()] == [len(rows), *counts]
+
+
 def test_the_first_page_is_short():
     assert len((PROJECT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+
+
+def sections(text):
+    return {section.partition("\n")[0]: section.rstrip() for section in text.split("\n## ")}
+
+
+def test_the_page_of_tables_is_up_to_date():
+    written, now = sections(tables_page.PAGE.read_text(encoding="utf-8")), sections(tables_page.page())
+    present = {name: written.get(name) for name in now}  # a study may have been removed
+    assert present == now, "run python -m twoscale.analysis.tables_page"
+
+
+def words(page):
+    """Words and numbers, with those of tables and code."""
+    return sum(any(map(str.isalnum, word)) for word in page.read_text(encoding="utf-8").split())
+
+
+WRITTEN = [page for page in PAGES if page.name not in GENERATED]
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.relative_to(PROJECT)))
+def test_a_page_is_read_in_ten_minutes(page):
+    assert words(page) <= PAGE_WORDS, "split the page, or delete what a reader does not need"
+
+
+def test_all_pages_are_read_in_an_afternoon():
+    assert sum(map(words, WRITTEN)) <= ALL_WORDS

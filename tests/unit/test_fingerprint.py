@@ -27,6 +27,12 @@ from twoscale.training.metrics_log import value as shown
 value = f"{1:>3}"
 '''
 
+FRONT = '''"""The library."""
+def __getattr__(name):
+    from twoscale import public
+    return getattr(public, name)
+'''
+
 DEEP = """
 from typing import TYPE_CHECKING
 from . import sibling
@@ -38,7 +44,8 @@ else:
 """
 
 MODULES = {
-    "__init__.py": '"""The library."""\n',
+    "__init__.py": FRONT,
+    "public.py": "value = 9\n",
     "near.py": NEAR,
     "far.py": "value = [1, None, ()]\n",
     "inner/__init__.py": "value = 2\n",
@@ -60,7 +67,6 @@ COVERED = [
     *(
         f"src/twoscale/{name}"
         for name in (
-            "__init__.py",
             "near.py",
             "far.py",
             "inner/__init__.py",
@@ -109,13 +115,23 @@ def test_a_statement_anywhere_among_the_imports_counts(project, path):
     "name",
     [
         *("config/__init__.py", "config/sections.py", "tables.py", "training/metrics_log.py"),
-        *("stranger.py", "figures/fig3.py"),
+        *("stranger.py", "figures/fig3.py", "__init__.py", "public.py"),
     ],
 )
 def test_modules_that_are_excluded_or_not_imported_do_not_count(project, name):
     before = digest(project)
     add_statement(project / "src/twoscale" / name)
     assert digest(project) == before
+
+
+@pytest.mark.parametrize("line", ["import twoscale", "from twoscale import value", "from twoscale import *"])
+@pytest.mark.parametrize("name", ["__init__.py", "public.py"])
+def test_a_script_that_uses_a_public_name_of_the_package_depends_on_its_module(project, line, name):
+    script = project / "scripts/job.py"
+    script.write_text(f"{line}\n{script.read_text()}")
+    before = digest(project)
+    add_statement(project / "src/twoscale" / name)
+    assert digest(project) != before
 
 
 @pytest.mark.parametrize("path", [*COVERED, *FIGURE])

@@ -26,7 +26,7 @@ from twoscale.data import hub, ingestion
 from twoscale.data.batches import open_held_out
 from twoscale.data.ingestion import Parts, PendingPart
 from twoscale.data.published_tokenizer import load_published
-from twoscale.data.shards import join_tokens
+from twoscale.data.shards import HeldOutQuota, join_tokens
 from twoscale.data.text import Document, iter_shards, rows
 from twoscale.data.text_files import local_documents
 from twoscale.data.token_files import TokenShard, read_digest
@@ -151,7 +151,7 @@ def test_token_shards_are_read_or_refused(tmp_path, cases):
         try_all(
             lambda: open_held_out(shard.val, shard.metadata, MODEL, 2),
             lambda: read_digest(shard.metadata),
-            lambda: join_tokens([shard], joined, 9, 4, 8),
+            lambda: join_tokens([shard], joined, 9, 4, 8, HeldOutQuota("characters", 9, 1.5, 0.5)),
         )
 
     def described(ids: np.ndarray) -> st.SearchStrategy[tuple[bytes, bytes]]:
@@ -222,7 +222,7 @@ def test_a_checkpoint_is_read_or_refused(tmp_path, cases):
 
     def read(content: bytes) -> None:
         path.write_bytes(content)
-        try_all(lambda: checkpoints.load_model(path, config, torch.float32, "cpu"), lambda: open_run(tmp_path, "run"))
+        try_all(lambda: checkpoints.load_model(path, config, torch.float32, "cpu"), lambda: open_run(tmp_path / "run"))
 
     assert_read_or_refused(checkpoint_bytes(initialise(config, seed=1).state_dict(), header), read, cases)
 

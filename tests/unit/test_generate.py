@@ -53,7 +53,7 @@ def generate(results, *arguments, run="small", prompt="loop"):
 
 def test_the_last_checkpoint_is_opened_with_its_tokenizer_and_seed(results):
     (results / "small" / "checkpoints" / "iteration_000100.optimizer.safetensors").write_bytes(b"no weights")
-    run = trained_run.open_run(results, "small")
+    run = trained_run.open_run(results / "small")
     assert (run.iteration, run.seed, run.tokenizer.name) == (100, SEED, "bytes")
     assert run.model.config.context_length == 16
 
@@ -62,21 +62,21 @@ def test_the_bpe_tokenizer_of_a_run_is_read_from_its_file(tmp_path):
     folder = write_run(tmp_path / "bpe", vocab_size=260, tokenizer="bpe")
     tokenizer = train_bpe(["the loop and the state of the loop"] * 4, 260)
     (folder / "data" / "tokenizer.json").write_text(tokenizer, encoding="utf-8")
-    assert trained_run.open_run(tmp_path, "bpe").tokenizer.vocab_size == 260
+    assert trained_run.open_run(tmp_path / "bpe").tokenizer.vocab_size == 260
 
 
 def test_an_unknown_run_is_refused_with_the_names_of_the_known_ones(results, tmp_path):
     with pytest.raises(InputError, match=r"run 'other': found no folder .*, expected one of the runs small"):
-        trained_run.open_run(results, "other")
+        trained_run.open_run(results / "other")
     with pytest.raises(InputError, match=r"expected one of the runs \(none\)"):
-        trained_run.open_run(tmp_path, "other")
+        trained_run.open_run(tmp_path / "other")
 
 
 def test_a_run_without_a_checkpoint_is_refused(tmp_path):
     write_run(tmp_path / "new", iterations=())
     (tmp_path / "new" / "checkpoints").mkdir()
     with pytest.raises(InputError, match="found no checkpoint"):
-        trained_run.open_run(tmp_path, "new")
+        trained_run.open_run(tmp_path / "new")
 
 
 @pytest.mark.parametrize(
@@ -91,21 +91,21 @@ def test_a_run_without_a_checkpoint_is_refused(tmp_path):
 def test_a_checkpoint_of_another_tokenizer_or_text_is_refused(tmp_path, changes, message):
     write_run(tmp_path / "mixed", **changes)
     with pytest.raises(InputError, match=message):
-        trained_run.open_run(tmp_path, "mixed")
+        trained_run.open_run(tmp_path / "mixed")
 
 
 def test_a_run_without_metadata_of_its_tokens_is_refused(tmp_path):
     folder = write_run(tmp_path / "bare")
     (folder / "data" / "tokens.json").write_text("{}")
     with pytest.raises(InputError, match=r"tokens.json: found no description"):
-        trained_run.open_run(tmp_path, "bare")
+        trained_run.open_run(tmp_path / "bare")
 
 
 def test_a_header_of_another_version_is_refused(tmp_path):
     path = tmp_path / "old" / "checkpoints" / "iteration_000000.safetensors"
     checkpoints.save(path, {}, Header("weights", 0, 0, {"seed": 1, "model": {"depth": 3}, "data": DIGEST}, {}))
     with pytest.raises(InputError, match="found a header from another version"):
-        trained_run.open_run(tmp_path, "old")
+        trained_run.open_run(tmp_path / "old")
 
 
 def test_text_is_written_to_standard_output_and_speed_to_standard_error(results, tmp_path):
@@ -149,7 +149,7 @@ def test_a_criterion_of_the_user_generates_text(results, tmp_path):
 
 @pytest.mark.runs
 def test_the_probe_of_a_run_generates_text(results):
-    run = trained_run.open_run(results, "small")
+    run = trained_run.open_run(results / "small")
     size, groups = run.model.config.hidden_size, len(run.model.config.groups)
     sure = Probe(torch.zeros(groups, size + 2).double(), torch.tensor([5.0, -5.0]).double())  # in the first group only
     fit = job_config(probe=ProbeConfig(), max_loops=4)
@@ -183,8 +183,8 @@ def test_a_published_model_exits_by_predictions_through_its_remaining_layers_as_
 
 def test_a_measured_published_model_is_refused_as_a_run_with_the_option_to_use(tmp_path):
     (tmp_path / "ouro" / "data").mkdir(parents=True)
-    with pytest.raises(InputError, match="for a published model --model with its folder"):
-        trained_run.open_run(tmp_path, "ouro")
+    with pytest.raises(InputError, match="or the folder of a published model"):
+        trained_run.open_run(tmp_path / "ouro")
 
 
 def test_predictions_through_the_remaining_layers_are_an_option(results):
@@ -216,6 +216,7 @@ def test_wrong_input_ends_in_one_sentence(results):
         (["--run", "other"], "run 'other': found no folder"),
         (["--tokens", "0"], "option --tokens: found 0"),
         (["--max-loops", "0"], "option --max-loops: found 0"),
+        (["--html", "nowhere/page.html"], "option --html: found no folder nowhere, expected one for the page"),
         (["--kv-slots", "0"], "kv_slots: found 0"),
         (["--speculative", "0"], "drafts: found 0"),
         (["--speculative", "2", "--draft-loops", "0"], "option --draft-loops: found 0"),

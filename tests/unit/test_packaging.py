@@ -2,6 +2,9 @@
 
 import json
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -13,6 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+import twoscale
 from twoscale.analysis import citation as citations
 from twoscale.analysis.crate import CODE
 from twoscale.config import PROJECT
@@ -55,7 +59,7 @@ def test_the_archive_and_the_citation_say_the_same():
     assert archive["title"] == citation["title"]
     assert archive["license"] == citation["license"]
     assert archive["upload_type"] == citation["type"]
-    assert archive["version"] == citation["version"] == project()["version"]
+    assert archive["version"] == citation["version"] == twoscale.__version__
     assert archive["keywords"] == citation["keywords"]
     assert archive["description"] == f"<p>{citation['abstract']}</p>"
     assert [creator["name"] for creator in archive["creators"]] == [*map(citations.author_name, citation["authors"])]
@@ -194,3 +198,17 @@ def test_both_recipes_build_the_same_image():
     base = re.compile(r"BASE=(\S+)")
     assert base.search(docker)[1] == base.search(apptainer)[1]
     assert all((PROJECT / "envs" / f"{name}.lock.txt").exists() for name in LOCKS)
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_an_old_python_is_refused_before_anything_is_installed(tmp_path):
+    """A script that runs Python under another version stands for one."""
+    old = tmp_path / "python3.9"
+    run = "import sys; sys.version_info = (3, 9); exec(sys.argv[2])"
+    old.write_text(f"#!/bin/sh\nexec '{sys.executable}' -c '{run}' \"$@\"\n")
+    old.chmod(0o755)
+    command = ["make", "--directory", str(PROJECT), "env", f"PYTHON={old}", f"VENV={tmp_path / 'environment'}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert f"{old}: found Python 3.9, expected 3.11 or newer: make PYTHON=python3.12\n" in done.stderr
+    assert not (tmp_path / "environment").exists()

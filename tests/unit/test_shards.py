@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import math
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -12,12 +14,13 @@ import tiktoken
 from tests.texts import CORPUS
 from twoscale import tables
 from twoscale.data import shards as shards_module
-from twoscale.data.shards import ShardWriter, join_tokens, tokenize_text
+from twoscale.data.shards import HeldOutQuota, ShardWriter, join_tokens, tokenize_text
 from twoscale.data.token_files import TokenShard, open_shard, read_digest
 from twoscale.data.tokenizer import END_OF_TEXT, Tokenizer, byte_level, load_bpe, load_tokenizer
 from twoscale.errors import InputError
 
 CONTEXT = 16
+QUOTA = HeldOutQuota("characters", 300, 1.5, 0.25)
 NGRAM = 32
 
 
@@ -69,7 +72,7 @@ def tokenize_each(shards, tmp_path, tokenizer):
 def tokenize(shards, tmp_path, tokenizer=None, held_out_tokens=200):
     separate = tokenize_each(shards, tmp_path, tokenizer or byte_level())
     joined = TokenShard(*outputs(tmp_path))
-    join_tokens(separate, joined, held_out_tokens, NGRAM, CONTEXT)
+    join_tokens(separate, joined, held_out_tokens, NGRAM, CONTEXT, QUOTA)
     return joined
 
 
@@ -109,13 +112,41 @@ def test_held_out_text_that_is_too_short_is_refused_with_the_number_of_dropped_d
         "1 of 10 documents",
         "32 tokens in a row",
         f"data.held_out_tokens = {tokens + 1}",
-        "raise data.held_out_margin or data.held_out_fraction",
+        f"ask for what this text has, with data: {{held_out_tokens: {tokens}, held_out_margin: ",
     )
     for part in expected:
         assert part in str(caught.value)
     assert list((tmp_path / "data").iterdir()) == []
     _, val, metadata = tokenize(shards, tmp_path, held_out_tokens=tokens)
     assert len(open_shard(val, metadata)) == tokens
+
+
+@pytest.mark.parametrize("unit", ["tokens", "characters"])
+@pytest.mark.parametrize(
+    ("margin", "advice"),
+    [(1.0, "up to data.held_out_margin * data.held_out_tokens: raise data.held_out_margin (now 1)"),
+     (90.0, "the source has no further held-out text: use more text, or raise data.held_out_fraction (now 0.25)")],
+)  # fmt: skip
+def test_the_advice_on_too_little_text_names_the_limit_that_binds_and_keys_that_work(tmp_path, unit, margin, advice):
+    """With the advised keys the same text is collected, and what remained of it is enough."""
+    texts = [distinct_text(number) for number in range(40)]
+    texts[1] += texts[8][3:40]
+    wanted = sum(map(len, texts[::4])) - 10
+    separate = tokenize_each(write_shards(tmp_path, texts), tmp_path, byte_level())
+    joined = TokenShard(*outputs(tmp_path))
+
+    def join(tokens, margin):
+        quota = HeldOutQuota(unit, math.ceil(margin * tokens), margin, 0.25)
+        join_tokens(separate, joined, tokens, NGRAM, CONTEXT, quota)
+        return quota.size
+
+    with pytest.raises(InputError) as caught:
+        join(wanted, margin)
+    assert advice in str(caught.value)
+    tokens, same = re.search(
+        r"data: \{held_out_tokens: (\d+), held_out_margin: ([\d.]+)\}\.$", str(caught.value)
+    ).groups()
+    assert join(int(tokens), float(same)) >= math.ceil(margin * wanted)
 
 
 def test_near_duplicates_are_dropped_and_counted_in_the_metadata(tmp_path):
@@ -228,7 +259,7 @@ def test_token_shards_of_different_tokenizers_are_refused(shards, tmp_path, trai
     separate = tokenize_each(shards, tmp_path, byte_level())
     tokenize_text(shards[1], load_bpe(trained), separate[1])
     with pytest.raises(InputError, match="found 2 kinds of ids, expected one tokenizer"):
-        join_tokens(separate, TokenShard(*outputs(tmp_path)), 200, NGRAM, CONTEXT)
+        join_tokens(separate, TokenShard(*outputs(tmp_path)), 200, NGRAM, CONTEXT, QUOTA)
 
 
 def test_a_shard_of_text_that_breaks_late_leaves_the_files_of_before(shards, tmp_path):

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,10 @@ from twoscale.workflow.runs import Runs
 
 ROOT = Path(__file__).parents[2]
 PARTS = (*CODE, "config")
-# Rules without a job.
+COPIES = {"show_figure", "show_page"}
+# Rules without a job, and those that only copy.
 TARGETS = {
+    *COPIES,
     "all",
     "default",
     "supplementary",
@@ -67,15 +70,15 @@ class Project:
         assert done.returncode == 0, done.stdout + done.stderr
         return done
 
-    def plan(self, *arguments: str) -> dict[str, int]:
-        """Rule -> number of jobs that Snakemake would run, without the target rules."""
+    def plan(self, *arguments: str, hidden: Iterable[str] = frozenset(TARGETS)) -> dict[str, int]:
+        """Rule -> number of jobs that Snakemake would run, without the target rules and copies."""
         text = self.succeed("-n", *arguments).stdout
         stats = re.search(r"^Job stats:\n.*?\n-.*?\n(.*?)\ntotal", text, re.MULTILINE | re.DOTALL)
         if stats is None:
             assert "Nothing to be done" in text, text
             return {}
         jobs = {line.split()[0]: int(line.split()[1]) for line in stats.group(1).splitlines()}
-        return {rule: count for rule, count in jobs.items() if rule not in TARGETS}
+        return {rule: count for rule, count in jobs.items() if rule not in hidden}
 
     def copy(self, root: Path) -> "Project":
         """This project with its results and Snakemake's records; times of files stay."""

@@ -1,8 +1,10 @@
 """The workflow from another folder, and as a module of another workflow, from a folder or from a Git repository."""
 
+import re
+
 import pytest
 
-from tests.workflow.conftest import ROOT, TARGETS, Project, publish
+from tests.workflow.conftest import COPIES, ROOT, TARGETS, Project, publish
 from twoscale.figures.catalogue import figures
 
 CONFIG = {"preset": "tiny", "seed": 5}
@@ -91,8 +93,12 @@ def test_a_missing_image_of_the_container_is_reported_before_any_job(fresh):
     assert "envs/twoscale.sif: found no image, expected the one that" in done.stdout + done.stderr
 
 
-def test_every_rule_that_plots_has_a_row_a_module_a_caption_and_a_category(fresh):
-    rules = set(fresh.succeed("--list-rules").stdout.split())
+def test_every_rule_says_what_it_makes_and_each_that_plots_has_a_row_a_module_a_caption_and_a_category(fresh):
+    lines = fresh.succeed("--list-rules").stdout.splitlines()
+    undescribed = [line for line in lines if not re.fullmatch(r"\w+ \((Target|Figure|Job): .+\)", line)]
+    assert undescribed == []
+    assert {line.split()[0] for line in lines if " (Target: " in line} == TARGETS - COPIES - {"default"}
+    rules = {line.split()[0] for line in lines}
     assert {rule for rule in rules if rule.startswith("plot_")} == {f"plot_{figure.name}" for figure in figures()}
     for figure in figures():
         assert (ROOT / "src" / f"{figure.module.replace('.', '/')}.py").exists()

@@ -29,7 +29,7 @@ MINE = ["--criterion-file", "raises.py", "--criterion", "Mine", "--tau", "1"]
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--results", "elsewhere"], "option --results: no folder "),
+        (["--results", "elsewhere"], "elsewhere: no such folder, expected the folder of the runs"),
         (["--model", "nowhere"], "nowhere/config.json"),
         (["--device", "cuda"], "option --device: found cuda, expected cpu, because "),
         (["--temperature", "-1"], "temperature: found -1.0"),

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import pandas as pd
 import pytest
@@ -57,6 +58,34 @@ def test_one_figure_plans_no_other(fresh):
     assert not {*OTHERS, "extract_trajectories", "aggregate_metrics"} & set(planned)
 
 
+def test_results_show_the_figures_of_the_selected_run_without_drawing_them_again(editable):
+    """Copies of its files take the place of another run's, which keeps its own, and come back."""
+    results, copies = editable.root / "results", {"show_figure": 5, "show_page": 1}
+    mine = (results / "fig1.pdf").read_bytes()
+    assert b"run tiny" in (results / "fig1.svg").read_bytes()
+    shutil.copytree(results / "tiny", results / "other")  # times of files stay: a finished run
+    for name in ("fig1.pdf", "fig1.svg", "claims.md"):
+        (results / "other/figures" / name).write_bytes(b"of the other run")
+    editable.configure(run="other")
+    assert editable.plan(hidden={"all"}) == copies
+    editable.succeed()
+    assert {(results / name).read_bytes() for name in ("fig1.pdf", "fig1.svg", "claims.md")} == {b"of the other run"}
+    assert (results / "tiny/figures/fig1.pdf").read_bytes() == mine
+    editable.configure()
+    assert editable.plan(hidden={"all"}) == copies
+    editable.succeed()
+    assert (results / "fig1.pdf").read_bytes() == mine
+    assert editable.plan(hidden=()) == {}
+
+
+def test_a_figure_that_the_run_no_longer_has_is_refused_even_if_it_was_drawn(editable):
+    for folder in ("results", "results/tiny/figures"):
+        for suffix in ("pdf", "svg"):
+            shutil.copy(editable.root / f"results/fig1.{suffix}", editable.root / folder / f"seeds.{suffix}")
+    done = editable.run("-n", "results/seeds.pdf")
+    assert "\nresults/seeds.pdf: run tiny has one seed, expected further ones" in done.stdout + done.stderr
+
+
 def test_a_finished_call_says_what_was_found_and_where_it_is(finished):
     told = (finished.root.parent / "finished.done").read_text()
     counts = re.search(r"run tiny, small scale: of the paper's 15 claims (.*) \(results/claims\.md\)", told)
@@ -99,15 +128,18 @@ def test_the_report_opens_with_the_answer_and_has_labels_and_results_in_captions
     assert first_page.count("data:image/svg+xml") == 5
     figures = {path: entry for path, entry in results.items() if path.endswith(".svg")}
     assert len(figures) == 5
-    assert results["results/fig2.svg"]["labels"] == {"figure": "Fig. 2, drift"}
-    assert "Claim 6, Jumps between groups are larger than loop steps" in results["results/fig2.svg"]["caption"]
+    assert results["results/tiny/figures/fig2.svg"]["labels"] == {"figure": "Fig. 2, drift"}
+    assert (
+        "Claim 6, Jumps between groups are larger than loop steps"
+        in results["results/tiny/figures/fig2.svg"]["caption"]
+    )
     assert all("caption=(see the description)" in entry["job_properties"]["params"] for entry in figures.values())
     assert {entry["mime_type"] for entry in results.values()} == {"text/html", "image/svg+xml"}
     assert report.plan("report_pages") == {}
 
 
 def test_the_runtimes_are_of_rules_that_exist(finished):
-    rules = finished.run("--list-rules").stdout.split()
+    rules = [line.split()[0] for line in finished.run("--list-rules").stdout.splitlines()]
     assert {*pages.runtimes((finished.root / "results/tiny/benchmarks").glob("*.tsv"))["rule"]} <= {*rules}
 
 

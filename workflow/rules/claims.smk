@@ -1,7 +1,7 @@
 # The verdicts on the claims of the paper.
 #
 # in:  the tables of twoscale.tables.CLAIM_TABLES
-# out: results/{run}/tables/{claims,regime}.parquet, results/claims.md
+# out: results/{run}/tables/{claims,regime}.parquet, results/{run}/figures/claims.md
 
 from twoscale.analysis.costs import scales
 from twoscale.config import text_label
@@ -10,12 +10,13 @@ from twoscale.workflow.paths import trains
 
 
 rule judge_claims:
+    """Job: the verdicts on the claims, with their page claims.md"""
     input:
         **{name: TABLE.format(table) for name, table in CLAIM_TABLES.items()},
     output:
         table=TABLE.format("claims"),
         regime=TABLE.format("regime"),
-        page="results/claims.md",
+        page=runs.report.drawn("claims.md"),
     log:
         "results/logs/judge_claims.log",
     localrule: True

@@ -17,6 +17,7 @@ from twoscale.workflow.paths import trains
 
 
 rule text:
+    """Target: everything that needs the network: downloads and text"""
     input:
         runs.paths.downloads,
 
@@ -24,6 +25,7 @@ rule text:
 # The files of the weights, which only the manifest lists, are no outputs: Snakemake would delete those that a job has
 # downloaded before it was interrupted.
 rule fetch_model:
+    """Job: download a published model"""
     output:
         description="results/models/{model}/config.json",
         tokenizer="results/models/{model}/tokenizer.json",
@@ -45,6 +47,7 @@ rule fetch_model:
 
 
 rule fetch_gpt2:
+    """Job: download GPT-2's tokenizer"""
     output:
         ranks="results/gpt2.tiktoken",
     log:
@@ -60,6 +63,7 @@ rule fetch_gpt2:
 
 
 rule prepare_text:
+    """Job: collect the text of a run, training and held out"""
     input:
         tokenizer=runs.paths.counting_tokenizer,
     output:
@@ -90,6 +94,7 @@ rule prepare_text:
 
 
 rule train_tokenizer:
+    """Job: train a byte-pair tokenizer on the training text"""
     input:
         text=lambda wildcards: [
             runs.paths.data_file(f"text/{shard}.parquet")(wildcards) for shard in runs.paths.text_shards
@@ -113,6 +118,7 @@ rule train_tokenizer:
 
 
 rule tokenize_text:
+    """Job: tokens of one shard of text"""
     input:
         runs.paths.tokenizer_settings,
         text=runs.paths.data_file("text/{shard}.parquet"),
@@ -141,6 +147,7 @@ rule tokenize_text:
 
 
 rule join_tokens:
+    """Job: join the tokens of all shards; drop held-out documents that quote the training text"""
     input:
         trains=expand("results/{{run}}/data/tokens/{shard}.train.bin", shard=runs.paths.text_shards),
         vals=expand("results/{{run}}/data/tokens/{shard}.val.bin", shard=runs.paths.text_shards),
@@ -165,5 +172,14 @@ rule join_tokens:
             near_duplicate_tokens=lambda config: config.data.near_duplicate_tokens,
             context_length=lambda config: config.model.context_length if trains(config) else None,
         ),
+        # for the advice on too little text
+        quota=untracked(
+            runs.params.slice(
+                unit=lambda config: text_quota(config.data, config.tokenizer).unit,
+                size=lambda config: text_quota(config.data, config.tokenizer).held_out,
+                margin=lambda config: config.data.held_out_margin,
+                fraction=lambda config: config.data.held_out_fraction,
+            )
+        ),
     shell:
-        JOB
+        "{params.command} --config {params.config:q} --quota {params.quota:q} {params.files} > {log:q} 2>&1"

@@ -8,6 +8,7 @@ from twoscale.export.sources import code_files
 
 
 rule export_model:
+    """Job: write the trained model as a folder for the transformers library"""
     input:
         checkpoints=runs.paths.release_checkpoints,
         metadata=runs.paths.data_file("tokens.json"),
@@ -37,5 +38,6 @@ rule export_model:
 
 
 rule release:
+    """Target: the trained model as a folder for the transformers library, results/{run}/release"""
     input:
         rules.export_model.output,

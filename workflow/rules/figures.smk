@@ -1,8 +1,11 @@
-# All figures, one rule for each row of runs.figures: plot_<name> draws results/<name>.pdf with twoscale.figures.<name>.
+# All figures, one rule for each row of runs.figures: plot_<name> draws one with twoscale.figures.<name>.
 #
 # in:  the tables of the row
-# out: results/<name>.pdf, and the same picture for the report as results/<name>.svg: sharp at every size, a browser shows
-#      it without a viewer, and it is smaller than a PNG that is as wide as a screen
+# out: results/{run}/figures/<name>.pdf, and the same picture for the report as .svg: sharp at every size, a browser shows
+#      it without a viewer, and it is smaller than a PNG that is as wide as a screen;
+#      copies of the selected run's figures and pages in results/
+
+from twoscale.workflow.runs import alternatives
 
 for figure in runs.figures:
 
@@ -12,9 +15,9 @@ for figure in runs.figures:
         input:
             **runs.report.figure_inputs(figure),
         output:
-            figure=f"results/{figure.name}.pdf",
+            figure=runs.report.drawn(f"{figure.name}.pdf"),
             picture=report(
-                f"results/{figure.name}.svg",
+                runs.report.drawn(f"{figure.name}.svg"),
                 caption=str(PROJECT / figure.caption_file),
                 category=figure.category,
                 labels={"figure": figure.label},
@@ -32,6 +35,43 @@ for figure in runs.figures:
             JOB
 
 
+# Copies, not the figures themselves: selecting another run copies its figures here without drawing them again.
+rule show_figure:
+    """Job: copy a figure of the selected run to results/"""
+    input:
+        unpack(runs.report.to_show),
+    output:
+        figure="results/{figure}.pdf",
+        picture="results/{figure}.svg",
+    log:
+        "results/logs/show_{figure}.log",
+    wildcard_constraints:
+        figure=alternatives(figure.name for figure in runs.figures),
+    localrule: True
+    conda:
+        "../../envs/analysis.yaml"
+    shell:
+        "(cp {input.figure:q} {output.figure:q} && cp {input.picture:q} {output.picture:q}) > {log:q} 2>&1"
+
+
+rule show_page:
+    """Job: copy a page of the selected run to results/"""
+    input:
+        unpack(runs.report.to_show),
+    output:
+        "results/{page}",
+    log:
+        "results/logs/show_{page}.log",
+    wildcard_constraints:
+        page=alternatives(runs.report.shown_pages),
+    localrule: True
+    conda:
+        "../../envs/analysis.yaml"
+    shell:
+        "cp {input:q} {output:q} > {log:q} 2>&1"
+
+
 rule supplementary:
+    """Target: figures that the paper does not have"""
     input:
         runs.report.figure_files("supplementary"),

@@ -6,6 +6,7 @@
 if runs.release is not None:
 
     rule fetch_release:
+        """Job: read the tables of a release"""
         output:
             tables=list(runs.released_tables.values()),
         log:

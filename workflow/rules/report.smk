@@ -9,6 +9,7 @@ REPORT_TABLES = ["claims", "loop_metrics", "drift", "exit_quality", "exit_latenc
 
 
 rule write_table_page:
+    """Job: a table as a page of the report, with filters"""
     input:
         table=TABLE.format("{table}"),
     output:
@@ -36,6 +37,7 @@ rule write_table_page:
 
 
 rule report_pages:
+    """Target: everything that the report shows; `make report` makes report.html of it"""
     input:
         runs.report.results,
         runs.report.pictures,

@@ -7,6 +7,7 @@
 
 
 rule init_model:
+    """Job: the untrained model, the checkpoint at iteration 0"""
     input:
         metadata=runs.paths.data_file("tokens.json"),
     output:
@@ -29,6 +30,7 @@ rule init_model:
 
 
 rule train_segment:
+    """Job: train from one checkpoint to the next"""
     input:
         **runs.paths.held_out,
         start=runs.paths.segment_start,

@@ -5,6 +5,7 @@
 
 
 rule aggregate_metrics:
+    """Job: statistics of step norms, angles and drift over the tokens of every checkpoint"""
     input:
         trajectories=runs.paths.at_checkpoints("results/{run}/trajectories/iteration_{iteration}.parquet"),
         token_drift=runs.paths.at_checkpoints("results/{run}/drift/iteration_{iteration}.parquet"),

@@ -34,7 +34,7 @@ QUANTILES = {name: int(name[1:]) / 100 for name in tables.STATISTICS if name.sta
 def loop_metrics(paths: Iterable[str | Path], run: str) -> pd.DataFrame:
     """Statistics over tokens of every measure per loop step, per (iteration, group, k).
 
-    The mean and the 1-sigma deviation are those of section 2 of the paper. Iterations rise, groups and measures
+    The mean and the 1-sigma deviation are as in section 2 of the paper. Iterations rise, groups and measures
     keep the order of the file, k rises. A measure that no token has (the step norm at the last state) keeps its
     row: count 0, statistics null.
 
@@ -260,7 +260,7 @@ def join_training(job: "StudyJob") -> None:
 
 
 def join_exit_quality(job: "StudyJob") -> None:
-    """The tables of quality, loops and cost_matched, from those of every exit criterion in turn."""
+    """Joins the tables of quality, loops and cost_matched of all exit criteria."""
     for name in ("quality", "loops", "cost_matched"):
         parts = [tables.read(f"exit_{name}", path) for path in job.files[f"{name}_files"]]
         job.write(f"exit_{name}", pd.concat(parts), name)

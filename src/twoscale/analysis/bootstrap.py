@@ -4,7 +4,7 @@ The tokens of a document and the timings of a prompt depend on one another; the 
 of one unit are drawn together, so the difference of two checkpoints or operating points is a paired one.
 
 Percentiles of resamples are too narrow where units are few: a resample of n units varies by (n - 1) / n of their
-variance, and its tails are those of a normal distribution. `interval_about` widens them by sqrt(n / (n - 1)) and by
+variance, and its tails are normal. `interval_about` widens them by sqrt(n / (n - 1)) and by
 the ratio of the quantiles of Student's t with n - 1 degrees of freedom and of the normal distribution (Hesterberg
 2015, "What Teachers Should Know About the Bootstrap", section 4). If units weigh differently, such as documents of
 different lengths, n is their effective number, which is smaller.
@@ -48,7 +48,7 @@ def _multiplicities(number: int, seed: int, repeats: int) -> np.ndarray:
 def replicates(statistic: Statistic, units: np.ndarray, seed: int, repeats: int | None = None) -> np.ndarray:
     """`statistic` of samples of the units (units, ...), drawn with replacement: (R, ...).
 
-    The draws are a function of the seed, the number of units and that of the samples, `REPEATS` by default.
+    The draws are a function of the seed, the number of units and the number of samples, `REPEATS` by default.
     """
     draws = _draws(len(units), seed, repeats or REPEATS)
     chunks = np.array_split(draws, np.ceil(len(draws) * units.size / _MAX_VALUES))
@@ -58,7 +58,7 @@ def replicates(statistic: Statistic, units: np.ndarray, seed: int, repeats: int 
 def totals(units: np.ndarray, seed: int, repeats: int | None = None) -> np.ndarray:
     """Sums over the units of samples of them: (units, ...) -> (R, ...).
 
-    The samples are those of `replicates`. One product of matrices, so it is faster than summing them.
+    The samples are as in `replicates`. One product of matrices, so it is faster than summing them.
     """
     weights = _multiplicities(len(units), seed, repeats or REPEATS)
     return (weights @ units.reshape(len(units), -1)).reshape(-1, *units.shape[1:])
@@ -80,7 +80,7 @@ def t_quantile(probability: float, freedom: float) -> float:
 
 @lru_cache(maxsize=16)
 def deviation_factors(number: int) -> tuple[float, float]:
-    """Both ends of the 95 % interval of a standard deviation, over that of a sample of `number` >= 2 normal values."""
+    """Both ends of the 95 % interval of a standard deviation, in units of the one of `number` >= 2 normal values."""
     freedom = number - 1
     chi = np.linspace(0, np.sqrt(freedom) + 8, 100_001)
     density = chi ** (freedom - 1) * np.exp(-(chi**2) / 2)
@@ -120,7 +120,7 @@ def interval_about(
     """
     upper = (1 + LEVEL) / 2
     low, high = np.quantile(samples, [1 - upper, upper])
-    # distances from the mean of the replicates and not from the value: resampling adds a bias of its own
+    # distances from the mean of the replicates and not from the value: resampling adds another bias
     centre, noise = samples.mean(), normal_quantile(upper) * scatter
     widening = np.sqrt(units / (units - 1)) * t_quantile(upper, freedom or units - 1) / normal_quantile(upper)
     return float(value - widening * np.hypot(centre - low, noise)), float(
@@ -165,6 +165,6 @@ def median(samples: np.ndarray) -> np.ndarray:
 
 
 def ratio_of_sums(samples: np.ndarray) -> np.ndarray:
-    """Statistic: the sum of the first entry of each unit over that of the second: (R, units, 2) -> (R,)."""
+    """Statistic: the sum of the units' first entries over the sum of their second entries: (R, units, 2) -> (R,)."""
     sums = samples.sum(axis=1)
     return sums[..., 0] / sums[..., 1]

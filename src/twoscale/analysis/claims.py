@@ -25,7 +25,7 @@ LATE_LOOPS = int(LATE_STEPS[-1]) + 1
 
 
 class Run(Protocol):
-    """What decides whether a claim is about a run: attributes of `Evidence` that its config has before it starts."""
+    """Facts that decide whether a claim is about a run: attributes of `Evidence` that follow from its config."""
 
     @property
     def groups(self) -> Sequence[str]: ...
@@ -39,7 +39,7 @@ class Run(Protocol):
 
 @dataclass(frozen=True)
 class Needs:
-    """What a run must have for a claim to be about it.
+    """Requirements of a claim on the run that it is about.
 
     Attributes:
         loops: Loop steps of the trajectories, at least.
@@ -54,7 +54,7 @@ class Needs:
     max_loops: int | None = None
 
     def lacking(self, run: Run) -> str | None:
-        """What the run lacks, as half a sentence; `None` if nothing."""
+        """Missing requirement of the run, as half a sentence; `None` if there is none."""
         if self.training and run.published:
             return "the claim is about the course of training, and a published model has one checkpoint"
         if (groups := len(run.groups)) < self.groups:
@@ -73,10 +73,10 @@ class Claim:
     Attributes:
         number: Its number, which does not change when claims are added.
         title: The claim in short.
-        statement: What is judged, in our words.
+        statement: The claim in our words.
         where: Its place in the paper.
         quantities: The numbers that it is judged on.
-        needs: What a run must have for the claim to be about it.
+        needs: Requirements on the run.
         timed: Whether it rests on times, which other work on the machine changes.
         documents: Held-out documents of equal length below which it is never upheld in simulated runs with the noise of
             the demo (docs/verdicts.md).
@@ -276,7 +276,7 @@ def verdicts(evidence: Evidence, claims: Iterable[Claim] = CLAIMS) -> list[Verdi
 def table(judged: Iterable[Verdict], run: str, mark: str = "") -> pd.DataFrame:
     """The table "claims": one row per finding, then the verdict on the claim with the scope "all".
 
-    `mark` is that of the scale of the run, see `twoscale.analysis.scale`.
+    `mark` is the mark of the run's scale, see `twoscale.analysis.scale`.
     """
     rows = []
     for verdict in judged:

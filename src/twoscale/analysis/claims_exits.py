@@ -1,4 +1,4 @@
-"""What the claims about exit criteria are judged on: claims 7 to 11, 14 and 15.
+"""Findings for the claims about exit criteria: 7 to 11, 14 and 15.
 
 Each threshold has its finding. No statistic is the largest or smallest over thresholds: the extreme of noisy numbers
 is biased, and resampling adds the bias again.
@@ -31,12 +31,12 @@ def acceleration_saves_time(evidence: Evidence) -> Iterator[Quantity]:
 
 
 def latency_ratio(evidence: Evidence, point: OperatingPoint, other: OperatingPoint) -> Estimate:
-    """Median latency over prompts at one operating point over that at another."""
+    """Ratio of the median latencies over prompts at two operating points."""
     return _ratio_of_times(evidence, evidence.latencies([point, other]))
 
 
 def _ratio_of_times(evidence: Evidence, units: np.ndarray) -> Estimate:
-    """Median of the first column over that of the second: milliseconds (prompts, 2)."""
+    """Ratio of the medians of the two columns: milliseconds (prompts, 2)."""
     first, second = np.median(units, axis=0)
     return evidence.ratio_of_medians(units, f"{first:.3g} against {second:.3g} ms")
 
@@ -75,7 +75,7 @@ def quality_is_flat(evidence: Evidence) -> Iterator[Quantity]:
 
 
 def ce_change(evidence: Evidence, point: OperatingPoint, other: OperatingPoint) -> Estimate:
-    """Cross-entropy at one operating point minus that at another, in nats."""
+    """Difference of the cross-entropies at two operating points, in nats."""
     return evidence.estimate(lambda totals: _rise(mean(totals)), evidence.entropies([point, other]))
 
 
@@ -194,7 +194,7 @@ def _crossing(changes: np.ndarray, last: bool) -> float | None:
 
 
 def _race(evidence: Evidence, criterion: str, other: str) -> Estimate:
-    """Latency of `criterion` where it has used up its quality over that of `other` where that has.
+    """Latency of `criterion` where it has used up its quality, over the latency of `other` where it has.
 
     The place depends on quality and not on latency, so it is no choice of the fastest among noisy times. The
     interval reaches from the best case, the fastest that `criterion` possibly is against the slowest that `other`

@@ -1,4 +1,4 @@
-"""What the claims about the geometry of loops are judged on: claims 1 to 6, 12 and 13.
+"""Findings for the claims about the geometry of loops: 1 to 6, 12 and 13.
 
 Claims about training (2, 3, 5, 12) are judged on a trend, a line over the logarithm of the iteration, fitted over all
 checkpoints after warm-up. The difference between two checkpoints depends on which two: the first one after warm-up
@@ -238,7 +238,7 @@ def _spiral_ratio(evidence: Evidence, group: str, statistic: Statistic) -> Estim
 
 
 def _turn_ratio(evidence: Evidence, group: str) -> Estimate:
-    """Ratio of the angles between successive steps, that of the mean cosine at each loop step."""
+    """Ratio of the angles between successive steps, each from the mean cosine at a loop step."""
     evidence.check_angles(group, [evidence.last()], range(10, 30))
     units = _spiral(evidence, group, "cosine")
     return evidence.ratio(lambda totals: late_over_early(np.arccos(np.clip(mean(totals), -1, 1))), units)
@@ -263,7 +263,7 @@ def _spiral(evidence: Evidence, group: str, measure: str) -> np.ndarray:
 
 
 def late_over_early(curve: np.ndarray) -> np.ndarray:
-    """Mean over k = 20 … 29 over that over k = 10 … 19: (R, K) -> (R,)."""
+    """Mean over k = 20 … 29 divided by the mean over k = 10 … 19: (R, K) -> (R,)."""
     with np.errstate(invalid="ignore"):
         return curve[:, LATE].mean(axis=1) / curve[:, EARLY].mean(axis=1)
 

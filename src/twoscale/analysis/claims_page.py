@@ -34,7 +34,7 @@ A finding *holds* if the whole interval is within the bounds. It *does not hold*
 after it was widened for the number of findings of its claim (Bonferroni). Otherwise it *cannot be judged*; nor can it
 if rows are missing, if more than 10 % of the values are under the rounding floor, or if there are fewer than three
 checkpoints after warm-up for a trend. A claim does not hold if one of its findings does not. In simulated runs a true
-claim is refuted, and a false one upheld, in at most 6 % (docs/verdicts.md; docs/reproduction.md says how the bounds
+claim is refuted, and a false one upheld, in at most 6 % (docs/verdicts.md; docs/judging.md says how the bounds
 were chosen). These verdicts are about this run, with the size and text of its config, and not about the paper's model
 unless the run has that size. A claim is *not asked* of a run that it is not about: one of fewer loop steps or groups
 than the claim needs, or of a published model, whose training is not part of the run.

@@ -1,6 +1,6 @@
 """FLOPs and tokens of measurements, from a config: the rows of jobs state their cost with these functions.
 
-Also the scale of a run beside the paper's, which is that of the config's defaults.
+Also the scale of a run compared with the paper's, the defaults of the config.
 """
 
 from collections.abc import Iterable
@@ -60,7 +60,7 @@ def forward(model: config.ModelConfig, loops: int) -> float:
 
 
 def decoded_bytes(run: config.Config) -> float:
-    """Bytes of the weights that one token reads in decoding: those of a layer each time it is applied, and the head."""
+    """Bytes of the weights that one token reads in decoding: a layer each time it is applied, and the head."""
     model, exits = run.model, run.exits
     applied = {number: exits.max_loops if model.is_looped(number) else 1 for number in range(1, model.num_layers + 1)}
     layers = sum(times * layer_matrices(model, number) for number, times in applied.items())
@@ -91,7 +91,7 @@ def training_tokens(run: config.Config) -> int:
 
 
 def scales(run: config.Config) -> Scales:
-    """The scale of a run, with the kind of its device as hardware, and that of the paper, which names none."""
+    """The scale of a run, with the kind of its device as hardware, and the paper's scale, without hardware."""
     return Scales(_scale(run), replace(_scale(config.Config()), hardware="not stated"))
 
 

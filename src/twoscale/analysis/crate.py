@@ -1,7 +1,7 @@
 """A finished run as an RO-Crate: code, config, results, and which job made which file from which others, and when.
 
 The crate conforms to the profile Provenance Run Crate 0.5 of Workflow Run RO-Crate (https://w3id.org/ro/wfrun), with
-one action per job. What the jobs were comes from the records that Snakemake keeps in `.snakemake/metadata`, one JSON
+one action per job. The jobs are read from the records that Snakemake keeps in `.snakemake/metadata`, one JSON
 file per output. A file of the crate has the path that it has in the checkout. A file that a job read or wrote but that
 the crate leaves out, such as a checkpoint, is described with its size and SHA-256 as a `CreativeWork`.
 """
@@ -114,7 +114,7 @@ def _span(times: Sequence[tuple[float | None, float | None]]) -> tuple[float | N
 
 
 def write(folder: Path, snapshot: Path, project: Path, snakemake: str) -> None:
-    """Write the crate of a run into `folder`, which is created; the working directory is that of the run.
+    """Write the crate of a run into `folder`, which is created; the working directory is the one of the run.
 
     Args:
         snapshot: Folder of `snakemake snapshot`: figures, claims and tables below `results`, with a manifest.

@@ -42,9 +42,9 @@ class Estimate:
         value: The number.
         low: Lower end of the interval.
         high: Upper end.
-        remark: What a reader should know beside the number.
+        remark: A note for the reader of the number.
         freedom: Degrees of freedom of the interval.
-        is_ratio: Whether it is a positive ratio, whose interval is that of its logarithm.
+        is_ratio: Whether it is a positive ratio; its interval is computed for the logarithm.
         samples: Its values in samples of the units (R,), logarithms of a ratio; the same samples in every run.
         units: Number of units.
         effective: Effective number of units, of which some weigh more than others.
@@ -255,7 +255,7 @@ class Evidence:
         return self._estimate(value, samples, units, effective_number(units), remark)
 
     def ratio(self, statistic: Statistic, units: np.ndarray, remark: str = "") -> Estimate:
-        """As `estimate`, for a statistic that is a positive ratio; its interval is that of the logarithm."""
+        """As `estimate`, for a statistic that is a positive ratio; its interval is computed for the logarithm."""
         return self.estimate(lambda totals: np.log(statistic(totals)), units, remark).exponential()
 
     def trend(self, statistic: Statistic, units: np.ndarray, unbias: bool = False) -> Estimate:
@@ -287,7 +287,7 @@ class Evidence:
         return self.estimate(lambda totals: statistic(totals)[:, -1] - statistic(totals)[:, 0], units)
 
     def ratio_of_medians(self, units: np.ndarray, remark: str = "") -> Estimate:
-        """Median over prompts of the first column over that of the second: (prompts, 2)."""
+        """Ratio of the medians over prompts of the two columns: (prompts, 2)."""
         samples = bootstrap.replicates(log_ratios_of_medians, units, self.seed)
         value = log_ratios_of_medians(units[None])[0]
         return self._estimate(value, samples, units, len(units), remark).exponential()
@@ -420,6 +420,6 @@ def trend_error(values: np.ndarray, iterations: Sequence[int]) -> tuple[float, f
 
 
 def log_ratios_of_medians(sample: np.ndarray) -> np.ndarray:
-    """Log of the median over prompts of the first of two columns over that of the second: (R, prompts, 2) -> (R,)."""
+    """Log ratio of the medians over prompts of two columns: (R, prompts, 2) -> (R,)."""
     medians = np.log(np.median(sample, axis=1))
     return medians[..., 0] - medians[..., 1]

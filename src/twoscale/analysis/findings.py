@@ -1,4 +1,4 @@
-"""What a claim is judged on: quantities with bounds, the findings about them, and how findings combine.
+"""Basis of the verdicts: quantities with bounds, the findings about them, and how findings combine.
 
 A claim names its quantities before any of them is measured, so the number of those that count is known when they are
 judged. A finding *holds* if its whole 95 % interval is within the bounds. It *does not hold* if its whole interval is
@@ -30,7 +30,7 @@ class Bounds:
     smallest: float = -np.inf
 
     def too_narrow_for(self, estimate: Estimate) -> str:
-        """Why an interval as wide as that of the estimate is within the bounds for no value; empty if for some."""
+        """Why an interval as wide as the estimate's is within the bounds for no value; empty if for some."""
         part, width, room = "interval", estimate.high - estimate.low, self.most - self.least
         if self.least < self.smallest:
             # the number is `smallest` at least, so only the upper part of its interval has to be within the bounds
@@ -64,11 +64,11 @@ def between(least: float, most: float) -> Bounds:
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number that a claim is about, not measured yet.
+    """A number that a claim is about, before it is measured.
 
     Attributes:
         scope: The group, boundary, reference state or exit criterion that it belongs to.
-        name: What is measured.
+        name: The measured quantity.
         measure: Measures it; may raise InconclusiveError.
         bounds: The values that it may have; `None` for a number for comparison, without a verdict.
         counts: Whether the verdict on the claim depends on it.

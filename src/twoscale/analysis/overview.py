@@ -38,7 +38,7 @@ STYLE = """<style>
 
 @dataclass(frozen=True)
 class Answer:
-    """The verdict on one claim. `measured` has the judged values, with 95 % intervals; `mark` is that of the scale."""
+    """The verdict on one claim. `measured`: the judged values, with 95 % intervals; `mark`: the mark of the scale."""
 
     number: int
     title: str

@@ -60,7 +60,7 @@ class Regime:
         step_exponent: p; NaN if fewer than `FEWEST` steps exceed the rounding floor.
         norm_exponent: q.
         direction_exponent: r; NaN also if no directions were given.
-        last_step: Norm of the last step over that of its state, the median over sequences.
+        last_step: Norm of the last step over the norm of its state, the median over sequences.
         at_floor: Whether the last step is at the rounding floor in at least half of the sequences.
         freezes: Whether the steps of the direction have a finite sum too, or are rounding; `None` if not known.
     """
@@ -181,7 +181,7 @@ def _name(p: Exponent, q: Exponent, at_floor: bool) -> str:
 
 
 def _steps(norms: np.ndarray, above: np.ndarray) -> tuple[Exponent, bool]:
-    """Exponent of step norms (units, K) over those of the last half that are no rounding, and whether the last is."""
+    """Exponent of step norms (units, K) in the last half, without rounding, and whether the last is rounding."""
     first = (norms.shape[1] + 1) // 2
     middle = np.arange(first, norms.shape[1]) + 0.5  # of each step: log(k + 1) - log k = 1 / (k + 1/2) to second order
     late = np.where(above, norms, np.nan)[:, first:]

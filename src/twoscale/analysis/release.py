@@ -1,4 +1,4 @@
-"""Released tables: those of a snapshot (`twoscale.analysis.snapshot`) with a manifest, in a folder or at an address.
+"""Released tables: a snapshot (`twoscale.analysis.snapshot`) with a manifest, in a folder or at an address.
 
 A release comes from elsewhere and is not trusted. Only its manifest and the tables that the manifest lists are read, a
 table only if it has the size and the SHA-256 of the manifest, fits into memory, and has names without markup. This
@@ -39,7 +39,7 @@ MAX_DECODED = 2**31  # bytes of a table in memory, by the upper bound of `_decod
 NUMBER_BYTES = 16  # of a number in memory, or of the source of a string, at most
 MAX_COMBINATIONS = 2000  # of seeds and the values of a study; each is a run that is planned
 ADDRESS = re.compile(r"https?://[^\s?#@\x00-\x1f]+")  # @: passwords do not belong into commands and sentences
-# {run}/tables/{table}.parquet; the name of a run of a study contains that of the study
+# {run}/tables/{table}.parquet; the name of a run of a study contains the name of the study
 TABLE = re.compile(rf"(?P<run>{FILE_NAME}(?:/{FILE_NAME})?)/tables/(?P<table>{FILE_NAME})\.parquet")
 # Texts in a table: names of groups, criteria and measures, and in some columns sentences or tokens. Without control
 # characters, markup of pages, and what matplotlib takes for mathematics.
@@ -62,7 +62,7 @@ class File:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What is read of a manifest; the keys are those that `twoscale.analysis.snapshot` describes."""
+    """The keys of a manifest that are read; `twoscale.analysis.snapshot` describes them."""
 
     run: Annotated[str, Field(pattern=rf"^{FILE_NAME}$")]
     config: dict[str, Any]

@@ -1,6 +1,6 @@
-"""How far a finished run is from a release of it: which numbers leave their tolerance.
+"""Comparison of a finished run with its release: the numbers outside their tolerance.
 
-Where processor, cores, torch and the environment of training are those of the release, every number of every table but
+Where processor, cores, torch and the environment of training are as in the release, every number of every table but
 times has to agree to `SAME_ARITHMETIC`. Elsewhere sums are rounded in another order, and training amplifies what
 rounding changes: losses, and what claims are judged on, then have the tolerances of `KINDS`. docs/release.md says how
 they were chosen.
@@ -28,12 +28,12 @@ ABSOLUTE, RELATIVE, LOGARITHM = "absolute", "relative", "of natural logarithms"
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of numbers, and how far they may be from those of the release.
+    """A kind of numbers, and how far they may be from the released ones.
 
     Attributes:
-        name: What the numbers are.
+        name: Name of the kind.
         tolerance: Largest difference.
-        scale: What the difference is: absolute, relative to the larger one, or that of the natural logarithms.
+        scale: Kind of difference: absolute, relative to the larger one, or between the natural logarithms.
     """
 
     name: str
@@ -92,7 +92,7 @@ Frames = Mapping[str, pd.DataFrame]  # the tables of `KEYS` by name
 
 @dataclass(frozen=True)
 class Check:
-    """The numbers of a run beside those of a release.
+    """The numbers of a run compared with a release.
 
     Attributes:
         numbers: One row per number: kind, number, found, released, difference, tolerance, outside.
@@ -143,7 +143,7 @@ def tables_of_release(release: Release) -> Frames:
 
 
 def check_text(manifest: Manifest, found: Mapping[str, str], where: str) -> None:
-    """Refuse a run on other tokens than those of the release, whose numbers need not agree. Raises InputError."""
+    """Refuse a run on other tokens than the release, whose numbers need not agree. Raises InputError."""
     for name, digest in sorted(manifest.text.items()):
         if (other := found.get(name, "none")) != digest:
             raise InputError(
@@ -154,7 +154,7 @@ def check_text(manifest: Manifest, found: Mapping[str, str], where: str) -> None
 
 
 def differences(manifest: Manifest, segments: Iterable[Path]) -> list[str]:
-    """What the rounding of a run depends on and differs from the release, one text each.
+    """Differences from the release on which rounding depends, one text each.
 
     `segments`: logs of the run's segments in order, which name their environments. The processor is this machine's.
     """
@@ -171,7 +171,7 @@ def differences(manifest: Manifest, segments: Iterable[Path]) -> list[str]:
 def check_config(identity: Mapping[str, Any], released: Config, where: str) -> None:
     """Refuse a run that was trained with another config than the release. Raises InputError.
 
-    `identity`: that of a checkpoint of the run, in the file `where`.
+    `identity`: identity of a checkpoint of the run, in the file `where`.
     """
     theirs = training_identity(released)
     ours = {section: identity.get(section) for section in theirs}
@@ -192,7 +192,7 @@ def _differing(ours: Any, theirs: Any, name: str = "") -> list[str]:
 
 
 def check(found: Frames, released: Frames, same_arithmetic: bool) -> Check:
-    """Compare the tables of a run with those of a release."""
+    """Compare the tables of a run with the tables of a release."""
     numbers = every_number if same_arithmetic else summary
     ours, theirs, none = dict(numbers(found)), dict(numbers(released)), pd.Series(dtype=np.float64)
     rows = [_compared(kind, ours.get(kind, none), theirs.get(kind, none)) for kind in ours | theirs]

@@ -22,14 +22,14 @@ than half of its tokens."""
 
 @dataclass(frozen=True)
 class Scale:
-    """How large a model is, and how much it was trained and measured.
+    """Size of a model, and of its training and measurement.
 
     Attributes:
         tokens: Tokens of training, repeated ones included; None if unknown, as for published models.
         parameters: Number of parameters.
         mean_loops: Mean loops r of training.
         loops: Loop steps of the trajectories.
-        seeds: Number of trainings under seeds of their own.
+        seeds: Number of trainings, each under another seed.
         hardware: The device, as far as it is known.
     """
 
@@ -48,7 +48,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class Scales:
-    """The scale of a run, and that of the paper."""
+    """The scale of a run, and the paper's."""
 
     run: Scale
     paper: Scale

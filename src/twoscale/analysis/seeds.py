@@ -9,7 +9,7 @@ the bootstrap over documents the second and the last; the mean over seeds varies
 
 by the root of the sum of their squared lengths on either side (Zou and Donner 2008, "Construction of confidence limits
 about effect measures"). Each part keeps its degrees of freedom. The effect of both is in both parts, so the interval is
-conservative, like that of the bootstrap that resamples seeds and documents (Owen 2007, "The pigeonhole bootstrap").
+conservative, like the bootstrap that resamples seeds and documents (Owen 2007, "The pigeonhole bootstrap").
 That one is of no use for few seeds: resamples of three have two thirds of their variance, and ten different values.
 """
 
@@ -83,7 +83,7 @@ def _joined(of_documents: Estimate, of_seeds: Estimate, is_ratio: bool) -> SeedM
 
 
 def deviation(estimates: Sequence[Estimate]) -> float:
-    """Standard deviation of the estimates between seeds, that of the logarithm for ratios."""
+    """Standard deviation between seeds of the estimates, for ratios of their logarithms."""
     return float(_values(estimates).std(ddof=1))
 
 
@@ -115,7 +115,7 @@ class SeedFinding:
 
 @dataclass(frozen=True)
 class SeedVerdict:
-    """The verdicts on a claim under each seed, and that on the means over seeds."""
+    """The verdicts on a claim under each seed, and the verdict on the means over seeds."""
 
     claim: Claim
     of_seeds: tuple[Verdict, ...]
@@ -152,7 +152,7 @@ def _per_run(quantity: Quantity, row: tuple[Finding, ...]) -> SeedFinding:
 
 
 def _compare(quantity: Quantity, row: tuple[Finding, ...], seeds: list[int], counted: int) -> SeedFinding:
-    """The finding about the mean over seeds beside those of each seed, one of so many that count."""
+    """The finding about the mean over seeds with the findings of each seed, one of so many that count."""
     missing = [f"seed {seed}: {f.reason}" for seed, f in zip(seeds, row, strict=True) if np.isnan(f.estimate.value)]
     estimates = [finding.estimate for finding in row]
 
@@ -178,7 +178,7 @@ def verdicts(evidence: Mapping[int, Evidence], examined: Iterable[Claim] = CLAIM
 def table(judged: Iterable[SeedVerdict], run: str, seeds: Sequence[int], mark: str = "") -> pd.DataFrame:
     """The table "seeds": one row per finding and seed and one for the mean, then the verdicts with the scope "all".
 
-    `mark` is that of the scale of the runs, see `twoscale.analysis.scale`.
+    `mark` is the mark of the runs' scale, see `twoscale.analysis.scale`.
     """
     rows = []
     for verdict in judged:

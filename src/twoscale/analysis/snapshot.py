@@ -145,7 +145,7 @@ def versions() -> dict[str, str]:
 
 
 def training(log: pd.DataFrame, segments: Iterable[Path]) -> dict[str, Any]:
-    """What training took: iterations, tokens, hours of its iterations alone, and each change of environment.
+    """Cost of training: iterations, tokens, hours of its iterations alone, and each change of environment.
 
     Args:
         log: Table "training", not empty.

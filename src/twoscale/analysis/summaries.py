@@ -72,14 +72,14 @@ def random_exits(cost_matched: pd.DataFrame) -> pd.DataFrame:
 def mean_evaluations(exit_loops: pd.DataFrame, keys: list[str]) -> pd.Series:
     """Mean over groups of `evaluations`, as the series "loops" with the index `keys`."""
     by_group = exit_loops.pivot(index=keys, columns="group", values="evaluations")
-    # sums of floats depend on their order: that of the groups in the model, not of their labels
+    # sums of floats depend on their order: the order of the groups in the model, not of their labels
     return by_group[exit_loops["group"].unique()].mean(axis="columns").rename("loops")
 
 
 def with_bounds(rows: pd.DataFrame, keys: list[str], name: str, varied: str, seed: int = 0) -> dict[str, pd.Series]:
     """The mean over tokens of a column per point of `keys`, and bounds over documents with _low and _high.
 
-    The bounds are those of the mean of the column `varied`, moved to the mean of the other one.
+    The bounds are computed for the mean of the column `varied`, and moved to the mean of the other one.
     """
     by_point = rows.groupby(keys, sort=False)
     mean = weighted(by_point, name)

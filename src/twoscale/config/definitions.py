@@ -1,4 +1,4 @@
-"""What jobs compute with the section `model` of a config: the noise, sizes of a model, names of groups.
+"""Values that jobs compute from the section `model` of a config: the noise, sizes of a model, names of groups.
 
 The fingerprint of the code covers this module for every job with a model. Everything else that a job needs of the
 config reaches it as a value in its params. Nothing here needs pydantic, so a released model contains this module as it

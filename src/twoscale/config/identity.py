@@ -68,7 +68,7 @@ def plain(section: BaseModel) -> dict[str, Any]:
 
 
 def absent_values(*sections: BaseModel) -> list[dict[str, Any]]:
-    """What `plain` leaves out of each section: its optional keys and their defaults."""
+    """Keys that `plain` leaves out of each section: the optional ones, with their defaults."""
     return [{k: v.default for k, v in type(s).model_fields.items() if is_optional(v)} for s in sections]
 
 

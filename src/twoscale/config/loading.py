@@ -251,6 +251,9 @@ def runs(config: Mapping[str, Any], folder_layer: FolderLayer | None = None) -> 
     for key in ("preset", "run"):
         if key in config and config[key] is None:
             raise InputError(f"config key {key}: found nothing, expected a name.")
+    if isinstance(named := config.get("run"), Mapping | list):
+        found = "a list" if isinstance(named, list) else "keys below it"
+        raise InputError(f"config key run: found {found}, expected a name, such as run: mine.")
     merged = _chosen(config, folder_layer)
     _check_reached(config, merged)
     unnamed = "published" if _has_own_base(config) else config.get("preset", DEFAULT_PRESET)

@@ -103,12 +103,15 @@ def user_keys(node: Schema) -> list[str]:
 
 
 def shown(value: Any) -> str:
-    text = repr(value)
+    """A value as YAML has it, cut where it is long."""
+    if value is None:
+        return "nothing (null)"
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
     return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"
 
 
 def phrase(node: Schema) -> str:
-    """What a key accepts: "a whole number >= 1", "one of cpu, cuda", "a list of …"."""
+    """Values that a key accepts: "a whole number >= 1", "one of cpu, cuda", "a list of …"."""
     match node:
         case {"anyOf": options}:
             return " or ".join(map(phrase, options))

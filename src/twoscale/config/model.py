@@ -289,7 +289,7 @@ class ModelConfig(ModelSizes, Section):
 
 
 def _group_problem(group: tuple[int, ...], seen: set[int], num_layers: int) -> str | None:
-    """What is wrong with a looped group, given the layers of the groups before it."""
+    """Fault of a looped group, given the layers of the groups before it."""
     found = f"found the group {list(group)}"
     if list(group) != list(range(group[0], group[0] + len(group))):
         return f"{found}, expected consecutive layers in ascending order"

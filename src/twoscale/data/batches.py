@@ -153,7 +153,7 @@ def held_out_sequences(shard: np.ndarray, end_of_text: int, context_length: int,
     """`count` non-overlapping sequences, ascending, spread over the shard.
 
     They are the first ones in the order of the reversed bits of their numbers (van der Corput). So the sequences of a
-    smaller count are among those of a larger one.
+    smaller count are among the sequences of a larger one.
 
     Args:
         shard: Held-out ids, uint16 or uint32 (tokens,).

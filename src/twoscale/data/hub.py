@@ -2,7 +2,7 @@
 
 One request of `dataset_info` returns the commit of a revision, the subsets of the data set and its files. All requests
 use the session of `huggingface_hub`, so its endpoint, tokens, proxies and offline mode apply. Nothing is written to
-disk. The library `datasets` fails tests of this module that docs/reproduction.md ("FineWeb and datasets") lists.
+disk. The library `datasets` fails tests of this module that docs/text.md ("FineWeb and datasets") lists.
 """
 
 import io
@@ -43,7 +43,7 @@ class ShortResponseError(Exception):
 
 
 class WrongResponseError(Exception):
-    """The server sent something else than requested, as it would again: more bytes, the whole file, or compressed."""
+    """The server sent another response than requested, and would again: more bytes, the whole file, or compressed."""
 
 
 # --- requests
@@ -188,7 +188,7 @@ def _describe(error: Exception) -> str:
 
 
 class Subset(NamedTuple):
-    """Files of a repository at one commit, sorted by name: a subset of a data set, or those of a model."""
+    """Files of a repository at one commit, sorted by name: a subset of a data set, or a model."""
 
     repository: str
     commit: str
@@ -242,7 +242,7 @@ def matching(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
 def matches(name: str, pattern: str) -> bool:
     """Whether a file name matches a pattern of a data set's card, in time that is polynomial in both lengths.
 
-    A component of the path may have the wildcards of `fnmatch`; the component ** stands for any number of components,
+    A component of the path may have the wildcards of `fnmatch`; the component ** matches any number of components,
     as in `fsspec`.
     """
     components, parts = name.split("/"), pattern.split("/")
@@ -270,7 +270,7 @@ def checked_names(what: str, names: Sequence[str]) -> Sequence[str]:
 
 
 def with_form(info: Any) -> Any:
-    """What the Hub says of a repository; ValueError if its commit or the names of its files are none."""
+    """The Hub's description of a repository; ValueError if its commit or the names of its files are invalid."""
     checked(info.sha, Annotated[str, Field(pattern=r"^[0-9a-f]{40,64}$")])
     checked([sibling.rfilename for sibling in info.siblings or []], list[str])
     return info
@@ -380,7 +380,7 @@ class RemoteFile(io.RawIOBase):
         return response.content
 
     def _check_version(self, response) -> None:
-        """Set entity tag and size from the first response, and compare those of later ones with them."""
+        """Set entity tag and size from the first response, and compare later responses with them."""
         # The Hub redirects to its store. Only the Hub's own response has `x-linked-etag`, the tag of the content; the
         # store's `etag` may differ between requests. A Hub without a store sends the content's `etag` itself.
         linked = (answer.headers.get("x-linked-etag") for answer in [*response.history, response])

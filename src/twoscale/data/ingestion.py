@@ -31,7 +31,7 @@ from twoscale.json import Count, parse
 
 ROW_GROUP_CHARACTERS = 2**22  # buffered before a row group of a shard is written
 MANIFEST = "manifest.json"
-CACHE = "cache"  # folder in that of the parts, for the files that `datasets` writes
+CACHE = "cache"  # in the folder of the parts, for the files that `datasets` writes
 SIDES = ((False, "training"), (True, "held-out"))  # whether held out, and its name in messages
 
 Measure = Callable[[Sequence[str]], Sequence[int]]
@@ -61,7 +61,7 @@ class Collection(NamedTuple):
 def prepare_text(data: DataConfig, quota: TextQuota, shards: Sequence[Path], collection: Collection) -> None:
     """Collect documents until the quota is full or the source ends, and write them as shards of the table `text`.
 
-    The shards contain the documents in the order of the source: first those of shard 0, then shard 1, …, about equally
+    The shards contain the documents in the order of the source: first shard 0, then shard 1, …, about equally
     many characters in each. All shards appear together.
 
     Raises:
@@ -174,7 +174,7 @@ class DownloadPart:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What the manifest says: what the parts contain, the commit of a data set on the Hub, and the parts."""
+    """Content of the manifest: identity of the parts, the commit of a data set on the Hub, and the parts."""
 
     identity: dict[str, Any]
     commit: str | None
@@ -189,7 +189,7 @@ class Parts:
 
     Args:
         folder: Folder of the parts, which is created if necessary.
-        identity: What the parts contain: the source and the unit of sizes.
+        identity: The source and the unit of sizes.
 
     Raises:
         InputError: if the manifest has another form.
@@ -208,7 +208,7 @@ class Parts:
             self.clear()
 
     def append(self, pending: PendingPart, sizes: Sequence[int]) -> None:
-        """Store the next part, then add it to the manifest. `sizes` are those of its documents."""
+        """Store the next part, then add it to the manifest. `sizes` are the sizes of its documents."""
         name = f"part_{len(self.parts):05d}.parquet"
         columns = {"document": [document.name for document in pending.documents]}
         columns["text"] = texts = [document.text for document in pending.documents]

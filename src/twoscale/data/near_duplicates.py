@@ -22,7 +22,7 @@ Chunks = Iterable[np.ndarray]  # consecutive ids, uint16 (tokens,) each
 
 @dataclass(frozen=True)
 class DroppedDocuments:
-    """What `drop_near_duplicates` did, in documents and tokens.
+    """Result of `drop_near_duplicates`, in documents and tokens.
 
     Attributes:
         ngram_tokens: Tokens per n-gram.
@@ -56,8 +56,8 @@ def drop_near_duplicates(
     """Drop every held-out document with an n-gram that occurs in the training tokens.
 
     N-grams run across the ends of documents on both sides, as the sequences do that a model reads; one that is in
-    several documents counts for that of its middle token. Dropping documents creates new neighbours, so the search is
-    repeated until no n-gram is found; the last search gives `share_after`.
+    several documents counts for the document of its middle token. Dropping documents creates new neighbours, so the
+    search is repeated until no n-gram is found; the last search gives `share_after`.
 
     Args:
         held_out: Ids of the held-out documents, each with its end of text: uint16 (tokens,).
@@ -163,8 +163,8 @@ def _id_hashes(ids: np.ndarray) -> np.ndarray:
 def ngram_hashes(ids: np.ndarray, n: int) -> np.ndarray:
     """Polynomial hash of every n-gram of ids, uint16 or uint32 (tokens,), modulo 2**64: uint64 (tokens - n + 1,).
 
-    The hash of a longer n-gram is that of its first part times BASE to the length of the second, plus that of the
-    second part. So log2(n) additions suffice.
+    The hash of a longer n-gram is the hash of its first part times BASE to the length of the second, plus the hash of
+    the second part. So log2(n) additions suffice.
     """
     single = _id_hashes(ids)
     hashes, length = single, 1
@@ -178,7 +178,7 @@ def ngram_hashes(ids: np.ndarray, n: int) -> np.ndarray:
 
 
 def _joined(first: np.ndarray, second: np.ndarray, first_length: int, second_length: int) -> np.ndarray:
-    """Hashes of n-grams of both lengths together, from those of the parts at every position."""
+    """Hashes of n-grams of both lengths together, from the hashes of the parts at every position."""
     hashes = first[:-second_length] * np.uint64(pow(BASE, second_length, 2**64))
     hashes += second[first_length:]
     return hashes

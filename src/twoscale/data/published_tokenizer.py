@@ -16,7 +16,7 @@ from twoscale.data.token_ids import CHARACTER_TO_BYTE
 from twoscale.errors import InputError, first_line
 from twoscale.json import parse
 
-# Files beside tokenizer.json that may name the end of text, each with the key of its name or its id.
+# Files next to tokenizer.json that may name the end of text, each with the key of its name or its id.
 SETTINGS = (
     ("tokenizer_config.json", "eos_token"),
     ("generation_config.json", "eos_token_id"),
@@ -69,12 +69,12 @@ class PublishedTokenizer:
         return piece.replace(SPACE, " ").encode()
 
     def encode_document(self, text: str) -> np.ndarray:
-        """Ids of a document, the prefix before and the end of text behind it: uint16 or uint32 (tokens,)."""
+        """Ids of a document, with the prefix before and the end of text after it: uint16 or uint32 (tokens,)."""
         return np.array([*self.encode(text), self.end_of_text], dtype=id_dtype(self.vocab_size))
 
 
 def load_published(path: Path) -> PublishedTokenizer:
-    """Load tokenizer.json; the files beside it name the end of text.
+    """Load tokenizer.json; other files of its folder name the end of text.
 
     Raises:
         InputError: if the file cannot be read, or no file names an end of text that the tokenizer has.
@@ -111,7 +111,7 @@ def _refusing(found: str, expected: str) -> Iterator[None]:
 
 
 def _prefix(engine: Engine) -> tuple[int, ...]:
-    """What the post-processor puts before a text."""
+    """Ids that the post-processor puts before a text."""
     plain, whole = (_ids(engine, "a", special) for special in (False, True))
     starts = [start for start in range(len(whole)) if whole[start : start + len(plain)] == plain]
     return tuple(whole[: starts[-1]]) if starts else ()

@@ -2,9 +2,10 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,8 +19,27 @@ from twoscale.data.token_files import DTYPES, IdMetadata, TokenShard, id_dtype, 
 from twoscale.data.tokenizer import Tokenizer
 from twoscale.errors import InputError
 from twoscale.files import replacing
+from twoscale.json import Count
 
 CHUNK = 2**20  # training ids in memory when shards are joined
+CHARACTERS = "held_out_characters"  # in the metadata of a shard, not in that of joined shards
+
+
+@dataclass(frozen=True)
+class ShardMetadata(IdMetadata):
+    """Metadata of one token shard; shards are of one kind whatever the length of their text."""
+
+    held_out_characters: Count = field(default=0, compare=False)
+
+
+@dataclass(frozen=True)
+class HeldOutQuota:
+    """How much held-out text is collected: `size` in `unit`, and the config keys data.held_out_*."""
+
+    unit: str
+    size: int
+    margin: float
+    fraction: float
 
 
 def tokenize_text(text_shard: Path, tokenizer: Tokenizer, token_shard: TokenShard) -> None:
@@ -36,12 +56,15 @@ def tokenize_text(text_shard: Path, tokenizer: Tokenizer, token_shard: TokenShar
         train = stack.enter_context(_writer(token_shard.train, tokenizer.end_of_text))
         val = stack.enter_context(_writer(token_shard.val, tokenizer.end_of_text))
         bar = stack.enter_context(progress.meter(f"tokens {text_shard.stem}", None, "tok"))
+        characters = 0
         for held_out, texts in iter_shards([text_shard]):
             for excluded, text in zip(held_out, texts, strict=True):
                 ids = tokenizer.encode_document(text)
                 (val if excluded else train).append(ids)
+                characters += len(text) if excluded else 0
                 bar.update(len(ids))
-        metadata.write_text(json.dumps(_id_metadata(tokenizer)) + "\n", encoding="utf-8")
+        described = _id_metadata(tokenizer) | {CHARACTERS: characters}
+        metadata.write_text(json.dumps(described) + "\n", encoding="utf-8")
 
 
 def join_tokens(
@@ -50,6 +73,7 @@ def join_tokens(
     held_out_tokens: int,
     near_duplicate_tokens: int,
     context_length: int | None,
+    collected: HeldOutQuota,
 ) -> DroppedDocuments:
     """Concatenate the token shards of all text shards, in order, without held-out near-duplicates.
 
@@ -62,6 +86,7 @@ def join_tokens(
         held_out_tokens: Number of held-out ids to write: the first ones that remain.
         near_duplicate_tokens: Tokens per n-gram of the search for near-duplicates.
         context_length: Tokens per sequence; None where nothing is trained and there may be no training tokens.
+        collected: How much held-out text was to be collected, for the advice on too little of it.
 
     Returns:
         The counts of the dropped documents, which are in the metadata too.
@@ -70,7 +95,7 @@ def join_tokens(
         InputError: if training ids are fewer than one sequence and a target, fewer held-out ids than
             `held_out_tokens` remain, or the shards are from different tokenizers.
     """
-    id_metadata = _common_id_metadata([shard.metadata for shard in shards])
+    id_metadata, characters = _common_id_metadata([shard.metadata for shard in shards])
     with ExitStack() as stack:
         # Contexts exit in reverse order: the metadata is entered first, so it appears last.
         metadata = stack.enter_context(replacing(joined.metadata))
@@ -86,7 +111,8 @@ def join_tokens(
             held_out, id_metadata["end_of_text"], near_duplicate_tokens, lambda: token_chunks(training, dtype)
         )
         val.append(kept)
-        _check_held_out(val, dropped, held_out_tokens)
+        size = characters if collected.unit == "characters" else dropped.tokens - dropped.documents
+        _check_held_out(val, dropped, held_out_tokens, collected, is_full=size >= collected.size)
         metadata.write_text(json.dumps(_metadata(id_metadata, train, val, dropped), indent=2) + "\n", encoding="utf-8")
     return dropped
 
@@ -141,7 +167,10 @@ def _check_training(train: ShardWriter, context_length: int) -> None:
         )
 
 
-def _check_held_out(val: ShardWriter, dropped: DroppedDocuments, held_out_tokens: int) -> None:
+def _check_held_out(
+    val: ShardWriter, dropped: DroppedDocuments, held_out_tokens: int, collected: HeldOutQuota, is_full: bool
+) -> None:
+    """Refuse too few held-out tokens; the advice is about the limit that binds, and has values that work."""
     if val.count >= held_out_tokens:
         return
     lost = (
@@ -152,9 +181,28 @@ def _check_held_out(val: ShardWriter, dropped: DroppedDocuments, held_out_tokens
     )
     raise InputError(
         f"{val.path.name}: found {val.count} held-out tokens {lost}, expected data.held_out_tokens = "
-        f"{held_out_tokens}; use more text or raise data.held_out_margin or data.held_out_fraction: text is collected "
-        "for data.held_out_tokens * data.held_out_margin."
+        f"{held_out_tokens}; {_limit(collected, is_full)}{_fewer(val.count, held_out_tokens, collected.margin)}."
     )
+
+
+def _limit(collected: HeldOutQuota, is_full: bool) -> str:
+    if is_full:
+        return (
+            "text was collected up to data.held_out_margin * data.held_out_tokens: raise data.held_out_margin "
+            f"(now {collected.margin:g})"
+        )
+    return (
+        "the source has no further held-out text: use more text, or raise data.held_out_fraction (now "
+        f"{collected.fraction:g})"
+    )
+
+
+def _fewer(found: int, wanted: int, margin: float) -> str:
+    """Advice to ask for what was found: with at least the same text collected, it is found again."""
+    if not found:
+        return ""
+    same = math.ceil(100 * margin * wanted / found) / 100
+    return f"; or ask for what this text has, with data: {{held_out_tokens: {found}, held_out_margin: {same}}}"
 
 
 # --- metadata
@@ -170,17 +218,20 @@ def _id_metadata(tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
-def _common_id_metadata(paths: Iterable[Path]) -> dict[str, Any]:
-    kinds = {read_ids(path, IdMetadata): path for path in paths}
-    if len(kinds) != 1:
-        raise InputError(f"token shards: found {len(kinds)} kinds of ids, expected one tokenizer.")
-    return json.loads(kinds.popitem()[1].read_text(encoding="utf-8"))
+def _common_id_metadata(paths: Sequence[Path]) -> tuple[dict[str, Any], int]:
+    """The metadata of ids that the shards share, and the characters of their held-out text."""
+    shards = [read_ids(path, ShardMetadata) for path in paths]
+    if (kinds := len(set(shards))) != 1:
+        raise InputError(f"token shards: found {kinds} kinds of ids, expected one tokenizer.")
+    id_metadata = json.loads(paths[0].read_text(encoding="utf-8"))
+    id_metadata.pop(CHARACTERS, None)
+    return id_metadata, sum(shard.held_out_characters for shard in shards)
 
 
 def _metadata(
     id_metadata: dict[str, Any], train: ShardWriter, val: ShardWriter, dropped: DroppedDocuments
 ) -> dict[str, Any]:
-    """Metadata of joined shards: that of the ids and of each file, and the digest of the training data."""
+    """Metadata of joined shards: about the ids and each file, and the digest of the training data."""
     parts: dict[str, dict[str, Any]] = {
         writer.path.name: {"count": writer.count, "documents": writer.documents, "sha256": writer.hash.hexdigest()}
         for writer in (train, val)

@@ -32,7 +32,7 @@ def find_files(path: Path, source: str) -> list[tuple[Path, str]]:
     if not files:
         raise InputError(
             f"config key data.path: found no {shown} file under {path}, expected at least one, because data.source is "
-            f"{source!r}."
+            f"{source!r}; a path to a single file may end in anything."
         )
     return [(file, file.relative_to(path).as_posix()) for file in files]
 
@@ -40,7 +40,7 @@ def find_files(path: Path, source: str) -> list[tuple[Path, str]]:
 def digest(path: Path, source: str) -> str:
     """Digest of the names and contents of the files. Raises InputError if there is none.
 
-    Of more than DIGESTED bytes sizes and times of modification stand for the contents.
+    For more than DIGESTED bytes, sizes and times of modification replace the contents.
     """
     files = [(name, file, file.stat()) for file, name in find_files(path, source)]
     is_read = sum(status.st_size for _, _, status in files) <= DIGESTED

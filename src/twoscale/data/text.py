@@ -134,7 +134,7 @@ def _checked_text(value: pa.Scalar, file: str, row: int) -> str | None:
 
 
 def split_key(source: str, name: str, text: str) -> str:
-    """What determines whether a document of `source` is held out: its text, or the family of a page of python_docs."""
+    """Key that decides whether a document of `source` is held out: its text, or the family of a page of python_docs."""
     return f"family {family(name)}" if source == "python_docs" else text
 
 

@@ -189,6 +189,10 @@ def _parsed(line: str, where: str) -> dict[str, Any]:
     """The JSON object of a line, whose `text` is a string that can be encoded."""
     try:
         entry = json.loads(line)
+    except json.JSONDecodeError as error:
+        # its own message has a line number, that in this line
+        problem = f"{error.msg.removesuffix(' at')} at character {error.pos + 1}"
+        raise InputError(f"{where}: cannot be read as JSON ({problem}), expected an object.") from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: cannot be read as JSON ({first_line(error)}), expected an object.") from error
     if not isinstance(entry, dict):

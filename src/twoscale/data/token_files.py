@@ -1,7 +1,7 @@
 """Token shards: the ids of a text, as training reads them.
 
 A token shard is three files. Two hold little-endian ids and nothing else, uint16 or, where a vocabulary needs it,
-uint32: those of the training documents and those of the held-out documents. The third, the metadata, is JSON that
+uint32: of the training documents and of the held-out documents. The third, the metadata, is JSON that
 describes the ids.
 """
 
@@ -35,7 +35,7 @@ def id_dtype(vocab_size: int) -> np.dtype:
 
 @dataclass(frozen=True)
 class IdMetadata:
-    """What the metadata says of the ids; old files lack the size of the vocabulary."""
+    """Metadata of the ids; old files lack the size of the vocabulary."""
 
     dtype: str
     end_of_text: Count
@@ -45,7 +45,7 @@ class IdMetadata:
 
 @dataclass(frozen=True)
 class PartMetadata:
-    """What the metadata says of one file of ids."""
+    """Metadata of one file of ids."""
 
     count: Count
     sha256: str
@@ -53,7 +53,7 @@ class PartMetadata:
 
 @dataclass(frozen=True)
 class TokenMetadata(IdMetadata):
-    """What is read of the metadata that join_tokens writes."""
+    """The keys that are read of the metadata of join_tokens."""
 
     parts: dict[str, PartMetadata] = field(default_factory=dict)
     digest: str | None = None
@@ -86,7 +86,7 @@ def open_shard(path: Path, metadata_path: Path, vocab_size: int | None = None) -
     Args:
         path: The file.
         metadata_path: Its metadata.
-        vocab_size: Number of ids that the reader knows; None for those of the metadata.
+        vocab_size: Number of ids that the reader knows; None for the number in the metadata.
 
     Raises:
         InputError: if the metadata does not describe the file, or the file is missing or has another content.

@@ -14,7 +14,7 @@ So does its second reading: the same function of a `LoopStep` of directions x^k 
 begins with a norm sees, in the column direction_<name>.
 Per-trajectory measures do the same with `path_measure` (`twoscale.dynamics.path_types`) and "token_paths".
 
-The unit "state" is that of the hidden states; "1" marks a ratio.
+The unit "state" is the unit of the hidden states; "1" marks a ratio.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def run(job: "CheckpointJob") -> None:
-    """The job of the workflow. The sequence is one of those of `extract_trajectories`."""
+    """The job of the workflow. The sequence is one that `extract_trajectories` measures."""
     config, place = job.config, job.config.trajectories.states_sequence
     sequence = job.held_out(config.trajectory_sequences)[place : place + 1]
     tokenizer = load_tokenizer(config.tokenizer, job.optional("tokenizer"))

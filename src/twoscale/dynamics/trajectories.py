@@ -112,7 +112,7 @@ def measure_groups(
 def measure_group(states: Sequence[Tensor], config: PathTypesConfig) -> tuple[dict[str, Tensor], LoopPath]:
     """Measures per state (K + 1, ...), and the path, of the states x^0 … x^K (..., C) of one group.
 
-    States in less than float32 are measured in float32, with the rounding floor of their own dtype.
+    States in less than float32 are measured in float32, with the rounding floor of their dtype.
     """
     precision, states = states[-1].dtype, [exact(state) for state in states]
     distances = measures.path_distances(torch.stack(states, dim=-2))  # (..., K + 1, K + 1)
@@ -123,7 +123,7 @@ def measure_group(states: Sequence[Tensor], config: PathTypesConfig) -> tuple[di
 
 
 def reference_states(model: LoopedModel, stage: StageTrace) -> dict[str, Tensor]:
-    """What may count as "x^0 of the next group" in Eq. 2, for the trace of that group: name -> (B, T, C).
+    """Choices of "x^0 of the next group" in Eq. 2, for the trace of that group: name -> (B, T, C).
 
     The paper leaves the first state after a boundary open: the first computed one, the projection of [x^0 ; e]
     before any layer, the last one, or x^0 to the letter (which measures the noise if a group starts from it).
@@ -134,7 +134,7 @@ def reference_states(model: LoopedModel, stage: StageTrace) -> dict[str, Tensor]
 
 
 def recorded_references(states: Sequence[Tensor]) -> dict[str, Tensor]:
-    """Those of `reference_states` that follow from the states x^0 … x^K (..., C) of the next group alone."""
+    """The `reference_states` that follow from the states x^0 … x^K (..., C) of the next group alone."""
     return {"first_state": states[1], "final": states[-1], "initial": states[0]}
 
 
@@ -218,7 +218,7 @@ def extract(
     criteria: PathTypesConfig,
     outputs: Mapping[str, Path],
 ) -> None:
-    """Measure held-out sequences and write each of `TABLES`; memory is that of one batch.
+    """Measure held-out sequences and write each of `TABLES`, with one batch in memory at a time.
 
     Args:
         checkpoint: The model, its iteration and the seed of its noise.

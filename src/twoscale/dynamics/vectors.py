@@ -65,7 +65,7 @@ def rounding_floor(state_norm: Tensor, dtype: torch.dtype | None = None) -> Tens
     """The step norm up to which a step from a state of this norm (...) is rounding.
 
     Below 16 units of rounding, rounding errors decide the direction of an update, and the cosine of two such
-    updates is near -0.5 for any model. `dtype` is that of the states, if they were converted to be measured.
+    updates is near -0.5 for any model. `dtype` is the dtype of the states, if they were converted to be measured.
     """
     return FLOOR_FACTOR * torch.finfo(dtype or state_norm.dtype).eps * state_norm
 

@@ -58,7 +58,7 @@ class BatchOptions:
     Attributes:
         warm_start: As in `DecoderOptions`.
         readout: "head" or "remaining_layers", see `twoscale.exits.readout`.
-        room: Positions that keys and values are allocated for, those of a text with its prompt; None: the whole
+        room: Positions that keys and values are allocated for, a text with its prompt; None: the whole
             context of the model.
     """
 
@@ -191,7 +191,7 @@ class BatchedDecoder:
 
 
 def given_texts(text: HeldOut, prompt: int, tokens: int) -> list[Request]:
-    """A request for each held-out sequence: its first tokens, and as many behind them as are decoded."""
+    """A request for each held-out sequence: its first tokens, and as many after them as are decoded."""
     return [
         Request(ids[:prompt], tokens, lambda logits, position, ids=ids: ids[position], sequence=sequence)
         for ids, sequence in zip(text.inputs[:, : prompt + tokens].tolist(), text.sequences, strict=True)

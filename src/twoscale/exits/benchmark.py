@@ -41,7 +41,7 @@ def operating_points(exits: ExitsConfig) -> list[OperatingPoint]:
 
 
 def criterion_classes(exits: ExitsConfig, probe: Probe | None = None) -> dict[str, type[ExitCriterion]]:
-    """The classes of criteria by name, those of the user included; the criterion `probe` needs one."""
+    """The classes of criteria by name, with the user's; the criterion `probe` needs one."""
     return configured_criteria(exits.criteria) | ({} if probe is None else {"probe": criterion_of(probe)})
 
 
@@ -268,7 +268,7 @@ def time_segments(decoder: Decoder, tokens: Sequence[int], segments: Sequence[sl
     """Time the tokens of the segments, one by one, under the criterion of the decoder and in the baseline.
 
     Both start from the same cache: what was read before the segment under the criterion. That text is read once:
-    segments are timed from the last to the first, which needs only a part of what the one behind it needs.
+    segments are timed from the last to the first, which needs only a part of what the next one needs.
     """
     timing = Timing()
     if before := tokens[: segments[-1].start]:

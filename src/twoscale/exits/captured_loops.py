@@ -192,7 +192,7 @@ class CapturedLoops:
         return self._recur[group](0 if self._compiled else k, *self.arguments(group, k, state))
 
     def arguments(self, group: int, k: int, state: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Tensor]]:
-        """What `Recur` takes behind k."""
+        """The arguments of `Recur` after k."""
         stored = [self._cache.stored[layer][k % self._cache.slots] for layer in self.model.config.groups[group]]
         return state, self._injected, self.positions, self._bias, stored
 

@@ -1,6 +1,6 @@
 """The contract of an exit criterion, which both engines check.
 
-What `start` and `update` have to return is in `twoscale.exits.criteria`. An error is one sentence that names the
+`twoscale.exits.criteria` says what `start` and `update` have to return. An error is one sentence that names the
 criterion, what it returned and what was expected; an exception from a user's file becomes one with its line.
 """
 
@@ -15,7 +15,7 @@ from twoscale.model.interface import Readout
 class Decisions:
     """The decisions of a criterion on the N tokens that loop in a group, from their initial states x0 (N, C) on.
 
-    What `update` says about the tokens is checked at every loop step. The state is checked where an engine
+    The decisions of `update` are checked at every loop step. The state is checked where an engine
     relies on it: after `start`, after the first `update`, and before rows are dropped. In decoding this adds
     less than a hundredth to a loop step (tests/benchmarks/bench_decode.py).
     """

@@ -1,4 +1,4 @@
-"""Controls of an exit criterion: exits that cost as much and do not look at the tokens.
+"""Cost-matched exits: as expensive as an exit criterion's, and independent of the tokens.
 
 A criterion is worth its checks only if it knows which tokens to spend loop steps on. They take exactly the
 evaluations that the criterion took on the same text, in every group, and runs through the same causal engine:
@@ -111,7 +111,7 @@ def measure_cost_matched(
 
     Args:
         evaluate: Evaluates a plan on a batch of the text.
-        evaluations: What the criterion took for each token of the N sequences, int64 (G, N, T), G >= 1.
+        evaluations: Evaluations of the criterion for each token of the N sequences, int64 (G, N, T), G >= 1.
         text: The N sequences.
         batch_size: Sequences at a time.
         draws: Draws of the random exits.

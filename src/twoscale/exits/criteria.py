@@ -76,7 +76,7 @@ class ExitCriterion:
         return statistic < self.threshold
 
     def of_group(self, group: int) -> "ExitCriterion":
-        """What decides in this looped group: by default the same in all of them."""
+        """The criterion of this looped group: by default the same in all groups."""
         return self
 
     def start(self, x0: Tensor) -> State:
@@ -285,7 +285,7 @@ class Confidence(_Prediction):
 
 @register("margin")
 class Margin(_Prediction):
-    """p^k of the likeliest token minus that of the second >= tau (the softmax measure of CALM, arXiv 2207.07061).
+    """p^k of the likeliest token minus p^k of the second >= tau (the softmax measure of CALM, arXiv 2207.07061).
 
     O(V C) per token and loop step for the head.
     """

@@ -23,7 +23,7 @@ _USERS_MODULE = "users_exit_criterion"
 
 
 def configured_criteria(entries: Mapping[str, CriterionConfig]) -> dict[str, type[ExitCriterion]]:
-    """The built-in criteria, and those of the user: entries of `exits.criteria` with a file and a class."""
+    """The built-in criteria, and the user's: entries of `exits.criteria` with a file and a class."""
     return CRITERIA | {
         name: load_criterion(entry.file, entry.class_name) for name, entry in entries.items() if entry.file is not None
     }
@@ -44,7 +44,7 @@ def load_criterion(file: str, name: str) -> type[ExitCriterion]:
 
 
 def _wrong_method(criterion: type[ExitCriterion]) -> str | None:
-    """What is wrong with the methods of a class, as the end of a sentence; None if nothing is."""
+    """Fault in the methods of a class, as the end of a sentence; None if there is none."""
     for method, arguments in METHODS.items():
         found = getattr(criterion, method)
         if method != "__init__" and found is getattr(ExitCriterion, method):
@@ -58,7 +58,7 @@ def _wrong_method(criterion: type[ExitCriterion]) -> str | None:
 
 
 def _wrong_attribute(criterion: type[ExitCriterion]) -> str | None:
-    """What is wrong with the attributes of a class, as the end of a sentence; None if nothing is."""
+    """Fault in the attributes of a class, as the end of a sentence; None if there is none."""
     for old, new in RENAMED_ATTRIBUTES.items():
         if hasattr(criterion, old):
             return f"has the attribute {old}, which was renamed, expected {new}"

@@ -107,5 +107,5 @@ class _Call:
 
 
 def graphs_of(model: LoopedModel) -> Graphs | Calls:
-    """What captures functions of the model on its device."""
+    """The object that captures functions of the model on its device."""
     return Graphs() if any_weight(model).is_cuda else Calls()

@@ -1,6 +1,6 @@
 """Adaptive decoding: one sequence through a KV cache, each token looping until its exit criterion fires.
 
-The semantics are those of `twoscale.exits.parallel`: decoding token by token and reading a text in parallel
+The semantics are as in `twoscale.exits.parallel`: decoding token by token and reading a text in parallel
 are the same function.
 """
 
@@ -186,7 +186,7 @@ def read_parallel(
     """Read tokens (1, N) at the `positions` (N,) below `end` in parallel, after those that are in the cache.
 
     Returns their hidden states (1, N, C), which the readout takes, and their exit from each group. The cache needs a
-    slot for every loop step. `noise` is that of these positions.
+    slot for every loop step. `noise` is for these positions.
     """
     model, exits = engine.model, []
 
@@ -221,7 +221,7 @@ def evaluate_by_position(
 
 @torch.inference_mode()
 def evaluate_planned(decoder: Decoder, tokens: Tensor, plan: Tensor, sequences: Sequence[int]) -> Tensor:
-    """Logits (B, T, V) of `tokens` (B, T) whose evaluations are those of `plan` (G, B, T), through the cache."""
+    """Logits (B, T, V) of `tokens` (B, T) with the evaluations of `plan` (G, B, T), through the cache."""
     logits = []
     for row, evaluations, sequence in zip(tokens.tolist(), plan.permute(1, 2, 0).tolist(), sequences, strict=True):
         decoder.reset(sequence=sequence)

@@ -101,7 +101,7 @@ def generate_text(run: TrainedRun, sampling: Sampling, arguments: argparse.Names
 
 
 def check_options(arguments: argparse.Namespace) -> None:
-    """Refuse numbers out of range and a device that is not there; complete what depends on other options."""
+    """Refuse numbers out of range and a missing device; complete options that depend on others."""
     published = arguments.model and PublishedFolder(arguments.model)
     if arguments.max_loops is None:
         arguments.max_loops = published.defaults.loops if published else MAX_LOOPS
@@ -110,6 +110,8 @@ def check_options(arguments: argparse.Namespace) -> None:
     for option in ("tokens", "max_loops", "draft_loops"):
         if (found := getattr(arguments, option)) < 1:
             raise InputError(f"option --{option.replace('_', '-')}: found {found}, expected at least 1.")
+    if arguments.html is not None and not arguments.html.parent.is_dir():
+        raise InputError(f"option --html: found no folder {arguments.html.parent}, expected one for the page.")
     if arguments.device == "cuda":
         check_cuda("option --device")
     if arguments.batch is not None:
@@ -123,7 +125,7 @@ def open_model(arguments: argparse.Namespace, prompts: Sequence[str]) -> Trained
     """The run of --run, or the published model of --model with room for the longest text."""
     dtype = getattr(torch, arguments.dtype)
     if arguments.model is None:
-        return open_run(arguments.results, arguments.run, arguments.device, dtype)
+        return open_run(arguments.results / arguments.run, device=arguments.device, dtype=dtype)
     tokenizer = load_tokenizer("published", arguments.model / "tokenizer.json")
     room = max(len(tokenizer.encode(prompt)) for prompt in prompts) + arguments.tokens
     return open_published_run(arguments.model, tokenizer, room, arguments.device, dtype)
@@ -227,7 +229,7 @@ def stop_reason(tokens: Sequence[NewToken], run: TrainedRun, max_new_tokens: int
 
 
 def summary(prompt: int, tokens: Sequence[NewToken], times: Sequence[float], model: ModelConfig) -> dict[str, str]:
-    """Speed and loops; the time of the first token is that of reading the prompt."""
+    """Speed and loops; the time of the first token is the time to read the prompt."""
     facts = {"prompt": f"{prompt} tokens read in {times[0]:.2f} s"}
     if len(tokens) > 1:
         facts["speed"] = f"{(len(tokens) - 1) / (times[-1] - times[0]):.1f} tokens/s"

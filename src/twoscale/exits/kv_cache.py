@@ -13,7 +13,7 @@ from twoscale.model.interface import Attend, AttendAt, KVPolicy
 
 
 def distinct_slots(kv_slots: int | None, max_loops: int) -> int:
-    """Slots of the cache that `max_loops` loop steps use when the config asks for `kv_slots` (None: one each)."""
+    """Slots of the cache that `max_loops` loop steps use under the key `kv_slots` (None: one each)."""
     return min(kv_slots or max_loops, max_loops)
 
 
@@ -108,7 +108,7 @@ class CachedKV:
 class RowsKV:
     """`KVStore` of one token of each of N texts, in memory of S texts from `allocate`.
 
-    places: the texts in the memory (N,). positions: those of the tokens (N,), all below `end`. present: as in
+    places: the texts in the memory (N,). positions: positions of the tokens (N,), all below `end`. present: as in
     `KVCache`, (slots, S, T) of each layer.
 
     Attributes:
@@ -182,7 +182,7 @@ class TokenAttention:
 def attend_token(stored: Mapping[int, Tensor], position: Tensor, bias: Tensor) -> Attend:
     """Attention for the token at `position` (1,): q (1, H, D), k, v (1, G, D). Nothing but tensors tells the position.
 
-    stored: keys and values of each layer, (2, 1, G, T, D). bias: (1, 1, 1, T), -inf at the positions behind the token.
+    stored: keys and values of each layer, (2, 1, G, T, D). bias: (1, 1, 1, T), -inf at the positions after the token.
     """
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

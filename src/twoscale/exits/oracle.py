@@ -1,4 +1,4 @@
-"""What an oracle that knows every later loop step would spend on a token.
+"""Evaluations of an oracle that knows every later loop step of a token.
 
 No criterion can know what it knows, so it bounds what exits per token can save. Two oracles: one leaves as soon as a
 token is converged, the other buys loop steps where they reduce the loss most.
@@ -9,14 +9,14 @@ from torch import Tensor
 
 
 def converged_from(predictions: Tensor) -> Tensor:
-    """First index along the first axis from which a value is that of the last one: (L, …) -> (…) int64."""
+    """First index along the first axis from which a value equals the last one: (L, …) -> (…) int64."""
     return _agrees_from(predictions == predictions[-1])
 
 
 def converged_within(losses: Tensor, tolerance: float) -> Tensor:
     """First index along the first axis from which a loss stays at most `tolerance` above the last: (L, …) -> (…) int64.
 
-    A loss below that of the last index is none: it counts as converged.
+    A loss below the last one counts as converged.
     """
     return _agrees_from(losses <= losses[-1] + tolerance)
 
@@ -27,7 +27,7 @@ def _agrees_from(agrees: Tensor) -> Tensor:
 
 
 def exit_costs(states: int, device: torch.device) -> Tensor:
-    """Evaluations behind each of the states x^0, x^1, …: int64 (states,).
+    """Evaluations that lead to each of the states x^0, x^1, …: int64 (states,).
 
     1 for x^0, because no criterion can decide before the first evaluation.
     """

@@ -2,7 +2,7 @@
 
 The semantics are causal. Token i loops in a group until its criterion fires or `max_loops` is reached; its state is
 then frozen. The keys and values that later tokens see at loop step k are the token's own of step k. If it exited
-before they are those of its last evaluation, or none if the model's `kv_policy` is "absent"; the step that triggered
+before, they are from its last evaluation, or none if the model's `kv_policy` is "absent"; the step that triggered
 the exit counts as evaluated. The next group sees only the state the token left with. Nothing about a token depends on
 later tokens, so evaluating a text in parallel and decoding it token by token (`twoscale.exits.decoder`) are the same
 function.
@@ -140,7 +140,7 @@ class ParallelEngine:
     def loop(self, group: int, entered: Tensor, noise: Noise, store: KVStore, x0: Tensor | None = None) -> GroupExit:
         """Loop the tokens (B, T, C) that enter a group. Only tokens that still loop are computed.
 
-        x0: their initial states (B * T, C); None: those of the model.
+        x0: their initial states (B * T, C); None: the model's.
         """
         model, criterion = self.model, self.criterion.of_group(group)
         rows = torch.arange(entered.shape[0] * entered.shape[1], device=entered.device)

@@ -41,15 +41,15 @@ class Probe:
     bias: Tensor
 
     def logits(self, group: int, features: Tensor) -> Tensor:
-        """The number of which the probability is the sigmoid: features (N, F) -> (N,)."""
+        """Logit of the probability: features (N, F) -> (N,)."""
         return torch.mv(features, self.weight[group]) + self.bias[group]
 
 
 def features(x: Tensor, x_new: Tensor, k: Tensor) -> Tensor:
-    """What the probe sees of a token after loop step k, from the own states only.
+    """Features of a token after loop step k, from its states only.
 
-    The new state over its root mean square, the logarithm of the relative step norm, and that of the number of loop
-    steps taken, k + 1.
+    The new state over its root mean square, the logarithm of the relative step norm, and the logarithm of the number of
+    loop steps taken, k + 1.
 
     Args:
         x, x_new: States before and after loop step k (N, C).

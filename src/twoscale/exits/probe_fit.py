@@ -1,11 +1,11 @@
 """The fit of the probe on training text, one logistic regression for each group.
 
 The model stays as it is. All groups run in full, and x^k of a group is decoded as in `twoscale.exits.lens`: all tokens
-leave the group with it, and the groups behind it run in full too. A token is converged at x^k if from there on its
-cross-entropy stays at most a tolerance above that of the last loop step (`twoscale.exits.oracle.converged_within`).
+leave the group with it, and the groups after it run in full too. A token is converged at x^k if from there on its
+cross-entropy stays at most a tolerance above the last loop step's (`twoscale.exits.oracle.converged_within`).
 
 Popescu et al. (arXiv 2607.20519) fit linear gates on frozen trajectories, too. They find that exits read out after
-training often match or beat those of gates that are trained with the model.
+training often match or beat exits of gates that are trained with the model.
 """
 
 from functools import partial
@@ -99,7 +99,7 @@ def fit_probe(checkpoint: LoadedCheckpoint, text: HeldOut, config: ConfigSlice) 
 
 
 def quality(seen: Tensor, converged: Tensor, weight: Tensor, bias: Tensor) -> str:
-    """The log loss of a fit in a sentence, beside that of the share of converged tokens alone."""
+    """The log loss of a fit in a sentence, with the log loss of the share of converged tokens alone."""
     found = F.binary_cross_entropy_with_logits(seen @ weight + bias, converged.to(seen))
     share = converged.double().mean()
     base = -(torch.xlogy(share, share) + torch.xlogy(1 - share, 1 - share))

@@ -1,9 +1,9 @@
-"""What an exit criterion sees predictions through (`exits.readout`).
+"""Functions from states to predictions for exit criteria (`exits.readout`).
 
 `head` decodes a state directly (§4). `remaining_layers` decodes a state of the last group as the model would
-continue with it, through the layers behind the group (Geiping et al., `predict_from_latents`). Earlier tokens
+continue with it, through the layers after the group (Geiping et al., `predict_from_latents`). Earlier tokens
 are then seen with the states they left the group with, so positions are read one after another. Tokens loop
-again behind earlier groups; states of those groups go to the head directly.
+again after earlier groups; states of those groups go to the head directly.
 """
 
 from collections.abc import Sequence
@@ -65,7 +65,7 @@ def _through_remaining_layers(model: LoopedModel, group: int, attend: Attend, x:
 
 
 def stages_behind(model: LoopedModel, group: int) -> Sequence[Stage]:
-    """The stages behind a group, in the order of the model."""
+    """The stages after a group, in the order of the model."""
     return model.stages[[stage.group for stage in model.stages].index(group) + 1 :]
 
 

@@ -49,7 +49,7 @@ class Pass:
         return hidden
 
     def behind(self, group: int, state: Tensor) -> Tensor:
-        """What the head reads if all tokens leave a group with the states (B, T, C)."""
+        """The head's input if all tokens leave a group with the states (B, T, C)."""
         return self.run(stages_behind(self.model, group), self.model.finish(group, state))
 
     def entering(self, tokens: Tensor) -> Iterator[tuple[int, Tensor]]:

@@ -48,7 +48,7 @@ class DecoderOptions:
 
 
 class TokenLoops(Protocol):
-    """What computes the layers of one token.
+    """Computes the layers of one token.
 
     Attributes:
         model: The model for everything else that decoding computes of one token.
@@ -123,7 +123,7 @@ class EagerLoops:
 
 
 def make_loops(model: LoopedModel, cache: KVCache, max_loops: int, options: DecoderOptions) -> TokenLoops:
-    """What computes the layers of one token."""
+    """The loops that compute the layers of one token, as the options and the device allow."""
     replay = any_weight(model).is_cuda if options.replay is None else options.replay
     if replay and not cache.present:
         return CapturedLoops(model, cache, max_loops, options.readout, options.compile, options.steps_per_graph)

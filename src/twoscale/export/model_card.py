@@ -133,10 +133,10 @@ def card(
         iterations: Those of all checkpoints, ascending.
         tokens: Content of the run's tokens.json.
         log: Table "training".
-        environments: What the bits of training depend on besides config and code, of all segments.
+        environments: Environments of all segments, on which the bits of training depend besides config and code.
         citation: Content of CITATION.cff.
         claims: Table "claims"; None for a model without loops.
-        seeds: Table "seeds", if the run has one. It is left out if it is that of an older model.
+        seeds: Table "seeds", if the run has one. It is left out if it is about an older model.
     """
     model = config.model
     structure = LOOPED if model.groups else UNLOOPED
@@ -242,7 +242,7 @@ def _claims(claims: pd.DataFrame, seeds: pd.DataFrame | None) -> str:
 
 
 def _of_this_model(seeds: pd.DataFrame | None, claims: pd.DataFrame, seed: int) -> pd.DataFrame | None:
-    """The table "seeds" if its findings on this run are those of the table "claims"; otherwise None."""
+    """The table "seeds" if its findings on this run agree with the table "claims"; otherwise None."""
     if seeds is None:
         return None
     columns = ["claim", "scope", "quantity", "value"]

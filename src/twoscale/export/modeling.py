@@ -5,7 +5,7 @@ In a release this module is modeling_twoscale.py; the modules of the library tha
 
 Loops are an argument: every call and `generate` take `max_loops`, the most loop steps of a token in each looped group,
 and with `exit_criterion` and `exit_threshold` each token stops when its criterion fires. Without a criterion every
-token takes all of them. What is not given comes from the config.
+token takes all of them. Missing arguments come from the config.
 
 Axes: B texts, N new tokens of each, T positions, C hidden size, V vocabulary, G looped groups.
 """
@@ -104,7 +104,7 @@ class TwoscaleConfig(PreTrainedConfig):
 
 
 class PositionNoise:
-    """Noise of the loops as a function of (seed, group, position[, k]): that of held-out sequence 0 in every text.
+    """Noise of the loops as a function of (seed, group, position[, k]): in every text the noise of held-out sequence 0.
 
     So the same text has the same logits in every call, in any batch, read at once or token by token.
     """
@@ -176,7 +176,7 @@ class LoopCache:
     def extend(self, mask: Tensor | None, count: int, batch: int) -> Tensor:
         """Make room for `count` more tokens of each of `batch` texts. Returns their positions (B, N).
 
-        Padding is computed like a token, at the positions behind its text, which later tokens overwrite.
+        Padding is computed like a token, at the positions after its text, which later tokens overwrite.
 
         Args:
             mask: Which columns belong to a text, (B, columns + N); None: all of them.
@@ -247,7 +247,7 @@ class CachedGroup:
 def leading_padding(mask: Tensor | None, batch: int, length: int, device: torch.device, behind: bool) -> Tensor:
     """Columns of padding before each text (B,), from the mask (B, length) of columns that belong to a text.
 
-    behind: whether there may be padding behind a text too.
+    behind: whether there may be padding after a text too.
     """
     if mask is None:
         return torch.zeros(batch, dtype=torch.int64, device=device)
@@ -266,7 +266,7 @@ def leading_padding(mask: Tensor | None, batch: int, length: int, device: torch.
 
 
 def text_positions(padding: Tensor, length: int) -> Tensor:
-    """Position in its text of each column (B, length); columns of padding come behind the text."""
+    """Position in its text of each column (B, length); columns of padding come after the text."""
     return (torch.arange(length, device=padding.device) - padding[:, None]) % length
 
 
@@ -280,7 +280,7 @@ def targets_of_text(labels: Tensor, mask: Tensor) -> Tensor:
 
 
 def check_positions(found: Tensor, mask: Tensor | None, batch: int, end: int) -> None:
-    """Refuse positions (B or 1, N) that differ from those of the last N of `end` columns in their texts."""
+    """Refuse positions (B or 1, N) that differ from the positions of the last N of `end` columns in their texts."""
     expected = text_positions(leading_padding(mask, batch, end, found.device, behind=True), end)[:, -found.shape[1] :]
     if mask is not None:
         found = found.where(mask[:, -found.shape[1] :].to(found.device).bool(), expected)
@@ -289,7 +289,7 @@ def check_positions(found: Tensor, mask: Tensor | None, batch: int, end: int) ->
 
 
 def check_further(arguments: Mapping[str, Any]) -> None:
-    """Refuse arguments that the model has no use for, unless they ask for nothing."""
+    """Refuse arguments that the model does not use, unless they are None or False."""
     for name, value in arguments.items():
         if name not in PASSED_ON and value is not None and value is not False:
             raise InputError(f"{name}: not supported by this model.")
@@ -393,9 +393,9 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         Args:
             input_ids: Token ids (B, N).
             attention_mask: 1 for tokens of a text, 0 for padding before it; with a cache for all columns read so far.
-            past_key_values: What the call before returned.
+            past_key_values: Cache that the last call returned.
             position_ids: Positions of the tokens in their texts, (B or 1, N); others than 0, 1, 2, … are refused.
-            labels: Token ids (B, N), usually `input_ids`: the loss is that of token i + 1 given the logits of token i;
+            labels: Token ids (B, N), usually `input_ids`: the loss is for token i + 1 given the logits of token i;
                 -100 leaves a token out, and so does padding as token i or i + 1.
             use_cache: Return keys and values for a next call.
             output_hidden_states: Return the states between the stages, see `LoopedOutput`; not for a criterion without
@@ -404,7 +404,7 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
             max_loops, exit_criterion, exit_threshold: See the class `TwoscaleConfig`. A criterion that is given comes
                 with its threshold. "none" as criterion: all loop steps, whatever the config says.
             return_dict: False: a tuple.
-            further: What `generate` passes on to every model, unused; other arguments are refused.
+            further: Unused arguments that `generate` passes to every model; others are refused.
 
         Raises:
             InputError: for a text that is longer than the context, unknown criteria, and other wrong arguments.
@@ -485,7 +485,7 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         batch, length = tokens.shape
         check_length(length, self.model.config)
         padding, order = leading_padding(mask, batch, length, tokens.device, behind=True), None
-        if padding.any():  # move it behind the texts, where it changes nothing
+        if padding.any():  # move it after the texts, where it changes nothing
             order = text_positions(padding, length)
             tokens = torch.zeros_like(tokens).scatter(1, order, tokens)
         noise, loops = self._noise(batch, length, tokens.device), [max_loops] * len(self.model.config.groups)

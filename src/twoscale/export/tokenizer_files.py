@@ -41,7 +41,7 @@ def merges(ranks: Mapping[bytes, int]) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _parts(ranks: Mapping[bytes, int], token: bytes, rank: int) -> list[bytes]:
-    """What the merges before `rank` make of the bytes of a token."""
+    """Parts into which the merges before `rank` join the bytes of a token."""
     parts = [token[i : i + 1] for i in range(len(token))]
     while True:
         pairs = [(ranks.get(a + b, rank), i) for i, (a, b) in enumerate(itertools.pairwise(parts))]

@@ -19,7 +19,7 @@ CATEGORIES = {"all": "Figures of the paper"}  # by target; the others are supple
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure, written to results/<name>.pdf by the rule plot_<name>.
+    """One figure, drawn by the rule plot_<name> and shown as results/<name>.pdf.
 
     Attributes:
         name: Name of the figure, its module and its caption.

@@ -1,1 +1,1 @@
-"""What is run by hand on a machine with a GPU: its check, and a long training run in pieces. No Snakemake is needed."""
+"""Tools for a machine with a GPU, run by hand: its check, and a long training run in pieces, without Snakemake."""

@@ -30,7 +30,7 @@ TESTS_OF = {"cuda": ("gpu", "test_*.py"), "cpu": ("not gpu", "test_devices.py")}
 
 @dataclass(frozen=True)
 class Options:
-    """What to check: the measured model is that of a preset, in training at these micro-batches."""
+    """Options of the check: the preset of the measured model, and the micro-batches of its training."""
 
     device: str = "cuda"
     model: str = "paper"

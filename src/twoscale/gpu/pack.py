@@ -93,7 +93,7 @@ def unpack(folder: Path) -> None:
 
 
 def code_digest(project: Path) -> str:
-    """SHA-256 of the code of a checkout, which tells where no git is whether it is that of the pack's commit."""
+    """SHA-256 of the code of a checkout, which tells without git whether it is the code of the pack's commit."""
     found = sorted({path for pattern in CODE for path in project.glob(pattern)})
     lines = (f"{path.relative_to(project)} {sha256(path)}" for path in found)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()

@@ -12,7 +12,7 @@ NEAR_END = 0.9  # share of the iterations after which there is no checkpoint but
 def schedule(config: Config, flops_per_s: float, startup: float, seconds: float) -> dict[str, Any]:
     """Keys of `train` for the schedule that takes `seconds`: as many iterations as fit, with one whole cosine.
 
-    Checkpoints are those of `config`, and the last iteration. The warm-up is at most a tenth of the iterations.
+    Checkpoints are at the iterations of `config` and the last one. The warm-up is at most a tenth of the iterations.
 
     Args:
         config: The config of the run.

@@ -60,7 +60,7 @@ class Session:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What was noted; empty before the first start."""
+        """Notes of the session; empty before the first start."""
         return json.loads(self._file.read_text(encoding="utf-8")) if self._file.exists() else {}
 
     def note(self, **facts: Any) -> None:
@@ -87,7 +87,7 @@ class Session:
 
 
 def start(session: Session, minutes: float, device: str | None, wait: bool = False) -> str:
-    """Start the session in the background, or continue it; a sentence. Time and device are those of the first start.
+    """Start the session in the background, or continue it; a sentence. Time and device stay as at the first start.
 
     With `wait` it returns when the session has ended, for a batch job. Raises InputError where there is no CUDA device
     to start on.
@@ -110,7 +110,7 @@ def start(session: Session, minutes: float, device: str | None, wait: bool = Fal
 
 
 def work(session: Session) -> str:
-    """Do what is left of the session; a sentence. Raises InputError if the speed of training cannot be measured."""
+    """Continue the session to its end; a sentence. Raises InputError if the speed of training cannot be measured."""
     with session.locked() as lock:
         session.note(pid=os.getpid(), stage="unpack")
         pack.unpack(session.pack)

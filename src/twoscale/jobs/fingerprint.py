@@ -141,7 +141,6 @@ def _imported_names(node: ast.AST, package: tuple[str, ...]) -> Iterator[str]:
         # `from ..a import b`: two dots are one package up
         parents = package[: len(package) - node.level + 1] if node.level else ()
         module = ".".join([*parents, *filter(None, [node.module])])
-        yield module
         yield from (f"{module}.{alias.name}" for alias in node.names)
 
 
@@ -149,12 +148,14 @@ def _files(project: Path, name: str) -> Iterator[Path]:
     """Files that Python executes to import the dotted `name`: __init__.py of each package, and the module itself.
 
     There are none if the name is outside the library or excluded, and none without a statement. A name that is not a
-    module, such as a function, yields the files of the module before it.
+    module, such as a function, yields the files of the module before it. The package `twoscale` imports its public
+    names when they are used, so it counts for `twoscale.open_run` and not for the modules in it.
     """
     parts = name.split(".")
     if parts[0] != LIBRARY.name:
         return
-    for module in (".".join(parts[:end]) for end in range(1, len(parts) + 1)):
+    is_public = len(parts) == 1 or (len(parts) == 2 and not _module_file(project, name))
+    for module in (".".join(parts[:end]) for end in range(1 if is_public else 2, len(parts) + 1)):
         file = None if module in EXCLUDED else _module_file(project, module)
         if file and normalised(file) != EMPTY:
             yield file

@@ -4,7 +4,7 @@ One metadata key holds canonical JSON: the kind of the tensors, the iteration, t
 of the run (seed, model, training config, digest of the text). It is one key because safetensors writes several
 in random order. Time and host are left out, so equal states give equal files. Nothing is unpickled.
 
-Beside the header the JSON holds the SHA-256 of the file, in which zeros stand for the digest itself. It is checked when
+The JSON also holds the SHA-256 of the file, computed with zeros in place of the digest itself. It is checked when
 tensors are read.
 """
 
@@ -102,7 +102,7 @@ def read_header(path: Path) -> Header:
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file of this project: that in its header, or of its bytes in a version before there was one."""
+    """SHA-256 of a file of this project: from its header, or of its bytes in older versions without one."""
     return _read_header(path).sha256 or sha256(path)
 
 
@@ -175,7 +175,7 @@ def load_weights(
 
 
 def _check_sizes(path: Path, tensors: Mapping[str, Tensor], config: ModelConfig) -> None:
-    """Refuse the header of a stranger whose model takes hours to build, or has sizes that torch cannot hold."""
+    """Refuse an untrusted header whose model takes hours to build, or has sizes that torch cannot hold."""
     if config.num_layers > len(tensors):
         raise InputError(f"{path}: found {len(tensors)} tensors, expected those of {config.num_layers} layers.")
     if flops.parameters(config) > MOST_WEIGHTS:
@@ -214,7 +214,7 @@ def first_difference(found: Any, expected: Any, name: str = "") -> tuple[str, An
 
 @dataclass(frozen=True)
 class LoadedCheckpoint:
-    """A model to measure, with what its measurements are a function of."""
+    """A model to measure, with everything on which its measurements depend."""
 
     model: LoopedModel
     iteration: int

@@ -1,6 +1,6 @@
 """FLOPs, parameters and bytes of a model, counted from its config.
 
-FLOPs are those of matrix products, two per multiply-add, as torch's own counter has them; norms, activations
+FLOPs count matrix products, two per multiply-add, as torch's own counter has them; norms, activations
 and softmax are left out. Attention is counted over all pairs of positions ("full"), as a plain product
 computes it, or over the pairs that a causal mask keeps ("causal"), to which utilisation refers.
 """
@@ -77,7 +77,7 @@ def flops_per_token(
 def exit_gate_flops(model: ModelConfig, loops: float, causal: bool = True) -> Flops:
     """FLOPs per token that training of the exit gate adds, for a model with one group of `loops` loop steps.
 
-    Each state but the last is decoded through the layers behind the group and the head in addition, and the gate reads
+    Each state but the last is also decoded through the layers after the group and the head, and the gate reads
     each. With a truncated gradient a little less.
     """
     behind = range(model.groups[-1][-1] + 1, model.num_layers + 1)

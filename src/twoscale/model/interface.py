@@ -99,7 +99,7 @@ class StageTrace:
         stage: The stage; `None` for the embedding.
         entered: The hidden states that enter the stage; for the embedding, its result.
         states: x^0 … x^K of a looped group, otherwise the one result of the stage.
-        output: What the next stage sees: x^K, or its norm under the variant `exit_norm`.
+        output: Input of the next stage: x^K, or its norm under the variant `exit_norm`.
     """
 
     stage: Stage | None
@@ -114,7 +114,7 @@ class LoopedModel(Protocol):
     One pass is `embed`, then every stage in order, then `readout`. A group runs `init_state` and
     `project_input` once and then, for each loop step, `add_noise` and `recur`; `finish` turns its last
     state into what the next stage sees. `recur` is the only recurrence, so an engine with other rules
-    for when a token stops calls the same methods with an `attend` of its own.
+    for when a token stops calls the same methods with another `attend`.
 
     `kv_policy` belongs to the model and not to the config of its exits, because it is part of the function that the
     weights were trained for. A token always attends to itself.
@@ -143,16 +143,16 @@ class LoopedModel(Protocol):
         """The part of every loop step that depends only on what enters the group: (..., C) -> (..., C)."""
 
     def project_state(self, group: int, state: Tensor, injected: Tensor) -> Tensor:
-        """What the first layer of the group sees in place of the state: (..., C) twice -> (..., C)."""
+        """Input of the group's first layer, from the state and the projected input: (..., C) twice -> (..., C)."""
 
     def add_noise(self, group: int, k: int, state: Tensor, noise: Noise) -> Tensor:
-        """x^k as loop step k sees it: with fresh noise where the config asks for it, else unchanged."""
+        """x^k as loop step k sees it: with fresh noise under `loop_noise`, else unchanged."""
 
     def recur(self, group: int, k: int, state: Tensor, injected: Tensor, attend: Attend) -> Tensor:
         """The recurrence x^{k+1} = f_g(x^k, e): (..., C) -> (..., C)."""
 
     def finish(self, group: int, state: Tensor) -> Tensor:
-        """What the stage after a group sees of its last state: (..., C) -> (..., C)."""
+        """Input of the stage after a group, from the group's last state: (..., C) -> (..., C)."""
 
     def readout(self, hidden: Tensor) -> Tensor:
         """Hidden states (..., C) -> logits (..., V) of the next token."""
@@ -165,7 +165,7 @@ class LoopedModel(Protocol):
         backprop_depth: int | None = None,
         recompute: bool = False,
     ) -> Tensor:
-        """What `readout` and `loss` take, for training: `tokens` (B, T) -> (B, T, C).
+        """Hidden states for `readout` and `loss`, in training: `tokens` (B, T) -> (B, T, C).
 
         loops: the loop steps of each group. backprop_depth: no gradient flows through a loop before its last n
         steps. recompute: keep one state per loop step for the backward pass and compute the rest again.
@@ -197,7 +197,7 @@ class Gated(LoopedModel, Protocol):
         """States (..., C) -> probability of exit (...)."""
 
     def exit_gate_logit(self, state: Tensor) -> Tensor:
-        """The number of which `exit_gate` is the sigmoid: states (..., C) -> (...)."""
+        """Logit of `exit_gate`: states (..., C) -> (...)."""
 
     def exit_states(
         self,
@@ -215,7 +215,7 @@ class Gated(LoopedModel, Protocol):
 
 
 def last(values: Iterable[T]) -> T:
-    """The last of the values, of which two at a time are held."""
+    """The last of the values; two at a time are in memory."""
     return deque(values, maxlen=1).pop()
 
 

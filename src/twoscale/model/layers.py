@@ -24,7 +24,7 @@ Heads = tuple[Tensor, Tensor, Tensor]  # queries (..., H, D), keys and values (.
 class TransformerBlock(nn.Module):
     """One transformer layer: attention and MLP, each on its own branch, without biases.
 
-    Norms of a sandwich stand before and after each of the two: `post_residual` normalises the sum,
+    Norms of a sandwich come before and after each of the two: `post_residual` normalises the sum,
     x <- n2(attention(n1 x) + x), as Geiping's code does; `branch` normalises only what is added,
     x <- x + n2(attention(n1 x)). `norms: pre` leaves out n2 and n4, `norms: post` leaves out n1 and n3.
     """
@@ -147,12 +147,12 @@ class VariedHeads(nn.Module):
 
 
 def normed(x: Tensor) -> Tensor:
-    """x over its root mean square, without weights: (..., D) -> (..., D). The epsilon is that of the dtype."""
+    """x over its root mean square, without weights: (..., D) -> (..., D). The epsilon is the dtype's."""
     return x * (x.square().mean(-1, keepdim=True) + torch.finfo(x.dtype).eps).rsqrt()
 
 
 def make_heads(config: ModelConfig, rotary: RotaryEmbedding | None, kv_heads: int) -> nn.Module:
-    """What turns the product [Q; K; V] (..., (H + 2G) D) into heads."""
+    """Module that turns the product [Q; K; V] (..., (H + 2G) D) into heads."""
     varied = rotary is not None or config.qk_bias or config.qk_norm or kv_heads != config.num_heads
     return VariedHeads(config, rotary, kv_heads) if varied else EqualHeads(config.num_heads)
 
@@ -168,11 +168,11 @@ class LoopedGroup(nn.Module):
         self.layers = nn.ModuleList(TransformerBlock(number, config, rotary) for number in numbers)
 
     def project_input(self, entered: Tensor) -> Tensor:
-        """What a loop step needs of the input, computed once: here the input, which no step looks at."""
+        """The input's part of the injection, computed once: here the input, which no step uses."""
         return entered
 
     def project_state(self, state: Tensor, injected: Tensor) -> Tensor:
-        """What the first layer of the group sees: here the state."""
+        """Input of the group's first layer: here the state."""
         return state
 
     def forward(self, state: Tensor, injected: Tensor, attend: Attend) -> Tensor:

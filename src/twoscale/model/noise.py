@@ -17,7 +17,7 @@ from twoscale.config.definitions import NOISE_STD
 from twoscale.model.interface import Noise
 from twoscale.rng import integer_key, truncated_normal
 
-MOST_KEPT = 2**28  # bytes; at the paper's size those of 56 sequences
+MOST_KEPT = 2**28  # bytes; at the paper's size 56 sequences
 
 
 class DrawnNoise:
@@ -103,7 +103,7 @@ def training_noise(seed: int, iteration: int, first_sample: int, std: float = NO
     """Noise of `iteration` for samples first_sample, first_sample + 1, … of the batch.
 
     On CUDA the samples are drawn on the device, also by Philox but with another algorithm: as everywhere in
-    training, the bits are those of one kind of machine.
+    training, the bits depend on the kind of machine.
     """
 
     def noise(group: int, k: int, like: Tensor) -> Tensor:

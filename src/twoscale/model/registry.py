@@ -1,6 +1,6 @@
 """Architectures by name (`model.architecture`): their config class and the functions that the workflow needs.
 
-An architecture beside the built-in one is a module `twoscale.model.NAME` with a class `Config`, a subclass of
+A further architecture is a module `twoscale.model.NAME` with a class `Config`, a subclass of
 `ModelConfig`, and a value `ARCHITECTURE` of the class below (docs/extending.md).
 """
 
@@ -21,14 +21,14 @@ Loss = Callable[[LoopedModel, Tensor, Tensor, Sequence[int], Noise, TrainConfig]
 
 @dataclass(frozen=True)
 class Architecture:
-    """What the project needs to know of an architecture.
+    """An architecture: how to configure, build and initialise it.
 
     Attributes:
         config: The class of its section `model`.
         build: A model with weights that are still to be loaded.
         initialise: An untrained model as a function of config and seed.
         flops: FLOPs per token of a training pass (config, loops of each group, backprop_depth).
-        loss: Training loss. None: the mean cross-entropy, or with train.exit_gate that of the exit distribution.
+        loss: Training loss. None: the mean cross-entropy, or with train.exit_gate the loss of the exit distribution.
     """
 
     config: type[ModelConfig]

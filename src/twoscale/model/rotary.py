@@ -23,7 +23,7 @@ class RotaryEmbedding(nn.Module):
 
     Raises:
         InputError: if a table would have more than MOST_POSITIONS rows or MOST_ANGLES numbers. The shape of no weight
-            says the context length, so that of a stranger's file is bounded here.
+            says the context length, so the context length of an untrusted file is bounded here.
     """
 
     def __init__(self, config: ModelConfig) -> None:

@@ -1,57 +1,206 @@
 """A trained run or a published model, opened from its files without any config."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from twoscale.config import Config, ConfigSlice, ModelConfig
 from twoscale.data.token_files import read_metadata
 from twoscale.data.tokenizer import Tokenizer, load_tokenizer
 from twoscale.errors import InputError, first_line
+from twoscale.jobs.machine import check_cuda
 from twoscale.json import checked
 from twoscale.model.checkpoints import CHECKPOINT, load_model, read_header
-from twoscale.model.interface import LoopedModel, any_weight
+from twoscale.model.interface import LoopedModel, Noise, Stage, any_weight
 from twoscale.model.noise import EvaluationNoise
-from twoscale.model.published.folder import PublishedFolder
+from twoscale.model.published.folder import CONFIG, PublishedFolder
 from twoscale.model.published.weights import open_published
 
 
 @dataclass(frozen=True)
 class _Tokens:
-    """What is read here of the metadata of a run's tokens."""
+    """The keys that are read of the metadata of a run's tokens."""
 
     tokenizer: str
     digest: str
 
 
+class CallableModel(LoopedModel, Protocol):
+    """A looped model that is called with a text or token ids."""
+
+    def __call__(
+        self,
+        tokens: str | Sequence[int] | Tensor,
+        loops: int | Sequence[int] | None = None,
+        noise: Noise | None = None,
+        **further: Any,
+    ) -> Tensor:
+        """Logits (B, T, V)."""
+
+
 @dataclass(frozen=True)
 class TrainedRun:
-    """A model to use, with its tokenizer and the seed and iteration of its checkpoint."""
+    """A model with its tokenizer, as `open_run` returns it.
 
-    model: LoopedModel
+    `run.model(tokens)` returns logits (B, T, V). It takes what `tokens` takes, and as further arguments the loop steps
+    of each group, by default as in `trace`, and the noise.
+
+    Attributes:
+        model: The looped model, for evaluation.
+        tokenizer: Its tokenizer.
+        seed: Seed of the training and of the noise.
+        iteration: Training iteration of the weights; 0 for a published model.
+        folder: Folder of the run, or of the published model.
+    """
+
+    model: CallableModel
     tokenizer: Tokenizer
     seed: int
     iteration: int
+    folder: Path
 
-    def tokens(self, text: str) -> Tensor:
-        """Token ids (1, T) of a text, on the device of the model."""
-        return torch.tensor([self.tokenizer.encode(text)], device=any_weight(self.model).device)
+    def __post_init__(self) -> None:
+        if isinstance(self.model, nn.Module):
+            self.model.register_forward_pre_hook(self._arguments, with_kwargs=True)
 
-    def noise(self, sequence: int = 0) -> EvaluationNoise:
-        """The noise of a held-out sequence; other text uses sequence 0."""
-        return EvaluationNoise.of(self.model.config, self.seed, [sequence])
+    def tokens(self, text: str | Sequence[int] | Tensor) -> Tensor:
+        """Token ids (B, T) of a text, or given ids (T,) or (B, T), on the device of the model. A text has B = 1.
+
+        Raises InputError for an empty text, ids of another shape or type, and ids that the model does not have.
+
+        Example:
+            >>> run.tokens("Return the value")[:, :256]  # at most the first 256 tokens
+        """
+        given = self.tokenizer.encode(text) if isinstance(text, str) else text
+        try:
+            ids = torch.as_tensor(given, device=any_weight(self.model).device)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InputError(
+                f"tokens: found {type(text).__name__}, expected a text or token ids (T,) or (B, T)."
+            ) from error
+        if not ids.numel():
+            raise InputError("tokens: found no token, expected at least one.")
+        if ids.dim() not in (1, 2) or ids.is_floating_point() or ids.dtype == torch.bool:
+            kind = f"{str(ids.dtype).removeprefix('torch.')} values of shape {tuple(ids.shape)}"
+            raise InputError(f"tokens: found {kind}, expected integer token ids (T,) or (B, T).")
+        if ids.min() < 0 or ids.max() >= self.model.config.vocab_size:
+            wrong = int(ids.min() if ids.min() < 0 else ids.max())
+            raise InputError(
+                f"tokens: found the id {wrong}, expected ids from 0 to {self.model.config.vocab_size - 1}."
+            )
+        return ids.long().view(-1, ids.shape[-1])
+
+    def context(self, text: str | Sequence[int] | Tensor) -> Tensor:
+        """`tokens` (B, T) that fit the model's context. Raises InputError for a longer text."""
+        tokens, longest = self.tokens(text), self.model.config.context_length
+        if tokens.shape[1] > longest:
+            raise InputError(
+                f"text: found {tokens.shape[1]} tokens, expected at most {longest}, the model's context_length; "
+                f"run.tokens(text)[:, :{longest}] are the first ones."
+            )
+        return tokens
+
+    def loops(self, loops: int | Sequence[int] | None = None) -> list[int]:
+        """Loop steps of each group: one number for all, one for each, or None for the mean of the training.
+
+        Raises InputError for another number of groups, and for what is not a whole number of at least 1.
+        """
+        labels = self.model.config.group_labels
+        if loops is None:
+            loops = self.model.config.typical_loops
+        counts = [loops] * len(labels) if isinstance(loops, int) else loops
+        whole = isinstance(counts, Sequence) and all(type(count) is int and count >= 1 for count in counts)
+        if not whole or len(counts) != len(labels):
+            groups = f"the {len(labels)} groups {', '.join(labels)}" if labels else "a model without groups"
+            raise InputError(
+                f"loops: found {loops!r}, expected a whole number of at least 1, or a list with one for each of "
+                f"{groups}."
+            )
+        return list(counts)
+
+    def trace(self, text: str | Sequence[int] | Tensor, loops: int | Sequence[int] | None = None) -> dict[str, Tensor]:
+        """The hidden states of a text, stage by stage in the order of the model.
+
+        Args:
+            text: A text, or token ids (T,) or (B, T).
+            loops: Loop steps: one number for all groups, or one for each. None: the mean of the training, rounded.
+
+        Returns:
+            Name of the stage -> states (K + 1, B, T, C): x^0 … x^K of a looped group under its label, such as "5-6";
+                one state, (1, B, T, C), of "embedding" and of an unlooped layer, such as "layer 1".
+
+        Raises:
+            InputError: for a text that is longer than the context, and for wrong loop steps or token ids.
+
+        Example:
+            >>> states = run.trace("Return the value", loops=12)["5-6"]  # (13, 1, T, C)
+            >>> steps = states.diff(dim=0).norm(dim=-1)  # ||x^{k+1} - x^k|| of each token, (12, 1, T)
+        """
+        tokens, counts = self.context(text), self.loops(loops)
+        states = {}
+        for stage in self.model.trace(tokens, counts, self.noise(range(len(tokens)))):
+            states[self._label(stage.stage)] = torch.stack(stage.states)
+        return states
+
+    def noise(self, sequence: int | Sequence[int] = 0) -> EvaluationNoise:
+        """The noise of held-out sequences with these numbers; other text uses 0, 1, …"""
+        sequences = [sequence] if isinstance(sequence, int) else sequence
+        return EvaluationNoise.of(self.model.config, self.seed, sequences)
+
+    def _label(self, stage: Stage | None) -> str:
+        if stage is None:
+            return "embedding"
+        return self.model.config.group_labels[stage.group] if stage.is_group else f"layer {stage.layer}"
+
+    def _arguments(self, _: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        """The arguments of a call of the model, checked and completed."""
+        given = dict(zip(("tokens", "loops", "noise"), args, strict=False)) | kwargs
+        if "tokens" not in given:
+            raise InputError("model: found a call without tokens, expected a text or token ids (T,) or (B, T).")
+        tokens = self.context(given.pop("tokens"))
+        noise = given.pop("noise", None) or self.noise(range(len(tokens)))
+        return (tokens, self.loops(given.pop("loops", None)), noise, *args[3:]), given
 
 
-def open_run(results: str | Path, run: str, device: str = "cpu", dtype: torch.dtype = torch.float32) -> TrainedRun:
-    """The last checkpoint of `run` under the folder `results`, with its tokenizer.
+def open_run(
+    folder: str | PathLike[str],
+    iteration: int | None = None,
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    context_length: int = 1024,
+) -> TrainedRun:
+    """A model to use, with its tokenizer: a checkpoint of a run, or a published model.
 
-    The checkpoint carries the model's config; the tokenizer is checked to be the one of the training text.
+    The files are enough: a checkpoint carries the config of its model. The tokenizer is checked to be the one of
+    the training text.
+
+    Args:
+        folder: Folder of the run, such as "results/demo", or of a published model with its config.json.
+        iteration: Training iteration of the checkpoint; None: the last one.
+        device: "cpu" or "cuda".
+        dtype: Type of the weights and states.
+        context_length: Longest text in tokens of a published model, at most as published; a run has its own.
+
+    Raises:
+        InputError: if the run or the checkpoint does not exist, or its files are damaged or do not belong together.
+
+    Example:
+        >>> run = twoscale.open_run("results/demo", iteration=400)
+        >>> logits = run.model("Return the value")  # (1, T, V)
+        >>> states = run.trace("Return the value", loops=12)
     """
-    results = Path(results)
-    path = last_checkpoint(results, run)
+    folder = Path(folder)
+    if device == "cuda":
+        check_cuda("device")
+    if (folder / CONFIG).is_file():
+        tokenizer = load_tokenizer("published", folder / "tokenizer.json")
+        return open_published_run(folder, tokenizer, context_length, device, dtype)
+    path = _checkpoint(folder, iteration)
     identity = read_header(path).identity
     config = ConfigSlice(identity)
     try:
@@ -61,9 +210,9 @@ def open_run(results: str | Path, run: str, device: str = "cpu", dtype: torch.dt
             f"{path}: found a header from another version of this project ({first_line(error)}), expected the "
             "seed and every key of the model's config."
         ) from error
-    tokenizer = _tokenizer(results, run, path, identity, model_config.vocab_size)
+    tokenizer = _tokenizer(folder, path, identity, model_config.vocab_size)
     model, header = load_model(path, model_config, dtype, device)
-    return TrainedRun(model, tokenizer, seed, header.iteration)
+    return TrainedRun(model, tokenizer, seed, header.iteration, folder)
 
 
 def open_published_run(
@@ -76,45 +225,45 @@ def open_published_run(
     """
     source = PublishedFolder(folder)
     config = source.model_config(context_length=min(context_length, source.defaults.max_context_length))
-    return TrainedRun(open_published(folder, config, dtype, device), tokenizer, Config().seed, 0)
+    return TrainedRun(open_published(folder, config, dtype, device), tokenizer, Config().seed, 0, folder)
 
 
-def last_checkpoint(results: Path, run: str) -> Path:
-    """The weights of the last iteration of `run`."""
-    folder = results / run / "checkpoints"
-    if not results.is_dir():
-        raise InputError(
-            f"option --results: no folder {results.absolute()}, expected the folder of the runs; relative paths start "
-            "at the current folder."
-        )
-    if not folder.is_dir():
-        raise InputError(_unknown_run(results, run))
-    weights = sorted(path for path in folder.iterdir() if CHECKPOINT.fullmatch(path.name))
+def _checkpoint(folder: Path, iteration: int | None) -> Path:
+    """The weights of a run at an iteration, or the last ones."""
+    checkpoints = folder / "checkpoints"
+    if not checkpoints.is_dir():
+        raise InputError(_unknown_run(folder))
+    weights = {int(found[1]): path for path in checkpoints.iterdir() if (found := CHECKPOINT.fullmatch(path.name))}
     if not weights:
-        raise InputError(f"{folder}: found no checkpoint, expected iteration_000000.safetensors or a later one.")
-    return weights[-1]
+        raise InputError(f"{checkpoints}: found no checkpoint, expected iteration_000000.safetensors or a later one.")
+    if iteration is not None and iteration not in weights:
+        known = ", ".join(map(str, sorted(weights)))
+        raise InputError(f"{checkpoints}: found no checkpoint of iteration {iteration}, expected one of {known}.")
+    return weights[max(weights) if iteration is None else iteration]
 
 
-def _unknown_run(results: Path, run: str) -> str:
-    """A sentence about a run without checkpoints."""
-    if (results / run / "data").is_dir():
-        models = ", ".join(str(path.parent) for path in sorted(results.glob("models/*/config.json")))
-        where = models or "model.folder of its config"
+def _unknown_run(folder: Path) -> str:
+    """A sentence about a folder without checkpoints."""
+    results, name = folder.absolute().parent, folder.absolute().name
+    if not results.is_dir():
+        return f"{folder.parent}: no such folder, expected the folder of the runs; relative paths start at {Path.cwd()}."
+    if (folder / "data").is_dir():
+        models = ", ".join(str(path.parent) for path in sorted(folder.parent.glob("models/*/config.json")))
         return (
-            f"run {run!r}: found no checkpoint of a model trained here, expected that training has begun, or for a "
-            f"published model --model with its folder ({where}) in place of --run."
+            f"run {name!r}: found no checkpoint of a model trained here, expected that training has begun, or the "
+            f"folder of a published model ({models or 'model.folder of its config'}; --model of scripts/generate.py)."
         )
-    known = sorted(path.parent.name for path in results.glob("*/checkpoints"))
-    folder = (results / run / "checkpoints").absolute()
-    return f"run {run!r}: found no folder {folder}, expected one of the runs {', '.join(known) or '(none)'}."
+    below = [f"{name}/{path.parent.name}" for path in folder.glob("*/checkpoints")]
+    known = ", ".join(sorted(below or (path.parent.name for path in results.glob("*/checkpoints")))) or "(none)"
+    return f"run {name!r}: found no folder {folder.absolute() / 'checkpoints'}, expected one of the runs {known}."
 
 
-def _tokenizer(results: Path, run: str, checkpoint: Path, identity: dict[str, Any], vocab_size: int) -> Tokenizer:
+def _tokenizer(folder: Path, checkpoint: Path, identity: dict[str, Any], vocab_size: int) -> Tokenizer:
     """The run's tokenizer, refused if the model was trained with another one or on another text."""
-    metadata_path = results / run / "data" / "tokens.json"
+    metadata_path = folder / "data" / "tokens.json"
     metadata = read_metadata(metadata_path, _Tokens)
     name = metadata.tokenizer
-    file = results / "gpt2.tiktoken" if name == "gpt2" else metadata_path.with_name("tokenizer.json")
+    file = folder.parent / "gpt2.tiktoken" if name == "gpt2" else metadata_path.with_name("tokenizer.json")
     tokenizer = load_tokenizer(name, file)
     if tokenizer.vocab_size != vocab_size:
         raise InputError(

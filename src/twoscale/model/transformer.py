@@ -32,7 +32,7 @@ BLEND_NOISE = 0.04  # size of the random part in adapter_init = blend, relative 
 
 @dataclass(frozen=True)
 class _Pass:
-    """What all loops of one pass share; backprop_depth and recompute as in `LoopedTransformer.hidden_states`."""
+    """Arguments of all loops of one pass; backprop_depth and recompute as in `LoopedTransformer.hidden_states`."""
 
     noise: Noise
     attend: Attend
@@ -101,7 +101,7 @@ class LoopedTransformer(nn.Module):
         return self.groups[group].project_input(entered)
 
     def project_state(self, group: int, state: Tensor, injected: Tensor) -> Tensor:
-        """What the first layer of the group sees in place of the state: the adapter's output (..., C)."""
+        """Input of the group's first layer: the adapter's output (..., C)."""
         return self.groups[group].project_state(state, injected)
 
     def add_noise(self, group: int, k: int, state: Tensor, noise: Noise) -> Tensor:
@@ -120,7 +120,7 @@ class LoopedTransformer(nn.Module):
         return self.final_norm.forward(state) if self.norms_steps else state
 
     def finish(self, group: int, state: Tensor) -> Tensor:
-        """What the layers after a group see of its last state: under `exit_norm` and `exit_projection`."""
+        """Input of the layers after a group: its last state under `exit_norm` and `exit_projection`."""
         state = self.final_norm(state) if self.config.exit_norm == "final_norm" else state
         return self.exit_projections[group](state) if self.config.exit_projection else state
 
@@ -143,7 +143,7 @@ class LoopedTransformer(nn.Module):
         return self.exit_gate_logit(state).sigmoid()
 
     def exit_gate_logit(self, state: Tensor) -> Tensor:
-        """The number of which the probability of exit is the sigmoid: states (..., C) -> (...)."""
+        """Logit of the probability of exit: states (..., C) -> (...)."""
         return self.gate(state).squeeze(-1)
 
     def _final(self, hidden: Tensor) -> Tensor:
@@ -203,7 +203,7 @@ class LoopedTransformer(nn.Module):
         backprop_depth: int | None = None,
         recompute: bool = False,
     ) -> Tensor:
-        """What `readout` and `loss` take: `tokens` (B, T) -> (B, T, C) after `loops` steps of each group.
+        """Hidden states for `readout` and `loss`: `tokens` (B, T) -> (B, T, C) after `loops` steps of each group.
 
         backprop_depth: no gradient flows through a loop before its last n steps (Geiping's truncation;
         None: through all). recompute: keep one state per loop step for the backward pass and compute the

@@ -1,6 +1,6 @@
-"""The depth card of a recorded run: what `snakemake results/depth-card.md` writes of the runs of the workflow.
+"""The depth card of a recorded run, as `snakemake results/depth-card.md` writes it for runs of the workflow.
 
-The recording needs `decode`, and `set_loops` for loop counts beyond those of training.
+The recording needs `decode`, and `set_loops` for loop counts beyond training.
 """
 
 import json
@@ -131,7 +131,7 @@ def _unlooped(folder: Path, facts: dict[str, Any]) -> pd.DataFrame:
 
 
 def _identity(facts: dict[str, Any], text: str) -> dict[str, Any]:
-    """What was recorded: rows of the page."""
+    """Description of the recording: rows of the page."""
     modules = ", ".join(f"{group} ({name})" for group, name in facts["modules"].items())
     digest = facts["text_sha256"][:12]
     return {

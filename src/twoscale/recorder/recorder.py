@@ -5,7 +5,7 @@
             model(tokens)
 
 Every call of the model is one batch of further sequences; every call of a looped module within it is a loop step. Rows
-are measured and written when the model returns, so memory is that of one forward pass: the states are on the host, in
+are measured and written when the model returns, so memory is for one forward pass: the states are on the host, in
 the dtype of the model. `python scripts/measure_recorded.py results/mine` then draws the figures.
 """
 
@@ -47,7 +47,7 @@ class Output:
     pick: int | str | Callable[[Any], Tensor] | None = None
 
     def hook(self, module: nn.Module, receive: Callable[[Tensor], None]) -> Any:
-        """Give the tensor of every call to `receive`; returns the handle of the hook."""
+        """Pass the tensor of every call to `receive`; returns the handle of the hook."""
         return module.register_forward_hook(lambda _, args, output: receive(self.find(output)))
 
     def find(self, output: Any) -> Tensor:
@@ -80,7 +80,7 @@ class Input:
     pick: int | str | Callable[..., Tensor] | None = None
 
     def hook(self, module: nn.Module, receive: Callable[[Tensor], None]) -> Any:
-        """Give the tensor of every call to `receive`; returns the handle of the hook."""
+        """Pass the tensor of every call to `receive`; returns the handle of the hook."""
         return module.register_forward_pre_hook(
             lambda called, args, kwargs: receive(self.find(called, args, kwargs)), with_kwargs=True
         )
@@ -104,11 +104,11 @@ class Input:
 
 @dataclass(frozen=True)
 class Loop:
-    """A looped group: where its states are found.
+    """A looped group, by the sources of its states.
 
     Attributes:
-        step: What is x^{k+1}: the output of the module that is called once a loop step.
-        initial: What is x^0: the first value in a forward pass. By default the first floating-point tensor with which
+        step: Source of x^{k+1}: the output of the module that is called once a loop step.
+        initial: Source of x^0: the first value in a forward pass. By default the first floating-point tensor with which
             the module is called, which is the state only if nothing is added to it before the call.
     """
 
@@ -126,7 +126,7 @@ class Loop:
 
 @dataclass
 class _Pass:
-    """What was seen in one forward pass: x^0 and x^1 … x^K of each group, in the order in which they came."""
+    """Record of one forward pass: x^0 and x^1 … x^K of each group, in the order in which they came."""
 
     tokens: Tensor | None
     mask: Tensor | None
@@ -158,10 +158,10 @@ class _Pass:
 
 @dataclass
 class Recorder:
-    """Records the loops of a model while it runs under `with`, and writes the tables of a run.
+    """Records the loops of any PyTorch model while it runs under `with`, and writes the tables of a run.
 
     The states are what modules return, (B, T, C) or, without an axis of tokens, (B, C). Every sequence counts as a
-    document of its own in intervals. See `StateTables` for the files and `RecordedBatch` for when drift is measured.
+    separate document in intervals. See `StateTables` for the files and `RecordedBatch` for when drift is measured.
 
     Attributes:
         model: The module whose call is one forward pass.
@@ -176,8 +176,8 @@ class Recorder:
             parameter without a default gets the token ids (B, T). It is called at the end of each pass, with states in
             the dtype and on the device of the model. With it the predictions after each loop step are measured.
         criteria: Criteria of the path types.
-        trained_loops: Loop steps of the last group in training, for the depth card; `None`: those of a pass.
-        set_loops: What sets the loop steps of the model: the dotted path of an attribute, or a function of their
+        trained_loops: Loop steps of the last group in training, for the depth card; `None`: as in a pass.
+        set_loops: Setter of the model's loop steps: the dotted path of an attribute, or a function of their
             number. The model then runs `run_loops` of them while it is recorded, and `trained_loops` or the value of
             the attribute afterwards.
         run_loops: Loop steps of the last group to record; by default eight times the trained ones.
@@ -185,8 +185,15 @@ class Recorder:
             needs `decode`.
         replace: Whether an earlier recording of the iteration is replaced.
 
-    Raises InputError for an earlier recording and, also while the model runs, if a module or tensor is not found or has
-    another shape, or the loop steps are not those that were set.
+    Raises:
+        InputError: for an earlier recording of the iteration; and while the model runs, if a module or tensor is not
+            found or has another shape, or the loop steps are not those that were set.
+
+    Example:
+        >>> with torch.no_grad(), twoscale.Recorder(model, {"core": "model.core"}, "results/mine", iteration=1000):
+        ...     for tokens in batches:  # (B, T) each
+        ...         model(tokens)
+        >>> twoscale.read_table("results/mine", "trajectories")
     """
 
     model: nn.Module
@@ -242,7 +249,7 @@ class Recorder:
         return self.run_loops or round(MULTIPLES[-1] * self.trained_loops)
 
     def _facts(self) -> dict[str, Any]:
-        """What is recorded, in words."""
+        """Description of the recording."""
         weights = list(self.model.parameters())
         groups = {label: _name(loop.output.module) for label, loop in self._loops.items()}
         described = f"{type(self.model).__name__}, {sum(weight.numel() for weight in weights):,} parameters"
@@ -328,7 +335,7 @@ class Reader:
     """Predictions from states of one batch, of which the last one and the first one are kept for exit criteria.
 
     Attributes:
-        decode: States (B, T, C), and token ids if it asks for them -> logits (B, T, V).
+        decode: States (B, T, C), and token ids if it takes two arguments -> logits (B, T, V).
         tokens: Token ids (B, T).
         device: That of the model.
     """
@@ -379,7 +386,7 @@ def takes_tokens(decode: Callable[..., Tensor]) -> bool:
 
 
 def set_loops(model: nn.Module, setter: str | Callable[[int], None], loops: int, trained: int) -> Callable[[], None]:
-    """Set the loop steps of a model; returns what sets them back.
+    """Set the loop steps of a model; returns a function that restores them.
 
     Raises InputError for an attribute that the model does not have.
     """

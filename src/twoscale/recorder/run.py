@@ -1,4 +1,4 @@
-"""Figures and claims of recorded states: what the workflow does with the tables of extraction, for a folder of them.
+"""Figures and claims of recorded states, from a folder with the tables of extraction, as in the workflow.
 
 A folder results/mine with `trajectories/`, `paths/` and `drift/iteration_*.parquet` (`twoscale.recorder.recorder`) gets
 the tables of the workflow in `tables/`, the figures that can be drawn of them, and `claims.md`.
@@ -33,7 +33,7 @@ def draw_run(folder: str | Path, text: str = TEXT, reading: str = "state") -> li
     Args:
         folder: Folder of the run, such as results/mine; its name is the name of the run.
         text: Name of the text, for the foot of the figures.
-        reading: What the steps of Fig. 3 and 5 are of: "state" or "direction", as figures.reading.
+        reading: Steps of Fig. 3 and 5: "state" or "direction", as figures.reading.
 
     Returns:
         The files of the figures and of the claims. Fig. 1 needs states.safetensors, Fig. 2 two groups that run one

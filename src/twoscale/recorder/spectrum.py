@@ -2,7 +2,7 @@
 
     record_spectrum(model.double(), {"core": "transformer.core"}, "results/mine", 5000, lambda: model(tokens))
 
-The Jacobian is that of x^K by x^{K-1}, both over all tokens of a sequence, with everything else in the forward pass
+The Jacobian is d x^K / d x^{K-1}, both over all tokens of a sequence, with everything else in the forward pass
 held. Its products with vectors are exact: the model itself runs with x^{K-1} and a tangent in the place of what the
 looped module returned (`torch.func.jvp`), and the tangent of its next output is the product. So whatever the model does
 between two calls of the module, such as an adapter that adds the input again, is part of the step. Leading eigenvalues
@@ -56,7 +56,7 @@ def record_spectrum(
 
     Args:
         model: The module whose call is one forward pass, in float64.
-        loops: As those of `Recorder`; the states are outputs of modules, picked by nothing, an index or a key.
+        loops: As for `Recorder`; the states are outputs of modules, picked by nothing, an index or a key.
         folder: Folder of the run.
         iteration: Training iteration of the weights.
         call: One forward pass on B sequences. It is repeated for each product, so B should be small.
@@ -213,7 +213,7 @@ class LoopStepMap:
 
 
 def with_state(found: Any, pick: int | str | None, state: Tensor) -> Any:
-    """What a module returned, with another state in the place that `Output.pick` names."""
+    """The output of a module, with another state in the place that `Output.pick` names."""
     if isinstance(found, Tensor):
         return state
     if isinstance(found, Mapping):

@@ -31,7 +31,7 @@ def check_compiler(device: str) -> None:
 def compile_blocks(model: LoopedModel, sharded: bool = False, **options: Any) -> None:
     """Compile the loop step of every group and every unlooped layer, each once whatever the loop counts.
 
-    `options` are those of torch.compile. Beyond its limit torch would silently run the rest uncompiled. Of a model that
+    `options` are for torch.compile. Beyond its limit torch would silently run the rest uncompiled. Of a model that
     will be divided only `forward` is compiled, without the hooks that gather weights and would break the graph.
     """
     limit = GRAPHS_PER_GROUP * BATCH_SIZES * max(1, len(model.config.groups))

@@ -6,9 +6,9 @@ of the last loop step. The loss of a token is
 
     sum_k p^k CE^k - beta H(p)
 
-with CE^k the cross-entropy if all tokens leave with their x^k, decoded through the layers behind the group, and H the
+with CE^k the cross-entropy if all tokens leave with their x^k, decoded through the layers after the group, and H the
 entropy of p in nats, which keeps p from collapsing onto one loop step: a uniform prior, up to a constant. Ouro has no
-layers behind its group and a fixed number of loop steps; here p is over the loop steps drawn for the iteration. The
+layers after its group and a fixed number of loop steps; here p is over the loop steps drawn for the iteration. The
 gradient reaches the gate and, through both p and CE, the whole model.
 """
 

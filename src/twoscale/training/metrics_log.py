@@ -31,7 +31,7 @@ Record = Callable[[Row], None]
 
 
 class MonitorConfig(Protocol):
-    """What this module needs of the config: a slice with `model` and `train`."""
+    """The config of this module: a slice with `model` and `train`."""
 
     model: ModelConfig
     train: TrainConfig
@@ -127,7 +127,7 @@ class Clock:
             self.first = self.last
 
     def seconds(self, iterations: int) -> float:
-        """Seconds that this number of iterations will take, after one at least."""
+        """Estimated seconds of this number of iterations, after at least one."""
         if self.count == 1:
             return iterations * (self.last - self.start)
         return iterations * (self.last - self.first) / (self.count - 1)
@@ -137,7 +137,7 @@ class Clock:
 
 
 def metrics_of(row: Row, groups: Sequence[str]) -> dict[str, int | float | None]:
-    """The columns of the CSV: those of the table "training", the time left in s, and the loops of each group."""
+    """The columns of the CSV: the table "training", the time left in s, and the loops of each group."""
     names = (*tables.columns("training"), *TIME_LEFT)
     loops = zip(groups, row["loops"], strict=True)
     return {name: row.get(name) for name in names} | {f"loops_{group}": count for group, count in loops}

@@ -101,7 +101,7 @@ def init_distributed(device: str, processes: int) -> World:
 def connected(processes: int) -> Iterator[None]:
     """A block in which this many processes join and communicate; raises InputError where another one is lost.
 
-    That is how gloo reports it. NCCL ends the process instead, with a message of its own.
+    That is how gloo reports it. NCCL ends the process instead, with another message.
     """
     try:
         yield

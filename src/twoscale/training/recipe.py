@@ -1,4 +1,4 @@
-"""The recipe of training: what one iteration computes.
+"""The recipe of training: the computation of one iteration.
 
 It is nanoGPT's (App. B): AdamW, decay on matrices, clipping, warm-up and cosine. Loop counts, batches and noise are
 functions of (seed, iteration, purpose), so an iteration needs no state but weights and moments.
@@ -30,7 +30,7 @@ ALONE = World()
 
 
 class SegmentConfig(Protocol):
-    """What a segment needs of the config: a slice with `model`, `train`, `seed` and `device`."""
+    """The config of a segment: a slice with `model`, `train`, `seed` and `device`."""
 
     seed: int
     device: str

@@ -1,4 +1,4 @@
-"""The state of a segment of training: its files, and what is saved, checked, loaded and restored."""
+"""The state of a segment of training: its files, and how they are saved, checked, loaded and restored."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ class SegmentPaths:
 
     @property
     def previous_log(self) -> Path:
-        """The log of the segment before, beside the one of this segment."""
+        """The log of the segment before, in the folder of this segment's."""
         return self.log.with_name(self.start[0].with_suffix(self.log.suffix).name)
 
 
@@ -48,7 +48,7 @@ class SegmentPaths:
 class Segment:
     """Iterations up to `until`, of the run with this identity.
 
-    `run` is its name in messages, `version` that of the code and config as in `twoscale.jobs.result_cache`.
+    `run` is its name in messages, `version` the version of the code and config as in `twoscale.jobs.result_cache`.
     """
 
     until: int
@@ -80,9 +80,9 @@ class TrainingState:
 
 
 def load_state(config: SegmentConfig, segment: Segment, paths: SegmentPaths) -> TrainingState:
-    """The state to train from: the partial state of the segment if there is one, otherwise that of its start.
+    """The state to train from: the partial state of the segment if there is one, otherwise the state of its start.
 
-    What is loaded is released on return: with train.shard it is the whole model in the memory of the CPU.
+    The loaded state is released on return: with train.shard it is the whole model in the memory of the CPU.
     """
     start = checkpoints.read_header(paths.start[0]).iteration
     if (partial := load_partial(paths.partial, start, segment.unfinished(paths.start[0]), config)) is not None:
@@ -138,7 +138,7 @@ def _log(path: Path, header: Header, groups: int) -> list[dict[str, Any]]:
 
 
 def load_moments(path: Path, identity: dict[str, Any], config: SegmentConfig, iteration: int) -> dict[str, Tensor]:
-    """AdamW's moments after `iteration`; an empty file, which stands for those of a restored segment, is refused."""
+    """AdamW's moments after `iteration`; an empty file, as a restored segment has, is refused."""
     if path.is_file() and not path.stat().st_size:
         raise InputError(
             f"{path}: found an empty file, the placeholder for the optimizer state of a restored segment, expected a "
@@ -153,7 +153,7 @@ def load_moments(path: Path, identity: dict[str, Any], config: SegmentConfig, it
 
 
 def check_moments(path: Path, moments: Mapping[str, Tensor], model: LoopedModel) -> None:
-    """Refuse moments of other parameters than those of the model, and values that no moment has."""
+    """Refuse moments of other parameters than the model's, and values that no moment has."""
     trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     check_tensors(path, moments, {f"{name}.{moment}": parameter for name, parameter in trained for moment in MOMENTS})
     for name, tensor in moments.items():
@@ -206,7 +206,7 @@ def set_trained(model: LoopedModel, train: TrainConfig) -> LoopedModel:
 
 
 def note_environment(state: TrainingState, previous_log: Path, now: environment.Environment, visible: bool) -> None:
-    """Record the environment in which the state is trained on, and say where it is another one than before."""
+    """Record the environment in which training continues, and report a change."""
     before = state.environments or environment.read(previous_log)
     if visible and before and (warning := environment.warning(before[-1], now)) is not None:
         print(warning, file=sys.stderr)

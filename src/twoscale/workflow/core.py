@@ -131,7 +131,7 @@ JOBS = (
     Comparison(
         name="write_claims_page",
         function="twoscale.analysis.pages.claims_page",
-        inputs=lambda runs: {"claims": "results/claims.md"},
+        inputs=lambda runs: {"claims": runs.report.drawn("claims.md")},
         outputs={"page": "results/report/claims_in_full.html"},
         report=("Claims", "Each claim in full"),
         caption_file="workflow/report/claims.rst",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from twoscale import tables
 from twoscale.analysis import claims
 from twoscale.analysis.findings import FAILS, HOLDS, NOT_ASKED, OPEN
+from twoscale.workflow.report import in_results
 
 if TYPE_CHECKING:
     from twoscale.workflow.runs import Runs
@@ -21,7 +22,7 @@ def ending(runs: "Runs") -> str:
     """The last lines of a call that made the figures and verdicts of the selected run; empty without verdicts."""
     if not runs.report.claims:
         return ""
-    (page,) = runs.report.claims
+    (page,) = map(in_results, runs.report.claims)
     table = tables.read("claims", runs.paths.table_file("claims"))
     whole = table[table["scope"] == claims.ALL]
     counts = Counter(whole["verdict"])

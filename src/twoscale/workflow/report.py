@@ -34,7 +34,7 @@ class Report:
         """The page of the claims, which are about loops: empty for a model without groups, or without their tables."""
         selected, needed = self.runs.selected, tables.CLAIM_TABLES.values()
         absent = self.runs.unreleased(f"{selected}/tables/{table}.parquet" for table in needed)
-        return ["results/claims.md"] if self.runs.config.model.groups and not absent else []
+        return [self.drawn("claims.md")] if self.runs.config.model.groups and not absent else []
 
     def results(self, wildcards: Any) -> list[str]:
         """Input function: the figures of the paper and the claims. InputError for a model without loops."""
@@ -43,7 +43,30 @@ class Report:
                 f"run {self.runs.selected}: found no looped groups (model.groups: []), expected at least one for the "
                 "figures of the paper; its checkpoints and the baselines can be asked for by name."
             )
-        return self.figure_files("all") + self.claims
+        return self.figure_files("all") + list(map(in_results, self.claims))
+
+    # --- files ------------------------------------------------------------------------------------------------------
+
+    def drawn(self, name: str) -> str:
+        """The file of a figure or page of the selected run; `in_results` is its copy."""
+        return f"{self.runs.table_root}/{self.runs.selected}/figures/{name}"
+
+    def to_show(self, wildcards: Any) -> dict[str, str]:
+        """Input function: name -> file of the figure or page that the wildcard `figure` or `page` names.
+
+        InputError for a figure that the selected run does not have: its files may be left from another config.
+        """
+        if hasattr(wildcards, "page"):
+            return {"page": self.drawn(wildcards.page)}
+        (figure,) = (figure for figure in self.runs.figures if figure.name == wildcards.figure)
+        self._refuse(figure, f"results/{figure.name}.pdf")
+        return {"figure": self.drawn(f"{figure.name}.pdf"), "picture": self.drawn(f"{figure.name}.svg")}
+
+    @property
+    def shown_pages(self) -> list[str]:
+        """Names of the pages that have a copy in results/."""
+        files = map(Path, [self.drawn("claims.md"), *(job.shown for job in self.runs.comparisons)])
+        return [file.name for file in files if file.parent == Path(self.drawn(""))]
 
     # --- figures and their inputs -----------------------------------------------------------------------------------
 
@@ -75,10 +98,15 @@ class Report:
     def _inputs(self, figure: Figure, output: str, runs: Sequence[str], files: Mapping[str, str]) -> dict[str, Any]:
         problem, root = self._problem(figure), self.runs.table_root
 
-        def refuse(wildcards: Any) -> list[str]:
-            raise InputError(f"{output}: run {self.runs.selected} {problem}.")
+        def refuse(wildcards: Any) -> None:
+            self._refuse(figure, output)
 
         return {name: refuse if problem else [f"{root}/{run}/{file}" for run in runs] for name, file in files.items()}
+
+    def _refuse(self, figure: Figure, output: str) -> None:
+        """Raise InputError for a figure that the selected run does not have."""
+        if problem := self._problem(figure):
+            raise InputError(f"{output}: run {self.runs.selected} {problem}.")
 
     def _problem(self, figure: Figure) -> str | None:
         """Why the selected run does not have the figure: the end of a sentence, or None."""
@@ -105,9 +133,10 @@ class Report:
     # --- targets ----------------------------------------------------------------------------------------------------
 
     def figure_files(self, target: str) -> list[str]:
-        """The files of a target rule: those of its figures that the selected run has."""
-        shown = (figure for figure in self.runs.figures if figure.target == target and not self._problem(figure))
-        return [f"results/{figure.name}.pdf" for figure in shown]
+        """The files of a target rule: its figures that the selected run has, and their pages."""
+        has = [figure.name for figure in self.runs.figures if figure.target == target and not self._problem(figure)]
+        pages = [in_results(job.shown) for job in self.runs.comparisons if job.target == target]
+        return [f"results/{name}.pdf" for name in has] + [page for page in pages if Path(page).stem in has]
 
     @property
     def study_targets(self) -> dict[str, list[str]]:
@@ -116,9 +145,20 @@ class Report:
         The rules of those that the selected run does not have refuse them.
         """
         files = [(figure.target, f"results/{figure.name}.pdf") for figure in self.runs.figures]
-        files += [(job.target, job.shown) for job in self.runs.comparisons]
+        files += [(job.target, in_results(job.shown)) for job in self.runs.comparisons]
         targets = dict.fromkeys(target for target, _ in files if target not in ("", "all", "supplementary"))
         return {name: [file for target, file in files if target == name] for name in targets}
+
+    @property
+    def descriptions(self) -> dict[str, str]:
+        """Rule -> its line in `snakemake --list-rules`, for the rules that follow from rows of figures and jobs."""
+        jobs = {job.name: f"Job: {', '.join(job.outputs.values())}" for job in self.runs.jobs}
+        drawn = {
+            f"plot_{figure.name}": f"Figure: {figure.label}, results/{figure.name}.pdf" for figure in self.runs.figures
+        }
+        titles = {figure.target: f"{figure.label}, " for figure in self.runs.figures}
+        files = {name: ", ".join(shown) for name, shown in self.study_targets.items()}
+        return jobs | drawn | {name: f"Target: {titles.get(name, '')}{shown}" for name, shown in files.items()}
 
     # --- the report -------------------------------------------------------------------------------------------------
 
@@ -136,7 +176,7 @@ class Report:
 
     def pictures(self, wildcards: Any) -> list[str]:
         """Input function: the pictures of `figures`."""
-        return [f"results/{figure.name}.svg" for figure in self.figures]
+        return [self.drawn(f"{figure.name}.svg") for figure in self.figures]
 
     @property
     def pages(self) -> list[str]:
@@ -150,8 +190,8 @@ class Report:
 
     def figure_table(self, name: str) -> Callable:
         """Input function: the table in the file tables/<name>.parquet if the report has the figure of this name."""
-        shown = [self.runs.paths.table_file(name)]
-        return lambda wildcards: shown if name in [figure.name for figure in self.figures] else []
+        files = [self.runs.paths.table_file(name)]
+        return lambda wildcards: files if name in [figure.name for figure in self.figures] else []
 
     def overview_slice(self, wildcards: Any) -> str:
         """Param function: what the first page of the report shows besides tables, as one canonical JSON string."""
@@ -172,12 +212,14 @@ class Report:
             raise InputError(
                 f"results/snapshot: run {self.runs.selected} has a published model, expected one trained here."
             )
-        shown = (figure for figure in self.runs.figures if not self._problem(figure))
-        figures = snapshot_figures(shown, self.figures)
+        has = (figure for figure in self.runs.figures if not self._problem(figure))
+        figures = snapshot_figures(has, self.figures)
         pictures = [f"results/{figure.name}.svg" for figure in figures]
         read = [file for figure in figures for files in self.figure_inputs(figure).values() for file in files]
         judged = ["claims", *tables.CLAIM_TABLES.values()] if self.claims else []
-        return list(dict.fromkeys([*self.claims, *map(self.runs.paths.table_file, judged), *pictures, *read]))
+        return list(
+            dict.fromkeys([*map(in_results, self.claims), *map(self.runs.paths.table_file, judged), *pictures, *read])
+        )
 
     # --- captions ---------------------------------------------------------------------------------------------------
 
@@ -206,6 +248,12 @@ class Report:
             return json.loads((folder / "tokens.json").read_text())["parts"]["val.bin"]["near_duplicates"]
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
             return None
+
+
+def in_results(file: str) -> str:
+    """The copy in results/ of a file of `Report.drawn`; any other file itself."""
+    path = Path(file)
+    return f"results/{path.name}" if path.parent.name == "figures" else file
 
 
 class Caption(dict):

@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from twoscale.jobs.launch import NodeResources
 from twoscale.model.flops import BYTES, parameters
-from twoscale.training.plan import loading_bytes
+from twoscale.training.plan import loading_bytes, training_bytes
 from twoscale.workflow.paths import trains
 
 if TYPE_CHECKING:
     from twoscale.workflow.runs import Runs
 
-TRAINING_MB = 16000  # of a training job on a node, at its first attempt
+TRAINING_MB = 16000  # of a training job on a node with GPUs, at its first attempt
+LIBRARIES_MB = 1500  # of Python and torch
+SMALL = 20_000_000  # parameters; jobs on such a model ask for half
 
 
 @dataclass
@@ -60,13 +62,15 @@ class Resources:
     def torch_job(self, section: str, memory: int, minutes: int, **further: Any) -> dict[str, Any]:
         """Resources of a job that opens a checkpoint in the dtype of a section: MB and minutes of the first attempt.
 
-        `memory` is for everything but the weights of a published model.
+        `memory` is for everything but the weights of a published model. Jobs on a small model ask for half of it.
         """
 
         def mem_mb(wildcards: Any, attempt: int) -> int:
             config = self.runs.of(wildcards)[1]
-            weights = parameters(config.model) * BYTES[getattr(config, section).dtype] // 10**6
-            return (memory + (0 if trains(config) else weights)) * attempt
+            weights = parameters(config.model)
+            if trains(config):
+                return (memory // 2 if weights < SMALL else memory) * attempt
+            return (memory + weights * BYTES[getattr(config, section).dtype] // 10**6) * attempt
 
         asked = {"mem_mb": mem_mb, "runtime": growing(minutes), "gpu": self.checked(self.gpus), "gpu_slot": self.gpus}
         return asked | further
@@ -93,7 +97,8 @@ class Resources:
         """MB of a training job on each node, with those for loading a model that is divided."""
         config = self.runs.of(wildcards)[1]
         loaded = loading_bytes(config) // 10**6 if config.train.shard else 0
-        return (TRAINING_MB + loaded) * attempt
+        on_cpu = LIBRARIES_MB * config.train.processes // config.train.nodes + training_bytes(config) // 10**6
+        return ((on_cpu if config.compute.device == "cpu" else TRAINING_MB) + loaded) * attempt
 
     def training_job(self) -> dict[str, Callable]:
         """Processors and GPUs of a training job on one node, and for several what Snakemake's SLURM executor takes.

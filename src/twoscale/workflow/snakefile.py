@@ -91,6 +91,13 @@ def say_ending(workflow: Any, runs: Runs) -> None:
         logger.info(ending(runs))
 
 
+def describe(workflow: Any, runs: Runs) -> None:
+    """Give the rules that follow from rows of figures and jobs a docstring for `snakemake --list-rules`."""
+    described = runs.report.descriptions
+    for rule in workflow.rules:
+        rule.docstring = rule.docstring or described.get(rule.name)
+
+
 def constrain_stored_outputs(workflow: Any) -> None:
     """Apply the wildcard constraints of all rules to outputs in a storage.
 

@@ -112,7 +112,7 @@ def test_an_order_from_the_tested_units_would_break_guarantees_more_often():
     assert passed["sorted"] > 100
 
 
-# How often a guarantee is broken beyond what it says: docs/reproduction.md, "Calibrated thresholds", has these shares.
+# How often a guarantee is broken beyond what it says: docs/studies.md, "Calibrated thresholds", has these shares.
 EPSILON, CLIP = 0.01, 5.0
 RISKS = EPSILON * np.geomspace(0.1, 3, 12)  # mean losses of the points of a path
 

@@ -29,5 +29,5 @@ def test_the_report_has_the_figure_only_where_there_are_several(tmp_path, monkey
     seeds = tmp_path / "results" / "tiny" / "tables" / "seeds.parquet"
     seeds.parent.mkdir(parents=True)
     seeds.touch()
-    assert "results/seeds.svg" not in project().report.pictures(of())
-    assert "results/seeds.svg" in project(seeds=[7]).report.pictures(of())
+    assert "results/tiny/figures/seeds.svg" not in project().report.pictures(of())
+    assert "results/tiny/figures/seeds.svg" in project(seeds=[7]).report.pictures(of())

@@ -41,7 +41,7 @@ RESOLVED = {
 
 @dataclass(frozen=True)
 class Index:
-    """Name of each tensor -> its file, beside the index."""
+    """Name of each tensor -> its file, in the folder of the index."""
 
     weight_map: dict[str, Annotated[str, Field(pattern=r"^[\w.-]+\.safetensors$")]]
 
@@ -100,7 +100,7 @@ class PublishedFolder:
 
     @property
     def layer(self) -> dict[str, dict[str, Any]]:
-        """What config.json says, as a layer of the config: sections `model` and `tokenizer`."""
+        """config.json as a layer of the config: sections `model` and `tokenizer`."""
         model = self.family.layer(self.options, self.shapes)
         _ = self.defaults
         self.options.check_known(self.family.irrelevant)

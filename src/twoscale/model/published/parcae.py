@@ -1,7 +1,7 @@
 """Parcae (Prairie et al., arXiv 2604.12946): a prelude, a core that is looped with an injection of its input, a coda.
 
-Two namings of tensors are read: that of Parcae's repository, and that of the training script derived from it that names
-the embedding `tok_emb` and the projection behind the core `project_out`. Sizes are those of the tensors; where
+Two namings of tensors are read: Parcae's, and the one of the training script derived from it that names
+the embedding `tok_emb` and the projection after the core `project_out`. Sizes are read from the tensors; where
 config.json has them too, they must agree.
 """
 
@@ -32,7 +32,7 @@ STRATEGIES = {"scaled": False, "scaled-zero": False, "scaled-geiping": False, "s
 
 @dataclass(frozen=True)
 class Layout:
-    """Names of tensors, and what their code takes for keys that are absent."""
+    """Names of tensors, and the defaults of their code for absent keys."""
 
     prefix: str
     embedding: str
@@ -43,7 +43,7 @@ class Layout:
     norm_epsilon: float
     softcap: float | None
     context: int
-    state_std: float | None  # None: that of init_strategy
+    state_std: float | None  # None: from init_strategy
 
 
 REPOSITORY = Layout(
@@ -56,7 +56,7 @@ SCRIPT = Layout(
 
 
 def layout(names: Collection[str]) -> Layout:
-    """Which of the two namings a folder has."""
+    """The naming that a folder has."""
     return REPOSITORY if any(name.startswith(REPOSITORY.prefix) for name in names) else SCRIPT
 
 
@@ -167,7 +167,7 @@ def _rotation(options: Options, of: Layout) -> dict[str, Any]:
 
 
 def _state(options: Options, shapes: Shapes, of: Layout) -> dict[str, Any]:
-    """The first state, and the scale of the embedding, which is also that of the noise."""
+    """The first state, and the scale of the embedding, which is also the scale of the noise."""
     init, size = options.get("state_init", "like-init"), shapes[f"{of.embedding}.weight"][1]
     if init not in ("like-init", "zero"):
         raise options.error("state_init", "like-init or zero; other values are not supported")

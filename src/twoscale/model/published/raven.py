@@ -86,7 +86,7 @@ def _sizes(options: Options, names: Collection[str]) -> dict[str, Any]:
 
 
 def _state(options: Options, scale: float, from_input: bool) -> dict[str, Any]:
-    """The first state, and the scale of the embedding, which is also that of the noise."""
+    """The first state, and the scale of the embedding, which is also the scale of the noise."""
     size = options.count("n_embd", "hidden_size")
     std = options.within("init_values").positive("std", math.sqrt(2 / (5 * size)))
     return {
@@ -97,7 +97,7 @@ def _state(options: Options, scale: float, from_input: bool) -> dict[str, Any]:
 
 
 def huginn(options: Options, names: Collection[str]) -> dict[str, Any]:
-    """What only Huginn has. Its code takes the scale from the size and draws the first state, whatever the config."""
+    """Keys of Huginn only. Its code takes the scale from the size and draws the first state, whatever the config."""
     return {
         **_state(options, math.sqrt(options.count("n_embd", "hidden_size")), from_input=False),
         "norms": "sandwich",
@@ -111,11 +111,11 @@ def huginn(options: Options, names: Collection[str]) -> dict[str, Any]:
 
 
 def retrofitted(options: Options, names: Collection[str]) -> dict[str, Any]:
-    """What retrofitted Llama, TinyLlama and OLMo models have."""
+    """Keys of retrofitted Llama, TinyLlama and OLMo models."""
     has_qk_norm = f"{FIRST_LAYER}attn.q_norm.weight" in names
     scale = options.within("init_values").positive("embed_scale", math.sqrt(options.count("n_embd", "hidden_size")))
     return {
-        # only the code of OLMo reads the mode, that of Llama draws the first state
+        # only the code of OLMo reads the mode, Llama's draws the first state
         **_state(options, scale, from_input=has_qk_norm and options.get("initial_state_mode") == "embed-init"),
         "norms": "post" if has_qk_norm else "pre",
         "exit_norm": "none",

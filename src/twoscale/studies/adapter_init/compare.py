@@ -1,8 +1,8 @@
 """Adapter initialisations side by side: late angles and held-out loss at every checkpoint, over all seeds.
 
-The late cosine is that of claim 4, and each is judged by the bounds of claim 4.
+The late cosine is as in claim 4, and each is judged by the bounds of claim 4.
 
-Means over seeds and their intervals are those of `twoscale.analysis.seeds`. Two seeds or three give wide intervals.
+Means over seeds and their intervals are from `twoscale.analysis.seeds`. Two seeds or three give wide intervals.
 """
 
 from collections.abc import Iterator, Sequence
@@ -45,7 +45,7 @@ class InitRun:
 
     @property
     def start(self) -> tuple[float | None, str, str]:
-        """What distinguishes it from other runs but the seed."""
+        """Keys that distinguish it from other runs, without the seed."""
         return (None if np.isnan(self.share) else self.share), self.state_init, self.sandwich
 
 

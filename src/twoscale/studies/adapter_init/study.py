@@ -40,7 +40,10 @@ JOBS = (
         name="compare_adapter_init",
         function="twoscale.studies.adapter_init.page.run",
         inputs=lambda runs: runs.report.page_inputs("adapter_init", table("training", loops="loop_sequences")),
-        outputs={"table": "results/{selected}/tables/adapter_init.parquet", "page": "results/adapter_init.md"},
+        outputs={
+            "table": "results/{selected}/tables/adapter_init.parquet",
+            "page": "results/{selected}/figures/adapter_init.md",
+        },
         tables=["adapter_init"],
         config=lambda runs: runs.params.slice(
             "run", "seed", text=lambda config: text_label(config.data), runs=lambda config: _labels(runs)

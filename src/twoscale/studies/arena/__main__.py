@@ -3,7 +3,7 @@
     python -m twoscale.studies.arena losses.parquet exits.parquet results/mine
 
 losses.parquet has the loss of every token at every depth, exits.parquet the depths at which one or more gates let the
-tokens leave (tables "depth_losses" and "gate_exits"; docs/reproduction.md, "Exits of other programs"). Written are
+tokens leave (tables "depth_losses" and "gate_exits"; docs/arena.md, "Exits of other programs"). Written are
 arena.md, arena.pdf, arena.parquet and convergence.parquet.
 """
 

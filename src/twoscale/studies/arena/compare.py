@@ -1,6 +1,6 @@
-"""What the exits of a criterion are worth: gains over cost-matched exits, and regret against oracles.
+"""Value of the exits of a criterion: gains over cost-matched exits, and regret against oracles.
 
-A gain is read in two ways. In nats: how much lower the cross-entropy is than that of the reference at the same
+A gain is read in two ways. In nats: how much lower the cross-entropy is than the reference's at the same
 evaluations. In evaluations: how many fewer a criterion takes than the reference at the same cross-entropy, on the
 curve of the reference over the thresholds of the criterion. The regret is the negative gain over the budget oracle.
 
@@ -102,12 +102,12 @@ def _documents(tokens: np.ndarray) -> dict[str, float]:
 
 
 def _gain(totals: np.ndarray) -> np.ndarray:
-    """Cross-entropy of the reference minus that of the criterion: sums (R, 5) -> (R,)."""
+    """Cross-entropy of the reference minus the criterion's: sums (R, 5) -> (R,)."""
     return (totals[:, 3] - totals[:, 1]) / totals[:, 4]
 
 
 def _saved(totals: np.ndarray, place: int) -> np.ndarray:
-    """Evaluations of the reference at the nats of a threshold, minus those of the criterion: (R, P, 5) -> (R,)."""
+    """Evaluations of the reference at the nats of a threshold, minus the criterion's: (R, P, 5) -> (R,)."""
     evaluations, ce, cost, quality = np.moveaxis(totals[..., :4] / totals[..., 4:], -1, 0)  # (R, P) each
     return cost_at(cost, quality, ce[:, place]) - evaluations[:, place]
 
@@ -123,7 +123,7 @@ def cost_at(cost: np.ndarray, ce: np.ndarray, level: np.ndarray) -> np.ndarray:
         level: The cross-entropy to reach (R,).
 
     Returns:
-        (R,); NaN where the level is above that of the cheapest point or below the lowest one.
+        (R,); NaN where the level is above the cheapest point or below the lowest one.
     """
     order = np.lexsort((ce, cost), axis=1)
     cost, ce = np.take_along_axis(cost, order, axis=1), np.take_along_axis(ce, order, axis=1)
@@ -196,7 +196,7 @@ def _of_oracle(totals: np.ndarray) -> tuple[np.ndarray, ...]:
 def oracle_gain(
     evaluations: np.ndarray, ce: np.ndarray, cost: np.ndarray, quality: np.ndarray, prices: np.ndarray
 ) -> np.ndarray:
-    """Nats of the budget oracle minus those of a criterion at the same evaluations, never above 0: (...).
+    """Nats of the budget oracle minus a criterion's at the same evaluations, never above 0: (...).
 
     At each price the oracle has the least sum of nats and paid evaluations, so it bounds the nats of every choice of
     exits at the evaluations of the criterion from below; the best bound is that at the right price.
@@ -214,7 +214,7 @@ def oracle_gain(
 def oracle_saving(
     evaluations: np.ndarray, ce: np.ndarray, cost: np.ndarray, quality: np.ndarray, prices: np.ndarray
 ) -> np.ndarray:
-    """Evaluations of the budget oracle minus those of a criterion at the same nats: arguments of `oracle_gain`."""
+    """Evaluations of the budget oracle minus a criterion's at the same nats: arguments of `oracle_gain`."""
     bound = cost + (quality - ce[..., None]) / prices - evaluations[..., None]
     return np.maximum(bound.max(axis=-1), 1 - evaluations)  # every exit takes an evaluation
 

@@ -1,8 +1,8 @@
 """Exits on frozen trajectories: one token leaves a group early, everything else stays as at full depth.
 
-The states x^0 … x^K of a group are those of the run at K loop steps of every group. What a token predicts if it leaves
+The states x^0 … x^K of a group are from the run at K loop steps of every group. What a token predicts if it leaves
 with x^k is decoded as the model would continue with this token, while all tokens before it keep their states, keys and
-values of the run. So a token's loss is a function of its own exit alone, and the best exit of every token is known.
+values of the run. So a token's loss is a function of its exit alone, and the best exit of every token is known.
 
 This differs from the lens (`twoscale.studies.lens`), where all tokens leave at k, and from the causal engine
 (`twoscale.exits.parallel`), where a token sees what earlier exits have changed.
@@ -58,7 +58,7 @@ class FrozenGroup:
     states: Tensor
 
     def behind(self, exits: Tensor) -> Tensor:
-        """What the head reads if tokens leave one at a time, with the states `exits`: (S, B, T, C) -> (S, B, T, C)."""
+        """The head's input if tokens leave one at a time, with the states `exits`: (S, B, T, C) -> (S, B, T, C)."""
         noise = self.passing.noise
         streams = replace(
             self.passing,
@@ -95,7 +95,7 @@ class FrozenGroup:
         return loop_steps.view(self.states.shape[1:3]), evaluations.view(self.states.shape[1:3])
 
     def _readout(self, criterion: ExitCriterion, readout: str) -> Readout:
-        """What the criterion sees predictions through: here the remaining layers are decoded in parallel, too."""
+        """Function from states to predictions for the criterion; remaining layers are decoded in parallel, too."""
         model = self.passing.model
         if is_sequential(criterion, readout) and self.group == len(model.config.groups) - 1:
             return lambda x: model.readout(self.behind(x.view_as(self.states[:1]))[0]).flatten(0, 1)

@@ -164,7 +164,7 @@ def compared(losses: Losses, exits: dict[tuple[str, float], Tensor], tolerance: 
 
 
 def _of_point(losses: Losses, point: tuple[str, float], depths: Tensor) -> tuple[pd.DataFrame, ...]:
-    """Rows like those of the tables "exit_quality", "exit_loops" and "exit_cost_matched" for one choice of exits."""
+    """Rows as in the tables "exit_quality", "exit_loops" and "exit_cost_matched" for one choice of exits."""
     named = dict(zip(POINT, point, strict=True))
     plans = {RANDOM: depths, FIXED: torch.from_numpy(fixed_evaluations(depths.numpy()[None, None])).flatten()}
     matched = [
@@ -188,7 +188,7 @@ def mean_over_draws(nats: Tensor, plan: Tensor) -> Tensor:
 
 
 def regret(losses: Losses, exits: dict[tuple[str, float], Tensor], tolerance: float) -> pd.DataFrame:
-    """Rows like those of the table "exit_regret", of the exits and of fixed loops at every depth."""
+    """Rows as in the table "exit_regret", of the exits and of fixed loops at every depth."""
     fixed = {(FIXED, float(k)): torch.full((len(losses.tokens),), k) for k in range(1, losses.depths + 1)}
     first = converged_within(losses.nats, tolerance)  # (M,)
     rows = []
@@ -201,7 +201,7 @@ def regret(losses: Losses, exits: dict[tuple[str, float], Tensor], tolerance: fl
 
 
 def _frontier(losses: Losses) -> pd.DataFrame:
-    """Rows like those of the table "oracle_frontier"."""
+    """Rows as in the table "oracle_frontier"."""
     costs, rows = exit_costs(len(losses.nats), losses.nats.device), []
     for price in PRICES:
         chosen = cheapest_exits(losses.nats, price)

@@ -1,4 +1,4 @@
-"""The regret of exit criteria: what they cost and lose beside an oracle, on frozen trajectories.
+"""The regret of exit criteria: their cost and loss compared with an oracle, on frozen trajectories.
 
 Groups are measured one at a time, with all loop steps in the others. Two oracles know every loop step of a token:
 
@@ -101,11 +101,11 @@ def _regret_rows(
 
 
 def compare(loop_steps: Tensor, evaluations: Tensor, lost: Tensor, first: Tensor) -> dict[str, Tensor]:
-    """Columns of the table "exit_regret" per token, for exits beside an oracle that leaves at state `first`: (…) each.
+    """Columns of the table "exit_regret" per token, against an oracle that leaves at state `first`: (…) each.
 
     Args:
-        loop_steps: Loop steps behind the state with which the token leaves.
-        evaluations: What it costs.
+        loop_steps: Loop steps of the state with which the token leaves.
+        evaluations: Their cost.
         lost: Nats above the loss at full depth.
         first: First converged state.
     """

@@ -1,9 +1,9 @@
-"""What the loops buy: the looped model beside models without loops, as the table "baselines" and the page baselines.md.
+"""Gain of the loops: the looped model and models without loops, as the table "baselines" and the page baselines.md.
 
 Every difference is between two models with the same seed, on the same documents. The interval of the mean over seeds
 joins the bootstrap over documents, as if the seeds were fixed, and Student's t over seeds, as if the documents were, by
 the root of the sum of their squared lengths on either side (Zou and Donner 2008, "Construction of confidence limits
-about effect measures"). What varies with both is counted twice, which is conservative.
+about effect measures"). Variation with both is counted twice, which is conservative.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

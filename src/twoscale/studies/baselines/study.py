@@ -36,7 +36,7 @@ QUALITY = "results/{run}/baselines/iteration_{iteration}.parquet"
 def compared(runs: "Runs") -> list[dict[str, Any]]:
     """The compared models with run, seed, iteration, layers, parameters and FLOPs per token.
 
-    The looped model is the selected run under every seed, unless the study has overrides of its own.
+    The looped model is the selected run under every seed, unless the study has overrides.
     """
     names = {run: run.removeprefix("baselines/").partition("-seed")[0] for run in runs.study("baselines")}
     if LOOPED not in names.values():
@@ -99,7 +99,10 @@ JOBS = (
         name="compare_baselines",
         function="twoscale.studies.baselines.compare.run",
         inputs=lambda runs: {"quality": _files(runs)},
-        outputs={"baselines": "results/{selected}/tables/baselines.parquet", "page": "results/baselines.md"},
+        outputs={
+            "baselines": "results/{selected}/tables/baselines.parquet",
+            "page": "results/{selected}/figures/baselines.md",
+        },
         tables=["baselines"],
         config=lambda runs: runs.params.slice(
             *("run", "seed"), compared=lambda config: compared(runs), page=lambda config: _page(runs)

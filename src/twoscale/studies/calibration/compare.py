@@ -1,4 +1,4 @@
-"""Calibrated thresholds of exit criteria: what a guarantee allows, and whether it was kept on other documents."""
+"""Thresholds of exit criteria that are calibrated to a guarantee, and a test of the guarantee on other documents."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -101,7 +101,7 @@ def _choose(units: pd.DataFrame, epsilon: float, bound: float, guarantees: "Guar
 
 
 def _report(units: pd.DataFrame, index: int, epsilon: float, max_loops: int, seed: int) -> dict[str, object]:
-    """What the point at `index` costs and saves on the units of the report; nothing at -1, where all loops are run."""
+    """Loss and savings of the point at `index` on the units of the report; none at -1, where all loops are run."""
     documents = {"report_documents": units["document"].nunique()}
     if index < 0:
         return documents | dict.fromkeys(MEASURED, 0.0) | {"verdict": NO_THRESHOLD}

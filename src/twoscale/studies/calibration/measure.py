@@ -1,4 +1,4 @@
-"""Paths of thresholds for an exit criterion, and what each point of them costs held-out documents.
+"""Paths of thresholds for an exit criterion, with loss and evaluations of each point on held-out documents.
 
 A path leads from many evaluations to few. The path "common" has the same threshold in every group. On the path
 "per_group" each point lowers the evaluations of one group: of the groups, the one that saves most evaluations per nat.
@@ -71,8 +71,8 @@ Measure = Callable[[Thresholds], Cost]
 def split_documents(documents: Sequence[int], search_share: float, report_share: float, seed: int) -> dict[int, str]:
     """The part of each document, drawn at random; at least one document in each part.
 
-    The shares are those of two parts; the other documents are in "calibration". Raises InputError if there are fewer
-    documents than parts.
+    The shares are the sizes of two parts; the other documents are in "calibration". Raises InputError if there are
+    fewer documents than parts.
     """
     distinct = sorted(set(documents))
     if len(distinct) < len(PARTS):
@@ -135,7 +135,7 @@ class MeasuredText:
         self.full_depth_ce, self.predictions, _ = self._read(Fixed(evaluator.exits.max_loops))
 
     def measure(self, criterion: ExitCriterion) -> Measured:
-        """What the criterion costs the sequences."""
+        """Loss and evaluations of the criterion on the sequences."""
         ce, predictions, evaluations = self._read(criterion)
         means = [self._mean(values) for values in (ce, self.full_depth_ce, predictions == self.predictions)]
         return Measured(self.own.sum(1), *means, self._mean(evaluations).T)
@@ -164,7 +164,7 @@ def search_paths(grid: Sequence[float], groups: int, measure: Measure, end: floa
     Args:
         grid: Thresholds of one group.
         groups: Number of looped groups, G.
-        measure: What thresholds cost on the documents of the search.
+        measure: Loss and evaluations of thresholds on the documents of the search.
         end: A path ends with its first point whose excess is above this.
     """
     costs = {threshold: measure((threshold,) * groups) for threshold in grid}

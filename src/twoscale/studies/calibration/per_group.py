@@ -9,9 +9,9 @@ from twoscale.exits.criteria import CRITERIA, ExitCriterion, make_criterion
 
 
 class PerGroup(ExitCriterion):
-    """Holds one criterion per looped group, in the order of the groups. Engines ask it for that of a group.
+    """Holds one criterion per looped group, in the order of the groups. Engines take the one of a group.
 
-    `start` and `update` are those of the criterion of the group, and so are `keeps`, `patience` and `needs_gate`.
+    `start` and `update` are from the criterion of the group, and so are `keeps`, `patience` and `needs_gate`.
     """
 
     def __init__(self, criteria: Sequence[ExitCriterion]) -> None:

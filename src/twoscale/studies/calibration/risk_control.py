@@ -1,9 +1,9 @@
 """Learn then Test (Angelopoulos et al., arXiv 2110.01052): thresholds whose risk is controlled, from a finite sample.
 
 The risk of a threshold is the expected loss of a unit, between 0 and 1. Its null hypothesis is a risk above a level; a
-threshold is accepted if the hypothesis is rejected. The units have to be independent and alike; nothing is asked of
-the distribution of their losses, and the risk need not be monotone in the threshold, as conformal risk control (arXiv
-2208.02814) requires.
+threshold is accepted if the hypothesis is rejected. The units have to be independent and alike; nothing is assumed
+about the distribution of their losses, and the risk need not be monotone in the threshold, as conformal risk control
+(arXiv 2208.02814) requires.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ def betting(losses: np.ndarray, level: float, delta: float) -> float:
     """p-value of the hypothesis that the expected loss is above `level`, by bets against it.
 
     One over the largest wealth of a player who stakes a share of it on every unit in turn; if the hypothesis is true,
-    no strategy is expected to gain (Waudby-Smith and Ramdas, arXiv 2010.09686). Stakes are those of Bates et al. (arXiv
+    no strategy is expected to gain (Waudby-Smith and Ramdas, arXiv 2010.09686). Stakes are from Bates et al. (arXiv
     2101.02703, proposition 5), larger where the losses so far differ little. So losses that vary little need fewer
     units than for `hoeffding_bentkus`, which takes them for coins. Super-uniform under the hypothesis for every number.
 
@@ -35,7 +35,7 @@ def betting(losses: np.ndarray, level: float, delta: float) -> float:
 
 
 def hoeffding_bentkus(losses: np.ndarray, level: float) -> float:
-    """p-value of the hypothesis that the expected loss is above `level`, that of Learn then Test (arXiv 2110.01052).
+    """p-value of the hypothesis that the expected loss is above `level`, as in Learn then Test (arXiv 2110.01052).
 
     The smaller one of Hoeffding's and Bentkus' bounds of the probability of a mean this small. It is super-uniform
     under the hypothesis for every number of units.

@@ -33,7 +33,7 @@ def _sequences(run: Config, sequential: bool) -> float:
 
 
 def calibration_points(thresholds: int, groups: int) -> tuple[int, int]:
-    """Thresholds of all groups that the search of the calibration measures, and those of its two paths, at most."""
+    """Thresholds of all groups that the search of the calibration and its two paths measure, at most."""
     steps = groups * (thresholds - 1) if groups > 1 else 0  # of the path that changes one group at a time
     return thresholds + groups * steps, thresholds + steps + 1
 

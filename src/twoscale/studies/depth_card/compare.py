@@ -1,4 +1,4 @@
-"""Means over tokens at each loop count, and what they say: the tables "depth_card" and "depth_findings".
+"""Means over tokens at each loop count, and findings about them: the tables "depth_card" and "depth_findings".
 
 Intervals are bootstraps over documents. Best loops and plateau are found again in each resample, so their intervals
 contain the choice of the best loop count. NumPy and pandas only.
@@ -55,7 +55,7 @@ def summarise(quality: pd.DataFrame, states: pd.DataFrame, trained: int, seed: i
 
     Args:
         quality: Table "depth_quality" of one checkpoint.
-        states: Table "depth_states" of the same; its loop counts are those of `quality`.
+        states: Table "depth_states" of the same; it has the loop counts of `quality`.
         trained: The trained loops.
         seed: Of the bootstrap.
     """

@@ -1,8 +1,8 @@
 """Quality and geometry far beyond the trained loops: the tables "depth_quality" and "depth_states".
 
-One pass runs every group for the largest loop count, and its states are those of "depth_states". The first group has
+One pass runs every group for the largest loop count, and its states are in "depth_states". The first group has
 the same states whatever its loop count is; at every smaller one its state passes the stages after it with as many loop
-steps. States are measured one after another, so memory is that of a few states of one batch.
+steps. States are measured one after another, with a few states of one batch in memory at a time.
 """
 
 from collections.abc import Iterator, Sequence
@@ -76,7 +76,7 @@ class _Walk:
         return self.passing.model.finish(index, step.state.to(entered.dtype))
 
     def _decoding(self, states: Iterator[Tensor]) -> Iterator[Tensor]:
-        """The states of the first group; those of smaller loop counts are decoded."""
+        """The states of the first group; states at smaller loop counts are decoded."""
         for k, state in enumerate(states):
             if k in self.counts[:-1]:
                 self.decode(replace(self.passing, loops=k).behind(0, state))

@@ -74,7 +74,7 @@ def page(
         card: Table "depth_card".
         findings: Table "depth_findings".
         run: Name of the run.
-        identity: What was measured, on what, and with which code: name -> value.
+        identity: The model, the text and the code of the measurement: name -> value.
         picture: File of the picture, relative to the page.
         setting: How the loop counts were measured, after "one looped model".
         units: Units of resampling.

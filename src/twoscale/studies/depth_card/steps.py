@@ -1,4 +1,4 @@
-"""What the card measures, from a config or a slice with the sections `model` and `depth_card`."""
+"""Loop counts of the card, from a config or a slice with the sections `model` and `depth_card`."""
 
 from twoscale.config.loop_counts import loop_counts
 from twoscale.config.sections import Derived

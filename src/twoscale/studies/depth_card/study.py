@@ -88,7 +88,7 @@ def _of_unlooped(runs: "Runs") -> dict[str, Any]:
 
 
 def _identity(config: Config) -> dict[str, Any]:
-    """What was measured, on what: rows of the page."""
+    """The model and the text of the measurement: rows of the page."""
     model = config.model
     origin = model.folder or f"{model.repository} at {model.revision}" if is_published(config) else "trained here"
     sizes = f"{parameters(model):,} parameters, {model.num_layers} layers, hidden size {model.hidden_size}"
@@ -144,7 +144,7 @@ JOBS = (
             runs.report.page_inputs("depth_card", table(card="depth_card", findings="depth_findings"))
             | {"picture": "results/depth_card.svg"}
         ),
-        outputs={"page": "results/depth-card.md"},
+        outputs={"page": "results/{selected}/figures/depth-card.md"},
         config=lambda runs: runs.params.slice("run", identity=_identity),
     ),
 )

@@ -44,7 +44,7 @@ class Model:
     Attributes:
         name: In the column `run` of the tables.
         what: Layers, size and text, for the page.
-        label: In the figure; empty for one whose line is that of another.
+        label: In the figure; empty for one that shares the line of another.
         role: "fit" or "test" of the prediction; "course" for an earlier checkpoint, "untrained" for fresh weights.
         of: The trained model that it is compared with; empty for a trained one.
         source: Where the weights are from, as Markdown.
@@ -249,11 +249,9 @@ def draw(found: Sequence[Model]) -> Figure:
 HEADER = """\
 # A zoo of looped models
 
-Trained looped models, by others and from this project, at 1 to 8 times the loops of their training, each with fresh
-weights of the same architecture for comparison. `python -m twoscale.studies.depth_card.zoo` writes this page from the
-tables in [zoo/](zoo/); each was measured by `snakemake results/depth-card.md` ([models](models.md#parcae) has the
-configs); fresh weights of Parcae's models are those of [fresh_weights.py](zoo/fresh_weights.py). The
-[regime](spectrum.md) is fitted over the last half of the loop steps up to 8 times the trained loops.
+Looped models trained by others and by this project, at 1 to 8 times the loops of their training, and fresh weights of
+the same architecture for comparison. The [regime](reproduction.md#the-regime-of-a-loop) is fitted over the last half of
+the loop steps up to 8 times the trained loops.
 
 ![Loss beyond the trained loops, and what predicts it](zoo.svg)
 
@@ -263,14 +261,14 @@ Small points are earlier checkpoints of the demo; its seeds and FineWeb lie on o
 LOSSES = """\
 ## Published losses
 
-Loss at the trained loops, in nats per token. The published one is over a whole validation set, ours is that of
-[losses.py](zoo/losses.py) over one file of it; its standard error over sequences is 0.011 to 0.013.
+Loss at the trained loops, in nats per token. The published loss is over a whole validation set, ours over one file of
+it ([losses.py](zoo/losses.py)); its standard error over sequences is 0.011 to 0.013.
 """
 PREDICTION = """\
 ## What predicts overthinking
 
-Overthinking is the loss at 8 times the trained loops above that at the trained loops. Each predictor is known at the
-trained loops. A line is fitted to log10 of the overthinking of {fit}, and applied to the models below, which
+Overthinking is the loss at 8 times the trained loops minus the loss at the trained loops. Each predictor is known at
+the trained loops. A line is fitted to log10 of the overthinking of {fit}, and applied to the models below, which
 were not used. Less than {least:g} nats counts as {least:g}. *Factor* is the geometric mean of the ratios of predicted
 and measured overthinking, in whichever direction, *worst* the largest one; *order* is Spearman's rank correlation.
 """
@@ -279,6 +277,12 @@ NOTHING = "Nothing predicts: the {name} errs by a factor of {factor:.2g}, the me
 FEW = """\
 The {fits} fitted and {tests} tested models are few, and they differ in size and text. Of those tested, {none} lose at
 most {least:g} nats: the prediction says of them only that they lose nothing."""
+CLOSING = """\
+## Tables
+
+`python -m twoscale.studies.depth_card.zoo` writes this page from the tables in [zoo/](zoo/). The models were
+measured by `snakemake results/depth-card.md` with the configs in [models](models.md#parcae); fresh weights of Parcae's
+models come from [fresh_weights.py](zoo/fresh_weights.py)."""
 
 
 def page(found: Sequence[Model]) -> str:
@@ -295,6 +299,7 @@ def page(found: Sequence[Model]) -> str:
         table(header, rows),
         *([LOSSES, table(("model", "source", "published", "measured", "tokens"), losses)] if losses else []),
         *_predicted(found),
+        CLOSING,
     )
 
 

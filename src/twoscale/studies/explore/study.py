@@ -45,7 +45,7 @@ JOBS = (
         name="write_explore_page",
         function="twoscale.studies.explore.page.run",
         inputs=_page_inputs,
-        outputs={"page": "results/explore.html"},
+        outputs={"page": "results/{selected}/figures/explore.html"},
         config=lambda runs: runs.params.slice("run", text=lambda config: text_label(config.data)),
         target="explore",
         report=("Explore", "tokens on their way through the loops"),

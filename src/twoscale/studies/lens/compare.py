@@ -9,7 +9,7 @@ from twoscale.analysis.summaries import with_bounds
 def summarise_lens(lens: pd.DataFrame, mean_loops: int, seed: int = 0) -> pd.DataFrame:
     """Means over tokens per group and loop step k, with bounds over documents.
 
-    A change is that since k = `mean_loops`, on the same documents. Bounds of `ce`, `entropy` and `rank` are those of
+    A change is since k = `mean_loops`, on the same documents. Bounds of `ce`, `entropy` and `rank` are for
     their change around the value: they show the change by more or fewer loop steps, not the variation of the text.
 
     Args:

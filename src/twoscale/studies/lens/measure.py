@@ -1,7 +1,7 @@
-"""The lens: what the state after every loop step predicts, also far beyond the loops of training.
+"""The lens: predictions from the state after every loop step, also far beyond the loops of training.
 
 A state x^k of a group is decoded as the model would continue with it: all tokens of a sequence leave the group with
-their x^k and pass the stages behind it. Groups before and behind it run the same number of loop steps whatever k is.
+their x^k and pass the stages after it. Groups before and after it run the same number of loop steps whatever k is.
 At k equal to that number, a state of any group predicts what the model predicts with that many loops in all groups.
 
 The logit lens (nostalgebraist 2020) applies the head alone. Here the remaining layers come first, as in Geiping et al.,
@@ -36,7 +36,7 @@ def run(job: "CheckpointJob") -> None:
 
 @torch.no_grad()
 def measure_lens(checkpoint: LoadedCheckpoint, text: HeldOut, config: ConfigSlice) -> Iterator[Row]:
-    """Rows of the table "lens" without its column `run`; memory is that of one batch.
+    """Rows of the table "lens" without its column `run`, with one batch in memory at a time.
 
     Args:
         checkpoint: The model, its iteration and the seed of its noise.
@@ -65,7 +65,7 @@ def _measure_group(
     trained = steps.index(passing.model.config.typical_loops)
     right = measured["rank"] == 1
     measured["log_rank"] = measured.pop("rank").double().log()
-    # x^0 has no loop step behind it, so nothing is lost by more of them
+    # no loop step precedes x^0, so nothing is lost by more of them
     lost = _from(1, lost_again(right[1:]))
     since = _from(trained + 1, right[trained] & ~right[trained + 1 :])
     return measured | {"right": right.double(), "lost": lost, "lost_since_mean": since}

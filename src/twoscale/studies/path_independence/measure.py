@@ -1,7 +1,7 @@
 """Path independence: whether a loop ends at the same state from every initial state that its noise gives it.
 
 Geiping et al. (2025) hope for it and show it in pictures. Here the same text is run under several draws of the
-noise. They vary in one group at a time, which separates the effect of a group's own initial state from that of
+noise. They vary in one group at a time, which separates the effect of a group's initial state from the effect of
 what earlier groups pass on, and in all groups at once.
 """
 
@@ -58,7 +58,7 @@ def measure(
 def measure_batch(checkpoint: LoadedCheckpoint, batch: HeldOut, loops: int, draws: int) -> Iterator[Columns]:
     """Rows of the table "token_independence" for B held-out sequences, one (draw, varied group) at a time.
 
-    The distance is that of the last states x^K of the varied group; of the last group if all are varied, which is not
+    The distance is between the last states x^K of the varied group; of the last group if all are varied, which is not
     measured again for a model with one group.
     """
     model, labels = checkpoint.model, checkpoint.model.config.group_labels

@@ -23,7 +23,7 @@ def summarise_scaling(paths: Iterable[str | Path], run: str, seed: int) -> pd.Da
     """The table "scaling" from the tables "scaling_quality" of all checkpoints; iterations and loops rise.
 
     `excess` is the cost of fewer loops against the largest loop count; its interval, over the same documents, is
-    far narrower than that of the cross-entropy itself.
+    far narrower than the cross-entropy's own.
     """
     rows = pd.concat([tables.read("scaling_quality", path) for path in paths])
     full = rows[rows["loops"] == rows["loops"].max()].set_index(["iteration", "sequence"])["ce"]

@@ -20,13 +20,17 @@ from twoscale.jobs import command
 from twoscale.studies.seeds.page import summary
 
 DOCS = PROJECT / "docs"
+CLOSING = """\
+[How claims are judged](judging.md#several-seeds) explains the intervals. [Results](results.md) has the numbers of each
+claim, [seeds/](seeds/) the tables."""
 
 
 def page(docs: Path) -> str:
     """Markdown of the summaries of all tables that `docs` has."""
     over_seeds = [found for found in results.columns(docs) if not found.each.empty]
     frames = [(pd.concat([found.each, found.rows]), found) for found in over_seeds]
-    return blocks(*(summary(frame, found.facts["text"], found.scales) for frame, found in frames))
+    summaries = (summary(frame, found.facts["text"], found.scales) for frame, found in frames)
+    return blocks(*summaries, CLOSING)
 
 
 def keep(source: Path, docs: Path) -> Path:

@@ -23,9 +23,9 @@ HEADER = """\
 # The claims of the paper on the run {run} under {count} seeds
 
 Run **{run}** on {text}, under the seeds {seeds}. A seed decides the initial weights, the order of the batches, the loop
-counts and the noise; the text and the held-out documents are the same. The verdicts are about this model and text, and
-not about the paper's model unless the run has its size. Where single seeds have a verdict and the mean over seeds is
-open, trust the mean.
+counts and the noise; the text and the held-out documents are the same. Where single seeds have a verdict and the mean
+over seeds is open, trust the mean. The verdicts are about this model and text, and about the paper's model only if the
+run has its size.
 
 With {count} seeds the 95 % interval of the mean reaches {reach:.2g} standard deviations of the seeds to either side
 (Student's t), and the true standard deviation may be {low:.2g} to {high:.2g} times the measured one, if seeds vary
@@ -42,7 +42,7 @@ COLUMNS = """\
   due to the choice of held-out documents, in the same unit, the root mean square over the seeds. Where the first is
   much larger, the verdict of one run is about its seed.
 - **Mean over seeds** has a 95 % interval for other seeds and other documents. It joins the interval of Student's t over
-  the seeds and the bootstrap of the mean over documents (docs/reproduction.md). Ratios have their geometric mean and
+  the seeds and the bootstrap of the mean over documents (docs/judging.md). Ratios have their geometric mean and
   standard deviations of their logarithm, printed as percentages.
 """
 FEW = """\
@@ -151,7 +151,7 @@ def _cell(estimate: Estimate) -> str:
 
 
 def spread(value: float, relative: bool) -> str:
-    """A standard deviation; that of a logarithm as a percentage. Empty if missing."""
+    """A standard deviation, of a logarithm as a percentage. Empty if missing."""
     if np.isnan(value):
         return ""
     return f"{100 * value:.2g} %" if relative else f"{value:.2g}"

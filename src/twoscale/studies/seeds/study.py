@@ -24,7 +24,7 @@ JOBS = (
         name="compare_seeds",
         function="twoscale.studies.seeds.page.run",
         inputs=lambda runs: runs.report.page_inputs("seeds", table(**CLAIM_TABLES)),
-        outputs={"table": "results/{selected}/tables/seeds.parquet", "page": "results/seeds.md"},
+        outputs={"table": "results/{selected}/tables/seeds.parquet", "page": "results/{selected}/figures/seeds.md"},
         tables=["seeds"],
         config=lambda runs: runs.params.slice(
             *("run", "seed"),

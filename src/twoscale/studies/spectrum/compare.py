@@ -1,4 +1,4 @@
-"""What the spectrum of a loop predicts against what paths do, and which tokens are slow.
+"""Predictions from the spectrum of a loop compared with paths, and which tokens are slow.
 
 Tokens count if they have exact blocks and a fixed point. Intervals are bootstraps over documents. NumPy and pandas
 only.
@@ -148,7 +148,7 @@ def within_sequences(predicted: np.ndarray, measured: np.ndarray, shifts: Sequen
 def _interval(
     statistic: bootstrap.Statistic, units: np.ndarray, tokens: np.ndarray, value: float, seed: int
 ) -> tuple[float, float]:
-    """The interval of a statistic over documents with `tokens`; NaN if it, or that of a sample, is undefined."""
+    """The interval of a statistic over documents with `tokens`; NaN if it, or its value in a sample, is undefined."""
     if len(units) < 2 or np.isnan(value):
         return np.nan, np.nan
     with np.errstate(invalid="ignore"):
@@ -178,7 +178,7 @@ def difference(samples: np.ndarray) -> np.ndarray:
 
 
 def summary(spectrum: pd.DataFrame) -> str:
-    """What the table "spectrum" says of rates and angles at its last checkpoint, in two sentences per group."""
+    """Rates and angles in the table "spectrum" at its last checkpoint, in two sentences per group."""
     last = spectrum[spectrum["iteration"] == spectrum["iteration"].max()]
     return " ".join(_group_summary(group, rows) for group, rows in last.groupby("group", sort=False))
 
@@ -214,7 +214,7 @@ def _directions(label: str, of: pd.DataFrame) -> str:
 
 
 def _whose_rate(prefix: pd.Series, leading: pd.Series) -> str:
-    """Whether rates are those of the prefix eigenvalue: rows of the table "spectrum"."""
+    """Whether rates follow the prefix eigenvalue: rows of the table "spectrum"."""
     return (
         f"Of the tokens for which the two differ, {prefix['nearer']:.0%} have a rate nearer to the prefix eigenvalue; "
         f"within sequences the rate correlates with it by {prefix['within']:.2f}, with the leading eigenvalue by "

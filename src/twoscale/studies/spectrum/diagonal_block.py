@@ -1,8 +1,8 @@
-"""The diagonal block of a token: how its next state answers to its own state, and the leading eigenvalue of that.
+"""The diagonal block of a token: the derivative of its next state by its state, and the leading eigenvalue.
 
 The Jacobian of a loop step over a text of T tokens is block lower triangular, because attention is causal. Its
-eigenvalues are those of the T blocks on its diagonal, C × C each: the derivative of a token's next state by its own
-state, its own keys and values included, with the keys and values of all earlier tokens held.
+eigenvalues are the eigenvalues of the T blocks on its diagonal, C × C each: the derivative of a token's next state by
+its state, its keys and values included, with the keys and values of all earlier tokens held.
 
 N are tokens of one sequence in any order, as rows (N, C).
 """
@@ -30,7 +30,7 @@ class HeldKV:
 
 
 def record_kv(model: LoopedModel, group: int, k: int, states: Tensor, injected: Tensor) -> list[HeldKV]:
-    """What every layer of a group has as keys and values at loop step k, for states and input (B, T, C): B entries."""
+    """Keys and values of every layer of a group at loop step k, for states and input (B, T, C): B entries."""
     keys: dict[int, Tensor] = {}
     values: dict[int, Tensor] = {}
     causal = CausalAttention(torch.arange(states.shape[1], device=states.device))
@@ -161,7 +161,7 @@ def _describe(value: Tensor, vector: Tensor) -> Leading:
 
 
 def slowed(blocks: DiagonalBlocks, factor: float, dense_size: int) -> Leading:
-    """Leading eigenvalues of the tokens with the update scaled by `factor`: those of (1 − factor) I + factor J."""
+    """Leading eigenvalues of the tokens with the update scaled by `factor`, of (1 − factor) I + factor J."""
     if (size := blocks.states.shape[-1]) <= dense_size:
         identity = torch.eye(size, dtype=blocks.states.dtype, device=blocks.states.device)
         return leading_dense((1 - factor) * identity + factor * blocks.dense())

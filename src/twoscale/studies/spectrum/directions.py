@@ -54,8 +54,8 @@ class LateDirections:
 
     @cached_property
     def frozen(self) -> Tensor:
-        """Whether each direction and those of all earlier tokens have a limit, bool (B, T): their steps have a finite
-        sum, or are rounding."""
+        """Whether the directions of each token and of all earlier tokens have a limit, bool (B, T): their steps have a
+        finite sum, or are rounding."""
         has_limit = (self.exponent < SUMMABLE) | (self.norms[-1] <= self._floor)
         return has_limit.cumprod(-1).bool()
 

@@ -1,6 +1,6 @@
 """The end of a path to a fixed point: its rate, its angles, and the recurrence that it follows.
 
-Near a fixed point an update is the Jacobian times the update before it, so the last updates are those of the leading
+Near a fixed point an update is the Jacobian times the update before it, so the last updates show the leading
 eigenvalues. A leading complex pair λ = |λ| exp(±iθ) leaves an elliptic spiral d_k = |λ|^k (p cos ψ_k, q sin ψ_k) with
 ψ_k = ψ_0 + kθ in the plane of its eigenvector. The cosine of successive updates is cos θ on a circle, p = q. On an
 ellipse it depends on ψ_k, and its mean over many steps on the ratio of the axes q / p, see `mean_spiral_cosine`.
@@ -22,7 +22,7 @@ PHASES = 360  # of a mean over half a turn of an ellipse
 class LatePath:
     """Collects the last updates of each token (...) that rounding does not decide, while a loop runs.
 
-    A token's window ends for good with its first update under `MARGIN` rounding floors. Memory is that of the window.
+    A token's window ends for good with its first update under `MARGIN` rounding floors. Only the window is in memory.
 
     Attributes:
         updates: The window (W, ..., C); the latest update is last, unused places hold zeros.
@@ -56,7 +56,7 @@ class LatePath:
 
     @property
     def valid(self) -> Tensor:
-        """Which places of the window count: bool (W, ...). A short path counts from its middle on, but `FEWEST`."""
+        """Valid places of the window: bool (W, ...). A short path counts from its middle on, but `FEWEST`."""
         window = len(self.updates)
         place = torch.arange(window, device=self.count.device).view(-1, *[1] * self.count.dim())
         return place >= window - (self.count // 2).clamp(FEWEST, window)
@@ -94,7 +94,7 @@ def fit_recurrence(updates: Tensor, valid: Tensor) -> dict[str, Tensor]:
 
     Returns:
         path_modulus and path_angle of the root, path_axis_ratio (`axis_ratio` of the spiral; NaN for a real root), and
-        path_residual, the root mean square of the residuals over that of the left sides: (...) each.
+        path_residual, the root mean square of the residuals over the one of the left sides: (...) each.
     """
     scale = vectors.norm(updates[1:-1])[..., None]
     uses = valid[:-2, ..., None]  # the updates before decide: later ones are valid too

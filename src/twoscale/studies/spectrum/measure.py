@@ -1,6 +1,6 @@
-"""The spectrum of a loop at its fixed point, beside what the paths of tokens do: the table "token_spectrum".
+"""The spectrum of a loop at its fixed point, with the paths of tokens: the table "token_spectrum".
 
-A group's loop runs until the update of every token is under the rounding floor. Its input is that of the table
+A group's loop runs until the update of every token is under the rounding floor. Its input is as in the table
 "trajectories": the groups before it pass on their states after trajectories.loops loop steps. A group sees keys and
 values of its own layers only, all of the same loop step. Everything is in float64. Fresh noise per loop step
 (model.loop_noise) is left out, because a loop with noise has no fixed point.
@@ -65,7 +65,7 @@ def run(job: "CheckpointJob") -> None:
 
 @dataclass(frozen=True)
 class Text:
-    """What is known of token ids: how often each occurs in the training text (V,), or None, and the end of text."""
+    """Facts about token ids: how often each occurs in the training text (V,), or None, and the end of text."""
 
     end_of_text: int
     counts: Tensor | None = None
@@ -310,13 +310,13 @@ def measure(
     loops: Loops,
     path: Path,
 ) -> None:
-    """Write the table "token_spectrum" of one checkpoint; memory is that of one batch.
+    """Write the table "token_spectrum" of one checkpoint, with one batch in memory at a time.
 
     Args:
         checkpoint: The model in float64, its iteration and the seed of its noise.
         held_out: N held-out sequences.
         exact: Numbers of those whose diagonal blocks are computed.
-        text: What is known of token ids.
+        text: Facts about token ids.
         loops: The loops of this model.
         path: The parquet file.
     """
@@ -358,7 +358,7 @@ def _text_columns(batch: HeldOut, text: Text) -> Columns:
 
 
 def _columns(loops: Loops, group: int, converged: Converged, batch: HeldOut, exact: Collection[int]) -> Columns:
-    """What is measured of one group of a batch: (B * T,) each."""
+    """Columns of one group of a batch: (B * T,) each."""
     sequences = [b for b, number in enumerate(batch.sequences) if number in exact]
     is_exact = torch.tensor([number in exact for number in batch.sequences]).repeat_interleave(batch.inputs.shape[1])
     values = {"loops": converged.late.loops} | converged.late.summary()

@@ -37,7 +37,7 @@ def run(job: "CheckpointJob") -> None:
 
 @dataclass
 class Timed:
-    """What was decoded while all sequences were in flight.
+    """Tokens and time of the decoding while all sequences were in flight.
 
     Attributes:
         seconds: Time of all of it.
@@ -102,7 +102,7 @@ def measure_throughput(
 def time_sequences(decoder: BatchedDecoder, requests: Sequence[Request]) -> Timed:
     """Time the tokens of all requests together, from the last prompt on until the first of the sequences ends.
 
-    The decoder has a place for each of the requests, so their number is that of the sequences in flight.
+    The decoder has a place for each of the requests, so their number is the number of sequences in flight.
     """
     synchronise = torch.cuda.synchronize if any_weight(decoder.model).is_cuda else lambda: None
     decoding = decoder.decode(requests)

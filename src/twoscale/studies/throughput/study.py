@@ -16,7 +16,7 @@ FIGURES = (
 
 
 def _cost(run: Config) -> Cost:
-    """Tokens with those of the prompts, counted as if each was decoded alone."""
+    """Tokens with the prompts, counted as if each was decoded alone."""
     texts = sum(run.throughput.sequences) * points(run.exit_grids["throughput"])
     return Cost(tokens=texts * sum(run.throughput.lengths(run)) * (run.throughput.repeats + 1))
 

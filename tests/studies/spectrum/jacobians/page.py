@@ -25,8 +25,8 @@ TEMPLATE = Path(__file__).with_name("page.md")
 
 
 def page(radii: pd.DataFrame) -> str:
-    """Markdown of all measured radii."""
-    parts = {"recipe": _recipe(radii), "errors": _errors(radii), "methods": _methods(radii), "radii": _radii(radii)}
+    """Markdown of the measured radii."""
+    parts = {"recipe": _recipe(radii), "errors": _errors(radii), "methods": _methods(radii)}
     return blocks(TEMPLATE.read_text(encoding="utf-8").format(**parts, **_values(radii), size=SIZE, norm=f"{NORM:g}"))
 
 
@@ -131,14 +131,3 @@ def _methods(radii: pd.DataFrame) -> str:
         rows.append((_name(name, loops), *power, *arnoldi, f"{residual:.1g}", _number(reference(of_map))))
     header = (*(f"power, {steps} steps" for steps in STEPS), "Arnoldi, float32", "Arnoldi, float64", "residual")
     return table(("map", *header, "radius"), rows)
-
-
-def _radii(radii: pd.DataFrame) -> str:
-    """Every estimate by forward differences."""
-    rows = []
-    for (name, loops), of_map in _states(radii):
-        for precision in PRECISIONS:
-            recipe = {"product": DIFFERENCE, "precision": precision, "steps": max(STEPS)}
-            found = (_estimate(of_map, epsilon=epsilon, **recipe) for epsilon in EPSILONS)
-            rows.append((_name(name, loops), precision, *found, _number(reference(of_map))))
-    return table(("map", "precision", *(f"ε = {epsilon:g}" for epsilon in EPSILONS), "radius"), rows)

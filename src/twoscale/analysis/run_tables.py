@@ -1,0 +1,144 @@
+"""Tables of finished runs, found by their name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import pandas as pd
+
+from twoscale import tables
+from twoscale.errors import InputError, did_you_mean
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+# Tables that a run has in one file per checkpoint, ? for the digits of the iteration; all others are in tables/.
+PARTS = {
+    "training": "training/iteration_??????.parquet",
+    "training_loops": "training/iteration_??????.loops.parquet",
+    "trajectories": "trajectories/iteration_??????.parquet",
+    "token_paths": "paths/iteration_??????.parquet",
+    "token_drift": "drift/iteration_??????.parquet",
+}
+
+
+class HasFolder(Protocol):
+    """A run that was opened from a folder."""
+
+    @property
+    def folder(self) -> Path: ...
+
+
+def read_table(run: str | PathLike[str] | HasFolder, table: str, iteration: int | None = None) -> pd.DataFrame:
+    """The table `table` of a run, one row per observation.
+
+    Args:
+        run: Folder of the run, such as "results/demo" or "docs/demo-release/demo", or what `open_run` returned.
+        table: Name of the table, such as "loop_metrics" (statistics of each measure at each loop step), "training"
+            (loss at each iteration), "exit_quality" or "trajectories" (each token at each loop step). The error for an
+            unknown name lists all tables of the run.
+        iteration: Only the rows of this checkpoint. Tables with a row per token may have millions of rows in all.
+
+    Returns:
+        The rows, with the meaning and unit of each column in `frame.attrs["columns"]`.
+
+    Raises:
+        InputError: if the folder or table does not exist, or the table has no rows of the iteration.
+
+    Example:
+        >>> metrics = twoscale.read_table("results/demo", "loop_metrics")
+        >>> steps = metrics[metrics["measure"] == "step_norm"]
+        >>> steps.pivot_table(index="k", columns="group", values="mean")
+    """
+    folder = _folder(run)
+    found = _files(folder)
+    if table not in found:
+        raise InputError(
+            f"{folder}: found no table {table!r}, expected one of {', '.join(sorted(found)) or '(none)'}"
+            f"{did_you_mean(table, found)}."
+        )
+    declared, files = _declared(table), found[table]
+    if iteration is not None:  # where a checkpoint has its own file, only that one is read
+        files = [path for path in files if path.match(f"iteration_{iteration:06d}.*")] or files
+    frame = pd.concat([tables.read(declared, path) for path in files], ignore_index=True)
+    if iteration is not None:
+        frame = _at(frame, iteration, f"{folder}, table {table}")
+    frame.attrs["columns"] = tables.meanings(declared)
+    return frame
+
+
+def compare(
+    run_a: str | PathLike[str] | HasFolder,
+    run_b: str | PathLike[str] | HasFolder,
+    table: str,
+    iteration: int | None = None,
+) -> pd.DataFrame:
+    """The table `table` of two runs as one frame, with the name of the run in the first column, `run`.
+
+    Args:
+        run_a: Folder of a run, or what `open_run` returned.
+        run_b: Folder of another run, or what `open_run` returned.
+        table: Name of the table, as for `read_table`.
+        iteration: Only the rows of this checkpoint.
+
+    Returns:
+        The rows of run_a, then the rows of run_b. The name of a run is the name of its folder, "demo" for results/demo,
+            or the whole path if both folders have the same name. `frame.attrs["columns"]` has the meanings of the
+            columns.
+
+    Raises:
+        InputError: as for `read_table`, and if both runs are the same folder.
+
+    Example:
+        >>> both = twoscale.compare("results/demo", "results/demo-seed1338", "loop_metrics", iteration=1000)
+        >>> both.pivot_table(index=["measure", "group", "k"], columns="run", values="mean")
+    """
+    folders = [_folder(run_a), _folder(run_b)]
+    if folders[0].resolve() == folders[1].resolve():
+        raise InputError(
+            f"compare: found {folders[0]} twice, expected two runs; the column `iteration` of its tables tells the "
+            "checkpoints of a run apart."
+        )
+    names = [folder.absolute().name for folder in folders]
+    names = names if names[0] != names[1] else [str(folder) for folder in folders]
+    frames = [read_table(folder, table, iteration) for folder in folders]
+    for frame, name in zip(frames, names, strict=True):
+        frame["run"] = name
+    both = pd.concat(frames, ignore_index=True)
+    both.attrs = frames[0].attrs
+    return both[["run", *both.columns.drop("run")]]
+
+
+def _folder(run: str | PathLike[str] | HasFolder) -> Path:
+    if not isinstance(run, str) and hasattr(run, "folder"):
+        run = run.folder
+    folder = Path(run)
+    if not folder.is_dir():
+        raise InputError(f"{folder}: found no folder of a run, expected one such as results/demo.")
+    return folder
+
+
+def _files(folder: Path) -> Mapping[str, list[Path]]:
+    """Name of each table of a run -> its files, in the order of the iterations."""
+    parts = {name: sorted(folder.glob(pattern)) for name, pattern in PARTS.items()}
+    whole = {path.stem: [path] for path in (folder / "tables").glob("*.parquet")}
+    return {name: files for name, files in parts.items() if files} | whole
+
+
+def _declared(table: str) -> str:
+    """The table whose columns a file has: pareto_quality is exit_quality on a denser grid."""
+    return table if table in tables.declared() else table.replace("pareto_", "exit_", 1)
+
+
+def _at(frame: pd.DataFrame, iteration: int, where: str) -> pd.DataFrame:
+    """The rows of one iteration."""
+    if "iteration" not in frame:
+        raise InputError(f"{where}: found no column `iteration`, expected a call without an iteration.")
+    rows = frame[frame["iteration"] == iteration].reset_index(drop=True)
+    if rows.empty:
+        known = sorted(frame["iteration"].unique())
+        expected = f"one of {', '.join(map(str, known))}" if len(known) < 20 else f"one from {known[0]} to {known[-1]}"
+        raise InputError(f"{where}: found no rows of iteration {iteration}, expected {expected}.")
+    return rows

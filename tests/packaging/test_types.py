@@ -1,0 +1,60 @@
+"""The types of the public names in the eyes of mypy, and the built package."""
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import twoscale
+from twoscale.config import PROJECT
+
+MYPY = shutil.which("mypy", path=Path(sys.executable).parent)
+SCRIPT = """
+import twoscale
+run = twoscale.open_run("results/demo", iteration=400)
+states = run.trace("text", loops=12)
+logits = run.model("text", loops=[12, 12, 12])
+criterion = twoscale.make_criterion("acceleration", threshold=0.01)
+exits = twoscale.evaluate(run, "text", criterion)
+metrics = twoscale.read_table(run, "loop_metrics")
+both = twoscale.compare(run, "results/other", "loop_metrics")
+"""
+TYPES = {
+    "run": "twoscale.model.trained_run.TrainedRun",
+    "states": "dict[str, torch._tensor.Tensor]",
+    "logits": "torch._tensor.Tensor",
+    "criterion": "twoscale.exits.criteria.ExitCriterion",
+    "exits": "pandas.DataFrame",
+    "metrics": "pandas.DataFrame",
+    "both": "pandas.DataFrame",
+    "twoscale.__version__": "str",
+}
+
+
+@pytest.mark.skipif(MYPY is None, reason="needs mypy: make test-packaging")
+def test_a_users_script_has_types_and_a_wrong_name_or_argument_is_found(tmp_path):
+    script, wrong = tmp_path / "script.py", ("twoscale.opne_run", "twoscale.open_run(3)", "run.trace(loops=12)")
+    script.write_text("\n".join([SCRIPT, *(f"reveal_type({name})" for name in TYPES), *wrong]))
+    command = [MYPY, "--python-executable", sys.executable, "--cache-dir", tmp_path / "cache", script]
+    lines = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
+    revealed = [line.split('"')[1] for line in lines if "Revealed type is" in line]
+    assert [name.replace("pandas.core.frame.", "pandas.") for name in revealed] == [*TYPES.values()]
+    codes = [line.rpartition("[")[2] for line in lines if ": error: " in line]
+    assert codes == ["attr-defined]", "arg-type]", "call-arg]"]
+
+
+def test_the_built_package_has_the_version_and_says_that_it_has_types(tmp_path):
+    pytest.importorskip("setuptools", reason="needs setuptools, which builds the package")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(PROJECT / name, tmp_path)
+    shutil.copytree(PROJECT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("*.egg-info", "__pycache__"))
+    build = "from setuptools import build_meta; print('wheel: ' + build_meta.build_wheel('dist'))"
+    command = [sys.executable, "-c", build]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    wheel = tmp_path / "dist" / done.stdout.strip().rpartition("wheel: ")[2]
+    assert wheel.name.startswith(f"twoscale-{twoscale.__version__}-")
+    assert "twoscale/py.typed" in zipfile.ZipFile(wheel).namelist()

@@ -1,0 +1,265 @@
+"""The public names of the package: what they return, what they refuse, and what they import."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import twoscale
+from tests.published import write_folder
+from tests.small import ROOT
+from tests.unit.test_generate import write_run
+from twoscale import tables
+from twoscale.errors import InputError
+from twoscale.exits.criteria import ExitCriterion
+
+DEMO = ROOT / "docs" / "demo-release" / "demo"
+FINEWEB = ROOT / "docs" / "fineweb" / "overnight"
+TEXT = "the loop"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A model of two groups, "2" and "3", with a context of 16 bytes."""
+    return twoscale.open_run(write_run(tmp_path_factory.mktemp("results") / "small"))
+
+
+# --- the package
+
+
+def test_the_package_offers_six_documented_names_and_its_version():
+    assert {*dir(twoscale)} == {*twoscale.__all__} == {
+        *("open_run", "read_table", "evaluate", "make_criterion", "Recorder", "compare", "__version__")
+    }  # fmt: skip
+    for name in {*twoscale.__all__} - {"__version__"}:
+        assert {"Raises:", "Example:"} <= {line.strip() for line in getattr(twoscale, name).__doc__.splitlines()}, name
+
+
+def test_another_name_is_an_attribute_error_that_names_it():
+    with pytest.raises(AttributeError, match="module 'twoscale' has no attribute 'opne_run'"):
+        _ = twoscale.opne_run
+    with pytest.raises(ImportError):
+        from twoscale import opne_run  # noqa: F401
+
+
+def loaded_by(code: str) -> set[str]:
+    """Modules that a new process has after the code."""
+    command = [sys.executable, "-c", f"import sys\n{code}\nprint(*sys.modules)"]
+    return {*subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout.split()}
+
+
+def test_the_import_of_the_package_loads_none_of_its_modules():
+    """So that no result depends on the package itself: the fingerprint of a job leaves it out."""
+    new = loaded_by("import twoscale, twoscale.errors") - loaded_by("import twoscale.errors")
+    assert new == set()
+    assert {name for name in loaded_by("import twoscale") if name.startswith("twoscale")} == {"twoscale"}
+
+
+def test_tables_are_read_without_torch():
+    code = f"import twoscale\ntwoscale.compare({str(DEMO)!r}, {str(FINEWEB)!r}, 'loop_metrics')"
+    assert "torch" not in loaded_by(code)
+
+
+# --- runs
+
+
+def test_every_checkpoint_of_a_run_can_be_opened(run):
+    assert run.iteration == 100
+    early = twoscale.open_run(str(run.folder), iteration=20)
+    assert (early.iteration, early.folder) == (20, run.folder)
+    with pytest.raises(InputError, match=r"found no checkpoint of iteration 30, expected one of 0, 20, 100"):
+        twoscale.open_run(run.folder, iteration=30)
+
+
+def test_the_folder_of_all_runs_is_refused_with_the_runs_in_it(run):
+    with pytest.raises(InputError, match=rf"expected one of the runs {run.folder.parent.name}/small\."):
+        twoscale.open_run(run.folder.parent)
+
+
+def test_a_published_model_is_opened_from_its_folder(tmp_path):
+    run = twoscale.open_run(write_folder("ouro", tmp_path / "ouro"), context_length=12)
+    assert (run.iteration, run.model.config.context_length) == (0, 12)
+    assert run.trace(TEXT)["1-2"].shape[:2] == (run.model.config.typical_loops + 1, 1)
+
+
+def test_a_trace_has_the_states_of_each_stage_under_its_name(run):
+    states = run.trace(TEXT, [3, 5])
+    size = run.model.config.hidden_size
+    assert {name: tuple(each.shape) for name, each in states.items()} == {
+        "embedding": (1, 1, 8, size),
+        "layer 1": (1, 1, 8, size),
+        "2": (4, 1, 8, size),
+        "3": (6, 1, 8, size),
+        "layer 4": (1, 1, 8, size),
+    }
+    assert torch.equal(run.model.readout(states["layer 4"][-1]), run.model(TEXT, [3, 5]))
+    assert torch.equal(run.trace(TEXT, 5)["3"], run.trace(run.tokens(TEXT), [5, 5])["3"])
+
+
+def test_the_model_is_called_with_a_text_or_tokens(run):
+    logits = run.model(TEXT)
+    assert logits.shape == (1, 8, run.model.config.vocab_size)
+    loops = [run.model.config.typical_loops] * 2
+    ids = run.tokenizer.encode(TEXT)
+    for other in (run.model(ids), run.model(torch.tensor([ids]), loops), run.model(tokens=ids, loops=loops[0])):
+        assert torch.equal(other, logits)
+    both = run.model([ids, ids])
+    assert torch.equal(both[:1], logits)
+    assert not torch.equal(both[1:], logits)  # another sequence has another noise
+
+
+GROUPS = "with one for each of the 2 groups 2, 3"
+
+
+@pytest.mark.parametrize(
+    ("text", "loops", "message"),
+    [
+        (TEXT, [3, 3, 3], rf"loops: found \[3, 3, 3\], expected .* {GROUPS}"),
+        (TEXT, [3], rf"loops: found \[3\], expected .* {GROUPS}"),
+        (TEXT, 0, "loops: found 0, expected a whole number of at least 1"),
+        (TEXT, [2, 1.5], r"loops: found \[2, 1.5\], expected a whole number"),
+        (TEXT, "12", "loops: found '12', expected a whole number"),
+        (TEXT, True, "loops: found True, expected a whole number"),
+        ("x" * 17, 3, "text: found 17 tokens, expected at most 16, the model's context_length"),
+        ("", 3, "tokens: found no token, expected at least one"),
+        ([257], 3, "tokens: found the id 257, expected ids from 0 to 256"),
+        ([-1, 3], 3, "tokens: found the id -1, expected ids from 0 to 256"),
+        ([1.5], 3, r"tokens: found float32 values of shape \(1,\), expected integer token ids"),
+        ([[1], [2, 3]], 3, r"tokens: found list, expected a text or token ids \(T,\) or \(B, T\)"),
+        (None, 3, "tokens: found NoneType, expected a text or token ids"),
+    ],
+)
+def test_wrong_loops_and_texts_are_refused_in_one_sentence(run, text, loops, message):
+    for call in (run.trace, run.model):
+        with pytest.raises(InputError, match=message):
+            call(text, loops)
+
+
+def test_a_model_called_without_tokens_says_what_it_takes(run):
+    with pytest.raises(InputError, match="model: found a call without tokens, expected a text or token ids"):
+        run.model()
+
+
+# --- exits
+
+
+def test_exits_and_quality_are_one_row_for_each_token_and_group(run):
+    loops = 4
+    exits = twoscale.evaluate(run, TEXT, twoscale.make_criterion("fixed", loops), max_loops=6)
+    assert list(exits) == ["sequence", "position", "token", "group", "loop_steps", "evaluations", "ce"]
+    assert list(exits["token"]) == [letter for letter in TEXT for _ in "23"]
+    assert list(exits["group"]) == ["2", "3"] * len(TEXT)
+    assert set(exits["loop_steps"]) == set(exits["evaluations"]) == {loops}
+    # known answer: the cross-entropies of the plain forward pass, which the engine does not use
+    ids = run.tokens(TEXT)[0]
+    losses = torch.nn.functional.cross_entropy(run.model(TEXT, loops)[0, :-1], ids[1:], reduction="none")
+    found = torch.tensor(exits[exits["group"] == "3"]["ce"].to_numpy())
+    torch.testing.assert_close(found[:-1], losses.double(), rtol=1e-5, atol=1e-5)
+    assert found[-1].isnan()
+
+
+def test_rows_of_several_sequences_keep_their_tokens_and_counts(run):
+    class AtToken(ExitCriterion):
+        """Exits after so many steps that groups and tokens differ."""
+
+        def of_group(self, group):
+            return twoscale.make_criterion("fixed", 2 + group)
+
+        def start(self, x0):
+            return {}
+
+    exits = twoscale.evaluate(run, [[1, 2, 3], [4, 5, 6]], AtToken(1.0))
+    assert list(exits["sequence"]) == [0] * 6 + [1] * 6
+    assert list(exits["position"]) == [0, 0, 1, 1, 2, 2] * 2
+    assert list(exits["token"]) == [run.tokenizer.decode([token]) for token in range(1, 7) for _ in "23"]
+    assert list(exits["evaluations"]) == [2, 3] * 6
+
+
+@pytest.mark.parametrize(
+    ("name", "threshold", "message"),
+    [
+        ("acceleratoin", 1, "exit criterion 'acceleratoin': unknown, .*did you mean acceleration"),
+        ("acceleration", -1, "threshold of acceleration: found -1, expected a number > 0"),
+        ("acceleration", "1e-2", "threshold of acceleration: found '1e-2', expected a number > 0"),
+        ("fixed", 2.5, "threshold of fixed: found 2.5, expected a whole number of loops > 0"),
+    ],
+)
+def test_a_wrong_criterion_is_refused_in_one_sentence(name, threshold, message):
+    with pytest.raises(InputError, match=message):
+        twoscale.make_criterion(name, threshold)
+
+
+def test_what_cannot_be_evaluated_is_refused_in_one_sentence(run, tmp_path):
+    kl, fixed = twoscale.make_criterion("kl", 0.1), twoscale.make_criterion("fixed", 8)
+    for criterion, max_loops, message in [
+        ("kl", 6, "criterion: found 'kl', expected one such as twoscale.make_criterion"),
+        (kl, 0, "max_loops: found 0, expected a whole number of at least 1"),
+        (fixed, 6, "threshold of fixed: found 8, expected at most max_loops = 6"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            twoscale.evaluate(run, TEXT, criterion, max_loops)
+    with pytest.raises(InputError, match="text: found 17 tokens, expected at most 16"):
+        twoscale.evaluate(run, "x" * 17, kl)
+
+
+# --- tables
+
+
+def test_a_table_is_read_by_its_name_with_the_meaning_of_its_columns():
+    metrics = twoscale.read_table(DEMO, "loop_metrics")
+    assert metrics.equals(tables.read("loop_metrics", DEMO / "tables" / "loop_metrics.parquet"))
+    assert metrics.attrs["columns"] == tables.meanings("loop_metrics")
+    assert set(twoscale.read_table(str(DEMO), "loop_metrics", iteration=1000)["iteration"]) == {1000}
+
+
+def test_tables_with_a_file_per_checkpoint_are_one_frame(tmp_path):
+    loss = tables.read("training", DEMO / "tables" / "training.parquet")
+    for start in (0, 500):
+        part = loss[loss["iteration"].between(start + 1, start + 500)]
+        tables.write("training", part, tmp_path / "training" / f"iteration_{start + 500:06d}.parquet")
+    (tmp_path / "training" / "metrics.csv").write_text("")
+    assert twoscale.read_table(tmp_path, "training").equals(loss)
+    for iteration in (500, 501):  # a name of a file, and none
+        assert list(twoscale.read_table(tmp_path, "training", iteration)["iteration"]) == [iteration]
+
+
+def test_the_tables_of_a_dense_grid_have_the_columns_of_the_exits(tmp_path):
+    quality = tables.read("exit_quality", DEMO / "tables" / "exit_quality.parquet")
+    tables.write("exit_quality", quality, tmp_path / "tables" / "pareto_quality.parquet")
+    assert twoscale.read_table(tmp_path, "pareto_quality").equals(quality)
+
+
+@pytest.mark.parametrize(
+    ("folder", "table", "iteration", "message"),
+    [
+        (DEMO, "metrics", None, r"found no table 'metrics', expected one of check_cost, claims, .*did you mean"),
+        ("nowhere", "claims", None, "nowhere: found no folder of a run, expected one such as results/demo"),
+        (DEMO, "loop_metrics", 7, "found no rows of iteration 7, expected one of 0, .*1000"),
+        (DEMO, "training", 7000, "found no rows of iteration 7000, expected one from 1 to 1000"),
+        (DEMO, "exit_quality", 7, "found no column `iteration`, expected a call without an iteration"),
+    ],
+)
+def test_a_table_that_is_not_there_is_refused_in_one_sentence(folder, table, iteration, message):
+    with pytest.raises(InputError, match=message):
+        twoscale.read_table(folder, table, iteration)
+
+
+def test_two_runs_are_one_frame_with_their_names(tmp_path):
+    both = twoscale.compare(DEMO, FINEWEB, "loop_metrics")
+    assert both.columns[0] == "run"
+    parts = [frame.drop(columns="run").reset_index(drop=True) for _, frame in both.groupby("run", sort=False)]
+    for part, folder in zip(parts, (DEMO, FINEWEB), strict=True):
+        assert part.equals(twoscale.read_table(folder, "loop_metrics").drop(columns="run"))
+    assert list(both["run"].unique()) == ["demo", "overnight"]
+    assert both.attrs["columns"] == tables.meanings("loop_metrics")
+
+
+def test_runs_of_the_same_name_are_told_apart_by_their_paths_and_one_run_is_refused(tmp_path):
+    (tmp_path / "demo").symlink_to(FINEWEB)
+    assert list(twoscale.compare(DEMO, tmp_path / "demo", "claims")["run"].unique()) == [
+        str(DEMO),
+        str(tmp_path / "demo"),
+    ]
+    with pytest.raises(InputError, match="twice, expected two runs; the column `iteration`"):
+        twoscale.compare(DEMO, DEMO / ".." / "demo", "claims")

@@ -1,0 +1,58 @@
+"""docs/tour.ipynb runs on a tiny run, and its outputs are complete, small and free of paths of a machine.
+
+After a change, with a tiny run in results/: jupyter nbconvert --to notebook --execute --inplace docs/tour.ipynb
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+import twoscale
+from tests.small import ROOT
+
+TOUR = ROOT / "docs" / "tour.ipynb"
+CELLS = [cell for cell in json.loads(TOUR.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+# a cell of code after the other, in one namespace and one process
+RUNNER = "import json, sys\nnames = {}\nfor code in json.load(sys.stdin): exec(compile(code, 'cell', 'exec'), names)"
+
+
+def test_every_cell_runs_on_a_tiny_run(finished, tmp_path):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "results").mkdir()
+    (tmp_path / "docs" / "demo-release").symlink_to(ROOT / "docs" / "demo-release")
+    (tmp_path / "results" / "tiny").symlink_to(finished.root / "results" / "tiny")
+    done = subprocess.run(
+        [sys.executable, "-W", "error::DeprecationWarning", "-c", RUNNER],
+        input=json.dumps(["".join(cell["source"]) for cell in CELLS]),
+        cwd=tmp_path / "docs",
+        env=os.environ | {"MPLBACKEND": "agg", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "iteration 20, looped groups of layers: 2, 3" in done.stdout
+    assert (tmp_path / "results" / "tour" / "trajectories" / "iteration_000000.parquet").is_file()
+
+
+def test_all_public_names_are_used():
+    code = "\n".join("".join(cell["source"]) for cell in CELLS)
+    assert [name for name in twoscale.__all__ if f"twoscale.{name}" not in code] == []
+
+
+def test_the_outputs_are_those_of_one_run_from_top_to_bottom():
+    assert [cell["execution_count"] for cell in CELLS] == [*range(1, len(CELLS) + 1)]
+    outputs = [output for cell in CELLS for output in cell["outputs"]]
+    assert {output["output_type"] for output in outputs} == {"stream", "execute_result", "display_data"}
+    assert {output.get("name") for output in outputs} == {None, "stdout"}  # no warnings
+    drawn = [cell for cell in CELLS if "plt.subplots" in "".join(cell["source"])]
+    assert len(drawn) == sum("image/png" in output.get("data", {}) for output in outputs) >= 3
+
+
+def test_the_notebook_is_small_and_names_no_place_of_a_machine():
+    text = TOUR.read_text(encoding="utf-8")
+    assert len(text) < 400_000
+    for place in ("/home/", "/tmp/", "/work", "/root", "site-packages", "Traceback", os.fspath(ROOT)):
+        assert place not in text
