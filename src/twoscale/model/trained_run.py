@@ -246,7 +246,9 @@ def _unknown_run(folder: Path) -> str:
     """A sentence about a folder without checkpoints."""
     results, name = folder.absolute().parent, folder.absolute().name
     if not results.is_dir():
-        return f"{folder.parent}: no such folder, expected the folder of the runs; relative paths start at {Path.cwd()}."
+        return (
+            f"{folder.parent}: no such folder, expected the folder of the runs; relative paths start at {Path.cwd()}."
+        )
     if (folder / "data").is_dir():
         models = ", ".join(str(path.parent) for path in sorted(folder.parent.glob("models/*/config.json")))
         return (
