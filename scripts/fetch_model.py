@@ -12,5 +12,7 @@ def main(arguments) -> None:
 
 if __name__ == "__main__":
     parser = command.parser(__doc__, files=("description", "tokenizer", "manifest"))
-    parser.add_argument("--download", type=ConfigSlice.from_json, required=True, help="section download, as JSON")
+    parser.add_argument(
+        "--download", type=ConfigSlice.from_json, required=True, help="section download of the config, as JSON"
+    )
     command.run(main, parser)

@@ -17,16 +17,16 @@ def main() -> None:
         failed = check(Options(**given), folder).failed
         print(f"written: {folder}/gpu-check.md, {folder}/gpu-check.parquet")
         if failed:
-            sys.exit("\n".join(["gpu-check: failed or not measured:", *failed]))
+            sys.exit("\n".join(["gpu-check: these rows failed or were not measured:", *failed]))
 
     defaults = Options()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", choices=("cuda", "cpu"), default=defaults.device)
-    parser.add_argument("--model", default=defaults.model, help="preset whose model is measured")
-    parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=SECTIONS, help="what is measured")
+    parser.add_argument("--model", default=defaults.model, help="preset of the model to measure")
+    parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=SECTIONS, help="sections to measure")
     parser.add_argument("--micro-batches", type=int, nargs="+", default=defaults.micro_batches, help="sequences")
     parser.add_argument("--iterations", type=int, default=defaults.iterations, help="counted ones of a setting")
-    parser.add_argument("--folder", type=Path, default=Path("results"), help="where the report is written")
+    parser.add_argument("--folder", type=Path, default=Path("results"), help="folder of the report")
     command.run(run, parser)
 
 

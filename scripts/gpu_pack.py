@@ -25,11 +25,11 @@ def main() -> None:
     parser.add_argument("action", choices=actions, help="work and measure are called by run")
     parser.add_argument("--folder", type=Path, default=Path("gpu-pack"), help="the pack")
     parser.add_argument("--preset", default="half-hour", help="make: file of workflow/presets/, and name of the run")
-    parser.add_argument("--configfile", type=Path, nargs="+", default=[], help="make: further keys of the config")
+    parser.add_argument("--configfile", type=Path, nargs="+", default=[], help="make: additional config keys")
     parser.add_argument("--python", default="3.12", help="make: version of Python on the other machine")
-    parser.add_argument("--minutes", type=float, default=25, help="run: whole time, figures included")
-    parser.add_argument("--device", choices=("cpu", "cuda"), help="run: in place of compute.device")
-    parser.add_argument("--wait", action="store_true", help="run: until all is done, for a batch job")
+    parser.add_argument("--minutes", type=float, default=25, help="run: total time, including figures")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="run: overrides compute.device")
+    parser.add_argument("--wait", action="store_true", help="run: wait until everything is done, for a batch job")
     command.run(lambda options: print(actions[options.action](options)), parser)
 
 

@@ -20,5 +20,5 @@ def main(arguments) -> None:
 
 if __name__ == "__main__":
     parser = command.parser(__doc__, files=("train", "val", "metadata"), lists=("trains", "vals", "metadata_files"))
-    parser.add_argument("--quota", type=json.loads, required=True, help="held-out text that is collected")
+    parser.add_argument("--quota", type=json.loads, required=True, help="held-out text to collect")
     command.run(main, parser)

@@ -21,7 +21,7 @@ MOST_BYTES = 4_000_000
 def main(arguments) -> None:
     manifest = arguments.snapshot / release.MANIFEST
     if not manifest.is_file():
-        raise InputError(f"{manifest}: found no such file, expected the one that `snakemake snapshot` writes.")
+        raise InputError(f"{manifest}: no such file, expected the manifest of `snakemake snapshot`.")
     run = json.loads(manifest.read_text(encoding="utf-8"))["run"]
     drawn = snapshot_figures(figures())
     files = {f"{run}/{file}" for figure in drawn for file in figure.inputs.values()}
@@ -33,5 +33,5 @@ def main(arguments) -> None:
 if __name__ == "__main__":
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("snapshot", type=Path, help="folder of the snapshot")
-    options.add_argument("folder", type=Path, help="folder of the release; what its old manifest lists is replaced")
+    options.add_argument("folder", type=Path, help="folder of the release; files of its old manifest are replaced")
     command.run(main, options)

@@ -18,7 +18,9 @@ from twoscale.recorder.run import TEXT, draw_run
 
 def main(arguments) -> None:
     if arguments.states is not None and arguments.iteration is None:
-        raise InputError("--iteration: found none, expected the training iteration of the weights; 0 is untrained.")
+        raise InputError(
+            "--iteration: required with --states; expected the training iteration of the weights, or 0 if untrained."
+        )
     if arguments.states is not None:
         measure_saved(arguments.states, arguments.folder, arguments.iteration, arguments.batch_size, arguments.replace)
     for path in draw_run(arguments.folder, arguments.text, arguments.reading):
@@ -29,9 +31,9 @@ if __name__ == "__main__":
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("folder", type=Path, help="folder of the run; its name is the name of the run")
     options.add_argument("--states", type=Path, help="safetensors file of saved states")
-    options.add_argument("--iteration", type=int, help="training iteration of the weights; 0: untrained")
-    options.add_argument("--batch-size", type=int, default=4, help="sequences of --states at a time")
+    options.add_argument("--iteration", type=int, help="training iteration of the weights, 0 if untrained")
+    options.add_argument("--batch-size", type=int, default=4, help="batch size for --states")
     options.add_argument("--replace", action="store_true", help="replace an earlier recording of --states")
-    options.add_argument("--text", default=TEXT, help="name of the text, for the foot of the figures")
+    options.add_argument("--text", default=TEXT, help="name of the text, for the footer of the figures")
     options.add_argument("--reading", choices=["state", "direction"], default="state", help="steps of Fig. 3 and 5")
     command.run(main, options)

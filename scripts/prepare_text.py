@@ -18,6 +18,8 @@ def main(arguments) -> None:
 
 if __name__ == "__main__":
     parser = command.parser(__doc__, lists=("text",), optional=("tokenizer",))
-    parser.add_argument("--download", type=ConfigSlice.from_json, required=True, help="section download, as JSON")
+    parser.add_argument(
+        "--download", type=ConfigSlice.from_json, required=True, help="section download of the config, as JSON"
+    )
     parser.add_argument("--parts", type=Path, required=True, help="folder of the parts of the download")
     command.run(main, parser)

@@ -89,8 +89,8 @@ def private_folder(folder: Path, variable: str) -> Path:
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (0, os.getuid()) or found.st_mode & stat.S_IWOTH:
         raise InputError(
-            f"{folder}: found {stat.filemode(found.st_mode)} of user {found.st_uid}, expected a folder of user "
-            f"{os.getuid()} that not everybody may write; remove it, or set {variable} to another folder."
+            f"{folder}: found {stat.filemode(found.st_mode)} of user {found.st_uid}, expected a folder owned by user "
+            f"{os.getuid()} and not world-writable; remove it, or set {variable} to another folder."
         )
     return folder
 
@@ -98,7 +98,7 @@ def private_folder(folder: Path, variable: str) -> Path:
 def check_writable(folder: Path) -> None:
     """Refuse a folder that exists and cannot be written."""
     if folder.exists() and not os.access(folder, os.W_OK | os.X_OK):
-        raise InputError(f"{folder.absolute()}: found a folder that cannot be written, expected one that can.")
+        raise InputError(f"{folder.absolute()}: is not writable.")
 
 
 def _finish(path: Path) -> None:

@@ -304,7 +304,7 @@ def test_the_loss_of_labels_is_the_mean_cross_entropy_and_has_gradients(exports)
 
 
 def padded(texts, behind=False):
-    """A batch (B, T) of texts (1, N) each with padding before or behind them, and its mask."""
+    """A batch (B, T) of texts (1, N) each with padding before or after them, and its mask."""
     longest = max(text.shape[1] for text in texts)
     return (
         torch.cat([torch.nn.functional.pad(row, (longest - row.shape[1], 0)[:: -1 if behind else 1]) for row in rows])
@@ -332,12 +332,12 @@ def test_the_loss_of_a_batch_with_padding_is_that_of_the_texts_alone(exports, ca
         ({"exit_criterion": "akceleration", "exit_threshold": 0.1}, r"unknown, .*did you mean acceleration\?"),
         ({"exit_criterion": "kl"}, r"exit_threshold: found None, expected a number > 0\."),
         ({"exit_criterion": "kl", "exit_threshold": -1.0}, r"exit_threshold: found -1.0, expected a number > 0\."),
-        ({"exit_threshold": 0.1}, "exit_threshold: found 0.1 without exit_criterion, expected its name"),
+        ({"exit_threshold": 0.1}, "exit_threshold: found 0.1, but no exit_criterion"),
         ({"exit_criterion": "fixed", "exit_threshold": 9}, "exit_threshold: found 9, expected at most max_loops = 5"),
         ({"exit_criterion": "exit_gate", "exit_threshold": 0.5}, "expected a model with model.exit_gate: true"),
         ({"attention_mask": torch.ones(1, 3)}, r"attention_mask: found the shape \(1, 3\), expected \(1, 10\)"),
-        ({"attention_mask": torch.arange(10)[None] % 2}, "found padding inside a text, expected it before or behind"),
-        ({"attention_mask": torch.arange(10)[None] < 5, "use_cache": True}, "inside or behind a text, expected it"),
+        ({"attention_mask": torch.arange(10)[None] % 2}, "found padding inside a text, expected it before or after"),
+        ({"attention_mask": torch.arange(10)[None] < 5, "use_cache": True}, "inside or after a text, expected it"),
         ({"past_key_values": ()}, "past_key_values: found tuple, expected None or what a call with max_loops = 5"),
     ],
 )
@@ -368,7 +368,7 @@ def test_a_text_ends_at_the_context_with_a_warning(exports, caplog):
         found = model.generate(ids(), **length, **options)
         assert found.shape == (1, CONTEXT)
         assert "num_beams" in length or torch.equal(found, fits)
-        assert f"expected at most {CONTEXT}, the context of the model, where the text ends" in caplog.text
+        assert f"expected at most {CONTEXT}, the context of the model, so the text ends" in caplog.text
         caplog.clear()
 
 
@@ -402,7 +402,7 @@ def test_positions_of_tokens_in_their_texts_may_be_given_and_no_others(exports):
         found = model(tokens, attention_mask=mask, position_ids=positions, use_cache=cached).logits
         torch.testing.assert_close(found[mask == 1], expected[mask == 1], **CLOSE)
     for wrong, given in ((positions + 1, mask), (torch.arange(tokens.shape[1])[None] % 5, None)):
-        with pytest.raises(Exception, match="position_ids: found others than 0, 1, 2, … in each text"):
+        with pytest.raises(Exception, match="position_ids: expected None, or 0, 1, 2, … in each text"):
             model(tokens, attention_mask=given, position_ids=wrong)
 
 
@@ -417,7 +417,7 @@ def test_hidden_states_are_those_between_the_stages(exports):
             for state, expected in zip(found, traced, strict=True):
                 torch.testing.assert_close(state[row, -text.shape[1] :], expected[0], **CLOSE)
     assert model(tokens, attention_mask=mask).hidden_states is None
-    with pytest.raises(Exception, match="output_hidden_states: found an exit criterion, expected use_cache=True"):
+    with pytest.raises(Exception, match="output_hidden_states: requires use_cache=True"):
         model(tokens, output_hidden_states=True, exit_criterion="kl", exit_threshold=0.1)
     options = {"max_new_tokens": 2, "do_sample": False, "eos_token_id": None, "return_dict_in_generate": True}
     steps = model.generate(ids(), output_hidden_states=True, **options).hidden_states
@@ -426,7 +426,7 @@ def test_hidden_states_are_those_between_the_stages(exports):
 
 def test_what_the_model_has_not_is_refused_in_one_sentence(exports):
     export, model = exports("paper")
-    with pytest.raises(Exception, match="inputs_embeds: found a value, expected none"):
+    with pytest.raises(Exception, match="inputs_embeds: not supported"):
         model(ids(), inputs_embeds=torch.zeros(1, 2, 3))
     with pytest.raises(Exception, match=r"resize_token_embeddings: .* the vocabulary of the model is fixed"):
         model.resize_token_embeddings(300)

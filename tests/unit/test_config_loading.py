@@ -121,8 +121,8 @@ MODEL_KEYS = "architecture, num_layers, num_heads, hidden_size, "
         ({"preset": None}, "config key preset: found nothing, expected a name."),
         ({"run": {"name": "a"}}, "config key run: found keys below it, expected a name, such as run: mine."),
         ({"run": ["a"]}, "config key run: found a list, expected a name, such as run: mine."),
-        ({"run": "models"}, "config key run: found 'models', a folder of results/ with other files, expected another"),
-        ({"run": "baselines"}, "config key run: found 'baselines', a folder of results/ with other files, expected"),
+        ({"run": "models"}, "config key run: found 'models', a reserved folder of results/, expected another"),
+        ({"run": "baselines"}, "config key run: found 'baselines', a reserved folder of results/, expected"),
         ({"runs": {"tiny": {}}}, "config key runs: found 'tiny', the name of the selected run, expected another name"),
         ({"train": {"early_checkpoints": [5000]}}, "found 5000, expected at most train.iterations = 20."),
         ({"data": {"path": "mine.txt"}}, "data.path: found mine.txt, expected nothing, because data.source is 'pyth"),
@@ -132,7 +132,10 @@ MODEL_KEYS = "architecture, num_layers, num_heads, hidden_size, "
         ({"learning_rate": "1e-3"}, "unknown key learning_rate, expected it in its section, train: {learning_ra"),
         ({"qqq": 1}, ", preset, run, runs, release."),  # the keys that name runs are keys of the top level
         ({"seeds": [5, 5]}, "config key seeds: found [5, 5], expected a list of distinct whole numbers"),
-        ({"seeds": [5], "runs": {"tiny-seed5": {}}}, "config key runs: found 'tiny-seed5', expected another name"),
+        (
+            {"seeds": [5], "runs": {"tiny-seed5": {}}},
+            "config key runs: found 'tiny-seed5', which is the name of a run with a seed",
+        ),
         (
             {"model": {"groups": [4, 5, 7]}},
             "config key model.groups: found 4 at index 0, expected a list of nonempty lists of whole numbers >= 1, "

@@ -554,10 +554,10 @@ def test_a_users_criterion_is_added_to_the_built_in_ones(tmp_path):
     ("source", "name", "sentence"),
     [
         (USERS_CRITERION, "Patients", "found no class 'Patients'"),
-        ("class Patience(ExitCriterion): pass", "Patience", "does not import .NameError: name 'ExitCriterion'"),
-        ("def broken(:", "Patience", "does not import .SyntaxError: "),
-        ("class Patience: pass", "Patience", "'Patience' is no exit criterion, expected a subclass of ExitCriterion"),
-        ("Patience = 3", "Patience", "'Patience' is no exit criterion"),
+        ("class Patience(ExitCriterion): pass", "Patience", "cannot be imported .NameError: name 'ExitCriterion'"),
+        ("def broken(:", "Patience", "cannot be imported .SyntaxError: "),
+        ("class Patience: pass", "Patience", "'Patience' is not a subclass of ExitCriterion"),
+        ("Patience = 3", "Patience", "'Patience' is not a subclass of ExitCriterion"),
         (USERS_CRITERION.replace("def start", "def begin"), "Patience", "lacks the method start"),
         (USERS_CRITERION.replace("def update", "def next"), "Patience", "lacks the method update"),
         (USERS_CRITERION.replace('"previous"', '"best"'), "Patience", "keeps = 'best', expected one of previous, new"),
@@ -640,7 +640,7 @@ def test_a_built_in_criterion_that_a_users_file_imports_stays_without_a_file(tmp
 
 
 def test_a_criterion_file_that_does_not_exist_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"exit criterion file .*nowhere\.py: found no such file"):
+    with pytest.raises(InputError, match=r"exit criterion file .*nowhere\.py: no such file"):
         load_criterion(str(tmp_path / "nowhere.py"), "Mine")
 
 

@@ -163,7 +163,7 @@ def test_a_folder_that_another_user_can_steer_is_refused(kind, tmp_path):
         case "of another user":
             folder.mkdir(mode=0o700)
             os.chown(folder, 12345, 12345)
-    with pytest.raises(InputError, match=r"locks: found .{10} of user \d+, expected a folder of user .* TMPDIR"):
+    with pytest.raises(InputError, match=r"locks: found .{10} of user \d+, expected a folder owned by user .* TMPDIR"):
         private_folder(folder, "TMPDIR")
     assert names(elsewhere) == []
 

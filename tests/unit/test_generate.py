@@ -83,9 +83,9 @@ def test_a_run_without_a_checkpoint_is_refused(tmp_path):
     ("changes", "message"),
     [
         ({"vocab_size": 300}, "found a model of 300 token ids, expected 257"),
-        ({"digest": "cd" * 32}, "trained on other tokens than those that .*tokens.json describes"),
+        ({"digest": "cd" * 32}, "trained on tokens other than those described by .*tokens.json"),
         ({"tokenizer": "words"}, "found 'words', expected gpt2, bpe, bytes or published"),
-        ({"tokenizer": "bpe"}, "tokenizer.json: found no tokenizer"),
+        ({"tokenizer": "bpe"}, "tokenizer.json: cannot be used as a tokenizer"),
     ],
 )
 def test_a_checkpoint_of_another_tokenizer_or_text_is_refused(tmp_path, changes, message):
@@ -104,7 +104,7 @@ def test_a_run_without_metadata_of_its_tokens_is_refused(tmp_path):
 def test_a_header_of_another_version_is_refused(tmp_path):
     path = tmp_path / "old" / "checkpoints" / "iteration_000000.safetensors"
     checkpoints.save(path, {}, Header("weights", 0, 0, {"seed": 1, "model": {"depth": 3}, "data": DIGEST}, {}))
-    with pytest.raises(InputError, match="found a header of another version"):
+    with pytest.raises(InputError, match="found a header from another version"):
         trained_run.open_run(tmp_path / "old")
 
 
@@ -221,14 +221,14 @@ def test_wrong_input_ends_in_one_sentence(results):
         (["--speculative", "0"], "drafts: found 0"),
         (["--speculative", "2", "--draft-loops", "0"], "option --draft-loops: found 0"),
         (["--speculative", "2", "--draft-tau", "-1"], "option --draft-tau: found -1.0"),
-        (["--speculative", "2", "--warm-start"], "warm_start: found it together with drafts"),
+        (["--speculative", "2", "--warm-start"], "warm_start: cannot be combined with drafts"),
         (["--criterion-file", "gone.py", "--tau", "1"], "exit criterion file gone.py: found no such file"),
         (
             ["--criterion", "kl", "--tau", "1", "--readout", "remaining_layers", "--speculative", "2"],
             "readout: found remaining_layers together with drafts, expected head",
         ),
         (["--criterion", "speed"], "exit criterion 'speed': unknown"),
-        (["--draft-tau", "1"], "option --draft-tau: found without --speculative"),
+        (["--draft-tau", "1"], "option --draft-tau: requires --speculative"),
     ],
     ids=lambda value: " ".join(value)[:24] if isinstance(value, list) else "",
 )
@@ -267,8 +267,8 @@ def test_every_prompt_of_a_file_has_the_text_that_it_has_alone(results, tmp_path
         ("loop\n\nloop\n", [], "line 2 of"),
         ("loop\n" + "x" * 16, [], "found 16 tokens, expected at most 15"),
         ("loop", ["--sequences", "0"], "option --sequences: found 0, expected at least 1"),
-        ("loop", ["--speculative", "2"], "option --speculative: found together with --batch"),
-        ("loop", ["--kv-slots", "2"], "option --kv-slots: found together with --batch"),
+        ("loop", ["--speculative", "2"], "option --speculative: cannot be combined with --batch"),
+        ("loop", ["--kv-slots", "2"], "option --kv-slots: cannot be combined with --batch"),
         (
             "loop",
             ["--criterion", "kl", "--tau", "1", "--readout", "remaining_layers"],

@@ -39,7 +39,9 @@ def cached(folder):
 
 def test_without_cache_and_network_the_error_names_both(no_network, monkeypatch):
     monkeypatch.delenv("TIKTOKEN_CACHE_DIR", raising=False)
-    with pytest.raises(InputError, match=r"tokenizer\.name: gpt2 .* network connection once, or TIKTOKEN_CACHE_DIR"):
+    with pytest.raises(
+        InputError, match=r"tokenizer\.name: gpt2 .* connect to the network once, or set TIKTOKEN_CACHE_DIR"
+    ):
         gpt2.fetch(DOWNLOAD)
     assert "TIKTOKEN_CACHE_DIR" not in os.environ
 

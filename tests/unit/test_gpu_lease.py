@@ -99,7 +99,7 @@ def test_a_folder_of_locks_that_is_a_link_is_one_sentence(start, tmp_path):
     (tmp_path / f"twoscale-gpus-{os.getuid()}").symlink_to(elsewhere)
     process = start(1)
     assert process.wait(PATIENCE) == 1
-    assert "expected a folder of user" in process.stderr.read()
+    assert "expected a folder owned by user" in process.stderr.read()
     assert list(elsewhere.iterdir()) == []
 
 

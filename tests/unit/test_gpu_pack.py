@@ -74,7 +74,7 @@ def test_the_digest_of_the_code_changes_with_the_code_and_nothing_else(tmp_path)
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ({"preset": "ouro-1.4b"}, "run ouro-1.4b: found a published model, expected one that is trained, for a pack."),
+        ({"preset": "ouro-1.4b"}, "run ouro-1.4b: found a published model, but only trained models can be packed."),
         ({"train": {"processes": 2}}, "config key train.processes: found 2, expected 1 for a pack."),
     ],
 )
@@ -86,7 +86,7 @@ def test_what_a_pack_cannot_run_is_refused(tmp_path, values, sentence):
 
 def test_a_folder_with_other_files_is_not_replaced(tmp_path):
     (tmp_path / "thesis.tex").write_text("")
-    with pytest.raises(InputError, match="found files that are no pack"):
+    with pytest.raises(InputError, match="contains other files"):
         pack.make(tmp_path, "tiny", [], "3.12")
     assert (tmp_path / "thesis.tex").exists()
 

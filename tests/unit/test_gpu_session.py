@@ -215,7 +215,7 @@ def test_a_second_archive_replaces_the_first_and_a_failure_leaves_it(session):
     assert archive.collect(session).read_bytes() != first
     second = path.read_bytes()
     add("data/tokens.json", "{")
-    with pytest.raises(InputError, match=r"tokens\.json: found no metadata"):
+    with pytest.raises(InputError, match=r"tokens\.json: found no token metadata"):
         archive.collect(session)
     assert path.read_bytes() == second
     assert [file.name for file in Path("gpu-pack").iterdir() if file.name.endswith(".tmp")] == []

@@ -167,7 +167,7 @@ def test_every_form_of_data_files_yields_the_patterns_of_train(data_files):
 
 @pytest.mark.parametrize("data_files", [[], [{"split": "test", "path": "b/*"}]])
 def test_a_subset_without_a_split_train_is_refused(data_files):
-    with pytest.raises(InputError, match=r"data\.subset: 'x' names no data files of the split train"):
+    with pytest.raises(InputError, match=r"data\.subset: 'x' names no data files for the split train"):
         client.train_patterns({"config_name": "x", "data_files": data_files})
 
 
@@ -241,7 +241,7 @@ def test_transient_faults_change_no_byte(hub, run, expected, faults):
     finished = run().finish()
     assert finished.returncode == 0, finished.stderr
     assert [shard.read_bytes() for shard in run().shards] == expected
-    assert "next attempt in" in finished.stderr
+    assert "retrying in" in finished.stderr
     assert hub.faults == []
 
 
@@ -272,7 +272,7 @@ def test_transient_faults_of_the_first_request_change_no_byte(hub, run, expected
 
 def test_a_permanent_fault_ends_in_one_sentence_and_the_next_run_continues(hub, run, expected):
     hub.faults += [loopback.nothing] * 4 + [loopback.status(500)] * (RETRIES + 1)
-    assert "001.parquet: could not be read from the Hugging Face Hub, with 3 retries" in run().fail()
+    assert "001.parquet: could not be read from the Hugging Face Hub after up to 3 retries" in run().fail()
     kept = run().complete()
     assert {part["file"] for part in kept} == {FILES[0]}
     assert kept[-1]["end"] == 40

@@ -73,7 +73,7 @@ def test_a_model_is_fetched_without_code_and_pickles(fetch, hub, tmp_path):
 @pytest.mark.parametrize("fault", [loopback.reset, loopback.truncate, loopback.short, loopback.status(503)])
 def test_transient_faults_are_repeated(fetch, hub, tmp_path, fault):
     hub.faults += [loopback.nothing, loopback.nothing, fault, fault]
-    assert "next attempt in 0 s" in fetch()
+    assert "retrying in 0 s" in fetch()
     assert_complete(tmp_path)
 
 

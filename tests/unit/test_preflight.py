@@ -134,7 +134,9 @@ def test_the_bytes_on_disk_grow_with_the_checkpoints_that_are_missing():
 def test_too_little_disk_is_one_sentence(tmp_path):
     free = shutil.disk_usage(tmp_path).free
     machine.check_disk(tmp_path / "not" / "there", free // 2, "tests")
-    with pytest.raises(InputError, match=r"^folder .*there: found .* GB of free disk, expected at least .* GB for tes"):
+    with pytest.raises(
+        InputError, match=r"^folder .*there: found .* GB of free disk space, expected at least .* GB for tes"
+    ):
         machine.check_disk(tmp_path / "not" / "there", 2 * free, "tests")
 
 

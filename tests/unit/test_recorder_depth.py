@@ -229,9 +229,9 @@ def test_loops_beyond_training_are_recorded_and_set_back(tmp_path):
     ("options", "message"),
     [
         ({"set_loops": "config.loops"}, "found no attribute 'config.loops' in Overthinking"),
-        ({"set_loops": "best"}, "group core: found 3 loop steps in a forward pass, expected 24, which set_loops"),
-        ({"trained_loops": None}, "found set_loops without trained_loops"),
-        ({"set_loops": None, "run_loops": 9}, "found run_loops without set_loops"),
+        ({"set_loops": "best"}, "group core: found 3 loop steps in a forward pass, expected 24, as set by set_loops"),
+        ({"trained_loops": None}, "set_loops requires trained_loops"),
+        ({"set_loops": None, "run_loops": 9}, "run_loops requires set_loops"),
         ({"exits": {"step_norms": [1.0]}}, "exit criterion 'step_norms': unknown"),
         ({"exits": {ExitGate: [0.5]}}, "exits.ExitGate: found a criterion with a gate"),
     ],
@@ -246,7 +246,7 @@ def test_wrong_options_are_one_sentence_and_the_loops_are_set_back(options, mess
 
 
 def test_exits_without_decode_are_refused(tmp_path):
-    with pytest.raises(InputError, match="found exits without decode"):
+    with pytest.raises(InputError, match="exits require decode"):
         Recorder(Overthinking(), {"core": "step"}, tmp_path, iteration=9, exits={"step_norm": [1.0]})
 
 
@@ -361,7 +361,7 @@ def test_the_card_compares_with_a_recording_without_loops(tmp_path):
     other = Overthinking()
     with Recorder(other, {"core": "step"}, tmp_path / "other", iteration=9, decode=other.decode):
         other(TOKENS.flip(0))
-    with pytest.raises(InputError, match="other: found a recording of other tokens"):
+    with pytest.raises(InputError, match="other: was recorded on other tokens"):
         write_card(tmp_path / "mine", unlooped=tmp_path / "other")
 
 

@@ -122,9 +122,7 @@ def test_a_run_with_another_config_is_refused_with_its_keys():
     identity = training_identity(config)
     checks.check_config(identity | {"data": "digest of the text"}, config, "a.safetensors")
     other = identity | {"seed": 3, "model": identity["model"] | {"hidden_size": 8}}
-    with pytest.raises(
-        InputError, match=r"a\.safetensors: found a run with another value of model.hidden_size, seed, "
-    ):
+    with pytest.raises(InputError, match=r"a\.safetensors: model.hidden_size, seed differ "):
         checks.check_config(other, config, "a.safetensors")
 
 
@@ -236,7 +234,7 @@ def test_a_run_on_another_text_is_refused_with_the_python_of_the_release():
     released = manifest([], text={"val.bin": "a" * 64}, versions={"python": "3.11.7"})
     checks.check_text(released, {"val.bin": "a" * 64, "train.bin": "b"}, "tokens.json")
     with pytest.raises(
-        InputError, match=r"^tokens\.json: found val\.bin with .*bbbb…, expected aaaa.*there 3\.11\.7\.$"
+        InputError, match=r"^tokens\.json: found val\.bin with .*bbbb…, expected aaaa.*Python 3\.11\.7\.$"
     ):
         checks.check_text(released, {"val.bin": "b" * 64}, "tokens.json")
 

@@ -55,7 +55,7 @@ def test_a_rerun_restores_the_outputs_with_a_new_time_and_says_so(project, capsy
     assert project.rerun() == first
     assert project.computed == 1
     assert project.outputs[0].stat().st_mtime >= before - 1
-    assert f"restored the kept result; to compute it again, remove {project.job().folder}" in capsys.readouterr().err
+    assert f"restored the cached result; to compute it again, remove {project.job().folder}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("nodes", "computed"), [(1, 1), (2, 2)])
@@ -139,7 +139,7 @@ def test_a_manifest_that_cannot_be_read_is_no_result(project, content):
 def test_where_nothing_can_be_kept_the_job_succeeds_and_says_so(project, capsys):
     project.job().folder.parent.write_text("a file where the folder should be")
     assert project.rerun() == ["a 1 text", "b 1 text"]
-    assert "the result is not kept for a rerun" in capsys.readouterr().err
+    assert "the result is not cached" in capsys.readouterr().err
 
 
 class Vanishing(type(Path())):

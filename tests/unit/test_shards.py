@@ -379,5 +379,5 @@ def test_metadata_without_a_digest_is_refused(shards, tmp_path):
     content = json.loads(metadata.read_text())
     assert read_digest(metadata) == content.pop("digest")
     metadata.write_text(json.dumps(content))
-    with pytest.raises(InputError, match=r"tokens\.json: found no digest, expected the metadata"):
+    with pytest.raises(InputError, match=r"tokens\.json: found no digest, expected metadata"):
         read_digest(metadata)

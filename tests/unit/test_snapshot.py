@@ -57,12 +57,12 @@ def test_the_commit_is_that_of_the_checkout_and_says_whether_files_were_changed(
 
 def test_the_text_is_named_by_the_digests_of_its_tokens_or_refused_in_one_sentence(tmp_path):
     tokens = tmp_path / "tokens.json"
-    with pytest.raises(InputError, match=r"tokens\.json: found no such file, expected the metadata of tokens"):
+    with pytest.raises(InputError, match=r"tokens\.json: found no such file, expected the token metadata"):
         snapshot.text(tokens)
     tokens.write_text('{"parts": {"val.bin": {"sha256": "ab", "count": 3}, "train.bin": {"sha256": "cd"}}}')
     assert snapshot.text(tokens) == {"train.bin": "cd", "val.bin": "ab"}
     tokens.write_text('{"parts": {"val.bin": {}}}')
-    with pytest.raises(InputError, match=r"tokens\.json: found no metadata of tokens \('sha256'\), expected"):
+    with pytest.raises(InputError, match=r"tokens\.json: found no token metadata \('sha256'\)"):
         snapshot.text(tokens)
 
 

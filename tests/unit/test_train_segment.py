@@ -49,7 +49,7 @@ def test_the_empty_file_of_a_restored_segment_is_no_optimizer_state(tmp_path):
     done = run.train(2, 4)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
-    assert f"error: {run.optimizer(2)}: found an empty file, which stands for the optimizer state" in done.stderr
+    assert f"error: {run.optimizer(2)}: found an empty file, the placeholder for the optimizer state" in done.stderr
 
 
 NOBODY = {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}

@@ -27,7 +27,10 @@ TRIES = {
         {"train": {"nodes": 2, "processes": 2}},
         "config key train.nodes: found 2, expected 1 for jobs that do not go to SLURM",
     ),
-    "too little disk": ({"model": {"hidden_size": 1_000_000, "num_heads": 2}}, "GB of free disk, expected at least"),
+    "too little disk": (
+        {"model": {"hidden_size": 1_000_000, "num_heads": 2}},
+        "GB of free disk space, expected at least",
+    ),
 }
 
 

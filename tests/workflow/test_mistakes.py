@@ -29,7 +29,7 @@ MINE = ["--criterion-file", "raises.py", "--criterion", "Mine", "--tau", "1"]
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--results", "elsewhere"], "option --results: found no folder "),
+        (["--results", "elsewhere"], "elsewhere: no such folder, expected the folder of the runs"),
         (["--model", "nowhere"], "nowhere/config.json"),
         (["--device", "cuda"], "option --device: found cuda, expected cpu, because "),
         (["--temperature", "-1"], "temperature: found -1.0"),
@@ -102,7 +102,7 @@ def test_read_only_results_are_refused_before_any_job_and_can_be_planned(fresh):
         fresh.succeed("-n")
         done = fresh.run("results/tiny/data/text/shard_000.parquet")
     assert done.returncode == 1
-    assert "results: found a folder that cannot be written, expected one that can." in done.stderr
+    assert "results: is not writable." in done.stderr
     assert "Traceback" not in done.stderr
 
 

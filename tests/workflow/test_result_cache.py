@@ -62,7 +62,7 @@ def test_a_changed_byte_of_the_tokens_is_one_sentence_and_the_checkpoints_come_b
     editable.succeed()
     assert files(editable, "checkpoints", "trajectories", "exits") == before
     for iteration in (10, 20):
-        assert "restored the kept result" in log(editable, f"train_segment_{iteration:06d}")
+        assert "restored the cached result" in log(editable, f"train_segment_{iteration:06d}")
     assert editable.plan() == {}
 
 
@@ -70,7 +70,7 @@ def test_a_forced_training_is_restored_with_all_that_depends_on_it_and_removing_
     before = files(editable, "checkpoints", "training", "trajectories", "exits", "tables")
     editable.succeed("--forcerun", *TRAINING)
     assert files(editable, "checkpoints", "training", "trajectories", "exits", "tables") == before
-    assert "restored the kept result" in log(editable, "benchmark_exits")
+    assert "restored the cached result" in log(editable, "benchmark_exits")
     assert editable.plan() == {}
 
     shutil.rmtree(editable.root / "results/tiny/.result_cache/checkpoints")

@@ -124,7 +124,7 @@ def _joined(segments: list[tuple[str | Path, pd.DataFrame]], rows_per_iteration:
         if wrong.size:
             raise InputError(
                 f"{path}: found training iteration {iterations[wrong[0]]}, expected iteration {expected[wrong[0]]}; "
-                "the logs of the segments have to follow one another without overlap or gap."
+                "the segment logs must be consecutive, without overlaps or gaps."
             )
         rows += len(iterations)
     return pd.concat([segment for _, segment in segments], ignore_index=True)
@@ -163,7 +163,7 @@ def _aggregate(aggregation: _Aggregation, paths: Iterable[str | Path], run: str)
             continue
         iteration = _only_iteration(file, path)
         if iteration in by_iteration:
-            raise InputError(f"{path}: found iteration {iteration} a second time, expected one file per checkpoint.")
+            raise InputError(f"{path}: found a second file for iteration {iteration}, expected one per checkpoint.")
         by_iteration[iteration] = _summarise(aggregation, file)
     columns = list(tables.columns(aggregation.table))
     if not by_iteration:
@@ -237,7 +237,7 @@ def _column(file: pq.ParquetFile, name: str) -> pa.ChunkedArray:
 def _only_iteration(file: pq.ParquetFile, path: str | Path) -> int:
     iterations = _column(file, "iteration").unique().to_pylist()
     if len(iterations) > 1:
-        raise InputError(f"{path}: found the iterations {sorted(iterations)}, expected those of one checkpoint.")
+        raise InputError(f"{path}: found the iterations {sorted(iterations)}, expected a single checkpoint.")
     return iterations[0]
 
 

@@ -127,14 +127,14 @@ def write(folder: Path, snapshot: Path, project: Path, snakemake: str) -> None:
         from rocrate.rocrate import ROCrate
     except ImportError:
         raise InputError(
-            "Python packages: found no rocrate, expected the one that `pip install rocrate` or the environment "
-            "envs/analysis.yaml installs."
+            "Python package rocrate: not installed; install it with `pip install rocrate`, or use the environment "
+            "envs/analysis.yaml."
         ) from None
     manifest = json.loads((snapshot / MANIFEST).read_text(encoding="utf-8"))
     results = {f"results/{name}": snapshot / name for name in manifest["files"]}
     jobs = jobs_behind(results, read_records(RECORDS))
     if not jobs:
-        raise InputError(f"{RECORDS}: found no record of the {len(results)} files of {snapshot}, expected their jobs.")
+        raise InputError(f"{RECORDS}: found no records of the jobs that made the {len(results)} files of {snapshot}.")
     crate = _Builder(ROCrate(version="1.1"), folder, project, manifest, snakemake)
     crate.add_files({MANIFEST: snapshot / MANIFEST} | results, jobs)
     crate.add_jobs(jobs)

@@ -89,16 +89,16 @@ class Release:
             raise InputError(f"config key release: found {source!r}, expected a folder or an http(s) address.")
         if "://" in source and not ADDRESS.fullmatch(source):
             raise InputError(
-                f"config key release: found {source}, expected a folder, or the address of one: http:// or https://, "
-                "without blanks, ?, # and @."
+                f"config key release: found {source}, expected a folder, or its http:// or https:// address "
+                "without spaces, ?, # or @."
             )
         source = source.rstrip("/") or source
         try:
             manifest = parse(_read(source, MANIFEST, MAX_MANIFEST, download), Manifest)
         except ValueError as error:
             raise InputError(
-                f"{source}/{MANIFEST}: found no manifest of a release ({error}), expected one that "
-                "`snakemake snapshot` has written."
+                f"{source}/{MANIFEST}: found no manifest of a release ({error}), expected the output of "
+                "`snakemake snapshot`."
             ) from error
         return cls(source, manifest, download)
 
@@ -128,7 +128,7 @@ class Release:
         except InputError as error:
             raise InputError(f"{self.source}/{MANIFEST}: {error}") from error
         if found[self.manifest.run].model.source != "trained":
-            raise InputError(f"{self.source}/{MANIFEST}: found a published model, expected a run that was trained.")
+            raise InputError(f"{self.source}/{MANIFEST}: found a published model, expected a trained run.")
         return found
 
     def _check_combinations(self, layers: Mapping[str, Any]) -> None:
@@ -164,7 +164,7 @@ class Release:
         """A table of a run, by way of a copy in `folder`. Raises InputError as `read` does, or if there is none."""
         name = f"{run}/tables/{table}.parquet"
         if name not in self.tables:
-            raise InputError(f"{self.source}/{MANIFEST}: found no file {name}, expected one.")
+            raise InputError(f"{self.source}/{MANIFEST}: lists no file {name}.")
         self.fetch(name, folder / name)
         return tables.read(table, folder / name)
 
@@ -185,7 +185,7 @@ def _read(source: str, name: str, most: int, download: DownloadConfig) -> bytes:
     path = Path(source, name)
     try:
         if path.exists() and not path.is_file():  # a named pipe would never end
-            raise InputError(f"{path}: found no regular file, expected one of the release {source}.")
+            raise InputError(f"{path}: expected a regular file of the release {source}.")
         with path.open("rb") as file:
             content = file.read(most + 1)
     except OSError as error:

@@ -147,8 +147,8 @@ def check_text(manifest: Manifest, found: Mapping[str, str], where: str) -> None
     for name, digest in sorted(manifest.text.items()):
         if (other := found.get(name, "none")) != digest:
             raise InputError(
-                f"{where}: found {name} with the SHA-256 {other[:12]}…, expected {digest[:12]}…, that of the release; "
-                "the text of the demo is the documentation of the Python that runs it, there "
+                f"{where}: found {name} with the SHA-256 {other[:12]}…, expected {digest[:12]}… as in the release; "
+                "the demo's text is Python's documentation, in the release of Python "
                 f"{manifest.versions.get('python', 'unknown')}."
             )
 
@@ -176,7 +176,7 @@ def check_config(identity: Mapping[str, Any], released: Config, where: str) -> N
     theirs = training_identity(released)
     ours = {section: identity.get(section) for section in theirs}
     if keys := _differing(ours, theirs):
-        raise InputError(f"{where}: found a run with another value of {', '.join(keys)}, expected that of the release.")
+        raise InputError(f"{where}: {', '.join(keys)} differ from the release.")
 
 
 def _differing(ours: Any, theirs: Any, name: str = "") -> list[str]:

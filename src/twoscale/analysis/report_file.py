@@ -33,5 +33,5 @@ def show_large_pages(report: str) -> str:
         return report
     before, end, after = report.rpartition(END)
     if not end or "var results" not in before:
-        raise InputError("report: found no end of a body and results, expected the report.html of Snakemake.")
+        raise InputError("report: found no results or end of body, expected the report.html of Snakemake.")
     return "".join([before, SCRIPT, end, after])

@@ -88,11 +88,11 @@ def excerpt(snapshot: Path, folder: Path, names: Iterable[str], most_bytes: int)
     facts = json.loads((snapshot / MANIFEST).read_text(encoding="utf-8"))
     listed, names = facts.pop("files"), list(names)
     if absent := sorted({*names} - {*listed}):
-        raise InputError(f"{snapshot / MANIFEST}: found no file {', '.join(absent)}, expected it in the snapshot.")
+        raise InputError(f"{snapshot / MANIFEST}: found no file {', '.join(absent)} in the snapshot.")
     if facts["modified"] is not False:
         raise InputError(
-            f"{snapshot / MANIFEST}: found modified: {json.dumps(facts['modified'])}, expected false: commit what was "
-            "changed in the checkout, and take the snapshot again."
+            f"{snapshot / MANIFEST}: found modified: {json.dumps(facts['modified'])}, expected false: commit your "
+            "changes and take the snapshot again."
         )
     if (size := sum(listed[name]["bytes"] for name in names)) > most_bytes:
         raise InputError(f"{snapshot}: found {size} bytes in the files to keep, expected at most {most_bytes}.")
@@ -107,7 +107,7 @@ def _listed(folder: Path) -> set[str]:
     if (folder / MANIFEST).is_file():
         return {*json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]}
     if folder.exists() and any(folder.iterdir()):
-        raise InputError(f"{folder}: found files without a {MANIFEST}, expected a folder that was written before.")
+        raise InputError(f"{folder}: found files without a {MANIFEST}, expected an empty folder or an earlier release.")
     return set()
 
 
@@ -117,14 +117,12 @@ def text(tokens: Path) -> dict[str, str]:
     Raises InputError for a file that is missing or of another form.
     """
     if not tokens.is_file():
-        raise InputError(f"{tokens}: found no such file, expected the metadata of tokens of a finished run.")
+        raise InputError(f"{tokens}: found no such file, expected the token metadata of a finished run.")
     try:
         parts = json.loads(tokens.read_text(encoding="utf-8"))["parts"]
         return {name: str(part["sha256"]) for name, part in sorted(parts.items())}
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise InputError(
-            f"{tokens}: found no metadata of tokens ({first_line(error)}), expected that of a run."
-        ) from error
+        raise InputError(f"{tokens}: found no token metadata ({first_line(error)}).") from error
 
 
 def _git(project: Path, *words: str) -> str | None:

@@ -269,7 +269,9 @@ def runs(config: Mapping[str, Any], folder_layer: FolderLayer | None = None) -> 
                 "selected run are set at the top level."
             )
         if run in under_other_seeds:
-            raise InputError(f"config key runs: found {run!r}, expected another name than that of a run under a seed.")
+            raise InputError(
+                f"config key runs: found {run!r}, which is the name of a run with a seed, expected another name."
+            )
         values = _mapping(f"runs.{run}", overrides)
         with _named(f"run {run} (runs.{run})"):
             configs[str(run)] = checked(_overlaid(merged, values, folder_layer))
@@ -293,9 +295,7 @@ def _check_name(key: str, run: str) -> None:
     if not re.fullmatch(FILE_NAME, run):
         raise InputError(f"config key {key}: found {run!r}, expected letters, digits, '.', '_' and '-'.")
     if run in (*RESERVED, *study_parts("study")):
-        raise InputError(
-            f"config key {key}: found {run!r}, a folder of results/ with other files, expected another name."
-        )
+        raise InputError(f"config key {key}: found {run!r}, a reserved folder of results/, expected another name.")
 
 
 @contextmanager

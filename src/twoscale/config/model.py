@@ -266,7 +266,7 @@ class ModelConfig(ModelSizes, Section):
         found = " and ".join(origins) or "neither"
         require(published == (len(origins) == 1), "model", found, f"{expected} for model.source: {self.source}")
         together = (self.repository is None) == (self.revision is None)
-        require(together, "model.revision", self.revision, "the commit of model.repository, and only with one")
+        require(together, "model.revision", self.revision, "a commit together with model.repository, or neither")
 
     def _check_loops(self) -> None:
         share, init = self.adapter_share, self.adapter_init
@@ -275,11 +275,11 @@ class ModelConfig(ModelSizes, Section):
         require(
             self.injection != "none" or self.state_init.startswith("input"),
             *("model.state_init", self.state_init),
-            "input or input_plus_noise for model.injection: none, where the first state is all that a loop sees of its "
-            "input",
+            "input or input_plus_noise for model.injection: none, where a loop sees its input only in the initial "
+            "state",
         )
         looped = bool(self.groups) and self.groups[-1][-1] == self.num_layers
-        expected = "false unless the last layer is looped, because the head then reads states as they are"
+        expected = "false unless the last layer is looped, because the head then applies no norm"
         require(looped or not self.loop_norm, "model.loop_norm", "true", expected)
         seen: set[int] = set()
         for group in self.groups:

@@ -156,9 +156,9 @@ class TrainConfig(Section):
         for name in ("micro_batches", "processes"):
             count = getattr(self, name)
             require(count <= size, f"train.{name}", count, f"at most train.batch_size = {size}")
-        together = f"a divisor of train.processes = {processes}, which all nodes have together"
+        together = f"a divisor of train.processes = {processes}, the total over all nodes"
         require(processes % self.nodes == 0, "train.nodes", self.nodes, together)
-        one = "false with train.processes = 1, or more processes to divide the model over"
+        one = "false for train.processes = 1, or more processes"
         require(not self.shard or processes > 1, "train.shard", "true", one)
         # processes that compute nothing would not take part in the gathering of weights
         most = f"at most train.batch_size / train.processes = {size} / {processes} with train.shard"
@@ -168,10 +168,12 @@ class TrainConfig(Section):
     def check(self, config: "CoreConfig") -> None:
         model = config.model
         depth, groups = self.backprop_depth, len(model.groups)
-        expected = "null for model.injection: none, where a truncated gradient reaches nothing before the loop"
+        expected = (
+            "null for model.injection: none, where a truncated gradient does not reach the layers before the loop"
+        )
         require(depth is None or model.injection != "none", "train.backprop_depth", depth, expected)
         found = f"model.exit_gate: {str(model.exit_gate).lower()} and {groups} looped groups"
-        expected = "model.exit_gate: true and one looped group; the criterion probe learns exits from several"
+        expected = "model.exit_gate: true and one looped group; for several groups use the criterion probe"
         require(self.exit_gate is None or (model.exit_gate and groups == 1), "train.exit_gate", found, expected)
 
     def needed_sequences(self, config: "CoreConfig") -> dict[str, int]:

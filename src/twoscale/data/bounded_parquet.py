@@ -119,7 +119,7 @@ def _natural(value: Any) -> int:
 
 def _fields(value: Any) -> dict[int, Any]:
     if not isinstance(value, dict):
-        raise ValueError("the header of a page has no header of its data")
+        raise ValueError("the header of a page lacks its data header")
     return value
 
 
@@ -154,7 +154,7 @@ def _value(opened: BinaryIO, kind: int, depth: int) -> Any:
 def _byte(opened: BinaryIO) -> int:
     byte = opened.read(1)
     if not byte:
-        raise ValueError("the header of a page is cut")
+        raise ValueError("the header of a page is truncated")
     return byte[0]
 
 
@@ -165,7 +165,7 @@ def _varint(opened: BinaryIO) -> int:
         value |= (byte & 127) << shift
         if byte < 128:
             return value
-    raise ValueError("the header of a page has a number that is too long")
+    raise ValueError("the header of a page contains a number that is too long")
 
 
 def _integer(opened: BinaryIO) -> int:

@@ -53,8 +53,8 @@ def fetch(download: DownloadConfig) -> bytes:
     except (HTTPError, OSError, ValueError) as error:
         raise InputError(
             f"config key tokenizer.name: gpt2 is not in tiktoken's cache and could not be downloaded "
-            f"({type(error).__name__}: {first_line(error)}); expected a network connection once, or TIKTOKEN_CACHE_DIR "
-            "set to a folder that holds it."
+            f"({type(error).__name__}: {first_line(error)}); connect to the network once, or set TIKTOKEN_CACHE_DIR "
+            "to a folder that contains it."
         ) from error
     lines = (base64.b64encode(token) + b" %d\n" % rank for token, rank in sorted(ranks.items(), key=itemgetter(1)))
     return b"".join(lines)

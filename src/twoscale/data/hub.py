@@ -60,20 +60,20 @@ def fetch(what: str, request: Callable[[], T], download: DownloadConfig) -> T:
         return with_retries(request, download)
     except UnicodeEncodeError:  # the only header with text of the user; the error's message has the token
         raise InputError(
-            "the user's token for the Hugging Face Hub (HF_TOKEN): found a character that is not ASCII, expected only "
-            "those of a token."
+            "the user's token for the Hugging Face Hub (HF_TOKEN): found a character that is not ASCII; "
+            "check the token."
         ) from None
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         # the client and the parsers below it raise these for an answer that has not the form that they expect
         raise InputError(
-            f"{what}: found an answer of another form than the Hugging Face Hub's ({_describe(error)}), expected a Hub "
-            "(the variable HF_ENDPOINT, or a proxy, may name another server)."
+            f"{what}: found a response that is not from a Hugging Face Hub ({_describe(error)}) "
+            "(check the variable HF_ENDPOINT and your proxy)."
         ) from error
     except (HTTPError, OfflineModeIsEnabled, ShortResponseError, WrongResponseError) as error:
         raise InputError(
-            f"{what}: could not be read from the Hugging Face Hub, with {download.retries} retries of transient errors "
-            f"({_describe(error)}); expected a repository and revision within reach of the network (a private one "
-            "needs a token), or local files: data.source: parquet, or model.folder."
+            f"{what}: could not be read from the Hugging Face Hub after up to {download.retries} retries "
+            f"({_describe(error)}); check the network, repository and revision (a private repository "
+            "needs a token), or use local files: data.source: parquet, or model.folder."
         ) from error
 
 
@@ -132,8 +132,8 @@ def get_address(url: str, max_bytes: int, download: DownloadConfig) -> bytes:
         return with_retries(lambda: get(url, download, max_bytes=max_bytes).content, download)
     except (HTTPError, OfflineModeIsEnabled, WrongResponseError, ValueError) as error:
         raise InputError(
-            f"{url}: could not be read, with {download.retries} retries of transient errors ({_describe(error)}); "
-            f"expected a file of at most {max_bytes} bytes within reach of the network."
+            f"{url}: could not be read after up to {download.retries} retries ({_describe(error)}); "
+            f"check the network; expected a file of at most {max_bytes} bytes."
         ) from error
 
 
@@ -153,7 +153,7 @@ def with_retries(request: Callable[[], T], download: DownloadConfig) -> T:
             if not remaining or not _is_transient(error):
                 raise
             wait = max(delay, _retry_after(error))
-            print(f"{_describe(error)}: next attempt in {wait:g} s, {remaining} left", file=sys.stderr, flush=True)
+            print(f"{_describe(error)}: retrying in {wait:g} s, {remaining} attempts left", file=sys.stderr, flush=True)
         time.sleep(wait)
         delay = min(2 * delay, download.max_delay)
     raise AssertionError("the last attempt returns or raises")
@@ -263,7 +263,8 @@ def checked_names(what: str, names: Sequence[str]) -> Sequence[str]:
         is_inside = "\\" not in name and not {"", ".", ".."} & set(name.split("/"))
         if not is_inside or not name.isprintable():
             raise InputError(
-                f"{what}: found a file named {name!r}, expected a path inside the repository of printable characters."
+                f"{what}: found a file named {name!r}, expected a path inside the repository with "
+                "printable characters only."
             )
     return names
 
@@ -282,7 +283,7 @@ def card_subsets(repository: str, configs: Any) -> dict[str, Mapping[str, Any]]:
         names = checked([entry.get("config_name") for entry in entries], list[str])
     except ValueError as error:
         raise InputError(
-            f"{repository}: found the data set card with configs that cannot be read ({error}), expected a list with "
+            f"{repository}: the configs in the data set card cannot be read ({error}), expected a list with "
             "the config_name and the data_files of each subset."
         ) from error
     return dict(zip(names, entries, strict=True))
@@ -311,7 +312,7 @@ def train_patterns(configuration: Mapping[str, Any]) -> Sequence[str]:
             patterns += [path] if isinstance(path, str) else path
     if not patterns:
         raise InputError(
-            f"config key data.subset: {configuration['config_name']!r} names no data files of the split train, "
+            f"config key data.subset: {configuration['config_name']!r} names no data files for the split train, "
             "expected a subset that does."
         )
     return patterns
@@ -389,7 +390,7 @@ class RemoteFile(io.RawIOBase):
         if (version, size) != expected:
             raise InputError(
                 f"{self.what}: found version {version} of {size} bytes, expected {expected[0]} of {expected[1]}, the "
-                "version that was read before; the file was replaced, so remove the folder of parts to start again."
+                "version read before; the file was replaced, so remove the folder of parts to start again."
             )
         self.version, self.size = expected
 

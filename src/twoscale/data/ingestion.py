@@ -84,7 +84,7 @@ def prepare_text(data: DataConfig, quota: TextQuota, shards: Sequence[Path], col
         if is_local:
             raise
         raise InputError(
-            f"{str(error).removesuffix('.')}; {len(parts.parts)} complete parts are kept in {folder}."
+            f"{str(error).removesuffix('.')}; {len(parts.parts)} complete parts remain in {folder}."
         ) from error
     finally:
         if is_local:
@@ -135,14 +135,14 @@ def _check_both_sides(tally: Tally) -> None:
     documents = sum(tally.documents.values())
     if not documents:
         raise InputError(
-            f"text of data.source: {tally.source}: found no document with text, expected at least one; every text is "
-            "empty, null or white space."
+            f"text of data.source: {tally.source}: found no document with text; every text is "
+            "empty, null or whitespace."
         )
     for held_out, side in SIDES:
         if not tally.documents[held_out] and tally.limits[held_out] != 0:
             raise InputError(
                 f"config key data.held_out_fraction: found no {side} document among {documents} ({tally.characters} "
-                f"characters) at {tally.held_out_fraction}, expected at least one; take more text or another fraction"
+                f"characters) at {tally.held_out_fraction}, expected at least one; use more text or another fraction"
                 f"{', or lower data.piece_characters' if tally.source in FILE_SOURCES else ''}."
             )
 

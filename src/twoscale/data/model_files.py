@@ -103,7 +103,7 @@ def _append(remote: RemoteFile, part: Path) -> None:
     rest, free = remote.size - start, shutil.disk_usage(part.parent).free
     if rest > free:
         raise InputError(
-            f"{part}: found {free / 1e9:.1f} GB of free disk, expected {rest / 1e9:.1f} GB for the rest of "
+            f"{part}: found {free / 1e9:.1f} GB of free disk space, expected {rest / 1e9:.1f} GB for the rest of "
             f"{remote.what}."
         )
     label = f"download {remote.what}"

@@ -22,9 +22,7 @@ def find_files(path: Path, source: str) -> list[tuple[Path, str]]:
     if path.is_file():
         other = [key for key in FILE_SOURCES if key != source and path.name.lower().endswith(ENDINGS[key])]
         if other:
-            raise InputError(
-                f"config key data.source: found {source} for {path}, expected {other[0]}, which reads such a file."
-            )
+            raise InputError(f"config key data.source: found {source} for {path}, expected {other[0]} for such a file.")
         return [(path, path.name)]
     if not path.is_dir():
         raise InputError(

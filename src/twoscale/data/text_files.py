@@ -155,7 +155,7 @@ def _plain_text(file: Path, data: DataConfig, cache: Path) -> Iterator[str]:
         if "\0" in line:
             raise InputError(
                 f"{file}: found the character NUL after {characters + line.index(chr(0))} characters, expected text in "
-                "UTF-8; a binary file or another encoding, such as UTF-16, has such characters."
+                "UTF-8; it may be a binary file or have another encoding, such as UTF-16."
             )
         characters += len(line)
         if characters > longest and not is_bounded:
@@ -198,14 +198,14 @@ def _parsed(line: str, where: str) -> dict[str, Any]:
     if not isinstance(entry, dict):
         raise InputError(f"{where}: found {type(entry).__name__}, expected an object with the field text.")
     if "text" not in entry:
-        raise InputError(f"{where}: found the fields {', '.join(entry) or 'none'}; expected one named text.")
+        raise InputError(f"{where}: found the fields {', '.join(entry) or 'none'}; expected a field text.")
     if not isinstance(entry["text"], str):
         found = "null" if entry["text"] is None else f"a value of type {type(entry['text']).__name__}"
         raise InputError(f"{where}: found {found} as text, expected a string.")
     try:
         entry["text"].encode()
     except UnicodeEncodeError as error:
-        raise InputError(f"{where}: found half of a surrogate pair in text, expected characters.") from error
+        raise InputError(f"{where}: found an unpaired surrogate in text.") from error
     return entry
 
 

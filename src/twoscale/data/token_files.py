@@ -65,8 +65,7 @@ def read_metadata(path: Path, form: type[T]) -> T:
         return parse(path.read_bytes(), form)
     except (OSError, ValueError) as error:
         raise InputError(
-            f"{path}: found no description of tokens ({first_line(error)}), expected the metadata that join_tokens "
-            "writes."
+            f"{path}: found no description of tokens ({first_line(error)}), expected metadata written by join_tokens."
         ) from error
 
 
@@ -95,7 +94,7 @@ def open_shard(path: Path, metadata_path: Path, vocab_size: int | None = None) -
     metadata = read_ids(metadata_path, TokenMetadata)
     if path.name not in metadata.parts:
         raise InputError(
-            f"{metadata_path}: found no description of {path.name}, expected the metadata that join_tokens writes."
+            f"{metadata_path}: found no description of {path.name}, expected metadata written by join_tokens."
         )
     dtype, part = DTYPES[metadata.dtype], metadata.parts[path.name]
     _check_file(path, part, dtype, metadata_path)
@@ -130,7 +129,7 @@ def read_digest(metadata_path: Path) -> str:
     """Digest of the training data that the metadata describes."""
     digest = read_ids(metadata_path, TokenMetadata).digest
     if digest is None:
-        raise InputError(f"{metadata_path}: found no digest, expected the metadata that join_tokens writes.")
+        raise InputError(f"{metadata_path}: found no digest, expected metadata written by join_tokens.")
     return digest
 
 

@@ -99,7 +99,7 @@ def load_gpt2(path: Path) -> Tokenizer:
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({first_line(error)}), expected GPT-2's tokenizer.") from error
     if hashlib.sha256(content).hexdigest() != GPT2_SHA256:
-        raise InputError(f"{path}: found other bytes than GPT-2's tokenizer has, expected what fetch_gpt2 writes.")
+        raise InputError(f"{path}: differs from GPT-2's tokenizer, as written by fetch_gpt2.")
     pairs = (line.split() for line in content.splitlines())
     return Tokenizer("gpt2", _encoding("gpt2", {base64.b64decode(token): int(rank) for token, rank in pairs}))
 
@@ -124,8 +124,8 @@ def load_bpe(path: Path) -> Tokenizer:
             raise ValueError(f"no id for the byte {missing[0]}")
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise InputError(
-            f"{path}: found no tokenizer that can be used ({type(error).__name__}: {error}), expected a byte-level BPE "
-            "as train_tokenizer writes it."
+            f"{path}: cannot be used as a tokenizer ({type(error).__name__}: {error}), expected a byte-level BPE "
+            "as written by train_tokenizer."
         ) from error
     return Tokenizer("bpe", _encoding("bpe", ranks))
 
@@ -159,7 +159,7 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> str:
     if vocab_size < BYTES_VOCAB_SIZE:
         raise InputError(
             f"config key tokenizer.vocab_size: found {vocab_size}, expected at least {BYTES_VOCAB_SIZE}, the bytes and "
-            "the end of text."
+            "the end-of-text token."
         )
     # imported here, because the environment of torch does not have this library
     from tokenizers import AddedToken, decoders, models, pre_tokenizers
@@ -174,7 +174,7 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> str:
     if trainee.get_vocab_size() != vocab_size:
         raise InputError(
             f"config key tokenizer.vocab_size: found {vocab_size}, expected at most {trainee.get_vocab_size()}, "
-            "the number of ids that the training text yields; use more text or a smaller vocabulary."
+            "the number of ids found in the training text; use more text or a smaller vocabulary."
         )
     return trainee.to_str(pretty=True)
 

@@ -29,7 +29,7 @@ def check_precision(tensor: Tensor) -> None:
     if tensor.is_cuda and torch.backends.cuda.matmul.fp32_precision == "tf32":
         raise InputError(
             "torch.backends.cuda.matmul.fp32_precision: found tf32, expected ieee, for the spectrum on CUDA "
-            "(allow_tf32, set_float32_matmul_precision and TORCH_ALLOW_TF32_CUBLAS_OVERRIDE change it)."
+            "(set by allow_tf32, set_float32_matmul_precision or TORCH_ALLOW_TF32_CUBLAS_OVERRIDE)."
         )
 
 

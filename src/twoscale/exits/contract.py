@@ -77,7 +77,7 @@ class Decisions:
         self._check_state("update")
         if self.state.keys() != {*self._keys}:
             found, expected = (", ".join(map(str, keys)) for keys in (self.state, self._keys))
-            raise self._error("update", f"a state with the keys {found}", f"{expected}, those of the first update")
+            raise self._error("update", f"a state with the keys {found}", f"{expected} as in the first update")
         self.state, self._weighted = keep_rows(self.state, rows), keep_rows(self._weighted, rows)
         self._shape = rows.shape
 

@@ -33,11 +33,9 @@ def load_criterion(file: str, name: str) -> type[ExitCriterion]:
     """The class `name` of a Python file; an InputError if it is not an exit criterion."""
     criterion = getattr(_load_module(file), name, None)
     if criterion is None:
-        raise InputError(f"exit criterion file {file}: found no class '{name}', expected one.")
+        raise InputError(f"exit criterion file {file}: found no class '{name}'.")
     if not (isinstance(criterion, type) and issubclass(criterion, ExitCriterion)):
-        raise InputError(
-            f"exit criterion file {file}: '{name}' is no exit criterion, expected a subclass of ExitCriterion."
-        )
+        raise InputError(f"exit criterion file {file}: '{name}' is not a subclass of ExitCriterion.")
     if (wrong := _wrong_method(criterion) or _wrong_attribute(criterion)) is not None:
         raise InputError(f"exit criterion file {file}: class '{name}' {wrong}.")
     if criterion.__module__ == _USERS_MODULE:  # not a built-in that the file imports
@@ -73,14 +71,13 @@ def _wrong_attribute(criterion: type[ExitCriterion]) -> str | None:
 
 def _load_module(file: str) -> ModuleType:
     if not Path(file).is_file():
-        raise InputError(f"exit criterion file {file}: found no such file, expected Python code with the class.")
+        raise InputError(f"exit criterion file {file}: no such file, expected Python code with the class.")
     spec = importlib.util.spec_from_file_location(_USERS_MODULE, file, loader=SourceFileLoader(_USERS_MODULE, file))
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # the user's code may raise anything
         raise InputError(
-            f"{place_in(file, error)}: does not import ({type(error).__name__}: {first_line(error)}), expected "
-            "Python code that does."
+            f"{place_in(file, error)}: cannot be imported ({type(error).__name__}: {first_line(error)})."
         ) from error
     return module

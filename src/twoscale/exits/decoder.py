@@ -96,8 +96,8 @@ class Decoder:
         """Logits (N, V) after each of N more tokens, computed in parallel, and their counts (G, 1, N)."""
         if self.shares_slots:
             raise InputError(
-                f"kv_slots: found {self.cache.slots} slots for {self.max_loops} loops, expected a slot for each loop "
-                "step where positions are computed in parallel; feed them one by one."
+                f"kv_slots: found {self.cache.slots} slots for {self.max_loops} loops, expected one slot per loop "
+                "step for positions computed in parallel; feed them one by one."
             )
         engine = ParallelEngine(self.model, self.criterion, self.max_loops, self.options.readout)
         self._check_room(len(tokens))

@@ -175,7 +175,7 @@ def make_speculation(arguments: argparse.Namespace, run: TrainedRun) -> Speculat
     """Drafts under the criterion at another threshold, or with a fixed number of loops; None without drafts."""
     if arguments.speculative is None:
         if arguments.draft_tau is not None:
-            raise InputError("option --draft-tau: found without --speculative, expected how many tokens to draft.")
+            raise InputError("option --draft-tau: requires --speculative with the number of tokens to draft.")
         return None
     if arguments.draft_tau is None:
         criterion = make_criterion("fixed", arguments.draft_loops)
@@ -279,32 +279,43 @@ def _add_criterion(options: argparse.ArgumentParser) -> None:
     criterion.add_argument(
         "--max-loops",
         type=int,
-        help=f"most loops of a group (default: {MAX_LOOPS} whatever the config of the run; as published with --model)",
+        help=f"maximum loops per group (default: {MAX_LOOPS} regardless of the run; as published with --model)",
     )
     criterion.add_argument(
         "--readout",
         choices=READOUTS,
-        help="how states become predictions for a criterion (default: head; as published with --model)",
+        help="how criteria predict from states (default: head; as published with --model)",
     )
 
 
 def _add_choice(options: argparse.ArgumentParser) -> None:
     choice = options.add_argument_group("choice of tokens")
     choice.add_argument(
-        "--temperature", type=float, default=TEMPERATURE, help=f"of the sampling (default: {TEMPERATURE}); 0 is greedy"
+        "--temperature",
+        type=float,
+        default=TEMPERATURE,
+        help=f"sampling temperature (default: {TEMPERATURE}); 0 is greedy",
     )
     choice.add_argument("--top-k", type=int, metavar="K", help="sample among the K most likely tokens")
-    choice.add_argument("--top-p", type=float, metavar="P", help="sample among the most likely tokens that sum to P")
-    choice.add_argument("--seed", type=int, default=0, help="of the sampling; the same seed gives the same text")
+    choice.add_argument(
+        "--top-p", type=float, metavar="P", help="sample among the most likely tokens with total probability P"
+    )
+    choice.add_argument("--seed", type=int, default=0, help="sampling seed; the same seed gives the same text")
 
 
 def _add_decoding(options: argparse.ArgumentParser) -> None:
     decoding = options.add_argument_group("decoding")
-    decoding.add_argument("--kv-slots", type=int, metavar="M", help="loop steps share M slots of the cache")
+    decoding.add_argument("--kv-slots", type=int, metavar="M", help="number M of cache slots that loop steps share")
     decoding.add_argument(
-        "--sequences", type=int, default=16, metavar="S", help="most texts at once with --batch (default: 16)"
+        "--sequences",
+        type=int,
+        default=16,
+        metavar="S",
+        help="maximum number of texts at once with --batch (default: 16)",
     )
-    decoding.add_argument("--warm-start", action="store_true", help="start a token from the state of the one before")
+    decoding.add_argument(
+        "--warm-start", action="store_true", help="start each token from the state of the previous one"
+    )
     decoding.add_argument("--speculative", type=int, metavar="N", help="draft N tokens, then verify them in one pass")
     decoding.add_argument("--draft-loops", type=int, default=4, help="loops of a drafted token (default: 4)")
     decoding.add_argument(
@@ -314,7 +325,10 @@ def _add_decoding(options: argparse.ArgumentParser) -> None:
     decoding.add_argument("--dtype", choices=DTYPES, default="float32")
     decoding.add_argument("--threads", type=int, help="threads of PyTorch (default: its own choice)")
     decoding.add_argument(
-        "--cuda-graphs", action=argparse.BooleanOptionalAction, default=True, help="replay captured loop steps on CUDA"
+        "--cuda-graphs",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="replay captured loop steps (CUDA graphs)",
     )
     decoding.add_argument("--compile", action="store_true", help="compile the loop steps that are replayed on CUDA")
 

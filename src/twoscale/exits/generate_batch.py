@@ -31,7 +31,7 @@ def check_options(arguments: argparse.Namespace) -> None:
     """Refuse options that are about one text."""
     for option, default in OF_ONE_TEXT.items():
         if getattr(arguments, option) != default:
-            raise InputError(f"option --{option.replace('_', '-')}: found together with --batch, expected one of them.")
+            raise InputError(f"option --{option.replace('_', '-')}: cannot be combined with --batch.")
     if arguments.sequences < 1:
         raise InputError(f"option --sequences: found {arguments.sequences}, expected at least 1.")
 
@@ -82,7 +82,7 @@ def generate_batch(
         evaluations += [token.evaluations for token in tokens]
     seconds = time.perf_counter() - started
     print(f"prompts: {len(prompts)}, up to {arguments.sequences} at once", file=sys.stderr)
-    print(f"speed: {len(evaluations) / seconds:.1f} tokens/s with the reading of the prompts", file=sys.stderr)
+    print(f"speed: {len(evaluations) / seconds:.1f} tokens/s, including reading the prompts", file=sys.stderr)
     means = zip(run.model.config.group_labels, np.mean(evaluations, axis=0), strict=True)
     if per_group := ", ".join(f"{mean:.2f} in {label}" for label, mean in means):
         print(f"evaluations per token: {per_group}", file=sys.stderr)

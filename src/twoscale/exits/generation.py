@@ -119,18 +119,18 @@ def check_parallel(decoder: Decoder) -> None:
     """Refuse a decoder that cannot verify drafts, which takes one pass over several positions."""
     if decoder.options.warm_start:
         raise InputError(
-            "warm_start: found it together with drafts, expected one of them; drafts are verified in parallel, where "
+            "warm_start: cannot be combined with drafts, which are verified in parallel, where "
             "no token can start from the state of the one before."
         )
     if decoder.shares_slots:
         raise InputError(
-            f"kv_slots: found {decoder.cache.slots} together with drafts, expected one of them; drafts are verified in "
-            "parallel, and positions that share slots are computed one by one."
+            f"kv_slots: found {decoder.cache.slots}, which cannot be combined with drafts; drafts are verified in "
+            "parallel, but positions that share slots are computed one by one."
         )
     if decoder.is_sequential:
         raise InputError(
             "readout: found remaining_layers together with drafts, expected head; drafts are verified in parallel, and "
-            "predictions through the remaining layers are computed one position after another."
+            "predictions through the remaining layers are computed position by position."
         )
 
 
@@ -140,6 +140,6 @@ def check_prompt(room: int, prompt: Sequence[int], name: str = "prompt") -> None
         raise InputError(f"{name}: found no token, expected at least one.")
     if len(prompt) >= room:
         raise InputError(
-            f"{name}: found {len(prompt)} tokens, expected at most {room - 1}, one less than model.context_length = "
+            f"{name}: found {len(prompt)} tokens, expected at most {room - 1}, one fewer than model.context_length = "
             f"{room}."
         )

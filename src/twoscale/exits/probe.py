@@ -114,7 +114,7 @@ def open_probe(path: Path | None, checkpoint: LoadedCheckpoint | TrainedRun) -> 
     tensors, header = checkpoints.load(path, KIND, _model_identity(model, checkpoint.seed))
     if header.iteration != checkpoint.iteration:
         raise InputError(
-            f"{path}: found a probe of iteration {header.iteration}, expected {checkpoint.iteration}, that of the "
+            f"{path}: found a probe of iteration {header.iteration}, expected {checkpoint.iteration} as in the "
             "checkpoint."
         )
     groups = len(model.groups)

@@ -26,17 +26,15 @@ def is_sequential(criterion: ExitCriterion, readout: str) -> bool:
 def require_parallel(criterion: ExitCriterion, readout: str) -> None:
     if is_sequential(criterion, readout):
         raise InputError(
-            "exits.readout: found remaining_layers, expected head where positions are computed in parallel; with the "
-            "remaining layers a prediction needs the states that earlier tokens left with."
+            "exits.readout: found remaining_layers, expected head for positions computed in parallel; with the "
+            "remaining layers a prediction needs the exit states of earlier tokens."
         )
 
 
 def require_gate(model: LoopedModel) -> Gated:
     """The model, refused if it has no exit gate."""
     if getattr(model, "gate", None) is None:
-        raise InputError(
-            "exit criterion: found one that needs an exit gate, expected a model with model.exit_gate: true."
-        )
+        raise InputError("exit criterion: needs an exit gate, expected a model with model.exit_gate: true.")
     return model
 
 
@@ -72,4 +70,4 @@ def stages_behind(model: LoopedModel, group: int) -> Sequence[Stage]:
 
 
 def _undeclared(x: Tensor) -> Tensor:
-    raise InputError("exit criterion: found one that calls readout, expected needs_readout = True in its class.")
+    raise InputError("exit criterion: calls readout, expected needs_readout = True in its class.")

@@ -49,7 +49,7 @@ def try_criteria(checkpoint: LoadedCheckpoint, tokens: Tensor, exits: ExitsConfi
             file = exits.criteria[name].file
             where = f"exit criterion '{name}'" + (f" of the file {file}" if file else "")
             raise InputError(
-                f"{where} at {threshold:g}: found {difference}, expected the same in both: a decision on a token may "
+                f"{where} at {threshold:g}: found {difference}, expected none: a decision on a token may "
                 "depend on its own row only."
             )
 

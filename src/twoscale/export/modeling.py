@@ -186,7 +186,7 @@ class LoopCache:
         if self.padding is None or mask is not None:
             padding = leading_padding(mask, batch, end, self._like.device, behind=False)
             if self.padding is not None and not torch.equal(padding, self.padding):
-                raise InputError("attention_mask: found other padding than in the call before, expected the same.")
+                raise InputError("attention_mask: the padding differs from the previous call.")
             self.padding = padding
         if end > self._room:
             self._grow(end, batch)
@@ -260,9 +260,7 @@ def leading_padding(mask: Tensor | None, batch: int, length: int, device: torch.
     before, column = (mask.cumsum(-1) == 0).sum(-1), torch.arange(length, device=device)
     end = before + mask.sum(-1) if behind else torch.full_like(before, length)
     if not torch.equal(mask, (column >= before[:, None]) & (column < end[:, None])):
-        where = (
-            "inside a text, expected it before or behind" if behind else "inside or behind a text, expected it before"
-        )
+        where = "inside a text, expected it before or after" if behind else "inside or after a text, expected it before"
         raise InputError(f'attention_mask: found padding {where} (padding_side="left").')
     return before
 
@@ -287,14 +285,14 @@ def check_positions(found: Tensor, mask: Tensor | None, batch: int, end: int) ->
     if mask is not None:
         found = found.where(mask[:, -found.shape[1] :].to(found.device).bool(), expected)
     if not torch.equal(found.expand_as(expected), expected):
-        raise InputError("position_ids: found others than 0, 1, 2, … in each text, expected these or None.")
+        raise InputError("position_ids: expected None, or 0, 1, 2, … in each text.")
 
 
 def check_further(arguments: Mapping[str, Any]) -> None:
     """Refuse arguments that the model does not use, unless they are None or False."""
     for name, value in arguments.items():
         if name not in PASSED_ON and value is not None and value is not False:
-            raise InputError(f"{name}: found a value, expected none: the model has no such argument.")
+            raise InputError(f"{name}: not supported by this model.")
 
 
 def check_length(length: int, config: ModelConfig) -> None:
@@ -356,7 +354,7 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         return super().from_pretrained(folder, *arguments, revision=revision, **options)
 
     def resize_token_embeddings(self, *arguments: Any, **options: Any) -> nn.Module:
-        raise InputError("resize_token_embeddings: found a call, expected none: the vocabulary of the model is fixed.")
+        raise InputError("resize_token_embeddings: not supported: the vocabulary of the model is fixed.")
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
@@ -368,7 +366,7 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         config, room = super()._prepare_generated_length(*arguments, **lengths), self.model.config.context_length
         if config.max_length > room:
             found = f"generate: found a request for {config.max_length} tokens"
-            logger.warning(f"{found}, expected at most {room}, the context of the model, where the text ends.")
+            logger.warning(f"{found}, expected at most {room}, the context of the model, so the text ends there.")
             config.max_length = room
         return config
 
@@ -455,7 +453,7 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
             threshold = self.config.exit_threshold if threshold is None else threshold
         if name in (None, "none"):
             if threshold is not None:
-                raise InputError(f"exit_threshold: found {threshold} without exit_criterion, expected its name.")
+                raise InputError(f"exit_threshold: found {threshold}, but no exit_criterion.")
             return max_loops, None
         criterion = make_criterion(name, threshold)
         check_threshold(name, threshold, max_loops, "exit_threshold", "max_loops")
@@ -494,7 +492,7 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         evaluations = tokens.new_full((len(loops), batch, length), max_loops)
         if states is not None:
             if criterion is not None:
-                raise InputError("output_hidden_states: found an exit criterion, expected use_cache=True with it.")
+                raise InputError("output_hidden_states: requires use_cache=True under an exit criterion.")
             states += [stage.output for stage in self.model.trace(tokens, loops, noise)]
             logits = self.model.readout(states[-1])
         elif criterion is None:

@@ -34,7 +34,7 @@ def collect(session: Session) -> Path:
     checkpoints so far are in `{run}/gpu`. Raises InputError before the first start.
     """
     if not session.state:
-        raise InputError(f"{session.folder}: found no session, expected one that `run` has started.")
+        raise InputError(f"{session.folder}: found no session; start one with `run`.")
     _aggregate_so_far(session)
     target = session.pack / f"{session.run}.zip"
     digests, left_out, used = {}, [], 0

@@ -102,11 +102,11 @@ def code_digest(project: Path) -> str:
 def _check(runs: Runs, folder: Path) -> None:
     run, train = runs.selected, runs.config.train
     if not trains(runs.config):
-        raise InputError(f"run {run}: found a published model, expected one that is trained, for a pack.")
+        raise InputError(f"run {run}: found a published model, but only trained models can be packed.")
     if train.processes > 1:
         raise InputError(f"config key train.processes: found {train.processes}, expected 1 for a pack.")
     if folder.exists() and any(folder.iterdir()) and not (folder / CONFIG).exists():
-        raise InputError(f"{folder}: found files that are no pack, expected an empty folder or an earlier pack.")
+        raise InputError(f"{folder}: contains other files, expected an empty folder or an earlier pack.")
 
 
 def _download_wheels(folder: Path, python: str) -> None:

@@ -142,7 +142,7 @@ def _choose_schedule(session: Session, lock: int) -> None:
     """Measure the speed of training, and choose the schedule that fits what is left of the time."""
     measured = _stage(session, "speed", _own(session, "measure"), lock)
     if measured["status"] != 0:
-        raise InputError(f"{session.log}: found no speed of training, expected one; the messages above say why.")
+        raise InputError(f"{session.log}: the speed of training could not be measured; see the messages above.")
     state, config = session.state, session.runs.config
     left = (1 - AFTER_TRAINING) * 60 * state["minutes"] - (time.time() - state["started"])
     train = schedule(config, state["flops_per_s"], measured["seconds"] - SPEED_SECONDS, left)

@@ -22,7 +22,7 @@ def status(session: Session) -> str:
     """A few lines. Raises InputError before the first start."""
     state = session.state
     if not state:
-        raise InputError(f"{session.folder}: found no session, expected one that `run` has started.")
+        raise InputError(f"{session.folder}: found no session; start one with `run`.")
     log = session.log.read_text(encoding="utf-8", errors="replace")
     jobs = [f"jobs: {done} of {count} are done" for done, count in STEPS.findall(log)[-1:]]
     errors = list(dict.fromkeys(ERROR.findall(log)))[-SHOWN_ERRORS:]

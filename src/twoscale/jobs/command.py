@@ -43,7 +43,7 @@ def parser(
     options = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--config", type=config, required=True, help="config of the job, as JSON")
     options.add_argument(
-        "--result-cache", type=result_cache.Job.from_json, help="where the result is kept for a rerun, as JSON"
+        "--result-cache", type=result_cache.Job.from_json, help="where the result is cached for reruns, as JSON"
     )
     for name in files:
         options.add_argument(_option(name), type=Path, required=True)

@@ -58,7 +58,7 @@ def wait_for(count: int, gpus: Sequence[str], folder: Path) -> list[str]:
     first = True
     while (names := lease(count, gpus, folder)) is None:
         if first:
-            print(f"waiting for {count} of {len(gpus)} GPUs, the others are leased", file=sys.stderr, flush=True)
+            print(f"waiting for {count} of {len(gpus)} GPUs; the others are in use", file=sys.stderr, flush=True)
             first = False
         time.sleep(POLL_SECONDS)
     return names

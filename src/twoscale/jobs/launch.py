@@ -70,12 +70,12 @@ def run_on_nodes(share: NodeResources, command: Sequence[str]) -> NoReturn:
     """
     if (job := os.environ.get(SLURM_JOB)) is None:
         raise InputError(
-            f"variable {SLURM_JOB}: found none, expected that of a SLURM job, which training on {share.nodes} nodes "
-            "needs (--profile profiles/slurm)."
+            f"variable {SLURM_JOB}: not set; training on {share.nodes} nodes "
+            "needs a SLURM job (--profile profiles/slurm)."
         )
     if shutil.which("srun") is None:
         raise InputError(
-            "command srun: found none in the PATH of this job, expected SLURM's, which starts the processes on "
+            "command srun: not found in the PATH of this job, but required to start the processes on "
             f"{share.nodes} nodes (a container has none)."
         )
     with socket.create_server(("", 0)) as probe:

@@ -85,6 +85,6 @@ def check_disk(folder: Path, needed: int, purpose: str) -> None:
     free = shutil.disk_usage(existing).free
     if free < needed:
         raise InputError(
-            f"folder {folder}: found {free / 1e9:.3f} GB of free disk, expected at least {needed / 1e9:.3f} GB for "
-            f"{purpose}."
+            f"folder {folder}: found {free / 1e9:.3f} GB of free disk space, expected at least {needed / 1e9:.3f} GB "
+            f"for {purpose}."
         )

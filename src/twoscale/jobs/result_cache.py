@@ -116,7 +116,7 @@ def restore(job: Job, result: Result) -> None:
             with replacing(path):
                 pass
         os.utime(path)
-    print(f"restored the kept result; to compute it again, remove {job.folder}", file=sys.stderr)
+    print(f"restored the cached result; to compute it again, remove {job.folder}", file=sys.stderr)
 
 
 def link_or_copy(source: Path, path: str) -> None:
@@ -148,7 +148,7 @@ def keep(job: Job, inputs: dict[str, str]) -> None:
             if file.name not in {MANIFEST, *outputs.values()}:
                 file.unlink(missing_ok=True)
     except OSError as error:
-        print(f"the result is not kept for a rerun: {first_line(error)}", file=sys.stderr)
+        print(f"the result is not cached: {first_line(error)}", file=sys.stderr)
 
 
 def _read(folder: Path) -> Result | None:

@@ -117,7 +117,7 @@ def _read_header(path: Path) -> _Written:
     except FileNotFoundError as error:
         raise InputError(f"{path}: no such file, expected a checkpoint.") from error
     except (safetensors.SafetensorError, OSError) as error:
-        raise InputError(f"{path}: cannot be read ({error}), expected a whole safetensors file.") from error
+        raise InputError(f"{path}: cannot be read ({error}), expected a complete safetensors file.") from error
     try:
         header = parse(text or "", _Written)
     except ValueError as error:
@@ -195,8 +195,8 @@ def check_digest(path: Path, expected: str) -> None:
         found, _ = _digest(file, expected)
     if found != expected:
         raise InputError(
-            f"{path}: found a file with the SHA-256 {found[:12]}…, expected {expected[:12]}…, with which it was "
-            f"written: it is damaged; remove it and call `snakemake {path}`."
+            f"{path}: found a file with the SHA-256 {found[:12]}…, expected {expected[:12]}… as when it was "
+            f"written; it is damaged: remove it and call `snakemake {path}`."
         )
 
 

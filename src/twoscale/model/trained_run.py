@@ -207,7 +207,7 @@ def open_run(
         model_config, seed = checked(config.model, ModelConfig), checked(config.seed, int)
     except (InputError, AttributeError, ValueError) as error:
         raise InputError(
-            f"{path}: found a header of another version of this project ({first_line(error)}), expected one with the "
+            f"{path}: found a header from another version of this project ({first_line(error)}), expected the "
             "seed and every key of the model's config."
         ) from error
     tokenizer = _tokenizer(folder, path, identity, model_config.vocab_size)
@@ -246,7 +246,9 @@ def _unknown_run(folder: Path) -> str:
     """A sentence about a folder without checkpoints."""
     results, name = folder.absolute().parent, folder.absolute().name
     if not results.is_dir():
-        return f"{results}: found no such folder, expected the one with the runs; relative paths start at {Path.cwd()}."
+        return (
+            f"{folder.parent}: no such folder, expected the folder of the runs; relative paths start at {Path.cwd()}."
+        )
     if (folder / "data").is_dir():
         models = ", ".join(str(path.parent) for path in sorted(folder.parent.glob("models/*/config.json")))
         return (
@@ -267,12 +269,12 @@ def _tokenizer(folder: Path, checkpoint: Path, identity: dict[str, Any], vocab_s
     tokenizer = load_tokenizer(name, file)
     if tokenizer.vocab_size != vocab_size:
         raise InputError(
-            f"{checkpoint}: found a model of {vocab_size} token ids, expected {tokenizer.vocab_size}, those of the "
+            f"{checkpoint}: found a model of {vocab_size} token ids, expected {tokenizer.vocab_size} as in the "
             f"tokenizer of {metadata_path}."
         )
     if metadata.digest != identity.get("data"):
         raise InputError(
-            f"{checkpoint}: found a model trained on other tokens than those that {metadata_path} describes, expected "
+            f"{checkpoint}: was trained on tokens other than those described by {metadata_path}, expected "
             "the checkpoint of this run."
         )
     return tokenizer

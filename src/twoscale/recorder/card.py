@@ -82,7 +82,7 @@ def write_card(
 def _part(name: str) -> ModuleType:
     parts = study_parts(name)
     if STUDY not in parts:
-        raise InputError(f"study {STUDY}: found no such folder in twoscale/studies, expected it for a depth card.")
+        raise InputError(f"study {STUDY}: not found in twoscale/studies, but required for a depth card.")
     return parts[STUDY]
 
 
@@ -101,7 +101,7 @@ def _facts(folder: Path, iteration: int) -> dict[str, Any]:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read ({error}), expected what a recorder wrote.") from error
+        raise InputError(f"{path}: cannot be read ({error}), expected a file written by a recorder.") from error
 
 
 def _quality(folder: Path, iteration: int) -> pd.DataFrame:
@@ -125,7 +125,7 @@ def _unlooped(folder: Path, facts: dict[str, Any]) -> pd.DataFrame:
     iteration = _last_iteration(folder)
     other = _facts(folder, iteration)
     if other["text_sha256"] != facts["text_sha256"]:
-        raise InputError(f"{folder}: found a recording of other tokens, expected those of the looped model.")
+        raise InputError(f"{folder}: was recorded on other tokens than the looped model.")
     quality = _quality(folder, iteration)
     return quality[quality["loops"] == other["trained_loops"]]
 

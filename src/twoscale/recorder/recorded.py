@@ -269,7 +269,7 @@ def check_absent(path: Path, iteration: int, replace: bool) -> None:
     """Raise InputError if the file of a recording exists, unless it is replaced."""
     if path.exists() and not replace:
         raise InputError(
-            f"{path}: found an earlier recording of iteration {iteration}, expected none; give replace=True, or "
+            f"{path}: found an earlier recording of iteration {iteration}; use replace=True, or "
             "another iteration or folder."
         )
 

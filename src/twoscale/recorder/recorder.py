@@ -62,7 +62,7 @@ class Output:
         except (LookupError, TypeError) as error:
             raise InputError(
                 f"output {self.pick!r} of {_name(self.module)}: found none in {type(output).__name__}, expected an "
-                "index or a key of what it returns."
+                "index or a key of its return value."
             ) from error
 
 
@@ -145,7 +145,7 @@ class _Pass:
             if value is not None and value.shape != shape:
                 raise InputError(
                     f"{name} of the model's call: found the shape {tuple(value.shape)}, expected {tuple(shape)}, "
-                    "that of the states without channels."
+                    "the shape of the states without channels."
                 )
         return RecordedBatch(states, self._follows(groups), self.tokens, self.mask)
 
@@ -213,11 +213,11 @@ class Recorder:
 
     def __post_init__(self) -> None:
         if self.set_loops is not None and self.trained_loops is None:
-            raise InputError("recorder: found set_loops without trained_loops, expected the loop steps of training.")
+            raise InputError("recorder: set_loops requires trained_loops, the loop steps of training.")
         if self.run_loops is not None and self.set_loops is None:
-            raise InputError("recorder: found run_loops without set_loops, expected what sets the loops of the model.")
+            raise InputError("recorder: run_loops requires set_loops, which sets the loops of the model.")
         if self.exits and self.decode is None:
-            raise InputError("recorder: found exits without decode, expected the function from states to logits.")
+            raise InputError("recorder: exits require decode, the function from states to logits.")
         self._criteria = make_criteria(self.exits)
         if not self.loops:
             raise InputError("recorder: found no looped group, expected at least one module.")
@@ -277,7 +277,7 @@ class Recorder:
     def _receive_step(self, label: str, state: Tensor) -> None:
         if self._pass is None:
             raise InputError(
-                f"group {label}: found a loop step outside a call of {_name(self.model)}, expected it inside; give the "
+                f"group {label}: found a loop step outside a call of {_name(self.model)}; give the "
                 "recorder the module whose call is one forward pass."
             )
         self._pass.states.setdefault(label, []).append(_state(label, state))
@@ -290,7 +290,7 @@ class Recorder:
                 missing = loop.output if label not in recorded.states else loop.start
                 raise InputError(
                     f"group {label}: found no call of {_name(missing.module)} in a forward pass, expected at least "
-                    "one; a ModuleList is never called, its last layer is."
+                    "one; a ModuleList itself is never called: name its last layer."
                 )
         if self.tokens is None and recorded.tokens is not None:
             first = recorded.initial[next(iter(self._loops))]
@@ -307,14 +307,14 @@ class Recorder:
         if self.set_loops is not None and len(states) - 1 != self._run_loops:
             raise InputError(
                 f"group {label}: found {len(states) - 1} loop steps in a forward pass, expected {self._run_loops}, "
-                "which set_loops has set."
+                "as set by set_loops."
             )
 
     @torch.no_grad()
     def _decoded(self, batch: RecordedBatch) -> RecordedBatch:
         """The batch with what is predicted after every loop step of the last group, and with exits."""
         if batch.tokens is None:
-            raise InputError("recorder: found no token ids in the model's call, expected them with `decode`.")
+            raise InputError("recorder: found no token ids in the model's call, which `decode` requires.")
         tokens, states = batch.tokens.long(), list(batch.states.values())[-1]
         read = Reader(self.decode, tokens, next(self.model.parameters()).device)
         exits = FrozenExits(self._criteria, states[0].flatten(0, 1), read.rows) if self._criteria else None
@@ -399,7 +399,7 @@ def set_loops(model: nn.Module, setter: str | Callable[[int], None], loops: int,
         before = getattr(owner, name)
     except AttributeError as error:
         raise InputError(
-            f"recorder: found no attribute '{setter}' in {_name(model)}, expected the one that sets its loops."
+            f"recorder: found no attribute '{setter}' in {_name(model)}, expected the attribute that sets its loops."
         ) from error
     setattr(owner, name, loops)
     return partial(setattr, owner, name, before)
@@ -459,8 +459,8 @@ def _check_shapes(label: str, states: list[Tensor], leading: torch.Size) -> None
     initial, *steps = (tuple(state.shape) for state in states)
     if initial != steps[0]:
         raise InputError(
-            f"group {label}: found x^0 of shape {initial}, expected {steps[0]}, that of the states after it; name what "
-            "is x^0 with Loop(step, initial)."
+            f"group {label}: found x^0 of shape {initial}, expected {steps[0]} like the states after it; specify "
+            "x^0 with Loop(step, initial)."
         )
     for k, shape in enumerate(steps, start=1):
         if shape != steps[0] or shape[:-1] != tuple(leading):

@@ -88,7 +88,7 @@ def measure_spectrum(model: nn.Module, label: str, output: Output, call: Callabl
             except (RuntimeError, NotImplementedError) as error:
                 raise InputError(
                     f"group {label}: found no forward derivative of a loop step ({first_line(error)}), expected a "
-                    "model of operations that have one."
+                    "model whose operations have one."
                 ) from error
             difference = own.check(vector.real)
             parts = (part.tolist() for part in (value.abs(), value.angle().abs(), residual, difference))
@@ -166,9 +166,7 @@ class LoopStepMap:
             return reached
         finally:
             handle.remove()
-        raise InputError(
-            f"group {self.label}: found another number of loop steps in a repeated pass, expected the same."
-        )
+        raise InputError(f"group {self.label}: the number of loop steps changed in a repeated pass.")
 
     def product(self, vectors: Tensor) -> Tensor:
         """J v, (B, T C) -> (B, T C)."""
@@ -197,7 +195,7 @@ class LoopStepMap:
         if (found > MOST_DIFFERENCE).any():
             raise InputError(
                 f"group {self.label}: found products that differ by {found.max().item():.2g} of their length from "
-                "differences of the loop step, expected equal ones; detach inside a model hides its derivative."
+                "differences of the loop step; detach inside a model hides its derivative."
             )
         return found
 

@@ -141,7 +141,7 @@ def load_moments(path: Path, identity: dict[str, Any], config: SegmentConfig, it
     """AdamW's moments after `iteration`; an empty file, as a restored segment has, is refused."""
     if path.is_file() and not path.stat().st_size:
         raise InputError(
-            f"{path}: found an empty file, which stands for the optimizer state of a restored segment, expected a "
+            f"{path}: found an empty file, the placeholder for the optimizer state of a restored segment, expected a "
             "later segment that can be restored too; remove the folder .result_cache/checkpoints of the run and train "
             "with `snakemake --forcerun init_model`."
         )

@@ -147,7 +147,7 @@ def test_the_loop_gain_is_the_loss_without_loops_minus_that_at_the_trained_loops
     gain = findings.set_index("quantity").loc["loop_gain"]
     assert gain["value"] == pytest.approx(0.5, abs=1e-3)
     assert 0.49 < gain["low"] < gain["value"] < gain["high"] < 0.51  # documents differ by nats, alike in both
-    with pytest.raises(InputError, match="found a table depth_quality of other sequences"):
+    with pytest.raises(InputError, match="the table depth_quality has other sequences"):
         card(unlooped=quality({1: 3.5}, tokens=50))
 
 

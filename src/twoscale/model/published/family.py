@@ -134,7 +134,7 @@ class Options:
         try:
             return float(value)
         except OverflowError:
-            raise self.error(key, "a number that a float can hold") from None
+            raise self.error(key, "a number in the range of floats") from None
 
     def require(self, **supported: Any) -> None:
         """Refuse an option with another value than the supported one; an option that is absent or null is fine."""
@@ -146,7 +146,7 @@ class Options:
         """`value`, as the tensors have it; the key must agree where it is given."""
         for key in keys:
             if self.get(key, value) != value:
-                raise self.error(key, f"{json.dumps(value)}, as the tensors have")
+                raise self.error(key, f"{json.dumps(value)}, as in the tensors")
         return value
 
     def check_known(self, irrelevant: Collection[str]) -> None:
@@ -155,7 +155,7 @@ class Options:
         if unknown := sorted(key for key, value in self.values.items() if key not in known and value is not None):
             raise InputError(
                 f"{self.path}: found the unknown key{'s' * (len(unknown) > 1)} {', '.join(unknown)[:LONGEST_LIST]}, "
-                "expected only those that this importer knows; remove what does not change the model's values."
+                "which this importer does not know; remove keys that do not affect the model's values."
             )
 
     def within(self, key: str) -> "Options":
@@ -189,7 +189,7 @@ def rotation(options: Options, default_base: float | None) -> dict[str, Any]:
         options.require(rope_theta=parameters.get("rope_theta"))
     key = "rope_parameters" if parameters.values else "rope_scaling"
     if parameters.values and options.get("rope_scaling") is not None:
-        raise options.error("rope_scaling", "nothing besides rope_parameters")
+        raise options.error("rope_scaling", "no value in addition to rope_parameters")
     base = parameters if parameters.get("rope_theta") is not None else options
     scaling = _rotary_scaling(options, key)
     return {"rotary_base": base.positive("rope_theta", default_base), "rotary_scaling": scaling}

@@ -73,7 +73,7 @@ class PublishedFolder:
         found = {file: tensor_shapes(file) for file in sorted(set(listed.values()))}
         for name, file in listed.items():
             if name not in found[file]:
-                raise InputError(f"{file}: found no tensor {name}, expected it there, as {INDEX} says.")
+                raise InputError(f"{file}: found no tensor {name}, expected it according to {INDEX}.")
         return {name: file for file, names in found.items() for name in names}
 
     @cached_property
@@ -131,13 +131,11 @@ class PublishedFolder:
             found, expected = (_resolved(model, key) for model in (config, published))
             if key not in FREE_KEYS and not _agree(found, expected):
                 name = "tokenizer.vocab_size" if key == "vocab_size" else f"model.{key}"
-                raise InputError(
-                    f"config key {name}: found {found}, expected {expected}, as {self.path / CONFIG} says."
-                )
+                raise InputError(f"config key {name}: found {found}, expected {expected} as in {self.path / CONFIG}.")
         if config.context_length > published.context_length:
             raise InputError(
                 f"config key model.context_length: found {config.context_length}, expected at most "
-                f"{published.context_length}, the positions that {self.path / CONFIG} has."
+                f"{published.context_length}, the number of positions in {self.path / CONFIG}."
             )
 
 
@@ -160,4 +158,6 @@ def tensor_shapes(file: Path) -> dict[str, tuple[int, ...]]:
         hint = f" in place of {pickled[0]}, which is not read because pickled files can run code" if pickled else ""
         raise InputError(f"{file}: no such file, expected a file with weights of the model{hint}.") from error
     except (safetensors.SafetensorError, OSError) as error:
-        raise InputError(f"{file}: cannot be read ({first_line(error)}), expected a whole safetensors file.") from error
+        raise InputError(
+            f"{file}: cannot be read ({first_line(error)}), expected a complete safetensors file."
+        ) from error

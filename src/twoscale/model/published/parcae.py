@@ -94,10 +94,7 @@ def _refuse(options: Options, shapes: Shapes, of: Layout) -> None:
     options.require(clip_qkv=None, randomize_positions_from=None, logit_scale=1, recurrent_layer_rope_dims="")
     options.require(bigram_hash_buckets=0)
     if tables := sorted(name for name in shapes if "value_embeds." in name):
-        raise InputError(
-            f"{options.path.parent}: found value embeddings ({tables[0]}), expected a model without; they are not "
-            "supported."
-        )
+        raise InputError(f"{options.path.parent}: found value embeddings ({tables[0]}), which are not supported.")
     core = f"{of.prefix}core_block.0"
     for name in (f"{of.embedding}.weight", f"{core}.attn.c_q.weight", f"{core}.mlp.fc.weight"):
         if name not in shapes:

@@ -49,7 +49,7 @@ def _check_names(source: PublishedFolder, config: ModelConfig, names: NameMap) -
         raise InputError(f"{source.path}: found no tensor {_listed(missing)}, expected the tensors of {CONFIG}.")
     if unknown := sorted(source.tensors.keys() - wanted.keys() - set(source.family.droppable(config, source.tensors))):
         raise InputError(
-            f"{source.path}: found the unknown tensor {_listed(unknown)}, expected only those of a model of the family "
+            f"{source.path}: found the unknown tensor {_listed(unknown)}, which is not part of the family "
             f"{source.family.name}."
         )
     for file in source.weight_files:
@@ -77,7 +77,7 @@ def _check_rotation(source: PublishedFolder, config: ModelConfig) -> None:
     difference = (stored - computed[: len(stored)]).abs().max().item()
     if not difference <= MOST_ROUNDING:
         raise InputError(
-            f"{file}: tensor {name}: found rotations that differ by {difference:.2g} from those of {CONFIG} with base "
+            f"{file}: tensor {name}: found rotations that differ by {difference:.2g} from {CONFIG} with base "
             f"{config.rotary_base:g}, expected at most {MOST_ROUNDING:g}, the rounding of bfloat16."
         )
 

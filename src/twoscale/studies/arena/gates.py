@@ -86,7 +86,7 @@ def read_losses(path: Path) -> Losses:
             f"1 … {depths} for every token."
         )
     if (frame.groupby("sequence")["document"].nunique() > 1).any():
-        raise InputError(f"{path}: found a sequence with several documents, expected one document for each sequence.")
+        raise InputError(f"{path}: found a sequence with several documents, expected one document per sequence.")
     ordered = frame.sort_values([*TOKEN, "depth"])
     nats = torch.from_numpy(ordered["loss"].to_numpy(np.float64).reshape(-1, depths).T.copy())  # (K, M)
     tokens = ordered.loc[ordered["depth"] == 1, ["document", *TOKEN]].reset_index(drop=True)
@@ -106,7 +106,9 @@ def read_exits(path: Path, losses: Losses) -> dict[tuple[str, float], Tensor]:
             f"{path}: found the exit {found}, expected a depth of 1 … {losses.depths} as in {losses.path}."
         )
     if (frame["criterion"] == FIXED).any():
-        raise InputError(f"{path}: found the criterion {FIXED}, expected another name: fixed loops are compared with.")
+        raise InputError(
+            f"{path}: found the criterion {FIXED}, which is reserved for fixed loops, expected another name."
+        )
     known = pd.MultiIndex.from_frame(losses.tokens[TOKEN])
     exits = {}
     for point, rows in frame.groupby(POINT, sort=False):
@@ -115,7 +117,7 @@ def read_exits(path: Path, losses: Losses) -> dict[tuple[str, float], Tensor]:
         if missing or unknown:
             raise InputError(
                 f"{path}: found no exit of {missing} of the {len(known)} tokens of {losses.path} and exits of "
-                f"{unknown} other tokens for {point[0]} at threshold {point[1]:g}, expected one exit of each token."
+                f"{unknown} other tokens for {point[0]} at threshold {point[1]:g}, expected one exit per token."
             )
         exits[point] = torch.tensor(chosen.reindex(known).to_numpy(np.int64))
     return exits

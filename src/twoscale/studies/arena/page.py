@@ -158,7 +158,16 @@ def _cells(row: Any, *names: str) -> list[str]:
 
 
 def _gains(cost_matched: pd.DataFrame) -> str:
-    header = ("criterion", "τ", "beside", "evaluations", "gain, nats", "interval", "saved evaluations", "interval")
+    header = (
+        "criterion",
+        "τ",
+        "compared with",
+        "evaluations",
+        "gain, nats",
+        "interval",
+        "saved evaluations",
+        "interval",
+    )
     rows = (
         (*_point(row), NAMES[row.reference], f"{row.evaluations:.2f}", *_cells(row, "gain", "saved"))
         for row in cost_matched.itertuples()

@@ -126,7 +126,7 @@ def _models(means: pd.DataFrame) -> str:
     """Size and cost of the trained models, with their distance from the looped one."""
     rows = means[means["model"] != UNTRAINED].set_index("model")
     looped = rows.loc[LOOPED]
-    header = ("model", "layers", "parameters", "beside looped", "training FLOPs per token", "beside looped")
+    header = ("model", "layers", "parameters", "relative to looped", "training FLOPs per token", "relative to looped")
     lines = [
         (
             *(NAMES[model], f"{row.layers}"),

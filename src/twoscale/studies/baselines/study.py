@@ -58,8 +58,7 @@ def _files(runs: "Runs") -> Callable:
     def files(wildcards: Any) -> list[str]:
         if not runs.study("baselines"):
             raise InputError(
-                f"results/baselines.md: run {runs.selected} has no baselines, expected a looped model "
-                "that is trained here."
+                f"results/baselines.md: run {runs.selected} has no baselines, expected a looped model trained here."
             )
         return [QUALITY.format(run=m["run"], iteration=f"{m['iteration']:06d}") for m in compared(runs)]
 

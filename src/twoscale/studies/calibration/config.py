@@ -42,7 +42,7 @@ class CalibrationConfig(Section):
 
     def check_keys(self) -> None:
         found, most = self.report_share, 1 - self.search_share
-        expected = f"less than {most:g}, so that documents are left beside calibration.search_share"
+        expected = f"less than {most:g}, so that documents remain besides calibration.search_share"
         require(self.search_share + found < 1, "calibration.report_share", f"{found:g}", expected)
 
     def exit_grid(self, config: "CoreConfig") -> ExitsConfig:

@@ -77,7 +77,7 @@ def split_documents(documents: Sequence[int], search_share: float, report_share:
     distinct = sorted(set(documents))
     if len(distinct) < len(PARTS):
         raise InputError(
-            f"config key calibration.tokens: found {len(distinct)} documents in these held-out tokens, expected at "
+            f"config key calibration.tokens: found {len(distinct)} documents in the held-out tokens, expected at "
             f"least {len(PARTS)}, for the parts {', '.join(PARTS)}; raise it or data.held_out_tokens."
         )
     number = len(distinct)

@@ -164,9 +164,7 @@ def _gain(quality: pd.DataFrame, trained: int, unlooped: pd.DataFrame | None, se
         rows.sort_values("sequence", ignore_index=True) for rows in (quality[quality["loops"] == trained], unlooped)
     )
     if not own[ALIKE].equals(other[ALIKE]):
-        raise InputError(
-            "unlooped model: found a table depth_quality of other sequences, expected those of the looped model."
-        )
+        raise InputError("unlooped model: the table depth_quality has other sequences than the looped model.")
     difference = (other["ce"] - own["ce"]) * own["tokens"]
     units = pd.DataFrame({"sum": difference, "tokens": own["tokens"]}).groupby(own["document"]).sum()
     gain = _ratio("loop_gain", units["sum"].to_numpy(), units["tokens"].to_numpy(np.float64), seed)

@@ -36,7 +36,7 @@ def draw(token_spectrum: pd.DataFrame, spectrum: pd.DataFrame, *, context: style
     drifting = token_spectrum[token_spectrum["exact"] & ~token_spectrum["converged"]].dropna(subset="direction_modulus")
     if tokens.empty and drifting.empty:
         raise InputError(
-            "table token_spectrum: found no token with a fixed point, nor one whose direction has a limit, expected at "
+            "table token_spectrum: found no token with a fixed point, and none whose direction converges, expected at "
             "least one; raise spectrum.steps."
         )
     groups = list(token_spectrum["group"].unique())
