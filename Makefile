@@ -43,13 +43,16 @@ all: env
 
 env: $(VENV)/.installed
 
-# Installed again when the pins change; the library itself is installed in place. Modules are compiled on all cores here
-# and not at first import, because a shell that sets PYTHONDONTWRITEBYTECODE would compile them in every job.
+# Installed again when the pins change; the library itself is installed in place. Where uv is installed, it is tried first.
+# The modules that most jobs import are compiled here and not in the jobs, because a shell that sets
+# PYTHONDONTWRITEBYTECODE would compile them in every job.
+USED = snakemake.cli, torch._dynamo, safetensors.torch, tokenizers, pyarrow.parquet, pandas, seaborn, matplotlib.backends.backend_pdf
 $(VENV)/.installed: requirements.txt pyproject.toml
 	@$(PYTHON) -c '$(NEW_ENOUGH)'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -r requirements.txt -e .
-	$(BIN)/python -m compileall -q -j 0 $(VENV)/lib > /dev/null || true  # a few files of test data cannot be compiled
+	{ command -v uv && uv pip install --quiet --python $(BIN)/python -r requirements.txt -e .; } > /dev/null 2>&1 || \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -r requirements.txt -e .
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -c "import $(USED)"
 	touch $@
 
 # without the variables of the shell that Python reads at its start; tests/conftest.py removes all others

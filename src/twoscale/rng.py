@@ -31,9 +31,9 @@ def integer_key(*parts: int | float | str) -> int:
 def truncated_normal(key_parts: tuple, shape: tuple[int, ...], std: float, bound: float = 3.0) -> np.ndarray:
     """Samples of N(0, std^2) truncated at +-bound * std, from the stream `key_parts`: float64, of shape `shape`.
 
-    `std` is the standard deviation before truncation, as in Geiping et al. (arXiv 2502.05171); at bound 3
-    the samples deviate by 0.9866 std. Samples are the inverse distribution function of one uniform number each, in C order, so
-    the first rows do not depend on the number of rows.
+    `std` is the standard deviation before truncation, as in Geiping et al. (arXiv 2502.05171); at
+    bound 3 the samples deviate by 0.9866 std. Samples are the inverse distribution function of one uniform number each,
+    in C order, so the first rows do not depend on the number of rows.
     """
     import torch
 

@@ -46,12 +46,12 @@ SHARED = {
     "path_type": ("string", "of path_types.PATH_TYPES"),
     "period": ("int32", "loop steps of an orbit, 0 for other path types"),
     "boundary": ("string", "between looped groups, as in 4->5-6"),
-    "reference_state": ("string", "what counts as the start of the next group in Eq. 2"),
+    "reference_state": ("string", "choice of the start of the next group in Eq. 2"),
     "token": ("string",),
     "site": ("int32", "0, 1, … in the order of the model"),
     "run": ("string", "name of the run"),
     "tokens": ("int64", "number of tokens that the row is about"),
-    "measure": ("string", "what the statistics are about: docs/glossary.md"),
+    "measure": ("string", "measured quantity: docs/glossary.md"),
     "stage": ("string", '"embedding", "layer" or "loop"'),
     "layer": ("int32", "of an unlooped layer"),
     "criterion": ("string", "exit criterion; fixed: the same number of loop steps for all tokens"),
@@ -111,7 +111,7 @@ CLAIM_TABLES = {
 MEASURED = ("trajectories", "token_paths")
 MEASURE_TYPE = "float32"
 
-# Tables of the reproduction; the keys of a row come first. `declared` adds those of the studies.
+# Tables of the reproduction; the keys of a row come first. `declared` adds the tables of the studies.
 CORE: dict[str, dict[str, Column]] = {
     # One row per document; `held_out` is true for held-out text and false for training text.
     "text": table("document held_out text", document=("string",), held_out=("bool",)),
@@ -150,7 +150,7 @@ CORE: dict[str, dict[str, Column]] = {
     # per (site, token). Null is what a site does not have.
     "state_paths": table(
         "run iteration sequence site stage layer group k follows position token",
-        k=("int32", "loop steps behind the state; 0 is the initial state of the group"),
+        k=("int32", "loop steps before the state; 0 is the initial state of the group"),
         follows=("bool", "false for a group that does not start from where the sites before it end"),
         pc1=("float64", "coordinate in the first principal component"),
         pc1_share=("float64", "of the variance of all states, the same in every row"),
@@ -198,14 +198,14 @@ CORE: dict[str, dict[str, Column]] = {
     # The same per group.
     "exit_loops": table(
         "run criterion threshold sequence document group loop_steps evaluations",
-        loop_steps=("float64", "mean loop steps behind the returned state (k of Algorithm 1)"),
+        loop_steps=("float64", "mean loop steps of the returned state (k of Algorithm 1)"),
     ),
     # One row per operating point of a criterion, reference, draw and held-out sequence.
     "exit_cost_matched": table(
         "run criterion threshold reference draw sequence document tokens evaluations ce",
         reference=("string", "random: the criterion's counts of evaluations at random tokens; fixed: the mean of them"),
         draw=("int32", "number of the draw of the tokens"),
-        evaluations=("float64", "mean calls of f over tokens and groups; over the text that of the criterion"),
+        evaluations=("float64", "mean calls of f over tokens and groups; over the whole text equal to the criterion's"),
     ),
     # One row per (checkpoint, fixed loop count, held-out sequence).
     "scaling_quality": table("iteration loops sequence document tokens ce ppl", loops=("int32", "of every group")),
@@ -251,9 +251,9 @@ CORE: dict[str, dict[str, Column]] = {
     # One row per measured quantity; the last row of a claim, scope "all", is the verdict on the claim.
     "claims": table(
         "run claim scope statement where quantity value low high bounds verdict reason scale",
-        statement=("string", "what the claim says"),
+        statement=("string", "the claim in words"),
         where=("string", "in the paper"),
-        quantity=("string", "what was measured"),
+        quantity=("string", "measured quantity"),
         value=("float64", "infinite if a length is not reached, null if nothing was measured"),
         low=("float64", "95 % bootstrap interval"),
         high=("float64", "95 % bootstrap interval"),

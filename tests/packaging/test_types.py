@@ -16,6 +16,7 @@ SCRIPT = """
 import twoscale
 run = twoscale.open_run("results/demo", iteration=400)
 states = run.trace("text", loops=12)
+logits = run.model("text", loops=[12, 12, 12])
 criterion = twoscale.make_criterion("acceleration", threshold=0.01)
 exits = twoscale.evaluate(run, "text", criterion)
 metrics = twoscale.read_table(run, "loop_metrics")
@@ -24,6 +25,7 @@ both = twoscale.compare(run, "results/other", "loop_metrics")
 TYPES = {
     "run": "twoscale.model.trained_run.TrainedRun",
     "states": "dict[str, torch._tensor.Tensor]",
+    "logits": "torch._tensor.Tensor",
     "criterion": "twoscale.exits.criteria.ExitCriterion",
     "exits": "pandas.DataFrame",
     "metrics": "pandas.DataFrame",

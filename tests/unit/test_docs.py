@@ -41,6 +41,11 @@ def test_every_link_of_a_page_leads_somewhere(page):
         assert not anchor or found.suffix != ".md" or anchor in anchors(found), target
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))
+def test_no_link_follows_itself(page):
+    assert not re.search(r"(\[[^\]]+\]\([^)]+\))[\s·,]+\1", page.read_text(encoding="utf-8"))
+
+
 def test_the_first_page_counts_the_verdicts_of_its_table():
     text = (PROJECT / "README.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| \d+ \|.*\| ([✓✗?])[^|]*\|[^|]*\| ([✓✗?])[^|]*\|$", text, re.MULTILINE)

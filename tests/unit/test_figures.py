@@ -132,6 +132,18 @@ def test_fig1_tokens_are_printed_as_short_visible_words(token, word):
     assert fig1.printable(token) == word
 
 
+@pytest.mark.parametrize(
+    ("tokens", "nearest"),
+    [
+        ([" the", " com", "pression", " API", ",", " end"], 3),  # "com" goes on with a letter
+        (["_", "com", "pression", "\n"], 2),
+        ([" one", "\n", "."], 0),
+    ],
+)
+def test_fig1_names_the_nearest_whole_word(tokens, nearest):
+    assert fig1.nearest_word(tokens, 2) == nearest
+
+
 def test_fig1_jump_from_the_start_of_a_loop_does_not_set_the_limits(tmp_path):
     states = read_states(saved_states(tmp_path / "s.safetensors", jump=1000.0))
     axes = fig1.draw(state_paths(states, "demo"), tokens=4, **RUN).axes[0]
@@ -157,7 +169,7 @@ def test_fig1_names_the_one_token_in_colour_and_counts_the_others(tmp_path):
     assert [text.get_text() for text in axes.texts] == ["“\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}”"]
     assert "2 other tokens" in [text.get_text() for text in axes.get_legend().get_texts()]
     dashed = [line for line in axes.get_lines() if line.get_linestyle() == "--"]
-    assert len(dashed) == 5  # of one token: three hand-offs and the starts of two loops
+    assert len(dashed) == 3  # the hand-offs of one token
 
 
 @pytest.mark.parametrize(
@@ -195,7 +207,7 @@ def test_fig1_shows_only_what_the_states_have_in_its_legend(tmp_path):
     save_file({"states": values}, path, metadata={"twoscale": json.dumps(header)})
     figure = fig1.draw(paths_of(path), tokens=2, **RUN)
     entries = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
-    assert entries == ["start of a loop", "last state of a loop", "1 other token"]
+    assert entries == ["last state of a loop", "1 other token"]
 
 
 def test_fig1_of_a_model_with_only_an_embedding_names_no_unlooped_layers(tmp_path):
@@ -204,7 +216,7 @@ def test_fig1_of_a_model_with_only_an_embedding_names_no_unlooped_layers(tmp_pat
     states = States(values, way, ["a", "b"], iteration=0, sequence=0)
     legend = fig1.draw(state_paths(states, "demo"), tokens=1, **RUN).axes[0].get_legend()
     entries = [text.get_text() for text in legend.get_texts()]
-    assert entries == ["embedding", "hand-off", "start of a loop", "last state of a loop"]
+    assert entries == ["embedding", "hand-off", "last state of a loop"]
 
 
 def test_fig1_is_the_same_from_a_table_that_was_written_and_read(tmp_path):
@@ -262,12 +274,13 @@ def test_fig3_has_a_row_per_measure_a_column_per_group_and_a_line_per_checkpoint
 
 
 @pytest.mark.parametrize("name", ["fig3", "fig5"])
-def test_only_the_first_and_the_last_checkpoint_have_a_band(name, tmp_path):
+def test_the_last_checkpoint_is_above_the_others_with_the_only_band(name, tmp_path):
     axes = draw(name, tmp_path).axes[-1]
-    lines = axes.get_lines()
-    assert len(lines) == len(ITERATIONS)
-    ends = [to_rgb(lines[0].get_color()), to_rgb(lines[-1].get_color())]
-    assert [to_rgb(band.get_facecolor()[0]) for band in axes.collections] == ends
+    *others, last = axes.get_lines()
+    assert len(others) + 1 == len(ITERATIONS)
+    assert [to_rgb(band.get_facecolor()[0]) for band in axes.collections] == [to_rgb(last.get_color())]
+    assert last.get_zorder() > max(line.get_zorder() for line in others)
+    assert last.get_linewidth() > 1.5 * max(line.get_linewidth() for line in others)
 
 
 def test_fig3_bands_stay_positive_on_the_logarithmic_axis():
@@ -287,41 +300,41 @@ def test_points_that_most_tokens_do_not_have_are_left_out(module):
 
 def test_fig4_has_the_criteria_of_the_table_and_all_loop_steps_as_a_line(tmp_path):
     figure = fig4.draw(*exit_tables(("fixed", "kl", "mine")), **RUN)
-    others = ["thin: same loops, no criterion", "light: random exits, as many loops", r"$\tau$ of the paper"]
-    assert legend_texts(figure) == ["KL", "mine", f"full depth, $K = {LOOPS}$", *others]
-    assert [axes.get_ylabel().split(" ")[0] for axes in figure.axes] == ["latency", "perplexity", "cross-entropy"]
+    assert legend_texts(figure) == ["KL", "mine", f"full depth, $K = {LOOPS}$", r"$\tau$ of the paper"]
+    inside = [[text.get_text() for text in axes.get_legend().get_texts()] for axes in figure.axes]
+    assert inside == [["thin: same loops, no criterion"], ["light: random exits"]]
+    assert [axes.get_ylabel().split(" ")[0] for axes in figure.axes] == ["latency", "cross-entropy"]
     for axes in figure.axes:
         assert axes.get_xscale() == "log"
         level = [line for line in axes.get_lines() if list(line.get_xdata()) == [0, 1]]
         assert len(level) == 1  # `fixed` at full depth only, not at 3
 
 
-def test_fig4_has_a_second_axis_of_the_change_from_all_loop_steps():
+def test_fig4_has_the_perplexity_as_a_second_axis_of_the_cross_entropy():
     latency, quality, loops, controls = exit_tables(("fixed", "kl"))
-    quality.loc[quality["criterion"] == "kl", "ce"] += 0.5
-    axes = fig4.draw(latency, quality, loops, controls, **RUN).axes[2]
+    quality.loc[quality["criterion"] == "kl", "ce"] += 0.05
+    axes = fig4.draw(latency, quality, loops, controls, **RUN).axes[1]
     axes.figure.draw_without_rendering()
-    (change,) = axes.child_axes
-    full = 3.75  # cross-entropy at full depth, weighted by tokens
-    np.testing.assert_allclose(change.get_ylim(), np.array(axes.get_ylim()) - full)
-    assert list(axes.get_lines()[0].get_ydata()) == pytest.approx([full + 0.5] * 3)
+    (perplexity,) = axes.child_axes
+    assert perplexity.get_ylabel() == "perplexity"
+    np.testing.assert_allclose(perplexity.get_ylim(), np.exp(axes.get_ylim()))
+    assert list(axes.get_lines()[0].get_ydata()) == pytest.approx([3.75 + 0.05] * 3)  # by tokens
 
 
 def test_fig4_shows_quality_up_to_a_tenth_of_a_nat_above_full_depth():
     """At the largest thresholds criteria lose whole nats, which would flatten everything else."""
     latency, quality, loops, controls = exit_tables(("fixed", "kl"))
     quality.loc[(quality["criterion"] == "kl") & (quality["threshold"] == 1e-2), "ce"] += 4.0
-    limits = [axes.get_ylim() for axes in fig4.draw(latency, quality, loops, controls, **RUN).axes[1:3]]
-    assert [top for _, top in limits] == pytest.approx([np.exp(3.75 + 0.1), 3.75 + 0.1])
-    assert np.log(limits[0][0]) > 3.75 - 0.02
-    assert limits[1][0] > 3.75 - 0.02
+    bottom, top = fig4.draw(latency, quality, loops, controls, **RUN).axes[1].get_ylim()
+    assert top == pytest.approx(3.75 + 0.1)
+    assert bottom > 3.75 - 0.02
 
 
 def test_fig4_has_the_mean_of_the_random_exits_of_every_criterion_in_the_panel_of_the_cross_entropy():
     axes = fig4.draw(*exit_tables(), **RUN).axes
-    light = [[line for line in one.get_lines() if line.get_alpha() == style.RANDOM_EXITS["alpha"]] for one in axes[:3]]
-    assert [len(lines) for lines in light] == [0, 0, 3]
-    for line in light[2]:
+    light = [[line for line in one.get_lines() if line.get_alpha() == style.RANDOM_EXITS["alpha"]] for one in axes]
+    assert [len(lines) for lines in light] == [0, 3]
+    for line in light[1]:
         assert list(line.get_xdata()) == [1e-5, 1e-3, 1e-2]
         assert list(line.get_ydata()) == pytest.approx(3 * [3.75 + 0.2])  # by tokens, over both draws
 
@@ -366,7 +379,7 @@ def test_a_table_without_directions_is_refused_in_a_sentence(module):
 
 
 @pytest.mark.parametrize("module", [fig3, fig5])
-def test_the_curves_of_a_run_have_the_range_of_its_seeds_at_the_first_and_the_last_checkpoint(module):
+def test_the_curves_of_a_run_have_the_range_of_its_seeds_at_the_last_checkpoint(module):
     one = module.draw(loop_metrics(), **RUN)
     several = module.draw(under_seeds(loop_metrics(), 0.5, 1.25), **RUN)
     for before, after in zip(one.axes, several.axes, strict=True):
@@ -374,7 +387,7 @@ def test_the_curves_of_a_run_have_the_range_of_its_seeds_at_the_first_and_the_la
             list(line.get_ydata()) for line in before.get_lines()
         ]
         assert ranges(before) == []
-        assert len(ranges(after)) == 2
+        assert len(ranges(after)) == 1
         assert len(after.collections) == len(before.collections)
     low, high = ranges(several.axes[-1])[0]
     assert (low, high) == pytest.approx((0.3, 0.75))

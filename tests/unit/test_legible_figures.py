@@ -122,7 +122,7 @@ def test_labels_of_the_axis_of_iterations_do_not_touch_in_the_narrowest_panel(it
     assert all(first.x1 < second.x0 for first, second in itertools.pairwise(boxes))
 
 
-@pytest.mark.parametrize("colour", [*style.COLOURS, style.IN_GREY["color"], *shades(SEVEN), *shades(THIRTEEN)])
+@pytest.mark.parametrize("colour", [*style.COLOURS, style.OTHERS, *shades(SEVEN), *shades(THIRTEEN)])
 def test_colours_of_lines_stand_out_from_white(colour):
     assert contrast(colour) >= 3
 

@@ -72,6 +72,11 @@ def test_every_checkpoint_of_a_run_can_be_opened(run):
         twoscale.open_run(run.folder, iteration=30)
 
 
+def test_the_folder_of_all_runs_is_refused_with_the_runs_in_it(run):
+    with pytest.raises(InputError, match=rf"expected one of the runs {run.folder.parent.name}/small\."):
+        twoscale.open_run(run.folder.parent)
+
+
 def test_a_published_model_is_opened_from_its_folder(tmp_path):
     run = twoscale.open_run(write_folder("ouro", tmp_path / "ouro"), context_length=12)
     assert (run.iteration, run.model.config.context_length) == (0, 12)

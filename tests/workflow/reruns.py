@@ -17,9 +17,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "reruns.md"
 HEADER = """\
 # Edited line → jobs planned
 
-Each row is one edit in a checkout with a finished run of `preset: tiny`, and what `snakemake -n` then plans of its 25
-jobs. `python -m tests.workflow.reruns` writes this page; `tests/workflow/test_reruns.py` repeats some rows. A planned
-job of which code, config and inputs turn out to be the same restores its result.
+Each row shows an edit in a checkout with a finished run of `preset: tiny`, and which of its 25 jobs `snakemake -n` then
+plans. A planned job restores its result if its code, config and inputs turn out to be unchanged. `python -m
+tests.workflow.reruns` writes this page; `tests/workflow/test_reruns.py` checks some rows.
 
 | file | edit | jobs |
 |---|---|---|

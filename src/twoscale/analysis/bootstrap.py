@@ -120,7 +120,7 @@ def interval_about(
     """
     upper = (1 + LEVEL) / 2
     low, high = np.quantile(samples, [1 - upper, upper])
-    # distances from the mean of the replicates and not from the value: resampling adds a bias of its own
+    # distances from the mean of the replicates and not from the value: resampling adds another bias
     centre, noise = samples.mean(), normal_quantile(upper) * scatter
     widening = np.sqrt(units / (units - 1)) * t_quantile(upper, freedom or units - 1) / normal_quantile(upper)
     return float(value - widening * np.hypot(centre - low, noise)), float(

@@ -31,7 +31,7 @@ def acceleration_saves_time(evidence: Evidence) -> Iterator[Quantity]:
 
 
 def latency_ratio(evidence: Evidence, point: OperatingPoint, other: OperatingPoint) -> Estimate:
-    """Median latency over prompts at one operating point over that at another."""
+    """Ratio of the median latencies over prompts at two operating points."""
     return _ratio_of_times(evidence, evidence.latencies([point, other]))
 
 
@@ -75,7 +75,7 @@ def quality_is_flat(evidence: Evidence) -> Iterator[Quantity]:
 
 
 def ce_change(evidence: Evidence, point: OperatingPoint, other: OperatingPoint) -> Estimate:
-    """Cross-entropy at one operating point minus that at another, in nats."""
+    """Difference of the cross-entropies at two operating points, in nats."""
     return evidence.estimate(lambda totals: _rise(mean(totals)), evidence.entropies([point, other]))
 
 

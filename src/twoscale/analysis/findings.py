@@ -64,7 +64,7 @@ def between(least: float, most: float) -> Bounds:
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number that a claim is about, not measured yet.
+    """A number that a claim is about, before it is measured.
 
     Attributes:
         scope: The group, boundary, reference state or exit criterion that it belongs to.

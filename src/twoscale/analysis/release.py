@@ -39,7 +39,7 @@ MAX_DECODED = 2**31  # bytes of a table in memory, by the upper bound of `_decod
 NUMBER_BYTES = 16  # of a number in memory, or of the source of a string, at most
 MAX_COMBINATIONS = 2000  # of seeds and the values of a study; each is a run that is planned
 ADDRESS = re.compile(r"https?://[^\s?#@\x00-\x1f]+")  # @: passwords do not belong into commands and sentences
-# {run}/tables/{table}.parquet; the name of a run of a study contains that of the study
+# {run}/tables/{table}.parquet; the name of a run of a study contains the name of the study
 TABLE = re.compile(rf"(?P<run>{FILE_NAME}(?:/{FILE_NAME})?)/tables/(?P<table>{FILE_NAME})\.parquet")
 # Texts in a table: names of groups, criteria and measures, and in some columns sentences or tokens. Without control
 # characters, markup of pages, and what matplotlib takes for mathematics.

@@ -1,4 +1,4 @@
-"""How far a finished run is from a release of it: which numbers leave their tolerance.
+"""Comparison of a finished run with its release: the numbers outside their tolerance.
 
 Where processor, cores, torch and the environment of training are as in the release, every number of every table but
 times has to agree to `SAME_ARITHMETIC`. Elsewhere sums are rounded in another order, and training amplifies what

@@ -62,7 +62,7 @@ class Paper:
         return "–".join(dict.fromkeys(map(number, self.reported))) if self.reported else self.words
 
     def compared(self, value: float) -> str:
-        """How far our value is from the paper's range, or its ratio to the paper's number; empty if there is none."""
+        """Distance of our value from the paper's range, or its ratio to the paper's number; empty if there is none."""
         if self.reported is None or np.isnan(value):
             return ""
         low, high = self.reported
@@ -102,13 +102,16 @@ BEGIN, END = "<!-- verdicts: written by make generated -->", "<!-- end of verdic
 HEADER = """\
 # Results
 
-Each claim of *Two-Scale Latent Dynamics for Recurrent-Depth Transformers*
-([arXiv 2509.23314](https://arxiv.org/abs/2509.23314)): the paper's number, ours, the verdict, and the command of a run
-that could overturn it. `make generated` writes this page from the tables in `docs/`.
+For each claim of *Two-Scale Latent Dynamics for Recurrent-Depth Transformers*
+([arXiv 2509.23314](https://arxiv.org/abs/2509.23314)) this page has the paper's number, ours, the verdict, and the
+command of a run that could overturn it. `make generated` writes it from the tables in `docs/`.
 
+## Verdicts
+"""
+SCOPE = """\
 ## Scope
 
-We turned each claim into numbers with bounds, the same for every run ([rules](judging.md#rules)).
+Each claim is judged on numbers with bounds, the same for every run ([rules](judging.md#rules)).
 A number agrees with its claim (✓) if its whole 95 % interval is within the bounds, and disagrees (✗) if the whole
 interval is outside, also after widening for the number of findings; otherwise it is open (?). A claim *does not hold*
 if one of its numbers disagrees, and *cannot be judged* if none does and one is open.
@@ -117,32 +120,31 @@ if one of its numbers disagrees, and *cannot be judged* if none does and one is 
 Intervals are over held-out documents, or timed prompts, of one training. Another seed changes angles by more
 ([seeds](seeds.md)): where the mean over seeds is open, trust it and not the run. Claims 1 to 11 were written before a
 run was judged; 12 to 15, and the present rules of 3, 10, 11, 13 and 14, after demo runs had been seen
-([changes](../CHANGELOG.md)).
-[How often a verdict is wrong](verdicts.md) was simulated.
+([changes](../CHANGELOG.md)). Simulations estimate [how often a verdict is wrong](verdicts.md).
 
-The verdicts are our own and about our runs; no code or weights of the authors were used. `make check-demo` compares a
-demo on your machine with these numbers.
+The verdicts are ours and about our runs; no code or weights of the authors were used. `make check-demo` compares a demo
+on your machine with these numbers.
 
 ## At a glance
 """
 KEPT = """\
 The paper states 60 thousand iterations and 300 M tokens; {tokens} is the product of iterations, batch and context here.
-It names one model and no number of seeds. A run whose rules are *earlier* was judged by those of its commit.
+It names one model and no number of seeds. A run with *earlier* rules was judged by the rules of its commit.
 `preset: paper` needs a GPU; `make plan PRESET=paper` prints its cost. Tables and manifests: {links}."""
 CLOSING = """\
 ## What was easy to reproduce
 
-- The architecture, the three exit criteria and Algorithm 1 are given in full, and FineWeb is public.
-- What the text leaves to nanoGPT and to Geiping et al. can be read in their code.
+- The paper gives the architecture, the three exit criteria and Algorithm 1 in full, and FineWeb is public.
+- The code of nanoGPT and of Geiping et al. settles points that the text leaves to them.
 
 ## What was hard
 
 - Angles depend on choices that the text leaves open: first state, initial projection, position of the norms
   ([variants](variants.md#what-the-variants-change)).
 - Eq. 2 does not say which state the next group starts from; we measure [four](reproduction.md#measures).
-- τ is absolute, so the same τ is another criterion in a model with other norms. In the demo τ = 1e-2
-  is 0.2 to 0.3 % of a step at k = 1, so that the step norm loses no quality there says little about larger τ (Fig. 4).
-- In float32, rounding sets a floor under step norms and angles. We measure in float64.
+- τ is absolute, so the same τ is another criterion in a model with other norms. In the demo τ = 1e-2 is 0.2 to 0.3 %
+  of a step at k = 1. The step norm loses no quality there, which says little about larger τ (Fig. 4).
+- In float32, rounding limits step norms and angles. We measure in float64.
 - Latency depends on the machine; timed claims have a verdict per run and none over seeds.
 
 ## What remains unknown
@@ -276,11 +278,11 @@ def page(docs: Path) -> str:
     links = ", ".join(f"[{name}]({folder.name}/)" for name, folder in released_runs(docs).values())
     tokens = text(found[0].scales.paper.tokens)
     return blocks(
-        HEADER.format(meaning=MEANING),
+        HEADER,
+        table(("claim", "in short", *(run.name for run in found)), verdicts),
+        SCOPE.format(meaning=MEANING),
         table(("", "the paper", *(run.name for run in found)), _glance(found)),
         KEPT.format(tokens=tokens, links=links),
-        "## Verdicts",
-        table(("claim", "in short", *(run.name for run in found)), verdicts),
         *(part for claim in CLAIMS for part in _section(claim, found)),
         CLOSING,
     )
@@ -313,7 +315,7 @@ def _section(claim: Claim, found: list[Column]) -> tuple[str, ...]:
         f"**{claim.title}.** The paper, {place}: {says}.",
         f"Judged: {claim.statement}",
         table(("scope", "number", "the paper", *(run.name for run in found)), [*rows, verdicts]),
-        f"Could be overturned by {paper.why}: `{paper.command}`",
+        f"This verdict could be overturned by {paper.why}: `{paper.command}`",
     )
 
 

@@ -37,9 +37,9 @@ def read_table(run: str | PathLike[str] | HasFolder, table: str, iteration: int 
     Args:
         run: Folder of the run, such as "results/demo" or "docs/demo-release/demo", or what `open_run` returned.
         table: Name of the table, such as "loop_metrics" (statistics of each measure at each loop step), "training"
-            (loss at each iteration), "exit_quality" or "trajectories" (each token at each loop step). A name that is
-            not there is answered with those that are.
-        iteration: Only the rows of this checkpoint. The tables of tokens have millions of rows in all.
+            (loss at each iteration), "exit_quality" or "trajectories" (each token at each loop step). The error for an
+            unknown name lists all tables of the run.
+        iteration: Only the rows of this checkpoint. Tables with a row per token may have millions of rows in all.
 
     Returns:
         The rows, with the meaning and unit of each column in `frame.attrs["columns"]`.
@@ -79,16 +79,17 @@ def compare(
 
     Args:
         run_a: Folder of a run, or what `open_run` returned.
-        run_b: The same of another run.
+        run_b: Folder of another run, or what `open_run` returned.
         table: Name of the table, as for `read_table`.
         iteration: Only the rows of this checkpoint.
 
     Returns:
-        The rows of run_a, then those of run_b. A run is called by its folder, "demo" for results/demo, and by the whole
-        path if both folders have the same name. `frame.attrs["columns"]` has the meanings of the columns.
+        The rows of run_a, then the rows of run_b. The name of a run is the name of its folder, "demo" for results/demo,
+            or the whole path if both folders have the same name. `frame.attrs["columns"]` has the meanings of the
+            columns.
 
     Raises:
-        InputError: as `read_table`, and if both runs are the same folder.
+        InputError: as for `read_table`, and if both runs are the same folder.
 
     Example:
         >>> both = twoscale.compare("results/demo", "results/demo-seed1338", "loop_metrics", iteration=1000)

@@ -22,7 +22,7 @@ than half of its tokens."""
 
 @dataclass(frozen=True)
 class Scale:
-    """How large a model is, and how much it was trained and measured.
+    """Size of a model, and of its training and measurement.
 
     Attributes:
         tokens: Tokens of training, repeated ones included; None if unknown, as for published models.

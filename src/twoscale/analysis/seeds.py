@@ -115,7 +115,7 @@ class SeedFinding:
 
 @dataclass(frozen=True)
 class SeedVerdict:
-    """The verdicts on a claim under each seed, and that on the means over seeds."""
+    """The verdicts on a claim under each seed, and the verdict on the means over seeds."""
 
     claim: Claim
     of_seeds: tuple[Verdict, ...]

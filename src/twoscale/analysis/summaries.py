@@ -72,7 +72,7 @@ def random_exits(cost_matched: pd.DataFrame) -> pd.DataFrame:
 def mean_evaluations(exit_loops: pd.DataFrame, keys: list[str]) -> pd.Series:
     """Mean over groups of `evaluations`, as the series "loops" with the index `keys`."""
     by_group = exit_loops.pivot(index=keys, columns="group", values="evaluations")
-    # sums of floats depend on their order: that of the groups in the model, not of their labels
+    # sums of floats depend on their order: the order of the groups in the model, not of their labels
     return by_group[exit_loops["group"].unique()].mean(axis="columns").rename("loops")
 
 

@@ -25,7 +25,7 @@ BYTES_VOCAB_SIZE = 257  # 256 bytes and the end of text
 
 
 class DataConfig(Section):
-    """Text that is collected, and its split into training and held-out documents."""
+    """Text to collect, and its split into training and held-out documents."""
 
     source: Literal["fineweb", "txt", "jsonl", "parquet", "python_docs"] = key(
         "fineweb",
@@ -36,20 +36,20 @@ class DataConfig(Section):
     )
     path: HomePath | None = key(
         None,
-        "File, or folder whose files of the source are read, sorted by path: *.txt and *.txt.gz, *.jsonl and "
-        "*.jsonl.gz, or *.parquet. Required for source: txt, jsonl and parquet.",
+        "A file, or a folder with files of the type given by source: *.txt and *.txt.gz, *.jsonl and *.jsonl.gz, "
+        "or *.parquet. Files are read in order of their paths. Required for source: txt, jsonl and parquet.",
     )
     piece_characters: Count | None = key(
         8_000,
-        "Local files: a document of more than ten times this many characters, such as a novel, is cut into pieces of "
-        "at most this many, at blank lines where possible. Each piece is a document: held out or not by its hash, and "
-        "a unit of resampling. null: documents are not cut.",
+        "Local files: documents longer than ten times this number of characters, such as novels, are split into "
+        "pieces of at most this length, at blank lines if possible. Each piece is then a document of its own. "
+        "null: documents are not split.",
     )
     max_document_mb: Count = key(
         128,
-        "Largest document, in millions of bytes: of a decompressed page of a parquet file, in which no document is "
-        "larger; of characters of a line, and of a file of plain text that is not cut into pieces. A larger one is "
-        "refused, because memory grows with this number.",
+        "Maximum size of a document, in millions of bytes. It limits decompressed pages of parquet files, lines, "
+        "and plain text files that are not split. Larger documents are refused; memory use grows with this "
+        "number.",
         optional=True,
     )
     repository: str = key("HuggingFaceFW/fineweb", "Hub repository for source: fineweb.", source="§2")
@@ -64,7 +64,7 @@ class DataConfig(Section):
         300_000_000, "Tokens of training text to collect for the gpt2 tokenizer. null: no limit.", source="App. B"
     )
     held_out_tokens: Count = key(
-        1_000_000, "Number of held-out tokens: the first ones of the held-out documents that remain, in order."
+        1_000_000, "Number of held-out tokens, taken from the start of the remaining held-out documents."
     )
     held_out_margin: Annotated[float, Field(ge=1), Number] = key(
         1.5,
@@ -73,17 +73,15 @@ class DataConfig(Section):
     )
     held_out_fraction: Fraction = key(
         0.005,
-        "Fraction of documents that are held out, selected by a hash of the document; for source: python_docs, of "
-        "the top-level module that it belongs to.",
+        "Fraction of documents to hold out, selected by a hash of the document, or of its top-level module for "
+        "source: python_docs.",
     )
     near_duplicate_tokens: AtLeastTwo = key(
         32,
-        "A held-out document in which this many tokens in a row occur in the training text is dropped. The tokenizer "
-        "bytes needs about 150.",
+        "A held-out document is dropped if this many consecutive tokens occur in the training text. Use about 150"
+        " for the tokenizer bytes.",
     )
-    text_shards: Annotated[int, Field(ge=1, le=999), Number] = key(
-        8, "Number of parquet files that the text is written to."
-    )
+    text_shards: Annotated[int, Field(ge=1, le=999), Number] = key(8, "Number of parquet files for the text.")
 
     def check_keys(self) -> None:
         reason = f"a file or a folder of files, because data.source is {self.source!r}"
@@ -97,18 +95,16 @@ class DataConfig(Section):
 
 
 class DownloadConfig(Section):
-    """Requests to the hub, for data.source: fineweb. These keys do not affect the text."""
+    """Requests to the Hugging Face hub, for data.source: fineweb. These keys do not affect the text."""
 
-    retries: Natural = key(10, "Attempts after the first one that fails.")
+    retries: Natural = key(10, "Number of retries after a failed attempt.")
     delay: NonNegative = key(
         1.0,
-        "Seconds before the first retry. The delay doubles with each retry and is longer where the hub requests it.",
+        "Seconds before the first retry. The delay doubles with each retry, and is longer if the hub requests it.",
     )
     max_delay: NonNegative = key(60.0, "Maximum number of seconds between two attempts.")
     timeout: Positive = key(30.0, "Seconds without data after which an attempt fails.")
-    part_characters: Count = key(
-        16_000_000, "Characters per part. A download that is interrupted loses at most one part."
-    )
+    part_characters: Count = key(16_000_000, "Characters per part. An interrupted download loses at most one part.")
 
 
 class TokenizerConfig(Section):
@@ -116,14 +112,14 @@ class TokenizerConfig(Section):
 
     name: Literal["gpt2", "bpe", "bytes", "published"] = key(
         "gpt2",
-        "Tokenizer: GPT-2's, a BPE tokenizer trained on the text, bytes, or published: tokenizer.json of a published "
-        "model.",
+        "Tokenizer: gpt2, bpe (a BPE tokenizer trained on the text), bytes, or published (tokenizer.json of a "
+        "published model).",
         source="nanoGPT",
     )
     vocab_size: Count = key(
         4096,
-        "Vocabulary size of name: bpe, at least 258; for name: published, the number of rows of the model's embedding. "
-        "Other tokenizers ignore it.",
+        "Vocabulary size for name: bpe, at least 258. For name: published, the number of rows of the model's "
+        "embedding. Other tokenizers ignore it.",
     )
 
     @property

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 
 class CriterionConfig(Section):
-    """Thresholds of one exit criterion. A criterion that is not built in names its Python file and class."""
+    """Thresholds of one exit criterion. Criteria that are not built in also need a Python file and class."""
 
-    thresholds: Annotated[tuple[Threshold, ...], *Distinct] = Field(description="Values of tau to measure.")
+    thresholds: Annotated[tuple[Threshold, ...], *Distinct] = Field(description="Values of tau to evaluate.")
     file: str | None = Field(
         None, description="Python file of the criterion.", min_length=1, exclude_if=lambda file: file is None
     )
@@ -132,48 +132,48 @@ class ExitsConfig(Section):
             kl=half_decades(LARGEST_KL),
             acceleration=half_decades(LARGEST_STEP),
         ),
-        "Exit criteria and their thresholds. App. D has 1e-5, 1e-4, 1e-3 and 1e-2. Claim 10 compares criteria at equal "
-        "quality and requires a finer grid that ends where quality is lost (ours). null removes a criterion of the "
+        "Exit criteria and their thresholds. App. D has 1e-5, 1e-4, 1e-3 and 1e-2. Claim 10 compares criteria at "
+        "equal quality and requires a finer grid up to a loss of quality (ours). null removes a criterion of the "
         "defaults or the preset.",
         source="App. D",
     )
     readout: Literal["head", "remaining_layers"] = key(
         "head",
-        "Predictions from a state inside a group: head applies the final norm and the head (§4, \"the model's decoder "
-        'head"). remaining_layers [G] first applies the layers after the last group; criteria that use predictions '
-        "then process text position by position.",
+        "How to predict from a state inside a group: head applies the final norm and the head (§4, \"the model's "
+        'decoder head"); remaining_layers [G] first applies the layers after the last group, and criteria that '
+        "use predictions then process text position by position.",
         source="§4",
     )
     kv_slots: Count | None = key(
         None,
-        "Slots per token in the KV cache that loop steps share, as in [G]; text is then processed position by "
+        "KV cache slots per token, shared by the loop steps as in [G]; text is then processed position by "
         "position. null: one slot per loop step.",
     )
     cuda_graphs: Flag = key(
         True,
-        "Decode by replaying captured loop steps, and with one slot per loop step several of them at once, ahead of "
-        "the exit decisions. CUDA only.",
+        "Decode by replaying captured CUDA graphs. With one slot per loop step, several loop steps run at once, "
+        "ahead of the exit decisions. CUDA only.",
     )
     compile: Flag = key(
         True,
-        "Compile loop steps before they are captured (cuda_graphs); where that is impossible, for example without "
-        "Triton, they are captured as they are. CUDA only.",
+        "Compile loop steps before capturing them (cuda_graphs). If this is impossible, for example without "
+        "Triton, eager steps are captured. CUDA only.",
     )
     dtype: Literal["float32", "float64", "bfloat16"] = key(
         "float32",
-        "Precision of weights, states and decisions. bfloat16 halves the bytes that a token reads, but a step below "
-        "about 1/256 of the state is rounding there, so criteria of steps exit by rounding.",
+        "Precision of weights, states and decisions. bfloat16 halves the memory traffic, but rounds steps below "
+        "about 1/256 of the state, which distorts criteria on steps.",
     )
     quality_tokens: Count = key(16_384, "Held-out tokens for cross-entropy and perplexity, in whole sequences.")
-    quality_batch_size: Count = key(4, "Sequences at a time.")
+    quality_batch_size: Count = key(4, "Sequences per batch.")
     random_draws: Count = key(
         3,
-        "Draws of the random exits that every criterion is compared with, at the same evaluations. Each evaluates the "
-        "text once more; one pass more is for fixed loops at the same mean.",
+        "Draws of the random exits at equal cost that every criterion is compared with. Each draw evaluates the "
+        "text once more, and fixed loops at the same mean need one more pass.",
     )
     latency_tokens: Count = key(64, "Timed tokens per repeat, spread over the context; at most model.context_length.")
     latency_segments: Count = key(
-        4, "Places in the context at which latency_tokens are timed; the text before each is read untimed."
+        4, "Number of positions in the context at which latency_tokens are timed. The preceding text is read untimed."
     )
     latency_repeats: Count = key(5, "Timed repeats.")
 
@@ -185,24 +185,24 @@ class ExitsConfig(Section):
 
 
 class ProbeConfig(Section):
-    """Fit of the criterion `probe`: a linear classifier of states of the last checkpoint, on training text.
-
-    It is fitted only where `probe` is among the criteria of `exits`, `pareto`, `calibration` or `throughput`.
+    """Fit of the criterion `probe`: a linear classifier of states of the last checkpoint, on training text. It is
+    fitted only if `probe` is among the criteria of `exits`, `pareto`, `calibration` or `throughput`.
     """
 
     tokens: Count = key(
         4096,
-        "Tokens of training text, in whole sequences spread over it. Each is a sample after each of its "
-        "exits.max_loops loop steps, with model.hidden_size + 2 features in float64, which are in memory twice.",
+        "Tokens of training text, in whole sequences spread over the text. Each token gives exits.max_loops "
+        "samples of model.hidden_size + 2 float64 features, held in memory twice.",
     )
     tolerance: NonNegative = key(
         0.01,
-        "A token is converged once its cross-entropy stays at most this many nats above that of the last loop step.",
+        "A token has converged once its cross-entropy stays at most this many nats above the value at the last "
+        "loop step.",
     )
     penalty: Positive = key(
-        1e-4, "Factor of half the squared weights of standardised features, beside the mean log loss."
+        1e-4, "L2 penalty: factor of half the squared weights of the standardised features, added to the mean log loss."
     )
-    batch_size: Count = key(4, "Sequences at a time; limits the memory.")
+    batch_size: Count = key(4, "Sequences per batch; determines the memory use.")
     dtype: Dtype = key("float32", "Precision of the states.")
 
 
@@ -217,6 +217,6 @@ class ScalingConfig(InBatches):
 
     loops: Annotated[tuple[Count, ...], Field(min_length=1), AfterValidator(sort_loops)] = key(
         (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64),
-        "Loop counts, the same in every group. Those up to exits.max_loops are the fixed loop counts of pareto.pdf.",
+        "Loop counts, the same in every group. Counts up to exits.max_loops also appear in pareto.pdf as fixed loops.",
     )
     tokens: Count = key(16_384, "Held-out tokens per checkpoint, in whole sequences.")

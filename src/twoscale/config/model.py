@@ -31,35 +31,37 @@ COMMIT = r"[0-9a-f]{40}"
 
 
 class RotaryScaling(Section):
-    """Stretch of the slow rotary frequencies for long contexts, as in Llama 3.1."""
+    """Scaling of the slow rotary frequencies for long contexts, as in Llama 3.1."""
 
-    factor: Annotated[float, Field(ge=1), Number] = key(
-        8.0, "Divisor of frequencies below the slow bound.", source="Llama 3.1"
-    )
+    factor: Annotated[float, Field(ge=1), Number] = key(8.0, "Divisor of slow frequencies.", source="Llama 3.1")
     low_frequency_factor: Positive = key(
-        1.0, "Slow: fewer rotations than this over original_context_length.", source="Llama 3.1"
+        1.0,
+        "A frequency is slow if it makes fewer rotations than this over original_context_length.",
+        source="Llama 3.1",
     )
     high_frequency_factor: Positive = key(
-        4.0, "Fast: more rotations than this over original_context_length; unchanged.", source="Llama 3.1"
+        4.0,
+        "A frequency is fast, and stays unchanged, if it makes more rotations than this over original_context_length.",
+        source="Llama 3.1",
     )
-    original_context_length: Count = key(8192, "Tokens of the context before the stretch.", source="Llama 3.1")
+    original_context_length: Count = key(8192, "Context length in tokens before scaling.", source="Llama 3.1")
 
 
 class ModelConfig(ModelSizes, Section):
-    """Architecture of the model, and where its weights come from."""
+    """Architecture of the model, and the source of its weights."""
 
     architecture: str = key(
         "transformer",
-        "Registered model. A name other than transformer loads the module of that name in twoscale.model.",
+        "Name of the architecture. A name other than transformer loads the module twoscale.model.<name>.",
     )
     num_layers: Count = key(12, "Number of layers.", source="§2")
-    num_heads: Count = key(12, "Number of attention heads per layer; divides hidden_size.", source="§2")
+    num_heads: Count = key(12, "Number of attention heads per layer, a divisor of hidden_size.", source="§2")
     hidden_size: Count = key(768, "Size of the hidden state.", source="§2")
     context_length: AtLeastTwo = key(512, "Tokens per sequence (the paper's block size).", source="§2")
     vocab_size: Count = key(GPT2_VOCAB_SIZE, "Number of token ids of the tokenizer.", source="nanoGPT", derived=True)
     groups: tuple[Annotated[tuple[Count, ...], Field(min_length=1)], ...] = key(
         ((4,), (5, 6), (7,)),
-        "Looped groups: lists of consecutive layers, numbered from 1. []: no loops, a plain GPT.",
+        "Looped groups: lists of consecutive layers, numbered from 1. []: no loops, as in a plain GPT.",
         source="§2",
     )
     mean_loops: Positive = key(
@@ -71,43 +73,46 @@ class ModelConfig(ModelSizes, Section):
     loops_sigma: NonNegative = key(0.5, "Standard deviation of the log-normal distribution.", source="[G]")
     sandwich: Sandwich = key(
         "post_residual",
-        "Position of the second norm of a layer's sandwich normalization: after the residual sum, as in the code "
-        "of [G], or on the branch before the sum. App. B does not specify it.",
+        "Position of the second norm in sandwich normalization: after the residual sum, as in the code of [G], or"
+        " on the branch before the sum. App. B does not specify it.",
         source="[G]",
     )
     state_init: StateInit = key(
-        "noise", "First state of a looped group: noise, the group's input, their sum, or zeros.", source="§2, [G]"
+        "noise", "Initial state of a looped group: noise, the group's input, their sum, or zeros.", source="§2, [G]"
     )
     loop_noise: NonNegative = key(
         0.0,
-        'Standard deviation of fresh noise that is added at every loop step. §2, "each time the block is applied", '
-        "also allows a value above 0.",
+        'Standard deviation of noise added at every loop step. §2 ("each time the block is applied") can also be '
+        "read as a value above 0.",
         source="[G]",
     )
     adapter_init: AdapterInit = key(
         "random",
-        "Initialization of the projection of state and input: random, or a blend of the two, by default half the state "
-        "plus half the input, with small noise (ours).",
+        "Initialization of the projection of state and input: random, or blend (ours), a weighted sum of state "
+        "and input plus small noise. See adapter_share.",
         source="[G]",
     )
     adapter_share: WholeShare = key(
         HALF,
-        "Share s of the state in adapter_init: blend. The projection starts as s times the state plus 1 - s times the "
-        "input, each block with random weights of 0.04 times its share. 0: the input alone, 1: the state alone.",
+        "Share s of the state for adapter_init: blend. The projection starts as s times the state plus 1 - s "
+        "times the input; each block also has random weights of 0.04 times its share. 0: only the input. 1: only "
+        "the state.",
         optional=True,
     )
     exit_norm: Literal["none", "final_norm"] = key(
-        "none", "Norm on the state that a looped group returns. The paper does not mention one; [G] applies final_norm."
+        "none",
+        "Norm applied to the state that a looped group returns. The paper mentions none; [G] applies final_norm.",
     )
     positions: Literal["learned", "rotary"] = key(
         "learned",
-        "Positions: a learned embedding that is added to the token's, or rotary, a rotation of queries and keys.",
+        "Position encoding: learned, an embedding added to the token embedding, or rotary, a rotation of queries "
+        "and keys.",
         source="App. B",
         optional=True,
     )
     rotary_pairs: Literal["interleaved", "halves"] = key(
         "interleaved",
-        "Channels of a head that are rotated together: 2d and 2d + 1 as in [G], or d and d + D/2 as in Llama.",
+        "Channels of a head that are rotated in pairs: 2d and 2d + 1 as in [G], or d and d + D/2 as in Llama.",
         source="[G]",
         optional=True,
     )
@@ -115,40 +120,40 @@ class ModelConfig(ModelSizes, Section):
         10_000.0, "Base of the rotary frequencies, base^(-2d/D).", source="arXiv 2104.09864", optional=True
     )
     rotary_scaling: RotaryScaling | None = key(
-        None, "Stretch of the slow rotary frequencies. null: none.", optional=True
+        None, "Scaling of the slow rotary frequencies. null: none.", optional=True
     )
     rotary_channels: Count | None = key(
-        None, "Channels of a head that are rotated, the first ones; an even number. null: all.", optional=True
+        None, "Number of leading channels of a head that are rotated, even. null: all.", optional=True
     )
     num_kv_heads: Count | None = key(
         None,
-        "Heads of keys and values, a divisor of num_heads; each serves num_heads / num_kv_heads query heads. null: "
-        "num_heads.",
+        "Number of key and value heads, a divisor of num_heads. Each serves num_heads / num_kv_heads query heads."
+        " null: num_heads.",
         source="nanoGPT",
         optional=True,
     )
     looped_kv_heads: Count | None = key(
-        None, "Heads of keys and values in looped layers. null: num_kv_heads.", optional=True
+        None, "Number of key and value heads in looped layers. null: num_kv_heads.", optional=True
     )
     qk_bias: Flag = key(
         False, "Biases on queries and keys, added before the rotation, as in [G].", source="nanoGPT", optional=True
     )
     qk_norm: Annotated[bool | Literal["head"], BeforeValidator(parse_flag)] = key(
         False,
-        "RMSNorm of queries and keys: true, over all heads, as in OLMo 2, or head, over each head after the rotation, "
-        "without weights, as in Parcae.",
+        "RMSNorm of queries and keys. true: over all heads, as in OLMo 2. head: over each head after the "
+        "rotation, without weights, as in Parcae.",
         source="nanoGPT",
         optional=True,
     )
     mlp: Literal["plain", "gated"] = key(
         "plain",
-        "MLP: out(silu(in(x))), or gated as in [G] and Llama: out(silu(gate(x)) * value(x)).",
+        "MLP: plain, out(silu(in(x))), or gated as in [G] and Llama, out(silu(gate(x)) * value(x)).",
         source="App. B, nanoGPT",
         optional=True,
     )
     activation: Literal["silu", "gelu", "relu2"] = key(
         "silu",
-        "Function in the MLP: silu, gelu (without approximation), or relu2, half the square of relu, as in Parcae.",
+        "Activation of the MLP: silu, gelu (without approximation), or relu2 (half the square of relu, as in Parcae).",
         source="App. B",
         optional=True,
     )
@@ -156,71 +161,74 @@ class ModelConfig(ModelSizes, Section):
         None, "Hidden size of the MLP. null: 4 times hidden_size.", source="nanoGPT", optional=True
     )
     looped_mlp_size: Count | None = key(
-        None, "Hidden size of the MLP in looped layers. null: that of mlp_size.", optional=True
+        None, "Hidden size of the MLP in looped layers. null: the same as in other layers.", optional=True
     )
     norms: Literal["sandwich", "pre", "post"] = key(
         "sandwich",
-        "Norms of a layer: before and after attention and MLP (see sandwich), only before them as in Llama, or only "
-        "after them, on the branch, as in OLMo 2.",
+        "Norms of a layer: sandwich, before and after attention and MLP; pre, only before them, as in Llama; or "
+        "post, only after them, on the branch, as in OLMo 2.",
         source="App. B",
         optional=True,
     )
     norm_epsilon: Positive = key(1e-6, "Epsilon of every RMSNorm.", source="[G]", optional=True)
     embedding_scale: Positive | None = key(
-        None, "Factor of the embedding. null: the square root of hidden_size, as in [G].", source="[G]", optional=True
+        None,
+        "Factor applied to the embedding. null: the square root of hidden_size, as in [G].",
+        source="[G]",
+        optional=True,
     )
     state_std: Positive = key(
         NOISE_STD,
-        "Standard deviation of the noise of state_init before its truncation at three deviations.",
+        "Standard deviation of the noise of state_init, before truncation at three standard deviations.",
         source="[G]",
         optional=True,
     )
     injection: Literal["projection", "diagonal", "add", "none"] = key(
         "projection",
-        "How the input e enters a loop step: projection of [state ; e], diagonal as in Parcae (arXiv 2604.12946), "
-        "x * exp(-D * exp(A_log)) + D * (e B^T) with D = softplus(dt_bias), the sum x + e, or none, where it is the "
-        "first state only.",
+        "Injection of the input e into a loop step: projection of [state ; e]; diagonal, x * exp(-D * exp(A_log))"
+        " + D * (e B^T) with D = softplus(dt_bias), as in Parcae (arXiv 2604.12946); add, x + e; or none, where e"
+        " is only the initial state.",
         source="App. B, [G]",
         optional=True,
     )
     input_norm: Flag = key(
-        False, "RMSNorm on the input of a looped group before its injection, as in Parcae.", source="[G]", optional=True
+        False, "RMSNorm on the input of a looped group before the injection, as in Parcae.", source="[G]", optional=True
     )
     exit_projection: Flag = key(
         False,
-        "Matrix on the state that a looped group returns, after exit_norm, as in Parcae.",
+        "Linear projection of the state that a looped group returns, after exit_norm, as in Parcae.",
         source="[G]",
         optional=True,
     )
     loop_norm: Flag = key(
         False,
-        "Final norm at the end of each loop step, as in Ouro (arXiv 2510.25741); the head then reads states without a "
-        "norm of its own.",
+        "Apply the final norm at the end of each loop step, as in Ouro (arXiv 2510.25741). The head then applies "
+        "no further norm.",
         source="[G]",
         optional=True,
     )
     tied_head: Flag = key(
-        True, "The head is the token embedding. false: a matrix of its own.", source="[G]", optional=True
+        True, "Whether the head shares the weights of the token embedding.", source="[G]", optional=True
     )
     logit_softcap: Positive | None = key(
-        None, "Bound c of the logits, which are c * tanh(z / c) of those of the head. null: none.", optional=True
+        None, "Soft cap c of the logits: the head's logits z become c * tanh(z / c). null: none.", optional=True
     )
     exit_gate: Flag = key(
         False,
-        "Linear gate that reads a probability of exit from a state, for the criterion exit_gate (Ouro). "
-        "train.exit_gate trains it.",
+        "Linear gate that predicts an exit probability from a state, for the criterion exit_gate (Ouro). Trained "
+        "with train.exit_gate.",
         source="[G]",
         optional=True,
     )
     vocab_multiple: Count = key(
         64,
-        "The embedding has vocab_size rows, rounded up to a multiple of this (nanoGPT: 50257 -> 50304).",
+        "The number of embedding rows is vocab_size rounded up to a multiple of this (nanoGPT: 50257 -> 50304).",
         source="nanoGPT",
         optional=True,
     )
     source: Literal["trained", "published"] = key(
         "trained",
-        "Origin of the weights: trained by this workflow, or published, from repository and revision or from folder.",
+        "Source of the weights: trained by this workflow, or published, given by repository and revision or by folder.",
         optional=True,
     )
     repository: str | None = key(None, "Repository of a published model on the Hugging Face hub.", optional=True)

@@ -28,25 +28,25 @@ SOURCES = (
     "where all are silent."
 )
 LAYERS = (
-    "Layers, each on top of the one before: the defaults below, the preset, config.yaml, and --configfile. Mappings "
-    "are merged key by key; any other value replaces."
+    "Settings come from four layers: the defaults below, the preset, config.yaml, and --configfile. Later "
+    "layers override earlier ones. Mappings are merged key by key; other values are replaced."
 )
 SELECTORS = {
-    "preset": {"type": "string", "description": "File of workflow/presets/ without its suffix."},
+    "preset": {"type": "string", "description": "Name of a file in workflow/presets/, without its suffix."},
     "run": {
         "type": "string",
         "pattern": f"^{FILE_NAME}$",
-        "description": "Name of the run and of its folder in results/. Default: the name of the preset.",
+        "description": "Name of the run and of its folder in results/. Defaults to the name of the preset.",
     },
     "runs": {
         "type": "object",
-        "description": "Further runs: name -> sections that take precedence over those of the selected run.",
+        "description": "Additional runs: name -> sections that override those of the selected run.",
         "additionalProperties": {"anyOf": [{"$ref": "#/$defs/Overrides"}, {"type": "null"}]},
     },
     "release": {
         "type": "string",
-        "description": "Folder or http(s) address of a release: its tables are drawn and judged under its config, "
-        "nothing is trained. Of the other keys only figures and download count.",
+        "description": "Folder or http(s) address of a release. Its tables are drawn and judged with its config, "
+        "without training; only the sections figures and download of your config apply.",
     },
 }
 

@@ -32,16 +32,16 @@ from twoscale.discovery import study_parts
 
 
 class TrajectoriesConfig(InBatches):
-    """States along the loops of each checkpoint, on held-out text."""
+    """Measurement of states along the loops of each checkpoint, on held-out text."""
 
     loops: AtLeastTwo = key(30, "Loop steps of every group.", source="Fig. 5")
     tokens: Count = key(8192, "Held-out tokens per checkpoint, in whole sequences.")
-    batch_size: Count = key(2, "Sequences at a time; limits the memory.")
+    batch_size: Count = key(2, "Sequences per batch; determines the memory use.")
     dtype: Dtype = key(
-        "float64", "Precision. In float32 steps stop shrinking near 1e-5, and their angles are rounding errors."
+        "float64", "Precision. In float32, steps stop shrinking near 1e-5 and their angles are rounding errors."
     )
     states_sequence: Natural = key(
-        0, "Sequence whose states are saved for Fig. 1, counted from 0 among those in tokens.", source="Fig. 1"
+        0, "Index of the sequence in tokens whose states are saved for Fig. 1.", source="Fig. 1"
     )
 
     def check(self, config: "CoreConfig") -> None:
@@ -49,16 +49,15 @@ class TrajectoriesConfig(InBatches):
 
 
 class PathTypesConfig(Section):
-    """Criteria for the types of a token's path: converging, orbiting or sliding, tested in this order, else undecided.
-
-    [G] names the types but gives no criteria.
+    """Criteria for the path type of a token: converging, orbiting or sliding, tested in this order, otherwise
+    undecided. [G] names the types but gives no criteria.
     """
 
-    window: AtLeastTwo = key(16, "Last loop steps of a trajectory, which determine the type.")
+    window: AtLeastTwo = key(16, "Number of last loop steps of a trajectory that determine the type.")
     converging_rate: Fraction = key(
         0.95,
-        "Converging: the fitted ratio of successive step norms is at most this value, or the last step is a rounding "
-        "error.",
+        "Converging: the fitted ratio of successive step norms is at most this value, or the last step is below "
+        "the rounding floor.",
     )
     max_period: AtLeastTwo = key(8, "Orbiting: the state returns after 2 to max_period loop steps.")
     return_tolerance: Fraction = key(
@@ -78,22 +77,22 @@ class PathTypesConfig(Section):
 
 
 class FiguresConfig(Section):
-    """What the figures show."""
+    """Content of the figures."""
 
     fig1_tokens: Count = key(8, "Tokens in Fig. 1, one polyline each.")
     dlr_reference_state: Literal["first_state", "projected", "final", "initial"] = key(
         "first_state",
-        'State that Fig. 2 takes as "x^0 of the next group" in the drift-to-loop ratio: after the first loop step, '
-        "after the input projection, after the last loop step, or the initial state.",
+        'State that Fig. 2 uses as "x^0 of the next group" in the drift-to-loop ratio: after the first loop step,'
+        " after the input projection, after the last loop step, or the initial state.",
     )
     reading: Literal["state", "direction"] = key(
         "state",
-        "Whether the steps of Fig. 3, Fig. 5 and the variants are those of the state x, as in the paper, or of its "
-        "direction x / ||x||, which is all that a readout with a norm sees.",
+        "Steps shown in Fig. 3, Fig. 5 and the variants: of the state x, as in the paper, or of its direction x /"
+        " ||x||, which determines the output of a normalised readout.",
     )
     seed_band: bool = key(
         False,
-        "Show the range over the seeds of `seeds` in Fig. 2, 3 and 5, which then need the runs under all of them.",
+        "Show the range over the seeds in `seeds` in Fig. 2, 3 and 5. This requires the runs of all seeds.",
     )
 
     def check(self, config: "CoreConfig") -> None:
@@ -132,9 +131,9 @@ class Derived:
 class CoreConfig(Derived, Section):
     """The sections of the reproduction, and the checks of one section against the others."""
 
-    seed: Natural = key(1337, "Seed of batches, loop counts and noise, which are functions of (seed, iteration).")
+    seed: Natural = key(1337, "Seed of batches, loop counts and noise, which are functions of seed and iteration.")
     seeds: Annotated[tuple[Natural, ...], *Unique] = key(
-        (), "Further seeds, under which the run and every run of a study are trained and analysed too."
+        (), "Additional seeds for training and analysing the run and every run of a study."
     )
     compute: ComputeConfig = ComputeConfig()
     data: DataConfig = DataConfig()

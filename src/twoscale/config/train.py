@@ -12,93 +12,98 @@ if TYPE_CHECKING:
 
 
 class ComputeConfig(Section):
-    """Hardware of all jobs that use torch."""
+    """Hardware for all jobs that use torch."""
 
     device: Literal["cpu", "cuda"] = key(
-        "cuda", "Device of all torch jobs. Selects the precision of training and the GPU resource of jobs."
+        "cuda",
+        "Device for all torch jobs. It determines the default training precision and whether jobs request a GPU.",
     )
 
 
 class ExitGateTraining(Section):
-    """Training of the exit gate with the model, as the first stage of Ouro (arXiv 2510.25741)."""
+    """Training of the exit gate together with the model, as in the first stage of Ouro (arXiv 2510.25741)."""
 
     entropy_weight: NonNegative = key(
         0.1,
-        "Factor beta of the entropy of the exit distribution, in nats, which the loss subtracts. Ouro starts with 0.1 "
-        "and goes on with 0.05. 0: the distribution may collapse onto one loop step.",
+        "Factor beta of the entropy of the exit distribution (in nats), which is subtracted from the loss. Ouro "
+        "starts with 0.1 and continues with 0.05. With 0 the distribution may collapse to one loop step.",
         source="arXiv 2510.25741",
     )
 
 
 class TrainConfig(Section):
-    """Training run: schedule, batches, optimizer and held-out loss."""
+    """Training: schedule, batches, optimizer and held-out loss."""
 
     iterations: Annotated[int, Field(ge=1, le=999_999), Number] = key(
         60_000, "Optimizer updates; 60 000 x 10 x 512 = 307 M tokens.", source="App. B"
     )
-    checkpoint_every: Count = key(5000, "Iterations between checkpoints; one training job each.")
+    checkpoint_every: Count = key(5000, "Iterations between checkpoints. Each interval is a training job.")
     early_checkpoints: tuple[Count, ...] = key(
         (500, 1000, 2000), "Additional checkpoints early in training, where the geometry changes fastest."
     )
     save_seconds: Positive = key(
         120.0,
-        "Seconds between saves inside a job. A job that is killed loses at most this much, one iteration and the "
-        "writing.",
+        "Seconds between saves within a job. A killed job loses at most this time, one iteration and the time to save.",
     )
     log_every: Count = key(
-        10, "Iterations between lines of training/metrics.csv, which also has those with a held-out loss."
+        10, "Iterations between lines of training/metrics.csv. Iterations with a held-out loss are always logged."
     )
     print_seconds: Positive = key(
-        60.0, "Seconds between lines about a segment on the terminal: iteration, loss and time left."
+        60.0, "Seconds between progress lines on the terminal: iteration, loss and time left."
     )
     tracker: Literal["none", "tensorboard"] = key(
         "none",
-        "Further files for the lines of training/metrics.csv. tensorboard: event files beside it; it needs the package "
-        "tensorboard.",
+        "Additional log format. tensorboard: event files in the folder of training/metrics.csv; requires the "
+        "package tensorboard.",
     )
     order: Literal["permutation", "offsets"] = key(
         "permutation",
-        "Order of the text: non-overlapping sequences in a new order each epoch, or random offsets as in nanoGPT.",
+        "Order of the text: permutation, non-overlapping sequences in a new order each epoch, or random offsets "
+        "as in nanoGPT.",
     )
     batch_size: Count = key(10, "Sequences per iteration, derived from App. B: 300 M / 60 000 / 512.")
-    micro_batches: Count = key(1, "Gradient accumulation steps, at most batch_size, which they need not divide.")
+    micro_batches: Count = key(
+        1, "Number of gradient accumulation steps, at most batch_size. It need not divide batch_size."
+    )
     processes: Count = key(
         1,
-        "Data-parallel processes, those of all nodes together, one per GPU, at most batch_size, which they need not "
-        "divide.",
+        "Number of data-parallel processes on all nodes, one per GPU, at most batch_size. It need not divide "
+        "batch_size.",
     )
     nodes: Count = key(
-        1, "Nodes of the SLURM job that trains, with as many processes on each; more than 1 needs the profile slurm."
+        1, "Number of nodes of a SLURM training job, a divisor of processes. More than 1 requires the profile slurm."
     )
     shard: Flag = key(
         False,
-        "Divide weights, gradients and moments over the processes, for a model that one GPU cannot hold (FSDP2 of "
-        "PyTorch). false: each process has all of them.",
+        "Shard weights, gradients and moments over the processes (PyTorch FSDP2), for models that do not fit on "
+        "one GPU.",
     )
     compile: Flag | Literal["auto"] = key(
         "auto",
-        "Apply torch.compile to each group's loop step. auto: on CUDA only. On CPU it needs a C++ compiler. It changes "
-        "the result by rounding, so it is part of a run's identity.",
+        "Apply torch.compile to each group's loop step. auto: on CUDA only. On CPU it requires a C++ compiler. It"
+        " changes results by rounding, so it is part of a run's identity.",
     )
     precision: Literal["auto", "float32", "bfloat16"] = key(
         "auto",
-        "Precision of matrix products and attention in training, by autocast; weights and optimizer are float32. auto: "
-        "bfloat16 on CUDA, float32 on CPU. On CPU bfloat16 needs AVX512-BF16 or AMX to be fast.",
+        "Precision of matrix products and attention in training (autocast). Weights and optimizer are float32. "
+        "auto: bfloat16 on CUDA, float32 on CPU. On CPU, bfloat16 is fast only with AVX512-BF16 or AMX.",
     )
     recompute: Flag = key(
-        False, "Activation checkpointing per loop step: a third more FLOPs, and only one state per loop step in memory."
+        False,
+        "Activation checkpointing per loop step: costs a third more FLOPs, and keeps only one state per loop step"
+        " in memory.",
     )
-    prefetch: Flag = key(True, "Read the next batch during the computation of the current one.")
+    prefetch: Flag = key(True, "Read the next batch while the current one is computed.")
     peak_tflops: Positive | None = key(
-        None, "Peak bf16 throughput of the GPU in TFLOPS, for the utilisation in the log. null: not logged."
+        None, "Peak bf16 throughput of the GPU in TFLOP/s, to log the utilisation. null: not logged."
     )
-    cpu_threads: Count = key(1, "Torch threads of training on CPU. The result depends on it bit by bit.")
+    cpu_threads: Count = key(1, "Torch threads for training on CPU. The bits of the result depend on it.")
     learning_rate: Positive = key(6e-4, "Maximum learning rate.", source="App. B, nanoGPT")
     min_learning_rate: Positive = key(6e-5, "Learning rate at the end of the cosine.", source="App. B, nanoGPT")
     warmup_iterations: Natural = key(2000, "Iterations of linear warm-up.", source="App. B, nanoGPT")
     lr_decay_iterations: Count | None = key(
         60_000,
-        "Iteration at which the cosine ends, independent of `iterations`. null: constant after warm-up.",
+        "Iteration at which the cosine ends, independent of `iterations`. null: constant rate after warm-up.",
         source="App. B, nanoGPT",
     )
     beta1: Fraction = key(0.9, "Coefficient of AdamW's first moment.", source="App. B, nanoGPT")
@@ -107,19 +112,19 @@ class TrainConfig(Section):
     grad_clip: Positive = key(1.0, "Maximum norm of the gradient.", source="App. B, nanoGPT")
     backprop_depth: Count | None = key(
         None,
-        "Loop steps that the gradient passes through, counted from the last. null: all. The paper does not mention "
-        "truncation; [G] uses 8.",
+        "Number of last loop steps that gradients pass through. null: all. The paper does not mention truncation;"
+        " [G] uses 8.",
     )
     exit_gate: ExitGateTraining | None = key(
         None,
-        "Train the gate of model.exit_gate with the model (one looped group). The loss is then the cross-entropy that "
-        "the exit distribution expects over all loop steps, each decoded through the layers behind the group, minus "
-        "its entropy times entropy_weight; so is the column loss of the log. null: the gate keeps its initial weights.",
+        "Train the gate of model.exit_gate with the model (one looped group). The loss, also in the log, is then "
+        "the expected cross-entropy under the exit distribution over all loop steps, each decoded through the "
+        "layers after the group, minus entropy_weight times its entropy. null: the gate is not trained.",
         source="arXiv 2510.25741",
         optional=True,
     )
     held_out_every: Count = key(
-        500, "Iterations between measurements of the held-out loss, which is also measured at each checkpoint."
+        500, "Iterations between measurements of the held-out loss. It is also measured at each checkpoint."
     )
     held_out_sequences: Count = key(32, "Sequences per measurement of the held-out loss.")
     held_out_loops: Count = key(12, "Fixed loop count of the held-out loss.")

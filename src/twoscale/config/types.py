@@ -129,7 +129,7 @@ class OnHeldOut(Section):
 class InBatches(OnHeldOut):
     """Base of sections on held-out text that is read in batches."""
 
-    batch_size: Count = key(4, "Sequences at a time; limits the memory.")
+    batch_size: Count = key(4, "Sequences per batch; determines the memory use.")
     dtype: Dtype = key("float32", "Precision.")
 
 

@@ -43,7 +43,7 @@ class ShortResponseError(Exception):
 
 
 class WrongResponseError(Exception):
-    """The server sent something else than requested, as it would again: more bytes, the whole file, or compressed."""
+    """The server sent another response than requested, and would again: more bytes, the whole file, or compressed."""
 
 
 # --- requests

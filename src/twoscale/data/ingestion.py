@@ -31,7 +31,7 @@ from twoscale.json import Count, parse
 
 ROW_GROUP_CHARACTERS = 2**22  # buffered before a row group of a shard is written
 MANIFEST = "manifest.json"
-CACHE = "cache"  # folder in that of the parts, for the files that `datasets` writes
+CACHE = "cache"  # in the folder of the parts, for the files that `datasets` writes
 SIDES = ((False, "training"), (True, "held-out"))  # whether held out, and its name in messages
 
 Measure = Callable[[Sequence[str]], Sequence[int]]

@@ -65,7 +65,7 @@ def resolve_model(repository: str, revision: str, download: DownloadConfig) -> S
         download,
     )
     names = sorted(sibling.rfilename for sibling in info.siblings or [])
-    at_top = (name for name in names if "/" not in name)  # names become those of local files
+    at_top = (name for name in names if "/" not in name)  # names become names of local files
     wanted = tuple(name for name in at_top if any(fnmatch(name, pattern) for pattern in PATTERNS))
     if "config.json" not in wanted or not any(name.endswith(".safetensors") for name in wanted):
         raise InputError(f"{what}: found {', '.join(names) or 'no files'}, expected config.json and safetensors files.")
@@ -86,7 +86,7 @@ def _fetch_weights(files: Subset, name: str, folder: Path, download: DownloadCon
     path, part, note = (folder / f"{name}{suffix}" for suffix in ("", ".part", ".tag"))
     remote = RemoteFile(files, name, download)
     known = note.read_text(encoding="utf-8") if note.is_file() else None
-    if known != remote.version:  # the file is new, or that of another commit
+    if known != remote.version:  # the file is new, or of another commit
         for stale in (path, part):
             stale.unlink(missing_ok=True)
         note.write_text(str(remote.version), encoding="utf-8")

@@ -16,7 +16,7 @@ from twoscale.data.token_ids import CHARACTER_TO_BYTE
 from twoscale.errors import InputError, first_line
 from twoscale.json import parse
 
-# Files beside tokenizer.json that may name the end of text, each with the key of its name or its id.
+# Files next to tokenizer.json that may name the end of text, each with the key of its name or its id.
 SETTINGS = (
     ("tokenizer_config.json", "eos_token"),
     ("generation_config.json", "eos_token_id"),

@@ -134,7 +134,7 @@ def reference_states(model: LoopedModel, stage: StageTrace) -> dict[str, Tensor]
 
 
 def recorded_references(states: Sequence[Tensor]) -> dict[str, Tensor]:
-    """Those of `reference_states` that follow from the states x^0 … x^K (..., C) of the next group alone."""
+    """The `reference_states` that follow from the states x^0 … x^K (..., C) of the next group alone."""
     return {"first_state": states[1], "final": states[-1], "initial": states[0]}
 
 

@@ -1,4 +1,4 @@
-"""Controls of an exit criterion: exits that cost as much and do not look at the tokens.
+"""Cost-matched exits: as expensive as an exit criterion's, and independent of the tokens.
 
 A criterion is worth its checks only if it knows which tokens to spend loop steps on. They take exactly the
 evaluations that the criterion took on the same text, in every group, and runs through the same causal engine:

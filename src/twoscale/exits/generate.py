@@ -101,7 +101,7 @@ def generate_text(run: TrainedRun, sampling: Sampling, arguments: argparse.Names
 
 
 def check_options(arguments: argparse.Namespace) -> None:
-    """Refuse numbers out of range and a device that is not there; complete what depends on other options."""
+    """Refuse numbers out of range and a missing device; complete options that depend on others."""
     published = arguments.model and PublishedFolder(arguments.model)
     if arguments.max_loops is None:
         arguments.max_loops = published.defaults.loops if published else MAX_LOOPS

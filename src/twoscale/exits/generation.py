@@ -48,7 +48,7 @@ class Speculation:
 
     def next_tokens(self, decoder: Decoder, pending: int, most: int, sampling: Sampling) -> list[NewToken]:
         """From 1 to `most` tokens that follow `pending`, which is not fed yet."""
-        start = decoder.position  # that of `pending`
+        start = decoder.position  # the position of `pending`
         drafts = self._draft(decoder, pending, min(self.length, most - 1), sampling)
         # read the same positions again under the full criterion, in one pass, which overwrites their keys and values
         decoder.rewind(start)
@@ -58,7 +58,7 @@ class Speculation:
         for row, evaluations in zip(logits, counts.evaluations[:, 0].T.tolist(), strict=True):
             new.append(NewToken(sampling.choose(row, start + 1 + len(new)), tuple(evaluations)))
             i = len(new) - 1
-            # the rows behind a wrong draft follow another text; its own row has given the right token in its place
+            # the rows after a wrong draft follow another text; its row has given the right token in its place
             if i == len(drafts) or drafts[i] != new[-1].id:
                 break
         # `pending` and the accepted drafts stay in the cache; new[-1] is the next `pending`

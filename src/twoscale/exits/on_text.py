@@ -26,17 +26,17 @@ def make_criterion(name: str, threshold: float) -> ExitCriterion:
 
     Args:
         name: Such as "acceleration" (Algorithm 1), "step_norm", "kl", or "fixed", the same number of loop steps for all
-            tokens. A name that is not known is answered with all names.
+            tokens. The error for an unknown name lists all names.
         threshold: τ, in the unit of the criterion's statistic: of the states for norms, nats for "kl", loop steps for
             "fixed", a whole number.
 
     Raises:
         InputError: for an unknown name, and a threshold that is not a number above 0.
 
-    A criterion of your own is a subclass of `twoscale.exits.criteria.ExitCriterion`; an instance of it serves as well.
-
     Example:
-        >>> twoscale.make_criterion("acceleration", threshold=0.01)
+        >>> criterion = twoscale.make_criterion("acceleration", threshold=0.01)
+
+    `evaluate` also takes an instance of your subclass of `twoscale.exits.criteria.ExitCriterion`.
     """
     criterion = criteria.make_criterion(name, threshold)
     check_threshold(name, threshold, None, f"threshold of {name}", "max_loops")
@@ -48,23 +48,23 @@ def evaluate(
 ) -> pd.DataFrame:
     """Exits and quality of each token of a text, when each token loops until the criterion fires.
 
-    All tokens are read in parallel, with the result of decoding them one by one.
+    All tokens are computed in parallel; the result is the same as when they are decoded one by one.
 
     Args:
         run: What `open_run` returned.
         text: A text, or token ids (T,) or (B, T).
-        criterion: What `make_criterion` returned, or your own.
-        max_loops: Loop steps after which a token leaves a group anyway.
+        criterion: What `make_criterion` returned, or an instance of your class.
+        max_loops: Most loop steps of a token in a group.
 
     Returns:
-        One row for each token and looped group:
+        One row for each token and looped group, with the columns
 
-        - sequence, position: 0 … B - 1 and 0 … T - 1
-        - token: its text
-        - group: label of the looped group, such as "5-6"
-        - loop_steps: steps that the state has taken with which the token leaves the group
-        - evaluations: steps that were computed, the cost; one more where the criterion discards the last step
-        - ce: cross-entropy of the next token in nats, the same for all groups; empty at the end of a sequence
+            - sequence, position: 0 … B - 1 and 0 … T - 1
+            - token: text of the token
+            - group: label of the looped group, such as "5-6"
+            - loop_steps: loop steps of the state with which the token leaves the group
+            - evaluations: loop steps that were computed, the cost; one more if the criterion discards the last one
+            - ce: cross-entropy of the next token in nats, equal for all groups; NaN at the end of a sequence
 
     Raises:
         InputError: for a text that is longer than the context, wrong token ids, a model without looped groups, and a

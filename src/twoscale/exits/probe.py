@@ -41,7 +41,7 @@ class Probe:
     bias: Tensor
 
     def logits(self, group: int, features: Tensor) -> Tensor:
-        """The number of which the probability is the sigmoid: features (N, F) -> (N,)."""
+        """Logit of the probability: features (N, F) -> (N,)."""
         return torch.mv(features, self.weight[group]) + self.bias[group]
 
 

@@ -1,4 +1,4 @@
-"""The bare matrix products of decoding: what tokens cost without norms, attention, decisions and host work."""
+"""The bare matrix products of decoding: the cost of tokens without norms, attention, decisions and host work."""
 
 from collections.abc import Callable, Iterable, Sequence
 

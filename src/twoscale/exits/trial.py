@@ -1,4 +1,4 @@
-"""A trial of exit criteria before they are measured: do both engines see the same exits?
+"""Trial of exit criteria before they are measured: both engines must see the same exits.
 
 A criterion that decides on a token from the rows of others, such as a mean over the batch, has different exits
 where a text is read in parallel and where it is decoded token by token. Quality is measured in one engine and

@@ -487,7 +487,7 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         batch, length = tokens.shape
         check_length(length, self.model.config)
         padding, order = leading_padding(mask, batch, length, tokens.device, behind=True), None
-        if padding.any():  # move it behind the texts, where it changes nothing
+        if padding.any():  # move it after the texts, where it changes nothing
             order = text_positions(padding, length)
             tokens = torch.zeros_like(tokens).scatter(1, order, tokens)
         noise, loops = self._noise(batch, length, tokens.device), [max_loops] * len(self.model.config.groups)

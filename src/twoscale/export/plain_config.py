@@ -1,4 +1,4 @@
-"""The section `model` of a config without pydantic: what `twoscale.config` is in a released model.
+"""The section `model` of a config without pydantic: `twoscale.config` of a released model.
 
 The names are those that modules of the library import from `twoscale.config`.
 """

@@ -1,9 +1,9 @@
-"""Which models can be released, and what of their config."""
+"""Checks of which models can be released, and the released part of their config."""
 
 from twoscale.config import ModelConfig
 from twoscale.errors import InputError
 
-# Keys of the section `model` that say where a model comes from; that of a released model is its folder.
+# Keys of the section `model` that say where a model comes from; a released model comes from its folder.
 ORIGIN = ("architecture", "source", "repository", "revision", "folder")
 
 

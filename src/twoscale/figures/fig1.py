@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,12 +34,12 @@ LEAST_ZOOM = 1.5  # magnification from which on the inset is marked in the panel
 FRONT, BEHIND = 2, 1
 UNLOOPED = {"color": "0.5", "linewidth": 1.2, "zorder": FRONT}
 HANDOFF = {"color": "0.15", "linewidth": 0.9, "linestyle": (0, (4, 1.5)), "zorder": FRONT}
-JUMP = {"color": "0.6", "linewidth": 0.7, "linestyle": (0, (1, 2)), "zorder": BEHIND}
 EMBEDDING = {"marker": "s", "markersize": 4, "color": "white", "markeredgecolor": "black", "zorder": FRONT + 1}
 EXIT = {"marker": "o", "markersize": 4.5, "markeredgecolor": "black", "markeredgewidth": 0.5, "zorder": FRONT + 1}
 PALE = {"color": "0.86", "linewidth": 0.6, "zorder": BEHIND}
 PALE_SHARE = 0.3  # of a group's colour in the pale one, the rest is white
-LONGEST_WORD = 12
+LEAST_WORD, LONGEST_WORD = 3, 12  # letters
+LIGHTEST = 0.45  # of a colour map, for the first loop step
 SIGNS = {" ": "\N{OPEN BOX}", "\n": "\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}"}
 HALO = [withStroke(linewidth=2, foreground="white")]
 SIDEWAYS = 0.35  # least share of a direction that is to the side
@@ -101,10 +101,9 @@ def paths_of(state_paths: pd.DataFrame) -> Paths:
 def draw(state_paths: pd.DataFrame, *, tokens: int, context: style.FigureContext) -> Figure:
     """Paths of `tokens` tokens, spread over the sequence, in the principal plane of all its states.
 
-    One polyline per token: the one in the middle of the sequence in colour, the others pale. It is grey through
+    One polyline per token: a whole word near the middle of the sequence in colour, the others pale. It is grey through
     unlooped layers and hand-offs, coloured light to dark over the steps of each group's loop. The inset enlarges its
-    last loop. The jump from a group's initial state x^0 is dotted and does not set the axis limits. Raises InputError
-    for a model without looped groups.
+    last loop. The initial states x^0 of the groups are not shown. Raises InputError for a model without looped groups.
     """
     paths = paths_of(state_paths)
     plane, segments = paths.plane, split(paths.sites)
@@ -112,6 +111,8 @@ def draw(state_paths: pd.DataFrame, *, tokens: int, context: style.FigureContext
     if not loops:
         raise InputError("config key model.groups: found no looped group, expected at least one for Figure 1.")
     positions = spread(len(paths.tokens), tokens)
+    middle = len(positions) // 2
+    positions[middle] = nearest_word(paths.tokens, positions[middle], set(positions))
     shades = {loop.group: _shades(i, len(loop.path)) for i, loop in enumerate(loops)}
 
     figure = style.new_figure(style.DOUBLE, 4.1, context)
@@ -147,7 +148,19 @@ def spread(length: int, number: int) -> list[int]:
 def _shades(index: int, steps: int) -> np.ndarray:
     """Colours (steps, 4) of the states x^1 ... x^K of the group with this index, light to dark."""
     colour_map = sns.color_palette(COLOUR_MAPS[index % len(COLOUR_MAPS)], as_cmap=True)
-    return colour_map(np.linspace(0.3, 1, steps))
+    return colour_map(np.linspace(LIGHTEST, 1, steps))
+
+
+def nearest_word(tokens: Sequence[str], position: int, taken: Set[int] = frozenset()) -> int:
+    """The position nearest to `position` that has a whole word and is not `taken`; `position` if there is none."""
+    ends = [not after[:1].isalpha() for after in [*tokens[1:], ""]]
+    words = [
+        place
+        for place, (token, ends_here) in enumerate(zip(tokens, ends, strict=True))
+        if token[:1] == " " and token[1:].isalpha() and len(token) > LEAST_WORD and ends_here
+        if place == position or place not in taken
+    ]
+    return min(words, key=lambda place: abs(place - position), default=position)
 
 
 def _front_first(positions: Sequence[int]) -> list[int]:
@@ -162,7 +175,6 @@ def _draw_token(axes: Axes, path: np.ndarray, segments: Sequence[Segment], shade
         if segment.group is None:
             axes.plot(*path[segment.path].T, **UNLOOPED)
             continue
-        axes.plot(*path[segment.sites[:2]].T, **JUMP)
         _draw_loop(axes, path[segment.path], shades[segment.group])
         axes.plot(*path[segment.path[-1]], color=shades[segment.group][-1], **EXIT)
     for before, after in hand_offs(segments):
@@ -309,7 +321,6 @@ def _legend(paths: Paths, segments: Sequence[Segment], others: int) -> dict[str,
         "embedding": Line2D([], [], linestyle="none", **EMBEDDING) if "embedding" in stages else None,
         "unlooped layers": Line2D([], [], **UNLOOPED) if "layer" in stages else None,
         "hand-off": Line2D([], [], **HANDOFF) if hand_offs(segments) else None,
-        "start of a loop": Line2D([], [], **JUMP),
         "last state of a loop": Line2D([], [], linestyle="none", color="0.3", **EXIT),
         f"{others} other token{'s' * (others != 1)}": Line2D([], [], **PALE) if others else None,
     }

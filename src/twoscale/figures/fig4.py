@@ -1,4 +1,4 @@
-"""Figure 4, exit policies: latency, perplexity and cross-entropy of each exit criterion over its threshold."""
+"""Figure 4, exit policies: latency, and cross-entropy with perplexity, of each exit criterion over its threshold."""
 
 import numpy as np
 import pandas as pd
@@ -20,12 +20,9 @@ MARGIN = 0.05  # below the lowest value, of the range of a panel
 PAPER_RANGE = {"color": "0.94", "zorder": 0, "linewidth": 0}
 MOST_TICKS = 5  # decades labelled on the axis of thresholds
 
-# Panels (i) to (iii) of the paper: column -> title, axis label.
-PANELS = {
-    "latency_ms": ("latency", "latency (ms/token)"),
-    "ppl": ("perplexity", "perplexity"),
-    "ce": ("cross-entropy, enlarged", "cross-entropy (nats/token)"),
-}
+# Panel (i) of the paper, and its panels (ii) and (iii) in one: column -> title, axis label.
+PANELS = {"latency_ms": ("latency", "latency (ms/token)"), "ce": ("quality", "cross-entropy (nats/token)")}
+THIN = "thin: same loops, no criterion"
 
 
 @style.look()
@@ -37,15 +34,14 @@ def draw(
     *,
     context: style.FigureContext,
 ) -> Figure:
-    """Three panels over tau: (i) latency, (ii) perplexity, (iii) cross-entropy, one line per exit criterion.
+    """Two panels over tau: (i) latency, (ii) cross-entropy with perplexity, one line per exit criterion.
 
-    Perplexity is shown up to `MOST_LOSS` nats above full depth, so that negligible differences look negligible.
-    Cross-entropy is shown over the range of its values, `MOST_LOSS` above full depth at most, with a second axis of
-    the change from full depth; the light line of the same colour shows random exits with as many evaluations. The
-    criterion `fixed` at all `context.loops` loop steps is the dashed horizontal line. The paper's thresholds have a
-    grey background. Latency is the median of the repeats; the thin line of the same colour is the time of the same
-    loop steps without a criterion. Bars are 95 % intervals: of the latency over repeats, of the quality those of its
-    change from full depth on the same sequences.
+    Perplexity, the second axis of (ii), is the exponential of the cross-entropy, so one line shows both. The range of
+    (ii) ends at most `MOST_LOSS` above full depth; the light line of the same colour shows random exits with as many
+    evaluations. The criterion `fixed` at all `context.loops` loop steps is the dashed horizontal line. The paper's
+    thresholds have a grey background. Latency is the median of the repeats; the thin line of the same colour is the
+    time of the same loop steps without a criterion. Bars are 95 % intervals: of the latency over repeats, of the
+    quality those of its change from full depth on the same sequences.
 
     Args:
         exit_latency, exit_quality, exit_loops, exit_cost_matched: Tables of these names.
@@ -60,32 +56,33 @@ def draw(
     scores = summarise_quality(exit_quality, exit_loops, context.loops)
     styles = style.criterion_styles([*times["criterion"], *scores["criterion"]])
     styles = dict(zip(styles, style.nested(styles.values()), strict=True))
-    figure = style.new_figure(style.DOUBLE, 2.7, context)
+    figure = style.new_figure(style.DOUBLE, 2.9, context)
     panels = figure.subplots(1, len(PANELS))
     for number, (axes, column) in enumerate(zip(panels, PANELS, strict=True), start=1):
         table = times if column == "latency_ms" else scores
         _draw_criteria(axes, table, column, styles)
         full = table.loc[(table["criterion"] == "fixed") & (table["threshold"] == context.loops), column]
-        _draw_all_loops(axes, full, column)
+        _draw_all_loops(axes, full)
         _name_panel(axes, number, *PANELS[column])
         axes.axvspan(PAPER_GRID[0], PAPER_GRID[-1], **PAPER_RANGE)
     random = random_exits(exit_cost_matched)
-    _draw_random_exits(panels[2], random, styles)
-    _limit_quality(*panels[1:], scores, random)
+    _draw_random_exits(panels[1], random, styles)
+    _limit_quality(panels[1], scores, random)
+    panels[1].secondary_yaxis("right", functions=(np.exp, _log)).set_ylabel("perplexity")
     panels[0].set_ylim(bottom=0)
     _add_legend(figure, styles, context.loops)
     return figure
 
 
-def _draw_all_loops(axes: Axes, full: pd.Series, column: str) -> None:
+def _log(perplexity: np.ndarray) -> np.ndarray:
+    """The cross-entropy; matplotlib also asks for that at 0, before an axis has limits."""
+    return np.log(np.maximum(perplexity, np.finfo(float).tiny))
+
+
+def _draw_all_loops(axes: Axes, full: pd.Series) -> None:
     """The value without exits, which a table without the criterion `fixed` does not have."""
-    if full.empty:
-        return
-    value = full.item()
-    axes.axhline(value, zorder=1, **ALL_LOOPS)
-    if column == "ce":
-        change = axes.secondary_yaxis("right", functions=(lambda ce: ce - value, lambda change: change + value))
-        change.set_ylabel("change from full depth")
+    if not full.empty:
+        axes.axhline(full.item(), zorder=1, **ALL_LOOPS)
 
 
 def _name_panel(axes: Axes, number: int, title: str, label: str) -> None:
@@ -99,9 +96,8 @@ def _name_panel(axes: Axes, number: int, title: str, label: str) -> None:
 def _draw_criteria(axes: Axes, table: pd.DataFrame, column: str, styles: dict[str, dict]) -> None:
     for criterion, looks in styles.items():
         rows = table[table["criterion"] == criterion].sort_values("threshold")
-        low, high = (np.exp(rows[bound]) if column == "ppl" else rows[bound] for bound in ("low", "high"))
         # an interval of resampled medians or means need not contain the value itself
-        bars = np.maximum([rows[column] - low, high - rows[column]], 0)
+        bars = np.maximum([rows[column] - rows["low"], rows["high"] - rows[column]], 0)
         axes.errorbar(rows["threshold"], rows[column], yerr=bars, elinewidth=0.8, capsize=1.5, **looks, **MARKER)
         if column == "latency_ms":
             axes.plot(rows["threshold"], rows["baseline_ms"], color=looks["color"], zorder=1, **BASELINE)
@@ -113,25 +109,25 @@ def _draw_random_exits(axes: Axes, random: pd.DataFrame, styles: dict[str, dict]
         axes.plot(rows["threshold"], rows["ce"], color=styles[criterion]["color"], **style.RANDOM_EXITS)
 
 
-def _limit_quality(perplexity: Axes, ce: Axes, scores: pd.DataFrame, random: pd.DataFrame) -> None:
-    """Set the y ranges from the values that are shown: those beyond `MOST_LOSS` would stretch them."""
+def _limit_quality(axes: Axes, scores: pd.DataFrame, random: pd.DataFrame) -> None:
+    """Set the y range from the values that are shown: those beyond `MOST_LOSS` would stretch it."""
     full = scores.loc[scores["criterion"] == "fixed", "ce"]
     most = MOST_LOSS + (scores["ce"] if full.empty else full).min()
     shown = scores[scores["ce"] <= most]
     lowest = np.nanmin([shown["ce"].min(), shown["low"].min(), random["ce"].min()])
-    for axes, low, high in (
-        (perplexity, np.exp(lowest), np.exp(most)),
-        (ce, lowest, min(ce.get_ylim()[1], most)),
-    ):
-        axes.set_ylim(low - MARGIN * (high - low), high)
+    high = min(axes.get_ylim()[1], most)
+    axes.set_ylim(lowest - MARGIN * (high - lowest), high)
 
 
 def _add_legend(figure: Figure, styles: dict[str, dict], max_loops: int) -> None:
+    """Above the panels what both have, in a row; in a panel what it alone has."""
     handles = {
         style.criterion_name(criterion): Line2D([], [], **looks, **MARKER) for criterion, looks in styles.items()
     }
     handles[f"full depth, $K = {max_loops}$"] = Line2D([], [], **ALL_LOOPS)
-    handles["thin: same loops, no criterion"] = Line2D([], [], color=style.GREY, **BASELINE)
-    handles[style.RANDOM_EXITS_LABEL] = Line2D([], [], color=style.GREY, **style.RANDOM_EXITS)
     handles[r"$\tau$ of the paper"] = Patch(**PAPER_RANGE)
-    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=4)
+    names = list(handles)
+    figure.legend(handles.values(), names, loc="outside upper center", ncols=style.legend_columns(names, style.DOUBLE))
+    thin, light = (Line2D([], [], color=style.GREY, **look) for look in (BASELINE, style.RANDOM_EXITS))
+    figure.axes[0].legend([thin], [THIN], loc="lower left")
+    figure.axes[1].legend([light], ["light: random exits"], loc="upper left")

@@ -13,7 +13,7 @@ COSINE = {"cosine": r"$\cos\angle(\Delta^{(k)}, \Delta^{(k-1)})$"}
 def draw(loop_metrics: pd.DataFrame, *, reading: str = "state", context: style.FigureContext) -> Figure:
     """One panel per group; lines are means over tokens.
 
-    Bands are one standard deviation, or the range over seeds, at the first and the last checkpoint. The band of the
+    The band is one standard deviation, or the range over seeds, at the last checkpoint. The band of the
     paper, which is about late loop steps, is left out for a model without these.
 
     `loop_metrics` is the table of this name; it may have the run of the context under further seeds, too. Raises

@@ -106,10 +106,8 @@ _DASHES = ("-", (0, (4, 1.2)), (0, (6, 1, 1, 1)), (0, (1, 1)))
 CRITERION_NAMES = {"kl": "KL", "minp_kl": "min-p KL"}
 # The random exits beside a criterion, in its colour.
 RANDOM_EXITS = {"linewidth": 3, "linestyle": "-", "alpha": 0.3, "zorder": 0.5}
-RANDOM_EXITS_LABEL = "light: random exits, as many loops"
-# Exit criteria that a figure is about, and those with which they are compared.
-_IN_COLOUR = {"markersize": 3.5, "linewidth": 1.2}
-IN_GREY = {"color": "0.55", "markersize": 3, "linewidth": 0.7, "zorder": 1.5}
+SIGNED_POWERS = (*(-(10.0**n) for n in range(2, -3, -1)), 0.0, *(10.0**n for n in range(-2, 3)))  # ticks, nats
+OTHERS = "0.55"  # colour of built-in exit criteria that are not of the paper, where these are the background
 
 
 @dataclass(frozen=True)
@@ -248,18 +246,20 @@ def mark_trained(axes: Axes, mean_loops: float, context: FigureContext) -> dict[
 def checkpoint_palette(iterations: Iterable[int], context: FigureContext) -> dict[int, dict[str, Any]]:
     """Line style by checkpoint, in ascending order: light to dark over training, the untrained model dashed grey.
 
-    Lines become thicker as well, so that dark neighbours differ.
+    Lines become thicker as well, so that dark neighbours differ; the last checkpoint is above the others.
     """
     iterations = sorted(set(iterations))
     if context.published:
         return {iteration: {"color": BLUE, "linestyle": "-"} for iteration in iterations}
     trained = [iteration for iteration in iterations if iteration > 0]
     shades = _CHECKPOINTS(np.linspace(0, 1, len(trained)))
-    widths = np.linspace(0.9, 1.5, len(trained))
+    widths = [*np.linspace(0.8, 1.2, max(0, len(trained) - 1)), 2.0][-len(trained) :]
     styles = {
         iteration: {"color": tuple(shade), "linestyle": "-", "linewidth": width}
         for iteration, shade, width in zip(trained, shades, widths, strict=True)
     }
+    if trained:
+        styles[trained[-1]]["zorder"] = 2.5
     if 0 in iterations:
         styles = {0: {"color": "0.6", "linestyle": (0, (3, 1.5))}} | styles
     return styles
@@ -290,22 +290,13 @@ def criterion_styles(criteria: Iterable[str]) -> dict[str, dict[str, Any]]:
     return {criterion: looks[criterion] | {"color": colours[criterion]} for criterion in criteria}
 
 
-def emphasised_styles(criteria: Iterable[str], in_colour: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Styles of exit criteria except `fixed`, of which some built-in ones are the background.
-
-    Those of `in_colour` and those of a user are in colour and last, to be drawn above the others, which are grey.
-    """
+def criterion_colours(criteria: Iterable[str]) -> dict[str, str]:
+    """Colour of each exit criterion except `fixed`: those of the paper, those of the user, then the others in grey."""
     names = [name for name in dict.fromkeys(criteria) if name != "fixed"]
-    grey = [name for name in names if name in THRESHOLD_TYPES and name not in set(in_colour)]
-    # all of them together, so that markers differ
-    looks = criterion_styles([*(name for name in names if name not in grey), *grey])
-    coloured = {name: look | _IN_COLOUR for name, look in looks.items() if name not in grey}
-    return {name: looks[name] | IN_GREY for name in grey} | coloured
-
-
-def is_grey(look: Mapping[str, Any]) -> bool:
-    """Whether a style of `emphasised_styles` is that of the background."""
-    return look["color"] == IN_GREY["color"]
+    paper = [name for name in CRITERION_COLOURS if name in names]
+    own = [name for name in names if name not in THRESHOLD_TYPES]
+    others = {name: OTHERS for name in names if name not in {*paper, *own}}
+    return {name: look["color"] for name, look in criterion_styles([*paper, *own]).items()} | others
 
 
 def nested(styles: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -395,11 +386,10 @@ def checkpoint_lines(
 ) -> None:
     """One line per checkpoint against k, from the rows of one group and measure of "loop_metrics".
 
-    Only the first and the last checkpoint have a band: those of all of them would hide the lines.
+    Only the last checkpoint has a band: those of all of them would hide the lines.
     """
-    banded = (min(styles), max(styles))
     for iteration, rows in points_above_rounding(metrics).groupby("iteration"):
-        if iteration in banded:
+        if iteration == max(styles):
             banded_line(axes, rows, "k", context, **styles[iteration])
         else:
             own = of_run(rows, context)
@@ -482,7 +472,7 @@ def scale_iterations(axes: Axes, iterations: Sequence[int], context: FigureConte
     axes.xaxis.set_major_locator(FixedLocator(ticks))
     axes.xaxis.set_major_formatter(FixedFormatter([grouped(iteration) for iteration in ticks]))
     axes.xaxis.set_minor_locator(FixedLocator(iterations))
-    axes.set_xlabel("iteration (log scale)")
+    axes.set_xlabel("iteration (0, then log scale)" if 0 in iterations else "iteration (log scale)")
     return iterations
 
 

@@ -26,7 +26,7 @@ PER_TOKEN = {"loop_metrics": "trajectories", "drift": "drift"}  # table -> folde
 
 
 def collect(session: Session) -> Path:
-    """Write what there is into `{run}.zip` in the folder of the pack, at most `MOST_BYTES`, and return its path.
+    """Write the present results into `{run}.zip` in the folder of the pack, at most `MOST_BYTES`, and return its path.
 
     Files have their paths below `results/`. The manifest has the keys of a snapshot (`twoscale.analysis.snapshot`),
     so the archive of a finished run is a release, and `session`, `hours` and `left_out`: files for which there was no

@@ -1,4 +1,4 @@
-"""Measurements that end: each runs in another process, which is killed when its time is over."""
+"""Measurements with a time limit: each runs in another process, which is killed when its time is over."""
 
 import multiprocessing
 import os
@@ -124,7 +124,7 @@ class Clock:
         return time.monotonic() - self.start
 
     def grant(self, limit: float) -> float:
-        """At most `limit` seconds of what is left; none if that is less than a third of them."""
+        """At most `limit` seconds of the time left; none if less than a third of them is left."""
         limit *= self.slowdown
         seconds = min(limit, self.end - time.monotonic())
         return seconds if seconds > limit / 3 else 0.0

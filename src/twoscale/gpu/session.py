@@ -110,7 +110,7 @@ def start(session: Session, minutes: float, device: str | None, wait: bool = Fal
 
 
 def work(session: Session) -> str:
-    """Do what is left of the session; a sentence. Raises InputError if the speed of training cannot be measured."""
+    """Continue the session to its end; a sentence. Raises InputError if the speed of training cannot be measured."""
     with session.locked() as lock:
         session.note(pid=os.getpid(), stage="unpack")
         pack.unpack(session.pack)

@@ -1,4 +1,4 @@
-"""Where a session is: stage, GPU check, iteration, jobs, and the last errors."""
+"""Status of a session: stage, GPU check, iteration, jobs, and the last errors."""
 
 import csv
 import re

@@ -18,5 +18,5 @@ class CheckpointJob(StudyJob):
         return open_checkpoint(self.file("checkpoint"), self.config, dtype)
 
     def held_out(self, sequences: int) -> HeldOut:
-        """So many sequences of held-out text."""
+        """The given number of sequences of held-out text."""
         return open_held_out(self.file("val"), self.file("metadata"), self.config.model, sequences)

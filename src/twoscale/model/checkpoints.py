@@ -102,7 +102,7 @@ def read_header(path: Path) -> Header:
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file of this project: that in its header, or of its bytes in a version before there was one."""
+    """SHA-256 of a file of this project: from its header, or of its bytes in older versions without one."""
     return _read_header(path).sha256 or sha256(path)
 
 
@@ -214,7 +214,7 @@ def first_difference(found: Any, expected: Any, name: str = "") -> tuple[str, An
 
 @dataclass(frozen=True)
 class LoadedCheckpoint:
-    """A model to measure, with what its measurements are a function of."""
+    """A model to measure, with everything on which its measurements depend."""
 
     model: LoopedModel
     iteration: int

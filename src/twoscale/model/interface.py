@@ -197,7 +197,7 @@ class Gated(LoopedModel, Protocol):
         """States (..., C) -> probability of exit (...)."""
 
     def exit_gate_logit(self, state: Tensor) -> Tensor:
-        """The number of which `exit_gate` is the sigmoid: states (..., C) -> (...)."""
+        """Logit of `exit_gate`: states (..., C) -> (...)."""
 
     def exit_states(
         self,
@@ -215,7 +215,7 @@ class Gated(LoopedModel, Protocol):
 
 
 def last(values: Iterable[T]) -> T:
-    """The last of the values, of which two at a time are held."""
+    """The last of the values; two at a time are in memory."""
     return deque(values, maxlen=1).pop()
 
 

@@ -1,4 +1,4 @@
-"""Matrix products with the fastest kernel at hand.
+"""Matrix products with the fastest available kernel.
 
 On CPU PyTorch computes float32 products with MKL, which keeps to AVX2 on other processors than Intel's. oneDNN, which
 PyTorch brings too, uses AVX-512 wherever it is, and then takes half the time (tests/benchmarks/bench_kernels.py).
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 # oneDNN prepares a kernel for each shape, which takes as long as a product of some hundred rows. So it is used for
-# row counts that recur, those of whole batches, and not for the tokens that still loop under an exit criterion.
+# row counts that recur, as in whole batches, and not for the tokens that still loop under an exit criterion.
 MULTIPLE = 64
 MIN_MULTIPLICATIONS = 2**20  # below, the call itself takes longer than the product
 HAS_ONEDNN = torch.backends.mkldnn.is_available()  # not in every build of PyTorch

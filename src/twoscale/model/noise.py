@@ -17,7 +17,7 @@ from twoscale.config.definitions import NOISE_STD
 from twoscale.model.interface import Noise
 from twoscale.rng import integer_key, truncated_normal
 
-MOST_KEPT = 2**28  # bytes; at the paper's size those of 56 sequences
+MOST_KEPT = 2**28  # bytes; at the paper's size 56 sequences
 
 
 class DrawnNoise:

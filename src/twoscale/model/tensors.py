@@ -1,4 +1,4 @@
-"""Tensors of a file against those that a model has."""
+"""Checks of the tensors of a file against a model's."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from twoscale.errors import InputError, first_line
 from twoscale.jobs.machine import check_cuda
 from twoscale.json import checked
 from twoscale.model.checkpoints import CHECKPOINT, load_model, read_header
-from twoscale.model.interface import LoopedModel, Stage, any_weight
+from twoscale.model.interface import LoopedModel, Noise, Stage, any_weight
 from twoscale.model.noise import EvaluationNoise
 from twoscale.model.published.folder import CONFIG, PublishedFolder
 from twoscale.model.published.weights import open_published
@@ -28,6 +28,19 @@ class _Tokens:
 
     tokenizer: str
     digest: str
+
+
+class CallableModel(LoopedModel, Protocol):
+    """A looped model that is called with a text or token ids."""
+
+    def __call__(
+        self,
+        tokens: str | Sequence[int] | Tensor,
+        loops: int | Sequence[int] | None = None,
+        noise: Noise | None = None,
+        **further: Any,
+    ) -> Tensor:
+        """Logits (B, T, V)."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +58,7 @@ class TrainedRun:
         folder: Folder of the run, or of the published model.
     """
 
-    model: LoopedModel
+    model: CallableModel
     tokenizer: Tokenizer
     seed: int
     iteration: int
@@ -119,7 +132,7 @@ class TrainedRun:
 
         Returns:
             Name of the stage -> states (K + 1, B, T, C): x^0 … x^K of a looped group under its label, such as "5-6";
-            one state, (1, B, T, C), of "embedding" and of an unlooped layer, such as "layer 1".
+                one state, (1, B, T, C), of "embedding" and of an unlooped layer, such as "layer 1".
 
         Raises:
             InputError: for a text that is longer than the context, and for wrong loop steps or token ids.
@@ -240,7 +253,8 @@ def _unknown_run(folder: Path) -> str:
             f"run {name!r}: found no checkpoint of a model trained here, expected that training has begun, or the "
             f"folder of a published model ({models or 'model.folder of its config'}; --model of scripts/generate.py)."
         )
-    known = ", ".join(sorted(path.parent.name for path in results.glob("*/checkpoints"))) or "(none)"
+    below = [f"{name}/{path.parent.name}" for path in folder.glob("*/checkpoints")]
+    known = ", ".join(sorted(below or (path.parent.name for path in results.glob("*/checkpoints")))) or "(none)"
     return f"run {name!r}: found no folder {folder.absolute() / 'checkpoints'}, expected one of the runs {known}."
 
 

@@ -143,7 +143,7 @@ class LoopedTransformer(nn.Module):
         return self.exit_gate_logit(state).sigmoid()
 
     def exit_gate_logit(self, state: Tensor) -> Tensor:
-        """The number of which the probability of exit is the sigmoid: states (..., C) -> (...)."""
+        """Logit of the probability of exit: states (..., C) -> (...)."""
         return self.gate(state).squeeze(-1)
 
     def _final(self, hidden: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The depth card of a recorded run: what `snakemake results/depth-card.md` writes of the runs of the workflow.
+"""The depth card of a recorded run, as `snakemake results/depth-card.md` writes it for runs of the workflow.
 
 The recording needs `decode`, and `set_loops` for loop counts beyond training.
 """

@@ -1,4 +1,4 @@
-"""Tables of recorded states: those that `trajectories.extract` writes, for states of any model.
+"""Tables of recorded states, as `trajectories.extract` writes them, for any model.
 
 `StateTables` writes them batch by batch, with one batch in memory at a time. `twoscale.recorder.recorder` records a
 PyTorch module into it, `measure_saved` reads states that were saved elsewhere.
@@ -78,7 +78,7 @@ class RecordedBatch:
 
     @property
     def predicted(self) -> Tensor:
-        """Which next tokens count: bool (B, T - 1), those whose token and context are measured."""
+        """Mask of the next tokens that count, bool (B, T - 1): token and context are measured."""
         return self.kept[:, 1:] & self.kept[:, :-1]
 
     @property
@@ -275,7 +275,7 @@ def check_absent(path: Path, iteration: int, replace: bool) -> None:
 
 
 def facts_path(folder: str | Path, iteration: int) -> Path:
-    """The file that says what was recorded."""
+    """The file with the description of a recording."""
     return Path(folder) / "recorded" / f"iteration_{iteration:06d}.json"
 
 

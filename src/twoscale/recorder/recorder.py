@@ -47,7 +47,7 @@ class Output:
     pick: int | str | Callable[[Any], Tensor] | None = None
 
     def hook(self, module: nn.Module, receive: Callable[[Tensor], None]) -> Any:
-        """Give the tensor of every call to `receive`; returns the handle of the hook."""
+        """Pass the tensor of every call to `receive`; returns the handle of the hook."""
         return module.register_forward_hook(lambda _, args, output: receive(self.find(output)))
 
     def find(self, output: Any) -> Tensor:
@@ -80,7 +80,7 @@ class Input:
     pick: int | str | Callable[..., Tensor] | None = None
 
     def hook(self, module: nn.Module, receive: Callable[[Tensor], None]) -> Any:
-        """Give the tensor of every call to `receive`; returns the handle of the hook."""
+        """Pass the tensor of every call to `receive`; returns the handle of the hook."""
         return module.register_forward_pre_hook(
             lambda called, args, kwargs: receive(self.find(called, args, kwargs)), with_kwargs=True
         )
@@ -104,7 +104,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Loop:
-    """A looped group: where its states are found.
+    """A looped group, by the sources of its states.
 
     Attributes:
         step: Source of x^{k+1}: the output of the module that is called once a loop step.
@@ -386,7 +386,7 @@ def takes_tokens(decode: Callable[..., Tensor]) -> bool:
 
 
 def set_loops(model: nn.Module, setter: str | Callable[[int], None], loops: int, trained: int) -> Callable[[], None]:
-    """Set the loop steps of a model; returns what sets them back.
+    """Set the loop steps of a model; returns a function that restores them.
 
     Raises InputError for an attribute that the model does not have.
     """

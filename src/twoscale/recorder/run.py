@@ -1,4 +1,4 @@
-"""Figures and claims of recorded states: what the workflow does with the tables of extraction, for a folder of them.
+"""Figures and claims of recorded states, from a folder with the tables of extraction, as in the workflow.
 
 A folder results/mine with `trajectories/`, `paths/` and `drift/iteration_*.parquet` (`twoscale.recorder.recorder`) gets
 the tables of the workflow in `tables/`, the figures that can be drawn of them, and `claims.md`.

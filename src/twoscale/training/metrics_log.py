@@ -127,7 +127,7 @@ class Clock:
             self.first = self.last
 
     def seconds(self, iterations: int) -> float:
-        """Seconds that this number of iterations will take, after one at least."""
+        """Estimated seconds of this number of iterations, after at least one."""
         if self.count == 1:
             return iterations * (self.last - self.start)
         return iterations * (self.last - self.first) / (self.count - 1)

@@ -6,8 +6,8 @@ from twoscale import config
 from twoscale.model.flops import BYTES, Flops, exit_gate_flops, flops_per_token, parameters
 
 PUBLISHED_BYTES = BYTES["bfloat16"]  # of a published weight
-# Sizes of the weights that training has on disk beside its checkpoints, at most: two moments to start from, and a
-# partial state of weights and moments beside the one that it replaces.
+# Sizes of the weights that training has on disk besides its checkpoints, at most: two moments to start from, and a
+# partial state of weights and moments with the one that it replaces.
 SEGMENT_STATES = 2 + 3 + 3
 TRAINED = 7  # weights, gradients and two moments, and weights and moments of a file
 LOADED = 4  # weights and two moments of a file, and the weights of the model that takes them

@@ -1,4 +1,4 @@
-"""The recipe of training: what one iteration computes.
+"""The recipe of training: the computation of one iteration.
 
 It is nanoGPT's (App. B): AdamW, decay on matrices, clipping, warm-up and cosine. Loop counts, batches and noise are
 functions of (seed, iteration, purpose), so an iteration needs no state but weights and moments.

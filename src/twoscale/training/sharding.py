@@ -15,7 +15,7 @@ from torch import Tensor
 
 from twoscale.model.interface import LoopedModel
 
-GROUP_METHOD = "project_input"  # uses weights of a looped group beside its `forward`; unlooped layers have none
+GROUP_METHOD = "project_input"  # uses weights of a looped group outside its `forward`; unlooped layers have none
 MODEL_METHODS = ("hidden_states", "exit_states")  # what training calls first
 
 
@@ -45,7 +45,7 @@ def shard_model(model: LoopedModel, device: str) -> None:
 
 
 def reshard(model: LoopedModel) -> None:
-    """Free what is still gathered of a divided model, which would otherwise not see the next update of its weights."""
+    """Free the gathered parts of a divided model, which would otherwise not see the next update of its weights."""
     for module in (model, *model.blocks):
         module.reshard()
 
@@ -70,5 +70,5 @@ def shard_like(whole: Tensor, parameter: Tensor) -> Tensor:
     """
     from torch.distributed.tensor import distribute_tensor
 
-    # None: each process takes its part of its own tensor
+    # None: each process takes its part of its tensor
     return distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)

@@ -1,4 +1,4 @@
-"""The state of a segment of training: its files, and what is saved, checked, loaded and restored."""
+"""The state of a segment of training: its files, and how they are saved, checked, loaded and restored."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -206,7 +206,7 @@ def set_trained(model: LoopedModel, train: TrainConfig) -> LoopedModel:
 
 
 def note_environment(state: TrainingState, previous_log: Path, now: environment.Environment, visible: bool) -> None:
-    """Record the environment in which the state is trained on, and say where it is another one than before."""
+    """Record the environment in which training continues, and report a change."""
     before = state.environments or environment.read(previous_log)
     if visible and before and (warning := environment.warning(before[-1], now)) is not None:
         print(warning, file=sys.stderr)

@@ -184,7 +184,7 @@ def train_segment(config: SegmentConfig, data: TrainingData, segment: Segment, p
 
 
 def check_same_start(world: World, partial: Path, iteration: int) -> None:
-    """Refuse to train where the processes have read different states, on nodes that do not see the same files."""
+    """Refuse to train if the processes have read different states, on nodes that do not see the same files."""
     found = sorted(set(world.gather_number(iteration)))
     if len(found) > 1:
         raise InputError(

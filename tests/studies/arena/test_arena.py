@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.figures import RUN, legend_texts
-from tests.studies.arena.samples import DOCUMENTS, GROUPS, compared, matched_tables, regret_tables
+from tests.figures import RUN
+from tests.studies.arena.samples import DOCUMENTS, GROUPS, THRESHOLDS, compared, matched_tables, regret_tables
 from twoscale import tables
 from twoscale.analysis import bootstrap
 from twoscale.errors import InputError
@@ -212,35 +212,54 @@ def test_the_regrets_of_oracles_widen_no_gain():
     assert "better with kl" in arena_page.summary(table)
 
 
-def test_the_criteria_that_the_figure_is_about_are_in_colour_and_have_intervals():
-    shown = ("cosine", "confidence", "step_norm", "mine")
+def test_a_row_of_the_figure_is_named_in_the_colour_of_its_points_with_those_of_the_paper_first():
+    shown = ("cosine", "confidence", "mine", "step_norm")
     parts = [matched_tables(gain=0.05, noise=0.1, criterion=name) for name in shown]
     cost_matched = [pd.concat(frames) for frames in zip(*parts, strict=True)]
     figure = figure_module.draw(arena.summarise(*cost_matched, *regret_tables()), **RUN)
-    assert legend_texts(figure) == ["confidence", "step norm", "mine", "fixed loops", "cosine"]
-    first = figure.axes[0].containers
-    assert [container.has_yerr for container in first] == [False, True, True, True]
-    grey, *coloured = (container.lines[0].get_color() for container in first)
-    assert grey == style.IN_GREY["color"]
-    assert len(set(coloured) - {grey}) == 3
+    labels = figure.axes[0].get_yticklabels()
+    assert [label.get_text() for label in labels] == ["step norm", "mine", "cosine", "confidence"]
+    assert [label.get_color() for label in labels] == [style.BLUE, style.PURPLE, style.OTHERS, style.OTHERS]
+    for axes in figure.axes:
+        points = {line.get_color() for line in axes.get_lines() if len(line.get_xdata()) == len(THRESHOLDS)}
+        assert points == {style.BLUE, style.PURPLE, style.OTHERS}
+        assert "linear within" in axes.get_xlabel()
 
 
-def test_the_figure_has_a_panel_per_reference_and_the_regret_above_zero():
+def test_the_oracle_is_the_last_row_of_the_figure_with_its_gain_over_fixed_loops():
     quality, loops, cost_matched = matched_tables(criterion="mine")
     regret, frontier = regret_tables()
     fixed = regret.assign(criterion="fixed")
     table = arena.summarise(quality, loops, cost_matched, pd.concat([regret, fixed]), frontier)
-    table.loc[table["criterion"] == "kl", "criterion"] = "mine"
     figure = figure_module.draw(table, **RUN)
     assert [axes.get_title(loc="left").split("  ")[1] for axes in figure.axes] == [
         "gain over random exits",
         "gain over fixed loops",
-        "regret beside the oracle",
     ]
-    lines = [axes.containers[0].lines[0].get_ydata() for axes in figure.axes]
-    assert lines[0].tolist() == pytest.approx([0.2] * 3)
-    assert lines[2].tolist() == pytest.approx([0.05], abs=2e-3)
-    assert legend_texts(figure) == ["mine", "fixed loops"]
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["mine", "oracle: knows each loss"]
+    (gain,) = [
+        line.get_xdata()
+        for line in figure.axes[1].get_lines()
+        if line.get_color() == style.BLACK
+        if len(line.get_xdata())
+    ]
+    assert gain.tolist() == pytest.approx([0.05], abs=2e-3)
+    bottom, top = figure.axes[1].get_ylim()
+    assert bottom > top  # the last row is the lowest
+
+
+def test_a_point_of_the_figure_is_filled_where_the_page_shows_a_difference():
+    for gain, filled in ((0.2, len(THRESHOLDS)), (0.0, 0)):
+        table = compared(gain=gain, noise=0.05)
+        sure, unsure = (
+            sum(
+                len(line.get_xdata())
+                for line in figure_module.draw(table, **RUN).axes[0].get_lines()[1:]
+                if line.get_markerfacecolor() == face
+            )
+            for face in (style.ORANGE, "white")
+        )
+        assert (sure, unsure) == (filled, len(THRESHOLDS) - filled)
 
 
 def test_the_figure_refuses_a_table_without_criteria():

@@ -1,7 +1,5 @@
 """The sections of the study and its grid of thresholds."""
 
-import json
-
 import pytest
 
 from tests import configs, small
@@ -9,7 +7,6 @@ from tests.figures import render_caption
 from twoscale import config
 from twoscale.config.loading import paper as paper_values
 from twoscale.figures.catalogue import figures
-from twoscale.studies.arena.study import JOBS
 
 
 @pytest.mark.parametrize(
@@ -31,11 +28,6 @@ def test_the_dense_benchmark_has_every_criterion_and_the_loop_counts_up_to_the_m
     expected = paper_values()["pareto"]["criteria"] | {"mine": mine, "fixed": {"thresholds": [1, 2, 4, 10]}}
     assert config.plain(dense)["criteria"] == expected
     assert (dense.max_loops, dense.latency_repeats) == (10, paper_values()["pareto"]["latency_repeats"])
-
-
-def test_fixed_loop_counts_are_those_of_the_grid_up_to_the_maximum():
-    uniform = json.loads(small.job_row(JOBS, "measure_uniform_loops").config(small.project())(small.of()))
-    assert uniform["exits"]["criteria"] == {"fixed": {"thresholds": [1, 2, 4, 6]}}
 
 
 @pytest.mark.parametrize(("cores", "threads"), [(None, 1), (2, 1), (11, 2), (32, 6)])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from matplotlib.colors import to_rgb
 
 from tests.figures import LOOPS, RUN, exit_tables, legend_texts, one_sentence, render_caption
-from tests.studies.arena.samples import draw_pareto, uniform_table
+from tests.studies.arena.samples import draw_pareto
 from twoscale.errors import InputError
 from twoscale.figures import style
 from twoscale.studies.arena import figure_pareto as pareto
@@ -24,27 +24,18 @@ def test_there_is_a_line_per_criterion_with_all_loop_steps_at_zero():
                 line.get_ydata(orig=False), 0, atol=1e-12
             )  # all criteria of this table have one CE
     assert set(figure.axes[0].containers[0].lines[0].get_xdata()) == {30.0}  # median latency
-    others = ["fixed loops", "frontier of all points", "fewest loops that settle the token"]
-    others += ["light: random exits, as many loops"]
-    assert legend_texts(figure) == ["KL", "mine", *others]
+    assert legend_texts(figure) == ["KL", "mine", "fixed loops"]
     assert figure.axes[0].get_ylabel().startswith(f"cross-entropy above that of {LOOPS} loops")
 
 
-def test_built_in_criteria_of_other_papers_are_grey_in_the_pareto_figure_and_one_of_the_user_is_not():
-    axes = draw_pareto(("fixed", "cosine", "acceleration", "mine")).axes[0]
-    colours = {to_rgb(container.lines[0].get_color()) for container in axes.containers}
-    assert colours == {to_rgb(c) for c in (style.BLACK, style.IN_GREY["color"], style.GREEN, style.PURPLE)}
-
-
-def test_the_random_exits_of_criteria_in_colour_are_in_the_panel_of_loops():
-    times, loops = draw_pareto(("fixed", "cosine", "kl", "mine")).axes
-    light = [
-        [line for line in one.get_lines() if line.get_alpha() == style.RANDOM_EXITS["alpha"]] for one in (times, loops)
-    ]
-    assert [len(lines) for lines in light] == [0, 2]
-    for line in light[1]:
-        assert list(line.get_xdata()) == pytest.approx(3 * [3.5])
-        assert list(line.get_ydata()) == pytest.approx(3 * [0.2])
+def test_criteria_of_other_papers_are_one_line_and_a_panel_has_six_at_most():
+    others = ("cosine", "entropy", "confidence", "margin", "minp_kl")
+    figure = draw_pareto(("fixed", *others, *style.CRITERION_COLOURS, "mine"))
+    for axes in figure.axes:
+        colours = {to_rgb(container.lines[0].get_color()) for container in axes.containers}
+        assert colours == {to_rgb(c) for c in (*style.CRITERION_COLOURS.values(), style.BLACK, style.PURPLE)}
+    assert legend_texts(figure)[-1] == "best of 5 other criteria"
+    assert len(legend_texts(figure)) <= 6
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(-9, 9)), min_size=1, max_size=30))
@@ -55,20 +46,11 @@ def test_the_frontier_is_the_set_of_points_that_no_other_point_beats(points):
     assert sorted(cost) == list(cost)
 
 
-def test_the_star_of_the_pareto_figure_is_weighted_by_tokens_and_has_no_latency():
-    times, loops = draw_pareto().axes
-    stars = {axes: [line for line in axes.get_lines() if line.get_marker() == "*"] for axes in (times, loops)}
-    assert not stars[times]
-    (star,) = stars[loops]
-    assert star.get_xdata() == pytest.approx([3.5])
-    assert star.get_ydata() == pytest.approx([4.5 - 3.75])
-
-
 def test_tables_without_rows_are_refused_in_one_sentence():
-    latency, quality, *further = exit_tables()
+    latency, quality, loops, _ = exit_tables()
     for draw in (
-        lambda: pareto.draw(latency[:0], quality, *further, uniform_table(), **RUN),
-        lambda: pareto.draw(latency, quality, *further, uniform_table()[:0], **RUN),
+        lambda: pareto.draw(latency[:0], quality, loops, **RUN),
+        lambda: pareto.draw(latency, quality[:0], loops, **RUN),
     ):
         with pytest.raises(InputError, match="expected at least") as error:
             draw()

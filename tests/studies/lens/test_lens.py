@@ -203,14 +203,14 @@ def test_the_summary_weighs_sequences_by_tokens_and_bounds_the_change_and_not_th
 def test_the_figure_has_a_line_per_group_and_lost_predictions_start_after_the_first_loop_step():
     figure = draw()
     ce, entropy, rank, lost = figure.axes
-    assert [len(axes.get_lines()) for axes in (ce, entropy, rank, lost)] == [4, 4, 3, 5]
+    assert [len(axes.get_lines()) for axes in (ce, entropy, rank, lost)] == [4, 4, 3, 3]
     assert list(ce.get_lines()[1].get_xdata()) == [0, 1, 3, 24]
     assert list(lost.get_lines()[1].get_xdata()) == [1, 3, 24]
-    assert list(lost.get_lines()[3].get_xdata()) == [24]
     assert list(ce.get_lines()[1].get_ydata()) == pytest.approx([0.75, 0.25, 0, 1 / 25 - 1 / 4])
+    assert "linear within ±0.01" in ce.get_ylabel()
     assert ce.get_title(loc="left") == "(i)  cross-entropy, 4.92 at $k = 3$"
     assert rank.get_lines()[1].get_ydata()[-1] == pytest.approx(26 * np.exp(2 / 3))
-    assert legend_texts(figure) == ["group 2", "group 3", "lost since 3 loops", "trained: 3.2 loops"]
+    assert legend_texts(figure) == ["group 2", "group 3", "trained: 3.2 loops"]
     with pytest.raises(InputError, match="table lens: found no row"):
         draw(groups=())
 

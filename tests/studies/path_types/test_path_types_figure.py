@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from tests.figures import ITERATIONS, quantile_table
+from tests.figures import ITERATIONS, legend_texts, quantile_table
 from tests.studies.path_types.samples import draw, types_table
 from twoscale.dynamics import path_types as criteria
 from twoscale.errors import InputError
@@ -31,14 +31,14 @@ def test_there_is_a_column_per_group_with_medians_and_the_share_that_converges()
     for axes in figure.axes[:4]:
         assert list(axes.get_lines()[0].get_ydata()) == [3.0] * len(ITERATIONS)
     assert [tick.get_text() for tick in figure.axes[-1].get_xticklabels()] == ["0", "50", "600"]
-    assert figure.axes[-1].get_xlabel() == "iteration (log scale)"
+    assert figure.axes[-1].get_xlabel() == "iteration (0, then log scale)"
 
 
 def test_there_is_no_panel_of_types_where_all_tokens_converge():
     types = types_table().query("path_type == 'converging'").assign(share=1.0)
     figure = draw(types)
     assert len(figure.axes) == 4  # two measures of two groups
-    assert not figure.legends
+    assert legend_texts(figure) == ["median", "9 of 10 tokens", "half of the tokens"]
     assert [axes.get_title() for axes in figure.axes[:2]] == [
         "(i)  group 4, all converge",
         "(ii)  group 5–6, all converge",

@@ -52,7 +52,7 @@ NameMap = dict[str, list[Part]]
 
 @dataclass(frozen=True)
 class Defaults:
-    """How a model was published to be run.
+    """Published defaults of running a model.
 
     loops: loop steps. criteria: exit criterion -> thresholds. max_context_length: positions that it knows.
     """
@@ -143,14 +143,14 @@ class Options:
                 raise self.error(key, f"{json.dumps(value)}; other values are not supported")
 
     def agree(self, value: Any, *keys: str) -> Any:
-        """`value`, which the tensors have; a key that is there must have it too."""
+        """`value`, as the tensors have it; the key must agree where it is given."""
         for key in keys:
             if self.get(key, value) != value:
                 raise self.error(key, f"{json.dumps(value)}, as the tensors have")
         return value
 
     def check_known(self, irrelevant: Collection[str]) -> None:
-        """Refuse keys that nobody has looked at, unless they are irrelevant."""
+        """Refuse unknown keys, unless they are irrelevant."""
         known = self.read_keys | IRRELEVANT | set(irrelevant)
         if unknown := sorted(key for key, value in self.values.items() if key not in known and value is not None):
             raise InputError(

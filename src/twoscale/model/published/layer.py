@@ -1,4 +1,4 @@
-"""A folder of a published model as a layer of the config: what the model is, and how it was published to be run."""
+"""A folder of a published model as a layer of the config: its architecture and its published defaults."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,7 +8,7 @@ from twoscale.config import merge
 from twoscale.model.published.family import Defaults
 from twoscale.model.published.folder import PublishedFolder
 
-# Thresholds beside the published one, so that a curve shows where a gate starts to cost quality.
+# Thresholds around the published one, so that a curve shows where a gate starts to cost quality.
 GATE_GRID = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
@@ -27,7 +27,7 @@ def folder_layer(folder: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def measurements(defaults: Defaults, readout: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Loops, exit criteria and thresholds as published, and what else has to fit them.
+    """Loops, exit criteria and thresholds as published, and the keys that have to fit them.
 
     Args:
         defaults: How the model was published to be run.

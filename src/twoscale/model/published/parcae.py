@@ -32,7 +32,7 @@ STRATEGIES = {"scaled": False, "scaled-zero": False, "scaled-geiping": False, "s
 
 @dataclass(frozen=True)
 class Layout:
-    """Names of tensors, and what their code takes for keys that are absent."""
+    """Names of tensors, and the defaults of their code for absent keys."""
 
     prefix: str
     embedding: str
@@ -43,7 +43,7 @@ class Layout:
     norm_epsilon: float
     softcap: float | None
     context: int
-    state_std: float | None  # None: that of init_strategy
+    state_std: float | None  # None: from init_strategy
 
 
 REPOSITORY = Layout(
@@ -56,7 +56,7 @@ SCRIPT = Layout(
 
 
 def layout(names: Collection[str]) -> Layout:
-    """Which of the two namings a folder has."""
+    """The naming that a folder has."""
     return REPOSITORY if any(name.startswith(REPOSITORY.prefix) for name in names) else SCRIPT
 
 

@@ -115,7 +115,7 @@ def retrofitted(options: Options, names: Collection[str]) -> dict[str, Any]:
     has_qk_norm = f"{FIRST_LAYER}attn.q_norm.weight" in names
     scale = options.within("init_values").positive("embed_scale", math.sqrt(options.count("n_embd", "hidden_size")))
     return {
-        # only the code of OLMo reads the mode, that of Llama draws the first state
+        # only the code of OLMo reads the mode, Llama's draws the first state
         **_state(options, scale, from_input=has_qk_norm and options.get("initial_state_mode") == "embed-init"),
         "norms": "post" if has_qk_norm else "pre",
         "exit_norm": "none",

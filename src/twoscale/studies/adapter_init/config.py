@@ -12,16 +12,18 @@ ADAPTER_INIT_OVERRIDES = {
 
 
 class AdapterInitConfig(Section):
-    """Adapter initialisations. `snakemake adapter_init` trains the model from each, under each first state and norm."""
+    """Adapter initialisations. `snakemake adapter_init` trains the model from each of them, with each initial state
+    and norm position.
+    """
 
     shares: Annotated[tuple[WholeShare, ...], *Unique] = key(
         (0.0, 0.25, 0.5, 0.75, 1.0), "Values of model.adapter_share, with adapter_init: blend."
     )
-    random: Flag = key(True, "Whether adapter_init: random is beside them.")
+    random: Flag = key(True, "Whether to include adapter_init: random.")
     state_init: Annotated[tuple[StateInit, ...], *Distinct] = key(("noise", "input"), "Values of model.state_init.")
     sandwich: Annotated[tuple[Sandwich, ...], *Distinct] = key(("post_residual", "branch"), "Values of model.sandwich.")
     overrides: dict[str, Any] = key(
-        ADAPTER_INIT_OVERRIDES, "Config sections of these runs, which take precedence over all other layers."
+        ADAPTER_INIT_OVERRIDES, "Config sections for these runs, which override all other layers."
     )
 
     def check_keys(self) -> None:

@@ -13,8 +13,9 @@ from matplotlib.patches import Patch
 from twoscale.figures import style
 from twoscale.studies.adapter_init.compare import ALL, COSINE, LOSS
 
-RANDOM = 1.3  # place of random weights on the axis of shares
+RANDOM = 1.45  # place of random weights on the axis of shares
 SEEDS = 0.04  # distance of the marks of single seeds from the mean
+BELOW = "all steps below\nthe rounding floor"
 Styles = Mapping[int, Mapping[str, Any]]
 
 
@@ -42,10 +43,12 @@ def draw(adapter_init: pd.DataFrame, *, context: style.FigureContext) -> Figure:
         _draw(panels[row, column], rows[(rows["group"] == group) & (rows["measure"] == measure)], styles)
     for axes in panels[:, :-1].flat:
         axes.axhspan(*style.REPORTED_COSINE, color=style.REPORTED_BAND, linewidth=0, zorder=0)
-        axes.set_ylim(-1.05, 1.05)
+        axes.set_ylim(-1.15, 1.15)  # lines at 1 are below the frame
     style.title_groups(panels[0, :-1], groups)
     panels[0, -1].set_title("held-out loss")
     _label(panels, cases)
+    drawn = adapter_init.loc[adapter_init["value"].notna(), "iteration"].unique()
+    styles = {iteration: look for iteration, look in styles.items() if iteration in drawn}
     style.checkpoint_legend(figure, styles, context, {style.REPORTED_LABEL: Patch(color=style.REPORTED_BAND)})
     return figure
 
@@ -63,6 +66,8 @@ def _draw(axes: Axes, rows: pd.DataFrame, styles: Styles) -> None:
     seeds = rows[(rows["seed"] != ALL) & (rows["iteration"] == last)]
     if seeds["seed"].nunique() > 1:
         axes.plot(seeds["place"] + SEEDS, seeds["value"], "_", color=styles[last]["color"], markersize=4)
+    if rows["value"].isna().all():
+        axes.text(0.5, 0.3, BELOW, ha="center", transform=axes.transAxes, color=style.GREY)
     _scale_shares(axes, rows["place"].unique())
 
 
@@ -70,15 +75,15 @@ def _scale_shares(axes: Axes, places: Sequence[float]) -> None:
     """An axis from the input alone, 0, to the state alone, 1, with random weights at its end."""
     shares = [place for place in places if place != RANDOM]
     ends = [share for share in (0, 0.5, 1) if shares and min(shares) <= share <= max(shares)] or shares
-    ticks = {share: f"{share:g}" for share in ends} | ({RANDOM: "rnd"} if RANDOM in places else {})
+    ticks = {share: f"{share:g}" for share in ends} | ({RANDOM: "random"} if RANDOM in places else {})
     axes.set_xticks(list(ticks), list(ticks.values()))
-    axes.set_xlim(-0.12, RANDOM + 0.15)
+    axes.set_xlim(-0.12, RANDOM + 0.25)
 
 
 def _label(panels: np.ndarray, cases: Sequence[tuple[str, str]]) -> None:
     """Labels of the axes; the norm and the first state of a row beside it, where there are several."""
     for axes in panels[-1]:
-        axes.set_xlabel("share of the state")
+        axes.set_xlabel("share of the state at the start")
     for row, (sandwich, state_init) in zip(panels, cases, strict=True):
         case = f"{sandwich.replace('_', ' ')}, {state_init.replace('_', ' ')}\n" if len(cases) > 1 else ""
         row[0].set_ylabel(f"{case}late cosine")

@@ -12,17 +12,16 @@ if TYPE_CHECKING:
 
 
 class ParetoConfig(Section):
-    """Exit criteria on dense grids, at the last checkpoint.
-
-    Their quality against latency and loops is in results/pareto.pdf, and what their exits are worth beside random
-    exits, fixed loops and an oracle in results/arena.pdf and results/arena.md.
+    """Exit criteria on dense grids of thresholds, at the last checkpoint. results/pareto.pdf shows quality against
+    latency and loops. results/arena.pdf and results/arena.md compare the exits with random exits, fixed loops and
+    an oracle.
     """
 
     criteria: Criteria = key(
         grids(**DENSE_GRIDS),
-        "Exit criteria and their dense grids of thresholds. Criteria of `exits` that are absent here keep their "
-        "thresholds. [G] uses entropy_diff 1e-3, argmax_stability 5, cosine 1e-3 and minp_kl 1e-5. null removes a "
-        "criterion of the defaults or the preset.",
+        "Exit criteria and their dense grids of thresholds. Criteria that appear only in `exits` keep their "
+        "thresholds. [G] uses entropy_diff 1e-3, argmax_stability 5, cosine 1e-3 and minp_kl 1e-5. null removes a"
+        " criterion of the defaults or the preset.",
     )
     quality_tokens: Count = key(8192, "Held-out tokens for cross-entropy and perplexity, in whole sequences.")
     latency_tokens: Count = key(32, "Timed tokens per repeat, spread over the context; at most model.context_length.")
@@ -41,22 +40,21 @@ class ParetoConfig(Section):
 
 
 class OracleConfig(OnHeldOut):
-    """Oracles that know every loop step of a token, beside which the criteria of `pareto` have their regret.
-
-    Everything is on frozen trajectories: one token leaves early, the others run exits.max_loops.
+    """Oracles that know every loop step of a token, used to compute the regret of the criteria in `pareto`. They use
+    frozen trajectories: one token exits early, the others run exits.max_loops.
     """
 
     tolerance: Annotated[float, Field(ge=0), Number] = key(
         0.01,
-        "A token is converged from the first loop step from which its cross-entropy stays at most this many nats above "
-        "that after exits.max_loops.",
+        "A token has converged once its cross-entropy stays within this many nats of the value after "
+        "exits.max_loops loop steps, or below it.",
     )
     tokens: Count = key(
         4096,
-        "Held-out tokens, in whole sequences. Each group costs about exits.max_loops passes of the text, and the "
-        "decisions of every criterion at every threshold.",
+        "Held-out tokens, in whole sequences. Each group costs about exits.max_loops passes over the text, plus "
+        "the decisions of every criterion at every threshold.",
     )
-    batch_size: Count = key(2, "Sequences at a time.")
+    batch_size: Count = key(2, "Sequences per batch.")
 
 
 SECTIONS = {"pareto": ParetoConfig, "oracle": OracleConfig}

@@ -1,36 +1,34 @@
-"""Supplementary figure, arena: exit criteria beside random exits, fixed loops and an oracle."""
+"""Supplementary figure, arena: gains of exit criteria over random exits and fixed loops, and of an oracle."""
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator, SymmetricalLogLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from twoscale.errors import InputError
 from twoscale.figures import style
 from twoscale.studies.arena.compare import ALL_GROUPS, ORACLE
+from twoscale.studies.arena.page import BETTER, WORSE, judged
 
-# reference of the table "arena": (title, label)
-PANELS = {
-    "random": ("gain over random exits", "cross-entropy saved (nats/token)"),
-    "fixed": ("gain over fixed loops", "cross-entropy saved (nats/token)"),
-    ORACLE: ("regret beside the oracle", "cross-entropy lost (nats/token)"),
-}
-FIXED = {"color": style.BLACK, "linestyle": (0, (5, 2)), "linewidth": 1}
-# Built-in criteria that do not compare successive loop steps.
-OF_ANOTHER_KIND = ("confidence", "margin", "entropy", "exit_gate", "probe")
+# reference of the table "arena": title
+PANELS = {"random": "gain over random exits", "fixed": "gain over fixed loops"}
+ORACLE_ROW = "oracle: knows each loss"
+ORACLE_GAP = 0.6  # between the rows of criteria and that of the oracle, in rows
+ROW = 0.7  # share of a row that its thresholds span
 LINEAR = 1e-2  # nats
+SURE = {"marker": "o", "markersize": 2.8, "linestyle": ""}
+UNSURE = SURE | {"markerfacecolor": "white", "markeredgewidth": 0.7}
 
 
 @style.look()
 def draw(arena: pd.DataFrame, *, context: style.FigureContext) -> Figure:
-    """Three panels against mean evaluations, one line per criterion along its thresholds.
+    """One row per exit criterion: gain in nats at equal evaluations (i) over random exits, (ii) over fixed loops.
 
-    (i) Gain over random exits and (ii) over fixed loops in nats at equal evaluations: criteria above 0 know which
-    tokens to spend loop steps on. (iii) Regret in nats beside the oracle at equal evaluations, mean over groups, with
-    fixed loops as the dashed line. In colour, with 95 % intervals over documents: the criteria of the paper, those of
-    another kind and those of the user; grey: further ones that compare successive loop steps.
+    A row has a point per threshold, from the top the fewest evaluations first, with the 95 % interval over documents;
+    it is filled if the interval, widened for all gains, leaves out 0. The criteria of the paper and of the user are in
+    colour, the others grey. The last row is the gain of the oracle over fixed loops, mean over groups, at each count.
 
     Args:
         arena: Table of this name.
@@ -39,61 +37,54 @@ def draw(arena: pd.DataFrame, *, context: style.FigureContext) -> Figure:
     Raises InputError for a table without criteria.
     """
     shown = arena[arena["group"] == ALL_GROUPS].sort_values("evaluations", kind="stable")
-    compared = arena.loc[arena["reference"] != ORACLE, "criterion"]
-    looks = style.emphasised_styles(compared, (*style.CRITERION_COLOURS, *OF_ANOTHER_KIND))
-    if not looks:
+    gains = shown[shown["reference"] != ORACLE]
+    colours = style.criterion_colours(gains["criterion"])
+    if not colours:
         raise InputError("table arena: found no row, expected at least one exit criterion and its cost-matched exits.")
-    figure = style.new_figure(style.DOUBLE, 3.2, context)
-    panels = figure.subplots(1, len(PANELS))
-    for number, (axes, reference) in enumerate(zip(panels, PANELS, strict=True), start=1):
-        rows = shown[shown["reference"] == reference]
-        sign = -1 if reference == ORACLE else 1
-        _draw_criteria(axes, rows, sign, looks)
-        _scale(axes, reference, number)
-    fixed = shown[(shown["reference"] == ORACLE) & (shown["criterion"] == "fixed")]
-    panels[-1].plot(fixed["evaluations"], -fixed["gain"], zorder=1, **FIXED)
-    lines = {name: Line2D([], [], **look) for name, look in looks.items()}
-    grey = [name for name in lines if style.is_grey(looks[name])]
-    handles = {style.criterion_name(name): line for name, line in lines.items() if name not in grey}
-    handles["fixed loops"] = Line2D([], [], **FIXED)
-    handles |= {style.criterion_name(name): lines[name] for name in grey}
-    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=min(len(handles), 5))
+    oracle = _gain_of_oracle(shown)
+    last = len(colours) - 1 + (ORACLE_GAP + 1) * (not oracle.empty)
+    figure = style.new_figure(style.DOUBLE, 1.1 + 0.22 * (last + 1), context)
+    panels = figure.subplots(1, len(PANELS), sharex=True, sharey=True)
+    for number, (axes, (reference, title)) in enumerate(zip(panels, PANELS.items(), strict=True), start=1):
+        rows = gains[gains["reference"] == reference]
+        for place, (criterion, colour) in enumerate(colours.items()):
+            _draw_row(axes, place, rows[rows["criterion"] == criterion], colour, len(gains))
+        axes.set_title(f"{style.panel_number(number)}  {title}", loc="left")
+        _scale_gain(axes)
+    _draw_row(panels[1], last, oracle, style.BLACK, len(gains))
+    names = dict(enumerate(map(style.criterion_name, colours))) | ({} if oracle.empty else {last: ORACLE_ROW})
+    panels[0].set_yticks(list(names), list(names.values()))
+    for tick, colour in zip(panels[0].get_yticklabels(), [*colours.values(), style.BLACK], strict=False):
+        tick.set_color(colour)
+    panels[0].set_ylim(last + 0.6, -0.6)
+    handles = {f"differs from 0 (intervals widened for {len(gains)} gains)": SURE, "no difference shown": UNSURE}
+    lines = [Line2D([], [], color=style.GREY, **look) for look in handles.values()]
+    figure.legend(lines, list(handles), loc="outside upper center", ncols=len(handles))
     return figure
 
 
-def _draw_criteria(axes: Axes, rows: pd.DataFrame, sign: int, looks: dict[str, dict]) -> None:
-    """The gain, or the regret where `sign` is -1, over evaluations; those in grey without intervals."""
-    for criterion, look in looks.items():
-        own = rows[rows["criterion"] == criterion]
-        ends = np.array([own["gain"] - own["gain_low"], own["gain_high"] - own["gain"]])
-        bars = np.maximum(np.nan_to_num(ends[::sign]), 0)  # one document has no interval
-        shown = None if style.is_grey(look) else bars
-        axes.errorbar(own["evaluations"], sign * own["gain"], yerr=shown, elinewidth=0.6, **look)
+def _gain_of_oracle(arena: pd.DataFrame) -> pd.DataFrame:
+    """Gain of the oracle over each number of fixed loops: that of fixed loops over the oracle with the other sign."""
+    fixed = arena[(arena["reference"] == ORACLE) & (arena["criterion"] == "fixed")]
+    return fixed.assign(gain=-fixed["gain"], gain_low=-fixed["gain_high"], gain_high=-fixed["gain_low"])
 
 
-def _scale(axes: Axes, reference: str, number: int) -> None:
-    title, label = PANELS[reference]
-    scale_cost(axes)
-    if reference == ORACLE:
-        axes.set_ylim(bottom=0)
-    else:
-        scale_nats(axes)
-    axes.set_xlabel("evaluations per token and group")
-    axes.set_ylabel(label)
-    axes.set_title(f"{style.panel_number(number)}  {title}", loc="left")
+def _draw_row(axes: Axes, place: float, rows: pd.DataFrame, colour: str, findings: int) -> None:
+    """The thresholds of a criterion, one below the other around `place`; intervals are widened for `findings`."""
+    places = place + ROW * (np.linspace(-0.5, 0.5, len(rows)) if len(rows) > 1 else np.zeros(len(rows)))
+    axes.hlines(places, rows["gain_low"], rows["gain_high"], color=colour, linewidth=0.5)
+    words = judged(rows, findings)
+    sure = np.array([words[threshold] in (BETTER, WORSE) for threshold in rows["threshold"]], dtype=bool)
+    for which, look in ((~sure, UNSURE), (sure, SURE)):
+        axes.plot(rows["gain"][which], places[which], color=colour, **look)
 
 
-def scale_cost(axes: Axes) -> None:
-    """A logarithmic x axis, and a line at 0."""
-    axes.axhline(0, color=style.GREY, linewidth=0.6, zorder=0)
-    axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_major_formatter("{x:g}")
+def _scale_gain(axes: Axes) -> None:
+    """An x axis that is linear within `LINEAR` nats of 0, logarithmic beyond."""
+    axes.axvline(0, color=style.GREY, linewidth=0.6, zorder=0)
+    axes.set_xscale("symlog", linthresh=LINEAR)
+    axes.xaxis.set_major_locator(FixedLocator(style.SIGNED_POWERS))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: style.power_name(value)))
     axes.xaxis.set_minor_locator(NullLocator())
-
-
-def scale_nats(axes: Axes) -> None:
-    """A y axis that is linear within `LINEAR` nats of 0, logarithmic beyond."""
-    axes.set_yscale("symlog", linthresh=LINEAR)
-    axes.yaxis.set_major_locator(SymmetricalLogLocator(base=10, linthresh=LINEAR))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: style.power_name(value)))
+    axes.set_xlabel(f"cross-entropy saved (nats/token)\nlinear within ±{LINEAR:g}, logarithmic beyond")
+    axes.tick_params(axis="y", length=0)

@@ -96,13 +96,13 @@ def in_words(rows: pd.DataFrame, findings: int) -> str:
 
     findings: number of gains that are judged together.
     """
-    judged = _judged(rows, findings)
+    words = judged(rows, findings)
     parts = [
         f"{word} at τ = {', '.join(at)}"
         for word in (BETTER, WORSE)
-        if (at := [f"{threshold:.3g}" for threshold, found in judged.items() if found == word])
+        if (at := [f"{threshold:.3g}" for threshold, found in words.items() if found == word])
     ]
-    return ", ".join(parts) or _verdict(judged)
+    return ", ".join(parts) or _verdict(words)
 
 
 def summary(arena: pd.DataFrame) -> str:
@@ -111,10 +111,10 @@ def summary(arena: pd.DataFrame) -> str:
     for reference in COST_MATCHED:
         found: dict[str, list[str]] = {verdict: [] for verdict in (BETTER, BOTH, WORSE, NO_DIFFERENCE, UNKNOWN)}
         for criterion, rows in arena[arena["reference"] == reference].groupby("criterion", sort=False):
-            judged = _judged(rows, findings)
-            gains = [row.gain for row in rows.itertuples() if judged[row.threshold] == BETTER]
+            words = judged(rows, findings)
+            gains = [row.gain for row in rows.itertuples() if words[row.threshold] == BETTER]
             most = f" (by up to {claims_page.number(max(gains))} nats per token)" if gains else ""
-            found[_verdict(judged)].append(criterion.replace("_", " ") + most)
+            found[_verdict(words)].append(criterion.replace("_", " ") + most)
         listed = "; ".join(f"{verdict} with {', '.join(names)}" for verdict, names in found.items() if names)
         sentences.append(f"Compared with {NAMES[reference]} of the same cost: {listed or 'no criterion was compared'}.")
     if findings:
@@ -122,7 +122,7 @@ def summary(arena: pd.DataFrame) -> str:
     return " ".join(sentences)
 
 
-def _judged(rows: pd.DataFrame, findings: int) -> dict[float, str]:
+def judged(rows: pd.DataFrame, findings: int) -> dict[float, str]:
     """For each threshold of a criterion BETTER, WORSE, NO_DIFFERENCE or UNKNOWN against one kind of exits."""
     gains = {row.threshold: _estimate(row, "gain").widened(findings) for row in rows.itertuples()}
     return {threshold: _word(gain) for threshold, gain in gains.items()}

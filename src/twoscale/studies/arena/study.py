@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from twoscale.analysis.costs import exits_cost, oracle_cost, passes_cost
+from twoscale.analysis.costs import exits_cost, oracle_cost
 from twoscale.config.identity import text_label
 from twoscale.config.sections import Config
 from twoscale.figures.catalogue import Figure, exit_max_loops, table
@@ -17,11 +17,9 @@ FIGURES = (
     Figure(
         "pareto",
         table(
-            "uniform_loops",
             exit_latency="pareto_latency",
             exit_quality="pareto_quality",
             exit_loops="pareto_loops",
-            exit_cost_matched="pareto_cost_matched",
         ),
         loops=exit_max_loops,
         title="Pareto: quality against latency",
@@ -57,20 +55,6 @@ def _page(runs: "Runs") -> Callable[[Config], dict[str, Any]]:
 
 
 JOBS = (
-    Measurement(
-        name="measure_uniform_loops",
-        function="twoscale.studies.arena.uniform_loops.run",
-        outputs={"uniform_loops": "results/{run}/tables/uniform_loops.parquet"},
-        tables=["uniform_loops"],
-        config=lambda runs: runs.params.exit_slice("pareto", "fixed"),
-        dtype="exits",
-        minutes=120,
-        threads=lambda runs, cores: runs.resources.exit_threads(cores, "pareto"),
-        cpus=4,
-        cost=lambda run: passes_cost(
-            run, [(run.sequences("pareto", "quality_tokens"), loops) for loops in run.loop_grid]
-        ),
-    ),
     Measurement(
         name="benchmark_pareto",
         function="twoscale.exits.benchmark.run",

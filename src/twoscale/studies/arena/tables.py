@@ -7,12 +7,12 @@ TABLES: dict[str, dict[str, Column]] = {
     # one at a time, all others run exits.max_loops. Criterion fixed has every loop count.
     "exit_regret": table(
         "run group criterion threshold oracle sequence document tokens",
-        oracle=("string", "loss, prediction: leaves at the first state from which this stays what it is at full depth"),
+        oracle=("string", "loss, prediction: leaves at the first state from which this stays as at full depth"),
         evaluations=("float64", "mean calls of f per token, of the criterion"),
         ce=("float64", "of the states with which tokens leave"),
         least=("float64", "mean calls of f per token, of the oracle"),
         converged=("float64", "share of tokens that leave converged: no earlier than with the oracle"),
-        extra=("float64", "calls of f above those of the oracle, where converged, else 0; mean over all tokens"),
+        extra=("float64", "calls of f more than the oracle's, where converged, else 0; mean over all tokens"),
         lost=("float64", "nats above those at full depth, where not converged, else 0; mean over all tokens"),
     ),
     # One row per (group, price, held-out sequence): the budget oracle, which chooses the exit of each token with the
@@ -31,10 +31,13 @@ TABLES: dict[str, dict[str, Column]] = {
         reference=("string", "random, fixed: cost-matched exits, as in exit_cost_matched; oracle: the budget oracle"),
         evaluations=("float64", "mean calls of f per token and group, of the criterion"),
         ce=("float64", "nats per token, of the criterion"),
-        gain=("float64", "nats per token, at equal evaluations: ce of the reference minus that of the criterion"),
+        gain=("float64", "nats per token, at equal evaluations: ce of the reference minus ce of the criterion"),
         gain_low=("float64", "95 % interval"),
         gain_high=("float64", "its other end"),
-        saved=("float64", "at equal ce: evaluations of the reference minus those of the criterion, null out of range"),
+        saved=(
+            "float64",
+            "at equal ce: evaluations of the reference minus evaluations of the criterion, null out of range",
+        ),
         saved_low=("float64", "95 % interval; null if a bootstrap sample is out of the range of the reference"),
         saved_high=("float64", "its other end"),
     ),
@@ -47,19 +50,12 @@ TABLES: dict[str, dict[str, Column]] = {
         unconverged=("float64", "share of (token, group) that leave before they are converged"),
         unconverged_low=("float64", "95 % interval"),
         unconverged_high=("float64", "its other end"),
-        extra=("float64", "mean calls of f above those of the oracle, over those that leave converged"),
+        extra=("float64", "mean calls of f more than the oracle's, over tokens that leave converged"),
         extra_low=("float64", "95 % interval"),
         extra_high=("float64", "its other end"),
         lost=("float64", "mean nats above the cross-entropy at full depth, over those that leave unconverged"),
         lost_low=("float64", "95 % interval"),
         lost_high=("float64", "its other end"),
-    ),
-    # One row per held-out sequence; each token runs the fewest loops, the same in all groups, after which its
-    # prediction stays.
-    "uniform_loops": table(
-        "run sequence document tokens loops ce ppl",
-        loops=("float64", "mean over tokens, of every group"),
-        share_at_max_loops=("float64", "share of tokens whose prediction is the final one only after exits.max_loops"),
     ),
     # Written by another program, for `python -m twoscale.studies.arena`. One row per (token, depth).
     "depth_losses": table(

@@ -6,15 +6,15 @@ from twoscale.config.types import Section, key
 
 
 class BaselinesConfig(Section):
-    """Models without loops beside the looped one: of the same parameters, and of the same training FLOPs per token.
-
-    `snakemake baselines` trains them on the same batches under every seed, and compares held-out cross-entropies.
+    """Non-looped baselines, with the same number of parameters and with the same training FLOPs per token as the
+    looped model. `snakemake baselines` trains them on the same batches with every seed and compares held-out cross-
+    entropies.
     """
 
     overrides: dict[str, Any] = key(
         {},
-        "Config sections of these runs, which take precedence over all other layers. With any, the looped model is "
-        "trained again under them; without, it is the run itself.",
+        "Config sections for these runs, which override all other layers. If any are given, the looped model is "
+        "trained again with them; otherwise the run itself is used.",
     )
 
 

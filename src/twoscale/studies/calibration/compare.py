@@ -1,4 +1,4 @@
-"""Calibrated thresholds of exit criteria: what a guarantee allows, and whether it was kept on other documents."""
+"""Thresholds of exit criteria that are calibrated to a guarantee, and a test of the guarantee on other documents."""
 
 from collections.abc import Iterator
 from functools import partial

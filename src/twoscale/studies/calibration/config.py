@@ -12,11 +12,9 @@ if TYPE_CHECKING:
 
 
 class CalibrationConfig(Section):
-    """Thresholds of exit criteria that are calibrated on held-out documents (results/calibration.pdf).
-
-    Documents are divided into three parts: on one a path through the thresholds is searched, from many evaluations to
-    few, on one thresholds of the path are chosen, and on one they are reported. Loop steps, readout, KV slots,
-    precision and batch size are those of exits.
+    """Calibration of exit thresholds on held-out documents (results/calibration.pdf). The documents are split into
+    three parts: to search a path through the thresholds, from many evaluations to few; to choose thresholds on the
+    path; and to report the result. Loop steps, readout, KV slots, precision and batch size are taken from exits.
     """
 
     criteria: Criteria = key(
@@ -25,20 +23,21 @@ class CalibrationConfig(Section):
             kl=[1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 0.1],
             acceleration=[1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0],
         ),
-        "Exit criteria and the thresholds that a path may have, for all groups together and for each group. null "
+        "Exit criteria and the thresholds available to a path, for all groups together and for each group. null "
         "removes a criterion of the defaults or the preset.",
     )
     tokens: Count = key(
-        131_072, "Held-out tokens, in whole sequences, of all three parts; all of them if data.held_out_tokens is less."
+        131_072, "Held-out tokens of all three parts, in whole sequences, at most data.held_out_tokens."
     )
-    search_share: Fraction = key(0.25, "Share of the documents on which paths are searched.")
+    search_share: Fraction = key(0.25, "Share of the documents used to search paths.")
     report_share: Fraction = key(
-        0.25, "Share of the documents on which the chosen thresholds are measured. The others choose them."
+        0.25,
+        "Share of the documents used to report the chosen thresholds. The remaining documents are used to choose them.",
     )
     path_end: Positive = key(
         0.3,
-        "A path ends with the first thresholds whose mean cross-entropy on the documents of the search is this many "
-        "nats per token above that at full depth.",
+        "A path ends with the first thresholds whose mean cross-entropy on the search documents exceeds the value"
+        " at full depth by this many nats per token.",
     )
 
     def check_keys(self) -> None:
@@ -59,37 +58,37 @@ Guarantees = Annotated[tuple[Positive, ...], *Unique]
 
 
 class GuaranteesConfig(Section):
-    """Guarantees about quality for which thresholds are chosen, each on its own: E[clipped loss] <= epsilon.
-
-    A guarantee holds with probability 1 - delta over the documents that choose the threshold, by Learn then Test
-    (arXiv 2110.01052). The loss is that of exits against full depth, a mean over the tokens of a unit, clipped to the
-    range from 0 to clip * epsilon; it says nothing about the mean of larger losses.
+    """Quality guarantees, for each of which thresholds are chosen separately: E[clipped loss] <= epsilon. A guarantee
+    holds with probability 1 - delta over the documents used to choose the threshold, by Learn then Test (arXiv
+    2110.01052). The loss compares exits with full depth. It is averaged over the tokens of a unit and clipped to
+    [0, clip * epsilon], so nothing is guaranteed about larger losses.
     """
 
     nats: Guarantees = key(
-        (0.01, 0.02, 0.05, 0.1), "Values of epsilon for the rise of the cross-entropy, nats per token."
+        (0.01, 0.02, 0.05, 0.1), "Values of epsilon for the increase of the cross-entropy, in nats per token."
     )
     disagreement: Annotated[tuple[Fraction, ...], *Unique] = key(
         (0.01, 0.02, 0.05, 0.1),
-        "Values of epsilon for the share of tokens with another most likely next token.",
+        "Values of epsilon for the share of tokens whose most likely next token changes.",
         source="arXiv 2207.07061",
     )
-    delta: Fraction = key(0.1, "Probability with which a guarantee may be broken.", source="arXiv 2110.01052")
+    delta: Fraction = key(0.1, "Probability with which a guarantee may fail.", source="arXiv 2110.01052")
     test: Literal["betting", "hoeffding_bentkus"] = key(
         "betting",
-        "p-values of thresholds: betting (arXiv 2010.09686, 2101.02703), which needs fewer units where losses vary "
-        "little, or the bounds of Hoeffding and Bentkus (arXiv 2110.01052). Both are valid for any number of units.",
+        "p-values of thresholds: betting (arXiv 2010.09686, 2101.02703), which needs fewer units if losses vary "
+        "little, or hoeffding_bentkus, the bounds of Hoeffding and Bentkus (arXiv 2110.01052). Both are valid for"
+        " any number of units.",
     )
     clip: Annotated[float, Field(gt=1), Number] = key(
         5.0,
-        "Losses of a unit are clipped to the range from 0 to this multiple of epsilon, because the test needs a bound; "
-        "the guarantee is about the clipped loss. With betting, none can be made with fewer units than log(1 / delta) "
-        "/ log(1 + 1 / clip), 13 by default.",
+        "Losses of a unit are clipped to [0, clip * epsilon], because the test needs a bound; the guarantee is "
+        "about the clipped loss. Betting needs at least log(1 / delta) / log(1 + 1 / clip) units, 13 by default.",
     )
     unit: Literal["document", "sequence"] = key(
         "document",
-        "What the test takes for independent and alike: documents, or the sequences of all documents, where documents "
-        "are few and long. Sequences of one document are not independent, so the guarantee is then nominal.",
+        "Units that the test treats as independent and identically distributed: documents or, if documents are "
+        "few and long, sequences. Sequences of one document are not independent, so the guarantee is then "
+        "nominal.",
     )
 
     def check_keys(self) -> None:

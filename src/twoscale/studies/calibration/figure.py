@@ -64,6 +64,15 @@ def _draw_row(panels: np.ndarray, rows: pd.DataFrame, looks: dict[str, dict], gu
     losses[columns] = losses[columns].div(losses["epsilon"], axis="index")
     _draw_lines(kept, losses, columns, looks)
     kept.axhline(1, zorder=0, **GUARANTEED)
+    if len(losses) < len(rows):
+        first_without = rows.loc[rows["verdict"] == NO_THRESHOLD, "epsilon"].min()
+        saved.annotate(
+            "0 %: no threshold\nis guaranteed",
+            (first_without, 0.03),
+            ha="left",
+            xytext=(14, 0),
+            textcoords="offset points",
+        )
     for axes in panels:
         axes.set_xscale("log")
         axes.set_xlim(0.7 * rows["epsilon"].min(), 1.4 * rows["epsilon"].max())

@@ -1,4 +1,4 @@
-"""Paths of thresholds for an exit criterion, and what each point of them costs held-out documents.
+"""Paths of thresholds for an exit criterion, with loss and evaluations of each point on held-out documents.
 
 A path leads from many evaluations to few. The path "common" has the same threshold in every group. On the path
 "per_group" each point lowers the evaluations of one group: of the groups, the one that saves most evaluations per nat.

@@ -1,4 +1,4 @@
-"""Means over tokens at each loop count, and what they say: the tables "depth_card" and "depth_findings".
+"""Means over tokens at each loop count, and findings about them: the tables "depth_card" and "depth_findings".
 
 Intervals are bootstraps over documents. Best loops and plateau are found again in each resample, so their intervals
 contain the choice of the best loop count. NumPy and pandas only.

@@ -12,16 +12,17 @@ class DepthCardConfig(InBatches):
     """Quality and geometry at multiples of the trained loops, at the last checkpoint (results/depth-card.md)."""
 
     multiples: Annotated[tuple[Positive, ...], Field(min_length=1), AfterValidator(lambda v: tuple(sorted(set(v))))] = (
-        key(MULTIPLES, "Loop counts, the same in every group, as multiples of model.mean_loops. 1 is always added.")
+        key(MULTIPLES, "Loop counts, the same in every group, as multiples of model.mean_loops. 1 is always included.")
     )
     tolerance: NonNegative = key(
-        0.01, "The plateau has the loop counts whose loss is at most this many nats per token above the lowest one."
+        0.01,
+        "The plateau consists of the loop counts whose loss is at most this many nats per token above the lowest one.",
     )
     unlooped: str | None = key(
         None,
-        "Run without loops, such as one of `runs`, on the same held-out text; the loop gain is its loss minus that at "
-        "the trained loops. null: the baseline of the same parameters, if it is trained and baselines.overrides is "
-        "empty.",
+        "Non-looped run to compare with, such as one of `runs`, on the same held-out text. The loop gain is its "
+        "loss minus the loss at the trained loops. null: the baseline with the same number of parameters, if it "
+        "is trained and baselines.overrides is empty.",
     )
 
 

@@ -27,7 +27,7 @@ TABLES: dict[str, dict[str, Column]] = {
         "run iteration loops multiple group quantity tokens value low high",
         loops=("int32", "of every group"),
         multiple=("float64", "loops over the trained loops"),
-        group=("string", "of looped layers; empty for what the prediction has"),
+        group=("string", "of looped layers; empty for quantities of the prediction"),
         quantity=("string", "ce, excess (ce minus the lowest one), or a column of depth_quality or depth_states"),
         value=("float64", "of the group at k = loops for a column of depth_states"),
         low=("float64", "95 % interval"),
@@ -36,7 +36,7 @@ TABLES: dict[str, dict[str, Column]] = {
     # One row per (group, quantity): what the card says, with 95 % intervals over documents.
     "depth_findings": table(
         "run iteration group quantity value low high",
-        group=("string", "of looped layers; empty for what the prediction has"),
+        group=("string", "of looped layers; empty for quantities of the prediction"),
         quantity=(
             "string",
             "trained_loops, best_loops, plateau_first, plateau_last, trained_excess, loop_gain; of the regime: "

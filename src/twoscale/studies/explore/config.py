@@ -9,14 +9,13 @@ if TYPE_CHECKING:
 
 
 class ExploreConfig(Section):
-    """The page results/explore.html: tokens of one held-out sequence at the last checkpoint.
-
-    Every group runs exits.max_loops loop steps; the exits are those under the criteria of `exits`.
+    """The page results/explore.html: tokens of one held-out sequence at the last checkpoint. Every group runs
+    exits.max_loops loop steps; exits are shown for the criteria of `exits`.
     """
 
-    sequence: Natural = key(0, "Sequence, counted from 0 among those in trajectories.tokens.")
+    sequence: Natural = key(0, "Index of the sequence in trajectories.tokens.")
     tokens: Count = key(
-        64, "Tokens from the beginning of the sequence; all of it if it is shorter. Each adds about 10 kB to the page."
+        64, "Number of tokens to show from the start of the sequence. Each adds about 10 kB to the page."
     )
 
     def check(self, config: "CoreConfig") -> None:

@@ -4,7 +4,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator, PercentFormatter, SymmetricalLogLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator, PercentFormatter
 
 from twoscale.errors import InputError
 from twoscale.figures import style
@@ -12,14 +12,12 @@ from twoscale.studies.lens.compare import summarise_lens
 
 # column: (title, label)
 PANELS = {
-    "ce_change": ("cross-entropy", "nats/token above $k = {}$"),
-    "entropy_change": ("entropy of the prediction", "nats/token above $k = {}$"),
+    "ce_change": ("cross-entropy", "nats/token above $k = {}$\n(linear within ±0.01, then log)"),
+    "entropy_change": ("entropy of the prediction", "nats/token above $k = {}$\n(linear within ±0.01, then log)"),
     "rank": ("rank of the right token", "geometric mean (log scale)"),
     "lost": ("right predictions lost again", "share of all tokens"),
 }
-LINEAR = 1e-3  # the axes of changes are linear within this many nats, logarithmic beyond
-SINCE = {"linestyle": (0, (2, 1.5)), "marker": ""}
-SINCE_NAME = "lost since {} loops"
+LINEAR = 1e-2  # the axes of changes are linear within this many nats, logarithmic beyond
 
 
 @style.look()
@@ -29,7 +27,7 @@ def draw(lens: pd.DataFrame, *, mean_loops: float, typical_loops: int, context: 
     Args:
         lens: Table of this name.
         mean_loops: Mean of the loop counts in training, or the published one, the dotted vertical line.
-        typical_loops: The loop step next to it, from which on the dashed lines of the last panel count.
+        typical_loops: The loop step next to it, from which changes are counted.
         context: Its loop steps K are the last k.
 
     Raises InputError for a table without rows.
@@ -51,14 +49,11 @@ def draw(lens: pd.DataFrame, *, mean_loops: float, typical_loops: int, context: 
         _scale_change(axes)
     panels[1, 0].set_yscale("log")
     style.label_powers(panels[1, 0].yaxis)
-    for group, look in looks.items():
-        _draw_line(panels[1, 1], summary[summary["group"] == group], "lost_since_mean", look | SINCE)
     panels[1, 1].yaxis.set_major_formatter(PercentFormatter(1))
     panels[1, 1].set_ylim(bottom=-0.04 * panels[1, 1].get_ylim()[1])  # lines at zero are above the axis
     for axes in panels[1]:
         _scale_steps(axes, lens["k"])
     handles = {f"group {style.group_name(group)}": Line2D([], [], **look) for group, look in looks.items()}
-    handles |= {SINCE_NAME.format(typical_loops): Line2D([], [], color=style.GREY, **SINCE)}
     handles |= trained
     figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=len(handles))
     return figure
@@ -77,7 +72,7 @@ def _scale_change(axes: Axes) -> None:
     low, high = axes.dataLim.intervaly
     axes.set_yscale("symlog", linthresh=LINEAR)
     axes.set_ylim(min(2 * low, -LINEAR), max(2 * high, LINEAR))
-    axes.yaxis.set_major_locator(SymmetricalLogLocator(base=10, linthresh=LINEAR))
+    axes.yaxis.set_major_locator(FixedLocator(style.SIGNED_POWERS))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: style.power_name(value)))
 
 

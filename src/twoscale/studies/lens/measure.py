@@ -1,4 +1,4 @@
-"""The lens: what the state after every loop step predicts, also far beyond the loops of training.
+"""The lens: predictions from the state after every loop step, also far beyond the loops of training.
 
 A state x^k of a group is decoded as the model would continue with it: all tokens of a sequence leave the group with
 their x^k and pass the stages after it. Groups before and after it run the same number of loop steps whatever k is.
@@ -65,7 +65,7 @@ def _measure_group(
     trained = steps.index(passing.model.config.typical_loops)
     right = measured["rank"] == 1
     measured["log_rank"] = measured.pop("rank").double().log()
-    # x^0 has no loop step behind it, so nothing is lost by more of them
+    # no loop step precedes x^0, so nothing is lost by more of them
     lost = _from(1, lost_again(right[1:]))
     since = _from(trained + 1, right[trained] & ~right[trained + 1 :])
     return measured | {"right": right.double(), "lost": lost, "lost_since_mean": since}

@@ -4,11 +4,14 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
 from twoscale.figures import style
 
 ROWS = {"contraction_rate": "(a)  contraction rate", "effective_dimension": "(b)  effective dimension"}
+# Quantiles at the ends of a band -> its name, and how opaque it is.
+BANDS = {("q05", "q95"): ("9 of 10 tokens", 0.15), ("q25", "q75"): ("half of the tokens", 0.4)}
 SHARES = "(c)  tokens of other types"
 # Types of paths that do not converge: name -> (path type, its periods, style).
 _BLUE, *_LOOKS = style.series_styles(5)
@@ -42,9 +45,11 @@ def draw(path_types: pd.DataFrame, path_metrics: pd.DataFrame, *, context: style
             _draw_shares(column[-1], shares.loc[group], context)
     _title(panels[0], groups, path_types)
     _name_rows(figure, panels[:, 0])
-    if not shares.empty:
-        handles = [Line2D([], [], label=name, **OTHERS[name][2]) for name in shares.columns]
-        figure.legend(handles=handles, loc="outside upper center", ncols=len(handles) if len(groups) > 1 else 2)
+    handles = [Line2D([], [], label="median", **_BLUE)]
+    handles += [Patch(color=style.BLUE, alpha=alpha, linewidth=0, label=name) for name, alpha in BANDS.values()]
+    handles += [Line2D([], [], label=name, **OTHERS[name][2]) for name in shares.columns]
+    ncols = style.legend_columns([handle.get_label() for handle in handles], figure.get_figwidth())
+    figure.legend(handles=handles, loc="outside upper center", ncols=ncols)
     return figure
 
 
@@ -91,7 +96,7 @@ def _draw_quantiles(axes: Axes, metrics: pd.DataFrame, iterations: list[int], co
     """The median over tokens, with bands of the middle half and of nine tenths."""
     places = style.scale_iterations(axes, iterations, context)
     known = metrics[metrics["count"] > 0].set_index("iteration").reindex(iterations)
-    for low, high, alpha in (("q05", "q95", 0.15), ("q25", "q75", 0.25)):
+    for (low, high), (_, alpha) in BANDS.items():
         style.band(axes, places, known[low], known[high], color=style.BLUE, alpha=alpha)
     axes.plot(places, known["q50"], **_BLUE)
     axes.label_outer()

@@ -14,41 +14,42 @@ class SpectrumConfig(InBatches):
     """Eigenvalues of loop steps at their fixed points, in float64, for every checkpoint (results/spectrum.pdf)."""
 
     tokens: Count = key(
-        4096, "Held-out tokens per checkpoint whose paths are followed to their fixed points, in whole sequences."
+        4096,
+        "Held-out tokens per checkpoint, in whole sequences, whose trajectories are followed to their fixed points.",
     )
     exact_tokens: Count = key(
         2048,
-        "Held-out tokens among these whose diagonal blocks are computed, in whole sequences. Two further paths are run "
-        "for each: with all earlier tokens held, and with one token slowed.",
+        "Number of these tokens, in whole sequences, whose diagonal Jacobian blocks are computed. Two more "
+        "trajectories are run for each: with all earlier tokens fixed, and with one token slowed.",
     )
     checkpoints: Literal["all", "last"] = key("all", "Checkpoints to analyse.")
     steps: AtLeastTwo = key(
         512,
-        "Maximum number of loop steps to a fixed point. A token whose update, or that of an earlier token, then is "
-        "above the rounding floor has none.",
+        "Maximum number of loop steps to a fixed point. A token has no fixed point if its update, or the update "
+        "of an earlier token, is still above the rounding floor.",
     )
     window: Annotated[int, Field(ge=4), Number] = key(
         16,
-        "Last updates of a path above the rounding floor, from which its rate and its angle are measured; at most the "
-        "second half of the path.",
+        "Number of last updates above the rounding floor used to measure the rate and angle of a trajectory; at "
+        "most its second half.",
     )
     tolerance: Fraction = key(
         1e-3,
-        "Threshold of the column loops: a step norm below this fraction of the norm of the state, as for the criterion "
-        "step_norm_relative.",
+        "Threshold for the column loops: the step norm is below this fraction of the norm of the state, as in the"
+        " criterion step_norm_relative.",
     )
     dense_size: Count = key(
         256,
-        "Largest model.hidden_size at which all eigenvalues of a block are computed. Beyond, Arnoldi's method finds "
-        "the leading one.",
+        "Largest model.hidden_size for which all eigenvalues of a block are computed. Above it, Arnoldi's method "
+        "finds the leading one.",
     )
     slowed_position: Natural = key(
-        4, "Position of the token that is slowed in every sequence; less than model.context_length - 1."
+        4, "Position of the slowed token in every sequence; less than model.context_length - 1."
     )
-    slow_factor: Fraction = key(0.2, "Fraction of each of its steps that the slowed token takes.")
-    batch_size: Count = key(2, "Sequences at a time; limits the memory.")
+    slow_factor: Fraction = key(0.2, "Fraction of each loop step that the slowed token takes.")
+    batch_size: Count = key(2, "Sequences per batch; determines the memory use.")
     dtype: Literal["float64"] = key(
-        "float64", "Precision. In float32 a path ends at the rounding floor before its angle settles."
+        "float64", "Precision. In float32, a trajectory reaches the rounding floor before its angle converges."
     )
 
     def check(self, config: "CoreConfig") -> None:

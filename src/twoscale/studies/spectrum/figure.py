@@ -46,13 +46,16 @@ def draw(token_spectrum: pd.DataFrame, spectrum: pd.DataFrame, *, context: style
     _draw_eigenvalues(panels[0], tokens, looks)
     _draw_directions(panels, drifting, looks)
     _draw_predicted(panels[1], tokens, looks, "modulus", lambda modulus: modulus, "rate")
-    _square(panels[1], "modulus of the eigenvalue", "measured rate", 0, 1)
+    _square(panels[1], "modulus of the prefix eigenvalue", "measured rate", 0, 1)
     _draw_predicted(panels[2], tokens, looks, "angle", np.cos, "cosine")
     _square(panels[2], "cosine of its angle", "measured cosine", -1, 1)
     _draw_causal(panels[3], tokens, looks)
     _draw_positions(panels[4], tokens, looks)
     _draw_checkpoints(panels[5], spectrum, looks, context)
-    titles = ("leading eigenvalues", "rate", "cosine", "causal tests", "slow positions", "error of the rate")
+    titles = (
+        *("leading eigenvalues", "rate and prediction", "cosine and prediction"),
+        *("causal tests", "slowest earlier token", "error of the predicted rate"),
+    )
     for number, (axes, title) in enumerate(zip(panels, titles, strict=True), start=1):
         axes.set_title(f"{style.panel_number(number)}  {title}", loc="left")
     _add_legend(figure, looks, has_directions=not drifting.empty)
@@ -66,14 +69,16 @@ def _by_group(tokens: pd.DataFrame, looks: dict[str, dict]) -> list[tuple[pd.Dat
 
 
 def _draw_eigenvalues(axes: Axes, tokens: pd.DataFrame, looks: dict[str, dict]) -> None:
-    """The leading eigenvalue of every token in the upper half of the complex plane."""
-    turn = np.linspace(0, np.pi, 200)
+    """The leading eigenvalue of every token and its conjugate in the complex plane, with the unit circle."""
+    turn = np.linspace(0, 2 * np.pi, 400)
     axes.plot(np.cos(turn), np.sin(turn), **DIAGONAL)
     for rows, color in _by_group(tokens, looks):
         angle, modulus = rows["leading_angle"], rows["leading_modulus"]
-        axes.plot(modulus * np.cos(angle), modulus * np.sin(angle), marker="o", color=color, **DOT)
+        for sign in (1, -1):
+            axes.plot(modulus * np.cos(angle), sign * modulus * np.sin(angle), marker="o", color=color, **DOT)
     axes.set_aspect("equal")
-    axes.set_ylim(-0.05, 1.05)
+    axes.set_xticks((-1, -0.5, 0, 0.5, 1))
+    axes.set_yticks((-1, -0.5, 0, 0.5, 1))
     axes.set_xlabel("real part")
     axes.set_ylabel("imaginary part")
 
@@ -120,8 +125,10 @@ def _draw_positions(axes: Axes, tokens: pd.DataFrame, looks: dict[str, dict]) ->
         axes.plot(means.index, means["leading_modulus"], color=look["color"], linewidth=0.5, alpha=0.6)
         axes.plot(means.index, means["prefix_modulus"], color=look["color"], linewidth=1.4)
     axes.set_xlabel("position in the sequence")
-    axes.set_ylabel("modulus")
-    axes.set_ylim(bottom=0)
+    axes.set_ylabel("modulus, mean over sequences")
+    axes.set_ylim(0, 1)
+    handles = [Line2D([], [], color=style.GREY, linewidth=width) for width in (0.5, 1.4)]
+    axes.legend(handles, ["leading eigenvalue", "prefix eigenvalue"], loc="upper left")
 
 
 def _draw_checkpoints(axes: Axes, spectrum: pd.DataFrame, looks: dict[str, dict], context: style.FigureContext) -> None:
@@ -137,7 +144,7 @@ def _draw_checkpoints(axes: Axes, spectrum: pd.DataFrame, looks: dict[str, dict]
     axes.set_ylabel("|measured − predicted|")
     axes.set_ylim(bottom=0)
     handles = [Line2D([], [], color=style.GREY, linestyle=dashes) for dashes in ((0, (3, 1.5)), "-")]
-    axes.legend(handles, ["leading", "prefix"])
+    axes.legend(handles, ["leading eigenvalue", "prefix eigenvalue"])
 
 
 def _square(axes: Axes, x: str, y: str, low: float, high: float) -> None:
@@ -151,7 +158,7 @@ def _add_legend(figure: Figure, looks: dict[str, dict], has_directions: bool) ->
     handles = [Line2D([], [], marker="o", linestyle="", color=look["color"]) for look in looks.values()]
     names = [f"group {style.group_name(group)}" for group in looks]
     handles.append(Line2D([], [], marker="o", linestyle="", color=LEADING))
-    names.append("leading eigenvalue, in (ii) and (iii)")
+    names.append("(ii), (iii): leading eigenvalue instead of prefix")
     if has_directions:
         handles.append(Line2D([], [], color=style.GREY, **DIAMOND))
         names.append("map on directions")

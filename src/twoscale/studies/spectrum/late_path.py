@@ -56,7 +56,7 @@ class LatePath:
 
     @property
     def valid(self) -> Tensor:
-        """Which places of the window count: bool (W, ...). A short path counts from its middle on, but `FEWEST`."""
+        """Valid places of the window: bool (W, ...). A short path counts from its middle on, but `FEWEST`."""
         window = len(self.updates)
         place = torch.arange(window, device=self.count.device).view(-1, *[1] * self.count.dim())
         return place >= window - (self.count // 2).clamp(FEWEST, window)

@@ -12,25 +12,24 @@ if TYPE_CHECKING:
 
 
 class ThroughputConfig(Section):
-    """Tokens per second of sequences that are decoded together, at the last checkpoint (results/throughput.pdf).
-
-    Every loop step has its own keys and values, and predictions are made with the head, whatever `exits` says.
+    """Tokens per second when sequences are decoded together, at the last checkpoint (results/throughput.pdf). Every
+    loop step has its own keys and values, and predictions use the head, regardless of `exits`.
     """
 
     criteria: Criteria = key(
         grids(step_norm=[1e-2], kl=[1e-2], acceleration=[1e-2]),
-        "Exit criteria and their thresholds, which are compared with exits.max_loops loop steps for all tokens. null "
+        "Exit criteria and their thresholds, compared with exits.max_loops loop steps for all tokens. null "
         "removes a criterion of the defaults or the preset.",
     )
     sequences: Annotated[tuple[Count, ...], Field(min_length=1), AfterValidator(sort_loops)] = key(
-        (1, 2, 4, 8, 16), "Numbers of sequences. Keys and values of the largest are allocated at once."
+        (1, 2, 4, 8, 16), "Numbers of sequences. Keys and values for the largest number are allocated at once."
     )
     prompt_tokens: Count = key(
-        32, "Tokens at the beginning of each sequence that are read untimed; at most half the context."
+        32, "Tokens at the start of each sequence that are read untimed; at most half the context."
     )
-    tokens: Count = key(32, "Tokens behind them in each sequence that are decoded; fewer where the context ends.")
+    tokens: Count = key(32, "Tokens to decode after them in each sequence; fewer if the context ends.")
     repeats: Count = key(3, "Timed repeats.")
-    cpu_threads: Count = key(2, "Threads on CPU, the same for every number of sequences.")
+    cpu_threads: Count = key(2, "CPU threads, the same for every number of sequences.")
 
     def needed_sequences(self, config: "CoreConfig") -> dict[str, int]:
         return {"sequences": self.sequences[-1]}

@@ -29,8 +29,10 @@ HELD_OUT = {
     "color": _HELD_OUT,
     "linestyle": "none",
     "marker": "o",
-    "markersize": 2.2,
-    "markeredgewidth": 0,
+    "markersize": 4.5,
+    "markeredgecolor": "white",
+    "markeredgewidth": 0.6,
+    "zorder": 3,
     "clip_on": False,
 }
 CLIP = {"color": "0.15", "linewidth": 0.9, "linestyle": (0, (1, 1.5))}

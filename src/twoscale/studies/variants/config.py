@@ -10,7 +10,7 @@ VARIANT_OVERRIDES = {
 
 
 class VariantsConfig(Section):
-    """Choices where the paper is open. `snakemake variants` trains the model under every combination of them."""
+    """Choices that the paper leaves open. `snakemake variants` trains the model with every combination of them."""
 
     sandwich: Annotated[tuple[Sandwich, ...], *Distinct] = key(("post_residual", "branch"), "Values of model.sandwich.")
     adapter_init: Annotated[tuple[AdapterInit, ...], *Distinct] = key(
@@ -18,7 +18,7 @@ class VariantsConfig(Section):
     )
     state_init: Annotated[tuple[StateInit, ...], *Distinct] = key(("noise", "input"), "Values of model.state_init.")
     overrides: dict[str, Any] = key(
-        VARIANT_OVERRIDES, "Config sections of these runs, which take precedence over all other layers."
+        VARIANT_OVERRIDES, "Config sections for these runs, which override all other layers."
     )
 
 
