@@ -122,6 +122,8 @@ MODEL_KEYS = "architecture, num_layers, num_heads, hidden_size, "
         ({"run": {"name": "a"}}, "config key run: found keys below it, expected a name, such as run: mine."),
         ({"run": ["a"]}, "config key run: found a list, expected a name, such as run: mine."),
         ({"run": "models"}, "config key run: found 'models', a folder of results/ with other files, expected another"),
+        ({"run": "released"}, "config key run: found 'released', a folder of results/ with other files, expected another"),
+        ({"run": "rocrate"}, "config key run: found 'rocrate', a folder of results/ with other files, expected another"),
         ({"run": "baselines"}, "config key run: found 'baselines', a folder of results/ with other files, expected"),
         ({"runs": {"tiny": {}}}, "config key runs: found 'tiny', the name of the selected run, expected another name"),
         ({"train": {"early_checkpoints": [5000]}}, "found 5000, expected at most train.iterations = 20."),
