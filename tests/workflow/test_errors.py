@@ -75,3 +75,33 @@ def test_a_checkpoint_of_another_config_is_refused(editable):
     done = editable.run("results/other/checkpoints/iteration_000010.safetensors", "--rerun-triggers", "input")
     assert done.returncode != 0
     assert "belongs to another configuration: seed is 1337 there, expected 7" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("target", "sentence"),
+    [
+        ("results/fig9.pdf", "results/fig9.pdf: found no rule that makes it, expected a target (all, supplementary, "),
+        ("results/foo/tables/drift.parquet", "found no run foo in this config, expected one of tiny"),
+        ("suplementary", "(did you mean supplementary?); snakemake --list-rules has all rules."),
+    ],
+)
+def test_a_target_that_no_rule_makes_is_answered_with_those_that_there_are(fresh, target, sentence):
+    done = fresh.run("-n", target)
+    assert done.returncode != 0
+    assert sentence in done.stdout + done.stderr
+    assert "MissingRuleException" not in done.stdout + done.stderr
+
+
+def test_more_threads_than_cores_are_a_warning_where_training_runs_here(fresh):
+    """A run of another machine may be repeated, whose bits depend on its threads."""
+    fresh.configure(train={"cpu_threads": 1000})
+    done = fresh.succeed("-n")
+    assert "config key train.cpu_threads: found 1000 threads of all processes, expected at most" in done.stdout
+    assert "train.cpu_threads" not in fresh.succeed("-n", "text").stdout
+
+
+def test_the_reason_of_a_repeated_job_names_the_key_that_changed(editable):
+    editable.configure(train={"learning_rate": 0.003})
+    assert "reason: Params have changed since last execution: train.learning_rate 0.001, now 0.003\n" in (
+        editable.succeed("-n").stdout
+    )

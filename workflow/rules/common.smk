@@ -65,6 +65,7 @@ configfile: CONFIG
 with snakefile.one_sentence():
     runs = Runs(config, SCRIPTS)
 
+snakefile.explain_missing(runs)
 runs.resources.before_jobs = lambda: snakefile.check_plan(workflow, runs)
 
 

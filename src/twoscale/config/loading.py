@@ -35,7 +35,7 @@ PUBLISHED_BASE = {
     "exits": {"quality_tokens": 2048},
 }
 LAYER_KEYS = ("preset", "run", "runs", "release")  # top-level keys that select and name layers
-RESERVED = ("logs", "models", "release", "report", "snapshot")  # folders in results/ that are no runs
+RESERVED = ("logs", "models", "release", "released", "report", "rocrate", "snapshot")  # folders in results/, no runs
 
 # (folder of a published model, the layers below merged) -> what the folder says, as a layer.
 FolderLayer = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]

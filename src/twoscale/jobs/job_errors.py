@@ -9,10 +9,11 @@ only attributes of log records.
 import logging
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from twoscale.escaping import one_line
+from twoscale.jobs import changed_params
 
 # "Command '...' returned non-zero exit status 1." or "Command '...' died with <Signals.SIGKILL: 9>."
 FAILED = re.compile(r"Command '(.*)' (?:returned non-zero exit status|died with <Signals\.\w+:) (\d+)", re.DOTALL)
@@ -20,6 +21,7 @@ ENDED = "At least one job did not complete successfully."
 INTERRUPTING = "Terminating processes on user request"
 INTERRUPTED = "Interrupted. Repeat the command to continue: finished jobs are kept, and training resumes."
 REFUSED = re.compile(r"(?:WrongInput|InputError):\s*(.+?)\s*\n\s*Wildcards:", re.DOTALL)
+NO_RULE = re.compile(r"No rule to produce (.*?) \(if you use input functions", re.DOTALL)
 SIGKILL, STOPPED = 9, {2: "SIGINT", 15: "SIGTERM"}
 LITTLE_SPACE = 2**16  # bytes; a disk with less is full
 
@@ -32,15 +34,19 @@ class JobErrors(logging.Filter):
         self._status: dict[str, int] = {}  # shell line -> exit status
         self._causes: dict[int, str] = {}  # job -> rule and cause
         self._interrupted = False
+        # a file that no rule makes -> the sentence on it
+        self.missing: Callable[[str], str] | None = None
 
     @classmethod
-    def install(cls, logger: logging.Logger) -> None:
+    def install(cls, logger: logging.Logger) -> "JobErrors":
         """Add one filter to Snakemake's logger, even if several Snakefiles include this workflow."""
-        if not any(type(known).__name__ == cls.__name__ for known in logger.filters):
-            logger.addFilter(cls())
+        installed = next((known for known in logger.filters if type(known).__name__ == cls.__name__), None)
+        if installed is None:
+            logger.addFilter(installed := cls())
         for handler in logger.handlers:  # file names in any script, also where the locale has only ASCII
             if hasattr(stream := getattr(handler, "stream", None), "reconfigure"):
                 stream.reconfigure(errors="backslashreplace")
+        return installed
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether Snakemake prints a record."""
@@ -57,6 +63,8 @@ class JobErrors(logging.Filter):
         if event == "error" and (match := FAILED.search(str(record.msg))):
             self._status[match[1]] = int(match[2]) % 128  # 128 + signal in a shell
             return False
+        if event == "job_info" and getattr(record, "reason", None):
+            record.reason = changed_params.named(str(record.reason))
         if event == "job_error":
             self._causes[record.jobid] = f"{record.rule_name}: {self._cause(record.log, record.shellcmd)}"
             return not self._interrupted
@@ -66,6 +74,8 @@ class JobErrors(logging.Filter):
             record.msg = INTERRUPTED if self._interrupted else "\n".join([record.msg, *self._causes.values()])
         elif event == "error" and (match := REFUSED.search(str(record.msg))):
             record.msg = match[1]
+        elif event == "error" and self.missing and (match := NO_RULE.search(str(record.msg))):
+            record.msg = self.missing(match[1])
         return True
 
     def _cause(self, logs: Iterable[str], command: str | None) -> str:

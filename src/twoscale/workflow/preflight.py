@@ -87,6 +87,21 @@ def _check_devices(runs: "Runs", jobs: list[PlannedJob], installed: bool) -> Non
         check_cuda("config key compute.device", max(needed), installed)
 
 
+def slow_training(runs: "Runs", jobs: Iterable[PlannedJob], cores: int) -> str | None:
+    """A sentence on training on this machine with more threads than it has cores, or None.
+
+    It is no mistake: the bits of a run depend on the number of threads, and a run of another machine may be repeated.
+    """
+    training = [job.wildcards for job in jobs if job.rule in TRAINING]
+    threads = max(map(runs.resources.training_threads, training), default=0)
+    if threads <= cores:
+        return None
+    return (
+        f"config key train.cpu_threads: found {threads} threads of all processes, expected at most {cores}, the cores "
+        "of this machine: training will be slow."
+    )
+
+
 def disk_bytes(runs: "Runs", jobs: Iterable[PlannedJob]) -> int:
     """Bytes that the jobs are certain to put on disk: weights, moments, partial states, tokens.
 

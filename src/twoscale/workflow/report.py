@@ -11,7 +11,7 @@ from twoscale import config as configs
 from twoscale import tables
 from twoscale.analysis.costs import scales
 from twoscale.canonical import canonical_json
-from twoscale.errors import InputError
+from twoscale.errors import InputError, did_you_mean
 from twoscale.escaping import rst
 from twoscale.figures.catalogue import Figure, caption_values, report_values, snapshot_figures
 from twoscale.workflow.params import untracked
@@ -148,6 +148,20 @@ class Report:
         files += [(job.target, in_results(job.shown)) for job in self.runs.comparisons]
         targets = dict.fromkeys(target for target, _ in files if target not in ("", "all", "supplementary"))
         return {name: [file for target, file in files if target == name] for name in targets}
+
+    def missing(self, file: str) -> str:
+        """The sentence on a file or target that no rule makes."""
+        folders, runs = Path(file).parts[:-1], [run for run in self.runs if "/" not in run]
+        if len(folders) > 1 and folders[0] == "results" and folders[1] not in self.runs:
+            close = did_you_mean(folders[1], runs)
+            return f"{file}: found no run {folders[1]} in this config, expected one of {', '.join(runs)}{close}."
+        figures = [f"results/{figure.name}.pdf" for figure in self.runs.figures]
+        targets = ["all", "supplementary", *self.study_targets]
+        return (
+            f"{file}: found no rule that makes it, expected a target ({', '.join(targets)}), a figure "
+            f"({', '.join(figures)}) or a file of a run{did_you_mean(file, [*targets, *figures])}; "
+            "snakemake --list-rules has all rules."
+        )
 
     @property
     def descriptions(self) -> dict[str, str]:

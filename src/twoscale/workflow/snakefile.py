@@ -83,12 +83,19 @@ def check_plan(workflow: Any, runs: Runs) -> None:
     ]
     with one_sentence():
         preflight.check(runs, jobs, here, installed, slurm, container)
+    if here and (warning := preflight.slow_training(runs, jobs, len(os.sched_getaffinity(0)))):
+        logger.warning(warning)
 
 
 def say_ending(workflow: Any, runs: Runs) -> None:
     """After a call that made everything: what was found, and what can be asked for next."""
     if any(job.rule.name == "all" for job in workflow.dag.jobs):
         logger.info(ending(runs))
+
+
+def explain_missing(runs: Runs) -> None:
+    """Let Snakemake say which figures, targets and runs there are, in place of "No rule to produce"."""
+    JobErrors.install(logger).missing = runs.report.missing
 
 
 def describe(workflow: Any, runs: Runs) -> None:
