@@ -124,8 +124,8 @@ def test_held_out_text_that_is_too_short_is_refused_with_the_number_of_dropped_d
 @pytest.mark.parametrize("unit", ["tokens", "characters"])
 @pytest.mark.parametrize(
     ("margin", "advice"),
-    [(1.0, "up to data.held_out_margin * data.held_out_tokens: raise data.held_out_margin (now 1)"),
-     (90.0, "the source has no further held-out text: use more text, or raise data.held_out_fraction (now 0.25)")],
+    [(1.0, "raise data.held_out_margin (now 1): text was collected up to this times data.held_out_tokens;"),
+     (90.0, "raise data.held_out_fraction (now 0.25): the source has no further held-out text; or use more text;")],
 )  # fmt: skip
 def test_the_advice_on_too_little_text_names_the_limit_that_binds_and_keys_that_work(tmp_path, unit, margin, advice):
     """With the advised keys the same text is collected, and what remained of it is enough."""

@@ -187,22 +187,17 @@ def _check_held_out(
 
 def _limit(collected: HeldOutQuota, is_full: bool) -> str:
     if is_full:
-        return (
-            "text was collected up to data.held_out_margin * data.held_out_tokens: raise data.held_out_margin "
-            f"(now {collected.margin:g})"
-        )
-    return (
-        "the source has no further held-out text: use more text, or raise data.held_out_fraction (now "
-        f"{collected.fraction:g})"
-    )
+        key, value, limit = "margin", collected.margin, "text was collected up to this times data.held_out_tokens"
+    else:
+        key, value, limit = "fraction", collected.fraction, "the source has no further held-out text; or use more text"
+    return f"raise data.held_out_{key} (now {value:g}): {limit}"
 
 
 def _fewer(found: int, wanted: int, margin: float) -> str:
     """Advice to ask for what was found: with at least the same text collected, it is found again."""
-    if not found:
-        return ""
-    same = math.ceil(100 * margin * wanted / found) / 100
-    return f"; or ask for what this text has, with data: {{held_out_tokens: {found}, held_out_margin: {same}}}"
+    same = math.ceil(100 * margin * wanted / found) / 100 if found else 0
+    keys = f"data: {{held_out_tokens: {found}, held_out_margin: {same}}}"
+    return f"; or ask for what this text has, with {keys}" if found else ""
 
 
 # --- metadata

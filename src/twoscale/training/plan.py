@@ -9,7 +9,6 @@ PUBLISHED_BYTES = BYTES["bfloat16"]  # of a published weight
 # Sizes of the weights that training has on disk besides its checkpoints, at most: two moments to start from, and a
 # partial state of weights and moments with the one that it replaces.
 SEGMENT_STATES = 2 + 3 + 3
-TRAINED = 7  # weights, gradients and two moments, and weights and moments of a file
 LOADED = 4  # weights and two moments of a file, and the weights of the model that takes them
 
 
@@ -46,21 +45,6 @@ def activation_bytes(run: config.Config) -> float:
         behind = sum(layers[number] for number in layers if number > model.groups[-1][-1])
         kept += model.mean_loops * behind + 3 * (model.mean_loops + 1) * model.hidden_size
     return kept * model.context_length * BYTES["float32"]
-
-
-def training_bytes(run: config.Config) -> int:
-    """Bytes of a node's memory that training on the CPU takes, without those of Python and its libraries.
-
-    A process has weights, gradients and moments, those of a file that it reads or writes, the activations of its
-    sequences, and four copies of their logits. Activations and logits are doubled, because loop counts are sampled and
-    the allocator keeps what it has had: two runs of 0.7 and 3.5 million parameters took half of the result at most.
-    """
-    model, train = run.model, run.train
-    sequences = math.ceil(train.batch_size / (train.micro_batches * train.processes))
-    logits = model.context_length * model.vocab_size * BYTES["float32"]
-    states = TRAINED * parameters(model) * BYTES["float32"]
-    process = states + 2 * sequences * (activation_bytes(run) + 4 * logits)
-    return int(process * (train.processes // train.nodes))
 
 
 def _layer_activations(model: config.ModelConfig, number: int) -> int:

@@ -1,12 +1,14 @@
 """The resources of jobs: processors, GPUs, nodes, memory and time."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from twoscale.config import Config
 from twoscale.jobs.launch import NodeResources
 from twoscale.model.flops import BYTES, parameters
-from twoscale.training.plan import loading_bytes, training_bytes
+from twoscale.training.plan import activation_bytes, loading_bytes
 from twoscale.workflow.paths import trains
 
 if TYPE_CHECKING:
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 
 TRAINING_MB = 16000  # of a training job on a node with GPUs, at its first attempt
 LIBRARIES_MB = 1500  # of Python and torch
+TRAINED = 7  # weights, gradients and two moments, and weights and moments of a file
 SMALL = 20_000_000  # parameters; jobs on such a model ask for half
 
 
@@ -130,3 +133,18 @@ class Resources:
 def growing(amount: int) -> Callable:
     """`amount` times the number of the attempt, for jobs that may have failed for lack of it."""
     return lambda wildcards, attempt: amount * attempt
+
+
+def training_bytes(run: Config) -> int:
+    """Bytes of a node's memory that training on the CPU takes, without those of Python and its libraries.
+
+    A process has weights, gradients and moments, those of a file that it reads or writes, the activations of its
+    sequences, and four copies of their logits. Activations and logits are doubled, because loop counts are sampled and
+    the allocator keeps what it has had: two runs of 0.7 and 3.5 million parameters took half of the result at most.
+    """
+    model, train = run.model, run.train
+    sequences = math.ceil(train.batch_size / (train.micro_batches * train.processes))
+    logits = model.context_length * model.vocab_size * BYTES["float32"]
+    states = TRAINED * parameters(model) * BYTES["float32"]
+    process = states + 2 * sequences * (activation_bytes(run) + 4 * logits)
+    return int(process * (train.processes // train.nodes))
