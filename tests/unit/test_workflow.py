@@ -220,7 +220,7 @@ def test_a_folder_or_repository_that_cannot_be_planned_is_refused_in_one_sentenc
     Path(ouro["folder"], "model.safetensors").unlink()
     with pytest.raises(InputError, match=r"model\.safetensors: no such file"):
         runs(model=ouro)
-    with pytest.raises(InputError, match=r"config key model\.revision: found None, expected the commit"):
+    with pytest.raises(InputError, match=r"config key model\.revision: found None, expected a commit"):
         runs(model=REPOSITORY | {"revision": None}, tokenizer={"name": "published"})
 
 
