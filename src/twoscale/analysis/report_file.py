@@ -7,6 +7,7 @@ The report embeds a page as a data URL, and Chromium shows an empty frame for a 
 from twoscale.errors import InputError
 
 END = "</body>"
+TITLES = ("<title>Snakemake Report</title>", "<title>Two-scale latent dynamics: report</title>")
 MARK = "object URLs for large pages"
 SCRIPT = f"""<script>
 // {MARK}
@@ -34,4 +35,4 @@ def show_large_pages(report: str) -> str:
     before, end, after = report.rpartition(END)
     if not end or "var results" not in before:
         raise InputError("report: found no end of a body and results, expected the report.html of Snakemake.")
-    return "".join([before, SCRIPT, end, after])
+    return "".join([before.replace(*TITLES), SCRIPT, end, after])
