@@ -17,6 +17,7 @@
 # make plan        the cost of a run: make plan, make plan PRESET=paper TFLOPS=100, make plan CONFIG=my.yaml
 # make check-demo  compares the demo in results/ with the released one: docs/release.md
 # make demo-release  runs the demo and keeps its tables, figures and verdicts in docs/demo-release
+# make docs-figures  draws the figures in docs/ again from the tables of results/demo, where it has them
 # make test-pythons  other versions of Python that are installed: tests without torch, and tests with the oldest torch
 # make lock        locks envs/*.lock.txt again after a change of requirements.txt: make lock CPU_WHEELS=FOLDER-OR-PAGE
 # make generated   paper.yaml, docs/config.md and a JSON schema for editors from the config classes; docs/results.md
@@ -28,7 +29,7 @@ MINUTES ?= 20
 GPU_PYTHON = PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH} $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
 .DEFAULT_GOAL := all
-.PHONY: all env test test-runs test-long test-pythons test-slurm test-recorder test-release test-browser test-packaging test-pack bench lock gpu-check gpu-pack check-demo demo-release plan generated lint format report clean-env
+.PHONY: all env test test-runs test-long test-pythons test-slurm test-recorder test-release test-browser test-packaging test-pack bench lock gpu-check gpu-pack check-demo demo-release docs-figures plan generated lint format report clean-env
 
 all: env
 	$(BIN)/snakemake --cores all
@@ -108,6 +109,10 @@ demo-release: env
 	$(BIN)/snakemake --cores all snapshot --config preset=demo run=demo --forcerun take_snapshot
 	$(BIN)/python scripts/keep_release.py results/snapshot docs/demo-release
 	$(BIN)/python -m twoscale.analysis.results
+
+# tables of studies: snakemake supplementary seeds; a figure without tables is kept
+docs-figures: env
+	$(BIN)/python scripts/docs_figures.py $(or $(RUN),results/demo)
 
 plan: env
 	$(BIN)/python scripts/plan.py $(addprefix --preset ,$(PRESET)) $(addprefix --configfile ,$(CONFIG)) \
