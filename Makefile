@@ -20,6 +20,7 @@
 # make plan        the cost of a run: make plan, make plan PRESET=paper TFLOPS=100, make plan CONFIG=my.yaml
 # make check-demo  compares the demo in results/ with the released one: docs/release.md
 # make demo-release  runs the demo and keeps its tables, figures and verdicts in docs/demo-release
+# make docs-figures  draws the figures in docs/ again from the tables of results/demo, where it has them
 # make test-pythons  other versions of Python that are installed: tests without torch, and tests with the oldest torch
 # make lock        locks envs/*.lock.txt again after a change of requirements.txt: make lock CPU_WHEELS=FOLDER-OR-PAGE
 # make generated   paper.yaml, docs/config.md and a JSON schema for editors from the config classes; docs/tables.md from the
@@ -36,7 +37,7 @@ NEW_ENOUGH = import sys; sys.version_info >= (3, 11) or \
 	sys.exit("$(PYTHON): found Python %d.%d, expected 3.11 or newer: make PYTHON=python3.12" % tuple(sys.version_info[:2]))
 
 .DEFAULT_GOAL := all
-.PHONY: all env test test-runs test-long test-pythons test-slurm test-recorder test-release test-browser test-packaging test-pack docs docs-serve test-docs bench lock gpu-check gpu-pack check-demo demo-release plan generated lint format report clean-env
+.PHONY: all env test test-runs test-long test-pythons test-slurm test-recorder test-release test-browser test-packaging test-pack docs docs-serve test-docs bench lock gpu-check gpu-pack check-demo demo-release docs-figures plan generated lint format report clean-env
 
 all: env
 	$(BIN)/snakemake --cores all
@@ -132,6 +133,10 @@ demo-release: env
 	$(BIN)/snakemake --cores all snapshot --config preset=demo run=demo --forcerun take_snapshot
 	$(BIN)/python scripts/keep_release.py results/snapshot docs/demo-release
 	$(BIN)/python -m twoscale.analysis.results
+
+# tables of studies: snakemake supplementary seeds; a figure without tables is kept
+docs-figures: env
+	$(BIN)/python scripts/docs_figures.py $(or $(RUN),results/demo)
 
 plan: env
 	$(BIN)/python scripts/plan.py $(addprefix --preset ,$(PRESET)) $(addprefix --configfile ,$(CONFIG)) \

@@ -1,16 +1,16 @@
-"""make report: changes a report.html of Snakemake so that browsers show its large pages."""
+"""make report: changes a report.html of Snakemake so that browsers show its large pages and the file is small."""
 
 import argparse
 import sys
 from pathlib import Path
 
-from twoscale.analysis.report_file import show_large_pages
+from twoscale.analysis.report_file import compress_files
 from twoscale.errors import InputError
 from twoscale.files import replacing
 
 
 def main(report: Path) -> None:
-    text = show_large_pages(report.read_text(encoding="utf-8"))
+    text = compress_files(report.read_text(encoding="utf-8"))
     with replacing(report) as temporary:
         temporary.write_text(text, encoding="utf-8")
 

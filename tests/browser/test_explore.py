@@ -33,6 +33,28 @@ def now(page) -> str:
     return page.locator("#now").inner_text()
 
 
+def test_the_page_opens_at_a_step_with_values(page):
+    text = now(page)
+    assert "Step norm –" not in text
+    assert "cosine –" not in text
+
+
+@pytest.mark.parametrize("width", [390, 500, 1400])
+def test_nothing_covers_the_path_or_leaves_the_page(page, width):
+    page.set_viewport_size({"width": width, "height": 900})
+    page.wait_for_timeout(300)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for plot in ("#path", "#curves"):
+        page.hover(plot)
+        box = {
+            name: page.locator(f"{plot} {name}").first.bounding_box()
+            for name in (".legend", ".xtitle", ".modebar", ".nsewdrag")
+        }
+        legend, title, bar, drawing = box.values()
+        assert legend["y"] >= title["y"] + title["height"] - 2
+        assert bar["y"] + bar["height"] <= drawing["y"] + 1
+
+
 def test_text_of_tokens_is_no_markup(page):
     assert page.locator("#tokens span").all_inner_texts()[1] == TOKENS[1]
     assert page.locator("#tokens b, #steps i, #now i").count() == 0
@@ -73,7 +95,7 @@ def test_the_keyboard_alone_changes_token_and_step(page):
 
 def test_a_criterion_is_marked_where_it_lets_the_token_go(page):
     choose(page, token=0, step=0)
-    assert page.locator("#exits tbody td").all_inner_texts() == ["halving 0.1", "1", "all"]
+    assert page.locator("#exits tbody td").all_inner_texts() == ["halving", "0.1", "1", "all"]
     assert points(page, "exit: halving 0.1") == []
     page.select_option("#criterion", label="halving 0.1")
     (star,) = points(page, "exit: halving 0.1")

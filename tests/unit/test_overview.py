@@ -51,7 +51,19 @@ def shown(tmp_path):
 
 
 def test_a_claim_shows_the_values_that_decide_it_with_intervals_and_bounds(judged):
-    assert judged[0].measured == "late cosine: -0.25 [-0.5, 0.125] (5–6), expected 0.45 … 0.7"
+    assert judged[0].measured == "late cosine: −0.25 [−0.5, 0.125] (group 5–6), expected 0.45 … 0.7"
+
+
+def test_criteria_are_named_as_in_the_figures_and_exponents_keep_their_hyphen():
+    rows = [finding(10, "kl", "acceleration over step_norm at 1e-2", -0.5, bounds="> 0"), finding(10, "all")]
+    (answer,) = overview.answers(pd.DataFrame(rows).astype({"low": float, "high": float}), STATE)
+    assert answer.measured == "acceleration over step norm at 1e-2: −0.5 (KL), expected > 0"
+
+
+def test_a_page_of_small_scale_verdicts_says_that_the_scale_of_the_paper_was_not_run(judged):
+    assert overview.WARNING not in overview.body("a", "text", judged, [])
+    small = [overview.Answer(1, "title", "holds", "", "small scale")]
+    assert overview.WARNING in overview.body("a", "text", small, [])
 
 
 def test_of_several_reference_states_the_one_of_the_config_is_shown(judged):

@@ -5,7 +5,7 @@
 
 from twoscale.canonical import canonical_json
 
-REPORT_TABLES = ["claims", "loop_metrics", "drift", "exit_quality", "exit_latency", "check_cost"]
+REPORT_TABLES = ["claims", "loop_metrics", "drift", "exit_quality", "exit_latency"]
 
 
 rule write_table_page:

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -16,7 +17,8 @@ from twoscale import tables
 from twoscale.analysis import claims, pages
 from twoscale.analysis.claims_page import number
 from twoscale.analysis.findings import FAILS, HOLDS, NOT_ASKED, OPEN, marked
-from twoscale.analysis.scale import MEANING, Scales
+from twoscale.analysis.names import criterion_name
+from twoscale.analysis.scale import MEANING, SMALL_SCALE, Scales
 from twoscale.jobs.command import function
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 # Text colours with a contrast above 4.5 to white.
 COLOURS = {HOLDS: "#166534", FAILS: "#b91c1c", OPEN: "#92400e", NOT_ASKED: "#4b5563"}
+WARNING = "Small scale only: the scale of the paper has not been run."
 STYLE = """<style>
 .overview { font: 15px/1.45 sans-serif; color: #111; max-width: 64rem }
 .overview h2 { font-size: 1.3em; font-weight: 600; margin: 1.2em 0 .4em }
@@ -33,6 +36,13 @@ STYLE = """<style>
 .overview figure { margin: .5em 0 1.5em }
 .overview figcaption { color: #111; font-size: inherit }
 .overview img { zoom: 1.4; max-width: 100%; border: 1px solid #ddd; background: white }
+@media (max-width: 700px) {
+  .overview table, .overview tbody, .overview tr, .overview td { display: block; border: 0; padding: 0 }
+  .overview thead { display: none }
+  .overview tr { border-bottom: 1px solid #ddd; padding: .4em 0 }
+  .overview td:first-child { float: left; margin-right: .4em }
+  .overview img { zoom: 1 }
+}
 </style>"""
 
 
@@ -100,11 +110,13 @@ def _measured(rows: pd.DataFrame) -> str:
         rows.itertuples(), key=lambda finding: (finding.quantity, finding.bounds)
     ):
         parts.append(f"{quantity}: {', '.join(map(_value, findings))}, expected {bounds}")
-    return "; ".join(parts)
+    named = re.sub(r"\b(kl|[a-z]+_[a-z_]+)\b", lambda name: criterion_name(name[0]), "; ".join(parts))
+    return re.sub(r"(?<!\w)-(?=\d)", "\N{MINUS SIGN}", named)
 
 
 def _value(finding: object) -> str:
-    return f"{printed_value(finding)} ({printed_scope(finding.scope)})"
+    scope = printed_scope(finding.scope)
+    return f"{printed_value(finding)} ({'group ' if scope[:1].isdigit() and '→' not in scope else ''}{scope})"
 
 
 def printed_value(finding: object) -> str:
@@ -134,7 +146,7 @@ def body(
     figures: Sequence[tuple[Shown, Sequence[str]]],
     scales: Scales | None = None,
 ) -> str:
-    """HTML of the verdicts and then of the figures with their results.
+    """HTML of the verdicts and then of `figures` with their results.
 
     Args:
         run: Name of the run.
@@ -145,6 +157,8 @@ def body(
     """
     heading = f"<h2>The run {escape(run)} on {escape(text)}</h2>"
     listed = f"<p>{_scale(scales)}</p>" if judged and scales else ""
+    if any(answer.mark == SMALL_SCALE for answer in judged):
+        listed = f"<p><strong>{WARNING}</strong></p>\n{listed}"
     verdicts = [listed, *_verdicts(judged), f"<p>{MEANING.replace('*', '')}</p>"] if judged else []
     parts = [heading, *verdicts, *(_figure(*figure) for figure in figures)]
     return "\n".join([STYLE, '<div class="overview">', *parts, "</div>"])
@@ -189,6 +203,7 @@ def run(job: "StudyJob") -> None:
     }
     results = {shown.name: sentences(shown, judged, measured.get(shown.name)) for shown in figures}
     scales = Scales.of(config.scales)
-    shown = body(config.run, config.text, judged, [(shown, results[shown.name]) for shown in figures], scales)
+    first = [(shown, results[shown.name]) for shown in figures[:1]]  # the others have pages of their own in the report
+    shown = body(config.run, config.text, judged, first, scales)
     job.write_text("page", pages.page(f"The run {config.run}", shown))
     job.write_text("results", json.dumps(results, ensure_ascii=False, indent=1))

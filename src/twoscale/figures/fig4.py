@@ -8,6 +8,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from twoscale.analysis.claims_exits import PAPER_GRID
+from twoscale.analysis.names import criterion_name
 from twoscale.analysis.summaries import random_exits, summarise_latency, summarise_quality
 from twoscale.errors import InputError
 from twoscale.figures import style
@@ -121,9 +122,7 @@ def _limit_quality(axes: Axes, scores: pd.DataFrame, random: pd.DataFrame) -> No
 
 def _add_legend(figure: Figure, styles: dict[str, dict], max_loops: int) -> None:
     """Above the panels what both have, in a row; in a panel what it alone has."""
-    handles = {
-        style.criterion_name(criterion): Line2D([], [], **looks, **MARKER) for criterion, looks in styles.items()
-    }
+    handles = {criterion_name(criterion): Line2D([], [], **looks, **MARKER) for criterion, looks in styles.items()}
     handles[f"full depth, $K = {max_loops}$"] = Line2D([], [], **ALL_LOOPS)
     handles[r"$\tau$ of the paper"] = Patch(**PAPER_RANGE)
     names = list(handles)

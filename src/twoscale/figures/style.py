@@ -103,7 +103,6 @@ _CHECKPOINTS = LinearSegmentedColormap.from_list(
 _FURTHER_COLOURS = (PURPLE, BROWN, BLACK)
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
 _DASHES = ("-", (0, (4, 1.2)), (0, (6, 1, 1, 1)), (0, (1, 1)))
-CRITERION_NAMES = {"kl": "KL", "minp_kl": "min-p KL"}
 # The random exits beside a criterion, in its colour.
 RANDOM_EXITS = {"linewidth": 3, "linestyle": "-", "alpha": 0.3, "zorder": 0.5}
 SIGNED_POWERS = (*(-(10.0**n) for n in range(2, -3, -1)), 0.0, *(10.0**n for n in range(-2, 3)))  # ticks, nats
@@ -209,10 +208,6 @@ def panel_number(number: int) -> str:
         roman += sign * (number // value)
         number %= value
     return f"({roman})"
-
-
-def criterion_name(criterion: str) -> str:
-    return CRITERION_NAMES.get(criterion, criterion.replace("_", " "))
 
 
 def title_groups(panels: Iterable[Axes], groups: Sequence[str]) -> None:

@@ -56,7 +56,7 @@ def test_the_order_of_rows_does_not_matter(page):
 
 
 def test_the_page_loads_nothing_from_the_network(page):
-    own = page.replace(explore_page.get_plotlyjs(), "")
+    own = page.replace(explore_page.library(), "")
     assert not re.search(r"https?://|<link[^>]*href=\"(?!data:)|\ssrc=|@import|fetch\(", own)
 
 

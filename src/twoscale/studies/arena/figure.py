@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from twoscale.analysis.names import criterion_name
 from twoscale.errors import InputError
 from twoscale.figures import style
 from twoscale.studies.arena.compare import ALL_GROUPS, ORACLE
@@ -52,7 +53,7 @@ def draw(arena: pd.DataFrame, *, context: style.FigureContext) -> Figure:
         axes.set_title(f"{style.panel_number(number)}  {title}", loc="left")
         _scale_gain(axes)
     _draw_row(panels[1], last, oracle, style.BLACK, len(gains))
-    names = dict(enumerate(map(style.criterion_name, colours))) | ({} if oracle.empty else {last: ORACLE_ROW})
+    names = dict(enumerate(map(criterion_name, colours))) | ({} if oracle.empty else {last: ORACLE_ROW})
     panels[0].set_yticks(list(names), list(names.values()))
     for tick, colour in zip(panels[0].get_yticklabels(), [*colours.values(), style.BLACK], strict=False):
         tick.set_color(colour)

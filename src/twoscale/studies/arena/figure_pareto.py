@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
+from twoscale.analysis.names import criterion_name
 from twoscale.analysis.summaries import OPERATING_POINT, summarise_latency, summarise_quality
 from twoscale.errors import InputError
 from twoscale.figures import style
@@ -61,7 +62,7 @@ def draw(
         axes.set_xlabel(label)
         axes.set_title(f"{style.panel_number(number)}  {title}", loc="left")
     panels[0].set_ylabel(f"cross-entropy above that of {context.loops} loops\n(nats/token, linear within ±{LINEAR:g})")
-    handles = {style.criterion_name(name): Line2D([], [], **look) for name, look in styles.items() if name != "fixed"}
+    handles = {criterion_name(name): Line2D([], [], **look) for name, look in styles.items() if name != "fixed"}
     handles["fixed loops"] = Line2D([], [], **FIXED)
     if others:
         handles[f"best of {len(others)} other criteria"] = Line2D([], [], **FRONTIER)

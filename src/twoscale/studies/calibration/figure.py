@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
+from twoscale.analysis.names import criterion_name
 from twoscale.errors import InputError
 from twoscale.figures import style
 from twoscale.studies.calibration.compare import NO_THRESHOLD
@@ -99,7 +100,7 @@ def _draw_lines(axes: Axes, rows: pd.DataFrame, columns: list[str], looks: dict[
 
 def _add_legend(figure: Figure, looks: dict[str, dict], paths: list[str]) -> None:
     """Criteria by colour and marker, then the lines of both paths, then that of the guarantee."""
-    names = {name: "fixed loops" if name == "fixed" else style.criterion_name(name) for name in looks}
+    names = {name: "fixed loops" if name == "fixed" else criterion_name(name) for name in looks}
     handles = {names[name]: Line2D([], [], **look | {"linestyle": "-"}) for name, look in looks.items()}
     handles |= {PATHS[path][0]: Line2D([], [], color=style.GREY, marker="o", **PATHS[path][1]) for path in paths}
     handles["guaranteed"] = Line2D([], [], **GUARANTEED)

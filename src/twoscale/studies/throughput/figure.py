@@ -6,6 +6,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, LogLocator, NullLocator, StrMethodFormatter
 
+from twoscale.analysis.names import criterion_name
 from twoscale.analysis.summaries import OPERATING_POINT
 from twoscale.errors import InputError
 from twoscale.figures import style
@@ -99,7 +100,7 @@ def _scale(axes: Axes, sequences: pd.Series) -> None:
 def _add_legend(figure: Figure, styles: dict[tuple, dict]) -> None:
     handles = {}
     for (criterion, threshold), looks in styles.items():
-        name = rf"{style.criterion_name(criterion)}, $\tau$ = {threshold:g}"
+        name = rf"{criterion_name(criterion)}, $\tau$ = {threshold:g}"
         handles[f"{threshold:g} loops for all" if criterion == "fixed" else name] = Line2D([], [], **looks)
     names = list(handles)
     figure.legend(handles.values(), names, loc="outside upper center", ncols=style.legend_columns(names, style.DOUBLE))

@@ -1,0 +1,37 @@
+"""make docs-figures: draws the figures in docs/ again from the tables of one run, each in the format it has there."""
+
+import argparse
+from pathlib import Path
+
+from twoscale.config import Config, checked, preset, text_label
+from twoscale.figures import drawing, style
+from twoscale.figures.catalogue import Figure, figures
+
+DPI = 150
+
+
+def redraw(figure: Figure, config: Config, run: Path, picture: Path) -> None:
+    """Write `picture` from the tables in the folder `run`."""
+    inputs = {table: [run / file] for table, file in figure.inputs.items()}
+    context = style.FigureContext(run.name, text_label(config.data), figure.loops(config))
+    drawn = drawing.draw(figure.module, inputs, [run.name], **figure.values(config), context=context)
+    with style.look():
+        drawn.savefig(picture, dpi=DPI, metadata=style.DATE[picture.suffix[1:]])
+
+
+def main(run: Path, docs: Path) -> None:
+    config = checked(preset("demo"))
+    for figure in (figure for figure in figures() if figure.compared or not figure.study):  # not those of several runs
+        pictures = [path for path in docs.glob(f"{figure.name}.*") if path.suffix in (".svg", ".png")]
+        missing = [file for file in figure.inputs.values() if not (run / file).is_file()]
+        for picture in pictures:
+            print(f"{picture}: {f'kept, {run / missing[0]} is missing' if missing else 'drawn'}")
+            if not missing:
+                redraw(figure, config, run, picture)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", type=Path, nargs="?", default=Path("results/demo"), help="folder of a run of the demo")
+    parser.add_argument("--docs", type=Path, default=Path("docs"))
+    main(**vars(parser.parse_args()))
