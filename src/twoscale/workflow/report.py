@@ -52,15 +52,10 @@ class Report:
         return f"{self.runs.table_root}/{self.runs.selected}/figures/{name}"
 
     def to_show(self, wildcards: Any) -> dict[str, str]:
-        """Input function: name -> file of the figure or page that the wildcard `figure` or `page` names.
-
-        InputError for a figure that the selected run does not have: its files may be left from another config.
-        """
+        """Input function: name -> file of the figure or page that the wildcard `figure` or `page` names."""
         if hasattr(wildcards, "page"):
             return {"page": self.drawn(wildcards.page)}
-        (figure,) = (figure for figure in self.runs.figures if figure.name == wildcards.figure)
-        self._refuse(figure, f"results/{figure.name}.pdf")
-        return {"figure": self.drawn(f"{figure.name}.pdf"), "picture": self.drawn(f"{figure.name}.svg")}
+        return {"figure": self.drawn(f"{wildcards.figure}.pdf"), "picture": self.drawn(f"{wildcards.figure}.svg")}
 
     @property
     def shown_pages(self) -> list[str]:
@@ -98,15 +93,10 @@ class Report:
     def _inputs(self, figure: Figure, output: str, runs: Sequence[str], files: Mapping[str, str]) -> dict[str, Any]:
         problem, root = self._problem(figure), self.runs.table_root
 
-        def refuse(wildcards: Any) -> None:
-            self._refuse(figure, output)
+        def refuse(wildcards: Any) -> list[str]:
+            raise InputError(f"{output}: run {self.runs.selected} {problem}.")
 
         return {name: refuse if problem else [f"{root}/{run}/{file}" for run in runs] for name, file in files.items()}
-
-    def _refuse(self, figure: Figure, output: str) -> None:
-        """Raise InputError for a figure that the selected run does not have."""
-        if problem := self._problem(figure):
-            raise InputError(f"{output}: run {self.runs.selected} {problem}.")
 
     def _problem(self, figure: Figure) -> str | None:
         """Why the selected run does not have the figure: the end of a sentence, or None."""
