@@ -254,7 +254,7 @@ def test_a_point_of_the_figure_is_filled_where_the_page_shows_a_difference():
         sure, unsure = (
             sum(
                 len(line.get_xdata())
-                for line in figure_module.draw(table, **RUN).axes[0].get_lines()[1:]
+                for line in figure_module.draw(table, **RUN).axes[0].get_lines()
                 if line.get_markerfacecolor() == face
             )
             for face in (style.ORANGE, "white")
