@@ -205,6 +205,9 @@ def test_a_verdict_counts_every_threshold_criterion_and_reference_of_the_page(ot
         full = table.assign(group="all", evaluations=2.0, ce=3.0, saved=0.1, saved_low=0.0, saved_high=0.2)
         assert f"| kl | {verdict}" in arena_page.page(full, convergence, PAGE)
         assert f"random exits of the same cost: {verdict} with" in arena_page.summary(table)
+        filled = [line for line in figure_module.draw(full, **RUN).axes[0].get_lines() if len(line.get_xdata())]
+        filled = [line for line in filled if line.get_markerfacecolor() == style.ORANGE]
+        assert bool(filled) == (verdict == "better")
 
 
 def test_the_regrets_of_oracles_widen_no_gain():
@@ -254,7 +257,7 @@ def test_a_point_of_the_figure_is_filled_where_the_page_shows_a_difference():
         sure, unsure = (
             sum(
                 len(line.get_xdata())
-                for line in figure_module.draw(table, **RUN).axes[0].get_lines()[1:]
+                for line in figure_module.draw(table, **RUN).axes[0].get_lines()
                 if line.get_markerfacecolor() == face
             )
             for face in (style.ORANGE, "white")
