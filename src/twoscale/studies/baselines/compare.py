@@ -30,9 +30,9 @@ NAMES = {LOOPED: "looped", "parameters": "same parameters", "flops": "same train
 HEADER = """\
 # Baselines without loops
 
-The looped model of the run **{run}** on {text}, compared with models without loops that are trained in the same way:
-the same batches, {training_tokens} tokens in {iterations} iterations, the same optimizer and learning rates, under
-{seeds}.
+The looped model of the run **{run}** on {text}, compared with models without loops.
+All are trained in the same way: the same batches, {training_tokens} tokens in {iterations} iterations, the same
+optimizer and learning rates, under {seeds}.
 
 - **{parameters_name}**: the same number of layers, each applied once, with a wider MLP in place of the projections.
 - **{flops_name}**: more layers of the same size, so that training costs as much per token as the looped model at its
