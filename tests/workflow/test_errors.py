@@ -25,7 +25,7 @@ TRIES = {
     ),
     "several nodes without SLURM": (
         {"train": {"nodes": 2, "processes": 2}},
-        "config key train.nodes: found 2, expected 1 for jobs that do not go to SLURM",
+        "config key train.nodes: found 2, expected 1 for jobs that do not run on SLURM",
     ),
     "too little disk": (
         {"model": {"hidden_size": 1_000_000, "num_heads": 2}},

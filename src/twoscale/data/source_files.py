@@ -32,7 +32,7 @@ def find_files(path: Path, source: str) -> list[tuple[Path, str]]:
     if not files:
         raise InputError(
             f"config key data.path: found no {shown} file under {path}, expected at least one, because data.source is "
-            f"{source!r}; a path to a single file may end in anything."
+            f"{source!r}; a single file may have any suffix."
         )
     return [(file, file.relative_to(path).as_posix()) for file in files]
 

@@ -56,7 +56,7 @@ def check_tracker(train: TrainConfig) -> None:
     if train.tracker != "none" and importlib.util.find_spec(train.tracker) is None:
         raise InputError(
             f"config key train.tracker: found '{train.tracker}', but the Python package {train.tracker} is not "
-            f"installed, expected it (pip install {train.tracker}), or train.tracker: none."
+            f"installed; run `pip install {train.tracker}`, or set train.tracker: none."
         )
 
 

@@ -67,7 +67,7 @@ def _check_nodes(runs: "Runs", jobs: list[PlannedJob], slurm: bool, container: b
     nodes = max((_config(runs, job).train.nodes for job in jobs if job.rule in TRAINING), default=1)
     if nodes > 1 and not slurm:
         raise InputError(
-            f"config key train.nodes: found {nodes}, expected 1 for jobs that do not go to SLURM (--profile "
+            f"config key train.nodes: found {nodes}, expected 1 for jobs that do not run on SLURM (--profile "
             "profiles/slurm)."
         )
     if nodes > 1 and container:

@@ -134,7 +134,7 @@ def test_the_page_says_whether_a_criterion_beats_its_controls(gain, noise, words
     table = compared(gain=gain, noise=noise)
     assert arena_page.in_words(rows_of(table, "random"), 6) == words
     page = arena_page.page(table, arena.convergence(regret_tables()[0]), PAGE)
-    assert "widened for all 6 gains below" in page  # three thresholds, random exits and fixed loops
+    assert "widening for all 6 gains below" in page  # three thresholds, random exits and fixed loops
     assert f"| kl | {words} |" in page
     assert "| kl | 1 | 2.00 | 0.05 |" in page
 

@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 HEADER = """\
 # Adapter initialisations on the run {run}
 
-The model of the run **{run}** on {text}, trained from {starts} of the projection of state and input, under {seeds}.
-A start is the share of the state (`model.adapter_share`; the input has the rest) or *random* weights, with a first
-state (`model.state_init`) and a position of the second norm (`model.sandwich`). The late cosine is that of claim 4:
-the mean cosine between successive steps over k = 10 … 29, on held-out text. {interval} The verdict on a start is that
-of claim 4: every group within {least:.2f} … {most:.2f} by its whole interval. Held-out losses are in nats per token.
+The model of the run **{run}** on {text}, trained from {starts} of the projection of state and input, under {seeds}. A
+start consists of the share of the state (`model.adapter_share`; the input has the rest) or *random* weights, an
+initial state (`model.state_init`) and a position of the second norm (`model.sandwich`). The late cosine is defined as
+in claim 4: the mean cosine between successive steps over k = 10 … 29, on held-out text. {interval} A start is judged
+like claim 4: the whole interval of every group must be within {least:.2f} … {most:.2f}. Held-out losses are in nats
+per token.
 
 **Does a start give {low:g}–{high:g} in all groups?** {answer}
 

@@ -19,32 +19,32 @@ BETTER, WORSE = "better", "worse"
 BOTH = "better or worse, depending on the threshold,"
 NO_DIFFERENCE, UNKNOWN = "no difference shown", "cannot be judged"
 HEADER = """\
-# What the exits are worth
+# Exits compared at equal cost
 
 Exit criteria of the run **{run}** on {text}, compared with cost-matched exits and with oracles.
 docs/arena.md describes both.
 
-- **Random exits** give the criterion's own counts of evaluations to tokens at random, in {draws} draws.
-- **Fixed loops** give every token the criterion's mean.
-- The **gain** is the cross-entropy of the cost-matched exits minus that of the criterion, in nats per token at equal
-  evaluations, on {tokens} held-out tokens of {documents} documents.
-- **Saved** are the evaluations that they take more than the criterion at the same cross-entropy; empty where
-  they do not reach it at any threshold of the criterion.
+- **Random exits** assign the criterion's own counts of evaluations to tokens at random, in {draws} draws.
+- **Fixed loops** use the criterion's mean for every token.
+- The **gain** is the cross-entropy of the cost-matched exits minus the cross-entropy of the criterion, in nats per
+  token at equal evaluations, on {tokens} held-out tokens of {documents} documents.
+- **Saved** evaluations are those that the cost-matched exits need in addition to reach the same cross-entropy; empty
+  where they reach it at no threshold of the criterion.
 
-Intervals are of 95 %, bootstraps over whole documents. A criterion is *better* or *worse* at a threshold if the whole
-interval of the gain is above or below 0, also after it was widened for all {gains} gains below, of every criterion,
-threshold and kind of cost-matched exits (Bonferroni): the chance that any such word on this page is wrong is at most
-5 %.
+Intervals are 95 % bootstrap intervals over whole documents. A criterion is *better* or *worse* at a threshold if the
+whole interval of the gain is above or below 0, after widening for all {gains} gains below (Bonferroni). The chance that
+any such statement on this page is wrong is at most 5 %.
 """
 REGRET = """\
-The **regret** is what a criterion loses beside an oracle that knows the loss of every token after every loop step and
-chooses one exit per token: in nats at the same evaluations, and in evaluations at the same nats. Tokens leave one group
-at a time, the other groups run {loops} loop steps; means over the groups {groups}, {oracle_tokens} held-out tokens.
+The **regret** is the loss of a criterion compared with an oracle that knows the loss of every token after every loop
+step and chooses one exit per token: in nats at equal evaluations, and in evaluations at equal nats. Tokens exit early
+from one group at a time, while the other groups run {loops} loop steps; means over the groups {groups},
+{oracle_tokens} held-out tokens.
 """
 CONVERGED = """\
-A token is converged in its loss from the first state from which the cross-entropy stays at most {tolerance} nats above
-that after {loops} loop steps, and in its prediction from the first state from which the most likely next token stays.
-*Extra* are the evaluations after that of tokens that leave converged, *lost* the nats of those that leave before.
+The loss of a token has converged once its cross-entropy stays at most {tolerance} nats above the value after {loops}
+loop steps; its prediction has converged once the most likely next token no longer changes. *Extra* counts evaluations
+after convergence, for tokens that exit later; *lost* is the loss in nats of tokens that exit earlier.
 """
 PARTS = {"header": HEADER, "regret": REGRET, "converged": CONVERGED}
 

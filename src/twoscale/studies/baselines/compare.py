@@ -30,19 +30,19 @@ NAMES = {LOOPED: "looped", "parameters": "same parameters", "flops": "same train
 HEADER = """\
 # Baselines without loops
 
-The looped model of the run **{run}** on {text}, beside models without loops that are trained alike: the same batches,
-{training_tokens} tokens in {iterations} iterations, the same optimizer and learning rates, under {seeds}.
+The looped model of the run **{run}** on {text}, compared with models without loops.
+All are trained in the same way: the same batches, {training_tokens} tokens in {iterations} iterations, the same
+optimizer and learning rates, under {seeds}.
 
-- **{parameters_name}**: as many layers, each applied once, with an MLP that is wider by the parameters of the
-  projections.
-- **{flops_name}**: more layers of the same size, so that training costs as much per token as at the mean of
-  {mean_loops} loop steps.
+- **{parameters_name}**: the same number of layers, each applied once, with a wider MLP in place of the projections.
+- **{flops_name}**: more layers of the same size, so that training costs as much per token as the looped model at its
+  mean of {mean_loops} loop steps.
 - **{untrained_name}**: the looped model before training.
 
 Held-out cross-entropy in nats per token, over {tokens} tokens of {documents} documents; the looped model runs {loops}
-loop steps of every group. Positive differences are what the loops buy. They are between models with the same seed, on
-the same documents. Intervals are of 95 %: over documents a bootstrap, over seeds Student's t, and both joined by the
-root of the sum of their squares. One seed has no interval over seeds, and says nothing about another one.
+loop steps of every group. Positive differences are in favour of the loops. They compare models with the same seed, on
+the same documents. All intervals are 95 % intervals: bootstrap over documents, Student's t over seeds, combined as the
+root of the sum of squares. A single seed has no interval over seeds and says nothing about other seeds.
 """
 
 

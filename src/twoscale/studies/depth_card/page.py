@@ -22,17 +22,17 @@ HEADER = """\
 
 Quality and geometry of one looped model {setting}.
 
-Losses and entropies are in nats per token; intervals are of 95 %, bootstraps over {units}.
+Losses and entropies are in nats per token; intervals are 95 % bootstrap intervals over {units}.
 """
 SETTING = "at fixed loop counts, the same in every group, on held-out text"
 LOOPS = """\
-*Flips* are the tokens whose most likely next token differs from that one row up. *Excess* is the loss above the lowest
+*Flips* are tokens whose most likely next token differs from the row above. *Excess* is the loss above the lowest
 one, on the same text.
 """
 STATES = """\
-From one pass of {last} loop steps: at loop step k, the median over the tokens of a sequence, and the mean of that over
-sequences. *Cosine* is that of successive updates, *direction step* the step of the state over its norm, which is what a
-head with a norm sees. Empty: undefined, or under the rounding floor.
+From one pass of {last} loop steps: at loop step k, the median over the tokens of a sequence, averaged over
+sequences. *Cosine* is the cosine of successive updates; *direction step* is the step of the state divided by its norm,
+the input of a head with a norm. Empty: undefined, or below the rounding floor.
 """
 NAMES = {
     "trained_loops": "trained loops",
