@@ -173,7 +173,7 @@ CRITERIA_WRONG = [
     ("argmax_stability", {"thresholds": [0.5]}, ".thresholds", "0.5"),
     ("fixed", {"thresholds": [31]}, ".thresholds", "31"),
     ("fixed", {"thresholds": [1.5]}, ".thresholds", "1.5"),
-    ("fixed", {"thresholds": [True]}, ".thresholds", "True"),
+    ("fixed", {"thresholds": [True]}, ".thresholds", "true"),
     ("kl", {"thresholds": [0.1, -1.0]}, ".thresholds", "-1.0"),
     ("kl", {"thresholds": [0]}, ".thresholds", "0"),
     ("kl", {"thresholds": ["small"]}, ".thresholds", "'small'"),
