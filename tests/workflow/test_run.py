@@ -90,6 +90,7 @@ def test_a_finished_call_says_what_was_found_and_where_it_is(finished):
     told = (finished.root.parent / "finished.done").read_text()
     counts = re.search(r"run tiny, small scale: of the paper's 15 claims (.*) \(results/claims\.md\)", told)
     assert sum(map(int, re.findall(r"\d+", counts[1]))) == 15
+    assert not re.search(r"([02-9]|1\d) (holds|does)", counts[1])
     assert f"figures: {', '.join(f'results/{name}.pdf' for name in FIGURES)}\n" in told
     assert "generate.py --run tiny" in told
 

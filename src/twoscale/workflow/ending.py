@@ -26,8 +26,8 @@ def ending(runs: "Runs") -> str:
     table = tables.read("claims", runs.paths.table_file("claims"))
     whole = table[table["scope"] == claims.ALL]
     counts = Counter(whole["verdict"])
-    found = (verdict for verdict in (HOLDS, FAILS, OPEN, NOT_ASKED) if counts[verdict])
-    verdicts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in found)
+    found = ((counts[verdict], verdict) for verdict in (HOLDS, FAILS, OPEN, NOT_ASKED) if counts[verdict])
+    verdicts = ", ".join(f"{count} {verdict if count == 1 else plural(verdict)}" for count, verdict in found)
     scale = "".join(f", {mark}" for mark in set(whole["scale"]) if mark)
     return "\n".join(
         [
@@ -36,3 +36,8 @@ def ending(runs: "Runs") -> str:
             NEXT.format(run=runs.selected),
         ]
     )
+
+
+def plural(verdict: str) -> str:
+    """The verdict on several claims, such as "hold"."""
+    return verdict.replace("holds", "hold").replace("does not", "do not")
