@@ -34,9 +34,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", help="file of workflow/presets/, also the name of the run")
     parser.add_argument("--configfile", type=Path, nargs="+", default=[], help="your configuration")
-    parser.add_argument(
-        "--config", nargs="+", default=[], dest="entries", metavar="KEY=VALUE", help="additional config keys"
-    )
+    parser.add_argument("--config", nargs="+", default=[], dest="entries", metavar="KEY=VALUE", help="more keys")
     for rate, unit in RATES.items():
         parser.add_argument(f"--{rate}", type=float, help=f"sustained {unit}")
     command.run(main, parser)
