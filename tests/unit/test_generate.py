@@ -222,7 +222,7 @@ def test_wrong_input_ends_in_one_sentence(results):
         (["--speculative", "2", "--draft-loops", "0"], "option --draft-loops: found 0"),
         (["--speculative", "2", "--draft-tau", "-1"], "option --draft-tau: found -1.0"),
         (["--speculative", "2", "--warm-start"], "warm_start: cannot be combined with drafts"),
-        (["--criterion-file", "gone.py", "--tau", "1"], "exit criterion file gone.py: found no such file"),
+        (["--criterion-file", "gone.py", "--tau", "1"], "exit criterion file gone.py: no such file"),
         (
             ["--criterion", "kl", "--tau", "1", "--readout", "remaining_layers", "--speculative", "2"],
             "readout: found remaining_layers together with drafts, expected head",
