@@ -126,7 +126,7 @@ def test_the_report_opens_with_the_answer_and_has_labels_and_results_in_captions
         assert f'"{category}"' in page
     results, first_page = embedded(page, "results"), embedded(page, "workflow-desc")
     assert "Verdicts on the 15 claims of the paper" in first_page
-    assert first_page.count("data:image/svg+xml") == 5
+    assert first_page.count("data:image/svg+xml") == 1
     figures = {path: entry for path, entry in results.items() if path.endswith(".svg")}
     assert len(figures) == 5
     assert results["results/tiny/figures/fig2.svg"]["labels"] == {"figure": "Fig. 2, drift"}

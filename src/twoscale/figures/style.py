@@ -248,7 +248,7 @@ def checkpoint_palette(iterations: Iterable[int], context: FigureContext) -> dic
         return {iteration: {"color": BLUE, "linestyle": "-"} for iteration in iterations}
     trained = [iteration for iteration in iterations if iteration > 0]
     shades = _CHECKPOINTS(np.linspace(0, 1, len(trained)))
-    widths = [*np.linspace(0.8, 1.2, max(0, len(trained) - 1)), 2.0][-len(trained) :]
+    widths = [*np.linspace(0.8, 1.2, max(0, len(trained) - 1)), 2.0][: len(trained)]
     styles = {
         iteration: {"color": tuple(shade), "linestyle": "-", "linewidth": width}
         for iteration, shade, width in zip(trained, shades, widths, strict=True)
