@@ -397,7 +397,7 @@ def test_a_folder_without_a_preset_starts_from_neither_text_nor_sizes_nor_name_o
     (folder / "config.json").write_text(json.dumps(values))
     user = {"preset": "demo", "model": {"source": "published", "folder": str(folder)}}  # config.yaml names the demo
     with pytest.raises(
-        InputError, match=r"config key data\.source: found nothing (null), expected one of fineweb, txt, "
+        InputError, match=r"config key data\.source: found nothing \(null\), expected one of fineweb, txt, "
     ):
         config.runs(user, folder_layer)
     ((name, run),) = config.runs(user | {"data": {"source": "fineweb"}}, folder_layer).items()
