@@ -90,7 +90,7 @@ def test_the_end_of_text_is_the_first_that_the_tokenizer_has(tmp_path, settings,
 def test_a_tokenizer_that_cannot_be_used_is_refused_in_one_sentence(tmp_path):
     with pytest.raises(InputError, match=r"tokenizer\.json: no such file"):
         load_tokenizer("published", tmp_path / "tokenizer.json")
-    with pytest.raises(InputError, match=r"found no end-of-text token of tokenizer\.json"):
+    with pytest.raises(InputError, match=r"found no end-of-text token in "):
         load(tmp_path, byte_level(False))
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(InputError, match=r"tokenizer\.json: cannot be read"):

@@ -290,7 +290,9 @@ def test_open_shard_refuses_another_length_than_in_the_metadata(shards, tmp_path
     count = train.stat().st_size // 2
     for content, found in ((train.read_bytes()[:-2], count - 1), (b"", 0), (train.read_bytes()[:-1], f"{count - 0.5}")):
         train.write_bytes(content)
-        with pytest.raises(InputError, match=rf"train\.bin: found \d+ bytes, {found} tokens, expected {count} tokens"):
+        with pytest.raises(
+            InputError, match=rf"train\.bin: found {found} tokens \(\d+ bytes\), expected {count} tokens"
+        ):
             open_shard(train, metadata)
 
 

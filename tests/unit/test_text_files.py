@@ -166,8 +166,8 @@ def test_line_numbers_go_on_across_batches(tmp_path, read):
     [
         ('{"content": "x"}', "found the fields content; expected a field text"),
         ("{}", "found the fields none; expected a field text"),
-        ('{"text": null}', "found null as text, expected a string"),
-        ('{"text": 3}', "found a value of type int as text, expected a string"),
+        ('{"text": null}', "found null in the field text, expected a string"),
+        ('{"text": 3}', "found a value of type int in the field text, expected a string"),
         ('["text"]', "found list, expected an object with the field text"),
         ('{"text": "x"', r"cannot be read as JSON \(Expecting ',' delimiter at character 14\), expected an object"),
         ('{"text": "a\tb"}', r"cannot be read as JSON \(Invalid control character at character 12\), expected"),

@@ -55,9 +55,9 @@ def read_table(run: str | PathLike[str] | HasFolder, table: str, iteration: int 
     folder = _folder(run)
     found = _files(folder)
     if table not in found:
+        later = " (its job has not run)" if table in tables.declared() else did_you_mean(table, found)
         raise InputError(
-            f"{folder}: found no table {table!r}, expected one of {', '.join(sorted(found)) or '(none)'}"
-            f"{did_you_mean(table, found)}."
+            f"{folder}: found no table {table!r}, expected one of {', '.join(sorted(found)) or '(none)'}{later}."
         )
     declared, files = _declared(table), found[table]
     if iteration is not None:  # where a checkpoint has its own file, only that one is read

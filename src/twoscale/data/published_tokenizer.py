@@ -124,7 +124,7 @@ def _end_of_text(engine: Engine, folder: Path) -> int:
         if isinstance(token, int) and 0 <= token < 2**32 and engine.id_to_token(token) is not None:
             return token
     names = ", ".join(name for name, _ in SETTINGS)
-    raise InputError(f"{folder}: found no end-of-text token of tokenizer.json in {names}.")
+    raise InputError(f"{folder}: found no end-of-text token in {names}, expected one of those in tokenizer.json.")
 
 
 def _setting(path: Path, key: str) -> Any:

@@ -201,7 +201,7 @@ def _parsed(line: str, where: str) -> dict[str, Any]:
         raise InputError(f"{where}: found the fields {', '.join(entry) or 'none'}; expected a field text.")
     if not isinstance(entry["text"], str):
         found = "null" if entry["text"] is None else f"a value of type {type(entry['text']).__name__}"
-        raise InputError(f"{where}: found {found} as text, expected a string.")
+        raise InputError(f"{where}: found {found} in the field text, expected a string.")
     try:
         entry["text"].encode()
     except UnicodeEncodeError as error:

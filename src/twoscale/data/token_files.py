@@ -115,8 +115,8 @@ def _check_file(path: Path, part: PartMetadata, dtype: np.dtype, metadata_path: 
     size = path.stat().st_size
     if size != expected * itemsize:
         raise InputError(
-            f"{path}: found {size} bytes, {size / itemsize:g} tokens, expected {expected} tokens, as "
-            f"{metadata_path.name} says."
+            f"{path}: found {size / itemsize:g} tokens ({size} bytes), expected {expected} tokens, as in "
+            f"{metadata_path.name}."
         )
     if (found := sha256(path)) != digest:
         raise InputError(

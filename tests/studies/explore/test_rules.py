@@ -15,8 +15,8 @@ def test_the_page_shows_the_sequence_of_the_config_and_nothing_is_trained(editab
     page = (editable.root / "results/explore.html").read_text(encoding="utf-8")
     data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL).group(1))
     assert (data["run"], len(data["tokens"])) == ("tiny", 8)
-    assert [point["name"] for point in data["exits"]] == ["acceleration"] * 2 + ["fixed"] + ["kl"] * 2 + [
-        "step_norm"
+    assert [point["name"] for point in data["exits"]] == ["acceleration"] * 2 + ["fixed"] + ["KL"] * 2 + [
+        "step norm"
     ] * 2
     assert [site["k"] for site in data["sites"] if site.get("group") == "3"] == [*range(7)]  # exits.max_loops
 
