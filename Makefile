@@ -37,10 +37,13 @@ NEW_ENOUGH = import sys; sys.version_info >= (3, 11) or \
 	sys.exit("$(PYTHON): found Python %d.%d, expected 3.11 or newer: make PYTHON=python3.12" % tuple(sys.version_info[:2]))
 
 .DEFAULT_GOAL := all
-.PHONY: all env test test-runs test-long test-pythons test-slurm test-recorder test-release test-browser test-packaging test-pack docs docs-serve test-docs bench lock gpu-check gpu-pack check-demo demo-release docs-figures plan generated lint format report clean-env
+.PHONY: all help env test test-runs test-long test-pythons test-slurm test-recorder test-release test-browser test-packaging test-pack docs docs-serve test-docs bench lock gpu-check gpu-pack check-demo demo-release docs-figures plan generated lint format report clean-env
 
 all: env
 	$(BIN)/snakemake --cores all
+
+help:
+	@sed -n '/^[^#]/q;s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
 
 env: $(VENV)/.installed
 

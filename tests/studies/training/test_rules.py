@@ -26,5 +26,5 @@ def test_the_report_has_the_figure_and_its_results_once_its_table_exists(editabl
     assert "(ERROR" not in done.stderr  # of docutils, about a caption
     page = (editable.root / "report.html").read_text()
     assert '"Supplementary figures"' in page
-    assert embedded(page, "workflow-desc").count("data:image/svg+xml") == 6
+    assert embedded(page, "workflow-desc").count("data:image/svg+xml") == 1
     assert "Held-out loss" in embedded(page, "results")["results/tiny/figures/training.svg"]["caption"]
