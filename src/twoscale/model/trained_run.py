@@ -116,8 +116,8 @@ class TrainedRun:
         counts = [loops] * len(labels) if isinstance(loops, int) else loops
         whole = isinstance(counts, Sequence) and all(type(count) is int and count >= 1 for count in counts)
         if not whole or len(counts) != len(labels):
-            groups = f"one for each of the {len(labels)} groups {', '.join(labels)}" if labels else "no number"
-            raise InputError(f"loops: found {loops!r}, expected a whole number of at least 1, or a list with {groups}.")
+            each = f"a list with one for each of the {len(labels)} groups {', '.join(labels)}" if labels else "none"
+            raise InputError(f"loops: found {loops!r}, expected a whole number of at least 1, or {each}.")
         return list(counts)
 
     def trace(self, text: str | Sequence[int] | Tensor, loops: int | Sequence[int] | None = None) -> dict[str, Tensor]:
