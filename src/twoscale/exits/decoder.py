@@ -106,7 +106,7 @@ class Decoder:
         for states, one in zip(self._exit_states, exits, strict=True):
             states[rows] = one.states[0]
         self.position = rows.stop
-        return self.model.readout(hidden)[0], stack_counts(exits, batch)
+        return self.model.readout(hidden), stack_counts(exits, batch)
 
     @torch.inference_mode()
     def prefill(self, tokens: Sequence[int]) -> tuple[Tensor, LoopCounts]:
@@ -185,20 +185,20 @@ def read_parallel(
 ) -> tuple[Tensor, list[GroupExit]]:
     """Read tokens (1, N) at the `positions` (N,) below `end` in parallel, after those that are in the cache.
 
-    Returns their hidden states (1, N, C), which the readout takes, and their exit from each group. The cache needs a
+    Returns their hidden states (N, C), which the readout takes, and their exit from each group. The cache needs a
     slot for every loop step. `noise` is for these positions.
     """
     model, exits = engine.model, []
 
     def layer(number: int, hidden: Tensor) -> Tensor:
-        return model.unlooped_layer(number, hidden[0], cache.attend_parallel(0, positions, end))[None]
+        return model.unlooped_layer(number, hidden, cache.attend_parallel(0, positions, end))
 
     def group(index: int, hidden: Tensor) -> Tensor:
         store = CachedKV(cache, model.config.groups[index], end - len(positions), len(positions))
-        exits.append(engine.loop(index, hidden, noise, store))
-        return model.finish(index, exits[-1].states)
+        exits.append(engine.loop(index, hidden[None], noise, store))
+        return model.finish(index, exits[-1].states[0])
 
-    return run_stages(model, model.embed(tokens, positions), layer, group), exits
+    return run_stages(model, model.embed(tokens, positions)[0], layer, group), exits
 
 
 @torch.inference_mode()
