@@ -13,10 +13,12 @@ from twoscale.errors import InputError
 from twoscale.exits.criteria import ExitCriterion
 from twoscale.exits.kv_cache import CachedKV, KVCache, distinct_slots, tensor_on
 from twoscale.exits.parallel import GroupExit, LoopCounts, ParallelEngine, stack_counts
+from twoscale.exits.prepared import for_batches
 from twoscale.exits.readout import is_sequential
 from twoscale.exits.steps import DecoderOptions, make_loops
 from twoscale.exits.token_exit import TokenExit, first_exit
 from twoscale.model.interface import LoopedModel, Noise, any_weight, run_stages
+from twoscale.model.linear import MULTIPLE
 from twoscale.model.noise import EvaluationNoise
 
 DEFAULTS = DecoderOptions()
@@ -38,6 +40,7 @@ class Decoder:
         options: DecoderOptions = DEFAULTS,
     ) -> None:
         self.model, self.criterion, self.max_loops, self.options = model, criterion, max_loops, options
+        self._rows_model = for_batches(model)  # for a few tokens at once, such as drafts
         config, like = model.config, any_weight(model)
         self.cache = KVCache(config, distinct_slots(options.kv_slots, max_loops), like, policy=model.kv_policy)
         self.noise = EvaluationNoise.of(config, seed, [options.sequence])
@@ -99,7 +102,8 @@ class Decoder:
                 f"kv_slots: found {self.cache.slots} slots for {self.max_loops} loops, expected one slot per loop "
                 "step for positions computed in parallel; feed them one by one."
             )
-        engine = ParallelEngine(self.model, self.criterion, self.max_loops, self.options.readout)
+        model = self._rows_model if len(tokens) < MULTIPLE else self.model
+        engine = ParallelEngine(model, self.criterion, self.max_loops, self.options.readout)
         self._check_room(len(tokens))
         batch, rows = self._as_tensor(tokens), slice(self.position, self.position + len(tokens))
         hidden, exits = read_parallel(engine, self.cache, batch, self._positions[rows], rows.stop, self._noise_rows)

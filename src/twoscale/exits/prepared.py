@@ -36,11 +36,11 @@ def for_rows(model: LoopedModel) -> LoopedModel:
     return _prepared(model, "forward_row", None)
 
 
-def for_batches(model: LoopedModel, rows: int) -> LoopedModel:
-    """As `for_rows`, for up to `rows` rows (N, C) at once: `forward_rows` in place of `forward`.
+def for_batches(model: LoopedModel, rows: int | None = None) -> LoopedModel:
+    """As `for_rows`, for several rows (N, C) at once: `forward_rows` in place of `forward`.
 
-    In float32 the linear weights are packed for oneDNN and do not follow later changes, unless the packed copies would
-    take more than `MAX_COPIED_BYTES`. The product of 16 rows then takes two thirds of its time
+    With `rows`, the most rows, linear weights in float32 are packed for oneDNN and do not follow later changes, unless
+    the packed copies would take more than `MAX_COPIED_BYTES`. The product of 16 rows then takes two thirds of its time
     (tests/benchmarks/bench_batched.py).
     """
     copied = sum(module.weight.nbytes for module in model.modules() if isinstance(module, Linear))
