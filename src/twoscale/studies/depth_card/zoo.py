@@ -274,7 +274,7 @@ applied to the models below, which were not used for the fit. Less than {least:g
 the geometric mean of the ratio of predicted and measured overthinking, inverted where it is below 1, and *worst* is the
 largest such ratio; *order* is Spearman's rank correlation.
 """
-BETTER = "The best predictor is the {name}: it errs by a factor of {factor:.2g}, the mean of the fitted models by {mean:.2g}."
+BETTER = "The best is the {name}: it errs by a factor of {factor:.2g}, the mean of the fitted models by {mean:.2g}."
 NOTHING = "Nothing predicts: the {name} errs by a factor of {factor:.2g}, the mean of the fitted models by {mean:.2g}."
 FEW = """\
 The {fits} fitted and {tests} tested models are few, and they differ in size and text. Of the tested models, {none} lose
