@@ -152,7 +152,7 @@ class CapturedLoops:
         except Exception as error:  # the user's code may raise anything; what it raises on the host is reported
             warnings.warn(
                 f"exit criterion {type(criterion).__name__}: cannot be captured in a CUDA graph ({first_line(error)}), "
-                "so its decisions run on the host after each graph, which is slower.",
+                "so it decides on the host after each graph, which is slower.",
                 stacklevel=2,
             )
             return None
