@@ -353,7 +353,7 @@ def test_a_cache_of_other_loops_and_a_text_beyond_the_context_are_refused(export
     cache = model(ids(), use_cache=True, max_loops=2).past_key_values
     with pytest.raises(Exception, match="past_key_values: found one of 2 loop steps, expected None or what a call"):
         model(ids(), past_key_values=cache)
-    with pytest.raises(Exception, match="input_ids: found 25 tokens, expected at most 24, the context of the model"):
+    with pytest.raises(Exception, match="input_ids: found 25 tokens, expected at most 24, the model's context length"):
         model(torch.zeros(1, 25, dtype=torch.int64))
     with pytest.raises(Exception, match="input_ids: found 25 tokens"):
         model.generate(torch.zeros(1, 25, dtype=torch.int64), max_new_tokens=20)
@@ -368,7 +368,7 @@ def test_a_text_ends_at_the_context_with_a_warning(exports, caplog):
         found = model.generate(ids(), **length, **options)
         assert found.shape == (1, CONTEXT)
         assert "num_beams" in length or torch.equal(found, fits)
-        assert f"expected at most {CONTEXT}, the context of the model, so the text ends" in caplog.text
+        assert f"expected at most {CONTEXT}, the model's context length, so the text ends" in caplog.text
         caplog.clear()
 
 

@@ -299,7 +299,7 @@ def check_length(length: int, config: ModelConfig) -> None:
     """Refuse a text that is longer than the model's context."""
     if length > config.context_length:
         raise InputError(
-            f"input_ids: found {length} tokens, expected at most {config.context_length}, the context of the model."
+            f"input_ids: found {length} tokens, expected at most {config.context_length}, the model's context length."
         )
 
 
@@ -366,7 +366,7 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         config, room = super()._prepare_generated_length(*arguments, **lengths), self.model.config.context_length
         if config.max_length > room:
             found = f"generate: found a request for {config.max_length} tokens"
-            logger.warning(f"{found}, expected at most {room}, the context of the model, so the text ends there.")
+            logger.warning(f"{found}, expected at most {room}, the model's context length, so the text ends there.")
             config.max_length = room
         return config
 
