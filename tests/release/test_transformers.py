@@ -1,6 +1,7 @@
 """A release in the transformers library: the same logits, texts and exits as in this one."""
 
 import json
+import shutil
 import subprocess
 import sys
 from importlib import import_module
@@ -251,6 +252,35 @@ def test_a_saved_model_loads_again(exports, tmp_path):
     _, model = exports("gated")
     model.save_pretrained(tmp_path / "copy")
     torch.testing.assert_close(load(tmp_path / "copy")(ids()).logits, model(ids()).logits, **CLOSE)
+
+
+MODEL_KEYS = {
+    "a group of no layer": ({"groups": [[99]]}, r"key model\.groups: found \[\[99\]\], expected lists of successive"),
+    "a group twice": ({"groups": [[2], [2]]}, r"key model\.groups: found"),
+    "groups of text": ({"groups": "abc"}, r"key model\.groups: found abc"),
+    "more layers than tensors": ({"num_layers": 3000}, r"found \d+ tensors, expected those of 3000 layers\."),
+    "one layer more": ({"num_layers": 5}, r"found no such tensor, expected the shape .*, as config\.json says\."),
+    "one layer less": ({"num_layers": 3, "groups": []}, r"found the shape .*, expected no such tensor, as config"),
+    "another width": ({"hidden_size": 2**20}, r"found the shape .*, expected the shape .*, as config\.json says\."),
+    "no whole number": ({"num_heads": 1.5}, r"key model\.num_heads: found 1\.5, expected a whole number, at least 1\."),
+    "no divisor": ({"num_heads": 7}, r"key model\.num_heads: found 7, expected a divisor of model\.hidden_size\."),
+    "a key too few": ({"norms": None}, r"config\.json: key model\.norms is missing\."),
+    "no size": ({"vocab_size": None}, r"config\.json: key model\.vocab_size is missing\."),
+}
+
+
+@pytest.mark.parametrize("case", MODEL_KEYS)
+def test_a_config_that_is_not_that_of_the_weights_is_refused_before_memory_is_taken(exports, tmp_path, case):
+    changes, sentence = MODEL_KEYS[case]
+    folder = shutil.copytree(exports("paper")[0].folder, tmp_path / "release")
+    config = json.loads((folder / "config.json").read_text())
+    kept = {key: value for key, value in config["model"].items() if key not in changes}
+    config["model"] = kept | {key: value for key, value in changes.items() if value is not None}
+    (folder / "config.json").unlink()  # a hard link
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(Exception, match=sentence) as caught:
+        load(folder)
+    assert type(caught.value).__name__ == "InputError"
 
 
 def test_the_tokenizer_is_that_of_the_run(exports):
