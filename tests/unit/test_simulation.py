@@ -42,7 +42,7 @@ def most_by_chance(draws: int) -> int:
 
 @pytest.mark.parametrize(
     ("number", "size", "correlation"),
-    [*WORST, *(pytest.param(*cell, marks=pytest.mark.runs) for cell in OTHERS if cell not in WORST)],
+    [*WORST, *(pytest.param(*cell, marks=pytest.mark.long) for cell in OTHERS if cell not in WORST)],
 )
 def test_a_verdict_is_wrong_in_at_most_five_percent(number, size, correlation, monkeypatch):
     monkeypatch.setattr(bootstrap, "REPEATS", simulation.REPEATS)
