@@ -4,6 +4,7 @@ import random
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests import reference_engine
 from tests.small import ARCHITECTURES, model_config
@@ -748,6 +749,28 @@ def test_a_copy_for_batches_computes_the_same_and_leaves_the_model_alone(dtype):
             torch.testing.assert_close(copy.recur(0, 0, rows, rows, alone), model.recur(0, 0, rows, rows, alone))
             torch.testing.assert_close(copy.readout(rows), model.readout(rows))
     assert [dict(vars(module)) for module in model.modules()] == attributes
+
+
+class CountedOperations(TorchDispatchMode):
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += 1
+        return function(*args, **kwargs or {})
+
+
+def test_drafts_are_verified_with_fewer_operations_than_the_model_itself_takes():
+    decoder = make_decoder(small_model(), make_criterion("fixed", MAX_LOOPS))
+
+    def operations():
+        decoder.rewind(0)
+        with CountedOperations() as operations:
+            decoder.feed_parallel([1, 2, 3])
+        return operations.count
+
+    prepared = operations()
+    decoder._rows_model = decoder.model
+    assert prepared < 0.95 * operations()
 
 
 def test_copies_for_decoding_share_all_but_linear_weights():

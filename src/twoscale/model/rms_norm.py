@@ -40,14 +40,14 @@ class RMSNorm(nn.RMSNorm):
     def forward_rows(self, x: Tensor) -> Tensor:
         """`forward` for few rows (N, C) on the CPU, float32 or float64, without gradient: five kernels for seven."""
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        scale = torch.addcmul(_scalar(self.eps), norm, norm, value=1 / x.shape[-1]).rsqrt_()
+        scale = torch.addcmul(_scalar(self.eps, x.dtype), norm, norm, value=1 / x.shape[-1]).rsqrt_()
         return (x * scale).mul_(self.weight)
 
 
 @cache
-def _scalar(value: float) -> Tensor:
-    """() of a number, which takes the dtype of what it is combined with."""
-    return torch.tensor(value, dtype=torch.float64)
+def _scalar(value: float, dtype: torch.dtype) -> Tensor:
+    """() of a number on the CPU; the dtype of what it is combined with saves a conversion."""
+    return torch.tensor(value, dtype=dtype, device="cpu")
 
 
 def inverse_rms(x: Tensor, eps: float) -> Tensor:
