@@ -8,6 +8,7 @@ from importlib import import_module
 import numpy as np
 import pandas as pd
 import pytest
+from docutils.core import publish_doctree
 from matplotlib.colors import to_rgb
 from safetensors.numpy import save_file
 
@@ -18,6 +19,7 @@ from tests.figures import (
     LOOPS,
     RUN,
     assert_the_same_bytes,
+    caption_source,
     draw,
     draw_elsewhere,
     drift_table,
@@ -432,6 +434,12 @@ def test_captions_name_the_run_and_ask_for_no_value_that_is_missing(name):
     assert (f"(Fig. {name[-1]} of the paper)" in written) == (name in PAPER)
 
 
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_captions_with_several_results_are_restructuredtext_without_warnings(name):
+    written = caption_source(name, results="- Claim 3 holds.\n- Claim 4 does not hold.")
+    publish_doctree(written, settings_overrides={"halt_level": 2})
+
+
 @pytest.mark.parametrize("name", [name for name, figure in CATALOGUE.items() if not figure.training])
 def test_captions_of_a_published_model_say_nothing_of_a_training_course(name):
     written = render_caption(name, {"preset": "ouro-1.4b"})
@@ -468,7 +476,7 @@ def test_the_values_of_captions_are_those_of_the_config():
     exits = render_caption("fig4")
     assert f"at most {config.exits.max_loops} loop steps" in exits
     assert f"Quality: {config.quality_sequences * config.model.context_length} held-out tokens" in exits
-    assert f"Computed in {config.exits.dtype}. Criteria that use predictions make them with the head." in exits
+    assert f"Computed in {config.exits.dtype}. Criteria that use predictions compute them with the head." in exits
     paths = render_caption("fig1", {"figures": {"fig1_tokens": 5}, "trajectories": {"states_sequence": 1}})
     assert "states of 5 tokens" in paths
     assert "states_sequence: 1" in paths
