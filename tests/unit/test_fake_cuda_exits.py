@@ -63,8 +63,8 @@ def test_a_token_waits_only_for_its_decisions_if_loops_are_captured(options):
     """They come through pinned memory and an event, which is no operation on a tensor."""
     with gpu() as seen:
         # with an option, of criteria whose state has the same layout one is enough
-        names = [name for name in CRITERIA if name != "exit_gate"] if not options else LAYOUTS
-        for names in (names, ["exit_gate"]):
+        without_gate = LAYOUTS if options else [name for name in CRITERIA if name != "exit_gate"]
+        for names in (without_gate, ["exit_gate"]):
             model = model_for(seen, names[0])
             decoder = Decoder(model, make_criterion("fixed", MAX_LOOPS), MAX_LOOPS, 0, DecoderOptions(**options))
             seen.clear()
