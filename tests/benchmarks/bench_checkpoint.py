@@ -1,6 +1,6 @@
 """Saving and loading a state against plain file I/O
 
-    python tests/benchmarks/bench_checkpoint.py [--folder FOLDER] [--repeats 8]
+    python tests/benchmarks/bench_checkpoint.py [--folder FOLDER] [--repeats 5]
 
 Weights and moments of the paper's size, 1.5 GB. Both write to the same folder and wait for the disk (fsync); both read
 the file that they wrote, which the system keeps in memory.
@@ -58,7 +58,7 @@ def load_into_memory(path: Path, identity: dict) -> None:
 
 
 def main() -> None:
-    arguments = options(__doc__, {"preset": "tiny", "repeats": 2}, folder=None, preset="paper", repeats=8)
+    arguments = options(__doc__, {"preset": "tiny", "repeats": 2}, folder=None, preset="paper", repeats=5)
     state, identity, repeats = random_state(arguments.preset), {"seed": 1}, arguments.repeats
     header = Header("partial", 1, 5120, identity, {})
     with tempfile.TemporaryDirectory(dir=arguments.folder) as name:

@@ -1,6 +1,6 @@
 """The library's operations against PyTorch's
 
-    python tests/benchmarks/bench_kernels.py [--repeats 7] [--threads 1 2] [--count]
+    python tests/benchmarks/bench_kernels.py [--repeats 5] [--threads 2] [--count]
 
 Forward and backward pass on the CPU, time of PyTorch's operation over ours: above 1, ours is faster. The loss from
 hidden states is compared with whole logits and with PyTorch's own loss in chunks.
@@ -90,7 +90,7 @@ def count_kernels() -> None:
 
 def main() -> None:
     smoke = {"shapes": ["16,2,2,8"], "repeats": 2, "threads": [1]}
-    arguments = options(__doc__, smoke, shapes=SHAPES, repeats=7, threads=[1, 2], count=False)
+    arguments = options(__doc__, smoke, shapes=SHAPES, repeats=5, threads=[2], count=False)
     if arguments.count:
         return count_kernels()
     for shape in (tuple(map(int, shape.split(","))) for shape in arguments.shapes):

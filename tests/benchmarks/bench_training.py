@@ -1,6 +1,6 @@
 """One optimizer step
 
-    python tests/benchmarks/bench_training.py [--nanogpt model.py] [--repeats 7]
+    python tests/benchmarks/bench_training.py [--nanogpt model.py] [--repeats 5]
 
 Batch, forward pass, loss, backward pass, clipping and AdamW of `groups: []` in float32 on two threads, against
 nanoGPT's own model file, given by path, and against the matrix products of its linear layers and of their gradients by
@@ -167,7 +167,7 @@ def compare(shape: str, peers: Mapping[str, tuple[object, ...]], repeats: int) -
 def main() -> None:
     smoke = {"shapes": ["16,2,2,8"], "repeats": 2, "preset": "tiny"}
     nanogpt = os.environ.get("NANOGPT")
-    arguments = options(__doc__, smoke, nanogpt=nanogpt, shapes=SHAPES, repeats=7, preset="paper", worker=[None])
+    arguments = options(__doc__, smoke, nanogpt=nanogpt, shapes=SHAPES, repeats=5, preset="paper", worker=[None])
     if arguments.worker != [None]:
         return worker(*arguments.worker)
     peers = {"bare products": ("products",)}

@@ -30,6 +30,7 @@ COLUMNS = ("script", "name", "unit", "median", "quartile_1", "quartile_3", "aim"
 MARKED = re.compile(r"(<!-- tables: make bench -->\n).*(<!-- end of tables -->)", re.DOTALL)
 # ours and peers alike: as the workflow prepares its jobs (twoscale.workflow.snakefile.prepare)
 ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
+MOST_SECONDS = 900  # of a script, which has failed after them
 
 Row = dict[str, str]
 
@@ -55,8 +56,12 @@ def run(script: Path, smoke: bool) -> tuple[list[dict[str, object]], bool]:
         rows.touch()
         environment = os.environ | ALLOCATOR | {"BENCHMARK_ROWS": str(rows)}
         command = [sys.executable, script, *(["--smoke"] if smoke else [])]
-        done = subprocess.run(command, cwd=PROJECT, env=environment)
-        return [json.loads(line) for line in rows.read_text().splitlines()], done.returncode == 0
+        try:
+            ended = subprocess.run(command, cwd=PROJECT, env=environment, timeout=MOST_SECONDS).returncode == 0
+        except subprocess.TimeoutExpired as error:
+            print(error, flush=True)
+            ended = False
+        return [json.loads(line) for line in rows.read_text().splitlines()], ended
 
 
 def merged(table: Iterable[Row], script: str, found: Iterable[dict[str, object]], ended: bool, here: Row) -> list[Row]:
