@@ -14,7 +14,8 @@
 # make docs        environment and MkDocs, then the documentation as a site in site/; a broken link is an error
 # make docs-serve  the same at http://localhost:8000, where its search works: make docs-serve PORT=8001
 # make test-docs   environment and MkDocs, then tests of the site
-# make bench       environment, then the benchmarks
+# make bench       environment, then the benchmarks, at most 25 minutes, into docs/benchmarks.md: with NANOGPT=PATH/model.py
+#                  also against nanoGPT; make bench-smoke tries every script in seconds
 # make gpu-check   checks and measurements on a machine with a GPU, at most 8 minutes: docs/gpu.md
 #                  tried on a CPU: make gpu-check DEVICE=cpu MODEL=tiny; a part: SECTIONS="tests training" MICRO_BATCHES=10
 # make gpu-pack    a folder for a GPU machine without a network: make gpu-pack PRESET=half-hour
@@ -38,7 +39,7 @@ NEW_ENOUGH = import sys; sys.version_info >= (3, 11) or \
 	sys.exit("$(PYTHON): found Python %d.%d, expected 3.11 or newer: make PYTHON=python3.12" % tuple(sys.version_info[:2]))
 
 .DEFAULT_GOAL := all
-.PHONY: all help env tools test test-runs test-long test-pythons test-slurm test-recorder test-release test-browser test-packaging test-pack docs docs-serve test-docs bench lock gpu-check gpu-pack check-demo demo-release docs-figures plan generated lint format report clean-env
+.PHONY: all help env tools test test-runs test-long test-pythons test-slurm test-recorder test-release test-browser test-packaging test-pack docs docs-serve test-docs bench bench-smoke lock gpu-check gpu-pack check-demo demo-release docs-figures plan generated lint format report clean-env
 
 all: env
 	$(BIN)/snakemake --cores all
@@ -120,7 +121,10 @@ test-docs: env $(VENV)/tools/docs
 	$(BIN)/python -m pytest tests/site
 
 bench: env
-	for script in tests/benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
+	$(BIN)/python tests/benchmarks/run.py
+
+bench-smoke: env
+	$(BIN)/python tests/benchmarks/run.py --smoke
 
 gpu-check:
 	$(GPU_PYTHON) scripts/gpu_check.py $(addprefix --device ,$(DEVICE)) $(addprefix --model ,$(MODEL)) \

@@ -1,27 +1,18 @@
-"""Tokens per second of sequences that are decoded together, against one.
+"""Sequences that are decoded together
 
-    python tests/benchmarks/bench_batched.py [--tokens 24] [--repeats 5] [--threads 2] [--run NAME --results FOLDER]
+    python tests/benchmarks/bench_batched.py [--tokens 24] [--repeats 5] [--threads 2] [--results results]
 
-A model of width 256 with 12 layers, a vocabulary of 8192 and a context of 256 under the criterion `acceleration`
-decodes given texts: 1, 2, 4, 8 and 16 sequences at once. All have the same exits, so the mean loops are equal but for
-where the clock stops: at the end of the first sequence. Everything takes turns, with the same threads; printed are
-medians of the repeats. The aim for 16 sequences is 4 times the tokens per second of one sequence, which `Decoder`
-decodes alone. The floor is the time of the bare matrix products of the batch at the mean loops
-(`twoscale.exits.products`).
-
-Without --run the model is untrained and the text random: the time of a loop step does not depend on the values of the
-weights, but the exits do, and all tokens of an untrained model take nearly the same loops, so there is no slowest one
-to wait for. With --run they are those of a trained run on its held-out text. --tau chooses the threshold, and mean and
-spread of the evaluations are printed.
+Given texts under `acceleration` at a threshold of 0.01, two threads. All have the same exits, so the mean loops are the
+same, except that the clock stops at the end of the first sequence. One sequence alone is decoded by `Decoder`; bare
+products are those of 16 rows at the mean loops. The untrained model has 12 layers of width 256: all its tokens take
+nearly the same loops, so a batch has no slowest one to wait for; the finished demo's tokens differ.
 """
 
-import statistics
 import time
-from collections import defaultdict
 from pathlib import Path
 
 import torch
-from common import options
+from common import not_measured, options, record
 
 from twoscale import config
 from twoscale.data.batches import HeldOut, open_held_out
@@ -39,12 +30,12 @@ ALONE_EVERY = 4  # of the texts are decoded alone, too
 MAX_LOOPS = 30
 PROMPT = 16
 SEED = 0
-SIZE = {"num_layers": 12, "num_heads": 8, "hidden_size": 256, "context_length": 256}
+SIZE = {"num_layers": 12, "num_heads": 8, "context_length": 256}
 
 
-def untrained() -> LoopedModel:
+def untrained(width: int) -> LoopedModel:
     values = config.preset("paper")
-    values["model"] |= SIZE
+    values["model"] |= SIZE | {"hidden_size": width}
     values["tokenizer"] |= {"name": "bpe", "vocab_size": 8192}
     return initialise(config.checked(values).model, SEED).eval().requires_grad_(False)
 
@@ -84,38 +75,41 @@ def seconds_of_products(model: LoopedModel, loops: list[int]) -> float:
     return (time.perf_counter() - started) / SEQUENCES[-1]
 
 
-def main() -> None:
-    arguments = options(__doc__, tokens=24, repeats=5, threads=2, tau=1e-2, run=None, results=Path("results"))
-    torch.set_num_threads(arguments.threads)
-    if arguments.run is None:
-        model = untrained()
-        text = random_text(model, arguments.tokens)
-    else:
-        model = open_run(arguments.results / arguments.run).model
-        text = held_out_text(arguments.results, arguments.run, model)
-    criterion = make_criterion("acceleration", arguments.tau)
-    room = BatchOptions(room=PROMPT + arguments.tokens)
-    decoder = BatchedDecoder(model, criterion, MAX_LOOPS, SEED, SEQUENCES[-1], room)
-    times: defaultdict[tuple[str, int], list[float]] = defaultdict(list)  # seconds per token
-    loops = torch.zeros(0)  # evaluations of each token under 16 sequences (tokens, G)
-    for repeat in range(-1, arguments.repeats):
-        found = {("alone", 1): seconds_alone(model, criterion, text, arguments.tokens)}
+def measure(label: str, model: LoopedModel, text: HeldOut, tokens: int, tau: float, repeats: int) -> None:
+    criterion = make_criterion("acceleration", tau)
+    decoder = BatchedDecoder(model, criterion, MAX_LOOPS, SEED, SEQUENCES[-1], BatchOptions(room=PROMPT + tokens))
+    found = []  # of each turn: seconds per token alone, of each number of sequences, and of the bare products
+    for _ in range(1 + repeats):
+        alone, together = seconds_alone(model, criterion, text, tokens), []
         for number in SEQUENCES:
-            timed = time_sequences(decoder, given_texts(text[:number], PROMPT, arguments.tokens))
-            found["together", number] = timed.seconds / len(timed.evaluations)
-            loops = torch.tensor(timed.evaluations, dtype=torch.float64)
-        found["products", SEQUENCES[-1]] = seconds_of_products(model, loops.mean(0).round().int().tolist())
-        if repeat >= 0:  # the first turn is a warm-up
-            for key, seconds in found.items():
-                times[key].append(seconds)
-    speeds = {key: 1 / statistics.median(values) for key, values in times.items()}
-    for (what, number), speed in speeds.items():
-        print(f"{what}, {number} sequences: {speed:.1f} tokens/s", flush=True)
-    spread = zip(loops.mean(0).tolist(), loops.std(0).tolist(), strict=True)
-    print("evaluations per token:", ", ".join(f"{mean:.2f} ± {deviation:.2f}" for mean, deviation in spread))
-    most = speeds["together", SEQUENCES[-1]]
-    print(f"{SEQUENCES[-1]} sequences against one alone: {most / speeds['alone', 1]:.2f}, aim 4")
-    print(f"floor against {SEQUENCES[-1]} sequences: {speeds['products', SEQUENCES[-1]] / most:.2f}")
+            timed = time_sequences(decoder, given_texts(text[:number], PROMPT, tokens))
+            together.append(timed.seconds / len(timed.evaluations))
+        loops = torch.tensor(timed.evaluations, dtype=torch.float64).mean(0)  # of a token of the largest batch (G,)
+        found.append((alone, *together, seconds_of_products(model, loops.round().int().tolist())))
+    alone, *together, products = zip(*found[1:], strict=True)  # the first turn is a warm-up
+    print(f"evaluations per token: {', '.join(f'{mean:.2f}' for mean in loops)}")
+    for number, times in zip(SEQUENCES, together, strict=True):
+        aim = "≥ 4" if number == SEQUENCES[-1] else ""
+        speed_ups = [one / many for one, many in zip(alone, times, strict=True)]
+        record(f"{label}, {number} against one alone, tokens per second", speed_ups, aim=aim)
+    over = [times / floor for times, floor in zip(together[-1], products, strict=True)]
+    record(f"{label}, {SEQUENCES[-1]} against bare products, time", over)
+    record(f"{label}, one alone", [1 / one for one in alone], "tokens/s")
+
+
+def main() -> None:
+    smoke = {"width": 32, "tokens": 2, "repeats": 1, "threads": 1}
+    arguments = options(
+        __doc__, smoke, width=256, tokens=24, repeats=5, threads=2, tau=1e-2, run="demo", results=Path("results")
+    )
+    torch.set_num_threads(arguments.threads)
+    turns = {"tokens": arguments.tokens, "tau": arguments.tau, "repeats": arguments.repeats}
+    model = untrained(arguments.width)
+    measure(f"untrained, width {arguments.width}", model, random_text(model, arguments.tokens), **turns)
+    if arguments.smoke or not (arguments.results / arguments.run / "checkpoints").is_dir():
+        return not_measured(arguments.run, f"{arguments.results / arguments.run} is no finished run: make")
+    model = open_run(arguments.results / arguments.run).model
+    return measure(arguments.run, model, held_out_text(arguments.results, arguments.run, model), **turns)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
-"""The cost of measuring: extracting the trajectories of a checkpoint against the bare looped forward pass.
+"""Extracting the trajectories of a checkpoint
 
     python tests/benchmarks/bench_extraction.py [--preset demo] [--device cpu]
 
-Both run the same held-out sequences for the same loop steps in the same precision, in turns. The extraction measures
-every state and writes all its tables; the forward pass only computes the states, without a readout. Aim: at most
-1.35. The peak memory of the extraction is printed for one and for four times as many tokens: it is that of one batch.
+The extraction measures every state and writes all its tables; the bare forward pass computes the states of the same
+sequences, without a readout. The peak memory is of one batch and does not grow with the text.
 """
 
 import resource
@@ -12,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 import torch
-from common import clock_of, medians, options, spread, turns
+from common import clock_of, compare, options, record
 
 from twoscale.config import runs
 from twoscale.data.batches import HeldOut
@@ -28,7 +27,8 @@ def random_text(vocab_size: int, sequences: int, length: int) -> HeldOut:
 
 def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    arguments = options(__doc__, preset="demo", device=device, sequences=8, repeats=7, threads=1)
+    smoke = {"preset": "tiny", "sequences": 2, "repeats": 2}
+    arguments = options(__doc__, smoke, preset="demo", device=device, sequences=8, repeats=7, threads=1)
     torch.set_num_threads(arguments.threads)
     (config,) = runs({"preset": arguments.preset}).values()
     loops, batch_size = config.trajectories.loops, config.trajectories.batch_size
@@ -49,14 +49,10 @@ def main() -> None:
             extract(checkpoint, text, config.trajectories, config.path_types, outputs)
 
     clock = clock_of(arguments.device, threads=2)  # wall time: the extraction also writes
-    pairs = turns([lambda: extraction(text), forward], arguments.repeats, clock)
-    ours, bare = medians(pairs)
-    print(f"{arguments.device}, preset {arguments.preset}, {text.inputs.numel()} tokens, {loops} loop steps per group")
-    print(f"extraction {ours:.2f} s against {bare:.2f} s bare, ratio {spread([a / b for a, b in pairs])}")
+    compare("against the bare forward pass", lambda: extraction(text), forward, arguments.repeats, "≤ 1.35", clock)
     before = peak_memory(arguments.device)
     extraction(random_text(config.model.vocab_size, 4 * len(text), config.model.context_length))
-    after = peak_memory(arguments.device)
-    print(f"peak memory {before:.0f} MB; with four times as many tokens {after:.0f} MB")
+    record("peak memory of four times as many tokens against it", [peak_memory(arguments.device) / before])
 
 
 def peak_memory(device: str) -> float:

@@ -1,15 +1,13 @@
-"""The library's own operations against PyTorch's: forward and backward pass together, on CPU.
+"""The library's operations against PyTorch's
 
-    python tests/benchmarks/bench_kernels.py [--repeats 9] [--threads 1 2] [--count]
+    python tests/benchmarks/bench_kernels.py [--repeats 5] [--threads 2] [--count]
 
-Linear layers, RMSNorm, causal attention and the loss from hidden states, at the sizes of `bench_training.py` and of the
-demo. The loss is compared with whole logits and with PyTorch's own loss in chunks. Both take turns in one process.
-Printed are median times, and the median and quartiles of theirs / ours of each turn: above 1, ours is faster. No aim;
-a row below 1 is an operation to delete.
+Forward and backward pass on the CPU, time of PyTorch's operation over ours: above 1, ours is faster. The loss from
+hidden states is compared with whole logits and with PyTorch's own loss in chunks.
 
-Before, the kernels of a token on a GPU are counted, without a GPU: of a loop step and layer of the paper's model in a
-captured graph, as it is and compiled (aim: at most 12), what the decisions of each criterion add, and what the host
-starts outside of graphs. `--count` prints only this.
+`--count` counts, without a GPU, the kernels of a token in a captured graph: of a loop step and layer of the paper's
+model, as it is and compiled (aim: at most 12), what the decisions of each criterion add, and what the host starts
+outside of graphs.
 """
 
 import sys
@@ -19,7 +17,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from common import medians, options, quartiles, turns
+from common import options, ratios, record, turns
 from torch import Tensor
 
 from twoscale.model.attention import causal_attention
@@ -27,7 +25,7 @@ from twoscale.model.linear import linear
 from twoscale.model.loss import linear_cross_entropy
 from twoscale.model.rms_norm import RMSNorm
 
-SHAPES = ((384, 6, 4, 256), (768, 12, 2, 512), (64, 4, 8, 128))  # hidden size, heads, sequences, tokens
+SHAPES = ["384,6,4,256", "768,12,2,512", "64,4,8,128"]  # hidden size, heads, sequences, tokens
 VOCAB_SIZE, PADDED = 50257, 50304
 MAX_LOOPS = 30
 Call = Callable[..., Tensor]
@@ -91,17 +89,18 @@ def count_kernels() -> None:
 
 
 def main() -> None:
-    arguments = options(__doc__, repeats=9, threads=[1, 2], count=False)
-    count_kernels()
-    for shape in () if arguments.count else SHAPES:
-        print(f"hidden size {shape[0]}, {shape[1]} heads, {shape[2]} x {shape[3]} tokens")
+    smoke = {"shapes": ["16,2,2,8"], "repeats": 2, "threads": [1]}
+    arguments = options(__doc__, smoke, shapes=SHAPES, repeats=5, threads=[2], count=False)
+    if arguments.count:
+        return count_kernels()
+    for shape in (tuple(map(int, shape.split(","))) for shape in arguments.shapes):
         for name, ours, theirs, operands in pairs(*shape):
             for threads in arguments.threads:
                 torch.set_num_threads(threads)
-                rows = turns([once(ours, operands), once(theirs, operands)], arguments.repeats)
-                own, other = (1e3 * median for median in medians(rows))
-                ratio = quartiles([theirs / ours for ours, theirs in rows])
-                print(f"  {name:22} {threads} threads {own:9.2f} ms, PyTorch {other:9.2f} ms   {ratio}", flush=True)
+                rows = turns([once(theirs, operands), once(ours, operands)], arguments.repeats)
+                label = f"{name}, width {shape[0]}, {shape[2]} × {shape[3]} tokens, threads: {threads}"
+                record(label, ratios(rows), aim="≥ 1")
+    return None
 
 
 if __name__ == "__main__":

@@ -1,26 +1,35 @@
-"""The cost of looping beyond the layers, forward and backward, against plain stacks of torch's own modules.
+"""The cost of looping in training
 
     python tests/benchmarks/bench_loops.py [--hidden-size 256] [--device cpu]
 
-1. The looped model against an unshared stack: the same applications of layers and of 2C -> C projections, the
-   same batch and backward depth, but weights of its own for each application and no loop machinery. Aim: at most
-   1.10.
-2. The model with `groups: []` against the plain stack of its layers. Aim: at most 1.05.
-
-The two of a pair alternate. Printed are the median times, and median and quartiles of the ratio of each repeat. On one
-CPU thread, time is the CPU time of the process, so other work on the machine does not count.
+Forward and backward pass. The unshared stack applies the same layers and 2C → C projections of PyTorch's modules, with
+weights of its own for each application; the plain stack has the layers of a model without loops. Time is the CPU time
+of one thread. Memory per loop step is the growth of the peak from 4 to 16 loop steps, in processes of their own, in
+states: batch size × context length × hidden size in float32 for each of three groups.
 """
 
+import multiprocessing
+import os
+import resource
 from collections.abc import Callable, Sequence
+from typing import Any
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
-from common import clock_of, compare, options
+from common import clock_of, compare, options, record
 from torch import Tensor, nn
 
 from twoscale.config import ModelConfig
 from twoscale.model.noise import NOISE_STD
 from twoscale.model.transformer import initialise
+
+FEWEST, MOST = 4, 16
+GRADIENTS = {  # what is kept of the loop steps: options of the model and the aim
+    "gradient through all": ({}, ""),
+    "gradient through the last 4": ({"backprop_depth": FEWEST}, "≤ 0.1"),
+    "recomputed": ({"recompute": True}, "≤ 1"),
+}
 
 
 class PlainLayer(nn.Module):
@@ -99,10 +108,48 @@ def train_step(module: nn.Module, tokens: Tensor, *inputs: object) -> Callable[[
     return call
 
 
+def peak_bytes(config: ModelConfig, batch_size: int, loops: int, keys: dict[str, Any], device: str) -> int:
+    """Peak memory of this process after one forward and backward pass."""
+    torch.set_num_threads(1)
+    shape = (batch_size, config.context_length)
+    model = initialise(config, 0).to(device)
+    tokens = torch.randint(config.vocab_size, shape, device=device)
+    noise = NOISE_STD * torch.randn(*shape, config.hidden_size, device=device)
+    logits = model(tokens, [loops] * len(config.groups), lambda group, k, like: noise, **keys)
+    F.cross_entropy(logits.flatten(0, 1), tokens.flatten()).backward()
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def in_new_process(*arguments: Any) -> int:
+    """`peak_bytes` in a process in which glibc returns freed tensors, so that they leave the resident set."""
+    returning = mock.patch.dict(os.environ, MALLOC_MMAP_THRESHOLD_="65536")
+    with returning, multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(peak_bytes, arguments)
+
+
+def compare_memory(config: ModelConfig, batch_size: int, gradients: list[str], device: str) -> None:
+    state_bytes = len(config.groups) * batch_size * config.context_length * config.hidden_size * 4
+    for gradient in gradients:
+        keys, aim = GRADIENTS[gradient]
+        few, many = (in_new_process(config, batch_size, loops, keys, device) for loops in (FEWEST, MOST))
+        growth = (many - few) / (MOST - FEWEST) / state_bytes
+        record(f"memory per loop step, {gradient}", [growth], "states", aim)
+
+
 def main() -> None:
     sizes = {"hidden_size": 256, "num_heads": 4, "context_length": 256, "batch_size": 4, "vocab_size": 4096}
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    arguments = options(__doc__, **sizes, loops=6, repeats=9, threads=1, device=device)
+    tiny = {
+        "hidden_size": 32,
+        "context_length": 16,
+        "batch_size": 2,
+        "loops": 2,
+        "repeats": 2,
+        "memory": ["recomputed"],
+    }
+    arguments = options(__doc__, tiny, **sizes, loops=6, repeats=9, threads=1, memory=[*GRADIENTS], device=device)
     torch.set_num_threads(arguments.threads)
     sizes = {name: getattr(arguments, name) for name in ("num_heads", "hidden_size", "context_length", "vocab_size")}
     config, device = ModelConfig(num_layers=8, **sizes), arguments.device
@@ -115,11 +162,12 @@ def main() -> None:
     timing = {"repeats": arguments.repeats, "clock": clock_of(arguments.device, arguments.threads)}
     looped, stack = initialise(config, 0).to(device), PlainStack(config, loops).to(device)
     ours, peer = train_step(looped, tokens, loops, lambda group, k, like: noise), train_step(stack, tokens, noise)
-    compare("looped model against unshared stack", ours, peer, aim=1.1, **timing)
+    compare("looped model against an unshared stack", ours, peer, aim="≤ 1.10", **timing)
     unlooped = ModelConfig(num_layers=8, groups=(), **sizes)
     plain, stack = initialise(unlooped, 0).to(device), PlainStack(unlooped, []).to(device)
     ours, peer = train_step(plain, tokens, [], None), train_step(stack, tokens, None)
-    compare("groups [] against plain stack", ours, peer, aim=1.05, **timing)
+    compare("`groups: []` against a plain stack", ours, peer, aim="≤ 1.05", **timing)
+    compare_memory(config.model_copy(update={"vocab_size": 512}), arguments.batch_size, arguments.memory, device)
 
 
 if __name__ == "__main__":

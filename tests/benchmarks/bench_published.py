@@ -1,28 +1,25 @@
-"""Decoding Huginn's architecture against the code that was published with it (Geiping et al., arXiv 2502.05171).
+"""Huginn's architecture against the code that was published with it
 
     python tests/benchmarks/bench_published.py [--huginn raven_modeling_minimal.py] [--repeats 15]
 
-The published file is given by path, with `raven_config_minimal.py` beside it; it needs the package `transformers`.
-Without `--huginn` nothing is measured. Width 768, 2 + 4 + 2 layers, heads of 96, MLP 3.4 times the width, 32 loops,
-vocabulary 8192, float32 on the CPU, one thread. The weights are random and are imported from a folder in the hub's
-layout. First the logits of a text through both caches must agree, from the same random initial states. Then both decode
-token after token behind a prompt of 128. No aim.
+Decoding one token behind a prompt of 128: width 768, 2 + 4 + 2 layers, 32 loops, vocabulary 8192, random weights in
+float32, one thread, CPU time. The published code has two caches, a dynamic one, which its `generate` uses unless
+another is asked for, and a static one. The logits of a text through both must agree before.
 
-The published code has two caches: the dynamic one, which its `generate` uses unless another is asked for, and a static
-one. As in bench_decode.py, turns alternate, and time is the CPU time of the thread.
+The published file is given by path, with `raven_config_minimal.py` in its folder; it needs `transformers`.
 """
 
 import importlib
 import os
 import sys
 import tempfile
+import time
 from pathlib import Path
 from types import ModuleType
 from unittest import mock
 
 import torch
-from bench_decode import SEED, per_token
-from common import options
+from common import compare, not_measured, options
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -32,6 +29,7 @@ from twoscale.model.interface import LoopedModel
 from twoscale.model.published.folder import PublishedFolder
 from twoscale.model.published.weights import open_published
 
+SEED = 0
 LOOPS = 32
 PROMPT = 128
 SIZES = {
@@ -124,22 +122,21 @@ def compare_cache(model: torch.nn.Module, ours: LoopedModel, label: str, cache: 
     text = torch.randint(SIZES["vocab_size"], (PROMPT + 1,)).tolist()
     check(f"prompt, {label}", decoder.prefill(text[:-1])[0], peer.feed(*text[:-1]))
     check(f"next token, {label}", decoder.feed(text[-1])[0], peer.feed(text[-1])[0])
-    last = PROMPT + 2 + repeats
-    label = f"width 768, {LOOPS} loops, positions {PROMPT + 1} to {last}, against {label}"
-    per_token(label, lambda: decoder.feed(0, [LOOPS]), lambda: peer.feed(0), repeats)
+    calls = lambda: decoder.feed(0, [LOOPS]), lambda: peer.feed(0)
+    compare(f"a token against {label}", *calls, repeats, clock=time.thread_time)
 
 
 def main() -> None:
-    arguments = options(__doc__, huginn=os.environ.get("HUGINN"), repeats=15)
+    arguments = options(__doc__, {}, huginn=os.environ.get("HUGINN"), repeats=15)
     if not arguments.huginn:
-        print("Huginn's own code: left out, give its raven_modeling_minimal.py by --huginn or HUGINN")
-        return
+        return not_measured("its", "give Huginn's raven_modeling_minimal.py by --huginn or HUGINN")
     torch.set_num_threads(1)
     code = load(Path(arguments.huginn).resolve())
     model = published_model(code)
     ours = imported(model)
     compare_cache(model, ours, "its dynamic cache", code.HuginnDynamicCache(), arguments.repeats)
     compare_cache(model, ours, "its static cache", static_cache(code), arguments.repeats)
+    return None
 
 
 if __name__ == "__main__":

@@ -1,11 +1,9 @@
-"""The cost of the way from per-token tables to a figure.
+"""From per-token tables to a figure
 
-    python tests/benchmarks/bench_tables.py [--rows 10000000] [--redraw]
+    python tests/benchmarks/bench_tables.py [--rows 10000000]
 
-1. Rule aggregate_metrics on checkpoints of 8192 tokens, with --rows rows in all: seconds and peak memory of its
-   process (aims: below 20 s and 1 GB), against a process that only reads the same columns.
-2. With --redraw, in a project folder with finished figures: each figure drawn again by `snakemake --force`, all of it
-   (aim: below 6 s), against importing the plotting libraries.
+The rule `aggregate_metrics` on checkpoints of 8192 tokens, 10 million rows in all, against a process that reads the
+same columns, and peak memory of its process.
 """
 
 import json
@@ -19,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from common import options
+from common import options, record
 
 from twoscale import tables
 from twoscale.config import Config
@@ -70,10 +68,10 @@ def measured(command: Sequence[object]) -> tuple[float, float]:
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         sys.exit(f"{command[1]} ended with {process.returncode}")
-    return time.perf_counter() - started, used.ru_maxrss / 1024
+    return time.perf_counter() - started, used.ru_maxrss * 1024 / 1e6
 
 
-def aggregation(rows: int) -> None:
+def aggregation(rows: int, repeats: int) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder, total, files = Path(name), 0, 0
         while total < rows:
@@ -87,31 +85,16 @@ def aggregation(rows: int) -> None:
             command += [f"--{option}", *paths]
         for output in ("loop-metrics", "drift", "loop-sequences", "drift-sequences"):
             command += [f"--{output}", folder / f"{output}.out"]
-        seconds, memory = measured(command)
-        baseline, _ = measured([sys.executable, "-c", READ_ONLY, *inputs["trajectories"], *inputs["token-drift"]])
-    print(
-        f"aggregation of {total / 1e6:.1f} million rows in {files} files: {seconds:.1f} s, peak {memory:.0f} MB; "
-        f"{seconds / baseline:.2f} times reading them ({baseline:.1f} s); aims 20 s, 1000 MB",
-        flush=True,
-    )
-
-
-def redraw() -> None:
-    baseline, _ = measured([sys.executable, "-c", "import seaborn, pyarrow.parquet"])
-    snakemake = [sys.executable, "-m", "snakemake", "--cores", "1", "--quiet", "all", "--force"]
-    print(f"imports: {baseline:.1f} s")
-    for number in range(1, 6):
-        seconds, _ = measured([*snakemake, f"results/fig{number}.pdf"])
-        print(
-            f"fig{number}: {seconds:.1f} s with Snakemake, {seconds / baseline:.2f} of the imports; aim 6 s", flush=True
-        )
+        reading = [sys.executable, "-c", READ_ONLY, *inputs["trajectories"], *inputs["token-drift"]]
+        found = [(measured(command), measured(reading)) for _ in range(repeats)]
+    record("aggregation against reading", [ours / peer for (ours, _), (peer, _) in found])
+    record("aggregation", [seconds for (seconds, _), _ in found], "s", "≤ 20 s")
+    record("peak memory of the aggregation", [memory / 1e3 for (_, memory), _ in found], "GB", "≤ 1 GB")
 
 
 def main() -> None:
-    arguments = options(__doc__, rows=10_000_000, redraw=False)
-    aggregation(arguments.rows)
-    if arguments.redraw:
-        redraw()
+    arguments = options(__doc__, {"rows": 1, "repeats": 1}, rows=10_000_000, repeats=3)
+    aggregation(arguments.rows, arguments.repeats)
 
 
 if __name__ == "__main__":

@@ -1,21 +1,14 @@
-"""Speed and memory of tokenizing: compared with tiktoken alone, and with one job per core.
+"""Tokenizing
 
     python tests/benchmarks/bench_tokenize.py [--parquet FILE_OR_FOLDER]
 
-1. `tokenize_text` on one text shard, including reading, hashing and writing, compared with tiktoken's batch call on one
-   thread for documents in memory. Aim: at least 0.85 of its speed.
-2. Two `tokenize_text` jobs on two shards, in parallel and in sequence, compared with two empty loops, which share
-   nothing and show the limit of the machine. Aim: at least 1.6 times as fast in parallel.
-3. Peak memory of collecting and of tokenizing the text once and ten times over. Aim: below 1 GB, and the same.
-
-Measurements that are compared alternate. All times are wall times: the first measurement compares their minima, which
-other work on the machine disturbs least, and the second needs two free cores. The tokenizer is GPT-2's if
-TIKTOKEN_CACHE_DIR or the network has it, otherwise bytes.
+`tokenize_text` on one text shard, with reading, hashing and writing, against tiktoken's batch call on one thread for
+documents in memory; then two jobs on two shards, in parallel and in sequence, with two empty loops, which share
+nothing, as the limit of the machine. Wall times. Memory of a job is compared for 2 and 20 times the text. The tokenizer
+is GPT-2's if TIKTOKEN_CACHE_DIR or the network has it, otherwise bytes.
 """
 
 import json
-import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -23,7 +16,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from common import options, seconds, spread, turns
+from common import not_measured, options, ratios, record, turns
 
 from twoscale import tables
 from twoscale.config import DataConfig, DownloadConfig, TextQuota, plain
@@ -35,6 +28,7 @@ from twoscale.data.token_files import TokenShard
 from twoscale.data.tokenizer import load_tokenizer
 from twoscale.errors import InputError
 
+NAMES = {"gpt2": "GPT-2's tokenizer", "bytes": "bytes"}
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 DOWNLOAD = DownloadConfig(retries=1, delay=1.0, max_delay=1.0, timeout=10.0)
 
@@ -96,7 +90,7 @@ print(re.search(r"VmHWM:\\s*(\\d+) kB", open("/proc/self/status").read())[1])
 def peak_memory(command: list) -> float:
     """Peak resident memory in MB of a Python script and its arguments."""
     command = [sys.executable, "-c", WITH_PEAK, *command[1:]]
-    finished = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
+    finished = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return int(finished.stdout) / 1e3
 
 
@@ -107,27 +101,19 @@ def compare_with_tiktoken(shard: Path, tokenizer_file: tuple[str, Path | None], 
     def alone() -> int:
         return sum(map(len, tokenizer.encoding.encode_ordinary_batch(texts, num_threads=1)))
 
-    tokens = alone()  # also warms the caches
-    pairs = turns([alone, lambda: tokenize_text(shard, tokenizer, token_shard(folder, "alone"))], repeats, warm_up=0)
-    bare, ours = (min(times) for times in zip(*pairs, strict=True))
-    median = statistics.median(bare / ours for bare, ours in pairs)
-    print(f"tokenizer {tokenizer.name}, {len(texts)} documents, {tokens} tokens, one thread, {repeats} repeats")
-    print(f"tiktoken alone    {tokens / bare / 1e6:6.2f} M tokens/s per core at the minimum")
-    print(f"tokenize_text     {tokens / ours / 1e6:6.2f} M tokens/s per core at the minimum")
-    print(f"ratio             {bare / ours:6.2f} (median of the pairs {median:.2f})", flush=True)
+    rows = turns([alone, lambda: tokenize_text(shard, tokenizer, token_shard(folder, "alone"))], repeats)
+    record(f"a job against tiktoken, tokens per second, {NAMES[tokenizer.name]}", ratios(rows), aim="≥ 0.85")
 
 
-def compare_two_jobs(shards: list[Path], tokenizer_file: tuple[str, Path | None], folder: Path, repeats: int) -> None:
+def compare_two_jobs(
+    shards: list[Path], tokenizer_file: tuple[str, Path | None], folder: Path, repeats: int, loops: int
+) -> None:
     jobs = [job(shard, tokenizer_file, token_shard(folder, shard.stem)) for shard in shards]
-    loops = [[sys.executable, "-c", "for _ in range(50_000_000): pass"]] * 2
-    ratios: dict[str, list[float]] = {"tokenize_text": [], "empty loops": []}
-    for _ in range(repeats):
-        for name, commands in (("tokenize_text", jobs), ("empty loops", loops)):
-            sequence, parallel = (seconds(partial(run_jobs, commands, together)) for together in (False, True))
-            ratios[name].append(sequence / parallel)
-    for name, values in ratios.items():
-        print(f"two jobs of {name}, times as fast in parallel as in sequence: {spread(values)}", end=", ")
-        print(f"load average {os.getloadavg()[0]:.1f}", flush=True)
+    empty = [[sys.executable, "-c", f"for _ in range({loops}): pass"]] * 2
+    for name, commands, aim in (("jobs", jobs, "≥ 1.6"), ("empty loops", empty, "")):
+        sequence, parallel = (partial(run_jobs, commands, together) for together in (False, True))
+        rows = turns([sequence, parallel], repeats, warm_up=0)
+        record(f"two {name} in parallel against in sequence, {NAMES[tokenizer_file[0]]}", ratios(rows), aim=aim)
 
 
 def repeated(shard: Path, times: int, path: Path) -> Path:
@@ -145,12 +131,9 @@ def repeated(shard: Path, times: int, path: Path) -> Path:
     return path
 
 
-def characters(shard: Path) -> int:
-    return sum(len(text) for _, texts in iter_shards([shard]) for text in texts)
-
-
-def measure_memory(shard: Path, tokenizer_file: tuple[str, Path | None], folder: Path) -> None:
-    for times in (2, 20):  # the smaller one already fills a part
+def measure_memory(shard: Path, tokenizer_file: tuple[str, Path | None], folder: Path, factors: list[int]) -> None:
+    peaks = []
+    for times in factors:  # the smaller one already fills a part
         source = repeated(shard, times, folder / f"times_{times}.parquet")
         tokenizing = peak_memory(job(source, tokenizer_file, token_shard(folder, "memory")))
         name, path = tokenizer_file
@@ -160,19 +143,26 @@ def measure_memory(shard: Path, tokenizer_file: tuple[str, Path | None], folder:
         command += ["--download", json.dumps({"download": plain(DOWNLOAD)}), "--parts", folder / "memory_parts"]
         command += ["--text", folder / "memory_0.parquet", folder / "memory_1.parquet"]
         collecting = peak_memory(command + (["--tokenizer", path] if path else []))
-        print(f"{times * characters(shard) / 1e6:.0f} M characters:", end=" ")
-        print(f"collecting takes {collecting:.0f} MB at its peak, tokenizing {tokenizing:.0f} MB", flush=True)
+        peaks.append((collecting, tokenizing))
+    for name, fewest, most in zip(("collecting", "tokenizing"), peaks[0], peaks[-1], strict=True):
+        label = f"memory of {name}, {NAMES[tokenizer_file[0]]}"
+        record(f"peak {label}", [most / 1e3], "GB", "≤ 1 GB")
+        record(f"{label}, {factors[-1]} against {factors[0]} times the text", [most / fewest])
 
 
 def main() -> None:
-    arguments = options(__doc__, parquet=None, characters=16_000_000, repeats=7)
+    smoke = {"characters": 20_000, "repeats": 1, "empty": 1, "factors": [20]}
+    full = {"characters": 16_000_000, "repeats": 7, "empty": 50_000_000, "factors": [2, 20]}
+    arguments = options(__doc__, smoke, parquet=None, **full)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        tokenizer_file = best_tokenizer(folder)
+        tokenizer_file = ("bytes", None) if arguments.smoke else best_tokenizer(folder)
+        if tokenizer_file[0] == "bytes":
+            not_measured(NAMES["gpt2"], "set TIKTOKEN_CACHE_DIR to a folder that has it")
         shards = write_shards(arguments.parquet, arguments.characters, folder, 2)
         compare_with_tiktoken(shards[0], tokenizer_file, folder, arguments.repeats)
-        compare_two_jobs(shards, tokenizer_file, folder, arguments.repeats)
-        measure_memory(shards[0], tokenizer_file, folder)
+        compare_two_jobs(shards, tokenizer_file, folder, arguments.repeats, arguments.empty)
+        measure_memory(shards[0], tokenizer_file, folder, arguments.factors)
 
 
 if __name__ == "__main__":

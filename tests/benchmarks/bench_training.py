@@ -1,37 +1,28 @@
-"""One whole optimizer step against a plain GPT, against the matrix products in it, and against an older checkout.
+"""One optimizer step
 
-    python tests/benchmarks/bench_training.py [--nanogpt model.py] [--before CHECKOUT] [--repeats 15]
+    python tests/benchmarks/bench_training.py [--nanogpt model.py] [--repeats 5]
 
-1. `groups: []` against nanoGPT's own file, tokens per second at two shapes (aim: at least 1.0). A step is the batch,
-   forward pass, loss, backward pass, clipping and AdamW. Without `--nanogpt` this part is left out.
-2. The same step against its bare matrix products: each product of a linear layer, and the two of its gradient, by
-   `torch.mm`. No aim.
-3. A step of the demo, looped, against the same step of an older checkout (aim: at least 1.4). Without `--before` only
-   its tokens per second are printed.
-4. Peak memory of a step of the paper's model on 2 x 512 tokens.
-5. A step of the preset `overnight`, compiled in float32 and in bfloat16, against the same step in float32 without
-   compilation. No aim: it depends on the processor.
-
-Each model lives in a process of its own, so none shares memory or an allocator with another; the processes take turns,
-and the one that waits does nothing. Printed are medians, and the median and quartiles of the ratio of each turn.
+Batch, forward pass, loss, backward pass, clipping and AdamW of `groups: []` in float32 on two threads, against
+nanoGPT's own model file, given by path, and against the matrix products of its linear layers and of their gradients by
+`torch.mm`. Tokens per second: above 1, ours is faster. Each lives in a process of its own, and the processes take
+turns. A ratio above 1 against bare products is possible, because `torch.mm` uses MKL, which is limited to AVX2 on
+processors other than Intel's, while the linear layers use oneDNN with AVX-512.
 """
 
 import contextlib
 import importlib.util
 import os
 import resource
-import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import torch
-from common import options
+from common import not_measured, options, record
 from torch import Tensor
 
 from twoscale.config import ModelConfig, TrainConfig
@@ -39,12 +30,9 @@ from twoscale.config import ModelConfig, TrainConfig
 THREADS = 2
 VOCAB_SIZE = 50257
 PADDED = 50304
-SHAPES = ((384, 6, 4, 256), (768, 12, 2, 512))  # hidden size, heads, sequences, tokens
+SHAPES = ["384,6,4,256", "768,12,2,512"]  # hidden size, heads, sequences, tokens
 SEED = 0
 WARM_UP = 2
-SOURCE = Path(__file__).parents[2] / "src"
-# as all jobs of this checkout's workflow have it (workflow/rules/common.smk)
-ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
 
 Step = Callable[[], object]
 
@@ -57,7 +45,6 @@ def step_of(model: ModelConfig, train: TrainConfig) -> Step:
     """One iteration of this project's training of `model`, a preset with changes."""
     from twoscale.data.batches import HeldOut
     from twoscale.model.transformer import initialise
-    from twoscale.training.compilation import compile_blocks
     from twoscale.training.recipe import make_optimizer
     from twoscale.training.state import TrainingState
     from twoscale.training.trainer import Trainer, TrainingData
@@ -66,23 +53,17 @@ def step_of(model: ModelConfig, train: TrainConfig) -> Step:
     none = torch.empty(0, dtype=torch.int64)
     trainer = Trainer(config, TrainingData(tokens(model.vocab_size), HeldOut(none, none, (), ())))
     weights = initialise(model, SEED)
-    if train.compile:
-        compile_blocks(weights)
     state = TrainingState(weights, make_optimizer(weights, train), 0, 0)
     return lambda: trainer.iterate(state)
 
 
-def preset_step(name: str, batch_size: int | None = None, train: Mapping[str, object] = {}, **model: object) -> Step:
+def preset_step(name: str, batch_size: int, **model: object) -> Step:
     from twoscale import config
 
     run = config.checked(config.preset(name))
-    changes = {} if batch_size is None else {"batch_size": batch_size, "micro_batches": 1}
-    recipe = run.train.model_copy(update={"cpu_threads": THREADS, "compile": False} | changes | train)
+    changes = {"cpu_threads": THREADS, "compile": False, "batch_size": batch_size, "micro_batches": 1}
+    recipe = run.train.model_copy(update=changes)
     return step_of(run.model.model_copy(update=model), recipe)
-
-
-def compiled_step(name: str, precision: str) -> Step:
-    return preset_step(name, train={"compile": True, "precision": precision})
 
 
 def plain_step(hidden_size: int, num_heads: int, batch_size: int, length: int) -> Step:
@@ -140,7 +121,6 @@ def worker(kind: str, *arguments: str) -> None:
         "products": products_step,
         "nanogpt": nanogpt_step,
         "preset": preset_step,
-        "compiled": compiled_step,
     }
     with contextlib.redirect_stdout(sys.stderr):
         step = makers[kind](*(int(a) if a.isdigit() else a for a in arguments))
@@ -153,18 +133,15 @@ def worker(kind: str, *arguments: str) -> None:
 
 @dataclass(frozen=True)
 class Model:
-    """A model in a process of its own. `source`: the folder that has the package `twoscale`."""
+    """A model in a process of its own, all with the same environment."""
 
     process: subprocess.Popen
 
     @classmethod
-    def start(cls, *arguments: object, source: Path = SOURCE) -> "Model":
+    def start(cls, *arguments: object) -> "Model":
         command = [sys.executable, __file__, "--worker", *map(str, arguments)]
-        environment = os.environ | {"PYTHONPATH": str(source)}
-        if source == SOURCE and arguments[0] != "nanogpt":
-            environment |= ALLOCATOR
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        return cls(subprocess.Popen(command, env=environment, text=True, bufsize=1, **pipes))
+        return cls(subprocess.Popen(command, text=True, bufsize=1, **pipes))
 
     def seconds(self) -> float:
         print(file=self.process.stdin, flush=True)
@@ -175,43 +152,35 @@ class Model:
         return int(self.process.communicate()[0])
 
 
-def compare(label: str, ours: Model, peer: Model, tokens_per_step: int, repeats: int, aim: str) -> None:
-    """Print the tokens per second of both, and their ratio."""
-    turns = [(ours.seconds(), peer.seconds()) for _ in range(WARM_UP + repeats)][WARM_UP:]
-    low, ratio, high = statistics.quantiles([theirs / mine for mine, theirs in turns], n=4)
-    left, right = (tokens_per_step / statistics.median(times) for times in zip(*turns, strict=True))
-    gigabytes = " and ".join(f"{model.peak_bytes() / 1e9:.2f}" for model in (ours, peer))
-    print(f"{label}: {left:.0f} against {right:.0f} tokens/s, ratio {ratio:.2f}", end=" ")
-    print(f"(quartiles {low:.2f} to {high:.2f}){aim}, {gigabytes} GB", flush=True)
+def compare(shape: str, peers: Mapping[str, tuple[object, ...]], repeats: int) -> None:
+    """Record the speed of `groups: []` over each peer."""
+    sizes = shape.split(",")
+    models = [Model.start("plain", *sizes), *(Model.start(*peer, *sizes) for peer in peers.values())]
+    ours, *others = zip(*([model.seconds() for model in models] for _ in range(WARM_UP + repeats)), strict=True)
+    print(f"{shape}: peak memory {', '.join(f'{model.peak_bytes() / 1e9:.2f}' for model in models)} GB")
+    for name, times in zip(peers, others, strict=True):
+        speed_ups = [theirs / mine for mine, theirs in zip(ours, times, strict=True)][WARM_UP:]
+        label = "width {0}, {2} × {3} tokens, against {name}".format(*sizes, name=name)
+        record(label, speed_ups, aim="≥ 1.0" if "nanoGPT" in name else "")
 
 
 def main() -> None:
-    paths = {"nanogpt": os.environ.get("NANOGPT"), "before": os.environ.get("BEFORE")}
-    arguments = options(__doc__, **paths, repeats=15, worker=[None])
+    smoke = {"shapes": ["16,2,2,8"], "repeats": 2, "preset": "tiny"}
+    nanogpt = os.environ.get("NANOGPT")
+    arguments = options(__doc__, smoke, nanogpt=nanogpt, shapes=SHAPES, repeats=5, preset="paper", worker=[None])
     if arguments.worker != [None]:
-        worker(*arguments.worker)
-        return
-    repeats = arguments.repeats
-    for shape in SHAPES:
-        size, label = shape[2] * shape[3], f"hidden size {shape[0]}, {shape[2]} x {shape[3]} tokens, groups []"
-        if arguments.nanogpt:
-            peer = Model.start("nanogpt", arguments.nanogpt, *shape)
-            compare(f"{label} against nanoGPT", Model.start("plain", *shape), peer, size, repeats, ", aim 1.0")
-        products = Model.start("products", *shape)
-        compare(f"{label} against bare products", Model.start("plain", *shape), products, size, repeats, "")
-    demo = Model.start("preset", "demo")
-    if arguments.before:
-        before = Model.start("preset", "demo", source=Path(arguments.before) / "src")
-        compare("demo against the older checkout", demo, before, 8 * 128, repeats, ", aim 1.4")
+        return worker(*arguments.worker)
+    peers = {"bare products": ("products",)}
+    if arguments.nanogpt:
+        peers["nanoGPT's `model.py`"] = "nanogpt", arguments.nanogpt
     else:
-        median = statistics.median([demo.seconds() for _ in range(WARM_UP + repeats)][WARM_UP:])
-        print(f"demo: {8 * 128 / median:.0f} tokens/s", flush=True)
-    paper = Model.start("preset", "paper", 2)
-    paper.seconds()
-    print(f"paper, 2 x 512 tokens: {paper.peak_bytes() / 1e9:.2f} GB", flush=True)
-    for precision in ("float32", "bfloat16"):
-        compiled, eager = Model.start("compiled", "overnight", precision), Model.start("preset", "overnight")
-        compare(f"overnight, compiled in {precision}, against eager in float32", compiled, eager, 16 * 256, repeats, "")
+        not_measured("nanoGPT", "give its model.py by --nanogpt or NANOGPT")
+    for shape in arguments.shapes:
+        compare(shape, peers, arguments.repeats)
+    looped = Model.start("preset", arguments.preset, 2)
+    looped.seconds()
+    record("peak memory, paper's model, 2 × 512 tokens", [looped.peak_bytes() / 1e9], "GB", "≤ 6.4 GB")
+    return None
 
 
 if __name__ == "__main__":

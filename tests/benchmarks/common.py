@@ -1,17 +1,26 @@
-"""The options of the benchmarks, and times of calls that take turns. Imports no torch, whose memory some measure."""
+"""Options, turns and recorded rows of the benchmarks. Imports no torch, because some measure their memory."""
 
 import argparse
+import json
+import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 Call = Callable[[], object]
 Clock = Callable[[], float]
 
+ROWS = "BENCHMARK_ROWS"  # environment variable: the file that collects the rows of a script
 
-def options(description: str, **defaults: object) -> argparse.Namespace:
-    """The command line: an option has the type of its default, a list takes several values, and False is a switch."""
+
+def options(description: str, smoke: Mapping[str, object], **defaults: object) -> argparse.Namespace:
+    """The command line: an option has the type of its default, and a list takes several values.
+
+    `smoke`: the defaults under `--smoke`, which tries the script in seconds.
+    """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--smoke", action="store_true", help="tiny sizes: tries the script, measures nothing")
     for name, default in defaults.items():
         flag, example = f"--{name.replace('_', '-')}", default[0] if isinstance(default, list) else default
         if default is False:
@@ -20,7 +29,32 @@ def options(description: str, **defaults: object) -> argparse.Namespace:
             several = {"nargs": "+"} if isinstance(default, list) else {}
             kind = str if example is None else type(example)
             parser.add_argument(flag, type=kind, default=default, help="default: %(default)s", **several)
+    if parser.parse_known_args()[0].smoke:
+        parser.set_defaults(**smoke)
     return parser.parse_args()
+
+
+def record(name: str, values: Sequence[float], unit: str = "ratio", aim: str = "") -> None:
+    """Print the median and quartiles of the turns of one row, and write them to the file of rows, if there is one."""
+    low, median, high = (
+        statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else (None, *values, None)
+    )
+    quartiles = "" if low is None else f" (quartiles {low:.4g} to {high:.4g})"
+    print(f"{name}: {median:.4g} {unit}{quartiles}{aim and f', aim {aim}'}", flush=True)
+    numbers = {"median": median, "quartile_1": low, "quartile_3": high}
+    _write({"name": name, "unit": unit} | numbers | {"aim": aim})
+
+
+def not_measured(part: str, reason: str) -> None:
+    """Say that the rows with `part` in their name cannot be measured here; the table keeps their last numbers."""
+    print(f"not measured: {part}: {reason}", flush=True)
+    _write({"not_measured": part})
+
+
+def _write(row: dict[str, object]) -> None:
+    if path := os.environ.get(ROWS):
+        with Path(path).open("a") as file:
+            print(json.dumps(row), file=file)
 
 
 def clock_of(device: str, threads: int = 1) -> Clock:
@@ -52,25 +86,18 @@ def turns(calls: Sequence[Call], repeats: int, clock: Clock = time.perf_counter,
     return rows[warm_up:]
 
 
+def ratios(rows: Sequence[Sequence[float]]) -> list[float]:
+    """The first column over the second."""
+    return [ours / peer for ours, peer, *_ in rows]
+
+
 def medians(rows: Sequence[Sequence[float]]) -> list[float]:
     """Of every column."""
     return [statistics.median(column) for column in zip(*rows, strict=True)]
 
 
-def spread(values: Sequence[float]) -> str:
-    return f"{statistics.median(values):.3f} (from {min(values):.2f} to {max(values):.2f})"
-
-
-def quartiles(values: Sequence[float]) -> str:
-    low, median, high = statistics.quantiles(values, n=4)
-    return f"{median:.3f} (quartiles {low:.3f} to {high:.3f})"
-
-
-def compare(
-    label: str, ours: Call, peer: Call, repeats: int, aim: float | None = None, clock: Clock = time.perf_counter
-) -> None:
-    """Print the milliseconds of both, and their ratio."""
+def compare(name: str, ours: Call, peer: Call, repeats: int, aim: str = "", clock: Clock = time.perf_counter) -> None:
+    """Record the ratio of two calls that take turns, and print the milliseconds of both."""
     rows = turns([ours, peer], repeats, clock, warm_up=2)
-    left, right = (1e3 * median for median in medians(rows))
-    ratio = quartiles([a / b for a, b in rows]) + ("" if aim is None else f", aim {aim:.2f}")
-    print(f"{label}: {left:.2f} against {right:.2f} ms, ratio {ratio}", flush=True)
+    record(name, ratios(rows), aim=aim)
+    print("  {:.2f} against {:.2f} ms".format(*(1e3 * median for median in medians(rows))), flush=True)
