@@ -2,11 +2,12 @@
 
     python tests/benchmarks/bench_decode.py [--repeats 15]
 
-One thread of the CPU and its CPU time; the calls of a comparison decode the same token in turn. "Bare products" are
-`F.linear` with each weight as often as the token needs it, and as it is stored; decoding uses column-major copies, so
-it can be faster. Criteria decide at every loop step and never end a token, so a row is the cost of its decisions. The
-models are untrained, and nothing here says what a criterion saves. Width 768 is the paper's architecture; the paper
-reports about 580 to 360 ms a token under acceleration, with exits, on hardware that it does not name.
+The CPU time of one thread is measured; the calls of a comparison decode the same token in turn. "Bare products" are
+calls of `F.linear` with each weight, as often as the token needs it. They use the weights as stored, whereas decoding
+uses column-major copies and can therefore be faster. Criteria decide at every loop step and never end a token, so a row
+shows the cost of the decisions. The models are untrained, so nothing here shows what a criterion saves. Width 768 is
+the paper's architecture. The paper reports about 580 to 360 ms per token under acceleration, with exits, and does not
+name its hardware.
 """
 
 import time

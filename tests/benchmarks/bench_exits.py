@@ -2,10 +2,11 @@
 
     python tests/benchmarks/bench_exits.py [--hidden-size 256] [--device cpu]
 
-8 × 256 tokens at width 256 and at most 8 loops; CPU time of the process. A text under an exit criterion is compared
-with all its loop steps, and that ratio with the share that its evaluations give, (F + Σ E c) / (F + Σ K c): F is the
-time of unlooped layers and head, c of one evaluation of a group for the whole batch, E its mean evaluations, K the
-maximum. `kl` never exits here; its peer runs the same loops, heads and softmax.
+The text has 8 × 256 tokens, the model has width 256 and at most 8 loops, and the CPU time of the process is measured.
+The time of a text under an exit criterion is divided by the time of all its loop steps. This ratio is compared with the
+share (F + Σ E c) / (F + Σ K c) that the evaluations give. F is the time of unlooped layers and head, c the time of one
+evaluation of a group for the whole batch, E the mean number of evaluations, and K the maximum. `kl` never exits here;
+it is compared with the same loops, heads and softmax.
 """
 
 import argparse

@@ -2,8 +2,8 @@
 
     python tests/benchmarks/bench_extraction.py [--preset demo] [--device cpu]
 
-The extraction measures every state and writes all its tables; the bare forward pass computes the states of the same
-sequences, without a readout. The peak memory is of one batch and does not grow with the text.
+The extraction measures every state and writes all its tables. The bare forward pass computes the states of the same
+sequences without a readout. The peak memory is that of one batch and does not grow with the text.
 """
 
 import resource

@@ -2,12 +2,13 @@
 
     python tests/benchmarks/bench_kernels.py [--repeats 5] [--threads 2] [--count]
 
-Forward and backward pass on the CPU, time of PyTorch's operation over ours: above 1, ours is faster. The loss from
-hidden states is compared with whole logits and with PyTorch's own loss in chunks.
+Forward and backward passes on the CPU: the time of PyTorch's operation divided by the time of ours, so a number above 1
+means that ours is faster. The loss from hidden states is compared with PyTorch's loss of all logits, and with its loss
+in chunks.
 
-`--count` counts, without a GPU, the kernels of a token in a captured graph: of a loop step and layer of the paper's
-model, as it is and compiled (aim: at most 12), what the decisions of each criterion add, and what the host starts
-outside of graphs.
+`--count` counts the kernels of a token in a captured graph, without a GPU. It counts the kernels of a loop step and
+layer of the paper's model, eager and compiled (aim: at most 12), the kernels that the decisions of each criterion add,
+and the kernels that the host starts outside of graphs.
 """
 
 import sys

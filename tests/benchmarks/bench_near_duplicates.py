@@ -2,9 +2,9 @@
 
     python tests/benchmarks/bench_near_duplicates.py [--training 30000000] [--held-out 1500000]
 
-Random ids with planted copies in 1 % of the held-out documents, 30 M training tokens and 1.5 M held-out ones. The
-search, which `join_tokens` does twice, is compared with reading and hashing the training file, which it does anyway;
-CPU time of one thread. The peak memory is of a process of its own.
+The tokens are random ids: 30 M for training and 1.5 M held out, with planted copies in 1 % of the held-out documents.
+`join_tokens` runs this search twice, and reads and hashes the training file in any case. The search is compared with
+this reading and hashing, in CPU time of one thread. Peak memory is measured in a separate process.
 """
 
 import hashlib

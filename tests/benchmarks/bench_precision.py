@@ -2,9 +2,10 @@
 
     python tests/benchmarks/bench_precision.py [--hidden-size 256] [--length 128] [--loops 4 13 40]
 
-The gradient of all looped matrices against float64, in norm: of the untrained model of `preset: paper` at width 256 on
-2 × 128 random tokens, with weights lowered by autocast and by `lowered_weights`. In eager mode both have the same
-forward pass bit for bit, so the difference of their gradients is the rounding of sums over loop steps.
+The error of the gradient of all looped matrices is measured in norm, relative to float64. The model is the untrained
+model of `preset: paper` at width 256 on 2 × 128 random tokens. Its weights are rounded by autocast or by
+`lowered_weights`. In eager mode the two forward passes are bit-identical, so the difference between their gradients is
+the rounding of sums over loop steps.
 """
 
 from contextlib import nullcontext

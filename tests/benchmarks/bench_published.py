@@ -2,11 +2,12 @@
 
     python tests/benchmarks/bench_published.py [--huginn raven_modeling_minimal.py] [--repeats 15]
 
-Decoding one token behind a prompt of 128: width 768, 2 + 4 + 2 layers, 32 loops, vocabulary 8192, random weights in
-float32, one thread, CPU time. The published code has two caches, a dynamic one, which its `generate` uses unless
-another is asked for, and a static one. The logits of a text through both must agree before.
+One token is decoded after a prompt of 128 tokens. The model has width 768, 2 + 4 + 2 layers, 32 loops, a vocabulary of
+8192 and random weights in float32; the CPU time of one thread is measured. The published code has two caches: a dynamic
+cache, the default of its `generate`, and a static cache. Before anything is timed, the logits of a text must agree
+between both programs.
 
-The published file is given by path, with `raven_config_minimal.py` in its folder; it needs `transformers`.
+The published file is specified by its path, with `raven_config_minimal.py` in the same folder. It needs `transformers`.
 """
 
 import importlib

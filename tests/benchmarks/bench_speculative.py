@@ -2,8 +2,8 @@
 
     python tests/benchmarks/bench_speculative.py [--run demo] [--results results]
 
-Greedy text of the finished demo at 30 loops with drafts, against the same text without: four prompts from its held-out
-text, 48 tokens each, one thread, CPU time. Every text must be the same up to rounding.
+The finished demo generates greedy text at 30 loops, with drafts and without. Four prompts come from its held-out text;
+each text has 48 tokens. The CPU time of one thread is measured. Every text must be the same, up to rounding.
 """
 
 import time

@@ -2,10 +2,11 @@
 
     python tests/benchmarks/bench_tokenize.py [--parquet FILE_OR_FOLDER]
 
-`tokenize_text` on one text shard, with reading, hashing and writing, against tiktoken's batch call on one thread for
-documents in memory; then two jobs on two shards, in parallel and in sequence, with two empty loops, which share
-nothing, as the limit of the machine. Wall times. Memory of a job is compared for 2 and 20 times the text. The tokenizer
-is GPT-2's if TIKTOKEN_CACHE_DIR or the network has it, otherwise bytes.
+`tokenize_text` reads, tokenizes, hashes and writes one text shard. It is compared with tiktoken's batch call, on one
+thread, for documents in memory. Then two jobs run on two shards, in parallel and in sequence. Two empty loops, which
+share nothing, show the limit of the machine. All times are wall times. The memory of a job is compared for 2 and 20
+times the text. The tokenizer is GPT-2's if it is available in TIKTOKEN_CACHE_DIR or from the network, and otherwise
+byte-level.
 """
 
 import json

@@ -2,11 +2,12 @@
 
     python tests/benchmarks/bench_training.py [--nanogpt model.py] [--repeats 5]
 
-Batch, forward pass, loss, backward pass, clipping and AdamW of `groups: []` in float32 on two threads, against
-nanoGPT's own model file, given by path, and against the matrix products of its linear layers and of their gradients by
-`torch.mm`. Tokens per second: above 1, ours is faster. Each lives in a process of its own, and the processes take
-turns. A ratio above 1 against bare products is possible, because `torch.mm` uses MKL, which is limited to AVX2 on
-processors other than Intel's, while the linear layers use oneDNN with AVX-512.
+A step consists of batch, forward pass, loss, backward pass, clipping and AdamW, for `groups: []` in float32 on two
+threads. It is compared with nanoGPT's own model file, specified by its path, and with `torch.mm` products of the same
+sizes as its linear layers and their gradients. The numbers are tokens per second: above 1, ours is faster. Each program
+runs in its own process, and the processes take turns. A ratio above 1 to the bare products is possible, because
+`torch.mm` uses MKL, which is limited to AVX2 on processors not made by Intel, while linear layers use oneDNN with
+AVX-512.
 """
 
 import contextlib
