@@ -51,6 +51,7 @@ def local_documents(data: DataConfig, cache: Path) -> Iterator[Document]:
             f"config key data.source: found {data.source!r}, expected python_docs, {', '.join(FILE_SOURCES)} or "
             "fineweb."
         )
+    assert data.path is not None
     for file, name in find_files(Path(data.path), data.source):
         yield from _in_pieces(_documents(file, name, data, cache), data)
 

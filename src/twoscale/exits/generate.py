@@ -15,7 +15,9 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from io import TextIOWrapper
 from pathlib import Path
+from typing import cast
 
 import torch
 
@@ -191,7 +193,7 @@ class TokenPrinter:
         self.run, self.in_colour = run, in_colour
         self.spans: list[TokenSpan] = []
         self._text = Utf8Stream()
-        sys.stdout.reconfigure(errors="replace")  # a terminal without UTF-8 shows question marks
+        cast(TextIOWrapper, sys.stdout).reconfigure(errors="replace")  # a terminal without UTF-8 shows question marks
 
     @property
     def ends(self) -> tuple[float, float]:

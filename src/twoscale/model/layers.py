@@ -199,7 +199,8 @@ class Adapter(Linear):
 
     def pack(self, rows: int) -> None:
         """`Linear.pack` of both halves."""
-        self.of_state, self.of_input = (packed(half, rows) for half in self.weight.chunk(2, dim=1))
+        halves = (packed(half, rows) for half in self.weight.chunk(2, dim=1))
+        self.of_state, self.of_input = halves  # type: ignore[method-assign, assignment]
 
 
 class ProjectedGroup(LoopedGroup):

@@ -41,7 +41,7 @@ class Linear(nn.Linear):
 
     def pack(self, rows: int) -> None:
         """Compute products with few rows, best `rows`, by oneDNN from now on, with a copy of the weights."""
-        self.forward = packed(self.weight, rows)
+        self.forward = packed(self.weight, rows)  # type: ignore[method-assign, assignment]
 
 
 @contextmanager
@@ -87,7 +87,7 @@ def packed(weight: Tensor, rows: int) -> Callable[[Tensor], Tensor]:
 
 def can_pack(weight: Tensor) -> bool:
     """Whether `packed` has a kernel for such weights."""
-    return HAS_ONEDNN and torch.backends.mkldnn.enabled and weight.is_cpu and weight.dtype is torch.float32
+    return HAS_ONEDNN and bool(torch.backends.mkldnn.enabled) and weight.is_cpu and weight.dtype is torch.float32
 
 
 def linear(x: Tensor, weight: Tensor) -> Tensor:
@@ -103,7 +103,7 @@ def _suits_onednn(x: Tensor, weight: Tensor) -> bool:
     if torch.is_autocast_enabled("cpu"):  # F.linear is what autocast knows
         return False
     rows = x.numel() // x.shape[-1]
-    return rows % MULTIPLE == 0 and rows * weight.numel() >= MIN_MULTIPLICATIONS and torch.backends.mkldnn.enabled
+    return rows % MULTIPLE == 0 and rows * weight.numel() >= MIN_MULTIPLICATIONS and bool(torch.backends.mkldnn.enabled)
 
 
 def _onednn_linear(x: Tensor, weight: Tensor) -> Tensor:

@@ -128,7 +128,8 @@ class LoopStepMap:
         """The map at the last loop step of a forward pass, at the earliest call of the module that gives the same."""
         if callable(output.pick):
             raise InputError(f"group {label}: found a function that picks the state, expected an index or a key.")
-        module, states, count = find_module(model, output.module), [], 0
+        states: list[Tensor] = []
+        module, count = find_module(model, output.module), 0
 
         def receive(_: Any, args: Any, found: Any) -> None:
             nonlocal states, count
@@ -147,7 +148,8 @@ class LoopStepMap:
 
     def __call__(self, state: Tensor) -> Tensor:
         """x^{k+1} for x^k."""
-        calls, reached = 0, None
+        calls = 0
+        reached: Any = None
 
         def put(_: Any, args: Any, found: Any) -> Any:
             nonlocal calls, reached

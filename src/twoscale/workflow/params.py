@@ -110,6 +110,7 @@ class Params:
             return ""
         record = Path(f"results/{run}/data/{SOURCE_DIGEST}")
         try:
+            assert config.data.path is not None
             return source_files.digest(Path(config.data.path), config.data.source)
         except (InputError, OSError):
             return record.read_text().strip() if record.is_file() else ""
@@ -281,8 +282,11 @@ def module_of(function: str) -> str:
 
 def criterion_files(criteria: Mapping[str, CriterionConfig]) -> dict[str, str]:
     """Fingerprints of the users' files among exit criteria. Raises InputError for one without its class."""
-    entries = {name: entry for name, entry in criteria.items() if entry.file is not None}
-    return {name: criterion_file_fingerprint(entry.file, entry.class_name) for name, entry in entries.items()}
+    return {
+        name: criterion_file_fingerprint(entry.file, entry.class_name)
+        for name, entry in criteria.items()
+        if entry.file is not None and entry.class_name is not None
+    }
 
 
 def table_columns(*names: str) -> str:
