@@ -190,5 +190,5 @@ def table(judged: Iterable[SeedVerdict], run: str, seeds: Sequence[int], mark: s
             spread = {"deviation": finding.deviation, "document_error": finding.document_error}
             rows.append(claims.row(verdict.claim, finding.mean) | {"seed": MEAN} | spread)
         for seed, whole in zip([*seeds, MEAN], [*verdict.of_seeds, verdict], strict=True):
-            rows.append(claims.row(verdict.claim, claims.whole(whole)) | {"seed": str(seed)})
+            rows.append(claims.row(verdict.claim, claims.whole(whole)) | {"seed": str(seed)})  # type: ignore[arg-type]
     return pd.DataFrame(rows, columns=list(tables.columns("seeds"))).assign(run=run, scale=mark)

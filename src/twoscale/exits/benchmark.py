@@ -170,7 +170,7 @@ def turns(points: Sequence[Turn], repeats: int) -> list[tuple[int | None, Turn]]
     The last point of each criterion is first decoded once as a warm-up. Within a repeat all points take turns, and
     each repeat starts a share of the list later than the one before.
     """
-    order: list[tuple[int | None, Turn]] = [(None, point) for point in dict(points).items()]
+    order: list[tuple[int | None, Any]] = [(None, point) for point in dict(points).items()]
     for repeat in range(repeats):
         first = repeat * len(points) // repeats
         order += [(repeat, point) for point in (*points[first:], *points[:first])]

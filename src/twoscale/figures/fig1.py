@@ -272,7 +272,7 @@ def _draw_inset(axes: Axes, path: np.ndarray, token: str, segments: Sequence[Seg
         _write_beside(inset, f"$k$ = {k}", here, beside, fontsize=SMALL)
     magnification = width * np.ptp(axes.get_xlim()) / np.ptp(inset.get_xlim())
     word = printable(token).replace("$", r"\$")
-    steps = f"group {style.group_name(loop.group)}, $k$ = {first} … {last}"
+    steps = f"group {style.group_name(str(loop.group))}, $k$ = {first} … {last}"
     inset.set_title(f"“{word}”, {steps}, {factor(magnification)} ×", fontsize=SMALL, pad=3)
     inset.set_xlabel("PC 1", fontsize=SMALL, labelpad=1)
     inset.set_ylabel("PC 2", fontsize=SMALL, labelpad=1)
@@ -280,7 +280,7 @@ def _draw_inset(axes: Axes, path: np.ndarray, token: str, segments: Sequence[Seg
         return
     indicator = axes.indicate_inset_zoom(inset, edgecolor="0.4", linewidth=0.6)
     # to the left corners (lower, upper): lines to the right ones may cross the legend
-    for connector, visible in zip(indicator.connectors, (True, True, False, False), strict=True):
+    for connector, visible in zip(indicator.connectors, (True, True, False, False), strict=True):  # type: ignore[arg-type]
         connector.set_visible(visible)
 
 
@@ -317,10 +317,10 @@ def _draw_key(axes: Axes, segments: Sequence[Segment], shades: Shades, handles: 
         box = (0.5, len(loop.path) + 0.5, row + 0.4, row - 0.4)
         key.imshow(shades[loop.group][None], extent=box, aspect="auto", interpolation="nearest")
     key.set(xlim=(0.5, last + 0.5), ylim=(len(loops) - 0.5, -0.5), xlabel="loop step $k$")
-    key.set_yticks(range(len(loops)), [f"group {style.group_name(loop.group)}" for loop in loops])
+    key.set_yticks(range(len(loops)), [f"group {style.group_name(str(loop.group))}" for loop in loops])
     key.set_xticks(sorted({1, last // 3, 2 * last // 3, last} - {0}))
     key.tick_params(length=0, labelsize=SMALL)
-    key.xaxis.label.set_size(SMALL)
+    key.xaxis.label.set_size(SMALL)  # type: ignore[attr-defined]
     key.spines[:].set_visible(False)
     axes.legend(handles.values(), handles.keys(), loc="lower right", ncols=2, fontsize=SMALL)
 

@@ -194,7 +194,7 @@ def group_name(group: str) -> str:
     return group.replace("->", " → ").replace("-", "–")
 
 
-def grouped(number: int) -> str:
+def grouped(number: float) -> str:
     """A whole number with thin spaces between thousands."""
     return f"{number:,}".replace(",", "\N{THIN SPACE}")
 
@@ -469,9 +469,9 @@ def scale_iterations(axes: Axes, iterations: Sequence[int] | np.ndarray, context
     axes.set_xscale("symlog", linthresh=linear, linscale=0.5)
     axes.set_xlim(-0.15 * linear if 0 in iterations else 0.9 * linear, 1.12 * max(linear, iterations[-1]))
     ticks = iterations[_with_room(axes, iterations)]
-    axes.xaxis.set_major_locator(FixedLocator(ticks))
+    axes.xaxis.set_major_locator(FixedLocator(list(ticks)))
     axes.xaxis.set_major_formatter(FixedFormatter([grouped(iteration) for iteration in ticks]))
-    axes.xaxis.set_minor_locator(FixedLocator(iterations))
+    axes.xaxis.set_minor_locator(FixedLocator(list(iterations)))
     axes.set_xlabel("iteration (0, then log scale)" if 0 in iterations else "iteration (log scale)")
     return iterations
 

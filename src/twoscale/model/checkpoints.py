@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from importlib import import_module
-from io import BufferedReader
+from io import BufferedRandom, BufferedReader
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -77,7 +77,7 @@ def save(path: Path, tensors: Mapping[str, Tensor], header: Header) -> None:
             file.write(digest.encode())
 
 
-def _digest(file: BufferedReader, written: str) -> tuple[str, int]:
+def _digest(file: BufferedReader | BufferedRandom, written: str) -> tuple[str, int]:
     """SHA-256 of a safetensors file with zeros for the digest `written` in its header, and the place of the latter.
 
     Source of the layout, 8 bytes with the length of the header, the header, the tensors: the README of safetensors.

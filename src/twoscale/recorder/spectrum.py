@@ -92,9 +92,9 @@ def measure_spectrum(model: nn.Module, label: str, output: Output, call: Callabl
                 ) from error
             difference = own.check(vector.real)
             parts = (part.tolist() for part in (value.abs(), value.angle().abs(), residual, difference))
-            for sequence, (radius, angle, error, gap) in enumerate(zip(*parts, strict=True)):
+            for sequence, (radius, angle, size, gap) in enumerate(zip(*parts, strict=True)):
                 row = {"reading": reading, "k": step.k, "sequence": sequence, "radius": radius, "angle": angle}
-                yield row | {"error": error, "difference": gap}
+                yield row | {"error": size, "difference": gap}
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,8 @@ class LoopStepMap:
             handle.remove()
         if count < 2:
             raise InputError(f"group {label}: found {count} loop steps in a forward pass, expected at least 2.")
-        early = cls(label, module, output, call, 0, count - 1, *states)
+        state, after = states
+        early = cls(label, module, output, call, 0, count - 1, state, after)
         gap = (early(early.state) - early.after).norm() / early.after.norm()
         return early if gap <= SAME else replace(early, place=count - 2)
 
@@ -214,7 +215,7 @@ class LoopStepMap:
         return self._tangent(self.after, result) / norm(self.after)[..., None]
 
 
-def with_state(found: Any, pick: int | str | None, state: Tensor) -> Any:
+def with_state(found: Any, pick: Any, state: Tensor) -> Any:
     """The output of a module, with another state in the place that `Output.pick` names."""
     if isinstance(found, Tensor):
         return state

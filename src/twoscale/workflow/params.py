@@ -117,13 +117,14 @@ class Params:
 
     def released_files(self, wildcards: Any) -> str:
         """Size and SHA-256 of each of the released tables, as one canonical JSON string."""
-        return canonical_json(
-            {"files": {name: vars(self.runs.release.tables[name]) for name in self.runs.released_tables}}
-        )
+        assert self.runs.release is not None
+        files = self.runs.release.tables
+        return canonical_json({"files": {name: vars(files[name]) for name in self.runs.released_tables}})
 
     def release_options(self, wildcards: Any) -> str:
         """Where the release is and how it is fetched, as options."""
         release = self.runs.release
+        assert release is not None
         return shlex.join(
             ["--source", release.source, "--download", canonical_json({"download": configs.plain(release.download)})]
         )

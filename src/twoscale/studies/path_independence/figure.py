@@ -35,7 +35,7 @@ def draw(path_independence: pd.DataFrame, *, dtype: str, context: style.FigureCo
     Raises InputError for a model without looped groups.
     """
     groups = style.looped_groups(path_independence, "path independence")
-    floor = FLOOR_EPS * np.finfo(dtype).eps
+    floor = FLOOR_EPS * float(np.finfo(dtype).eps)
     figure = style.new_figure(style.DOUBLE, 2.6, context)
     panels = figure.subplots(1, len(LABELS))
     looks = dict(zip(groups, style.nested(style.series_styles(len(groups))), strict=True))
