@@ -2,8 +2,8 @@
 # make report      that run as one web page, report.html
 # make test        environment, then the tests (not the demo)
 # make test-runs   environment, then tests of whole runs: copies and reruns, published models, supplement, recipes,
-#                  and what is slow and seldom changes: exported models, simulated claims
-# make test-long   environment, then the long versions of tests: fuzzing, kills
+#                  and what is slow and seldom changes: exported models
+# make test-long   environment, then the long versions of tests: fuzzing, kills, simulated claims at every size
 # make test-slurm  environment, then the tests on a SLURM of two nodes, which is installed if it is missing
 # make tools       environment and all packages that the next tests and the site need
 # make test-recorder  environment and transformers, then the recorder on a model of that package

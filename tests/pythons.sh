@@ -9,9 +9,8 @@ version_of_torch=3.12
 shopt -s nullglob
 without_torch=(tests/unit/test_{bootstrap,config_loading,config_reference,config_sections,fingerprint,preflight}.py
     tests/unit/test_summaries.py)
-with_torch=(tests/unit/test_{attention,batched,batches,checkpoints,compile,contract,criteria,engine,fake_cuda*}.py
-    tests/unit/test_{devices,gpu_check,linear,loss,measures,model,noise,rms_norm,training,trajectories}.py
-    tests/studies/spectrum/test_spectrum.py)
+with_torch=(tests/unit/test_{attention,batched,checkpoints,compile,contract,fake_cuda*,linear,loss,model}.py
+    tests/unit/test_{rms_norm,training,trajectories}.py tests/studies/spectrum/test_spectrum.py)
 
 # A command named python3.x may be a shim without that version behind it, so each candidate is asked.
 interpreter() {
@@ -37,7 +36,7 @@ for version in 3.11 3.12 3.13; do
     fi
     folder="$BIN/../pythons/$version"
     if ! { "$python" -m venv "$folder" && grep -Ev '^(torch|datasets|ruff|snakefmt)==' requirements.txt > "$folder/requirements.txt" \
-        && timeout 150 "$folder/bin/python" -m pip install --quiet --disable-pip-version-check -r "$folder/requirements.txt"; } \
+        && timeout 600 "$folder/bin/python" -m pip install --quiet --disable-pip-version-check -r "$folder/requirements.txt"; } \
         2> /dev/null; then
         echo "Python $version: skipped, its packages cannot be installed"
         continue

@@ -16,12 +16,13 @@ WARMUP = 5
 HALF_DECADES = [1e-5, 3.16e-5, 1e-4, 3.16e-4, 1e-3, 3.16e-3, 1e-2, 3.16e-2]
 
 
+@cache
 def loop_rows(iteration, group="4", nulls=0.0, loops=30, **shape):
     """Rows of "loop_sequences" of one checkpoint and group; `nulls` is the share of tokens without an angle."""
     shape = {"rate": 0.6, "spread": 0.0, "level": 0.55, "level_spread": 0.01, "start": 0.1, "wobble": 0.0} | shape
     shape = {"scale": 1.0, "floor": 0.02, "bend": 1.0} | shape
     k = np.arange(loops + 1)
-    frames = []
+    parts = []
     for sequence, unit in enumerate(SPREAD):
         norms = shape["scale"] * np.maximum((shape["rate"] + shape["spread"] * unit) ** k, shape["floor"])
         level = shape["level"] + shape["level_spread"] * unit
@@ -36,8 +37,9 @@ def loop_rows(iteration, group="4", nulls=0.0, loops=30, **shape):
             rows = {"run": "trial", "iteration": iteration, "group": group, "k": k, "sequence": sequence}
             rows |= {"document": 100 - sequence, "measure": measure}
             rows |= {"mean": np.where(counts > 0, values, np.nan), "count": counts, "nulls": TOKENS - counts}
-            frames.append(pd.DataFrame(rows))
-    return pd.concat(frames)
+            parts.append(rows)
+    columns = {name: [np.broadcast_to(part[name], len(k)) for part in parts] for name in parts[0]}
+    return pd.DataFrame({name: np.concatenate(values) for name, values in columns.items()})
 
 
 def loops(first=None, last=None, iterations=ITERATIONS, **whole):

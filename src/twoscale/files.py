@@ -75,10 +75,8 @@ def _remove_orphans(folder: Path, start: str) -> None:
 def _is_running(process: int) -> bool:
     try:
         os.kill(process, 0)  # sends no signal
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # another user's
-        return True
+    except OSError as error:  # PermissionError: another user's process
+        return not isinstance(error, ProcessLookupError)
     return True
 
 

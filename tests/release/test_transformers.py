@@ -1,6 +1,7 @@
 """A release in the transformers library: the same logits, texts and exits as in this one."""
 
 import json
+import shutil
 import subprocess
 import sys
 from importlib import import_module
@@ -253,6 +254,35 @@ def test_a_saved_model_loads_again(exports, tmp_path):
     torch.testing.assert_close(load(tmp_path / "copy")(ids()).logits, model(ids()).logits, **CLOSE)
 
 
+MODEL_KEYS = {
+    "a group of no layer": ({"groups": [[99]]}, r"key model\.groups: found \[\[99\]\], expected lists of successive"),
+    "a group twice": ({"groups": [[2], [2]]}, r"key model\.groups: found"),
+    "groups of text": ({"groups": "abc"}, r"key model\.groups: found abc"),
+    "more layers than tensors": ({"num_layers": 3000}, r"found \d+ tensors, expected those of 3000 layers\."),
+    "one layer more": ({"num_layers": 5}, r"found no such tensor, expected the shape .*, as config\.json says\."),
+    "one layer less": ({"num_layers": 3, "groups": []}, r"found the shape .*, expected no such tensor, as config"),
+    "another width": ({"hidden_size": 2**20}, r"found the shape .*, expected the shape .*, as config\.json says\."),
+    "no whole number": ({"num_heads": 1.5}, r"key model\.num_heads: found 1\.5, expected a whole number, at least 1\."),
+    "no divisor": ({"num_heads": 7}, r"key model\.num_heads: found 7, expected a divisor of model\.hidden_size\."),
+    "a key too few": ({"norms": None}, r"config\.json: key model\.norms is missing\."),
+    "no size": ({"vocab_size": None}, r"config\.json: key model\.vocab_size is missing\."),
+}
+
+
+@pytest.mark.parametrize("case", MODEL_KEYS)
+def test_a_config_that_is_not_that_of_the_weights_is_refused_before_memory_is_taken(exports, tmp_path, case):
+    changes, sentence = MODEL_KEYS[case]
+    folder = shutil.copytree(exports("paper")[0].folder, tmp_path / "release")
+    config = json.loads((folder / "config.json").read_text())
+    kept = {key: value for key, value in config["model"].items() if key not in changes}
+    config["model"] = kept | {key: value for key, value in changes.items() if value is not None}
+    (folder / "config.json").unlink()  # a hard link
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(Exception, match=sentence) as caught:
+        load(folder)
+    assert type(caught.value).__name__ == "InputError"
+
+
 def test_the_tokenizer_is_that_of_the_run(exports):
     export, _ = exports("paper")
     tokenizer = load_tokenizer(export.folder)
@@ -353,7 +383,7 @@ def test_a_cache_of_other_loops_and_a_text_beyond_the_context_are_refused(export
     cache = model(ids(), use_cache=True, max_loops=2).past_key_values
     with pytest.raises(Exception, match="past_key_values: found one of 2 loop steps, expected None or what a call"):
         model(ids(), past_key_values=cache)
-    with pytest.raises(Exception, match="input_ids: found 25 tokens, expected at most 24, the context of the model"):
+    with pytest.raises(Exception, match="input_ids: found 25 tokens, expected at most 24, the model's context length"):
         model(torch.zeros(1, 25, dtype=torch.int64))
     with pytest.raises(Exception, match="input_ids: found 25 tokens"):
         model.generate(torch.zeros(1, 25, dtype=torch.int64), max_new_tokens=20)
@@ -368,7 +398,7 @@ def test_a_text_ends_at_the_context_with_a_warning(exports, caplog):
         found = model.generate(ids(), **length, **options)
         assert found.shape == (1, CONTEXT)
         assert "num_beams" in length or torch.equal(found, fits)
-        assert f"expected at most {CONTEXT}, the context of the model, so the text ends" in caplog.text
+        assert f"expected at most {CONTEXT}, the model's context length, so the text ends" in caplog.text
         caplog.clear()
 
 

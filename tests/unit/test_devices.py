@@ -33,7 +33,8 @@ KILLED = 3  # iterations before the kill
 
 CUDA = pytest.param("cuda", marks=pytest.mark.gpu)
 # Compilation takes up to a minute on a CPU.
-COMPILED = [pytest.mark.runs, pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler here")]
+# `make test-runs` runs them in the check of test_gpu_check.py
+COMPILED = [pytest.mark.long, pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler here")]
 
 
 @pytest.fixture(params=["cpu", CUDA])

@@ -476,7 +476,7 @@ def test_the_values_of_captions_are_those_of_the_config():
     exits = render_caption("fig4")
     assert f"at most {config.exits.max_loops} loop steps" in exits
     assert f"Quality: {config.quality_sequences * config.model.context_length} held-out tokens" in exits
-    assert f"Computed in {config.exits.dtype}. Criteria that use predictions make them with the head." in exits
+    assert f"Computed in {config.exits.dtype}. Criteria that use predictions compute them with the head." in exits
     paths = render_caption("fig1", {"figures": {"fig1_tokens": 5}, "trajectories": {"states_sequence": 1}})
     assert "states of 5 tokens" in paths
     assert "states_sequence: 1" in paths

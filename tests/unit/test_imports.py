@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -63,7 +64,12 @@ def imports_of(name: str, known: dict[str, Path]) -> set[str]:
 
 
 KNOWN = modules()
-ARROWS = {name: imports_of(name, KNOWN) for name in KNOWN}
+
+
+@cache
+def arrows() -> dict[str, set[str]]:
+    """Module -> the modules that it imports."""
+    return {name: imports_of(name, KNOWN) for name in KNOWN}
 
 
 def floor(name: str) -> int:
@@ -75,14 +81,14 @@ def test_every_module_is_on_a_floor():
 
 
 def test_no_module_imports_from_a_floor_above_its_own():
-    upward = [(name, target) for name in KNOWN if name for target in ARROWS[name] if floor(target) > floor(name)]
+    upward = [(name, target) for name in KNOWN if name for target in arrows()[name] if floor(target) > floor(name)]
     assert upward == []
 
 
 def test_no_modules_import_one_another_in_a_circle():
     """Removes modules that import nothing more, until none is left or a circle remains."""
     # a package imports its own modules to offer their names; what they import of it is the module itself
-    open_arrows = {name: {t for t in targets if not name.startswith(f"{t}.")} for name, targets in ARROWS.items()}
+    open_arrows = {name: {t for t in targets if not name.startswith(f"{t}.")} for name, targets in arrows().items()}
     while free := [name for name, targets in open_arrows.items() if not targets]:
         for name in free:
             del open_arrows[name]
@@ -97,7 +103,7 @@ def room(name: str) -> str:
 
 
 def test_no_study_imports_another():
-    across = [(name, target) for name in KNOWN for target in ARROWS[name] if room(name) and room(target)]
+    across = [(name, target) for name in KNOWN for target in arrows()[name] if room(name) and room(target)]
     assert [(name, target) for name, target in across if room(name) != room(target)] == []
 
 
@@ -105,7 +111,7 @@ def test_studies_are_found_by_their_files_and_imported_by_no_name():
     """So nothing fails where one of them is removed."""
     scripts = {path.name: path for path in (SOURCE.parents[1] / "scripts").glob("*.py")}
     of_scripts = {name: imports_of(name, KNOWN | scripts) for name in scripts}
-    outside = {name: targets for name, targets in ARROWS.items() if not room(name)} | of_scripts
+    outside = {name: targets for name, targets in arrows().items() if not room(name)} | of_scripts
     assert [(name, target) for name, targets in outside.items() for target in targets if room(target)] == []
 
 

@@ -361,7 +361,7 @@ def test_the_card_compares_with_a_recording_without_loops(tmp_path):
     other = Overthinking()
     with Recorder(other, {"core": "step"}, tmp_path / "other", iteration=9, decode=other.decode):
         other(TOKENS.flip(0))
-    with pytest.raises(InputError, match="other: was recorded on other tokens"):
+    with pytest.raises(InputError, match="other: found other recorded tokens"):
         write_card(tmp_path / "mine", unlooped=tmp_path / "other")
 
 

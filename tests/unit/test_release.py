@@ -77,7 +77,7 @@ def test_the_tables_of_a_release_are_those_of_its_manifest_and_nothing_else_of_i
     found.fetch(TRAINING, tmp_path / "here.parquet")
     assert tables.read("training", tmp_path / "here.parquet")["tokens_seen"].tolist() == [128]
     assert found.table("tiny", "training_loops", tmp_path)["loops"].tolist() == [3, 4]
-    refused(lambda: found.table("tiny", "drift", tmp_path), f"lists no file {DRIFT}")
+    refused(lambda: found.table("tiny", "drift", tmp_path), f"found no entry for the file {DRIFT}")
 
 
 @pytest.mark.parametrize("name", ["../a/tables/b.parquet", "/a/tables/b.parquet", "a/b/c/tables/d.parquet", "..\\b"])
@@ -363,7 +363,7 @@ def test_a_published_model_and_a_wrong_key_are_refused_with_the_name_of_the_mani
     published = config_of()
     published["model"] |= {"source": "published", "folder": "/nowhere"}
     folder = release(tmp_path / "b", config=published | {"tokenizer": {"name": "published"}})
-    refused(lambda: runs(folder), r"manifest\.json: found a published model, expected a trained run")
+    refused(lambda: runs(folder), r"manifest\.json: found a published model, expected a run trained here")
 
 
 def test_the_release_of_the_demo_is_intact_and_small():

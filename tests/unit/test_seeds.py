@@ -166,7 +166,7 @@ WORLDS = {
 }
 
 
-@pytest.mark.parametrize("count", [3, *(pytest.param(count, marks=pytest.mark.runs) for count in (2, 5))])
+@pytest.mark.parametrize("count", [3, *(pytest.param(count, marks=pytest.mark.long) for count in (2, 5))])
 @pytest.mark.parametrize("world", WORLDS)
 def test_the_interval_covers_the_truth_in_95_percent(world, count):
     generator = np.random.default_rng([count, len(world)])

@@ -84,3 +84,22 @@ def test_nothing_of_a_user_with_the_umask_077_can_be_read_by_others(report):
     """Snakemake gives files in .snakemake a mode of its own, so that folder is private as a whole."""
     made = [*(report.root / "results").rglob("*"), report.root / "report.html", report.root / ".snakemake"]
     assert [path for path in made if not path.is_symlink() and stat.S_IMODE(path.stat().st_mode) & 0o077] == []
+
+
+def test_the_report_opens_with_the_answer_and_has_labels_and_results_in_captions(report):
+    page = (report.root / "report.html").read_text()
+    for category in ("Claims", "Figures of the paper", "Runtime", "Tables"):
+        assert f'"{category}"' in page
+    results, first_page = embedded(page, "results"), embedded(page, "workflow-desc")
+    assert "Verdicts on the 15 claims of the paper" in first_page
+    assert first_page.count("data:image/svg+xml") == 1
+    figures = {path: entry for path, entry in results.items() if path.endswith(".svg")}
+    assert len(figures) == 5
+    assert results[f"results/{RUN}/figures/fig2.svg"]["labels"] == {"figure": "Fig. 2, drift"}
+    assert (
+        "Claim 6, Jumps between groups are larger than loop steps"
+        in results[f"results/{RUN}/figures/fig2.svg"]["caption"]
+    )
+    assert all("caption=(see the description)" in entry["job_properties"]["params"] for entry in figures.values())
+    assert {entry["mime_type"] for entry in results.values()} == {"text/html", "image/svg+xml"}
+    assert report.plan("report_pages") == {}

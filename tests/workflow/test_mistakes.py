@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.workflow.conftest import environment
+from tests.workflow.conftest import Project, environment
 
 CRITERION = """from twoscale.exits.criteria import ExitCriterion
 
@@ -95,6 +95,14 @@ def mounted(folder, *options):
         yield
     finally:
         subprocess.run(["umount", folder], check=True)
+
+
+def test_a_checkout_with_a_brace_in_its_path_is_one_sentence(fresh):
+    moved = fresh.root.rename(fresh.root.with_name("un{balanced"))
+    done = Project(moved).run("-n")
+    assert done.returncode == 1
+    assert f"{moved}: found a brace in the path of the workflow, expected a path without braces." in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
 
 
 def test_read_only_results_are_refused_before_any_job_and_can_be_planned(fresh):

@@ -14,6 +14,14 @@ ROOMS = sorted({"lens", "arena", "baselines"} & study_parts("study").keys())
 CORE = "test_config_reference or test_imports or test_overview or test_products or test_tables or test_workflow"
 
 
+def project_without(rooms, folder) -> Project:
+    """A copy of the project with its tests, without these studies."""
+    project = checkout_with_tests(folder)
+    for room in rooms:
+        shutil.rmtree(folder / "src" / "twoscale" / "studies" / room)
+    return project
+
+
 @pytest.fixture(params=ROOMS)
 def room(request) -> str:
     return request.param
@@ -21,10 +29,7 @@ def room(request) -> str:
 
 @pytest.fixture
 def without(room, tmp_path) -> Project:
-    """A copy of the project with its tests, without the study."""
-    project = checkout_with_tests(tmp_path)
-    shutil.rmtree(tmp_path / "src" / "twoscale" / "studies" / room)
-    return project
+    return project_without([room], tmp_path)
 
 
 def test_a_project_without_a_study_plans_everything_else(without, room):
@@ -39,14 +44,11 @@ def test_a_project_without_a_study_plans_everything_else(without, room):
 
 
 @pytest.mark.runs
-def test_a_project_without_a_study_passes_its_lint(without):
-    succeed_with(without, "ruff", "check", "--no-cache", ".")
-    succeed_with(without, "snakemake", "--lint")
-
-
-@pytest.mark.runs
-def test_a_project_without_a_study_collects_all_tests_and_passes_those_of_its_core(without, room):
-    succeed_with(without, "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", CORE)
+def test_a_project_without_studies_passes_its_lint_collects_all_tests_and_passes_those_of_its_core(tmp_path):
+    project = project_without(ROOMS, tmp_path)
+    succeed_with(project, "ruff", "check", "--no-cache", ".")
+    succeed_with(project, "snakemake", "--lint")
+    succeed_with(project, "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", CORE)
 
 
 @pytest.mark.long

@@ -111,34 +111,6 @@ def test_a_model_without_groups_has_no_figures_of_the_paper(fresh):
     assert {"plot_fig2", "plot_fig3"} <= set(planned)
 
 
-@pytest.fixture
-def report(editable):
-    """The project with a report of the paper's figures."""
-    editable.succeed("report_pages")
-    done = editable.succeed("report_pages", "--report", "report.html")
-    assert "(ERROR" not in done.stderr  # of docutils, about a caption
-    return editable
-
-
-def test_the_report_opens_with_the_answer_and_has_labels_and_results_in_captions(report):
-    page = (report.root / "report.html").read_text()
-    for category in ("Claims", "Figures of the paper", "Runtime", "Tables"):
-        assert f'"{category}"' in page
-    results, first_page = embedded(page, "results"), embedded(page, "workflow-desc")
-    assert "Verdicts on the 15 claims of the paper" in first_page
-    assert first_page.count("data:image/svg+xml") == 1
-    figures = {path: entry for path, entry in results.items() if path.endswith(".svg")}
-    assert len(figures) == 5
-    assert results["results/tiny/figures/fig2.svg"]["labels"] == {"figure": "Fig. 2, drift"}
-    assert (
-        "Claim 6, Jumps between groups are larger than loop steps"
-        in results["results/tiny/figures/fig2.svg"]["caption"]
-    )
-    assert all("caption=(see the description)" in entry["job_properties"]["params"] for entry in figures.values())
-    assert {entry["mime_type"] for entry in results.values()} == {"text/html", "image/svg+xml"}
-    assert report.plan("report_pages") == {}
-
-
 def test_the_runtimes_are_of_rules_that_exist(finished):
     rules = [line.split()[0] for line in finished.run("--list-rules").stdout.splitlines()]
     assert {*pages.runtimes((finished.root / "results/tiny/benchmarks").glob("*.tsv"))["rule"]} <= {*rules}

@@ -54,6 +54,7 @@ CONFIG = PROJECT / "config.yaml"
 IMAGE = PROJECT / "envs" / "twoscale.sif"  # built from a lock file: docs/release.md
 
 with snakefile.one_sentence():
+    snakefile.check_project(PROJECT)
     IN_CONTAINER = snakefile.in_container(workflow, IMAGE)
     for file in [CONFIG] * CONFIG.exists() + workflow.overwrite_configfiles:
         read_yaml(file)  # Snakemake does not say which line of a broken file is wrong

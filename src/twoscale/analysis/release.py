@@ -132,7 +132,7 @@ class Release:
         except InputError as error:
             raise InputError(f"{self.source}/{MANIFEST}: {error}") from error
         if found[self.manifest.run].model.source != "trained":
-            raise InputError(f"{self.source}/{MANIFEST}: found a published model, expected a trained run.")
+            raise InputError(f"{self.source}/{MANIFEST}: found a published model, expected a run trained here.")
         return found
 
     def _check_size(self, layers: Mapping[str, Any]) -> None:
@@ -172,7 +172,7 @@ class Release:
         """A table of a run, by way of a copy in `folder`. Raises InputError as `read` does, or if there is none."""
         name = f"{run}/tables/{table}.parquet"
         if name not in self.tables:
-            raise InputError(f"{self.source}/{MANIFEST}: lists no file {name}.")
+            raise InputError(f"{self.source}/{MANIFEST}: found no entry for the file {name}, expected one.")
         self.fetch(name, folder / name)
         return tables.read(table, folder / name)
 

@@ -89,7 +89,7 @@ PAPER = {
     8: Paper(MORE_TEXT, "three times the held-out text (this command: the demo)"),
     9: Paper(PAPER_SCALE, UNITS),
     10: Paper(PAPER_SCALE, "a model of the paper's size and vocabulary"),
-    11: Paper(VOCABULARY, "a vocabulary of 50,257, which makes a check of KL dearer (this command: the demo)"),
+    11: Paper(VOCABULARY, "a vocabulary of 50,257, with which KL costs more to evaluate (this command: the demo)"),
     12: Paper(COURSE, LONG),
     13: Paper(PAPER_SCALE, WIDE),
     14: Paper(PAPER_SCALE, UNITS),
@@ -103,7 +103,7 @@ HEADER = """\
 # Results
 
 For each claim of *Two-Scale Latent Dynamics for Recurrent-Depth Transformers*
-([arXiv 2509.23314](https://arxiv.org/abs/2509.23314)) this page has the paper's number, ours, the verdict, and the
+([arXiv 2509.23314](https://arxiv.org/abs/2509.23314)) this page gives the paper's number, ours, the verdict, and the
 command of a run that could overturn it. `make generated` writes it from the tables in `docs/`.
 
 ## Verdicts
@@ -112,40 +112,41 @@ SCOPE = """\
 ## Scope
 
 Each claim is judged on numbers with bounds, the same for every run ([rules](judging.md#rules)).
-A number agrees with its claim (✓) if its whole 95 % interval is within the bounds, and disagrees (✗) if the whole
-interval is outside, also after widening for the number of findings; otherwise it is open (?). A claim *does not hold*
-if one of its numbers disagrees, and *cannot be judged* if none does and one is open.
+A number agrees with its claim (✓) if its whole 95 % interval is within the bounds. It disagrees (✗) if the whole
+interval is outside, even after widening for the number of findings; otherwise it is open (?). A claim *does not hold*
+if any of its numbers disagrees, and *cannot be judged* if none disagrees but at least one is open.
 {meaning}
 
-Intervals are over held-out documents, or timed prompts, of one training. Another seed changes angles by more
-([seeds](seeds.md)): where the mean over seeds is open, trust it and not the run. Claims 1 to 11 were written before a
-run was judged; 12 to 15, and the present rules of 3, 10, 11, 13 and 14, after demo runs had been seen
-([changes](../CHANGELOG.md)). Simulations estimate [how often a verdict is wrong](verdicts.md).
+Intervals are over the held-out documents or timed prompts of one training run. Another seed changes angles by more
+([seeds](seeds.md)): where the mean over seeds is open, trust the mean rather than the run. Claims 1 to 11 were written
+before a run was judged. Claims 12 to 15, and the present rules of claims 3, 10, 11, 13 and 14, were written after demo
+runs had been seen ([changes](../CHANGELOG.md)). Simulations estimate [how often a verdict is wrong](verdicts.md).
 
-The verdicts are ours and about our runs; no code or weights of the authors were used. `make check-demo` compares a demo
-on your machine with these numbers.
+The verdicts are our own and concern our runs; no code or weights of the authors were used. `make check-demo` compares
+a demo on your machine with these numbers.
 
 ## At a glance
 """
 KEPT = """\
-The paper states 60 thousand iterations and 300 M tokens; {tokens} is the product of iterations, batch and context here.
-It names one model and no number of seeds. A run with *earlier* rules was judged by the rules of its commit.
+The paper states 60 thousand iterations and 300 M tokens; {tokens} is the product of iterations, batch size and context
+length here. It names one model and does not state a number of seeds. A run with *earlier* rules was judged by the rules
+at its commit.
 `preset: paper` needs a GPU; `make plan PRESET=paper` prints its cost."""
 CLOSING = """\
 ## What was easy to reproduce
 
 - The paper gives the architecture, the three exit criteria and Algorithm 1 in full, and FineWeb is public.
-- The code of nanoGPT and of Geiping et al. settles points that the text leaves to them.
+- The code of nanoGPT and of Geiping et al. settles points for which the paper refers to them.
 
 ## What was hard
 
-- Angles depend on choices that the text leaves open: first state, initial projection, position of the norms
+- Angles depend on choices that the paper leaves open: initial state, initial projection, position of the norms
   ([variants](variants.md#what-the-variants-change)).
 - Eq. 2 does not say which state the next group starts from; we measure [four](reproduction.md#measures).
-- τ is absolute, so the same τ is another criterion in a model with other norms. In the demo τ = 1e-2 is 0.2 to 0.3 %
+- τ is absolute, so the same τ means something else in a model with other norms. In the demo τ = 1e-2 is 0.2 to 0.3 %
   of a step at k = 1. The step norm loses no quality there, which says little about larger τ (Fig. 4).
 - In float32, rounding limits step norms and angles. We measure in float64.
-- Latency depends on the machine; timed claims have a verdict per run and none over seeds.
+- Latency depends on the machine, so claims about time have a verdict for each run but none over seeds.
 
 ## What remains unknown
 
@@ -153,11 +154,12 @@ CLOSING = """\
 - The paper's hardware, number of seeds, held-out text, and the spread of its numbers.
 - Which of [our choices](reproduction.md) differ from the authors'.
 
-For claims that are not about time, further seeds: `snakemake seeds --config 'seeds=[1337, 1338, 1339]'`.
+More seeds can overturn verdicts on claims that are not about time:
+`snakemake seeds --config 'seeds=[1337, 1338, 1339]'`.
 
 ## Tables
 
-Tables and manifests of these runs: {links}. [Tables](tables.md) has the meaning of their columns.
+Tables and manifests of these runs: {links}. [Tables](tables.md) explains their columns.
 """
 
 

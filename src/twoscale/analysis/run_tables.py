@@ -98,8 +98,8 @@ def compare(
     folders = [_folder(run_a), _folder(run_b)]
     if folders[0].resolve() == folders[1].resolve():
         raise InputError(
-            f"compare: found {folders[0]} twice, expected two runs; the column `iteration` of its tables tells the "
-            "checkpoints of a run apart."
+            f"compare: found {folders[0]} twice, expected two runs; the column `iteration` of its tables "
+            "distinguishes the checkpoints of a run."
         )
     names = [folder.absolute().name for folder in folders]
     names = names if names[0] != names[1] else [str(folder) for folder in folders]
@@ -116,7 +116,7 @@ def _folder(run: str | PathLike[str] | HasFolder) -> Path:
         run = run.folder
     folder = Path(run)
     if not folder.is_dir():
-        raise InputError(f"{folder}: found no folder of a run, expected one such as results/demo.")
+        raise InputError(f"{folder}: found no such folder, expected the folder of a run, such as results/demo.")
     return folder
 
 

@@ -95,7 +95,8 @@ def user_schema(node: Any) -> Any:
 
 def sections() -> dict[str, dict[str, Any]]:
     """Name -> schema of each section, in the order of Config."""
-    return {name: schema()["$defs"][section.__name__] for name, section in SECTIONS.items()}
+    definitions = schema()["$defs"]
+    return {name: definitions[section.__name__] for name, section in SECTIONS.items()}
 
 
 def plain_keys() -> dict[str, Any]:

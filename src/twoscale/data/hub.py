@@ -299,7 +299,7 @@ def train_patterns(configuration: Mapping[str, Any]) -> Sequence[str]:
         data_files: Any = checked(configuration.get("data_files"), DataFiles) or []
     except ValueError as error:
         raise InputError(
-            f"config key data.subset: {configuration['config_name']!r} names data files that cannot be read ({error}), "
+            f"config key data.subset: {configuration['config_name']!r} names unreadable data files ({error}), "
             "expected patterns, or mappings with path and split."
         ) from error
     splits = [data_files] if isinstance(data_files, (str, Mapping)) else data_files

@@ -119,8 +119,8 @@ def check_parallel(decoder: Decoder) -> None:
     """Refuse a decoder that cannot verify drafts, which takes one pass over several positions."""
     if decoder.options.warm_start:
         raise InputError(
-            "warm_start: cannot be combined with drafts, which are verified in parallel, where "
-            "no token can start from the state of the one before."
+            "warm_start: cannot be combined with drafts, which are verified in parallel; "
+            "no token can then start from the state of the previous one."
         )
     if decoder.shares_slots:
         raise InputError(

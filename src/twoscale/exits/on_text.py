@@ -92,7 +92,7 @@ def _check(criterion: ExitCriterion, max_loops: int, labels: Sequence[str]) -> N
     if isinstance(criterion, Fixed):
         check_threshold("fixed", criterion.threshold, max_loops, "threshold of fixed", "max_loops")
     if not labels:
-        raise InputError("model: found no looped group, expected at least one; exits are from loops.")
+        raise InputError("model: found no looped group, expected at least one, because tokens exit from loops.")
 
 
 def _frame(

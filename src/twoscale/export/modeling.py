@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessor, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
-from transformers.utils import logging
+from transformers.utils import cached_file, logging
 
 from twoscale.config.thresholds import check_threshold
 from twoscale.errors import InputError
@@ -81,23 +82,28 @@ class TwoscaleConfig(PreTrainedConfig):
     # what transformers and tools on top of it read of a config
     @property
     def vocab_size(self) -> int:
-        return self.model["vocab_size"]
+        return self._size("vocab_size")
 
     @property
     def hidden_size(self) -> int:
-        return self.model["hidden_size"]
+        return self._size("hidden_size")
 
     @property
     def num_hidden_layers(self) -> int:
-        return self.model["num_layers"]
+        return self._size("num_layers")
 
     @property
     def num_attention_heads(self) -> int:
-        return self.model["num_heads"]
+        return self._size("num_heads")
 
     @property
     def max_position_embeddings(self) -> int:
-        return self.model["context_length"]
+        return self._size("context_length")
+
+    def _size(self, name: str) -> int:
+        if name not in self.model:
+            raise InputError(f"config.json: key model.{name} is missing.")
+        return self.model[name]
 
     # `Trainer` sets it to the tokenizer's, and transformers warns of one that is not in the vocabulary
     pad_token_id = property(lambda self: None, lambda self, value: None)
@@ -299,7 +305,7 @@ def check_length(length: int, config: ModelConfig) -> None:
     """Refuse a text that is longer than the model's context."""
     if length > config.context_length:
         raise InputError(
-            f"input_ids: found {length} tokens, expected at most {config.context_length}, the context of the model."
+            f"input_ids: found {length} tokens, expected at most {config.context_length}, the model's context length."
         )
 
 
@@ -319,6 +325,22 @@ class LoopedOutput(CausalLMOutputWithPast):
     evaluations: Tensor | None = None
 
 
+def check_weights(config: TwoscaleConfig, path: str) -> None:
+    """Refuse a config that does not describe the tensors of its file, before the memory for a model is taken."""
+    with safe_open(path, "pt") as file:
+        found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    section = ModelConfig(config.model)
+    if section.num_layers > len(found):
+        raise InputError(f"{path}: found {len(found)} tensors, expected those of {section.num_layers} layers.")
+    with torch.device("meta"):
+        tensors = LoopedTransformer(section).state_dict()
+    expected = {f"model.{name}": tuple(tensor.shape) for name, tensor in tensors.items()}
+    if wrong := sorted(name for name in found | expected if found.get(name) != expected.get(name)):
+        name = wrong[0]
+        shapes = [f"the shape {shapes[name]}" if name in shapes else "no such tensor" for shapes in (found, expected)]
+        raise InputError(f"{path}: {name}: found {shapes[0]}, expected {shapes[1]}, as config.json says.")
+
+
 class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
     """A looped language model, see `LoopedTransformer`."""
 
@@ -329,8 +351,8 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
     accepts_loss_kwargs = False  # the loss is a mean over the targets of a call
 
     def __init__(self, config: TwoscaleConfig) -> None:
-        super().__init__(config)
         section = ModelConfig(config.model)
+        super().__init__(config)
         self.model = LoopedTransformer(section)
         self.noise = PositionNoise(section, config.noise_seed)
         self.post_init()
@@ -351,6 +373,14 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         """See transformers, which ignores the revision of a local folder."""
         if revision not in (None, "main") and Path(folder).is_dir():
             raise InputError(f'revision: found {revision!r} for a local folder, expected subfolder="iteration_…".')
+        place = {key: options[key] for key in ("subfolder", "cache_dir", "local_files_only", "token") if key in options}
+        config = options.get("config") or cls.config_class.from_pretrained(folder, revision=revision, **place)
+        try:
+            weights = cached_file(folder, "model.safetensors", revision=revision, **place)
+        except OSError:  # in several files, or none: an error of transformers
+            weights = None
+        if weights and not hasattr(config, "quantization_config"):
+            check_weights(config, weights)
         return super().from_pretrained(folder, *arguments, revision=revision, **options)
 
     def resize_token_embeddings(self, *arguments: Any, **options: Any) -> nn.Module:
@@ -366,7 +396,7 @@ class TwoscaleForCausalLM(PreTrainedModel, GenerationMixin):
         config, room = super()._prepare_generated_length(*arguments, **lengths), self.model.config.context_length
         if config.max_length > room:
             found = f"generate: found a request for {config.max_length} tokens"
-            logger.warning(f"{found}, expected at most {room}, the context of the model, so the text ends there.")
+            logger.warning(f"{found}, expected at most {room}, the model's context length, so the text ends there.")
             config.max_length = room
         return config
 

@@ -125,7 +125,7 @@ def _unlooped(folder: Path, facts: dict[str, Any]) -> pd.DataFrame:
     iteration = _last_iteration(folder)
     other = _facts(folder, iteration)
     if other["text_sha256"] != facts["text_sha256"]:
-        raise InputError(f"{folder}: was recorded on other tokens than the looped model.")
+        raise InputError(f"{folder}: found other recorded tokens, expected those of the looped model.")
     quality = _quality(folder, iteration)
     return quality[quality["loops"] == other["trained_loops"]]
 

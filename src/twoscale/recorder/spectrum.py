@@ -198,7 +198,7 @@ class LoopStepMap:
         if (found > MOST_DIFFERENCE).any():
             raise InputError(
                 f"group {self.label}: found products that differ by {found.max().item():.2g} of their length from "
-                "differences of the loop step; detach inside a model hides its derivative."
+                "differences of the loop step; a call of detach() inside a model hides its derivative."
             )
         return found
 

@@ -41,7 +41,7 @@ class Report:
         if not self.runs.config.model.groups:
             raise InputError(
                 f"run {self.runs.selected}: found no looped groups (model.groups: []), expected at least one for the "
-                "figures of the paper; its checkpoints and the baselines can be asked for by name."
+                "figures of the paper; its checkpoints and the baselines can be requested by name."
             )
         return self.figure_files("all") + list(map(in_results, self.claims))
 

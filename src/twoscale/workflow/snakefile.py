@@ -55,6 +55,12 @@ def _prepend(variable: str, folder: str) -> None:
     os.environ[variable] = os.pathsep.join([folder, *folders])
 
 
+def check_project(folder: Path) -> None:
+    """Refuse a path of the workflow that Snakemake cannot format. Raises InputError."""
+    if {"{", "}"} & {*str(folder)}:
+        raise InputError(f"{folder}: found a brace in the path of the workflow, expected a path without braces.")
+
+
 def in_container(workflow: Any, image: Path) -> bool:
     """Whether jobs run in the image. Raises InputError where there is none."""
     asked = DeploymentMethod.APPTAINER in workflow.deployment_settings.deployment_method

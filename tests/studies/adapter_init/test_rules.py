@@ -36,15 +36,15 @@ def test_without_a_projection_there_is_one_sentence(fresh):
 
 
 @pytest.mark.runs
-def test_the_starts_are_made_to_the_end_with_a_table_a_page_and_a_figure(fresh):
-    fresh.configure(**SMALL)
-    fresh.succeed("adapter_init")
-    table = pd.read_parquet(fresh.root / "results/tiny/tables/adapter_init.parquet")
+def test_the_starts_are_made_to_the_end_with_a_table_a_page_and_a_figure(editable):
+    editable.configure(**SMALL)
+    editable.succeed("adapter_init")
+    table = pd.read_parquet(editable.root / "results/tiny/tables/adapter_init.parquet")
     converged = table[table["measure"] == "late_cosine"]
     assert set(converged["seed"]) == {"1337", "5", "all"}
     assert set(converged["iteration"]) == {0, 10}
-    assert (fresh.root / "results/adapter_init.pdf").read_bytes().startswith(b"%PDF")
-    page = (fresh.root / "results/adapter_init.md").read_text()
+    assert (editable.root / "results/adapter_init.pdf").read_bytes().startswith(b"%PDF")
+    page = (editable.root / "results/adapter_init.md").read_text()
     assert "**Does a start give 0.5–0.65 in all groups?**" in page
     assert "| share 0.25 | `noise` | `post_residual` |" in page
-    assert fresh.plan("adapter_init") == {}
+    assert editable.plan("adapter_init") == {}

@@ -40,7 +40,7 @@ def test_a_law_that_holds_is_found_on_models_that_were_not_fitted(folder):
     assert best.predicted == pytest.approx({"d": 0.05**2, "e": 0.8**2}, rel=1e-3)
     assert best.factor == pytest.approx(1, abs=1e-3)
     assert best.order == 1
-    assert "Best is the log of" in zoo.page(zoo.models(folder))
+    assert "The best is the log of" in zoo.page(zoo.models(folder))
 
 
 def test_no_prediction_is_claimed_where_the_mean_is_as_good(folder):

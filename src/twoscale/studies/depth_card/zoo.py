@@ -249,34 +249,36 @@ def draw(found: Sequence[Model]) -> Figure:
 HEADER = """\
 # A zoo of looped models
 
-Looped models trained by others and by this project, at 1 to 8 times the loops of their training, and fresh weights of
-the same architecture for comparison. The [regime](reproduction.md#the-regime-of-a-loop) is fitted over the last half of
-the loop steps up to 8 times the trained loops.
+This page compares looped models trained by others and by this project at 1 to 8 times their trained loop count, and
+also with fresh weights. The [regime](reproduction.md#the-regime-of-a-loop) is fitted over the second half of the loop
+steps up to 8 times the trained loop count.
 
 ![Loss beyond the trained loops, and what predicts it](zoo.svg)
 
-Small points are earlier checkpoints of the demo; its seeds and FineWeb lie on one line.
+Small points are earlier checkpoints of the demo. The lines of its seeds and of FineWeb coincide.
 [shortest_path](models.md#a-solver-of-shortest-paths) is not shown: it has no next-token loss.
 """
 LOSSES = """\
 ## Published losses
 
-Loss at the trained loops, in nats per token. The published loss is over a whole validation set, ours over one file of
-it ([losses.py](zoo/losses.py)); its standard error over sequences is 0.011 to 0.013.
+The table shows the loss at the trained loop count in nats per token. The published loss is over a whole validation
+set, ours over one file of that set ([losses.py](zoo/losses.py)); the standard error of ours over sequences is 0.011 to
+0.013.
 """
 PREDICTION = """\
 ## What predicts overthinking
 
-Overthinking is the loss at 8 times the trained loops minus the loss at the trained loops. Each predictor is known at
-the trained loops. A line is fitted to log10 of the overthinking of {fit}, and applied to the models below, which
-were not used. Less than {least:g} nats counts as {least:g}. *Factor* is the geometric mean of the ratios of predicted
-and measured overthinking, in whichever direction, *worst* the largest one; *order* is Spearman's rank correlation.
+Overthinking is the loss at 8 times the trained loop count minus the loss at that count. Each predictor is known at
+the trained loop count. A line is fitted to log10 of the overthinking of {fit}; it is then
+applied to the models below, which were not used for the fit. Less than {least:g} nats counts as {least:g}. *Factor* is
+the geometric mean of the ratio of predicted and measured overthinking, inverted where it is below 1, and *worst* is the
+largest such ratio; *order* is Spearman's rank correlation.
 """
-BETTER = "Best is the {name}: it errs by a factor of {factor:.2g}, the mean of those fitted by {mean:.2g}."
-NOTHING = "Nothing predicts: the {name} errs by a factor of {factor:.2g}, the mean of those fitted by {mean:.2g}."
+BETTER = "The best is the {name}: it errs by a factor of {factor:.2g}, the mean of the fitted models by {mean:.2g}."
+NOTHING = "Nothing predicts: the {name} errs by a factor of {factor:.2g}, the mean of the fitted models by {mean:.2g}."
 FEW = """\
-The {fits} fitted and {tests} tested models are few, and they differ in size and text. Of those tested, {none} lose at
-most {least:g} nats: the prediction says of them only that they lose nothing."""
+The {fits} fitted and {tests} tested models are few, and they differ in size and text. Of the tested models, {none} lose
+at most {least:g} nats, so for them the prediction says only that they lose nothing."""
 CLOSING = """\
 ## Tables
 
@@ -295,7 +297,7 @@ def page(found: Sequence[Model]) -> str:
     losses = [(m.name, m.source, f"{m.published:.4f}", f"{m.measured:.4f}", f"{m.tokens:,}") for m in published]
     return blocks(
         HEADER,
-        "*Loss* is in nats per token at the trained loops; the next three columns are differences from it.",
+        "*Loss* is in nats per token at the trained loop count; the next three columns are differences from it.",
         table(header, rows),
         *([LOSSES, table(("model", "source", "published", "measured", "tokens"), losses)] if losses else []),
         *_predicted(found),
