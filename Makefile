@@ -171,6 +171,8 @@ lint: env
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/snakefmt --check Snakefile workflow
+	$(BIN)/mypy
+	$(BIN)/codespell
 	$(BIN)/snakemake --lint
 
 format: env

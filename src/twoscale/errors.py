@@ -17,7 +17,7 @@ class InputError(Exception):
         super().__init__(one_line(message))
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """The first line of another library's message, without its full stop, for use in a sentence of ours."""
     return one_line(str(error).strip().partition("\n")[0].rstrip(".")) or type(error).__name__
 

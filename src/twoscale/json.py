@@ -1,5 +1,6 @@
 """Reading and checking of untrusted JSON."""
 
+from collections.abc import Callable
 from functools import cache
 from typing import Annotated, Any, TypeVar
 
@@ -21,7 +22,7 @@ def parse(content: str | bytes, form: type[T]) -> T:
         raise ValueError(_problem(error)) from error
 
 
-def checked(value: Any, form: type[T]) -> T:
+def checked(value: Any, form: Any) -> Any:
     """A parsed value as `parse` would return it. Raises ValueError with one line."""
     try:
         return _adapter(form).validate_python(value, strict=True)
@@ -29,9 +30,7 @@ def checked(value: Any, form: type[T]) -> T:
         raise ValueError(_problem(error)) from error
 
 
-@cache
-def _adapter(form: Any) -> TypeAdapter:
-    return TypeAdapter(form)
+_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 
 def _problem(error: ValidationError) -> str:

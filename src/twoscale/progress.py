@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from tqdm import tqdm
 
@@ -56,7 +57,7 @@ def meter(label: str, total: int | None, unit: str, initial: int = 0, visible: b
         visible: False prints nothing, for all but one of several processes that work together.
     """
     if not visible or sys.stderr.isatty():
-        options = {"unit": unit, "unit_scale": True, "initial": initial, "disable": not visible}
+        options: dict[str, Any] = {"unit": unit, "unit_scale": True, "initial": initial, "disable": not visible}
         with tqdm(desc=label, total=total, file=sys.stderr, **options) as bar:
             yield bar
         return

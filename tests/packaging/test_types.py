@@ -34,7 +34,7 @@ TYPES = {
 }
 
 
-@pytest.mark.skipif(MYPY is None, reason="needs mypy: make test-packaging")
+@pytest.mark.skipif(MYPY is None, reason="needs mypy: make env")
 def test_a_users_script_has_types_and_a_wrong_name_or_argument_is_found(tmp_path):
     script, wrong = tmp_path / "script.py", ("twoscale.opne_run", "twoscale.open_run(3)", "run.trace(loops=12)")
     script.write_text("\n".join([SCRIPT, *(f"reveal_type({name})" for name in TYPES), *wrong]))

@@ -61,7 +61,7 @@ ALLOWED = {
         *(f"analysis.{name}" for name in ("evidence", "exponents", "findings", "regime", "scale")),
     },
 }
-TRAINING_LINES = 3450
+TRAINING_LINES = 3_490
 
 # Modules that these jobs import and no fingerprint covers, and why an edit cannot change a number.
 UNCOVERED = {

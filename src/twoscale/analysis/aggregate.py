@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from twoscale.jobs.study_job import StudyJob
 
 # Measures for which a claim needs an interval.
-LOOP_SEQUENCE_MEASURES = ("state_norm", "step_norm", "cosine", "acceleration")
+LOOP_SEQUENCE_MEASURES: tuple[str, ...] = ("state_norm", "step_norm", "cosine", "acceleration")
 LOOP_SEQUENCE_MEASURES += ("direction_step_norm", "direction_cosine")
 DRIFT_SEQUENCE_MEASURES = ("dlr", "jump_over_path")
 

@@ -236,7 +236,7 @@ class _Builder:
             for position, rule in enumerate(rules, 1)
         }
         self.workflow["step"], self.workflow["hasPart"] = _value(steps.values()), _value(tools.values())
-        actions = {rule: [] for rule in rules}
+        actions: dict[str, list[Any]] = {rule: [] for rule in rules}
         for number, job in enumerate(jobs, 1):
             action = self._action(f"#job/{number}", job.rule, tools[job.rule], [job])
             action["description"] = f"Job {number} of {len(jobs)}, which wrote {', '.join(job.outputs)}."

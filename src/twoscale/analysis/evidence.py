@@ -7,7 +7,7 @@ Missing values, or too many values under the rounding floor, raise `Inconclusive
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -60,7 +60,7 @@ class Estimate:
     units: int = 0
     effective: float = 0.0
 
-    def checked(self) -> "Estimate":
+    def checked(self) -> Self:
         """The estimate itself; raise InconclusiveError if it is undefined."""
         if np.isnan([self.value, self.low, self.high]).any():
             raise InconclusiveError("the quantity or its interval is undefined")
@@ -78,7 +78,7 @@ class Estimate:
             low, high = (self.value + each / one * (end - self.value) for end in (self.low, self.high))
         return replace(self, low=low, high=high)
 
-    def exponential(self) -> "Estimate":
+    def exponential(self) -> Self:
         """The ratio of which this is the logarithm."""
         value, low, high = (float(np.exp(number)) for number in (self.value, self.low, self.high))
         return replace(self, value=value, low=low, high=high, is_ratio=True)
@@ -298,8 +298,9 @@ class Evidence:
     @staticmethod
     def _estimate(value: float, samples: np.ndarray, units: np.ndarray, effective: float, remark: str) -> Estimate:
         bounds = bootstrap.interval_about(value, samples, effective)
-        sampled = {"samples": samples, "units": len(units), "effective": effective}
-        return Estimate(float(value), *bounds, remark, effective - 1, **sampled).checked()
+        low, high = bounds
+        of_samples: dict[str, Any] = {"samples": samples, "units": len(units), "effective": effective}
+        return Estimate(float(value), low, high, remark, effective - 1, **of_samples).checked()
 
 
 def _brief(value: float) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -114,12 +114,12 @@ def _measured(rows: pd.DataFrame) -> str:
     return re.sub(r"(?<!\w)-(?=\d)", "\N{MINUS SIGN}", named)
 
 
-def _value(finding: object) -> str:
+def _value(finding: Any) -> str:
     scope = printed_scope(finding.scope)
     return f"{printed_value(finding)} ({'group ' if scope[:1].isdigit() and '→' not in scope else ''}{scope})"
 
 
-def printed_value(finding: object) -> str:
+def printed_value(finding: Any) -> str:
     """The value of a row and its interval."""
     value = "not measured" if np.isnan(finding.value) else number(finding.value)
     return value if np.isnan(finding.low) else f"{value} [{number(finding.low)}, {number(finding.high)}]"

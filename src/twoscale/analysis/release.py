@@ -165,7 +165,7 @@ class Release:
                 f"{what}: found {len(content)} bytes with the SHA-256 {found[:12]}…, expected {file.bytes} bytes with "
                 f"{file.sha256[:12]}…, as {MANIFEST} says."
             )
-        _check_parquet(what, TABLE.fullmatch(name)["table"], content)
+        _check_parquet(what, TABLE.fullmatch(name)["table"], content)  # type: ignore[index]
         return content
 
     def table(self, run: str, table: str, folder: Path) -> pd.DataFrame:

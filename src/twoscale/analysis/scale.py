@@ -43,7 +43,7 @@ class Scale:
     def is_small(self, paper: Self) -> bool:
         """Whether tokens or parameters are below `LEAST_SHARE` of the paper's; an unknown number is not."""
         pairs = ((self.tokens, paper.tokens), (self.parameters, paper.parameters))
-        return any(ours is not None and ours < LEAST_SHARE * theirs for ours, theirs in pairs)
+        return any(ours is not None and theirs is not None and ours < LEAST_SHARE * theirs for ours, theirs in pairs)
 
 
 @dataclass(frozen=True)
@@ -77,12 +77,12 @@ class Scales:
         return [_row(label, getattr(self.run, name), getattr(self.paper, name)) for name, label in LABELS.items()]
 
 
-def _row(label: str, ours: object, theirs: object) -> tuple[str, str, str, str]:
+def _row(label: str, ours: float | str | None, theirs: float | str | None) -> tuple[str, str, str, str]:
     share = f"{ours / theirs:.2g}" if isinstance(ours, int) and isinstance(theirs, int) else ""
     return label, text(ours), text(theirs), share
 
 
-def text(value: object) -> str:
+def text(value: float | str | None) -> str:
     """A number of a scale: large ones in millions."""
     if value is None or isinstance(value, str):
         return value or "unknown"

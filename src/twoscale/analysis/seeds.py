@@ -43,7 +43,8 @@ class SeedMean(Estimate):
     parts: tuple[Estimate, ...] = ()
 
     def widened(self, findings: int) -> Estimate:
-        return _joined(*(part.widened(findings) for part in self.parts), self.is_ratio)
+        of_documents, of_seeds = (part.widened(findings) for part in self.parts)
+        return _joined(of_documents, of_seeds, self.is_ratio)
 
 
 def mean_over_seeds(estimates: Sequence[Estimate]) -> SeedMean:
@@ -55,7 +56,7 @@ def mean_over_seeds(estimates: Sequence[Estimate]) -> SeedMean:
     if len({estimate.units for estimate in estimates}) > 1 or any(e.samples is None for e in estimates):
         raise InconclusiveError("the seeds were not measured on the same documents")
     effective, mean = min(estimate.effective for estimate in estimates), float(values.mean())
-    samples = np.mean([estimate.samples for estimate in estimates], axis=0)
+    samples = np.mean([estimate.samples for estimate in estimates if estimate.samples is not None], axis=0)
     of_documents = Estimate(mean, *bootstrap.interval_about(mean, samples, effective), freedom=effective - 1)
     return _joined(of_documents, over_seeds(values), estimates[0].is_ratio).checked()
 
@@ -78,7 +79,8 @@ def over_seeds(values: np.ndarray) -> Estimate:
 def _joined(of_documents: Estimate, of_seeds: Estimate, is_ratio: bool) -> SeedMean:
     parts = of_documents, of_seeds
     bounds = bootstrap.joined(of_documents.value, *((part.low, part.high) for part in parts))
-    joined = SeedMean(of_documents.value, *map(float, bounds), parts=parts)
+    low, high = map(float, bounds)
+    joined = SeedMean(of_documents.value, low, high, parts=parts)
     return joined.exponential() if is_ratio else joined
 
 
@@ -89,7 +91,7 @@ def deviation(estimates: Sequence[Estimate]) -> float:
 
 def document_error(estimates: Sequence[Estimate]) -> float:
     """Standard error of an estimate that is due to the choice of documents, root mean square over the seeds."""
-    variances = [e.samples.var() * e.effective / (e.effective - 1) for e in estimates]
+    variances = [e.samples.var() * e.effective / (e.effective - 1) for e in estimates if e.samples is not None]
     return float(np.sqrt(np.mean(variances)))
 
 
@@ -188,5 +190,5 @@ def table(judged: Iterable[SeedVerdict], run: str, seeds: Sequence[int], mark: s
             spread = {"deviation": finding.deviation, "document_error": finding.document_error}
             rows.append(claims.row(verdict.claim, finding.mean) | {"seed": MEAN} | spread)
         for seed, whole in zip([*seeds, MEAN], [*verdict.of_seeds, verdict], strict=True):
-            rows.append(claims.row(verdict.claim, claims.whole(whole)) | {"seed": str(seed)})
+            rows.append(claims.row(verdict.claim, claims.whole(whole)) | {"seed": str(seed)})  # type: ignore[arg-type]
     return pd.DataFrame(rows, columns=list(tables.columns("seeds"))).assign(run=run, scale=mark)

@@ -7,6 +7,7 @@ is (`twoscale.export`).
 
 import math
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 NOISE_STD = math.sqrt(2 / 5)  # of the initial state, before truncation at three deviations ([G])
 
@@ -23,6 +24,23 @@ def boundary_label(left: str, right: str) -> str:
 
 class ModelSizes:
     """Sizes of a model that follow from the keys of its config, which a subclass has as attributes."""
+
+    if TYPE_CHECKING:  # annotations outside this block would be fields of the config
+        num_layers: int
+        num_heads: int
+        num_kv_heads: int | None
+        looped_kv_heads: int | None
+        hidden_size: int
+        mlp_size: int | None
+        looped_mlp_size: int | None
+        vocab_size: int
+        vocab_multiple: int
+        groups: tuple[tuple[int, ...], ...]
+        mean_loops: float
+        rotary_channels: int | None
+        embedding_scale: float | None
+        state_init: str
+        loop_noise: float
 
     @property
     def head_dim(self) -> int:

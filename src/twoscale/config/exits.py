@@ -34,10 +34,10 @@ class CriterionConfig(Section):
 
     thresholds: Annotated[tuple[Threshold, ...], *Distinct] = Field(description="Values of tau to evaluate.")
     file: str | None = Field(
-        None, description="Python file of the criterion.", min_length=1, exclude_if=lambda file: file is None
+        default=None, description="Python file of the criterion.", min_length=1, exclude_if=lambda file: file is None
     )
     class_name: str | None = Field(
-        None,
+        default=None,
         alias="class",
         description="Class in that file.",
         min_length=1,
@@ -85,7 +85,9 @@ def _check_origin(key: str, name: str, entry: CriterionConfig) -> None:
 
 def grids(**thresholds: list[float]) -> dict[str, CriterionConfig]:
     """The default of a key `criteria`."""
-    return typed_criteria({name: CriterionConfig(thresholds=values) for name, values in thresholds.items()})
+    return typed_criteria(
+        {name: CriterionConfig.model_validate({"thresholds": values}) for name, values in thresholds.items()}
+    )
 
 
 STATE_GRID = [1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0]

@@ -74,7 +74,8 @@ def absent_values(*sections: BaseModel) -> list[dict[str, Any]]:
 
 def is_optional(field: FieldInfo) -> bool:
     """Whether the key may be absent from a section of a slice or an identity, and then has its default."""
-    return (field.json_schema_extra or {}).get("optional", False)
+    extra = field.json_schema_extra
+    return isinstance(extra, dict) and bool(extra.get("optional"))
 
 
 def whole_sequences(tokens: int, context_length: int) -> int:
@@ -146,6 +147,7 @@ def text_label(data: DataConfig) -> str:
         case "fineweb":
             return one_line(f"FineWeb {data.subset}")
         case "txt" | "jsonl" | "parquet":
+            assert data.path is not None
             return one_line(f"{data.source} {data.path.rstrip('/').rpartition('/')[2]}")
         case _:
             return "Python documentation"

@@ -138,7 +138,7 @@ def preset(name: str) -> dict[str, Any]:
     if name == "paper":
         return dict(paper())
     of_studies = (read_yaml(path).get(name, {}) for path in sorted(STUDIES.glob("*/presets.yaml")))
-    return reduce(merge, [*of_studies, read_yaml(PRESETS / f"{name}.yaml")], paper())
+    return reduce(merge, [*of_studies, read_yaml(PRESETS / f"{name}.yaml")], dict(paper()))
 
 
 def _chosen(config: Mapping[str, Any], folder_layer: FolderLayer | None) -> dict[str, Any]:

@@ -6,6 +6,7 @@ python -m twoscale.config.reference    writes the three files; the schema, workf
 
 import json
 import textwrap
+from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -133,8 +134,8 @@ def yaml_key(key: str, value: Any, node: dict[str, Any], indent: str) -> list[st
     lines = [f"{text:<{column}}# {line}" for text, line in zip(starts, comment, strict=True)]
     entries = {} if inline else value
     for name, entry in entries.items():
-        starts = {"initial_indent": f"{indent}  ", "subsequent_indent": f"{indent}    "}
-        lines += textwrap.wrap(f"{name}: {yaml_value(entry)}", WIDTH, break_on_hyphens=False, **starts)
+        indents: Any = {"initial_indent": f"{indent}  ", "subsequent_indent": f"{indent}    "}
+        lines += textwrap.wrap(f"{name}: {yaml_value(entry)}", WIDTH, break_on_hyphens=False, **indents)
     return lines
 
 
@@ -169,7 +170,7 @@ def wrapped(text: str, prefix: str) -> list[str]:
     return textwrap.wrap(text, WIDTH, initial_indent=prefix, subsequent_indent=prefix)
 
 
-def summary(section: dict[str, Any]) -> str:
+def summary(section: Mapping[str, Any]) -> str:
     """The docstring of a section in one line."""
     return " ".join(section["description"].split())
 
@@ -179,7 +180,7 @@ def summary(section: dict[str, Any]) -> str:
 
 def config_page() -> str:
     """The reference page: a table per section."""
-    general = {key: node | {"source": "ours"} for key, node in SELECTORS.items()}
+    general = {key: node | {"source": "ours"} for key, node in SELECTORS.items()}  # type: ignore[operator]
     lines = [
         "# Config reference",
         "",

@@ -6,7 +6,7 @@ A study adds the sections in its module `config`.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from pydantic import create_model
 
@@ -104,6 +104,11 @@ class FiguresConfig(Section):
 class Derived:
     """Values derived from several sections. A job that needs one has it in its slice, by its name."""
 
+    if TYPE_CHECKING:  # the sections that it reads; annotations outside this block would be fields of the config
+        model: ModelConfig
+        exits: ExitsConfig
+        scaling: ScalingConfig
+
     def sequences(self, section: str, key: str = "tokens") -> int:
         """Whole sequences in the number of tokens that a key of a section gives, at least one."""
         return whole_sequences(getattr(getattr(self, section), key), self.model.context_length)
@@ -195,13 +200,23 @@ STUDY_SECTIONS: dict[str, type[Section]] = {
     name: section for part in study_parts("config").values() for name, section in part.SECTIONS.items()
 }
 
-Config: type[CoreConfig] = create_model(
-    "Config",
-    __base__=CoreConfig,
-    __doc__="All sections of one run.",
-    **{name: (section, section()) for name, section in STUDY_SECTIONS.items()},
-)
+if TYPE_CHECKING:
+
+    class Config(CoreConfig):
+        """For the type checker, which does not know the sections of studies."""
+
+        def __getattr__(self, name: str) -> Any: ...
+
+else:
+    Config = create_model(
+        "Config",
+        __base__=CoreConfig,
+        __doc__="All sections of one run.",
+        **{name: (section, section()) for name, section in STUDY_SECTIONS.items()},
+    )
 
 SECTIONS: dict[str, type[Section]] = {
-    name: field.annotation for name, field in Config.model_fields.items() if name not in ("seed", "seeds")
+    name: cast(type[Section], field.annotation)
+    for name, field in Config.model_fields.items()
+    if name not in ("seed", "seeds")
 }

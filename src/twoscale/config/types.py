@@ -85,7 +85,7 @@ def key(default: Any, description: str, *, source: str = "ours", derived: bool =
     default, so that runs from before the key keep their identity.
     """
     marks = {"derived": derived, "optional": optional}
-    extra = {"source": source, **{name: True for name, marked in marks.items() if marked}}
+    extra: dict[str, Any] = {"source": source, **{name: True for name, marked in marks.items() if marked}}
     return Field(default, description=description, json_schema_extra=extra)
 
 

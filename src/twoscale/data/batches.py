@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -137,7 +138,7 @@ class HeldOut:
         numbers = zip(self.sequences, self.documents, strict=True)
         return [{"sequence": sequence, "document": document} for sequence, document in numbers]
 
-    def rows(self, **columns: Sequence[float]) -> Iterator[dict[str, float]]:
+    def rows(self, **columns: Sequence[float]) -> Iterator[dict[str, Any]]:
         """A row of a table for each sequence: its `keys`, its number of tokens, and its entry of each column."""
         for i, key in enumerate(self.keys):
             yield key | {"tokens": self.inputs.shape[1]} | {name: values[i] for name, values in columns.items()}

@@ -6,7 +6,7 @@ The format: https://github.com/apache/parquet-format, struct PageHeader, in Thri
 """
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
@@ -52,7 +52,7 @@ class BoundedParquet:
         self.table = pq.ParquetFile(opened, pre_buffer=False, buffer_size=BUFFER)
         self.schema: pa.Schema = self.table.schema_arrow
 
-    def batches(self, columns: Sequence[str], first: int = 0) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def batches(self, columns: Collection[str], first: int = 0) -> Iterator[tuple[int, pa.RecordBatch]]:
         """The number of the first row of each batch, and the batch; from the row group on that contains row `first`.
 
         Raises:
@@ -72,7 +72,7 @@ class BoundedParquet:
             else:
                 row += num_rows
 
-    def _leaves(self, columns: Sequence[str]) -> list[int]:
+    def _leaves(self, columns: Collection[str]) -> list[int]:
         """Numbers of the stored columns that `columns` consist of."""
         schema = self.table.schema
         return [i for i in range(len(schema)) if schema.column(i).path.partition(".")[0] in columns]

@@ -44,7 +44,7 @@ def fetch(download: DownloadConfig) -> bytes:
             for url, digest in FILES.items():
                 path = folder / hashlib.sha1(url.encode()).hexdigest()  # the file's name in tiktoken's cache
                 if not path.is_file() or sha256(path) != digest:
-                    content = with_retries(lambda url=url: get(url, download).content, download)
+                    content = with_retries(lambda url=url: get(url, download).content, download)  # type: ignore[misc]
                     if (found := hashlib.sha256(content).hexdigest()) != digest:
                         raise ValueError(f"{url} has the SHA-256 {found[:12]}…, not {digest[:12]}…")
                     with replacing(path) as temporary:

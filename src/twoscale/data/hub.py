@@ -108,7 +108,7 @@ def _bound(response: Response) -> None:
     encoding = response.headers.get("content-encoding", "identity")
     if encoding != "identity":
         raise WrongResponseError(f"found the content encoding {encoding}, expected none")
-    response.stream = _BoundedStream(response.stream, response.request.extensions.get("max_bytes", MAX_RESPONSE))
+    response.stream = _BoundedStream(response.stream, response.request.extensions.get("max_bytes", MAX_RESPONSE))  # type: ignore[arg-type]
 
 
 def get(
@@ -257,7 +257,7 @@ def matches(name: str, pattern: str) -> bool:
     return len(components) in reached
 
 
-def checked_names(what: str, names: Sequence[str]) -> Sequence[str]:
+def checked_names(what: str, names: tuple[str, ...]) -> tuple[str, ...]:
     """The names of files to request. Raises InputError for one that leaves its repository or cannot be printed."""
     for name in names:
         is_inside = "\\" not in name and not {"", ".", ".."} & set(name.split("/"))
@@ -296,7 +296,7 @@ def train_patterns(configuration: Mapping[str, Any]) -> Sequence[str]:
     `split`, a list of these, and in each mapping a pattern or a list of patterns.
     """
     try:
-        data_files = checked(configuration.get("data_files"), DataFiles) or []
+        data_files: Any = checked(configuration.get("data_files"), DataFiles) or []
     except ValueError as error:
         raise InputError(
             f"config key data.subset: {configuration['config_name']!r} names unreadable data files ({error}), "
@@ -339,7 +339,7 @@ class RemoteFile(io.RawIOBase):
         self.download = download
         self.position = 0
         self.version: str | None = expected
-        self.size: int | None = None
+        self.size = -1  # unknown
         self._range(0, 1)  # sets version and size
 
     def readable(self) -> bool:
@@ -386,7 +386,7 @@ class RemoteFile(io.RawIOBase):
         linked = (answer.headers.get("x-linked-etag") for answer in [*response.history, response])
         version = next(filter(None, linked), None) or response.headers.get("etag")
         size = int(response.headers.get("content-range", "/-1").rpartition("/")[2])
-        expected = (self.version or version, self.size if self.size is not None else size)
+        expected = (self.version or version, self.size if self.size >= 0 else size)
         if (version, size) != expected:
             raise InputError(
                 f"{self.what}: found version {version} of {size} bytes, expected {expected[0]} of {expected[1]}, the "

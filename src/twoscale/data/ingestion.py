@@ -11,7 +11,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -36,7 +36,7 @@ SIDES = ((False, "training"), (True, "held-out"))  # whether held out, and its n
 
 Measure = Callable[[Sequence[str]], Sequence[int]]
 # of each file: its name, its entity tag (None for a local file) and its documents
-SourceFiles = Iterator[tuple[str, str | None, Iterator[Document]]]
+SourceFiles = Generator[tuple[str, str | None, Generator[Document]]]
 
 
 def count_characters(texts: Sequence[str]) -> list[int]:
@@ -124,7 +124,8 @@ class Tally:
     @property
     def progress(self) -> int:
         """Size of the training documents, at most the quota's."""
-        return self.sizes[False] if self.limits[False] is None else min(self.sizes[False], self.limits[False])
+        limit = self.limits[False]
+        return self.sizes[False] if limit is None else min(self.sizes[False], limit)
 
     def is_full(self, held_out: bool) -> bool:
         limit = self.limits[held_out]
@@ -289,7 +290,7 @@ def _hub_files(data: DataConfig, parts: Parts, download: DownloadConfig) -> Sour
         first, version = (last.end, last.version) if last and last.file == name else (0, None)
         with hub.open_file(subset, name, download, version) as opened:
             title = f"{data.repository}/{name}"
-            yield name, opened.raw.version, rows(opened, title, name.rpartition("/")[2], data.max_document_bytes, first)
+            yield name, opened.raw.version, rows(opened, title, name.rpartition("/")[2], data.max_document_bytes, first)  # type: ignore[attr-defined]
 
 
 def _collect(parts: Parts, files: SourceFiles, tally: Tally, collection: Collection) -> None:
@@ -373,10 +374,10 @@ class _TextShardWriter:
         self.rows: list[tuple[str, bool, str]] = []
         self.characters = 0
 
-    def add(self, *row: str | bool) -> None:
+    def add(self, name: str, held_out: bool, text: str) -> None:
         """Add the name of a document, whether it is held out, and its text."""
-        self.rows.append(row)
-        self.characters += len(row[-1])
+        self.rows.append((name, held_out, text))
+        self.characters += len(text)
         if self.characters >= ROW_GROUP_CHARACTERS:
             self.flush()
 

@@ -79,8 +79,8 @@ def drop_near_duplicates(
         dropped = np.unique(documents[np.flatnonzero(found) + n // 2])
         kept = kept[~np.isin(documents, dropped)]
     counts = [int(np.count_nonzero(ids == end_of_text)) for ids in (held_out, kept)]
-    documents, tokens = counts[0] - counts[1], len(held_out) - len(kept)
-    return kept, DroppedDocuments(n, counts[0], len(held_out), documents, tokens, shares[0], shares[-1])
+    lost, tokens = counts[0] - counts[1], len(held_out) - len(kept)
+    return kept, DroppedDocuments(n, counts[0], len(held_out), lost, tokens, shares[0], shares[-1])
 
 
 def document_numbers(ids: np.ndarray, end_of_text: int) -> np.ndarray:

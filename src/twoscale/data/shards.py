@@ -145,8 +145,8 @@ class ShardWriter:
             ids = ids[: self.limit - self.count]
         if not len(ids):
             return
-        self.file.write(ids)
-        self.hash.update(ids)
+        self.file.write(ids)  # type: ignore[call-overload]
+        self.hash.update(ids)  # type: ignore[arg-type]
         self.count += len(ids)
         self._complete_documents += int(np.count_nonzero(ids == self.end_of_text))
         self._inside_document = bool(ids[-1] != self.end_of_text)

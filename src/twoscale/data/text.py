@@ -10,7 +10,7 @@ import hashlib
 import os
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -83,7 +83,7 @@ def _docstrings(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
             yield from _docstrings(child, f"{name}.{child.name}" if isinstance(child, DEFINITIONS) else name)
 
 
-def rows(opened: BinaryIO, file: str, short_name: str, max_bytes: int, first: int = 0) -> Iterator[Document]:
+def rows(opened: BinaryIO, file: str, short_name: str, max_bytes: int, first: int = 0) -> Generator[Document]:
     """Documents of a parquet file: its rows whose `text` is neither null nor empty.
 
     Memory grows with `max_bytes`, not with the file, and row groups before `first` are not read.

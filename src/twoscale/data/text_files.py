@@ -11,7 +11,7 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ BYTE_ORDER_MARK = "\ufeff"
 READ_ERRORS = (OSError, ValueError, EOFError, zlib.error, pa.ArrowException)
 
 
-def local_documents(data: DataConfig, cache: Path) -> Iterator[Document]:
+def local_documents(data: DataConfig, cache: Path) -> Generator[Document]:
     """Documents of all files of a local source, in order; none is empty.
 
     Close the iterator if you do not exhaust it, because it may hold an open file.
@@ -51,6 +51,7 @@ def local_documents(data: DataConfig, cache: Path) -> Iterator[Document]:
             f"config key data.source: found {data.source!r}, expected python_docs, {', '.join(FILE_SOURCES)} or "
             "fineweb."
         )
+    assert data.path is not None
     for file, name in find_files(Path(data.path), data.source):
         yield from _in_pieces(_documents(file, name, data, cache), data)
 

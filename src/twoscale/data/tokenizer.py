@@ -80,11 +80,11 @@ def load_tokenizer(name: str, path: Path | None = None) -> Tokenizer:
         raise InputError(f"option --tokenizer: found nothing, expected the file of tokenizer.name: {name}.")
     match name:
         case "gpt2":
-            return load_gpt2(path)
+            return load_gpt2(path)  # type: ignore[arg-type]
         case "bytes":
             return byte_level()
         case "bpe":
-            return load_bpe(path)
+            return load_bpe(path)  # type: ignore[arg-type]
         case "published":
             # imported here, because the environment of torch does not have its library
             return import_module(TOKENIZERS[name]).load_published(path)

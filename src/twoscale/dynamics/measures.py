@@ -60,10 +60,13 @@ class LoopStep:
 
     @cached_property
     def step_norm(self) -> Tensor:
+        assert self.update is not None
         return norm(self.update)
 
     @cached_property
     def acceleration(self) -> Tensor:
+        assert self.update is not None
+        assert self.previous_update is not None
         return acceleration(self.update, self.previous_update)
 
     @cached_property
@@ -132,7 +135,12 @@ def path_measure(name: str, *, unit: str) -> Callable:
     return _register(PATH_MEASURES, {name: (unit, False)})
 
 
-def _register(registry: dict[str, Measure], readings: dict[str, tuple[str, bool]], *needs: bool) -> Callable:
+def _register(
+    registry: dict[str, Measure],
+    readings: dict[str, tuple[str, bool]],
+    needs_update: bool = False,
+    needs_previous: bool = False,
+) -> Callable:
     """Decorator that registers a function as measures: name -> unit, whether of directions."""
     for name in readings:
         if name in registry:
@@ -140,7 +148,7 @@ def _register(registry: dict[str, Measure], readings: dict[str, tuple[str, bool]
 
     def decorator(function: Callable[[Any], Tensor]) -> Callable[[Any], Tensor]:
         for name, (unit, of_direction) in readings.items():
-            registry[name] = Measure(name, unit, function, *needs, of_direction=of_direction)
+            registry[name] = Measure(name, unit, function, needs_update, needs_previous, of_direction)
         return function
 
     return decorator
@@ -206,8 +214,11 @@ def _step_norm_relative(step: LoopStep) -> Tensor:
 
 @loop_measure("cosine", unit="1", needs_previous=True)
 def _cosine_above_floor(step: LoopStep) -> Tensor:
-    norms = step.step_norm, step.previous_norm
-    return step.unless_rounding(cosine_from_norms(step.update, step.previous_update, *norms))
+    update, previous, previous_norm = step.update, step.previous_update, step.previous_norm
+    assert update is not None
+    assert previous is not None
+    assert previous_norm is not None
+    return step.unless_rounding(cosine_from_norms(update, previous, step.step_norm, previous_norm))
 
 
 @loop_measure("acceleration", unit="state", needs_previous=True)
@@ -217,6 +228,7 @@ def _acceleration(step: LoopStep) -> Tensor:
 
 @loop_measure("acceleration_normalized", unit="1", needs_previous=True)
 def _acceleration_normalized(step: LoopStep) -> Tensor:
+    assert step.previous_norm is not None
     return step.unless_rounding(over_both(step.acceleration, step.step_norm, step.previous_norm))
 
 

@@ -91,7 +91,7 @@ def describe(stage: StageTrace, labels: Sequence[str]) -> list[dict]:
     """Metadata of the states of one stage, one entry per state."""
     if stage.stage is None:
         return [{"stage": "embedding", "layer": None, "group": None, "k": None}]
-    if not stage.stage.is_group:
+    if stage.stage.group is None:
         return [{"stage": "layer", "layer": stage.stage.layer, "group": None, "k": None}]
     return describe_loop(labels[stage.stage.group], len(stage.states))
 

@@ -75,7 +75,8 @@ def looped_groups(
     model, labels = checkpoint.model, checkpoint.model.config.group_labels
     tokens, noise = batch.inputs.to(checkpoint.device), checkpoint.noise(batch.sequences)
     for stage in filter(is_group, around.watch(model.trace(tokens, [loops] * len(labels), noise))):
-        group = stage.stage.group
+        assert stage.stage is not None
+        group = stage.stage.index
         yield GroupStates(labels[group], stage.states, reference_states(model, stage) if group else {})
 
 
@@ -94,18 +95,19 @@ def measure_groups(
         jumps_around: Called after the last group: further boundaries -> reference state -> length of the jump (...),
             compared with the loop steps of that group.
     """
-    previous = None  # the group before: label, x^K (..., C), step norms (K, ...)
+    previous: tuple[str, Tensor, Tensor] | None = None  # the group before: label, x^K (..., C), step norms (K, ...)
     for group in groups:
         rows, path = measure_group(group.states, config)
         yield "trajectories", loop_columns(keys, group.label, rows)
         yield "token_paths", path_columns(keys, group.label, path)
-        if group.references:
+        if group.references and previous is not None:
             label, last_state, step_norms = previous
             jumps = torch.stack([vectors.norm(exact(state) - last_state) for state in group.references.values()])
             boundary = boundary_label(label, group.label)
             yield "token_drift", drift_columns(keys, boundary, list(group.references), jumps, step_norms)
         previous = group.label, exact(group.states[-1]), rows["step_norm"][:-1]
     for boundary, lengths in jumps_around().items():
+        assert previous is not None
         yield "token_drift", drift_columns(keys, boundary, list(lengths), torch.stack([*lengths.values()]), previous[2])
 
 
@@ -128,7 +130,8 @@ def reference_states(model: LoopedModel, stage: StageTrace) -> dict[str, Tensor]
     The paper leaves the first state after a boundary open: the first computed one, the projection of [x^0 ; e]
     before any layer, the last one, or x^0 to the letter (which measures the noise if a group starts from it).
     """
-    group, initial = stage.stage.group, stage.states[0]
+    assert stage.stage is not None
+    group, initial = stage.stage.index, stage.states[0]
     projected = model.project_state(group, initial, model.project_input(group, stage.entered))
     return {"first_state": stage.states[1], "projected": projected} | recorded_references(stage.states)
 

@@ -131,7 +131,8 @@ class BatchedDecoder:
 
         Requests are numbered from 0 in their order. The next one is taken when a slot is free.
         """
-        arriving, texts = enumerate(requests), []
+        texts: list[_Text] = []
+        arriving = enumerate(requests)
         while True:
             texts = [text for text in texts if text.remaining]
             taken = {text.slot for text in texts}
@@ -193,6 +194,6 @@ class BatchedDecoder:
 def given_texts(text: HeldOut, prompt: int, tokens: int) -> list[Request]:
     """A request for each held-out sequence: its first tokens, and as many after them as are decoded."""
     return [
-        Request(ids[:prompt], tokens, lambda logits, position, ids=ids: ids[position], sequence=sequence)
+        Request(ids[:prompt], tokens, lambda logits, position, ids=ids: ids[position], sequence=sequence)  # type: ignore[misc]
         for ids, sequence in zip(text.inputs[:, : prompt + tokens].tolist(), text.sequences, strict=True)
     ]

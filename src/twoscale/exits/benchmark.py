@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -161,7 +161,7 @@ def timed_segments(context_length: int, tokens: int, segments: int) -> list[slic
     return [slice(start, start + n) for start, n in zip(starts, lengths, strict=True)]
 
 
-Turn = tuple[Hashable, Hashable]  # what is compared, and at what, such as an operating point
+Turn = TypeVar("Turn", bound=tuple[Any, Hashable])  # what is compared, and at what, such as an operating point
 
 
 def turns(points: Sequence[Turn], repeats: int) -> list[tuple[int | None, Turn]]:
@@ -170,7 +170,7 @@ def turns(points: Sequence[Turn], repeats: int) -> list[tuple[int | None, Turn]]
     The last point of each criterion is first decoded once as a warm-up. Within a repeat all points take turns, and
     each repeat starts a share of the list later than the one before.
     """
-    order: list[tuple[int | None, Turn]] = [(None, point) for point in dict(points).items()]
+    order: list[tuple[int | None, Any]] = [(None, point) for point in dict(points).items()]
     for repeat in range(repeats):
         first = repeat * len(points) // repeats
         order += [(repeat, point) for point in (*points[first:], *points[:first])]

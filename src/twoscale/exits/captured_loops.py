@@ -51,7 +51,7 @@ class CapturedLoops:
         self._compiled = False
         if compile and same_at_every_step(model, max_loops):
             self._compile()
-        unlooped = (stage.layer for stage in model.stages if not stage.is_group)
+        unlooped = (stage.index for stage in model.stages if not stage.is_group)
         self._layers = {number: self._capture(partial(self._layer, number)) for number in unlooped}
         # group -> number of loop steps -> the graph that takes the last of them
         self._fixed = [self._captured_steps(group, None, range(1, max_loops + 1)) for group in groups]

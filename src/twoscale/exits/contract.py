@@ -4,6 +4,8 @@
 criterion, what it returned and what was expected; an exception from a user's file becomes one with its line.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -38,7 +40,7 @@ class Decisions:
     def update(self, x_new: Tensor) -> Tensor:
         """Which tokens exit, bool (N,), after one more loop step to the states x_new (N, C)."""
         try:
-            result = self._criterion.update(self.state, x_new, self._readout)
+            result: Any = self._criterion.update(self.state, x_new, self._readout)
         except Exception as error:
             raise_failure(type(self._criterion), "update", error)
         try:
@@ -65,7 +67,7 @@ class Decisions:
         weight = weight[:, None].clamp(min=0).minimum(left)
         self._weighted = {"sum": total + weight * x_new, "left": left - weight, "mean": total + left * x_new}
 
-    def _check_values(self, name: str, values: object, dtype: torch.dtype) -> None:
+    def _check_values(self, name: str, values: Any, dtype: torch.dtype) -> None:
         valid = getattr(values, "shape", None) == self._shape and values.dtype is dtype
         if not valid or (self._keys is None and values.device != self._device):
             kind = str(dtype).removeprefix("torch.")
@@ -75,6 +77,7 @@ class Decisions:
     def keep(self, rows: Tensor) -> None:
         """Drop all tokens but `rows`, int64."""
         self._check_state("update")
+        assert self._keys is not None
         if self.state.keys() != {*self._keys}:
             found, expected = (", ".join(map(str, keys)) for keys in (self.state, self._keys))
             raise self._error("update", f"a state with the keys {found}", f"{expected} as in the first update")

@@ -403,7 +403,7 @@ def raise_failure(criterion: type[ExitCriterion], method: str, error: Exception)
     ) from error
 
 
-def place_in(file: str, error: Exception) -> str:
+def place_in(file: str, error: BaseException) -> str:
     """A user's file with the last of its lines that an exception has passed."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == Path(file).resolve()]

@@ -25,7 +25,9 @@ _USERS_MODULE = "users_exit_criterion"
 def configured_criteria(entries: Mapping[str, CriterionConfig]) -> dict[str, type[ExitCriterion]]:
     """The built-in criteria, and the user's: entries of `exits.criteria` with a file and a class."""
     return CRITERIA | {
-        name: load_criterion(entry.file, entry.class_name) for name, entry in entries.items() if entry.file is not None
+        name: load_criterion(entry.file, entry.class_name)
+        for name, entry in entries.items()
+        if entry.file is not None and entry.class_name is not None
     }
 
 
@@ -73,6 +75,8 @@ def _load_module(file: str) -> ModuleType:
     if not Path(file).is_file():
         raise InputError(f"exit criterion file {file}: no such file, expected Python code with the class.")
     spec = importlib.util.spec_from_file_location(_USERS_MODULE, file, loader=SourceFileLoader(_USERS_MODULE, file))
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)

@@ -141,7 +141,7 @@ class Decoder:
                 x = self._exit_states[index][self.position - 1, None]
             else:
                 x = model.init_state(index, entered, self._noise_rows)
-            exits.append(self._loop(index, entered, x, evaluations and evaluations[index]))
+            exits.append(self._loop(index, entered, x, evaluations[index] if evaluations else None))
             # at the loop steps that this token did not take, later tokens find its last evaluation, or nothing
             self.cache.fill(model.config.groups[index], self.position, exits[-1].evaluations)
             if self.options.warm_start:  # a copy, because captured loops give the next state in the same memory

@@ -32,5 +32,5 @@ def measure_scaling(checkpoint: LoadedCheckpoint, text: HeldOut, scaling: Scalin
                 logits, _ = evaluate_parallel(checkpoint, Fixed(loops), batch, loops)
                 losses = cross_entropies(logits, batch.targets).mean(1).tolist()
                 for row in batch.rows(ce=losses, ppl=list(map(math.exp, losses))):
-                    yield {"iteration": checkpoint.iteration, "loops": loops} | row
+                    yield {"iteration": checkpoint.iteration, "loops": loops, **row}
                 bar.update(batch.inputs.numel())

@@ -15,7 +15,9 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from io import TextIOWrapper
 from pathlib import Path
+from typing import cast
 
 import torch
 
@@ -151,10 +153,11 @@ def parse_criterion(arguments: argparse.Namespace, run: TrainedRun, option: str,
         criteria = {name: load_criterion(arguments.criterion_file, name)}
     elif name == "probe" and arguments.run is not None:
         fitted = probe.open_probe(arguments.results / arguments.run / probe.FILE, run)
+        assert fitted is not None
         criteria = {name: probe.criterion_of(fitted)}
     if name in criteria:
         tau = check_tau(name, tau, arguments.max_loops, option)
-    return make_criterion(name, tau, criteria)
+    return make_criterion(name, tau, criteria)  # type: ignore[arg-type]
 
 
 def check_tau(criterion: str, tau: float | None, max_loops: int, option: str) -> float:
@@ -191,7 +194,7 @@ class TokenPrinter:
         self.run, self.in_colour = run, in_colour
         self.spans: list[TokenSpan] = []
         self._text = Utf8Stream()
-        sys.stdout.reconfigure(errors="replace")  # a terminal without UTF-8 shows question marks
+        cast(TextIOWrapper, sys.stdout).reconfigure(errors="replace")  # a terminal without UTF-8 shows question marks
 
     @property
     def ends(self) -> tuple[float, float]:

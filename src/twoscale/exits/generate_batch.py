@@ -77,9 +77,9 @@ def generate_batch(
     )
     started = time.perf_counter()
     evaluations: list[tuple[int, ...]] = []
-    for prompt, tokens in zip(prompts, decode_in_order(decoder, requests), strict=True):
-        print(json.dumps({"prompt": prompt} | _described(run, tokens)), flush=True)
-        evaluations += [token.evaluations for token in tokens]
+    for prompt, new in zip(prompts, decode_in_order(decoder, requests), strict=True):
+        print(json.dumps({"prompt": prompt, **_described(run, new)}), flush=True)
+        evaluations += [token.evaluations for token in new]
     seconds = time.perf_counter() - started
     print(f"prompts: {len(prompts)}, up to {arguments.sequences} at once", file=sys.stderr)
     print(f"speed: {len(evaluations) / seconds:.1f} tokens/s, including reading the prompts", file=sys.stderr)

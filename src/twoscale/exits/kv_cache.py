@@ -148,8 +148,8 @@ class RowsKV:
                 absent = ~self._present[layer][k, places, : self._end]  # (A, end)
                 of_layer = of_layer.masked_fill(absent[:, None, None], -torch.inf)
             # a copy of the rows that still loop; texts of other lengths end earlier, which the bias says
-            seen = (both[:, :, : self._end].index_select(0, places) for both in (keys, values))
-            return row_attention(q, *seen, of_layer.flatten(0, 1))
+            keys, values = (both[:, :, : self._end].index_select(0, places) for both in (keys, values))
+            return row_attention(q, keys, values, of_layer.flatten(0, 1))
 
         return AttendAt(positions, attend)
 

@@ -77,7 +77,8 @@ def colour(loops: float, minimum: float, maximum: float) -> tuple[int, int, int]
     share = math.log(loops / minimum) / math.log(maximum / minimum) if maximum > minimum else 0.0
     place = min(max(share, 0.0), 1.0) * (len(RAMP) - 1)
     low = min(int(place), len(RAMP) - 2)
-    return tuple(round(a + (place - low) * (b - a)) for a, b in zip(RAMP[low], RAMP[low + 1], strict=True))
+    red, green, blue = (round(a + (place - low) * (b - a)) for a, b in zip(RAMP[low], RAMP[low + 1], strict=True))
+    return red, green, blue
 
 
 def visible(text: str) -> str:

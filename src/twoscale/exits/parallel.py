@@ -192,13 +192,14 @@ def evaluate(
     """Teacher-forced logits (B, T, V) of `tokens` (B, T) under a criterion, and the counts of each token."""
     engine = ParallelEngine(model, criterion, max_loops, readout)
     attend = CausalAttention.of(tokens)
+    batch, length = tokens.shape
     exits: list[GroupExit] = []
 
     def layer(number: int, hidden: Tensor) -> Tensor:
         return model.unlooped_layer(number, hidden, attend)
 
     def group(index: int, hidden: Tensor) -> Tensor:
-        exits.append(engine.loop(index, hidden, noise, ParallelKV(*tokens.shape, model.kv_policy)))
+        exits.append(engine.loop(index, hidden, noise, ParallelKV(batch, length, model.kv_policy)))
         return model.finish(index, exits[-1].states)
 
     hidden = run_stages(model, model.embed(tokens, attend.positions), layer, group)

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from typing import Any, TypeGuard, TypeVar
 
 import torch
 from torch import nn
@@ -11,6 +12,9 @@ from twoscale.model.linear import Linear, can_pack
 
 MAX_COPIED_BYTES = 2**30  # a larger model keeps its layout, because copies take memory
 DTYPES = (torch.float32, torch.float64)
+
+
+M = TypeVar("M", bound=nn.Module)
 
 
 def by_columns(model: LoopedModel) -> LoopedModel:
@@ -64,7 +68,7 @@ def _prepared(model: LoopedModel, method: str, packed_for: int | None) -> Looped
     return _copied(model, prepare, {})
 
 
-def _copied(module: nn.Module, change: Callable[[nn.Module], None], copies: dict[nn.Module, nn.Module]) -> nn.Module:
+def _copied(module: M, change: Callable[[nn.Module], None], copies: dict[nn.Module, Any]) -> M:
     """A copy of a tree of modules that shares tensors and hooks, after `change` of each of its modules."""
     if module not in copies:
         new = copies[module] = copy.copy(module)
@@ -74,7 +78,7 @@ def _copied(module: nn.Module, change: Callable[[nn.Module], None], copies: dict
     return copies[module]
 
 
-def _is_faster_by_columns(module: nn.Module) -> bool:
+def _is_faster_by_columns(module: nn.Module) -> TypeGuard[nn.Linear]:
     # measured at hidden sizes 64 to 768: 10 to 40 % faster, but slower for the projection from 4C to C
     return isinstance(module, nn.Linear) and module.in_features <= 2 * module.out_features
 

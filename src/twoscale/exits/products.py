@@ -1,6 +1,7 @@
 """The bare matrix products of decoding: the cost of tokens without norms, attention, decisions and host work."""
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -38,17 +39,18 @@ def _weights(model: LoopedTransformer, loops: Sequence[int]) -> Iterable[Tensor]
         if not stage.is_group:
             yield from _matrices(model.unlooped[str(stage.layer)])
             continue
-        group, projects = model.groups[stage.group], model.config.injection == "projection"
+        group: Any = model.groups[stage.index]  # of a class that depends on the injection
+        projects = model.config.injection == "projection"
         if projects:
             yield group.adapter.weight[:, size:]
         if model.config.injection == "diagonal":
             yield group.of_input.weight
-        for _ in range(loops[stage.group]):
+        for _ in range(loops[stage.index]):
             if projects:
                 yield group.adapter.weight[:, :size]
             yield from _matrices(group.layers)
         if model.config.exit_projection:
-            yield model.exit_projections[stage.group].weight
+            yield cast(nn.Linear, model.exit_projections[stage.index]).weight
     yield model.head_weight
 
 

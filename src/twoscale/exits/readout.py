@@ -8,6 +8,7 @@ again after earlier groups; states of those groups go to the head directly.
 
 from collections.abc import Sequence
 from functools import partial
+from typing import cast
 
 from torch import Tensor
 
@@ -35,7 +36,7 @@ def require_gate(model: LoopedModel) -> Gated:
     """The model, refused if it has no exit gate."""
     if getattr(model, "gate", None) is None:
         raise InputError("exit criterion: needs an exit gate, expected a model with model.exit_gate: true.")
-    return model
+    return cast(Gated, model)
 
 
 def make_readout(
@@ -56,11 +57,12 @@ def make_readout(
     return partial(_through_remaining_layers, model, group, attend)
 
 
-def _through_remaining_layers(model: LoopedModel, group: int, attend: Attend, x: Tensor) -> Tensor:
+def _through_remaining_layers(model: LoopedModel, group: int, attend: Attend | None, x: Tensor) -> Tensor:
     """Logits (1, V) of the state x (1, C) of the one token that loops in the last group."""
+    assert attend is not None
     hidden = model.finish(group, x)
     for stage in stages_behind(model, group):
-        hidden = model.unlooped_layer(stage.layer, hidden, attend)
+        hidden = model.unlooped_layer(stage.index, hidden, attend)
     return model.readout(hidden)
 
 

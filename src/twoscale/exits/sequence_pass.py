@@ -42,10 +42,10 @@ class Pass:
         """Hidden states (B, T, C) after these stages."""
         for stage in stages:
             if stage.is_group:
-                state = last(self.states(stage.group, hidden, self.loops))
-                hidden = self.model.finish(stage.group, state)
+                state = last(self.states(stage.index, hidden, self.loops))
+                hidden = self.model.finish(stage.index, state)
             else:
-                hidden = self.model.unlooped_layer(stage.layer, hidden, self.attend)
+                hidden = self.model.unlooped_layer(stage.index, hidden, self.attend)
         return hidden
 
     def behind(self, group: int, state: Tensor) -> Tensor:
@@ -57,7 +57,7 @@ class Pass:
         hidden = self.model.embed(tokens, self.attend.positions)
         for stage in self.model.stages:
             if stage.is_group:
-                yield stage.group, hidden
+                yield stage.index, hidden
             hidden = self.run([stage], hidden)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from torch import Tensor
 
@@ -57,8 +57,10 @@ class TokenLoops(Protocol):
     """
 
     model: LoopedModel
-    masks: ClassVar[bool]
     positions: Tensor
+
+    @property
+    def masks(self) -> bool: ...
 
     def prepare(self, criterion: ExitCriterion) -> None:
         """Do what takes long before tokens loop under a criterion; the cache is overwritten."""

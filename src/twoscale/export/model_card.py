@@ -222,8 +222,8 @@ def _checkpoints(iterations: Sequence[int], log: pd.DataFrame) -> str:
 def _claims(claims: pd.DataFrame, seeds: pd.DataFrame | None) -> str:
     verdicts = _verdicts(claims)
     over_seeds = {} if seeds is None else _verdicts(seeds[seeds["seed"] == MEAN])
-    header = ("claim", "in short", "verdict")
-    if over_seeds:
+    header: tuple[str, ...] = ("claim", "in short", "verdict")
+    if seeds is not None and over_seeds:
         names = [seed for seed in seeds["seed"].unique() if seed != MEAN]
         header = (*header, f"over the seeds {', '.join(names)}")
     rows = []

@@ -27,6 +27,8 @@ class ModelConfig(ModelSizes):
         InputError: for sizes and groups that no model has. A missing key raises it when it is read.
     """
 
+    rotary_scaling: Any  # a mapping in `values`, then RotaryScaling; or None
+
     def __init__(self, values: Mapping[str, Any]) -> None:
         self.__dict__.update(values)
         for name in SIZES:

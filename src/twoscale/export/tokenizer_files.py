@@ -18,7 +18,10 @@ BYTE_TO_CHARACTER = {byte: character for character, byte in CHARACTER_TO_BYTE.it
 
 def tokenizer_json(tokenizer: Tokenizer, path: Path | None) -> str:
     """tokenizer.json: the file `path` of a tokenizer that was trained here, made from the merges of the other ones."""
-    return path.read_text(encoding="utf-8") if tokenizer.name == "bpe" else from_ranks(tokenizer)
+    if tokenizer.name != "bpe":
+        return from_ranks(tokenizer)
+    assert path is not None
+    return path.read_text(encoding="utf-8")
 
 
 def from_ranks(tokenizer: Tokenizer) -> str:

@@ -18,6 +18,7 @@ from matplotlib.ticker import MaxNLocator
 
 from twoscale.errors import InputError
 from twoscale.figures import style
+from twoscale.figures.style import Look
 
 # Colour maps of the groups, in turn; light to dark over the loop steps.
 COLOUR_MAPS = ("Blues", "Oranges", "Greens", "Purples", "Reds")
@@ -32,11 +33,24 @@ LEAST_ZOOM = 1.5  # magnification from which on the inset is marked in the panel
 
 # The token in colour is drawn over the pale ones.
 FRONT, BEHIND = 2, 1
-UNLOOPED = {"color": "0.5", "linewidth": 1.2, "zorder": FRONT}
-HANDOFF = {"color": "0.15", "linewidth": 0.9, "linestyle": (0, (4, 1.5)), "zorder": FRONT}
-EMBEDDING = {"marker": "s", "markersize": 4, "color": "white", "markeredgecolor": "black", "zorder": FRONT + 1}
-EXIT = {"marker": "o", "markersize": 4.5, "markeredgecolor": "black", "markeredgewidth": 0.5, "zorder": FRONT + 1}
-PALE = {"color": "0.86", "linewidth": 0.6, "zorder": BEHIND}
+Shades = dict[str | None, np.ndarray]  # group -> colours of its states
+UNLOOPED: Look = {"color": "0.5", "linewidth": 1.2, "zorder": FRONT}
+HANDOFF: Look = {"color": "0.15", "linewidth": 0.9, "linestyle": (0, (4, 1.5)), "zorder": FRONT}
+EMBEDDING: Look = {
+    "marker": "s",
+    "markersize": 4,
+    "color": "white",
+    "markeredgecolor": "black",
+    "zorder": FRONT + 1,
+}
+EXIT: Look = {
+    "marker": "o",
+    "markersize": 4.5,
+    "markeredgecolor": "black",
+    "markeredgewidth": 0.5,
+    "zorder": FRONT + 1,
+}
+PALE: Look = {"color": "0.86", "linewidth": 0.6, "zorder": BEHIND}
 PALE_SHARE = 0.3  # of a group's colour in the pale one, the rest is white
 LEAST_WORD, LONGEST_WORD = 3, 12  # letters
 LIGHTEST = 0.45  # of a colour map, for the first loop step
@@ -169,7 +183,7 @@ def _front_first(positions: Sequence[int]) -> list[int]:
     return [positions[middle], *positions[:middle], *positions[middle + 1 :]]
 
 
-def _draw_token(axes: Axes, path: np.ndarray, segments: Sequence[Segment], shades: dict[str, np.ndarray]) -> None:
+def _draw_token(axes: Axes, path: np.ndarray, segments: Sequence[Segment], shades: Shades) -> None:
     """Draw one token's path (P, 2)."""
     for segment in segments:
         if segment.group is None:
@@ -181,7 +195,7 @@ def _draw_token(axes: Axes, path: np.ndarray, segments: Sequence[Segment], shade
         axes.plot(*path[[before.path[-1], after.path[0]]].T, **HANDOFF)
 
 
-def _draw_pale(axes: Axes, path: np.ndarray, segments: Sequence[Segment], shades: dict[str, np.ndarray]) -> None:
+def _draw_pale(axes: Axes, path: np.ndarray, segments: Sequence[Segment], shades: Shades) -> None:
     """Draw one token's path (P, 2) without its starts x^0, pale."""
     axes.plot(*path[np.concatenate([segment.path for segment in segments])].T, **PALE)
     for segment in segments:
@@ -204,8 +218,8 @@ def _write_beside(axes: Axes, text: str, point: np.ndarray, neighbour: np.ndarra
     x, y = away / max(np.linalg.norm(away), 1e-12)
     # the text begins, ends or is centred where it is left, right or above the point
     side = "center" if abs(x) < SIDEWAYS else "left" if x > 0 else "right"
-    offset = {"xytext": (6 * x, 9 * y), "textcoords": "offset points", "ha": side, "va": "center"}
-    axes.annotate(text, point, **offset, path_effects=HALO, zorder=FRONT + 2, **looks)
+    offset: Look = {"xytext": (6 * x, 9 * y), "textcoords": "offset points", "ha": side, "va": "center"}
+    axes.annotate(text, point, **offset, path_effects=HALO, zorder=FRONT + 2, **looks)  # type: ignore[arg-type]
 
 
 def hand_offs(segments: Sequence[Segment]) -> list[tuple[Segment, Segment]]:
@@ -216,9 +230,10 @@ def hand_offs(segments: Sequence[Segment]) -> list[tuple[Segment, Segment]]:
 def _draw_loop(axes: Axes, path: np.ndarray, shades: np.ndarray) -> None:
     """Draw the states x^1 ... x^K of a loop, (K, 2); each step has the colour of the state it reaches."""
     segments = np.stack([path[:-1], path[1:]], axis=1)
-    lines = LineCollection(segments, colors=shades[1:], linewidths=1.5, capstyle="round", zorder=FRONT)
+    lines = LineCollection(segments, colors=shades[1:], linewidths=1.5, capstyle="round", zorder=FRONT)  # type: ignore[arg-type]
     axes.add_collection(lines, autolim=False)
-    axes.scatter(*path.T, c=shades, s=4, linewidths=0, zorder=FRONT)
+    x, y = path.T
+    axes.scatter(x, y, c=shades, s=4, linewidths=0, zorder=FRONT)
 
 
 def _set_limits(axes: Axes, points: np.ndarray) -> None:
@@ -243,9 +258,7 @@ def printable(token: str) -> str:
     return "".join(SIGNS.get(sign, sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}") for sign in word)
 
 
-def _draw_inset(
-    axes: Axes, path: np.ndarray, token: str, segments: Sequence[Segment], shades: dict[str, np.ndarray]
-) -> None:
+def _draw_inset(axes: Axes, path: np.ndarray, token: str, segments: Sequence[Segment], shades: Shades) -> None:
     """Enlarge one token's path (P, 2) where the last loop settles, without its first, still large steps."""
     loop = [segment for segment in segments if segment.group is not None][-1]
     last = len(loop.path)
@@ -259,7 +272,7 @@ def _draw_inset(
         _write_beside(inset, f"$k$ = {k}", here, beside, fontsize=SMALL)
     magnification = width * np.ptp(axes.get_xlim()) / np.ptp(inset.get_xlim())
     word = printable(token).replace("$", r"\$")
-    steps = f"group {style.group_name(loop.group)}, $k$ = {first} … {last}"
+    steps = f"group {style.group_name(str(loop.group))}, $k$ = {first} … {last}"
     inset.set_title(f"“{word}”, {steps}, {factor(magnification)} ×", fontsize=SMALL, pad=3)
     inset.set_xlabel("PC 1", fontsize=SMALL, labelpad=1)
     inset.set_ylabel("PC 2", fontsize=SMALL, labelpad=1)
@@ -267,7 +280,7 @@ def _draw_inset(
         return
     indicator = axes.indicate_inset_zoom(inset, edgecolor="0.4", linewidth=0.6)
     # to the left corners (lower, upper): lines to the right ones may cross the legend
-    for connector, visible in zip(indicator.connectors, (True, True, False, False), strict=True):
+    for connector, visible in zip(indicator.connectors, (True, True, False, False), strict=True):  # type: ignore[arg-type]
         connector.set_visible(visible)
 
 
@@ -295,9 +308,7 @@ def _enlarge(inset: Axes, points: np.ndarray) -> None:
     inset.spines[:].set_visible(True)
 
 
-def _draw_key(
-    axes: Axes, segments: Sequence[Segment], shades: dict[str, np.ndarray], handles: dict[str, Line2D]
-) -> None:
+def _draw_key(axes: Axes, segments: Sequence[Segment], shades: Shades, handles: dict[str, Line2D]) -> None:
     """One colour bar per group over the loop steps, and the legend."""
     loops = [segment for segment in segments if segment.group is not None]
     last = max(len(loop.path) for loop in loops)
@@ -306,10 +317,10 @@ def _draw_key(
         box = (0.5, len(loop.path) + 0.5, row + 0.4, row - 0.4)
         key.imshow(shades[loop.group][None], extent=box, aspect="auto", interpolation="nearest")
     key.set(xlim=(0.5, last + 0.5), ylim=(len(loops) - 0.5, -0.5), xlabel="loop step $k$")
-    key.set_yticks(range(len(loops)), [f"group {style.group_name(loop.group)}" for loop in loops])
+    key.set_yticks(range(len(loops)), [f"group {style.group_name(str(loop.group))}" for loop in loops])
     key.set_xticks(sorted({1, last // 3, 2 * last // 3, last} - {0}))
     key.tick_params(length=0, labelsize=SMALL)
-    key.xaxis.label.set_size(SMALL)
+    key.xaxis.label.set_size(SMALL)  # type: ignore[attr-defined]
     key.spines[:].set_visible(False)
     axes.legend(handles.values(), handles.keys(), loc="lower right", ncols=2, fontsize=SMALL)
 

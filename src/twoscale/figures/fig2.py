@@ -75,7 +75,8 @@ def _draw_boundaries(axes: Axes, ratios: pd.DataFrame) -> None:
     """One point per boundary, in the order of the model."""
     (looks,) = style.series_styles(1)
     for place, (mean, std) in enumerate(zip(ratios["mean"], ratios["std"], strict=True)):
-        style.line_with_band(axes, *(np.array([value]) for value in (place, mean, std)), **looks | {"linestyle": ""})
+        at, means, deviations = (np.array([value]) for value in (place, mean, std))
+        style.line_with_band(axes, at, means, deviations, **looks | {"linestyle": ""})
     axes.set_xticks(range(len(ratios)), map(style.group_name, ratios["boundary"]))
     axes.set_xlim(-0.6, len(ratios) - 0.4)
     axes.set_xlabel("boundary")

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -13,12 +14,12 @@ from twoscale.analysis.summaries import random_exits, summarise_latency, summari
 from twoscale.errors import InputError
 from twoscale.figures import style
 
-ALL_LOOPS = {"color": style.GREY, "linestyle": (0, (5, 2)), "linewidth": 0.9}
-BASELINE = {"linewidth": 0.6, "linestyle": "-"}
-MARKER = {"markerfacecolor": "white", "markeredgewidth": 0.9}
+ALL_LOOPS: style.Look = {"color": style.GREY, "linestyle": (0, (5, 2)), "linewidth": 0.9}
+BASELINE: style.Look = {"linewidth": 0.6, "linestyle": "-"}
+MARKER: style.Look = {"markerfacecolor": "white", "markeredgewidth": 0.9}
 MOST_LOSS = 0.1  # nats above full depth up to which quality is shown; lines leave the panels there
 MARGIN = 0.05  # below the lowest value, of the range of a panel
-PAPER_RANGE = {"color": "0.94", "zorder": 0, "linewidth": 0}
+PAPER_RANGE: style.Look = {"color": "0.94", "zorder": 0, "linewidth": 0}
 MOST_TICKS = 5  # decades labelled on the axis of thresholds
 
 # Panel (i) of the paper, and its panels (ii) and (iii) in one: column -> title, axis label.
@@ -122,7 +123,9 @@ def _limit_quality(axes: Axes, scores: pd.DataFrame, random: pd.DataFrame) -> No
 
 def _add_legend(figure: Figure, styles: dict[str, dict], max_loops: int) -> None:
     """Above the panels what both have, in a row; in a panel what it alone has."""
-    handles = {criterion_name(criterion): Line2D([], [], **looks, **MARKER) for criterion, looks in styles.items()}
+    handles: dict[str, Artist] = {
+        criterion_name(criterion): Line2D([], [], **looks, **MARKER) for criterion, looks in styles.items()
+    }
     handles[f"full depth, $K = {max_loops}$"] = Line2D([], [], **ALL_LOOPS)
     handles[r"$\tau$ of the paper"] = Patch(**PAPER_RANGE)
     names = list(handles)

@@ -48,7 +48,10 @@ REPORTED_BAND = "#f6e2a0"
 SEED_ALPHA = 0.25  # of the range over seeds; that of the spread over tokens is lighter
 REPORTED_LABEL = "paper: {}–{}".format(*REPORTED_COSINE)
 
-LOOK = {
+# Options of matplotlib by name.
+Look = dict[str, Any]
+
+LOOK: Look = {
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same bytes on every machine
     "mathtext.fontset": "dejavusans",
     "font.size": 7.5,
@@ -90,7 +93,7 @@ BLUE, ORANGE, GREEN, PURPLE, BROWN, BLACK = COLOURS = (
     "#1a1a1a",
 )
 # Mean loop count of training, where an axis has loop counts.
-TRAINED = {"color": GREY, "linewidth": 0.8, "linestyle": (0, (1, 1.5))}
+TRAINED: Look = {"color": GREY, "linewidth": 0.8, "linestyle": (0, (1, 1.5))}
 # The date that a file would contain, by suffix.
 DATE = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": None}
 
@@ -104,7 +107,7 @@ _FURTHER_COLOURS = (PURPLE, BROWN, BLACK)
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
 _DASHES = ("-", (0, (4, 1.2)), (0, (6, 1, 1, 1)), (0, (1, 1)))
 # The random exits beside a criterion, in its colour.
-RANDOM_EXITS = {"linewidth": 3, "linestyle": "-", "alpha": 0.3, "zorder": 0.5}
+RANDOM_EXITS: Look = {"linewidth": 3, "linestyle": "-", "alpha": 0.3, "zorder": 0.5}
 SIGNED_POWERS = (*(-(10.0**n) for n in range(2, -3, -1)), 0.0, *(10.0**n for n in range(-2, 3)))  # ticks, nats
 OTHERS = "0.55"  # colour of built-in exit criteria that are not of the paper, where these are the background
 
@@ -191,7 +194,7 @@ def group_name(group: str) -> str:
     return group.replace("->", " → ").replace("-", "–")
 
 
-def grouped(number: int) -> str:
+def grouped(number: float) -> str:
     """A whole number with thin spaces between thousands."""
     return f"{number:,}".replace(",", "\N{THIN SPACE}")
 
@@ -401,7 +404,9 @@ def checkpoint_legend(
 
     The one line of a published model needs no entry: the footer names the run.
     """
-    entries = {iteration_name(iteration): Line2D([], [], **style) for iteration, style in styles.items()}
+    entries: dict[str, Artist] = {
+        iteration_name(iteration): Line2D([], [], **style) for iteration, style in styles.items()
+    }
     entries = dict(further) if context.published else entries | dict(further)
     if not entries:
         return
@@ -448,7 +453,7 @@ def power_name(value: float) -> str:
     return printed.replace("-", "\N{MINUS SIGN}", 1) if value < 0 else printed
 
 
-def scale_iterations(axes: Axes, iterations: Sequence[int], context: FigureContext) -> np.ndarray:
+def scale_iterations(axes: Axes, iterations: Sequence[int] | np.ndarray, context: FigureContext) -> np.ndarray:
     """An x axis of the iterations of checkpoints, with the same scale in all figures; returns the places on it.
 
     The axis is logarithmic, with room for iteration 0 before a linear part that ends at the first trained
@@ -464,9 +469,9 @@ def scale_iterations(axes: Axes, iterations: Sequence[int], context: FigureConte
     axes.set_xscale("symlog", linthresh=linear, linscale=0.5)
     axes.set_xlim(-0.15 * linear if 0 in iterations else 0.9 * linear, 1.12 * max(linear, iterations[-1]))
     ticks = iterations[_with_room(axes, iterations)]
-    axes.xaxis.set_major_locator(FixedLocator(ticks))
+    axes.xaxis.set_major_locator(FixedLocator(list(ticks)))
     axes.xaxis.set_major_formatter(FixedFormatter([grouped(iteration) for iteration in ticks]))
-    axes.xaxis.set_minor_locator(FixedLocator(iterations))
+    axes.xaxis.set_minor_locator(FixedLocator(list(iterations)))
     axes.set_xlabel("iteration (0, then log scale)" if 0 in iterations else "iteration (log scale)")
     return iterations
 

@@ -4,7 +4,7 @@ import itertools
 import re
 import subprocess
 import sys
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -58,7 +58,7 @@ class _Check:
         self.options, self.device = options, options.device
         self.clock = Clock(SECONDS, SLOWDOWN[options.device])
         self.report = Report(folder, device_name(options.device))
-        self.seconds: Counter[str] = Counter()  # waited for each section
+        self.seconds: defaultdict[str, float] = defaultdict(float)  # waited for each section
 
     def run(self) -> Report:
         options = self.options

@@ -38,7 +38,7 @@ class Latency:
 
     def products(self, kind: str) -> list[Row]:
         """The bare matrix products of a token, called one by one ("eager") or as one graph ("captured", on CUDA)."""
-        call = bare_products(self.model, self.loops)
+        call = bare_products(self.model, self.loops)  # type: ignore[arg-type]
         ms = _milliseconds(_captured(call) if kind == "captured" else call)
         return [Row(PRODUCTS, f"{self.setting}, {kind}", ms, "ms/token")]
 

@@ -71,6 +71,7 @@ class Worker:
 
     def _receive(self, seconds: float) -> list[Row] | str:
         """The rows, or why there are none."""
+        assert self._process is not None
         try:
             return self._pipe.recv() if self._pipe.poll(seconds) else f"not finished after {seconds:.0f} s"
         except (EOFError, OSError):
@@ -81,6 +82,7 @@ class Worker:
         if self._process is None:
             return
         with suppress(ProcessLookupError):  # it has ended, or is so young that it has no group yet
+            assert self._process.pid is not None
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.kill()
         self._process.join(KILL_SECONDS)
@@ -108,7 +110,9 @@ def _serve(pipe: Connection, make: Callable[[], Any]) -> None:
 
 
 def _end_with_parent() -> None:
-    multiprocessing.parent_process().join()
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
     os.killpg(0, signal.SIGKILL)
 
 

@@ -165,7 +165,8 @@ def _files(project: Path, name: str) -> Iterator[Path]:
 def _users_files(file: Path) -> tuple[Path, ...]:
     """A user's file, the user's modules that it imports, directly or indirectly, and the library files of them all."""
     project = _project(Path(__file__))
-    modules, library, unread = {file: ""}, set(), [file]
+    library: set[Path] = set()
+    modules, unread = {file: ""}, [file]
     while unread:
         path = unread.pop()
         package = modules[path].split(".")[: None if path.stem == "__init__" else -1]

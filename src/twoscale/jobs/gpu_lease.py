@@ -32,7 +32,7 @@ def run(count: int, command: Sequence[str]) -> None:
     gpus = [] if "SLURM_JOB_ID" in os.environ else visible_gpus(os.environ)
     if len(gpus) > 1:
         os.environ[VISIBLE] = ",".join(wait_for(count, gpus, leases_folder()))
-    os.execvp(command[0], command)
+    os.execvp(command[0], [*command])
 
 
 def visible_gpus(environment: Mapping[str, str]) -> list[str]:

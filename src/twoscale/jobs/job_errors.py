@@ -11,6 +11,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from twoscale.escaping import one_line
 from twoscale.jobs import changed_params
@@ -32,7 +33,7 @@ class JobErrors(logging.Filter):
     def __init__(self) -> None:
         super().__init__()
         self._status: dict[str, int] = {}  # shell line -> exit status
-        self._causes: dict[int, str] = {}  # job -> rule and cause
+        self._causes: dict[Any, str] = {}  # job -> rule and cause
         self._interrupted = False
         # a file that no rule makes -> the sentence on it
         self.missing: Callable[[str], str] | None = None
@@ -40,11 +41,12 @@ class JobErrors(logging.Filter):
     @classmethod
     def install(cls, logger: logging.Logger) -> "JobErrors":
         """Add one filter to Snakemake's logger, even if several Snakefiles include this workflow."""
-        installed = next((known for known in logger.filters if type(known).__name__ == cls.__name__), None)
+        installed: Any = next((known for known in logger.filters if type(known).__name__ == cls.__name__), None)
         if installed is None:
             logger.addFilter(installed := cls())
         for handler in logger.handlers:  # file names in any script, also where the locale has only ASCII
-            if hasattr(stream := getattr(handler, "stream", None), "reconfigure"):
+            stream: Any = getattr(handler, "stream", None)
+            if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="backslashreplace")
         return installed
 
@@ -57,7 +59,7 @@ class JobErrors(logging.Filter):
         ):  # raised here, it would end the thread that reports failures, and Snakemake would wait forever
             return True
 
-    def _observe(self, record: logging.LogRecord) -> bool:
+    def _observe(self, record: Any) -> bool:
         event = str(getattr(record, "event", None))
         self._interrupted |= INTERRUPTING in str(record.msg)
         if event == "error" and (match := FAILED.search(str(record.msg))):

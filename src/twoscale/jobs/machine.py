@@ -46,7 +46,9 @@ def torch_build() -> dict[str, Any]:
         return {}
     constants = {}
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if not isinstance(node, ast.Assign | ast.AnnAssign):
+            continue
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         if isinstance(targets[0], ast.Name) and isinstance(node.value, ast.Constant):
             constants[targets[0].id] = node.value.value
     return constants

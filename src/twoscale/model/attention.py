@@ -19,7 +19,8 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Attention of each position to itself and those before: q (B, T, H, D), k, v (B, T, G, D) -> (B, T, H, D)."""
     if _is_short(q) and q.shape == k.shape:
         return _ShortAttention.apply(q, k, v) if torch.is_grad_enabled() else _attend(q, k, v)[0]
-    return attention(*(heads.transpose(1, 2) for heads in (q, k, v)), is_causal=True).transpose(1, 2)
+    q, k, v = (heads.transpose(1, 2) for heads in (q, k, v))
+    return attention(q, k, v, is_causal=True).transpose(1, 2)
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, is_causal: bool = False) -> Tensor:

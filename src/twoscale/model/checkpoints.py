@@ -14,8 +14,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from importlib import import_module
+from io import BufferedRandom, BufferedReader
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any
 
 import safetensors
 import torch
@@ -76,7 +77,7 @@ def save(path: Path, tensors: Mapping[str, Tensor], header: Header) -> None:
             file.write(digest.encode())
 
 
-def _digest(file: BinaryIO, written: str) -> tuple[str, int]:
+def _digest(file: BufferedReader | BufferedRandom, written: str) -> tuple[str, int]:
     """SHA-256 of a safetensors file with zeros for the digest `written` in its header, and the place of the latter.
 
     Source of the layout, 8 bytes with the length of the header, the header, the tensors: the README of safetensors.

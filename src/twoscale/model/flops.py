@@ -27,7 +27,7 @@ class Flops:
         return self.forward + self.backward
 
     def __add__(self, other: Self) -> Self:
-        return Flops(self.forward + other.forward, self.backward + other.backward)
+        return type(self)(self.forward + other.forward, self.backward + other.backward)
 
 
 def layer_matrices(model: ModelConfig, number: int) -> int:

@@ -8,9 +8,9 @@ D head dimension, V vocabulary. Layers are numbered from 1 as in the paper, grou
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +39,8 @@ class Attend(Protocol):
             broadcastable to them. A model with rotary embeddings rotates q and k by it.
     """
 
-    positions: Tensor
+    @property
+    def positions(self) -> Tensor: ...
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attention of layer number `layer`: q (..., H, D) and k, v (..., G, D) -> (..., H, D).
@@ -90,6 +91,13 @@ class Stage:
     def is_group(self) -> bool:
         return self.group is not None
 
+    @property
+    def index(self) -> int:
+        """`layer` or `group`, the one that is set."""
+        number = self.layer if self.group is None else self.group
+        assert number is not None
+        return number
+
 
 @dataclass(frozen=True)
 class StageTrace:
@@ -122,10 +130,23 @@ class LoopedModel(Protocol):
 
     config: ModelConfig
     stages: tuple[Stage, ...]
+    kv_policy: KVPolicy
+
     # The modules that `train.compile` compiles and `train.shard` divides one by one: looped groups, which have a
     # method `project_input`, and unlooped layers.
-    blocks: Sequence[nn.Module]
-    kv_policy: KVPolicy
+    @property
+    def blocks(self) -> Iterable[nn.Module]: ...
+
+    # Methods of `torch.nn.Module`, which a model is.
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> Any: ...
+    def modules(self) -> Iterator[nn.Module]: ...
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]: ...
+    def to(self, *args: Any, **kwargs: Any) -> Self: ...
+    def to_empty(self, *, device: Any) -> Self: ...
+    def double(self) -> Self: ...
+    def eval(self) -> Self: ...
+    def requires_grad_(self, requires_grad: bool = True) -> Self: ...
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """All weights, as `torch.nn.Module.parameters`; they have one dtype and one device."""
@@ -227,7 +248,7 @@ def run_stages(
 ) -> Tensor:
     """Pass `hidden` through all stages: `layer(number, hidden)` and `group(index, hidden)` run one each."""
     for stage in model.stages:
-        hidden = group(stage.group, hidden) if stage.is_group else layer(stage.layer, hidden)
+        hidden = (group if stage.is_group else layer)(stage.index, hidden)
     return hidden
 
 

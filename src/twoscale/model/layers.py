@@ -201,7 +201,7 @@ class Adapter(Linear):
     def prepare(self, packed_for: int | None) -> None:
         """`Linear.prepare` of both halves."""
         of_state, of_input = (few_rows(half, packed_for) for half in self.weight.chunk(2, dim=1))
-        (self.of_state, self.added), (self.of_input, _) = of_state, of_input
+        (self.of_state, self.added), (self.of_input, _) = of_state, of_input  # type: ignore[method-assign, assignment]
 
 
 class ProjectedGroup(LoopedGroup):

@@ -41,7 +41,7 @@ class Linear(nn.Linear):
 
     def prepare(self, packed_for: int | None) -> None:
         """Compute `forward` and `added` of few rows as `few_rows` from now on."""
-        self.forward, self.added = few_rows(self.weight, packed_for)
+        self.forward, self.added = few_rows(self.weight, packed_for)  # type: ignore[method-assign, assignment]
 
 
 @contextmanager
@@ -100,7 +100,7 @@ def few_rows(
 
 def can_pack(weight: Tensor) -> bool:
     """Whether `packed` has a kernel for such weights."""
-    return HAS_ONEDNN and torch.backends.mkldnn.enabled and weight.is_cpu and weight.dtype is torch.float32
+    return HAS_ONEDNN and bool(torch.backends.mkldnn.enabled) and weight.is_cpu and weight.dtype is torch.float32
 
 
 def linear(x: Tensor, weight: Tensor) -> Tensor:
@@ -116,7 +116,7 @@ def _suits_onednn(x: Tensor, weight: Tensor) -> bool:
     if torch.is_autocast_enabled("cpu"):  # F.linear is what autocast knows
         return False
     rows = x.numel() // x.shape[-1]
-    return rows % MULTIPLE == 0 and rows * weight.numel() >= MIN_MULTIPLICATIONS and torch.backends.mkldnn.enabled
+    return rows % MULTIPLE == 0 and rows * weight.numel() >= MIN_MULTIPLICATIONS and bool(torch.backends.mkldnn.enabled)
 
 
 def _onednn_linear(x: Tensor, weight: Tensor) -> Tensor:

@@ -16,6 +16,8 @@ class RMSNorm(nn.RMSNorm):
     operations and autograd keeps an intermediate result of each, so there the gradient is written by hand.
     """
 
+    eps: float
+
     def __init__(self, hidden_size: int, eps: float) -> None:
         super().__init__(hidden_size, eps=eps)
 

@@ -26,6 +26,9 @@ class RotaryEmbedding(nn.Module):
             says the context length, so the context length of an untrusted file is bounded here.
     """
 
+    cos: Tensor
+    sin: Tensor
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         _check_size(config)

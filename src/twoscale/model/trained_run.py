@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -152,7 +152,7 @@ class TrainedRun:
     def _label(self, stage: Stage | None) -> str:
         if stage is None:
             return "embedding"
-        return self.model.config.group_labels[stage.group] if stage.is_group else f"layer {stage.layer}"
+        return self.model.config.group_labels[stage.index] if stage.is_group else f"layer {stage.layer}"
 
     def _arguments(self, _: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         """The arguments of a call of the model, checked and completed."""
@@ -209,7 +209,7 @@ def open_run(
         ) from error
     tokenizer = _tokenizer(folder, path, identity, model_config.vocab_size)
     model, header = load_model(path, model_config, dtype, device)
-    return TrainedRun(model, tokenizer, seed, header.iteration, folder)
+    return TrainedRun(cast(CallableModel, model), tokenizer, seed, header.iteration, folder)
 
 
 def open_published_run(
@@ -222,7 +222,9 @@ def open_published_run(
     """
     source = PublishedFolder(folder)
     config = source.model_config(context_length=min(context_length, source.defaults.max_context_length))
-    return TrainedRun(open_published(folder, config, dtype, device), tokenizer, Config().seed, 0, folder)
+    return TrainedRun(
+        cast(CallableModel, open_published(folder, config, dtype, device)), tokenizer, Config().seed, 0, folder
+    )
 
 
 def _checkpoint(folder: Path, iteration: int | None) -> Path:

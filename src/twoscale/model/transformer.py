@@ -59,7 +59,7 @@ class LoopedTransformer(nn.Module):
         self.input_norms = nn.ModuleList(norms)
         self.exit_projections = nn.ModuleList(Linear(size, size) for _ in config.groups if config.exit_projection)
         self.stages = stages_of(config)
-        numbers = [stage.layer for stage in self.stages if not stage.is_group]
+        numbers = [stage.index for stage in self.stages if not stage.is_group]
         self.unlooped = nn.ModuleDict({str(number): TransformerBlock(number, config, rotary) for number in numbers})
         self.head = None if config.tied_head else Linear(size, config.padded_vocab_size)
         # without a gradient, unless train.exit_gate trains it
@@ -98,11 +98,11 @@ class LoopedTransformer(nn.Module):
     def project_input(self, group: int, entered: Tensor) -> Tensor:
         """The input's part of the injection, the same at every loop step: (..., C) -> (..., C)."""
         entered = self.input_norms[group](entered) if self.config.input_norm else entered
-        return self.groups[group].project_input(entered)
+        return self.groups[group].project_input(entered)  # type: ignore[operator]
 
     def project_state(self, group: int, state: Tensor, injected: Tensor) -> Tensor:
         """Input of the group's first layer: the adapter's output (..., C)."""
-        return self.groups[group].project_state(state, injected)
+        return self.groups[group].project_state(state, injected)  # type: ignore[operator]
 
     def add_noise(self, group: int, k: int, state: Tensor, noise: Noise) -> Tensor:
         """x^k with the fresh noise of the variant `loop_noise`, or unchanged.
@@ -144,6 +144,7 @@ class LoopedTransformer(nn.Module):
 
     def exit_gate_logit(self, state: Tensor) -> Tensor:
         """Logit of the probability of exit: states (..., C) -> (...)."""
+        assert self.gate is not None
         return self.gate(state).squeeze(-1)
 
     def _final(self, hidden: Tensor) -> Tensor:
@@ -166,10 +167,10 @@ class LoopedTransformer(nn.Module):
         for stage in self.stages:
             entered = hidden
             if stage.is_group:
-                states = list(self._loop(stage.group, entered, loops[stage.group], _Pass(noise, attend)))
-                hidden = self.finish(stage.group, states[-1])
+                states = list(self._loop(stage.index, entered, loops[stage.index], _Pass(noise, attend)))
+                hidden = self.finish(stage.index, states[-1])
             else:
-                hidden = self.unlooped_layer(stage.layer, entered, attend)
+                hidden = self.unlooped_layer(stage.index, entered, attend)
                 states = [hidden]
             yield StageTrace(stage, entered, states, hidden)
 
@@ -234,7 +235,7 @@ class LoopedTransformer(nn.Module):
 
         def run(stages: Sequence[Stage], hidden: Tensor) -> Tensor:
             for stage in stages:
-                hidden = self.unlooped_layer(stage.layer, hidden, attend)
+                hidden = self.unlooped_layer(stage.index, hidden, attend)
             return hidden
 
         place = self.stages.index(Stage(group=0))

@@ -80,7 +80,10 @@ class FrozenExits:
         """(name, threshold), loop steps and evaluations (N,) each; tokens that still loop took all of them."""
         for point, token in self.tokens.items():
             loops_on = token.evaluations == 0
-            yield point, *(values.where(~loops_on, self.steps) for values in (token.loop_steps, token.evaluations))
+            loop_steps, evaluations = (
+                values.where(~loops_on, self.steps) for values in (token.loop_steps, token.evaluations)
+            )
+            yield point, loop_steps, evaluations
 
 
 def exit_rows(
@@ -97,7 +100,7 @@ def exit_rows(
     shape = (predicted.shape[0], predicted.shape[1] + 1)
     counts = torch.arange(1, len(losses))
     fixed = ((("fixed", float(k)), torch.full(shape, k), torch.full(shape, k)) for k in counts.tolist())
-    decided = ((point, *(v.view(shape) for v in values)) for point, *values in exits.found())
+    decided = ((point, steps.view(shape), evaluations.view(shape)) for point, steps, evaluations in exits.found())
     for (name, threshold), loop_steps, evaluations in (*fixed, *decided):
         chosen = losses.gather(0, loop_steps[None, :, :-1])[0]  # (B, T - 1)
         for i, key in enumerate(keys):
@@ -124,7 +127,7 @@ def gains(rows: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
         at_mean = fixed[low] + (mean - low) * (fixed[high] - fixed[low])
         found.append(own.assign(fixed_ce=own["sequence"].map(at_mean)))
     joined = pd.concat(found).assign(gain=lambda frame: frame["fixed_ce"] - frame["ce"])
-    columns = {}
+    columns: dict[str, Any] = {}
     for name in ("evaluations", "ce", "gain"):
         columns |= with_bounds(joined, POINT, name, name, seed)
     means = pd.DataFrame(columns).drop(columns=["evaluations_low", "evaluations_high"]).reset_index()

@@ -235,7 +235,7 @@ class Recorder:
             stack.callback(self.model.register_forward_hook(self._end).remove)
             writer = StateTables(Path(self.folder), self.iteration, self.word, self.criteria, self.trained_loops)
             self._tables = stack.enter_context(replace(writer, facts=self._facts(), replace=self.replace))
-            if self.set_loops is not None:
+            if self.set_loops is not None and self.trained_loops is not None:
                 stack.callback(set_loops(self.model, self.set_loops, self._run_loops, self.trained_loops))
             self._hooks = stack.pop_all()
         return self
@@ -246,6 +246,7 @@ class Recorder:
 
     @property
     def _run_loops(self) -> int:
+        assert self.trained_loops is not None
         return self.run_loops or round(MULTIPLES[-1] * self.trained_loops)
 
     def _facts(self) -> dict[str, Any]:
@@ -264,7 +265,7 @@ class Recorder:
             integers = (tensor for tensor in tensors((args, kwargs)) if tensor.dtype in (torch.int64, torch.int32))
             tokens = next((tensor for tensor in integers if tensor.dim() == 2), None)
         mask = self._argument(self.mask, model, args, kwargs)
-        self._pass = _Pass(_host(tokens), None if mask is None else _host(mask).bool())
+        self._pass = _Pass(None if tokens is None else _host(tokens), None if mask is None else _host(mask).bool())
 
     @staticmethod
     def _argument(pick: Any, model: nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> Tensor | None:
@@ -285,6 +286,7 @@ class Recorder:
 
     def _end(self, model: nn.Module, args: tuple, output: Any) -> None:
         recorded = self._pass
+        assert recorded is not None
         for label, loop in self._loops.items():
             if label not in recorded.states or label not in recorded.initial:
                 missing = loop.output if label not in recorded.states else loop.start
@@ -316,6 +318,7 @@ class Recorder:
         if batch.tokens is None:
             raise InputError("recorder: found no token ids in the model's call, which `decode` requires.")
         tokens, states = batch.tokens.long(), list(batch.states.values())[-1]
+        assert self.decode is not None
         read = Reader(self.decode, tokens, next(self.model.parameters()).device)
         exits = FrozenExits(self._criteria, states[0].flatten(0, 1), read.rows) if self._criteria else None
         first = [read(states[0])["ce"]] if exits else []  # of criteria that keep the state before the last step
@@ -450,9 +453,9 @@ def _state(label: str, state: Any) -> Tensor:
     return copy[:, None] if copy.dim() == 2 else copy
 
 
-def _host(tensor: Tensor | None) -> Tensor | None:
+def _host(tensor: Tensor) -> Tensor:
     """A copy on the host that the model cannot change in place."""
-    return None if tensor is None else tensor.detach().to("cpu", copy=True)
+    return tensor.detach().to("cpu", copy=True)
 
 
 def _check_shapes(label: str, states: list[Tensor], leading: torch.Size) -> None:

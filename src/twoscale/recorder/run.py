@@ -21,7 +21,16 @@ from twoscale.files import replacing
 from twoscale.jobs.study_job import StudyJob
 
 DRAWN = ("fig1", "fig2", "fig3", "fig5", "path_types", "scaling")
-WRITTEN = ("loop_metrics", "loop_sequences", "drift", "drift_sequences", "path_types", "path_metrics", "scaling")
+WRITTEN: tuple[str, ...]
+WRITTEN = (
+    "loop_metrics",
+    "loop_sequences",
+    "drift",
+    "drift_sequences",
+    "path_types",
+    "path_metrics",
+    "scaling",
+)
 WRITTEN += ("state_paths",)
 SEED = 0  # of the bootstraps
 TEXT = "recorded sequences"  # name of a text without one
@@ -46,7 +55,7 @@ def draw_run(folder: str | Path, text: str = TEXT, reading: str = "state") -> li
     if not _files(folder, "trajectories"):
         raise InputError(f"{folder}: found no trajectories/iteration_*.parquet, expected the tables of a recorder.")
     frames = _aggregate(folder)
-    config = Config(figures={"reading": reading})
+    config = Config.model_validate({"figures": {"reading": reading}})
     return [*_figures(folder, text, frames, config), _claims(folder, text, frames)]
 
 

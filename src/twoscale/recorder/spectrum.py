@@ -92,9 +92,9 @@ def measure_spectrum(model: nn.Module, label: str, output: Output, call: Callabl
                 ) from error
             difference = own.check(vector.real)
             parts = (part.tolist() for part in (value.abs(), value.angle().abs(), residual, difference))
-            for sequence, (radius, angle, error, gap) in enumerate(zip(*parts, strict=True)):
+            for sequence, (radius, angle, size, gap) in enumerate(zip(*parts, strict=True)):
                 row = {"reading": reading, "k": step.k, "sequence": sequence, "radius": radius, "angle": angle}
-                yield row | {"error": error, "difference": gap}
+                yield row | {"error": size, "difference": gap}
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,8 @@ class LoopStepMap:
         """The map at the last loop step of a forward pass, at the earliest call of the module that gives the same."""
         if callable(output.pick):
             raise InputError(f"group {label}: found a function that picks the state, expected an index or a key.")
-        module, states, count = find_module(model, output.module), [], 0
+        states: list[Tensor] = []
+        module, count = find_module(model, output.module), 0
 
         def receive(_: Any, args: Any, found: Any) -> None:
             nonlocal states, count
@@ -141,13 +142,15 @@ class LoopStepMap:
             handle.remove()
         if count < 2:
             raise InputError(f"group {label}: found {count} loop steps in a forward pass, expected at least 2.")
-        early = cls(label, module, output, call, 0, count - 1, *states)
+        state, after = states
+        early = cls(label, module, output, call, 0, count - 1, state, after)
         gap = (early(early.state) - early.after).norm() / early.after.norm()
         return early if gap <= SAME else replace(early, place=count - 2)
 
     def __call__(self, state: Tensor) -> Tensor:
         """x^{k+1} for x^k."""
-        calls, reached = 0, None
+        calls = 0
+        reached: Any = None
 
         def put(_: Any, args: Any, found: Any) -> Any:
             nonlocal calls, reached
@@ -212,7 +215,7 @@ class LoopStepMap:
         return self._tangent(self.after, result) / norm(self.after)[..., None]
 
 
-def with_state(found: Any, pick: int | str | None, state: Tensor) -> Any:
+def with_state(found: Any, pick: Any, state: Tensor) -> Any:
     """The output of a module, with another state in the place that `Output.pick` names."""
     if isinstance(found, Tensor):
         return state

@@ -13,6 +13,7 @@ gradient reaches the gate and, through both p and CE, the whole model.
 """
 
 from collections.abc import Sequence
+from typing import cast
 
 from torch import Tensor
 
@@ -26,7 +27,7 @@ def default_loss(
 ) -> Tensor:
     """The `Loss` of an architecture without its own (`twoscale.model.registry`)."""
     if train.exit_gate is not None:
-        return exit_gate_loss(model, tokens, targets, loops[0], noise, train)
+        return exit_gate_loss(cast(Gated, model), tokens, targets, loops[0], noise, train)
     return model.loss(model.hidden_states(tokens, loops, noise, train.backprop_depth, train.recompute), targets)
 
 
@@ -37,6 +38,7 @@ def exit_gate_loss(
 
     `model` has one looped group and an exit gate. Of `train` it reads exit_gate, backprop_depth and recompute.
     """
+    assert train.exit_gate is not None
     states, hidden = model.exit_states(tokens, loops, noise, train.backprop_depth, train.recompute)  # (K, B, T, C)
     log_p = exit_log_probabilities(model.exit_gate_logit(states))  # (K, B, T)
     p = log_p.exp()

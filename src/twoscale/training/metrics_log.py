@@ -27,7 +27,7 @@ TIME_LEFT = ("segment_left_s", "run_left_s")
 STDOUT, STDERR = 1, 2
 
 Row = Mapping[str, Any]
-Record = Callable[[Row], None]
+Record = Callable[[Row], object]
 
 
 class MonitorConfig(Protocol):

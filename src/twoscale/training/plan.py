@@ -37,7 +37,7 @@ def activation_bytes(run: config.Config) -> float:
     layers = {number: _layer_activations(model, number) for number in range(1, model.num_layers + 1)}
     steps = min(model.mean_loops + 1, train.backprop_depth or math.inf)
     adapter = model.hidden_size if model.injection in ("projection", "diagonal") else 0
-    kept = sum(layers[number] for number in layers if not model.is_looped(number))
+    kept: float = sum(layers[number] for number in layers if not model.is_looped(number))
     for group in model.groups:
         step = sum(layers[number] for number in group) + adapter
         kept += step + steps * model.hidden_size if train.recompute else steps * step

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -93,7 +94,7 @@ def init_distributed(device: str, processes: int) -> World:
         torch.cuda.set_device(gpu)
     path = os.environ.get(launch.STORE)  # set where all processes are on one node
     store = dist.FileStore(path, team.size) if path else None
-    ranks = {"rank": team.rank, "world_size": team.size}
+    ranks: dict[str, Any] = {"rank": team.rank, "world_size": team.size}
     dist.init_process_group("nccl" if gpu else "gloo", store=store, timeout=TIMEOUT, device_id=gpu, **ranks)
     return World(dist.get_rank(), team.size, device)
 

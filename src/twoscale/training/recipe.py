@@ -7,7 +7,7 @@ functions of (seed, iteration, purpose), so an iteration needs no state but weig
 import contextlib
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 import numpy as np
 import torch
@@ -24,6 +24,9 @@ from twoscale.model.registry import Loss
 from twoscale.training import sharding
 from twoscale.training.exit_gate import default_loss
 from twoscale.training.processes import World
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 ADAM_EPSILON = 1e-8
 ALONE = World()
@@ -182,4 +185,4 @@ class Recipe:
     def clip_gradient(self, model: LoopedModel) -> Tensor:
         """Limit the norm of the gradient to train.grad_clip; the norm before, ()."""
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), self.train.grad_clip)
-        return norm.full_tensor() if self.train.shard else norm
+        return cast("DTensor", norm).full_tensor() if self.train.shard else norm

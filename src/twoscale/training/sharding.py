@@ -9,11 +9,16 @@ averages equal `World.average` but for the order of sums.
 import warnings
 from collections.abc import Mapping
 from functools import partial
+from typing import TYPE_CHECKING, cast
 
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from twoscale.model.interface import LoopedModel
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
+    from torch.distributed.tensor import DTensor
 
 GROUP_METHOD = "project_input"  # uses weights of a looped group outside its `forward`; unlooped layers have none
 MODEL_METHODS = ("hidden_states", "exit_states")  # what training calls first
@@ -34,20 +39,21 @@ def shard_model(model: LoopedModel, device: str) -> None:
     mesh = init_device_mesh(device, (dist.get_world_size(),))
     for block in model.blocks:
         is_group = hasattr(block, GROUP_METHOD)
-        fully_shard(block, mesh=mesh, reshard_after_forward=not is_group)
+        divided = fully_shard(block, mesh=mesh, reshard_after_forward=not is_group)
         if is_group:
-            block.set_reshard_after_backward(False)
+            divided.set_reshard_after_backward(False)
             register_fsdp_forward_method(block, GROUP_METHOD)
     # embedding, head and final norm stay gathered as well, because `loss` needs them after `hidden_states`
-    fully_shard(model, mesh=mesh, reshard_after_forward=False)
+    module = cast(nn.Module, model)
+    fully_shard(module, mesh=mesh, reshard_after_forward=False)
     for name in filter(partial(hasattr, model), MODEL_METHODS):
-        register_fsdp_forward_method(model, name)
+        register_fsdp_forward_method(module, name)
 
 
 def reshard(model: LoopedModel) -> None:
     """Free the gathered parts of a divided model, which would otherwise not see the next update of its weights."""
     for module in (model, *model.blocks):
-        module.reshard()
+        cast("FSDPModule", module).reshard()
 
 
 def gather(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -57,13 +63,13 @@ def gather(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """
     whole = {}
     for name, part in tensors.items():
-        tensor = part.full_tensor()
+        tensor = cast("DTensor", part).full_tensor()
         if dist.get_rank() == 0:
             whole[name] = tensor.cpu()
     return whole
 
 
-def shard_like(whole: Tensor, parameter: Tensor) -> Tensor:
+def shard_like(whole: Tensor, parameter: "DTensor") -> Tensor:
     """The part of a tensor that belongs to this process's part of a parameter of the same shape and device.
 
     All processes must have the same tensor.

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -17,11 +17,14 @@ from twoscale.jobs import environment
 from twoscale.json import Count, checked
 from twoscale.model import checkpoints, registry
 from twoscale.model.checkpoints import Header
-from twoscale.model.interface import LoopedModel
+from twoscale.model.interface import Gated, LoopedModel
 from twoscale.model.tensors import check_tensors
 from twoscale.training import sharding
 from twoscale.training.compilation import check_compiler, compile_blocks
 from twoscale.training.recipe import SegmentConfig, make_optimizer
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 MOMENTS = ("exp_avg", "exp_avg_sq")  # what AdamW keeps of each parameter
 PARTS = ("weights/", "optimizer/")  # what the names of tensors in a partial state begin with
@@ -192,7 +195,7 @@ def restore(
             updates = torch.tensor(float(header.iteration), device=parameter.device)
             parts = {m: moments[f"{name}.{m}"].to(parameter.device) for m in MOMENTS}
             if sharded:
-                parts = {m: sharding.shard_like(whole, parameter) for m, whole in parts.items()}
+                parts = {m: sharding.shard_like(whole, cast("DTensor", parameter)) for m, whole in parts.items()}
             optimizer.state[parameter] = {"step": updates} | parts
     log, environments = list(header.extra.get("log", ())), environment.valid(header.extra.get("environments"))
     return TrainingState(model, optimizer, header.iteration, header.tokens_seen, log, environments, sharded)
@@ -201,7 +204,9 @@ def restore(
 def set_trained(model: LoopedModel, train: TrainConfig) -> LoopedModel:
     """The model, with a gradient of its exit gate if that is trained."""
     if train.exit_gate is not None:
-        model.gate.requires_grad_(True)
+        gate = cast(Gated, model).gate
+        assert gate is not None
+        gate.requires_grad_(True)
     return model
 
 

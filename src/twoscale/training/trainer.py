@@ -153,7 +153,7 @@ class Timer:
         self._stopped.synchronize()
         return self._numbers.tolist(), self._started.elapsed_time(self._stopped) / 1000
 
-    def _now(self) -> "float | torch.cuda.Event":
+    def _now(self) -> Any:  # seconds, or an event on the current stream
         if not self._on_cuda:
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)

@@ -109,19 +109,21 @@ class Params:
             return ""
         record = Path(f"results/{run}/data/{SOURCE_DIGEST}")
         try:
+            assert config.data.path is not None
             return source_files.digest(Path(config.data.path), config.data.source)
         except (InputError, OSError):
             return record.read_text().strip() if record.is_file() else ""
 
     def released_files(self, wildcards: Any) -> str:
         """Size and SHA-256 of each of the released tables, as one canonical JSON string."""
-        return canonical_json(
-            {"files": {name: vars(self.runs.release.tables[name]) for name in self.runs.released_tables}}
-        )
+        assert self.runs.release is not None
+        files = self.runs.release.tables
+        return canonical_json({"files": {name: vars(files[name]) for name in self.runs.released_tables}})
 
     def release_options(self, wildcards: Any) -> str:
         """Where the release is and how it is fetched, as options."""
         release = self.runs.release
+        assert release is not None
         return shlex.join(
             ["--source", release.source, "--download", canonical_json({"download": configs.plain(release.download)})]
         )
@@ -280,8 +282,11 @@ def module_of(function: str) -> str:
 
 def criterion_files(criteria: Mapping[str, CriterionConfig]) -> dict[str, str]:
     """Fingerprints of the users' files among exit criteria. Raises InputError for one without its class."""
-    entries = {name: entry for name, entry in criteria.items() if entry.file is not None}
-    return {name: criterion_file_fingerprint(entry.file, entry.class_name) for name, entry in entries.items()}
+    return {
+        name: criterion_file_fingerprint(entry.file, entry.class_name)
+        for name, entry in criteria.items()
+        if entry.file is not None and entry.class_name is not None
+    }
 
 
 def table_columns(*names: str) -> str:

@@ -65,7 +65,7 @@ class Paths:
             case "bpe":
                 return self.data_file(TOKENIZER)(wildcards)
             case name:
-                return {"gpt2": GPT2, "bytes": []}[name]
+                return GPT2 if name == "gpt2" else []
 
     def tokenizer_settings(self, wildcards: Any) -> list[str]:
         """The files besides that of its tokenizer on which the tokens of a published model depend."""
@@ -92,7 +92,7 @@ class Paths:
     # --- published models -------------------------------------------------------------------------------------------
 
     @cached_property
-    def repositories(self) -> dict[str, dict[str, str]]:
+    def repositories(self) -> dict[str, dict[str, str | None]]:
         """Name of a folder in results/models -> repository and revision of the hub that it is downloaded from."""
         models = [config.model for config in self.runs.configs.values() if config.model.repository is not None]
         return {
@@ -221,6 +221,8 @@ def trains(config: Config) -> bool:
 
 def repository_name(model: ModelConfig) -> str:
     """Name of the folder that a published model is downloaded to."""
+    assert model.repository is not None
+    assert model.revision is not None
     return f"{model.repository.replace('/', '--')}--{model.revision[:12]}"
 
 

@@ -266,7 +266,7 @@ def published_rows(run: config.Config, rates: Rates) -> Lines:
     ]
 
 
-def _gigabytes(count: int) -> str:
+def _gigabytes(count: float) -> str:
     return f"{_decimals(count / 1e9, 3)} GB"
 
 

@@ -59,6 +59,7 @@ def check(
 def check_text(config: Config) -> None:
     """Refuse a data.path without a file that data.source reads."""
     if config.data.source in FILE_SOURCES:
+        assert config.data.path is not None
         find_files(Path(config.data.path), config.data.source)
 
 

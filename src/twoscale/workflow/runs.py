@@ -43,6 +43,11 @@ class Runs:
     Raises InputError for a config with a wrong key or value.
     """
 
+    paths: Paths
+    params: Params
+    resources: Resources
+    report: Report
+
     def __init__(self, config: Mapping[str, Any], scripts: Path) -> None:
         self.release = _release(config)
         self.configs: dict[str, Config] = (
@@ -137,12 +142,15 @@ class Runs:
     @property
     def released_tables(self) -> dict[str, str]:
         """Path in the release -> file for each of its tables, except the verdicts, which are judged again."""
+        assert self.release is not None
         verdicts = f"{self.selected}/tables/claims.parquet"
         return {name: f"{releases.FOLDER}/{name}" for name in self.release.tables if name != verdicts}
 
     def unreleased(self, files: Iterable[str]) -> str | None:
         """The end of a sentence about files of runs that the release lacks, or None."""
-        absent = [] if self.release is None else [file for file in files if file not in self.release.tables]
+        if self.release is None:
+            return None
+        absent = [file for file in files if file not in self.release.tables]
         return f"is from the release {self.release.source}, which has no {', '.join(absent)}" if absent else None
 
 

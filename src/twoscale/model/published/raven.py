@@ -32,7 +32,12 @@ NORMS = {
     "post": {"norm2": "norm_1", "norm4": "norm_2"},
 }
 # Thresholds "auto" of the exit evaluators in Huginn's code.
-AUTO_THRESHOLDS = {"entropy_diff": [1e-3], "argmax_stability": [5], "cosine": [1e-3], "minp_kl": [1e-5]}
+AUTO_THRESHOLDS: dict[str, list[float]] = {
+    "entropy_diff": [1e-3],
+    "argmax_stability": [5],
+    "cosine": [1e-3],
+    "minp_kl": [1e-5],
+}
 
 
 def layer(options: Options, names: Mapping[str, Shape]) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def _check_rotation(source: PublishedFolder, config: ModelConfig) -> None:
     A table that was rounded to bfloat16 with the weights is accepted, and the rotations are computed as for any model.
     """
     name = source.family.rotation
-    if name not in source.tensors:
+    if name is None or name not in source.tensors:
         return
     file = source.tensors[name]
     with safetensors.safe_open(file, framework="pt") as tensors:

@@ -47,7 +47,7 @@ def run(job: "StudyJob") -> None:
     absent = [pd.DataFrame(columns=list(tables.columns(name))) for name in exits]
     runs = []
     for run, loops, training in zip(config.runs, job.files["loops"], job.files["training"], strict=True):
-        evidence = Evidence(tables.read("loop_sequences", loops), *absent, max_loops=0, seed=config.seed)
+        evidence = Evidence(tables.read("loop_sequences", loops), *absent, max_loops=0, seed=config.seed)  # type: ignore[misc]
         share = float("nan") if run["share"] is None else run["share"]
         start = (share, run["state_init"], run["sandwich"], run["seed"])
         runs.append(InitRun(*start, evidence, tables.read("training", training)))

@@ -92,8 +92,8 @@ def _of_thresholds(joined: pd.DataFrame, seed: int) -> Iterator[dict]:
     for place, threshold in enumerate(thresholds):
         evaluations, ce = units[:, place, :2].sum(axis=0) / units[:, place, 4].sum()
         row = {"threshold": threshold, **_documents(tokens), "evaluations": evaluations, "ce": ce}
-        gain = estimate(lambda totals, place=place: _gain(totals[:, place]), units, tokens, seed)
-        saved = estimate(lambda totals, place=place: _saved(totals, place), units, tokens, seed)
+        gain = estimate(lambda totals, place=place: _gain(totals[:, place]), units, tokens, seed)  # type: ignore[misc]
+        saved = estimate(lambda totals, place=place: _saved(totals, place), units, tokens, seed)  # type: ignore[misc]
         yield row | _columns("gain", gain) | _columns("saved", saved)
 
 
@@ -186,7 +186,7 @@ def _oracle_units(frontier: pd.DataFrame, groups: list[str], prices: np.ndarray)
     return np.stack(parts, axis=-1).reshape(len(by_point), len(groups), len(prices), 2)
 
 
-def _of_oracle(totals: np.ndarray) -> tuple[np.ndarray, ...]:
+def _of_oracle(totals: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Sums (R, G, 3 + 2 L) -> means: evaluations and nats of the criterion (R, G), and of the oracle (R, G, L)."""
     means = totals / totals[..., 2:3]
     bought = means[..., 3:].reshape(*means.shape[:2], -1, 2)

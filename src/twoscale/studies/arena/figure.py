@@ -19,8 +19,8 @@ ORACLE_ROW = "oracle: knows each loss"
 ORACLE_GAP = 0.6  # between the rows of criteria and that of the oracle, in rows
 ROW = 0.7  # share of a row that its thresholds span
 LINEAR = 1e-2  # nats
-SURE = {"marker": "o", "markersize": 2.8, "linestyle": ""}
-UNSURE = SURE | {"markerfacecolor": "white", "markeredgewidth": 0.7}
+SURE: style.Look = {"marker": "o", "markersize": 2.8, "linestyle": ""}
+UNSURE: style.Look = SURE | {"markerfacecolor": "white", "markeredgewidth": 0.7}
 
 
 @style.look()

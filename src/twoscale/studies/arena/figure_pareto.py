@@ -18,9 +18,9 @@ PANELS = {
     "latency_ms": ("quality against latency", "latency (ms/token, log scale)"),
     "loops": ("quality against loops", "evaluations per token and group (mean, log scale)"),
 }
-FIXED = {"color": style.BLACK, "linestyle": (0, (5, 2)), "linewidth": 1, "marker": "|", "markersize": 5}
-LINE = {"markersize": 3.5, "linewidth": 1.2}
-FRONTIER = {"color": "0.8", "linewidth": 3, "solid_joinstyle": "round", "zorder": 0}
+FIXED: style.Look = {"color": style.BLACK, "linestyle": (0, (5, 2)), "linewidth": 1, "marker": "|", "markersize": 5}
+LINE: style.Look = {"markersize": 3.5, "linewidth": 1.2}
+FRONTIER: style.Look = {"color": "0.8", "linewidth": 3, "solid_joinstyle": "round", "zorder": 0}
 
 
 @style.look()

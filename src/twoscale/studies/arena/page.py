@@ -143,8 +143,8 @@ def _verdict(judged: Mapping[float, str]) -> str:
 
 
 def _estimate(row: Any, name: str) -> Estimate:
-    ends = (getattr(row, f"{name}_{end}") for end in ("low", "high"))
-    return Estimate(getattr(row, name), *ends, freedom=max(1.0, getattr(row, "effective_documents", 2) - 1))
+    low, high = (getattr(row, f"{name}_{end}") for end in ("low", "high"))
+    return Estimate(getattr(row, name), low, high, freedom=max(1.0, getattr(row, "effective_documents", 2) - 1))
 
 
 def _point(row: Any) -> tuple[str, str]:
@@ -187,7 +187,7 @@ def _regrets(regret: pd.DataFrame) -> str:
 
 
 def _convergence(convergence: pd.DataFrame) -> str:
-    header = ("criterion", "τ", "converged in", "evaluations", "least", "unconverged", "interval")
+    header: tuple[str, ...] = ("criterion", "τ", "converged in", "evaluations", "least", "unconverged", "interval")
     header += ("extra", "interval", "lost, nats", "interval")
     cells = ("unconverged", "extra", "lost")
     rows = (

@@ -124,7 +124,7 @@ def _frontier_rows(losses: Tensor, batch: HeldOut) -> Iterator[Row]:
     for price in PRICES:
         chosen = cheapest_exits(losses, price)
         means = _means({"evaluations": costs[chosen], "ce": losses.gather(0, chosen[None])[0]})
-        yield from ({"price": price} | row for row in batch.rows(**means))
+        yield from ({"price": price, **row} for row in batch.rows(**means))
 
 
 def _means(columns: dict[str, Tensor]) -> dict[str, list[float]]:

@@ -12,8 +12,8 @@ from twoscale.studies.baselines.compare import NAMES
 from twoscale.studies.baselines.runs import BASELINES, LOOPED, UNTRAINED
 
 COLOURS = {LOOPED: style.BLUE, "parameters": style.ORANGE, "flops": style.GREEN, UNTRAINED: style.GREY}
-MEAN = {"marker": "o", "markersize": 5, "linestyle": ""}
-SEED = {"marker": "o", "markersize": 3, "linestyle": "", "markerfacecolor": "white"}
+MEAN: style.Look = {"marker": "o", "markersize": 5, "linestyle": ""}
+SEED: style.Look = {"marker": "o", "markersize": 3, "linestyle": "", "markerfacecolor": "white"}
 SPREAD = 0.12  # between the points of two seeds, in units of the axis
 
 
@@ -32,7 +32,7 @@ def draw(baselines: pd.DataFrame, *, context: style.FigureContext) -> Figure:
     figure = style.new_figure(style.DOUBLE, 2.8, context)
     quality, difference = figure.subplots(1, 2, width_ratios=(3, 2))
     _draw_models(quality, baselines, [LOOPED, *BASELINES], "ce", "ce")
-    _draw_models(difference, baselines, BASELINES, "difference", "difference")
+    _draw_models(difference, baselines, [*BASELINES], "difference", "difference")
     difference.axhline(0, color=style.GREY, linewidth=0.6, zorder=0)
     quality.set_ylabel("cross-entropy (nats/token)")
     difference.set_ylabel("nats/token above looped")

@@ -26,7 +26,7 @@ def runs(selected: Config) -> dict[str, Any]:
     config = _under_overrides(selected)
     if not config.model.groups:
         return {}
-    looped = {LOOPED: {}} if selected.baselines.overrides else {}
+    looped: dict[str, dict[str, Any]] = {LOOPED: {}} if selected.baselines.overrides else {}
     try:
         found = {"parameters": same_parameters(config), "flops": same_flops(config)}
     except (OverflowError, ValueError) as error:  # infinite FLOPs

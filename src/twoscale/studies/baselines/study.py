@@ -47,7 +47,7 @@ def compared(runs: "Runs") -> list[dict[str, Any]]:
 
 
 def _model(config: Config, name: str, run: str, iteration: int) -> dict[str, Any]:
-    counts = {"parameters": parameters(config.model), "layers": config.model.num_layers}
+    counts: dict[str, float] = {"parameters": parameters(config.model), "layers": config.model.num_layers}
     counts |= {"flops": mean_flops_per_token(config.model, config.train).total}
     return {"model": name, "run": run, "seed": config.seed, "iteration": iteration} | counts
 

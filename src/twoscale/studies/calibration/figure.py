@@ -17,9 +17,9 @@ GUARANTEES = {
     "ce": ("cross-entropy", "guaranteed: at most ε nats/token more (log scale)"),
     "disagreement": ("predictions", "guaranteed: at most a share ε differs (log scale)"),
 }
-FIXED = {"color": style.BLACK, "marker": "|"}
-GUARANTEED = {"color": style.GREY, "linewidth": 0.8}
-PATHS = {
+FIXED: style.Look = {"color": style.BLACK, "marker": "|"}
+GUARANTEED: style.Look = {"color": style.GREY, "linewidth": 0.8}
+PATHS: dict[str, tuple[str, style.Look]] = {
     "common": ("one threshold for all groups", {"linestyle": "-"}),
     "per_group": ("one threshold per group", {"linestyle": (0, (3, 1.5)), "markerfacecolor": "white"}),
 }

@@ -137,8 +137,9 @@ class MeasuredText:
     def measure(self, criterion: ExitCriterion) -> Measured:
         """Loss and evaluations of the criterion on the sequences."""
         ce, predictions, evaluations = self._read(criterion)
-        means = [self._mean(values) for values in (ce, self.full_depth_ce, predictions == self.predictions)]
-        return Measured(self.own.sum(1), *means, self._mean(evaluations).T)
+        own, full = self._mean(ce), self._mean(self.full_depth_ce)
+        agreement = self._mean(predictions == self.predictions)
+        return Measured(self.own.sum(1), own, full, agreement, self._mean(evaluations).T)
 
     def _mean(self, values: Tensor) -> Tensor:
         """Over the own tokens: (…, N, T) -> float64 (…, N)."""

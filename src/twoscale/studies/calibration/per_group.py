@@ -17,7 +17,7 @@ class PerGroup(ExitCriterion):
     def __init__(self, criteria: Sequence[ExitCriterion]) -> None:
         self.criteria = tuple(criteria)
         # before a group is known, engines ask whether a text has to be read position by position
-        self.needs_readout = any(criterion.needs_readout for criterion in self.criteria)
+        self.needs_readout = any(criterion.needs_readout for criterion in self.criteria)  # type: ignore[misc]
 
     def of_group(self, group: int) -> ExitCriterion:
         return self.criteria[group].of_group(group)

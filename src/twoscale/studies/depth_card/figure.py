@@ -1,6 +1,7 @@
 """Figure of the depth card: loss, flips, norms and the step of the direction against loops."""
 
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -10,8 +11,8 @@ from twoscale.errors import InputError
 from twoscale.figures import style
 
 STATE, STEP = {"linestyle": "-"}, {"linestyle": (0, (3, 1.5))}
-PLATEAU = {"color": "0.88", "linewidth": 0, "zorder": 0}
-UNLOOPED = {"color": style.BROWN, "linestyle": (0, (4, 1.2)), "linewidth": 1}
+PLATEAU: style.Look = {"color": "0.88", "linewidth": 0, "zorder": 0}
+UNLOOPED: style.Look = {"color": style.BROWN, "linestyle": (0, (4, 1.2)), "linewidth": 1}
 
 
 @style.look()
@@ -62,7 +63,7 @@ def draw(depth_card: pd.DataFrame, depth_findings: pd.DataFrame, *, context: sty
     return figure
 
 
-def _draw_loss(axes: Axes, card: pd.DataFrame, known: pd.Series) -> dict[str, object]:
+def _draw_loss(axes: Axes, card: pd.DataFrame, known: pd.Series) -> dict[str, Artist]:
     """The loss, the plateau and the model without loops; entries of the legend."""
     plateau = axes.axvspan(known["plateau_first"] / 1.06, known["plateau_last"] * 1.06, **PLATEAU)
     losses, excess = (card[card["quantity"] == name].set_index("loops").sort_index() for name in ("ce", "excess"))

@@ -91,8 +91,8 @@ class _Walk:
         for loops, found in zip(self.counts, self.decoded, strict=True):
             flips = torch.full_like(found["ce"], torch.nan) if previous is None else found["predicted"] != previous
             means = {"ce": found["ce"], "entropy": found["entropy"], "flips": flips}
-            means = {name: values.double().mean(-1).tolist() for name, values in means.items()}
-            yield from ({"loops": loops} | row for row in self.batch.rows(**means))
+            averages = {name: values.double().mean(-1).tolist() for name, values in means.items()}
+            yield from ({"loops": loops, **row} for row in self.batch.rows(**averages))
             previous = found["predicted"]
 
 
@@ -110,6 +110,7 @@ def loop_steps(states: Iterator[Tensor]) -> Iterator[LoopStep]:
 
 def measure_state(step: LoopStep) -> dict[str, Tensor]:
     """The columns `STATE_MEASURES` of a loop step, (...) each; NaN where one is undefined."""
+    assert step.update is not None
     start = direction(step.state)
     of_direction = LoopStep(start, direction(step.state + step.update) - start, None, None, step.distance_to_final)
     undefined = torch.full_like(step.state_norm, torch.nan)

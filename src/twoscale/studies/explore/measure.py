@@ -137,7 +137,8 @@ def _decode(
     checkpoint: LoadedCheckpoint, sequence: int, stage: StageTrace, states: Tensor, loops: int
 ) -> tuple[Tensor, Tensor]:
     """`predictions` of a few states (N, T, C) with which one sequence may leave a group."""
-    model, group = checkpoint.model, stage.stage.group
+    assert stage.stage is not None
+    model, group = checkpoint.model, stage.stage.index
     attend = CausalAttention(torch.arange(states.shape[1], device=states.device))
     noise = checkpoint.noise([sequence] * len(states))
     hidden = Pass(model, loops, noise, attend).behind(group, states)

@@ -125,7 +125,7 @@ def _by_token(states: pd.DataFrame, columns: str | list[str]) -> list[list[Any]]
 
 
 def _rounded_list(values: np.ndarray) -> list[Any]:
-    return [rounded(value) if np.isscalar(value) else _rounded_list(value) for value in values]
+    return [rounded(value) if np.isscalar(value) else _rounded_list(value) for value in values]  # type: ignore[arg-type]
 
 
 def _exits(exits: pd.DataFrame) -> list[dict[str, Any]]:

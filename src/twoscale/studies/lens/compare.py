@@ -1,5 +1,7 @@
 """Means over tokens of the table "lens", and a sentence for the report."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
@@ -23,7 +25,7 @@ def summarise_lens(lens: pd.DataFrame, mean_loops: int, seed: int = 0) -> pd.Dat
     """
     keys, point = ["group", "sequence"], ["group", "k"]
     trained = lens[lens["k"] == mean_loops].set_index(keys)
-    columns = {}
+    columns: dict[str, Any] = {}
     for name in ("ce", "entropy", "log_rank"):
         at_mean = lens.join(trained[name].rename("at_mean"), on=keys)["at_mean"]
         changes = lens.assign(**{f"{name}_change": lens[name] - at_mean})

@@ -86,4 +86,4 @@ def _rows(measured: dict[str, Tensor], batch: HeldOut, steps: Sequence[int]) -> 
     means = {name: values.double().mean(-1).tolist() for name, values in measured.items()}  # (S, B)
     for place, k in enumerate(steps):
         of_step = {name: values[place] for name, values in means.items()}
-        yield from ({"k": k} | row for row in batch.rows(**of_step))
+        yield from ({"k": k, **row} for row in batch.rows(**of_step))

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -10,7 +11,7 @@ from matplotlib.ticker import PercentFormatter
 from twoscale.figures import style
 
 FLOOR_EPS = 16  # a value below 16 eps is mostly rounding error
-ROUNDING = {"color": "0.88", "linewidth": 0, "zorder": 0}
+ROUNDING: style.Look = {"color": "0.88", "linewidth": 0, "zorder": 0}
 # measure: (title, label)
 LABELS = {
     "distance_relative": ("last states", "distance / norm of the state"),
@@ -34,7 +35,7 @@ def draw(path_independence: pd.DataFrame, *, dtype: str, context: style.FigureCo
     Raises InputError for a model without looped groups.
     """
     groups = style.looped_groups(path_independence, "path independence")
-    floor = FLOOR_EPS * np.finfo(dtype).eps
+    floor = FLOOR_EPS * float(np.finfo(dtype).eps)
     figure = style.new_figure(style.DOUBLE, 2.6, context)
     panels = figure.subplots(1, len(LABELS))
     looks = dict(zip(groups, style.nested(style.series_styles(len(groups))), strict=True))
@@ -78,7 +79,7 @@ def _draw_quantiles(axes: Axes, places: np.ndarray, rows: pd.DataFrame, look: di
 
 def _add_legend(figure: Figure, axes: Axes, groups: list[str], floor: float) -> None:
     names = ["all groups" if group == "all" else f"group {style.group_name(group)}" for group in groups]
-    handles = dict(zip(names, axes.get_lines(), strict=True))
+    handles: dict[str, Artist] = dict(zip(names, axes.get_lines(), strict=True))
     if axes.get_ylim()[0] < floor:
         handles[f"rounding errors, below {style.power_name(floor)}"] = Patch(**ROUNDING)
     figure.legend(

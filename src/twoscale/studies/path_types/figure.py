@@ -1,6 +1,7 @@
 """Supplementary figure, path types: contraction rate and dimension of paths through a loop, and their types."""
 
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -44,11 +45,11 @@ def draw(path_types: pd.DataFrame, path_metrics: pd.DataFrame, *, context: style
         if not shares.empty:
             _draw_shares(column[-1], shares.loc[group], context)
     _title(panels[0], groups, path_types)
-    _name_rows(figure, panels[:, 0])
-    handles = [Line2D([], [], label="median", **_BLUE)]
+    _name_rows(figure, list(panels[:, 0]))
+    handles: list[Artist] = [Line2D([], [], label="median", **_BLUE)]
     handles += [Patch(color=style.BLUE, alpha=alpha, linewidth=0, label=name) for name, alpha in BANDS.values()]
     handles += [Line2D([], [], label=name, **OTHERS[name][2]) for name in shares.columns]
-    ncols = style.legend_columns([handle.get_label() for handle in handles], figure.get_figwidth())
+    ncols = style.legend_columns([str(handle.get_label()) for handle in handles], figure.get_figwidth())
     figure.legend(handles=handles, loc="outside upper center", ncols=ncols)
     return figure
 

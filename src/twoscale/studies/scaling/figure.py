@@ -61,7 +61,7 @@ def _scale_perplexity(axes: Axes, scaling: pd.DataFrame) -> None:
         return
     axes.set_ylim(0.9 * trained["ppl_low"].min(), 1.4 * trained["ppl_high"].max())
     last = style.grouped(round(untrained.iloc[-1]))
-    corner = {"transform": axes.transAxes, "ha": "right", "va": "top"}
+    corner: style.Look = {"transform": axes.transAxes, "ha": "right", "va": "top"}
     behind = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # hides the line of the loops in training
     axes.text(0.98, 0.97, f"untrained: {last} (above)", **corner, bbox=behind)
 

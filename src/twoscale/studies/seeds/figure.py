@@ -18,7 +18,7 @@ CELLS = {HOLDS: (style.GREEN, "✓"), FAILS: (style.ORANGE, "✗"), OPEN: ("0.75
 OTHER = ("white", "–")
 # Kind of quantity -> the claims about it. The claims about times have no spread over seeds.
 KINDS = {"step norms": (1, 2, 12, 13), "angles": (3, 4, 5), "drift": (6,), "exits": (8, 9, 14, 15)}
-EQUAL = {"color": style.GREY, "linewidth": 0.8, "linestyle": (0, (1, 1.5))}
+EQUAL: style.Look = {"color": style.GREY, "linewidth": 0.8, "linestyle": (0, (1, 1.5))}
 
 
 @style.look()
@@ -74,7 +74,7 @@ def _draw_spreads(axes: Axes, rows: pd.DataFrame) -> None:
         marks[kind] = looks | {"linestyle": ""}
         of_kind = known[known["claim"].isin(claims)]
         for counts, points in of_kind.groupby(of_kind["bounds"] != ""):
-            filled = {} if counts else {"markerfacecolor": "white"}
+            filled: style.Look = {} if counts else {"markerfacecolor": "white"}
             axes.plot(points["document_error"], points["deviation"], **marks[kind], **filled, markeredgewidth=0.8)
     axes.set_xscale("log")
     axes.set_yscale("log")

@@ -11,10 +11,10 @@ from matplotlib.lines import Line2D
 from twoscale.errors import InputError
 from twoscale.figures import style
 
-DOT = {"linestyle": "", "markersize": 2.2, "markeredgewidth": 0, "alpha": 0.5, "rasterized": True}
-DIAMOND = DOT | {"marker": "D", "markerfacecolor": "none", "markeredgewidth": 0.5}
+DOT: style.Look = {"linestyle": "", "markersize": 2.2, "markeredgewidth": 0, "alpha": 0.5, "rasterized": True}
+DIAMOND: style.Look = DOT | {"marker": "D", "markerfacecolor": "none", "markeredgewidth": 0.5}
 LEADING = "0.72"  # colour of predictions from the leading eigenvalue
-DIAGONAL = {"color": "0.5", "linewidth": 0.6, "zorder": 0}
+DIAGONAL: style.Look = {"color": "0.5", "linewidth": 0.6, "zorder": 0}
 MOST_DOTS = 2000  # of a group in one panel
 
 

@@ -271,6 +271,7 @@ def _slowed_values(
 def direction_values(loops: Loops, group: int, converged: Converged, sequences: list[int]) -> dict[str, Tensor]:
     """The columns direction_* of eigenvalues of some sequences of a batch (S, T), for tokens without a fixed point."""
     late = converged.directions
+    assert late.middle is not None
     has_fixed_point = converged.has_fixed_point[sequences]
     last = _direction_leading(loops, group, converged, sequences, converged.last, converged.state)
     half = _direction_leading(loops, group, converged, sequences, late.half, late.middle)

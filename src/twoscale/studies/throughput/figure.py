@@ -16,7 +16,7 @@ PANELS = {
     "tokens_per_second": ("throughput", "tokens/s, all sequences (log scale)"),
     "latency_ms": ("latency", "time to the next token (ms, log scale)"),
 }
-FIXED = {"color": style.GREY, "marker": "|"}
+FIXED: style.Look = {"color": style.GREY, "marker": "|"}
 
 
 @style.look()

@@ -23,9 +23,9 @@ HISTOGRAM = (1.03, 0, 0.19, 1)  # left, bottom, width, height in units of the pa
 
 _MEAN, _HELD_OUT = (looks["color"] for looks in style.series_styles(2))
 # One mark per iteration, rasterized: as vectors, tens of thousands of them would be megabytes.
-EACH = {"color": "0.72", "linewidth": 0.5, "rasterized": True, "zorder": 1}
-MEAN = {"color": _MEAN, "linewidth": 1.2}
-HELD_OUT = {
+EACH: style.Look = {"color": "0.72", "linewidth": 0.5, "rasterized": True, "zorder": 1}
+MEAN: style.Look = {"color": _MEAN, "linewidth": 1.2}
+HELD_OUT: style.Look = {
     "color": _HELD_OUT,
     "linestyle": "none",
     "marker": "o",
@@ -35,8 +35,8 @@ HELD_OUT = {
     "zorder": 3,
     "clip_on": False,
 }
-CLIP = {"color": "0.15", "linewidth": 0.9, "linestyle": (0, (1, 1.5))}
-EXPECTED = {"color": "0.15", "linewidth": 0.8, "linestyle": (0, (4, 2))}
+CLIP: style.Look = {"color": "0.15", "linewidth": 0.9, "linestyle": (0, (1, 1.5))}
+EXPECTED: style.Look = {"color": "0.15", "linewidth": 0.8, "linestyle": (0, (4, 2))}
 
 
 @style.look()
@@ -168,7 +168,7 @@ def _draw_counts(axes: Axes, iterations: pd.Series, counts: pd.Series, expected:
     axes.scatter(iterations, counts, s=2, linewidths=0, color="0.3", alpha=opacity, rasterized=True, zorder=1)
     axes.plot(iterations, smooth(counts), **MEAN)
     beside = axes.inset_axes(HISTOGRAM, sharey=axes)
-    beside.hist(counts, bins=np.arange(0.5, counts.max() + 1), orientation="horizontal", color=EACH["color"])
+    beside.hist(counts, bins=np.arange(0.5, counts.max() + 1), orientation="horizontal", color=EACH["color"])  # type: ignore[arg-type]
     beside.tick_params(axis="y", left=False, labelleft=False)
     beside.spines[:].set_visible(False)
     beside.spines["top"].set_visible(True)

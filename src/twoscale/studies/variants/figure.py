@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -111,7 +112,7 @@ def _draw_curves(axes: Axes, metrics: pd.DataFrame, x: str, looks: Styles) -> No
         rows = metrics[metrics["variant"] == name]
         style.seed_band(axes, rows, x, look["color"])
         means = rows.groupby(x)["mean"].mean()
-        axes.plot(means.index, means, **look | {"marker": ""})
+        axes.plot(means.index, means, **{**look, "marker": ""})
 
 
 def _draw_ratios(axes: Axes, ratios: pd.DataFrame, looks: Styles) -> None:
@@ -138,7 +139,9 @@ def _draw_losses(axes: Axes, training: pd.DataFrame, looks: Styles) -> None:
 
 
 def _add_legend(figure: Figure, looks: Styles) -> None:
-    entries = {name.replace("-", ", ").replace("_", "-"): Line2D([], [], **look) for name, look in looks.items()}
+    entries: dict[str, Artist] = {
+        name.replace("-", ", ").replace("_", "-"): Line2D([], [], **look) for name, look in looks.items()
+    }
     entries[style.REPORTED_LABEL] = Patch(color=style.REPORTED_BAND)
     title = "sandwich, adapter at initialisation, initial state"
     figure.legend(entries.values(), entries.keys(), loc="outside upper center", ncols=3, title=title)
